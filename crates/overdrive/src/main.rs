@@ -1,0 +1,2 @@
+//! Parses, wires, prints.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Every automation of the project.
+fn main() {}
