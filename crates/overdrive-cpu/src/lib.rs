@@ -1,1 +1,2 @@
-//! Placeholder, replaced by the next commits.
+//! The CPU back end: a thread pool, SIMD kernels, GEMM.
+pub mod threads;

@@ -1,0 +1,32 @@
+//! A worker's own memory: aligned to a cache line, grown when a task asks for more than any before it did.
+
+/// The bytes of a cache line, and of the widest vector register.
+const LINE: usize = 64;
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "read through a pointer to all lines")] [u8; LINE]);
+
+/// Memory that a task may use until it returns. Nothing is promised about its content.
+#[derive(Default)]
+pub struct Scratch(Vec<Line>);
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Scratch({} bytes)", self.0.len() * LINE)
+    }
+}
+
+impl Scratch {
+    /// `bytes` bytes that start on a 64-byte boundary. Allocates when no earlier call asked for as many.
+    pub fn bytes(&mut self, bytes: usize) -> &mut [u8] {
+        let lines = bytes.div_ceil(LINE);
+        if self.0.len() < lines {
+            // The old content is worth nothing: free it first, so that growing never holds both.
+            self.0 = Vec::new();
+            self.0 = vec![Line([0; LINE]); lines];
+        }
+        // SAFETY: `lines` lines are at least `bytes` initialised bytes, borrowed for as long as `self` is.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), bytes) }
+    }
+}
