@@ -1,2 +1,49 @@
-//! Every automation of the project.
-fn main() {}
+//! Every automation of the project: `cargo xtask COMMAND`.
+//!
+//! One binary instead of a folder of scripts, so that the automation is typed, tested and the same on every system. `check` is the
+//! one command that a contributor needs; the others are its parts, each runnable alone.
+
+mod check;
+mod generate;
+mod step;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use workspace::Workspace;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  check [--quick]      everything that a change must pass; --quick leaves out the docs
+  tidy                 the rules of STYLE.md that a machine can check
+  generate [--check]   write the generated files; --check only compares them";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let workspace = Workspace::of_this_build();
+    let outcome = match args[..] {
+        ["check"] => return check::run(&workspace, check::Extent::Full),
+        ["check", "--quick"] => return check::run(&workspace, check::Extent::Quick),
+        ["tidy"] => tidy::run(&workspace),
+        ["generate"] => generate::write(&workspace, generate::GENERATED),
+        ["generate", "--check"] => generate::compare(&workspace, generate::GENERATED),
+        [] | ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("unknown command `{}`\n\n{USAGE}", args.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

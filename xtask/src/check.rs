@@ -1,0 +1,120 @@
+//! `cargo xtask check`: everything that a change must pass, in one command, cheapest first.
+//!
+//! Every step runs even where an earlier one failed, so that one run shows all there is to mend. The closing line is
+//! `N passed, N failed`, alone on its line, for scripts that read it.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::step::{Tally, stream};
+use crate::workspace::Workspace;
+use crate::{generate, tidy};
+
+/// How much of the check to run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of it: what decides.
+    Full,
+    /// Without the docs: for the loop while one works.
+    Quick,
+}
+
+/// The end of the first failure's output, in lines, that the summary shows again.
+const TAIL: usize = 40;
+
+/// What a step leaves behind.
+#[derive(Default)]
+struct Report {
+    tally: Tally,
+    /// Absent where it passed; otherwise what it said, already printed once.
+    failure: Option<String>,
+}
+
+type Step = (&'static str, fn(&Workspace) -> Result<Report>);
+
+const QUICK: &[Step] = &[
+    ("fmt", |workspace| cargo(workspace, &["fmt", "--all", "--check"], &[])),
+    ("tidy", |workspace| tidy::run(workspace).map(|()| Report::default())),
+    ("generated", |workspace| generate::compare(workspace, generate::GENERATED).map(|()| Report::default())),
+    ("clippy", |workspace| {
+        cargo(workspace, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
+    }),
+    ("tests", tests),
+    ("doc tests", |workspace| cargo(workspace, &["test", "--workspace", "--doc", "--no-fail-fast"], &[])),
+];
+
+const FULL_ONLY: &[Step] = &[("docs", |workspace| {
+    cargo(workspace, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
+})];
+
+/// Runs the steps, then prints a line for each, the end of the first failure and the closing line.
+pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
+    let more = if extent == Extent::Full { FULL_ONLY } else { &[] };
+    let mut total = Tally::default();
+    let mut summary = Vec::new();
+    let mut first_failure = None;
+    for (name, step) in QUICK.iter().chain(more) {
+        println!("== {name}");
+        let start = Instant::now();
+        let report = step(workspace).unwrap_or_else(|error| {
+            println!("{error:#}");
+            Report { tally: Tally::default(), failure: Some(format!("{error:#}")) }
+        });
+        let verdict = if report.failure.is_some() { "FAILED" } else { "ok" };
+        summary.push(format!("{name:<10} {verdict:<7} {:>7.1} s", start.elapsed().as_secs_f64()));
+        total += counted(&report);
+        if let Some(text) = report.failure {
+            first_failure.get_or_insert((name, text));
+        }
+    }
+    println!("\n{}", summary.join("\n"));
+    if let Some((name, text)) = &first_failure {
+        let lines: Vec<&str> = text.lines().collect();
+        println!("\nfirst failure: {name}\n{}", lines[lines.len().saturating_sub(TAIL)..].join("\n"));
+    }
+    println!("\n{} passed, {} failed", total.passed, total.failed);
+    if first_failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// The tests of a step; one that failed without counting a failed test (a lint, a build) counts as one failure.
+fn counted(report: &Report) -> Tally {
+    let failed = report.tally.failed.max(u64::from(report.failure.is_some()));
+    Tally { failed, ..report.tally }
+}
+
+/// The tests of the whole workspace: by nextest, which runs them side by side, or where it is missing by cargo itself.
+fn tests(workspace: &Workspace) -> Result<Report> {
+    if workspace.output("cargo", &["nextest", "--version"]).is_ok() {
+        return cargo(
+            workspace,
+            &["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "fail"],
+            &[],
+        );
+    }
+    cargo(workspace, &["test", "--workspace", "--all-targets", "--no-fail-fast"], &[])
+}
+
+fn cargo(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Report> {
+    let mut command = workspace.command("cargo");
+    command.args(args).envs(environment.iter().copied());
+    let finished = stream(command)?;
+    let failure = (!finished.success)
+        .then(|| format!("{}\n`cargo {}` failed", finished.lines.join("\n"), args.join(" ")));
+    Ok(Report { tally: Tally::of(&finished.lines), failure })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_fails_without_a_failed_test_counts_as_one_failure() {
+        let lint = Report { tally: Tally::default(), failure: Some("warning".into()) };
+        assert_eq!(counted(&lint), Tally { passed: 0, failed: 1 });
+        let tests = Report { tally: Tally { passed: 5, failed: 3 }, failure: Some("3 tests".into()) };
+        assert_eq!(counted(&tests), Tally { passed: 5, failed: 3 });
+        assert_eq!(counted(&Report::default()), Tally::default());
+    }
+}

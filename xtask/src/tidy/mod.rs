@@ -1,0 +1,19 @@
+//! `cargo xtask tidy`: the rules of STYLE.md that a machine can check, one file per rule.
+//!
+//! A rule is a pure function from a [`Tree`](tree::Tree) to findings, so that each is tested against a tree that breaks it.
+
+mod architecture;
+mod declarations;
+mod header;
+mod layers;
+mod manifest;
+mod names;
+mod purity;
+mod rule;
+mod run;
+mod size;
+mod tree;
+mod unsafety;
+mod words;
+
+pub(crate) use run::run;

@@ -1,0 +1,100 @@
+//! Some crates stay free of the outside world, so that a graph means the same everywhere and every test of it repeats: `overdrive-ir`
+//! touches no file, clock, thread, environment or device, and models, passes and training know no vendor.
+
+use super::rule::{Finding, Rule};
+use super::tree::{Token, Tree};
+
+/// Modules of `std` that reach out of the process, or start threads in it.
+const OUTSIDE: &[&str] = &["fs", "net", "process", "env", "thread"];
+/// Types that read a clock. `Duration` is a plain number and may stay.
+const CLOCKS: &[&str] = &["Instant", "SystemTime"];
+/// Crates that know a device only by its `Caps`, if at all.
+const VENDOR_FREE: &[&str] = &["overdrive-ir", "overdrive-passes", "overdrive-models", "overdrive-train"];
+
+pub(super) const RULE: Rule = Rule { name: "purity", check };
+
+fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.rust() {
+        let tokens = file.tokens();
+        if file.path.starts_with("crates/overdrive-ir/src/") {
+            let outside =
+                std_modules(&tokens).into_iter().filter(|token| OUTSIDE.contains(&token.text.as_str()));
+            let clocks = tokens.iter().filter(|token| CLOCKS.contains(&token.text.as_str()));
+            findings.extend(outside.chain(clocks).map(|token| {
+                let message = format!(
+                    "`{}`: overdrive-ir touches no file, clock, thread, environment or device",
+                    token.text
+                );
+                Finding::line(&file.path, token.line, message)
+            }));
+        }
+        if VENDOR_FREE.iter().any(|name| file.path.starts_with(&format!("crates/{name}/src/"))) {
+            let vendors = tokens
+                .iter()
+                .filter(|token| is_identifier(token) && token.text.to_lowercase().contains("cuda"));
+            findings.extend(vendors.map(|token| {
+                let message =
+                    format!("`{}`: this crate knows no vendor; ask a property of `Caps`", token.text);
+                Finding::line(&file.path, token.line, message)
+            }));
+        }
+    }
+    findings
+}
+
+/// The names that follow `std::`, also those inside `std::{..}`.
+fn std_modules(tokens: &[Token]) -> Vec<&Token> {
+    let mut found = Vec::new();
+    for (at, window) in tokens.windows(4).enumerate() {
+        let [root, first, second, next] = window else { unreachable!("a window of four") };
+        if root.text != "std" || first.text != ":" || second.text != ":" {
+            continue;
+        }
+        if next.text == "{" {
+            let group = tokens[at + 4..].iter().take_while(|token| token.text != ";");
+            found.extend(group.filter(|token| is_identifier(token)));
+        } else {
+            found.push(next);
+        }
+    }
+    found
+}
+
+fn is_identifier(token: &Token) -> bool {
+    token.text.starts_with(|first: char| first.is_alphabetic() || first == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ir_touches_nothing() {
+        let code = [
+            "use std::fs;",
+            "use std::{fmt, fs::File};",
+            "fn f() { std::env::var(\"X\"); }",
+            "use std::time::Instant;",
+            "fn f() { std::thread::spawn(g); }",
+        ];
+        for text in code {
+            assert_eq!(check(&Tree::of(&[("crates/overdrive-ir/src/a.rs", text)])).len(), 1, "{text}");
+            assert_eq!(check(&Tree::of(&[("crates/overdrive-cpu/src/a.rs", text)])), [], "{text}");
+        }
+        let pure =
+            "//! Reads no fs.\nuse std::{fmt, time::Duration};\nfn fs() { let process = \"std::fs\"; }";
+        assert_eq!(check(&Tree::of(&[("crates/overdrive-ir/src/a.rs", pure)])), []);
+    }
+
+    #[test]
+    fn models_passes_and_training_know_no_vendor() {
+        let text = "fn f() { if device.is_cuda() {} }";
+        assert_eq!(check(&Tree::of(&[("crates/overdrive-train/src/a.rs", text)])).len(), 1);
+        assert_eq!(check(&Tree::of(&[("crates/overdrive/src/a.rs", text)])), []);
+        assert_eq!(
+            check(&Tree::of(&[("crates/overdrive-models/src/a.rs", "//! As cuda does.\nfn f() {}")])),
+            []
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! Runs every rule over the checkout.
+
+use anyhow::{Result, bail};
+
+use super::rule::Rule;
+use super::tree::Tree;
+use super::{architecture, declarations, header, layers, manifest, names, purity, size, unsafety, words};
+use crate::workspace::Workspace;
+
+/// Every rule, in the order of STYLE.md.
+const RULES: &[Rule] = &[
+    size::RULE,
+    names::RULE,
+    header::RULE,
+    declarations::RULE,
+    words::RULE,
+    unsafety::RULE,
+    purity::RULE,
+    manifest::RULE,
+    layers::RULE,
+    architecture::RULE,
+];
+
+/// Fails with every finding of every rule.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let tree = Tree::read(workspace)?;
+    let mut complaints = Vec::new();
+    for rule in RULES {
+        complaints.extend((rule.check)(&tree).iter().map(|finding| format!("{finding} [{}]", rule.name)));
+    }
+    if !complaints.is_empty() {
+        bail!(
+            "{}\n{} findings; STYLE.md has each rule with its reason",
+            complaints.join("\n"),
+            complaints.len()
+        );
+    }
+    println!("{} files keep {} rules", tree.files.len(), RULES.len());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn style_md_gives_every_rule_with_its_reason() {
+        let style = include_str!("../../../STYLE.md");
+        for rule in RULES {
+            assert!(
+                style.contains(&format!("`tidy: {}`", rule.name)),
+                "STYLE.md does not explain `tidy: {}`",
+                rule.name
+            );
+        }
+    }
+}
