@@ -34,9 +34,10 @@ impl Tally {
     }
 }
 
-/// `test result: ok. 12 passed; 0 failed; 1 ignored; ...`
+/// `test result: ok. 12 passed; 0 failed; 1 ignored; ...`, not indented: nextest quotes such lines from tests that failed, and has
+/// counted them itself.
 fn libtest(line: &str) -> Option<Tally> {
-    let counts = line.trim().strip_prefix("test result: ")?;
+    let counts = line.strip_prefix("test result: ")?;
     Some(Tally { passed: count_before(counts, "passed")?, failed: count_before(counts, "failed")? })
 }
 
@@ -106,6 +107,13 @@ mod tests {
             tally("     Summary [   0.1s] 3/9 tests run: 2 passed, 1 failed, 0 skipped"),
             Tally { passed: 2, failed: 1 }
         );
+    }
+
+    #[test]
+    fn what_nextest_quotes_is_not_counted_twice() {
+        let text = "    test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.07s\n\
+                    \x20    Summary [   0.174s] 30 tests run: 29 passed, 1 failed, 0 skipped";
+        assert_eq!(tally(text), Tally { passed: 29, failed: 1 });
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
     if !complaints.is_empty() {
         bail!(
-            "{}\n{} findings; STYLE.md has each rule with its reason",
+            "{}\nfindings: {}; STYLE.md has each rule with its reason",
             complaints.join("\n"),
             complaints.len()
         );
