@@ -1,1 +1,35 @@
-//! Placeholder, replaced by the next commits.
+//! The heart of Overdrive: what a model is, what each op means, and what a back end promises.
+//!
+//! A model is a [`Graph`]; every optimisation is a function from graph to graph; a back end turns the last one
+//! into an [`Executable`]. This crate holds the types, the ops with their f64 semantics, the verifier, printer,
+//! parser and the reference evaluator. Invariant: it touches no files, clocks, threads, environment or devices.
+
+pub mod backend;
+mod caps;
+mod dtype;
+pub mod eval;
+mod graph;
+mod op;
+pub mod ops;
+pub mod plan;
+mod prim;
+mod prims;
+mod shape;
+mod tensor;
+mod verify;
+
+pub use backend::{Backend, BackendError, Buffer, Executable, Mode, State};
+pub use caps::{Caps, Choice, Packing, Tuning};
+pub use dtype::{DType, FloatFormat, Overflow, Specials, UnknownDType};
+pub use eval::Array;
+pub use graph::{
+    Builder, Expr, Graph, GraphError, Init, Node, NodeId, Origin, Port, Replace, Scope, StateDecl, Value,
+};
+pub use op::{Cost, Gradient, Mismatch, Op, OpRef, Operation, Sample, Types};
+pub use plan::{Plan, SlotId};
+pub use prim::{
+    Binary, Channel, Compare, Convolution, DotGeneral, Order, Pad, Precision, Prim, Reducer, Unary, Window,
+};
+pub use shape::{Dim, Shape, TensorType, row_major};
+pub use tensor::{Tensor, WrongLength};
+pub use verify::verify;

@@ -1,0 +1,269 @@
+//! The contract between plans and the devices that run them.
+//!
+//! `Backend` turns a graph into an `Executable`; `Buffer` is a value that lives with a back end; `State` is keyed
+//! by stable name and lives outside any executable, so that training and evaluation, prefill and decoding share
+//! it. Invariant: `run` never changes its inputs, and a state that is replaced keeps its address.
+
+use crate::{Caps, Graph, Plan, Tensor, TensorType, Tuning};
+use serde::{Deserialize, Serialize};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How a graph is executed. The modes are the baselines of every comparison, so none is slowed.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// A node at a time, nothing fused, memory allocated as it goes, the same GEMM.
+    Eager,
+    /// Planned into one arena, not fused.
+    Jit,
+    /// Fused, tuned, cached.
+    #[default]
+    Compile,
+    /// `Compile`, captured once as a device graph and replayed.
+    Graph,
+}
+
+impl Mode {
+    /// Every mode, from the plainest to the fastest.
+    pub const ALL: [Mode; 4] = [Mode::Eager, Mode::Jit, Mode::Compile, Mode::Graph];
+
+    /// Its name on the command line and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Eager => "eager",
+            Mode::Jit => "jit",
+            Mode::Compile => "compile",
+            Mode::Graph => "graph",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a back end could not do what was asked. The process can go on after each of them.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum BackendError {
+    /// The graph needs something that the device lacks.
+    #[error("{backend} cannot run `{op}` at {scope}: {reason}")]
+    Unsupported {
+        /// Name of the back end.
+        backend: String,
+        /// Name of the op.
+        op: String,
+        /// Scope of the node.
+        scope: String,
+        /// What is missing and how to get around it.
+        reason: String,
+    },
+    /// The plan does not fit in memory.
+    #[error("the plan needs {needed} bytes, the device has {available}: {remedy}")]
+    OutOfMemory {
+        /// Bytes that the plan needs.
+        needed: u64,
+        /// Bytes that there are.
+        available: u64,
+        /// What would make it fit.
+        remedy: String,
+    },
+    /// A buffer of the wrong type was passed, or a state is missing.
+    #[error("{what}: expected {expected}, found {found}")]
+    Mismatch {
+        /// Which argument.
+        what: String,
+        /// What the graph declares.
+        expected: String,
+        /// What was passed.
+        found: String,
+    },
+    /// The device reported an error, in its own words.
+    #[error("{step} failed: {message}")]
+    Device {
+        /// The step that failed.
+        step: String,
+        /// The device's own words.
+        message: String,
+    },
+}
+
+/// Memory of some device behind a `Buffer`.
+pub trait Memory: Any + Send + Sync {
+    /// For the owning back end to recognise its own kind.
+    fn as_any(&self) -> &dyn Any;
+    /// Likewise, mutably.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+/// A value that lives with a back end.
+pub struct Buffer {
+    /// Its logical type.
+    pub ty: TensorType,
+    /// The back end's memory.
+    pub memory: Box<dyn Memory>,
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({})", self.ty)
+    }
+}
+
+/// Named values that persist across calls: parameters, optimizer moments, caches.
+#[derive(Debug, Default)]
+pub struct State {
+    /// By stable name.
+    pub buffers: BTreeMap<String, Buffer>,
+}
+
+impl State {
+    /// Every state that `graph` declares, at its declared initial value.
+    pub fn initial(graph: &Graph, backend: &dyn Backend) -> Result<Self, BackendError> {
+        let mut state = State::default();
+        for declared in graph.states() {
+            let buffer = backend.upload(&declared.init.tensor(&declared.name, graph.ty(declared.value)))?;
+            state.buffers.insert(declared.name.clone(), buffer);
+        }
+        Ok(state)
+    }
+}
+
+/// Work that may still be under way.
+pub trait Pending {
+    /// Blocks until the work is done and reports its error, if any.
+    fn wait(self: Box<Self>) -> Result<(), BackendError>;
+}
+
+/// Work that was already complete when it was returned.
+#[derive(Debug)]
+pub struct Ready;
+
+impl Pending for Ready {
+    fn wait(self: Box<Self>) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+/// How a device is to take samples by itself (GPU protocols need to control the queue between calls).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Protocol {
+    /// Samples to take.
+    pub samples: u32,
+    /// Calls per sample; the sample's time is divided by it.
+    pub calls_per_sample: u32,
+    /// Whether caches are flushed before each sample.
+    pub cache: CacheState,
+}
+
+/// What the caches hold when a sample starts.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheState {
+    /// Whatever the call before left.
+    Warm,
+    /// Evicted.
+    Cold,
+}
+
+/// One timed sample, per call.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Time between events on the device, in ns, where it keeps its own.
+    pub device_ns: Option<f64>,
+    /// Time on the host from call to completion, in ns.
+    pub host_ns: f64,
+    /// Device clock cycles, where counted.
+    pub cycles: Option<f64>,
+    /// Labels such as `thermal` or `power-cap`.
+    pub flags: Vec<String>,
+}
+
+/// Bytes that an executable holds, by purpose.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// Peak of transient memory during a call (the arena; for eager the pool's high-water mark).
+    pub transient_bytes: u64,
+    /// Results of `prepare` steps: packed weights, masks.
+    pub persistent_bytes: u64,
+    /// States (parameters and the like).
+    pub state_bytes: u64,
+    /// Scratch of worker threads and libraries.
+    pub workspace_bytes: u64,
+}
+
+/// Self time of one step, summed over the profiled calls.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StepProfile {
+    /// Name of the step.
+    pub name: String,
+    /// Scope of the step.
+    pub scope: String,
+    /// Start of each call relative to the start of its run, in ns.
+    pub start_ns: Vec<f64>,
+    /// Duration of each call, in ns.
+    pub time_ns: Vec<f64>,
+    /// FLOPs of one call.
+    pub flops: u64,
+    /// Bytes read and written by one call.
+    pub bytes: u64,
+    /// Bytes that the step's results occupy.
+    pub result_bytes: u64,
+}
+
+/// A compiled graph.
+pub trait Executable: Send {
+    /// What it will do.
+    fn plan(&self) -> &Plan;
+    /// Enqueues one call. `outputs` must have the declared types; their old content is overwritten.
+    fn run(
+        &mut self,
+        state: &mut State,
+        inputs: &[Buffer],
+        outputs: &mut [Buffer],
+    ) -> Result<Box<dyn Pending>, BackendError>;
+    /// Takes timed samples by the device's own means.
+    fn sample(
+        &mut self,
+        state: &mut State,
+        inputs: &[Buffer],
+        outputs: &mut [Buffer],
+        protocol: Protocol,
+    ) -> Result<Vec<Sample>, BackendError>;
+    /// Bytes held, and the peak of the last call.
+    fn memory(&self) -> MemoryReport;
+    /// Runs `calls` calls with a clock around each step.
+    fn profile(
+        &mut self,
+        state: &mut State,
+        inputs: &[Buffer],
+        outputs: &mut [Buffer],
+        calls: u32,
+    ) -> Result<Vec<StepProfile>, BackendError>;
+}
+
+/// A device with a compiler for graphs.
+pub trait Backend: Send + Sync {
+    /// `cpu`, `cuda:0`, `onnxruntime`, ...
+    fn name(&self) -> &str;
+    /// What the device can do, as data for passes.
+    fn caps(&self) -> &Caps;
+    /// Compiles a bound graph.
+    fn compile(
+        &self,
+        graph: &Graph,
+        mode: Mode,
+        tuning: &Tuning,
+    ) -> Result<Box<dyn Executable>, BackendError>;
+    /// Copies a tensor to the device.
+    fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError>;
+    /// Copies a buffer back to the host.
+    fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError>;
+    /// An uninitialised buffer filled with NaN (or all-ones) bytes, so that a missing write is seen.
+    fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError>;
+    /// Overwrites a buffer of the same type without moving it.
+    fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError>;
+}

@@ -1,0 +1,53 @@
+//! What a device can do and what was chosen for it, as data: all that passes and `plan` may know of a device.
+
+use crate::DType;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Capabilities of a device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Caps {
+    /// Name of the device, as in reports.
+    pub device: String,
+    /// Memory that one plan may use, in bytes.
+    pub memory_bytes: u64,
+    /// Names of composites that the back end runs by a kernel of its own.
+    pub claims: BTreeSet<String>,
+    /// Input types that contractions take natively; others are converted and the plan says so.
+    pub contraction_dtypes: BTreeSet<DType>,
+    /// Types that fused loops can load and store.
+    pub loop_dtypes: BTreeSet<DType>,
+    /// FLOPs per byte of memory traffic at which compute and memory balance, measured or nominal.
+    pub flops_per_byte: f64,
+    /// Whether GEMM right operands that are states should be packed once by a `prepare` step.
+    pub packs_weights: Packing,
+}
+
+/// Whether constant operands are rearranged ahead of time.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Packing {
+    /// Packed by `prepare` steps.
+    Ahead,
+    /// Left as they are.
+    Never,
+}
+
+/// Choices that change how, never what, is computed. Stored with results so that they can be repeated.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Tuning {
+    /// Worker threads; `None` means one per available core.
+    pub threads: Option<usize>,
+    /// Winners of timed candidates by site key.
+    pub choices: BTreeMap<String, Choice>,
+    /// Upper limit of transient memory in bytes, for plans that can trade time for it.
+    pub memory_limit: Option<u64>,
+}
+
+/// A remembered winner with the timings that made it so.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Choice {
+    /// The chosen candidate.
+    pub candidate: String,
+    /// Median time of each candidate in ns.
+    pub timings_ns: BTreeMap<String, f64>,
+}

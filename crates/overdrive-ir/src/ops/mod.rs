@@ -1,0 +1,22 @@
+//! The composites, one file each, and the registry that names them.
+//!
+//! To add an op: write `ops/<op>.rs` and add its line here. The builder method stands in its file; the reference
+//! page, parsing and the op harness follow from the line. Invariant: names are unique and sorted.
+
+use crate::op::OpEntry;
+pub use crate::op::{Fill, Operand};
+
+macro_rules! ops {
+    ($($file:ident :: $op:ident,)*) => {
+        $(pub mod $file;)*
+        $(pub use $file::$op;)*
+        /// Every composite.
+        pub const OPS: &[OpEntry] = &[$(OpEntry::of::<$op>(include_str!(concat!(stringify!($file), ".rs")))),*];
+    };
+}
+
+ops! {
+    linear::Linear,
+    relu::Relu,
+    softmax::Softmax,
+}

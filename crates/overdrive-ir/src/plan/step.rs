@@ -1,0 +1,168 @@
+//! Steps: the closed list of what a plan can ask of a device.
+
+use super::{Access, Program, SlotId};
+use crate::{Cost, DType, OpRef, Prim, TensorType};
+
+/// One unit of work. `reads` and `writes` are complete, so liveness needs nothing else.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Step {
+    /// What to do.
+    pub kind: StepKind,
+    /// Slots read.
+    pub reads: Vec<SlotId>,
+    /// Slots written, workspaces included.
+    pub writes: Vec<SlotId>,
+    /// Pairs (read, written) that must share their bytes: state updated in place.
+    pub aliases: Vec<(SlotId, SlotId)>,
+    /// Queue it is issued on; 0 on devices with one.
+    pub stream: u16,
+    /// Events to wait for first.
+    pub waits: Vec<u32>,
+    /// Event to record when done.
+    pub records: Option<u32>,
+    /// Runs once, and again only when one of its reads (states, constants) changes.
+    pub prepare: bool,
+    /// FLOPs and bytes of the work, for rooflines.
+    pub cost: Cost,
+    /// Name of the graph ops it came from, outermost first: `linear+gelu`.
+    pub name: String,
+    /// Scope of the last of them.
+    pub scope: String,
+}
+
+/// The kinds of work.
+#[derive(Clone, PartialEq, Debug)]
+pub enum StepKind {
+    /// A fused loop nest.
+    Loop(Program),
+    /// A matrix product with an epilogue.
+    Gemm(GemmCall),
+    /// A convolution with an epilogue.
+    Convolution(ConvolutionCall),
+    /// A kernel that a back end has by name for a composite or a primitive.
+    Kernel(KernelCall),
+    /// Plain copy of `reads[0]` to `writes[0]`, of equal bytes.
+    Copy,
+    /// Start of a collective; `Done` with the same channel completes it.
+    CollectiveStart {
+        /// The collective primitive.
+        prim: Prim,
+    },
+    /// Completion of the collective of this channel.
+    CollectiveDone {
+        /// Channel id.
+        channel: u64,
+    },
+    /// Work on the host in the middle of a device plan: the f64 reference evaluation of one node. Named in the
+    /// notes, never silent.
+    Host(KernelCall),
+}
+
+/// A two-dimensional view of a slot with outer batch dimensions.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MatrixView {
+    /// The buffer.
+    pub slot: SlotId,
+    /// Element type of the buffer.
+    pub dtype: DType,
+    /// Element offset of the first element.
+    pub offset: i64,
+    /// Elements per row step.
+    pub row_stride: i64,
+    /// Elements per column step.
+    pub col_stride: i64,
+    /// Elements per step of each batch dimension (0 where broadcast).
+    pub batch_strides: Vec<i64>,
+}
+
+/// `out = epilogue(lhs[batch, m, k] x rhs[batch, k, n])`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GemmCall {
+    /// Extents of the batch dimensions.
+    pub batch: Vec<usize>,
+    /// Rows of the product.
+    pub m: usize,
+    /// Columns of the product.
+    pub n: usize,
+    /// Contracted extent.
+    pub k: usize,
+    /// Left operand: rows m, columns k.
+    pub lhs: MatrixView,
+    /// Right operand: rows k, columns n. With `Layout::Packed` strides are those of the unpacked matrix.
+    pub rhs: MatrixView,
+    /// Type that partial sums have.
+    pub accumulate: DType,
+    /// What happens to each sum.
+    pub epilogue: Epilogue,
+}
+
+/// What a contraction does with each finished sum: a program over `[batch..., m, n]` without reduced dimensions
+/// that reads `Instr::Accumulator`. Plain storing is the program with one (possibly converted) store.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Epilogue(pub Program);
+
+impl Epilogue {
+    /// The access of the only store when the epilogue merely stores the unconverted sum.
+    pub fn plain_store(&self) -> Option<&Access> {
+        match (self.0.instrs.as_slice(), self.0.stores.as_slice()) {
+            ([super::Instr::Accumulator], [store]) => Some(&store.access),
+            _ => None,
+        }
+    }
+}
+
+/// Geometry of one spatial dimension of a convolution.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Dimension {
+    /// Step between windows.
+    pub stride: usize,
+    /// Zeros before the first element (negative crops).
+    pub pad_low: i64,
+    /// Zeros after the last element (negative crops).
+    pub pad_high: i64,
+    /// Distance between elements of the input after inserting zeros (1 inserts none).
+    pub input_dilation: usize,
+    /// Distance between taps of the kernel.
+    pub kernel_dilation: usize,
+}
+
+/// NCHW x OIHW convolution with an epilogue over `[N, O, spatial...]`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ConvolutionCall {
+    /// Type of the input slot `reads[0]`.
+    pub input: TensorType,
+    /// Type of the kernel slot `reads[1]`.
+    pub kernel: TensorType,
+    /// Geometry per spatial dimension.
+    pub window: Vec<Dimension>,
+    /// Channel groups.
+    pub groups: usize,
+    /// Type that partial sums have.
+    pub accumulate: DType,
+    /// What happens to each sum.
+    pub epilogue: Epilogue,
+    /// Workspace slot, if the algorithm wants one.
+    pub workspace: Option<SlotId>,
+}
+
+/// A node that a back end runs by a kernel of the op's own name.
+#[derive(Clone, PartialEq, Debug)]
+pub struct KernelCall {
+    /// The op.
+    pub op: KernelOp,
+    /// Types of the operand slots, in operand order: `reads[i]`.
+    pub operands: Vec<TensorType>,
+    /// Types of the result slots, in result order: `writes[i]`.
+    pub results: Vec<TensorType>,
+    /// Workspace slot, the last of `writes`, if the kernel asked for one.
+    pub workspace: Option<SlotId>,
+}
+
+/// The op behind a named kernel.
+#[derive(Clone, PartialEq, Debug)]
+pub enum KernelOp {
+    /// A primitive that is neither loop nor contraction (gather, sort, ...).
+    Prim(Prim, Vec<crate::Graph>),
+    /// A composite that the back end claims, with its regions.
+    Composite(OpRef, Vec<crate::Graph>),
+}

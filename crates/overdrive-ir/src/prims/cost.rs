@@ -1,0 +1,33 @@
+//! FLOPs and compulsory bytes of primitives.
+
+use crate::{Cost, Graph, Prim, TensorType};
+
+pub(crate) fn cost(prim: &Prim, operands: &[TensorType], regions: &[Graph], results: &[TensorType]) -> Cost {
+    let elements = |t: &TensorType| t.elements() as u64;
+    let bytes = operands.iter().chain(results).map(|t| t.bytes() as u64).sum();
+    let flops = match prim {
+        Prim::Unary { .. } | Prim::Binary { .. } | Prim::Compare { .. } | Prim::Select => {
+            elements(&results[0])
+        }
+        Prim::Reduce { .. } | Prim::AllReduce { .. } | Prim::ReduceScatter { .. } => elements(&operands[0]),
+        Prim::ReduceWindow { windows, .. } => {
+            elements(&results[0]) * windows.iter().map(|w| w.size as u64).product::<u64>()
+        }
+        Prim::DotGeneral(dot) => {
+            let k: u64 = dot.contract.iter().map(|&(i, _)| operands[0].sizes()[i] as u64).product();
+            2 * elements(&results[0]) * k
+        }
+        Prim::Convolution(_) => {
+            let kernel = &operands[1];
+            let taps = elements(kernel) / (kernel.sizes()[0] as u64).max(1);
+            2 * elements(&results[0]) * taps
+        }
+        Prim::Scatter { reducer: Some(_), .. } => elements(&operands[2]),
+        Prim::If => regions.iter().map(|r| r.cost().flops).max().unwrap_or(0),
+        Prim::While { max_trips, .. } => {
+            regions.iter().map(|r| r.cost().flops).sum::<u64>() * max_trips.unwrap_or(1) as u64
+        }
+        _ => 0,
+    };
+    Cost { flops, bytes }
+}
