@@ -1,0 +1,139 @@
+//! The table of micro-kernels, and the choice among them when the program runs.
+
+use half::{bf16, f16};
+
+use super::element::Element;
+use super::pack::{Block, Panel, pack, pack_widened};
+use super::portable;
+use super::simd::PackedBlock;
+#[cfg(target_arch = "x86_64")]
+use super::x86;
+
+/// A micro-kernel: how it wants its operands packed, and the function that multiplies packed blocks.
+#[derive(Debug)]
+pub struct Kernel<T: Element> {
+    pub(super) name: &'static str,
+    pub(super) is_supported: fn() -> bool,
+    /// Panels of A: `width` is the tile's rows.
+    pub(super) a: Panel,
+    /// Panels of B: `width` is the tile's columns.
+    pub(super) b: Panel,
+    /// Bytes of a packed element.
+    pub(super) packed_bytes: usize,
+    pub(super) pack: unsafe fn(Block<T>, Panel, *mut u8),
+    pub(super) multiply: unsafe fn(&PackedBlock<T::Acc>),
+}
+
+impl<T: Element> Kernel<T> {
+    /// The best kernel that this CPU can execute.
+    pub fn best() -> &'static Self {
+        Self::supported().next().expect("every list ends with the portable kernel, which runs everywhere")
+    }
+
+    /// All kernels that this CPU can execute, the best first.
+    pub fn supported() -> impl Iterator<Item = &'static Self> {
+        T::kernels().iter().filter(|kernel| (kernel.is_supported)())
+    }
+
+    /// The instruction set and the tile, such as `avx512 14x32`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Bytes of a packed block of `lines` lines over `k`.
+    pub(super) fn block_bytes(&self, panel: Panel, lines: usize, k: usize) -> usize {
+        lines.div_ceil(panel.width) * panel.len(k) * self.packed_bytes
+    }
+}
+
+/// Panels of a kernel that multiplies element by element.
+const fn plain(width: usize) -> Panel {
+    Panel { width, group: 1, k_multiple: 1 }
+}
+
+fn everywhere() -> bool {
+    true
+}
+
+#[cfg(target_arch = "x86_64")]
+fn avx512f() -> bool {
+    is_x86_feature_detected!("avx512f")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+}
+
+/// An f32 kernel that takes operands of another format, or of its own, through `pack`.
+macro_rules! f32_kernels {
+    ($pack:expr) => {
+        &[
+            #[cfg(target_arch = "x86_64")]
+            Kernel {
+                name: "avx512 14x32",
+                is_supported: avx512f,
+                a: plain(14),
+                b: plain(32),
+                packed_bytes: 4,
+                pack: $pack,
+                multiply: x86::f32_avx512,
+            },
+            #[cfg(target_arch = "x86_64")]
+            Kernel {
+                name: "avx2 6x16",
+                is_supported: avx2,
+                a: plain(6),
+                b: plain(16),
+                packed_bytes: 4,
+                pack: $pack,
+                multiply: x86::f32_avx2,
+            },
+            Kernel {
+                name: "portable 4x8",
+                is_supported: everywhere,
+                a: plain(4),
+                b: plain(8),
+                packed_bytes: 4,
+                pack: $pack,
+                multiply: portable::f32_portable,
+            },
+        ]
+    };
+}
+
+pub(super) static F32: &[Kernel<f32>] = f32_kernels!(pack::<f32>);
+pub(super) static F16: &[Kernel<f16>] = f32_kernels!(pack_widened::<f16>);
+pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(pack_widened::<bf16>);
+
+pub(super) static F64: &[Kernel<f64>] = &[
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx512 14x16",
+        is_supported: avx512f,
+        a: plain(14),
+        b: plain(16),
+        packed_bytes: 8,
+        pack: pack::<f64>,
+        multiply: x86::f64_avx512,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx2 6x8",
+        is_supported: avx2,
+        a: plain(6),
+        b: plain(8),
+        packed_bytes: 8,
+        pack: pack::<f64>,
+        multiply: x86::f64_avx2,
+    },
+    Kernel {
+        name: "portable 4x8",
+        is_supported: everywhere,
+        a: plain(4),
+        b: plain(8),
+        packed_bytes: 8,
+        pack: pack::<f64>,
+        multiply: portable::f64_portable,
+    },
+];

@@ -1,0 +1,214 @@
+//! Packing: copies a block of an operand into the panels that a micro-kernel walks down.
+//!
+//! A panel is `width` lines (rows of A, or columns of B) over a range of k. Consecutive k form groups: group
+//! `g` holds for each of the `width` lines its `group` elements, one line after another. Lines and k that do
+//! not exist are zeros, so that a micro-kernel never asks where the matrix ends.
+//!
+//! Packing costs a share of the product that shrinks as 1/m and 1/n: at 1024 a slow loop here is 10 % of the
+//! whole. So the two orders that occur in practice, lines side by side and k side by side, have paths of
+//! their own; any other goes element by element.
+#![allow(unsafe_code)] // Raw pointers into operands and panels.
+
+use super::element::Element;
+#[cfg(target_arch = "x86_64")]
+use super::transpose::transpose_units;
+
+/// The form of a panel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Panel {
+    /// Rows of A, or columns of B.
+    pub width: usize,
+    /// Consecutive k that lie together.
+    pub group: usize,
+    /// What k is filled up to a multiple of; itself a multiple of `group`.
+    pub k_multiple: usize,
+}
+
+impl Panel {
+    /// Elements of a panel over `k`.
+    pub(super) fn len(&self, k: usize) -> usize {
+        self.width * k.next_multiple_of(self.k_multiple)
+    }
+}
+
+/// A block of an operand: `lines` rows of A, or columns of B, over `k` elements each.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block<T> {
+    pub from: *const T,
+    pub lines: usize,
+    pub line_stride: usize,
+    pub k: usize,
+    pub k_stride: usize,
+}
+
+impl<T> Block<T> {
+    /// Element `k` of line `line`.
+    pub(super) fn at(&self, line: usize, k: usize) -> *const T {
+        self.from.wrapping_add(line * self.line_stride + k * self.k_stride)
+    }
+
+    /// The panels of the block, each with where it begins in the packed block.
+    fn panels(self, panel: Panel) -> impl Iterator<Item = (Self, usize)> {
+        (0..self.lines).step_by(panel.width).map(move |line| {
+            let part = Self { from: self.at(line, 0), lines: (self.lines - line).min(panel.width), ..self };
+            (part, line / panel.width * panel.len(self.k))
+        })
+    }
+}
+
+/// Packs a block whose elements stay what they are. `to` receives panel after panel.
+///
+/// # Safety
+/// Every element of `block` can be read, and `to` has room for the panels.
+pub(super) unsafe fn pack<T: Element>(block: Block<T>, panel: Panel, to: *mut u8) {
+    for (part, start) in block.panels(panel) {
+        // SAFETY: as the caller promised.
+        unsafe { pack_panel(part, panel, to.cast::<T>().add(start)) }
+    }
+}
+
+/// Packs a block as f32, in panels with groups of one.
+///
+/// # Safety
+/// As for [`pack`].
+pub(super) unsafe fn pack_widened<T: Element<Acc = f32>>(block: Block<T>, panel: Panel, to: *mut u8) {
+    /// Wide enough for any panel, deep enough to amortise a call per line.
+    const BUFFER: usize = 4096;
+    assert_eq!(panel.k_multiple, 1, "f32 panels have no groups");
+    let depth = BUFFER / panel.width;
+    let mut buffer = [0.0_f32; BUFFER];
+    for (part, start) in block.panels(panel) {
+        for k0 in (0..part.k).step_by(depth) {
+            let chunk = Block { from: part.at(0, k0), k: (part.k - k0).min(depth), ..part };
+            // SAFETY: as the caller promised; `buffer` holds `width x depth` elements.
+            unsafe {
+                let widened = widen(chunk, &mut buffer);
+                pack_panel(widened, panel, to.cast::<f32>().add(start + k0 * panel.width));
+            }
+        }
+    }
+}
+
+/// Converts a chunk into `buffer`, in the order that the chunk itself has.
+unsafe fn widen<T: Element<Acc = f32>>(chunk: Block<T>, buffer: &mut [f32]) -> Block<f32> {
+    // SAFETY: as the caller promised; runs stay inside of the chunk.
+    unsafe {
+        if chunk.line_stride == 1 {
+            for (k, to) in buffer.chunks_exact_mut(chunk.lines).enumerate().take(chunk.k) {
+                T::widen(std::slice::from_raw_parts(chunk.at(0, k), chunk.lines), to);
+            }
+            Block {
+                from: buffer.as_ptr(),
+                line_stride: 1,
+                k_stride: chunk.lines,
+                lines: chunk.lines,
+                k: chunk.k,
+            }
+        } else {
+            for (line, to) in buffer.chunks_exact_mut(chunk.k).enumerate().take(chunk.lines) {
+                if chunk.k_stride == 1 {
+                    T::widen(std::slice::from_raw_parts(chunk.at(line, 0), chunk.k), to);
+                } else {
+                    for (k, to) in to.iter_mut().enumerate() {
+                        T::widen(&[*chunk.at(line, k)], std::slice::from_mut(to));
+                    }
+                }
+            }
+            Block { from: buffer.as_ptr(), line_stride: chunk.k, k_stride: 1, lines: chunk.lines, k: chunk.k }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`pack`], with at most `panel.width` lines.
+unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut T) {
+    let full = block.lines == panel.width;
+    let whole_groups = block.k / panel.group;
+    // SAFETY: as the caller promised.
+    unsafe {
+        let done = match (panel.group, panel.width) {
+            (1, 32) if full && block.line_stride == 1 => copy_lines::<T, 32>(block, to),
+            (1, 16) if full && block.line_stride == 1 => copy_lines::<T, 16>(block, to),
+            (1, 14) if full && block.line_stride == 1 => copy_lines::<T, 14>(block, to),
+            (1, 8) if full && block.line_stride == 1 => copy_lines::<T, 8>(block, to),
+            (2, 32) if full && block.line_stride == 1 => interleave_lines::<T, 32>(block, to),
+            (2, 16) if full && block.line_stride == 1 => interleave_lines::<T, 16>(block, to),
+            (2, 14) if full && block.line_stride == 1 => interleave_lines::<T, 14>(block, to),
+            #[cfg(target_arch = "x86_64")]
+            (group, _) if block.k_stride == 1 && group * size_of::<T>() == 4 => {
+                let units = Block {
+                    from: block.from.cast::<u8>(),
+                    line_stride: block.line_stride * size_of::<T>(),
+                    k: whole_groups,
+                    lines: block.lines,
+                    k_stride: 4,
+                };
+                transpose_units(units, panel.width, to.cast())
+            }
+            (group, _) if block.k_stride == 1 && group > 2 => copy_groups(block, panel, to),
+            _ => 0,
+        };
+        pack_elements(block, panel, done, to);
+    }
+}
+
+/// Packs all groups from `first` on, element by element.
+unsafe fn pack_elements<T: Copy + Default>(block: Block<T>, panel: Panel, first: usize, to: *mut T) {
+    for group in first..panel.len(block.k) / (panel.width * panel.group) {
+        for line in 0..panel.width {
+            for i in 0..panel.group {
+                let k = group * panel.group + i;
+                let exists = line < block.lines && k < block.k;
+                // SAFETY: the element exists, and the panel has room for its place.
+                unsafe {
+                    let value = if exists { *block.at(line, k) } else { T::default() };
+                    *to.add((group * panel.width + line) * panel.group + i) = value;
+                }
+            }
+        }
+    }
+}
+
+/// Lines side by side: each k is a row of `W` to copy. Returns the groups that it packed.
+unsafe fn copy_lines<T: Copy, const W: usize>(block: Block<T>, to: *mut T) -> usize {
+    for k in 0..block.k {
+        // SAFETY: a row of `W` lines exists at each k, and the panel has room for it.
+        unsafe {
+            to.add(k * W).cast::<[T; W]>().write_unaligned(block.at(0, k).cast::<[T; W]>().read_unaligned())
+        }
+    }
+    block.k
+}
+
+/// Lines side by side, k in pairs: two rows of `W` become one of `W` pairs. Returns the groups that it packed.
+unsafe fn interleave_lines<T: Copy, const W: usize>(block: Block<T>, to: *mut T) -> usize {
+    for pair in 0..block.k / 2 {
+        // SAFETY: rows of `W` lines exist at both k, and the panel has room for the pairs.
+        unsafe {
+            let even = block.at(0, 2 * pair).cast::<[T; W]>().read_unaligned();
+            let odd = block.at(0, 2 * pair + 1).cast::<[T; W]>().read_unaligned();
+            let pairs: [[T; 2]; W] = std::array::from_fn(|line| [even[line], odd[line]]);
+            to.add(pair * 2 * W).cast::<[[T; 2]; W]>().write_unaligned(pairs);
+        }
+    }
+    block.k / 2
+}
+
+/// k side by side, in large groups: each line's group is a run to copy. Returns the groups that it packed.
+unsafe fn copy_groups<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+    let whole_groups = block.k / panel.group;
+    for group in 0..whole_groups {
+        for line in 0..panel.width {
+            // SAFETY: the line's group exists, and the panel has room for it.
+            unsafe {
+                let to = to.add((group * panel.width + line) * panel.group);
+                if line < block.lines {
+                    to.copy_from_nonoverlapping(block.at(line, group * panel.group), panel.group);
+                } else {
+                    std::slice::from_raw_parts_mut(to, panel.group).fill(T::default());
+                }
+            }
+        }
+    }
+    whole_groups
+}

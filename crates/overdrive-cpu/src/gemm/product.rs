@@ -1,0 +1,287 @@
+//! The loops around the micro-kernel.
+#![allow(unsafe_code)] // Raw pointers into operands, scratch and C; `Product::new` checks that they fit.
+
+use super::element::Element;
+use super::epilogue::{Block, Epilogue, Output};
+use super::kernel::Kernel;
+use super::pack;
+use super::packed::Packed;
+use super::schedule::{Schedule, Size, Traits};
+use super::simd::PackedBlock;
+use super::view::{View, ViewMut, batch_offset};
+use crate::threads::{Pool, Worker};
+
+/// The right operand.
+#[derive(Debug, Clone, Copy)]
+pub enum Rhs<'a, T: Element> {
+    /// As it lies in memory.
+    Strided(View<'a, T>),
+    /// Packed before.
+    Packed(Packed<'a, T>),
+}
+
+impl<'a, T: Element> From<View<'a, T>> for Rhs<'a, T> {
+    fn from(view: View<'a, T>) -> Self {
+        Self::Strided(view)
+    }
+}
+
+impl<'a, T: Element> From<Packed<'a, T>> for Rhs<'a, T> {
+    fn from(packed: Packed<'a, T>) -> Self {
+        Self::Packed(packed)
+    }
+}
+
+impl<T: Element> Rhs<'_, T> {
+    pub(super) fn shape(&self) -> [usize; 4] {
+        match self {
+            Self::Strided(view) => view.shape,
+            Self::Packed(packed) => packed.shape(),
+        }
+    }
+}
+
+/// C, or who takes its blocks.
+enum Target<'a, A> {
+    /// Rows of adjacent elements: sums are kept right here.
+    Rows(&'a Memory<A>),
+    Epilogue(&'a dyn Epilogue<A>),
+}
+
+/// A [`ViewMut`] that threads share.
+struct Memory<A> {
+    start: *mut A,
+    shape: [usize; 4],
+    strides: [usize; 4],
+}
+
+// SAFETY: parts of C are disjoint, and so are the elements of a `ViewMut`.
+unsafe impl<A: Sync> Sync for Memory<A> {}
+
+impl<A> Memory<A> {
+    fn at(&self, batch: [usize; 2], row: usize, col: usize) -> *mut A {
+        let matrix = batch_offset(self.shape, self.strides, batch);
+        self.start.wrapping_add(matrix + row * self.strides[2] + col * self.strides[3])
+    }
+}
+
+/// Stores where columns are not adjacent.
+impl<A: Copy + Sync> Epilogue<A> for Memory<A> {
+    fn apply(&self, mut block: Block<'_, A>, _: &mut [u8]) {
+        for i in 0..block.rows {
+            let to = self.at(block.batch, block.row0 + i, block.col0);
+            for (j, value) in block.row(i).iter().enumerate() {
+                // SAFETY: the view that this was made from has the element.
+                unsafe { *to.wrapping_add(j * self.strides[3]) = *value }
+            }
+        }
+    }
+}
+
+/// One call, cut into tiles.
+struct Product<'a, T: Element> {
+    kernel: &'static Kernel<T>,
+    schedule: Schedule,
+    size: Size,
+    a: View<'a, T>,
+    b: Rhs<'a, T>,
+    target: Target<'a, T::Acc>,
+    /// The inner of the two batch axes.
+    inner: usize,
+}
+
+// SAFETY: tiles write to disjoint parts of C, everything else is read.
+unsafe impl<T: Element> Sync for Product<'_, T> {}
+
+impl<T: Element> Kernel<T> {
+    /// `C = A B`, stored or handed to an epilogue. A batch axis of length 1 in A or B is repeated.
+    ///
+    /// # Panics
+    /// If the shapes do not fit each other, or if B is packed for another kernel.
+    pub fn gemm(&'static self, pool: &Pool, a: View<'_, T>, b: Rhs<'_, T>, output: Output<'_, T::Acc>) {
+        let (shape, stored) = match output {
+            Output::Apply(shape, epilogue) => (shape, Err(epilogue)),
+            Output::Store(ViewMut { data, shape, strides }) => {
+                (shape, Ok(Memory { start: data.as_mut_ptr(), shape, strides }))
+            }
+        };
+        assert_shapes(a.shape, b.shape(), shape);
+        let target = match &stored {
+            Ok(c) if c.strides[3] == 1 || shape[3] <= 1 => Target::Rows(c),
+            Ok(c) => Target::Epilogue(c),
+            Err(epilogue) => Target::Epilogue(*epilogue),
+        };
+        let [outer, inner, m, n] = shape;
+        let size = Size { m, n, k: a.cols(), batch: outer * inner };
+        let traits =
+            Traits { packed_b: matches!(b, Rhs::Packed(_)), epilogue: matches!(target, Target::Epilogue(_)) };
+        if let Rhs::Packed(packed) = b {
+            assert!(std::ptr::eq(packed.kernel(), self), "B is packed for {}", packed.kernel().name());
+        }
+        let schedule = Schedule::new(self, size, traits, pool.threads());
+        let product = Product { kernel: self, schedule, size, a, b, target, inner };
+        let tiles = if m == 0 || n == 0 { 0 } else { size.batch * schedule.grid[0] * schedule.grid[1] };
+        pool.run(tiles, |index, worker| product.tile(index, worker));
+    }
+}
+
+fn assert_shapes(a: [usize; 4], b: [usize; 4], c: [usize; 4]) {
+    let repeats = |operand: [usize; 4]| (0..2).all(|axis| [1, c[axis]].contains(&operand[axis]));
+    assert!(
+        a[3] == b[2] && a[2] == c[2] && b[3] == c[3] && repeats(a) && repeats(b),
+        "a product of {a:?} and {b:?} does not have the shape {c:?}"
+    );
+}
+
+/// The parts of a worker's scratch.
+struct Buffers<A> {
+    a: *mut u8,
+    b: *mut u8,
+    sums: *mut A,
+    epilogue: *mut u8,
+}
+
+impl<T: Element> Product<'_, T> {
+    /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary.
+    fn buffers(&self, worker: &mut Worker<'_>) -> Buffers<T::Acc> {
+        let (kernel, Schedule { mc, nc, kc, .. }) = (self.kernel, self.schedule);
+        let a = kernel.block_bytes(kernel.a, mc, kc);
+        let b = match self.b {
+            Rhs::Strided(_) => kernel.block_bytes(kernel.b, nc, kc),
+            Rhs::Packed(_) => 0,
+        };
+        let (sums, epilogue) = match self.target {
+            Target::Rows(_) => (0, 0),
+            Target::Epilogue(epilogue) => {
+                (self.schedule.waiting_rows(self.size.k) * nc * size_of::<T::Acc>(), epilogue.scratch_bytes())
+            }
+        };
+        let [a, b, sums] = [a, b, sums].map(|bytes| bytes.next_multiple_of(64));
+        let start = worker.scratch.bytes(a + b + sums + epilogue).as_mut_ptr();
+        Buffers {
+            a: start,
+            b: start.wrapping_add(a),
+            sums: start.wrapping_add(a + b).cast(),
+            epilogue: start.wrapping_add(a + b + sums),
+        }
+    }
+
+    /// A tile of C from first to last: BLIS's loops, each a block of columns, of k, of rows.
+    fn tile(&self, index: usize, worker: &mut Worker<'_>) {
+        let Schedule { mc, nc, kc, tile, grid } = self.schedule;
+        let Size { m, n, k, .. } = self.size;
+        let (matrix, within) = (index / (grid[0] * grid[1]), index % (grid[0] * grid[1]));
+        let batch = [matrix / self.inner, matrix % self.inner];
+        let (row0, col0) = (within / grid[1] * tile[0], within % grid[1] * tile[1]);
+        let (row_end, col_end) = ((row0 + tile[0]).min(m), (col0 + tile[1]).min(n));
+        let buffers = self.buffers(worker);
+        for col in (col0..col_end).step_by(nc) {
+            // A product over no k at all is zeros: one block of depth 0.
+            for k0 in (0..k.max(1)).step_by(kc) {
+                let depth = (k - k0).min(kc);
+                let cols = (col_end - col).min(nc);
+                let b = self.b_block(batch, [k0, col], [depth, cols], &buffers);
+                for row in (row0..row_end).step_by(mc) {
+                    let rows = (row_end - row).min(mc);
+                    self.pack_a(batch, [row, k0], [rows, depth], &buffers);
+                    let part = Part { batch, row, col, rows, cols };
+                    let (c, c_stride) = self.sums(&part, row - row0, &buffers);
+                    let block = PackedBlock {
+                        a: buffers.a,
+                        b,
+                        c,
+                        c_stride,
+                        rows,
+                        cols,
+                        steps: depth.div_ceil(self.kernel.a.k_multiple),
+                        accumulate: k0 > 0,
+                    };
+                    // SAFETY: the kernel is one that this CPU supports; the block is as it wants it.
+                    unsafe { (self.kernel.multiply)(&block) };
+                    if k0 + depth == k {
+                        self.finish(part, (c, c_stride), &buffers);
+                    }
+                }
+            }
+        }
+    }
+
+    /// B's panels over `[depth, cols]` from `[k0, col]` on: packed now, or long ago.
+    fn b_block(
+        &self,
+        batch: [usize; 2],
+        [k0, col]: [usize; 2],
+        [depth, cols]: [usize; 2],
+        buffers: &Buffers<T::Acc>,
+    ) -> *const u8 {
+        match self.b {
+            Rhs::Packed(packed) => packed.panels(batch, k0, col),
+            Rhs::Strided(b) => {
+                let block = pack::Block {
+                    from: b.matrix_at(batch).wrapping_add(k0 * b.strides[2] + col * b.strides[3]),
+                    lines: cols,
+                    line_stride: b.strides[3],
+                    k: depth,
+                    k_stride: b.strides[2],
+                };
+                // SAFETY: the view reaches all of the block, and the buffer holds a block of `nc` and `kc`.
+                unsafe { (self.kernel.pack)(block, self.kernel.b, buffers.b) };
+                buffers.b
+            }
+        }
+    }
+
+    fn pack_a(
+        &self,
+        batch: [usize; 2],
+        [row, k0]: [usize; 2],
+        [rows, depth]: [usize; 2],
+        buffers: &Buffers<T::Acc>,
+    ) {
+        let a = &self.a;
+        let block = pack::Block {
+            from: a.matrix_at(batch).wrapping_add(row * a.strides[2] + k0 * a.strides[3]),
+            lines: rows,
+            line_stride: a.strides[2],
+            k: depth,
+            k_stride: a.strides[3],
+        };
+        // SAFETY: the view reaches all of the block, and the buffer holds a block of `mc` and `kc`.
+        unsafe { (self.kernel.pack)(block, self.kernel.a, buffers.a) };
+    }
+
+    /// Where the sums of a part are kept, and their row stride.
+    fn sums(&self, part: &Part, row_in_tile: usize, buffers: &Buffers<T::Acc>) -> (*mut T::Acc, usize) {
+        match self.target {
+            Target::Rows(c) => (c.at(part.batch, part.row, part.col), c.strides[2]),
+            Target::Epilogue(_) => {
+                let waits = self.size.k > self.schedule.kc;
+                let row = if waits { row_in_tile } else { 0 };
+                (buffers.sums.wrapping_add(row * self.schedule.nc), self.schedule.nc)
+            }
+        }
+    }
+
+    /// Hands a finished part to the epilogue.
+    fn finish(&self, part: Part, (sums, row_stride): (*mut T::Acc, usize), buffers: &Buffers<T::Acc>) {
+        let Target::Epilogue(epilogue) = self.target else { return };
+        let Part { batch, row: row0, col: col0, rows, cols } = part;
+        // SAFETY: the buffers are this worker's, apart from each other, and as long as `buffers` made them.
+        let (values, scratch) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(sums, (rows - 1) * row_stride + cols),
+                std::slice::from_raw_parts_mut(buffers.epilogue, epilogue.scratch_bytes()),
+            )
+        };
+        epilogue.apply(Block { values, row_stride, batch, row0, col0, rows, cols }, scratch);
+    }
+}
+
+/// A part of C.
+struct Part {
+    batch: [usize; 2],
+    row: usize,
+    col: usize,
+    rows: usize,
+    cols: usize,
+}

@@ -1,0 +1,149 @@
+//! The one micro-kernel behind every vector instruction set, and the sweep over a packed block that calls it.
+//!
+//! The form is that of BLIS (Van Zee and van de Geijn, 2015): an `MR x NR` tile of C lives in registers while
+//! the kernel walks down k, one outer product a step: a row of the B panel, `NR` wide, times each of `MR`
+//! broadcast elements of the A panel. An instruction set is a [`Simd`] of seven operations; `bf16` pairs fit too,
+//! because a dot product of pairs is a step over two k at once.
+#![allow(unsafe_code)] // Raw pointers into packed panels and C.
+
+/// A vector instruction set, as the micro-kernel sees it.
+///
+/// Methods are `inline(always)` so that they become part of the `#[target_feature]` function that calls
+/// [`sweep`]; elsewhere they would be calls.
+pub(super) trait Simd: Copy {
+    /// What A is broadcast by and B is loaded by: one element, or a group of consecutive k.
+    type Unit: Copy;
+    /// An element of C.
+    type Acc: Copy + Default + std::ops::AddAssign;
+    /// `LANES` units of B, or accumulators of C.
+    type Vector: Copy;
+    /// Columns of a vector.
+    const LANES: usize;
+
+    unsafe fn zero() -> Self::Vector;
+    unsafe fn load(from: *const Self::Unit) -> Self::Vector;
+    unsafe fn splat(from: *const Self::Unit) -> Self::Vector;
+    /// `acc + a * b`, per lane.
+    unsafe fn fma(a: Self::Vector, b: Self::Vector, acc: Self::Vector) -> Self::Vector;
+    /// Adds all lanes to memory.
+    unsafe fn add_to(acc: Self::Vector, to: *mut Self::Acc);
+    /// Stores all lanes.
+    unsafe fn store(acc: Self::Vector, to: *mut Self::Acc);
+    /// Asks for a cache line.
+    unsafe fn prefetch<T>(from: *const T);
+}
+
+/// The widest vector, in accumulators.
+const MAX_LANES: usize = 16;
+
+/// A block of C and the packed blocks of A and B that it takes. Panels lie one after the other: A's hold
+/// `steps x MR` units, B's `steps x NR`; both are padded with zeros.
+#[derive(Clone, Copy)]
+pub(super) struct PackedBlock<Acc> {
+    pub a: *const u8,
+    pub b: *const u8,
+    pub c: *mut Acc,
+    pub c_stride: usize,
+    /// Rows and columns of C that exist.
+    pub rows: usize,
+    pub cols: usize,
+    /// Groups of k.
+    pub steps: usize,
+    /// Whether to add to what C holds, or to replace it.
+    pub accumulate: bool,
+}
+
+/// Computes a block: B panels outside, so that one stays in L1 while all of A's pass by from L2.
+#[inline(always)]
+pub(super) unsafe fn sweep<S: Simd, const MR: usize, const NV: usize>(
+    block: &PackedBlock<S::Acc>,
+    tile: impl Fn(Tile<'_, S>),
+) {
+    let nr = NV * S::LANES;
+    for col in (0..block.cols).step_by(nr) {
+        for row in (0..block.rows).step_by(MR) {
+            // SAFETY: panels follow each other; row and col are inside of C.
+            unsafe {
+                tile(Tile {
+                    a: block.a.cast::<S::Unit>().add(row * block.steps),
+                    b: block.b.cast::<S::Unit>().add(col * block.steps),
+                    c: block.c.add(row * block.c_stride + col),
+                    rows: (block.rows - row).min(MR),
+                    cols: (block.cols - col).min(nr),
+                    block,
+                });
+            }
+        }
+    }
+}
+
+/// One tile of a block.
+pub(super) struct Tile<'a, S: Simd> {
+    pub a: *const S::Unit,
+    pub b: *const S::Unit,
+    pub c: *mut S::Acc,
+    pub rows: usize,
+    pub cols: usize,
+    pub block: &'a PackedBlock<S::Acc>,
+}
+
+/// The micro-kernel: `R <= MR` rows by `NV` vectors of C.
+#[inline(always)]
+pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, const NV: usize>(
+    tile: Tile<'_, S>,
+) {
+    let stride = tile.block.c_stride;
+    // SAFETY: panels hold `steps` groups; C's `rows x cols` exist, and stores are limited to them.
+    unsafe {
+        // C arrives while k passes.
+        for r in 0..R {
+            for v in 0..NV {
+                S::prefetch(tile.c.wrapping_add(r * stride + v * S::LANES));
+            }
+        }
+        let mut acc = [[S::zero(); NV]; R];
+        let (mut a, mut b) = (tile.a, tile.b);
+        for _ in 0..tile.block.steps {
+            let mut row = [S::zero(); NV];
+            for (v, vector) in row.iter_mut().enumerate() {
+                *vector = S::load(b.add(v * S::LANES));
+            }
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let x = S::splat(a.add(r));
+                for v in 0..NV {
+                    acc[v] = S::fma(x, row[v], acc[v]);
+                }
+            }
+            a = a.add(MR);
+            b = b.add(NV * S::LANES);
+        }
+        for (r, acc) in acc.iter().enumerate() {
+            for (v, &acc) in acc.iter().enumerate() {
+                let to = tile.c.wrapping_add(r * stride + v * S::LANES);
+                let lanes = tile.cols.saturating_sub(v * S::LANES);
+                match (lanes >= S::LANES, tile.block.accumulate) {
+                    (true, true) => S::add_to(acc, to),
+                    (true, false) => S::store(acc, to),
+                    (false, accumulate) => store_some::<S>(acc, to, lanes, accumulate),
+                }
+            }
+        }
+    }
+}
+
+/// Stores the first `lanes` lanes, at the right edge of C.
+#[inline(always)]
+unsafe fn store_some<S: Simd>(acc: S::Vector, to: *mut S::Acc, lanes: usize, accumulate: bool) {
+    let mut values = [S::Acc::default(); MAX_LANES];
+    // SAFETY: `values` holds a whole vector, and `lanes` elements of C exist.
+    unsafe {
+        S::store(acc, values.as_mut_ptr());
+        for (lane, value) in values.into_iter().enumerate().take(lanes) {
+            if accumulate {
+                *to.add(lane) += value;
+            } else {
+                *to.add(lane) = value;
+            }
+        }
+    }
+}

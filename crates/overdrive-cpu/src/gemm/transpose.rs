@@ -1,0 +1,66 @@
+//! Packing of operands whose k lie side by side: an 8 x 8 transposition of 32-bit units in AVX2 registers.
+//!
+//! A unit is an f32 or a pair of bf16; a transposition moves bits, so that one serves both.
+#![allow(unsafe_code)] // Vector intrinsics on raw pointers.
+
+use std::arch::x86_64::*;
+
+use super::pack::Block;
+
+/// Writes unit `k` of line `i` to `to[k * width + i]`, zeros where no line is, for as many k as fill blocks of
+/// eight; returns how many that were. `block` counts bytes in its strides and units in its `k`.
+///
+/// # Safety
+/// Every unit of `block` can be read, and `to` has room for `block.k * width` units.
+pub(super) unsafe fn transpose_units(block: Block<u8>, width: usize, to: *mut u32) -> usize {
+    if !is_x86_feature_detected!("avx2") {
+        return 0;
+    }
+    let whole = block.k / 8 * 8;
+    for first in (0..width).step_by(8) {
+        let part =
+            Block { from: block.at(first, 0), lines: block.lines.saturating_sub(first).min(8), ..block };
+        // SAFETY: AVX2 was detected; the rest as the caller promised.
+        unsafe { transpose_eight(part, [whole, (width - first).min(8), width], to.add(first)) }
+    }
+    whole
+}
+
+/// Up to eight lines: `[k, used, width]` are the units to move, the lanes to write and the panel's width.
+#[target_feature(enable = "avx2")]
+unsafe fn transpose_eight(block: Block<u8>, [k, used, width]: [usize; 3], to: *mut u32) {
+    let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(used as i32), lanes);
+    for k in (0..k).step_by(8) {
+        let mut lines = [_mm256_setzero_ps(); 8];
+        for (line, vector) in lines.iter_mut().enumerate().take(block.lines) {
+            // SAFETY: eight units of an existing line.
+            *vector = unsafe { _mm256_loadu_ps(block.at(line, k).cast()) };
+        }
+        for (i, column) in transpose(lines).into_iter().enumerate() {
+            // SAFETY: the panel has room for `used` lanes at each k.
+            unsafe {
+                let to = to.add((k + i) * width);
+                if used == 8 {
+                    _mm256_storeu_ps(to.cast(), column);
+                } else {
+                    _mm256_maskstore_ps(to.cast(), mask, column);
+                }
+            }
+        }
+    }
+}
+
+/// Rows to columns, in three rounds: pairs of units, pairs of pairs, halves.
+#[target_feature(enable = "avx2")]
+fn transpose(r: [__m256; 8]) -> [__m256; 8] {
+    let lo = |i: usize| _mm256_unpacklo_ps(r[i], r[i + 1]);
+    let hi = |i: usize| _mm256_unpackhi_ps(r[i], r[i + 1]);
+    let t = [lo(0), hi(0), lo(2), hi(2), lo(4), hi(4), lo(6), hi(6)];
+    let low = |a: usize, b: usize| _mm256_shuffle_ps::<0b01_00_01_00>(t[a], t[b]);
+    let high = |a: usize, b: usize| _mm256_shuffle_ps::<0b11_10_11_10>(t[a], t[b]);
+    let s = [low(0, 2), high(0, 2), low(1, 3), high(1, 3), low(4, 6), high(4, 6), low(5, 7), high(5, 7)];
+    let front = |i: usize| _mm256_permute2f128_ps::<0x20>(s[i], s[i + 4]);
+    let back = |i: usize| _mm256_permute2f128_ps::<0x31>(s[i], s[i + 4]);
+    [front(0), front(1), front(2), front(3), back(0), back(1), back(2), back(3)]
+}
