@@ -9,7 +9,9 @@ mod program;
 mod step;
 
 pub use program::{Access, Instr, Program, Reduction, Register, Store};
-pub use step::{ConvolutionCall, Dimension, Epilogue, GemmCall, KernelCall, MatrixView, Step, StepKind};
+pub use step::{
+    ConvolutionCall, Dimension, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step, StepKind, View,
+};
 
 use crate::{Mode, Tensor, TensorType};
 

@@ -126,13 +126,26 @@ pub struct Dimension {
     pub kernel_dilation: usize,
 }
 
+/// An arbitrarily strided view of a slot: transposes, slices and broadcasts cost no step of their own.
+#[derive(Clone, PartialEq, Debug)]
+pub struct View {
+    /// The buffer.
+    pub slot: SlotId,
+    /// Element type and extents that the kernel sees.
+    pub ty: TensorType,
+    /// Element offset of the first element.
+    pub offset: i64,
+    /// Elements to move per step of each dimension; 0 broadcasts, negative reverses.
+    pub strides: Vec<i64>,
+}
+
 /// NCHW x OIHW convolution with an epilogue over `[N, O, spatial...]`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ConvolutionCall {
-    /// Type of the input slot `reads[0]`.
-    pub input: TensorType,
-    /// Type of the kernel slot `reads[1]`.
-    pub kernel: TensorType,
+    /// `[N, C, spatial...]`.
+    pub input: View,
+    /// `[O, C/groups, spatial...]`.
+    pub kernel: View,
     /// Geometry per spatial dimension.
     pub window: Vec<Dimension>,
     /// Channel groups.
@@ -150,10 +163,10 @@ pub struct ConvolutionCall {
 pub struct KernelCall {
     /// The op.
     pub op: KernelOp,
-    /// Types of the operand slots, in operand order: `reads[i]`.
-    pub operands: Vec<TensorType>,
-    /// Types of the result slots, in result order: `writes[i]`.
-    pub results: Vec<TensorType>,
+    /// Operands in order, captures last. Every kernel takes any strides.
+    pub operands: Vec<View>,
+    /// Results in order, of distinct elements; `None` where nobody uses the result.
+    pub results: Vec<Option<View>>,
     /// Workspace slot, the last of `writes`, if the kernel asked for one.
     pub workspace: Option<SlotId>,
 }
