@@ -8,28 +8,32 @@ pub mod backend;
 mod caps;
 mod dtype;
 pub mod eval;
+mod float_format;
 mod graph;
 mod op;
 pub mod ops;
 pub mod plan;
 mod prim;
 mod prims;
+mod sample;
 mod shape;
 mod tensor;
 mod verify;
 
 pub use backend::{Backend, BackendError, Buffer, Executable, Mode, State};
 pub use caps::{Caps, Choice, Packing, Tuning};
-pub use dtype::{DType, FloatFormat, Overflow, Specials, UnknownDType};
+pub use dtype::{DType, UnknownDType};
 pub use eval::Array;
+pub use float_format::{FloatFormat, Overflow, Specials};
 pub use graph::{
     Builder, Expr, Graph, GraphError, Init, Node, NodeId, Origin, Port, Replace, Scope, StateDecl, Value,
 };
-pub use op::{Cost, Gradient, Mismatch, Op, OpRef, Operation, Sample, Types};
+pub use op::{Cost, Gradient, Mismatch, Op, OpRef, Operation, Types};
 pub use plan::{Plan, SlotId};
 pub use prim::{
     Binary, Channel, Compare, Convolution, DotGeneral, Order, Pad, Precision, Prim, Reducer, Unary, Window,
 };
+pub use sample::{Fill, Operand, Sample};
 pub use shape::{Dim, Shape, TensorType, row_major};
 pub use tensor::{Tensor, WrongLength};
 pub use verify::verify;

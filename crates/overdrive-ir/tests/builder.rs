@@ -17,7 +17,7 @@ fn a_small_model_reads_like_the_formula_and_evaluates() {
     let graph = b.finish().unwrap();
     verify(&graph).unwrap();
     let x = Array::float(DType::F32, &[2, 3], vec![1.0; 6]);
-    let y = eval(&graph, &[x.clone()], &mut States::new());
+    let y = eval(&graph, std::slice::from_ref(&x), &mut States::new());
     assert_eq!(y[0].floats(), [0.5; 4]);
 
     let rewritten = graph.rewrite(&mut |_, _, _| None).unwrap();

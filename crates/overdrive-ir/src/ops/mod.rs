@@ -4,7 +4,6 @@
 //! page, parsing and the op harness follow from the line. Invariant: names are unique and sorted.
 
 use crate::op::OpEntry;
-pub use crate::op::{Fill, Operand};
 
 macro_rules! ops {
     ($($file:ident :: $op:ident,)*) => {
