@@ -1,1 +1,32 @@
-//! Placeholder, replaced by the next commits.
+//! How Overdrive measures: from something that can be called to a [`record::Record`], and from records to every
+//! sentence of a report.
+//!
+//! - [`case`], [`outcome`], [`series`], [`record`], [`results`]: the data, versioned, with a JSON Schema.
+//! - [`statistics`]: the median and its exact interval, robust spread, the bootstrap of a ratio.
+//! - [`status`]: what the samples themselves say against being believed.
+//! - [`clock`], [`subject`], [`rules`], [`runner`]: taking samples.
+//! - [`speedup`], [`ladder`]: the only ways to state a gain, which refuse where there is no proof.
+//! - [`environment`], [`memory`], [`energy`], [`ceilings`]: what surrounds a figure.
+//! - [`report`]: pure functions of records.
+//! - [`exit`]: what a run's results mean for its exit code.
+
+pub mod case;
+pub mod ceilings;
+pub mod clock;
+pub mod digits;
+pub mod energy;
+pub mod environment;
+pub mod ladder;
+pub mod memory;
+pub mod outcome;
+pub mod record;
+pub mod results;
+pub mod rules;
+pub mod runner;
+pub mod series;
+pub mod speedup;
+pub mod statistics;
+pub mod status;
+pub mod subject;
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,132 @@
+//! What a figure is about: the case, split into *what* is computed and *how*.
+//!
+//! Two records may be compared when their [`Workload`]s are equal; their [`Configuration`]s are what the
+//! comparison is about. Keeping the two apart in the type makes that rule a comparison of one field.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What is computed, whoever computes it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Workload {
+    /// The model's or the kernel's name: `transformer`, `matmul`.
+    pub name: String,
+    /// Sizes by name, batch included: `B`, `T`, `D`, or `m`, `n`, `k`.
+    pub dimensions: BTreeMap<String, u64>,
+}
+
+impl Workload {
+    /// A workload and its sizes: `Workload::new("matmul", [("m", 512), ("n", 512), ("k", 512)])`.
+    pub fn new<'a>(name: impl Into<String>, dimensions: impl IntoIterator<Item = (&'a str, u64)>) -> Self {
+        let dimensions = dimensions.into_iter().map(|(name, size)| (name.to_owned(), size)).collect();
+        Self { name: name.into(), dimensions }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        for (index, (name, size)) in self.dimensions.iter().enumerate() {
+            write!(f, "{}{name}={size}", if index == 0 { " " } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// How it is computed: everything that a speed-up may be about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Configuration {
+    /// Name of the back end or library: `cpu`, `cuda`, `onnxruntime`.
+    pub backend: String,
+    /// The device's kind as the back end names it: `cpu`, `cuda:0`.
+    pub device: String,
+    /// Execution mode: `eager`, `jit`, `compile`, `graph`; a kernel study may name an implementation.
+    pub mode: String,
+    /// Number format that the work is done in: `f32`, `bf16`.
+    pub dtype: String,
+    /// Worker threads on the host.
+    pub threads: u32,
+    /// Anything else that sets this configuration apart: `fused`, `rematerialized`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+}
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.backend)?;
+        if self.device != self.backend {
+            write!(f, "@{}", self.device)?;
+        }
+        write!(f, " {} {} t{}", self.mode, self.dtype, self.threads)?;
+        match &self.variant {
+            Some(variant) => write!(f, " {variant}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The key of a record.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Case {
+    /// The study that asked for it.
+    pub study: String,
+    /// What is computed.
+    pub workload: Workload,
+    /// How.
+    pub configuration: Configuration,
+}
+
+impl Case {
+    /// A readable key, unique within one set of results: `study: workload: configuration`.
+    pub fn id(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.study, self.workload, self.configuration)
+    }
+}
+
+/// A seeded random order of `count` cases, so that drift of the machine does not favour whoever comes first.
+pub fn case_order(seed: u64, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    fastrand::Rng::with_seed(seed).shuffle(&mut order);
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_is_a_permutation_that_the_seed_decides() {
+        let order = case_order(7, 50);
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..50).collect::<Vec<_>>());
+        assert_eq!(order, case_order(7, 50));
+        assert_ne!(order, case_order(8, 50));
+    }
+
+    #[test]
+    fn an_id_names_sizes_and_configuration() {
+        let case = Case {
+            study: "kernels".into(),
+            workload: Workload::new("matmul", [("m", 512), ("k", 64)]),
+            configuration: Configuration {
+                backend: "cpu".into(),
+                device: "cpu".into(),
+                mode: "compile".into(),
+                dtype: "f32".into(),
+                threads: 2,
+                variant: Some("fused".into()),
+            },
+        };
+        assert_eq!(case.id(), "kernels: matmul k=64,m=512: cpu compile f32 t2 fused");
+    }
+}

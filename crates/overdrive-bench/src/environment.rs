@@ -1,0 +1,109 @@
+//! Where figures were measured, recorded so that they can be doubted: processor, clocks, load, limits, toolchain.
+//!
+//! Everything comes from files of the system below a root; what is not there is absent, on Linux in a container
+//! as on another system. Names of hosts and users are never read.
+
+mod context_switches;
+mod cpu;
+mod limits;
+mod revision;
+
+pub use context_switches::{ContextSwitches, context_switches};
+pub use cpu::{Cache, Cpu};
+pub use revision::{Revision, Toolchain};
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The machine and its state when the run began.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Environment {
+    /// Name of the operating system as Rust knows it: `linux`, `macos`, `windows`.
+    pub os: String,
+    /// Release of the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// The processor.
+    pub cpu: Cpu,
+    /// CPUs that this process may use.
+    pub allowed_cpus: Option<u32>,
+    /// CPUs that a control group grants, where it sets a quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_cpus: Option<f64>,
+    /// Physical memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Load average of the last minute, when the run began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_average: Option<f64>,
+    /// Accelerators, as their back ends describe them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Device>,
+    /// What this program was built with.
+    pub toolchain: Toolchain,
+}
+
+/// An accelerator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Device {
+    /// Its key in cases: `cuda:0`.
+    pub key: String,
+    /// The product's name.
+    pub name: String,
+    /// Driver, clocks, link, limits: by name with unit.
+    pub properties: BTreeMap<String, String>,
+}
+
+impl Environment {
+    /// Looks at this machine.
+    pub fn probe() -> Self {
+        Self::probe_in(Path::new("/"))
+    }
+
+    fn probe_in(root: &Path) -> Self {
+        let allowed_cpus = std::thread::available_parallelism().ok();
+        Self {
+            os: std::env::consts::OS.to_owned(),
+            kernel: read(root, "proc/sys/kernel/osrelease"),
+            cpu: Cpu::probe(root),
+            allowed_cpus: allowed_cpus.and_then(|count| u32::try_from(count.get()).ok()),
+            quota_cpus: limits::quota_cpus(root),
+            memory_bytes: limits::memory_bytes(root),
+            load_average: limits::load_average(root),
+            devices: Vec::new(),
+            toolchain: Toolchain::built(),
+        }
+    }
+
+    /// What a reader should know before believing a figure from here.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let Some(governor) = self.cpu.governor.as_deref().filter(|&governor| governor != "performance") {
+            warnings.push(format!("the frequency governor is `{governor}`, not `performance`"));
+        }
+        if let Some(load) = self.load_average.filter(|&load| load > 0.5) {
+            warnings.push(format!("the load was {load:.2} when the run began"));
+        }
+        if let Some(quota) = self.quota_cpus {
+            warnings.push(format!("a control group grants {quota:.1} CPUs and pauses the process beyond"));
+        }
+        if self.toolchain.profile != "release" {
+            warnings.push(format!("this is a `{}` build, not `release`", self.toolchain.profile));
+        }
+        warnings
+    }
+}
+
+/// The content of a file, without its last line break; `None` where it cannot be read or is empty.
+fn read(root: &Path, path: &str) -> Option<String> {
+    let text = fs::read_to_string(root.join(path)).ok()?;
+    let text = text.trim_end();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! One case's result, complete: everything a report may say follows from records and nothing else.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::case::Case;
+use crate::energy::EnergyUse;
+use crate::memory::MemoryUse;
+use crate::outcome::Outcome;
+use crate::series::{Series, Span};
+use crate::status::{Block, Status};
+
+/// The result of one case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Record {
+    /// What was measured, how.
+    pub case: Case,
+    /// The [`Case::id`] of the record that this one is to be compared with; `None` for a baseline and for what
+    /// stands alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<String>,
+    /// Seed of inputs, parameters and resampling.
+    pub seed: u64,
+    /// The command that reruns this case.
+    pub command: String,
+    /// How it ended; the only place that holds numbers.
+    pub outcome: Outcome,
+}
+
+/// What was measured of a case that ran.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Measurement {
+    /// Steady-state time per call; absent where only exact quantities were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Series>,
+    /// Calls made back to back over a long span, taken where a ratio looked too good: their mean is a second
+    /// method beside the median of samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sustained: Option<Span>,
+    /// What is paid once, never part of the latency.
+    #[serde(default, skip_serializing_if = "Overhead::is_empty")]
+    pub overhead: Overhead,
+    /// The work in one call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
+    /// Rates reached as shares of ceilings measured in the same run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ceiling_shares: Vec<CeilingShare>,
+    /// Peaks of memory, from a pass that was not timed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryUse>,
+    /// Energy, where the machine can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy: Option<EnergyUse>,
+    /// How well the outputs agreed with the reference; without it nothing is claimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agreement: Option<Agreement>,
+    /// Exact quantities of the study's own, named with their unit: `file_bytes`, `top1_percent`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quantities: BTreeMap<String, f64>,
+    /// What the status gate found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub statuses: Vec<Status>,
+}
+
+impl Measurement {
+    /// A measurement of this latency, with the statuses that follow from it.
+    pub fn timed(latency: Series) -> Self {
+        let statuses = crate::status::gate(&latency);
+        Self { latency: Some(latency), statuses, ..Self::default() }
+    }
+
+    /// What keeps this measurement out of any ratio.
+    pub fn blocks(&self) -> impl Iterator<Item = &Status> {
+        self.statuses.iter().filter(|status| status.kind.block() == Block::Ratio)
+    }
+
+    /// Items per second at the median, where the work counts items.
+    pub fn items_per_second(&self) -> Option<f64> {
+        let items = self.work.as_ref()?.items.as_ref()?;
+        Some(items.per_call as f64 / (self.latency.as_ref()?.summary.median_ns * 1e-9))
+    }
+}
+
+/// Costs that are paid once.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Overhead {
+    /// From graph to runnable, empty cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compile_ns: Option<u64>,
+    /// Timing of candidates by the tuner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autotune_ns: Option<u64>,
+    /// Capture of a device graph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capture_ns: Option<u64>,
+    /// Reading the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_ns: Option<u64>,
+    /// The very first call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_call_ns: Option<u64>,
+}
+
+impl Overhead {
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The stages with their times, in the order in which they are paid.
+    pub fn stages(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let stages = [
+            ("load", self.load_ns),
+            ("compile", self.compile_ns),
+            ("autotune", self.autotune_ns),
+            ("capture", self.capture_ns),
+            ("first call", self.first_call_ns),
+        ];
+        stages.into_iter().filter_map(|(name, ns)| Some((name, ns?)))
+    }
+}
+
+/// The work in one call, from the graph: a model's estimate, not a count by hardware.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Work {
+    /// Floating-point operations that are executed.
+    pub flops: u64,
+    /// Compulsory traffic: every input read once, every output written once.
+    pub bytes: u64,
+    /// What a call handles, for a throughput.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items: Option<Items>,
+}
+
+/// What a call handles.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Items {
+    /// How many in each call.
+    pub per_call: u64,
+    /// Their name in the plural: `samples`, `tokens`.
+    pub name: String,
+}
+
+/// A rate as a share of a ceiling that was measured in the same run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CeilingShare {
+    /// Name of the ceiling in [`Results::ceilings`](crate::results::Results::ceilings).
+    pub ceiling: String,
+    /// The rate over the ceiling. Above 1 is a label, not an error: a measured ceiling can be beaten.
+    pub share: f64,
+}
+
+/// Proof that outputs agree with a reference of higher precision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Agreement {
+    /// What the reference is.
+    pub reference: String,
+    /// On how many seeds outputs were compared.
+    pub seeds: u32,
+    /// Values compared in all.
+    pub values: u64,
+    /// Largest absolute difference.
+    pub absolute: f64,
+    /// Largest relative difference.
+    pub relative: f64,
+    /// Largest difference as a share of the tolerance; at most 1.
+    pub share_of_tolerance: f64,
+}
+
+impl Agreement {
+    /// Whether every value compared was within the tolerance.
+    pub fn holds(&self) -> bool {
+        self.seeds > 0 && self.share_of_tolerance <= 1.0
+    }
+}

@@ -1,0 +1,134 @@
+//! The one file that a run leaves: everything else is drawn from it.
+
+use std::collections::BTreeSet;
+
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
+
+use crate::ceilings::Ceiling;
+use crate::environment::{Environment, Revision};
+use crate::ladder::LadderKey;
+use crate::record::Record;
+
+/// Version of the results' schema. Raised whenever a field changes its meaning or disappears.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The results of one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "Overdrive results")]
+pub struct Results {
+    /// [`SCHEMA_VERSION`] of the program that wrote it.
+    pub schema_version: u32,
+    /// When the run began, in seconds since 1970 UTC.
+    pub started_unix_s: u64,
+    /// The command that was run.
+    pub command: String,
+    /// What was measured: Overdrive itself, at this revision.
+    pub revision: Revision,
+    /// Where. Host and user names are left out.
+    pub environment: Environment,
+    /// Seed of the run: order of cases, inputs, resampling.
+    pub seed: u64,
+    /// Ceilings measured in this run.
+    pub ceilings: Vec<Ceiling>,
+    /// Every case, in the order in which it was run.
+    pub records: Vec<Record>,
+    /// Which records are the steps of a cumulative ladder.
+    pub ladders: Vec<LadderKey>,
+    /// What a study could not do on this machine, and why, by study.
+    pub notes: Vec<Note>,
+}
+
+/// A remark of a study about its own results.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Note {
+    /// The study.
+    pub study: String,
+    /// One sentence.
+    pub text: String,
+}
+
+/// Why a results file is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Inconsistency {
+    /// Written by another version.
+    #[error(
+        "schema version {found}, expected {SCHEMA_VERSION}: rerun with this version of Overdrive, or read it with the one that wrote it"
+    )]
+    Version {
+        /// The version in the file.
+        found: u32,
+    },
+    /// Two records of one case.
+    #[error("two records of the case `{case}`: a case is measured once in a run")]
+    Duplicate {
+        /// The case's id.
+        case: String,
+    },
+    /// A summary that does not follow from its samples.
+    #[error("the summary of `{case}` does not follow from its samples: the file was edited or damaged")]
+    Summary {
+        /// The case's id.
+        case: String,
+    },
+    /// A record or ladder names a case that is not there.
+    #[error("`{from}` refers to `{case}`, of which there is no record")]
+    Missing {
+        /// What refers to it.
+        from: String,
+        /// The id referred to.
+        case: String,
+    },
+}
+
+impl Results {
+    /// The record of the case with this [`id`](crate::case::Case::id).
+    pub fn record(&self, id: &str) -> Option<&Record> {
+        self.records.iter().find(|record| record.case.id() == id)
+    }
+
+    /// The names of the studies, in the order in which they first appear.
+    pub fn studies(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for record in &self.records {
+            if !names.contains(&record.case.study.as_str()) {
+                names.push(&record.case.study);
+            }
+        }
+        names
+    }
+
+    /// Checks what the types cannot: version, one record a case, summaries that follow from samples, references
+    /// that lead somewhere.
+    ///
+    /// # Errors
+    /// The first inconsistency.
+    pub fn check(&self) -> Result<(), Inconsistency> {
+        if self.schema_version != SCHEMA_VERSION {
+            return Err(Inconsistency::Version { found: self.schema_version });
+        }
+        let mut ids = BTreeSet::new();
+        for record in &self.records {
+            let case = record.case.id();
+            let series = record.outcome.measurement().and_then(|measurement| measurement.latency.as_ref());
+            if series.is_some_and(|series| !series.is_consistent()) {
+                return Err(Inconsistency::Summary { case });
+            }
+            if !ids.insert(case.clone()) {
+                return Err(Inconsistency::Duplicate { case });
+            }
+        }
+        let baselines = self.records.iter().filter_map(|r| Some((r.case.id(), r.baseline.as_ref()?)));
+        let rungs =
+            self.ladders.iter().flat_map(|l| l.rungs.iter().map(|rung| (l.title.clone(), &rung.case)));
+        match baselines.chain(rungs).find(|(_, case)| !ids.contains(*case)) {
+            Some((from, case)) => Err(Inconsistency::Missing { from, case: case.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The JSON Schema of [`Results`], as published in `docs/results.schema.json`.
+pub fn schema() -> Schema {
+    schemars::schema_for!(Results)
+}

@@ -1,0 +1,116 @@
+//! Takes samples of one subject, or of several in alternation, by the rules of the protocol.
+//!
+//! Order of a case: first call (a metric of its own), comparison with the reference, warm-up, samples, a second
+//! method where a ratio looks too good. Several subjects go through it as one session: same warm-up, same number
+//! of samples, alternating A B B A so that drift of the machine falls on all alike. Time is read from the
+//! injected clock alone. A subject that errs, panics, is wrong or takes too long leaves the session with its
+//! reason; the others go on.
+
+mod lane;
+mod stop;
+mod warmup;
+
+pub use stop::Stop;
+
+use crate::clock::{Clock, Timer};
+use crate::outcome::Outcome;
+use crate::rules::Rules;
+use crate::subject::Subject;
+use lane::Lane;
+
+/// A ratio of medians beyond which a second method must confirm it.
+pub const SUSPECT_RATIO: f64 = 10.0;
+
+/// Measures subjects.
+pub struct Runner<'a> {
+    clock: &'a dyn Clock,
+    timer: Timer,
+    rules: Rules,
+    seed: u64,
+    stop: Stop,
+}
+
+impl<'a> Runner<'a> {
+    /// A runner on `clock`, whose cost and grain it measures now. `seed` is the first of the seeds on which
+    /// outputs are compared.
+    pub fn new(clock: &'a dyn Clock, rules: Rules, seed: u64) -> Self {
+        Self { clock, timer: Timer::measure(clock), rules, seed, stop: Stop::default() }
+    }
+
+    /// Ends early, between two samples, once `stop` is asked for.
+    #[must_use]
+    pub fn with_stop(self, stop: Stop) -> Self {
+        Self { stop, ..self }
+    }
+
+    /// The rules that are obeyed.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// The clock's cost and grain.
+    pub fn timer(&self) -> &Timer {
+        &self.timer
+    }
+
+    /// Measures one subject.
+    pub fn measure(&self, subject: &mut dyn Subject) -> Outcome {
+        self.compare(&mut [subject]).pop().expect("one subject has one outcome")
+    }
+
+    /// Measures several subjects of the same workload in one session; the outcomes are in their order.
+    pub fn compare(&self, subjects: &mut [&mut dyn Subject]) -> Vec<Outcome> {
+        let rivals = subjects.len().saturating_sub(1);
+        let mut lanes: Vec<Lane<'_>> =
+            subjects.iter_mut().map(|subject| Lane::new(self, &mut **subject, rivals)).collect();
+        for lane in &mut lanes {
+            lane.attempt(Lane::first_call);
+            lane.attempt(Lane::verify);
+        }
+        for lane in &mut lanes {
+            lane.attempt(Lane::warm_up);
+        }
+        self.alternate(&mut lanes);
+        if looks_too_good(&lanes) {
+            for lane in &mut lanes {
+                lane.attempt(Lane::sustain);
+            }
+        }
+        lanes.into_iter().map(Lane::finish).collect()
+    }
+
+    /// Samples in rounds, each in the opposite order of the one before, until every subject is precise.
+    fn alternate(&self, lanes: &mut [Lane<'_>]) {
+        let limit = self.rules.sampling_max_ns.saturating_mul(lanes.len() as u64);
+        let start = self.clock.now_ns();
+        let (mut round, mut index) = (0, 0);
+        for &look in &self.rules.looks {
+            while round < look && self.clock.now_ns() - start < limit {
+                let count = lanes.len();
+                for position in 0..count {
+                    let turn = if round % 2 == 0 { position } else { count - 1 - position };
+                    lanes[turn].attempt(|lane| lane.take_sample(index));
+                    index += 1;
+                }
+                round += 1;
+            }
+            for lane in lanes.iter_mut() {
+                lane.attempt(Lane::verify_last);
+            }
+            if lanes.iter().all(Lane::is_done) {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether two medians of the session lie so far apart that one of them needs a second method.
+fn looks_too_good(lanes: &[Lane<'_>]) -> bool {
+    let medians: Vec<f64> = lanes.iter().filter_map(Lane::median_ns).collect();
+    let slowest = medians.iter().copied().fold(0.0, f64::max);
+    let fastest = medians.iter().copied().fold(f64::INFINITY, f64::min);
+    slowest > SUSPECT_RATIO * fastest
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! The raw samples of one timed case, in order, none ever deleted.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timer;
+use crate::outcome::Failure;
+use crate::statistics::{Fence, Sorted, Summary};
+
+/// One timed span: a batch of [`Series::calls_per_sample`] calls.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Sample {
+    /// Ordinal of the process that took it, within the session.
+    pub process: u32,
+    /// Position in time among all samples of the session, so that the order in which variants alternated can
+    /// be told.
+    pub index: u32,
+    /// The span on the host, from the first call to the completion of the last.
+    pub host_ns: u64,
+    /// The span on the device's own clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_ns: Option<u64>,
+    /// Device cycles during the span, so that a change of clock frequency can be told from a change of work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cycles: Option<u64>,
+    /// Labels. They never remove the sample.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<Flag>,
+}
+
+/// A label of one sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Flag {
+    /// Beyond one of Tukey's fences.
+    Outlier(Fence),
+    /// The device's clock was over 5 % below the median of the case.
+    LowClock,
+    /// The device reported a thermal slowdown during the sample.
+    Thermal,
+    /// The device reported a power cap during the sample.
+    PowerCap,
+}
+
+impl Flag {
+    /// Whether the flag says that the device ran slower than it could.
+    pub fn is_throttling(self) -> bool {
+        matches!(self, Self::LowClock | Self::Thermal | Self::PowerCap)
+    }
+}
+
+/// How much was measured, which decides what may be said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Depth {
+    /// The whole protocol.
+    Full,
+    /// Five warm-up calls and twenty samples in one process: screening, no verdict.
+    Screening,
+}
+
+/// Which clock the latency of a series is read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// End-to-end time on the host.
+    Host,
+    /// Time on the device, launch cost kept outside; the host's time stands beside it.
+    Device,
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Device => "device",
+        })
+    }
+}
+
+/// How the samples were taken.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Conditions {
+    /// How much was measured.
+    pub depth: Depth,
+    /// The host clock and what reading it costs.
+    pub timer: Timer,
+    /// Which clock the latency is read from.
+    pub basis: Basis,
+    /// Calls in each sample, chosen so that the clock's own cost and grain vanish.
+    pub calls_per_sample: u64,
+    /// Every warm-up span after the first call, in order.
+    pub warmup: Vec<Span>,
+    /// Whether the warm-up had settled when sampling began.
+    pub settling: Settling,
+    /// Why sampling ended.
+    pub stopped: Stopped,
+}
+
+/// Calls made back to back, and how long they took together on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Span {
+    /// Calls made.
+    pub calls: u64,
+    /// From the first to the completion of the last.
+    pub host_ns: u64,
+}
+
+impl Span {
+    /// Mean time per call.
+    pub fn mean_ns(&self) -> f64 {
+        self.host_ns as f64 / self.calls as f64
+    }
+}
+
+/// How the warm-up ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Settling {
+    /// The last five calls had no trend and agreed with the five before.
+    Settled,
+    /// The limit of calls or of time came first.
+    Unsettled,
+    /// A screening makes a fixed number of calls and does not ask.
+    Fixed,
+}
+
+/// Why sampling ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Stopped {
+    /// The median's interval was narrow enough at one of the planned looks.
+    Precise,
+    /// The last look or the limit of time came first.
+    Limit,
+}
+
+/// Samples, how they were taken, and their summary.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Series {
+    /// How the samples were taken.
+    pub conditions: Conditions,
+    /// Every sample, in the order in which it was taken.
+    pub samples: Vec<Sample>,
+    /// Summary of the time per call, on the clock of [`Conditions::basis`].
+    pub summary: Summary,
+}
+
+impl Series {
+    /// Labels and summarises `samples`.
+    ///
+    /// # Errors
+    /// When there are none, when one has no time on the chosen clock, or a time of zero: such a series has no
+    /// latency, and saying 0 would be a claim.
+    pub fn new(conditions: Conditions, mut samples: Vec<Sample>) -> Result<Self, Failure> {
+        let times = times_per_call(&conditions, &samples)?;
+        let sorted = Sorted::new(&times).ok_or_else(|| Failure::failed("no sample was taken"))?;
+        for (sample, &time) in samples.iter_mut().zip(&times) {
+            sample.flags.retain(|flag| !matches!(flag, Flag::Outlier(_)));
+            sample.flags.extend(sorted.fence(time).map(Flag::Outlier));
+        }
+        label_low_clocks(&mut samples);
+        Ok(Self { conditions, samples, summary: Summary::of(&sorted) })
+    }
+
+    /// Time per call of each sample in nanoseconds, in the order taken, on the clock of the basis.
+    pub fn times_ns(&self) -> Vec<f64> {
+        times_per_call(&self.conditions, &self.samples).expect("a series is only built from timed samples")
+    }
+
+    /// The same, ascending.
+    pub fn sorted_ns(&self) -> Sorted {
+        Sorted::new(&self.times_ns()).expect("a series is only built from at least one sample")
+    }
+
+    /// Whether labels and summary follow from the samples; false of a file that was edited.
+    pub fn is_consistent(&self) -> bool {
+        Self::new(self.conditions.clone(), self.samples.clone()).is_ok_and(|rebuilt| rebuilt == *self)
+    }
+}
+
+/// Labels samples whose clock was over 5 % below the case's median clock, where cycles were counted.
+fn label_low_clocks(samples: &mut [Sample]) {
+    let frequency = |sample: &Sample| {
+        let span = sample.device_ns.unwrap_or(sample.host_ns);
+        sample.cycles.map(|cycles| cycles as f64 / span as f64)
+    };
+    let known: Vec<f64> = samples.iter().filter_map(frequency).collect();
+    let Some(median) = Sorted::new(&known).map(|sorted| sorted.median()) else { return };
+    for sample in samples {
+        let low = frequency(sample).is_some_and(|frequency| frequency < 0.95 * median);
+        if low && !sample.flags.contains(&Flag::LowClock) {
+            sample.flags.push(Flag::LowClock);
+        }
+    }
+}
+
+fn times_per_call(conditions: &Conditions, samples: &[Sample]) -> Result<Vec<f64>, Failure> {
+    let time = |sample: &Sample| {
+        let span = match conditions.basis {
+            Basis::Host => Some(sample.host_ns),
+            Basis::Device => sample.device_ns,
+        };
+        match span {
+            Some(span) if span > 0 && conditions.calls_per_sample > 0 => {
+                Ok(span as f64 / conditions.calls_per_sample as f64)
+            }
+            Some(_) => Err(Failure::failed(format!(
+                "sample {} took no time on the {} clock, which measures nothing",
+                sample.index, conditions.basis
+            ))),
+            None => Err(Failure::failed(format!("sample {} has no device time", sample.index))),
+        }
+    };
+    samples.iter().map(time).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{conditions, samples};
+
+    #[test]
+    fn outliers_are_labelled_and_kept() {
+        let mut spans = [1000; 20];
+        spans[3] = 1003;
+        spans[7] = 9000;
+        let series = Series::new(conditions(), samples(&spans)).unwrap();
+        assert_eq!(series.samples.len(), 20);
+        assert_eq!(series.samples[7].flags, [Flag::Outlier(Fence::SevereHigh)]);
+        assert_eq!(series.samples[0].flags, []);
+        assert_eq!(series.summary.median_ns, 1000.0);
+        assert_eq!(series.summary.max_ns, 9000.0);
+    }
+
+    #[test]
+    fn a_slow_clock_is_labelled_from_cycles() {
+        let mut taken = samples(&[1000; 10]);
+        for sample in &mut taken {
+            sample.cycles = Some(2000);
+        }
+        taken[4].host_ns = 1250; // the same cycles took longer: 1.6 instead of 2 GHz
+        let series = Series::new(conditions(), taken).unwrap();
+        let labelled: Vec<u32> =
+            series.samples.iter().filter(|s| s.flags.contains(&Flag::LowClock)).map(|s| s.index).collect();
+        assert_eq!(labelled, [4]);
+    }
+
+    #[test]
+    fn no_time_is_a_failure_and_never_zero() {
+        assert!(Series::new(conditions(), Vec::new()).is_err());
+        assert!(Series::new(conditions(), samples(&[5, 0, 5])).unwrap_err().reason.contains("took no time"));
+        let device = Conditions { basis: Basis::Device, ..conditions() };
+        assert!(Series::new(device, samples(&[5])).unwrap_err().reason.contains("no device time"));
+    }
+
+    #[test]
+    fn an_edited_summary_is_noticed() {
+        let mut series = Series::new(conditions(), samples(&[1000, 1010, 990, 1005, 995, 1000])).unwrap();
+        assert!(series.is_consistent());
+        series.summary.median_ns = 500.0;
+        assert!(!series.is_consistent());
+    }
+}

@@ -1,0 +1,316 @@
+//! The only way to say that something is faster.
+//!
+//! A [`Speedup`] is built from two records or not at all: same workload, both ran, both outputs agree with the
+//! reference, neither blocked by its own samples, same clock and same depth of measurement. Where one of these
+//! does not hold there is a [`NoClaim`] with every reason, and no number in it.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::digits::decimals;
+use crate::outcome::Failure;
+use crate::record::{Measurement, Record};
+use crate::runner::SUSPECT_RATIO;
+use crate::series::{Basis, Depth, Series};
+use crate::statistics::{Interval, ratio_of_medians};
+use crate::status::{Block, Status};
+
+/// How far the second method may lie from the ratio that it confirms.
+const CONFIRMATION: f64 = 0.10;
+
+/// A measured ratio of two times: over 1, the variant is faster.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Speedup {
+    baseline: String,
+    variant: String,
+    ratio: f64,
+    low: f64,
+    high: f64,
+    counts: [usize; 2],
+    depth: Depth,
+    basis: Basis,
+    warnings: Vec<Status>,
+}
+
+/// Why no gain is claimed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("no claim of `{variant}` over `{baseline}`: {}", join(.reasons))]
+pub struct NoClaim {
+    /// Id of the baseline's case.
+    pub baseline: String,
+    /// Id of the variant's case.
+    pub variant: String,
+    /// Every reason that was found.
+    pub reasons: Vec<Reason>,
+}
+
+/// One reason against a claim.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Reason {
+    /// The two computed different things.
+    #[error("the workloads differ: {baseline} and {variant}")]
+    DifferentWorkloads {
+        /// The baseline's.
+        baseline: String,
+        /// The variant's.
+        variant: String,
+    },
+    /// One of the two did not run.
+    #[error("{side} {failure}")]
+    DidNotRun {
+        /// Which.
+        side: Side,
+        /// How it ended.
+        failure: Failure,
+    },
+    /// One of the two was not timed.
+    #[error("{side} was not timed")]
+    NotTimed {
+        /// Which.
+        side: Side,
+    },
+    /// Outputs of one of the two were never compared with a reference.
+    #[error("{side}'s outputs were not compared with a reference")]
+    NotVerified {
+        /// Which.
+        side: Side,
+    },
+    /// The status gate blocks one of the two.
+    #[error("{side} is {status}")]
+    Blocked {
+        /// Which.
+        side: Side,
+        /// By what.
+        status: Status,
+    },
+    /// Host time against device time.
+    #[error("one was timed on the host's clock and the other on the device's")]
+    DifferentClocks,
+    /// A screening against a full measurement: their warm-ups differ.
+    #[error("one is a screening and the other a full measurement, so their warm-ups differ")]
+    DifferentDepths,
+    /// Too few samples for an interval.
+    #[error("{counts:?} samples are too few for an interval")]
+    TooFewSamples {
+        /// Samples of baseline and variant.
+        counts: [usize; 2],
+    },
+    /// Over 10x and not confirmed.
+    #[error("{ratio:.1}x is suspect: {second}")]
+    Suspect {
+        /// The ratio of medians.
+        ratio: f64,
+        /// What the second method said.
+        second: String,
+    },
+    /// A ladder of fewer than two steps, or gains that do not start where the ladder does.
+    #[error("{why}")]
+    NoLadder {
+        /// What is wrong with the steps.
+        why: String,
+    },
+}
+
+/// One side of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// What is compared with.
+    Baseline,
+    /// What is compared.
+    Variant,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Baseline => "the baseline",
+            Self::Variant => "the variant",
+        })
+    }
+}
+
+/// The word for a gain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Over 1.5x.
+    Excellent,
+    /// 1.2x to 1.5x.
+    Good,
+    /// 1.0x to 1.2x.
+    Measured,
+    /// Under 1.0x.
+    Investigate,
+    /// The interval includes 1.
+    Undecided,
+    /// A screening gives no verdict.
+    Screening,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Excellent => "excellent, measured",
+            Self::Good => "good, measured",
+            Self::Measured => "measured",
+            Self::Investigate => "investigate, measured",
+            Self::Undecided => "no difference shown, measured",
+            Self::Screening => "measured; screening, no verdict",
+        })
+    }
+}
+
+impl Speedup {
+    /// How much faster `variant` is than `baseline`.
+    ///
+    /// # Errors
+    /// Every reason why that cannot be said.
+    pub fn between(baseline: &Record, variant: &Record) -> Result<Self, NoClaim> {
+        Self::build(baseline, variant).map_err(|reasons| NoClaim {
+            baseline: baseline.case.id(),
+            variant: variant.case.id(),
+            reasons,
+        })
+    }
+
+    fn build(baseline: &Record, variant: &Record) -> Result<Self, Vec<Reason>> {
+        let mut reasons = Vec::new();
+        if baseline.case.workload != variant.case.workload {
+            reasons.push(Reason::DifferentWorkloads {
+                baseline: baseline.case.workload.to_string(),
+                variant: variant.case.workload.to_string(),
+            });
+        }
+        let old = evidence(baseline, Side::Baseline, &mut reasons);
+        let new = evidence(variant, Side::Variant, &mut reasons);
+        let (Some((old, old_series)), Some((new, new_series))) = (old, new) else { return Err(reasons) };
+        if old_series.conditions.basis != new_series.conditions.basis {
+            reasons.push(Reason::DifferentClocks);
+        }
+        if old_series.conditions.depth != new_series.conditions.depth {
+            reasons.push(Reason::DifferentDepths);
+        }
+        let counts = [old_series.summary.count, new_series.summary.count];
+        let ratio = ratio_of_medians(&old_series.sorted_ns(), &new_series.sorted_ns(), variant.seed);
+        let Some(ratio) = ratio else {
+            reasons.push(Reason::TooFewSamples { counts });
+            return Err(reasons);
+        };
+        reasons.extend(unconfirmed(ratio.ratio, old, new));
+        if !reasons.is_empty() {
+            return Err(reasons);
+        }
+        let warnings = old.statuses.iter().chain(&new.statuses).cloned().collect();
+        Ok(Self {
+            baseline: baseline.case.id(),
+            variant: variant.case.id(),
+            ratio: ratio.ratio,
+            low: ratio.interval.low,
+            high: ratio.interval.high,
+            counts,
+            depth: new_series.conditions.depth,
+            basis: new_series.conditions.basis,
+            warnings,
+        })
+    }
+
+    /// Id of the baseline's case.
+    pub fn baseline(&self) -> &str {
+        &self.baseline
+    }
+
+    /// Id of the variant's case.
+    pub fn variant(&self) -> &str {
+        &self.variant
+    }
+
+    /// Median time of the baseline over median time of the variant.
+    pub fn ratio(&self) -> f64 {
+        self.ratio
+    }
+
+    /// The 95 % bootstrap interval of the ratio.
+    pub fn interval(&self) -> Interval {
+        Interval { low: self.low, high: self.high, confidence: crate::statistics::CONFIDENCE }
+    }
+
+    /// Samples of baseline and variant.
+    pub fn counts(&self) -> [usize; 2] {
+        self.counts
+    }
+
+    /// Statuses that warn without blocking, of both sides.
+    pub fn warnings(&self) -> &[Status] {
+        &self.warnings
+    }
+
+    /// The word for it. A ratio whose interval includes 1 has none.
+    pub fn verdict(&self) -> Verdict {
+        match self.ratio {
+            _ if self.depth == Depth::Screening => Verdict::Screening,
+            _ if self.interval().contains(1.0) => Verdict::Undecided,
+            ratio if ratio > 1.5 => Verdict::Excellent,
+            ratio if ratio >= 1.2 => Verdict::Good,
+            ratio if ratio >= 1.0 => Verdict::Measured,
+            _ => Verdict::Investigate,
+        }
+    }
+
+    /// The ratio and its interval alone: `1.93x [1.90, 1.96]`.
+    pub fn figure(&self) -> String {
+        let digits = decimals(Some(self.interval().half_width()));
+        format!("{:.digits$}x [{:.digits$}, {:.digits$}]", self.ratio, self.low, self.high)
+    }
+}
+
+/// The whole sentence: `1.93x [1.90, 1.96], +93 % throughput, excellent, measured`.
+impl fmt::Display for Speedup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {:+.0} % throughput, {}", self.figure(), 100.0 * (self.ratio - 1.0), self.verdict())
+    }
+}
+
+/// What one side has to show, its shortcomings added to `reasons`.
+fn evidence<'r>(
+    record: &'r Record,
+    side: Side,
+    reasons: &mut Vec<Reason>,
+) -> Option<(&'r Measurement, &'r Series)> {
+    let measurement = match record.outcome.failure() {
+        Some(failure) => {
+            reasons.push(Reason::DidNotRun { side, failure: failure.clone() });
+            return None;
+        }
+        None => record.outcome.measurement()?,
+    };
+    if measurement.agreement.as_ref().is_none_or(|agreement| !agreement.holds()) {
+        reasons.push(Reason::NotVerified { side });
+    }
+    let blocking = measurement.statuses.iter().filter(|status| status.kind.block() == Block::Ratio);
+    reasons.extend(blocking.map(|status| Reason::Blocked { side, status: status.clone() }));
+    if measurement.latency.is_none() {
+        reasons.push(Reason::NotTimed { side });
+    }
+    Some((measurement, measurement.latency.as_ref()?))
+}
+
+/// Over 10x, the mean of long back-to-back spans must say the same within 10 %.
+fn unconfirmed(ratio: f64, baseline: &Measurement, variant: &Measurement) -> Option<Reason> {
+    if ratio <= SUSPECT_RATIO {
+        return None;
+    }
+    let second = baseline.sustained.zip(variant.sustained).map(|(old, new)| old.mean_ns() / new.mean_ns());
+    let said = match second {
+        Some(second) if (second / ratio - 1.0).abs() <= CONFIRMATION => return None,
+        Some(second) => format!("sustained calls give {second:.1}x"),
+        None => "no second method was run".to_owned(),
+    };
+    Some(Reason::Suspect { ratio, second: said })
+}
+
+fn join(reasons: &[Reason]) -> String {
+    reasons.iter().map(Reason::to_string).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests;

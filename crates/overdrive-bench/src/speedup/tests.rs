@@ -1,0 +1,134 @@
+//! Every gain that may be stated, and every reason against stating one.
+
+use super::*;
+use crate::case::Workload;
+use crate::series::Span;
+use crate::status::StatusKind;
+use crate::testing::record;
+
+fn spans(ns: u64) -> Vec<u64> {
+    (0..20).map(|i| ns + (i * 7919) % (ns / 100)).collect()
+}
+
+fn reasons(baseline: &Record, variant: &Record) -> Vec<Reason> {
+    Speedup::between(baseline, variant).unwrap_err().reasons
+}
+
+fn measurement(record: &mut Record) -> &mut Measurement {
+    record.outcome.measurement_mut().unwrap()
+}
+
+#[test]
+fn a_gain_is_worded() {
+    let gain =
+        Speedup::between(&record("eager", &spans(1_930_000)), &record("compile", &spans(1_000_000))).unwrap();
+    let sentence = gain.to_string();
+    assert!(sentence.starts_with("1.93"), "{sentence}");
+    assert!(sentence.ends_with("+93 % throughput, excellent, measured"), "{sentence}");
+    assert!(gain.interval().contains(1.93) && gain.interval().low > 1.9 && gain.interval().high < 1.96);
+    assert_eq!(gain.counts(), [20, 20]);
+}
+
+#[test]
+fn every_size_of_gain_has_its_word() {
+    let word = |old: u64, new: u64| {
+        Speedup::between(&record("a", &spans(old)), &record("b", &spans(new))).unwrap().verdict()
+    };
+    assert_eq!(word(1_300_000, 1_000_000), Verdict::Good);
+    assert_eq!(word(1_100_000, 1_000_000), Verdict::Measured);
+    assert_eq!(word(1_000_000, 1_000_000), Verdict::Undecided);
+    assert_eq!(word(1_000_000, 1_300_000), Verdict::Investigate);
+}
+
+#[test]
+fn a_screening_gives_no_verdict() {
+    let screened = |mode, ns| {
+        let mut record = record(mode, &spans(ns));
+        measurement(&mut record).latency.as_mut().unwrap().conditions.depth = Depth::Screening;
+        record
+    };
+    let (a, b) = (screened("a", 2_000_000), screened("b", 1_000_000));
+    assert!(Speedup::between(&a, &b).unwrap().to_string().ends_with("screening, no verdict"));
+    assert_eq!(reasons(&record("a", &spans(2_000_000)), &b), [Reason::DifferentDepths]);
+}
+
+/// The older suite's two impossible figures: one slow first call in ten, which a mean turned into "15.2x", and
+/// a compilation inside the samples. Both are flagged and neither gives a number.
+#[test]
+fn one_huge_first_call_gives_no_ratio() {
+    let mut compiled = [77_000; 10];
+    compiled[0] = 6_920_000;
+    let mut cold = [290_000; 10];
+    cold[0] = 244_000_000;
+    for spans in [compiled, cold] {
+        let slow = record("eager", &spans);
+        let fast = record("compile", &[50_000; 10]);
+        let kinds: Vec<StatusKind> =
+            slow.outcome.measurement().unwrap().statuses.iter().map(|status| status.kind).collect();
+        assert_eq!(kinds, [StatusKind::OneSampleDominates, StatusKind::ColdFirstSample]);
+        let refused = reasons(&slow, &fast);
+        assert_eq!(refused.len(), 2);
+        assert!(refused.iter().all(|reason| matches!(reason, Reason::Blocked { side: Side::Baseline, .. })));
+        assert!(
+            reasons(&fast, &slow).iter().any(|r| matches!(r, Reason::Blocked { side: Side::Variant, .. }))
+        );
+    }
+}
+
+/// The older suite printed 0.00 ms for a back end that had failed, and made it the fastest.
+#[test]
+fn a_failed_case_gives_no_ratio_in_either_direction() {
+    let ran = record("eager", &spans(1_000_000));
+    let mut failed = record("compile", &spans(1_000_000));
+    failed.outcome = Failure::failed("no such library").into();
+    for (baseline, variant) in [(&ran, &failed), (&failed, &ran)] {
+        let refusal = Speedup::between(baseline, variant).unwrap_err();
+        assert!(matches!(refusal.reasons[..], [Reason::DidNotRun { .. }]));
+        assert!(refusal.to_string().contains("failed: no such library"), "{refusal}");
+    }
+}
+
+#[test]
+fn unproven_and_unlike_records_are_refused() {
+    let ran = record("eager", &spans(1_000_000));
+    let mut unverified = record("compile", &spans(1_000_000));
+    measurement(&mut unverified).agreement = None;
+    assert_eq!(reasons(&ran, &unverified), [Reason::NotVerified { side: Side::Variant }]);
+
+    let mut wrong = record("compile", &spans(1_000_000));
+    measurement(&mut wrong).agreement.as_mut().unwrap().share_of_tolerance = 1.5;
+    assert_eq!(reasons(&ran, &wrong), [Reason::NotVerified { side: Side::Variant }]);
+
+    let mut other = record("compile", &spans(1_000_000));
+    other.case.workload = Workload::new("other", []);
+    assert!(matches!(reasons(&ran, &other)[..], [Reason::DifferentWorkloads { .. }]));
+
+    let mut untimed = record("compile", &spans(1_000_000));
+    measurement(&mut untimed).latency = None;
+    assert_eq!(reasons(&untimed, &ran), [Reason::NotTimed { side: Side::Baseline }]);
+
+    assert_eq!(reasons(&ran, &record("few", &[1_000_000; 5])), [Reason::TooFewSamples { counts: [20, 5] }]);
+
+    let mut device = record("compile", &spans(1_000_000));
+    measurement(&mut device).latency.as_mut().unwrap().conditions.basis = Basis::Device;
+    let samples = &mut measurement(&mut device).latency.as_mut().unwrap().samples;
+    samples.iter_mut().for_each(|sample| sample.device_ns = Some(sample.host_ns));
+    assert_eq!(reasons(&ran, &device), [Reason::DifferentClocks]);
+}
+
+#[test]
+fn over_ten_needs_a_second_method_that_agrees() {
+    let sustained =
+        |record: &mut Record, host_ns| measurement(record).sustained = Some(Span { calls: 10, host_ns });
+    let (mut slow, mut fast) = (record("eager", &spans(20_000_000)), record("compile", &spans(1_000_000)));
+    assert!(
+        matches!(&reasons(&slow, &fast)[..], [Reason::Suspect { second, .. }] if second.contains("no second"))
+    );
+    sustained(&mut slow, 200_000_000);
+    sustained(&mut fast, 20_000_000);
+    assert!(
+        matches!(&reasons(&slow, &fast)[..], [Reason::Suspect { second, .. }] if second.contains("10.0x"))
+    );
+    sustained(&mut fast, 10_500_000);
+    assert!((Speedup::between(&slow, &fast).unwrap().ratio() - 20.0).abs() < 0.5);
+}

@@ -1,0 +1,19 @@
+//! The statistics behind every figure: exact where an exact method exists, seeded where one resamples.
+//!
+//! Everything rests on [`Sorted`], a non-empty sorted slice of finite numbers, so that no function here has to
+//! say what the median of nothing is. No sample is ever dropped: [`Sorted::fence`] labels, and the one mean that
+//! trims says so in its name.
+
+mod aggregate;
+mod bootstrap;
+mod order;
+mod spread;
+mod summary;
+
+pub use aggregate::{GeometricMean, geometric_mean};
+pub use bootstrap::{Ratio, ratio_of_medians};
+pub(crate) use order::CONFIDENCE;
+pub use order::{Interval, Sorted};
+pub use spread::Fence;
+pub(crate) use spread::MAD_TO_SIGMA;
+pub use summary::{MedianInterval, Summary};

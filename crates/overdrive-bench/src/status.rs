@@ -1,0 +1,303 @@
+//! The status gate: what the samples themselves say against being believed.
+//!
+//! A blocking status keeps the record out of every ratio; a warning is printed beside the figure. The limits
+//! are constants with names, so that a report can print the one that was passed. Wrong outputs need no status:
+//! they have no measurement at all ([`FailureKind::Incorrect`](crate::outcome::FailureKind::Incorrect)).
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::record::Work;
+use crate::series::{Series, Settling, Stopped};
+use crate::statistics::MAD_TO_SIGMA;
+
+/// Share of the sum that a single sample may hold.
+pub const DOMINANT_SHARE: f64 = 0.5;
+/// Share of the ceiling sqrt(n - 1) that the coefficient of variation may reach.
+pub const DOMINANT_VARIATION: f64 = 0.85;
+/// Robust standard deviations by which the first sample may exceed the median.
+pub const COLD_SIGMAS: f64 = 10.0;
+/// Interquartile range over median beyond which a series is `noisy`.
+pub const NOISY: f64 = 0.10;
+/// Interquartile range over median beyond which a series is `scattered`.
+pub const SCATTERED: f64 = 0.25;
+/// Share of samples under a throttled clock beyond which a series is `throttled`.
+pub const THROTTLED_SHARE: f64 = 0.20;
+
+/// One finding about a measurement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Status {
+    /// Which.
+    pub kind: StatusKind,
+    /// With which figures, for the reader.
+    pub detail: String,
+}
+
+/// The findings that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StatusKind {
+    /// One sample outweighs the others.
+    OneSampleDominates,
+    /// The first sample was not like the rest, so the warm-up missed something.
+    ColdFirstSample,
+    /// The middle half of the samples spreads over more than a quarter of the median.
+    Scattered,
+    /// Faster than physics allows.
+    Invalid,
+    /// Too good, or two clocks disagree, and no second method has confirmed it.
+    Suspect,
+    /// The middle half of the samples spreads over more than a tenth of the median.
+    Noisy,
+    /// Sampling ended at its limit before the interval was narrow.
+    Imprecise,
+    /// Warm-up ended at its limit before the calls agreed.
+    Unsettled,
+    /// The device's clock was low in many samples.
+    Throttled,
+}
+
+/// What a status does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Block {
+    /// It keeps the record out of every ratio.
+    Ratio,
+    /// It is printed beside the figure.
+    Nothing,
+}
+
+impl StatusKind {
+    /// Whether it blocks or warns.
+    pub fn block(self) -> Block {
+        match self {
+            Self::OneSampleDominates
+            | Self::ColdFirstSample
+            | Self::Scattered
+            | Self::Invalid
+            | Self::Suspect => Block::Ratio,
+            Self::Noisy | Self::Imprecise | Self::Unsettled | Self::Throttled => Block::Nothing,
+        }
+    }
+}
+
+impl fmt::Display for StatusKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OneSampleDominates => "one-sample-dominates",
+            Self::ColdFirstSample => "cold-first-sample",
+            Self::Scattered => "scattered",
+            Self::Invalid => "invalid",
+            Self::Suspect => "suspect",
+            Self::Noisy => "noisy",
+            Self::Imprecise => "imprecise",
+            Self::Unsettled => "unsettled",
+            Self::Throttled => "throttled",
+        })
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.detail)
+    }
+}
+
+impl Status {
+    /// A status with its figures.
+    pub fn new(kind: StatusKind, detail: impl Into<String>) -> Self {
+        Self { kind, detail: detail.into() }
+    }
+}
+
+/// Every status that follows from the samples and from how they were taken.
+pub fn gate(series: &Series) -> Vec<Status> {
+    let mut found = Vec::new();
+    found.extend(dominated(series));
+    found.extend(cold_first_sample(series));
+    found.extend(spread(series));
+    if series.conditions.stopped == Stopped::Limit {
+        let reached = match series.summary.relative_half_width() {
+            Some(width) => format!("the median's interval is ±{:.1} % at the limit", 100.0 * width),
+            None => format!("{} samples have no interval", series.summary.count),
+        };
+        found.push(Status::new(StatusKind::Imprecise, reached));
+    }
+    if series.conditions.settling == Settling::Unsettled {
+        let spans = series.conditions.warmup.len();
+        found
+            .push(Status::new(StatusKind::Unsettled, format!("{spans} warm-up spans did not come to agree")));
+    }
+    found.extend(throttled(series));
+    found
+}
+
+fn dominated(series: &Series) -> Option<Status> {
+    let times = series.sorted_ns();
+    let n = times.count();
+    // Of one or two samples, one always holds half.
+    if n < 3 {
+        return None;
+    }
+    let sum: f64 = times.values().iter().sum();
+    let share = times.max() / sum;
+    let (variation, ceiling) = (times.coefficient_of_variation(), ((n - 1) as f64).sqrt());
+    (share > DOMINANT_SHARE || variation >= DOMINANT_VARIATION * ceiling).then(|| {
+        let detail = format!(
+            "one of {n} samples holds {:.0} % of their sum, variation {:.0} % of at most {:.0} %",
+            100.0 * share,
+            100.0 * variation,
+            100.0 * ceiling
+        );
+        Status::new(StatusKind::OneSampleDominates, detail)
+    })
+}
+
+fn cold_first_sample(series: &Series) -> Option<Status> {
+    let times = series.sorted_ns();
+    let first = series.times_ns()[0];
+    // Where most samples are equal to the clock's grain the deviation is zero; the grain is then the scale.
+    let grain = series.conditions.timer.tick_ns as f64 / series.conditions.calls_per_sample as f64;
+    let sigma = (MAD_TO_SIGMA * times.median_absolute_deviation()).max(grain);
+    let sigmas = (first - times.median()) / sigma;
+    (sigmas > COLD_SIGMAS).then(|| {
+        let detail = format!(
+            "the first sample took {:.2} times the median, {sigmas:.0} robust sigmas",
+            first / times.median()
+        );
+        Status::new(StatusKind::ColdFirstSample, detail)
+    })
+}
+
+fn spread(series: &Series) -> Option<Status> {
+    let spread = series.summary.relative_interquartile_range;
+    let kind = match spread {
+        s if s > SCATTERED => StatusKind::Scattered,
+        s if s > NOISY => StatusKind::Noisy,
+        _ => return None,
+    };
+    Some(Status::new(kind, format!("interquartile range {:.0} % of the median", 100.0 * spread)))
+}
+
+fn throttled(series: &Series) -> Option<Status> {
+    let low =
+        series.samples.iter().filter(|sample| sample.flags.iter().any(|flag| flag.is_throttling())).count();
+    let share = low as f64 / series.samples.len() as f64;
+    (share > THROTTLED_SHARE).then(|| {
+        Status::new(
+            StatusKind::Throttled,
+            format!("{low} of {} samples under a low clock", series.samples.len()),
+        )
+    })
+}
+
+/// What no implementation on this machine can exceed, from its data sheet: theoretical peaks, not measured ones.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Physics {
+    /// Peak arithmetic at the highest clock, all threads of the case, FLOP/s.
+    pub flops_per_second: f64,
+    /// Bandwidth of the memory level that the compulsory bytes fit in, B/s.
+    pub bytes_per_second: f64,
+}
+
+impl Physics {
+    /// `invalid`, when a time per call is shorter than the work allows.
+    pub fn check(&self, time_ns: f64, work: &Work) -> Option<Status> {
+        let floor = |amount: u64, rate: f64| amount as f64 / rate * 1e9;
+        let (arithmetic, traffic) =
+            (floor(work.flops, self.flops_per_second), floor(work.bytes, self.bytes_per_second));
+        (time_ns < arithmetic.max(traffic)).then(|| {
+            let detail = format!(
+                "{time_ns:.0} ns is less than the {arithmetic:.0} ns of its arithmetic or the {traffic:.0} ns of its traffic"
+            );
+            Status::new(StatusKind::Invalid, detail)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::series::{Conditions, Flag};
+    use crate::testing::{conditions, samples};
+
+    fn kinds(spans: &[u64]) -> Vec<StatusKind> {
+        gate(&Series::new(conditions(), samples(spans)).unwrap()).iter().map(|status| status.kind).collect()
+    }
+
+    /// Spans around 1 ms that look like a quiet machine's.
+    fn quiet(n: u64) -> Vec<u64> {
+        (0..n).map(|i| 1_000_000 + (i * 7919) % 5_000).collect()
+    }
+
+    #[test]
+    fn a_quiet_series_passes() {
+        assert_eq!(kinds(&quiet(20)), []);
+    }
+
+    #[test]
+    fn one_large_sample_blocks_wherever_it_is() {
+        for position in [0, 10] {
+            let mut spans = quiet(20);
+            spans[position] = 40_000_000;
+            let found = kinds(&spans);
+            assert!(found.contains(&StatusKind::OneSampleDominates), "at {position}: {found:?}");
+            assert_eq!(found.contains(&StatusKind::ColdFirstSample), position == 0);
+        }
+    }
+
+    #[test]
+    fn a_small_cold_start_blocks_too() {
+        let mut spans = quiet(20);
+        spans[0] = 1_100_000;
+        assert_eq!(kinds(&spans), [StatusKind::ColdFirstSample]);
+    }
+
+    #[test]
+    fn a_clock_without_grain_does_not_make_the_first_sample_cold() {
+        let mut spans = vec![1_000_000; 20];
+        spans[0] = 1_000_005;
+        assert_eq!(kinds(&spans), []);
+    }
+
+    #[test]
+    fn spread_warns_and_then_blocks() {
+        let uniform = |half: u64| (0..20).map(|i| 1_000_000 - half + i * 2 * half / 19).collect::<Vec<_>>();
+        assert_eq!(kinds(&uniform(80_000)), []);
+        assert_eq!(kinds(&uniform(120_000)), [StatusKind::Noisy]);
+        assert_eq!(kinds(&uniform(300_000)), [StatusKind::Scattered]);
+    }
+
+    #[test]
+    fn over_a_fifth_of_slow_clocks_is_throttled() {
+        let throttle = |count: usize| {
+            let mut taken = samples(&quiet(20));
+            taken[..count].iter_mut().for_each(|sample| sample.flags.push(Flag::Thermal));
+            gate(&Series::new(conditions(), taken).unwrap())
+        };
+        assert_eq!(throttle(4), []);
+        assert_eq!(throttle(5)[0].kind, StatusKind::Throttled);
+    }
+
+    #[test]
+    fn how_sampling_ended_is_told() {
+        let ended = Conditions { stopped: Stopped::Limit, settling: Settling::Unsettled, ..conditions() };
+        let found = gate(&Series::new(ended, samples(&quiet(20))).unwrap());
+        assert_eq!(
+            found.iter().map(|s| s.kind).collect::<Vec<_>>(),
+            [StatusKind::Imprecise, StatusKind::Unsettled]
+        );
+        assert!(found.iter().all(|status| status.kind.block() == Block::Nothing));
+    }
+
+    #[test]
+    fn faster_than_physics_is_invalid() {
+        let physics = Physics { flops_per_second: 1e12, bytes_per_second: 1e11 };
+        let work = Work { flops: 2_000_000, bytes: 1000, items: None };
+        assert!(physics.check(2001.0, &work).is_none());
+        assert_eq!(physics.check(1999.0, &work).unwrap().kind, StatusKind::Invalid);
+        let copy = Work { flops: 0, bytes: 1_000_000, items: None };
+        assert_eq!(physics.check(9_999.0, &copy).unwrap().kind, StatusKind::Invalid);
+    }
+}

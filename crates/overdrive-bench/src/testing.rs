@@ -1,0 +1,130 @@
+//! Synthetic clocks, subjects and samples for this crate's own tests: time passes only where a test says so.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use crate::case::{Case, Configuration, Workload};
+use crate::clock::{Clock, Timer};
+use crate::outcome::{Failure, Outcome};
+use crate::record::{Agreement, Measurement, Record};
+use crate::series::{Basis, Conditions, Depth, Sample, Series, Settling, Span, Stopped};
+use crate::subject::{Deviation, Subject};
+
+/// A clock that stands still until it is advanced.
+#[derive(Clone, Default)]
+pub(crate) struct SyntheticClock(Rc<Cell<u64>>);
+
+impl SyntheticClock {
+    pub(crate) fn advance(&self, ns: u64) {
+        self.0.set(self.0.get() + ns);
+    }
+}
+
+impl Clock for SyntheticClock {
+    fn name(&self) -> &'static str {
+        "synthetic"
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// A subject whose every call takes the time that `cost_ns` says, given the number of calls made before it.
+pub(crate) struct Synthetic<F> {
+    pub(crate) clock: SyntheticClock,
+    pub(crate) cost_ns: F,
+    pub(crate) made: u64,
+    pub(crate) prepared: Vec<Range<u64>>,
+    pub(crate) deviation: Option<Deviation>,
+}
+
+impl<F: FnMut(u64) -> u64> Synthetic<F> {
+    pub(crate) fn new(clock: &SyntheticClock, cost_ns: F) -> Self {
+        let deviation = Some(Deviation { values: 1, absolute: 0.0, relative: 0.0, share_of_tolerance: 0.0 });
+        Self { clock: clock.clone(), cost_ns, made: 0, prepared: Vec::new(), deviation }
+    }
+}
+
+impl<F: FnMut(u64) -> u64> Subject for Synthetic<F> {
+    fn prepare(&mut self, calls: Range<u64>) -> Result<(), Failure> {
+        self.prepared.push(calls);
+        Ok(())
+    }
+
+    fn call(&mut self, _index: u64) -> Result<(), Failure> {
+        let cost = (self.cost_ns)(self.made);
+        self.made += 1;
+        self.clock.advance(cost);
+        Ok(())
+    }
+
+    fn verify(&mut self, _seed: u64) -> Result<Option<Deviation>, Failure> {
+        Ok(self.deviation)
+    }
+}
+
+/// Conditions of a full measurement of one call per sample on the synthetic clock.
+pub(crate) fn conditions() -> Conditions {
+    Conditions {
+        depth: Depth::Full,
+        timer: Timer { clock: "synthetic".into(), overhead_ns: 0, tick_ns: 1 },
+        basis: Basis::Host,
+        calls_per_sample: 1,
+        warmup: vec![Span { calls: 1, host_ns: 1000 }; 10],
+        settling: Settling::Settled,
+        stopped: Stopped::Precise,
+    }
+}
+
+/// Samples of one process with these spans on the host.
+pub(crate) fn samples(spans_ns: &[u64]) -> Vec<Sample> {
+    let sample = |(index, &host_ns)| Sample {
+        process: 0,
+        index: index as u32,
+        host_ns,
+        device_ns: None,
+        cycles: None,
+        flags: Vec::new(),
+    };
+    spans_ns.iter().enumerate().map(sample).collect()
+}
+
+/// A record of `study: work x=1` in mode `mode` with these spans and verified outputs.
+pub(crate) fn record(mode: &str, spans_ns: &[u64]) -> Record {
+    let series = Series::new(conditions(), samples(spans_ns)).expect("the spans are positive");
+    let agreement = Agreement {
+        reference: "f64".into(),
+        seeds: 5,
+        values: 100,
+        absolute: 1e-7,
+        relative: 1e-6,
+        share_of_tolerance: 0.1,
+    };
+    let measurement = Measurement { agreement: Some(agreement), ..Measurement::timed(series) };
+    Record {
+        case: case(mode),
+        baseline: None,
+        seed: 1,
+        command: "overdrive run study".into(),
+        outcome: Outcome::Ok(Box::new(measurement)),
+    }
+}
+
+/// The key of [`record`].
+pub(crate) fn case(mode: &str) -> Case {
+    Case {
+        study: "study".into(),
+        workload: Workload { name: "work".into(), dimensions: BTreeMap::from([("x".into(), 1)]) },
+        configuration: Configuration {
+            backend: "cpu".into(),
+            device: "cpu".into(),
+            mode: mode.into(),
+            dtype: "f32".into(),
+            threads: 1,
+            variant: None,
+        },
+    }
+}
