@@ -5,13 +5,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Capabilities of a device.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Caps {
     /// Name of the device, as in reports.
     pub device: String,
     /// Memory that one plan may use, in bytes.
     pub memory_bytes: u64,
-    /// Names of composites that the back end runs by a kernel of its own.
+    /// Names of the ops, composites and primitives, that the back end runs by a kernel of its own. Loops,
+    /// contractions and data movement need no claim.
     pub claims: BTreeSet<String>,
     /// Input types that contractions take natively; others are converted and the plan says so.
     pub contraction_dtypes: BTreeSet<DType>,
@@ -19,17 +20,27 @@ pub struct Caps {
     pub loop_dtypes: BTreeSet<DType>,
     /// FLOPs per byte of memory traffic at which compute and memory balance, measured or nominal.
     pub flops_per_byte: f64,
-    /// Whether GEMM right operands that are states should be packed once by a `prepare` step.
-    pub packs_weights: Packing,
+    /// How GEMM right operands that are states are packed ahead of time, by element type; types that are absent
+    /// are not packed.
+    pub packings: BTreeMap<DType, Packing>,
 }
 
-/// Whether constant operands are rearranged ahead of time.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Packing {
-    /// Packed by `prepare` steps.
-    Ahead,
-    /// Left as they are.
-    Never,
+/// A back end's packed form of a `[k, n]` matrix.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Packing {
+    /// Its name, for `Layout::Packed`.
+    pub name: &'static str,
+    /// Rows are padded to a multiple of this.
+    pub row_multiple: usize,
+    /// Columns are padded to a multiple of this.
+    pub column_multiple: usize,
+}
+
+impl Packing {
+    /// Size in bytes of a packed `[k, n]` matrix.
+    pub fn bytes(&self, dtype: DType, k: usize, n: usize) -> usize {
+        dtype.bytes_for(k.next_multiple_of(self.row_multiple) * n.next_multiple_of(self.column_multiple))
+    }
 }
 
 /// Choices that change how, never what, is computed. Stored with results so that they can be repeated.

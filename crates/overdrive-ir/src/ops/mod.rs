@@ -15,6 +15,7 @@ macro_rules! ops {
 }
 
 ops! {
+    fused::Fused,
     linear::Linear,
     relu::Relu,
     softmax::Softmax,

@@ -39,6 +39,15 @@ pub enum StepKind {
     Gemm(GemmCall),
     /// A convolution with an epilogue.
     Convolution(ConvolutionCall),
+    /// Rearranges the right operand of later GEMMs into `Layout::Packed`: `reads[0]` to `writes[0]`.
+    Pack {
+        /// The matrix, rows k, columns n.
+        source: MatrixView,
+        /// Rows.
+        k: usize,
+        /// Columns.
+        n: usize,
+    },
     /// A kernel that a back end has by name for a composite or a primitive.
     Kernel(KernelCall),
     /// Plain copy of `reads[0]` to `writes[0]`, of equal bytes.
@@ -137,6 +146,14 @@ pub struct View {
     pub offset: i64,
     /// Elements to move per step of each dimension; 0 broadcasts, negative reverses.
     pub strides: Vec<i64>,
+}
+
+impl View {
+    /// All of a dense slot.
+    pub fn row_major(slot: SlotId, ty: TensorType) -> Self {
+        let strides = crate::row_major(&ty.sizes()).into_iter().map(|s| s as i64).collect();
+        Self { slot, ty, offset: 0, strides }
+    }
 }
 
 /// NCHW x OIHW convolution with an epilogue over `[N, O, spatial...]`.
