@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Capabilities of a device.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Caps {
     /// Name of the device, as in reports.
     pub device: String,
@@ -26,21 +26,12 @@ pub struct Caps {
 }
 
 /// A back end's packed form of a `[k, n]` matrix.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Copy, Clone, Debug)]
 pub struct Packing {
     /// Its name, for `Layout::Packed`.
     pub name: &'static str,
-    /// Rows are padded to a multiple of this.
-    pub row_multiple: usize,
-    /// Columns are padded to a multiple of this.
-    pub column_multiple: usize,
-}
-
-impl Packing {
     /// Size in bytes of a packed `[k, n]` matrix.
-    pub fn bytes(&self, dtype: DType, k: usize, n: usize) -> usize {
-        dtype.bytes_for(k.next_multiple_of(self.row_multiple) * n.next_multiple_of(self.column_multiple))
-    }
+    pub bytes: fn(k: usize, n: usize) -> usize,
 }
 
 /// Choices that change how, never what, is computed. Stored with results so that they can be repeated.
