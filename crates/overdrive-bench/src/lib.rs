@@ -4,7 +4,7 @@
 //! - [`case`], [`outcome`], [`series`], [`record`], [`results`]: the data, versioned, with a JSON Schema.
 //! - [`statistics`]: the median and its exact interval, robust spread, the bootstrap of a ratio.
 //! - [`status`]: what the samples themselves say against being believed.
-//! - [`clock`], [`subject`], [`rules`], [`runner`]: taking samples.
+//! - [`clock`], [`subject`], [`rules`], [`runner`]: taking samples; [`executable`], [`oracle`]: of what a back end compiled.
 //! - [`speedup`], [`ladder`]: the only ways to state a gain, which refuse where there is no proof.
 //! - [`environment`], [`memory`], [`energy`], [`ceilings`]: what surrounds a figure.
 //! - [`report`]: pure functions of records.
@@ -16,8 +16,10 @@ pub mod clock;
 pub mod digits;
 pub mod energy;
 pub mod environment;
+pub mod executable;
 pub mod ladder;
 pub mod memory;
+pub mod oracle;
 pub mod outcome;
 pub mod record;
 pub mod results;

@@ -11,6 +11,7 @@ use crate::memory::MemoryUse;
 use crate::outcome::Outcome;
 use crate::series::{Series, Span};
 use crate::status::{Block, Status};
+use crate::subject::Deviation;
 
 /// The result of one case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -160,19 +161,13 @@ pub struct Agreement {
     pub reference: String,
     /// On how many seeds outputs were compared.
     pub seeds: u32,
-    /// Values compared in all.
-    pub values: u64,
-    /// Largest absolute difference.
-    pub absolute: f64,
-    /// Largest relative difference.
-    pub relative: f64,
-    /// Largest difference as a share of the tolerance; at most 1.
-    pub share_of_tolerance: f64,
+    /// The largest differences, over every value compared.
+    pub worst: Deviation,
 }
 
 impl Agreement {
     /// Whether every value compared was within the tolerance.
     pub fn holds(&self) -> bool {
-        self.seeds > 0 && self.share_of_tolerance <= 1.0
+        self.seeds > 0 && self.worst.agrees()
     }
 }

@@ -91,13 +91,29 @@ pub struct Deviation {
     pub values: u64,
     /// Largest absolute difference.
     pub absolute: f64,
-    /// Largest difference relative to the reference's value.
+    /// Largest difference relative to the reference's value, where that is not 0.
     pub relative: f64,
     /// Largest difference as a share of what the tolerance allows there; above 1, or NaN, disagrees.
     pub share_of_tolerance: f64,
 }
 
 impl Deviation {
+    /// No difference, in no values.
+    pub fn none() -> Self {
+        Self { values: 0, absolute: 0.0, relative: 0.0, share_of_tolerance: 0.0 }
+    }
+
+    /// The worst of both, over the values of both.
+    #[must_use]
+    pub fn or_worse(self, other: Self) -> Self {
+        Self {
+            values: self.values + other.values,
+            absolute: larger(self.absolute, other.absolute),
+            relative: larger(self.relative, other.relative),
+            share_of_tolerance: larger(self.share_of_tolerance, other.share_of_tolerance),
+        }
+    }
+
     /// Compares element by element under `|output - reference| <= atol + rtol |reference|`. A NaN agrees with
     /// nothing, and an infinity only with itself.
     ///
@@ -111,13 +127,14 @@ impl Deviation {
                 reference.len()
             )));
         }
-        let mut worst =
-            Self { values: output.len() as u64, absolute: 0.0, relative: 0.0, share_of_tolerance: 0.0 };
+        let mut worst = Self { values: output.len() as u64, ..Self::none() };
         for (&value, &expected) in output.iter().zip(reference) {
             let difference = if value == expected { 0.0 } else { (value - expected).abs() };
             worst.absolute = larger(worst.absolute, difference);
             if difference != 0.0 {
-                worst.relative = larger(worst.relative, difference / expected.abs());
+                if expected != 0.0 {
+                    worst.relative = larger(worst.relative, difference / expected.abs());
+                }
                 worst.share_of_tolerance =
                     larger(worst.share_of_tolerance, difference / (atol + rtol * expected.abs()));
             }

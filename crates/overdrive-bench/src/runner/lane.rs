@@ -27,7 +27,8 @@ pub(super) struct Lane<'a> {
     spent_ns: u64,
     deadline_ns: u64,
     first_call_ns: Option<u64>,
-    agreement: Option<Agreement>,
+    seeds: u32,
+    deviation: Option<Deviation>,
     warmup: Vec<Span>,
     settling: Settling,
     calls_per_sample: u64,
@@ -46,7 +47,8 @@ impl<'a> Lane<'a> {
             spent_ns: 0,
             deadline_ns: 0,
             first_call_ns: None,
-            agreement: None,
+            seeds: 0,
+            deviation: None,
             warmup: Vec::new(),
             settling: Settling::Fixed,
             calls_per_sample: 1,
@@ -82,7 +84,7 @@ impl<'a> Lane<'a> {
             let seed = self.runner.seed.wrapping_add(u64::from(offset));
             if let Some(deviation) = self.subject.verify(seed)? {
                 self.accept(deviation, &format!("on seed {seed}"))?;
-                self.agreement.as_mut().expect("a deviation was just accepted").seeds += 1;
+                self.seeds += 1;
             }
             self.guard()?;
         }
@@ -104,19 +106,7 @@ impl<'a> Lane<'a> {
                 found.absolute, found.relative, found.share_of_tolerance
             )));
         }
-        let reference = self.subject.reference().to_owned();
-        let known = self.agreement.get_or_insert(Agreement {
-            reference,
-            seeds: 0,
-            values: 0,
-            absolute: 0.0,
-            relative: 0.0,
-            share_of_tolerance: 0.0,
-        });
-        known.values += found.values;
-        known.absolute = known.absolute.max(found.absolute);
-        known.relative = known.relative.max(found.relative);
-        known.share_of_tolerance = known.share_of_tolerance.max(found.share_of_tolerance);
+        self.deviation = Some(self.deviation.unwrap_or(Deviation::none()).or_worse(found));
         Ok(())
     }
 
@@ -157,11 +147,15 @@ impl<'a> Lane<'a> {
     }
 
     pub(super) fn take_sample(&mut self, index: u32) -> Result<(), Failure> {
-        if self.rivals > 0 && self.warmup.last().is_none_or(|span| span.mean_ns() < REWARM_BELOW_NS) {
-            self.span(1)?;
+        let short = self.warmup.last().is_none_or(|span| span.mean_ns() < REWARM_BELOW_NS);
+        let untimed = u64::from(self.rivals > 0 && short);
+        self.guard()?;
+        let calls = self.next_calls(untimed + self.calls_per_sample)?;
+        let timed_from = calls.start + untimed;
+        if untimed > 0 {
+            self.subject.sample(calls.start..timed_from, self.runner.clock)?;
         }
-        let calls = self.next_calls(self.calls_per_sample)?;
-        let reading = self.subject.sample(calls, self.runner.clock)?;
+        let reading = self.subject.sample(timed_from..calls.end, self.runner.clock)?;
         self.samples.push(Sample {
             process: 0,
             index,
@@ -203,11 +197,13 @@ impl<'a> Lane<'a> {
             warmup: self.warmup,
             settling: self.settling,
         };
+        let reference = self.subject.reference().to_owned();
+        let agreement = self.deviation.map(|worst| Agreement { reference, seeds: self.seeds, worst });
         Series::new(conditions, self.samples)
             .map(|series| Measurement {
                 sustained: self.sustained,
                 overhead: Overhead { first_call_ns: self.first_call_ns, ..Overhead::default() },
-                agreement: self.agreement,
+                agreement,
                 ..Measurement::timed(series)
             })
             .into()

@@ -96,7 +96,7 @@ fn unproven_and_unlike_records_are_refused() {
     assert_eq!(reasons(&ran, &unverified), [Reason::NotVerified { side: Side::Variant }]);
 
     let mut wrong = record("compile", &spans(1_000_000));
-    measurement(&mut wrong).agreement.as_mut().unwrap().share_of_tolerance = 1.5;
+    measurement(&mut wrong).agreement.as_mut().unwrap().worst.share_of_tolerance = 1.5;
     assert_eq!(reasons(&ran, &wrong), [Reason::NotVerified { side: Side::Variant }]);
 
     let mut other = record("compile", &spans(1_000_000));

@@ -1,0 +1,124 @@
+//! An [`Executable`] as a [`Subject`]: what is timed is `run` and the wait for it, on inputs that were put in
+//! place beforehand.
+
+use std::ops::Range;
+
+use overdrive_ir::{Backend, BackendError, Buffer, Executable, State, Tensor};
+
+use crate::oracle::{Oracle, Tolerance};
+use crate::outcome::Failure;
+use crate::subject::{Deviation, Subject};
+
+/// Different inputs that the calls rotate through.
+const INPUT_SETS: u64 = 2;
+
+impl From<BackendError> for Failure {
+    fn from(error: BackendError) -> Self {
+        match error {
+            BackendError::Unsupported { .. } => Self::unsupported(error.to_string()),
+            BackendError::OutOfMemory { .. } => Self::out_of_memory(error.to_string()),
+            BackendError::Mismatch { .. } | BackendError::Device { .. } => Self::failed(error.to_string()),
+        }
+    }
+}
+
+/// Calls of one executable whose results do not depend on the calls before: inference, or a step whose state is
+/// put back. Inputs keep their buffers and get new values before each sample, so that what a call finds in the
+/// caches is what a pipeline would leave there.
+pub struct Calls<'a> {
+    backend: &'a dyn Backend,
+    executable: &'a mut dyn Executable,
+    state: &'a mut State,
+    oracle: &'a Oracle<'a>,
+    tolerance: Tolerance,
+    sets: Vec<(u64, Vec<Tensor>)>,
+    current: usize,
+    inputs: Vec<Buffer>,
+    outputs: Vec<Buffer>,
+}
+
+/// What [`Calls`] are made of.
+pub struct Target<'a> {
+    /// Where it runs.
+    pub backend: &'a dyn Backend,
+    /// What runs.
+    pub executable: &'a mut dyn Executable,
+    /// Its state.
+    pub state: &'a mut State,
+}
+
+impl<'a> Calls<'a> {
+    /// Draws inputs from `oracle` on `seed` and the seeds after it, and uploads the first.
+    ///
+    /// # Errors
+    /// When the back end cannot hold inputs and outputs.
+    pub fn new(
+        target: Target<'a>,
+        oracle: &'a Oracle<'a>,
+        tolerance: Tolerance,
+        seed: u64,
+    ) -> Result<Self, Failure> {
+        let Target { backend, executable, state } = target;
+        let sets: Vec<(u64, Vec<Tensor>)> = (0..INPUT_SETS)
+            .map(|set| seed.wrapping_add(set))
+            .map(|seed| (seed, oracle.inputs(seed)))
+            .collect();
+        let inputs = upload(backend, &sets[0].1)?;
+        let outputs = fresh_outputs(backend, executable)?;
+        Ok(Self { backend, executable, state, oracle, tolerance, sets, current: 0, inputs, outputs })
+    }
+
+    fn deviation(&self, seed: u64, outputs: &[Buffer]) -> Result<Deviation, Failure> {
+        let outputs: Vec<Tensor> =
+            outputs.iter().map(|output| self.backend.download(output)).collect::<Result<_, _>>()?;
+        self.oracle.compare(seed, &outputs, self.tolerance)
+    }
+}
+
+fn upload(backend: &dyn Backend, tensors: &[Tensor]) -> Result<Vec<Buffer>, Failure> {
+    Ok(tensors.iter().map(|tensor| backend.upload(tensor)).collect::<Result<_, _>>()?)
+}
+
+/// Output buffers full of NaN, so that what is not written is seen.
+fn fresh_outputs(backend: &dyn Backend, executable: &dyn Executable) -> Result<Vec<Buffer>, Failure> {
+    let plan = executable.plan();
+    Ok(plan.outputs.iter().map(|&slot| backend.output(&plan.slot(slot).ty)).collect::<Result<_, _>>()?)
+}
+
+impl Subject for Calls<'_> {
+    fn prepare(&mut self, calls: Range<u64>) -> Result<(), Failure> {
+        self.current = (calls.start % INPUT_SETS) as usize;
+        for (buffer, tensor) in self.inputs.iter_mut().zip(&self.sets[self.current].1) {
+            self.backend.write(buffer, tensor)?;
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, _index: u64) -> Result<(), Failure> {
+        Ok(self.executable.run(self.state, &self.inputs, &mut self.outputs)?.wait()?)
+    }
+
+    fn verify(&mut self, seed: u64) -> Result<Option<Deviation>, Failure> {
+        let tensors = self.oracle.inputs(seed);
+        let inputs = upload(self.backend, &tensors)?;
+        let mut outputs = fresh_outputs(self.backend, self.executable)?;
+        self.executable.run(self.state, &inputs, &mut outputs)?.wait()?;
+        for (position, (buffer, tensor)) in inputs.iter().zip(&tensors).enumerate() {
+            if self.backend.download(buffer)?.bytes() != tensor.bytes() {
+                return Err(Failure::incorrect(format!("the call changed its input {position}")));
+            }
+        }
+        self.deviation(seed, &outputs).map(Some)
+    }
+
+    fn reference(&self) -> &str {
+        self.oracle.name()
+    }
+
+    fn verify_last(&mut self) -> Result<Option<Deviation>, Failure> {
+        self.deviation(self.sets[self.current].0, &self.outputs).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests;
