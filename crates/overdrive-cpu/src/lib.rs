@@ -1,3 +1,5 @@
 //! The CPU back end: a thread pool, SIMD kernels, GEMM.
 pub mod gemm;
+pub mod memory;
+pub mod slots;
 pub mod threads;
