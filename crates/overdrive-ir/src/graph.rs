@@ -73,20 +73,20 @@ pub struct StateDecl {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-struct ValueInfo {
-    ty: TensorType,
-    origin: Origin,
+pub(crate) struct ValueInfo {
+    pub(crate) ty: TensorType,
+    pub(crate) origin: Origin,
 }
 
 /// A model, or a region inside one.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Graph {
-    name: String,
-    nodes: Vec<Node>,
-    values: Vec<ValueInfo>,
-    inputs: Vec<Port>,
-    outputs: Vec<Port>,
-    states: Vec<StateDecl>,
+    pub(crate) name: String,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) values: Vec<ValueInfo>,
+    pub(crate) inputs: Vec<Port>,
+    pub(crate) outputs: Vec<Port>,
+    pub(crate) states: Vec<StateDecl>,
 }
 
 /// Why a graph could not be built or does not hold together.

@@ -18,6 +18,7 @@ mod prims;
 mod sample;
 mod shape;
 mod tensor;
+pub mod text;
 mod verify;
 
 pub use backend::{Backend, BackendError, Buffer, Executable, Mode, State};

@@ -5,6 +5,7 @@
 //! type, not its contents. Invariant: a step reads only slots that an earlier step, an input, a state or a
 //! constant has written, and two slots whose lives overlap never overlap in the arena.
 
+mod display;
 mod program;
 mod step;
 

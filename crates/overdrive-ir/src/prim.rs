@@ -432,7 +432,7 @@ impl Prim {
         attributes.insert("op".into(), name.into());
         match serde_json::from_value(serde_json::Value::Object(attributes)) {
             Ok(prim) => Some(Ok(prim)),
-            Err(e) if e.to_string().contains("unknown variant") => None,
+            Err(e) if e.to_string().contains(&format!("unknown variant `{name}`")) => None,
             Err(e) => Some(Err(e.to_string())),
         }
     }

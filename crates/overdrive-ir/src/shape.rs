@@ -159,6 +159,13 @@ impl TensorType {
         self.dtype.bytes_for(self.elements())
     }
 
+    /// Whether its bits can be counted in a `usize`, with 1 for each name. Types that come from outside are checked,
+    /// so that sizes can be multiplied without a thought afterwards.
+    pub fn is_addressable(&self) -> bool {
+        let sizes = self.shape.0.iter().filter_map(Dim::size).map(|n| n.max(1));
+        sizes.into_iter().try_fold(self.dtype.bits(), usize::checked_mul).is_some()
+    }
+
     /// The same shape with another element type.
     pub fn with_dtype(&self, dtype: DType) -> Self {
         Self { dtype, shape: self.shape.clone() }

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum Init {
     /// Every element is this number.
-    Constant(f64),
+    Constant(#[serde(with = "crate::text::number")] f64),
     /// Normal with mean 0.
     Normal {
         /// Standard deviation.
+        #[serde(with = "crate::text::number")]
         std: f64,
         /// Seed.
         seed: u64,
@@ -21,6 +22,7 @@ pub enum Init {
     /// Uniform in `[-bound, bound)`.
     Uniform {
         /// Half width.
+        #[serde(with = "crate::text::number")]
         bound: f64,
         /// Seed.
         seed: u64,

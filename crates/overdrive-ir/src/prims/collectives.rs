@@ -29,7 +29,7 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
     let [a] = types.exactly()?;
     match prim {
         Prim::AllReduce { .. } => Ok(a.clone()),
-        Prim::AllGather { axis, channel } => scaled(a, *axis, |n| Some(n * channel.ranks)),
+        Prim::AllGather { axis, channel } => scaled(a, *axis, |n| n.checked_mul(channel.ranks)),
         Prim::ReduceScatter { axis, channel, .. } => {
             scaled(a, *axis, |n| n.is_multiple_of(channel.ranks).then(|| n / channel.ranks))
         }

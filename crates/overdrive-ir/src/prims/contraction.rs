@@ -96,9 +96,13 @@ impl Dimension {
 
     /// Output extent for an input and a kernel extent, `None` where the kernel does not fit.
     pub fn output(&self, input: usize, kernel: usize) -> Option<usize> {
-        let dilated = |n: usize, by: usize| if n == 0 { 0 } else { ((n - 1) * by + 1) as i64 };
-        let padded = dilated(input, self.input_dilation) + self.pad_low + self.pad_high;
-        let room = padded - dilated(kernel, self.kernel_dilation);
+        let dilated = |n: usize, by: usize| match n.checked_sub(1) {
+            Some(gaps) => i64::try_from(gaps.saturating_mul(by).saturating_add(1)).unwrap_or(i64::MAX),
+            None => 0,
+        };
+        let padded = dilated(input, self.input_dilation).saturating_add(self.pad_low);
+        let padded = padded.saturating_add(self.pad_high);
+        let room = padded.saturating_sub(dilated(kernel, self.kernel_dilation));
         (room >= 0 && kernel > 0).then(|| room as usize / self.stride + 1)
     }
 }
@@ -113,7 +117,8 @@ pub(super) fn infer_convolution(conv: &Convolution, types: &Types<'_>) -> Result
     }
     let (kernel, channels) = (known(w)?, known(&x.with_shape(x.shape.0[1..].to_vec()))?);
     let groups = conv.groups;
-    if groups == 0 || channels[0] != kernel[1] * groups || !kernel[0].is_multiple_of(groups) {
+    if groups == 0 || Some(channels[0]) != kernel[1].checked_mul(groups) || !kernel[0].is_multiple_of(groups)
+    {
         let expected = format!("C = {} x {groups} groups input channels, O divisible by groups", kernel[1]);
         return Err(Mismatch::new(expected, format!("{x} and {w}")));
     }

@@ -68,7 +68,7 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
                     continue;
                 }
                 let size = known(&a.with_shape(vec![dim.clone()]))?[0];
-                let padded = spread(size, pad) + pad.low + pad.high;
+                let padded = spread(size, pad).saturating_add(pad.low).saturating_add(pad.high);
                 let negative = || Mismatch::new("pads that leave a size of at least 0", padded.to_string());
                 dims.push(Dim::Size(usize::try_from(padded).map_err(|_| negative())?));
             }
@@ -77,7 +77,7 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
         Prim::Concat { axis } => {
             let first = types.operands.first().ok_or_else(|| Mismatch::new("an operand", "none"))?;
             check_axis(*axis, &first.shape)?;
-            let mut total = 0;
+            let mut total = 0usize;
             for ty in types.operands {
                 let mut shape = ty.shape.clone();
                 let alike = ty.rank() == first.rank() && {
@@ -88,7 +88,7 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
                     let expected = format!("types that equal {first} but for axis {axis}");
                     return Err(Mismatch::new(expected, ty.to_string()));
                 }
-                total += known(&ty.with_shape(vec![ty.shape[*axis].clone()]))?[0];
+                total = total.saturating_add(known(&ty.with_shape(vec![ty.shape[*axis].clone()]))?[0]);
             }
             let mut shape = first.shape.clone();
             shape.0[*axis] = Dim::Size(total);
@@ -98,9 +98,13 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
     }
 }
 
-/// Extent after interior padding.
+/// Extent after interior padding; saturates, so that absurd attributes become absurd types and no overflow.
 fn spread(size: usize, pad: &Pad) -> i64 {
-    if size == 0 { 0 } else { ((size - 1) * (pad.interior + 1) + 1) as i64 }
+    let spread = match size.checked_sub(1) {
+        Some(gaps) => gaps.saturating_mul(pad.interior.saturating_add(1)).saturating_add(1),
+        None => 0,
+    };
+    i64::try_from(spread).unwrap_or(i64::MAX)
 }
 
 pub(super) fn eval(prim: &Prim, args: &[Array]) -> Array {

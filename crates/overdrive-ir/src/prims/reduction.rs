@@ -36,7 +36,7 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
                     continue;
                 }
                 let size = known(&a.with_shape(vec![dim.clone()]))?[0];
-                let (padded, span) = (size + window.pad_low + window.pad_high, reach(window));
+                let (padded, span) = (padded(size, window), reach(window));
                 if window.size == 0 || window.stride == 0 || window.dilation == 0 || span > padded {
                     let expected =
                         format!("a window of 1 to {padded} with stride and dilation of at least 1");
@@ -52,7 +52,12 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
 
 /// Elements that a dilated window covers.
 fn reach(window: &Window) -> usize {
-    window.size.saturating_sub(1) * window.dilation + 1
+    window.size.saturating_sub(1).saturating_mul(window.dilation).saturating_add(1)
+}
+
+/// Extent with its padding.
+fn padded(size: usize, window: &Window) -> usize {
+    size.saturating_add(window.pad_low).saturating_add(window.pad_high)
 }
 
 /// A running fold that is exact for integers.
@@ -114,7 +119,7 @@ pub(super) fn eval(prim: &Prim, args: &[Array]) -> Array {
             let shape: Vec<usize> = windows
                 .iter()
                 .zip(&a.shape)
-                .map(|(w, &n)| (n + w.pad_low + w.pad_high - reach(w)) / w.stride + 1)
+                .map(|(w, &n)| (padded(n, w) - reach(w)) / w.stride + 1)
                 .collect();
             let taps: Vec<usize> = windows.iter().map(|w| w.size).collect();
             let mut folds = Vec::with_capacity(shape.iter().product());

@@ -1,0 +1,401 @@
+//! Plans as text, for snapshots and for people who ask what will run.
+//!
+//! One line a step: what it does, from which slots to which, with FLOPs and bytes; scalar programs follow as
+//! expressions over the indices `i0 i1 ...`, in which `acc` is the sum of the contraction. A slot shows its type
+//! and place where it is first written. Sizes are exact, so that a snapshot changes when a plan does.
+
+use super::program::{Access, Instr, Program, Register};
+use super::{
+    ConvolutionCall, GemmCall, KernelCall, KernelOp, Layout, MatrixView, Note, Place, Plan, SlotId, Step,
+    StepKind, View,
+};
+use crate::row_major;
+use serde::Serialize;
+use std::fmt::{self, Display, Formatter};
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let cost = self.cost();
+        let total = |bytes: &[usize]| grouped(bytes.iter().sum::<usize>() as u64);
+        writeln!(
+            f,
+            "plan {} ({}): {} steps, {} FLOP",
+            self.name,
+            self.mode,
+            self.steps.len(),
+            grouped(cost.flops)
+        )?;
+        writeln!(
+            f,
+            "  arena {} B (live {} B), persistent {} B, moved {} B",
+            total(&self.arena_bytes),
+            grouped(self.live_bytes as u64),
+            total(&self.persistent_bytes),
+            grouped(cost.bytes)
+        )?;
+        for (number, slot) in self.inputs.iter().enumerate() {
+            writeln!(f, "  input {number}: {}", self.described(*slot))?;
+        }
+        self.steps.iter().try_for_each(|step| self.print_step(step, f))?;
+        for (number, slot) in self.outputs.iter().enumerate() {
+            writeln!(f, "  output {number}: {}", self.described(*slot))?;
+        }
+        for (state, old, new) in &self.updates {
+            writeln!(f, "  update {state}: {} <- {}", slot_name(*old), slot_name(*new))?;
+        }
+        self.notes.iter().try_for_each(|note| writeln!(f, "  {note}"))
+    }
+}
+
+impl Plan {
+    fn described(&self, id: SlotId) -> String {
+        let slot = self.slot(id);
+        let layout = match &slot.layout {
+            Layout::RowMajor => String::new(),
+            Layout::Packed { name, bytes } => format!(" {name} {} B", grouped(*bytes as u64)),
+            Layout::Workspace { bytes } => format!(" workspace {} B", grouped(*bytes as u64)),
+        };
+        let place = match &slot.place {
+            Place::Input(number) => format!("input {number}"),
+            Place::Output(number) => format!("output {number}"),
+            Place::State(name) => format!("state {name}"),
+            Place::Constant(value) if value.ty().elements() == 1 => format!("constant {}", value.to_f64()[0]),
+            Place::Constant(_) => "constant".to_owned(),
+            Place::Arena { space, offset } => format!("arena{}+{}", space.0, grouped(*offset as u64)),
+            Place::Persistent { space, offset } => {
+                format!("persistent{}+{}", space.0, grouped(*offset as u64))
+            }
+        };
+        format!("{} {}{layout} in {place}", slot_name(id), slot.ty)
+    }
+
+    fn print_step(&self, step: &Step, f: &mut Formatter<'_>) -> fmt::Result {
+        let prepare = if step.prepare { "prepare " } else { "" };
+        write!(f, "  {prepare}{} {}", kind(&step.kind), step.name)?;
+        if !step.scope.is_empty() {
+            write!(f, " at {}", step.scope)?;
+        }
+        write!(f, ": {} FLOP, {} B", grouped(step.cost.flops), grouped(step.cost.bytes))?;
+        if step.stream != 0 || !step.waits.is_empty() || step.records.is_some() {
+            write!(f, ", stream {} waits {:?} records {:?}", step.stream, step.waits, step.records)?;
+        }
+        writeln!(f)?;
+        let fixed = |s: &&SlotId| matches!(self.slot(**s).place, Place::State(_) | Place::Constant(_));
+        for slot in step.reads.iter().filter(fixed) {
+            writeln!(f, "      reads {}", self.described(*slot))?;
+        }
+        for slot in &step.writes {
+            writeln!(f, "      writes {}", self.described(*slot))?;
+        }
+        for (old, new) in &step.aliases {
+            writeln!(f, "      {} is {}", slot_name(*new), slot_name(*old))?;
+        }
+        match &step.kind {
+            StepKind::Loop(program) => program.fmt(f),
+            StepKind::Gemm(call) => call.fmt(f),
+            StepKind::Convolution(call) => call.fmt(f),
+            StepKind::Kernel(call) | StepKind::Host(call) => call.fmt(f),
+            StepKind::Pack { source, k, n } => {
+                writeln!(f, "      [{k}, {n}] of {source}")
+            }
+            StepKind::Copy | StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. } => Ok(()),
+        }
+    }
+}
+
+fn kind(kind: &StepKind) -> &'static str {
+    match kind {
+        StepKind::Loop(_) => "loop",
+        StepKind::Gemm(_) => "gemm",
+        StepKind::Convolution(_) => "convolution",
+        StepKind::Pack { .. } => "pack",
+        StepKind::Kernel(_) => "kernel",
+        StepKind::Copy => "copy",
+        StepKind::CollectiveStart { .. } => "start",
+        StepKind::CollectiveDone { .. } => "done",
+        StepKind::Host(_) => "host",
+    }
+}
+
+impl Display for Note {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Note::Expanded { op, scope, reason } => write!(f, "expanded {op} at {scope}: {reason}"),
+            Note::Declined { what, scope, reason } => write!(f, "declined {what} at {scope}: {reason}"),
+            Note::Cast { scope, reason } => write!(f, "cast at {scope}: {reason}"),
+        }
+    }
+}
+
+impl Display for MatrixView {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let offset = if self.offset == 0 { String::new() } else { format!("+{}", self.offset) };
+        write!(
+            f,
+            "{} {}{offset} (strides {} {})",
+            slot_name(self.slot),
+            self.dtype,
+            self.row_stride,
+            self.col_stride
+        )
+    }
+}
+
+impl Display for GemmCall {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let batch: String = self.batch.iter().map(|n| format!("{n} x ")).collect();
+        let Self { m, n, k, lhs, rhs, accumulate, .. } = self;
+        writeln!(f, "      {batch}[{m}, {k}] x [{k}, {n}] of {lhs} and {rhs}, sums in {accumulate}")?;
+        self.epilogue.0.fmt(f)
+    }
+}
+
+impl Display for ConvolutionCall {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let padded: Vec<String> = self
+            .window
+            .iter()
+            .map(|w| format!("stride {} pad {} {}", w.stride, w.pad_low, w.pad_high))
+            .collect();
+        let (input, kernel, windows) = (&self.input, &self.kernel, padded.join(", "));
+        writeln!(
+            f,
+            "      {input} by {kernel}, {windows}, groups {}, sums in {}",
+            self.groups, self.accumulate
+        )?;
+        self.epilogue.0.fmt(f)
+    }
+}
+
+impl Display for KernelCall {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let name = match &self.op {
+            KernelOp::Prim(prim, _) => prim.name(),
+            KernelOp::Composite(op, _) => op.name().to_owned(),
+        };
+        let operands: Vec<String> = self.operands.iter().map(View::to_string).collect();
+        let results: Vec<String> =
+            self.results.iter().map(|r| r.as_ref().map_or("_".to_owned(), View::to_string)).collect();
+        writeln!(f, "      {} = {name}({})", results.join(", "), operands.join(", "))
+    }
+}
+
+impl Display for View {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", slot_name(self.slot), self.ty)?;
+        let dense = self.ty.shape.known().map(|sizes| dense_strides(&sizes));
+        if self.offset != 0 || dense.as_ref() != Some(&self.strides) {
+            write!(f, "+{} strides {:?}", self.offset, self.strides)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Program {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let [only] = self.stores.as_slice()
+            && matches!(self.instr(only.value), Instr::Accumulator)
+        {
+            return writeln!(f, "      {} = acc", self.element(&only.access));
+        }
+        let (kept, folded) = self.extents.split_at(self.extents.len() - self.reduced);
+        write!(f, "      for {kept:?}")?;
+        match folded {
+            [] => writeln!(f)?,
+            folded => writeln!(f, " fold {folded:?}")?,
+        }
+        let mut uses = vec![0usize; self.instrs.len()];
+        let operands = self.instrs.iter().flat_map(Instr::operands);
+        operands.chain(self.stores.iter().map(|s| s.value)).for_each(|r| uses[r.0 as usize] += 1);
+        let mut texts: Vec<String> = Vec::with_capacity(self.instrs.len());
+        for (index, instr) in self.instrs.iter().enumerate() {
+            let text = self.expression(Register(index as u32), &texts);
+            let named =
+                !instr.operands().is_empty() && (uses[index] > 1 || matches!(instr, Instr::Reduce(_)));
+            if named {
+                writeln!(f, "      t{index} = {text}")?;
+            }
+            texts.push(if named { format!("t{index}") } else { text });
+        }
+        let mut stores = self.stores.iter();
+        stores.try_for_each(|s| {
+            writeln!(f, "      {} = {}", self.element(&s.access), texts[s.value.0 as usize])
+        })
+    }
+}
+
+impl Program {
+    /// `s4` where the access walks its slot densely, else `s4[512 i0 + i2 + 7]`.
+    fn element(&self, access: &Access) -> String {
+        if access.offset == 0 && access.strides == dense_strides(&self.extents) {
+            return slot_name(access.slot);
+        }
+        let steps = access.strides.iter().enumerate().filter(|(_, stride)| **stride != 0);
+        let mut terms: Vec<String> = steps
+            .map(|(dim, stride)| if *stride == 1 { format!("i{dim}") } else { format!("{stride} i{dim}") })
+            .collect();
+        if access.offset != 0 || terms.is_empty() {
+            terms.push(access.offset.to_string());
+        }
+        format!("{}[{}]", slot_name(access.slot), terms.join(" + "))
+    }
+
+    fn expression(&self, register: Register, texts: &[String]) -> String {
+        let text = |r: &Register| texts[r.0 as usize].as_str();
+        match self.instr(register) {
+            Instr::Load(access) => self.element(access),
+            Instr::Constant(value) => value.to_string(),
+            Instr::Index(dim) => format!("i{dim}"),
+            Instr::Accumulator => "acc".to_owned(),
+            Instr::Unary(kind, a) => format!("{}({})", word(kind), text(a)),
+            Instr::Binary(kind, a, b) => format!("{}({}, {})", word(kind), text(a), text(b)),
+            Instr::Compare(kind, a, b) => format!("{}({}, {})", word(kind), text(a), text(b)),
+            Instr::Select(c, a, b) => format!("select({}, {}, {})", text(c), text(a), text(b)),
+            Instr::Convert(a, _) => format!("{}({})", self.dtype(register), text(a)),
+            Instr::Bitcast(a) => format!("bitcast_{}({})", self.dtype(register), text(a)),
+            Instr::RandomBits { seed, site } => format!("random_bits({}, {site})", text(seed)),
+            Instr::Reduce(fold) => format!("reduce_{}({})", word(&fold.reducer), text(&fold.value)),
+        }
+    }
+}
+
+/// The name of a function, as in IR text.
+fn word(kind: &impl Serialize) -> String {
+    serde_json::to_value(kind)
+        .ok()
+        .and_then(|v| v.as_str().map(str::to_owned))
+        .expect("kinds are unit variants")
+}
+
+fn slot_name(slot: SlotId) -> String {
+    format!("s{}", slot.0)
+}
+
+fn dense_strides(sizes: &[usize]) -> Vec<i64> {
+    row_major(sizes).into_iter().map(|s| s as i64).collect()
+}
+
+/// Digits in groups of three: `1,048,576`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Epilogue, Reduction, Slot, Space, Store};
+    use super::*;
+    use crate::prim::{Binary, Reducer, Unary};
+    use crate::{Cost, DType, Mode, Tensor, TensorType};
+
+    fn slot(dims: &[usize], place: Place) -> Slot {
+        Slot { ty: TensorType::new(DType::F32, dims), layout: Layout::RowMajor, place }
+    }
+
+    fn access(slot: u32, strides: &[i64]) -> Access {
+        Access { slot: SlotId(slot), offset: 0, strides: strides.to_vec() }
+    }
+
+    fn step(kind: StepKind, name: &str, reads: &[u32], writes: &[u32]) -> Step {
+        let ids = |ids: &[u32]| ids.iter().map(|&i| SlotId(i)).collect();
+        Step {
+            kind,
+            reads: ids(reads),
+            writes: ids(writes),
+            aliases: vec![],
+            stream: 0,
+            waits: vec![],
+            records: None,
+            prepare: false,
+            cost: Cost { flops: 1234, bytes: 1_048_576 },
+            name: name.into(),
+            scope: "fc1".into(),
+        }
+    }
+
+    #[test]
+    fn a_plan_reads_as_steps_with_expressions() {
+        let f32 = DType::F32;
+        let mut tanh = Program { extents: vec![2, 4], ..Program::default() };
+        let sum = tanh.push(Instr::Accumulator, f32);
+        let bias = tanh.push(Instr::Load(access(2, &[0, 1])), f32);
+        let biased = tanh.push(Instr::Binary(Binary::Add, sum, bias), f32);
+        let value = tanh.push(Instr::Unary(Unary::Tanh, biased), f32);
+        tanh.stores.push(Store { access: access(3, &[4, 1]), value });
+        let view = |slot, row_stride| MatrixView {
+            slot: SlotId(slot),
+            dtype: f32,
+            offset: 0,
+            row_stride,
+            col_stride: 1,
+            batch_strides: vec![],
+        };
+        let gemm = GemmCall {
+            batch: vec![],
+            m: 2,
+            n: 4,
+            k: 3,
+            lhs: view(0, 3),
+            rhs: view(1, 4),
+            accumulate: f32,
+            epilogue: Epilogue(tanh),
+        };
+        let mut normed = Program { extents: vec![2, 4], reduced: 1, ..Program::default() };
+        let x = normed.push(Instr::Load(access(3, &[4, 1])), f32);
+        let max = normed.push(Instr::Reduce(Reduction { reducer: Reducer::Max, value: x }), f32);
+        let value = normed.push(Instr::Binary(Binary::Sub, x, max), f32);
+        normed.stores.push(Store { access: access(4, &[4, 1]), value });
+        let plan = Plan {
+            name: "tiny".into(),
+            mode: Mode::Compile,
+            steps: vec![
+                step(StepKind::Gemm(gemm), "linear+tanh", &[0, 1, 2], &[3]),
+                step(StepKind::Loop(normed), "softmax", &[3], &[4]),
+            ],
+            slots: vec![
+                slot(&[2, 3], Place::Input(0)),
+                slot(&[3, 4], Place::State("fc1.weight".into())),
+                slot(&[4], Place::Constant(Tensor::from_f32([4usize], &[0.0; 4]))),
+                slot(&[2, 4], Place::Arena { space: Space(0), offset: 64 }),
+                slot(&[2, 4], Place::Output(0)),
+            ],
+            inputs: vec![SlotId(0)],
+            outputs: vec![SlotId(4)],
+            arena_bytes: vec![96],
+            live_bytes: 32,
+            notes: vec![Note::Declined {
+                what: "loop".into(),
+                scope: "fc1".into(),
+                reason: "two users".into(),
+            }],
+            ..Plan::default()
+        };
+        let expected = "\
+plan tiny (compile): 2 steps, 2,468 FLOP
+  arena 96 B (live 32 B), persistent 0 B, moved 2,097,152 B
+  input 0: s0 f32[2, 3] in input 0
+  gemm linear+tanh at fc1: 1,234 FLOP, 1,048,576 B
+      reads s1 f32[3, 4] in state fc1.weight
+      reads s2 f32[4] in constant
+      writes s3 f32[2, 4] in arena0+64
+      [2, 3] x [3, 4] of s0 f32 (strides 3 1) and s1 f32 (strides 4 1), sums in f32
+      for [2, 4]
+      s3 = tanh(add(acc, s2[i1]))
+  loop softmax at fc1: 1,234 FLOP, 1,048,576 B
+      writes s4 f32[2, 4] in output 0
+      for [2] fold [4]
+      t1 = reduce_max(s3)
+      s4 = sub(s3, t1)
+  output 0: s4 f32[2, 4] in output 0
+  declined loop at fc1: two users
+";
+        assert_eq!(plan.to_string(), expected);
+    }
+}

@@ -1,0 +1,25 @@
+//! IR text: the form in which graphs are read by people, stored beside results and snapshotted by tests.
+//!
+//! ```text
+//! overdrive-ir 1
+//! graph "tiny" {
+//!   input %0 "x" f32[batch, 4]
+//!   state %1 "fc.weight" f32[4, 2] {"uniform":{"bound":0.5,"seed":0}}
+//!   %2 = linear(%0, %1) : f32[batch, 2] at "fc"
+//!   %3 = softmax(%2) {"axis":1} : f32[batch, 2]
+//!   output "y" %3
+//! }
+//! ```
+//!
+//! The number after `overdrive-ir` is the version of this syntax and of the primitives; a composite whose meaning
+//! has changed since its first version is written `name@2`. Attributes are a JSON object, strings are JSON strings,
+//! regions follow their node in braces. White space separates words and means nothing else.
+//! Invariant: parsing what was printed gives an equal graph, and printing that gives the same text.
+
+mod lexer;
+pub mod number;
+mod parser;
+mod printer;
+
+pub use lexer::ParseError;
+pub use printer::VERSION;
