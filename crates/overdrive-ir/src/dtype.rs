@@ -117,6 +117,14 @@ impl DType {
         (self as u8) <= DType::BF16 as u8
     }
 
+    /// The float type in which values of this type are summed: f64 for f64, f32 for everything below.
+    pub const fn accumulation(self) -> DType {
+        match self {
+            DType::F64 => DType::F64,
+            _ => DType::F32,
+        }
+    }
+
     /// Inclusive range of an integer type or `bool`.
     pub const fn int_range(self) -> Option<(i128, i128)> {
         match self {

@@ -52,6 +52,15 @@ impl<'a> Types<'a> {
         self.operands.try_into().map_err(|_| Mismatch::new(format!("{N} operands"), found))
     }
 
+    /// Errs unless operand `index`, called `name`, has this shape.
+    pub fn shaped(&self, index: usize, name: &str, shape: impl Into<crate::Shape>) -> Result<(), Mismatch> {
+        let (found, shape) = (&self.operands[index], shape.into());
+        if found.shape == shape {
+            return Ok(());
+        }
+        Err(Mismatch::new(format!("{name} of shape {shape}"), found.to_string()))
+    }
+
     /// Errs unless every one of `operands` has an arithmetic float type, and all the same.
     pub fn same_float(&self, operands: &[TensorType]) -> Result<DType, Mismatch> {
         let list = || operands.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");

@@ -144,6 +144,11 @@ impl<'b> Expr<'b> {
         self.builder.op1(Prim::Convert { to, overflow: Overflow::Ieee }, &[self])
     }
 
+    /// In the type that sums use. Composites compute in it and round once, so that bf16 and f16 lose nothing inside.
+    pub fn widen(self) -> Expr<'b> {
+        self.convert(self.dtype().accumulation())
+    }
+
     /// Reads the same elements under another shape.
     pub fn reshape(self, shape: impl Into<Shape>) -> Expr<'b> {
         let shape = shape.into();
@@ -266,7 +271,18 @@ impl<'b> Expr<'b> {
     /// General contraction with sums in at least f32 and a result of the operands' type.
     pub fn dot(self, other: Expr<'b>, batch: &[(usize, usize)], contract: &[(usize, usize)]) -> Expr<'b> {
         let out = self.dtype();
-        let accumulate = if out == DType::F64 { DType::F64 } else { DType::F32 };
+        self.dot_to(other, batch, contract, out)
+    }
+
+    /// `dot` with a result of type `out`.
+    pub fn dot_to(
+        self,
+        other: Expr<'b>,
+        batch: &[(usize, usize)],
+        contract: &[(usize, usize)],
+        out: DType,
+    ) -> Expr<'b> {
+        let accumulate = self.dtype().accumulation();
         let (batch, contract) = (batch.to_vec(), contract.to_vec());
         let dot = DotGeneral { batch, contract, accumulate, out, precision: Precision::Exact };
         self.builder.op1(Prim::DotGeneral(dot), &[self, other])

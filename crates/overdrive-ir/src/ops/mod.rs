@@ -15,8 +15,17 @@ macro_rules! ops {
 }
 
 ops! {
+    avg_pool2d::AvgPool2d,
+    batch_norm::BatchNorm,
+    conv2d::Conv2d,
     fused::Fused,
+    gelu::Gelu,
+    global_avg_pool::GlobalAvgPool,
+    layer_norm::LayerNorm,
     linear::Linear,
+    max_pool2d::MaxPool2d,
     relu::Relu,
+    rms_norm::RmsNorm,
+    silu::Silu,
     softmax::Softmax,
 }

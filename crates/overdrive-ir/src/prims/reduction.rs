@@ -119,7 +119,8 @@ pub(super) fn eval(prim: &Prim, args: &[Array]) -> Array {
             let shape: Vec<usize> = windows
                 .iter()
                 .zip(&a.shape)
-                .map(|(w, &n)| (padded(n, w) - reach(w)) / w.stride + 1)
+                // An axis of extent 0 may carry the identity window only, and stays empty.
+                .map(|(w, &n)| (padded(n, w) + w.stride - reach(w)) / w.stride)
                 .collect();
             let taps: Vec<usize> = windows.iter().map(|w| w.size).collect();
             let mut folds = Vec::with_capacity(shape.iter().product());
