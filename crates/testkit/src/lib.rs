@@ -1,1 +1,13 @@
-//! Placeholder, replaced by the next commits.
+//! What the tests of several crates share: cases made from the samples of ops, tolerances, and the checks that every op
+//! and every back end has to pass.
+//!
+//! Development only: nothing that ships depends on it. Invariant: a check returns what is wrong and never skips
+//! silently; a test decides what to do with the answer.
+
+mod case;
+mod specification;
+mod tolerance;
+
+pub use case::Case;
+pub use specification::check_expansion;
+pub use tolerance::{Tolerance, compare};

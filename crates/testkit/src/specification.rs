@@ -1,0 +1,27 @@
+//! An op against its own specification: types, expansion.
+
+use crate::tolerance::magnitude;
+use crate::{Case, Tolerance, compare};
+use overdrive_ir::eval::{States, eval};
+use overdrive_ir::{Array, verify};
+
+/// Errs where `infer`, `eval` and `expand` do not say the same of a case.
+pub fn check_expansion(case: &Case, seed: u64) -> Result<(), String> {
+    let inputs = case.inputs(seed);
+    let expected = case.sample.op.eval(&inputs, &case.sample.regions);
+    let (declared, found) = (case.result_types(), expected.iter().map(Array::ty).collect::<Vec<_>>());
+    if declared != found {
+        return Err(format!("{}: infer says {declared:?}, eval gives {found:?}", case.describe()));
+    }
+    let graph = case.sample.op.expansion(&case.types(), &case.sample.regions);
+    verify(&graph).map_err(|e| format!("{}: the expansion is damaged: {e}", case.describe()))?;
+    let expanded = eval(&graph, &inputs, &mut States::new());
+    // The evaluator rounds constants and conversions to their types; f64 is where agreement is strict.
+    let length = inputs.iter().map(Array::len).max().unwrap_or(1);
+    let scale = magnitude(inputs.iter().chain(&expected));
+    for (i, (expected, expanded)) in expected.iter().zip(&expanded).enumerate() {
+        compare(expected, expanded, Tolerance::new(case.dtype, length, scale))
+            .map_err(|e| format!("{}: result {i} of the expansion: {e}", case.describe()))?;
+    }
+    Ok(())
+}
