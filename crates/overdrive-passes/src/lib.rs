@@ -1,1 +1,13 @@
-//! Placeholder, replaced by the next commits.
+//! Functions from graph to graph, one file each, and last `plan`.
+//!
+//! Passes take data and run nothing; they know a device only by its capabilities. Invariant: a pass keeps what the
+//! graph means, and says in notes what it expanded, declined or cast.
+
+mod fuse;
+mod legalize;
+mod lower;
+mod plan;
+
+pub use fuse::{groups, node_by_node};
+pub use legalize::legalize;
+pub use plan::{PlanError, plan};

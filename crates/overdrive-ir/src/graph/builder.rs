@@ -18,11 +18,15 @@ pub struct Builder {
 
 /// Leaves the scope when dropped.
 #[derive(Debug)]
-pub struct Scope<'b>(&'b Builder);
+pub struct Scope<'b> {
+    builder: &'b Builder,
+    /// Depth to go back to.
+    depth: usize,
+}
 
 impl Drop for Scope<'_> {
     fn drop(&mut self) {
-        self.0.scopes.borrow_mut().pop();
+        self.builder.scopes.borrow_mut().truncate(self.depth);
     }
 }
 
@@ -42,8 +46,15 @@ impl Builder {
     /// Enters a scope until the guard is dropped: `let _scope = b.scope("block0");`
     #[must_use = "the scope ends when the guard is dropped"]
     pub fn scope(&self, name: &str) -> Scope<'_> {
-        self.scopes.borrow_mut().push(name.to_owned());
-        Scope(self)
+        self.scope_path(name)
+    }
+
+    /// Enters a slash-separated path of scopes, as nodes store it; an empty path enters nothing.
+    #[must_use = "the scope ends when the guard is dropped"]
+    pub fn scope_path(&self, path: &str) -> Scope<'_> {
+        let depth = self.scopes.borrow().len();
+        self.scopes.borrow_mut().extend(path.split('/').filter(|s| !s.is_empty()).map(str::to_owned));
+        Scope { builder: self, depth }
     }
 
     /// The present scope, slash-separated.
@@ -240,13 +251,9 @@ impl Builder {
     }
 
     fn copy_nodes<'b>(&'b self, graph: &Graph, map: &mut [Expr<'b>], replace: &mut Replace<'_>) {
-        let outer = self.scopes.borrow().clone();
         for node in &graph.nodes {
             let operands: Vec<Expr<'b>> = node.operands.iter().map(|v| map[v.0 as usize]).collect();
-            *self.scopes.borrow_mut() = outer.clone();
-            if !node.scope.is_empty() {
-                self.scopes.borrow_mut().extend(node.scope.split('/').map(str::to_owned));
-            }
+            let _scope = self.scope_path(&node.scope);
             let mut regions = Vec::with_capacity(node.regions.len());
             for region in &node.regions {
                 match region.rewrite(replace) {
@@ -268,7 +275,6 @@ impl Builder {
                 map[value.0 as usize] = expr;
             }
         }
-        *self.scopes.borrow_mut() = outer;
     }
 
     /// The graph, or the first error.

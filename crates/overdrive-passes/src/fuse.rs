@@ -1,0 +1,78 @@
+//! Fuse: gathers nodes into `fused` ops, each of which becomes one loop nest or one contraction.
+//!
+//! Two policies. `node_by_node` keeps every op of the model a step of its own (modes eager and jit): a composite
+//! becomes one `fused` op where its expansion is one loop nest or one contraction with its epilogue, as a good
+//! kernel library would have it, and its primitives where not. `groups` (mode compile) expands everything and
+//! merges along producer-consumer edges as long as the group still lowers, so that what fuses is decided by what
+//! can be generated and by nothing else; every refusal is a note. Invariant: the result evaluates as before.
+
+mod grouping;
+mod region;
+
+pub use grouping::groups;
+pub(crate) use region::{cut_one, is_cloned, split_at};
+
+use crate::legalize::{must_expand, primitives};
+use crate::lower::{contraction, is_contraction, lower};
+use overdrive_ir::ops::Fused;
+use overdrive_ir::plan::{Note, SlotId, View};
+use overdrive_ir::{Caps, Expr, Graph, GraphError, Node, Prim, Value};
+
+/// True for primitives that are computed element by element or by folding, or that cost nothing in a loop.
+fn is_loop(prim: &Prim) -> bool {
+    prim.is_elementwise()
+        || matches!(prim, Prim::Reduce { .. } | Prim::RandomBits { .. } | Prim::Iota { .. })
+        || matches!(prim, Prim::Constant { value } if value.ty().elements() == 1)
+}
+
+/// True for a bare primitive that is a loop or a contraction by itself.
+pub(crate) fn is_step_of_its_own(node: &Node, prim: &Prim) -> bool {
+    is_loop(prim) || is_contraction(node)
+}
+
+/// Errs with the reason why a region is not one step.
+fn one_step(region: &Graph) -> Result<(), String> {
+    let contractions = region.nodes().iter().filter(|n| is_contraction(n)).count();
+    let reductions = region.nodes().iter().any(|n| matches!(n.op.prim(), Some(Prim::Reduce { .. })));
+    if contractions > 1 || (contractions == 1 && reductions) {
+        return Err("a contraction's epilogue holds neither a second contraction nor a reduction".into());
+    }
+    if let Some(node) = contraction(region)
+        && !node.operands.iter().all(|&v| is_view_of_input(region, v))
+    {
+        return Err("a contraction reads buffers, not values computed beside it".into());
+    }
+    let view = |value| View::row_major(SlotId(0), region.ty(value).clone());
+    let operands: Vec<View> = region.inputs().iter().map(|p| view(p.value)).collect();
+    let results: Vec<View> = region.outputs().iter().map(|p| view(p.value)).collect();
+    lower(region, &operands, &results).map(|_| ())
+}
+
+/// True for a region input seen through views, or a scalar or iota that will be a buffer.
+fn is_view_of_input(region: &Graph, value: Value) -> bool {
+    region.producer(value).is_none_or(|node| {
+        is_cloned(region, node) && node.operands.iter().all(|&v| is_view_of_input(region, v))
+    })
+}
+
+/// Keeps each op one step where its expansion allows it, else expands it.
+pub fn node_by_node(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
+    graph.rewrite(&mut |b, node, operands| {
+        if !must_expand(&node.op, caps) {
+            return None;
+        }
+        let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
+        let expansion = node.op.expansion(&types, &node.regions);
+        let flat = primitives(&expansion, caps);
+        let operands: &[Expr<'_>] = operands;
+        match one_step(&flat) {
+            Ok(()) => Some(b.node(Fused { label: node.op.name() }, operands, vec![flat])),
+            Err(reason) => {
+                notes.push(Note::Expanded { op: node.op.name(), scope: node.scope.to_string(), reason });
+                let inner = node_by_node(&expansion, caps, notes)
+                    .unwrap_or_else(|e| panic!("expansions are well typed: {e}"));
+                Some(b.inline(&inner, operands))
+            }
+        }
+    })
+}

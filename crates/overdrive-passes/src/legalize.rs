@@ -1,0 +1,43 @@
+//! Legalize: expands every composite that the device has no kernel for.
+//!
+//! Nothing falls back silently: each expansion is a note that the plan shows. Invariant: afterwards every node is a
+//! primitive, a claimed composite or `fused`.
+
+use overdrive_ir::ops::Fused;
+use overdrive_ir::plan::Note;
+use overdrive_ir::{Caps, Graph, GraphError, Operation};
+
+/// Expands unclaimed composites into primitives, all the way down.
+pub fn legalize(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
+    graph.rewrite(&mut |b, node, operands| {
+        if !must_expand(&node.op, caps) {
+            return None;
+        }
+        notes.push(Note::Expanded {
+            op: node.op.name(),
+            scope: node.scope.to_string(),
+            reason: format!("{} has no kernel of that name", caps.device),
+        });
+        let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
+        let flat = primitives(&node.op.expansion(&types, &node.regions), caps);
+        Some(b.inline(&flat, operands))
+    })
+}
+
+/// True for a composite that the device does not run as such.
+pub(crate) fn must_expand(op: &Operation, caps: &Caps) -> bool {
+    op.prim().is_none() && op.composite::<Fused>().is_none() && !caps.claims.contains(&op.name())
+}
+
+/// A state-free graph with every unclaimed composite expanded, repeatedly.
+pub(crate) fn primitives(graph: &Graph, caps: &Caps) -> Graph {
+    let expanded = graph.rewrite(&mut |b, node, operands| {
+        if !must_expand(&node.op, caps) {
+            return None;
+        }
+        let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
+        let flat = primitives(&node.op.expansion(&types, &node.regions), caps);
+        Some(b.inline(&flat, operands))
+    });
+    expanded.unwrap_or_else(|e| panic!("expansions are well typed: {e}"))
+}

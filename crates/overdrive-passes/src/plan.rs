@@ -1,0 +1,260 @@
+//! Plan: the last pass; decides every step and every byte before anything runs.
+//!
+//! Pure: graph, capabilities and tuning in, `Plan` out. Mode `eager` and `jit` keep each op of the model one step;
+//! `compile` fuses first. Views never become steps unless a consumer cannot express them. Values that only a
+//! transpose reads are stored in the order that the transpose wants. Invariant: as `Plan` says.
+
+mod arena;
+mod contraction;
+mod locate;
+mod movement;
+mod updates;
+
+use crate::fuse::{groups, is_cloned, node_by_node};
+use crate::legalize::legalize;
+use crate::lower::lower;
+use overdrive_ir::ops::Fused;
+use overdrive_ir::plan::{KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View};
+use overdrive_ir::{
+    Caps, Cost, Graph, GraphError, Mode, Node, NodeId, Operation, Prim, TensorType, Tuning, Value,
+};
+use std::collections::{BTreeSet, HashMap};
+
+/// Why no plan could be made.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// A dimension is still a name.
+    #[error("graph `{graph}` has unbound dimensions: bind {} before planning", names.join(", "))]
+    Unbound {
+        /// Name of the graph.
+        graph: String,
+        /// The names.
+        names: Vec<String>,
+    },
+    /// A pass found the graph ill-formed.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// Plans a bound graph for a device.
+pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, _tuning: &Tuning) -> Result<Plan, PlanError> {
+    let unbound: BTreeSet<String> = graph
+        .values()
+        .flat_map(|v| graph.ty(v).shape.0.clone())
+        .filter_map(|d| if d.size().is_none() { Some(d.to_string()) } else { None })
+        .collect();
+    if !unbound.is_empty() {
+        let names = unbound.into_iter().collect();
+        return Err(PlanError::Unbound { graph: graph.name().to_owned(), names });
+    }
+    let mut notes = Vec::new();
+    let fused = match mode {
+        Mode::Eager | Mode::Jit => node_by_node(graph, caps, &mut notes)?,
+        Mode::Compile | Mode::Graph => groups(&legalize(graph, caps, &mut notes)?, &mut notes)?,
+    };
+    let mut planner = Planner::new(&fused, mode, caps);
+    planner.plan.notes = notes;
+    for index in 0..fused.nodes().len() as u32 {
+        planner.node(NodeId(index));
+    }
+    planner.finish();
+    let mut plan = planner.plan;
+    updates::in_place(&mut plan);
+    arena::assign(&mut plan);
+    Ok(plan)
+}
+
+/// The state of planning.
+struct Planner<'g> {
+    graph: &'g Graph,
+    caps: &'g Caps,
+    plan: Plan,
+    /// Where each value is, once it is computed.
+    located: HashMap<Value, View>,
+    /// Nodes that read each value.
+    readers: HashMap<Value, Vec<NodeId>>,
+    /// Output number of values that are outputs, and whether anything else (a second output, an update) is too.
+    results: HashMap<Value, Vec<Option<usize>>>,
+    /// Packed forms already made: (matrix, k, n) by their printed key.
+    packed: HashMap<String, SlotId>,
+}
+
+impl<'g> Planner<'g> {
+    fn new(graph: &'g Graph, mode: Mode, caps: &'g Caps) -> Self {
+        let mut readers: HashMap<Value, Vec<NodeId>> = HashMap::new();
+        for (index, node) in graph.nodes().iter().enumerate() {
+            node.operands.iter().for_each(|&v| readers.entry(v).or_default().push(NodeId(index as u32)));
+        }
+        let mut results: HashMap<Value, Vec<Option<usize>>> = HashMap::new();
+        for (i, port) in graph.outputs().iter().enumerate() {
+            results.entry(port.value).or_default().push(Some(i));
+        }
+        for update in graph.states().iter().filter_map(|s| s.update) {
+            results.entry(update).or_default().push(None);
+        }
+        let plan = Plan { name: graph.name().to_owned(), mode, ..Plan::default() };
+        let (located, packed) = (HashMap::new(), HashMap::new());
+        let mut planner = Planner { graph, caps, plan, located, readers, results, packed };
+        for (i, port) in graph.inputs().iter().enumerate() {
+            let slot = planner.slot(graph.ty(port.value), Place::Input(i));
+            planner.plan.inputs.push(slot);
+            planner.located.insert(port.value, View::row_major(slot, graph.ty(port.value).clone()));
+        }
+        for state in graph.states() {
+            let slot = planner.slot(graph.ty(state.value), Place::State(state.name.clone()));
+            planner.located.insert(state.value, View::row_major(slot, graph.ty(state.value).clone()));
+        }
+        planner
+    }
+
+    fn slot(&mut self, ty: &TensorType, place: Place) -> SlotId {
+        self.plan.slots.push(Slot { ty: ty.clone(), layout: Default::default(), place });
+        SlotId(self.plan.slots.len() as u32 - 1)
+    }
+
+    fn arena_slot(&mut self, ty: &TensorType) -> SlotId {
+        self.slot(ty, Place::Arena { space: Default::default(), offset: 0 })
+    }
+
+    fn step(&mut self, kind: StepKind, touched: [Vec<SlotId>; 2], about: About<'_>) {
+        let unique = |slots: Vec<SlotId>| -> Vec<SlotId> {
+            let mut seen = BTreeSet::new();
+            slots.into_iter().filter(|s| seen.insert(*s)).collect()
+        };
+        let [reads, writes] = touched.map(unique);
+        self.plan.steps.push(Step {
+            kind,
+            reads,
+            writes,
+            aliases: vec![],
+            stream: 0,
+            waits: vec![],
+            records: None,
+            prepare: false,
+            cost: about.cost,
+            name: about.name.to_owned(),
+            scope: about.scope.to_owned(),
+        });
+    }
+
+    fn node(&mut self, id: NodeId) {
+        let graph = self.graph;
+        let node = graph.node(id);
+        // Views, scalars and iotas are located when somebody needs them as a buffer.
+        if is_cloned(graph, node) || node.results.iter().all(|&v| !self.is_used(v)) {
+            return;
+        }
+        if let Some(fused) = node.op.composite::<Fused>() {
+            let operands: Vec<View> = node.operands.iter().map(|&v| self.locate(v)).collect();
+            self.region(&node.regions[0], &operands, &node.results, (&fused.label, node));
+            return;
+        }
+        match &node.op {
+            Operation::Prim(prim) if crate::fuse::is_step_of_its_own(node, prim) => {
+                let cut = crate::fuse::cut_one(graph, id);
+                let operands: Vec<View> = cut.inputs.iter().map(|&v| self.locate(v)).collect();
+                self.region(&cut.region, &operands, &node.results, (&prim.name(), node));
+            }
+            Operation::Prim(Prim::Reshape { .. } | Prim::Constant { .. }) => {
+                node.results.iter().for_each(|&v| drop(self.locate(v)));
+            }
+            Operation::Prim(Prim::Pad { pads }) => self.pad(node, pads),
+            Operation::Prim(Prim::Concat { axis }) => self.concat(node, *axis),
+            Operation::Prim(prim) if prim.channel().is_some_and(|c| c.ranks > 1) => {
+                self.collective(node, prim)
+            }
+            op => self.kernel(node, op),
+        }
+    }
+
+    /// A fused region: one contraction with its epilogue, or one loop nest.
+    fn region(&mut self, region: &Graph, operands: &[View], values: &[Value], (name, node): (&str, &Node)) {
+        if crate::lower::contraction(region).is_some() {
+            self.contraction(region, operands, values, (name, node));
+            return;
+        }
+        let results: Vec<View> = values.iter().map(|&v| self.destination(v)).collect();
+        let cost = self.region_cost(region, operands, &results);
+        self.loop_step(region, operands, &results, About { name, scope: &node.scope, cost });
+    }
+
+    fn region_cost(&self, region: &Graph, operands: &[View], results: &[View]) -> Cost {
+        let bytes = operands.iter().chain(results).map(|v| v.ty.bytes() as u64).sum();
+        Cost { flops: region.cost().flops, bytes }
+    }
+
+    fn loop_step(&mut self, region: &Graph, operands: &[View], results: &[View], about: About<'_>) {
+        let program = lower(region, operands, results)
+            .unwrap_or_else(|reason| panic!("`{}` was fused because it lowers: {reason}", about.name));
+        let touched = [operands, results].map(|views| views.iter().map(|v| v.slot).collect());
+        self.step(StepKind::Loop(program), touched, about);
+    }
+
+    fn kernel(&mut self, node: &Node, op: &Operation) {
+        let operands: Vec<View> = node.operands.iter().map(|&v| self.locate(v)).collect();
+        let results: Vec<Option<View>> =
+            node.results.iter().map(|&v| self.is_used(v).then(|| self.destination(v))).collect();
+        let touched =
+            [operands.iter().map(|v| v.slot).collect(), results.iter().flatten().map(|v| v.slot).collect()];
+        let (name, regions) = (op.name(), node.regions.clone());
+        let kernel_op = match op {
+            Operation::Prim(prim) => KernelOp::Prim(prim.clone(), regions),
+            Operation::Composite(op) => KernelOp::Composite(op.clone(), regions),
+        };
+        let call = KernelCall { op: kernel_op, operands, results, workspace: None };
+        let kind = if self.caps.claims.contains(&name) {
+            StepKind::Kernel(call)
+        } else {
+            let reason =
+                format!("{} has no kernel for it: the f64 reference runs on the host", self.caps.device);
+            let scope = node.scope.to_string();
+            self.plan.notes.push(Note::Declined { what: name.clone(), scope, reason });
+            StepKind::Host(call)
+        };
+        let cost = self.graph.node_cost(node);
+        self.step(kind, touched, About { name: &name, scope: &node.scope, cost });
+    }
+
+    fn collective(&mut self, node: &Node, prim: &Prim) {
+        let operands: Vec<View> = node.operands.iter().map(|&v| self.dense(v, node)).collect();
+        let result = self.destination(node.results[0]);
+        let channel = prim.channel().expect("collectives have a channel").id;
+        let (name, cost) = (prim.name(), self.graph.node_cost(node));
+        let reads: Vec<SlotId> = operands.iter().map(|v| v.slot).collect();
+        let about = |cost| About { name: &name, scope: &node.scope, cost };
+        let start = StepKind::CollectiveStart { prim: prim.clone() };
+        self.step(start, [reads.clone(), vec![result.slot]], about(cost));
+        self.step(StepKind::CollectiveDone { channel }, [reads, vec![result.slot]], about(Cost::default()));
+    }
+
+    /// Outputs that are not yet in their slots, and the list of updates.
+    fn finish(&mut self) {
+        let graph = self.graph;
+        for (i, port) in graph.outputs().iter().enumerate() {
+            let view = self.locate(port.value);
+            let own = self.plan.slot(view.slot).place == Place::Output(i);
+            let slot = if own { view.slot } else { self.slot(&view.ty, Place::Output(i)) };
+            if !own {
+                self.copy(&view, &View::row_major(slot, view.ty.clone()), "copy");
+            }
+            self.plan.outputs.push(slot);
+        }
+        for state in graph.states() {
+            let Some(update) = state.update else { continue };
+            let (old, new) = (self.locate(state.value).slot, self.locate(update));
+            let dense = locate::is_dense(&new)
+                && self.plan.slot(new.slot).ty == new.ty
+                && matches!(self.plan.slot(new.slot).place, Place::Arena { .. } | Place::Output(_));
+            let slot = if dense { new.slot } else { self.materialize(&new, "copy").slot };
+            self.plan.updates.push((state.name.clone(), old, slot));
+        }
+    }
+}
+
+/// What a step says of itself.
+#[derive(Clone, Copy)]
+struct About<'a> {
+    name: &'a str,
+    scope: &'a str,
+    cost: Cost,
+}

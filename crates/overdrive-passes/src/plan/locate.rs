@@ -1,0 +1,157 @@
+//! Where values live: views on demand, destinations chosen for their readers.
+
+use super::Planner;
+use crate::lower::index::reshape_strides;
+use overdrive_ir::plan::{Place, View};
+use overdrive_ir::{Builder, Graph, Node, Origin, Prim, TensorType, Value, row_major};
+
+/// The region that hands its only input on: a copy when lowered.
+pub(super) fn identity(ty: &TensorType) -> Graph {
+    let b = Builder::new("copy");
+    let x = b.input("0", ty.clone());
+    b.output("0", x);
+    b.finish().expect("the identity is well typed")
+}
+
+impl Planner<'_> {
+    /// Does anything need this value, directly or through views?
+    pub(super) fn is_used(&self, value: Value) -> bool {
+        self.results.contains_key(&value) || self.readers.get(&value).is_some_and(|r| !r.is_empty())
+    }
+
+    /// The view of a value; emits what is needed to have one.
+    pub(super) fn locate(&mut self, value: Value) -> View {
+        if let Some(view) = self.located.get(&value) {
+            return view.clone();
+        }
+        let graph = self.graph;
+        let Origin::Node(id, _) = graph.origin(value) else {
+            unreachable!("inputs and states are located from the start")
+        };
+        let node = graph.node(id);
+        let ty = graph.ty(value).clone();
+        let view = match node.op.prim() {
+            Some(Prim::Constant { value }) => {
+                let slot = self.slot(&ty, Place::Constant(value.clone()));
+                View::row_major(slot, ty)
+            }
+            Some(Prim::Iota { .. }) => {
+                let region = crate::fuse::cut_one(graph, id).region;
+                let result = self.destination(value);
+                self.loop_of(&region, &[], &result, ("iota", &node.scope));
+                result
+            }
+            Some(prim) => {
+                let operand = self.locate(node.operands[0]);
+                match view_of(prim, &operand, &ty) {
+                    Some(view) => view,
+                    None => {
+                        let dense = self.materialize(&operand, "reshape");
+                        view_of(prim, &dense, &ty).expect("any view of a dense value is a view")
+                    }
+                }
+            }
+            None => unreachable!("`{}` is located when its step is made", node.op.name()),
+        };
+        self.located.insert(value, view.clone());
+        view
+    }
+
+    /// A row-major buffer for a value that a step is about to compute; in the order that its only reader wants.
+    pub(super) fn destination(&mut self, value: Value) -> View {
+        let view = self.choose(value);
+        self.located.insert(value, view.clone());
+        view
+    }
+
+    fn choose(&mut self, value: Value) -> View {
+        let ty = self.graph.ty(value).clone();
+        let readers = self.readers.get(&value).cloned().unwrap_or_default();
+        match (readers.as_slice(), self.results.get(&value).map(Vec::as_slice)) {
+            ([only], None) => {
+                let node = self.graph.node(*only);
+                if let Some(view) = self.through_only_reader(node, &ty) {
+                    return view;
+                }
+            }
+            (_, Some([Some(output)])) => {
+                let slot = self.slot(&ty, Place::Output(*output));
+                return View::row_major(slot, ty);
+            }
+            _ => {}
+        }
+        let slot = self.arena_slot(&ty);
+        View::row_major(slot, ty)
+    }
+
+    fn through_only_reader(&mut self, node: &Node, ty: &TensorType) -> Option<View> {
+        match node.op.prim()? {
+            Prim::Transpose { perm } => {
+                let inner = self.destination(node.results[0]);
+                let mut strides = vec![0; perm.len()];
+                perm.iter().zip(&inner.strides).for_each(|(&p, &s)| strides[p] = s);
+                Some(View { ty: ty.clone(), strides, ..inner })
+            }
+            // A reshape of a dense buffer is dense; other orders fall back to a buffer of the value's own.
+            Prim::Reshape { .. } => {
+                let reader = node.results[0];
+                let next_is_plain = self.readers.get(&reader).is_none_or(|r| {
+                    r.len() != 1 || !matches!(self.graph.node(r[0]).op.prim(), Some(Prim::Transpose { .. }))
+                });
+                next_is_plain.then(|| {
+                    let inner = self.destination(reader);
+                    View::row_major(inner.slot, ty.clone())
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// A dense copy of a view.
+    pub(super) fn materialize(&mut self, view: &View, name: &str) -> View {
+        let slot = self.arena_slot(&view.ty);
+        let dense = View::row_major(slot, view.ty.clone());
+        self.copy(view, &dense, name);
+        dense
+    }
+
+    /// The value as a dense row-major buffer.
+    pub(super) fn dense(&mut self, value: Value, node: &Node) -> View {
+        let view = self.locate(value);
+        if is_dense(&view) { view } else { self.materialize(&view, &node.op.name()) }
+    }
+}
+
+/// The view that a view primitive gives of another view. `None` where elements would have to move.
+pub(super) fn view_of(prim: &Prim, operand: &View, ty: &TensorType) -> Option<View> {
+    let sizes = operand.ty.sizes();
+    let (mut offset, strides) = (operand.offset, &operand.strides);
+    let strides = match prim {
+        Prim::Broadcast { dims, .. } => {
+            let mut result = vec![0; ty.rank()];
+            for (axis, &d) in dims.iter().enumerate() {
+                result[d] = if sizes[axis] == 1 { 0 } else { strides[axis] };
+            }
+            result
+        }
+        Prim::Transpose { perm } => perm.iter().map(|&p| strides[p]).collect(),
+        Prim::Slice { start, stride, .. } => {
+            offset += start.iter().zip(strides).map(|(&s, &by)| s as i64 * by).sum::<i64>();
+            stride.iter().zip(strides).map(|(&s, &by)| s as i64 * by).collect()
+        }
+        Prim::Reshape { .. } => reshape_strides(&sizes, strides, &ty.sizes())?,
+        _ => unreachable!("`{}` is no view", prim.name()),
+    };
+    Some(View { slot: operand.slot, ty: ty.clone(), offset, strides })
+}
+
+/// True when a view is its whole slot in row-major order.
+pub(super) fn is_dense(view: &View) -> bool {
+    let sizes = view.ty.sizes();
+    view.offset == 0
+        && row_major(&sizes)
+            .iter()
+            .zip(&sizes)
+            .zip(&view.strides)
+            .all(|((&r, &n), &s)| n <= 1 || r as i64 == s)
+}
