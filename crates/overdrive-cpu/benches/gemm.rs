@@ -145,7 +145,7 @@ fn compare(pool: &Pool, threads: usize, [m, n, k]: [usize; 3]) {
     let start = Instant::now();
     while rounds.len() < 15 || (rounds.len() < 400 && start.elapsed().as_secs_f64() < 1.5) {
         // Back and forth, so that no contender always follows the same one.
-        let forth = rounds.len() % 2 == 0;
+        let forth = rounds.len().is_multiple_of(2);
         let mut times = [0.0; 6];
         for i in 0..6 {
             let i = if forth { i } else { 5 - i };

@@ -24,29 +24,9 @@ mod view;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::threads::Pool;
-
 pub use element::{Accumulator, Element};
 pub use epilogue::{Block, Epilogue, Output};
 pub use kernel::Kernel;
 pub use packed::Packed;
-pub use product::Rhs;
+pub use product::{Rhs, gemm};
 pub use view::{View, ViewMut};
-
-/// `C = A B` by the kernel that B is packed for, or else by the best that the CPU has; see [`Kernel::gemm`].
-///
-/// # Panics
-/// If the shapes do not fit each other.
-pub fn gemm<'a, T: Element>(
-    pool: &Pool,
-    a: View<'_, T>,
-    b: impl Into<Rhs<'a, T>>,
-    output: Output<'_, T::Acc>,
-) {
-    let b = b.into();
-    let kernel = match b {
-        Rhs::Packed(packed) => packed.kernel(),
-        Rhs::Strided(_) => Kernel::best(),
-    };
-    kernel.gemm(pool, a, b, output);
-}

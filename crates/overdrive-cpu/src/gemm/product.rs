@@ -93,6 +93,24 @@ struct Product<'a, T: Element> {
 // SAFETY: tiles write to disjoint parts of C, everything else is read.
 unsafe impl<T: Element> Sync for Product<'_, T> {}
 
+/// `C = A B` by the kernel that B is packed for, or else by the best that the CPU has; see [`Kernel::gemm`].
+///
+/// # Panics
+/// If the shapes do not fit each other.
+pub fn gemm<'a, T: Element>(
+    pool: &Pool,
+    a: View<'_, T>,
+    b: impl Into<Rhs<'a, T>>,
+    output: Output<'_, T::Acc>,
+) {
+    let b = b.into();
+    let kernel = match b {
+        Rhs::Packed(packed) => packed.kernel(),
+        Rhs::Strided(_) => Kernel::best(),
+    };
+    kernel.gemm(pool, a, b, output);
+}
+
 impl<T: Element> Kernel<T> {
     /// `C = A B`, stored or handed to an epilogue. A batch axis of length 1 in A or B is repeated.
     ///
@@ -153,7 +171,8 @@ impl<T: Element> Product<'_, T> {
         let (sums, epilogue) = match self.target {
             Target::Rows(_) => (0, 0),
             Target::Epilogue(epilogue) => {
-                (self.schedule.waiting_rows(self.size.k) * nc * size_of::<T::Acc>(), epilogue.scratch_bytes())
+                let [rows, cols] = self.schedule.sums(self.size.k);
+                (rows * cols * size_of::<T::Acc>(), epilogue.scratch_bytes())
             }
         };
         let [a, b, sums] = [a, b, sums].map(|bytes| bytes.next_multiple_of(64));
@@ -168,38 +187,42 @@ impl<T: Element> Product<'_, T> {
 
     /// A tile of C from first to last: BLIS's loops, each a block of columns, of k, of rows.
     fn tile(&self, index: usize, worker: &mut Worker<'_>) {
-        let Schedule { mc, nc, kc, tile, grid } = self.schedule;
+        let kernel = self.kernel;
+        let Schedule { mc, nc, kc, strip, tile, grid } = self.schedule;
         let Size { m, n, k, .. } = self.size;
         let (matrix, within) = (index / (grid[0] * grid[1]), index % (grid[0] * grid[1]));
         let batch = [matrix / self.inner, matrix % self.inner];
         let (row0, col0) = (within / grid[1] * tile[0], within % grid[1] * tile[1]);
         let (row_end, col_end) = ((row0 + tile[0]).min(m), (col0 + tile[1]).min(n));
         let buffers = self.buffers(worker);
-        for col in (col0..col_end).step_by(nc) {
+        for row in (row0..row_end).step_by(mc) {
+            let rows = (row_end - row).min(mc);
             // A product over no k at all is zeros: one block of depth 0.
             for k0 in (0..k.max(1)).step_by(kc) {
                 let depth = (k - k0).min(kc);
-                let cols = (col_end - col).min(nc);
-                let b = self.b_block(batch, [k0, col], [depth, cols], &buffers);
-                for row in (row0..row_end).step_by(mc) {
-                    let rows = (row_end - row).min(mc);
-                    self.pack_a(batch, [row, k0], [rows, depth], &buffers);
-                    let part = Part { batch, row, col, rows, cols };
-                    let (c, c_stride) = self.sums(&part, row - row0, &buffers);
-                    let block = PackedBlock {
-                        a: buffers.a,
-                        b,
-                        c,
-                        c_stride,
-                        rows,
-                        cols,
-                        steps: depth.div_ceil(self.kernel.a.k_multiple),
-                        accumulate: k0 > 0,
-                    };
-                    // SAFETY: the kernel is one that this CPU supports; the block is as it wants it.
-                    unsafe { (self.kernel.multiply)(&block) };
-                    if k0 + depth == k {
-                        self.finish(part, (c, c_stride), &buffers);
+                self.pack_a(batch, [row, k0], [rows, depth], &buffers);
+                for col in (col0..col_end).step_by(nc) {
+                    let cols = (col_end - col).min(nc);
+                    let b = self.b_block(batch, [k0, col], [depth, cols], &buffers);
+                    for above in (0..rows).step_by(strip) {
+                        let rows = (rows - above).min(strip);
+                        let part = Part { batch, row: row + above, col, rows, cols };
+                        let (c, c_stride) = self.sums(&part, [above, col - col0], &buffers);
+                        let block = PackedBlock {
+                            a: buffers.a.wrapping_add(kernel.block_bytes(kernel.a, above, depth)),
+                            b,
+                            c,
+                            c_stride,
+                            rows,
+                            cols,
+                            steps: depth.div_ceil(kernel.a.k_multiple),
+                            accumulate: k0 > 0,
+                        };
+                        // SAFETY: the kernel is one that this CPU supports; the block is as it wants it.
+                        unsafe { (kernel.multiply)(&block) };
+                        if k0 + depth == k {
+                            self.finish(part, (c, c_stride), &buffers);
+                        }
                     }
                 }
             }
@@ -250,14 +273,15 @@ impl<T: Element> Product<'_, T> {
         unsafe { (self.kernel.pack)(block, self.kernel.a, buffers.a) };
     }
 
-    /// Where the sums of a part are kept, and their row stride.
-    fn sums(&self, part: &Part, row_in_tile: usize, buffers: &Buffers<T::Acc>) -> (*mut T::Acc, usize) {
+    /// Where the sums of a part are kept, and their row stride; `above` and `left` of it lie sums that wait.
+    fn sums(&self, part: &Part, [above, left]: [usize; 2], buffers: &Buffers<T::Acc>) -> (*mut T::Acc, usize) {
         match self.target {
             Target::Rows(c) => (c.at(part.batch, part.row, part.col), c.strides[2]),
             Target::Epilogue(_) => {
+                let stride = self.schedule.sums(self.size.k)[1];
                 let waits = self.size.k > self.schedule.kc;
-                let row = if waits { row_in_tile } else { 0 };
-                (buffers.sums.wrapping_add(row * self.schedule.nc), self.schedule.nc)
+                let offset = if waits { above * stride + left } else { 0 };
+                (buffers.sums.wrapping_add(offset), stride)
             }
         }
     }

@@ -1,8 +1,8 @@
 //! How a product is cut: into blocks that fit the caches, and into tiles of C for the threads.
 //!
-//! The blocks are BLIS's (Low et al., "Analytical modeling is enough for high-performance BLIS", 2016): a B
-//! panel over `kc` stays in L1 while an A block of `mc` rows streams past it from L2, and a packed B block of
-//! `nc` columns stays in L2. A *tile* is a product of its own, with its own packing; no thread waits for
+//! The blocks follow "Analytical modeling is enough for high-performance BLIS" (Low et al., 2016), with A and B
+//! exchanged: an A panel over `kc` stays in L1 while a packed B block of `nc` columns streams past it from L2,
+//! so that the tiles of C follow each other along its rows. A *tile* is a product of its own, with its own packing; no thread waits for
 //! another within a product, at the price that tiles in one row of the grid pack the same A.
 
 use super::element::Element;
@@ -36,6 +36,8 @@ pub(super) struct Schedule {
     pub nc: usize,
     /// Depth of a block, a multiple of the kernel's `k_multiple`; the last block of k may be shallower.
     pub kc: usize,
+    /// Rows that an epilogue is given at once, a multiple of the panel's width.
+    pub strip: usize,
     /// Rows and columns of a tile, multiples of the panels' widths.
     pub tile: [usize; 2],
     /// Tiles along the rows and columns of each matrix.
@@ -53,11 +55,14 @@ struct Caches {
 /// against 32 a cycle for f32 with AVX-512.
 const PACK_COST: usize = 12;
 
-/// The depth of k blocks: of `k` cut evenly, as deep as leaves a B panel in two thirds of L1. It depends on
+/// Columns of a tile whose sums wait in scratch: enough to amortise packing A.
+const WAITING_COLS: usize = 1024;
+
+/// The depth of k blocks: of `k` cut evenly, as deep as leaves an A panel in two thirds of L1. It depends on
 /// nothing but the kernel and k, so that a B packed once serves any m and any number of threads.
 pub(super) fn depth<T: Element>(kernel: &Kernel<T>, k: usize) -> usize {
     let multiple = kernel.b.k_multiple.max(8);
-    let most = (caches().l1 * 2 / 3 / (kernel.b.width * kernel.packed_bytes)).max(multiple);
+    let most = (caches().l1 * 2 / 3 / (kernel.a.width * kernel.packed_bytes)).clamp(multiple, 512);
     let blocks = k.div_ceil(most / multiple * multiple).max(1);
     k.div_ceil(blocks).max(1).next_multiple_of(multiple)
 }
@@ -67,26 +72,33 @@ impl Schedule {
         let Caches { l2, .. } = caches();
         let [mr, nr] = [kernel.a.width, kernel.b.width];
         let kc = depth(kernel, size.k);
-        let line = kc * kernel.packed_bytes;
-        let fit = |bytes: usize, width: usize| (bytes / line / width).max(1) * width;
+        let waits = traits.epilogue && size.k > kc;
+        let even = |len: usize, most: usize, width: usize| {
+            let parts = len.div_ceil(most.max(width)).max(1);
+            len.div_ceil(parts).max(1).next_multiple_of(width)
+        };
         let grid = balanced_grid(kernel, size, traits, threads);
-        let even = |len: usize, parts: usize, width: usize| len.div_ceil(parts).next_multiple_of(width);
-        let mut tile = [even(size.m, grid[0], mr).max(mr), even(size.n, grid[1], nr).max(nr)];
-        let nc = even(tile[1], tile[1].div_ceil(fit(l2 / 2, nr)), nr);
-        // Sums that wait in scratch for the next block of k should wait in cache. A B that each tile packs
-        // anew wants taller tiles.
-        if traits.epilogue && size.k > kc {
-            let sums = if traits.packed_b { l2 / 2 } else { l2 };
-            let most = (sums / size_of::<T::Acc>() / nc / mr).max(1) * mr;
-            tile[0] = even(tile[0], tile[0].div_ceil(most), mr);
+        let mut tile = [even(size.m, size.m.div_ceil(grid[0]), mr), even(size.n, size.n.div_ceil(grid[1]), nr)];
+        if waits {
+            tile[1] = even(tile[1], WAITING_COLS, nr);
         }
-        let mc = even(tile[0], tile[0].div_ceil(fit(l2 / 4, mr)), mr);
-        Self { mc, nc, kc, tile, grid: [size.m.div_ceil(tile[0]), size.n.div_ceil(tile[1])] }
+        let line = kc * kernel.packed_bytes;
+        let nc = even(tile[1], l2 / 2 / line, nr);
+        // All of a tile's A is packed at once, within reason, so that B is packed but once. Sums that wait in
+        // scratch for the next block of k should wait in L2; a B that is packed anew for each block of rows
+        // gets more of them.
+        let sum = size_of::<T::Acc>();
+        let waiting = if traits.packed_b { l2 / 2 } else { l2 };
+        let mc = if waits { (waiting / sum / tile[1]).min(2 * l2 / line) } else { 2 * l2 / line };
+        let mc = even(tile[0], mc, mr);
+        let strip = if traits.epilogue { even(mc, l2 / 4 / sum / nc, mr) } else { mc };
+        Self { mc, nc, kc, strip, tile, grid: [size.m.div_ceil(tile[0]), size.n.div_ceil(tile[1])] }
     }
 
-    /// Rows of sums that wait in scratch: the tile's while k goes on, one block's when it is done at once.
-    pub(super) fn waiting_rows(&self, k: usize) -> usize {
-        if k > self.kc { self.tile[0] } else { self.mc }
+    /// Rows and columns of sums in scratch: a strip of a block when it is done at once, all that an A block
+    /// makes while k goes on.
+    pub(super) fn sums(&self, k: usize) -> [usize; 2] {
+        if k > self.kc { [self.mc, self.tile[1]] } else { [self.strip, self.nc] }
     }
 }
 

@@ -53,15 +53,16 @@ pub(super) struct PackedBlock<Acc> {
     pub accumulate: bool,
 }
 
-/// Computes a block: B panels outside, so that one stays in L1 while all of A's pass by from L2.
+/// Computes a block: A panels outside, so that one stays in L1 while all of B's pass by from L2, and C is
+/// walked along its rows, which the CPU's own prefetchers follow.
 #[inline(always)]
 pub(super) unsafe fn sweep<S: Simd, const MR: usize, const NV: usize>(
     block: &PackedBlock<S::Acc>,
     tile: impl Fn(Tile<'_, S>),
 ) {
     let nr = NV * S::LANES;
-    for col in (0..block.cols).step_by(nr) {
-        for row in (0..block.rows).step_by(MR) {
+    for row in (0..block.rows).step_by(MR) {
+        for col in (0..block.cols).step_by(nr) {
             // SAFETY: panels follow each other; row and col are inside of C.
             unsafe {
                 tile(Tile {
@@ -117,32 +118,34 @@ pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, cons
             a = a.add(MR);
             b = b.add(NV * S::LANES);
         }
-        for (r, acc) in acc.iter().enumerate() {
-            for (v, &acc) in acc.iter().enumerate() {
-                let to = tile.c.wrapping_add(r * stride + v * S::LANES);
-                let lanes = tile.cols.saturating_sub(v * S::LANES);
-                match (lanes >= S::LANES, tile.block.accumulate) {
-                    (true, true) => S::add_to(acc, to),
-                    (true, false) => S::store(acc, to),
-                    (false, accumulate) => store_some::<S>(acc, to, lanes, accumulate),
+        if tile.cols == NV * S::LANES {
+            for (r, acc) in acc.iter().enumerate() {
+                for (v, &acc) in acc.iter().enumerate() {
+                    let to = tile.c.add(r * stride + v * S::LANES);
+                    if tile.block.accumulate { S::add_to(acc, to) } else { S::store(acc, to) }
                 }
             }
+        } else {
+            store_edge::<S, R, NV>(acc, &tile);
         }
     }
 }
 
-/// Stores the first `lanes` lanes, at the right edge of C.
+/// Stores a tile that reaches over the right edge of C, by way of a row of memory.
 #[inline(always)]
-unsafe fn store_some<S: Simd>(acc: S::Vector, to: *mut S::Acc, lanes: usize, accumulate: bool) {
-    let mut values = [S::Acc::default(); MAX_LANES];
-    // SAFETY: `values` holds a whole vector, and `lanes` elements of C exist.
-    unsafe {
-        S::store(acc, values.as_mut_ptr());
-        for (lane, value) in values.into_iter().enumerate().take(lanes) {
-            if accumulate {
-                *to.add(lane) += value;
-            } else {
-                *to.add(lane) = value;
+unsafe fn store_edge<S: Simd, const R: usize, const NV: usize>(acc: [[S::Vector; NV]; R], tile: &Tile<'_, S>) {
+    for (r, acc) in acc.into_iter().enumerate() {
+        let mut row = [[S::Acc::default(); MAX_LANES]; NV];
+        for (row, acc) in row.iter_mut().zip(acc) {
+            // SAFETY: `row` has room for the widest vector.
+            unsafe { S::store(acc, row.as_mut_ptr()) }
+        }
+        let row = row.iter().flat_map(|row| &row[..S::LANES]);
+        for (col, &value) in row.enumerate().take(tile.cols) {
+            // SAFETY: C's `rows x cols` exist.
+            unsafe {
+                let to = tile.c.add(r * tile.block.c_stride + col);
+                if tile.block.accumulate { *to += value } else { *to = value }
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::pack::Block;
+use super::pack::{Block, prefetch};
 
 /// Writes unit `k` of line `i` to `to[k * width + i]`, zeros where no line is, for as many k as fill blocks of
 /// eight; returns how many that were. `block` counts bytes in its strides and units in its `k`.
@@ -32,6 +32,10 @@ unsafe fn transpose_eight(block: Block<u8>, [k, used, width]: [usize; 3], to: *m
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(used as i32), lanes);
     for k in (0..k).step_by(8) {
+        // The lines of the next panel, while there is time.
+        for line in 0..if k % 16 == 0 { used } else { 0 } {
+            prefetch(block.at(line + width, k), 1);
+        }
         let mut lines = [_mm256_setzero_ps(); 8];
         for (line, vector) in lines.iter_mut().enumerate().take(block.lines) {
             // SAFETY: eight units of an existing line.
