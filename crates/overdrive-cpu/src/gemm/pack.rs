@@ -1,8 +1,9 @@
 //! Packing: copies a block of an operand into the panels that a micro-kernel walks down.
 //!
 //! A panel is `width` lines (rows of A, or columns of B) over a range of k. Consecutive k form groups: group
-//! `g` holds for each of the `width` lines its `group` elements, one line after another. Lines and k that do
-//! not exist are zeros, so that a micro-kernel never asks where the matrix ends.
+//! `g` holds for each of the `width` lines its `group` elements, one line after another. So that a micro-kernel
+//! never asks where the matrix ends, k that do not exist are zeros, and the last line stands in for lines that do
+//! not: what they make is never stored, and unlike leftovers they cannot be denormal, which is slow.
 //!
 //! Packing costs a share of the product that shrinks as 1/m and 1/n: at 1024 a slow loop here is 10 % of the
 //! whole. So the two orders that occur in practice, lines side by side and k side by side, have paths of
@@ -61,9 +62,33 @@ impl<T> Block<T> {
 /// # Safety
 /// Every element of `block` can be read, and `to` has room for the panels.
 pub(super) unsafe fn pack<T: Element>(block: Block<T>, panel: Panel, to: *mut u8) {
-    for (part, start) in block.panels(panel) {
-        // SAFETY: as the caller promised.
-        unsafe { pack_panel(part, panel, to.cast::<T>().add(start)) }
+    // SAFETY: as the caller promised.
+    unsafe {
+        let packed = pack_side_by_side(block, panel, to.cast::<T>());
+        for (part, start) in block.panels(panel).skip(packed) {
+            pack_panel(part, panel, to.cast::<T>().add(start));
+        }
+    }
+}
+
+/// Packs the whole panels of a block whose lines lie side by side, if there is a path for their form; returns
+/// how many that were.
+unsafe fn pack_side_by_side<T: Element>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+    if block.line_stride != 1 {
+        return 0;
+    }
+    // SAFETY: as the caller promised.
+    unsafe {
+        match (panel.group, panel.width) {
+            (1, 32) => copy_rows::<T, 32>(block, panel, to),
+            (1, 16) => copy_rows::<T, 16>(block, panel, to),
+            (1, 14) => copy_rows::<T, 14>(block, panel, to),
+            (1, 8) => copy_rows::<T, 8>(block, panel, to),
+            (2, 32) => pair_rows::<T, 32>(block, panel, to),
+            (2, 16) => pair_rows::<T, 16>(block, panel, to),
+            (2, 14) => pair_rows::<T, 14>(block, panel, to),
+            _ => 0,
+        }
     }
 }
 
@@ -83,7 +108,10 @@ pub(super) unsafe fn pack_widened<T: Element<Acc = f32>>(block: Block<T>, panel:
             // SAFETY: as the caller promised; `buffer` holds `width x depth` elements.
             unsafe {
                 let widened = widen(chunk, &mut buffer);
-                pack_panel(widened, panel, to.cast::<f32>().add(start + k0 * panel.width));
+                let to = to.cast::<f32>().add(start + k0 * panel.width);
+                if pack_side_by_side(widened, panel, to) == 0 {
+                    pack_panel(widened, panel, to);
+                }
             }
         }
     }
@@ -122,20 +150,12 @@ unsafe fn widen<T: Element<Acc = f32>>(chunk: Block<T>, buffer: &mut [f32]) -> B
 /// # Safety
 /// As for [`pack`], with at most `panel.width` lines.
 unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut T) {
-    let full = block.lines == panel.width;
     let whole_groups = block.k / panel.group;
     // SAFETY: as the caller promised.
     unsafe {
-        let done = match (panel.group, panel.width) {
-            (1, 32) if full && block.line_stride == 1 => copy_lines::<T, 32>(block, to),
-            (1, 16) if full && block.line_stride == 1 => copy_lines::<T, 16>(block, to),
-            (1, 14) if full && block.line_stride == 1 => copy_lines::<T, 14>(block, to),
-            (1, 8) if full && block.line_stride == 1 => copy_lines::<T, 8>(block, to),
-            (2, 32) if full && block.line_stride == 1 => interleave_lines::<T, 32>(block, to),
-            (2, 16) if full && block.line_stride == 1 => interleave_lines::<T, 16>(block, to),
-            (2, 14) if full && block.line_stride == 1 => interleave_lines::<T, 14>(block, to),
+        let done = match panel.group {
             #[cfg(target_arch = "x86_64")]
-            (group, _) if block.k_stride == 1 && group * size_of::<T>() == 4 => {
+            group if block.k_stride == 1 && group * size_of::<T>() == 4 => {
                 let units = Block {
                     from: block.from.cast::<u8>(),
                     line_stride: block.line_stride * size_of::<T>(),
@@ -145,7 +165,7 @@ unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut 
                 };
                 transpose_units(units, panel.width, to.cast())
             }
-            (group, _) if block.k_stride == 1 && group > 2 => copy_groups(block, panel, to),
+            group if block.k_stride == 1 && group > 2 => copy_groups(block, panel, to),
             _ => 0,
         };
         pack_elements(block, panel, done, to);
@@ -154,7 +174,7 @@ unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut 
 
 /// Rows of B that are asked for before they are copied. Rows lie pages apart, where the CPU's own prefetchers
 /// do not follow; without this, packing waits for one line at a time.
-const AHEAD: usize = 16;
+const AHEAD: usize = 8;
 
 /// Asks for `len` elements. The address may be anything.
 #[inline(always)]
@@ -173,43 +193,68 @@ unsafe fn pack_elements<T: Copy + Default>(block: Block<T>, panel: Panel, first:
         for line in 0..panel.width {
             for i in 0..panel.group {
                 let k = group * panel.group + i;
-                let exists = line < block.lines && k < block.k;
+                let at = (group * panel.width + line) * panel.group + i;
                 // SAFETY: the element exists, and the panel has room for its place.
                 unsafe {
-                    let value = if exists { *block.at(line, k) } else { T::default() };
-                    *to.add((group * panel.width + line) * panel.group + i) = value;
+                    let line = line.min(block.lines - 1);
+                    let value = if k < block.k { *block.at(line, k) } else { T::default() };
+                    *to.add(at) = value;
                 }
             }
         }
     }
 }
 
-/// Lines side by side: each k is a row of `W` to copy. Returns the groups that it packed.
-unsafe fn copy_lines<T: Copy, const W: usize>(block: Block<T>, to: *mut T) -> usize {
-    for k in 0..block.k {
-        prefetch(block.at(0, k + AHEAD), W);
-        // SAFETY: a row of `W` lines exists at each k, and the panel has room for it.
-        unsafe {
-            to.add(k * W).cast::<[T; W]>().write_unaligned(block.at(0, k).cast::<[T; W]>().read_unaligned())
+/// Panels that are packed together: a row of B is read in pieces of a few cache lines, not of one or two, each
+/// in a page of its own.
+const SPAN: usize = 4;
+
+/// Each k is a row: pieces of `W` go to one panel each.
+unsafe fn copy_rows<T: Copy, const W: usize>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+    let (panels, len) = (block.lines / W, panel.len(block.k));
+    for first in (0..panels).step_by(SPAN) {
+        let span = (panels - first).min(SPAN);
+        for k in 0..block.k {
+            prefetch(block.at(first * W, k + AHEAD), span * W);
+            for i in first..first + span {
+                // SAFETY: a row of `W` lines exists at each k, and the panels have room for it.
+                unsafe {
+                    let row = block.at(i * W, k).cast::<[T; W]>().read_unaligned();
+                    to.add(i * len + k * W).cast::<[T; W]>().write_unaligned(row);
+                }
+            }
         }
     }
-    block.k
+    panels
 }
 
-/// Lines side by side, k in pairs: two rows of `W` become one of `W` pairs. Returns the groups that it packed.
-unsafe fn interleave_lines<T: Copy, const W: usize>(block: Block<T>, to: *mut T) -> usize {
-    for pair in 0..block.k / 2 {
-        prefetch(block.at(0, 2 * pair + AHEAD), W);
-        prefetch(block.at(0, 2 * pair + 1 + AHEAD), W);
-        // SAFETY: rows of `W` lines exist at both k, and the panel has room for the pairs.
-        unsafe {
-            let even = block.at(0, 2 * pair).cast::<[T; W]>().read_unaligned();
-            let odd = block.at(0, 2 * pair + 1).cast::<[T; W]>().read_unaligned();
-            let pairs: [[T; 2]; W] = std::array::from_fn(|line| [even[line], odd[line]]);
-            to.add(pair * 2 * W).cast::<[[T; 2]; W]>().write_unaligned(pairs);
+/// Two k are two rows: pieces of `W` become `W` pairs of one panel each. An odd k has zeros beside it, and zeros
+/// fill the panel.
+unsafe fn pair_rows<T: Copy + Default, const W: usize>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+    let (panels, len) = (block.lines / W, panel.len(block.k));
+    for first in (0..panels).step_by(SPAN) {
+        let span = (panels - first).min(SPAN);
+        for k in (0..len / W).step_by(2) {
+            prefetch(block.at(first * W, k + AHEAD), span * W);
+            prefetch(block.at(first * W, k + 1 + AHEAD), span * W);
+            for i in first..first + span {
+                // SAFETY: rows of `W` lines exist where they are read, and the panels have room for their pairs.
+                unsafe {
+                    let row = |k: usize| {
+                        if k < block.k {
+                            block.at(i * W, k).cast::<[T; W]>().read_unaligned()
+                        } else {
+                            [T::default(); W]
+                        }
+                    };
+                    let (even, odd) = (row(k), row(k + 1));
+                    let pairs: [[T; 2]; W] = std::array::from_fn(|line| [even[line], odd[line]]);
+                    to.add(i * len + k * W).cast::<[[T; 2]; W]>().write_unaligned(pairs);
+                }
+            }
         }
     }
-    block.k / 2
+    panels
 }
 
 /// k side by side, in large groups: each line's group is a run to copy. Returns the groups that it packed.
@@ -220,11 +265,10 @@ unsafe fn copy_groups<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut
             // SAFETY: the line's group exists, and the panel has room for it.
             unsafe {
                 let to = to.add((group * panel.width + line) * panel.group);
-                if line < block.lines {
-                    to.copy_from_nonoverlapping(block.at(line, group * panel.group), panel.group);
-                } else {
-                    std::slice::from_raw_parts_mut(to, panel.group).fill(T::default());
-                }
+                to.copy_from_nonoverlapping(
+                    block.at(line.min(block.lines - 1), group * panel.group),
+                    panel.group,
+                );
             }
         }
     }

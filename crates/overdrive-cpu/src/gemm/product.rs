@@ -274,7 +274,12 @@ impl<T: Element> Product<'_, T> {
     }
 
     /// Where the sums of a part are kept, and their row stride; `above` and `left` of it lie sums that wait.
-    fn sums(&self, part: &Part, [above, left]: [usize; 2], buffers: &Buffers<T::Acc>) -> (*mut T::Acc, usize) {
+    fn sums(
+        &self,
+        part: &Part,
+        [above, left]: [usize; 2],
+        buffers: &Buffers<T::Acc>,
+    ) -> (*mut T::Acc, usize) {
         match self.target {
             Target::Rows(c) => (c.at(part.batch, part.row, part.col), c.strides[2]),
             Target::Epilogue(_) => {

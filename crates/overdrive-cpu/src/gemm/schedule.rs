@@ -78,7 +78,8 @@ impl Schedule {
             len.div_ceil(parts).max(1).next_multiple_of(width)
         };
         let grid = balanced_grid(kernel, size, traits, threads);
-        let mut tile = [even(size.m, size.m.div_ceil(grid[0]), mr), even(size.n, size.n.div_ceil(grid[1]), nr)];
+        let mut tile =
+            [even(size.m, size.m.div_ceil(grid[0]), mr), even(size.n, size.n.div_ceil(grid[1]), nr)];
         if waits {
             tile[1] = even(tile[1], WAITING_COLS, nr);
         }

@@ -36,6 +36,10 @@ pub(super) trait Simd: Copy {
 /// The widest vector, in accumulators.
 const MAX_LANES: usize = 16;
 
+/// Rows of a B panel that are asked for ahead, from L2 to L1: with AVX-512 on Sapphire Rapids 8 gave 0.88 of the
+/// multiply-add peak, 16 gave 0.92, 32 gave 0.94, and no prefetch 0.87.
+const AHEAD: usize = 32;
+
 /// A block of C and the packed blocks of A and B that it takes. Panels lie one after the other: A's hold
 /// `steps x MR` units, B's `steps x NR`; both are padded with zeros.
 #[derive(Clone, Copy)]
@@ -108,6 +112,7 @@ pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, cons
             let mut row = [S::zero(); NV];
             for (v, vector) in row.iter_mut().enumerate() {
                 *vector = S::load(b.add(v * S::LANES));
+                S::prefetch(b.wrapping_add((AHEAD * NV + v) * S::LANES));
             }
             for (r, acc) in acc.iter_mut().enumerate() {
                 let x = S::splat(a.add(r));
@@ -133,7 +138,10 @@ pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, cons
 
 /// Stores a tile that reaches over the right edge of C, by way of a row of memory.
 #[inline(always)]
-unsafe fn store_edge<S: Simd, const R: usize, const NV: usize>(acc: [[S::Vector; NV]; R], tile: &Tile<'_, S>) {
+unsafe fn store_edge<S: Simd, const R: usize, const NV: usize>(
+    acc: [[S::Vector; NV]; R],
+    tile: &Tile<'_, S>,
+) {
     for (r, acc) in acc.into_iter().enumerate() {
         let mut row = [[S::Acc::default(); MAX_LANES]; NV];
         for (row, acc) in row.iter_mut().zip(acc) {

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use super::pack::{Block, prefetch};
 
-/// Writes unit `k` of line `i` to `to[k * width + i]`, zeros where no line is, for as many k as fill blocks of
+/// Writes unit `k` of line `i` to `to[k * width + i]`, the last line again where none is, for as many k as fill blocks of
 /// eight; returns how many that were. `block` counts bytes in its strides and units in its `k`.
 ///
 /// # Safety
@@ -18,8 +18,10 @@ pub(super) unsafe fn transpose_units(block: Block<u8>, width: usize, to: *mut u3
     }
     let whole = block.k / 8 * 8;
     for first in (0..width).step_by(8) {
-        let part =
-            Block { from: block.at(first, 0), lines: block.lines.saturating_sub(first).min(8), ..block };
+        // The last eight overlap those before, where there are: a whole store is cheaper than a masked one.
+        let first = first.min(width.saturating_sub(8));
+        let line = first.min(block.lines - 1);
+        let part = Block { from: block.at(line, 0), lines: (block.lines - line).min(8), ..block };
         // SAFETY: AVX2 was detected; the rest as the caller promised.
         unsafe { transpose_eight(part, [whole, (width - first).min(8), width], to.add(first)) }
     }
@@ -31,17 +33,17 @@ pub(super) unsafe fn transpose_units(block: Block<u8>, width: usize, to: *mut u3
 unsafe fn transpose_eight(block: Block<u8>, [k, used, width]: [usize; 3], to: *mut u32) {
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(used as i32), lanes);
+    let offsets: [usize; 8] = std::array::from_fn(|line| line.min(block.lines - 1) * block.line_stride);
     for k in (0..k).step_by(8) {
-        // The lines of the next panel, while there is time.
-        for line in 0..if k % 16 == 0 { used } else { 0 } {
-            prefetch(block.at(line + width, k), 1);
+        if k % 16 == 0 {
+            // The same place in the next panel, while there is time.
+            for line in 0..used {
+                prefetch(block.at(line + width, k), 1);
+            }
         }
-        let mut lines = [_mm256_setzero_ps(); 8];
-        for (line, vector) in lines.iter_mut().enumerate().take(block.lines) {
-            // SAFETY: eight units of an existing line.
-            *vector = unsafe { _mm256_loadu_ps(block.at(line, k).cast()) };
-        }
-        for (i, column) in transpose(lines).into_iter().enumerate() {
+        // SAFETY: eight units of each line can be read.
+        let columns = unsafe { transpose(offsets.map(|offset| block.from.add(offset + 4 * k).cast())) };
+        for (i, column) in columns.into_iter().enumerate() {
             // SAFETY: the panel has room for `used` lanes at each k.
             unsafe {
                 let to = to.add((k + i) * width);
@@ -55,9 +57,11 @@ unsafe fn transpose_eight(block: Block<u8>, [k, used, width]: [usize; 3], to: *m
     }
 }
 
-/// Rows to columns, in three rounds: pairs of units, pairs of pairs, halves.
+/// Eight units of each of eight lines, as columns, in three rounds: pairs of units, pairs of pairs, halves.
 #[target_feature(enable = "avx2")]
-fn transpose(r: [__m256; 8]) -> [__m256; 8] {
+unsafe fn transpose(lines: [*const f32; 8]) -> [__m256; 8] {
+    // SAFETY: as the caller promised.
+    let r = lines.map(|line| unsafe { _mm256_loadu_ps(line) });
     let lo = |i: usize| _mm256_unpacklo_ps(r[i], r[i + 1]);
     let hi = |i: usize| _mm256_unpackhi_ps(r[i], r[i + 1]);
     let t = [lo(0), hi(0), lo(2), hi(2), lo(4), hi(4), lo(6), hi(6)];
