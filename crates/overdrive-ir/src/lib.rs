@@ -9,6 +9,7 @@ mod caps;
 mod dtype;
 pub mod eval;
 mod float_format;
+mod gradients;
 mod graph;
 mod op;
 pub mod ops;
@@ -26,6 +27,7 @@ pub use caps::{Caps, Choice, Packing, Tuning};
 pub use dtype::{DType, UnknownDType};
 pub use eval::Array;
 pub use float_format::{FloatFormat, Overflow, Specials};
+pub use gradients::gradients;
 pub use graph::{
     Builder, Expr, Graph, GraphError, Init, Node, NodeId, Origin, Port, Replace, Scope, StateDecl, Value,
 };

@@ -3,7 +3,7 @@
 use super::{
     Expr, Graph, GraphError, Init, Node, NodeId, Origin, Port, Replace, StateDecl, Value, ValueInfo,
 };
-use crate::{Mismatch, Operation, TensorType, Types};
+use crate::{Mismatch, Operation, Prim, TensorType, Types};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ pub struct Builder {
     scopes: RefCell<Vec<String>>,
     error: RefCell<Option<GraphError>>,
     next_site: Cell<u64>,
+    next_channel: Cell<u64>,
 }
 
 /// Leaves the scope when dropped.
@@ -40,7 +41,17 @@ impl Builder {
             scopes: RefCell::default(),
             error: RefCell::default(),
             next_site: Cell::new(1),
+            next_channel: Cell::new(1),
         }
+    }
+
+    /// A builder for a region of this graph. Sites and channels that it draws are new in the whole graph, because
+    /// this one learns of them when the region arrives in a node.
+    pub(crate) fn for_region(&self, name: &str) -> Builder {
+        let region = Builder::new(name);
+        region.next_site.set(self.next_site.get());
+        region.next_channel.set(self.next_channel.get());
+        region
     }
 
     /// Enters a scope until the guard is dropped: `let _scope = b.scope("block0");`
@@ -69,6 +80,24 @@ impl Builder {
         site
     }
 
+    /// A fresh channel for a collective: unique in this graph and stable across rebuilds of it.
+    pub fn channel(&self) -> u64 {
+        let channel = self.next_channel.get();
+        self.next_channel.set(channel + 1);
+        channel
+    }
+
+    /// Makes `site` and `channel` skip what `op` and the nodes of `regions` already use.
+    fn reserve(&self, op: &Operation, regions: &[Graph]) {
+        if let Some(site) = op.random_site() {
+            self.next_site.set(self.next_site.get().max(site + 1));
+        }
+        if let Some(channel) = op.prim().and_then(Prim::channel) {
+            self.next_channel.set(self.next_channel.get().max(channel.id + 1));
+        }
+        regions.iter().flat_map(|r| &r.nodes).for_each(|n| self.reserve(&n.op, &n.regions));
+    }
+
     /// Type of a value already built.
     pub fn ty(&self, value: Value) -> TensorType {
         self.graph.borrow().ty(value).clone()
@@ -85,14 +114,18 @@ impl Builder {
         let scope = self.current_scope();
         let scope = if scope.is_empty() { self.graph.borrow().name.clone() } else { scope };
         let Mismatch { expected, found, remedy } = mismatch;
-        self.error.borrow_mut().get_or_insert(GraphError {
-            op: op.to_owned(),
-            scope,
-            expected,
-            found,
-            remedy,
-        });
+        self.keep(GraphError { op: op.to_owned(), scope, expected, found, remedy });
         Expr::poison(self)
+    }
+
+    /// Keeps an error from elsewhere (a region, say) unless there was one before.
+    pub(crate) fn keep(&self, error: GraphError) {
+        self.error.borrow_mut().get_or_insert(error);
+    }
+
+    /// True after the first error.
+    pub fn failed(&self) -> bool {
+        self.error.borrow().is_some()
     }
 
     /// Declares an input.
@@ -200,9 +233,7 @@ impl Builder {
                 return vec![Expr::poison(self); 16];
             }
         };
-        if let Some(site) = op.random_site() {
-            self.next_site.set(self.next_site.get().max(site + 1));
-        }
+        self.reserve(&op, &regions);
         let id = NodeId(self.graph.borrow().nodes.len() as u32);
         let results: Vec<Value> =
             result_types.into_iter().enumerate().map(|(i, ty)| self.value(ty, Origin::Node(id, i))).collect();
@@ -214,6 +245,12 @@ impl Builder {
     /// Copies the nodes of `graph` with its inputs bound to `arguments`, and returns its outputs. For regions:
     /// `graph` must declare no states.
     pub fn inline<'b>(&'b self, graph: &Graph, arguments: &[Expr<'b>]) -> Vec<Expr<'b>> {
+        let map = self.inline_values(graph, arguments);
+        graph.outputs.iter().map(|o| map[o.value.0 as usize]).collect()
+    }
+
+    /// The same, returning the new expression of every value.
+    pub(crate) fn inline_values<'b>(&'b self, graph: &Graph, arguments: &[Expr<'b>]) -> Vec<Expr<'b>> {
         assert!(graph.states.is_empty(), "`{}` has states: append it, do not inline it", graph.name);
         assert_eq!(graph.inputs.len(), arguments.len(), "`{}` is called with its inputs", graph.name);
         let mut map = vec![Expr::poison(self); graph.values.len()];
@@ -221,7 +258,7 @@ impl Builder {
             map[port.value.0 as usize] = *argument;
         }
         self.copy_nodes(graph, &mut map, &mut |_, _, _| None);
-        graph.outputs.iter().map(|o| map[o.value.0 as usize]).collect()
+        map
     }
 
     /// Declares the inputs and states of `graph` here and copies its nodes; returns the new expression of every
@@ -258,10 +295,7 @@ impl Builder {
             for region in &node.regions {
                 match region.rewrite(replace) {
                     Ok(region) => regions.push(region),
-                    Err(error) => {
-                        self.error.borrow_mut().get_or_insert(error);
-                        return;
-                    }
+                    Err(error) => return self.keep(error),
                 }
             }
             let results = if regions == node.regions {
