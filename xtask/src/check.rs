@@ -10,14 +10,14 @@ use anyhow::Result;
 
 use crate::step::{Tally, stream};
 use crate::workspace::Workspace;
-use crate::{generate, tidy};
+use crate::{add_op, generate, tidy};
 
 /// How much of the check to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// All of it: what decides.
     Full,
-    /// Without the docs: for the loop while one works.
+    /// Without the docs and the add-an-op patch: for the loop while one works.
     Quick,
 }
 
@@ -45,9 +45,12 @@ const QUICK: &[Step] = &[
     ("doc tests", |workspace| cargo(workspace, &["test", "--workspace", "--doc", "--no-fail-fast"], &[])),
 ];
 
-const FULL_ONLY: &[Step] = &[("docs", |workspace| {
-    cargo(workspace, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
-})];
+const FULL_ONLY: &[Step] = &[
+    ("docs", |workspace| {
+        cargo(workspace, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
+    }),
+    ("add-op", |workspace| add_op::run(workspace).map(|tally| Report { tally, failure: None })),
+];
 
 /// Runs the steps, then prints a line for each, the end of the first failure and the closing line.
 pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {

@@ -3,6 +3,7 @@
 //! One binary instead of a folder of scripts, so that the automation is typed, tested and the same on every system. `check` is the
 //! one command that a contributor needs; the others are its parts, each runnable alone.
 
+mod add_op;
 mod check;
 mod generate;
 mod step;
@@ -16,9 +17,10 @@ use workspace::Workspace;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  check [--quick]      everything that a change must pass; --quick leaves out the docs
+  check [--quick]      everything that a change must pass; --quick leaves out the docs and the add-an-op patch
   tidy                 the rules of STYLE.md that a machine can check
-  generate [--check]   write the generated files; --check only compares them";
+  generate [--check]   write the generated files; --check only compares them
+  add-op               apply patches/add-op.patch to a copy of the checkout and run the op harness there";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&workspace),
         ["generate"] => generate::write(&workspace, generate::GENERATED),
         ["generate", "--check"] => generate::compare(&workspace, generate::GENERATED),
+        ["add-op"] => add_op::run(&workspace).map(|_| ()),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
