@@ -1,0 +1,109 @@
+//! safetensors: a JSON header of names, types and offsets, then the bytes. <https://huggingface.co/docs/safetensors>
+//!
+//! The crate of the same name parses and checks the header (at most 100 MB, offsets that cover the file without
+//! gap or overlap); here its types become ours and its errors say what was expected.
+
+use crate::tensors::tensor;
+use crate::{FormatError, Tensors, file};
+use overdrive_ir::{DType, TensorType};
+use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
+use std::path::Path;
+
+/// Element types that both sides have.
+const DTYPES: [(DType, Dtype); 19] = [
+    (DType::F64, Dtype::F64),
+    (DType::F32, Dtype::F32),
+    (DType::F16, Dtype::F16),
+    (DType::BF16, Dtype::BF16),
+    (DType::F8E4M3, Dtype::F8_E4M3),
+    (DType::F8E5M2, Dtype::F8_E5M2),
+    (DType::E8M0, Dtype::F8_E8M0),
+    (DType::F6E2M3, Dtype::F6_E2M3),
+    (DType::F6E3M2, Dtype::F6_E3M2),
+    (DType::F4E2M1, Dtype::F4),
+    (DType::I64, Dtype::I64),
+    (DType::I32, Dtype::I32),
+    (DType::I16, Dtype::I16),
+    (DType::I8, Dtype::I8),
+    (DType::U64, Dtype::U64),
+    (DType::U32, Dtype::U32),
+    (DType::U16, Dtype::U16),
+    (DType::U8, Dtype::U8),
+    (DType::Bool, Dtype::BOOL),
+];
+
+fn ours(theirs: Dtype) -> Option<DType> {
+    DTYPES.iter().find(|(_, t)| *t == theirs).map(|(dtype, _)| *dtype)
+}
+
+fn theirs(ours: DType) -> Option<Dtype> {
+    DTYPES.iter().find(|(o, _)| *o == ours).map(|(_, dtype)| *dtype)
+}
+
+/// Reads every tensor of a file.
+pub fn read(path: &Path) -> Result<Tensors, FormatError> {
+    decode(path, &file::map(path)?)
+}
+
+/// Reads every tensor from the bytes of a file; `path` is what errors call it.
+pub fn decode(path: &Path, bytes: &[u8]) -> Result<Tensors, FormatError> {
+    let views = SafeTensors::deserialize(bytes).map_err(|e| damaged(path, bytes, e))?;
+    let mut tensors = Tensors::new();
+    for (name, view) in views.iter() {
+        let Some(dtype) = ours(view.dtype()) else {
+            let error = FormatError::damaged(path, name, "an element type known here", view.dtype());
+            return Err(error.remedy("convert this tensor to another type"));
+        };
+        let ty = TensorType::new(dtype, view.shape());
+        tensors.insert(name.to_owned(), tensor(path, name, ty, view.data().to_vec())?);
+    }
+    Ok(tensors)
+}
+
+/// Writes tensors to a file, which appears whole or not at all.
+pub fn write(path: &Path, tensors: &Tensors) -> Result<(), FormatError> {
+    let mut views = Vec::with_capacity(tensors.len());
+    for (name, tensor) in tensors {
+        let invalid = |found: String| {
+            FormatError::damaged(path, name, "a tensor that safetensors can hold", found)
+                .remedy("convert this tensor to another type")
+        };
+        let dtype = theirs(tensor.ty().dtype).ok_or_else(|| invalid(tensor.ty().to_string()))?;
+        let view = TensorView::new(dtype, tensor.ty().sizes(), tensor.bytes());
+        views.push((name, view.map_err(|e| invalid(format!("{} ({e})", tensor.ty())))?));
+    }
+    file::replace(path, |unfinished| {
+        safetensors::serialize_to_file(views, None, unfinished).map_err(|e| match e {
+            SafeTensorError::IoError(source) => FormatError::io(path, "write")(source),
+            other => FormatError::damaged(path, "header", "tensors that safetensors can hold", other),
+        })
+    })
+}
+
+/// The crate's error with the figures that it leaves out.
+fn damaged(path: &Path, bytes: &[u8], error: SafeTensorError) -> FormatError {
+    let size = bytes.len();
+    let claimed = bytes.first_chunk().map(|length| u64::from_le_bytes(*length));
+    let (place, expected, found) = match (&error, claimed) {
+        (SafeTensorError::HeaderTooSmall, _) | (_, None) => {
+            ("header length", "8 bytes".to_owned(), format!("{size} bytes"))
+        }
+        (SafeTensorError::HeaderTooLarge | SafeTensorError::InvalidHeaderLength, Some(claimed)) => (
+            "header length",
+            format!("at most the {} bytes that follow", size - 8),
+            format!("{claimed} bytes"),
+        ),
+        (SafeTensorError::MetadataIncompleteBuffer, _) => (
+            "data",
+            "tensors that cover the file exactly".to_owned(),
+            format!("{size} bytes in all: {error}"),
+        ),
+        (SafeTensorError::InvalidOffset(name), _) => {
+            (name.as_str(), "offsets in order, without gap or overlap".to_owned(), error.to_string())
+        }
+        _ => {
+            ("header", "JSON with dtype, shape and data_offsets of each tensor".to_owned(), error.to_string())
+        }
+    };
+    FormatError::damaged(path, place, expected, found)
+}

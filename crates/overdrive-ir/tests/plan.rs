@@ -1,0 +1,107 @@
+//! A plan prints as steps, slots and expressions.
+
+use overdrive_ir::plan::{
+    Access, Epilogue, GemmCall, Instr, Layout, MatrixView, Note, Place, Program, Reduction, Slot, Space,
+    Step, StepKind, Store,
+};
+use overdrive_ir::{Binary, Cost, DType, Mode, Plan, Reducer, SlotId, Tensor, TensorType, Unary};
+
+fn slot(dims: &[usize], place: Place) -> Slot {
+    Slot { ty: TensorType::new(DType::F32, dims), layout: Layout::RowMajor, place }
+}
+
+fn access(slot: u32, strides: &[i64]) -> Access {
+    Access { slot: SlotId(slot), offset: 0, strides: strides.to_vec() }
+}
+
+fn step(kind: StepKind, name: &str, reads: &[u32], writes: &[u32]) -> Step {
+    let ids = |ids: &[u32]| ids.iter().map(|&i| SlotId(i)).collect();
+    Step {
+        kind,
+        reads: ids(reads),
+        writes: ids(writes),
+        aliases: vec![],
+        stream: 0,
+        waits: vec![],
+        records: None,
+        prepare: false,
+        cost: Cost { flops: 1234, bytes: 1_048_576 },
+        name: name.into(),
+        scope: "fc1".into(),
+    }
+}
+
+#[test]
+fn a_plan_reads_as_steps_with_expressions() {
+    let f32 = DType::F32;
+    let mut tanh = Program { extents: vec![2, 4], ..Program::default() };
+    let sum = tanh.push(Instr::Accumulator, f32);
+    let bias = tanh.push(Instr::Load(access(2, &[0, 1])), f32);
+    let biased = tanh.push(Instr::Binary(Binary::Add, sum, bias), f32);
+    let value = tanh.push(Instr::Unary(Unary::Tanh, biased), f32);
+    tanh.stores.push(Store { access: access(3, &[4, 1]), value });
+    let view = |slot, row_stride| MatrixView {
+        slot: SlotId(slot),
+        dtype: f32,
+        offset: 0,
+        row_stride,
+        col_stride: 1,
+        batch_strides: vec![],
+    };
+    let gemm = GemmCall {
+        batch: vec![],
+        m: 2,
+        n: 4,
+        k: 3,
+        lhs: view(0, 3),
+        rhs: view(1, 4),
+        accumulate: f32,
+        epilogue: Epilogue(tanh),
+    };
+    let mut normed = Program { extents: vec![2, 4], reduced: 1, ..Program::default() };
+    let x = normed.push(Instr::Load(access(3, &[4, 1])), f32);
+    let max = normed.push(Instr::Reduce(Reduction { reducer: Reducer::Max, value: x }), f32);
+    let value = normed.push(Instr::Binary(Binary::Sub, x, max), f32);
+    normed.stores.push(Store { access: access(4, &[4, 1]), value });
+    let plan = Plan {
+        name: "tiny".into(),
+        mode: Mode::Compile,
+        steps: vec![
+            step(StepKind::Gemm(gemm), "linear+tanh", &[0, 1, 2], &[3]),
+            step(StepKind::Loop(normed), "softmax", &[3], &[4]),
+        ],
+        slots: vec![
+            slot(&[2, 3], Place::Input(0)),
+            slot(&[3, 4], Place::State("fc1.weight".into())),
+            slot(&[4], Place::Constant(Tensor::from_f32([4usize], &[0.0; 4]))),
+            slot(&[2, 4], Place::Arena { space: Space(0), offset: 64 }),
+            slot(&[2, 4], Place::Output(0)),
+        ],
+        inputs: vec![SlotId(0)],
+        outputs: vec![SlotId(4)],
+        arena_bytes: vec![96],
+        live_bytes: 32,
+        notes: vec![Note::Declined { what: "loop".into(), scope: "fc1".into(), reason: "two users".into() }],
+        ..Plan::default()
+    };
+    let expected = "\
+plan tiny (compile): 2 steps, 2,468 FLOP
+  arena 96 B (live 32 B), persistent 0 B, moved 2,097,152 B
+  input 0: s0 f32[2, 3] in input 0
+  gemm linear+tanh at fc1: 1,234 FLOP, 1,048,576 B
+      reads s1 f32[3, 4] in state fc1.weight
+      reads s2 f32[4] in constant
+      writes s3 f32[2, 4] in arena0+64
+      [2, 3] x [3, 4] of s0 f32 (strides 3 1) and s1 f32 (strides 4 1), sums in f32
+      for [2, 4]
+      s3 = tanh(add(acc, s2[i1]))
+  loop softmax at fc1: 1,234 FLOP, 1,048,576 B
+      writes s4 f32[2, 4] in output 0
+      for [2] fold [4]
+      t1 = reduce_max(s3)
+      s4 = sub(s3, t1)
+  output 0: s4 f32[2, 4] in output 0
+  declined loop at fc1: two users
+";
+    assert_eq!(plan.to_string(), expected);
+}
