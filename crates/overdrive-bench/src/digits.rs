@@ -1,5 +1,9 @@
 //! As many digits as the interval supports: `1.93 [1.90, 1.96]`, never `1.9287 [1.8991, 1.9612]`.
 
+use crate::statistics::Summary;
+
+const TIME_UNITS: [(f64, &str); 4] = [(1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")];
+
 /// Decimals that put the last printed digit at the leading digit of `half_width`; three where nothing is known
 /// of it, six at most.
 pub fn decimals(half_width: Option<f64>) -> usize {
@@ -11,7 +15,21 @@ pub fn decimals(half_width: Option<f64>) -> usize {
 
 /// A time in the unit that leaves one to three digits before the point: `1.23 ms`. `half_width_ns` trims it.
 pub fn time(ns: f64, half_width_ns: Option<f64>) -> String {
-    scaled(ns, half_width_ns, &[(1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")])
+    scaled(ns, half_width_ns, &TIME_UNITS)
+}
+
+/// A median with its interval in one unit: `1.23 ms [1.22, 1.25]`.
+pub fn time_of(summary: &Summary) -> String {
+    let Some(interval) = summary.median_interval else { return time(summary.median_ns, None) };
+    let half_width = (interval.high_ns - interval.low_ns) / 2.0;
+    let (scale, unit) = unit_of(summary.median_ns, &TIME_UNITS);
+    let digits = if half_width > 0.0 {
+        decimals(Some(half_width / scale)).min(3)
+    } else {
+        significant(summary.median_ns / scale)
+    };
+    let [median, low, high] = [summary.median_ns, interval.low_ns, interval.high_ns].map(|ns| ns / scale);
+    format!("{median:.digits$} {unit} [{low:.digits$}, {high:.digits$}]")
 }
 
 /// A size in binary units: `1.50 MiB`; exact below 1 KiB.
@@ -33,13 +51,18 @@ pub fn rate(per_second: f64, half_width: Option<f64>, unit: &str) -> String {
 }
 
 fn scaled(value: f64, half_width: Option<f64>, units: &[(f64, &str)]) -> String {
-    let (scale, unit) = units.iter().rev().find(|(scale, _)| value.abs() >= *scale).unwrap_or(&units[0]);
+    let (scale, unit) = unit_of(value, units);
     let shown = value / scale;
     let decimals = match half_width {
         Some(width) => decimals(Some(width / scale)).min(3),
         None => significant(shown),
     };
     format!("{shown:.decimals$} {unit}")
+}
+
+/// The largest unit that leaves at least one before the point.
+fn unit_of<'u>(value: f64, units: &[(f64, &'u str)]) -> (f64, &'u str) {
+    *units.iter().rev().find(|(scale, _)| value.abs() >= *scale).unwrap_or(&units[0])
 }
 
 /// Decimals that leave three significant digits of a number of at least one.
@@ -63,6 +86,15 @@ mod tests {
         assert_eq!(decimals(Some(1e-9)), 6);
         assert_eq!(decimals(None), 3);
         assert_eq!(decimals(Some(0.0)), 3);
+    }
+
+    #[test]
+    fn a_median_stands_with_its_interval_in_one_unit() {
+        let spans: Vec<f64> = (0..20).map(|i| 999_000.0 + 1_000.0 * f64::from(i)).collect();
+        let sorted = crate::statistics::Sorted::new(&spans).unwrap();
+        assert_eq!(time_of(&Summary::of(&sorted)), "1.008 ms [1.004, 1.013]");
+        let few = crate::statistics::Sorted::new(&spans[..3]).unwrap();
+        assert_eq!(time_of(&Summary::of(&few)), "1.00 ms");
     }
 
     #[test]

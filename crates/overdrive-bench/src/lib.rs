@@ -6,8 +6,9 @@
 //! - [`status`]: what the samples themselves say against being believed.
 //! - [`clock`], [`subject`], [`rules`], [`runner`]: taking samples; [`executable`], [`oracle`]: of what a back end compiled.
 //! - [`speedup`], [`ladder`]: the only ways to state a gain, which refuse where there is no proof.
-//! - [`environment`], [`memory`], [`energy`], [`ceilings`]: what surrounds a figure.
+//! - [`environment`], [`memory`], [`energy`], [`ceilings`], [`harness`]: what surrounds a figure.
 //! - [`report`]: pure functions of records.
+//! - [`digits`]: as many of them as the interval supports.
 //! - [`exit`]: what a run's results mean for its exit code.
 
 pub mod case;
@@ -17,11 +18,14 @@ pub mod digits;
 pub mod energy;
 pub mod environment;
 pub mod executable;
+pub mod exit;
+pub mod harness;
 pub mod ladder;
 pub mod memory;
 pub mod oracle;
 pub mod outcome;
 pub mod record;
+pub mod report;
 pub mod results;
 pub mod rules;
 pub mod runner;

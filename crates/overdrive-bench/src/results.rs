@@ -1,6 +1,7 @@
 //! The one file that a run leaves: everything else is drawn from it.
 
 use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use crate::ceilings::Ceiling;
 use crate::environment::{Environment, Revision};
 use crate::ladder::LadderKey;
 use crate::record::Record;
+use crate::series::Series;
 
 /// Version of the results' schema. Raised whenever a field changes its meaning or disappears.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -29,6 +31,9 @@ pub struct Results {
     pub environment: Environment,
     /// Seed of the run: order of cases, inputs, resampling.
     pub seed: u64,
+    /// Time per call of an empty closure, measured by the harness itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub harness_overhead: Option<Series>,
     /// Ceilings measured in this run.
     pub ceilings: Vec<Ceiling>,
     /// Every case, in the order in which it was run.
@@ -82,6 +87,24 @@ pub enum Inconsistency {
 }
 
 impl Results {
+    /// Empty results of a run that begins now, on this machine.
+    pub fn begin(command: impl Into<String>, seed: u64) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            schema_version: SCHEMA_VERSION,
+            started_unix_s: now.map_or(0, |since| since.as_secs()),
+            command: command.into(),
+            revision: Revision::current(),
+            environment: Environment::probe(),
+            seed,
+            harness_overhead: None,
+            ceilings: Vec::new(),
+            records: Vec::new(),
+            ladders: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
     /// The record of the case with this [`id`](crate::case::Case::id).
     pub fn record(&self, id: &str) -> Option<&Record> {
         self.records.iter().find(|record| record.case.id() == id)

@@ -131,7 +131,7 @@ impl fmt::Display for Side {
 }
 
 /// The word for a gain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// Over 1.5x.
     Excellent,

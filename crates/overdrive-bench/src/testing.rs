@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::case::{Case, Configuration, Workload};
 use crate::clock::{Clock, Timer};
+use crate::environment::{Cache, Cpu, Environment, Revision, Toolchain};
 use crate::outcome::{Failure, Outcome};
 use crate::record::{Agreement, Measurement, Record};
+use crate::results::{Results, SCHEMA_VERSION};
 use crate::series::{Basis, Conditions, Depth, Sample, Series, Settling, Span, Stopped};
 use crate::subject::{Deviation, Subject};
 
@@ -120,5 +122,52 @@ pub(crate) fn case(mode: &str) -> Case {
             threads: 1,
             variant: None,
         },
+    }
+}
+
+/// Results without a record, from no machine in particular.
+pub(crate) fn results() -> Results {
+    Results {
+        schema_version: SCHEMA_VERSION,
+        started_unix_s: 1_795_190_709,
+        command: "overdrive run study".into(),
+        revision: Revision {
+            version: "0.1.0".into(),
+            commit: Some("0123456789abcdef".into()),
+            dirty: Some(false),
+        },
+        environment: Environment {
+            os: "linux".into(),
+            kernel: Some("6.1".into()),
+            cpu: Cpu {
+                model: "Some CPU".into(),
+                logical: Some(2),
+                physical: Some(2),
+                smt: Some(false),
+                governor: Some("performance".into()),
+                turbo: None,
+                max_mhz: Some(3500),
+                virtualised: Some(true),
+                caches: vec![Cache { level: 1, bytes: 49152 }],
+                features: vec!["avx2".into(), "fma".into()],
+            },
+            allowed_cpus: Some(2),
+            quota_cpus: None,
+            memory_bytes: Some(8 << 30),
+            load_average: Some(0.04),
+            devices: Vec::new(),
+            toolchain: Toolchain {
+                rustc: "rustc 1.95.0".into(),
+                target: "x86_64-unknown-linux-gnu".into(),
+                profile: "release".into(),
+                flags: String::new(),
+            },
+        },
+        seed: 7,
+        harness_overhead: None,
+        ceilings: Vec::new(),
+        records: Vec::new(),
+        ladders: Vec::new(),
+        notes: Vec::new(),
     }
 }

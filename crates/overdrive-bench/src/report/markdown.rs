@@ -1,0 +1,107 @@
+//! Results as a page of Markdown.
+
+use std::fmt::Write as _;
+
+use super::overview;
+use super::section::section;
+use super::table::{Align, Table};
+use crate::digits;
+use crate::results::Results;
+
+/// The whole report.
+pub fn markdown(results: &Results) -> String {
+    let mut page = format!("# Overdrive results\n\n**{}**\n\n", overview::verdict(results));
+    if let Some(screening) = overview::screening(results) {
+        page += &format!("> {screening}\n\n");
+    }
+    for (name, text) in overview::strip(results) {
+        // Two spaces keep the line break.
+        page += &format!("- **{name}:** {text}\n");
+    }
+    if !results.ceilings.is_empty() {
+        page += "\n## Ceilings measured in this run\n\n";
+        page += &table(&ceilings(results));
+    }
+    for study in results.studies() {
+        let section = section(results, study);
+        write!(page, "\n## {}\n", section.title).expect("writing to a string cannot fail");
+        for captioned in &section.tables {
+            page += &format!("\n{}\n\n{}", captioned.caption, table(&captioned.table));
+        }
+        if !section.remarks.is_empty() {
+            page.push('\n');
+        }
+        for remark in &section.remarks {
+            page += &format!("- {remark}\n");
+        }
+    }
+    page + &commands(results)
+}
+
+fn ceilings(results: &Results) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[("Ceiling", Left), ("Rate", Right), ("Fastest by", Left), ("n", Right)]);
+    for ceiling in &results.ceilings {
+        let unit = match ceiling.kind {
+            crate::ceilings::CeilingKind::Bandwidth => "B",
+            crate::ceilings::CeilingKind::Compute => "FLOP",
+        };
+        table.push(vec![
+            ceiling.name.clone(),
+            digits::rate(ceiling.per_second(), None, unit),
+            ceiling.method.clone(),
+            ceiling.series.summary.count.to_string(),
+        ]);
+    }
+    table
+}
+
+/// The commands that rerun the cases, each once.
+fn commands(results: &Results) -> String {
+    let mut distinct: Vec<&str> = Vec::new();
+    for record in &results.records {
+        if !distinct.contains(&record.command.as_str()) {
+            distinct.push(&record.command);
+        }
+    }
+    if distinct.is_empty() {
+        return String::new();
+    }
+    format!("\n## To repeat it\n\n```sh\n{}\n```\n", distinct.join("\n"))
+}
+
+fn table(table: &Table) -> String {
+    // A bar in a cell would end it.
+    let escaped = |text: &str| text.replace('|', "\\|").replace('\n', " ");
+    let titles: Vec<String> = table.columns.iter().map(|column| escaped(column.title)).collect();
+    let rows: Vec<Vec<String>> =
+        table.rows.iter().map(|row| row.iter().map(|text| escaped(text)).collect()).collect();
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .chain([titles[column].chars().count(), 3])
+            .max()
+            .unwrap_or(3)
+    };
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let line = |cells: &[String]| {
+        let padded = cells.iter().zip(&widths).zip(&table.columns).map(|((text, width), column)| {
+            let gap = " ".repeat(width - text.chars().count());
+            match column.align {
+                Align::Left => format!("{text}{gap}"),
+                Align::Right => format!("{gap}{text}"),
+            }
+        });
+        format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "))
+    };
+    let rule = table.columns.iter().zip(&widths).map(|(column, width)| match column.align {
+        Align::Left => "-".repeat(*width),
+        Align::Right => format!("{}:", "-".repeat(width - 1)),
+    });
+    let rule = format!("| {} |\n", rule.collect::<Vec<_>>().join(" | "));
+    let body: String = rows.iter().map(|row| line(row)).collect();
+    line(&titles) + &rule + &body
+}
+
+#[cfg(test)]
+mod tests;

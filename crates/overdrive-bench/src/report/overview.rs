@@ -1,0 +1,154 @@
+//! The first screen: how many cases ran, what was gained, and where all that was measured.
+
+use std::collections::BTreeMap;
+
+use super::date::utc;
+use crate::digits;
+use crate::environment::{Cpu, Environment};
+use crate::results::Results;
+use crate::series::{Depth, Series};
+use crate::speedup::{Speedup, Verdict};
+
+/// `21 of 24 cases ran: 9 excellent, 2 no claim; 2 failed, 1 unsupported.`
+pub(super) fn verdict(results: &Results) -> String {
+    let total = results.records.len();
+    let ran = results.records.iter().filter(|record| record.outcome.measurement().is_some()).count();
+    if total == 0 {
+        return "Nothing was measured.".to_owned();
+    }
+    let mut line = format!("{ran} of {total} cases ran");
+    let gains = gains(results);
+    if !gains.is_empty() {
+        line += &format!(
+            "; {}",
+            counted(
+                gains.into_iter().map(|(word, count)| (word.map_or("without a claim", self::word), count))
+            )
+        );
+    }
+    let mut failures = BTreeMap::new();
+    for failure in results.records.iter().filter_map(|record| record.outcome.failure()) {
+        *failures.entry(failure.kind).or_default() += 1;
+    }
+    if !failures.is_empty() {
+        line += &format!("; {}", counted(failures));
+    }
+    line + "."
+}
+
+/// Counts of comparisons by their verdict; those without a claim come last.
+fn gains(results: &Results) -> BTreeMap<Result<Verdict, ()>, usize> {
+    let mut counts = BTreeMap::new();
+    for record in &results.records {
+        let Some(baseline) = record.baseline.as_ref().and_then(|id| results.record(id)) else { continue };
+        if record.outcome.measurement().is_some() {
+            let verdict = Speedup::between(baseline, record).map(|gain| gain.verdict()).map_err(drop);
+            *counts.entry(verdict).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// The word for a table, where the caption says that everything is measured.
+pub(super) fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Excellent => "excellent",
+        Verdict::Good => "good",
+        Verdict::Measured => "measured",
+        Verdict::Investigate => "investigate",
+        Verdict::Undecided => "no difference shown",
+        Verdict::Screening => "screened",
+    }
+}
+
+fn counted<W: std::fmt::Display>(counts: impl IntoIterator<Item = (W, usize)>) -> String {
+    counts.into_iter().map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Said above everything else when some series is a screening.
+pub(super) fn screening(results: &Results) -> Option<&'static str> {
+    let mut series =
+        results.records.iter().filter_map(|record| record.outcome.measurement()?.latency.as_ref());
+    series.any(|series| series.conditions.depth == Depth::Screening).then_some(
+        "Screening, no verdict: 5 warm-up calls and 20 samples in one process. Run without --quick for figures to quote.",
+    )
+}
+
+/// The environment, a line for each of its parts.
+pub(super) fn strip(results: &Results) -> Vec<(&'static str, String)> {
+    let environment = &results.environment;
+    let mut lines = vec![("Processor", processor(environment)), ("System", system(environment))];
+    for device in &environment.devices {
+        let properties: Vec<String> =
+            device.properties.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        lines.push(("Device", format!("{} {}, {}", device.key, device.name, properties.join(", "))));
+    }
+    let toolchain = &environment.toolchain;
+    let flags = if toolchain.flags.is_empty() { String::new() } else { format!(", {}", toolchain.flags) };
+    lines.push(("Build", format!("{}, {}, {}{flags}", toolchain.rustc, toolchain.target, toolchain.profile)));
+    lines.push(("Revision", revision(results)));
+    lines.extend(results.harness_overhead.as_ref().map(|series| ("Harness", harness(series))));
+    lines.push((
+        "Run",
+        format!("{} UTC, seed {}, `{}`", utc(results.started_unix_s), results.seed, results.command),
+    ));
+    lines.extend(environment.warnings().into_iter().map(|warning| ("Beware", warning)));
+    lines
+}
+
+fn processor(environment: &Environment) -> String {
+    let Cpu { model, logical, physical, smt, governor, turbo, max_mhz, virtualised, caches, features } =
+        &environment.cpu;
+    let yes_no =
+        |name: &str, known: Option<bool>| known.map(|on| format!("{name} {}", if on { "on" } else { "off" }));
+    let cache = |c: &crate::environment::Cache| format!("L{} {}", c.level, digits::bytes(c.bytes));
+    let parts = [
+        Some(model.clone()),
+        logical.map(|count| format!("{count} CPUs")),
+        physical.map(|count| format!("{count} cores")),
+        yes_no("SMT", *smt),
+        yes_no("turbo", *turbo),
+        governor.as_ref().map(|governor| format!("governor {governor}")),
+        max_mhz.map(|mhz| format!("at most {mhz} MHz")),
+        virtualised.filter(|&virtualised| virtualised).map(|_| "virtualised".to_owned()),
+        Some(caches.iter().map(cache).collect::<Vec<_>>().join(", ")),
+        Some(features.join(" ")),
+    ];
+    joined(parts)
+}
+
+fn system(environment: &Environment) -> String {
+    joined([
+        Some(environment.os.clone()),
+        environment.kernel.clone(),
+        environment.memory_bytes.map(digits::bytes),
+        environment.allowed_cpus.map(|count| format!("{count} CPUs allowed")),
+        environment.quota_cpus.map(|quota| format!("quota {quota:.1} CPUs")),
+        environment.load_average.map(|load| format!("load {load:.2}")),
+    ])
+}
+
+fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
+    parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
+fn revision(results: &Results) -> String {
+    let commit =
+        results.revision.commit.as_deref().map_or("unknown commit", |commit| &commit[..commit.len().min(12)]);
+    let dirty = match results.revision.dirty {
+        Some(true) => ", with changes that are not committed",
+        Some(false) => ", clean",
+        None => "",
+    };
+    format!("{} ({commit}{dirty})", results.revision.version)
+}
+
+fn harness(series: &Series) -> String {
+    let timer = &series.conditions.timer;
+    format!(
+        "{} for an empty call, {} ns for a reading of {}",
+        digits::time(series.summary.median_ns, None),
+        timer.overhead_ns,
+        timer.clock
+    )
+}

@@ -1,0 +1,184 @@
+//! One study: its table, its side tables, and what must be said beside them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::ladders;
+use super::overview::word;
+use super::side_tables;
+use super::table::{Align, Table, UNKNOWN, cell};
+use crate::digits;
+use crate::record::{Measurement, Record};
+use crate::results::Results;
+use crate::speedup::{NoClaim, Speedup};
+use crate::statistics::geometric_mean;
+
+/// What a report says about one study.
+pub(super) struct Section {
+    pub(super) title: String,
+    pub(super) tables: Vec<Captioned>,
+    pub(super) remarks: Vec<String>,
+}
+
+/// A table and the line above it.
+pub(super) struct Captioned {
+    pub(super) caption: String,
+    pub(super) table: Table,
+}
+
+/// A record with its comparison, if it was to be compared.
+pub(super) struct Compared<'r> {
+    pub(super) record: &'r Record,
+    pub(super) gain: Option<Result<Speedup, NoClaim>>,
+}
+
+/// The section of `study`.
+pub(super) fn section(results: &Results, study: &str) -> Section {
+    let compared = compare(results, study);
+    let mut tables = vec![main_table(&compared)];
+    tables.extend(side_tables::overhead(results, &compared));
+    tables.extend(side_tables::memory(&compared));
+    tables.extend(side_tables::energy(&compared));
+    tables.extend(side_tables::quantities(&compared));
+    let mut remarks = means(results, &compared);
+    remarks.extend(compared.iter().filter_map(refusal));
+    for key in &results.ladders {
+        let first = key.rungs.first().and_then(|rung| results.record(&rung.case));
+        if first.is_some_and(|record| record.case.study == study) {
+            match ladders::table(results, key) {
+                Ok(table) => tables.push(table),
+                Err(reason) => remarks.push(format!("{}: {reason}", key.title)),
+            }
+        }
+    }
+    remarks.extend(results.notes.iter().filter(|note| note.study == study).map(|note| note.text.clone()));
+    Section { title: study.to_owned(), tables, remarks }
+}
+
+/// The study's records by workload, baselines first.
+fn compare<'r>(results: &'r Results, study: &str) -> Vec<Compared<'r>> {
+    let mut records: Vec<&Record> =
+        results.records.iter().filter(|record| record.case.study == study).collect();
+    records.sort_by(|a, b| {
+        let key = |record: &Record| (record.case.workload.clone(), record.baseline.is_some());
+        key(a).cmp(&key(b)).then_with(|| a.case.configuration.cmp(&b.case.configuration))
+    });
+    let gain = |record: &Record| {
+        let baseline = results.record(record.baseline.as_ref()?)?;
+        Some(Speedup::between(baseline, record))
+    };
+    records.into_iter().map(|record| Compared { record, gain: gain(record) }).collect()
+}
+
+fn main_table(compared: &[Compared<'_>]) -> Captioned {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("Workload", Left),
+        ("Configuration", Left),
+        ("Time per call [95 %]", Right),
+        ("n", Right),
+        ("Speed-up [95 %]", Right),
+        ("Verdict", Left),
+        ("Throughput", Right),
+        ("FLOP/s", Right),
+        ("Of ceiling", Right),
+        ("Status", Left),
+    ]);
+    let baselines: BTreeSet<&str> = compared.iter().filter_map(|c| c.record.baseline.as_deref()).collect();
+    for Compared { record, gain } in compared {
+        let measurement = record.outcome.measurement();
+        let series = measurement.and_then(|m| m.latency.as_ref());
+        let (figure, said) = match gain {
+            Some(Ok(gain)) => (gain.figure(), word(gain.verdict()).to_owned()),
+            Some(Err(_)) if measurement.is_some() => (UNKNOWN.to_owned(), "no claim".to_owned()),
+            None if baselines.contains(record.case.id().as_str()) => {
+                (UNKNOWN.to_owned(), "baseline".to_owned())
+            }
+            _ => (UNKNOWN.to_owned(), UNKNOWN.to_owned()),
+        };
+        table.push(vec![
+            record.case.workload.to_string(),
+            record.case.configuration.to_string(),
+            cell(series.map(|series| digits::time_of(&series.summary))),
+            cell(series.map(|series| series.summary.count.to_string())),
+            figure,
+            said,
+            cell(measurement.and_then(throughput)),
+            cell(measurement.and_then(arithmetic)),
+            cell(measurement.and_then(ceiling_share)),
+            status(record),
+        ]);
+    }
+    let ran = compared.iter().filter(|c| c.record.outcome.measurement().is_some()).count();
+    let caption = format!(
+        "{ran} of {} ran. Times and ratios are measured; FLOPs per call are the graph's own count. Lower times are better.",
+        compared.len()
+    );
+    Captioned { caption, table: table.without_unknown_columns() }
+}
+
+fn throughput(measurement: &Measurement) -> Option<String> {
+    let items = measurement.work.as_ref()?.items.as_ref()?;
+    Some(digits::rate(measurement.items_per_second()?, None, &items.name))
+}
+
+fn arithmetic(measurement: &Measurement) -> Option<String> {
+    let flops = measurement.work.as_ref()?.flops;
+    let median_ns = measurement.latency.as_ref()?.summary.median_ns;
+    (flops > 0).then(|| digits::rate(flops as f64 / (median_ns * 1e-9), None, "FLOP"))
+}
+
+/// The ceiling that is nearest, since that is the one that limits.
+fn ceiling_share(measurement: &Measurement) -> Option<String> {
+    let nearest = measurement.ceiling_shares.iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
+    let above = if nearest.share > 1.0 { ", above it" } else { "" };
+    Some(format!("{:.0} % of {}{above}", 100.0 * nearest.share, nearest.ceiling))
+}
+
+/// `ok`, the statuses, or why there is no figure.
+fn status(record: &Record) -> String {
+    if let Some(failure) = record.outcome.failure() {
+        return failure.to_string();
+    }
+    let statuses = record.outcome.measurement().map_or(&[][..], |measurement| &measurement.statuses);
+    if statuses.is_empty() {
+        return "ok".to_owned();
+    }
+    statuses.iter().map(|status| status.kind.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// A geometric mean for each pair of configurations that was compared on several workloads.
+fn means(results: &Results, compared: &[Compared<'_>]) -> Vec<String> {
+    let mut pairs: BTreeMap<(String, String), Vec<Option<f64>>> = BTreeMap::new();
+    for Compared { record, gain } in compared {
+        let Some(baseline) = record.baseline.as_ref().and_then(|id| results.record(id)) else { continue };
+        let pair = (record.case.configuration.to_string(), baseline.case.configuration.to_string());
+        let ratio = gain.as_ref().and_then(|gain| gain.as_ref().ok()).map(Speedup::ratio);
+        pairs.entry(pair).or_default().push(ratio);
+    }
+    let sentence = |((variant, baseline), ratios): ((String, String), Vec<Option<f64>>)| {
+        let known: Vec<f64> = ratios.iter().copied().flatten().collect();
+        let mean = geometric_mean(&known)?;
+        (mean.count > 1).then(|| {
+            format!(
+                "`{variant}` over `{baseline}`: geometric mean {:.2}x of {} workloads ({:.2}x to {:.2}x), {} of {} compared",
+                mean.mean,
+                mean.count,
+                mean.min,
+                mean.max,
+                mean.count,
+                ratios.len()
+            )
+        })
+    };
+    pairs.into_iter().filter_map(sentence).collect()
+}
+
+/// Why a comparison that was asked for gave no figure.
+fn refusal(compared: &Compared<'_>) -> Option<String> {
+    let refused = compared.gain.as_ref()?.as_ref().err()?;
+    // A case without a figure has said why in its row.
+    compared.record.outcome.measurement()?;
+    let case = &compared.record.case;
+    let reasons: Vec<String> = refused.reasons.iter().map(ToString::to_string).collect();
+    Some(format!("No claim for `{}` on `{}`: {}", case.configuration, case.workload, reasons.join("; ")))
+}

@@ -1,0 +1,143 @@
+//! What stands beside a study's main table: costs paid once, memory, energy, exact quantities.
+
+use super::section::{Captioned, Compared};
+use super::table::{Align, Table, cell};
+use crate::digits;
+use crate::memory::Peak;
+use crate::record::Measurement;
+use crate::results::Results;
+
+/// What is paid once, and after how many calls it is paid back.
+pub(super) fn overhead(results: &Results, compared: &[Compared<'_>]) -> Option<Captioned> {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("Workload", Left),
+        ("Configuration", Left),
+        ("Load", Right),
+        ("Compile", Right),
+        ("Autotune", Right),
+        ("Capture", Right),
+        ("First call", Right),
+        ("Pays back after", Right),
+    ]);
+    for Compared { record, gain } in compared {
+        let Some(measurement) = record.outcome.measurement() else { continue };
+        let overhead = &measurement.overhead;
+        if overhead.is_empty() {
+            continue;
+        }
+        let baseline = record.baseline.as_ref().and_then(|id| results.record(id)?.outcome.measurement());
+        let stages = [
+            overhead.load_ns,
+            overhead.compile_ns,
+            overhead.autotune_ns,
+            overhead.capture_ns,
+            overhead.first_call_ns,
+        ];
+        let paid_back = match (gain, baseline) {
+            (Some(Ok(gain)), Some(baseline)) if gain.interval().low > 1.0 => {
+                break_even(baseline, measurement)
+            }
+            _ => None,
+        };
+        let mut row = vec![record.case.workload.to_string(), record.case.configuration.to_string()];
+        row.extend(stages.map(|stage| cell(stage.map(|ns| digits::time(ns as f64, None)))));
+        row.push(cell(paid_back.map(|calls| format!("{calls} calls"))));
+        table.push(row);
+    }
+    (!table.rows.is_empty()).then(|| Captioned {
+        caption: "Paid once, never part of a latency.".to_owned(),
+        table: table.without_unknown_columns(),
+    })
+}
+
+/// Calls after which what the variant costs more at the start is saved.
+fn break_even(baseline: &Measurement, variant: &Measurement) -> Option<u64> {
+    let steady = |measurement: &Measurement| Some(measurement.latency.as_ref()?.summary.median_ns);
+    let start =
+        |measurement: &Measurement| measurement.overhead.stages().map(|(_, ns)| ns as f64).sum::<f64>();
+    let saving = steady(baseline)? - steady(variant)?;
+    let extra = (start(variant) - steady(variant)?) - (start(baseline) - steady(baseline)?);
+    (saving > 0.0).then(|| (extra.max(0.0) / saving).ceil() as u64)
+}
+
+pub(super) fn memory(compared: &[Compared<'_>]) -> Option<Captioned> {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("Workload", Left),
+        ("Configuration", Left),
+        ("Planned arena", Right),
+        ("Heap added / before", Right),
+        ("Allocations", Right),
+        ("Resident added / before", Right),
+        ("Device added / before", Right),
+    ]);
+    let peak = |peak: Option<Peak>| {
+        peak.map(|p| format!("{} / {}", digits::bytes(p.added_bytes()), digits::bytes(p.before_bytes)))
+    };
+    for Compared { record, .. } in compared {
+        let Some(memory) = record.outcome.measurement().and_then(|m| m.memory.as_ref()) else { continue };
+        table.push(vec![
+            record.case.workload.to_string(),
+            record.case.configuration.to_string(),
+            cell(memory.planned_arena_bytes.map(digits::bytes)),
+            cell(peak(memory.heap)),
+            cell(memory.allocations.map(|count| count.to_string())),
+            cell(peak(memory.resident)),
+            cell(peak(memory.device)),
+        ]);
+    }
+    (!table.rows.is_empty()).then(|| Captioned {
+        caption:
+            "Memory of one call, in a pass that was not timed: what it added, and what was there before."
+                .to_owned(),
+        table: table.without_unknown_columns(),
+    })
+}
+
+pub(super) fn energy(compared: &[Compared<'_>]) -> Option<Captioned> {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("Workload", Left),
+        ("Configuration", Left),
+        ("Energy per call", Right),
+        ("Calls", Right),
+        ("Idle power", Right),
+        ("Counter", Left),
+    ]);
+    for Compared { record, .. } in compared {
+        let Some(energy) = record.outcome.measurement().and_then(|m| m.energy.as_ref()) else { continue };
+        table.push(vec![
+            record.case.workload.to_string(),
+            record.case.configuration.to_string(),
+            format!("{:.3e} J", energy.joules_per_call()),
+            energy.calls.to_string(),
+            format!("{:.1} W", energy.idle_watts),
+            energy.source.clone(),
+        ]);
+    }
+    (!table.rows.is_empty()).then(|| Captioned {
+        caption: "Energy, the idle machine's included; its power stands beside it.".to_owned(),
+        table,
+    })
+}
+
+/// The study's own exact quantities, a row for each.
+pub(super) fn quantities(compared: &[Compared<'_>]) -> Option<Captioned> {
+    use Align::{Left, Right};
+    let mut table =
+        Table::new(&[("Workload", Left), ("Configuration", Left), ("Quantity", Left), ("Value", Right)]);
+    for Compared { record, .. } in compared {
+        let quantities = record.outcome.measurement().map(|m| &m.quantities);
+        for (name, value) in quantities.into_iter().flatten() {
+            let (workload, configuration) = (&record.case.workload, &record.case.configuration);
+            table.push(vec![
+                workload.to_string(),
+                configuration.to_string(),
+                name.clone(),
+                value.to_string(),
+            ]);
+        }
+    }
+    (!table.rows.is_empty()).then(|| Captioned { caption: "Exact quantities.".to_owned(), table })
+}

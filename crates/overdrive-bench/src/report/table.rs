@@ -1,0 +1,68 @@
+//! A table of texts, before it is known where it will be printed.
+
+/// Columns with titles, and rows of cells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Table {
+    pub(super) columns: Vec<Column>,
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+/// A column's head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Column {
+    pub(super) title: &'static str,
+    pub(super) align: Align,
+}
+
+/// Numbers stand on the right, words on the left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Align {
+    Left,
+    Right,
+}
+
+/// What a cell shows of something that is not known. Never a number.
+pub(super) const UNKNOWN: &str = "—";
+
+impl Table {
+    pub(super) fn new(columns: &[(&'static str, Align)]) -> Self {
+        let columns = columns.iter().map(|&(title, align)| Column { title, align }).collect();
+        Self { columns, rows: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, row: Vec<String>) {
+        assert_eq!(row.len(), self.columns.len(), "a row has one cell for each column");
+        self.rows.push(row);
+    }
+
+    /// Without the columns in which nothing is known.
+    pub(super) fn without_unknown_columns(self) -> Self {
+        let known: Vec<bool> = (0..self.columns.len())
+            .map(|column| self.rows.iter().any(|row| row[column] != UNKNOWN))
+            .collect();
+        self.keep(&known)
+    }
+
+    /// Only the columns with these titles.
+    pub(super) fn only(&self, titles: &[&str]) -> Self {
+        let asked: Vec<bool> = self.columns.iter().map(|column| titles.contains(&column.title)).collect();
+        self.clone().keep(&asked)
+    }
+
+    /// The columns whose flag is set.
+    fn keep(mut self, flags: &[bool]) -> Self {
+        retain(&mut self.columns, flags);
+        self.rows.iter_mut().for_each(|row| retain(row, flags));
+        self
+    }
+}
+
+fn retain<T>(items: &mut Vec<T>, flags: &[bool]) {
+    let mut flags = flags.iter();
+    items.retain(|_| *flags.next().expect("there is one flag for each column"));
+}
+
+/// A cell for something that may not be known.
+pub(super) fn cell(text: Option<String>) -> String {
+    text.unwrap_or_else(|| UNKNOWN.to_owned())
+}

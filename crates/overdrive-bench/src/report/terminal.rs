@@ -1,0 +1,58 @@
+//! The summary for a terminal: each study's main table and what must be said beside it.
+
+use comfy_table::{CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
+
+use super::overview;
+use super::section::section;
+use super::table::{Align, Table};
+use crate::results::Results;
+
+/// The columns that a terminal has room for; the page has them all.
+const COLUMNS: [&str; 7] =
+    ["Workload", "Configuration", "Time per call [95 %]", "n", "Speed-up [95 %]", "Verdict", "Status"];
+
+/// One line below the heads, as in a book.
+const STYLE: TableStyle = TableStyle::new()
+    .header_lines(ContentLineStyle::none())
+    .header_separator(LineStyle::none().fill('─').junction('─'))
+    .content_lines(ContentLineStyle::none());
+
+/// The summary, in lines of at most `width` characters where the cells can be wrapped so far.
+pub fn terminal(results: &Results, width: u16) -> String {
+    let mut text = String::new();
+    for study in results.studies() {
+        let section = section(results, study);
+        text += &format!("{}\n", section.title);
+        text += &format!("{}\n", table(&section.tables[0].table.only(&COLUMNS), width));
+        for remark in &section.remarks {
+            text += &format!("  {}\n", remark.replace('`', ""));
+        }
+        text.push('\n');
+    }
+    text += &overview::verdict(results);
+    text.push('\n');
+    if let Some(screening) = overview::screening(results) {
+        text += &format!("{screening}\n");
+    }
+    for (name, warning) in overview::strip(results).into_iter().filter(|(name, _)| *name == "Beware") {
+        text += &format!("{name}: {warning}\n");
+    }
+    text
+}
+
+fn table(source: &Table, width: u16) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(STYLE);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    table.set_header(source.columns.iter().map(|column| column.title));
+    for row in &source.rows {
+        table.add_row(row);
+    }
+    for (column, head) in table.column_iter_mut().zip(&source.columns) {
+        column.set_cell_alignment(match head.align {
+            Align::Left => CellAlignment::Left,
+            Align::Right => CellAlignment::Right,
+        });
+    }
+    table.to_string()
+}
