@@ -8,10 +8,12 @@
 mod builder;
 mod expr;
 mod init;
+mod vectorize;
 
 pub use builder::{Builder, Scope};
 pub use expr::Expr;
 pub use init::Init;
+pub(crate) use vectorize::{Lane, check_lanes};
 
 use crate::{Operation, TensorType};
 use std::sync::Arc;

@@ -268,6 +268,13 @@ impl<'b> Expr<'b> {
         self.builder.op1(Prim::Gather { axes: axes.to_vec() }, &[self, indices])
     }
 
+    /// The element at scalar integer indices, one per axis: how a region reads a captured tensor.
+    pub fn at(self, index: &[Expr<'b>]) -> Expr<'b> {
+        let parts: Vec<Expr<'b>> = index.iter().map(|i| i.reshape([1usize])).collect();
+        let axes: Vec<usize> = (0..index.len()).collect();
+        self.gather(self.builder.concat(&parts, 0), &axes)
+    }
+
     /// General contraction with sums in at least f32 and a result of the operands' type.
     pub fn dot(self, other: Expr<'b>, batch: &[(usize, usize)], contract: &[(usize, usize)]) -> Expr<'b> {
         let out = self.dtype();

@@ -15,6 +15,8 @@ macro_rules! ops {
 }
 
 ops! {
+    attention::Attention,
+    attention_grad::AttentionGrad,
     avg_pool2d::AvgPool2d,
     batch_norm::BatchNorm,
     conv2d::Conv2d,

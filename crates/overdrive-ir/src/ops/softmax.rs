@@ -54,16 +54,17 @@ impl Op for Softmax {
     }
 
     fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], _regions: &[Graph]) -> Vec<Expr<'b>> {
-        let x = args[0];
+        let x = args[0].widen();
         let shifted = (x - x.reduce_keep(Reducer::Max, &[self.axis])).exp();
-        vec![shifted / shifted.reduce_keep(Reducer::Sum, &[self.axis])]
+        vec![(shifted / shifted.reduce_keep(Reducer::Sum, &[self.axis])).convert(args[0].dtype())]
     }
 
     fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
-        let y = g.outputs[0];
-        Some(vec![g.cotangents[0].map(|dy| {
+        let y = g.outputs[0].widen();
+        Some(vec![g.cotangents[0].map(|cotangent| {
+            let dy = cotangent.widen();
             let along = (dy * y).reduce_keep(Reducer::Sum, &[self.axis]);
-            (dy - along) * y
+            ((dy - along) * y).convert(cotangent.dtype())
         })])
     }
 

@@ -1,0 +1,134 @@
+//! Inlining a region once per point of a grid, all points at once.
+//!
+//! A scalar function (the score or mask function of attention) becomes array code: every value that differs between
+//! points gets the grid's dimensions in front of its own, every primitive its axes moved accordingly, and a read at
+//! computed indices stays one `gather`, whose gradient is a scatter-add. After Bradbury et al., JAX, `vmap`.
+
+use super::{Builder, Expr, Graph, Value};
+use crate::{Mismatch, Operation, Prim, Shape, TensorType};
+
+/// A value inside a vectorised region.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Lane<'b> {
+    /// One value per point: the grid's dimensions, then its own.
+    Each(Expr<'b>),
+    /// The same for every point.
+    Shared(Expr<'b>),
+}
+
+impl<'b> Lane<'b> {
+    /// One value per point.
+    fn each(self, grid: &[usize]) -> Expr<'b> {
+        match self {
+            Lane::Each(value) => value,
+            Lane::Shared(value) => {
+                let own = value.sizes();
+                let dims: Vec<usize> = (grid.len()..grid.len() + own.len()).collect();
+                value.broadcast_in(&Shape::from([grid, &own].concat()), &dims)
+            }
+        }
+    }
+}
+
+impl Builder {
+    /// The outputs of `region`, one value per point of `grid`. `region` must have passed `check_lanes`.
+    pub(crate) fn inline_over<'b>(
+        &'b self,
+        grid: &[usize],
+        region: &Graph,
+        arguments: &[Lane<'b>],
+    ) -> Vec<Expr<'b>> {
+        let mut lanes: Vec<Option<Lane<'b>>> = vec![None; region.value_count()];
+        for (port, argument) in region.inputs().iter().zip(arguments) {
+            lanes[port.value.0 as usize] = Some(*argument);
+        }
+        let known =
+            |lanes: &[Option<Lane<'b>>], v: Value| lanes[v.0 as usize].expect("operands precede their node");
+        for node in region.nodes() {
+            let operands: Vec<Lane<'b>> = node.operands.iter().map(|&v| known(&lanes, v)).collect();
+            let results: Vec<Lane<'b>> = match &node.op {
+                op if operands.iter().all(|lane| matches!(lane, Lane::Shared(_))) => {
+                    let operands: Vec<Expr<'b>> = operands.iter().map(|lane| lane.each(&[])).collect();
+                    let results = self.node(op.clone(), &operands, node.regions.clone());
+                    results.into_iter().map(Lane::Shared).collect()
+                }
+                Operation::Composite(_) => {
+                    let expansion = node.op.expansion(&region.types(&node.operands), &node.regions);
+                    self.inline_over(grid, &expansion, &operands).into_iter().map(Lane::Each).collect()
+                }
+                Operation::Prim(prim) => {
+                    let lifted = lift(prim, grid).expect("the region passed `check_lanes`");
+                    let operand = |(i, lane): (usize, &Lane<'b>)| match (prim, lane) {
+                        (Prim::Gather { .. }, Lane::Shared(table)) if i == 0 => *table,
+                        _ => lane.each(grid),
+                    };
+                    let operands: Vec<Expr<'b>> = operands.iter().enumerate().map(operand).collect();
+                    vec![Lane::Each(self.op1(lifted, &operands))]
+                }
+            };
+            for (value, result) in node.results.iter().zip(results) {
+                lanes[value.0 as usize] = Some(result);
+            }
+        }
+        region.outputs().iter().map(|port| known(&lanes, port.value).each(grid)).collect()
+    }
+}
+
+/// Errs unless `inline_over` can vectorise `region`, whose first `each` inputs differ between points.
+pub(crate) fn check_lanes(region: &Graph, each: usize) -> Result<(), Mismatch> {
+    let differs: Vec<bool> = (0..region.inputs().len()).map(|i| i < each).collect();
+    check_differing(region, &differs)
+}
+
+fn check_differing(region: &Graph, inputs: &[bool]) -> Result<(), Mismatch> {
+    let mut differs = vec![false; region.value_count()];
+    for (port, differing) in region.inputs().iter().zip(inputs) {
+        differs[port.value.0 as usize] = *differing;
+    }
+    for node in region.nodes() {
+        let operands: Vec<bool> = node.operands.iter().map(|v| differs[v.0 as usize]).collect();
+        if !operands.contains(&true) {
+            continue;
+        }
+        let refused = || {
+            let expected = "elementwise ops, shape ops, reductions, and gathers from captured tensors";
+            Mismatch::new(expected, format!("`{}` in region `{}`", node.op.name(), region.name()))
+        };
+        match &node.op {
+            Operation::Composite(_) => {
+                let types: Vec<TensorType> = region.types(&node.operands);
+                if types.iter().any(|ty| ty.shape.known().is_none()) {
+                    return Err(refused());
+                }
+                check_differing(&node.op.expansion(&types, &node.regions), &operands)?;
+            }
+            Operation::Prim(Prim::Gather { .. }) if operands[0] => return Err(refused()),
+            Operation::Prim(prim) => lift(prim, &[]).map(|_| ()).ok_or_else(refused)?,
+        }
+        node.results.iter().for_each(|v| differs[v.0 as usize] = true);
+    }
+    Ok(())
+}
+
+/// The primitive that does at every point of `grid` what `prim` does at one.
+fn lift(prim: &Prim, grid: &[usize]) -> Option<Prim> {
+    let front = grid.len();
+    let moved = |axes: &[usize]| -> Vec<usize> { axes.iter().map(|axis| axis + front).collect() };
+    let behind = |axes: &[usize]| -> Vec<usize> { (0..front).chain(moved(axes)).collect() };
+    let over = |shape: &Shape| Shape(grid.iter().map(|&n| n.into()).chain(shape.0.iter().cloned()).collect());
+    Some(match prim {
+        prim if prim.is_elementwise() => prim.clone(),
+        Prim::Broadcast { shape, dims } => Prim::Broadcast { shape: over(shape), dims: behind(dims) },
+        Prim::Reshape { shape } => Prim::Reshape { shape: over(shape) },
+        Prim::Transpose { perm } => Prim::Transpose { perm: behind(perm) },
+        Prim::Concat { axis } => Prim::Concat { axis: axis + front },
+        Prim::Reduce { reducer, axes } => Prim::Reduce { reducer: *reducer, axes: moved(axes) },
+        Prim::Slice { start, limit, stride } => Prim::Slice {
+            start: [&vec![0; front][..], start].concat(),
+            limit: [grid, limit].concat(),
+            stride: [&vec![1; front][..], stride].concat(),
+        },
+        Prim::Gather { .. } => prim.clone(),
+        _ => return None,
+    })
+}
