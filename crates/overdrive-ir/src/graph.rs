@@ -200,14 +200,7 @@ impl Graph {
     pub fn rewrite(&self, replace: &mut Replace<'_>) -> Result<Graph, GraphError> {
         let b = Builder::new(&self.name);
         let map = b.append_with(self, replace)?;
-        for output in &self.outputs {
-            b.output(&output.name, map[output.value.0 as usize]);
-        }
-        for state in &self.states {
-            if let Some(update) = state.update {
-                b.update(&state.name, map[update.0 as usize]);
-            }
-        }
+        b.conclude(self, |value| map[value.0 as usize]);
         b.finish()
     }
 }

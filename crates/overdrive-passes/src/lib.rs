@@ -7,7 +7,9 @@ mod fuse;
 mod legalize;
 mod lower;
 mod plan;
+mod rematerialize;
 
 pub use fuse::{groups, node_by_node};
 pub use legalize::legalize;
 pub use plan::{PlanError, plan};
+pub use rematerialize::{Rematerialize, rematerialize};

@@ -261,6 +261,32 @@ impl Builder {
         map
     }
 
+    /// Appends a node like `node`, in its scope, on other operands.
+    pub fn again<'b>(&'b self, node: &Node, operands: &[Expr<'b>]) -> Vec<Expr<'b>> {
+        let _scope = self.scope_path(&node.scope);
+        self.node(node.op.clone(), operands, node.regions.clone())
+    }
+
+    /// Declares the inputs and states of `graph` here; gives the new expression of each.
+    pub fn declare(&self, graph: &Graph) -> Vec<(Value, Expr<'_>)> {
+        let input = |port: &Port| (port.value, self.input(&port.name, graph.ty(port.value).clone()));
+        let state = |s: &StateDecl| {
+            let ty = graph.ty(s.value).clone();
+            (s.value, self.state_named(&s.name, ty, s.init.clone()))
+        };
+        graph.inputs.iter().map(input).chain(graph.states.iter().map(state)).collect()
+    }
+
+    /// Names outputs and state updates like those of `graph`; `new` gives the expression of each value.
+    pub fn conclude<'b>(&'b self, graph: &Graph, mut new: impl FnMut(Value) -> Expr<'b>) {
+        graph.outputs.iter().for_each(|port| self.output(&port.name, new(port.value)));
+        for state in &graph.states {
+            if let Some(update) = state.update {
+                self.update(&state.name, new(update));
+            }
+        }
+    }
+
     /// Declares the inputs and states of `graph` here and copies its nodes; returns the new expression of every
     /// value. Outputs and updates are left to the caller.
     pub fn append(&self, graph: &Graph) -> Result<Vec<Expr<'_>>, GraphError> {
@@ -273,13 +299,7 @@ impl Builder {
         replace: &mut Replace<'_>,
     ) -> Result<Vec<Expr<'_>>, GraphError> {
         let mut map = vec![Expr::poison(self); graph.values.len()];
-        for port in &graph.inputs {
-            map[port.value.0 as usize] = self.input(&port.name, graph.ty(port.value).clone());
-        }
-        for state in &graph.states {
-            let ty = graph.ty(state.value).clone();
-            map[state.value.0 as usize] = self.state_named(&state.name, ty, state.init.clone());
-        }
+        self.declare(graph).into_iter().for_each(|(value, expr)| map[value.0 as usize] = expr);
         self.copy_nodes(graph, &mut map, replace);
         match self.error.borrow().clone() {
             Some(error) => Err(error),

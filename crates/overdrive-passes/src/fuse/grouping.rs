@@ -158,14 +158,7 @@ impl Grouping<'_> {
 
     fn rebuild(&self) -> Result<Graph, GraphError> {
         let b = Builder::new(self.graph.name());
-        let mut map: HashMap<Value, Expr<'_>> = HashMap::new();
-        for port in self.graph.inputs() {
-            map.insert(port.value, b.input(&port.name, self.graph.ty(port.value).clone()));
-        }
-        for state in self.graph.states() {
-            let ty = self.graph.ty(state.value).clone();
-            map.insert(state.value, b.state_named(&state.name, ty, state.init.clone()));
-        }
+        let mut map: HashMap<Value, Expr<'_>> = b.declare(self.graph).into_iter().collect();
         for index in 0..self.graph.nodes().len() as u32 {
             let node = self.graph.node(NodeId(index));
             // A node that only its users' regions read is not emitted on its own.
@@ -173,14 +166,7 @@ impl Grouping<'_> {
                 self.emit(index, &b, &mut map);
             }
         }
-        for output in self.graph.outputs() {
-            b.output(&output.name, self.resolve(output.value, &b, &mut map));
-        }
-        for state in self.graph.states() {
-            if let Some(update) = state.update {
-                b.update(&state.name, self.resolve(update, &b, &mut map));
-            }
-        }
+        b.conclude(self.graph, |value| self.resolve(value, &b, &mut map));
         b.finish()
     }
 
@@ -206,8 +192,7 @@ impl Grouping<'_> {
         let group = self.group_of[index as usize].map(|g| &self.groups[g]);
         let Some(members) = group.filter(|members| !alone(members)) else {
             let operands: Vec<Expr<'b>> = node.operands.iter().map(|&v| self.resolve(v, b, map)).collect();
-            let _scope = b.scope_path(&node.scope);
-            let results = b.node(node.op.clone(), &operands, node.regions.clone());
+            let results = b.again(node, &operands);
             map.extend(node.results.iter().copied().zip(results));
             return;
         };

@@ -1,0 +1,186 @@
+//! Rematerialize: computes values again for the backward part instead of keeping them.
+//!
+//! The forward part of a training step is what the loss needs; everything else is backward. A forward value that
+//! the backward part reads is *saved* from one to the other. A policy says which saved values are dropped; a
+//! dropped value is cloned, with what it takes, right before the first backward node that reads it. After Chen et
+//! al., "Training deep nets with sublinear memory cost", 2016, and, for choosing by bytes per FLOP, Korthikanti et
+//! al., "Reducing activation recomputation in large transformer models", 2022. Invariant: clones apply the same
+//! operations to the same operands (random draws keep their site), so every result is bit for bit what it was.
+//! Common subexpressions must be merged before this pass, never after.
+
+use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Value};
+use std::collections::{BTreeSet, HashMap};
+
+/// What to keep between the forward and the backward part.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rematerialize {
+    /// Everything.
+    None,
+    /// Only what crosses the outermost scopes (`block3`): every block is computed again.
+    EveryBlock,
+    /// At most this many saved bytes: the values that free most bytes per FLOP are computed again first.
+    Budget {
+        /// Limit of saved bytes.
+        saved_bytes: u64,
+    },
+}
+
+/// Applies a policy to a bound training graph. `loss` names the output that divides forward from backward.
+pub fn rematerialize(graph: &Graph, loss: &str, policy: Rematerialize) -> Result<Graph, GraphError> {
+    let Some(port) = graph.outputs().iter().find(|o| o.name == loss) else {
+        let names: Vec<&str> = graph.outputs().iter().map(|o| o.name.as_str()).collect();
+        return Err(GraphError {
+            op: "rematerialize".into(),
+            scope: graph.name().to_owned(),
+            expected: format!("an output named `{loss}`"),
+            found: names.join(", "),
+            remedy: "name the output that the gradients are taken of".into(),
+        });
+    };
+    let step = Step::new(graph, port.value);
+    let kept = match policy {
+        Rematerialize::None => step.saved.clone(),
+        Rematerialize::EveryBlock => step.between_blocks(),
+        Rematerialize::Budget { saved_bytes } => step.dearest(saved_bytes),
+    };
+    step.rebuild(&kept)
+}
+
+/// A training step divided into forward and backward.
+struct Step<'g> {
+    graph: &'g Graph,
+    forward: Vec<bool>,
+    /// Forward values that backward nodes read.
+    saved: BTreeSet<Value>,
+}
+
+impl<'g> Step<'g> {
+    fn new(graph: &'g Graph, loss: Value) -> Self {
+        let mut forward = vec![false; graph.nodes().len()];
+        let mut pending = vec![loss];
+        while let Some(value) = pending.pop() {
+            if let Origin::Node(id, _) = graph.origin(value)
+                && !std::mem::replace(&mut forward[id.0 as usize], true)
+            {
+                pending.extend(&graph.node(id).operands);
+            }
+        }
+        let mut saved = BTreeSet::new();
+        for (node, _) in graph.nodes().iter().zip(&forward).filter(|(_, forward)| !**forward) {
+            let from_forward = |v: &&Value| match graph.origin(**v) {
+                Origin::Node(id, _) => forward[id.0 as usize],
+                _ => false,
+            };
+            saved.extend(node.operands.iter().filter(from_forward).copied());
+        }
+        Self { graph, forward, saved }
+    }
+
+    fn producer(&self, value: Value) -> Option<(NodeId, &'g Node)> {
+        match self.graph.origin(value) {
+            Origin::Node(id, _) => Some((id, self.graph.node(id))),
+            _ => None,
+        }
+    }
+
+    /// Forward values that another outermost scope reads, or none owns, or an output names.
+    fn between_blocks(&self) -> BTreeSet<Value> {
+        let block = |node: &'g Node| node.scope.split('/').next().unwrap_or_default();
+        let mut kept: BTreeSet<Value> = self.graph.outputs().iter().map(|o| o.value).collect();
+        for (node, _) in self.graph.nodes().iter().zip(&self.forward).filter(|(_, forward)| **forward) {
+            let crosses = |v: &&Value| self.producer(**v).is_some_and(|(_, p)| block(p) != block(node));
+            kept.extend(node.operands.iter().filter(crosses));
+        }
+        let free = |v: &&Value| self.producer(**v).is_some_and(|(_, p)| block(p).is_empty());
+        kept.extend(self.saved.iter().filter(free));
+        kept
+    }
+
+    /// Saved values without those that free most bytes per FLOP, as many as it takes to come below the limit.
+    fn dearest(&self, limit: u64) -> BTreeSet<Value> {
+        let bytes = |v: Value| self.graph.ty(v).bytes() as u64;
+        let flops: Vec<u64> = self.graph.nodes().iter().map(|n| self.graph.node_cost(n).flops).collect();
+        let mut kept = self.saved.clone();
+        let mut total: u64 = kept.iter().map(|&v| bytes(v)).sum();
+        while total > limit {
+            let worth = |&v: &Value| (bytes(v) as f64 / (1.0 + self.again(v, &kept, &flops) as f64), v);
+            let best = kept.iter().map(worth).max_by(|a, b| a.0.total_cmp(&b.0));
+            let Some((_, value)) = best else { break };
+            kept.remove(&value);
+            total -= bytes(value);
+        }
+        kept
+    }
+
+    /// FLOPs of computing `value` again from what is kept. What another dropped value computes again is shared.
+    fn again(&self, value: Value, kept: &BTreeSet<Value>, flops: &[u64]) -> u64 {
+        let mut sum = 0;
+        let mut seen = BTreeSet::new();
+        let mut pending = vec![value];
+        while let Some(next) = pending.pop() {
+            let Some((id, node)) = self.producer(next) else { continue };
+            let available = next != value && (kept.contains(&next) || self.saved.contains(&next));
+            if available || !seen.insert(id) {
+                continue;
+            }
+            sum += flops[id.0 as usize];
+            pending.extend(&node.operands);
+        }
+        sum
+    }
+
+    fn rebuild(&self, kept: &BTreeSet<Value>) -> Result<Graph, GraphError> {
+        let graph = self.graph;
+        let b = Builder::new(graph.name());
+        let mut map: HashMap<Value, Expr<'_>> = b.declare(graph).into_iter().collect();
+        for (node, _) in graph.nodes().iter().zip(&self.forward).filter(|(_, forward)| **forward) {
+            let operands: Vec<Expr<'_>> = node.operands.iter().map(|v| map[v]).collect();
+            let results = b.again(node, &operands);
+            map.extend(node.results.iter().copied().zip(results));
+        }
+        let mut clones: HashMap<Value, Expr<'_>> = HashMap::new();
+        for (node, _) in graph.nodes().iter().zip(&self.forward).filter(|(_, forward)| !**forward) {
+            let is_cloned = |v: &&Value| self.saved.contains(v) && !kept.contains(v);
+            for &value in node.operands.iter().filter(is_cloned) {
+                self.clone_late(value, kept, (&map, &mut clones), &b);
+            }
+            let operand = |v: &Value| if is_cloned(&v) { clones[v] } else { map[v] };
+            let operands: Vec<Expr<'_>> = node.operands.iter().map(operand).collect();
+            let results = b.again(node, &operands);
+            map.extend(node.results.iter().copied().zip(results));
+        }
+        b.conclude(graph, |value| map[&value]);
+        b.finish()
+    }
+
+    /// Emits the clone of a dropped value after those that it needs.
+    fn clone_late<'b>(
+        &self,
+        value: Value,
+        kept: &BTreeSet<Value>,
+        (map, clones): (&HashMap<Value, Expr<'b>>, &mut HashMap<Value, Expr<'b>>),
+        b: &'b Builder,
+    ) {
+        let mut pending = vec![value];
+        while let Some(&value) = pending.last() {
+            let Some((_, node)) = self.producer(value) else {
+                unreachable!("inputs and states are never dropped")
+            };
+            let stays = |v: &Value| kept.contains(v) || self.producer(*v).is_none();
+            let ready = |v: &Value| stays(v) || clones.contains_key(v);
+            let missing: Vec<Value> = node.operands.iter().copied().filter(|v| !ready(v)).collect();
+            if clones.contains_key(&value) {
+                pending.pop();
+            } else if missing.is_empty() {
+                let operand = |v: &Value| if stays(v) { map[v] } else { clones[v] };
+                let operands: Vec<Expr<'b>> = node.operands.iter().map(operand).collect();
+                let results = b.again(node, &operands);
+                clones.extend(node.results.iter().copied().zip(results));
+                pending.pop();
+            } else {
+                pending.extend(missing);
+            }
+        }
+    }
+}
