@@ -7,7 +7,7 @@ use super::pack::{Block, Panel, pack, pack_widened};
 use super::portable;
 use super::simd::PackedBlock;
 #[cfg(target_arch = "x86_64")]
-use super::x86;
+use super::{amx, x86};
 
 /// A micro-kernel: how it wants its operands packed, and the function that multiplies packed blocks.
 #[derive(Debug)]
@@ -65,10 +65,16 @@ fn avx2() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
-/// An f32 kernel that takes operands of another format, or of its own, through `pack`.
+#[cfg(target_arch = "x86_64")]
+fn avx512_bf16() -> bool {
+    avx512f() && is_x86_feature_detected!("avx512bf16")
+}
+
+/// The f32 kernels for operands that `pack` makes f32, after those that are better for them.
 macro_rules! f32_kernels {
-    ($pack:expr) => {
+    ($pack:expr $(, $first:expr)*) => {
         &[
+            $(#[cfg(target_arch = "x86_64")] $first,)*
             #[cfg(target_arch = "x86_64")]
             Kernel {
                 name: "avx512 14x32",
@@ -104,7 +110,27 @@ macro_rules! f32_kernels {
 
 pub(super) static F32: &[Kernel<f32>] = f32_kernels!(pack::<f32>);
 pub(super) static F16: &[Kernel<f16>] = f32_kernels!(pack_widened::<f16>);
-pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(pack_widened::<bf16>);
+pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(
+    pack_widened::<bf16>,
+    Kernel {
+        name: "amx 32x32",
+        is_supported: amx::is_granted,
+        a: Panel { width: 32, group: 32, k_multiple: 32 },
+        b: Panel { width: 32, group: 2, k_multiple: 32 },
+        packed_bytes: 2,
+        pack: pack::<bf16>,
+        multiply: amx::bf16_amx,
+    },
+    Kernel {
+        name: "avx512-bf16 14x32",
+        is_supported: avx512_bf16,
+        a: Panel { width: 14, group: 2, k_multiple: 2 },
+        b: Panel { width: 32, group: 2, k_multiple: 2 },
+        packed_bytes: 2,
+        pack: pack::<bf16>,
+        multiply: x86::bf16_avx512,
+    }
+);
 
 pub(super) static F64: &[Kernel<f64>] = &[
     #[cfg(target_arch = "x86_64")]

@@ -76,6 +76,32 @@ simd!(F32x8: f32 => f32, [__m256; 8], _mm256_setzero_ps, _mm256_loadu_ps, _mm256
 simd!(F64x4: f64 => f64, [__m256d; 4], _mm256_setzero_pd, _mm256_loadu_pd, _mm256_set1_pd,
       _mm256_fmadd_pd, _mm256_loadu_pd, _mm256_add_pd, _mm256_storeu_pd);
 
+simd!(Bf16x16: i32 => f32, [__m512; 16], _mm512_setzero_ps, load_pairs, splat_pair,
+      dot_pairs, _mm512_loadu_ps, _mm512_add_ps, _mm512_storeu_ps);
+
+/// Sixteen pairs of bf16; the micro-kernel's vectors are all of one type, so that they travel as f32.
+#[inline(always)]
+unsafe fn load_pairs(from: *const i32) -> __m512 {
+    // SAFETY: as the caller promised.
+    unsafe { _mm512_loadu_ps(from.cast()) }
+}
+
+#[inline(always)]
+unsafe fn splat_pair(pair: i32) -> __m512 {
+    // SAFETY: called where AVX-512 is.
+    unsafe { _mm512_castsi512_ps(_mm512_set1_epi32(pair)) }
+}
+
+/// Adds the dot products of pairs.
+#[inline(always)]
+unsafe fn dot_pairs(a: __m512, b: __m512, acc: __m512) -> __m512 {
+    // SAFETY: called where AVX512-BF16 is; a vector of pairs has the bits of a vector of f32.
+    unsafe {
+        let [a, b] = [a, b].map(|pairs| std::mem::transmute::<__m512, __m512bh>(pairs));
+        _mm512_dpbf16_ps(acc, a, b)
+    }
+}
+
 /// f32 with AVX-512: 28 accumulators, 2 registers for a row of B and 1 for an element of A, of 32.
 ///
 /// # Safety
@@ -87,6 +113,21 @@ pub(super) unsafe fn f32_avx512(block: &PackedBlock<f32>) {
         sweep::<F32x16, 14, 2>(
             block,
             |tile: Tile<'_, F32x16>| by_rows!(F32x16, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]),
+        );
+    }
+}
+
+/// bf16 with AVX512-BF16: the same shape, with a pair of k where f32 has one.
+///
+/// # Safety
+/// The CPU has AVX-512F and BF16; the block is as [`PackedBlock`] says, with panels of 14 and 32 in pairs of k.
+#[target_feature(enable = "avx512f,avx512bf16")]
+pub(super) unsafe fn bf16_avx512(block: &PackedBlock<f32>) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        sweep::<Bf16x16, 14, 2>(
+            block,
+            |tile: Tile<'_, Bf16x16>| by_rows!(Bf16x16, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]),
         );
     }
 }

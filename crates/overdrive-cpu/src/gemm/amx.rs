@@ -1,0 +1,164 @@
+//! Intel AMX: bf16 products on eight tile registers of 16 rows by 64 bytes.
+//!
+//! A tile of C is 32 x 32: four accumulators, and two tiles each of A and B, so that four multiplications of 16
+//! cycles share four loads of 8. Intrinsics are not stable yet; inline assembly is.
+//!
+//! The registers are 8 KiB more for the kernel to save at a context switch, so Linux wants to be asked for them
+//! once a process; where it says no, the next kernel of the list is chosen.
+#![allow(unsafe_code)] // Inline assembly on raw pointers, and one system call.
+
+use std::arch::asm;
+use std::arch::x86_64::__cpuid_count;
+use std::sync::OnceLock;
+
+use super::simd::PackedBlock;
+
+/// Rows and columns of C, and k of one step.
+const SIDE: usize = 32;
+
+/// Whether the CPU has the instructions and the operating system granted their registers.
+pub(super) fn is_granted() -> bool {
+    static GRANTED: OnceLock<bool> = OnceLock::new();
+    *GRANTED.get_or_init(|| {
+        const BF16: u32 = 1 << 22;
+        const TILE: u32 = 1 << 24;
+        let features = __cpuid_count(7, 0).edx;
+        features & BF16 != 0 && features & TILE != 0 && request_tile_registers()
+    })
+}
+
+#[cfg(target_os = "linux")]
+fn request_tile_registers() -> bool {
+    // <asm/prctl.h> and Documentation/arch/x86/xstate.rst.
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+    // SAFETY: the call takes two numbers and changes nothing but the process's permission.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn request_tile_registers() -> bool {
+    false
+}
+
+/// The operand of `ldtilecfg`: palette 1, and for each register its bytes a row and its rows.
+#[repr(C, align(64))]
+struct TileConfig {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+static CONFIG: TileConfig = {
+    let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
+    let mut register = 0;
+    while register < 8 {
+        row_bytes[register] = 64;
+        rows[register] = 16;
+        register += 1;
+    }
+    TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+};
+
+/// Computes a block: A panels hold for each 32 k their 32 rows, B panels for each pair of k its 32 columns.
+///
+/// # Safety
+/// [`is_granted`] said yes; the block is as [`PackedBlock`] says.
+pub(super) unsafe fn bf16_amx(block: &PackedBlock<f32>) {
+    let panel = block.steps * SIDE * SIDE * size_of::<u16>();
+    // SAFETY: panels follow each other; row and col are inside of C; a tile that reaches over C's edge is
+    // computed in `edge`, which has room for a whole one.
+    unsafe {
+        asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly));
+        let mut edge = [0.0_f32; SIDE * SIDE];
+        for row in (0..block.rows).step_by(SIDE) {
+            for col in (0..block.cols).step_by(SIDE) {
+                let (a, b) = (block.a.add(row / SIDE * panel), block.b.add(col / SIDE * panel));
+                let c = block.c.add(row * block.c_stride + col);
+                let (rows, cols) = ((block.rows - row).min(SIDE), (block.cols - col).min(SIDE));
+                if rows == SIDE && cols == SIDE {
+                    let tile = Tile { a, b, c, c_stride: block.c_stride };
+                    tile.multiply(block.steps, block.accumulate);
+                    continue;
+                }
+                let tile = Tile { a, b, c: edge.as_mut_ptr(), c_stride: SIDE };
+                tile.multiply(block.steps, false);
+                for i in 0..rows {
+                    for j in 0..cols {
+                        let to = c.add(i * block.c_stride + j);
+                        *to = if block.accumulate { *to } else { 0.0 } + edge[i * SIDE + j];
+                    }
+                }
+            }
+        }
+        asm!("tilerelease", options(nostack, nomem));
+    }
+}
+
+/// A whole tile of C and its panels.
+struct Tile {
+    a: *const u8,
+    b: *const u8,
+    c: *mut f32,
+    c_stride: usize,
+}
+
+impl Tile {
+    /// # Safety
+    /// The registers are configured, and panels and C are as long as `steps` and the tile say.
+    #[inline(always)]
+    unsafe fn multiply(self, steps: usize, accumulate: bool) {
+        let Self { a, b, c, c_stride } = self;
+        let c_bytes = c_stride * size_of::<f32>();
+        let below = c.wrapping_add(16 * c_stride);
+        // SAFETY: as the caller promised. The compiler itself never uses tile registers, so that they keep their
+        // values from one block of assembly to the next, and need not be declared.
+        unsafe {
+            if accumulate {
+                asm!(
+                    "tileloadd tmm0, [{c} + {s}]",
+                    "tileloadd tmm1, [{c} + {s} + 64]",
+                    "tileloadd tmm2, [{below} + {s}]",
+                    "tileloadd tmm3, [{below} + {s} + 64]",
+                    c = in(reg) c, below = in(reg) below, s = in(reg) c_bytes, options(nostack, readonly),
+                );
+            } else {
+                asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    options(nostack, nomem)
+                );
+            }
+            if steps > 0 {
+                asm!(
+                    "2:",
+                    "tileloadd tmm4, [{a} + {line}]",
+                    "tileloadd tmm6, [{b} + 2 * {line}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{b} + 2 * {line} + 64]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloadd tmm5, [{a} + {line} + 1024]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {a}, 2048",
+                    "add {b}, 2048",
+                    "dec {steps}",
+                    "jnz 2b",
+                    a = inout(reg) a => _, b = inout(reg) b => _, steps = inout(reg) steps => _,
+                    line = in(reg) 64_usize, options(nostack, readonly),
+                );
+            }
+            asm!(
+                "tilestored [{c} + {s}], tmm0",
+                "tilestored [{c} + {s} + 64], tmm1",
+                "tilestored [{below} + {s}], tmm2",
+                "tilestored [{below} + {s} + 64], tmm3",
+                c = in(reg) c, below = in(reg) below, s = in(reg) c_bytes, options(nostack),
+            );
+        }
+    }
+}
