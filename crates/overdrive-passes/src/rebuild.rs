@@ -1,0 +1,88 @@
+//! The one loop that passes share: copies a graph node by node, leaving out what nothing needs.
+//!
+//! Invariant: inputs, states, outputs and updates keep their names and order; only nodes change. A pass therefore
+//! never has to clear up behind itself: the next one does not copy what became dead.
+
+use overdrive_ir::{Builder, Expr, Graph, GraphError, Init, Node, TensorType, Value};
+
+/// A node about to be copied.
+pub(crate) struct Place<'b, 'a> {
+    /// Where to build.
+    pub(crate) builder: &'b Builder,
+    /// The node in the old graph.
+    pub(crate) node: &'a Node,
+    /// Its operands in the new graph.
+    pub(crate) operands: Vec<Expr<'b>>,
+}
+
+impl<'b> Place<'b, '_> {
+    /// The node as it was, with these regions.
+    pub(crate) fn keep(&self, regions: Vec<Graph>) -> Vec<Expr<'b>> {
+        self.builder.node(self.node.op.clone(), &self.operands, regions)
+    }
+}
+
+/// Gives the new results of a node.
+pub(crate) type Each<'e> = dyn for<'b> FnMut(&Place<'b, '_>) -> Result<Vec<Expr<'b>>, GraphError> + 'e;
+
+/// Copies `graph` with the types of inputs and states changed by `retype` and the nodes by `each`, which also
+/// decides about regions.
+pub(crate) fn rebuild(
+    graph: &Graph,
+    retype: &dyn Fn(&TensorType) -> TensorType,
+    each: &mut Each<'_>,
+) -> Result<Graph, GraphError> {
+    let b = Builder::new(graph.name());
+    let mut map: Vec<Option<Expr<'_>>> = vec![None; graph.value_count()];
+    for port in graph.inputs() {
+        map[port.value.0 as usize] = Some(b.input(&port.name, retype(graph.ty(port.value))));
+    }
+    for state in graph.states() {
+        let ty = retype(graph.ty(state.value));
+        let init = match &state.init {
+            Init::Value(tensor) => Init::Value(tensor.convert(ty.dtype)),
+            other => other.clone(),
+        };
+        map[state.value.0 as usize] = Some(b.state_named(&state.name, ty, init));
+    }
+    let live = live(graph);
+    for node in graph.nodes() {
+        if !node.results.iter().any(|v| live[v.0 as usize]) {
+            continue;
+        }
+        let known = |v: &Value| map[v.0 as usize].expect("operands of live nodes are live and come first");
+        let operands = node.operands.iter().map(known).collect();
+        let _scope = (!node.scope.is_empty()).then(|| b.scope(&node.scope));
+        let results = each(&Place { builder: &b, node, operands })?;
+        node.results.iter().zip(results).for_each(|(v, result)| map[v.0 as usize] = Some(result));
+    }
+    let copied = |v: Value| map[v.0 as usize].expect("outputs and updates are live");
+    graph.outputs().iter().for_each(|port| b.output(&port.name, copied(port.value)));
+    for state in graph.states() {
+        if let Some(update) = state.update {
+            b.update(&state.name, copied(update));
+        }
+    }
+    b.finish()
+}
+
+/// Values that an output or an update needs.
+fn live(graph: &Graph) -> Vec<bool> {
+    let mut live = vec![false; graph.value_count()];
+    let updates = graph.states().iter().filter_map(|s| s.update);
+    graph.outputs().iter().map(|o| o.value).chain(updates).for_each(|v| live[v.0 as usize] = true);
+    for node in graph.nodes().iter().rev() {
+        if node.results.iter().any(|v| live[v.0 as usize]) {
+            node.operands.iter().for_each(|v| live[v.0 as usize] = true);
+        }
+    }
+    live
+}
+
+/// The regions of a node, each changed by `pass`.
+pub(crate) fn regions(
+    node: &Node,
+    pass: impl FnMut(&Graph) -> Result<Graph, GraphError>,
+) -> Result<Vec<Graph>, GraphError> {
+    node.regions.iter().map(pass).collect()
+}
