@@ -1,0 +1,150 @@
+//! The table of models, and how a name finds one.
+
+use crate::{conv, gpt, mlp, transformer};
+use overdrive_ir::{Graph, GraphError};
+
+/// A built-in model.
+#[derive(Debug)]
+pub struct Model {
+    /// Its name on the command line and in results.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub summary: &'static str,
+    /// Builds the forward graph: input `x`, output `y`, named dimension `batch`.
+    pub build: fn() -> Result<Graph, GraphError>,
+    /// Size of each named dimension unless the user says otherwise.
+    pub dimensions: &'static [(&'static str, usize)],
+    /// What its integer inputs index: ids are below this. `None` where inputs are real numbers.
+    pub vocabulary: Option<usize>,
+    /// What it is for, in the sense of what its figures show.
+    pub notes: &'static str,
+}
+
+/// Every built-in model, from the smallest workload family to the largest.
+pub const MODELS: &[Model] = &[
+    Model {
+        name: "mlp",
+        summary: "512 -> 2048 -> 2048 -> 10, biases, erf GELU",
+        build: mlp::mlp,
+        dimensions: &[("batch", 32)],
+        vocabulary: None,
+        notes: "three matrix products of few rows: weights stream from memory, epilogues are nearly free",
+    },
+    Model {
+        name: "conv",
+        summary: "3x64x64; two 3x3 convolutions with batch norm and ReLU, global average pool, linear 10",
+        build: conv::conv,
+        dimensions: &[("batch", 32)],
+        vocabulary: None,
+        notes: "convolutions with epilogues, and activations that are larger than the weights",
+    },
+    Model {
+        name: "transformer",
+        summary: "6 pre-norm blocks, T 128, D 512, 8 heads, causal, FFN 2048 with tanh GELU, biases",
+        build: transformer::transformer,
+        dimensions: &[("batch", 8)],
+        vocabulary: None,
+        notes: "the main workload: matrix products, attention, norms and elementwise work as in a language model",
+    },
+    Model {
+        name: "quick-inference",
+        summary: "one block of the transformer, T 128, D 256, 8 heads",
+        build: transformer::quick_inference,
+        dimensions: &[("batch", 2)],
+        vocabulary: None,
+        notes: "latency of a small call: overheads between kernels count as much as the kernels",
+    },
+    Model {
+        name: "quick-memory",
+        summary: "one block of the transformer, T 256, D 512, 8 heads",
+        build: transformer::quick_memory,
+        dimensions: &[("batch", 4)],
+        vocabulary: None,
+        notes: "peak memory of one block: what a plan and a fused attention save",
+    },
+    Model {
+        name: "gpt-125m",
+        summary: "12 layers x 768, 12 heads, vocabulary 50,304, context 1,024",
+        build: gpt::gpt_125m,
+        dimensions: &[("batch", 1)],
+        vocabulary: Some(gpt::VOCABULARY),
+        notes: "a language model that fits every machine; the head is a third of its weights",
+    },
+    Model {
+        name: "gpt-350m",
+        summary: "24 layers x 1024, 16 heads, vocabulary 50,304, context 1,024",
+        build: gpt::gpt_350m,
+        dimensions: &[("batch", 1)],
+        vocabulary: Some(gpt::VOCABULARY),
+        notes: "its training step shows what rematerialisation saves",
+    },
+    Model {
+        name: "gpt-1.3b",
+        summary: "24 layers x 2048, 16 heads, vocabulary 50,304, context 1,024",
+        build: gpt::gpt_1_3b,
+        dimensions: &[("batch", 1)],
+        vocabulary: Some(gpt::VOCABULARY),
+        notes: "large enough that precision decides whether it fits",
+    },
+    Model {
+        name: "gpt-6.7b",
+        summary: "32 layers x 4096, 32 heads, vocabulary 50,304, context 1,024",
+        build: gpt::gpt_6_7b,
+        dimensions: &[("batch", 1)],
+        vocabulary: Some(gpt::VOCABULARY),
+        notes: "27 GB in f32: for quantization, offload and several devices",
+    },
+    Model {
+        name: "digits-mlp",
+        summary: "64 -> 128 -> 128 -> 10, biases, erf GELU",
+        build: mlp::digits_mlp,
+        dimensions: &[("batch", 64)],
+        vocabulary: None,
+        notes: "trains on 8x8 digits in seconds",
+    },
+    Model {
+        name: "digits-conv",
+        summary: "1x8x8; two 3x3 convolutions to 16 and 32 with ReLU, global average pool, linear 10",
+        build: conv::digits_conv,
+        dimensions: &[("batch", 64)],
+        vocabulary: None,
+        notes: "trains on 8x8 digits in seconds",
+    },
+    Model {
+        name: "text-transformer",
+        summary: "5 layers x 128, 4 heads, byte vocabulary, context 128, 1.1 M parameters",
+        build: gpt::text_transformer,
+        dimensions: &[("batch", 16)],
+        vocabulary: Some(gpt::BYTES),
+        notes: "trains on plain text in minutes",
+    },
+];
+
+/// No built-in model has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown model `{name}`: expected one of {known}{}", nearest.map_or(String::new(), |n| format!("; did you mean `{n}`?")))]
+pub struct UnknownModel {
+    /// What was asked for.
+    pub name: String,
+    /// Every name there is.
+    pub known: String,
+    /// The most similar name, where one is similar.
+    pub nearest: Option<&'static str>,
+}
+
+/// Names at least this similar (Jaro-Winkler) are worth suggesting.
+const SIMILAR: f64 = 0.75;
+
+/// The model of this name.
+pub fn find(name: &str) -> Result<&'static Model, UnknownModel> {
+    let similarity = |model: &Model| strsim::jaro_winkler(name, model.name);
+    MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
+        let nearest = MODELS.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+        let known: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
+        UnknownModel {
+            name: name.to_owned(),
+            known: known.join(", "),
+            nearest: nearest.filter(|model| similarity(model) >= SIMILAR).map(|model| model.name),
+        }
+    })
+}
