@@ -15,11 +15,16 @@ macro_rules! ops {
 }
 
 ops! {
+    adamw::AdamW,
     attention::Attention,
     attention_grad::AttentionGrad,
     avg_pool2d::AvgPool2d,
     batch_norm::BatchNorm,
     conv2d::Conv2d,
+    cross_entropy::CrossEntropy,
+    dropout::Dropout,
+    embedding::Embedding,
+    fake_quantize::FakeQuantize,
     fused::Fused,
     gelu::Gelu,
     global_avg_pool::GlobalAvgPool,
