@@ -8,8 +8,10 @@ mod error;
 mod file;
 pub mod npy;
 pub mod npz;
+mod parameters;
 pub mod safetensors;
 mod tensors;
 
 pub use error::FormatError;
+pub use parameters::{Differences, ParametersError, load_parameters, save_parameters};
 pub use tensors::{Tensors, read, write};

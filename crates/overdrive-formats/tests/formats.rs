@@ -1,7 +1,9 @@
 //! Round trips of every type, files of other writers, and damaged files: an error each time, never a panic.
 
-use overdrive_formats::{FormatError, Tensors, npy, npz, read, safetensors, write};
-use overdrive_ir::{DType, Tensor};
+use overdrive_formats::{
+    FormatError, Tensors, load_parameters, npy, npz, read, safetensors, save_parameters, write,
+};
+use overdrive_ir::{Builder, DType, Init, Tensor, TensorType};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -154,6 +156,40 @@ fn files_that_cannot_be_are_named_and_nothing_is_left_behind() {
     }
     assert!(write(&folder.0.join("no/such/folder.npz"), &codes).is_err());
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0);
+}
+
+#[test]
+fn parameters_load_whole_or_with_every_difference_named() {
+    let b = Builder::new("tiny");
+    let f32s = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let w = b.state("fc.weight", f32s(&[2, 3]), Init::Normal { std: 1.0, seed: 0 });
+    let bias = b.state("fc.bias", f32s(&[3]), Init::ZEROS);
+    b.output("y", b.input("x", f32s(&[1, 2])).linear(w, Some(bias)));
+    let graph = b.finish().unwrap();
+    let initial = |s: &overdrive_ir::StateDecl| (s.name.clone(), s.init.tensor(&s.name, graph.ty(s.value)));
+    let tensors: Tensors = graph.states().iter().map(initial).collect();
+    let folder = Folder::new("parameters");
+    for name in ["a.safetensors", "a.npz"] {
+        let path = folder.0.join(name);
+        save_parameters(&graph, &path, &tensors).unwrap();
+        assert_eq!(load_parameters(&graph, &path).unwrap(), tensors);
+    }
+    let mut wrong = tensors.clone();
+    wrong.insert("fc.weight".into(), tensors["fc.weight"].convert(DType::F16));
+    let bias = wrong.remove("fc.bias").unwrap();
+    wrong.insert("fc.offset".into(), bias);
+    let path = folder.0.join("b.npz");
+    assert!(save_parameters(&graph, &path, &wrong).is_err() && !path.exists());
+    write(&path, &wrong).unwrap();
+    let message = load_parameters(&graph, &path).unwrap_err().to_string();
+    for part in [
+        "b.npz: these are not the parameters of `tiny`",
+        "1 missing: fc.bias f32[3]",
+        "1 unexpected: fc.offset f32[3]",
+        "1 of another type: fc.weight expected f32[2, 3], found f16[2, 3]",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
 }
 
 proptest! {
