@@ -9,7 +9,7 @@ use crate::clock::Timer;
 use crate::outcome::Failure;
 use crate::statistics::{Fence, Sorted, Summary};
 
-/// One timed span: a batch of [`Series::calls_per_sample`] calls.
+/// One timed span: a batch of [`Conditions::calls_per_sample`] calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sample {
     /// Ordinal of the process that took it, within the session.
