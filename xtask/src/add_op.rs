@@ -1,8 +1,9 @@
-//! Proves that adding an op is one file and one line: a patch that adds `softplus` is applied to a copy of the checkout, where the op
-//! harness must accept it, and must reject it once its meaning is broken.
+//! Proves that adding an op is one file and one line: a patch that adds `softplus` is applied to a copy of
+//! the checkout, where the op harness must accept it, and must reject it once its meaning is broken.
 //!
-//! The patch lives outside the tree, so that it stays an example and never becomes a feature. Invariant: the checkout itself is not
-//! touched; the copy stands in `target/add-op` and is kept between runs, so that only what changed is built again.
+//! The patch lives outside the tree, so that it stays an example and never becomes a feature. Invariant: the
+//! checkout itself is not touched; the copy stands in `target/add-op` and is kept between runs, so that only
+//! what changed is built again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,8 +23,8 @@ const HARNESS: [&str; 5] = ["test", "--package", "testkit", "--test", "ops"];
 /// A piece of the op's meaning, and what makes it wrong.
 const SABOTAGE: (&str, &str) = ("x.exp().ln_1p()", "x.exp()");
 
-/// Checks the patch, applies it to a fresh copy and runs the op harness there: with the op as it is, which must pass, and with its
-/// meaning broken, which must not, or the harness has never looked at it.
+/// Checks the patch, applies it to a fresh copy and runs the op harness there: with the op as it is, which
+/// must pass, and with its meaning broken, which must not, or the harness has never looked at it.
 pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
     touches_two_files(&workspace.output("git", &["apply", "--numstat", "--unidiff-zero", PATCH])?)?;
     let root = workspace.root().join(COPY);
@@ -62,7 +63,8 @@ fn touches_two_files(numstat: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes `to` equal to the checkout. Files that are equal already are not written, so that cargo sees which are new.
+/// Makes `to` equal to the checkout. Files that are equal already are not written, so that cargo sees which
+/// are new.
 fn copy(workspace: &Workspace, to: &Path) -> Result<()> {
     let files = workspace.files()?;
     // What an earlier patch or an earlier checkout left behind would be compiled too.
@@ -88,8 +90,9 @@ fn copy(workspace: &Workspace, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The root manifest with a version of its own. Cargo names the artefacts of a workspace's crates by their version and by their path
-/// from its root, so that a copy that shares the target folder, to share the dependencies, would be taken for the checkout.
+/// The root manifest with a version of its own. Cargo names the artefacts of a workspace's crates by their
+/// version and by their path from its root, so that a copy that shares the target folder, to share the
+/// dependencies, would be taken for the checkout.
 fn marked(manifest: &str) -> Result<String> {
     let (before, rest) =
         manifest.split_once("\nversion = \"").context("Cargo.toml gives the workspace no version")?;

@@ -1,7 +1,7 @@
 //! `cargo xtask check`: everything that a change must pass, in one command, cheapest first.
 //!
-//! Every step runs even where an earlier one failed, so that one run shows all there is to mend. The closing line is
-//! `N passed, N failed`, alone on its line, for scripts that read it.
+//! Every step runs even where an earlier one failed, so that one run shows all there is to mend. The closing
+//! line is `N passed, N failed`, alone on its line, for scripts that read it.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -87,7 +87,8 @@ fn counted(report: &Report) -> Tally {
     Tally { failed, ..report.tally }
 }
 
-/// The tests of the whole workspace: by nextest, which runs them side by side, or where it is missing by cargo itself.
+/// The tests of the whole workspace: by nextest, which runs them side by side, or where it is missing by
+/// cargo itself.
 fn tests(workspace: &Workspace) -> Result<Report> {
     if workspace.output("cargo", &["nextest", "--version"]).is_ok() {
         return cargo(

@@ -1,4 +1,5 @@
-//! Files that a program writes: each has one function that produces it, and `check` fails where the file on disk differs.
+//! Files that a program writes: each has one function that produces it, and `check` fails where the file on
+//! disk differs.
 //!
 //! They are committed, so that they can be read on the web and reviewed in a diff; they are never edited by hand.
 

@@ -1,7 +1,8 @@
 //! Every automation of the project: `cargo xtask COMMAND`.
 //!
-//! One binary instead of a folder of scripts, so that the automation is typed, tested and the same on every system. `check` is the
-//! one command that a contributor needs; the others are its parts, each runnable alone.
+//! One binary instead of a folder of scripts, so that the automation is typed, tested and the same on every
+//! system. `check` is the one command that a contributor needs; the others are its parts, each runnable
+//! alone.
 
 mod add_op;
 mod check;

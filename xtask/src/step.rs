@@ -1,7 +1,7 @@
 //! One step of `check`: a command that runs in the open while its output is kept.
 //!
-//! Output streams as it comes, so that a long step is seen to live, and is kept, so that the tests can be counted and the end of the
-//! first failure can be shown again after everything else.
+//! Output streams as it comes, so that a long step is seen to live, and is kept, so that the tests can be
+//! counted and the end of the first failure can be shown again after everything else.
 
 use std::io::{BufRead, BufReader};
 use std::ops::AddAssign;
@@ -34,14 +34,15 @@ impl Tally {
     }
 }
 
-/// `test result: ok. 12 passed; 0 failed; 1 ignored; ...`, not indented: nextest quotes such lines from tests that failed, and has
-/// counted them itself.
+/// `test result: ok. 12 passed; 0 failed; 1 ignored; ...`, not indented: nextest quotes such lines from tests
+/// that failed, and has counted them itself.
 fn libtest(line: &str) -> Option<Tally> {
     let counts = line.strip_prefix("test result: ")?;
     Some(Tally { passed: count_before(counts, "passed")?, failed: count_before(counts, "failed")? })
 }
 
-/// `Summary [  3.2s] 12 tests run: 10 passed (1 slow), 1 failed, 1 timed out, 0 skipped`. What ran and did not pass has failed.
+/// `Summary [  3.2s] 12 tests run: 10 passed (1 slow), 1 failed, 1 timed out, 0 skipped`. What ran and did
+/// not pass has failed.
 fn nextest(line: &str) -> Option<Tally> {
     let counts = line.trim().strip_prefix("Summary [")?.split_once(']')?.1;
     // A cancelled run prints `7/12 tests run`: those that ran come first.

@@ -1,5 +1,5 @@
-//! ARCHITECTURE.md agrees with the workspace: its code map has a row for every crate and no other, and every path that it or another
-//! page mentions exists. A map with a wrong street is worse than none.
+//! ARCHITECTURE.md agrees with the workspace: its code map has a row for every crate and no other, and every
+//! path that it or another page mentions exists. A map with a wrong street is worse than none.
 
 use std::collections::BTreeSet;
 
@@ -85,8 +85,9 @@ fn crates(tree: &Tree) -> Vec<Finding> {
     unmapped.chain(gone).chain(astray).collect()
 }
 
-/// The paths of this checkout that a line of Markdown mentions: the targets of its links, and what it quotes from `crates/`, `docs/`
-/// or `xtask/`. A placeholder (`ops/<op>.rs`) stands for anything: the folder before it has to exist.
+/// The paths of this checkout that a line of Markdown mentions: the targets of its links, and what it quotes
+/// from `crates/`, `docs/` or `xtask/`. A placeholder (`ops/<op>.rs`) stands for anything: the folder before
+/// it has to exist.
 fn mentions(page: &File, line: &str) -> Vec<String> {
     let folder = page.path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let links = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());

@@ -1,4 +1,5 @@
-//! Every Rust file opens with `//!`: what it is, why, which invariant. A reader never has to guess what a file is for.
+//! Every Rust file opens with `//!`: what it is, why, which invariant. A reader never has to guess what a
+//! file is for.
 
 use super::rule::{Finding, Rule};
 use super::tree::Tree;

@@ -1,5 +1,5 @@
-//! A crate imports only what its row of ARCHITECTURE.md allows, so that the page is the rule and cannot fall behind the code.
-//! Dev-dependencies are free: a test may look at a crate from anywhere above it.
+//! A crate imports only what its row of ARCHITECTURE.md allows, so that the page is the rule and cannot fall
+//! behind the code. Dev-dependencies are free: a test may look at a crate from anywhere above it.
 
 use super::architecture::code_map;
 use super::rule::{Finding, Rule};

@@ -1,4 +1,5 @@
-//! Every member takes its lints and its dependencies' versions from the workspace: one place to read them, one place to change them.
+//! Every member takes its lints and its dependencies' versions from the workspace: one place to read them,
+//! one place to change them.
 
 use super::rule::{Finding, Rule};
 use super::tree::Tree;

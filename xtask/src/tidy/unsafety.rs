@@ -1,5 +1,5 @@
-//! `unsafe` lives only where the machine itself asks for it. The compiler denies it everywhere (`unsafe_code` in the workspace lints);
-//! this list keeps an `allow` from spreading to a file where nobody expects one.
+//! `unsafe` lives only where the machine itself asks for it. The compiler denies it everywhere (`unsafe_code`
+//! in the workspace lints); this list keeps an `allow` from spreading to a file where nobody expects one.
 
 use super::rule::{Finding, Rule};
 use super::tree::Tree;

@@ -1,4 +1,5 @@
-//! A note to do something later belongs in an issue, where it is seen; a debugging print belongs nowhere. Comments are read too.
+//! A note to do something later belongs in an issue, where it is seen; a debugging print belongs nowhere.
+//! Comments are read too.
 
 use super::rule::{Finding, Rule};
 use super::tree::Tree;
