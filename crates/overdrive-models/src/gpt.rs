@@ -39,8 +39,7 @@ fn gpt(name: &str, vocabulary: usize, size: Size) -> Result<Graph, GraphError> {
     let ids = b.input("x", TensorType::new(DType::I32, [Dim::from("batch"), context.into()]));
     let tokens = b.state("token.weight", TensorType::new(DType::F32, [vocabulary, width]), normal.clone());
     let positions = b.state("position.weight", TensorType::new(DType::F32, [context, width]), normal.clone());
-    let ids = ids.reshape([Dim::from("batch"), context.into(), 1.into()]);
-    let h = blocks(tokens.gather(ids, &[0]) + positions, size);
+    let h = blocks(tokens.embedding(ids) + positions, size);
     let h = layer_norm(h, "norm", width);
     let head = b.state("head.weight", TensorType::new(DType::F32, [width, vocabulary]), normal);
     b.output("y", h.linear(head, None));

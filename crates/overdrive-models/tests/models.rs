@@ -2,7 +2,8 @@
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{Array, DType, Graph, Tensor, TensorType, verify};
-use overdrive_models::{MODELS, Model, find};
+use overdrive_models::{MODELS, Model, find, with_loss};
+use overdrive_passes::bind;
 use std::collections::BTreeMap;
 
 fn build(name: &str) -> Graph {
@@ -12,9 +13,7 @@ fn build(name: &str) -> Graph {
 
 /// The graph with its batch bound.
 fn bound(name: &str, batch: usize) -> Graph {
-    let text = build(name).to_string().replace("[batch", &format!("[{batch}"));
-    let text = text.replace("\"batch\"", &batch.to_string());
-    text.parse().unwrap_or_else(|e| panic!("{name}: {e}"))
+    bind(&build(name), &[("batch".to_owned(), batch)].into()).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 fn parameters(graph: &Graph) -> usize {
@@ -217,4 +216,37 @@ fn an_unknown_name_is_answered_with_the_nearest() {
         assert!(message.contains(name) && message.contains("quick-memory"), "{message}");
     }
     assert_eq!(find("zzz").unwrap_err().nearest, None);
+}
+
+#[test]
+fn the_loss_is_the_mean_cross_entropy_of_the_logits() {
+    let graph = with_loss(&build("digits-mlp")).unwrap();
+    verify(&graph).unwrap();
+    let graph = bind(&graph, &[("batch".to_owned(), 3)].into()).unwrap();
+    let x = normal(&[3, 64]);
+    let labels = Array::int(DType::I32, &[3], vec![3, 0, 9]);
+    let results = eval(&graph, &[x, labels], &mut States::new());
+    let y = results[0].to_f64();
+    let row = |i: usize, label: usize| {
+        let row = &y[i * 10..][..10];
+        row.iter().map(|v| v.exp()).sum::<f64>().ln() - row[label]
+    };
+    let expected = (row(0, 3) + row(1, 0) + row(2, 9)) / 3.0;
+    assert!((results[1].to_f64()[0] - expected).abs() < 1e-12);
+
+    let language = with_loss(&build("gpt-350m")).unwrap();
+    let ty = |value| language.ty(value).to_string();
+    assert_eq!(ty(language.inputs()[1].value), "i32[batch, 1024]");
+    assert_eq!(ty(language.outputs()[1].value), "f32[]");
+    assert!(with_loss(&language).unwrap_err().to_string().contains("`labels`"));
+}
+
+#[test]
+fn a_size_that_is_missing_or_misnamed_is_named() {
+    let model = build("mlp");
+    let missing = bind(&model, &[].into()).unwrap_err().to_string();
+    assert!(missing.contains("`batch`") && missing.contains("mlp"), "{missing}");
+    let misnamed = [("batch".to_owned(), 2), ("bacth".to_owned(), 2)].into();
+    let unknown = bind(&model, &misnamed).unwrap_err().to_string();
+    assert!(unknown.contains("`bacth`") && unknown.contains("did you mean `batch`"), "{unknown}");
 }
