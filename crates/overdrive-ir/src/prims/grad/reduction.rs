@@ -60,6 +60,10 @@ pub(super) fn window<'b>(
     windows: &[Window],
     dy: Expr<'b>,
 ) -> Option<Expr<'b>> {
+    if dy.sizes().contains(&0) {
+        // No window: below, the last window's position would lie before the first.
+        return Some(g.builder.full(dy.dtype(), g.inputs[0].shape(), 0.0));
+    }
     match reducer {
         Reducer::Sum => Some(window_sum(g.inputs[0], windows, dy)),
         Reducer::Max | Reducer::Min | Reducer::Prod => Some(window_taps(reducer, g, windows, dy)),
