@@ -5,9 +5,11 @@
 //! silently; a test decides what to do with the answer.
 
 mod case;
+mod gradient;
 mod specification;
 mod tolerance;
 
 pub use case::Case;
+pub use gradient::{Gradients, derivative};
 pub use specification::check_expansion;
 pub use tolerance::{Tolerance, compare};

@@ -8,7 +8,7 @@ use overdrive_ir::{Array, verify};
 /// Errs where `infer`, `eval` and `expand` do not say the same of a case.
 pub fn check_expansion(case: &Case, seed: u64) -> Result<(), String> {
     let inputs = case.inputs(seed);
-    let expected = case.sample.op.eval(&inputs, &case.sample.regions);
+    let expected = eval(&case.graph(), &inputs, &mut States::new());
     let (declared, found) = (case.result_types(), expected.iter().map(Array::ty).collect::<Vec<_>>());
     if declared != found {
         return Err(format!("{}: infer says {declared:?}, eval gives {found:?}", case.describe()));

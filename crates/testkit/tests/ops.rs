@@ -1,8 +1,10 @@
 //! Every op against its specification, from its own samples.
 
-use overdrive_ir::ops::OPS;
-use overdrive_ir::{DType, Operation, Types};
-use testkit::{Case, check_expansion};
+#![allow(clippy::unwrap_used)]
+
+use overdrive_ir::ops::{FakeQuantize, OPS};
+use overdrive_ir::{Array, Builder, Compare, DType, Graph, Op, Operation, Types, Unary};
+use testkit::{Case, Gradients, Tolerance, check_expansion, compare, derivative};
 
 #[test]
 fn every_expansion_agrees_with_eval() {
@@ -35,4 +37,96 @@ fn names_are_inferred_through_and_ops_survive_their_attributes() {
         }
     }
     assert!(OPS.windows(2).all(|pair| pair[0].name < pair[1].name), "OPS is sorted");
+}
+
+/// Ops whose gradient is by design not that of their values; each has a test of its own below.
+const STRAIGHT_THROUGH: [&str; 1] = ["fake_quantize"];
+
+/// The f64 cases of every op that has the gradient of its values.
+fn smooth_cases() -> impl Iterator<Item = Case> {
+    let samples = OPS.iter().filter(|op| !STRAIGHT_THROUGH.contains(&op.name)).flat_map(|op| (op.samples)());
+    let cases = samples.flat_map(|sample| Case::all(&sample).unwrap_or_else(|e| panic!("{e}")));
+    cases.filter(|case| case.dtype == DType::F64)
+}
+
+#[test]
+fn every_gradient_agrees_with_central_differences() {
+    let check = |case: Case| Gradients::at(&case.graph(), &case.inputs(3), 11)?.check(23);
+    let failures: Vec<String> = smooth_cases()
+        .filter_map(|case| check(case.clone()).err().map(|e| format!("{}: {e}", case.describe())))
+        .collect();
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn the_derivative_of_a_gradient_is_checked_like_any_other() {
+    let mut failures = Vec::new();
+    for op in OPS.iter().filter(|op| !STRAIGHT_THROUGH.contains(&op.name)) {
+        for sample in (op.samples)() {
+            let cases = Case::all(&sample).unwrap_or_else(|e| panic!("{e}"));
+            // The first binding: small distinct sizes.
+            let case = cases.iter().find(|case| case.dtype == DType::F64).expect("every op takes f64");
+            let second = derivative(&case.graph(), &case.inputs(3), 11)
+                .and_then(|(graph, point)| Gradients::at(&graph, &point, 31)?.check(47));
+            failures.extend(second.err().map(|e| format!("{}: {e}", case.describe())));
+        }
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn zeroed_and_sign_flipped_gradients_are_rejected() {
+    let mut corrupted = 0;
+    for case in smooth_cases() {
+        let honest = Gradients::at(&case.graph(), &case.inputs(3), 11).unwrap_or_else(|e| panic!("{e}"));
+        for operand in 0..honest.grads.len() {
+            // A gradient that is zero, as that of an empty operand, is the same zeroed or flipped.
+            if honest.grads[operand].1.floats().iter().all(|g| *g == 0.0) {
+                continue;
+            }
+            for factor in [0.0, -1.0] {
+                let mut wrong = honest.clone();
+                wrong.grads[operand].1 = wrong.grads[operand].1.map(|g| g * factor);
+                assert!(
+                    wrong.check(23).is_err(),
+                    "{}: operand {operand} times {factor} passes",
+                    case.describe()
+                );
+                corrupted += 1;
+            }
+        }
+    }
+    assert!(corrupted > 100, "only {corrupted} gradients could be corrupted");
+}
+
+/// `fake_quantize` with its rounding error, and what clips, frozen at a point: the function whose gradient is the straight-through one.
+fn frozen(case: &Case, point: &[Array]) -> Graph {
+    let op = case.sample.op.composite::<FakeQuantize>().expect("a sample of fake_quantize");
+    let b = Builder::new("frozen");
+    let inputs: Vec<_> =
+        case.types().into_iter().enumerate().map(|(i, ty)| b.input(&format!("x{i}"), ty)).collect();
+    let fixed: Vec<_> = point.iter().map(|array| b.constant(array.to_tensor())).collect();
+    let quotient = fixed[0] / fixed[1];
+    let code = quotient.unary(Unary::Round) + fixed[2];
+    let clamped = code.max(code.constant(op.qmin as f64)).min(code.constant(op.qmax as f64));
+    let inside = code.compare(Compare::Eq, clamped);
+    let rounded = inputs[0] / inputs[1] + (quotient.unary(Unary::Round) - quotient);
+    b.output("y", inside.select(rounded, clamped - inputs[2]) * inputs[1]);
+    b.finish().expect("the frozen function is well typed")
+}
+
+#[test]
+fn the_straight_through_gradient_is_that_of_the_frozen_rounding() {
+    for sample in FakeQuantize::samples() {
+        for case in Case::all(&sample).unwrap().iter().filter(|case| case.dtype == DType::F64) {
+            let point = case.inputs(3);
+            let found = Gradients::at(&case.graph(), &point, 11).unwrap();
+            let expected = Gradients::at(&frozen(case, &point), &point, 11).unwrap();
+            expected.check(23).unwrap();
+            for ((_, found), (_, expected)) in found.grads.iter().zip(&expected.grads) {
+                let tolerance = Tolerance::new(DType::F64, found.len(), 100.0);
+                compare(expected, found, tolerance).unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
+            }
+        }
+    }
 }
