@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::element::Element;
+use super::few_rows::FewRows;
 use super::pack::{Block, Panel, pack, pack_widened};
 use super::portable;
 use super::simd::PackedBlock;
@@ -22,6 +23,8 @@ pub struct Kernel<T: Element> {
     pub(super) packed_bytes: usize,
     pub(super) pack: unsafe fn(Block<T>, Panel, *mut u8),
     pub(super) multiply: unsafe fn(&PackedBlock<T::Acc>),
+    /// The path for a few rows, where elements need no conversion.
+    pub(super) few_rows: Option<unsafe fn(FewRows<T::Acc>)>,
 }
 
 impl<T: Element> Kernel<T> {
@@ -70,9 +73,14 @@ fn avx512_bf16() -> bool {
     avx512f() && is_x86_feature_detected!("avx512bf16")
 }
 
+/// No path for a few rows: its operands would have to be f32 in memory.
+const fn unless_converted(_: unsafe fn(FewRows<f32>)) -> Option<unsafe fn(FewRows<f32>)> {
+    None
+}
+
 /// The f32 kernels for operands that `pack` makes f32, after those that are better for them.
 macro_rules! f32_kernels {
-    ($pack:expr $(, $first:expr)*) => {
+    ($pack:expr, $few_rows:path $(, $first:expr)*) => {
         &[
             $(#[cfg(target_arch = "x86_64")] $first,)*
             #[cfg(target_arch = "x86_64")]
@@ -84,6 +92,7 @@ macro_rules! f32_kernels {
                 packed_bytes: 4,
                 pack: $pack,
                 multiply: x86::f32_avx512,
+                few_rows: $few_rows(x86::f32_avx512_few_rows),
             },
             #[cfg(target_arch = "x86_64")]
             Kernel {
@@ -94,6 +103,7 @@ macro_rules! f32_kernels {
                 packed_bytes: 4,
                 pack: $pack,
                 multiply: x86::f32_avx2,
+                few_rows: $few_rows(x86::f32_avx2_few_rows),
             },
             Kernel {
                 name: "portable 4x8",
@@ -103,15 +113,17 @@ macro_rules! f32_kernels {
                 packed_bytes: 4,
                 pack: $pack,
                 multiply: portable::f32_portable,
+                few_rows: $few_rows(portable::f32_portable_few_rows),
             },
         ]
     };
 }
 
-pub(super) static F32: &[Kernel<f32>] = f32_kernels!(pack::<f32>);
-pub(super) static F16: &[Kernel<f16>] = f32_kernels!(pack_widened::<f16>);
+pub(super) static F32: &[Kernel<f32>] = f32_kernels!(pack::<f32>, Some);
+pub(super) static F16: &[Kernel<f16>] = f32_kernels!(pack_widened::<f16>, unless_converted);
 pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(
     pack_widened::<bf16>,
+    unless_converted,
     Kernel {
         name: "amx 32x32",
         is_supported: amx::is_granted,
@@ -120,6 +132,7 @@ pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(
         packed_bytes: 2,
         pack: pack::<bf16>,
         multiply: amx::bf16_amx,
+        few_rows: None,
     },
     Kernel {
         name: "avx512-bf16 14x32",
@@ -129,6 +142,7 @@ pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(
         packed_bytes: 2,
         pack: pack::<bf16>,
         multiply: x86::bf16_avx512,
+        few_rows: None,
     }
 );
 
@@ -142,6 +156,7 @@ pub(super) static F64: &[Kernel<f64>] = &[
         packed_bytes: 8,
         pack: pack::<f64>,
         multiply: x86::f64_avx512,
+        few_rows: Some(x86::f64_avx512_few_rows),
     },
     #[cfg(target_arch = "x86_64")]
     Kernel {
@@ -152,6 +167,7 @@ pub(super) static F64: &[Kernel<f64>] = &[
         packed_bytes: 8,
         pack: pack::<f64>,
         multiply: x86::f64_avx2,
+        few_rows: Some(x86::f64_avx2_few_rows),
     },
     Kernel {
         name: "portable 4x8",
@@ -161,5 +177,6 @@ pub(super) static F64: &[Kernel<f64>] = &[
         packed_bytes: 8,
         pack: pack::<f64>,
         multiply: portable::f64_portable,
+        few_rows: Some(portable::f64_portable_few_rows),
     },
 ];

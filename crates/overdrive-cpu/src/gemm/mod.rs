@@ -13,6 +13,7 @@
 mod amx;
 mod element;
 mod epilogue;
+mod few_rows;
 mod kernel;
 mod pack;
 mod packed;

@@ -3,6 +3,7 @@
 
 use std::ops::{Add, AddAssign, Mul};
 
+use super::few_rows::{self, FewRows};
 use super::simd::{PackedBlock, Simd, Tile, micro_kernel, sweep};
 
 /// Columns of a portable vector: two SSE or NEON registers of f32.
@@ -85,4 +86,22 @@ pub(super) unsafe fn f32_portable(block: &PackedBlock<f32>) {
 pub(super) unsafe fn f64_portable(block: &PackedBlock<f64>) {
     // SAFETY: as the caller promised.
     unsafe { portable(block) }
+}
+
+/// A few rows of f32.
+///
+/// # Safety
+/// The problem is as [`FewRows`] says.
+pub(super) unsafe fn f32_portable_few_rows(problem: FewRows<f32>) {
+    // SAFETY: as the caller promised.
+    unsafe { few_rows::few_rows!(Array<f32>, problem) }
+}
+
+/// A few rows of f64.
+///
+/// # Safety
+/// The problem is as [`FewRows`] says.
+pub(super) unsafe fn f64_portable_few_rows(problem: FewRows<f64>) {
+    // SAFETY: as the caller promised.
+    unsafe { few_rows::few_rows!(Array<f64>, problem) }
 }

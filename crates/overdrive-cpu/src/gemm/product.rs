@@ -3,10 +3,11 @@
 
 use super::element::Element;
 use super::epilogue::{Block, Epilogue, Output};
+use super::few_rows::{FewRows, MOST_ROWS, Order};
 use super::kernel::Kernel;
-use super::pack;
+use super::pack::{self, Panel};
 use super::packed::Packed;
-use super::schedule::{Schedule, Size, Traits};
+use super::schedule::{Schedule, Size, Traits, columns_of_few_rows};
 use super::simd::PackedBlock;
 use super::view::{View, ViewMut, batch_offset};
 use crate::threads::{Pool, Worker};
@@ -136,10 +137,21 @@ impl<T: Element> Kernel<T> {
         if let Rhs::Packed(packed) = b {
             assert!(std::ptr::eq(packed.kernel(), self), "B is packed for {}", packed.kernel().name());
         }
-        let schedule = Schedule::new(self, size, traits, pool.threads());
+        if m == 0 || n == 0 {
+            return;
+        }
+        let threads = pool.threads();
+        let schedule = Schedule::new(self, size, traits, threads);
         let product = Product { kernel: self, schedule, size, a, b, target, inner };
-        let tiles = if m == 0 || n == 0 { 0 } else { size.batch * schedule.grid[0] * schedule.grid[1] };
-        pool.run(tiles, |index, worker| product.tile(index, worker));
+        if let Some(few) = product.few_rows() {
+            let cols = columns_of_few_rows(size, threads);
+            pool.run(size.batch * n.div_ceil(cols), |index, worker| {
+                product.columns(few, [index, cols], worker)
+            });
+        } else {
+            let tiles = size.batch * schedule.grid[0] * schedule.grid[1];
+            pool.run(tiles, |index, worker| product.tile(index, worker));
+        }
     }
 }
 
@@ -160,20 +172,12 @@ struct Buffers<A> {
 }
 
 impl<T: Element> Product<'_, T> {
-    /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary.
-    fn buffers(&self, worker: &mut Worker<'_>) -> Buffers<T::Acc> {
-        let (kernel, Schedule { mc, nc, kc, .. }) = (self.kernel, self.schedule);
-        let a = kernel.block_bytes(kernel.a, mc, kc);
-        let b = match self.b {
-            Rhs::Strided(_) => kernel.block_bytes(kernel.b, nc, kc),
-            Rhs::Packed(_) => 0,
-        };
+    /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary: bytes of A and of B, and sums
+    /// if C does not hold them.
+    fn buffers(&self, worker: &mut Worker<'_>, [a, b, sums]: [usize; 3]) -> Buffers<T::Acc> {
         let (sums, epilogue) = match self.target {
             Target::Rows(_) => (0, 0),
-            Target::Epilogue(epilogue) => {
-                let [rows, cols] = self.schedule.sums(self.size.k);
-                (rows * cols * size_of::<T::Acc>(), epilogue.scratch_bytes())
-            }
+            Target::Epilogue(epilogue) => (sums * size_of::<T::Acc>(), epilogue.scratch_bytes()),
         };
         let [a, b, sums] = [a, b, sums].map(|bytes| bytes.next_multiple_of(64));
         let start = worker.scratch.bytes(a + b + sums + epilogue).as_mut_ptr();
@@ -185,6 +189,55 @@ impl<T: Element> Product<'_, T> {
         }
     }
 
+    /// The path for a few rows, if this product can take it.
+    fn few_rows(&self) -> Option<Few<'_, T>> {
+        let Rhs::Strided(b) = self.b else { return None };
+        let order = match b.strides {
+            [.., 1] => Order::Outer,
+            [.., 1, _] => Order::Inner,
+            _ => return None,
+        };
+        let compute = self.kernel.few_rows.filter(|_| self.size.m <= MOST_ROWS)?;
+        Some(Few { compute, order, b })
+    }
+
+    /// A few rows of some columns of C.
+    fn columns(&self, few: Few<'_, T>, [index, most]: [usize; 2], worker: &mut Worker<'_>) {
+        let Few { compute, order, b } = few;
+        let Size { m, n, k, .. } = self.size;
+        let parts = n.div_ceil(most);
+        let (matrix, col) = (index / parts, index % parts * most);
+        let batch = [matrix / self.inner, matrix % self.inner];
+        let part = Part { batch, row: 0, col, rows: m, cols: (n - col).min(most) };
+        let buffers = self.buffers(worker, [m * k * size_of::<T>(), 0, m * most]);
+        let (a, b_stride, from) = match order {
+            Order::Outer => (m, b.strides[2], col),
+            Order::Inner => (1, b.strides[3], col * b.strides[3]),
+        };
+        let (c, c_stride) = match self.target {
+            Target::Rows(c) => (c.at(batch, 0, col), c.strides[2]),
+            Target::Epilogue(_) => (buffers.sums, most),
+        };
+        // SAFETY: the kernel is one that this CPU supports; the views reach as far as the sizes say, and elements
+        // have the format of sums, or there would be no such path.
+        unsafe {
+            let whole = Panel { width: a, group: 1, k_multiple: 1 };
+            pack::pack(self.a_block(batch, [0, 0], [m, k]), whole, buffers.a);
+            compute(FewRows {
+                order,
+                a: buffers.a.cast(),
+                b: b.matrix_at(batch).wrapping_add(from).cast(),
+                b_stride,
+                c,
+                c_stride,
+                m,
+                cols: part.cols,
+                k,
+            });
+        }
+        self.finish(part, (c, c_stride), &buffers);
+    }
+
     /// A tile of C from first to last: BLIS's loops, each a block of columns, of k, of rows.
     fn tile(&self, index: usize, worker: &mut Worker<'_>) {
         let kernel = self.kernel;
@@ -194,13 +247,20 @@ impl<T: Element> Product<'_, T> {
         let batch = [matrix / self.inner, matrix % self.inner];
         let (row0, col0) = (within / grid[1] * tile[0], within % grid[1] * tile[1]);
         let (row_end, col_end) = ((row0 + tile[0]).min(m), (col0 + tile[1]).min(n));
-        let buffers = self.buffers(worker);
+        let [sum_rows, sum_cols] = self.schedule.sums(k);
+        let b_bytes = match self.b {
+            Rhs::Strided(_) => kernel.block_bytes(kernel.b, nc, kc),
+            Rhs::Packed(_) => 0,
+        };
+        let buffers =
+            self.buffers(worker, [kernel.block_bytes(kernel.a, mc, kc), b_bytes, sum_rows * sum_cols]);
         for row in (row0..row_end).step_by(mc) {
             let rows = (row_end - row).min(mc);
             // A product over no k at all is zeros: one block of depth 0.
             for k0 in (0..k.max(1)).step_by(kc) {
                 let depth = (k - k0).min(kc);
-                self.pack_a(batch, [row, k0], [rows, depth], &buffers);
+                // SAFETY: the view reaches all of the block, and the buffer holds a block of `mc` and `kc`.
+                unsafe { (kernel.pack)(self.a_block(batch, [row, k0], [rows, depth]), kernel.a, buffers.a) };
                 for col in (col0..col_end).step_by(nc) {
                     let cols = (col_end - col).min(nc);
                     let b = self.b_block(batch, [k0, col], [depth, cols], &buffers);
@@ -254,23 +314,16 @@ impl<T: Element> Product<'_, T> {
         }
     }
 
-    fn pack_a(
-        &self,
-        batch: [usize; 2],
-        [row, k0]: [usize; 2],
-        [rows, depth]: [usize; 2],
-        buffers: &Buffers<T::Acc>,
-    ) {
+    /// Rows of A from `[row, k0]` on.
+    fn a_block(&self, batch: [usize; 2], [row, k0]: [usize; 2], [rows, depth]: [usize; 2]) -> pack::Block<T> {
         let a = &self.a;
-        let block = pack::Block {
+        pack::Block {
             from: a.matrix_at(batch).wrapping_add(row * a.strides[2] + k0 * a.strides[3]),
             lines: rows,
             line_stride: a.strides[2],
             k: depth,
             k_stride: a.strides[3],
-        };
-        // SAFETY: the view reaches all of the block, and the buffer holds a block of `mc` and `kc`.
-        unsafe { (self.kernel.pack)(block, self.kernel.a, buffers.a) };
+        }
     }
 
     /// Where the sums of a part are kept, and their row stride; `above` and `left` of it lie sums that wait.
@@ -304,6 +357,14 @@ impl<T: Element> Product<'_, T> {
         };
         epilogue.apply(Block { values, row_stride, batch, row0, col0, rows, cols }, scratch);
     }
+}
+
+/// A path for a few rows, and the B that it streams.
+#[derive(Clone, Copy)]
+struct Few<'a, T: Element> {
+    compute: unsafe fn(FewRows<T::Acc>),
+    order: Order,
+    b: View<'a, T>,
 }
 
 /// A part of C.

@@ -103,12 +103,27 @@ impl Schedule {
     }
 }
 
+/// Multiply-adds that are done before other threads could have been woken.
+const WORTH_SHARING: usize = 1 << 18;
+
+/// Columns that each task of a product of few rows takes: sums stay in L1, and threads have as much to do.
+pub(super) fn columns_of_few_rows(size: Size, threads: usize) -> usize {
+    /// Sums of a task.
+    const SUMS: usize = 4096;
+    /// Columns that a task takes at least: whole vectors of any width, and a few cache lines of each row of B.
+    const LEAST: usize = 64;
+    let shared = size.batch < threads && size.m * size.n * size.k >= WORTH_SHARING;
+    let parts = size.n.div_ceil(SUMS / size.m).max(if shared { threads } else { 1 });
+    size.n.div_ceil(parts).next_multiple_of(LEAST)
+}
+
 /// The grid of tiles that lets `threads` threads finish first, counting what each tile packs.
 fn balanced_grid<T: Element>(kernel: &Kernel<T>, size: Size, traits: Traits, threads: usize) -> [usize; 2] {
     let [mr, nr] = [kernel.a.width, kernel.b.width];
     let panels = [size.m.div_ceil(mr).max(1), size.n.div_ceil(nr).max(1)];
-    // A batch that fills all threads evenly enough needs no cutting.
-    let most = if size.batch >= 4 * threads { 1 } else { 4 * threads };
+    // A batch that fills all threads evenly enough needs no cutting, and a small product is not worth it.
+    let small = size.batch * size.m * size.n * size.k < WORTH_SHARING;
+    let most = if small || size.batch >= 4 * threads { 1 } else { 4 * threads };
     let mut best = (u128::MAX, [1, 1]);
     for rows in 1..=most.min(panels[0]) {
         for cols in 1..=(most / rows).min(panels[1]) {

@@ -34,7 +34,7 @@ pub(super) trait Simd: Copy {
 }
 
 /// The widest vector, in accumulators.
-const MAX_LANES: usize = 16;
+pub(super) const MAX_LANES: usize = 16;
 
 /// Rows of a B panel that are asked for ahead, from L2 to L1: with AVX-512 on Sapphire Rapids 8 gave 0.88 of the
 /// multiply-add peak, 16 gave 0.92, 32 gave 0.94, and no prefetch 0.87.

@@ -3,6 +3,7 @@
 
 use std::arch::x86_64::*;
 
+use super::few_rows::{self, FewRows};
 use super::simd::{PackedBlock, Simd, Tile, micro_kernel, sweep};
 
 /// Calls the micro-kernel with as many rows as the tile has.
@@ -169,4 +170,44 @@ pub(super) unsafe fn f64_avx2(block: &PackedBlock<f64>) {
     unsafe {
         sweep::<F64x4, 6, 2>(block, |tile: Tile<'_, F64x4>| by_rows!(F64x4, 6, 2, tile, [6 1 2 3 4 5]));
     }
+}
+
+/// A few rows with AVX-512F.
+///
+/// # Safety
+/// The CPU has AVX-512F; the problem is as [`FewRows`] says.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn f32_avx512_few_rows(problem: FewRows<f32>) {
+    // SAFETY: as the caller promised.
+    unsafe { few_rows::few_rows!(F32x16, problem) }
+}
+
+/// A few rows with AVX-512F.
+///
+/// # Safety
+/// The CPU has AVX-512F; the problem is as [`FewRows`] says.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn f64_avx512_few_rows(problem: FewRows<f64>) {
+    // SAFETY: as the caller promised.
+    unsafe { few_rows::few_rows!(F64x8, problem) }
+}
+
+/// A few rows with AVX2 and FMA.
+///
+/// # Safety
+/// The CPU has AVX2 and FMA; the problem is as [`FewRows`] says.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn f32_avx2_few_rows(problem: FewRows<f32>) {
+    // SAFETY: as the caller promised.
+    unsafe { few_rows::few_rows!(F32x8, problem) }
+}
+
+/// A few rows with AVX2 and FMA.
+///
+/// # Safety
+/// The CPU has AVX2 and FMA; the problem is as [`FewRows`] says.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn f64_avx2_few_rows(problem: FewRows<f64>) {
+    // SAFETY: as the caller promised.
+    unsafe { few_rows::few_rows!(F64x4, problem) }
 }
