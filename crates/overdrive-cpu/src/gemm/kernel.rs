@@ -4,6 +4,8 @@ use half::{bf16, f16};
 
 use super::element::Element;
 use super::few_rows::FewRows;
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use super::pack::{Block, Panel, pack, pack_widened};
 use super::portable;
 use super::simd::PackedBlock;
@@ -105,6 +107,17 @@ macro_rules! f32_kernels {
                 multiply: x86::f32_avx2,
                 few_rows: $few_rows(x86::f32_avx2_few_rows),
             },
+            #[cfg(target_arch = "aarch64")]
+            Kernel {
+                name: "neon 8x12",
+                is_supported: everywhere,
+                a: plain(8),
+                b: plain(12),
+                packed_bytes: 4,
+                pack: $pack,
+                multiply: neon::f32_neon,
+                few_rows: $few_rows(neon::f32_neon_few_rows),
+            },
             Kernel {
                 name: "portable 4x8",
                 is_supported: everywhere,
@@ -168,6 +181,17 @@ pub(super) static F64: &[Kernel<f64>] = &[
         pack: pack::<f64>,
         multiply: x86::f64_avx2,
         few_rows: Some(x86::f64_avx2_few_rows),
+    },
+    #[cfg(target_arch = "aarch64")]
+    Kernel {
+        name: "neon 8x6",
+        is_supported: everywhere,
+        a: plain(8),
+        b: plain(6),
+        packed_bytes: 8,
+        pack: pack::<f64>,
+        multiply: neon::f64_neon,
+        few_rows: Some(neon::f64_neon_few_rows),
     },
     Kernel {
         name: "portable 4x8",

@@ -2,7 +2,7 @@
 //! product applied to its blocks while they are in cache.
 //!
 //! The loops are those of BLIS (`product`, `schedule`): blocks of A and B are packed (`pack`, `transpose`) into the
-//! panels that a micro-kernel walks down (`simd`, and an instruction set each in `x86`, `amx` and `portable`). The kernel
+//! panels that a micro-kernel walks down (`simd`, and an instruction set each in `x86`, `amx`, `neon` and `portable`). The kernel
 //! is chosen when the program runs (`kernel`), so that one binary serves every CPU.
 //!
 //! Invariants: sums of f16 and bf16 are f32; each element of C is summed in an order that depends on the kernel
@@ -15,6 +15,8 @@ mod element;
 mod epilogue;
 mod few_rows;
 mod kernel;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod pack;
 mod packed;
 mod portable;

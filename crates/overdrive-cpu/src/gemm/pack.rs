@@ -150,7 +150,6 @@ unsafe fn widen<T: Element<Acc = f32>>(chunk: Block<T>, buffer: &mut [f32]) -> B
 /// # Safety
 /// As for [`pack`], with at most `panel.width` lines.
 unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut T) {
-    let whole_groups = block.k / panel.group;
     // SAFETY: as the caller promised.
     unsafe {
         let done = match panel.group {
@@ -159,7 +158,7 @@ unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut 
                 let units = Block {
                     from: block.from.cast::<u8>(),
                     line_stride: block.line_stride * size_of::<T>(),
-                    k: whole_groups,
+                    k: block.k / group,
                     lines: block.lines,
                     k_stride: 4,
                 };
@@ -177,15 +176,19 @@ unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut 
 const AHEAD: usize = 8;
 
 /// Asks for `len` elements. The address may be anything.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn prefetch<T>(from: *const T, len: usize) {
-    #[cfg(target_arch = "x86_64")]
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     for byte in (0..len * size_of::<T>()).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast::<i8>().wrapping_add(byte)) }
     }
 }
+
+/// Nothing, where there is no stable intrinsic.
+#[cfg(not(target_arch = "x86_64"))]
+fn prefetch<T>(_: *const T, _: usize) {}
 
 /// Packs all groups from `first` on, element by element.
 unsafe fn pack_elements<T: Copy + Default>(block: Block<T>, panel: Panel, first: usize, to: *mut T) {

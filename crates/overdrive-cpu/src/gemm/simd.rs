@@ -40,12 +40,14 @@ pub(super) const MAX_LANES: usize = 16;
 /// multiply-add peak, 16 gave 0.92, 32 gave 0.94, and no prefetch 0.87.
 const AHEAD: usize = 32;
 
-/// A block of C and the packed blocks of A and B that it takes. Panels lie one after the other: A's hold
-/// `steps x MR` units, B's `steps x NR`; both are padded with zeros.
+/// A block of C and the blocks of A and B that it takes. A's panels hold `steps x MR` units and lie one after the
+/// other; so do B's with `steps x NR`, unless B is read where the operand lies.
 #[derive(Clone, Copy)]
 pub(super) struct PackedBlock<Acc> {
     pub a: *const u8,
     pub b: *const u8,
+    /// Units from one B panel to the next, and from one step of a panel to the next.
+    pub b_strides: [usize; 2],
     pub c: *mut Acc,
     pub c_stride: usize,
     /// Rows and columns of C that exist.
@@ -71,7 +73,7 @@ pub(super) unsafe fn sweep<S: Simd, const MR: usize, const NV: usize>(
             unsafe {
                 tile(Tile {
                     a: block.a.cast::<S::Unit>().add(row * block.steps),
-                    b: block.b.cast::<S::Unit>().add(col * block.steps),
+                    b: block.b.cast::<S::Unit>().add(col / nr * block.b_strides[0]),
                     c: block.c.add(row * block.c_stride + col),
                     rows: (block.rows - row).min(MR),
                     cols: (block.cols - col).min(nr),
@@ -97,7 +99,7 @@ pub(super) struct Tile<'a, S: Simd> {
 pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, const NV: usize>(
     tile: Tile<'_, S>,
 ) {
-    let stride = tile.block.c_stride;
+    let (stride, b_step) = (tile.block.c_stride, tile.block.b_strides[1]);
     // SAFETY: panels hold `steps` groups; C's `rows x cols` exist, and stores are limited to them.
     unsafe {
         // C arrives while k passes.
@@ -112,7 +114,7 @@ pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, cons
             let mut row = [S::zero(); NV];
             for (v, vector) in row.iter_mut().enumerate() {
                 *vector = S::load(b.add(v * S::LANES));
-                S::prefetch(b.wrapping_add((AHEAD * NV + v) * S::LANES));
+                S::prefetch(b.wrapping_add(AHEAD * b_step + v * S::LANES));
             }
             for (r, acc) in acc.iter_mut().enumerate() {
                 let x = S::splat(a.add(r));
@@ -121,7 +123,7 @@ pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, cons
                 }
             }
             a = a.add(MR);
-            b = b.add(NV * S::LANES);
+            b = b.wrapping_add(b_step);
         }
         if tile.cols == NV * S::LANES {
             for (r, acc) in acc.iter().enumerate() {
