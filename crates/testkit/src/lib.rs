@@ -4,11 +4,13 @@
 //! Development only: nothing that ships depends on it. Invariant: a check returns what is wrong and never skips
 //! silently; a test decides what to do with the answer.
 
+mod backend;
 mod case;
 mod gradient;
 mod specification;
 mod tolerance;
 
+pub use backend::{Disagreement, check_backend};
 pub use case::Case;
 pub use gradient::{Gradients, derivative};
 pub use specification::check_expansion;
