@@ -4,20 +4,28 @@
 //! graph means, and says in notes what it expanded, declined or cast.
 
 mod bind;
+mod cse;
 mod dce;
 mod differentiate;
+mod fold;
 mod fuse;
 mod legalize;
 mod lower;
 mod plan;
+mod precision;
 mod rebuild;
 mod rematerialize;
+mod to_f64;
 
 pub use bind::bind;
+pub use cse::cse;
 pub use dce::dce;
 pub use differentiate::differentiate;
+pub use fold::fold;
 pub use fuse::{groups, node_by_node};
 pub use legalize::legalize;
 pub use overdrive_ir::gradients;
 pub use plan::{PlanError, plan};
+pub use precision::{Recipe, precision};
 pub use rematerialize::{Rematerialize, rematerialize};
+pub use to_f64::to_f64;

@@ -13,9 +13,15 @@ pub(crate) struct Place<'b, 'a> {
     pub(crate) node: &'a Node,
     /// Its operands in the new graph.
     pub(crate) operands: Vec<Expr<'b>>,
+    map: &'a [Option<Expr<'b>>],
 }
 
 impl<'b> Place<'b, '_> {
+    /// What an earlier live value of the old graph has become.
+    pub(crate) fn get(&self, value: Value) -> Expr<'b> {
+        self.map[value.0 as usize].expect("live values are copied in order")
+    }
+
     /// The node as it was, with these regions.
     pub(crate) fn keep(&self, regions: Vec<Graph>) -> Vec<Expr<'b>> {
         self.builder.node(self.node.op.clone(), &self.operands, regions)
@@ -40,7 +46,7 @@ pub(crate) fn rebuild(
     for state in graph.states() {
         let ty = retype(graph.ty(state.value));
         let init = match &state.init {
-            Init::Value(tensor) => Init::Value(tensor.convert(ty.dtype)),
+            Init::Value(tensor) if tensor.ty().dtype != ty.dtype => Init::Value(tensor.convert(ty.dtype)),
             other => other.clone(),
         };
         map[state.value.0 as usize] = Some(b.state_named(&state.name, ty, init));
@@ -52,22 +58,16 @@ pub(crate) fn rebuild(
         }
         let known = |v: &Value| map[v.0 as usize].expect("operands of live nodes are live and come first");
         let operands = node.operands.iter().map(known).collect();
-        let _scope = (!node.scope.is_empty()).then(|| b.scope(&node.scope));
-        let results = each(&Place { builder: &b, node, operands })?;
+        let _scope = b.scope_path(&node.scope);
+        let results = each(&Place { builder: &b, node, operands, map: &map })?;
         node.results.iter().zip(results).for_each(|(v, result)| map[v.0 as usize] = Some(result));
     }
-    let copied = |v: Value| map[v.0 as usize].expect("outputs and updates are live");
-    graph.outputs().iter().for_each(|port| b.output(&port.name, copied(port.value)));
-    for state in graph.states() {
-        if let Some(update) = state.update {
-            b.update(&state.name, copied(update));
-        }
-    }
+    b.conclude(graph, |v| map[v.0 as usize].expect("outputs and updates are live"));
     b.finish()
 }
 
 /// Values that an output or an update needs.
-fn live(graph: &Graph) -> Vec<bool> {
+pub(crate) fn live(graph: &Graph) -> Vec<bool> {
     let mut live = vec![false; graph.value_count()];
     let updates = graph.states().iter().filter_map(|s| s.update);
     graph.outputs().iter().map(|o| o.value).chain(updates).for_each(|v| live[v.0 as usize] = true);

@@ -7,11 +7,13 @@
 mod backend;
 mod case;
 mod gradient;
+mod graphs;
 mod specification;
 mod tolerance;
 
 pub use backend::{Disagreement, check_backend};
 pub use case::Case;
 pub use gradient::{Gradients, derivative};
+pub use graphs::{random_graph, random_inputs};
 pub use specification::check_expansion;
 pub use tolerance::{Tolerance, compare};

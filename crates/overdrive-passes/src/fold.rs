@@ -1,0 +1,39 @@
+//! Constant folding and algebraic identities, to a fixed point.
+//!
+//! Shape arithmetic, masks and scalar factors of a bound model are known before it runs; gradients leave sums with
+//! zero and products with one; imported and rewritten graphs move the same data twice. Only identities that hold
+//! in floating point are used: `x * 0` stays, since it is NaN for infinite x, and nothing is reassociated; the sign
+//! of a zero may change in `x + 0`. Invariant: folding never makes a value larger than the limit, so that a
+//! broadcast stays a broadcast.
+
+mod constants;
+mod identities;
+
+use crate::rebuild::{rebuild, regions};
+use constants::Constants;
+use overdrive_ir::{Graph, GraphError};
+
+/// The graph with constants computed and identities applied, in regions too.
+pub fn fold(graph: &Graph) -> Result<Graph, GraphError> {
+    let mut graph = once(graph)?;
+    loop {
+        let next = once(&graph)?;
+        if next == graph {
+            return Ok(graph);
+        }
+        graph = next;
+    }
+}
+
+fn once(graph: &Graph) -> Result<Graph, GraphError> {
+    let constants = Constants::of(graph);
+    rebuild(graph, &Clone::clone, &mut |place| {
+        if let Some(value) = constants.replacement(place.builder, graph, place.node) {
+            return Ok(vec![value]);
+        }
+        if let Some(values) = identities::simpler(graph, &constants, place) {
+            return Ok(values);
+        }
+        Ok(place.keep(regions(place.node, fold)?))
+    })
+}

@@ -1,0 +1,116 @@
+//! `precision` puts contractions in a smaller number format and leaves everything else where it is.
+//!
+//! Contractions are where the time goes and where rounding averages out; sums, norms, softmax and losses keep f32
+//! (Micikevicius et al., "Mixed precision training", arXiv:1710.03740). Which composites contract is asked of
+//! their expansion, never of their names. Nothing is cast in silence: every rounding is a `convert` node.
+
+use crate::rebuild::{rebuild, regions};
+use overdrive_ir::{
+    Convolution, DType, DotGeneral, Expr, Graph, GraphError, Node, Operation, Prim, TensorType, Types, Value,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// Number formats by role, as data.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Recipe {
+    /// Format of the operands of f32 contractions; sums stay in f32.
+    pub contractions: DType,
+}
+
+impl Default for Recipe {
+    /// Everything in f32.
+    fn default() -> Self {
+        Self { contractions: DType::F32 }
+    }
+}
+
+/// The graph with its f32 contractions on operands of `recipe.contractions`. A result that feeds contractions only
+/// stays in that format; every other is f32 again. Interfaces keep their types.
+pub fn precision(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
+    let low = recipe.contractions;
+    if low == DType::F32 {
+        return Ok(graph.clone());
+    }
+    let lowered: HashMap<Value, Vec<bool>> = graph
+        .nodes()
+        .iter()
+        .filter_map(|node| Some((*node.results.first()?, lowered_operands(graph, node, low)?)))
+        .collect();
+    let stays = stays_low(graph, &lowered);
+    rebuild(graph, &Clone::clone, &mut |place| {
+        let regions = regions(place.node, |region| precision(region, recipe))?;
+        let results = &place.node.results;
+        let Some(lowered) = results.first().and_then(|v| lowered.get(v)) else {
+            return Ok(place.keep(regions));
+        };
+        let cast = |(x, &lowered): (&Expr<'_>, &bool)| if lowered { low } else { x.dtype() };
+        let operands: Vec<_> =
+            place.operands.iter().zip(lowered).map(|pair| pair.0.convert(cast(pair))).collect();
+        let stays: Vec<bool> = results.iter().map(|v| stays[v.0 as usize]).collect();
+        let mut op = place.node.op.clone();
+        if let Operation::Prim(
+            Prim::DotGeneral(DotGeneral { accumulate, out, .. })
+            | Prim::Convolution(Convolution { accumulate, out, .. }),
+        ) = &mut op
+        {
+            (*accumulate, *out) = (DType::F32, if stays[0] { low } else { DType::F32 });
+        }
+        let values = place.builder.node(op, &operands, regions);
+        let back = |((value, v), stays): ((&Expr<'_>, &Value), &bool)| {
+            if *stays { value.dtype() } else { graph.ty(*v).dtype }
+        };
+        Ok(values.iter().zip(results).zip(&stays).map(|each| each.0.0.convert(back(each))).collect())
+    })
+}
+
+/// Which operands of a contraction are to be lowered; `None` for everything else.
+fn lowered_operands(graph: &Graph, node: &Node, low: DType) -> Option<Vec<bool>> {
+    let types = graph.types(&node.operands);
+    if !contracts(&node.op, &types, &node.regions) {
+        return None;
+    }
+    let wide: Vec<usize> = (0..types.len()).filter(|&i| types[i].dtype == DType::F32).collect();
+    if node.op.prim().is_some() {
+        let all = wide.len() == types.len();
+        return all.then(|| vec![true; types.len()]);
+    }
+    // A composite may want some operands, such as statistics or captures of its regions, wider than the rest: the
+    // most that its types permit are lowered.
+    let mut choices: Vec<u32> = (1..1u32 << wide.len().min(MOST_OPERANDS)).collect();
+    choices.sort_by_key(|choice| std::cmp::Reverse(choice.count_ones()));
+    choices.into_iter().find_map(|choice| {
+        let mut lowered = vec![false; types.len()];
+        wide.iter()
+            .enumerate()
+            .for_each(|(bit, &i)| lowered[i] = choice.checked_shr(bit as u32).unwrap_or(0) & 1 == 1);
+        let cast =
+            |(ty, &lowered): (&TensorType, &bool)| if lowered { ty.with_dtype(low) } else { ty.clone() };
+        let operands: Vec<TensorType> = types.iter().zip(&lowered).map(cast).collect();
+        node.op.infer(&Types { operands: &operands, regions: &node.regions }).is_ok().then_some(lowered)
+    })
+}
+
+/// Float operands of a composite that are tried in all combinations.
+const MOST_OPERANDS: usize = 10;
+
+/// Whether an op is a contraction or expands into one.
+fn contracts(op: &Operation, types: &[TensorType], regions: &[Graph]) -> bool {
+    match op {
+        Operation::Prim(prim) => matches!(prim, Prim::DotGeneral(_) | Prim::Convolution(_)),
+        Operation::Composite(_) => {
+            let expansion = op.expansion(types, regions);
+            expansion.nodes().iter().any(|n| contracts(&n.op, &expansion.types(&n.operands), &n.regions))
+        }
+    }
+}
+
+/// f32 values that only lowered operands read.
+fn stays_low(graph: &Graph, lowered: &HashMap<Value, Vec<bool>>) -> Vec<bool> {
+    let mut reads = vec![0; graph.value_count()];
+    for node in graph.nodes() {
+        let Some(flags) = node.results.first().and_then(|v| lowered.get(v)) else { continue };
+        node.operands.iter().zip(flags).for_each(|(v, &low)| reads[v.0 as usize] += low as usize);
+    }
+    graph.use_counts().iter().zip(reads).map(|(&uses, reads)| uses > 0 && uses == reads).collect()
+}
