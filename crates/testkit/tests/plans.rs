@@ -1,0 +1,127 @@
+//! What every built-in model plans to, on a device that exists only as data: steps, work and bytes, without a GPU and
+//! without running anything. A change of a pass shows here as a change of figures that somebody has to accept.
+
+use overdrive_ir::plan::StepKind;
+use overdrive_ir::{Caps, DType, Graph, Mode, Plan, Tuning, Value};
+use overdrive_models::{MODELS, find, with_loss};
+use overdrive_passes::{Rematerialize, bind, differentiate, plan, rematerialize};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// A device with kernels for attention and what no loop can do, and with plenty of memory.
+fn caps() -> Caps {
+    let claims =
+        ["attention", "attention_grad", "gather", "scatter", "sort", "dynamic_slice", "reduce_window"];
+    Caps {
+        device: "paper".into(),
+        memory_bytes: 1 << 44,
+        claims: claims.map(str::to_owned).into(),
+        contraction_dtypes: [DType::F64, DType::F32, DType::BF16].into(),
+        loop_dtypes: DType::ALL.into(),
+        flops_per_byte: 10.0,
+        packings: BTreeMap::new(),
+    }
+}
+
+fn planned(graph: &Graph, mode: Mode) -> Plan {
+    plan(graph, mode, &caps(), &Tuning::default()).unwrap_or_else(|e| panic!("{} {mode}: {e}", graph.name()))
+}
+
+fn bound(name: &str, batch: Option<usize>) -> Graph {
+    let model = find(name).unwrap_or_else(|e| panic!("{e}"));
+    let graph = (model.build)().unwrap_or_else(|e| panic!("{name}: {e}"));
+    at_batch(&graph, batch.unwrap_or(model.dimensions[0].1))
+}
+
+fn at_batch(graph: &Graph, batch: usize) -> Graph {
+    bind(graph, &[("batch".to_owned(), batch)].into()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn count(plan: &Plan, matches: fn(&StepKind) -> bool) -> usize {
+    plan.steps.iter().filter(|step| matches(&step.kind)).count()
+}
+
+#[test]
+fn models_plan_to_these_steps_and_bytes() {
+    let mut table = String::from(
+        "model            mode     gemm conv loop kernel other            FLOP           moved       arena        live\n",
+    );
+    for model in MODELS {
+        let graph = bound(model.name, None);
+        for mode in [Mode::Jit, Mode::Compile] {
+            let plan = planned(&graph, mode);
+            let gemms = count(&plan, |k| matches!(k, StepKind::Gemm(_)));
+            let convolutions = count(&plan, |k| matches!(k, StepKind::Convolution(_)));
+            let loops = count(&plan, |k| matches!(k, StepKind::Loop(_)));
+            let kernels = count(&plan, |k| matches!(k, StepKind::Kernel(_)));
+            let other = plan.steps.len() - gemms - convolutions - loops - kernels;
+            let (cost, arena): (_, usize) = (plan.cost(), plan.arena_bytes.iter().sum());
+            writeln!(
+                table,
+                "{:16} {:8} {gemms:4} {convolutions:4} {loops:4} {kernels:6} {other:5} {:15} {:15} {arena:11} {:11}",
+                model.name,
+                mode.name(),
+                cost.flops,
+                cost.bytes,
+                plan.live_bytes
+            )
+            .expect("writing to a string");
+        }
+    }
+    insta::assert_snapshot!("models", table);
+}
+
+#[test]
+fn the_plan_of_one_block_reads_like_this() {
+    insta::assert_snapshot!(
+        "quick-inference",
+        planned(&bound("quick-inference", None), Mode::Compile).to_string()
+    );
+}
+
+#[test]
+fn arenas_are_close_to_the_bytes_that_must_live() {
+    for name in ["transformer", "conv", "quick-memory", "gpt-125m"] {
+        let plan = planned(&bound(name, None), Mode::Compile);
+        let arena: usize = plan.arena_bytes.iter().sum();
+        assert!(
+            arena as f64 <= 1.15 * plan.live_bytes as f64,
+            "{name}: {arena} for {} live",
+            plan.live_bytes
+        );
+    }
+}
+
+#[test]
+fn compiling_never_adds_steps_or_traffic() {
+    for model in MODELS {
+        let graph = bound(model.name, None);
+        let [jit, compiled] = [Mode::Jit, Mode::Compile].map(|mode| planned(&graph, mode));
+        assert!(compiled.steps.len() < jit.steps.len(), "{}", model.name);
+        assert!(compiled.cost().bytes < jit.cost().bytes, "{}", model.name);
+    }
+}
+
+/// Loss and the gradient of every parameter.
+fn training_step(name: &str, batch: usize) -> Graph {
+    let model = find(name).unwrap_or_else(|e| panic!("{e}"));
+    let forward = (model.build)().unwrap_or_else(|e| panic!("{name}: {e}"));
+    let graph = at_batch(&with_loss(&forward).unwrap_or_else(|e| panic!("{e}")), batch);
+    let loss: Vec<Value> = graph.outputs().iter().filter(|o| o.name == "loss").map(|o| o.value).collect();
+    let parameters: Vec<Value> = graph.states().iter().map(|s| s.value).collect();
+    differentiate(&graph, &loss, &parameters).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// The plan alone shows what recomputing each block saves, and what it costs.
+#[test]
+fn rematerializing_gpt_350m_saves_most_of_the_peak_for_a_fifth_of_the_work() {
+    let step = training_step("gpt-350m", 8);
+    let again = rematerialize(&step, "loss", Rematerialize::EveryBlock).unwrap();
+    let [kept, recomputed] = [&step, &again].map(|graph| planned(graph, Mode::Compile));
+    let peak = |plan: &Plan| plan.arena_bytes.iter().sum::<usize>() as f64;
+    let (saved, extra) =
+        (1.0 - peak(&recomputed) / peak(&kept), again.cost().flops as f64 / step.cost().flops as f64 - 1.0);
+    println!("gpt-350m, batch 8: {:.1} % less peak for {:.1} % more FLOPs", 100.0 * saved, 100.0 * extra);
+    assert!(saved >= 0.6, "{saved}: {} of {}", peak(&recomputed), peak(&kept));
+    assert!(extra <= 0.2, "{extra}");
+}
