@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use schemars::{JsonSchema, Schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ceilings::Ceiling;
@@ -152,6 +152,34 @@ impl Results {
 }
 
 /// The JSON Schema of [`Results`], as published in `docs/results.schema.json`.
-pub fn schema() -> Schema {
-    schemars::schema_for!(Results)
+pub fn schema() -> String {
+    let schema = schemars::schema_for!(Results);
+    serde_json::to_string_pretty(&schema).expect("a schema is JSON") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::{Failure, Outcome};
+
+    /// The schema is derived from the types; what could go wrong is that it says something else than they write.
+    #[test]
+    fn the_schema_names_what_is_written() {
+        let schema: serde_json::Value = serde_json::from_str(&schema()).unwrap();
+        let required = schema["required"].as_array().unwrap();
+        let written = serde_json::to_value(crate::testing::results()).unwrap();
+        for field in required {
+            assert!(written.get(field.as_str().unwrap()).is_some(), "{field} is required but not written");
+        }
+        for field in written.as_object().unwrap().keys() {
+            assert!(schema["properties"].get(field).is_some(), "{field} is written but not described");
+        }
+        let outcomes = [Outcome::Ok(Box::default()), Failure::timeout("10 s").into()];
+        let described = schema["$defs"]["Outcome"].to_string();
+        for outcome in outcomes {
+            let written = serde_json::to_value(outcome).unwrap();
+            let tag = written.as_object().unwrap().keys().next().unwrap();
+            assert!(described.contains(&format!("\"{tag}\"")), "{tag} is written but not described");
+        }
+    }
 }

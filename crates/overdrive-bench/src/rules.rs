@@ -8,6 +8,11 @@ use crate::series::Depth;
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
 
+/// Shortest sample. A machine that is busy with something else takes the CPU away for some milliseconds at a
+/// time. Samples of 0.1 ms are then few and short enough for one such gap to outweigh them all, samples of 1 ms
+/// so long that most contain one; at 0.3 ms fewest comparisons were lost (docs/measurement.md has the figures).
+const SAMPLE_MIN_NS: u64 = 300_000;
+
 /// The limits that a [`Runner`](crate::runner::Runner) obeys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
@@ -47,7 +52,7 @@ impl Rules {
             relative_half_width: 0.01,
             sampling_max_ns: 10 * S,
             case_max_ns: 120 * S,
-            sample_min_ns: 100_000,
+            sample_min_ns: SAMPLE_MIN_NS,
             sustained_ns: 500 * MS,
             seeds: 5,
         }

@@ -13,6 +13,7 @@ mod warmup;
 pub use stop::Stop;
 
 use crate::clock::{Clock, Timer};
+use crate::environment::context_switches;
 use crate::outcome::Outcome;
 use crate::rules::Rules;
 use crate::subject::Subject;
@@ -70,13 +71,15 @@ impl<'a> Runner<'a> {
         for lane in &mut lanes {
             lane.attempt(Lane::warm_up);
         }
+        let before = context_switches();
         self.alternate(&mut lanes);
+        let switches = context_switches().zip(before).map(|(after, before)| after.since(before).involuntary);
         if looks_too_good(&lanes) {
             for lane in &mut lanes {
                 lane.attempt(Lane::sustain);
             }
         }
-        lanes.into_iter().map(Lane::finish).collect()
+        lanes.into_iter().map(|lane| lane.finish(switches)).collect()
     }
 
     /// Samples in rounds, each in the opposite order of the one before, until every subject is precise.

@@ -97,6 +97,10 @@ pub struct Conditions {
     pub settling: Settling,
     /// Why sampling ended.
     pub stopped: Stopped,
+    /// How often the system took a CPU away from this process while the session sampled, rivals included;
+    /// absent where it does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub involuntary_switches: Option<u64>,
 }
 
 /// Calls made back to back, and how long they took together on the host.

@@ -19,6 +19,9 @@ pub const DOMINANT_SHARE: f64 = 0.5;
 pub const DOMINANT_VARIATION: f64 = 0.85;
 /// Robust standard deviations by which the first sample may exceed the median.
 pub const COLD_SIGMAS: f64 = 10.0;
+/// Share of the median by which it may exceed it however small the deviations are: the same 5 % within which
+/// warm-up calls count as agreeing. On a quiet core ten sigmas can be 0.1 %, which no cold cache explains.
+pub const COLD_EXCESS: f64 = 0.05;
 /// Interquartile range over median beyond which a series is `noisy`.
 pub const NOISY: f64 = 0.10;
 /// Interquartile range over median beyond which a series is `scattered`.
@@ -154,17 +157,21 @@ fn dominated(series: &Series) -> Option<Status> {
     })
 }
 
+/// A first sample that is far off, by an amount that does not come back: what recurs in the later half of the
+/// samples is the machine's noise and not the warm-up's fault.
 fn cold_first_sample(series: &Series) -> Option<Status> {
-    let times = series.sorted_ns();
-    let first = series.times_ns()[0];
+    let (times, sorted) = (series.times_ns(), series.sorted_ns());
+    let median = sorted.median();
+    let excess = times[0] - median;
+    let later = times[times.len() / 2..].iter().copied().fold(0.0, f64::max) - median;
     // Where most samples are equal to the clock's grain the deviation is zero; the grain is then the scale.
     let grain = series.conditions.timer.tick_ns as f64 / series.conditions.calls_per_sample as f64;
-    let sigma = (MAD_TO_SIGMA * times.median_absolute_deviation()).max(grain);
-    let sigmas = (first - times.median()) / sigma;
-    (sigmas > COLD_SIGMAS).then(|| {
+    let sigma = (MAD_TO_SIGMA * sorted.median_absolute_deviation()).max(grain);
+    (excess > COLD_SIGMAS * sigma && excess > COLD_EXCESS * median && excess > 2.0 * later).then(|| {
         let detail = format!(
-            "the first sample took {:.2} times the median, {sigmas:.0} robust sigmas",
-            first / times.median()
+            "the first sample took {:.2} times the median, {:.0} robust sigmas, and no later one came near",
+            times[0] / median,
+            excess / sigma
         );
         Status::new(StatusKind::ColdFirstSample, detail)
     })
@@ -251,6 +258,25 @@ mod tests {
     fn a_small_cold_start_blocks_too() {
         let mut spans = quiet(20);
         spans[0] = 1_100_000;
+        assert_eq!(kinds(&spans), [StatusKind::ColdFirstSample]);
+    }
+
+    #[test]
+    fn noise_that_comes_back_is_not_a_cold_start() {
+        let mut spans = quiet(20);
+        spans[0] = 1_100_000;
+        spans[3] = 1_100_000;
+        assert_eq!(kinds(&spans), [StatusKind::ColdFirstSample], "a warm-up of four calls too many");
+        spans[15] = 1_080_000;
+        assert_eq!(kinds(&spans), []);
+    }
+
+    #[test]
+    fn a_tiny_excess_over_tiny_deviations_is_not_a_cold_start() {
+        let mut spans: Vec<u64> = (0..20).map(|i| 1_000_000 + i).collect();
+        spans[0] = 1_049_000;
+        assert_eq!(kinds(&spans), []);
+        spans[0] = 1_051_000;
         assert_eq!(kinds(&spans), [StatusKind::ColdFirstSample]);
     }
 

@@ -78,6 +78,7 @@ pub(crate) fn conditions() -> Conditions {
         warmup: vec![Span { calls: 1, host_ns: 1000 }; 10],
         settling: Settling::Settled,
         stopped: Stopped::Precise,
+        involuntary_switches: None,
     }
 }
 

@@ -184,7 +184,7 @@ impl<'a> Lane<'a> {
         self.summary().map(|summary| summary.median_ns)
     }
 
-    pub(super) fn finish(self) -> Outcome {
+    pub(super) fn finish(self, involuntary_switches: Option<u64>) -> Outcome {
         if let Some(failure) = self.failure {
             return failure.into();
         }
@@ -196,6 +196,7 @@ impl<'a> Lane<'a> {
             stopped: self.stopped(),
             warmup: self.warmup,
             settling: self.settling,
+            involuntary_switches,
         };
         let reference = self.subject.reference().to_owned();
         let agreement = self.deviation.map(|worst| Agreement { reference, seeds: self.seeds, worst });
