@@ -78,6 +78,14 @@ impl Measurement {
         self.statuses.iter().filter(|status| status.kind.block() == Block::Ratio)
     }
 
+    /// Whether summary and statuses follow from the samples and the outputs agreed; false of an edited file.
+    pub fn is_consistent(&self) -> bool {
+        let told =
+            |series: &Series| crate::status::gate(series).iter().all(|status| self.statuses.contains(status));
+        self.latency.as_ref().is_none_or(|series| series.is_consistent() && told(series))
+            && self.agreement.as_ref().is_none_or(|agreement| agreement.worst.agrees())
+    }
+
     /// Items per second at the median, where the work counts items.
     pub fn items_per_second(&self) -> Option<f64> {
         let items = self.work.as_ref()?.items.as_ref()?;

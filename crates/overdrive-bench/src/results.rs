@@ -70,8 +70,8 @@ pub enum Inconsistency {
         /// The case's id.
         case: String,
     },
-    /// A summary that does not follow from its samples.
-    #[error("the summary of `{case}` does not follow from its samples: the file was edited or damaged")]
+    /// A summary or a status that does not follow from its samples, or outputs that disagree with a reference.
+    #[error("what is said of `{case}` does not follow from its samples: the file was edited or damaged")]
     Summary {
         /// The case's id.
         case: String,
@@ -121,8 +121,8 @@ impl Results {
         names
     }
 
-    /// Checks what the types cannot: version, one record a case, summaries that follow from samples, references
-    /// that lead somewhere.
+    /// Checks what the types cannot: version, one record a case, summaries and statuses that follow from samples,
+    /// references that lead somewhere.
     ///
     /// # Errors
     /// The first inconsistency.
@@ -133,8 +133,7 @@ impl Results {
         let mut ids = BTreeSet::new();
         for record in &self.records {
             let case = record.case.id();
-            let series = record.outcome.measurement().and_then(|measurement| measurement.latency.as_ref());
-            if series.is_some_and(|series| !series.is_consistent()) {
+            if record.outcome.measurement().is_some_and(|measurement| !measurement.is_consistent()) {
                 return Err(Inconsistency::Summary { case });
             }
             if !ids.insert(case.clone()) {

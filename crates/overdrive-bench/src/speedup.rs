@@ -14,7 +14,7 @@ use crate::record::{Measurement, Record};
 use crate::runner::SUSPECT_RATIO;
 use crate::series::{Basis, Depth, Series};
 use crate::statistics::{Interval, ratio_of_medians};
-use crate::status::{Block, Status};
+use crate::status::Status;
 
 /// How far the second method may lie from the ratio that it confirms.
 const CONFIRMATION: f64 = 0.10;
@@ -286,8 +286,7 @@ fn evidence<'r>(
     if measurement.agreement.as_ref().is_none_or(|agreement| !agreement.holds()) {
         reasons.push(Reason::NotVerified { side });
     }
-    let blocking = measurement.statuses.iter().filter(|status| status.kind.block() == Block::Ratio);
-    reasons.extend(blocking.map(|status| Reason::Blocked { side, status: status.clone() }));
+    reasons.extend(measurement.blocks().map(|status| Reason::Blocked { side, status: status.clone() }));
     if measurement.latency.is_none() {
         reasons.push(Reason::NotTimed { side });
     }

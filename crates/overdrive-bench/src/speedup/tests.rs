@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::case::Workload;
+use crate::rules::Rules;
+use crate::runner::Runner;
 use crate::series::Span;
 use crate::status::StatusKind;
-use crate::testing::record;
+use crate::testing::{Synthetic, SyntheticClock, case, record};
 
 fn spans(ns: u64) -> Vec<u64> {
     (0..20).map(|i| ns + (i * 7919) % (ns / 100)).collect()
@@ -131,4 +133,55 @@ fn over_ten_needs_a_second_method_that_agrees() {
     );
     sustained(&mut fast, 10_500_000);
     assert!((Speedup::between(&slow, &fast).unwrap().ratio() - 20.0).abs() < 0.5);
+}
+
+/// The gains that a noisy machine shows in many sessions of two subjects, the second `factor` times as fast:
+/// 1 % noise, 5 % of calls eight times as long, everything 3 % slower by the end.
+fn sessions(count: u64, factor: f64) -> Vec<Result<Speedup, NoClaim>> {
+    let session = |seed: u64| {
+        let clock = SyntheticClock::default();
+        let noisy = |ns: f64, seed: u64| {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            move |call: u64| {
+                let bell: f64 = (0..12).map(|_| rng.f64()).sum::<f64>() - 6.0;
+                let spike = if rng.f64() < 0.05 { 8.0 } else { 1.0 };
+                (ns * spike * (1.0 + 0.01 * bell + 0.0005 * call as f64)) as u64
+            }
+        };
+        let mut baseline = Synthetic::new(&clock, noisy(1e6, 2 * seed));
+        let mut variant = Synthetic::new(&clock, noisy(1e6 / factor, 2 * seed + 1));
+        let outcomes = Runner::new(&clock, Rules::full(), seed).compare(&mut [&mut baseline, &mut variant]);
+        let records: Vec<Record> = outcomes
+            .into_iter()
+            .zip(["baseline", "variant"])
+            .map(|(outcome, mode)| Record {
+                case: case(mode),
+                baseline: None,
+                seed,
+                command: String::new(),
+                outcome,
+            })
+            .collect();
+        Speedup::between(&records[0], &records[1])
+    };
+    (0..count).map(session).collect()
+}
+
+#[test]
+fn twins_are_told_apart_as_rarely_as_the_interval_says() {
+    let gains = sessions(200, 1.0);
+    let silent = gains.iter().filter(|gain| gain.is_err()).count();
+    let different = gains.iter().flatten().filter(|gain| gain.verdict() != Verdict::Undecided).count();
+    assert!(silent < 30, "{silent} of 200 sessions gave no claim");
+    assert!(different <= 16, "{different} of 200 pairs of twins were told apart");
+}
+
+#[test]
+fn a_tenth_is_found_under_the_same_noise() {
+    let gains = sessions(100, 1.10);
+    let found = gains.iter().flatten().filter(|gain| gain.verdict() == Verdict::Measured).count();
+    let covered = gains.iter().flatten().filter(|gain| gain.interval().contains(1.10)).count();
+    let claims = gains.iter().flatten().count();
+    assert!(claims > 80 && found == claims, "{found} of {claims}");
+    assert!(covered * 100 >= 88 * claims, "{covered} of {claims} intervals hold the true ratio");
 }

@@ -44,6 +44,11 @@ fn contradictions_are_refused() {
         measurement.latency.as_mut().unwrap().summary.median_ns *= 0.5;
     });
     assert!(edited.contains("does not follow from its samples"), "{edited}");
+    let excused = refusal(|results| {
+        let blocked = results.records.iter_mut().filter_map(|record| record.outcome.measurement_mut());
+        blocked.for_each(|measurement| measurement.statuses.clear());
+    });
+    assert!(excused.contains("`models: transformer B=32: cpu eager f32 t1` does not follow"), "{excused}");
     let twice = refusal(|results| results.records.push(results.records[0].clone()));
     assert!(twice.contains("two records of the case `models: mlp B=32: cpu eager f32 t1`"), "{twice}");
     let dangling = refusal(|results| results.records[0].baseline = Some("nothing".into()));
