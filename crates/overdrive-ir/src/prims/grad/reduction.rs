@@ -17,6 +17,8 @@ pub(super) fn reduce<'b>(
     let back = |value: Expr<'b>| value.broadcast_in(&x.shape(), &kept);
     match reducer {
         Reducer::Sum => Some(back(dy)),
+        // Nothing wins where there is nothing, and a share of 0 / 0 would poison the second derivative.
+        Reducer::Max | Reducer::Min if x.sizes().contains(&0) => Some(back(dy)),
         Reducer::Max | Reducer::Min => {
             let winner = x.compare(Compare::Eq, back(y));
             let share = dy / winner.convert(dy.dtype()).sum(axes);
