@@ -6,7 +6,8 @@
 use overdrive_ir::eval::philox;
 
 use overdrive_ir::{
-    Array, Builder, DType, Dim, Fill, Graph, Operand, Operation, Sample, Shape, Tensor, TensorType, Types,
+    Array, Builder, Convolution, DType, Dim, DotGeneral, Fill, Graph, Operand, Operation, Prim, Sample,
+    Shape, Tensor, TensorType, Types,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,6 +51,7 @@ impl Case {
             *ty = bind_type(ty, dtype, sizes);
         }
         let regions = std::mem::take(&mut sample.regions);
+        sample.op = follow(&sample.op, dtype);
         sample.regions = regions.iter().map(|region| retype(region, dtype, sizes)).collect();
         Case { sample, dtype }
     }
@@ -136,9 +138,22 @@ fn retype(region: &Graph, dtype: DType, sizes: &BTreeMap<String, usize>) -> Grap
     b.finish().unwrap_or_else(|e| panic!("region `{}` in {dtype}: {e}", region.name()))
 }
 
+/// A contraction with the types that follow from its operands'.
+fn follow(op: &Operation, dtype: DType) -> Operation {
+    let accumulate = dtype.accumulation();
+    match op.prim() {
+        Some(Prim::DotGeneral(dot)) => {
+            Prim::DotGeneral(DotGeneral { accumulate, out: dtype, ..dot.clone() }).into()
+        }
+        Some(Prim::Convolution(convolution)) => {
+            Prim::Convolution(Convolution { accumulate, out: dtype, ..convolution.clone() }).into()
+        }
+        _ => op.clone(),
+    }
+}
+
 /// Attributes that name f32 (constants, conversions) name `dtype`.
 fn retype_op(op: &Operation, dtype: DType) -> Operation {
-    use overdrive_ir::Prim;
     match op.prim() {
         Some(Prim::Constant { value }) if value.ty().dtype == DType::F32 => {
             Prim::Constant { value: value.convert(dtype) }.into()

@@ -92,21 +92,21 @@ pub fn derivative(graph: &Graph, point: &[Array], seed: u64) -> Result<(Graph, V
     Ok((derived, point.iter().cloned().chain(cotangents.into_iter().flatten()).collect()))
 }
 
-/// `differentiate` for every float output and input, with random cotangents.
+/// `differentiate` for every float output and input, with random cotangents. A value that is an output twice has one.
 fn derive(graph: &Graph, seed: u64) -> Result<(Graph, Vec<Option<Array>>), String> {
-    let outputs = graph.outputs().iter().map(|port| port.value);
-    let (float, wrt): (Vec<Value>, Vec<Value>) = (
-        outputs.clone().filter(|&v| graph.ty(v).dtype.is_arithmetic_float()).collect(),
-        float_inputs(graph).into_iter().map(|(_, v)| v).collect(),
-    );
+    let outputs: Vec<Value> = graph.outputs().iter().map(|port| port.value).collect();
+    let seeded =
+        |(i, v): (usize, &Value)| graph.ty(*v).dtype.is_arithmetic_float() && !outputs[..i].contains(v);
+    let float: Vec<Value> = outputs.iter().enumerate().filter(|o| seeded(*o)).map(|(_, v)| *v).collect();
+    let wrt: Vec<Value> = float_inputs(graph).into_iter().map(|(_, v)| v).collect();
     let derived = differentiate(graph, &float, &wrt).map_err(|e| format!("`{}`: {e}", graph.name()))?;
     verify(&derived).map_err(|e| format!("`{}`: the gradient is damaged: {e}", graph.name()))?;
-    let cotangent = |(i, v): (usize, Value)| {
-        let ty = graph.ty(v);
+    let cotangent = |(i, v): (usize, &Value)| {
+        let ty = graph.ty(*v);
         let values = philox::normals(seed, 2000 + i as u64).take(ty.elements());
-        ty.dtype.is_arithmetic_float().then(|| Array::float(ty.dtype, &ty.sizes(), values.collect()))
+        seeded((i, v)).then(|| Array::float(ty.dtype, &ty.sizes(), values.collect()))
     };
-    Ok((derived, outputs.enumerate().map(cotangent).collect()))
+    Ok((derived, outputs.iter().enumerate().map(cotangent).collect()))
 }
 
 fn float_inputs(graph: &Graph) -> Vec<(usize, Value)> {

@@ -8,6 +8,7 @@ mod backend;
 mod case;
 mod gradient;
 mod graphs;
+mod primitives;
 mod specification;
 mod tolerance;
 
@@ -15,5 +16,6 @@ pub use backend::{Disagreement, check_backend};
 pub use case::Case;
 pub use gradient::{Gradients, derivative};
 pub use graphs::{random_graph, random_inputs};
+pub use primitives::{FAMILIES, family, prim_samples};
 pub use specification::check_expansion;
 pub use tolerance::{Tolerance, compare};
