@@ -41,10 +41,18 @@ impl Tensor {
     pub fn from_f64(dtype: DType, shape: impl Into<Shape>, values: &[f64]) -> Self {
         let ty = TensorType::new(dtype, shape);
         assert_eq!(ty.elements(), values.len(), "{ty} and the number of values must agree");
-        let mut bytes = vec![0u8; ty.bytes()];
-        for (i, &x) in values.iter().enumerate() {
-            write_bits(&mut bytes, i, dtype.bits(), code_of(dtype, x));
-        }
+        // Models hold millions of these two types; the others take the general path.
+        let bytes = match dtype {
+            DType::F64 => packed(values.iter().map(|x| x.to_le_bytes())),
+            DType::F32 => packed(values.iter().map(|&x| (x as f32).to_le_bytes())),
+            _ => {
+                let mut bytes = vec![0u8; ty.bytes()];
+                for (i, &x) in values.iter().enumerate() {
+                    write_bits(&mut bytes, i, dtype.bits(), code_of(dtype, x));
+                }
+                bytes
+            }
+        };
         Self { ty, bytes: bytes.into() }
     }
 
@@ -62,7 +70,7 @@ impl Tensor {
 
     /// An f32 tensor.
     pub fn from_f32(shape: impl Into<Shape>, values: &[f32]) -> Self {
-        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let bytes = packed(values.iter().map(|x| x.to_le_bytes()));
         Self::from_bytes(TensorType::new(DType::F32, shape), bytes).expect("the values must fill the shape")
     }
 
@@ -84,6 +92,9 @@ impl Tensor {
     /// Every element as f64 (exact up to 2^53 for integers).
     pub fn to_f64(&self) -> Vec<f64> {
         let dtype = self.ty.dtype;
+        if dtype == DType::F32 {
+            return self.to_f32().into_iter().map(f64::from).collect();
+        }
         (0..self.ty.elements()).map(|i| value_of(dtype, read_bits(&self.bytes, i, dtype.bits()))).collect()
     }
 
@@ -110,6 +121,12 @@ impl Tensor {
     pub fn convert(&self, dtype: DType) -> Self {
         Self::from_f64(dtype, self.ty.shape.clone(), &self.to_f64())
     }
+}
+
+fn packed<const N: usize>(elements: impl ExactSizeIterator<Item = [u8; N]>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(elements.len() * N);
+    elements.for_each(|element| bytes.extend_from_slice(&element));
+    bytes
 }
 
 fn int_of(dtype: DType, code: u64) -> i128 {

@@ -20,8 +20,26 @@ pub fn legalize(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Gra
         });
         let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
         let flat = primitives(&node.op.expansion(&types, &node.regions), caps);
+        // Says where the primitives came from, so that what they fuse into keeps a name.
+        let _scope = b.scope_path(&format!("{EXPANDED}{}", node.op.name()));
         Some(b.inline(&flat, operands))
     })
+}
+
+/// Opens the last part of the scope of a node that a composite was expanded into.
+const EXPANDED: char = '#';
+
+/// The composite that a node of this scope was expanded from, if it was.
+pub(crate) fn expanded_from(scope: &str) -> Option<&str> {
+    scope.rsplit('/').next()?.strip_prefix(EXPANDED)
+}
+
+/// The scope in the model's own terms.
+pub(crate) fn model_scope(scope: &str) -> &str {
+    match expanded_from(scope) {
+        Some(op) => scope[..scope.len() - op.len() - EXPANDED.len_utf8()].trim_end_matches('/'),
+        None => scope,
+    }
 }
 
 /// True for a composite that the device does not run as such.

@@ -11,7 +11,7 @@ mod movement;
 mod updates;
 
 use crate::fuse::{groups, is_cloned, node_by_node};
-use crate::legalize::legalize;
+use crate::legalize::{legalize, model_scope};
 use crate::lower::lower;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View};
@@ -58,6 +58,7 @@ pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, _tuning: &Tuning) -> Result<
         planner.node(NodeId(index));
     }
     planner.finish();
+    planner.settle_prepared();
     let mut plan = planner.plan;
     updates::in_place(&mut plan);
     arena::assign(&mut plan);
@@ -75,6 +76,8 @@ struct Planner<'g> {
     readers: HashMap<Value, Vec<NodeId>>,
     /// Output number of values that are outputs, and whether anything else (a second output, an update) is too.
     results: HashMap<Value, Vec<Option<usize>>>,
+    /// Buffers that only `prepare` steps write.
+    prepared: BTreeSet<SlotId>,
     /// Packed forms already made: (matrix, k, n) by their printed key.
     packed: HashMap<String, SlotId>,
 }
@@ -93,8 +96,8 @@ impl<'g> Planner<'g> {
             results.entry(update).or_default().push(None);
         }
         let plan = Plan { name: graph.name().to_owned(), mode, ..Plan::default() };
-        let (located, packed) = (HashMap::new(), HashMap::new());
-        let mut planner = Planner { graph, caps, plan, located, readers, results, packed };
+        let (located, packed, prepared) = (HashMap::new(), HashMap::new(), BTreeSet::new());
+        let mut planner = Planner { graph, caps, plan, located, readers, results, prepared, packed };
         for (i, port) in graph.inputs().iter().enumerate() {
             let slot = planner.slot(graph.ty(port.value), Place::Input(i));
             planner.plan.inputs.push(slot);
@@ -122,6 +125,16 @@ impl<'g> Planner<'g> {
             slots.into_iter().filter(|s| seen.insert(*s)).collect()
         };
         let [reads, writes] = touched.map(unique);
+        let prepare = self.prepares(&reads, &writes);
+        for &slot in &writes {
+            if prepare {
+                self.prepared.insert(slot);
+                self.plan.slots[slot.0 as usize].place =
+                    Place::Persistent { space: Default::default(), offset: 0 };
+            } else {
+                self.prepared.remove(&slot);
+            }
+        }
         self.plan.steps.push(Step {
             kind,
             reads,
@@ -130,11 +143,31 @@ impl<'g> Planner<'g> {
             stream: 0,
             waits: vec![],
             records: None,
-            prepare: false,
+            prepare,
             cost: about.cost,
             name: about.name.to_owned(),
-            scope: about.scope.to_owned(),
+            scope: model_scope(about.scope).to_owned(),
         });
+    }
+
+    /// Steps that read only what never changes run once: packing, casts of weights, masks. Mode eager has none.
+    fn prepares(&self, reads: &[SlotId], writes: &[SlotId]) -> bool {
+        let own =
+            |s: &SlotId| matches!(self.plan.slot(*s).place, Place::Arena { .. } | Place::Persistent { .. });
+        self.plan.mode != Mode::Eager && reads.iter().all(|&s| self.is_fixed(s)) && writes.iter().all(own)
+    }
+
+    /// True for buffers that hold the same bytes in every call until somebody replaces a state.
+    fn is_fixed(&self, slot: SlotId) -> bool {
+        match &self.plan.slot(slot).place {
+            Place::Constant(_) => true,
+            Place::State(name) => {
+                let changes = |s: &overdrive_ir::StateDecl| s.name == *name && s.update.is_some();
+                !self.graph.states().iter().any(changes)
+            }
+            Place::Persistent { .. } => self.prepared.contains(&slot),
+            _ => false,
+        }
     }
 
     fn node(&mut self, id: NodeId) {
@@ -225,6 +258,20 @@ impl<'g> Planner<'g> {
         let start = StepKind::CollectiveStart { prim: prim.clone() };
         self.step(start, [reads.clone(), vec![result.slot]], about(cost));
         self.step(StepKind::CollectiveDone { channel }, [reads, vec![result.slot]], about(Cost::default()));
+    }
+
+    /// A buffer that a later step of each call writes too (the fill under a pad, say) is no preparation.
+    fn settle_prepared(&mut self) {
+        for step in &mut self.plan.steps {
+            if step.prepare && !step.writes.iter().all(|slot| self.prepared.contains(slot)) {
+                step.prepare = false;
+                for &slot in &step.writes {
+                    self.prepared.remove(&slot);
+                    self.plan.slots[slot.0 as usize].place =
+                        Place::Arena { space: Default::default(), offset: 0 };
+                }
+            }
+        }
     }
 
     /// Outputs that are not yet in their slots, and the list of updates.

@@ -4,6 +4,7 @@
 //! outside they would be buffers. Invariant: region inputs are values that exist before the group runs.
 
 use super::is_loop;
+use crate::legalize::expanded_from;
 use crate::lower::index::is_view;
 use overdrive_ir::{Builder, Expr, Graph, Node, NodeId, Origin, Prim, Value};
 use std::collections::{BTreeSet, HashMap};
@@ -96,12 +97,13 @@ pub(super) fn cut(graph: &Graph, members: &BTreeSet<u32>, used_outside: impl Fn(
     Cut { region, inputs, outputs }
 }
 
-/// A name for people: the ops of the group in order, views and constants left out.
+/// A name for people: the model's ops that the group computes, in order, views and constants left out.
 pub(super) fn label(graph: &Graph, members: &BTreeSet<u32>) -> String {
     let named = |id: &u32| {
         let node = graph.node(NodeId(*id));
         let prim = node.op.prim().filter(|p| !is_view(p))?;
-        (is_loop(prim) || crate::lower::is_contraction(node)).then(|| prim.name())
+        let name = expanded_from(&node.scope).map_or_else(|| prim.name(), str::to_owned);
+        (is_loop(prim) || crate::lower::is_contraction(node)).then_some(name)
     };
     let mut names: Vec<String> = members.iter().filter_map(named).collect();
     names.dedup();

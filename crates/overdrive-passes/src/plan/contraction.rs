@@ -203,14 +203,7 @@ impl Planner<'_> {
 
     /// Packs a right operand that never changes, once, where the device has a packed form.
     fn pack_ahead(&mut self, call: &mut GemmCall) {
-        let fixed = match &self.plan.slot(call.rhs.slot).place {
-            Place::Constant(_) => true,
-            Place::State(name) => {
-                let changes = |s: &overdrive_ir::StateDecl| s.name == *name && s.update.is_some();
-                !self.graph.states().iter().any(changes)
-            }
-            _ => false,
-        };
+        let fixed = self.is_fixed(call.rhs.slot);
         let eager = self.plan.mode == overdrive_ir::Mode::Eager;
         let shared = call.rhs.batch_strides.iter().all(|&s| s == 0);
         let Some(packing) = self.caps.packings.get(&call.rhs.dtype).filter(|_| fixed && shared && !eager)
@@ -229,7 +222,6 @@ impl Planner<'_> {
             let cost = overdrive_ir::Cost { flops: 0, bytes: 2 * bytes as u64 };
             let touched = [vec![call.rhs.slot], vec![slot]];
             self.step(kind, touched, About { name: "pack", scope: "", cost });
-            self.plan.steps.last_mut().expect("just pushed").prepare = true;
             slot
         });
         self.packed.insert(key, slot);
