@@ -1,0 +1,92 @@
+//! What a study is given: devices, rules, seed, and somebody to tell how far it is.
+
+use overdrive_bench::clock::Clock;
+use overdrive_bench::memory::CountingAllocator;
+use overdrive_bench::rules::Rules;
+use overdrive_bench::runner::{Runner, Stop};
+use overdrive_bench::series::Depth;
+use overdrive_ir::Backend;
+
+/// A back end with the number of host threads that it was given.
+pub struct Device<'a> {
+    /// The back end.
+    pub backend: &'a dyn Backend,
+    /// Its worker threads.
+    pub threads: u32,
+}
+
+/// Told what is being measured.
+pub trait Progress {
+    /// A study begins.
+    fn study(&self, name: &str);
+    /// A workload begins.
+    fn workload(&self, name: &str);
+}
+
+/// `c = a b` in f32, row-major, of shape `[m, n, k]`.
+pub type Matmul = dyn Fn(&[f32], &[f32], &mut [f32], [usize; 3]);
+
+/// A matrix product of somebody else's, as a baseline.
+pub struct MatmulPeer<'a> {
+    /// The library's name.
+    pub name: &'a str,
+    /// Worker threads that it uses.
+    pub threads: u32,
+    /// The product.
+    pub run: &'a Matmul,
+}
+
+/// Everything around a study.
+pub struct Context<'a> {
+    /// Devices: the one to report on first, then the same with one thread where that differs.
+    pub devices: &'a [Device<'a>],
+    /// Baselines for matrix products.
+    pub matmul_peers: &'a [MatmulPeer<'a>],
+    /// Time source.
+    pub clock: &'a dyn Clock,
+    /// How long to sample and when to stop.
+    pub rules: Rules,
+    /// Seed of inputs and of the order of cases.
+    pub seed: u64,
+    /// Asked for by Ctrl-C.
+    pub stop: Stop,
+    /// The process's allocator, if it counts.
+    pub heap: Option<&'a CountingAllocator>,
+    /// The command line up to the study, for the rerun command of each record.
+    pub command: String,
+    /// Who hears of progress.
+    pub progress: &'a dyn Progress,
+}
+
+impl<'a> Context<'a> {
+    /// The device that figures are about.
+    pub fn device(&self) -> &'a Device<'a> {
+        self.devices.first().expect("a context has a device")
+    }
+
+    /// The device with one thread.
+    pub fn single(&self) -> &'a Device<'a> {
+        self.devices.iter().find(|d| d.threads == 1).unwrap_or_else(|| self.device())
+    }
+
+    /// A runner under these rules.
+    pub fn runner(&self) -> Runner<'a> {
+        Runner::new(self.clock, self.rules.clone(), self.seed).with_stop(self.stop.clone())
+    }
+
+    /// The same, comparing outputs on one seed only.
+    pub(crate) fn with_one_seed(&self) -> Context<'a> {
+        let rules = Rules { seeds: 1, ..self.rules.clone() };
+        Context { rules, stop: self.stop.clone(), command: self.command.clone(), ..*self }
+    }
+
+    /// True for `--quick`: screening, no verdict.
+    pub fn is_quick(&self) -> bool {
+        self.rules.depth == Depth::Screening
+    }
+
+    /// One of two, by depth.
+    pub fn quick_or<T>(&self, quick: T, full: T) -> T {
+        if self.is_quick() { quick } else { full }
+    }
+}

@@ -1,0 +1,207 @@
+//! Single kernels against their bounds: products against the best library, fused against unfused, memory-bound
+//! kernels against a copy of the same bytes, a whole transformer against its products alone.
+//!
+//! Each case is a small graph through the whole stack, in one session with what it is held against.
+
+mod graphs;
+mod peers;
+
+use crate::{Context, Device, Entry, Study, Workload, measure};
+use graphs::{attention, chain, copy, layer_norm, linear, linear_gelu, matmul, softmax, transformer_matmuls};
+use overdrive_bench::record::Record;
+use overdrive_bench::results::{Note, Results};
+use overdrive_ir::{Caps, DType, Graph, GraphError, Mode};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The study.
+pub(crate) struct Kernels;
+
+const NAME: &str = "kernels";
+
+type Case = fn(&Context<'_>, &mut Results) -> Result<(), GraphError>;
+
+impl Study for Kernels {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn summary(&self) -> &'static str {
+        "matmul, linear+GELU, softmax, norms, attention, an elementwise chain: each against its bound"
+    }
+
+    fn quick_seconds(&self) -> u64 {
+        60
+    }
+
+    fn run(&self, context: &Context<'_>, results: &mut Results) {
+        let cases: [(&str, Case); 6] = [
+            ("matmul", matmuls),
+            ("linear+gelu", fused_linear),
+            ("elementwise chain", elementwise),
+            ("softmax and layer_norm", rows),
+            ("attention", attentions),
+            ("transformer over its products", transformer),
+        ];
+        for (name, case) in cases {
+            if context.stop.is_requested() {
+                return;
+            }
+            context.progress.workload(name);
+            if let Err(error) = case(context, results) {
+                results.notes.push(Note { study: NAME.to_owned(), text: format!("{name}: {error}") });
+            }
+        }
+    }
+}
+
+/// Median time of `of` over that of `over`, as an exact quantity of `of`: both from one session.
+fn relate(records: &mut [Record], of: usize, over: usize, quantity: &str) {
+    let median = |record: &Record| Some(record.outcome.measurement()?.latency.as_ref()?.summary.median_ns);
+    if let (Some(a), Some(b)) = (median(&records[of]), median(&records[over]))
+        && let Some(measurement) = records[of].outcome.measurement_mut()
+    {
+        measurement.quantities.insert(quantity.to_owned(), a / b);
+    }
+}
+
+fn matmuls(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
+    let sizes = context.quick_or(&[128usize, 256, 512, 1024][..], &[128, 256, 512, 1024, 2048][..]);
+    let both = [context.single(), context.device()];
+    let devices = if context.device().threads > 1 { &both[..] } else { &both[1..] };
+    for &n in sizes {
+        let dims = [("m", n), ("n", n), ("k", n)];
+        let workload = Workload::new("matmul", dims, matmul(DType::F32, [n; 3])?);
+        let half = Workload::new("matmul", dims, matmul(DType::BF16, [n; 3])?);
+        for device in devices {
+            let mut entries = vec![Entry::plain(&workload, device, Mode::Compile)];
+            if device.backend.caps().contraction_dtypes.contains(&DType::BF16) {
+                let entry = Entry::plain(&half, device, Mode::Compile);
+                entries.push(Entry { dtype: DType::BF16, ..entry });
+            }
+            let mut records = peers::measure_with_peers(context, &workload, &entries, [n; 3]);
+            let (first_peer, fastest) = (entries.len(), peers::fastest(&records, entries.len()));
+            if let Some(fastest) = fastest {
+                relate(&mut records, 0, fastest, "time_over_best_library");
+            }
+            if first_peer > 1 {
+                relate(&mut records, 1, 0, "time_over_f32");
+            }
+            results.records.extend(records);
+        }
+    }
+    Ok(())
+}
+
+fn fused_linear(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
+    let device = context.device();
+    for [m, k, n] in [[1024, 512, 2048], [1024, 1024, 4096], [1024, 4096, 1024]] {
+        let dims = [("m", m), ("n", n), ("k", k)];
+        let alone = Workload::new("linear", dims, linear([m, k, n])?);
+        let workload = Workload::new("linear+gelu", dims, linear_gelu([m, k, n])?);
+        let variant =
+            |mode, variant| Entry { variant: Some(variant), ..Entry::plain(&workload, device, mode) };
+        let entries = [
+            variant(Mode::Jit, "unfused"),
+            variant(Mode::Compile, "fused"),
+            Entry { variant: Some("product alone"), ..Entry::plain(&alone, device, Mode::Compile) },
+        ];
+        let mut records = measure(context, NAME, &entries, &mut []);
+        relate(&mut records, 0, 2, "time_over_product_alone");
+        relate(&mut records, 1, 2, "time_over_product_alone");
+        results.records.extend(records);
+    }
+    Ok(())
+}
+
+fn elementwise(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
+    const ELEMENTS: usize = 16 << 20;
+    let dims = [("n", ELEMENTS)];
+    let workload = Workload::new("chain of 8", dims, chain(ELEMENTS)?);
+    let stream = Workload::new("copy", dims, copy(&[ELEMENTS])?);
+    let device = context.device();
+    let entries = [
+        Entry::plain(&workload, device, Mode::Jit),
+        Entry::plain(&workload, device, Mode::Compile),
+        Entry::plain(&stream, device, Mode::Compile),
+    ];
+    let mut records = measure(context, NAME, &entries, &mut []);
+    relate(&mut records, 0, 2, "time_over_copy");
+    relate(&mut records, 1, 2, "time_over_copy");
+    results.records.extend(records);
+    Ok(())
+}
+
+/// Rows of 8,192 whose bytes, in and out, are four times the last cache level (a sixteenth of that with --quick).
+fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
+    const COLUMNS: usize = 8192;
+    let last_level = results.environment.cpu.caches.iter().map(|c| c.bytes).max().unwrap_or(32 << 20);
+    let footprint = context.quick_or((last_level / 4).clamp(64 << 20, 256 << 20), 4 * last_level) as usize;
+    let rows = (footprint / (2 * 4 * COLUMNS)).next_multiple_of(64);
+    if context.is_quick() {
+        let text = format!(
+            "softmax and layer_norm on {} MiB, which caches may hold in part; a full run takes four times the last level",
+            footprint >> 20
+        );
+        results.notes.push(Note { study: NAME.to_owned(), text });
+    }
+    let dims = [("rows", rows), ("columns", COLUMNS)];
+    let shape = [rows, COLUMNS];
+    let workloads = [
+        Workload::new("softmax", dims, softmax(shape)?),
+        Workload::new("layer_norm", dims, layer_norm(shape)?),
+        Workload::new("copy", dims, copy(&shape)?),
+    ];
+    let device = context.device();
+    let entries = workloads.each_ref().map(|w| Entry::plain(w, device, Mode::Compile));
+    // One seed: each costs a pass of the f64 reference over the whole footprint.
+    let once = context.with_one_seed();
+    let mut records = measure(&once, NAME, &entries, &mut []);
+    relate(&mut records, 0, 2, "time_over_copy");
+    relate(&mut records, 1, 2, "time_over_copy");
+    results.records.extend(records);
+    Ok(())
+}
+
+fn attentions(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
+    let device = context.device();
+    for t in context.quick_or(&[512usize, 2048][..], &[512, 2048, 8192][..]) {
+        let shape = [1, 8, *t, 64];
+        let dims = [("B", 1), ("H", 8), ("T", *t), ("D", 64)];
+        let workload = Workload::new("causal attention", dims, attention(shape)?);
+        let mut entries =
+            vec![Entry { variant: Some("tiled"), ..Entry::plain(&workload, device, Mode::Compile) }];
+        // The scores of the expanded form take H T^2 numbers, several times over.
+        if *t <= 2048 {
+            let graph = expanded(&workload.graph, device)?;
+            let entry = Entry::plain(&workload, device, Mode::Compile);
+            entries.insert(0, Entry { graph, variant: Some("expanded"), ..entry });
+        }
+        results.records.extend(measure(context, NAME, &entries, &mut []));
+    }
+    Ok(())
+}
+
+/// The graph with every composite in primitives.
+fn expanded(graph: &Graph, device: &Device<'_>) -> Result<Graph, GraphError> {
+    let caps = Caps { claims: BTreeSet::new(), ..device.backend.caps().clone() };
+    overdrive_passes::legalize(graph, &caps, &mut Vec::new())
+}
+
+fn transformer(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
+    let model = overdrive_models::find("transformer").expect("a built-in model");
+    let workload = Workload::of_model(model, &BTreeMap::new())?;
+    let alone =
+        Workload::new("transformer, products alone", model.dimensions.to_vec(), transformer_matmuls()?);
+    let device = context.device();
+    let entries = [
+        Entry::plain(&workload, device, Mode::Eager),
+        Entry::plain(&workload, device, Mode::Compile),
+        Entry::plain(&alone, device, Mode::Eager),
+        Entry::plain(&alone, device, Mode::Compile),
+    ];
+    let mut records = measure(context, NAME, &entries, &mut []);
+    relate(&mut records, 0, 2, "time_over_products_alone");
+    relate(&mut records, 1, 3, "time_over_products_alone");
+    results.records.extend(records);
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! The graphs of the kernel cases, each reading like its formula.
+
+use overdrive_ir::ops::Attention;
+use overdrive_ir::ops::attention::Mask;
+use overdrive_ir::ops::gelu::Approximation;
+use overdrive_ir::{
+    Builder, DType, DotGeneral, Expr, Graph, GraphError, Init, Precision, Prim, Shape, TensorType, Unary,
+};
+
+fn f32s(shape: impl Into<Shape>) -> TensorType {
+    TensorType::new(DType::F32, shape)
+}
+
+/// A graph of one input `x` and one output `y`.
+fn function(
+    name: &str,
+    shape: &[usize],
+    body: impl for<'b> FnOnce(&'b Builder, Expr<'b>) -> Expr<'b>,
+) -> Result<Graph, GraphError> {
+    let b = Builder::new(name);
+    let x = b.input("x", f32s(shape));
+    b.output("y", body(&b, x));
+    b.finish()
+}
+
+/// Both operands are inputs, so that nobody packs ahead what the libraries pack in each call.
+pub(super) fn matmul(dtype: DType, [m, n, k]: [usize; 3]) -> Result<Graph, GraphError> {
+    let b = Builder::new("matmul");
+    let x = b.input("a", TensorType::new(dtype, [m, k]));
+    let y = b.input("b", TensorType::new(dtype, [k, n]));
+    let dot = DotGeneral {
+        batch: vec![],
+        contract: vec![(1, 0)],
+        accumulate: DType::F32,
+        out: DType::F32,
+        precision: Precision::Exact,
+    };
+    b.output("c", b.op1(Prim::DotGeneral(dot), &[x, y]));
+    b.finish()
+}
+
+fn weight<'b>(b: &'b Builder, name: &str, [k, n]: [usize; 2]) -> Expr<'b> {
+    b.state(name, f32s([k, n]), Init::Normal { std: (1.0 / k as f64).sqrt(), seed: 1 })
+}
+
+pub(super) fn linear([m, k, n]: [usize; 3]) -> Result<Graph, GraphError> {
+    function("linear", &[m, k], |b, x| x.linear(weight(b, "w", [k, n]), None))
+}
+
+pub(super) fn linear_gelu([m, k, n]: [usize; 3]) -> Result<Graph, GraphError> {
+    function("linear+gelu", &[m, k], |b, x| {
+        let bias = b.state("bias", f32s([n]), Init::Normal { std: 0.1, seed: 2 });
+        x.linear(weight(b, "w", [k, n]), Some(bias)).gelu(Approximation::Tanh)
+    })
+}
+
+pub(super) fn copy(shape: &[usize]) -> Result<Graph, GraphError> {
+    function("copy", shape, |_, x| x)
+}
+
+/// Eight elementwise ops, none of which folds into another.
+pub(super) fn chain(n: usize) -> Result<Graph, GraphError> {
+    function("chain", &[n], |_, x| {
+        let h = (x * 1.5 + 0.25).unary(Unary::Abs);
+        let h = (h - x).max(x.constant(-0.5)) * x;
+        h.min(x.constant(2.0)) + x
+    })
+}
+
+pub(super) fn softmax(shape: [usize; 2]) -> Result<Graph, GraphError> {
+    function("softmax", &shape, |_, x| x.softmax(1))
+}
+
+pub(super) fn layer_norm(shape: [usize; 2]) -> Result<Graph, GraphError> {
+    function("layer_norm", &shape, |b, x| {
+        let scale = b.state("scale", f32s([shape[1]]), Init::Constant(1.0));
+        let bias = b.state("bias", f32s([shape[1]]), Init::ZEROS);
+        x.layer_norm(scale, bias, 1e-5)
+    })
+}
+
+pub(super) fn attention(shape: [usize; 4]) -> Result<Graph, GraphError> {
+    let b = Builder::new("attention");
+    let [q, k, v] = ["q", "k", "v"].map(|name| b.input(name, f32s(shape)));
+    let [y, _] = q.attention(k, v, Attention { scale: None, mask: Mask::Causal });
+    b.output("y", y);
+    b.finish()
+}
+
+/// The products of the built-in transformer and nothing else: six times qkv, scores, weighted values, projection
+/// and both layers of the feed-forward, on the same shapes.
+pub(super) fn transformer_matmuls() -> Result<Graph, GraphError> {
+    let (batch, t, d, heads, ffn) = (8, 128, 512, 8, 2048);
+    function("products", &[batch, t, d], |b, x| {
+        let mut x = x;
+        for block in 0..6 {
+            let _scope = b.scope(&format!("block{block}"));
+            let qkv = x.linear(weight(b, "qkv", [d, 3 * d]), None);
+            let head = |i: usize| {
+                let part = qkv.slice_axis(2, i * d, (i + 1) * d);
+                part.reshape([batch, t, heads, d / heads]).transpose(&[0, 2, 1, 3])
+            };
+            let scores = head(0).matmul(head(1).t());
+            let mixed = scores.matmul(head(2)).transpose(&[0, 2, 1, 3]).reshape([batch, t, d]);
+            let projected = mixed.linear(weight(b, "proj", [d, d]), None);
+            let wide = projected.linear(weight(b, "up", [d, ffn]), None);
+            x = wide.linear(weight(b, "down", [ffn, d]), None);
+        }
+        x
+    })
+}

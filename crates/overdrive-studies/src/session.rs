@@ -1,0 +1,175 @@
+//! A session: several entries compiled, checked and then sampled in alternation.
+
+use crate::workload::tolerance;
+use crate::{Context, Device, Workload};
+use overdrive_bench::case::{Case, Configuration};
+use overdrive_bench::clock::Clock;
+use overdrive_bench::executable::{Calls, Target};
+use overdrive_bench::memory::{MemoryUse, peak_during};
+use overdrive_bench::oracle::Oracle;
+use overdrive_bench::outcome::{Failure, Outcome};
+use overdrive_bench::record::Record;
+use overdrive_bench::subject::Subject;
+use overdrive_ir::{Backend, DType, Executable, Graph, Mode, State, Tuning};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// One configuration of a workload.
+pub struct Entry<'a> {
+    /// What is computed.
+    pub workload: &'a Workload,
+    /// Where.
+    pub device: &'a Device<'a>,
+    /// How.
+    pub mode: Mode,
+    /// The number format that contractions run in.
+    pub dtype: DType,
+    /// The graph to compile: the workload's, or what passes made of it.
+    pub graph: Graph,
+    /// What else sets it apart.
+    pub variant: Option<&'a str>,
+}
+
+impl<'a> Entry<'a> {
+    /// The workload as it is.
+    pub fn plain(workload: &'a Workload, device: &'a Device<'a>, mode: Mode) -> Self {
+        Self { workload, device, mode, dtype: DType::F32, graph: workload.graph.clone(), variant: None }
+    }
+
+    /// The key of its record.
+    pub fn case(&self, study: &str) -> Case {
+        let configuration = Configuration {
+            backend: self.device.backend.name().to_owned(),
+            device: self.device.backend.caps().device.clone(),
+            mode: self.mode.name().to_owned(),
+            dtype: self.dtype.name().to_owned(),
+            threads: self.device.threads,
+            variant: self.variant.map(str::to_owned),
+        };
+        Case { study: study.to_owned(), workload: self.workload.key.clone(), configuration }
+    }
+}
+
+/// A compiled entry with its state.
+struct Ready {
+    executable: Box<dyn Executable>,
+    state: State,
+    compile_ns: u64,
+}
+
+fn ready(entry: &Entry<'_>, clock: &dyn Clock) -> Result<Ready, Failure> {
+    let backend: &dyn Backend = entry.device.backend;
+    let (needed, available) = (entry.workload.state_bytes(), backend.caps().memory_bytes);
+    if needed > available {
+        let reason = format!("the parameters alone need {needed} bytes, the device has {available}");
+        return Err(Failure::out_of_memory(reason));
+    }
+    let start = clock.now_ns();
+    let tuning = Tuning { threads: Some(entry.device.threads as usize), ..Tuning::default() };
+    let executable = backend.compile(&entry.graph, entry.mode, &tuning)?;
+    let compile_ns = clock.now_ns() - start;
+    Ok(Ready { executable, state: State::initial(&entry.graph, backend)?, compile_ns })
+}
+
+/// Turns a panic of a back end into a failure, so that the other cases go on.
+fn guarded<T>(what: &str, call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(Failure::failed(format!("{what} panicked: {words}")))
+    })
+}
+
+/// Measures the entries in one session; the first is the baseline of those with its workload. `extra` takes part
+/// in the session and gives its outcomes last: a library called directly, say.
+pub fn measure(
+    context: &Context<'_>,
+    study: &str,
+    entries: &[Entry<'_>],
+    extra: &mut [(Case, &mut dyn Subject)],
+) -> Vec<Record> {
+    let oracles: Vec<Oracle<'_>> = oracles(context, entries);
+    let oracle_of = |entry: &Entry<'_>| {
+        let position = distinct(entries).iter().position(|w| std::ptr::eq(*w, entry.workload));
+        &oracles[position.expect("every entry's workload has its oracle")]
+    };
+    let mut compiled: Vec<Result<Ready, Failure>> =
+        entries.iter().map(|entry| guarded("compiling", || ready(entry, context.clock))).collect();
+    let compile_ns: Vec<Option<u64>> =
+        compiled.iter().map(|c| c.as_ref().ok().map(|r| r.compile_ns)).collect();
+    let mut subjects: Vec<Result<Calls<'_>, Failure>> = entries
+        .iter()
+        .zip(&mut compiled)
+        .map(|(entry, compiled)| {
+            let Ready { executable, state, .. } = compiled.as_mut().map_err(|failure| failure.clone())?;
+            let target = Target { backend: entry.device.backend, executable: executable.as_mut(), state };
+            guarded("preparing", || {
+                let limit = tolerance(entry.dtype, &entry.workload.graph);
+                Calls::new(target, oracle_of(entry), limit, context.seed)
+            })
+        })
+        .collect();
+    let mut running: Vec<&mut dyn Subject> =
+        subjects.iter_mut().flatten().map(|calls| calls as &mut dyn Subject).collect();
+    running.extend(extra.iter_mut().map(|(_, subject)| &mut **subject as &mut dyn Subject));
+    let mut measured = context.runner().compare(&mut running).into_iter();
+    let outcomes: Vec<Outcome> = subjects
+        .into_iter()
+        .map(|subject| match subject {
+            Ok(_) => measured.next().expect("one outcome per subject"),
+            Err(failure) => Outcome::Failure(failure),
+        })
+        .collect();
+    let baseline = entries.first().map(|entry| entry.case(study));
+    let mut records = Vec::new();
+    for (i, (entry, outcome)) in entries.iter().zip(outcomes).enumerate() {
+        let mut record = record(context, entry.case(study), baseline.as_ref(), outcome);
+        if let Some(measurement) = record.outcome.measurement_mut() {
+            measurement.overhead.compile_ns = compile_ns[i];
+            measurement.work = Some(entry.workload.work());
+            measurement.memory = compiled[i].as_mut().ok().and_then(|r| memory(context, entry, r).ok());
+        }
+        records.push(record);
+    }
+    for (case, _) in extra.iter() {
+        let outcome = measured.next().expect("one outcome per subject");
+        records.push(record(context, case.clone(), baseline.as_ref(), outcome));
+    }
+    records
+}
+
+/// The distinct workloads, in order.
+fn distinct<'a>(entries: &[Entry<'a>]) -> Vec<&'a Workload> {
+    let mut workloads: Vec<&Workload> = Vec::new();
+    for entry in entries {
+        if !workloads.iter().any(|w| std::ptr::eq(*w, entry.workload)) {
+            workloads.push(entry.workload);
+        }
+    }
+    workloads
+}
+
+fn oracles<'a>(context: &'a Context<'_>, entries: &[Entry<'a>]) -> Vec<Oracle<'a>> {
+    distinct(entries).into_iter().map(|workload| workload.oracle(context)).collect()
+}
+
+fn record(context: &Context<'_>, case: Case, baseline: Option<&Case>, outcome: Outcome) -> Record {
+    let comparable = baseline.filter(|b| b.workload == case.workload && **b != case);
+    let baseline = comparable.map(Case::id);
+    let command = format!("{} {}", context.command, case.study);
+    Record { case, baseline, seed: context.seed, command, outcome }
+}
+
+/// Peaks of one more call, untimed.
+fn memory(context: &Context<'_>, entry: &Entry<'_>, ready: &mut Ready) -> Result<MemoryUse, Failure> {
+    let backend = entry.device.backend;
+    let tensors = entry.workload.inputs(context.seed);
+    let inputs = tensors.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
+    drop(tensors);
+    let types = entry.graph.outputs().iter().map(|o| entry.graph.ty(o.value));
+    let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
+    let (ran, mut usage) =
+        peak_during(context.heap, || ready.executable.run(&mut ready.state, &inputs, &mut outputs)?.wait());
+    ran?;
+    usage.planned_arena_bytes = Some(ready.executable.memory().transient_bytes);
+    Ok(usage)
+}

@@ -1,0 +1,117 @@
+//! A workload: a bound graph, its inputs by seed, and the f64 outputs that every variant is held against.
+
+use crate::Context;
+use overdrive_bench::case;
+use overdrive_bench::oracle::{Oracle, Tolerance, normal_inputs};
+use overdrive_bench::outcome::Failure;
+use overdrive_bench::record::{Items, Work};
+use overdrive_ir::eval::{self, philox};
+use overdrive_ir::{Backend, DType, Graph, GraphError, Mode, Port, State, Tensor, Tuning};
+use overdrive_models::Model;
+use std::collections::BTreeMap;
+
+/// Above this many FLOPs the reference is the graph in f64 on the CPU back end, which is itself tested against the
+/// evaluator; below it the evaluator itself.
+const EVALUATOR_FLOPS: u64 = 1_000_000_000;
+
+/// What is computed, whoever computes it.
+pub struct Workload {
+    /// Name and sizes.
+    pub key: case::Workload,
+    /// The bound graph in f32.
+    pub graph: Graph,
+    /// What a call handles, for a throughput.
+    pub items: Option<Items>,
+    /// Integer inputs are drawn below this.
+    pub vocabulary: usize,
+}
+
+impl Workload {
+    /// A workload of this name and sizes.
+    pub fn new<'a>(name: &str, dimensions: impl IntoIterator<Item = (&'a str, usize)>, graph: Graph) -> Self {
+        let dimensions = dimensions.into_iter().map(|(name, size)| (name, size as u64));
+        Self { key: case::Workload::new(name, dimensions), graph, items: None, vocabulary: 2 }
+    }
+
+    /// A built-in model, its named dimensions bound to `sizes` where given, else to its defaults.
+    ///
+    /// # Errors
+    /// When a size does not fit the model.
+    pub fn of_model(model: &Model, sizes: &BTreeMap<String, usize>) -> Result<Self, GraphError> {
+        let mut bound: BTreeMap<String, usize> =
+            model.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
+        bound.extend(sizes.clone());
+        let graph = overdrive_passes::bind(&(model.build)()?, &bound)?;
+        let dimensions = bound.iter().map(|(name, &size)| (name.as_str(), size));
+        let items = bound.get("batch").map(|&n| Items { per_call: n as u64, name: "samples".to_owned() });
+        let vocabulary = model.vocabulary.unwrap_or(2);
+        Ok(Self { items, vocabulary, ..Self::new(model.name, dimensions, graph) })
+    }
+
+    /// FLOPs and compulsory bytes: inputs and states read once, outputs written once.
+    pub fn work(&self) -> Work {
+        let graph = &self.graph;
+        let ports = graph.inputs().iter().chain(graph.outputs()).map(|p| p.value);
+        let values = ports.chain(graph.states().iter().map(|s| s.value));
+        let bytes = values.map(|v| graph.ty(v).bytes() as u64).sum();
+        Work { flops: graph.cost().flops, bytes, items: self.items.clone() }
+    }
+
+    /// Bytes of the states.
+    pub fn state_bytes(&self) -> u64 {
+        self.graph.states().iter().map(|s| self.graph.ty(s.value).bytes() as u64).sum()
+    }
+
+    /// Inputs of a seed: standard normal, integers uniform below the vocabulary.
+    pub fn inputs(&self, seed: u64) -> Vec<Tensor> {
+        let draw = |(port, normal): (&Port, Tensor)| {
+            let ty = self.graph.ty(port.value);
+            if ty.dtype.is_float() {
+                return normal;
+            }
+            let below = |u: f64| (u * self.vocabulary as f64) as i128;
+            let ids = philox::uniforms(seed, philox::site_of(&port.name)).take(ty.elements()).map(below);
+            Tensor::from_ints(ty.dtype, ty.shape.clone(), &ids.collect::<Vec<_>>())
+        };
+        self.graph.inputs().iter().zip(normal_inputs(&self.graph, seed)).map(draw).collect()
+    }
+
+    /// The oracle of this workload.
+    pub fn oracle<'a>(&'a self, context: &'a Context<'_>) -> Oracle<'a> {
+        let inputs = |seed| self.inputs(seed);
+        if self.work().flops <= EVALUATOR_FLOPS {
+            return Oracle::new("f64 evaluator", inputs, |tensors| {
+                Ok(eval::eval_tensors(&self.graph, tensors))
+            });
+        }
+        let backend = context.device().backend;
+        let name = format!("the graph in f64 on {}", backend.name());
+        Oracle::new(name, inputs, |tensors| reference(backend, &self.graph, tensors))
+    }
+}
+
+/// Outputs of the graph with every float in f64, on the same parameters and inputs.
+fn reference(backend: &dyn Backend, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+    let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("the f64 reference: {e}"));
+    let wide = overdrive_passes::to_f64(graph).map_err(|e| failed(&e))?;
+    let mut executable = backend.compile(&wide, Mode::Jit, &Tuning::default())?;
+    let widen = |t: &Tensor| if t.ty().dtype.is_float() { t.convert(DType::F64) } else { t.clone() };
+    let mut state = State::default();
+    for declared in graph.states() {
+        let tensor = declared.init.tensor(&declared.name, graph.ty(declared.value));
+        state.buffers.insert(declared.name.clone(), backend.upload(&widen(&tensor))?);
+    }
+    let inputs = inputs.iter().map(|t| backend.upload(&widen(t))).collect::<Result<Vec<_>, _>>()?;
+    let types = wide.outputs().iter().map(|o| wide.ty(o.value));
+    let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
+    executable.run(&mut state, &inputs, &mut outputs)?.wait()?;
+    Ok(outputs.iter().map(|o| backend.download(o)).collect::<Result<_, _>>()?)
+}
+
+/// The tolerance of a whole model computed in `dtype`: rounding of every layer adds up, so it is set by the type's
+/// unit and by how long the sums are, relative to outputs of size about one.
+pub(crate) fn tolerance(dtype: DType, graph: &Graph) -> Tolerance {
+    let depth = graph.nodes().len().max(1) as f64;
+    let unit = 32.0 * depth.sqrt();
+    Tolerance::ulps(dtype, unit)
+}
