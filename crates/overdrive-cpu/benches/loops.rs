@@ -1,0 +1,2 @@
+//! Fused loops beside the stream bandwidth of the same bytes.
+fn main() {}

@@ -1,0 +1,114 @@
+//! Code: lists of kernel calls for each level of the loops, and where their operands are.
+//!
+//! A *place* is a row of a table of pointers that the executor keeps. An operation names places, so that
+//! executing it is three table look-ups and a call. Registers are blocks of lanes in the worker's scratch memory,
+//! handed out by liveness; a contiguous load in the lanes' own type is no operation but a place that moves, and
+//! the last operation before a contiguous store writes to memory itself.
+//!
+//! Invariant: a kernel's destination is never one of its sources.
+
+use super::Unsupported;
+use super::emit::emit;
+use super::expression::Expression;
+use super::isa::{Entry, Level as IsaLevel, for_level};
+use super::nest::Nest;
+use super::stages::Stages;
+
+/// Index of a place.
+pub(super) type PlaceId = u32;
+
+/// What a row of the pointer table points to.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// 8 bytes for one number.
+    Cell(u32),
+    /// A block of lanes.
+    Unit(u32),
+    /// Where walk `0` of the nest stands.
+    Walk(u32),
+    /// Values kept for the row: the cache's number. It moves through the row's lanes.
+    Cache(u32),
+    /// A number in the guise of an address.
+    Literal(i64),
+}
+
+/// A kernel call.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Op {
+    pub entry: Entry,
+    pub dst: PlaceId,
+    pub src: [PlaceId; 3],
+    pub immediate: i64,
+}
+
+/// One walk over the lanes of a row.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pass {
+    /// Empties the accumulators, on a block of lanes.
+    pub fill: Vec<Op>,
+    /// Once a line, on one lane.
+    pub line: Vec<Op>,
+    /// For each block of lanes.
+    pub element: Vec<Op>,
+    /// Every `fold::FLUSH` blocks.
+    pub flush: Vec<Op>,
+    /// After the last block, on the lanes of one block: results from accumulators.
+    pub finish: Vec<Op>,
+}
+
+/// What happens between two passes, and the pass that follows, if any.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stage {
+    /// On one lane.
+    pub scalars: Vec<Op>,
+    /// On the lanes of a tile that lies across rows.
+    pub vectors: Vec<Op>,
+    pub pass: Option<Pass>,
+}
+
+/// How element results reach memory.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Stores {
+    /// At once: no result shares bytes with an operand.
+    Direct,
+    /// After all loads of a block.
+    AfterLoads,
+}
+
+/// The operations of a loop nest.
+#[derive(Clone, Debug)]
+pub(super) struct Code {
+    pub places: Vec<Place>,
+    /// Once a task, on one lane.
+    pub setup: Vec<Op>,
+    pub stages: Vec<Stage>,
+    pub cells: u32,
+    pub units: u32,
+    pub caches: u32,
+    /// Bytes of a lane of the widest register.
+    pub lane_bytes: usize,
+    /// Lanes of a block.
+    pub block: usize,
+}
+
+/// Bytes of registers that a first-level cache holds beside the operands that stream by.
+pub(super) const REGISTER_BYTES: usize = 24 << 10;
+/// Limits of a block, in lanes.
+pub(super) const MAX_BLOCK: usize = 1024;
+pub(super) const MIN_BLOCK: usize = 64;
+
+/// The loops and instruction set that code is emitted for.
+#[derive(Copy, Clone)]
+pub(super) struct Target<'a> {
+    pub expression: &'a Expression,
+    pub nest: &'a Nest,
+    pub stages: &'a Stages,
+    pub level: IsaLevel,
+    pub stores: Stores,
+}
+
+impl Code {
+    pub(super) fn new(target: Target<'_>) -> Result<Code, Unsupported> {
+        for_level!(target.level, emit(target))
+    }
+}

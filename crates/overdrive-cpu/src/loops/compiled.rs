@@ -1,0 +1,191 @@
+//! `CompiledLoop`: a program with all decisions made, ready to run over any addresses.
+#![allow(unsafe_code)] // Runs frames over the addresses of a slot table, as the caller vouches for them.
+
+use overdrive_ir::plan::Program;
+use overdrive_ir::{DType, SlotId};
+
+use super::Unsupported;
+use super::code::{Code, MAX_BLOCK, Stores, Target};
+use super::expression::{Expression, Node, Source};
+use super::frame::{Frame, Layout, MAX_LOOPS, advance, index_at};
+use super::isa::Level;
+use super::nest::{Lanes, Nest};
+use super::stages::Stages;
+use crate::slots::SlotTable;
+use crate::threads::Pool;
+
+/// Points of a space below which a run stays on the caller's thread: some ten microseconds of work.
+const INLINE_POINTS: usize = 16 << 10;
+/// Points that a task should have at least, where the space can be cut.
+const TASK_POINTS: usize = 32 << 10;
+
+/// The two forms of a program's code over one nest; which one runs depends on where the slots are.
+#[derive(Debug)]
+pub(super) struct Body {
+    pub nest: Nest,
+    direct: Code,
+    after_loads: Code,
+    /// For each pair of a store and a load, the bytes that each reaches relative to its slot.
+    reaches: Vec<[(SlotId, i64, i64); 2]>,
+    /// Whether the lanes of a row may be cut between tasks.
+    divisible: bool,
+    /// Whether some access strides along the lanes.
+    strided: bool,
+}
+
+impl Body {
+    pub(super) fn new(expression: &Expression, nest: Nest, level: Level) -> Result<Body, Unsupported> {
+        if nest.outer.len().max(nest.inner.len()) > MAX_LOOPS {
+            let reason = format!("more than {MAX_LOOPS} loops that no two addresses walk alike");
+            return Err(Unsupported { reason });
+        }
+        let lanes = if nest.lanes == Lanes::Along { nest.lane } else { MAX_BLOCK };
+        let stages = Stages::new(expression, &nest, nest.lines() * lanes);
+        let code = |stores| Code::new(Target { expression, nest: &nest, stages: &stages, level, stores });
+        let (direct, after_loads) = (code(Stores::Direct)?, code(Stores::AfterLoads)?);
+        let reach = |affine: usize| reach(&nest, affine);
+        let loads = || {
+            expression.nodes.iter().zip(&expression.used).filter_map(|(node, &used)| match node {
+                Node::Load(affine) if used => reach(*affine),
+                _ => None,
+            })
+        };
+        let reaches = expression
+            .stores
+            .iter()
+            .filter_map(|store| reach(store.affine))
+            .flat_map(|store| loads().map(move |load| [store, load]))
+            .collect();
+        let folds = stages.passes.iter().any(|p| !p.folds.is_empty());
+        let divisible = nest.lanes == Lanes::Along
+            && nest.inner.is_empty()
+            && stages.passes.len() == 1
+            && !folds
+            && stages.row_stores.is_empty();
+        let strided =
+            nest.walks.iter().any(|w| w.lane != 0 && w.element != w.lane && w.source != Source::Index);
+        Ok(Body { direct, after_loads, reaches, divisible, strided, nest })
+    }
+
+    /// The code for slots at these addresses.
+    pub(super) fn code(&self, slots: &SlotTable) -> &Code {
+        let range = |&(slot, from, to): &(SlotId, i64, i64)| {
+            let base = slots.get(slot).addr() as i64;
+            (base + from, base + to)
+        };
+        let shared = self.reaches.iter().any(|[store, load]| {
+            let (store, load) = (range(store), range(load));
+            store.0 < load.1 && load.0 < store.1
+        });
+        if shared { &self.after_loads } else { &self.direct }
+    }
+
+    pub(super) fn scratch_bytes(&self) -> usize {
+        let bytes = |code| Layout::new(code, &self.nest).bytes;
+        bytes(&self.direct).max(bytes(&self.after_loads))
+    }
+}
+
+/// The bytes `[from, to)` of a slot that a walk reaches.
+fn reach(nest: &Nest, affine: usize) -> Option<(SlotId, i64, i64)> {
+    let walk = &nest.walks[affine];
+    let Source::Slot(slot) = walk.source else { return None };
+    let (mut from, mut to) = (walk.offset, walk.offset + walk.element);
+    let outer = walk.outer.iter().zip(&nest.outer);
+    let inner = walk.inner.iter().zip(&nest.inner);
+    for (stride, &extent) in outer.chain(inner).chain([(&walk.lane, &nest.lane)]) {
+        let span = stride * (extent as i64 - 1);
+        if span < 0 { from += span } else { to += span }
+    }
+    Some((slot, from, to))
+}
+
+/// A fused loop, compiled for this CPU. It holds no addresses, so that one serves every call.
+#[derive(Debug)]
+pub struct CompiledLoop {
+    /// Nothing where the space has no rows.
+    body: Option<Body>,
+    points: usize,
+}
+
+impl CompiledLoop {
+    /// Decides everything that can be decided without addresses: order of loops, passes, registers, kernels.
+    /// `slots` gives each slot's element type.
+    ///
+    /// # Errors
+    /// If the program needs what loops cannot do, such as storing types of less than a byte.
+    pub fn new(program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Result<Self, Unsupported> {
+        Self::with_level(program, slots, Level::best())
+    }
+
+    /// The same for a given instruction set, which the CPU must have.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    ///
+    /// # Panics
+    /// If the CPU lacks the instruction set.
+    pub fn with_level(
+        program: &Program,
+        slots: &dyn Fn(SlotId) -> DType,
+        level: Level,
+    ) -> Result<Self, Unsupported> {
+        assert!(Level::supported().any(|l| l == level), "{level:?} needs instructions that this CPU lacks");
+        let expression = Expression::new(program, slots)?;
+        let rows = &program.extents[..program.extents.len() - program.reduced];
+        if rows.contains(&0) {
+            return Ok(Self { body: None, points: 0 });
+        }
+        let nest = Nest::new(&expression, &program.extents, program.reduced);
+        Ok(Self { body: Some(Body::new(&expression, nest, level)?), points: program.points() })
+    }
+
+    /// Bytes of scratch memory that each worker needs; reserve them to keep [`run`](Self::run) from allocating.
+    pub fn scratch_bytes(&self) -> usize {
+        self.body.as_ref().map_or(0, Body::scratch_bytes)
+    }
+
+    /// Executes the loop over the slots' addresses. Allocates nothing where the pool's scratch is reserved;
+    /// results do not depend on the number of threads.
+    ///
+    /// # Safety
+    /// `slots` holds, for each slot of the program, the address of all of its bytes, aligned to its element; and
+    /// nobody else writes what the program reads or touches what it writes during the run.
+    pub unsafe fn run(&self, pool: &Pool, slots: &SlotTable) {
+        let Some(body) = &self.body else { return };
+        let (nest, code, rows) = (&body.nest, body.code(slots), body.nest.rows_outside());
+        let tile = match nest.lanes {
+            Lanes::Across => code.block,
+            Lanes::Along if !body.divisible => nest.lane,
+            Lanes::Along if body.strided => code.block,
+            Lanes::Along => TASK_POINTS.next_multiple_of(code.block),
+        };
+        let tile = tile.min(nest.lane).max(1);
+        let tiles = nest.lane.div_ceil(tile).max(1);
+        let rows_per_task = (TASK_POINTS / (tile * nest.lines()).max(1)).clamp(1, rows);
+        let tasks = rows.div_ceil(rows_per_task) * tiles;
+        let task = |task: usize, frame: &mut Frame<'_>| {
+            let (first_row, first_lane) = (task / tiles * rows_per_task, task % tiles * tile);
+            let lanes = first_lane..(first_lane + tile).min(nest.lane);
+            let mut index = index_at(first_row, &nest.outer);
+            for _ in first_row..(first_row + rows_per_task).min(rows) {
+                // SAFETY: the caller vouches for the addresses; tasks are apart.
+                unsafe { frame.row(&index[..nest.outer.len()], lanes.clone()) };
+                advance(&mut index[..nest.outer.len()], &nest.outer);
+            }
+        };
+        let bytes = self.scratch_bytes();
+        if self.points <= INLINE_POINTS {
+            pool.run(1, |_, worker| {
+                // SAFETY: as above.
+                let mut frame = unsafe { Frame::open(code, nest, slots, worker.scratch.bytes(bytes)) };
+                (0..tasks).for_each(|i| task(i, &mut frame));
+            });
+        } else {
+            pool.run(tasks, |i, worker| {
+                // SAFETY: as above.
+                task(i, &mut unsafe { Frame::open(code, nest, slots, worker.scratch.bytes(bytes)) });
+            });
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Emission: which nodes become operations of which list, and in which registers their values are.
+//!
+//! Registers are handed out by liveness within a pass; what rows compute stays where it is to the row's end.
+
+use super::Unsupported;
+use super::code::{Code, MAX_BLOCK, MIN_BLOCK, Pass, Place, PlaceId, REGISTER_BYTES, Stage, Stores, Target};
+use super::expression::{Node, Reg};
+use super::isa::Isa;
+use super::nest::Walk;
+use super::stages::Level;
+use overdrive_ir::DType;
+
+pub(super) fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
+    let Target { expression, nest, stages, .. } = target;
+    let mut places: Vec<Place> = (0..nest.walks.len()).map(|w| Place::Walk(w as u32)).collect();
+    places.extend((0..stages.cached.len()).map(|c| Place::Cache(c as u32)));
+    let used = (0..expression.nodes.len()).filter(|&r| expression.used[r]);
+    let lane_bytes = used.map(|r| expression.class(r).bytes()).max().unwrap_or(4);
+    let mut emitter = Emitter {
+        target,
+        homes: vec![None; expression.nodes.len()],
+        free: Vec::new(),
+        code: Code {
+            places,
+            setup: Vec::new(),
+            stages: vec![Stage::default(); stages.passes.len() + 1],
+            cells: 0,
+            units: 0,
+            caches: stages.cached.len() as u32,
+            lane_bytes,
+            block: 0,
+        },
+        isa: std::marker::PhantomData::<I>,
+    };
+    for stage in 0..=stages.passes.len() {
+        emitter.rows(stage)?;
+        if stage < stages.passes.len() {
+            emitter.pass(stage)?;
+        }
+    }
+    let mut code = emitter.code;
+    let unit_bytes = (code.units.max(1) as usize) * lane_bytes;
+    code.block = (REGISTER_BYTES / unit_bytes / 64 * 64).clamp(MIN_BLOCK, MAX_BLOCK);
+    Ok(code)
+}
+
+/// Which list an operation goes to, and on how many lanes it works.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(super) enum Width {
+    One,
+    Block,
+}
+
+pub(super) struct Emitter<'a, I> {
+    pub target: Target<'a>,
+    /// Where each node's value is, if it is anywhere now.
+    pub homes: Vec<Option<PlaceId>>,
+    /// Units that nobody needs any more.
+    pub free: Vec<PlaceId>,
+    pub code: Code,
+    isa: std::marker::PhantomData<I>,
+}
+
+impl<I: Isa> Emitter<'_, I> {
+    pub(super) fn place(&mut self, place: Place) -> PlaceId {
+        self.code.places.push(place);
+        self.code.places.len() as PlaceId - 1
+    }
+
+    pub(super) fn cell(&mut self) -> PlaceId {
+        self.code.cells += 1;
+        self.place(Place::Cell(self.code.cells - 1))
+    }
+
+    /// `count` neighbouring units.
+    pub(super) fn fresh_units(&mut self, count: u32) -> PlaceId {
+        self.code.units += count;
+        self.place(Place::Unit(self.code.units - count))
+    }
+
+    pub(super) fn unit(&mut self) -> PlaceId {
+        self.free.pop().unwrap_or_else(|| self.fresh_units(1))
+    }
+
+    pub(super) fn walk(&self, affine: usize) -> &Walk {
+        &self.target.nest.walks[affine]
+    }
+
+    pub(super) fn home(&self, reg: Reg) -> PlaceId {
+        self.homes[reg].expect("operands precede their uses")
+    }
+
+    pub(super) fn is_vector(&self, reg: Reg) -> bool {
+        self.target.stages.varies[reg].lane
+    }
+
+    /// The operations of rows (and, at stage 0, of tasks) before pass `stage`.
+    fn rows(&mut self, stage: usize) -> Result<(), Unsupported> {
+        let Target { expression, stages, .. } = self.target;
+        for reg in 0..expression.nodes.len() {
+            let level = stages.level(reg);
+            let here = expression.used[reg]
+                && matches!(level, Level::Task | Level::Row)
+                && stages.varies[reg].stage == stage
+                && self.homes[reg].is_none();
+            if !here {
+                continue;
+            }
+            if let Some(affine) = self.direct_load(reg) {
+                self.homes[reg] = Some(affine);
+                continue;
+            }
+            let vector = self.is_vector(reg);
+            let dst = if vector { self.fresh_units(1) } else { self.cell() };
+            let width = if vector { Width::Block } else { Width::One };
+            let mut ops = Vec::new();
+            self.node(&mut ops, reg, dst, width)?;
+            self.homes[reg] = Some(dst);
+            match (level, vector) {
+                (Level::Task, _) => self.code.setup.extend(ops),
+                (_, false) => self.code.stages[stage].scalars.extend(ops),
+                (_, true) => self.code.stages[stage].vectors.extend(ops),
+            }
+        }
+        if stage == stages.passes.len() {
+            for &at in &stages.row_stores {
+                let store = &expression.stores[at];
+                let vector = self.walk(store.affine).lane != 0;
+                let mut ops = Vec::new();
+                self.store(&mut ops, store, if vector { Width::Block } else { Width::One })?;
+                let stage = &mut self.code.stages[stage];
+                if vector { stage.vectors.extend(ops) } else { stage.scalars.extend(ops) }
+            }
+        }
+        Ok(())
+    }
+
+    /// The operations of pass `at`.
+    fn pass(&mut self, at: usize) -> Result<(), Unsupported> {
+        let Target { expression, stages, .. } = self.target;
+        let nodes = &stages.passes[at];
+        let mut pass = Pass::default();
+        let last_use = self.last_uses(at);
+        let mut ready = Vec::new();
+        // What needs no node of this pass: values of rows, and caches of earlier passes.
+        self.sinks(&mut pass, at, &mut ready, None)?;
+        for &reg in &nodes.nodes {
+            if stages.level(reg) == Level::Line {
+                let direct = self.direct_load(reg);
+                let dst = match direct {
+                    Some(place) => place,
+                    None => self.cell(),
+                };
+                if direct.is_none() {
+                    self.node(&mut pass.line, reg, dst, Width::One)?;
+                }
+                self.homes[reg] = Some(dst);
+            } else if let Some(place) = self.direct_load(reg) {
+                self.homes[reg] = Some(place);
+            } else {
+                let dst = match (self.cache_of(reg), self.only_store(at, reg)) {
+                    (Some(cache), _) => cache,
+                    (None, Some(destination)) => destination,
+                    (None, None) => self.unit(),
+                };
+                self.node(&mut pass.element, reg, dst, Width::Block)?;
+                self.homes[reg] = Some(dst);
+            }
+            self.sinks(&mut pass, at, &mut ready, Some(reg))?;
+            for operand in expression.nodes[reg].operands().into_iter().chain([reg]) {
+                self.release(operand, last_use[operand] == Some(reg));
+            }
+        }
+        for at in ready {
+            self.store(&mut pass.element, &expression.stores[at], Width::Block)?;
+        }
+        // Values of elements do not outlive the pass, unless cached.
+        for &reg in &nodes.nodes {
+            self.release(reg, true);
+            self.homes[reg] = self.cache_of(reg);
+        }
+        self.code.stages[at].pass = Some(pass);
+        Ok(())
+    }
+
+    /// The folds and stores that take the value `of` (or values from outside the pass).
+    fn sinks(
+        &mut self,
+        pass: &mut Pass,
+        at: usize,
+        ready: &mut Vec<usize>,
+        of: Option<Reg>,
+    ) -> Result<(), Unsupported> {
+        let Target { expression, stages, stores, .. } = self.target;
+        let nodes = &stages.passes[at];
+        let takes = |value: Reg| match of {
+            Some(reg) => value == reg,
+            None => !nodes.nodes.contains(&value),
+        };
+        for &reduce in &nodes.folds {
+            if takes(expression.nodes[reduce].operands()[0]) {
+                self.fold(pass, reduce)?;
+            }
+        }
+        for &store in &nodes.stores {
+            let value = expression.stores[store].value;
+            if !takes(value) || of.is_some_and(|reg| self.only_store(at, reg).is_some()) {
+                continue;
+            }
+            match stores {
+                Stores::Direct => self.store(&mut pass.element, &expression.stores[store], Width::Block)?,
+                Stores::AfterLoads => ready.push(store),
+            }
+        }
+        Ok(())
+    }
+
+    /// The last node of a pass that reads each node; a node that a late store reads is needed to the end.
+    fn last_uses(&self, at: usize) -> Vec<Option<Reg>> {
+        let Target { expression, stages, stores, .. } = self.target;
+        let mut last = vec![None; expression.nodes.len()];
+        for &reg in &stages.passes[at].nodes {
+            last[reg] = Some(reg);
+            expression.nodes[reg].operands().into_iter().for_each(|operand| last[operand] = Some(reg));
+        }
+        if stores == Stores::AfterLoads {
+            stages.passes[at].stores.iter().for_each(|&s| last[expression.stores[s].value] = None);
+        }
+        last
+    }
+
+    /// Gives a node's unit back, where it has one that is its own.
+    fn release(&mut self, reg: Reg, over: bool) {
+        let temporary = self.target.stages.level(reg) == Level::Element && self.cache_of(reg).is_none();
+        if let Some(place) = self.homes[reg]
+            && over
+            && temporary
+            && matches!(self.code.places[place as usize], Place::Unit(_))
+        {
+            self.free.push(place);
+            self.homes[reg] = None;
+        }
+    }
+
+    /// The cache that keeps a node's values.
+    fn cache_of(&self, reg: Reg) -> Option<PlaceId> {
+        let at = self.target.stages.cached.iter().position(|&r| r == reg)?;
+        Some((self.target.nest.walks.len() + at) as PlaceId)
+    }
+
+    /// The place of a load that kernels can read where it is.
+    fn direct_load(&self, reg: Reg) -> Option<PlaceId> {
+        let Node::Load(affine) = self.target.expression.nodes[reg] else { return None };
+        let in_place = is_lane(self.target.expression.dtypes[reg]);
+        let walk = self.walk(affine);
+        (in_place && (!self.is_vector(reg) || walk.contiguous())).then_some(affine as PlaceId)
+    }
+
+    /// The place of the store that is the only use of a node in its pass, where the node can write there.
+    fn only_store(&self, at: usize, reg: Reg) -> Option<PlaceId> {
+        let Target { expression, stages, stores, .. } = self.target;
+        let nodes = &stages.passes[at];
+        let reads = |&r: &Reg| expression.nodes[r].operands().contains(&reg);
+        if stores != Stores::Direct
+            || self.direct_load(reg).is_some()
+            || nodes.nodes.iter().any(reads)
+            || nodes.folds.iter().any(reads)
+        {
+            return None;
+        }
+        let mut of_node = nodes.stores.iter().map(|&s| &expression.stores[s]).filter(|s| s.value == reg);
+        let (Some(store), None) = (of_node.next(), of_node.next()) else { return None };
+        let fits = self.is_vector(reg)
+            && self.walk(store.affine).contiguous()
+            && is_lane(store.dtype)
+            && self.cache_of(reg).is_none();
+        fits.then_some(store.affine as PlaceId)
+    }
+}
+
+/// Whether memory holds a type as lanes do.
+fn is_lane(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::I64 | DType::U64)
+}

@@ -1,0 +1,195 @@
+//! Kernels of reductions: blocks folded into accumulators, and accumulators into one number.
+//!
+//! An accumulator is as wide as a block, so a fold is an elementwise kernel in place; what lies along the lanes
+//! is folded once a row, by halves. Sums of f32 move into f64 accumulators every [`FLUSH`] blocks, so that
+//! their error grows with the logarithm of the length and not with the length.
+#![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
+
+use std::marker::PhantomData;
+
+use overdrive_ir::{DType, Reducer};
+
+use super::isa::{Entry, Isa, Kernel, Operands};
+use super::lane::{Class, Integer, Lane, Real};
+
+/// Blocks that an f32 accumulator takes before it is emptied into its f64 one.
+pub(super) const FLUSH: usize = 64;
+
+/// How two lanes combine.
+trait Combine {
+    type T: Lane;
+    fn combine(a: Self::T, b: Self::T) -> Self::T;
+}
+
+/// `dst = combine(dst, source 0)`, lane by lane.
+struct Fold<C>(PhantomData<C>);
+/// One lane from `n` lanes of source 0, by halves, in place: source 0 is spent.
+struct Gather<C>(PhantomData<C>);
+
+impl<C: Combine> Kernel for Fold<C> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised.
+        let (dst, a) = unsafe { (o.dst::<C::T>(n), o.src::<C::T>(0, n)) };
+        for i in 0..n {
+            dst[i] = C::combine(dst[i], a[i]);
+        }
+    }
+}
+
+/// Folds lanes by halves.
+#[inline(always)]
+fn halve<T: Copy>(mut lanes: &mut [T], combine: impl Fn(T, T) -> T) {
+    while lanes.len() > 1 {
+        let (low, high) = lanes.split_at_mut(lanes.len().div_ceil(2));
+        for i in 0..high.len() {
+            low[i] = combine(low[i], high[i]);
+        }
+        lanes = low;
+    }
+}
+
+impl<C: Combine> Kernel for Gather<C> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: source 0 is an accumulator, which this kernel may spend; it has at least one lane.
+        unsafe {
+            let lanes = std::slice::from_raw_parts_mut(o.src[0].cast_mut().cast::<C::T>(), n.max(1));
+            halve(lanes, C::combine);
+            *o.dst.cast::<C::T>() = lanes[0];
+        }
+    }
+}
+
+/// Empties an f32 accumulator (source 0) into an f64 one.
+pub(super) struct Flush;
+
+impl Kernel for Flush {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: both are accumulators, apart from each other; source 0 may be spent.
+        unsafe {
+            let wide = o.dst::<f64>(n);
+            let narrow = std::slice::from_raw_parts_mut(o.src[0].cast_mut().cast::<f32>(), n);
+            for i in 0..n {
+                wide[i] += f64::from(narrow[i]);
+            }
+            narrow.fill(0.0);
+        }
+    }
+}
+
+/// One f32 from `n` f64 lanes of source 0, which is spent.
+pub(super) struct GatherWide;
+
+impl Kernel for GatherWide {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: source 0 is an accumulator, which this kernel may spend; it has at least one lane.
+        unsafe {
+            let lanes = std::slice::from_raw_parts_mut(o.src[0].cast_mut().cast::<f64>(), n.max(1));
+            halve(lanes, |a, b| a + b);
+            *o.dst.cast::<f32>() = lanes[0] as f32;
+        }
+    }
+}
+
+/// f32 lanes from f64 lanes.
+pub(super) struct Narrow;
+
+impl Kernel for Narrow {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised.
+        let (dst, a) = unsafe { (o.dst::<f32>(n), o.src::<f64>(0, n)) };
+        for i in 0..n {
+            dst[i] = a[i] as f32;
+        }
+    }
+}
+
+/// What to do with a [`Combine`]: fold blocks into it or gather its lanes.
+#[derive(Copy, Clone)]
+enum Use {
+    Fold,
+    Gather,
+}
+
+macro_rules! combine {
+    ($table:ident<$t:ident: $lane:ident> { $($kind:ident($x:ident, $y:ident) => $value:expr,)* }) => {
+        fn $table<I: Isa, $t: $lane>(reducer: Reducer, usage: Use) -> Option<Entry> {
+            match reducer {
+                $(Reducer::$kind => {
+                    struct F<$t>(PhantomData<$t>);
+                    impl<$t: $lane> Combine for F<$t> {
+                        type T = $t;
+                        #[inline(always)]
+                        fn combine($x: $t, $y: $t) -> $t {
+                            $value
+                        }
+                    }
+                    Some(match usage {
+                        Use::Fold => I::entry::<Fold<F<$t>>>(),
+                        Use::Gather => I::entry::<Gather<F<$t>>>(),
+                    })
+                })*
+                #[allow(unreachable_patterns)]
+                _ => None,
+            }
+        }
+    };
+}
+
+combine! {
+    real<T: Real> {
+        Sum(x, y) => x + y,
+        Prod(x, y) => x * y,
+        Max(x, y) => if x > y || x.is_nan() { x } else { y },
+        Min(x, y) => if x < y || x.is_nan() { x } else { y },
+    }
+}
+
+combine! {
+    integer<T: Integer> {
+        Sum(x, y) => x.add(y),
+        Prod(x, y) => x.mul(y),
+        Max(x, y) => if x > y { x } else { y },
+        Min(x, y) => if x < y { x } else { y },
+        And(x, y) => x.and(y),
+        Or(x, y) => x.or(y),
+    }
+}
+
+fn entry<I: Isa>(reducer: Reducer, class: Class, usage: Use) -> Option<Entry> {
+    match class {
+        Class::F32 => real::<I, f32>(reducer, usage),
+        Class::F64 => real::<I, f64>(reducer, usage),
+        Class::I32 => integer::<I, i32>(reducer, usage),
+        Class::U32 => integer::<I, u32>(reducer, usage),
+        Class::I64 => integer::<I, i64>(reducer, usage),
+        Class::U64 => integer::<I, u64>(reducer, usage),
+    }
+}
+
+/// The entry that folds lanes into an accumulator, in place; `None` where the class has no such reducer.
+pub(super) fn fold<I: Isa>(reducer: Reducer, class: Class) -> Option<Entry> {
+    entry::<I>(reducer, class, Use::Fold)
+}
+
+/// The entry that folds an accumulator's lanes into one.
+pub(super) fn gather<I: Isa>(reducer: Reducer, class: Class) -> Option<Entry> {
+    entry::<I>(reducer, class, Use::Gather)
+}
+
+/// The bits of the value that changes nothing.
+pub(super) fn identity(reducer: Reducer, dtype: DType) -> i64 {
+    match dtype.int_range() {
+        None => Class::of(dtype).bits_of(reducer.identity()),
+        Some(_) if reducer == Reducer::And && dtype != DType::Bool => -1,
+        Some((lo, hi)) => match reducer {
+            Reducer::Max => lo as i64,
+            Reducer::Min => hi as i64,
+            _ => reducer.identity() as i64,
+        },
+    }
+}

@@ -1,0 +1,240 @@
+//! Execution: the table of pointers, and the walk over the rows, lines and blocks of a nest.
+//!
+//! A frame lies in a worker's scratch memory and lives for one task. Invariant: nothing here allocates.
+#![allow(unsafe_code)] // Calls kernels on raw pointers; the safety of those is argued at each call.
+
+use std::ops::Range;
+
+use super::code::{Code, Op, Pass, Place};
+use super::expression::Source;
+use super::fold;
+use super::isa::Operands;
+use super::nest::{Lanes, Nest};
+use crate::slots::SlotTable;
+
+/// Loops around the lanes that a frame can count.
+pub(super) const MAX_LOOPS: usize = 12;
+
+/// Where the parts of a frame lie in scratch memory, in bytes from its start.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Layout {
+    starts: usize,
+    rows: usize,
+    cells: usize,
+    units: usize,
+    unit_bytes: usize,
+    caches: usize,
+    cache_bytes: usize,
+    /// Bytes of the whole frame.
+    pub bytes: usize,
+}
+
+impl Layout {
+    pub(super) fn new(code: &Code, nest: &Nest) -> Layout {
+        let line = |bytes: usize| bytes.next_multiple_of(64);
+        let starts = line(code.places.len() * 8);
+        let rows = starts + line(nest.walks.len() * 8);
+        let cells = rows + line(nest.walks.len() * 8);
+        let units = cells + line(code.cells as usize * 8);
+        let unit_bytes = code.block * code.lane_bytes;
+        let caches = units + code.units as usize * unit_bytes;
+        let lanes = if nest.lanes == Lanes::Along { nest.lane } else { code.block };
+        let cache_bytes = if code.caches == 0 { 0 } else { line(nest.lines() * lanes * code.lane_bytes) };
+        let bytes = caches + code.caches as usize * cache_bytes;
+        Layout { starts, rows, cells, units, unit_bytes, caches, cache_bytes, bytes }
+    }
+}
+
+/// One task's state.
+pub(super) struct Frame<'a> {
+    code: &'a Code,
+    nest: &'a Nest,
+    memory: *mut u8,
+    layout: Layout,
+}
+
+impl<'a> Frame<'a> {
+    /// A frame in `scratch`, with the pointers that do not move in place and the task's own values computed.
+    ///
+    /// # Safety
+    /// `slots` holds, for each slot of the program behind `code`, the address of all of its bytes, aligned to its
+    /// element; nobody else writes what the program reads or touches what it writes while the frame lives.
+    pub(super) unsafe fn open(
+        code: &'a Code,
+        nest: &'a Nest,
+        slots: &SlotTable,
+        scratch: &'a mut [u8],
+    ) -> Frame<'a> {
+        let layout = Layout::new(code, nest);
+        assert!(scratch.len() >= layout.bytes, "scratch is as long as the layout says");
+        let memory = scratch.as_mut_ptr();
+        let mut frame = Frame { code, nest, memory, layout };
+        for (at, place) in code.places.iter().enumerate() {
+            let pointer = match *place {
+                Place::Cell(i) => memory.wrapping_add(layout.cells + 8 * i as usize),
+                Place::Unit(i) => memory.wrapping_add(layout.units + layout.unit_bytes * i as usize),
+                Place::Cache(i) => memory.wrapping_add(layout.caches + layout.cache_bytes * i as usize),
+                Place::Literal(x) => std::ptr::without_provenance_mut(x as usize),
+                Place::Walk(i) => {
+                    let walk = &nest.walks[i as usize];
+                    let start = match walk.source {
+                        Source::Slot(slot) => slots.get(slot),
+                        Source::Index | Source::Accumulator => std::ptr::null_mut(),
+                    };
+                    let start = start.wrapping_offset(walk.offset as isize);
+                    frame.starts()[i as usize] = start;
+                    start
+                }
+            };
+            frame.table()[at] = pointer;
+        }
+        // SAFETY: operands are cells, literals and elements that do not move.
+        unsafe { frame.run(&code.setup, 1) };
+        frame
+    }
+
+    fn part(&mut self, offset: usize, len: usize) -> &mut [*mut u8] {
+        // SAFETY: parts lie apart from each other within scratch that this frame holds, start on cache lines,
+        // and any bytes are a pointer.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.add(offset).cast(), len) }
+    }
+
+    /// Where each place points.
+    fn table(&mut self) -> &mut [*mut u8] {
+        self.part(0, self.code.places.len())
+    }
+
+    /// Where each walk is at the origin of the space.
+    fn starts(&mut self) -> &mut [*mut u8] {
+        self.part(self.layout.starts, self.nest.walks.len())
+    }
+
+    /// Where each walk is at the first lane of the row.
+    fn rows(&mut self) -> &mut [*mut u8] {
+        self.part(self.layout.rows, self.nest.walks.len())
+    }
+
+    /// Points the walks over an accumulator to a row of its tile, whose first lane is lane `first`.
+    pub(super) fn set_accumulator(&mut self, row: *mut u8, first: usize) {
+        for (at, walk) in self.nest.walks.iter().enumerate() {
+            if walk.source == Source::Accumulator {
+                self.starts()[at] = row.wrapping_offset(-(first as isize * walk.element as isize));
+            }
+        }
+    }
+
+    /// Executes `ops` on `n` lanes.
+    ///
+    /// # Safety
+    /// The pointers in the table are right for these operations and as many lanes.
+    #[inline(always)]
+    unsafe fn run(&mut self, ops: &[Op], n: usize) {
+        let table = self.table().as_ptr();
+        for op in ops {
+            // SAFETY: places are indices into the table; kernels get what the caller vouches for.
+            unsafe {
+                let place = |id: u32| *table.add(id as usize);
+                let src = [place(op.src[0]), place(op.src[1]), place(op.src[2])].map(<*mut u8>::cast_const);
+                (op.entry)(n, &Operands { dst: place(op.dst), src, immediate: op.immediate });
+            }
+        }
+    }
+
+    /// Executes one row: lanes `lanes` at position `index` of the outer loops.
+    ///
+    /// # Safety
+    /// As for [`open`](Self::open); no other task writes what this row writes.
+    pub(super) unsafe fn row(&mut self, index: &[usize], lanes: Range<usize>) {
+        for at in 0..self.nest.walks.len() {
+            let walk = &self.nest.walks[at];
+            let outer: i64 = index.iter().zip(&walk.outer).map(|(&i, s)| i as i64 * s).sum();
+            let row = self.starts()[at].wrapping_offset((outer + lanes.start as i64 * walk.lane) as isize);
+            self.rows()[at] = row;
+            self.table()[at] = row;
+        }
+        let code = self.code;
+        for stage in &code.stages {
+            // SAFETY: the walks stand at the row's first lane; tiles across rows are no longer than a block.
+            unsafe {
+                self.run(&stage.scalars, 1);
+                self.run(&stage.vectors, lanes.len());
+                if let Some(pass) = &stage.pass {
+                    self.pass(pass, lanes.len());
+                }
+            }
+        }
+    }
+
+    /// One walk over the row.
+    ///
+    /// # Safety
+    /// As for [`row`](Self::row).
+    unsafe fn pass(&mut self, pass: &Pass, lanes: usize) {
+        let (code, nest, layout) = (self.code, self.nest, self.layout);
+        // Accumulators of an empty row hold at least their identity.
+        let first_block = lanes.min(code.block).max(1);
+        // SAFETY: accumulators are units, and a unit has a block of lanes.
+        unsafe { self.run(&pass.fill, first_block) };
+        let caches = nest.walks.len()..nest.walks.len() + code.caches as usize;
+        for (i, at) in caches.clone().enumerate() {
+            self.table()[at] = self.memory.wrapping_add(layout.caches + i * layout.cache_bytes);
+        }
+        let mut blocks = 0;
+        let mut index = [0; MAX_LOOPS];
+        for _ in 0..nest.lines() {
+            for at in 0..nest.walks.len() {
+                let walk = &nest.walks[at];
+                let inner: i64 = index.iter().zip(&walk.inner).map(|(&i, s)| i as i64 * s).sum();
+                self.table()[at] = self.rows()[at].wrapping_offset(inner as isize);
+            }
+            // SAFETY: the walks stand at the line's first lane, and move with the blocks.
+            unsafe {
+                self.run(&pass.line, 1);
+                let mut left = lanes;
+                while left > 0 {
+                    let n = left.min(code.block);
+                    self.run(&pass.element, n);
+                    left -= n;
+                    for at in 0..nest.walks.len() {
+                        let step = nest.walks[at].lane * n as i64;
+                        self.table()[at] = self.table()[at].wrapping_offset(step as isize);
+                    }
+                    for at in caches.clone() {
+                        self.table()[at] = self.table()[at].wrapping_add(n * code.lane_bytes);
+                    }
+                    blocks += 1;
+                    if blocks % fold::FLUSH == 0 {
+                        self.run(&pass.flush, first_block);
+                    }
+                }
+            }
+            advance(&mut index[..nest.inner.len()], &nest.inner);
+        }
+        for at in 0..nest.walks.len() {
+            self.table()[at] = self.rows()[at];
+        }
+        // SAFETY: as for `fill`.
+        unsafe { self.run(&pass.finish, first_block) };
+    }
+}
+
+/// The next index in row-major order.
+pub(super) fn advance(index: &mut [usize], extents: &[usize]) {
+    for (i, &extent) in index.iter_mut().zip(extents).rev() {
+        *i += 1;
+        if *i < extent {
+            return;
+        }
+        *i = 0;
+    }
+}
+
+/// The index at a row-major position.
+pub(super) fn index_at(mut position: usize, extents: &[usize]) -> [usize; MAX_LOOPS] {
+    let mut index = [0; MAX_LOOPS];
+    for d in (0..extents.len()).rev() {
+        index[d] = position % extents[d];
+        position /= extents[d];
+    }
+    index
+}

@@ -1,0 +1,153 @@
+//! Instruction sets, and the functions over blocks of lanes that are compiled once for each of them.
+//!
+//! A [`Kernel`] is plain Rust over slices that LLVM vectorises. [`Isa::entry`] instantiates it inside a
+//! `#[target_feature]` function, so that one source serves AVX-512, AVX2 and what every CPU of the target has;
+//! the choice is made when a loop is compiled, not when it runs.
+#![allow(unsafe_code)] // Kernels take raw operands; `Kernel::run` says what they point to.
+
+/// An instruction set that loops can be compiled for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// AVX-512 F, BW, DQ, VL.
+    Avx512,
+    /// AVX2 and FMA.
+    Avx2,
+    /// What the compilation target guarantees: SSE2 on x86-64, NEON on aarch64.
+    Portable,
+}
+
+impl Level {
+    /// The levels that this CPU can execute, the best first.
+    pub fn supported() -> impl Iterator<Item = Level> {
+        [Level::Avx512, Level::Avx2, Level::Portable].into_iter().filter(|level| level.is_supported())
+    }
+
+    /// The best level that this CPU can execute.
+    pub fn best() -> Level {
+        Level::supported().next().expect("the portable level runs everywhere")
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn is_supported(self) -> bool {
+        match self {
+            Level::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && Level::Avx2.is_supported()
+            }
+            Level::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Level::Portable => true,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn is_supported(self) -> bool {
+        self == Level::Portable
+    }
+}
+
+/// What a kernel works on. Pointers that a kernel does not use hold anything.
+#[derive(Clone, Copy)]
+pub(super) struct Operands {
+    pub dst: *mut u8,
+    pub src: [*const u8; 3],
+    /// A number whose meaning is the kernel's: a lane stride, a site.
+    pub immediate: i64,
+}
+
+impl Operands {
+    /// The destination as `n` lanes.
+    ///
+    /// # Safety
+    /// `dst` points to `n` lanes that nothing else refers to.
+    #[inline(always)]
+    pub(super) unsafe fn dst<'a, T>(&self, n: usize) -> &'a mut [T] {
+        // SAFETY: as the caller promised.
+        unsafe { std::slice::from_raw_parts_mut(self.dst.cast(), n) }
+    }
+
+    /// Source `i` as `n` lanes.
+    ///
+    /// # Safety
+    /// `src[i]` points to `n` initialised lanes that nobody writes meanwhile.
+    #[inline(always)]
+    pub(super) unsafe fn src<'a, T>(&self, i: usize, n: usize) -> &'a [T] {
+        // SAFETY: as the caller promised.
+        unsafe { std::slice::from_raw_parts(self.src[i].cast(), n) }
+    }
+}
+
+/// A kernel for some instruction set: applies itself to `n` lanes.
+pub(super) type Entry = unsafe fn(n: usize, &Operands);
+
+/// A function over blocks of lanes.
+pub(super) trait Kernel {
+    /// # Safety
+    /// The operands that this kernel uses point to `n` aligned lanes (one, where the kernel broadcasts) of its
+    /// types, the destination overlaps no source, and the CPU has the instructions of `I`.
+    unsafe fn run<I: Isa>(n: usize, operands: &Operands);
+}
+
+/// An instruction set, as a type.
+pub(super) trait Isa: Sized + 'static {
+    /// Whether `mul_add` is an instruction and not a library call.
+    const FMA: bool;
+
+    /// `K` compiled for this instruction set.
+    fn entry<K: Kernel>() -> Entry;
+
+    /// `a * b + c`, rounded once where that is fast.
+    #[inline(always)]
+    fn fma(a: f32, b: f32, c: f32) -> f32 {
+        if Self::FMA { a.mul_add(b, c) } else { a * b + c }
+    }
+
+    /// The same in f64.
+    #[inline(always)]
+    fn fma64(a: f64, b: f64, c: f64) -> f64 {
+        if Self::FMA { a.mul_add(b, c) } else { a * b + c }
+    }
+}
+
+macro_rules! isa {
+    ($name:ident, $fma:expr $(, $features:literal)?) => {
+        pub(super) struct $name;
+
+        impl Isa for $name {
+            const FMA: bool = $fma;
+
+            fn entry<K: Kernel>() -> Entry {
+                /// # Safety
+                /// That of `Kernel::run`.
+                $(#[target_feature(enable = $features)])?
+                unsafe fn run<K: Kernel>(n: usize, operands: &Operands) {
+                    // SAFETY: as the caller promised.
+                    unsafe { K::run::<$name>(n, operands) }
+                }
+                run::<K>
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+isa!(Avx512, true, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+#[cfg(target_arch = "x86_64")]
+isa!(Avx2, true, "avx2,fma");
+isa!(Portable, cfg!(target_arch = "aarch64"));
+
+/// Calls `$function::<I>($args)` for the instruction set of `$level`.
+macro_rules! for_level {
+    ($level:expr, $function:ident($($arg:expr),*)) => {
+        match $level {
+            #[cfg(target_arch = "x86_64")]
+            $crate::loops::isa::Level::Avx512 => $function::<$crate::loops::isa::Avx512>($($arg),*),
+            #[cfg(target_arch = "x86_64")]
+            $crate::loops::isa::Level::Avx2 => $function::<$crate::loops::isa::Avx2>($($arg),*),
+            _ => $function::<$crate::loops::isa::Portable>($($arg),*),
+        }
+    };
+}
+pub(super) use for_level;

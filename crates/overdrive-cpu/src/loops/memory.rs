@@ -1,0 +1,246 @@
+//! Kernels between memory and lanes: loads, stores, copies, constants, indices.
+//!
+//! A stored type widens to its lane and narrows from it; loads and stores take the distance between lanes, in
+//! elements, as their immediate.
+#![allow(unsafe_code)] // Strided access through raw operands, as `Kernel::run` allows.
+
+use std::marker::PhantomData;
+
+use overdrive_ir::{DType, Overflow};
+
+use super::half;
+use super::isa::{Entry, Isa, Kernel, Operands};
+use super::lane::{Class, Lane};
+
+/// An element as memory holds it.
+trait Stored: Copy {
+    type Lane: Lane;
+    fn widen(self) -> Self::Lane;
+    fn narrow(lane: Self::Lane) -> Self;
+}
+
+macro_rules! stored {
+    ($($t:ty as $lane:ty;)*) => {$(
+        impl Stored for $t {
+            type Lane = $lane;
+            #[inline(always)]
+            fn widen(self) -> $lane {
+                self.into()
+            }
+            #[inline(always)]
+            fn narrow(lane: $lane) -> $t {
+                lane as $t
+            }
+        }
+    )*};
+}
+stored! { f32 as f32; f64 as f64; i8 as i32; i16 as i32; i32 as i32; i64 as i64; u8 as u32; u16 as u32; u32 as u32; u64 as u64; }
+
+#[derive(Clone, Copy)]
+struct Bf16(u16);
+
+impl Stored for Bf16 {
+    type Lane = f32;
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        half::from_bf16(self.0)
+    }
+    #[inline(always)]
+    fn narrow(lane: f32) -> Self {
+        Bf16(half::to_bf16(lane))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct F16(u16);
+
+impl Stored for F16 {
+    type Lane = f32;
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        half::from_f16(self.0)
+    }
+    #[inline(always)]
+    fn narrow(lane: f32) -> Self {
+        F16(half::to_f16(lane))
+    }
+}
+
+/// A float of 8 bits: `DType::ALL[D]`.
+#[derive(Clone, Copy)]
+struct Byte<const D: usize>(u8);
+
+impl<const D: usize> Stored for Byte<D> {
+    type Lane = f32;
+    fn widen(self) -> f32 {
+        let format = DType::ALL[D].float_format().expect("a float of 8 bits has a format");
+        format.decode(self.0.into()) as f32
+    }
+    fn narrow(lane: f32) -> Self {
+        let format = DType::ALL[D].float_format().expect("a float of 8 bits has a format");
+        Byte(format.encode(lane.into(), Overflow::Ieee) as u8)
+    }
+}
+
+struct Load<S>(PhantomData<S>);
+
+impl<S: Stored> Kernel for Load<S> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: source 0 has an element every `immediate` elements for each lane.
+        unsafe {
+            let dst = o.dst::<S::Lane>(n);
+            if o.immediate == 1 {
+                let src = o.src::<S>(0, n);
+                for i in 0..n {
+                    dst[i] = src[i].widen();
+                }
+            } else {
+                let src = o.src[0].cast::<S>();
+                for (i, lane) in dst.iter_mut().enumerate() {
+                    *lane = (*src.wrapping_offset(i as isize * o.immediate as isize)).widen();
+                }
+            }
+        }
+    }
+}
+
+struct Store<S>(PhantomData<S>);
+
+impl<S: Stored> Kernel for Store<S> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: the destination has an element every `immediate` elements for each lane.
+        unsafe {
+            let src = o.src::<S::Lane>(0, n);
+            if o.immediate == 1 {
+                let dst = o.dst::<S>(n);
+                for i in 0..n {
+                    dst[i] = S::narrow(src[i]);
+                }
+            } else {
+                let dst = o.dst.cast::<S>();
+                for (i, &lane) in src.iter().enumerate() {
+                    *dst.wrapping_offset(i as isize * o.immediate as isize) = S::narrow(lane);
+                }
+            }
+        }
+    }
+}
+
+/// One number into all lanes.
+struct Splat<T>(PhantomData<T>);
+
+impl<T: Lane> Kernel for Splat<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised; source 0 is one number.
+        unsafe { o.dst::<T>(n).fill(*o.src[0].cast::<T>()) }
+    }
+}
+
+/// The immediate's low bits into all lanes.
+struct Constant<T>(PhantomData<T>);
+
+impl Kernel for Constant<u32> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised.
+        unsafe { o.dst::<u32>(n).fill(o.immediate as u32) }
+    }
+}
+
+impl Kernel for Constant<u64> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised.
+        unsafe { o.dst::<u64>(n).fill(o.immediate as u64) }
+    }
+}
+
+/// `address of source 0 + lane * immediate`: an index is an address in a slot of one-byte elements at 0.
+struct Index<T>(PhantomData<T>);
+
+impl<T: Lane> Kernel for Index<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised.
+        let dst = unsafe { o.dst::<T>(n) };
+        let first = o.src[0].addr() as i64;
+        for (i, lane) in dst.iter_mut().enumerate() {
+            *lane = T::from_index(first + i as i64 * o.immediate);
+        }
+    }
+}
+
+/// The entry that reads elements of a type; `None` for types below a byte.
+pub(super) fn load<I: Isa>(dtype: DType) -> Option<Entry> {
+    Some(match dtype {
+        DType::F64 => I::entry::<Load<f64>>(),
+        DType::F32 => I::entry::<Load<f32>>(),
+        DType::F16 => I::entry::<Load<F16>>(),
+        DType::BF16 => I::entry::<Load<Bf16>>(),
+        DType::F8E4M3 => I::entry::<Load<Byte<{ DType::F8E4M3 as usize }>>>(),
+        DType::F8E5M2 => I::entry::<Load<Byte<{ DType::F8E5M2 as usize }>>>(),
+        DType::E8M0 => I::entry::<Load<Byte<{ DType::E8M0 as usize }>>>(),
+        DType::I64 => I::entry::<Load<i64>>(),
+        DType::I32 => I::entry::<Load<i32>>(),
+        DType::I16 => I::entry::<Load<i16>>(),
+        DType::I8 => I::entry::<Load<i8>>(),
+        DType::U64 => I::entry::<Load<u64>>(),
+        DType::U32 => I::entry::<Load<u32>>(),
+        DType::U16 => I::entry::<Load<u16>>(),
+        DType::U8 | DType::Bool => I::entry::<Load<u8>>(),
+        DType::F6E2M3 | DType::F6E3M2 | DType::F4E2M1 | DType::I4 => return None,
+    })
+}
+
+/// The entry that writes elements of a type; `None` for types below a byte.
+pub(super) fn store<I: Isa>(dtype: DType) -> Option<Entry> {
+    Some(match dtype {
+        DType::F64 => I::entry::<Store<f64>>(),
+        DType::F32 => I::entry::<Store<f32>>(),
+        DType::F16 => I::entry::<Store<F16>>(),
+        DType::BF16 => I::entry::<Store<Bf16>>(),
+        DType::F8E4M3 => I::entry::<Store<Byte<{ DType::F8E4M3 as usize }>>>(),
+        DType::F8E5M2 => I::entry::<Store<Byte<{ DType::F8E5M2 as usize }>>>(),
+        DType::E8M0 => I::entry::<Store<Byte<{ DType::E8M0 as usize }>>>(),
+        DType::I64 => I::entry::<Store<i64>>(),
+        DType::I32 => I::entry::<Store<i32>>(),
+        DType::I16 => I::entry::<Store<i16>>(),
+        DType::I8 => I::entry::<Store<i8>>(),
+        DType::U64 => I::entry::<Store<u64>>(),
+        DType::U32 => I::entry::<Store<u32>>(),
+        DType::U16 => I::entry::<Store<u16>>(),
+        DType::U8 | DType::Bool => I::entry::<Store<u8>>(),
+        DType::F6E2M3 | DType::F6E3M2 | DType::F4E2M1 | DType::I4 => return None,
+    })
+}
+
+/// The entry that repeats one number.
+pub(super) fn splat<I: Isa>(class: Class) -> Entry {
+    match class.bytes() {
+        4 => I::entry::<Splat<u32>>(),
+        _ => I::entry::<Splat<u64>>(),
+    }
+}
+
+/// The entry that fills lanes with its immediate.
+pub(super) fn constant<I: Isa>(class: Class) -> Entry {
+    match class.bytes() {
+        4 => I::entry::<Constant<u32>>(),
+        _ => I::entry::<Constant<u64>>(),
+    }
+}
+
+/// The entry that counts from its first source's address in steps of its immediate.
+pub(super) fn index<I: Isa>(class: Class) -> Entry {
+    match class {
+        Class::F32 => I::entry::<Index<f32>>(),
+        Class::F64 => I::entry::<Index<f64>>(),
+        Class::I32 => I::entry::<Index<i32>>(),
+        Class::U32 => I::entry::<Index<u32>>(),
+        Class::I64 => I::entry::<Index<i64>>(),
+        Class::U64 => I::entry::<Index<u64>>(),
+    }
+}

@@ -1,0 +1,34 @@
+//! Fused loops: executes the scalar programs of a plan at the speed of memory.
+//!
+//! A program is laid over loops (`nest`), cut into passes between its reductions (`stages`), and turned into lists
+//! of kernel calls (`code`, `emit`, `operations`) that a block interpreter executes (`frame`): a block of lanes stays in the
+//! first-level cache from the first instruction to the last, so that memory is read and written once. Kernels
+//! (`map`, `fold`, `memory`, `convert`, `random`, with the functions of `math`) are compiled for each instruction
+//! set (`isa`) and chosen when a program is.
+//!
+//! Invariants: a run allocates nothing; results do not depend on the number of threads.
+
+mod code;
+mod compiled;
+mod convert;
+mod emit;
+mod epilogue;
+mod expression;
+mod fold;
+mod frame;
+mod half;
+mod isa;
+mod lane;
+mod map;
+mod math;
+mod memory;
+mod nest;
+mod operations;
+mod random;
+mod stages;
+mod unsupported;
+
+pub use compiled::CompiledLoop;
+pub use epilogue::{CompiledEpilogue, Tile};
+pub use isa::Level;
+pub use unsupported::Unsupported;

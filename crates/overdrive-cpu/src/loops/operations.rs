@@ -1,0 +1,179 @@
+//! Operations: the kernel calls of a single node, store or fold.
+
+use overdrive_ir::{DType, Reducer};
+
+use super::Unsupported;
+use super::code::{Op, Pass, Place, PlaceId, Target};
+use super::emit::{Emitter, Width};
+use super::expression::{Node, Reg, StoreNode};
+use super::isa::Isa;
+use super::lane::Class;
+use super::map::{self, Uniform};
+use super::nest::Lanes;
+use super::random::RandomBits;
+use super::{convert, fold, memory};
+
+impl<I: Isa> Emitter<'_, I> {
+    /// Emits a store of a value that has a home.
+    pub(super) fn store(
+        &mut self,
+        ops: &mut Vec<Op>,
+        store: &StoreNode,
+        width: Width,
+    ) -> Result<(), Unsupported> {
+        let class = self.target.expression.class(store.value);
+        let mut from = self.home(store.value);
+        let walk = self.walk(store.affine);
+        let immediate = if width == Width::One { 1 } else { walk.lane / walk.element };
+        let splat = width == Width::Block && !self.is_vector(store.value);
+        let temporary = self.unit_for(splat);
+        if let Some(unit) = temporary {
+            ops.push(Op { entry: memory::splat::<I>(class), dst: unit, src: [from; 3], immediate: 0 });
+            from = unit;
+        }
+        let entry = memory::store::<I>(store.dtype).expect("accesses are to whole bytes");
+        ops.push(Op { entry, dst: store.affine as PlaceId, src: [from; 3], immediate });
+        self.free.extend(temporary);
+        Ok(())
+    }
+
+    fn unit_for(&mut self, wanted: bool) -> Option<PlaceId> {
+        wanted.then(|| self.unit())
+    }
+
+    /// Emits a reduction into `pass` and gives its result a home.
+    pub(super) fn fold(&mut self, pass: &mut Pass, reduce: Reg) -> Result<(), Unsupported> {
+        let Target { expression, nest, .. } = self.target;
+        let Node::Reduce(reducer, value) = expression.nodes[reduce] else {
+            unreachable!("only reductions fold")
+        };
+        let (class, dtype) = (expression.class(reduce), expression.dtypes[reduce]);
+        let missing = || Unsupported { reason: format!("{reducer:?} of {dtype}") };
+        let (folding, gathering) =
+            fold::fold::<I>(reducer, class).zip(fold::gather::<I>(reducer, class)).ok_or_else(missing)?;
+        let accumulator = self.fresh_units(1);
+        let op = |entry, dst, src: PlaceId, immediate| Op { entry, dst, src: [src; 3], immediate };
+        let identity = fold::identity(reducer, dtype);
+        pass.fill.push(op(memory::constant::<I>(class), accumulator, accumulator, identity));
+        let mut from = self.home(value);
+        let temporary = self.unit_for(!self.is_vector(value));
+        if let Some(unit) = temporary {
+            pass.element.push(op(memory::splat::<I>(class), unit, from, 0));
+            from = unit;
+        }
+        pass.element.push(op(folding, accumulator, from, 0));
+        self.free.extend(temporary);
+        let blocks = nest.lines() * if nest.lanes == Lanes::Along { nest.lane.div_ceil(256) } else { 1 };
+        let wide = (class == Class::F32 && reducer == Reducer::Sum && blocks > fold::FLUSH)
+            .then(|| self.fresh_units(if self.code.lane_bytes == 4 { 2 } else { 1 }));
+        if let Some(wide) = wide {
+            pass.fill.push(op(memory::constant::<I>(Class::F64), wide, wide, 0));
+            pass.flush.push(op(I::entry::<fold::Flush>(), wide, accumulator, 0));
+            pass.finish.push(op(I::entry::<fold::Flush>(), wide, accumulator, 0));
+        }
+        let home = match (nest.lanes, wide) {
+            (Lanes::Across, None) => accumulator,
+            (Lanes::Across, Some(wide)) => {
+                pass.finish.push(op(I::entry::<fold::Narrow>(), accumulator, wide, 0));
+                accumulator
+            }
+            (Lanes::Along, None) => {
+                let cell = self.cell();
+                pass.finish.push(op(gathering, cell, accumulator, 0));
+                cell
+            }
+            (Lanes::Along, Some(wide)) => {
+                let cell = self.cell();
+                pass.finish.push(op(I::entry::<fold::GatherWide>(), cell, wide, 0));
+                cell
+            }
+        };
+        if let Some(entry) = convert::wrap::<I>(dtype) {
+            pass.finish.push(op(entry, home, home, 0));
+        }
+        self.homes[reduce] = Some(home);
+        Ok(())
+    }
+
+    /// Emits a node into `dst`.
+    pub(super) fn node(
+        &mut self,
+        ops: &mut Vec<Op>,
+        reg: Reg,
+        dst: PlaceId,
+        width: Width,
+    ) -> Result<(), Unsupported> {
+        let expression = self.target.expression;
+        let (dtype, class) = (expression.dtypes[reg], expression.class(reg));
+        let node = &expression.nodes[reg];
+        let operands = node.operands();
+        let mut src = [0; 3];
+        let mut uniform: Uniform = 0;
+        for (i, &operand) in operands.iter().enumerate() {
+            src[i] = self.home(operand);
+            uniform |= u8::from(width == Width::Block && !self.is_vector(operand)) << i;
+        }
+        let missing = || Unsupported { reason: format!("{node:?} of {dtype}") };
+        let mut immediate = 0;
+        let entry = match node {
+            Node::Load(affine) => {
+                let walk = self.walk(*affine);
+                src[0] = *affine as PlaceId;
+                immediate = if width == Width::One { 1 } else { walk.lane / walk.element };
+                memory::load::<I>(dtype).ok_or_else(missing)?
+            }
+            Node::Constant(bits) => {
+                immediate = *bits;
+                memory::constant::<I>(class)
+            }
+            Node::Index(affine) => {
+                src[0] = *affine as PlaceId;
+                immediate = self.walk(*affine).lane;
+                memory::index::<I>(class)
+            }
+            Node::RandomBits { site, index, .. } => {
+                let step = self.walk(*index).lane;
+                src = [*index as PlaceId, src[0], self.place(Place::Literal(step))];
+                immediate = *site as i64;
+                I::entry::<RandomBits>()
+            }
+            Node::Unary(kind, _) => map::unary::<I>(*kind, class).ok_or_else(missing)?,
+            Node::Binary(kind, ..) => map::binary::<I>(*kind, class, uniform).ok_or_else(missing)?,
+            Node::Compare(kind, a, _) => {
+                map::compare::<I>(*kind, expression.class(*a), uniform).ok_or_else(missing)?
+            }
+            Node::Select(..) => map::select::<I>(class, uniform),
+            Node::MultiplyAdd(signs, ..) => {
+                map::multiply_add::<I>(*signs, class, uniform).ok_or_else(missing)?
+            }
+            Node::Convert { from, overflow, .. } => {
+                immediate = convert::immediate(dtype, *overflow);
+                convert::convert::<I>(*from, dtype, *overflow)
+            }
+            Node::Bitcast { from, .. } => return self.bitcast(ops, (*from, dtype), (src[0], dst), width),
+            Node::Reduce(..) => unreachable!("reductions are emitted by `fold`"),
+        };
+        ops.push(Op { entry, dst, src, immediate });
+        if let (Node::Unary(..) | Node::Binary(..), Some(entry)) = (node, convert::wrap::<I>(dtype)) {
+            ops.push(Op { entry, dst, src: [dst; 3], immediate: 0 });
+        }
+        Ok(())
+    }
+
+    /// Bits are what a store of one type and a load of the other make of them.
+    fn bitcast(
+        &mut self,
+        ops: &mut Vec<Op>,
+        (from, to): (DType, DType),
+        (src, dst): (PlaceId, PlaceId),
+        width: Width,
+    ) -> Result<(), Unsupported> {
+        let store = memory::store::<I>(from).zip(memory::load::<I>(to));
+        let (store, load) =
+            store.ok_or_else(|| Unsupported { reason: format!("bitcast of {from} to {to}") })?;
+        let memory = if width == Width::One { self.cell() } else { self.fresh_units(1) };
+        ops.push(Op { entry: store, dst: memory, src: [src; 3], immediate: 1 });
+        ops.push(Op { entry: load, dst, src: [memory; 3], immediate: 1 });
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! Random bits: Philox 4x32-10, bit for bit that of `overdrive_ir::eval::philox`.
+//!
+//! A block of the generator gives four neighbouring elements, so runs of neighbours compute each block once.
+#![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
+
+use overdrive_ir::eval::philox;
+
+use super::isa::{Isa, Kernel, Operands};
+
+/// Blocks computed side by side, a vector lane each.
+const SIDE: usize = 16;
+
+/// Source 0 is the first index (an address, as for `memory::index`), source 1 the u64 seed, source 2 the
+/// distance between the indices of neighbouring lanes, the immediate the site.
+pub(super) struct RandomBits;
+
+impl Kernel for RandomBits {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised; the seed is one u64, and the others are read as numbers.
+        let (dst, seed) = unsafe { (o.dst::<u32>(n), *o.src[1].cast::<u64>()) };
+        let (first, step, site) = (o.src[0].addr() as u64, o.src[2].addr() as u64, o.immediate as u64);
+        if step != 1 {
+            for (i, lane) in dst.iter_mut().enumerate() {
+                *lane = philox::bits(seed, site, first.wrapping_add(step.wrapping_mul(i as u64)));
+            }
+            return;
+        }
+        let head = n.min(first.wrapping_neg() as usize % 4);
+        for (i, lane) in dst[..head].iter_mut().enumerate() {
+            *lane = philox::bits(seed, site, first + i as u64);
+        }
+        let mut chunks = dst[head..].chunks_exact_mut(4 * SIDE);
+        let mut block = (first + head as u64) / 4;
+        for chunk in &mut chunks {
+            side_by_side(block, seed, site, chunk);
+            block += SIDE as u64;
+        }
+        for (i, lane) in chunks.into_remainder().iter_mut().enumerate() {
+            *lane = philox::bits(seed, site, 4 * block + i as u64);
+        }
+    }
+}
+
+#[allow(clippy::needless_range_loop)] // Lanes of four arrays at once; this form is the one that vectorises.
+/// `SIDE` blocks from `block` on into `4 * SIDE` elements.
+#[inline(always)]
+fn side_by_side(block: u64, seed: u64, site: u64, to: &mut [u32]) {
+    let mut c = [[0u32; SIDE]; 4];
+    for lane in 0..SIDE {
+        let block = block + lane as u64;
+        c[0][lane] = block as u32;
+        c[1][lane] = (block >> 32) as u32;
+        c[2][lane] = site as u32;
+        c[3][lane] = (site >> 32) as u32;
+    }
+    let mut key = [seed as u32, (seed >> 32) as u32];
+    for _ in 0..10 {
+        for lane in 0..SIDE {
+            let p0 = 0xD251_1F53u64 * u64::from(c[0][lane]);
+            let p1 = 0xCD9E_8D57u64 * u64::from(c[2][lane]);
+            c[0][lane] = (p1 >> 32) as u32 ^ c[1][lane] ^ key[0];
+            c[1][lane] = p1 as u32;
+            c[2][lane] = (p0 >> 32) as u32 ^ c[3][lane] ^ key[1];
+            c[3][lane] = p0 as u32;
+        }
+        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    }
+    for lane in 0..SIDE {
+        for word in 0..4 {
+            to[4 * lane + word] = c[word][lane];
+        }
+    }
+}

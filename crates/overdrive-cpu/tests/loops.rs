@@ -1,0 +1,501 @@
+//! Loops against the slow definition of their programs: named shapes, random programs, every instruction set.
+//!
+//! Long because the programs of one operation each are few lines, and share how they are run and compared.
+#![allow(unsafe_code)] // Slot tables over the tests' own vectors.
+
+#[path = "loops/definition.rs"]
+mod definition;
+
+use std::num::NonZeroUsize;
+use std::sync::OnceLock;
+
+use definition::{Value, define};
+use overdrive_cpu::loops::{CompiledLoop, Level};
+use overdrive_cpu::slots::SlotTable;
+use overdrive_cpu::threads::Pool;
+use overdrive_ir::eval::philox;
+use overdrive_ir::plan::{Access, Instr, Program, Reduction, Register, Store};
+use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, SlotId, Tensor, Unary, row_major};
+
+/// Memory of a tensor's bytes, aligned as arenas are.
+struct Memory(Vec<u128>);
+
+impl Memory {
+    fn new(bytes: &[u8]) -> Self {
+        let mut memory = Memory(vec![0; bytes.len().div_ceil(16) + 1]);
+        // SAFETY: the vector is at least as long.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.0.as_mut_ptr().cast(), bytes.len()) };
+        memory
+    }
+
+    fn tensor(&self, like: &Tensor) -> Tensor {
+        // SAFETY: the vector is at least as long, and initialised.
+        let bytes = unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>(), like.bytes().len()) };
+        Tensor::from_bytes(like.ty().clone(), bytes.to_vec()).unwrap()
+    }
+}
+
+fn pool(threads: usize) -> Pool {
+    Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
+}
+
+/// Runs a program over copies of `slots` and returns what the slots hold afterwards.
+fn run(program: &Program, slots: &[Tensor], level: Level, pool: &Pool) -> Vec<Tensor> {
+    let compiled =
+        CompiledLoop::with_level(program, &|slot| slots[slot.0 as usize].ty().dtype, level).unwrap();
+    let mut memory: Vec<Memory> = slots.iter().map(|t| Memory::new(t.bytes())).collect();
+    let mut table = SlotTable::new(slots.len());
+    for (i, m) in memory.iter_mut().enumerate() {
+        table.set(SlotId(i as u32), m.0.as_mut_ptr().cast());
+    }
+    // SAFETY: each slot has its tensor's bytes, and this thread alone uses them.
+    unsafe { compiled.run(pool, &table) };
+    memory.iter().zip(slots).map(|(m, t)| m.tensor(t)).collect()
+}
+
+fn assert_agrees(got: &Tensor, expected: &[Option<Value>], before: &Tensor, what: &str) {
+    let dtype = got.ty().dtype;
+    let (floats, old) = (got.to_f64(), before.to_f64());
+    let ints = if dtype.is_float() { vec![0; floats.len()] } else { got.to_ints() };
+    for (i, expected) in expected.iter().enumerate() {
+        let Some(v) = expected else {
+            assert!(floats[i] == old[i] || old[i].is_nan(), "{what}: element {i} was not to be written");
+            continue;
+        };
+        if dtype.is_float() {
+            let rounded = |x| dtype.round(x, Overflow::Ieee);
+            let (lo, hi) = (rounded(v.x - v.error), rounded(v.x + v.error));
+            let fits = (lo <= floats[i] && floats[i] <= hi)
+                || v.error.is_infinite()
+                || v.x.is_nan() && floats[i].is_nan()
+                || rounded(v.x) == floats[i]
+                || (v.error.is_nan());
+            assert!(fits, "{what}: element {i} is {:e}, expected {:e} +- {:e}", floats[i], v.x, v.error);
+        } else if v.error == 0.0 {
+            assert_eq!(ints[i], v.i, "{what}: element {i}");
+        }
+    }
+}
+
+/// Checks a program at every level and on several numbers of threads, which must agree bit for bit.
+fn check(program: &Program, slots: &[Tensor], what: &str) {
+    let expected = define(program, slots);
+    static POOLS: OnceLock<[Pool; 2]> = OnceLock::new();
+    let [one, three] = POOLS.get_or_init(|| [pool(1), pool(3)]);
+    for level in Level::supported() {
+        let got = run(program, slots, level, one);
+        for (i, got) in got.iter().enumerate() {
+            assert_agrees(got, &expected[i], &slots[i], &format!("{what}, {level:?}, slot {i}"));
+        }
+        let shared = run(program, slots, level, three);
+        assert!(
+            got.iter().zip(&shared).all(|(a, b)| a.bytes() == b.bytes()),
+            "{what}, {level:?}: results depend on the number of threads"
+        );
+    }
+}
+
+fn normal(dtype: DType, dims: &[usize], seed: u64) -> Tensor {
+    let count = dims.iter().product();
+    let values: Vec<f64> = philox::normals(seed, 7).take(count).collect();
+    if dtype.is_float() {
+        Tensor::from_f64(dtype, dims.to_vec(), &values)
+    } else {
+        let ints: Vec<i128> = values.iter().map(|v| (v * 50.0) as i128).collect();
+        let ints = ints.into_iter().map(|i| if dtype == DType::Bool { i & 1 } else { i }).collect::<Vec<_>>();
+        Tensor::from_ints(dtype, dims.to_vec(), &ints)
+    }
+}
+
+fn blank(dtype: DType, dims: &[usize]) -> Tensor {
+    let fill = if dtype.is_float() { f64::NAN } else { 1.0 };
+    Tensor::from_f64(dtype, dims.to_vec(), &vec![fill; dims.iter().product()])
+}
+
+fn access(slot: u32, strides: &[usize]) -> Access {
+    Access { slot: SlotId(slot), offset: 0, strides: strides.iter().map(|&s| s as i64).collect() }
+}
+
+fn dense(slot: u32, extents: &[usize]) -> Access {
+    access(slot, &row_major(extents))
+}
+
+/// Access by rows: stride 0 over the last dimension.
+fn by_row(slot: u32, extents: &[usize]) -> Access {
+    let mut strides = row_major(&extents[..extents.len() - 1]);
+    strides.push(0);
+    access(slot, &strides)
+}
+
+struct Build(Program);
+
+impl Build {
+    fn new(extents: &[usize], reduced: usize) -> Self {
+        Build(Program { extents: extents.to_vec(), reduced, ..Program::default() })
+    }
+    fn load(&mut self, access: Access, dtype: DType) -> Register {
+        self.0.push(Instr::Load(access), dtype)
+    }
+    fn constant(&mut self, x: f64, dtype: DType) -> Register {
+        self.0.push(Instr::Constant(x), dtype)
+    }
+    fn unary(&mut self, kind: Unary, a: Register) -> Register {
+        let dtype = self.0.dtype(a);
+        self.0.push(Instr::Unary(kind, a), dtype)
+    }
+    fn binary(&mut self, kind: Binary, a: Register, b: Register) -> Register {
+        let dtype = self.0.dtype(a);
+        self.0.push(Instr::Binary(kind, a, b), dtype)
+    }
+    fn convert(&mut self, a: Register, to: DType) -> Register {
+        self.0.push(Instr::Convert(a, Overflow::Ieee), to)
+    }
+    fn reduce(&mut self, reducer: Reducer, value: Register) -> Register {
+        let dtype = self.0.dtype(value);
+        self.0.push(Instr::Reduce(Reduction { reducer, value }), dtype)
+    }
+    fn store(&mut self, access: Access, value: Register) {
+        self.0.stores.push(Store { access, value });
+    }
+}
+
+const SIZES: [usize; 7] = [0, 1, 2, 15, 64, 257, 1500];
+
+fn softmax(extents: &[usize], x: Access, y: Access, dtype: DType) -> Program {
+    let mut b = Build::new(extents, 1);
+    let x = b.load(x, dtype);
+    let x = b.convert(x, DType::F32);
+    let max = b.reduce(Reducer::Max, x);
+    let shifted = b.binary(Binary::Sub, x, max);
+    let e = b.unary(Unary::Exp, shifted);
+    let sum = b.reduce(Reducer::Sum, e);
+    let value = b.binary(Binary::Div, e, sum);
+    let value = b.convert(value, dtype);
+    b.store(y, value);
+    b.0
+}
+
+#[test]
+fn softmax_along_rows_and_down_columns() {
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
+        for n in SIZES {
+            let slots = [normal(dtype, &[3, n], 1), blank(dtype, &[3, n])];
+            if dtype != DType::F64 {
+                check(
+                    &softmax(&[3, n], dense(0, &[3, n]), dense(1, &[3, n]), dtype),
+                    &slots,
+                    &format!("rows of {n} {dtype}"),
+                );
+            }
+            // The same memory as [n, 3]: the last dimension strides.
+            let down = softmax(&[n, 3], access(0, &[1, n]), access(1, &[1, n]), DType::F32);
+            if dtype == DType::F32 {
+                check(&down, &slots, &format!("columns of 3, {n} of them"));
+            }
+        }
+    }
+}
+
+#[test]
+fn layer_norm_with_statistics_and_scale() {
+    for (rows, n) in [(2, 1), (3, 77), (1, 8192), (5, 0), (0, 5), (40, 1030)] {
+        let extents = [rows, n];
+        let mut b = Build::new(&extents, 1);
+        let x = b.load(dense(0, &extents), DType::F32);
+        let gamma = b.load(access(1, &[0, 1]), DType::F32);
+        let scale = b.constant(1.0 / n.max(1) as f64, DType::F32);
+        let sum = b.reduce(Reducer::Sum, x);
+        let mean = b.binary(Binary::Mul, sum, scale);
+        let centred = b.binary(Binary::Sub, x, mean);
+        let square = b.binary(Binary::Mul, centred, centred);
+        let squares = b.reduce(Reducer::Sum, square);
+        let variance = b.binary(Binary::Mul, squares, scale);
+        let epsilon = b.constant(1e-5, DType::F32);
+        let shifted = b.binary(Binary::Add, variance, epsilon);
+        let rstd = b.unary(Unary::Rsqrt, shifted);
+        let normed = b.binary(Binary::Mul, centred, rstd);
+        let y = b.binary(Binary::Mul, normed, gamma);
+        b.store(dense(2, &extents), y);
+        b.store(by_row(3, &extents), mean);
+        b.store(by_row(4, &extents), rstd);
+        let f = DType::F32;
+        let slots = [
+            normal(f, &extents, 2),
+            normal(f, &[n], 3),
+            blank(f, &extents),
+            blank(f, &[rows]),
+            blank(f, &[rows]),
+        ];
+        check(&b.0, &slots, &format!("layer_norm {rows} x {n}"));
+    }
+}
+
+#[test]
+fn sums_over_any_axes_in_any_layout() {
+    // Parallel dimension P, reduced dimensions Q, R; memory in all orders.
+    for [p, q, r] in [[5, 33, 70], [300, 4, 5], [1, 1, 1], [2, 0, 3], [700, 130, 1], [1, 50, 1024]] {
+        let dense = row_major(&[p, q, r]);
+        let layouts = [dense.clone(), vec![1, p * r, p], vec![r, p * r, 1]];
+        for (which, strides) in layouts.iter().enumerate() {
+            for reducer in [Reducer::Sum, Reducer::Max, Reducer::Min, Reducer::Prod] {
+                for dtype in [DType::F32, DType::I32, DType::I8, DType::F64] {
+                    let mut b = Build::new(&[p, q, r], 2);
+                    let x = b.load(access(0, strides), dtype);
+                    let total = b.reduce(reducer, x);
+                    b.store(access(1, &[1, 0, 0]), total);
+                    let slots = [normal(dtype, &[p * q * r], 4), blank(dtype, &[p])];
+                    check(&b.0, &slots, &format!("{reducer:?} {dtype} of {:?}, layout {which}", [p, q, r]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn long_sums_do_not_drift() {
+    let n = 3_000_000;
+    let mut b = Build::new(&[n], 1);
+    let x = b.load(access(0, &[1]), DType::F32);
+    let sum = b.reduce(Reducer::Sum, x);
+    b.store(access(1, &[0]), sum);
+    let slots = [Tensor::from_f64(DType::F32, [n], &vec![0.1; n]), blank(DType::F32, &[1])];
+    for level in Level::supported() {
+        let got = run(&b.0, &slots, level, &pool(2))[1].to_f64()[0];
+        let expected = n as f64 * f64::from(0.1f32);
+        assert!((got / expected - 1.0).abs() < 1e-6, "{level:?}: {got} for {expected}");
+    }
+}
+
+#[test]
+fn movement_by_strides() {
+    for (m, n) in [(1, 1), (3, 5), (70, 300), (0, 4), (1030, 40)] {
+        let f = DType::F32;
+        for (what, load) in [
+            ("transpose", access(0, &[1, m])),
+            ("broadcast row", access(0, &[0, 1])),
+            ("broadcast column", access(0, &[1, 0])),
+            (
+                "reverse",
+                Access { slot: SlotId(0), offset: (m * n) as i64 - 1, strides: vec![-(n as i64), -1] },
+            ),
+        ] {
+            if m * n == 0 && what == "reverse" {
+                continue;
+            }
+            let mut b = Build::new(&[m, n], 0);
+            let x = b.load(load, f);
+            b.store(dense(1, &[m, n]), x);
+            let twice = b.binary(Binary::Add, x, x);
+            b.store(access(2, &[1, m]), twice);
+            let size = (m * n).max(m).max(n).max(1);
+            let slots = [normal(f, &[size], 5), blank(f, &[m, n]), blank(f, &[m, n])];
+            check(&b.0, &slots, &format!("{what} {m} x {n}"));
+        }
+    }
+}
+
+#[test]
+fn indices_and_random_bits_count_the_whole_space() {
+    for extents in [[3, 5, 7], [2, 300, 1], [1, 2, 2100]] {
+        let mut b = Build::new(&extents, 0);
+        let seed = b.load(access(0, &[0, 0, 0]), DType::U64);
+        let bits = b.0.push(Instr::RandomBits { seed, site: 0x1234_5678_9abc }, DType::U32);
+        b.store(dense(1, &extents), bits);
+        for d in 0..3 {
+            let i = b.0.push(Instr::Index(d), DType::I32);
+            b.store(dense(2 + d as u32, &extents), i);
+        }
+        let seed = Tensor::from_ints(DType::U64, [1usize], &[0xdead_beef_0123_4567]);
+        let i = || blank(DType::I32, &extents);
+        check(&b.0, &[seed, blank(DType::U32, &extents), i(), i(), i()], &format!("{extents:?}"));
+    }
+}
+
+#[test]
+fn results_may_take_the_place_of_operands() {
+    let n = 5000;
+    let mut b = Build::new(&[n], 0);
+    let (p, g) = (b.load(access(0, &[1]), DType::F32), b.load(access(1, &[1]), DType::F32));
+    let rate = b.load(access(2, &[0]), DType::F32);
+    let step = b.binary(Binary::Mul, g, rate);
+    let new = b.binary(Binary::Sub, p, step);
+    let old = b.unary(Unary::Neg, p);
+    b.store(access(0, &[1]), new);
+    b.store(access(1, &[1]), old);
+    let slots = [normal(DType::F32, &[n], 8), normal(DType::F32, &[n], 9), normal(DType::F32, &[1], 10)];
+    check(&b.0, &slots, "in place");
+    let both = softmax(&[20, 250], dense(0, &[20, 250]), dense(0, &[20, 250]), DType::F32);
+    check(&both, &slots, "softmax in place");
+}
+
+#[test]
+fn every_type_converts_to_every_other() {
+    let special =
+        [0.0, -0.0, 1.0, -1.5, 2.5, 300.7, -70000.0, 1e9, -3e38, 1e300, f64::INFINITY, f64::NAN, 5e-8, 1e-40];
+    for from in DType::ALL {
+        for to in DType::ALL.into_iter().filter(|d| d.bits() >= 8) {
+            if from.bits() < 8 {
+                continue;
+            }
+            for overflow in [Overflow::Ieee, Overflow::Saturate] {
+                let n = 150;
+                let mut values: Vec<f64> = philox::normals(11, 1).take(n).map(|x| x * 100.0).collect();
+                values[..special.len()].copy_from_slice(&special);
+                let x = if from.is_float() {
+                    Tensor::from_f64(from, [n], &values)
+                } else {
+                    let ints: Vec<i128> = values
+                        .iter()
+                        .map(|&v| if from == DType::Bool { (v > 0.0) as i128 } else { (v * 1e6) as i128 })
+                        .collect();
+                    Tensor::from_ints(from, [n], &ints)
+                };
+                let mut b = Build::new(&[n], 0);
+                let x_reg = b.load(access(0, &[1]), from);
+                let y = b.0.push(Instr::Convert(x_reg, overflow), to);
+                b.store(access(1, &[1]), y);
+                check(&b.0, &[x, blank(to, &[n])], &format!("{from} to {to}, {overflow:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn types_below_a_byte_are_refused_with_the_reason() {
+    let mut b = Build::new(&[4], 0);
+    let x = b.load(access(0, &[1]), DType::I4);
+    b.store(access(0, &[1]), x);
+    let error = CompiledLoop::new(&b.0, &|_| DType::I4).unwrap_err();
+    assert!(error.to_string().contains("i4 elements share bytes"), "{error}");
+}
+
+/// Random numbers for programs.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 += 1;
+        philox::bits(99, 3, self.0) as usize % sides
+    }
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.roll(from.len())]
+    }
+}
+
+/// A random program over random extents, with every kind of instruction, and its slots.
+fn random_program(seed: u64) -> (Program, Vec<Tensor>) {
+    let dice = &mut Dice(seed * 100_000);
+    let rank = 1 + dice.roll(3);
+    let extents: Vec<usize> = (0..rank).map(|_| dice.pick(&[1, 2, 3, 7, 16, 33, 130])).collect();
+    let reduced = dice.roll(rank + 1);
+    let mut b = Build::new(&extents, reduced);
+    let mut slots = Vec::new();
+    let float = dice.pick(&[DType::F32, DType::F32, DType::F64]);
+    let mut floats = Vec::new();
+    let mut ints = Vec::new();
+    for _ in 0..2 + dice.roll(3) {
+        let dtype = dice.pick(&[float, float, DType::BF16, DType::F16, DType::I32, DType::U8, DType::I64]);
+        let strides: Vec<usize> =
+            row_major(&extents).into_iter().map(|s| if dice.roll(4) == 0 { 0 } else { s }).collect();
+        let size: usize = extents.iter().product();
+        slots.push(normal(dtype, &[size], seed + 17 * slots.len() as u64));
+        let x = b.load(access(slots.len() as u32 - 1, &strides), dtype);
+        if dtype.is_float() { floats.push(b.convert(x, float)) } else { ints.push(b.convert(x, DType::I32)) }
+    }
+    let c = b.constant(0.75, float);
+    floats.push(c);
+    let index = b.0.push(Instr::Index(dice.roll(rank)), DType::I32);
+    ints.push(index);
+    for _ in 0..3 + dice.roll(9) {
+        let (x, y) = (dice.pick(&floats), dice.pick(&floats));
+        let (i, j) = (dice.pick(&ints), dice.pick(&ints));
+        match dice.roll(8) {
+            0 | 1 => {
+                let kind = dice.pick(&[
+                    Unary::Neg,
+                    Unary::Abs,
+                    Unary::Tanh,
+                    Unary::Logistic,
+                    Unary::Sin,
+                    Unary::Erf,
+                    Unary::Cos,
+                    Unary::Sign,
+                    Unary::Floor,
+                ]);
+                let v = b.unary(kind, x);
+                floats.push(v);
+            }
+            2 | 3 => {
+                let kind = dice.pick(&[
+                    Binary::Add,
+                    Binary::Sub,
+                    Binary::Mul,
+                    Binary::Max,
+                    Binary::Min,
+                    Binary::Div,
+                ]);
+                let v = b.binary(kind, x, y);
+                floats.push(v);
+            }
+            4 => {
+                let kind = dice.pick(&[
+                    Binary::Add,
+                    Binary::Mul,
+                    Binary::Xor,
+                    Binary::Shl,
+                    Binary::Shr,
+                    Binary::Div,
+                    Binary::Rem,
+                    Binary::Max,
+                ]);
+                let v = b.binary(kind, i, j);
+                ints.push(v);
+            }
+            5 => {
+                let kind = dice.pick(&[Compare::Lt, Compare::Ge, Compare::Eq, Compare::Ne]);
+                let condition = b.0.push(Instr::Compare(kind, x, y), DType::Bool);
+                let v = b.0.push(Instr::Select(condition, y, x), float);
+                floats.push(v);
+                let v = b.0.push(Instr::Select(condition, i, j), DType::I32);
+                ints.push(v);
+            }
+            6 => {
+                let half = b.convert(x, DType::BF16);
+                let v = b.convert(half, float);
+                floats.push(v);
+                let v = b.convert(i, float);
+                floats.push(v);
+            }
+            _ => {
+                let level = b.0.element_level();
+                if level[x.0 as usize] {
+                    let reducer = dice.pick(&[Reducer::Sum, Reducer::Max, Reducer::Min]);
+                    let v = b.reduce(reducer, x);
+                    floats.push(v);
+                }
+            }
+        }
+    }
+    for (value, dtype) in
+        [(*floats.last().unwrap(), float), (*ints.last().unwrap(), DType::I32), (dice.pick(&floats), float)]
+    {
+        let level = b.0.element_level();
+        let first = rank - reduced;
+        let mut strides = row_major(&extents);
+        if !level[value.0 as usize] && dice.roll(3) > 0 {
+            strides = row_major(&extents[..first]);
+            strides.resize(rank, 0);
+        }
+        slots.push(blank(dtype, &[extents.iter().product()]));
+        b.store(access(slots.len() as u32 - 1, &strides), value);
+    }
+    (b.0, slots)
+}
+
+#[test]
+fn random_programs_agree_with_their_definition() {
+    for seed in 0..250 {
+        let (program, slots) = random_program(seed);
+        check(&program, &slots, &format!("seed {seed}: {program:?}"));
+    }
+}

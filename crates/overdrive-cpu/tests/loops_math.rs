@@ -1,0 +1,164 @@
+//! The vector functions against f64 over a sample of all f32, infinities, NaN and subnormals included.
+#![allow(unsafe_code)] // Slot tables over the tests' own vectors.
+
+use std::num::NonZeroUsize;
+
+use overdrive_cpu::loops::{CompiledLoop, Level};
+use overdrive_cpu::slots::SlotTable;
+use overdrive_cpu::threads::Pool;
+use overdrive_ir::plan::{Access, Instr, Program, Store};
+use overdrive_ir::{Binary, DType, SlotId, Unary};
+
+/// `instr` applied to each element, or each pair.
+fn apply(
+    instr: impl Fn(&mut Program) -> overdrive_ir::plan::Register,
+    inputs: &[&[f32]],
+    level: Level,
+) -> Vec<f32> {
+    let n = inputs[0].len();
+    let mut program = Program { extents: vec![n], ..Program::default() };
+    for slot in 0..inputs.len() as u32 {
+        program.push(Instr::Load(Access { slot: SlotId(slot), offset: 0, strides: vec![1] }), DType::F32);
+    }
+    let value = instr(&mut program);
+    let out = SlotId(inputs.len() as u32);
+    program.stores.push(Store { access: Access { slot: out, offset: 0, strides: vec![1] }, value });
+    let mut result = vec![0f32; n];
+    let mut table = SlotTable::new(inputs.len() + 1);
+    for (slot, input) in inputs.iter().enumerate() {
+        table.set(SlotId(slot as u32), input.as_ptr().cast_mut().cast());
+    }
+    table.set(out, result.as_mut_ptr().cast());
+    let pool = Pool::new(NonZeroUsize::MIN).unwrap();
+    let compiled = CompiledLoop::with_level(&program, &|_| DType::F32, level).unwrap();
+    // SAFETY: each slot has `n` elements; only `result` is written.
+    unsafe { compiled.run(&pool, &table) };
+    result
+}
+
+/// Distance in units in the last place of f32 around `expected`, subnormals counted as the smallest normal.
+fn ulps(got: f32, expected: f64) -> f64 {
+    if got.is_nan() || expected.is_nan() {
+        return if got.is_nan() && expected.is_nan() { 0.0 } else { f64::INFINITY };
+    }
+    if f64::from(got) == expected || got == expected as f32 {
+        return 0.0;
+    }
+    let scale = expected.abs().clamp(f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
+    let ulp = 2f64.powi(scale.log2().floor() as i32 - 23);
+    (f64::from(got).clamp(-3.5e38, 3.5e38) - expected.clamp(-3.5e38, 3.5e38)).abs() / ulp
+}
+
+fn all_floats() -> Vec<f32> {
+    let mut xs: Vec<f32> = (0..=u32::MAX).step_by(4_099).map(f32::from_bits).collect();
+    // What programs compute with most, more densely.
+    xs.extend((-400_000..400_000).map(|i| i as f32 / 4_000.0));
+    xs.extend([
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        f32::MAX,
+        f32::MIN,
+        88.72,
+        88.73,
+        -87.3,
+        -103.97,
+        -104.1,
+    ]);
+    xs
+}
+
+#[test]
+fn functions_of_one_operand_stay_within_their_ulps() {
+    type Case = (Unary, fn(f64) -> f64, f64);
+    let cases: [Case; 17] = [
+        (Unary::Exp, f64::exp, 2.0),
+        (Unary::Expm1, f64::exp_m1, 1.0),
+        (Unary::Log, f64::ln, 2.0),
+        (Unary::Log1p, f64::ln_1p, 1.0),
+        (Unary::Sin, f64::sin, 2.0),
+        (Unary::Cos, f64::cos, 2.0),
+        (Unary::Tanh, f64::tanh, 8.0),
+        (Unary::Erf, libm::erf, 8.0),
+        (Unary::Logistic, |x| 1.0 / (1.0 + (-x).exp()), 4.0),
+        (Unary::Sqrt, f64::sqrt, 0.5),
+        (Unary::Rsqrt, |x| 1.0 / x.sqrt(), 1.5),
+        (Unary::Reciprocal, |x| 1.0 / x, 0.5),
+        (Unary::Floor, f64::floor, 0.0),
+        (Unary::Ceil, f64::ceil, 0.0),
+        (Unary::Round, f64::round_ties_even, 0.0),
+        (Unary::Abs, f64::abs, 0.0),
+        (Unary::Sign, |x| if x == 0.0 || x.is_nan() { x } else { x.signum() }, 0.0),
+    ];
+    let xs = all_floats();
+    for level in Level::supported() {
+        for (kind, exact, bound) in cases {
+            let ys = apply(
+                |p| p.push(Instr::Unary(kind, overdrive_ir::plan::Register(0)), DType::F32),
+                &[&xs],
+                level,
+            );
+            let off = |i: usize| ulps(ys[i], exact(f64::from(xs[i])));
+            let worst = (0..xs.len()).max_by(|&a, &b| off(a).total_cmp(&off(b))).unwrap();
+            let what = format!(
+                "{kind:?} {level:?}: {:e} -> {:e}, exactly {:e}",
+                xs[worst],
+                ys[worst],
+                exact(xs[worst].into())
+            );
+            println!("{what}: {:.3} ulp", off(worst));
+            assert!(off(worst) <= bound, "{what}: {} ulp", off(worst));
+        }
+    }
+}
+
+#[test]
+fn pow_and_rem_agree_with_the_library_everywhere() {
+    let edges = [
+        0.0f32,
+        -0.0,
+        1.0,
+        -1.0,
+        2.0,
+        -2.0,
+        3.0,
+        -3.0,
+        0.5,
+        -0.5,
+        1e10,
+        -1e10,
+        16_777_217.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        1e-40,
+        f32::MAX,
+    ];
+    let mut pairs: Vec<(f32, f32)> = edges.iter().flat_map(|&x| edges.map(|y| (x, y))).collect();
+    pairs.extend((1..30_000).map(|i| (i as f32 * 0.013, (i % 257) as f32 * 0.1 - 12.0)));
+    let (xs, ys): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
+    for level in Level::supported() {
+        for (kind, bound) in [(Binary::Pow, 1.0), (Binary::Rem, 0.0), (Binary::Div, 0.5)] {
+            let [a, b] = [0, 1].map(overdrive_ir::plan::Register);
+            let zs = apply(|p| p.push(Instr::Binary(kind, a, b), DType::F32), &[&xs, &ys], level);
+            for i in 0..xs.len() {
+                let (x, y) = (f64::from(xs[i]), f64::from(ys[i]));
+                let exact = match kind {
+                    Binary::Pow => x.powf(y),
+                    Binary::Rem => x % y,
+                    _ => x / y,
+                };
+                let off = ulps(zs[i], exact);
+                assert!(
+                    off <= bound,
+                    "{kind:?} {level:?} of {x:e} and {y:e}: {:e}, exactly {exact:e}: {off} ulp",
+                    zs[i]
+                );
+            }
+        }
+    }
+}
