@@ -1,7 +1,7 @@
 //! Loops against the slow definition of their programs: named shapes, random programs, every instruction set.
 //!
 //! Long because the programs of one operation each are few lines, and share how they are run and compared.
-#![allow(unsafe_code)] // Slot tables over the tests' own vectors.
+#![allow(unsafe_code, clippy::unwrap_used)] // Slot tables over the tests' own vectors; a test may panic.
 
 #[path = "loops/definition.rs"]
 mod definition;

@@ -1,5 +1,5 @@
 //! The vector functions against f64 over a sample of all f32, infinities, NaN and subnormals included.
-#![allow(unsafe_code)] // Slot tables over the tests' own vectors.
+#![allow(unsafe_code, clippy::unwrap_used)] // Slot tables over the tests' own vectors; a test may panic.
 
 use std::num::NonZeroUsize;
 
