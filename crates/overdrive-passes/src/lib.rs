@@ -14,6 +14,7 @@ mod lower;
 mod plan;
 mod precision;
 mod rebuild;
+mod recognise;
 mod rematerialize;
 mod to_f64;
 
@@ -27,5 +28,6 @@ pub use legalize::legalize;
 pub use overdrive_ir::gradients;
 pub use plan::{PlanError, plan};
 pub use precision::{Recipe, precision};
+pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use rematerialize::{Rematerialize, rematerialize};
 pub use to_f64::to_f64;
