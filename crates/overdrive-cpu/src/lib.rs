@@ -1,6 +1,12 @@
-//! The CPU back end: a thread pool, SIMD kernels, GEMM.
+//! The CPU back end: a thread pool, SIMD kernels, GEMM, and the executor of plans.
+mod backend;
+mod exec;
 pub mod gemm;
+mod kernels;
 pub mod loops;
 pub mod memory;
 pub mod slots;
 pub mod threads;
+
+pub use backend::CpuBackend;
+pub use exec::CpuExecutable;

@@ -174,6 +174,24 @@ impl Pool {
         }
     }
 
+    /// Bytes of all workers' scratch.
+    pub fn scratch_bytes(&self) -> usize {
+        let _turn = lock(&self.turn);
+        // SAFETY: `turn` is held and the gate is closed and empty: no worker touches its seat.
+        self.shared.seats.iter().map(|seat| unsafe { (*seat.0.get()).len() }).sum()
+    }
+
+    /// Grows every worker's scratch to that of the one that has the most: after a run of each kind, no worker has
+    /// to grow its own in a later run.
+    pub fn level_scratch(&self) {
+        let most = {
+            let _turn = lock(&self.turn);
+            // SAFETY: as in `scratch_bytes`.
+            self.shared.seats.iter().map(|seat| unsafe { (*seat.0.get()).len() }).max()
+        };
+        self.reserve_scratch(most.unwrap_or(0));
+    }
+
     /// Grows every worker's scratch to at least `bytes`, so that no later task has to.
     pub fn reserve_scratch(&self, bytes: usize) {
         let _turn = lock(&self.turn);

@@ -22,6 +22,10 @@ pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + std::fmt::Deb
     #[doc(hidden)]
     fn kernels() -> &'static [Kernel<Self>];
 
+    /// Rounds a run of sums to this format.
+    #[doc(hidden)]
+    fn narrow(from: &[Self::Acc], to: &mut [Self]);
+
     /// Converts a run of elements to the format of sums.
     #[doc(hidden)]
     fn widen(from: &[Self], to: &mut [Self::Acc]);
@@ -38,6 +42,9 @@ impl Element for f32 {
     fn kernels() -> &'static [Kernel<Self>] {
         kernel::F32
     }
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.copy_from_slice(from);
+    }
     fn widen(from: &[Self], to: &mut [f32]) {
         to.copy_from_slice(from);
     }
@@ -47,6 +54,9 @@ impl Element for f64 {
     type Acc = f64;
     fn kernels() -> &'static [Kernel<Self>] {
         kernel::F64
+    }
+    fn narrow(from: &[f64], to: &mut [Self]) {
+        to.copy_from_slice(from);
     }
     fn widen(from: &[Self], to: &mut [f64]) {
         to.copy_from_slice(from);
@@ -58,6 +68,9 @@ impl Element for f16 {
     fn kernels() -> &'static [Kernel<Self>] {
         kernel::F16
     }
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
     fn widen(from: &[Self], to: &mut [f32]) {
         from.convert_to_f32_slice(to);
     }
@@ -67,6 +80,15 @@ impl Element for bf16 {
     type Acc = f32;
     fn kernels() -> &'static [Kernel<Self>] {
         kernel::BF16
+    }
+    fn narrow(from: &[f32], to: &mut [Self]) {
+        // Round to nearest even in integers, which vectorise; a NaN stays one.
+        for (from, to) in from.iter().zip(to) {
+            let bits = from.to_bits();
+            let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
+            let quiet = bits >> 16 | 0x40;
+            *to = bf16::from_bits(if from.is_nan() { quiet } else { rounded } as u16);
+        }
     }
     fn widen(from: &[Self], to: &mut [f32]) {
         for (from, to) in from.iter().zip(to) {

@@ -11,6 +11,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod blocks;
 mod element;
 mod epilogue;
 mod few_rows;
@@ -23,16 +24,16 @@ mod portable;
 mod product;
 mod schedule;
 mod simd;
-mod target;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
 mod view;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use blocks::{BlockProduct, Lines};
 pub use element::{Accumulator, Element};
 pub use epilogue::{Block, Epilogue, Output};
 pub use kernel::Kernel;
-pub use packed::{Packed, Rhs};
-pub use product::gemm;
+pub use packed::Packed;
+pub use product::{Rhs, gemm};
 pub use view::{View, ViewMut};

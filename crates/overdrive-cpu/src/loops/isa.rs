@@ -50,7 +50,7 @@ impl Level {
 
 /// What a kernel works on. Pointers that a kernel does not use hold anything.
 #[derive(Clone, Copy)]
-pub(super) struct Operands {
+pub(crate) struct Operands {
     pub dst: *mut u8,
     pub src: [*const u8; 3],
     /// A number whose meaning is the kernel's: a lane stride, a site.
@@ -63,7 +63,7 @@ impl Operands {
     /// # Safety
     /// `dst` points to `n` lanes that nothing else refers to.
     #[inline(always)]
-    pub(super) unsafe fn dst<'a, T>(&self, n: usize) -> &'a mut [T] {
+    pub(crate) unsafe fn dst<'a, T>(&self, n: usize) -> &'a mut [T] {
         // SAFETY: as the caller promised.
         unsafe { std::slice::from_raw_parts_mut(self.dst.cast(), n) }
     }
@@ -73,17 +73,17 @@ impl Operands {
     /// # Safety
     /// `src[i]` points to `n` initialised lanes that nobody writes meanwhile.
     #[inline(always)]
-    pub(super) unsafe fn src<'a, T>(&self, i: usize, n: usize) -> &'a [T] {
+    pub(crate) unsafe fn src<'a, T>(&self, i: usize, n: usize) -> &'a [T] {
         // SAFETY: as the caller promised.
         unsafe { std::slice::from_raw_parts(self.src[i].cast(), n) }
     }
 }
 
 /// A kernel for some instruction set: applies itself to `n` lanes.
-pub(super) type Entry = unsafe fn(n: usize, &Operands);
+pub(crate) type Entry = unsafe fn(n: usize, &Operands);
 
 /// A function over blocks of lanes.
-pub(super) trait Kernel {
+pub(crate) trait Kernel {
     /// # Safety
     /// The operands that this kernel uses point to `n` aligned lanes (one, where the kernel broadcasts) of its
     /// types, the destination overlaps no source, and the CPU has the instructions of `I`.
@@ -91,7 +91,7 @@ pub(super) trait Kernel {
 }
 
 /// An instruction set, as a type.
-pub(super) trait Isa: Sized + 'static {
+pub(crate) trait Isa: Sized + 'static {
     /// Whether `mul_add` is an instruction and not a library call.
     const FMA: bool;
 
@@ -113,7 +113,7 @@ pub(super) trait Isa: Sized + 'static {
 
 macro_rules! isa {
     ($name:ident, $fma:expr $(, $features:literal)?) => {
-        pub(super) struct $name;
+        pub(crate) struct $name;
 
         impl Isa for $name {
             const FMA: bool = $fma;
@@ -150,4 +150,4 @@ macro_rules! for_level {
         }
     };
 }
-pub(super) use for_level;
+pub(crate) use for_level;

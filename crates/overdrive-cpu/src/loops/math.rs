@@ -50,7 +50,7 @@ fn power_of_two(exponent: i32) -> f32 {
 
 /// e^x.
 #[inline(always)]
-pub(super) fn exp<I: Isa>(x: f32) -> f32 {
+pub(crate) fn exp<I: Isa>(x: f32) -> f32 {
     // Below -104 the result is 0, above 89 it is infinite.
     let x = clamp(x, -104.0, 89.0);
     let shifted = I::fma(x, std::f32::consts::LOG2_E, ROUND);

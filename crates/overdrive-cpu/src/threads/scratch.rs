@@ -18,6 +18,11 @@ impl std::fmt::Debug for Scratch {
 }
 
 impl Scratch {
+    /// Bytes that it has grown to.
+    pub(super) fn len(&self) -> usize {
+        self.0.len() * LINE
+    }
+
     /// `bytes` bytes that start on a 64-byte boundary. Allocates when no earlier call asked for as many.
     pub fn bytes(&mut self, bytes: usize) -> &mut [u8] {
         let lines = bytes.div_ceil(LINE);

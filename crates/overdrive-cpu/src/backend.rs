@@ -1,0 +1,166 @@
+//! `CpuBackend`: the CPU as a device with a compiler for graphs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use overdrive_ir::{
+    Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Packing, Tensor, TensorType, Tuning,
+};
+
+use crate::exec::{CpuExecutable, uploaded};
+use crate::gemm::Kernel;
+use crate::kernels;
+use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
+use crate::threads::Pool;
+
+/// FLOPs that a core of a present server does while it reads a byte from memory; nominal.
+const FLOPS_PER_BYTE: f64 = 16.0;
+
+/// The CPU, with a fixed number of threads.
+#[derive(Debug)]
+pub struct CpuBackend {
+    caps: Caps,
+    threads: NonZeroUsize,
+    /// By number of threads: a `Tuning` may ask for another than the back end's own.
+    pools: Mutex<BTreeMap<NonZeroUsize, Arc<Pool>>>,
+}
+
+impl CpuBackend {
+    /// A back end with `threads` threads, the caller's included; `None` means one per core that the process may use.
+    ///
+    /// # Errors
+    /// `Mismatch` for zero threads; `Device` when the system refuses to start them.
+    pub fn new(threads: Option<usize>) -> Result<Self, BackendError> {
+        let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let threads = at_least_one(threads.unwrap_or_else(cores))?;
+        let backend = Self { caps: caps(), threads, pools: Mutex::default() };
+        backend.pool(threads)?;
+        Ok(backend)
+    }
+
+    fn pool(&self, threads: NonZeroUsize) -> Result<Arc<Pool>, BackendError> {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = pools.get(&threads) {
+            return Ok(Arc::clone(pool));
+        }
+        let refused = |e: std::io::Error| BackendError::Device {
+            step: format!("starting {threads} threads"),
+            message: e.to_string(),
+        };
+        let pool = Arc::new(Pool::new(threads).map_err(refused)?);
+        pools.insert(threads, Arc::clone(&pool));
+        Ok(pool)
+    }
+}
+
+fn at_least_one(threads: usize) -> Result<NonZeroUsize, BackendError> {
+    NonZeroUsize::new(threads).ok_or_else(|| BackendError::Mismatch {
+        what: "threads".to_owned(),
+        expected: "at least 1".to_owned(),
+        found: "0".to_owned(),
+    })
+}
+
+/// What this CPU and this crate can do.
+fn caps() -> Caps {
+    let halves = [DType::F16, DType::BF16];
+    Caps {
+        device: "cpu".to_owned(),
+        memory_bytes: available_bytes(),
+        claims: kernels::CLAIMS.map(str::to_owned).into(),
+        contraction_dtypes: [DType::F64, DType::F32].into_iter().chain(halves).collect(),
+        loop_dtypes: BTreeSet::from(DType::ALL),
+        flops_per_byte: FLOPS_PER_BYTE,
+        packings: BTreeMap::from([
+            (DType::F64, packing::<f64>(|k, n| Kernel::<f64>::best().packed_b_bytes([1, 1, k, n]))),
+            (DType::F32, packing::<f32>(|k, n| Kernel::<f32>::best().packed_b_bytes([1, 1, k, n]))),
+            (
+                DType::F16,
+                packing::<half::f16>(|k, n| Kernel::<half::f16>::best().packed_b_bytes([1, 1, k, n])),
+            ),
+            (
+                DType::BF16,
+                packing::<half::bf16>(|k, n| Kernel::<half::bf16>::best().packed_b_bytes([1, 1, k, n])),
+            ),
+        ]),
+    }
+}
+
+fn packing<T: crate::gemm::Element>(bytes: fn(usize, usize) -> usize) -> Packing {
+    Packing { name: Kernel::<T>::best().name(), bytes }
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn compile(
+        &self,
+        graph: &Graph,
+        mode: Mode,
+        tuning: &Tuning,
+    ) -> Result<Box<dyn Executable>, BackendError> {
+        let unsupported = |op: &str, reason: String| BackendError::Unsupported {
+            backend: "cpu".to_owned(),
+            op: op.to_owned(),
+            scope: graph.name().to_owned(),
+            reason,
+        };
+        if mode == Mode::Graph {
+            let reason = "a CPU has no launches to capture and replay; use mode `compile`";
+            return Err(unsupported("mode graph", reason.to_owned()));
+        }
+        let threads = tuning.threads.map_or(Ok(self.threads), at_least_one)?;
+        let plan = overdrive_passes::plan(graph, mode, &self.caps, tuning);
+        let plan = plan.map_err(|e| unsupported("plan", e.to_string()))?;
+        let names =
+            |ports: &[overdrive_ir::Port]| -> Vec<String> { ports.iter().map(|p| p.name.clone()).collect() };
+        let (inputs, outputs) = (names(graph.inputs()), names(graph.outputs()));
+        Ok(Box::new(CpuExecutable::new(plan, self.pool(threads)?, &inputs, &outputs)?))
+    }
+
+    fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError> {
+        Ok(buffer(tensor.ty(), uploaded(tensor)?))
+    }
+
+    fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {
+        let memory = buffer.memory.as_any().downcast_ref::<CpuMemory>();
+        let memory = memory.ok_or_else(|| foreign(&buffer.ty))?;
+        let bytes: Arc<[u8]> = memory.bytes().as_slice().into();
+        Ok(Tensor::from_bytes(buffer.ty.clone(), bytes).expect("a buffer has the bytes of its type"))
+    }
+
+    fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError> {
+        // All ones is a NaN in every float format that has one.
+        Ok(buffer(ty, AlignedBytes::filled(ty.bytes(), 0xFF)?))
+    }
+
+    fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
+        if buffer.ty != *tensor.ty() {
+            let (expected, found) = (buffer.ty.to_string(), tensor.ty().to_string());
+            return Err(BackendError::Mismatch { what: "tensor to write".to_owned(), expected, found });
+        }
+        let memory = buffer.memory.as_any_mut().downcast_mut::<CpuMemory>();
+        let memory = memory.ok_or_else(|| foreign(tensor.ty()))?;
+        memory.bytes_mut().as_mut_slice().copy_from_slice(tensor.bytes());
+        Ok(())
+    }
+}
+
+fn buffer(ty: &TensorType, bytes: AlignedBytes) -> Buffer {
+    Buffer { ty: ty.clone(), memory: Box::new(CpuMemory::new(bytes)) }
+}
+
+fn foreign(ty: &TensorType) -> BackendError {
+    BackendError::Mismatch {
+        what: "buffer".to_owned(),
+        expected: format!("{ty} of the cpu back end"),
+        found: "a buffer of another back end".to_owned(),
+    }
+}

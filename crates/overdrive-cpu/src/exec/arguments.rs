@@ -1,0 +1,179 @@
+//! What the caller passes: checked against the plan, and entered into the slot table.
+//!
+//! Every output and every state has a *home* besides the slots that the plan has for it: a slot past the plan's own,
+//! to which the executor copies what the plan left elsewhere. Invariant: once `enter` has returned `Ok`, every input,
+//! output and state slot, homes included, has the address of a buffer of exactly its bytes.
+
+use overdrive_ir::plan::Place;
+use overdrive_ir::{BackendError, Buffer, Plan, SlotId, State, TensorType};
+
+use crate::memory::CpuMemory;
+use crate::slots::SlotTable;
+
+/// A buffer that the plan expects, and the slots that are it, its home first where it has one.
+#[derive(Debug)]
+struct Expected {
+    name: String,
+    ty: TensorType,
+    slots: Vec<SlotId>,
+}
+
+/// Everything that a call is passed.
+#[derive(Debug)]
+pub(super) struct Arguments {
+    inputs: Vec<Expected>,
+    outputs: Vec<Expected>,
+    /// Sorted by name, as `State` is.
+    states: Vec<Expected>,
+    /// Per state, whether a call changes it.
+    changes: Vec<bool>,
+    /// Per state, its stamp at the start of the present call.
+    stamps: Vec<u64>,
+    /// Slots of the plan and homes.
+    slot_count: usize,
+}
+
+impl Arguments {
+    /// `inputs` and `outputs` are the names that users see.
+    pub(super) fn new(plan: &Plan, inputs: &[String], outputs: &[String]) -> Self {
+        let mut slot_count = plan.slots.len();
+        let at = |place: &Place| -> Vec<SlotId> {
+            let ids = (0..plan.slots.len() as u32).map(SlotId);
+            ids.filter(|&id| plan.slot(id).place == *place).collect()
+        };
+        let mut homed = |slots: Vec<SlotId>| {
+            slot_count += 1;
+            [SlotId(slot_count as u32 - 1)].into_iter().chain(slots).collect()
+        };
+        let expected = |name: &str, like: SlotId, slots: Vec<SlotId>| Expected {
+            name: name.to_owned(),
+            ty: plan.slot(like).ty.clone(),
+            slots,
+        };
+        let names = inputs.iter().zip(&plan.inputs).enumerate();
+        let inputs = names.map(|(i, (name, &slot))| expected(name, slot, at(&Place::Input(i)))).collect();
+        let names = outputs.iter().zip(&plan.outputs).enumerate();
+        let outputs =
+            names.map(|(i, (name, &slot))| expected(name, slot, homed(at(&Place::Output(i))))).collect();
+        let state_of = |slot: &overdrive_ir::plan::Slot| match &slot.place {
+            Place::State(name) => Some(name.clone()),
+            _ => None,
+        };
+        let mut names: Vec<String> = plan.slots.iter().filter_map(state_of).collect();
+        names.sort_unstable();
+        names.dedup();
+        let mut states = Vec::new();
+        for name in &names {
+            let slots = at(&Place::State(name.clone()));
+            states.push(expected(name, slots[0], homed(slots)));
+        }
+        let changes: Vec<bool> = names.iter().map(|n| plan.updates.iter().any(|u| u.0 == *n)).collect();
+        let stamps = vec![0; states.len()];
+        Self { inputs, outputs, states, changes, stamps, slot_count }
+    }
+
+    /// Slots of the plan, and homes after them.
+    pub(super) fn slot_count(&self) -> usize {
+        self.slot_count
+    }
+
+    /// The caller's own buffer for output `index`.
+    pub(super) fn output_home(&self, index: usize) -> SlotId {
+        self.outputs[index].slots[0]
+    }
+
+    /// The caller's own buffer for the state of this name.
+    pub(super) fn state_home(&self, name: &str) -> SlotId {
+        let state = self.states.iter().find(|state| state.name == name);
+        state.expect("a state that is updated has a slot").slots[0]
+    }
+
+    /// Names of the states that the plan touches, in the order of `stamps`.
+    pub(super) fn state_names(&self) -> Vec<&str> {
+        self.states.iter().map(|state| state.name.as_str()).collect()
+    }
+
+    /// Bytes of all states that the plan touches.
+    pub(super) fn state_bytes(&self) -> usize {
+        self.states.iter().map(|state| state.ty.bytes()).sum()
+    }
+
+    /// Stamps of the states at the start of the present call.
+    pub(super) fn stamps(&self) -> &[u64] {
+        &self.stamps
+    }
+
+    /// Checks a call's buffers and enters their addresses.
+    ///
+    /// # Errors
+    /// `Mismatch` naming the first argument that is missing, of another type or of another back end.
+    pub(super) fn enter(
+        &mut self,
+        state: &mut State,
+        inputs: &[Buffer],
+        outputs: &mut [Buffer],
+        slots: &mut SlotTable,
+    ) -> Result<(), BackendError> {
+        check_count("inputs", self.inputs.len(), inputs.len())?;
+        check_count("outputs", self.outputs.len(), outputs.len())?;
+        for (expected, buffer) in self.inputs.iter().zip(inputs) {
+            check_type("input", expected, buffer)?;
+            let memory = buffer.memory.as_any().downcast_ref::<CpuMemory>();
+            let memory = memory.ok_or_else(|| foreign("input", expected))?;
+            expected.slots.iter().for_each(|&slot| slots.set(slot, memory.bytes().start()));
+        }
+        for (expected, buffer) in self.outputs.iter().zip(outputs) {
+            let memory = writable("output", expected, buffer)?;
+            let start = memory.bytes_mut().start();
+            expected.slots.iter().for_each(|&slot| slots.set(slot, start));
+        }
+        // Both are sorted by name: one walk finds all, and a table of hundreds needs no search for each.
+        let mut given = state.buffers.iter_mut().peekable();
+        for (index, expected) in self.states.iter().enumerate() {
+            while given.next_if(|(name, _)| **name < expected.name).is_some() {}
+            let Some((_, buffer)) = given.next_if(|(name, _)| **name == expected.name) else {
+                return Err(mismatch("state", expected, "no state of this name"));
+            };
+            let memory = writable("state", expected, buffer)?;
+            self.stamps[index] = memory.stamp();
+            if self.changes[index] {
+                memory.bytes_mut();
+            }
+            expected.slots.iter().for_each(|&slot| slots.set(slot, memory.bytes().start()));
+        }
+        Ok(())
+    }
+}
+
+fn check_count(what: &str, expected: usize, found: usize) -> Result<(), BackendError> {
+    if expected == found {
+        return Ok(());
+    }
+    let (expected, found) = (expected.to_string(), found.to_string());
+    Err(BackendError::Mismatch { what: format!("number of {what}"), expected, found })
+}
+
+fn mismatch(kind: &str, expected: &Expected, found: impl Into<String>) -> BackendError {
+    let what = format!("{kind} `{}`", expected.name);
+    BackendError::Mismatch { what, expected: expected.ty.to_string(), found: found.into() }
+}
+
+fn foreign(kind: &str, expected: &Expected) -> BackendError {
+    mismatch(kind, expected, "a buffer of another back end")
+}
+
+fn check_type(kind: &str, expected: &Expected, buffer: &Buffer) -> Result<(), BackendError> {
+    if buffer.ty == expected.ty {
+        return Ok(());
+    }
+    Err(mismatch(kind, expected, buffer.ty.to_string()))
+}
+
+fn writable<'b>(
+    kind: &str,
+    expected: &Expected,
+    buffer: &'b mut Buffer,
+) -> Result<&'b mut CpuMemory, BackendError> {
+    check_type(kind, expected, buffer)?;
+    buffer.memory.as_any_mut().downcast_mut().ok_or_else(|| foreign(kind, expected))
+}

@@ -1,0 +1,76 @@
+//! The batch dimensions of a product, brought to the two that `gemm` has.
+//!
+//! Neighbouring dimensions that every buffer strides through as one become one; what is left over two is unrolled
+//! into calls of their own. Invariant: the products, and the row-major order of their elements, stay the same.
+
+use overdrive_ir::plan::{GemmCall, MatrixView, Program};
+
+use super::space::{along_columns, fixed, is_random, lift, merge, merges};
+use super::step::Unsupported;
+
+/// One call of `gemm`: a program over `[batch0, batch1, m, n]`, and where its operands start.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) lhs_offset: i64,
+    pub(super) rhs_offset: i64,
+    pub(super) program: Program,
+}
+
+/// All calls, and the strides that they share.
+#[derive(Clone, Debug)]
+pub(super) struct Parts {
+    pub(super) parts: Vec<Part>,
+    /// Of the two batch dimensions.
+    pub(super) lhs_strides: [i64; 2],
+    pub(super) rhs_strides: [i64; 2],
+}
+
+impl Parts {
+    pub(super) fn of(call: &GemmCall) -> Result<Self, Unsupported> {
+        let strides = |view: &MatrixView| match view.batch_strides.as_slice() {
+            [] => vec![0; call.batch.len()],
+            strides => strides.to_vec(),
+        };
+        let (mut lhs, mut rhs) = (strides(&call.lhs), strides(&call.rhs));
+        let mut program = call.epilogue.0.clone();
+        for d in (0..call.batch.len()).rev() {
+            if program.extents[d] == 1 {
+                program = fixed(&program, d, 0);
+                lhs.remove(d);
+                rhs.remove(d);
+            }
+        }
+        for d in (1..lhs.len()).rev() {
+            let extent = program.extents[d] as i64;
+            let follows = |strides: &[i64]| strides[d - 1] == strides[d] * extent;
+            if follows(&lhs) && follows(&rhs) && merges(&program, d, follows) {
+                merge(&mut program, d);
+                lhs.remove(d - 1);
+                rhs.remove(d - 1);
+            }
+        }
+        while lhs.len() < 2 {
+            lift(&mut program);
+            lhs.insert(0, 0);
+            rhs.insert(0, 0);
+        }
+        if lhs.len() > 2 && is_random(&program) {
+            return Err(Unsupported::new("random bits after a product of more than two batch dimensions"));
+        }
+        along_columns(&mut program);
+        let mut parts = vec![Part { lhs_offset: 0, rhs_offset: 0, program }];
+        while lhs.len() > 2 {
+            let (lhs_stride, rhs_stride) = (lhs.remove(0), rhs.remove(0));
+            let unrolled = |part: &Part| -> Vec<Part> {
+                let one = |i: usize| Part {
+                    lhs_offset: part.lhs_offset + i as i64 * lhs_stride,
+                    rhs_offset: part.rhs_offset + i as i64 * rhs_stride,
+                    program: fixed(&part.program, 0, i),
+                };
+                (0..part.program.extents[0]).map(one).collect()
+            };
+            parts = parts.iter().flat_map(unrolled).collect();
+        }
+        Ok(Self { parts, lhs_strides: [lhs[0], lhs[1]], rhs_strides: [rhs[0], rhs[1]] })
+    }
+}

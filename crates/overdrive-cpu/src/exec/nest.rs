@@ -1,0 +1,28 @@
+//! Fused loops: a `Program` compiled by `loops`.
+#![allow(unsafe_code)] // The loop trusts the addresses of the slot table.
+
+use overdrive_ir::Plan;
+use overdrive_ir::plan::Program;
+
+use super::step::{Runnable, Unsupported};
+use crate::loops::CompiledLoop;
+use crate::slots::SlotTable;
+use crate::threads::Pool;
+
+/// A fused loop.
+#[derive(Debug)]
+pub(super) struct Nest(CompiledLoop);
+
+impl Nest {
+    pub(super) fn new(plan: &Plan, program: &Program) -> Result<Self, Unsupported> {
+        let compiled = CompiledLoop::new(program, &|slot| plan.slot(slot).ty.dtype);
+        compiled.map(Self).map_err(|e| Unsupported::new(e.to_string()))
+    }
+}
+
+impl Runnable for Nest {
+    fn run(&self, pool: &Pool, slots: &SlotTable) {
+        // SAFETY: the executor entered all of the step's slots; the plan keeps apart what steps read and write.
+        unsafe { self.0.run(pool, slots) }
+    }
+}

@@ -1,0 +1,278 @@
+//! Matrix products: a `GemmCall` as calls of `gemm`, and the packing of its right operand.
+#![allow(unsafe_code)] // Slices over slots.
+
+use half::{bf16, f16};
+use overdrive_ir::plan::{Access, Epilogue, GemmCall, Layout, MatrixView};
+use overdrive_ir::{DType, Plan, SlotId};
+
+use super::batch::Parts;
+use super::step::{Runnable, Unsupported};
+use crate::gemm::{self, Element, Kernel, Output, Packed, Rhs, View, ViewMut};
+use crate::loops::{CompiledEpilogue, Tile};
+use crate::slots::SlotTable;
+use crate::threads::Pool;
+
+/// Number formats by their names in plans.
+pub(crate) trait Format: Element {
+    const DTYPE: DType;
+}
+
+impl Format for f64 {
+    const DTYPE: DType = DType::F64;
+}
+impl Format for f32 {
+    const DTYPE: DType = DType::F32;
+}
+impl Format for f16 {
+    const DTYPE: DType = DType::F16;
+}
+impl Format for bf16 {
+    const DTYPE: DType = DType::BF16;
+}
+
+/// Compiles a product.
+pub(super) fn compile(plan: &Plan, call: &GemmCall) -> Result<Box<dyn Runnable>, Unsupported> {
+    Ok(match call.lhs.dtype {
+        DType::F64 => Box::new(Product::<f64>::new(plan, call)?),
+        DType::F32 => Box::new(Product::<f32>::new(plan, call)?),
+        DType::F16 => Box::new(Product::<f16>::new(plan, call)?),
+        DType::BF16 => Box::new(Product::<bf16>::new(plan, call)?),
+        other => return Err(Unsupported::new(format!("there are no products of {other}; convert it first"))),
+    })
+}
+
+/// An operand as it lies in a slot.
+#[derive(Debug)]
+struct Operand {
+    slot: SlotId,
+    /// Elements of the slot.
+    elements: usize,
+    offset: usize,
+    shape: [usize; 4],
+    strides: [usize; 4],
+}
+
+impl Operand {
+    fn new(
+        plan: &Plan,
+        view: &MatrixView,
+        batch: ([usize; 2], [i64; 2]),
+        [rows, cols]: [usize; 2],
+    ) -> Result<Self, Unsupported> {
+        let (extents, steps) = batch;
+        let strides = [steps[0], steps[1], view.row_stride, view.col_stride];
+        let forward = |stride: i64| {
+            usize::try_from(stride).map_err(|_| Unsupported::new("an operand that is read backwards"))
+        };
+        // A matrix that all of the batch shares is one matrix.
+        let extent = |axis: usize| if steps[axis] == 0 { 1 } else { extents[axis] };
+        Ok(Self {
+            slot: view.slot,
+            elements: plan.slot(view.slot).bytes() * 8 / view.dtype.bits(),
+            offset: forward(view.offset)?,
+            shape: [extent(0), extent(1), rows, cols],
+            strides: [forward(strides[0])?, forward(strides[1])?, forward(strides[2])?, forward(strides[3])?],
+        })
+    }
+
+    /// # Safety
+    /// The slot has its memory, initialised, and nobody writes it while the view lives.
+    unsafe fn view<'a, T>(&self, slots: &'a SlotTable, offset: usize) -> View<'a, T> {
+        // SAFETY: as the caller promised; the plan's views stay inside of their slots.
+        let data = unsafe { slots.slice(self.slot, self.elements) };
+        View::new(&data[(self.offset + offset).min(self.elements)..], self.shape, self.strides)
+    }
+}
+
+/// The right operand.
+#[derive(Debug)]
+enum Right<T: Element> {
+    Strided(Operand),
+    Packed { slot: SlotId, kernel: &'static Kernel<T>, shape: [usize; 4] },
+}
+
+/// What becomes of the sums of a call.
+#[derive(Debug)]
+enum Sums {
+    /// They are stored as they are.
+    Stored(Access),
+    /// They go through an epilogue.
+    Applied(Box<CompiledEpilogue>),
+}
+
+/// One call of `gemm`: where its operands start, and where its sums go.
+#[derive(Debug)]
+struct Call {
+    lhs_offset: usize,
+    rhs_offset: usize,
+    sums: Sums,
+}
+
+/// An epilogue with the addresses of a call.
+struct Applied<'a> {
+    epilogue: &'a CompiledEpilogue,
+    slots: &'a SlotTable,
+    /// Extent of the second batch dimension.
+    inner: usize,
+}
+
+impl<A> gemm::Epilogue<A> for Applied<'_> {
+    fn scratch_bytes(&self) -> usize {
+        self.epilogue.scratch_bytes()
+    }
+
+    fn apply(&self, block: gemm::Block<'_, A>, scratch: &mut [u8]) {
+        let tile = Tile {
+            sums: block.values.as_ptr().cast(),
+            row_bytes: block.row_stride * size_of::<A>(),
+            batch: block.batch[0] * self.inner + block.batch[1],
+            row: block.row0,
+            col: block.col0,
+            rows: block.rows,
+            cols: block.cols,
+        };
+        // SAFETY: the block lies within the product; blocks are apart, and so is what their elements become.
+        unsafe { self.epilogue.apply(self.slots, tile, scratch) }
+    }
+}
+
+/// A compiled `GemmCall`.
+#[derive(Debug)]
+struct Product<T: Element> {
+    lhs: Operand,
+    rhs: Right<T>,
+    /// `[batch0, batch1, m, n]`.
+    shape: [usize; 4],
+    calls: Vec<Call>,
+}
+
+impl<T: Format> Product<T>
+where
+    T::Acc: Format,
+{
+    fn new(plan: &Plan, call: &GemmCall) -> Result<Self, Unsupported> {
+        if call.rhs.dtype != T::DTYPE || call.accumulate != T::Acc::DTYPE {
+            let expected = format!("{} by {} with sums in {}", T::DTYPE, T::DTYPE, T::Acc::DTYPE);
+            let found = format!("{} by {} with sums in {}", call.lhs.dtype, call.rhs.dtype, call.accumulate);
+            return Err(Unsupported::new(format!("products are {expected}, not {found}")));
+        }
+        let Parts { parts, lhs_strides, rhs_strides } = Parts::of(call)?;
+        let extents = &parts[0].program.extents;
+        let shape = [extents[0], extents[1], call.m, call.n];
+        let batch = |strides| ([shape[0], shape[1]], strides);
+        let lhs = Operand::new(plan, &call.lhs, batch(lhs_strides), [call.m, call.k])?;
+        let rhs = match plan.slot(call.rhs.slot).layout {
+            Layout::Packed { name, .. } => {
+                let kernel = Kernel::supported().find(|kernel| kernel.name() == name);
+                let kernel =
+                    kernel.ok_or_else(|| Unsupported::new(format!("no kernel here packs as `{name}`")))?;
+                Right::Packed { slot: call.rhs.slot, kernel, shape: [1, 1, call.k, call.n] }
+            }
+            _ => Right::Strided(Operand::new(plan, &call.rhs, batch(rhs_strides), [call.k, call.n])?),
+        };
+        let offset = |offset: i64| usize::try_from(offset).expect("operands start inside of their slots");
+        let mut calls = Vec::with_capacity(parts.len());
+        for part in parts {
+            let (lhs_offset, rhs_offset) = (offset(part.lhs_offset), offset(part.rhs_offset));
+            calls.push(Call { lhs_offset, rhs_offset, sums: Self::sums(plan, Epilogue(part.program))? });
+        }
+        Ok(Self { lhs, rhs, shape, calls })
+    }
+
+    fn sums(plan: &Plan, epilogue: Epilogue) -> Result<Sums, Unsupported> {
+        let forward = |access: &&Access| access.offset >= 0 && access.strides.iter().all(|&s| s >= 0);
+        let stored = epilogue.plain_store().filter(|access| plan.slot(access.slot).ty.dtype == T::Acc::DTYPE);
+        if let Some(access) = stored.filter(forward) {
+            return Ok(Sums::Stored(access.clone()));
+        }
+        let compiled = CompiledEpilogue::new(&epilogue.0, &|slot| plan.slot(slot).ty.dtype);
+        compiled
+            .map(|epilogue| Sums::Applied(Box::new(epilogue)))
+            .map_err(|e| Unsupported::new(e.to_string()))
+    }
+}
+
+impl<T: Format> Runnable for Product<T>
+where
+    T::Acc: Format,
+{
+    fn run(&self, pool: &Pool, slots: &SlotTable) {
+        for call in &self.calls {
+            // SAFETY: the plan lets a step write only what no operand of it shares bytes with.
+            let lhs = unsafe { self.lhs.view::<T>(slots, call.lhs_offset) };
+            let (kernel, rhs) = match &self.rhs {
+                Right::Strided(rhs) => {
+                    // SAFETY: likewise.
+                    (Kernel::best(), Rhs::Strided(unsafe { rhs.view(slots, call.rhs_offset) }))
+                }
+                Right::Packed { slot, kernel, shape } => {
+                    // SAFETY: likewise; a prepare step has filled the slot.
+                    let bytes = unsafe { slots.slice(*slot, kernel.packed_b_bytes(*shape)) };
+                    (*kernel, Rhs::Packed(Packed::new(kernel, bytes, *shape)))
+                }
+            };
+            match &call.sums {
+                Sums::Stored(access) => {
+                    let strides = [0, 1, 2, 3].map(|d| access.strides[d] as usize);
+                    let last = |d: usize| self.shape[d].saturating_sub(1) * strides[d];
+                    let (first, reach) = (access.offset as usize, (0..4).map(last).sum::<usize>() + 1);
+                    // SAFETY: likewise; the access stays inside of its slot.
+                    let data = unsafe { slots.slice_mut::<T::Acc>(access.slot, first + reach) };
+                    let to = ViewMut::new(&mut data[first..], self.shape, strides);
+                    kernel.gemm(pool, lhs, rhs, Output::Store(to));
+                }
+                Sums::Applied(epilogue) => {
+                    let applied = Applied { epilogue, slots, inner: self.shape[1] };
+                    kernel.gemm(pool, lhs, rhs, Output::Apply(self.shape, &applied));
+                }
+            }
+        }
+    }
+}
+
+/// Compiles the packing of a right operand `[k, n]` for later products.
+pub(super) fn compile_pack(
+    plan: &Plan,
+    source: &MatrixView,
+    size: [usize; 2],
+    to: SlotId,
+) -> Result<Box<dyn Runnable>, Unsupported> {
+    Ok(match source.dtype {
+        DType::F64 => Box::new(Pack::<f64>::new(plan, source, size, to)?),
+        DType::F32 => Box::new(Pack::<f32>::new(plan, source, size, to)?),
+        DType::F16 => Box::new(Pack::<f16>::new(plan, source, size, to)?),
+        DType::BF16 => Box::new(Pack::<bf16>::new(plan, source, size, to)?),
+        other => return Err(Unsupported::new(format!("there are no products of {other}"))),
+    })
+}
+
+/// A right operand on its way into panels.
+#[derive(Debug)]
+struct Pack<T: Element> {
+    source: Operand,
+    kernel: &'static Kernel<T>,
+    to: SlotId,
+}
+
+impl<T: Element> Pack<T> {
+    fn new(plan: &Plan, source: &MatrixView, size: [usize; 2], to: SlotId) -> Result<Self, Unsupported> {
+        let source = Operand::new(plan, source, ([1, 1], [0, 0]), size)?;
+        let kernel = Kernel::best();
+        assert_eq!(
+            plan.slot(to).bytes(),
+            kernel.packed_b_bytes(source.shape),
+            "the plan asks for the packing that this back end declares"
+        );
+        Ok(Self { source, kernel, to })
+    }
+}
+
+impl<T: Element> Runnable for Pack<T> {
+    fn run(&self, pool: &Pool, slots: &SlotTable) {
+        // SAFETY: the plan's slots are apart, and the packed one is as long as `new` checked.
+        unsafe {
+            let to = slots.slice_mut(self.to, self.kernel.packed_b_bytes(self.source.shape));
+            self.kernel.pack_b(pool, self.source.view(slots, 0), to);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The micro-kernel for those who make their own blocks: attention and convolution, whose right operands exist only
+//! as packed panels.
+#![allow(unsafe_code)] // Raw pointers into packed panels; `simd.rs` says what they point to.
+
+use super::element::Element;
+use super::kernel::Kernel;
+use super::pack::{self, Panel};
+use super::schedule;
+use super::simd::PackedBlock;
+
+/// Lines over k, somewhere in memory; strides in elements.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lines<T> {
+    pub(crate) from: *const T,
+    pub(crate) lines: usize,
+    pub(crate) line_stride: usize,
+    pub(crate) k: usize,
+    pub(crate) k_stride: usize,
+}
+
+/// A block of C and what it is made of. `a` and `b` are packed; C's rows lie `c_stride` elements apart.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BlockProduct<A> {
+    pub(crate) a: *const u8,
+    pub(crate) b: *const u8,
+    pub(crate) c: *mut A,
+    pub(crate) c_stride: usize,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) k: usize,
+    /// Whether to add to what C holds, or to replace it.
+    pub(crate) accumulate: bool,
+}
+
+impl<T: Element> Kernel<T> {
+    /// Rows and columns of the tile that the kernel keeps in registers.
+    pub(crate) fn tile(&self) -> [usize; 2] {
+        [self.a.width, self.b.width]
+    }
+
+    /// The depth of blocks of k, as in products.
+    pub(crate) fn depth(&self, k: usize) -> usize {
+        schedule::depth(self, k)
+    }
+
+    /// Whether a panel of B is its rows over k, one after the other, as they are: then it needs no packing.
+    pub(crate) fn takes_rows(&self) -> bool {
+        let Panel { group, k_multiple, .. } = self.b;
+        group == 1 && k_multiple == 1 && self.packed_bytes == size_of::<T>()
+    }
+
+    /// The same for sums of an earlier product of this kernel.
+    pub(crate) fn takes_sums(&self) -> bool {
+        let Panel { group, k_multiple, .. } = self.b;
+        group == 1 && k_multiple == 1 && self.packed_bytes == size_of::<T::Acc>()
+    }
+
+    /// Bytes of a packed block of `rows` rows of A over `k`.
+    pub(crate) fn a_bytes(&self, rows: usize, k: usize) -> usize {
+        self.block_bytes(self.a, rows, k)
+    }
+
+    /// Bytes of a packed block of `cols` columns of B over `k`.
+    pub(crate) fn b_bytes(&self, cols: usize, k: usize) -> usize {
+        self.block_bytes(self.b, cols, k)
+    }
+
+    /// Packs rows of A.
+    ///
+    /// # Safety
+    /// The lines can be read, and `to` has [`a_bytes`](Self::a_bytes), aligned to 64.
+    pub(crate) unsafe fn pack_a(&self, lines: Lines<T>, to: *mut u8) {
+        // SAFETY: as the caller promised.
+        unsafe { (self.pack)(lines.into(), self.a, to) }
+    }
+
+    /// Packs columns of B.
+    ///
+    /// # Safety
+    /// The lines can be read, and `to` has [`b_bytes`](Self::b_bytes), aligned to 64.
+    pub(crate) unsafe fn pack_b_block(&self, lines: Lines<T>, to: *mut u8) {
+        // SAFETY: as the caller promised.
+        unsafe { (self.pack)(lines.into(), self.b, to) }
+    }
+
+    /// Multiplies packed blocks.
+    ///
+    /// # Safety
+    /// This CPU supports the kernel; `a` and `b` hold what the packing functions made of `rows` and `cols` lines over
+    /// `k`; C has its elements, and nobody else touches them.
+    pub(crate) unsafe fn multiply_block(&self, product: BlockProduct<T::Acc>) {
+        let BlockProduct { a, b, c, c_stride, rows, cols, k, accumulate } = product;
+        let steps = k.div_ceil(self.a.k_multiple);
+        let b_strides = [steps * self.b.width, self.b.width];
+        let block = PackedBlock { a, b, b_strides, c, c_stride, rows, cols, steps, accumulate };
+        // SAFETY: as the caller promised.
+        unsafe { (self.multiply)(&block) }
+    }
+}
+
+impl<T> From<Lines<T>> for pack::Block<T> {
+    fn from(Lines { from, lines, line_stride, k, k_stride }: Lines<T>) -> Self {
+        Self { from, lines, line_stride, k, k_stride }
+    }
+}

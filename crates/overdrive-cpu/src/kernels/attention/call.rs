@@ -1,0 +1,139 @@
+//! The compiled step: tasks over batch, heads and tiles of queries, and the results where they belong.
+#![allow(unsafe_code)] // Raw pointers into slots and scratch.
+
+use half::{bf16, f16};
+use overdrive_ir::ops::Attention;
+use overdrive_ir::ops::attention::Mask;
+use overdrive_ir::plan::KernelCall;
+use overdrive_ir::{DType, Plan};
+
+use super::softmax::{Score, update};
+use super::task::{Rows, Shape};
+use crate::exec::{Format, Host, Runnable, Unsupported};
+use crate::gemm::Kernel;
+use crate::kernels::place::Strided;
+use crate::kernels::scalar::Scalar;
+use crate::slots::SlotTable;
+use crate::threads::{Pool, Worker};
+
+/// Queries of a task where there are many: enough that packing keys and values is a few percent.
+const TILE: usize = 256;
+/// Keys of a block: their scores against a panel of 32 queries fill a third of the first-level cache.
+const BLOCK: usize = 128;
+
+/// Compiles attention; with score or mask regions it is the reference that runs.
+pub(crate) fn compile(
+    plan: &Plan,
+    call: &KernelCall,
+    (attention, regions): (&Attention, usize),
+) -> Result<Box<dyn Runnable>, Unsupported> {
+    let views = call.operands.iter().chain(call.results.iter().flatten());
+    if regions > 0 || views.flat_map(|view| &view.strides).any(|&stride| stride < 0) {
+        return Ok(Box::new(Host::new(plan, call)?));
+    }
+    Ok(match call.operands[0].ty.dtype {
+        DType::F64 => Box::new(Compiled::<f64>::new(call, attention)),
+        DType::F32 => Box::new(Compiled::<f32>::new(call, attention)),
+        DType::F16 => Box::new(Compiled::<f16>::new(call, attention)),
+        DType::BF16 => Box::new(Compiled::<bf16>::new(call, attention)),
+        other => return Err(Unsupported::new(format!("there is no attention of {other}"))),
+    })
+}
+
+/// Compiled attention.
+#[derive(Debug)]
+struct Compiled<T: Format> {
+    /// q, k, v.
+    operands: [Strided; 3],
+    out: Option<Strided>,
+    lse: Option<Strided>,
+    shape: Shape<T>,
+    /// Query heads that share a key head.
+    group: usize,
+}
+
+impl<T: Format + Scalar<Wide = T::Acc>> Compiled<T>
+where
+    T::Acc: Score + Format,
+{
+    fn new(call: &KernelCall, attention: &Attention) -> Self {
+        let operands = [0, 1, 2].map(|i| Strided::new(&call.operands[i]));
+        let [q, k, v] = &operands;
+        let kernel = Kernel::<T>::best();
+        let width = kernel.tile()[1];
+        let shape = Shape {
+            kernel,
+            update: update::<T::Acc>(width),
+            depth: q.sizes[3],
+            values: v.sizes[3],
+            queries: q.sizes[2],
+            keys: k.sizes[2],
+            causal: attention.mask == Mask::Causal,
+            scale: attention.factor(q.sizes[3]),
+            tile: q.sizes[2].clamp(1, TILE).next_multiple_of(width),
+            block: k.sizes[2].clamp(1, BLOCK),
+        };
+        let group = q.sizes[1] / k.sizes[1].max(1);
+        let [out, lse] = [0, 1].map(|i| call.results[i].as_ref().map(Strided::new));
+        Self { out, lse, shape, group, operands }
+    }
+
+    fn rows(&self, operand: usize, [b, h]: [usize; 2], slots: &SlotTable) -> Rows<T> {
+        let place = &self.operands[operand];
+        let offset = b as i64 * place.strides[0] + h as i64 * place.strides[1];
+        let from = place.get(slots).cast::<T>().wrapping_offset(offset as isize);
+        Rows { from, row: place.strides[2] as usize, channel: place.strides[3] as usize }
+    }
+
+    fn task(&self, [b, h]: [usize; 2], first: usize, worker: &mut Worker<'_>, slots: &SlotTable) {
+        let head = [b, h / self.group];
+        let rows = [self.rows(0, [b, h], slots), self.rows(1, head, slots), self.rows(2, head, slots)];
+        let scratch = worker.scratch.bytes(self.shape.parts().bytes).as_mut_ptr();
+        // SAFETY: the slots hold their operands; scratch is as long as asked for.
+        unsafe { self.shape.run(rows, first, scratch) };
+        let width = self.shape.kernel.tile()[1];
+        let queries = (self.shape.queries - first).min(self.shape.tile);
+        for panel in (0..queries).step_by(width) {
+            let finished = self.shape.finished(panel, scratch);
+            for column in 0..(queries - panel).min(width) {
+                let query = (first + panel + column) as i64;
+                // SAFETY: the panel has the column, and the results have the query, which belongs to this task.
+                unsafe {
+                    let (max, sum) = (*finished.max.add(column), *finished.sum.add(column));
+                    let seen = sum != T::Acc::ZERO;
+                    if let Some(lse) = &self.lse {
+                        let at = [b, h].iter().zip(&lse.strides).map(|(&i, &s)| i as i64 * s).sum::<i64>();
+                        let to =
+                            lse.get(slots).cast::<T::Acc>().offset((at + query * lse.strides[2]) as isize);
+                        *to = if seen { max.add(sum.ln()) } else { T::Acc::LOWEST };
+                    }
+                    if let Some(out) = &self.out {
+                        let by = if seen { sum.recip() } else { T::Acc::ZERO };
+                        let at = [b, h].iter().zip(&out.strides).map(|(&i, &s)| i as i64 * s).sum::<i64>();
+                        let to = out.get(slots).cast::<T>().offset((at + query * out.strides[2]) as isize);
+                        for channel in 0..self.shape.values {
+                            let value = (*finished.out.add(channel * width + column)).mul(by);
+                            *to.offset((channel as i64 * out.strides[3]) as isize) =
+                                <T as Scalar>::narrow(value);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Format + Scalar<Wide = T::Acc>> Runnable for Compiled<T>
+where
+    T::Acc: Score + Format,
+{
+    fn run(&self, pool: &Pool, slots: &SlotTable) {
+        let [batch, heads] = [0, 1].map(|d| self.operands[0].sizes[d]);
+        let tiles = self.shape.queries.div_ceil(self.shape.tile);
+        pool.run(batch * heads * tiles, |task, worker| {
+            // Tiles from the last on: under a causal mask they take longest, and nobody should wait for them alone.
+            let (tile, matrix) = (tiles - 1 - task / (batch * heads), task % (batch * heads));
+            self.task([matrix / heads, matrix % heads], tile * self.shape.tile, worker, slots);
+        });
+    }
+}

@@ -1,0 +1,17 @@
+//! Named kernels: primitives that are neither loop nor contraction, and the composites that this back end claims.
+//!
+//! Every kernel takes operands and results with any strides. Element types that have no kernel here (those of less
+//! than a byte, the narrow floats where they are combined) go through the reference evaluation.
+
+mod attention;
+pub(crate) mod convolution;
+mod dynamic_slice;
+mod indexed;
+mod named;
+mod place;
+mod reduce_window;
+mod scalar;
+mod sort;
+mod transfer;
+
+pub(crate) use named::{CLAIMS, compile};

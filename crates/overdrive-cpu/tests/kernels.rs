@@ -1,0 +1,149 @@
+//! The named kernels against the reference, through plans, in every mode.
+
+mod support;
+
+use overdrive_ir::eval::philox;
+use overdrive_ir::{Array, Builder, DType, Expr, Graph, Order, Prim, Reducer, TensorType, Window};
+use support::{check, random};
+use testkit::Tolerance;
+
+fn indices(shape: &[usize], low: i64, high: i64) -> Array {
+    let count = shape.iter().product();
+    let span = (high - low) as f64;
+    let values = philox::uniforms(9, 9).take(count).map(|u| (low as f64 + u * span).floor()).collect();
+    Array::from_f64(DType::I32, shape, values)
+}
+
+/// A graph whose inputs have the types of `inputs`.
+fn graph(
+    name: &str,
+    inputs: &[Array],
+    f: impl for<'b> Fn(&'b Builder, &[Expr<'b>]) -> Vec<Expr<'b>>,
+) -> Graph {
+    let b = Builder::new(name);
+    let args: Vec<Expr<'_>> =
+        inputs.iter().enumerate().map(|(i, a)| b.input(&format!("x{i}"), a.ty())).collect();
+    let results = f(&b, &args);
+    results.iter().enumerate().for_each(|(i, result)| b.output(&format!("y{i}"), *result));
+    b.finish().expect("the test's graph is well typed")
+}
+
+const EXACT: Tolerance = Tolerance { absolute: 0.0, relative: 0.0 };
+
+/// Types of every width, and those that only the reference knows.
+const TYPES: [DType; 8] =
+    [DType::F64, DType::F32, DType::BF16, DType::I64, DType::I16, DType::U8, DType::F8E4M3, DType::I4];
+
+#[test]
+fn gather_takes_windows_at_clamped_indices() {
+    for dtype in TYPES {
+        for (axes, rows) in
+            [(vec![0], vec![5]), (vec![1], vec![2, 3]), (vec![0, 2], vec![4]), (vec![2], vec![])]
+        {
+            let shape: Vec<usize> = rows.iter().copied().chain([axes.len()]).collect();
+            let inputs = [random(dtype, &[6, 4, 5], 1), indices(&shape, -2, 8)];
+            let gather = graph("gather", &inputs, |_, x| vec![x[0].gather(x[1], &axes)]);
+            check(&gather, &inputs, EXACT);
+            // The same out of a transposed operand.
+            let strided = graph("strided gather", &inputs, |_, x| {
+                vec![x[0].transpose(&[2, 0, 1]).transpose(&[1, 2, 0]).gather(x[1], &axes)]
+            });
+            check(&strided, &inputs, EXACT);
+        }
+    }
+}
+
+#[test]
+fn scatter_folds_updates_in_the_order_of_the_indices() {
+    for dtype in TYPES {
+        for reducer in [None, Some(Reducer::Sum), Some(Reducer::Max)] {
+            if reducer.is_some() && dtype.is_float() && !dtype.is_arithmetic_float() {
+                continue;
+            }
+            let updates = random(dtype, &[9, 4], 2);
+            let inputs = [random(dtype, &[6, 4], 1), indices(&[9, 1], -1, 7), updates];
+            let scatter =
+                graph("scatter", &inputs, |b, x| vec![b.op1(Prim::Scatter { axes: vec![0], reducer }, x)]);
+            let tolerance = Tolerance::new(dtype, 9, 4.0);
+            check(&scatter, &inputs, if reducer == Some(Reducer::Sum) { tolerance } else { EXACT });
+        }
+    }
+}
+
+#[test]
+fn dynamic_slices_are_clamped_into_range() {
+    for dtype in TYPES {
+        for start in [[-3, 0, 2], [1, 3, 1], [9, 9, 9]] {
+            let starts = Array::from_f64(DType::I64, &[3], start.map(f64::from).to_vec());
+            let inputs = [random(dtype, &[4, 5, 6], 1), random(dtype, &[2, 1, 3], 2), starts];
+            let slices = graph("dynamic slices", &inputs, |b, x| {
+                let sizes = vec![2, 5, 3];
+                let slice = b.op1(Prim::DynamicSlice { sizes }, &[x[0], x[2]]);
+                vec![slice, b.op1(Prim::DynamicUpdateSlice, x)]
+            });
+            check(&slices, &inputs, EXACT);
+        }
+    }
+}
+
+#[test]
+fn windows_fold_with_padding_strides_and_dilation() {
+    let window =
+        |size, stride, dilation, pad_low, pad_high| Window { size, stride, dilation, pad_low, pad_high };
+    let plain = window(1, 1, 1, 0, 0);
+    let cases = [
+        vec![plain, window(2, 2, 1, 0, 0), window(2, 2, 1, 0, 0)],
+        vec![plain, window(3, 1, 1, 1, 1), window(3, 2, 2, 2, 3)],
+        vec![window(2, 1, 1, 1, 0), window(2, 3, 2, 0, 1), window(5, 4, 1, 4, 4)],
+    ];
+    for dtype in TYPES.into_iter().filter(|d| *d != DType::F8E4M3) {
+        for windows in &cases {
+            for reducer in [Reducer::Sum, Reducer::Max, Reducer::Min] {
+                let inputs = [random(dtype, &[3, 7, 8], 1)];
+                let pool = graph("reduce_window", &inputs, |b, x| {
+                    vec![b.op1(Prim::ReduceWindow { reducer, windows: windows.clone() }, x)]
+                });
+                check(&pool, &inputs, Tolerance::new(dtype, 20, 8.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn sort_is_stable_with_nan_at_its_end() {
+    for order in [Order::Ascending, Order::Descending] {
+        for dtype in TYPES {
+            for axis in 0..2 {
+                let mut input = random(dtype, &[33, 5], 3);
+                if dtype.is_float() {
+                    input = input.map(|x| if x > 1.0 { f64::NAN } else { (x * 2.0).round() });
+                }
+                let inputs = [Array::from(&input.to_tensor())];
+                let sort = graph("sort", &inputs, |b, x| b.node(Prim::Sort { axis, order }, x, vec![]));
+                check(&sort, &inputs, EXACT);
+                let only =
+                    graph("argsort", &inputs, |b, x| vec![b.node(Prim::Sort { axis, order }, x, vec![])[1]]);
+                check(&only, &inputs, EXACT);
+            }
+        }
+    }
+}
+
+#[test]
+fn control_flow_runs_on_the_host() {
+    let inputs = [random(DType::F32, &[3, 4], 1), Array::from_f64(DType::I32, &[], vec![5.0])];
+    let region = |name: &str, f: &dyn for<'b> Fn(&'b Builder, Expr<'b>, Expr<'b>) -> Vec<Expr<'b>>| {
+        let b = Builder::new(name);
+        let x = b.input("x", TensorType::new(DType::F32, [3usize, 4]));
+        let n = b.input("n", TensorType::scalar(DType::I32));
+        f(&b, x, n).iter().enumerate().for_each(|(i, result)| b.output(&i.to_string(), *result));
+        b.finish().unwrap()
+    };
+    let condition =
+        region("condition", &|_, _, n| vec![n.compare(overdrive_ir::Compare::Gt, n.constant(0.0))]);
+    let body = region("body", &|_, x, n| vec![x * 1.5, n - n.constant(1.0)]);
+    let looped = graph("while", &inputs, |b, x| {
+        b.node(Prim::While { carried: 2, max_trips: None }, x, vec![condition.clone(), body.clone()])
+    });
+    check(&looped, &inputs, Tolerance::new(DType::F32, 8, 10.0));
+}
