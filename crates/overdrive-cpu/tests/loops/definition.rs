@@ -7,10 +7,10 @@ use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, Tensor, Unary};
 
 /// A float (`x`, off by at most `error`) or an integer (`i`; `error` is not 0 where it is in doubt).
 #[derive(Clone, Copy, Debug)]
-pub struct Value {
-    pub x: f64,
-    pub i: i128,
-    pub error: f64,
+pub(crate) struct Value {
+    pub(crate) x: f64,
+    pub(crate) i: i128,
+    pub(crate) error: f64,
 }
 
 /// Units in the last place that a transcendental function may be off.
@@ -110,7 +110,7 @@ fn moved(f: impl Fn(f64) -> f64, x: f64, error: f64) -> f64 {
 
 /// All values of all registers of `program`, and then its stores into `slots`: for each slot its values, `None`
 /// where nothing was stored.
-pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
+pub(crate) fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
     let read: Vec<(Vec<f64>, Vec<i128>)> = slots
         .iter()
         .map(|t| (t.to_f64(), if t.ty().dtype.is_float() { vec![] } else { t.to_ints() }))
