@@ -1,5 +1,7 @@
 //! What an executable promises: states, prepared weights, errors that name the argument, memory that is told.
 
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
 mod support;
 
 use overdrive_cpu::CpuBackend;

@@ -1,5 +1,7 @@
 //! The named kernels against the reference, through plans, in every mode.
 
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
 mod support;
 
 use overdrive_ir::eval::philox;
