@@ -67,18 +67,22 @@ impl Op for Gelu {
         vec![(x * 0.5 * (self.centred(x) + 1.0)).convert(args[0].dtype())]
     }
 
-    /// `Φ(x) + x Φ'(x)`
+    /// `Φ(x) + x Φ'(x)`. The derivative of the approximation is `2 u' σ(2u) σ(-2u)` with u the tangent's argument:
+    /// `1 - tanh(u)²` cancels, and x³ would magnify what is left.
     fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
         Some(vec![g.cotangents[0].map(|dy| {
             let x = g.inputs[0].widen();
-            let centred = self.centred(x);
-            let density = match self.approximation {
-                Approximation::Erf => (x * x * -0.5).exp() * (0.5 * SLOPE),
+            let slope = match self.approximation {
+                Approximation::Erf => {
+                    self.centred(x) * 0.5 + 0.5 + x * (x * x * -0.5).exp() * (0.5 * SLOPE)
+                }
                 Approximation::Tanh => {
-                    (1.0 - centred * centred) * (x * x * (3.0 * CUBIC) + 1.0) * (0.5 * SLOPE)
+                    let twice = x * (x * x * CUBIC + 1.0) * (2.0 * SLOPE);
+                    let (left, right) = (twice.unary(Unary::Logistic), (-twice).unary(Unary::Logistic));
+                    left + x * (x * x * (3.0 * CUBIC) + 1.0) * (2.0 * SLOPE) * left * right
                 }
             };
-            (dy.widen() * (centred * 0.5 + 0.5 + x * density)).convert(dy.dtype())
+            (dy.widen() * slope).convert(dy.dtype())
         })])
     }
 
