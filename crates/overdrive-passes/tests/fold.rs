@@ -59,6 +59,7 @@ fn what_is_known_is_computed_and_broadcasts_stay_broadcasts() {
     assert_eq!(left(|b, _| b.full(DType::F32, [2000usize], 2.0).exp() * 3.0), ["constant", "broadcast"]);
     assert_eq!(left(|_, x| x * (x.constant(2.0) - 1.0)), [""; 0]);
     assert_eq!(left(|b, _| b.full(DType::F32, [9usize, 9], 0.0).sum(&[0])), ["constant", "broadcast"]);
+    assert_eq!(left(|b, x| x * b.full(DType::F32, [2000usize], 5e-4).sum(&[0])), [""; 0]);
     let chosen = left(|_, x| x.constant(1.0).compare(Compare::Gt, x.constant(0.0)).select(x, x.exp()));
     assert_eq!(chosen, [""; 0]);
 }

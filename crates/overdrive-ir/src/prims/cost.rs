@@ -17,10 +17,12 @@ pub(crate) fn cost(prim: &Prim, operands: &[TensorType], regions: &[Graph], resu
             let k: u64 = dot.contract.iter().map(|&(i, _)| operands[0].sizes()[i] as u64).product();
             2 * elements(&results[0]) * k
         }
-        Prim::Convolution(_) => {
+        Prim::Convolution(conv) => {
             let kernel = &operands[1];
             let taps = elements(kernel) / (kernel.sizes()[0] as u64).max(1);
-            2 * elements(&results[0]) * taps
+            // Zeros between the elements of the input (the gradient of a stride) are no work.
+            let spread: u64 = conv.window.iter().map(|w| w.input_dilation as u64).product();
+            2 * elements(&results[0]) * taps / spread
         }
         Prim::Scatter { reducer: Some(_), .. } => elements(&operands[2]),
         Prim::If => regions.iter().map(|r| r.cost().flops).max().unwrap_or(0),

@@ -82,14 +82,13 @@ impl Constants {
                 let parts = node.operands[..data].iter().map(filled).collect::<Option<Vec<Array>>>()?;
                 parts.iter().all(|part| *part == parts[0]).then(|| parts[0].clone())
             }
-            Prim::Reduce { reducer, .. } if graph.ty(node.operands[0]).elements() > 0 => {
-                let scalar = fills?.remove(0);
-                let keeps = match reducer {
-                    Reducer::Sum => scalar.get(0) == 0.0,
-                    Reducer::Prod => scalar.get(0) == 1.0,
-                    Reducer::Max | Reducer::Min | Reducer::And | Reducer::Or => true,
-                };
-                keeps.then_some(scalar)
+            Prim::Reduce { reducer, .. } => {
+                let elements = |v: Value| graph.ty(v).elements();
+                let (all, left) = (elements(node.operands[0]), elements(node.results[0]));
+                if all == 0 || left == 0 {
+                    return None;
+                }
+                folded(*reducer, fills?.remove(0), all / left)
             }
             _ => None,
         }
@@ -115,6 +114,18 @@ impl Constants {
             return Some(b.constant(scalar.to_tensor()).broadcast_in(&shape, &[]));
         }
         self.known[result.0 as usize].as_ref().map(|array| b.constant(array.to_tensor()))
+    }
+}
+
+/// What `count` copies of a number fold to, where that is exact but for one rounding.
+fn folded(reducer: Reducer, scalar: Array, count: usize) -> Option<Array> {
+    match reducer {
+        Reducer::Sum if scalar.dtype.is_float() => {
+            Some(rounded(&Array::float(scalar.dtype, &[], vec![scalar.get(0) * count as f64])))
+        }
+        Reducer::Sum => Some(Array::int(scalar.dtype, &[], vec![scalar.ints()[0] * count as i128])),
+        Reducer::Prod => (scalar.get(0) == 1.0).then_some(scalar),
+        Reducer::Max | Reducer::Min | Reducer::And | Reducer::Or => Some(scalar),
     }
 }
 
