@@ -1,0 +1,238 @@
+//! Matching a pattern against the nodes before a value: operations and connections must agree, sums and products in
+//! any order and association; inputs of the pattern stand for any value of their type.
+
+use super::pattern::{Candidate, Patterns};
+use overdrive_ir::{Binary, DType, Graph, Node, Operation, Origin, Prim, Tensor, TensorType, Value};
+use serde_json::Value as Json;
+use std::collections::{HashMap, HashSet};
+
+/// An op found in a graph.
+pub(super) struct Match {
+    pub(super) op: Operation,
+    pub(super) operands: Vec<Value>,
+    /// Every value that it replaces.
+    pub(super) interior: HashSet<Value>,
+}
+
+/// Operands of one sum or product that are matched in any order.
+const MOST_TERMS: usize = 5;
+
+/// The template's op at `result`, if that is what computes it.
+pub(super) fn find(graph: &Graph, patterns: &mut Patterns, template: usize, result: Value) -> Option<Match> {
+    let around = types_before(graph, result, patterns.size(template));
+    let candidates = patterns.candidates(template, graph.ty(result), around);
+    candidates.iter().find_map(|candidate| {
+        let attempt = Matching::of(candidate, graph, result)?;
+        if attempt.differing.is_empty() {
+            return attempt.finish(&candidate.op, result);
+        }
+        let op = with_numbers(&candidate.op, &attempt.differing)?;
+        let candidate = patterns.again(template, op, &candidate.types)?;
+        let attempt = Matching::of(&candidate, graph, result)?;
+        attempt.differing.is_empty().then(|| attempt.finish(&candidate.op, result))?
+    })
+}
+
+/// Types of the values from which the next `limit` nodes before `result` compute, in an order of their own: blocks
+/// that repeat then ask for the same candidates.
+fn types_before(graph: &Graph, result: Value, limit: usize) -> Vec<TensorType> {
+    let (mut queue, mut next) = (vec![result], 0);
+    let mut types: Vec<TensorType> = Vec::new();
+    while next < queue.len().min(limit) {
+        let operands = graph.producer(queue[next]).map_or(&[][..], |node| &node.operands);
+        for &operand in operands {
+            if !queue.contains(&operand) {
+                queue.push(operand);
+            }
+            if !types.contains(graph.ty(operand)) {
+                types.push(graph.ty(operand).clone());
+            }
+        }
+        next += 1;
+    }
+    types.sort_unstable_by(|a, b| (a.dtype, &a.shape.0).cmp(&(b.dtype, &b.shape.0)));
+    types
+}
+
+/// `op` with its real attributes replaced where a constant that equals one differs in the graph. A guess: the caller
+/// matches the new op from the start.
+fn with_numbers(op: &Operation, differing: &[(f64, f64)]) -> Option<Operation> {
+    fn replace(value: &mut Json, differing: &[(f64, f64)]) {
+        match value {
+            Json::Number(number) if number.is_f64() => {
+                let old = number.as_f64().unwrap_or(f64::NAN);
+                let same = |(pattern, _): &&(f64, f64)| (*pattern as f32) == (old as f32);
+                if let Some((_, new)) = differing.iter().find(same) {
+                    *value = Json::from(*new);
+                }
+            }
+            // A number that the op derives where none is given, such as the scale of attention.
+            Json::Null if differing.len() == 1 => *value = Json::from(differing[0].1),
+            Json::Array(values) => values.iter_mut().for_each(|value| replace(value, differing)),
+            Json::Object(map) => map.values_mut().for_each(|value| replace(value, differing)),
+            _ => {}
+        }
+    }
+    let mut attributes = op.attributes();
+    attributes.values_mut().for_each(|value| replace(value, differing));
+    Operation::parse(&op.name(), attributes).ok().filter(|changed| changed != op)
+}
+
+#[derive(Clone)]
+struct Matching<'g> {
+    pattern: &'g Graph,
+    graph: &'g Graph,
+    /// Value of the graph for each value of the pattern.
+    map: HashMap<Value, Value>,
+    /// Scalar constants of the pattern and what stands in their place.
+    differing: Vec<(f64, f64)>,
+}
+
+impl<'g> Matching<'g> {
+    fn of(candidate: &'g Candidate, graph: &'g Graph, result: Value) -> Option<Self> {
+        let pattern = &candidate.pattern;
+        let mut matching = Self { pattern, graph, map: HashMap::new(), differing: Vec::new() };
+        matching.value(pattern.outputs()[0].value, result).then_some(matching)
+    }
+
+    fn value(&mut self, p: Value, t: Value) -> bool {
+        if let Some(&known) = self.map.get(&p) {
+            return known == t;
+        }
+        if self.pattern.ty(p) != self.graph.ty(t) {
+            return false;
+        }
+        let same = match (self.pattern.origin(p), self.graph.origin(t)) {
+            (Origin::Input(_), _) => true,
+            (Origin::Node(a, i), Origin::Node(b, j)) => {
+                i == j && self.node(self.pattern.node(a), self.graph.node(b))
+            }
+            _ => false,
+        };
+        if same {
+            self.map.insert(p, t);
+        }
+        same
+    }
+
+    fn node(&mut self, p: &'g Node, t: &'g Node) -> bool {
+        match (p.op.prim(), t.op.prim()) {
+            (Some(Prim::Constant { value: a }), Some(Prim::Constant { value: b })) => self.constant(a, b),
+            (Some(Prim::Binary { kind: a }), Some(Prim::Binary { kind: b })) if a == b && commutes(*a) => {
+                let terms = leaves(self.pattern, p, *a);
+                let ways = splits(self.graph, t.results[0], *a, terms.len());
+                ways.into_iter().any(|mut way| self.terms(&terms, &mut way))
+            }
+            _ => {
+                let pairs = p.operands.iter().zip(&t.operands);
+                p.op == t.op
+                    && p.regions == t.regions
+                    && p.operands.len() == t.operands.len()
+                    && pairs.into_iter().all(|(&p, &t)| self.value(p, t))
+            }
+        }
+    }
+
+    /// Matches every term of the pattern with another of the graph's, by trial.
+    fn terms(&mut self, pattern: &[Value], graph: &mut Vec<Value>) -> bool {
+        let Some((&first, rest)) = pattern.split_first() else { return true };
+        for i in 0..graph.len() {
+            let before = self.clone();
+            let term = graph.remove(i);
+            if self.value(first, term) && self.terms(rest, graph) {
+                return true;
+            }
+            graph.insert(i, term);
+            *self = before;
+        }
+        false
+    }
+
+    fn constant(&mut self, p: &Tensor, t: &Tensor) -> bool {
+        if p == t {
+            return true;
+        }
+        let scalar = p.ty().rank() == 0 && p.ty().dtype.is_float();
+        if scalar {
+            let decimal = |t: &Tensor| match t.ty().dtype {
+                // The shortest decimal, as a person would have written the attribute.
+                DType::F32 => (t.to_f64()[0] as f32).to_string().parse().expect("a printed number is one"),
+                _ => t.to_f64()[0],
+            };
+            self.differing.push((decimal(p), decimal(t)));
+        }
+        scalar
+    }
+
+    /// The match, unless something else uses what it would replace.
+    fn finish(&self, op: &Operation, result: Value) -> Option<Match> {
+        let operands = self.pattern.inputs().iter().map(|port| self.map.get(&port.value).copied());
+        let operands = operands.collect::<Option<Vec<Value>>>()?;
+        let free = free(self.graph);
+        let (mut interior, mut pending) = (HashSet::new(), vec![result]);
+        while let Some(value) = pending.pop() {
+            if operands.contains(&value) || free[value.0 as usize] || !interior.insert(value) {
+                continue;
+            }
+            pending.extend(&self.graph.producer(value)?.operands);
+        }
+        let inside = |node: &Node| node.results.iter().any(|v| interior.contains(v));
+        let private = |v: Value| v != result && interior.contains(&v);
+        let outside = self.graph.nodes().iter().filter(|node| !inside(node));
+        let leaks = outside.flat_map(|node| &node.operands).any(|v| private(*v));
+        let updates = self.graph.states().iter().filter_map(|s| s.update);
+        let named = self.graph.outputs().iter().map(|o| o.value).chain(updates).any(private);
+        (!leaks && !named).then(|| Match { op: op.clone(), operands, interior })
+    }
+}
+
+/// Values that depend on no input and no state: constants may be shared with others.
+fn free(graph: &Graph) -> Vec<bool> {
+    let mut free = vec![false; graph.value_count()];
+    for node in graph.nodes() {
+        let pure = !matches!(node.op.prim(), Some(Prim::RankIndex));
+        let known = pure && node.operands.iter().all(|v| free[v.0 as usize]);
+        node.results.iter().for_each(|v| free[v.0 as usize] = known);
+    }
+    free
+}
+
+fn commutes(kind: Binary) -> bool {
+    matches!(kind, Binary::Add | Binary::Mul | Binary::Max | Binary::Min | Binary::And | Binary::Or)
+}
+
+/// The operands of a value that is a sum (or product...).
+fn terms_of(graph: &Graph, value: Value, kind: Binary) -> Option<[Value; 2]> {
+    let node = graph.producer(value)?;
+    let same = matches!(node.op.prim(), Some(Prim::Binary { kind: found }) if *found == kind);
+    same.then(|| [node.operands[0], node.operands[1]])
+}
+
+/// The terms of the whole sum (or product...) that ends in `node`.
+fn leaves(graph: &Graph, node: &Node, kind: Binary) -> Vec<Value> {
+    let mut pending = vec![node.operands[1], node.operands[0]];
+    let mut leaves = Vec::new();
+    while let Some(value) = pending.pop() {
+        match terms_of(graph, value, kind).filter(|_| pending.len() + leaves.len() + 2 <= MOST_TERMS) {
+            Some([a, b]) => pending.extend([b, a]),
+            None => leaves.push(value),
+        }
+    }
+    leaves
+}
+
+/// The ways to read `value` as a sum (or product...) of `count` terms.
+fn splits(graph: &Graph, value: Value, kind: Binary, count: usize) -> Vec<Vec<Value>> {
+    if count == 1 {
+        return vec![vec![value]];
+    }
+    let Some([a, b]) = terms_of(graph, value, kind) else { return vec![] };
+    let mut ways = Vec::new();
+    for left in 1..count {
+        let right = splits(graph, b, kind, count - left);
+        for first in splits(graph, a, kind, left) {
+            ways.extend(right.iter().map(|second| [&first[..], second].concat()));
+        }
+    }
+    ways
+}

@@ -1,0 +1,217 @@
+//! Composites that were written out are found again, with their attributes, at any shape and in other spellings.
+
+#![allow(clippy::unwrap_used)]
+
+use overdrive_ir::eval::{States, eval};
+use overdrive_ir::ops::{
+    Attention, Gelu, LayerNorm, Linear, OPS, Relu, RmsNorm, Silu, Softmax, attention::Mask,
+    gelu::Approximation,
+};
+use overdrive_ir::{Builder, DType, Expr, Graph, Operation, Reducer, TensorType, verify};
+use overdrive_passes::{SPELLINGS, recognise};
+use testkit::{Case, Tolerance, compare, random_graph, random_inputs};
+
+/// The graph without composites.
+fn written_out(graph: &Graph) -> Graph {
+    graph
+        .rewrite(&mut |b, node, operands| {
+            node.op.prim().is_none().then(|| {
+                let types: Vec<TensorType> = operands.iter().map(|x| x.ty()).collect();
+                b.inline(&written_out(&node.op.expansion(&types, &node.regions)), operands)
+            })
+        })
+        .unwrap()
+}
+
+fn composites(graph: &Graph) -> Vec<Operation> {
+    graph.nodes().iter().filter(|n| n.op.prim().is_none()).map(|n| n.op.clone()).collect()
+}
+
+fn f32s(shape: &[usize]) -> TensorType {
+    TensorType::new(DType::F32, shape.to_vec())
+}
+
+/// One op between other nodes, so that no edge of the graph helps.
+fn with_op(
+    op: &Operation,
+    shapes: &[&[usize]],
+    write: impl for<'b> Fn(&'b Builder, &[Expr<'b>]) -> Expr<'b>,
+) -> Graph {
+    let b = Builder::new(&op.name());
+    let args: Vec<Expr<'_>> = shapes
+        .iter()
+        .enumerate()
+        .map(|(i, shape)| b.input(&format!("x{i}"), f32s(shape)).unary(overdrive_ir::Unary::Sin))
+        .collect();
+    let y = write(&b, &args);
+    b.output("y", y.unary(overdrive_ir::Unary::Cos));
+    b.finish().unwrap()
+}
+
+fn same_meaning(before: &Graph, after: &Graph) {
+    verify(after).unwrap();
+    let inputs = random_inputs(before, 3);
+    let [expected, found] = [before, after].map(|graph| eval(graph, &inputs, &mut States::new()));
+    for (e, f) in expected.iter().zip(&found) {
+        // Written out, an op's numbers are constants of the graph's type.
+        compare(e, f, Tolerance::new(DType::F32, 1 << 6, 1.0)).unwrap();
+    }
+}
+
+fn cases() -> Vec<(Operation, Vec<Vec<usize>>)> {
+    let gelu = |approximation| Operation::from(Gelu { approximation });
+    let causal = Attention::CAUSAL;
+    let [full, scaled] = [Attention::FULL, Attention { scale: Some(0.3), mask: Mask::Causal }];
+    vec![
+        (gelu(Approximation::Erf), vec![vec![3, 5, 7]]),
+        (gelu(Approximation::Tanh), vec![vec![6]]),
+        (Silu.into(), vec![vec![2, 9]]),
+        (Relu.into(), vec![vec![2, 3, 4, 5]]),
+        (Softmax { axis: 0 }.into(), vec![vec![4, 6]]),
+        (Softmax { axis: 3 }.into(), vec![vec![2, 3, 4, 5]]),
+        (LayerNorm { eps: 1e-5 }.into(), vec![vec![2, 3, 16], vec![16], vec![16]]),
+        (LayerNorm { eps: 1e-12 }.into(), vec![vec![4, 7], vec![7], vec![7]]),
+        (RmsNorm { eps: 1e-6 }.into(), vec![vec![2, 3, 16], vec![16]]),
+        (RmsNorm { eps: 0.25 }.into(), vec![vec![5, 6], vec![6]]),
+        (Linear.into(), vec![vec![2, 3, 4], vec![4, 5]]),
+        (Linear.into(), vec![vec![3, 4], vec![4, 4], vec![4]]),
+        (full.into(), vec![vec![2, 3, 8, 4], vec![2, 3, 8, 4], vec![2, 3, 8, 4]]),
+        (causal.into(), vec![vec![2, 3, 8, 4], vec![2, 3, 8, 4], vec![2, 3, 8, 4]]),
+        (causal.into(), vec![vec![1, 2, 5, 6], vec![1, 2, 9, 6], vec![1, 2, 9, 7]]),
+        (scaled.into(), vec![vec![2, 4, 8, 4], vec![2, 2, 8, 4], vec![2, 2, 8, 4]]),
+    ]
+}
+
+#[test]
+fn what_an_op_expands_to_is_found_again() {
+    for (op, shapes) in cases() {
+        let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        let graph = with_op(&op, &shapes, |b, args| b.op(op.clone(), args)[0]);
+        let plain = written_out(&graph);
+        assert!(composites(&plain).is_empty());
+        let found = recognise(&plain).unwrap();
+        assert_eq!(composites(&found), std::slice::from_ref(&op), "{shapes:?}");
+        same_meaning(&plain, &found);
+    }
+}
+
+#[test]
+fn other_spellings_are_found_too() {
+    let mut tried = 0;
+    for (op, shapes) in cases() {
+        for (_, spelling) in SPELLINGS.iter().filter(|(name, _)| *name == op.name()) {
+            let b = Builder::new("try");
+            let args: Vec<Expr<'_>> =
+                shapes.iter().enumerate().map(|(i, s)| b.input(&i.to_string(), f32s(s))).collect();
+            if spelling(&op, &args).is_none() {
+                continue;
+            }
+            tried += 1;
+            let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+            let graph = with_op(&op, &shapes, |_, args| spelling(&op, args).unwrap());
+            let plain = written_out(&graph);
+            let found = recognise(&plain).unwrap();
+            assert_eq!(composites(&found), std::slice::from_ref(&op), "{shapes:?}");
+            same_meaning(&plain, &found);
+        }
+    }
+    assert!(tried >= 10, "{tried} spellings were tried");
+}
+
+/// Each spelling is the op, by the op's own definition, on all of its samples that the spelling covers.
+#[test]
+fn spellings_agree_with_the_definition() {
+    for (name, spelling) in SPELLINGS {
+        let entry = OPS.iter().find(|entry| entry.name == *name).unwrap();
+        let mut checked = 0;
+        for sample in (entry.samples)().iter().filter(|s| s.regions.is_empty()) {
+            for case in Case::all(sample).unwrap().into_iter().filter(|c| c.dtype == DType::F64) {
+                let b = Builder::new(name);
+                let args: Vec<Expr<'_>> = case
+                    .types()
+                    .iter()
+                    .enumerate()
+                    .map(|(i, ty)| b.input(&i.to_string(), ty.clone()))
+                    .collect();
+                let empty = case.types().iter().any(|ty| ty.elements() == 0);
+                let Some(y) = spelling(&sample.op, &args).filter(|_| !empty) else { continue };
+                b.output("y", y);
+                let inputs = case.inputs(1);
+                let expected = case.sample.op.eval(&inputs, &[]).remove(0);
+                let found = eval(&b.finish().unwrap(), &inputs, &mut States::new()).remove(0);
+                // Where the definition overflows to infinity times zero, a spelling may too.
+                if found.floats().iter().all(|v| v.is_finite()) {
+                    let magnitude = expected.floats().iter().fold(1.0, |m: f64, v| m.max(v.abs()));
+                    compare(&expected, &found, Tolerance::new(DType::F64, 1 << 12, magnitude))
+                        .unwrap_or_else(|e| panic!("{name}: {e}"));
+                    checked += 1;
+                }
+            }
+        }
+        assert!(checked > 0, "{name} is checked at least once");
+    }
+}
+
+/// A pre-norm block as an exporter writes it.
+fn block(b: &Builder) {
+    let [t, d] = [8usize, 16];
+    let weight = |name: &str, shape: &[usize]| {
+        b.state(name, f32s(shape), overdrive_ir::Init::Normal { std: 0.2, seed: 5 })
+    };
+    let x = b.input("x", f32s(&[2, t, d]));
+    let normal = |x, name: &str| {
+        let norm = LayerNorm { eps: 1e-5 };
+        b.op1(norm, &[x, weight(&format!("{name}.w"), &[d]), weight(&format!("{name}.b"), &[d])])
+    };
+    let h = normal(x, "ln1");
+    let [q, k, v] = ["q", "k", "v"].map(|name| {
+        let y = h.linear(weight(&format!("{name}.w"), &[d, d]), Some(weight(&format!("{name}.b"), &[d])));
+        y.reshape([2usize, 8, 4, 4]).transpose(&[0, 2, 1, 3])
+    });
+    let mixed = q.attention(k, v, Attention::CAUSAL)[0].transpose(&[0, 2, 1, 3]).reshape([2, t, d]);
+    let x = x + mixed.linear(weight("o.w", &[d, d]), Some(weight("o.b", &[d])));
+    let h = normal(x, "ln2").linear(weight("up.w", &[d, 64]), Some(weight("up.b", &[64])));
+    let h = b.op1(Gelu { approximation: Approximation::Tanh }, &[h]);
+    b.output("y", x + h.linear(weight("down.w", &[64, d]), Some(weight("down.b", &[d]))));
+}
+
+#[test]
+fn a_transformer_block_is_raised_whole() {
+    let b = Builder::new("block");
+    block(&b);
+    let graph = b.finish().unwrap();
+    let plain = written_out(&graph);
+    let found = recognise(&plain).unwrap();
+    let sorted = |graph: &Graph| {
+        let mut names: Vec<String> = composites(graph).iter().map(Operation::name).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(sorted(&found), sorted(&graph));
+    same_meaning(&plain, &found);
+}
+
+#[test]
+fn what_others_use_is_left_alone() {
+    let b = Builder::new("leak");
+    let x = b.input("x", f32s(&[3, 4]));
+    let shifted = (x - x.reduce_keep(Reducer::Max, &[1])).exp();
+    b.output("exp", shifted);
+    b.output("y", shifted / shifted.reduce_keep(Reducer::Sum, &[1]));
+    let graph = b.finish().unwrap();
+    let found = recognise(&graph).unwrap();
+    assert_eq!(composites(&found), []);
+    same_meaning(&graph, &found);
+}
+
+#[test]
+fn random_graphs_keep_their_meaning() {
+    let mut raised = 0;
+    for seed in 0..60 {
+        let plain = written_out(&random_graph(seed, DType::F32));
+        let found = recognise(&plain).unwrap();
+        same_meaning(&plain, &found);
+        raised += composites(&found).len();
+    }
+    assert!(raised > 20, "{raised} composites were found");
+}
