@@ -196,7 +196,7 @@ fn trim<T: Element>(bytes: &mut [u8], shape: [usize; 4]) -> &mut [u8] {
 /// that nothing else is in the loop.
 #[cfg(target_arch = "x86_64")]
 fn peak_gflops() -> f64 {
-    const STEPS: usize = 100_000;
+    const STEPS: usize = 1_000_000;
     macro_rules! run {
         ($a:tt, $b:tt, $($acc:tt)*) => {
             std::arch::asm!(

@@ -24,6 +24,7 @@ mod portable;
 mod product;
 mod schedule;
 mod simd;
+mod target;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
 mod view;
@@ -34,6 +35,6 @@ pub(crate) use blocks::{BlockProduct, Lines};
 pub use element::{Accumulator, Element};
 pub use epilogue::{Block, Epilogue, Output};
 pub use kernel::Kernel;
-pub use packed::Packed;
-pub use product::{Rhs, gemm};
+pub use packed::{Packed, Rhs};
+pub use product::gemm;
 pub use view::{View, ViewMut};

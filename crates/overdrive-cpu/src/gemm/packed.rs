@@ -121,3 +121,33 @@ impl<'a, T: Element> Packed<'a, T> {
         self.bytes.as_ptr().wrapping_add(self.offset(batch, k0, col))
     }
 }
+
+/// The right operand.
+#[derive(Debug, Clone, Copy)]
+pub enum Rhs<'a, T: Element> {
+    /// As it lies in memory.
+    Strided(View<'a, T>),
+    /// Packed before.
+    Packed(Packed<'a, T>),
+}
+
+impl<'a, T: Element> From<View<'a, T>> for Rhs<'a, T> {
+    fn from(view: View<'a, T>) -> Self {
+        Self::Strided(view)
+    }
+}
+
+impl<'a, T: Element> From<Packed<'a, T>> for Rhs<'a, T> {
+    fn from(packed: Packed<'a, T>) -> Self {
+        Self::Packed(packed)
+    }
+}
+
+impl<T: Element> Rhs<'_, T> {
+    pub(super) fn shape(&self) -> [usize; 4] {
+        match self {
+            Self::Strided(view) => view.shape,
+            Self::Packed(packed) => packed.shape(),
+        }
+    }
+}

@@ -6,78 +6,12 @@ use super::epilogue::{Block, Epilogue, Output};
 use super::few_rows::{FewRows, MOST_ROWS, Order};
 use super::kernel::Kernel;
 use super::pack::{self, Panel};
-use super::packed::Packed;
+use super::packed::Rhs;
 use super::schedule::{Schedule, Size, Traits, columns_of_few_rows};
 use super::simd::PackedBlock;
-use super::view::{View, ViewMut, batch_offset};
+use super::target::{Memory, Target};
+use super::view::View;
 use crate::threads::{Pool, Worker};
-
-/// The right operand.
-#[derive(Debug, Clone, Copy)]
-pub enum Rhs<'a, T: Element> {
-    /// As it lies in memory.
-    Strided(View<'a, T>),
-    /// Packed before.
-    Packed(Packed<'a, T>),
-}
-
-impl<'a, T: Element> From<View<'a, T>> for Rhs<'a, T> {
-    fn from(view: View<'a, T>) -> Self {
-        Self::Strided(view)
-    }
-}
-
-impl<'a, T: Element> From<Packed<'a, T>> for Rhs<'a, T> {
-    fn from(packed: Packed<'a, T>) -> Self {
-        Self::Packed(packed)
-    }
-}
-
-impl<T: Element> Rhs<'_, T> {
-    pub(super) fn shape(&self) -> [usize; 4] {
-        match self {
-            Self::Strided(view) => view.shape,
-            Self::Packed(packed) => packed.shape(),
-        }
-    }
-}
-
-/// C, or who takes its blocks.
-enum Target<'a, A> {
-    /// Rows of adjacent elements: sums are kept right here.
-    Rows(&'a Memory<A>),
-    Epilogue(&'a dyn Epilogue<A>),
-}
-
-/// A [`ViewMut`] that threads share.
-struct Memory<A> {
-    start: *mut A,
-    shape: [usize; 4],
-    strides: [usize; 4],
-}
-
-// SAFETY: parts of C are disjoint, and so are the elements of a `ViewMut`.
-unsafe impl<A: Sync> Sync for Memory<A> {}
-
-impl<A> Memory<A> {
-    fn at(&self, batch: [usize; 2], row: usize, col: usize) -> *mut A {
-        let matrix = batch_offset(self.shape, self.strides, batch);
-        self.start.wrapping_add(matrix + row * self.strides[2] + col * self.strides[3])
-    }
-}
-
-/// Stores where columns are not adjacent.
-impl<A: Copy + Sync> Epilogue<A> for Memory<A> {
-    fn apply(&self, mut block: Block<'_, A>, _: &mut [u8]) {
-        for i in 0..block.rows {
-            let to = self.at(block.batch, block.row0 + i, block.col0);
-            for (j, value) in block.row(i).iter().enumerate() {
-                // SAFETY: the view that this was made from has the element.
-                unsafe { *to.wrapping_add(j * self.strides[3]) = *value }
-            }
-        }
-    }
-}
 
 /// One call, cut into tiles.
 struct Product<'a, T: Element> {
@@ -120,9 +54,7 @@ impl<T: Element> Kernel<T> {
     pub fn gemm(&'static self, pool: &Pool, a: View<'_, T>, b: Rhs<'_, T>, output: Output<'_, T::Acc>) {
         let (shape, stored) = match output {
             Output::Apply(shape, epilogue) => (shape, Err(epilogue)),
-            Output::Store(ViewMut { data, shape, strides }) => {
-                (shape, Ok(Memory { start: data.as_mut_ptr(), shape, strides }))
-            }
+            Output::Store(view) => (view.shape, Ok(Memory::new(view))),
         };
         assert_shapes(a.shape, b.shape(), shape);
         let target = match &stored {

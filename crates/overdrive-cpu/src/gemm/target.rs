@@ -1,0 +1,46 @@
+//! Where sums are kept and who takes them.
+#![allow(unsafe_code)] // Threads write disjoint parts of one output.
+
+use super::epilogue::{Block, Epilogue};
+use super::view::{ViewMut, batch_offset};
+
+/// C, or who takes its blocks.
+pub(super) enum Target<'a, A> {
+    /// Rows of adjacent elements: sums are kept right here.
+    Rows(&'a Memory<A>),
+    Epilogue(&'a dyn Epilogue<A>),
+}
+
+/// A [`ViewMut`] that threads share.
+pub(super) struct Memory<A> {
+    start: *mut A,
+    shape: [usize; 4],
+    pub(super) strides: [usize; 4],
+}
+
+// SAFETY: parts of C are disjoint, and so are the elements of a `ViewMut`.
+unsafe impl<A: Sync> Sync for Memory<A> {}
+
+impl<A> Memory<A> {
+    pub(super) fn new(ViewMut { data, shape, strides }: ViewMut<'_, A>) -> Self {
+        Self { start: data.as_mut_ptr(), shape, strides }
+    }
+
+    pub(super) fn at(&self, batch: [usize; 2], row: usize, col: usize) -> *mut A {
+        let matrix = batch_offset(self.shape, self.strides, batch);
+        self.start.wrapping_add(matrix + row * self.strides[2] + col * self.strides[3])
+    }
+}
+
+/// Stores where columns are not adjacent.
+impl<A: Copy + Sync> Epilogue<A> for Memory<A> {
+    fn apply(&self, mut block: Block<'_, A>, _: &mut [u8]) {
+        for i in 0..block.rows {
+            let to = self.at(block.batch, block.row0 + i, block.col0);
+            for (j, value) in block.row(i).iter().enumerate() {
+                // SAFETY: the view that this was made from has the element.
+                unsafe { *to.wrapping_add(j * self.strides[3]) = *value }
+            }
+        }
+    }
+}
