@@ -3,7 +3,9 @@
 //! One sample stands for many cases: every float type, and named dimensions bound to small distinct sizes (so that two
 //! axes cannot be mistaken for one another), to 1, one at a time to 0, and to larger odd sizes that no tile divides.
 
+use crate::prim_samples;
 use overdrive_ir::eval::philox;
+use overdrive_ir::ops::OPS;
 
 use overdrive_ir::{
     Array, Builder, Convolution, DType, Dim, DotGeneral, Fill, Graph, Operand, Operation, Prim, Sample,
@@ -24,6 +26,12 @@ pub struct Case {
 }
 
 impl Case {
+    /// Every case of every composite and primitive: what a back end is checked on.
+    pub fn every() -> Result<Vec<Case>, String> {
+        let samples = OPS.iter().flat_map(|op| (op.samples)()).chain(prim_samples());
+        Ok(samples.map(|sample| Case::all(&sample)).collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
     /// Every case of a sample that `infer` takes. A type that no binding of the sample takes is left out; a binding that
     /// is refused in a type that takes others is an error, for the sample promised that its names are free.
     pub fn all(sample: &Sample) -> Result<Vec<Case>, String> {

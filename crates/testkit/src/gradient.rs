@@ -5,7 +5,7 @@
 //! cotangent, which must not poison the gradients.
 
 use overdrive_ir::eval::{States, eval, philox};
-use overdrive_ir::{Array, DType, Graph, Value, verify};
+use overdrive_ir::{Array, Graph, Tensor, Value, verify};
 use overdrive_passes::differentiate;
 
 /// Directions along which each operand moves.
@@ -86,7 +86,8 @@ impl Gradients {
     }
 }
 
-/// The graph that `graph` and its gradients make, as a graph to differentiate once more, and the point to do it at.
+/// The graph that `graph` and its gradients make, to run on a back end or to differentiate once more, and the point to
+/// do it at.
 pub fn derivative(graph: &Graph, point: &[Array], seed: u64) -> Result<(Graph, Vec<Array>), String> {
     let (derived, cotangents) = derive(graph, seed)?;
     Ok((derived, point.iter().cloned().chain(cotangents.into_iter().flatten()).collect()))
@@ -103,15 +104,15 @@ fn derive(graph: &Graph, seed: u64) -> Result<(Graph, Vec<Option<Array>>), Strin
     verify(&derived).map_err(|e| format!("`{}`: the gradient is damaged: {e}", graph.name()))?;
     let cotangent = |(i, v): (usize, &Value)| {
         let ty = graph.ty(*v);
-        let values = philox::normals(seed, 2000 + i as u64).take(ty.elements());
-        seeded((i, v)).then(|| Array::float(ty.dtype, &ty.sizes(), values.collect()))
+        let values: Vec<f64> = philox::normals(seed, 2000 + i as u64).take(ty.elements()).collect();
+        seeded((i, v)).then(|| Array::from(&Tensor::from_f64(ty.dtype, ty.shape.clone(), &values)))
     };
     Ok((derived, outputs.iter().enumerate().map(cotangent).collect()))
 }
 
 fn float_inputs(graph: &Graph) -> Vec<(usize, Value)> {
     let inputs = graph.inputs().iter().map(|port| port.value).enumerate();
-    inputs.filter(|(_, v)| graph.ty(*v).dtype == DType::F64).collect()
+    inputs.filter(|(_, v)| graph.ty(*v).dtype.is_arithmetic_float()).collect()
 }
 
 /// How far an operand may sensibly move: its range, or its magnitude where it has one value, or 1.
