@@ -98,6 +98,32 @@ impl<T: Element> Kernel<T> {
     }
 }
 
+/// Writes element `k` of line `i` to `to[k * lines + i]`: rows become columns.
+///
+/// # Safety
+/// The lines, whose k lie side by side, can be read, and `to` has room for all of them.
+pub(crate) unsafe fn transpose<T: Copy>(from: Lines<T>, to: *mut T) {
+    let mut done = 0;
+    #[cfg(target_arch = "x86_64")]
+    if size_of::<T>() == 4 && from.lines > 0 {
+        let units = pack::Block {
+            from: from.from.cast::<u8>(),
+            lines: from.lines,
+            line_stride: 4 * from.line_stride,
+            k: from.k,
+            k_stride: 4,
+        };
+        // SAFETY: as the caller promised.
+        done = unsafe { super::transpose::transpose_units(units, from.lines, to.cast()) };
+    }
+    for k in done..from.k {
+        for line in 0..from.lines {
+            // SAFETY: as the caller promised.
+            unsafe { *to.add(k * from.lines + line) = *from.from.add(line * from.line_stride + k) };
+        }
+    }
+}
+
 impl<T> From<Lines<T>> for pack::Block<T> {
     fn from(Lines { from, lines, line_stride, k, k_stride }: Lines<T>) -> Self {
         Self { from, lines, line_stride, k, k_stride }

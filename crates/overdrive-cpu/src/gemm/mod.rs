@@ -31,7 +31,7 @@ mod view;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub(crate) use blocks::{BlockProduct, Lines};
+pub(crate) use blocks::{BlockProduct, Lines, transpose};
 pub use element::{Accumulator, Element};
 pub use epilogue::{Block, Epilogue, Output};
 pub use kernel::Kernel;

@@ -12,7 +12,6 @@ use super::task::{Rows, Shape};
 use crate::exec::{Format, Host, Runnable, Unsupported};
 use crate::gemm::Kernel;
 use crate::kernels::place::Strided;
-use crate::kernels::scalar::Scalar;
 use crate::slots::SlotTable;
 use crate::threads::{Pool, Worker};
 
@@ -52,7 +51,7 @@ struct Compiled<T: Format> {
     group: usize,
 }
 
-impl<T: Format + Scalar<Wide = T::Acc>> Compiled<T>
+impl<T: Format> Compiled<T>
 where
     T::Acc: Score + Format,
 {
@@ -94,28 +93,23 @@ where
         let width = self.shape.kernel.tile()[1];
         let queries = (self.shape.queries - first).min(self.shape.tile);
         for panel in (0..queries).step_by(width) {
-            let finished = self.shape.finished(panel, scratch);
+            // SAFETY: the task has left its panels there.
+            let finished = unsafe { self.shape.finished(panel, scratch) };
             for column in 0..(queries - panel).min(width) {
-                let query = (first + panel + column) as i64;
+                let at = [b, h, first + panel + column];
                 // SAFETY: the panel has the column, and the results have the query, which belongs to this task.
                 unsafe {
                     let (max, sum) = (*finished.max.add(column), *finished.sum.add(column));
                     let seen = sum != T::Acc::ZERO;
                     if let Some(lse) = &self.lse {
-                        let at = [b, h].iter().zip(&lse.strides).map(|(&i, &s)| i as i64 * s).sum::<i64>();
-                        let to =
-                            lse.get(slots).cast::<T::Acc>().offset((at + query * lse.strides[2]) as isize);
-                        *to = if seen { max.add(sum.ln()) } else { T::Acc::LOWEST };
+                        *element(lse, at, slots) = if seen { max.add(sum.ln()) } else { T::Acc::LOWEST };
                     }
                     if let Some(out) = &self.out {
+                        let values = self.shape.values;
+                        let row = std::slice::from_raw_parts_mut(finished.out.add(column * values), values);
                         let by = if seen { sum.recip() } else { T::Acc::ZERO };
-                        let at = [b, h].iter().zip(&out.strides).map(|(&i, &s)| i as i64 * s).sum::<i64>();
-                        let to = out.get(slots).cast::<T>().offset((at + query * out.strides[2]) as isize);
-                        for channel in 0..self.shape.values {
-                            let value = (*finished.out.add(channel * width + column)).mul(by);
-                            *to.offset((channel as i64 * out.strides[3]) as isize) =
-                                <T as Scalar>::narrow(value);
-                        }
+                        row.iter_mut().for_each(|x| *x = x.mul(by));
+                        store::<T>(row, element(out, at, slots), out.strides[3]);
                     }
                 }
             }
@@ -123,7 +117,31 @@ where
     }
 }
 
-impl<T: Format + Scalar<Wide = T::Acc>> Runnable for Compiled<T>
+/// The element of a result at `[b, h, query]`, of its first channel where it has channels.
+fn element<T>(place: &Strided, at: [usize; 3], slots: &SlotTable) -> *mut T {
+    let offset: i64 = at.iter().zip(&place.strides).map(|(&i, &s)| i as i64 * s).sum();
+    place.get(slots).cast::<T>().wrapping_offset(offset as isize)
+}
+
+/// Rounds a row to where it belongs, `step` elements apart.
+///
+/// # Safety
+/// `to` has the elements, which nobody else touches.
+unsafe fn store<T: Format>(row: &[T::Acc], to: *mut T, step: i64) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        if step == 1 {
+            T::narrow(row, std::slice::from_raw_parts_mut(to, row.len()));
+            return;
+        }
+        for (i, value) in row.iter().enumerate() {
+            let to = to.offset(i as isize * step as isize);
+            T::narrow(std::slice::from_ref(value), std::slice::from_mut(&mut *to));
+        }
+    }
+}
+
+impl<T: Format> Runnable for Compiled<T>
 where
     T::Acc: Score + Format,
 {

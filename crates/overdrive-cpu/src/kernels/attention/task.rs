@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
 use super::softmax::{Running, Score, Update};
-use crate::gemm::{BlockProduct, Element, Kernel, Lines};
+use crate::gemm::{BlockProduct, Element, Kernel, Lines, transpose};
 use crate::loops::isa::Operands;
 
 /// Rows of positions by channels: q, k or v of one head. Strides in elements.
@@ -51,12 +51,13 @@ pub(super) struct Parts {
     packed: usize,
     running: usize,
     out: usize,
+    rows: usize,
     pub(super) bytes: usize,
 }
 
-/// What a task leaves in scratch: per panel the output, transposed (channel by query), and the running state.
+/// What a task leaves in scratch: per panel the output, query by channel and not yet divided, and the running state.
 pub(super) struct Finished<A> {
-    pub(super) out: *const A,
+    pub(super) out: *mut A,
     pub(super) max: *const A,
     pub(super) sum: *const A,
 }
@@ -89,6 +90,7 @@ where
             packed: part(only_if(!direct, self.kernel.b_bytes(width, self.block))),
             running: part(3 * self.tile * acc),
             out: part(self.values * self.tile * acc),
+            rows: part(self.values * width * acc),
             bytes: end,
         }
     }
@@ -201,14 +203,13 @@ where
         }
     }
 
-    /// Hides the keys that come after each query of a panel.
+    /// Hides each key from the queries of a panel that come before it: the first few of its row.
     unsafe fn hide(&self, scores: *mut T::Acc, query: usize, key: usize, seen: usize) {
         let width = self.width();
-        for column in 0..width {
-            for row in self.visible(query + column + 1).saturating_sub(key)..seen {
-                // SAFETY: the scores are `seen x width`.
-                unsafe { *scores.add(row * width + column) = T::Acc::LOWEST };
-            }
+        for row in self.visible(query + 1).saturating_sub(key)..seen {
+            let hidden = (key + row + self.queries).saturating_sub(query + self.keys).min(width);
+            // SAFETY: the scores are `seen x width`.
+            unsafe { std::slice::from_raw_parts_mut(scores.add(row * width), hidden) }.fill(T::Acc::LOWEST);
         }
     }
 
@@ -241,11 +242,19 @@ where
         (max, max.wrapping_add(self.tile), max.wrapping_add(2 * self.tile))
     }
 
-    /// What [`run`](Self::run) left of the panel that begins at query `panel` of the tile.
-    pub(super) fn finished(&self, panel: usize, scratch: *mut u8) -> Finished<T::Acc> {
-        let parts = self.parts();
+    /// What [`run`](Self::run) left of the panel that begins at query `panel` of the tile, until the next is asked for.
+    ///
+    /// # Safety
+    /// `scratch` is as `run` left it.
+    pub(super) unsafe fn finished(&self, panel: usize, scratch: *mut u8) -> Finished<T::Acc> {
+        let (parts, width) = (self.parts(), self.width());
         let (max, sum, _) = self.running(&parts, scratch);
-        let out = scratch.wrapping_add(parts.out).cast::<T::Acc>().wrapping_add(self.values * panel);
+        let from = scratch.wrapping_add(parts.out).cast::<T::Acc>().wrapping_add(self.values * panel);
+        let out = scratch.wrapping_add(parts.rows).cast::<T::Acc>();
+        let lines =
+            Lines { from: from.cast_const(), lines: self.values, line_stride: width, k: width, k_stride: 1 };
+        // SAFETY: as the caller promised; `parts` gives both buffers their room.
+        unsafe { transpose(lines, out) };
         Finished { out, max: max.wrapping_add(panel), sum: sum.wrapping_add(panel) }
     }
 }
