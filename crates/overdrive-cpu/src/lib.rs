@@ -6,6 +6,7 @@ mod kernels;
 pub mod loops;
 pub mod memory;
 pub mod slots;
+pub mod stream;
 pub mod threads;
 
 pub use backend::CpuBackend;

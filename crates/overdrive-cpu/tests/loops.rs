@@ -10,9 +10,9 @@ use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 
 use definition::{Value, define};
-use overdrive_cpu::loops::{CompiledLoop, Level};
+use overdrive_cpu::loops::{CompiledEpilogue, CompiledLoop, Level, Tile};
 use overdrive_cpu::slots::SlotTable;
-use overdrive_cpu::threads::Pool;
+use overdrive_cpu::threads::{Pool, Scratch};
 use overdrive_ir::eval::philox;
 use overdrive_ir::plan::{Access, Instr, Program, Reduction, Register, Store};
 use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, SlotId, Tensor, Unary, row_major};
@@ -356,6 +356,83 @@ fn every_type_converts_to_every_other() {
                 b.store(access(1, &[1]), y);
                 check(&b.0, &[x, blank(to, &[n])], &format!("{from} to {to}, {overflow:?}"));
             }
+        }
+    }
+}
+
+#[test]
+fn results_larger_than_caches_are_streamed() {
+    // 9 M elements of f32 are above the size from which stores go past the caches; an odd count leaves tails.
+    let n = (9 << 20) + 13;
+    let mut b = Build::new(&[n], 0);
+    let x = b.load(access(0, &[1]), DType::F32);
+    let y = b.unary(Unary::Neg, x);
+    b.store(access(1, &[1]), y);
+    b.store(access(2, &[1]), x);
+    let ints: Vec<f64> = (0..n).map(|i| (i % 4096) as f64).collect();
+    let slots = [Tensor::from_f64(DType::F32, [n], &ints), blank(DType::F32, &[n]), blank(DType::F32, &[n])];
+    for level in Level::supported() {
+        let got = run(&b.0, &slots, level, &pool(2));
+        let (negated, copied) = (got[1].to_f32(), got[2].to_f32());
+        assert!(
+            (0..n).all(|i| negated[i] == -((i % 4096) as f32) && copied[i] == (i % 4096) as f32),
+            "{level:?}"
+        );
+    }
+}
+
+#[test]
+fn an_epilogue_covers_the_product_tile_by_tile() {
+    // relu(sums + bias) of [2, 37, 70] in tiles of at most 16 x 33, stored once as it is and once transposed in bf16.
+    let (batch, m, n) = (2usize, 37usize, 70usize);
+    let mut p = Program { extents: vec![batch, m, n], ..Program::default() };
+    let sum = p.push(Instr::Accumulator, DType::F32);
+    let bias = p.push(Instr::Load(access(0, &[0, 0, 1])), DType::F32);
+    let row = p.push(Instr::Load(access(1, &[m, 1, 0])), DType::F32);
+    let biased = p.push(Instr::Binary(Binary::Add, sum, bias), DType::F32);
+    let shifted = p.push(Instr::Binary(Binary::Mul, biased, row), DType::F32);
+    let zero = p.push(Instr::Constant(0.0), DType::F32);
+    let y = p.push(Instr::Binary(Binary::Max, shifted, zero), DType::F32);
+    let half = p.push(Instr::Convert(y, Overflow::Ieee), DType::BF16);
+    p.stores.push(Store { access: dense(2, &[batch, m, n]), value: y });
+    p.stores.push(Store { access: access(3, &[m * n, 1, m]), value: half });
+    let (bias, row) = (normal(DType::F32, &[n], 1), normal(DType::F32, &[batch * m], 2));
+    let sums: Vec<f32> = normal(DType::F32, &[batch * m * n], 3).to_f32();
+    let types = [DType::F32, DType::F32, DType::F32, DType::BF16];
+    for level in Level::supported() {
+        let epilogue = CompiledEpilogue::with_level(&p, &|slot| types[slot.0 as usize], level).unwrap();
+        let (plain, half) = (blank(DType::F32, &[batch * m * n]), blank(DType::BF16, &[batch * m * n]));
+        let mut memory = [&bias, &row, &plain, &half].map(|t| Memory::new(t.bytes()));
+        let mut table = SlotTable::new(4);
+        for (i, m) in memory.iter_mut().enumerate() {
+            table.set(SlotId(i as u32), m.0.as_mut_ptr().cast());
+        }
+        let mut scratch = Scratch::default();
+        for b in 0..batch {
+            for row in (0..m).step_by(16) {
+                for col in (0..n).step_by(33) {
+                    let tile = Tile {
+                        sums: sums[(b * m + row) * n + col..].as_ptr().cast(),
+                        row_bytes: 4 * n,
+                        batch: b,
+                        row,
+                        col,
+                        rows: (m - row).min(16),
+                        cols: (n - col).min(33),
+                    };
+                    // SAFETY: the slots are tensors of the program's sizes; the tile lies in `sums`.
+                    unsafe { epilogue.apply(&table, tile, scratch.bytes(epilogue.scratch_bytes())) };
+                }
+            }
+        }
+        let (plain, half) = (memory[2].tensor(&plain).to_f32(), memory[3].tensor(&half).to_f32());
+        let (bias, row) = (bias.to_f32(), row.to_f32());
+        for (i, sum) in sums.iter().enumerate() {
+            let (b, r, c) = (i / (m * n), i / n % m, i % n);
+            let expected = ((sum + bias[c]) * row[b * m + r]).max(0.0);
+            assert_eq!(plain[i], expected, "{level:?} {b} {r} {c}");
+            let rounded = DType::BF16.round(expected.into(), Overflow::Ieee) as f32;
+            assert_eq!(half[b * m * n + c * m + r], rounded, "{level:?} {b} {r} {c}");
         }
     }
 }

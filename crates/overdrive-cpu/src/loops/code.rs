@@ -73,6 +73,8 @@ pub(super) enum Stores {
     Direct,
     /// After all loads of a block.
     AfterLoads,
+    /// Likewise, and past the caches.
+    Streaming,
 }
 
 /// The operations of a loop nest.

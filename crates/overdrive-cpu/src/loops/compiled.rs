@@ -12,6 +12,7 @@ use super::isa::Level;
 use super::nest::{Lanes, Nest};
 use super::stages::Stages;
 use crate::slots::SlotTable;
+use crate::stream::fence;
 use crate::threads::Pool;
 
 /// Points of a space below which a run stays on the caller's thread: some ten microseconds of work.
@@ -19,12 +20,17 @@ const INLINE_POINTS: usize = 16 << 10;
 /// Points that a task should have at least, where the space can be cut.
 const TASK_POINTS: usize = 32 << 10;
 
-/// The two forms of a program's code over one nest; which one runs depends on where the slots are.
+/// Bytes of a result from which on it is stored past the caches: it would not be there when it is read.
+const STREAM_BYTES: i64 = 32 << 20;
+
+/// The forms of a program's code over one nest; which one runs depends on where the slots are.
 #[derive(Debug)]
 pub(super) struct Body {
     pub nest: Nest,
     direct: Code,
     after_loads: Code,
+    /// Instead of both, where results are larger than caches.
+    streaming: Option<Code>,
     /// For each pair of a store and a load, the bytes that each reaches relative to its slot.
     reaches: Vec<[(SlotId, i64, i64); 2]>,
     /// Whether the lanes of a row may be cut between tasks.
@@ -44,6 +50,9 @@ impl Body {
         let code = |stores| Code::new(Target { expression, nest: &nest, stages: &stages, level, stores });
         let (direct, after_loads) = (code(Stores::Direct)?, code(Stores::AfterLoads)?);
         let reach = |affine: usize| reach(&nest, affine);
+        let written = expression.stores.iter().filter_map(|s| reach(s.affine)).map(|(_, from, to)| to - from);
+        let large = written.max().unwrap_or(0) >= STREAM_BYTES;
+        let streaming = large.then(|| code(Stores::Streaming)).transpose()?;
         let loads = || {
             expression.nodes.iter().zip(&expression.used).filter_map(|(node, &used)| match node {
                 Node::Load(affine) if used => reach(*affine),
@@ -64,11 +73,14 @@ impl Body {
             && stages.row_stores.is_empty();
         let strided =
             nest.walks.iter().any(|w| w.lane != 0 && w.element != w.lane && w.source != Source::Index);
-        Ok(Body { direct, after_loads, reaches, divisible, strided, nest })
+        Ok(Body { direct, after_loads, streaming, reaches, divisible, strided, nest })
     }
 
     /// The code for slots at these addresses.
     pub(super) fn code(&self, slots: &SlotTable) -> &Code {
+        if let Some(code) = &self.streaming {
+            return code;
+        }
         let range = |&(slot, from, to): &(SlotId, i64, i64)| {
             let base = slots.get(slot).addr() as i64;
             (base + from, base + to)
@@ -80,9 +92,15 @@ impl Body {
         if shared { &self.after_loads } else { &self.direct }
     }
 
+    /// Whether results go past the caches, so that a task must end with a fence.
+    pub(super) fn streams(&self) -> bool {
+        self.streaming.is_some()
+    }
+
     pub(super) fn scratch_bytes(&self) -> usize {
         let bytes = |code| Layout::new(code, &self.nest).bytes;
-        bytes(&self.direct).max(bytes(&self.after_loads))
+        let codes = [&self.direct, &self.after_loads].into_iter().chain(&self.streaming);
+        codes.map(bytes).max().unwrap_or(0)
     }
 }
 
@@ -172,6 +190,9 @@ impl CompiledLoop {
                 // SAFETY: the caller vouches for the addresses; tasks are apart.
                 unsafe { frame.row(&index[..nest.outer.len()], lanes.clone()) };
                 advance(&mut index[..nest.outer.len()], &nest.outer);
+            }
+            if body.streams() {
+                fence();
             }
         };
         let bytes = self.scratch_bytes();

@@ -3,10 +3,13 @@
 //! Registers are handed out by liveness within a pass; what rows compute stays where it is to the row's end.
 
 use super::Unsupported;
-use super::code::{Code, MAX_BLOCK, MIN_BLOCK, Pass, Place, PlaceId, REGISTER_BYTES, Stage, Stores, Target};
-use super::expression::{Node, Reg};
+use super::code::{
+    Code, MAX_BLOCK, MIN_BLOCK, Op, Pass, Place, PlaceId, REGISTER_BYTES, Stage, Stores, Target,
+};
+use super::expression::{Node, Reg, Source};
 use super::isa::Isa;
-use super::nest::Walk;
+use super::memory;
+use super::nest::{Lanes, Nest, Walk};
 use super::stages::Level;
 use overdrive_ir::DType;
 
@@ -40,8 +43,46 @@ pub(super) fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
     }
     let mut code = emitter.code;
     let unit_bytes = (code.units.max(1) as usize) * lane_bytes;
-    code.block = (REGISTER_BYTES / unit_bytes / 64 * 64).clamp(MIN_BLOCK, MAX_BLOCK);
+    // Where operands come from memory, shorter blocks let it work while registers are worked on.
+    let longest = if target.stores == Stores::Streaming { MAX_BLOCK / 2 } else { MAX_BLOCK };
+    code.block = (REGISTER_BYTES / unit_bytes / 64 * 64).clamp(MIN_BLOCK, longest);
+    if target.stores == Stores::Streaming {
+        prefetch::<I>(&mut code, nest);
+    }
     Ok(code)
+}
+
+/// Blocks between the one that is worked on and the one that is asked for.
+const PREFETCH_BLOCKS: i64 = 2;
+
+/// Spreads requests for a later block over the operations of this one. Programs of several passes go without:
+/// their first is short of memory alone, and asking for the next row during the others measured slower.
+fn prefetch<I: Isa>(code: &mut Code, nest: &Nest) {
+    let [Stage { pass: Some(pass), .. }, _] = &mut code.stages[..] else { return };
+    if nest.lanes != Lanes::Along {
+        return;
+    }
+    let loads: Vec<usize> = (0..nest.walks.len())
+        .filter(|&w| {
+            let walk = &nest.walks[w];
+            let written = pass.element.iter().any(|op| op.dst as usize == w);
+            walk.contiguous() && matches!(walk.source, Source::Slot(_)) && !written
+        })
+        .collect();
+    let ops = std::mem::take(&mut pass.element);
+    let count = ops.len();
+    for (i, op) in ops.into_iter().enumerate() {
+        for &load in &loads {
+            let element = nest.walks[load].element;
+            let bytes = code.block as i64 * element;
+            let lines = (bytes / 64) as usize;
+            let (first, end) = (lines * i / count, lines * (i + 1) / count);
+            let immediate = memory::Prefetch::immediate(PREFETCH_BLOCKS * bytes, first, end - first);
+            let entry = I::entry::<memory::Prefetch>();
+            pass.element.push(Op { entry, dst: load as PlaceId, src: [load as PlaceId; 3], immediate });
+        }
+        pass.element.push(op);
+    }
 }
 
 /// Which list an operation goes to, and on how many lanes it works.
@@ -209,7 +250,7 @@ impl<I: Isa> Emitter<'_, I> {
             }
             match stores {
                 Stores::Direct => self.store(&mut pass.element, &expression.stores[store], Width::Block)?,
-                Stores::AfterLoads => ready.push(store),
+                Stores::AfterLoads | Stores::Streaming => ready.push(store),
             }
         }
         Ok(())
@@ -223,7 +264,7 @@ impl<I: Isa> Emitter<'_, I> {
             last[reg] = Some(reg);
             expression.nodes[reg].operands().into_iter().for_each(|operand| last[operand] = Some(reg));
         }
-        if stores == Stores::AfterLoads {
+        if stores != Stores::Direct {
             stages.passes[at].stores.iter().for_each(|&s| last[expression.stores[s].value] = None);
         }
         last
@@ -279,6 +320,6 @@ impl<I: Isa> Emitter<'_, I> {
 }
 
 /// Whether memory holds a type as lanes do.
-fn is_lane(dtype: DType) -> bool {
+pub(super) fn is_lane(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::I64 | DType::U64)
 }

@@ -11,6 +11,7 @@ use super::frame::{Frame, index_at};
 use super::isa::Level;
 use super::nest::Nest;
 use crate::slots::SlotTable;
+use crate::stream::fence;
 
 /// A block of finished sums and its place in the product.
 #[derive(Copy, Clone, Debug)]
@@ -90,6 +91,9 @@ impl CompiledEpilogue {
             frame.set_accumulator(tile.sums.wrapping_add(row * tile.row_bytes).cast_mut(), tile.col);
             // SAFETY: as the caller promised.
             unsafe { frame.row(&index[..=batch], tile.col..tile.col + tile.cols) };
+        }
+        if self.body.streams() {
+            fence();
         }
     }
 }

@@ -44,6 +44,8 @@ pub(super) enum Node {
     Compare(Compare, Reg, Reg),
     Select(Reg, Reg, Reg),
     MultiplyAdd(Signs, Reg, Reg, Reg),
+    /// `exp(0 - 1)`.
+    ExpSub(Reg, Reg),
     Convert {
         from: DType,
         value: Reg,
@@ -69,7 +71,7 @@ impl Node {
             Node::Unary(_, a) | Node::Reduce(_, a) => vec![a],
             Node::Convert { value, .. } | Node::Bitcast { value, .. } => vec![value],
             Node::RandomBits { seed, .. } => vec![seed],
-            Node::Binary(_, a, b) | Node::Compare(_, a, b) => vec![a, b],
+            Node::Binary(_, a, b) | Node::Compare(_, a, b) | Node::ExpSub(a, b) => vec![a, b],
             Node::Select(a, b, c) | Node::MultiplyAdd(_, a, b, c) => vec![a, b, c],
         }
     }
@@ -117,6 +119,7 @@ impl Expression {
         let mut expression = builder.out;
         expression.drop_roundings();
         expression.fuse_products();
+        expression.fuse_exponentials();
         expression.mark_used();
         Ok(expression)
     }
@@ -170,6 +173,19 @@ impl Expression {
                 (Binary::Sub, _, Some((a, b))) => Node::MultiplyAdd(Signs::Negated, a, b, x),
                 _ => continue,
             };
+        }
+    }
+
+    /// `exp(a - b)` where the difference has no other use.
+    fn fuse_exponentials(&mut self) {
+        let uses = self.uses();
+        for at in 0..self.nodes.len() {
+            if let Node::Unary(Unary::Exp, of) = self.nodes[at]
+                && let Node::Binary(Binary::Sub, a, b) = self.nodes[of]
+                && uses[of] == 1
+            {
+                self.nodes[at] = Node::ExpSub(a, b);
+            }
         }
     }
 

@@ -144,8 +144,8 @@ combine! {
     real<T: Real> {
         Sum(x, y) => x + y,
         Prod(x, y) => x * y,
-        Max(x, y) => if x > y || x.is_nan() { x } else { y },
-        Min(x, y) => if x < y || x.is_nan() { x } else { y },
+        Max(x, y) => x.max(y),
+        Min(x, y) => x.min(y),
     }
 }
 

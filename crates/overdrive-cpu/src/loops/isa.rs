@@ -95,6 +95,9 @@ pub(crate) trait Isa: Sized + 'static {
     /// Whether `mul_add` is an instruction and not a library call.
     const FMA: bool;
 
+    /// Whether vectors are whole cache lines, which can be stored past the caches.
+    const LINES: bool;
+
     /// `K` compiled for this instruction set.
     fn entry<K: Kernel>() -> Entry;
 
@@ -112,11 +115,12 @@ pub(crate) trait Isa: Sized + 'static {
 }
 
 macro_rules! isa {
-    ($name:ident, $fma:expr $(, $features:literal)?) => {
+    ($name:ident, $fma:expr, $lines:expr $(, $features:literal)?) => {
         pub(crate) struct $name;
 
         impl Isa for $name {
             const FMA: bool = $fma;
+            const LINES: bool = $lines;
 
             fn entry<K: Kernel>() -> Entry {
                 /// # Safety
@@ -133,10 +137,10 @@ macro_rules! isa {
 }
 
 #[cfg(target_arch = "x86_64")]
-isa!(Avx512, true, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+isa!(Avx512, true, true, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 #[cfg(target_arch = "x86_64")]
-isa!(Avx2, true, "avx2,fma");
-isa!(Portable, cfg!(target_arch = "aarch64"));
+isa!(Avx2, true, false, "avx2,fma");
+isa!(Portable, cfg!(target_arch = "aarch64"), false);
 
 /// Calls `$function::<I>($args)` for the instruction set of `$level`.
 macro_rules! for_level {

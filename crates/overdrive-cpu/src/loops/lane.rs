@@ -79,6 +79,10 @@ pub(super) trait Real:
     const ONE: Self;
     fn is_nan(self) -> bool;
     fn fma<I: Isa>(a: Self, b: Self, c: Self) -> Self;
+    /// NaN if either is.
+    fn max(self, y: Self) -> Self;
+    /// NaN if either is.
+    fn min(self, y: Self) -> Self;
     fn abs(self) -> Self;
     fn sqrt(self) -> Self;
     fn floor(self) -> Self;
@@ -133,6 +137,17 @@ macro_rules! exact_functions {
         #[inline(always)]
         fn is_nan(self) -> bool {
             self != self
+        }
+        #[inline(always)]
+        fn max(self, y: Self) -> Self {
+            // The first line is one instruction on x86, which keeps a NaN in `y` alone.
+            let larger = if self > y { self } else { y };
+            if self != self { self } else { larger }
+        }
+        #[inline(always)]
+        fn min(self, y: Self) -> Self {
+            let smaller = if self < y { self } else { y };
+            if self != self { self } else { smaller }
         }
         #[inline(always)]
         fn abs(self) -> Self {

@@ -204,9 +204,8 @@ table2! {
         Div(x, y) => x / y,
         Rem(x, y) => x % y,
         Pow(x, y) => x.pow::<I>(y),
-        // A NaN on either side fails the comparison that would drop it.
-        Max(x, y) => if x > y || x.is_nan() { x } else { y },
-        Min(x, y) => if x < y || x.is_nan() { x } else { y },
+        Max(x, y) => x.max(y),
+        Min(x, y) => x.min(y),
     }
 }
 
@@ -315,6 +314,17 @@ multiply_add!(MulAdd(a, b, c) => T::fma::<I>(a, b, c));
 multiply_add!(MulSub(a, b, c) => T::fma::<I>(a, b, -c));
 multiply_add!(NegMulAdd(a, b, c) => T::fma::<I>(-a, b, c));
 
+struct ExpSub<T>(PhantomData<T>);
+
+impl<T: Real> Fn2 for ExpSub<T> {
+    type A = T;
+    type D = T;
+    #[inline(always)]
+    fn call<I: Isa>(a: T, b: T) -> T {
+        (a - b).exp::<I>()
+    }
+}
+
 struct Pick<T>(PhantomData<T>);
 
 impl<T: Lane> Fn3 for Pick<T> {
@@ -370,6 +380,15 @@ pub(super) fn select<I: Isa>(class: Class, uniform: Uniform) -> Entry {
     match class.bytes() {
         4 => entry3::<I, Pick<u32>>(uniform),
         _ => entry3::<I, Pick<u64>>(uniform),
+    }
+}
+
+/// The entry of `exp(0 - 1)`, the heart of softmax; `None` for integers.
+pub(super) fn exp_sub<I: Isa>(class: Class, uniform: Uniform) -> Option<Entry> {
+    match class {
+        Class::F32 => Some(entry2::<I, ExpSub<f32>>(uniform)),
+        Class::F64 => Some(entry2::<I, ExpSub<f64>>(uniform)),
+        _ => None,
     }
 }
 

@@ -11,6 +11,7 @@ use overdrive_ir::{DType, Overflow};
 use super::half;
 use super::isa::{Entry, Isa, Kernel, Operands};
 use super::lane::{Class, Lane};
+use crate::stream;
 
 /// An element as memory holds it.
 trait Stored: Copy {
@@ -170,6 +171,49 @@ impl<T: Lane> Kernel for Index<T> {
         for (i, lane) in dst.iter_mut().enumerate() {
             *lane = T::from_index(first + i as i64 * o.immediate);
         }
+    }
+}
+
+/// Lanes to memory that nobody reads soon: past the caches where the instruction set can.
+struct Stream<T>(PhantomData<T>);
+
+impl<T: Lane> Kernel for Stream<T> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        let bytes = n * size_of::<T>();
+        #[cfg(target_arch = "x86_64")]
+        if I::LINES {
+            // SAFETY: as the caller promised; only AVX-512 has vectors of a line.
+            return unsafe { stream::store_past_caches(o.src[0], o.dst, bytes) };
+        }
+        // SAFETY: as the caller promised.
+        unsafe { std::ptr::copy_nonoverlapping(o.src[0], o.dst, bytes) }
+    }
+}
+
+/// Asks for some cache lines of what lies ahead of source 0; which, is in the immediate.
+pub(super) struct Prefetch;
+
+impl Prefetch {
+    /// The immediate for `lines` of 64 bytes from line `first` on, `ahead` bytes ahead.
+    pub(super) fn immediate(ahead: i64, first: usize, lines: usize) -> i64 {
+        ahead << 16 | (first as i64) << 8 | lines as i64
+    }
+}
+
+impl Kernel for Prefetch {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(_: usize, o: &Operands) {
+        let (ahead, first, lines) = (o.immediate >> 16, o.immediate >> 8 & 0xff, o.immediate & 0xff);
+        stream::prefetch(o.src[0].wrapping_offset((ahead + 64 * first) as isize), 64 * lines as usize);
+    }
+}
+
+/// The entry that writes lanes of a type past the caches.
+pub(super) fn stream<I: Isa>(class: Class) -> Entry {
+    match class.bytes() {
+        4 => I::entry::<Stream<u32>>(),
+        _ => I::entry::<Stream<u64>>(),
     }
 }
 

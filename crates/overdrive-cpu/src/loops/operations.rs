@@ -3,8 +3,8 @@
 use overdrive_ir::{DType, Reducer};
 
 use super::Unsupported;
-use super::code::{Op, Pass, Place, PlaceId, Target};
-use super::emit::{Emitter, Width};
+use super::code::{Op, Pass, Place, PlaceId, Stores, Target};
+use super::emit::{Emitter, Width, is_lane};
 use super::expression::{Node, Reg, StoreNode};
 use super::isa::Isa;
 use super::lane::Class;
@@ -31,7 +31,11 @@ impl<I: Isa> Emitter<'_, I> {
             ops.push(Op { entry: memory::splat::<I>(class), dst: unit, src: [from; 3], immediate: 0 });
             from = unit;
         }
-        let entry = memory::store::<I>(store.dtype).expect("accesses are to whole bytes");
+        let streams = self.target.stores == Stores::Streaming && width == Width::Block && immediate == 1;
+        let entry = match is_lane(store.dtype) && streams {
+            true => memory::stream::<I>(class),
+            false => memory::store::<I>(store.dtype).expect("accesses are to whole bytes"),
+        };
         ops.push(Op { entry, dst: store.affine as PlaceId, src: [from; 3], immediate });
         self.free.extend(temporary);
         Ok(())
@@ -142,6 +146,7 @@ impl<I: Isa> Emitter<'_, I> {
             Node::Compare(kind, a, _) => {
                 map::compare::<I>(*kind, expression.class(*a), uniform).ok_or_else(missing)?
             }
+            Node::ExpSub(..) => map::exp_sub::<I>(class, uniform).ok_or_else(missing)?,
             Node::Select(..) => map::select::<I>(class, uniform),
             Node::MultiplyAdd(signs, ..) => {
                 map::multiply_add::<I>(*signs, class, uniform).ok_or_else(missing)?

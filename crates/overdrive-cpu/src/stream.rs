@@ -1,0 +1,119 @@
+//! Streaming: the copy that shows how fast this machine's memory is, as a ceiling for whatever reads and writes.
+#![allow(unsafe_code)] // Vector stores past the cache, and a destination that several threads share by parts.
+
+use crate::threads::Pool;
+
+/// How results are written.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Write {
+    /// Through the caches, which read each line before it is written.
+    Cached,
+    /// Past the caches, where the CPU can: for what is larger than they are.
+    Streaming,
+}
+
+/// Bytes that a task copies: more than the prefetchers take to start, less than a core's second-level cache.
+const TASK_BYTES: usize = 256 << 10;
+
+struct Destination(*mut u8);
+// SAFETY: tasks write parts that lie apart.
+unsafe impl Sync for Destination {}
+
+/// Copies `src` to `dst` with all threads of the pool.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn copy(pool: &Pool, src: &[u8], dst: &mut [u8], write: Write) {
+    assert_eq!(src.len(), dst.len(), "a copy is as long as its source");
+    let to = Destination(dst.as_mut_ptr());
+    let to = &to;
+    pool.run(src.len().div_ceil(TASK_BYTES), |task, _| {
+        let part = &src[task * TASK_BYTES..src.len().min((task + 1) * TASK_BYTES)];
+        // SAFETY: the part lies within `dst`, which is borrowed for the call, and no other task has it.
+        unsafe {
+            let to = to.0.add(task * TASK_BYTES);
+            match write {
+                Write::Cached => std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()),
+                Write::Streaming => copy_past_caches(part.as_ptr(), to, part.len()),
+            }
+        }
+    });
+}
+
+/// Copies `len` bytes past the caches; without AVX-512, through them.
+///
+/// # Safety
+/// As for `std::ptr::copy_nonoverlapping`.
+unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: as the caller promised, and the CPU has the instructions.
+        unsafe { store_past_caches(from, to, len) };
+        return fence();
+    }
+    // SAFETY: as the caller promised.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+}
+
+/// Copies `len` bytes past the caches. Readers on other cores see them after this one's next [`fence`].
+///
+/// # Safety
+/// As for `std::ptr::copy_nonoverlapping`, on a CPU with AVX-512F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn store_past_caches(from: *const u8, to: *mut u8, len: usize) {
+    use std::arch::x86_64::{_mm512_loadu_si512, _mm512_stream_si512};
+    let head = to.align_offset(64).min(len);
+    let lines = (len - head) / 64;
+    let done = head + lines * 64;
+    // SAFETY: head, whole lines and tail are the `len` bytes; streamed lines are aligned.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, to, head);
+        for line in 0..lines {
+            let at = head + line * 64;
+            _mm512_stream_si512(to.add(at).cast(), _mm512_loadu_si512(from.add(at).cast()));
+        }
+        std::ptr::copy_nonoverlapping(from.add(done), to.add(done), len - done);
+    }
+}
+
+/// Makes what this core stored past the caches visible before whatever it stores next.
+pub(crate) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 CPU has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence()
+    };
+}
+
+/// Asks for the cache lines of `bytes` bytes from `from` on.
+#[inline(always)]
+pub(crate) fn prefetch(from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch never faults, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::NonZeroUsize;
+
+    #[test]
+    fn copies_whole_from_any_alignment() {
+        let pool = Pool::new(NonZeroUsize::new(2).unwrap()).unwrap();
+        for len in [0, 1, 63, 64, 65, 1000, TASK_BYTES + 7, 3 * TASK_BYTES] {
+            let src: Vec<u8> = (0..len + 3).map(|i| (i * 31 % 251) as u8).collect();
+            for write in [Write::Cached, Write::Streaming] {
+                let mut dst = vec![0u8; len + 5];
+                copy(&pool, &src[3..], &mut dst[5..], write);
+                assert!(dst[..5] == [0; 5] && dst[5..] == src[3..], "{write:?} {len}");
+            }
+        }
+    }
+}
