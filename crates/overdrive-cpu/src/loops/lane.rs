@@ -77,7 +77,6 @@ pub(super) trait Real:
     + Neg<Output = Self>
 {
     const ONE: Self;
-    fn is_nan(self) -> bool;
     fn fma<I: Isa>(a: Self, b: Self, c: Self) -> Self;
     /// NaN if either is.
     fn max(self, y: Self) -> Self;
@@ -134,10 +133,6 @@ float_lane!(f64);
 macro_rules! exact_functions {
     ($t:ident) => {
         const ONE: Self = 1.0;
-        #[inline(always)]
-        fn is_nan(self) -> bool {
-            self != self
-        }
         #[inline(always)]
         fn max(self, y: Self) -> Self {
             // The first line is one instruction on x86, which keeps a NaN in `y` alone.
