@@ -17,8 +17,10 @@ pub(crate) struct Generated {
 }
 
 /// Every generated file. Adding one is a line here.
-pub(crate) const GENERATED: &[Generated] =
-    &[Generated { path: "docs/results.schema.json", produce: overdrive_bench::results::schema }];
+pub(crate) const GENERATED: &[Generated] = &[
+    Generated { path: "docs/ops.md", produce: crate::ops_page::ops_page },
+    Generated { path: "docs/results.schema.json", produce: overdrive_bench::results::schema },
+];
 
 /// Writes the files that differ.
 pub(crate) fn write(workspace: &Workspace, generated: &[Generated]) -> Result<()> {

@@ -7,6 +7,7 @@
 mod add_op;
 mod check;
 mod generate;
+mod ops_page;
 mod step;
 mod tidy;
 mod workspace;

@@ -1,2 +1,26 @@
-//! Parses, wires, prints.
-fn main() {}
+//! The `overdrive` binary: parses, wires, prints. The only place that names concrete back ends and may exit.
+
+mod cli;
+mod commands;
+mod devices;
+mod failure;
+mod progress;
+
+use clap::Parser;
+use overdrive::bench::memory::CountingAllocator;
+use std::process::ExitCode;
+
+/// Counts what models allocate, for the memory columns; a relaxed counter per allocation.
+#[global_allocator]
+static HEAP: CountingAllocator = CountingAllocator::new();
+
+fn main() -> ExitCode {
+    let arguments = cli::Arguments::parse();
+    match commands::run(arguments.command) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            failure.exit.into()
+        }
+    }
+}

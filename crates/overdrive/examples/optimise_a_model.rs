@@ -1,0 +1,52 @@
+//! Take a built-in model through passes, and say what each gained: the same sessions that `overdrive run` holds.
+//!
+//! `cargo run --release --example optimise_a_model`
+
+use overdrive::bench::clock::SystemClock;
+use overdrive::bench::report::terminal;
+use overdrive::bench::results::Results;
+use overdrive::bench::rules::Rules;
+use overdrive::bench::runner::Stop;
+use overdrive::cpu::CpuBackend;
+use overdrive::ir::{DType, Mode};
+use overdrive::passes::{Recipe, precision};
+use overdrive::studies::{Context, Device, Entry, Progress, Workload, measure};
+use std::collections::BTreeMap;
+use std::error::Error;
+
+struct Silent;
+
+impl Progress for Silent {
+    fn study(&self, _: &str) {}
+    fn workload(&self, _: &str) {}
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let cpu = CpuBackend::new(Some(1))?;
+    let devices = [Device { backend: &cpu, threads: 1 }];
+    let clock = SystemClock::new();
+    let context = Context {
+        devices: &devices,
+        matmul_peers: &[],
+        clock: &clock,
+        rules: Rules::quick(),
+        seed: 1,
+        stop: Stop::default(),
+        heap: None,
+        command: "cargo run --release --example optimise_a_model".to_owned(),
+        progress: &Silent,
+    };
+    let model = overdrive::models::find("quick-inference")?;
+    let workload = Workload::of_model(model, &BTreeMap::new())?;
+    let half = precision(&workload.graph, &Recipe { contractions: DType::BF16 })?;
+    let device = context.device();
+    let entries = [
+        Entry::plain(&workload, device, Mode::Eager),
+        Entry::plain(&workload, device, Mode::Compile),
+        Entry { graph: half, dtype: DType::BF16, ..Entry::plain(&workload, device, Mode::Compile) },
+    ];
+    let mut results = Results::begin(context.command.clone(), context.seed);
+    results.records = measure(&context, "example", &entries, &mut []);
+    println!("{}", terminal(&results, 140));
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! The command line: names and values only; what they do stands in `commands/`.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use overdrive::ir::{DType, Mode};
+use std::path::PathBuf;
+
+/// Makes deep-learning models faster, smaller and cheaper to train, and proves it.
+#[derive(Parser, Debug)]
+#[command(name = "overdrive", version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Every study that this machine can do, with a report
+    Run(Run),
+    /// One model across execution modes, precisions and batch sizes
+    Bench(Bench),
+    /// One forward pass on your own inputs
+    Eval(Eval),
+    /// Where the time goes: operators by self time, and a trace
+    Profile(Profile),
+    /// The built-in models
+    Models(Json),
+    /// This machine: processor, features, back ends
+    Info(Json),
+    /// Completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Machine and seed, shared by everything that measures.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Machine {
+    /// Device: `auto` or `cpu`
+    #[arg(long, default_value = "auto", value_name = "DEVICE")]
+    pub device: String,
+    /// Worker threads, at least 1 [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Seed of inputs and of the order of cases
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+}
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// Studies to run [default: all]
+    #[arg(value_name = "STUDY")]
+    pub studies: Vec<String>,
+    /// Screening within three minutes, without verdicts
+    #[arg(long)]
+    pub quick: bool,
+    /// Folder of the report [default: reports/<date-time>]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Machine and seed.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// Arguments of `bench`.
+#[derive(Args, Debug)]
+pub(crate) struct Bench {
+    /// A built-in model
+    pub model: String,
+    /// Execution modes
+    #[arg(long, value_delimiter = ',', default_value = "eager,jit,compile", value_name = "MODES")]
+    pub modes: Vec<ModeName>,
+    /// Number formats of contractions: f32, bf16, f16
+    #[arg(long, value_delimiter = ',', default_value = "f32", value_name = "DTYPES")]
+    pub dtype: Vec<Precision>,
+    /// Batch sizes [default: the model's]
+    #[arg(long, value_delimiter = ',', value_name = "SIZES", value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch: Vec<u32>,
+    /// Samples per case [default: until the interval is within 1 %]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=10_000))]
+    pub trials: Option<u32>,
+    /// Warm-up calls with --trials
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub warmup: u32,
+    /// Folder for results.json and report.md
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Results as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Machine and seed.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// Arguments of `eval`.
+#[derive(Args, Debug)]
+pub(crate) struct Eval {
+    /// A built-in model
+    pub model: String,
+    /// Inputs by name, .npz or .safetensors
+    #[arg(long, value_name = "FILE")]
+    pub inputs: PathBuf,
+    /// Parameters by name, .npz or .safetensors [default: the model's seeded ones]
+    #[arg(long, value_name = "FILE")]
+    pub parameters: Option<PathBuf>,
+    /// Where to write the outputs, .npz or .safetensors
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Expected outputs; exits 4 where ours disagree
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
+    /// Relative tolerance of --expect
+    #[arg(long, default_value_t = 1e-3, value_name = "X", value_parser = tolerance)]
+    pub rtol: f64,
+    /// Absolute tolerance of --expect
+    #[arg(long, default_value_t = 1e-5, value_name = "X", value_parser = tolerance)]
+    pub atol: f64,
+    /// Execution mode
+    #[arg(long, default_value = "compile", value_name = "MODE")]
+    pub mode: ModeName,
+    /// Machine and seed.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// Arguments of `profile`.
+#[derive(Args, Debug)]
+pub(crate) struct Profile {
+    /// A built-in model
+    pub model: String,
+    /// Execution mode
+    #[arg(long, default_value = "compile", value_name = "MODE")]
+    pub mode: ModeName,
+    /// Batch size [default: the model's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch: Option<u32>,
+    /// Calls to sum over
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub calls: u32,
+    /// Chrome trace, for Perfetto
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// The table as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Machine and seed.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// `--json`, where a script would want it.
+#[derive(Args, Debug)]
+pub(crate) struct Json {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Execution modes by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum ModeName {
+    Eager,
+    Jit,
+    Compile,
+}
+
+impl From<ModeName> for Mode {
+    fn from(name: ModeName) -> Self {
+        match name {
+            ModeName::Eager => Mode::Eager,
+            ModeName::Jit => Mode::Jit,
+            ModeName::Compile => Mode::Compile,
+        }
+    }
+}
+
+/// Formats of contractions by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum Precision {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl From<Precision> for DType {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => DType::F32,
+            Precision::Bf16 => DType::BF16,
+            Precision::F16 => DType::F16,
+        }
+    }
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x >= 0.0 && x.is_finite() => Ok(x),
+        _ => Err("expected a number of at least 0".to_owned()),
+    }
+}

@@ -1,0 +1,30 @@
+//! What each command does, one file each.
+
+mod bench;
+mod eval;
+mod info;
+mod models;
+mod output;
+mod profile;
+mod run;
+
+use crate::cli::{Arguments, Command};
+use crate::failure::Failure;
+use clap::CommandFactory;
+use overdrive::bench::exit::Exit;
+
+/// Runs a command to its exit code.
+pub(crate) fn run(command: Command) -> Result<Exit, Failure> {
+    match command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Eval(arguments) => eval::eval(&arguments),
+        Command::Profile(arguments) => profile::profile(&arguments),
+        Command::Models(arguments) => models::models(&arguments),
+        Command::Info(arguments) => info::info(&arguments),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Arguments::command(), "overdrive", &mut std::io::stdout());
+            Ok(Exit::Fine)
+        }
+    }
+}

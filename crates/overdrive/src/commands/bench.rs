@@ -1,0 +1,77 @@
+//! `overdrive bench`: one model across modes, precisions and batch sizes.
+
+use super::output;
+use super::run::{command_line, stop_on_interrupt};
+use crate::cli::Bench;
+use crate::devices;
+use crate::failure::Failure;
+use crate::progress::Spinner;
+use overdrive::bench::clock::SystemClock;
+use overdrive::bench::exit::Exit;
+use overdrive::bench::report::to_json;
+use overdrive::bench::results::Results;
+use overdrive::bench::rules::Rules;
+use overdrive::ir::DType;
+use overdrive::models;
+use overdrive::passes::{Recipe, precision};
+use overdrive::studies::{Context, Device, Entry, Progress, Workload, measure};
+use std::collections::BTreeMap;
+
+pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
+    let model = models::find(&arguments.model).map_err(Failure::bad_input)?;
+    let backend = devices::cpu(&arguments.machine)?;
+    if let Some(folder) = &arguments.out {
+        output::prepare(folder)?;
+    }
+    let threads = devices::threads(&arguments.machine) as u32;
+    let clock = SystemClock::new();
+    let spinner = Spinner::start();
+    let devices = [Device { backend: &backend, threads }];
+    let rules = match arguments.trials {
+        Some(trials) => Rules::full().with_trials(arguments.warmup as usize, trials as usize),
+        None => Rules::full(),
+    };
+    let context = Context {
+        devices: &devices,
+        matmul_peers: &[],
+        clock: &clock,
+        rules,
+        seed: arguments.machine.seed,
+        stop: stop_on_interrupt(),
+        heap: Some(&crate::HEAP),
+        command: command_line(),
+        progress: &spinner,
+    };
+    let mut results = Results::begin(command_line(), arguments.machine.seed);
+    spinner.study("bench");
+    let batches: Vec<Option<u32>> = match arguments.batch.as_slice() {
+        [] => vec![None],
+        sizes => sizes.iter().map(|&n| Some(n)).collect(),
+    };
+    for batch in batches {
+        let sizes: BTreeMap<String, usize> =
+            batch.map(|n| ("batch".to_owned(), n as usize)).into_iter().collect();
+        let workload = Workload::of_model(model, &sizes).map_err(Failure::bad_input)?;
+        spinner.workload(&workload.key.to_string());
+        let mut entries = Vec::new();
+        for &dtype in &arguments.dtype {
+            let dtype = DType::from(dtype);
+            let graph =
+                precision(&workload.graph, &Recipe { contractions: dtype }).map_err(Failure::harness)?;
+            for &mode in &arguments.modes {
+                let entry = Entry::plain(&workload, context.device(), mode.into());
+                entries.push(Entry { dtype, graph: graph.clone(), ..entry });
+            }
+        }
+        results.records.extend(measure(&context, "bench", &entries, &mut []));
+        if context.stop.is_requested() {
+            break;
+        }
+    }
+    spinner.finish();
+    if let Some(folder) = &arguments.out {
+        output::write(folder, &results)?;
+    }
+    println!("{}", if arguments.json { to_json(&results) } else { output::summary(&results) });
+    Ok(Exit::of(&results))
+}

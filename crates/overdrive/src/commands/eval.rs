@@ -1,0 +1,157 @@
+//! `overdrive eval`: one forward pass on the user's own inputs.
+
+use crate::cli::Eval;
+use crate::devices;
+use crate::failure::Failure;
+use overdrive::bench::exit::Exit;
+use overdrive::bench::subject::Deviation;
+use overdrive::formats::{self, Tensors};
+use overdrive::ir::{Backend, Dim, Graph, Mode, State, Tensor, TensorType, Tuning};
+use overdrive::models;
+use overdrive::passes::bind;
+use std::collections::BTreeMap;
+
+pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
+    let model = models::find(&arguments.model).map_err(Failure::bad_input)?;
+    let template = (model.build)().map_err(Failure::harness)?;
+    let inputs = formats::read(&arguments.inputs).map_err(Failure::bad_input)?;
+    let expected = arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
+    let sizes = sizes_of(&template, &inputs)?;
+    let graph = bind(&template, &sizes).map_err(Failure::bad_input)?;
+    let backend = devices::cpu(&arguments.machine)?;
+    let mode: Mode = arguments.mode.into();
+    let mut executable = backend.compile(&graph, mode, &Tuning::default()).map_err(Failure::bad_input)?;
+
+    let mut state = State::initial(&graph, &backend).map_err(Failure::harness)?;
+    if let Some(file) = &arguments.parameters {
+        let parameters = formats::read(file).map_err(Failure::bad_input)?;
+        replace_parameters(&graph, &parameters, |name, tensor| {
+            let buffer = backend.upload(tensor).map_err(Failure::harness)?;
+            state.buffers.insert(name.to_owned(), buffer);
+            Ok(())
+        })?;
+    }
+    let mut buffers = Vec::new();
+    for port in graph.inputs() {
+        let tensor = matching(&inputs, &port.name, graph.ty(port.value))?;
+        buffers.push(backend.upload(&tensor).map_err(Failure::harness)?);
+    }
+    let types = graph.outputs().iter().map(|o| graph.ty(o.value));
+    let mut results =
+        types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>().map_err(Failure::harness)?;
+    let pending = executable.run(&mut state, &buffers, &mut results).map_err(Failure::harness)?;
+    pending.wait().map_err(Failure::harness)?;
+    let mut outputs = Tensors::new();
+    for (port, buffer) in graph.outputs().iter().zip(&results) {
+        outputs.insert(port.name.clone(), backend.download(buffer).map_err(Failure::harness)?);
+    }
+    for (name, tensor) in &outputs {
+        println!("{name}: {}", tensor.ty());
+    }
+    if let Some(file) = &arguments.output {
+        formats::write(file, &outputs).map_err(Failure::bad_input)?;
+    }
+    match expected {
+        Some(expected) => compare(&outputs, &expected, arguments),
+        None => Ok(Exit::Fine),
+    }
+}
+
+/// Sizes of named dimensions, read off the inputs.
+fn sizes_of(graph: &Graph, inputs: &Tensors) -> Result<BTreeMap<String, usize>, Failure> {
+    let mut sizes = BTreeMap::new();
+    for port in graph.inputs() {
+        let ty = graph.ty(port.value);
+        let found = input(inputs, &port.name, ty)?;
+        if found.ty().rank() != ty.rank() {
+            return Err(Failure::bad_input(format!(
+                "input `{}`: expected {ty}, found {}",
+                port.name,
+                found.ty()
+            )));
+        }
+        for (dim, size) in ty.shape.0.iter().zip(found.ty().sizes()) {
+            if let Dim::Named(name) = dim
+                && let Some(before) = sizes.insert(name.to_string(), size).filter(|&before| before != size)
+            {
+                let place = &port.name;
+                let text = format!("input `{place}`: expected {name} = {before} as elsewhere, found {size}");
+                return Err(Failure::bad_input(text));
+            }
+        }
+    }
+    Ok(sizes)
+}
+
+fn input<'t>(tensors: &'t Tensors, name: &str, ty: &TensorType) -> Result<&'t Tensor, Failure> {
+    tensors.get(name).ok_or_else(|| {
+        let names: Vec<&str> = tensors.keys().map(String::as_str).collect();
+        let found = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+        Failure::bad_input(format!("input `{name}` of {ty} is missing: the file holds {found}"))
+    })
+}
+
+/// The tensor of this name, which must have exactly this type.
+fn matching(tensors: &Tensors, name: &str, ty: &TensorType) -> Result<Tensor, Failure> {
+    let tensor = input(tensors, name, ty)?;
+    if tensor.ty() == ty {
+        return Ok(tensor.clone());
+    }
+    let text =
+        format!("input `{name}`: expected {ty}, found {}; convert it, nothing is cast silently", tensor.ty());
+    Err(Failure::bad_input(text))
+}
+
+/// Hands each state its tensor from the file; errs with everything that is missing, unexpected or of another type.
+fn replace_parameters(
+    graph: &Graph,
+    parameters: &Tensors,
+    mut put: impl FnMut(&str, &Tensor) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut problems = Vec::new();
+    for state in graph.states() {
+        let ty = graph.ty(state.value);
+        match parameters.get(&state.name) {
+            None => problems.push(format!("`{}` of {ty} is missing", state.name)),
+            Some(tensor) if tensor.ty() != ty => {
+                problems.push(format!("`{}`: expected {ty}, found {}", state.name, tensor.ty()));
+            }
+            Some(tensor) => put(&state.name, tensor)?,
+        }
+    }
+    let known = |name: &&String| graph.states().iter().any(|s| s.name == **name);
+    problems.extend(
+        parameters.keys().filter(|name| !known(name)).map(|name| format!("`{name}` is not a parameter")),
+    );
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::bad_input(format!("the parameters do not fit `{}`: {}", graph.name(), problems.join("; "))))
+}
+
+fn compare(outputs: &Tensors, expected: &Tensors, arguments: &Eval) -> Result<Exit, Failure> {
+    let mut agree = true;
+    for (name, reference) in expected {
+        let Some(output) = outputs.get(name) else {
+            let names: Vec<&str> = outputs.keys().map(String::as_str).collect();
+            let text = format!("--expect names `{name}`, the model gives {}", names.join(", "));
+            return Err(Failure::bad_input(text));
+        };
+        if output.ty().shape != reference.ty().shape {
+            let (found, wanted) = (output.ty(), reference.ty());
+            println!("{name}: expected {wanted}, found {found}: DISAGREES");
+            agree = false;
+            continue;
+        }
+        let (found, wanted) = (output.to_f64(), reference.to_f64());
+        let worst =
+            Deviation::between(&found, &wanted, arguments.rtol, arguments.atol).map_err(Failure::harness)?;
+        let verdict = if worst.agrees() { "agrees" } else { "DISAGREES" };
+        println!(
+            "{name}: largest difference {:.3e} absolute, {:.3e} relative, {:.2} of the tolerance: {verdict}",
+            worst.absolute, worst.relative, worst.share_of_tolerance
+        );
+        agree &= worst.agrees();
+    }
+    Ok(if agree { Exit::Fine } else { Exit::WrongOutputs })
+}

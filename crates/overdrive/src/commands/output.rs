@@ -1,0 +1,42 @@
+//! The folder of a report: made before anything is measured, its files by atomic rename.
+
+use crate::failure::Failure;
+use overdrive::bench::report::{markdown, terminal, to_json, utc, write_atomically};
+use overdrive::bench::results::Results;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+/// Makes the folder now, so that an unwritable one is known before the work and not after it.
+pub(crate) fn prepare(folder: &Path) -> Result<(), Failure> {
+    let unwritable = |e: std::io::Error| {
+        let place = folder.display();
+        Failure::bad_input(format!("cannot write to `{place}`: {e}; name another folder with --out"))
+    };
+    std::fs::create_dir_all(folder).map_err(unwritable)?;
+    let probe = folder.join(".writable.tmp");
+    std::fs::write(&probe, b"").map_err(unwritable)?;
+    std::fs::remove_file(&probe).map_err(unwritable)
+}
+
+/// `reports/<date-time>`.
+pub(crate) fn default_folder(results: &Results) -> PathBuf {
+    let stamp: String = utc(results.started_unix_s)
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    Path::new("reports").join(stamp.trim_matches('-'))
+}
+
+/// Writes results.json and report.md.
+pub(crate) fn write(folder: &Path, results: &Results) -> Result<(), Failure> {
+    for (name, content) in [("results.json", to_json(results)), ("report.md", markdown(results))] {
+        write_atomically(&folder.join(name), content.as_bytes()).map_err(Failure::harness)?;
+    }
+    Ok(())
+}
+
+/// The summary for the terminal.
+pub(crate) fn summary(results: &Results) -> String {
+    let width = if std::io::stdout().is_terminal() { 120 } else { 160 };
+    terminal(results, width)
+}

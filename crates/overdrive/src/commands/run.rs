@@ -1,0 +1,128 @@
+//! `overdrive run`: the main job.
+
+use super::output;
+use crate::cli::Run;
+use crate::devices;
+use crate::failure::Failure;
+use crate::progress::Spinner;
+use overdrive::bench::clock::SystemClock;
+use overdrive::bench::exit::Exit;
+use overdrive::bench::harness;
+use overdrive::bench::results::{Note, Results};
+use overdrive::bench::rules::Rules;
+use overdrive::bench::runner::Stop;
+use overdrive::studies::{Context, Device, MatmulPeer, Progress, STUDIES, Study};
+
+pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
+    let studies = chosen(&arguments.studies)?;
+    devices::check(&arguments.machine)?;
+    let threads = devices::threads(&arguments.machine);
+    let mut results = Results::begin(command_line(), arguments.machine.seed);
+    let folder = arguments.out.clone().unwrap_or_else(|| output::default_folder(&results));
+    output::prepare(&folder)?;
+
+    let counts = if threads > 1 { vec![threads, 1] } else { vec![1] };
+    let backends = counts
+        .into_iter()
+        .map(|n| Ok((devices::with_threads(n)?, n)))
+        .collect::<Result<Vec<_>, Failure>>()?;
+    let devices: Vec<Device<'_>> =
+        backends.iter().map(|(backend, n)| Device { backend, threads: *n as u32 }).collect();
+    let products: Vec<_> = overdrive_foreign::MATMULS
+        .iter()
+        .flat_map(|&(name, matmul)| devices.iter().map(move |d| (name, d.threads, matmul)))
+        .map(|(name, n, matmul)| {
+            let call = move |a: &[f32], b: &[f32], c: &mut [f32], shape| matmul(n as usize, a, b, c, shape);
+            (name, n, call)
+        })
+        .collect();
+    let matmul_peers: Vec<MatmulPeer<'_>> =
+        products.iter().map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run }).collect();
+    let clock = SystemClock::new();
+    let spinner = Spinner::start();
+    let context = Context {
+        devices: &devices,
+        matmul_peers: &matmul_peers,
+        clock: &clock,
+        rules: if arguments.quick { Rules::quick() } else { Rules::full() },
+        seed: arguments.machine.seed,
+        stop: stop_on_interrupt(),
+        heap: Some(&crate::HEAP),
+        command: rerun(arguments),
+        progress: &spinner,
+    };
+    results.harness_overhead = harness::overhead(&context.runner()).ok();
+    for study in studies {
+        if context.stop.is_requested() {
+            let text = "interrupted: what had been measured by then is kept".to_owned();
+            results.notes.push(Note { study: study.name().to_owned(), text });
+            break;
+        }
+        spinner.study(study.name());
+        study.run(&context, &mut results);
+        // After each study, so that an interrupted run leaves a whole report of what there is.
+        output::write(&folder, &results)?;
+    }
+    output::write(&folder, &results)?;
+    spinner.finish();
+    println!("{}", output::summary(&results));
+    println!("report: {}", folder.join("report.md").display());
+    Ok(Exit::of(&results))
+}
+
+/// The studies named, or all of them.
+fn chosen(names: &[String]) -> Result<Vec<&'static dyn Study>, Failure> {
+    if names.is_empty() {
+        return Ok(STUDIES.to_vec());
+    }
+    names
+        .iter()
+        .map(|name| {
+            STUDIES.iter().copied().find(|study| study.name() == name).ok_or_else(|| {
+                let known: Vec<&str> = STUDIES.iter().map(|study| study.name()).collect();
+                Failure::bad_input(unknown("study", name, &known))
+            })
+        })
+        .collect()
+}
+
+/// `unknown study `x`: expected one of ...; did you mean `y`?`
+fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+    let nearest = known.iter().max_by(|a, b| {
+        let similarity = |k: &&str| strsim::jaro_winkler(name, k);
+        similarity(a).total_cmp(&similarity(b))
+    });
+    let hint = nearest.filter(|k| strsim::jaro_winkler(name, k) > 0.7);
+    let hint = hint.map_or(String::new(), |k| format!("; did you mean `{k}`?"));
+    format!("unknown {what} `{name}`: expected one of {}{hint}", known.join(", "))
+}
+
+/// Ctrl-C ends the run between two samples; a second one ends it at once.
+pub(crate) fn stop_on_interrupt() -> Stop {
+    let stop = Stop::default();
+    let handler = stop.clone();
+    // Without a handler Ctrl-C still ends the process; it only keeps no records.
+    let installed = ctrlc::set_handler(move || {
+        if handler.is_requested() {
+            std::process::exit(130);
+        }
+        handler.request();
+    });
+    if let Err(error) = installed {
+        eprintln!("note: Ctrl-C will not keep records: {error}");
+    }
+    stop
+}
+
+/// The command as it was typed, without the program's path.
+pub(crate) fn command_line() -> String {
+    std::iter::once("overdrive".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
+}
+
+/// The command that reruns one study, up to its name.
+fn rerun(arguments: &Run) -> String {
+    let quick = if arguments.quick { " --quick" } else { "" };
+    let machine = &arguments.machine;
+    let threads = machine.threads.map_or(String::new(), |n| format!(" --threads {n}"));
+    format!("overdrive run{quick}{threads} --seed {}", machine.seed)
+}

@@ -1,0 +1,30 @@
+//! What a user is told when a command cannot go on: one message, one exit code.
+
+use overdrive::bench::exit::Exit;
+use std::fmt;
+
+/// A message for a person and the exit code for a script.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    /// What the process ends with.
+    pub exit: Exit,
+}
+
+impl Failure {
+    /// The user's input was wrong.
+    pub(crate) fn bad_input(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string(), exit: Exit::BadInput }
+    }
+
+    /// We could not do what was asked.
+    pub(crate) fn harness(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string(), exit: Exit::Harness }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}

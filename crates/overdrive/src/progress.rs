@@ -1,0 +1,45 @@
+//! A spinner on long work; silent when standard error is not a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use overdrive::studies::Progress;
+use std::cell::RefCell;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Shows the study and the workload under way.
+pub(crate) struct Spinner {
+    bar: ProgressBar,
+    study: RefCell<String>,
+}
+
+impl Spinner {
+    /// A spinner, if somebody watches.
+    pub(crate) fn start() -> Self {
+        let bar = if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::new_spinner();
+            let template = "{spinner} {elapsed_precise} {msg}";
+            bar.set_style(ProgressStyle::with_template(template).expect("the template is fixed"));
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        } else {
+            ProgressBar::hidden()
+        };
+        Self { bar, study: RefCell::default() }
+    }
+
+    /// Removes it.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Progress for Spinner {
+    fn study(&self, name: &str) {
+        *self.study.borrow_mut() = name.to_owned();
+        self.bar.set_message(name.to_owned());
+    }
+
+    fn workload(&self, name: &str) {
+        self.bar.set_message(format!("{}: {name}", self.study.borrow()));
+    }
+}
