@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)] // The crate's only entry point takes pointers.
 
-use super::check;
+use crate::matmul::check;
 use gemm::Parallelism;
 
 /// `gemm::gemm` on row-major slices.

@@ -1,6 +1,6 @@
 //! `rten-gemm` (MIT or Apache-2.0), the product behind the RTen inference engine.
 
-use super::check;
+use crate::matmul::check;
 use rayon::ThreadPool;
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
 use rten_tensor::NdTensorView;

@@ -3,7 +3,6 @@
 //! Nothing falls back silently: each expansion is a note that the plan shows. Invariant: afterwards every node is a
 //! primitive, a claimed composite or `fused`.
 
-use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{Caps, Graph, GraphError, Operation};
 
@@ -44,7 +43,7 @@ pub(crate) fn model_scope(scope: &str) -> &str {
 
 /// True for a composite that the device does not run as such.
 pub(crate) fn must_expand(op: &Operation, caps: &Caps) -> bool {
-    op.prim().is_none() && op.composite::<Fused>().is_none() && !caps.claims.contains(&op.name())
+    op.prim().is_none() && !caps.claims.contains(&op.name())
 }
 
 /// A state-free graph with every unclaimed composite expanded, repeatedly.

@@ -14,7 +14,7 @@ pub(crate) struct Compilation;
 const MODES: [Mode; 3] = [Mode::Eager, Mode::Jit, Mode::Compile];
 
 /// A model whose calls would take longer than this in all is skipped, with the estimate as the reason.
-const SECONDS_PER_MODEL: [f64; 2] = [18.0, 600.0];
+const SECONDS_PER_MODEL: [f64; 2] = [30.0, 600.0];
 
 /// FLOP/s a thread for that estimate; a low guess, so that what is skipped really would not fit.
 const ASSUMED_FLOPS_PER_THREAD: f64 = 80e9;

@@ -1,5 +1,6 @@
 //! What a study is given: devices, rules, seed, and somebody to tell how far it is.
 
+use overdrive_bench::ceilings::Ceiling;
 use overdrive_bench::clock::Clock;
 use overdrive_bench::memory::CountingAllocator;
 use overdrive_bench::rules::Rules;
@@ -42,6 +43,8 @@ pub struct Context<'a> {
     pub devices: &'a [Device<'a>],
     /// Baselines for matrix products.
     pub matmul_peers: &'a [MatmulPeer<'a>],
+    /// Ceilings measured in this run, for shares.
+    pub ceilings: Vec<Ceiling>,
     /// Time source.
     pub clock: &'a dyn Clock,
     /// How long to sample and when to stop.
@@ -77,7 +80,8 @@ impl<'a> Context<'a> {
     /// The same, comparing outputs on one seed only.
     pub(crate) fn with_one_seed(&self) -> Context<'a> {
         let rules = Rules { seeds: 1, ..self.rules.clone() };
-        Context { rules, stop: self.stop.clone(), command: self.command.clone(), ..*self }
+        let ceilings = self.ceilings.clone();
+        Context { rules, ceilings, stop: self.stop.clone(), command: self.command.clone(), ..*self }
     }
 
     /// True for `--quick`: screening, no verdict.

@@ -3,7 +3,7 @@
 //!
 //! Each case is a small graph through the whole stack, in one session with what it is held against.
 
-mod graphs;
+pub(crate) mod graphs;
 mod peers;
 
 use crate::{Context, Device, Entry, Study, Workload, measure};

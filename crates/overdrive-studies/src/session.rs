@@ -1,14 +1,15 @@
 //! A session: several entries compiled, checked and then sampled in alternation.
 
-use crate::workload::tolerance;
+use crate::workload::{tolerance, typical_size};
 use crate::{Context, Device, Workload};
 use overdrive_bench::case::{Case, Configuration};
+use overdrive_bench::ceilings::{Ceiling, CeilingKind};
 use overdrive_bench::clock::Clock;
 use overdrive_bench::executable::{Calls, Target};
 use overdrive_bench::memory::{MemoryUse, peak_during};
 use overdrive_bench::oracle::Oracle;
 use overdrive_bench::outcome::{Failure, Outcome};
-use overdrive_bench::record::Record;
+use overdrive_bench::record::{CeilingShare, Measurement, Record, Work};
 use overdrive_bench::subject::Subject;
 use overdrive_ir::{Backend, DType, Executable, Graph, Mode, State, Tuning};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,13 +51,13 @@ impl<'a> Entry<'a> {
 }
 
 /// A compiled entry with its state.
-struct Ready {
+pub(crate) struct Ready {
     executable: Box<dyn Executable>,
     state: State,
     compile_ns: u64,
 }
 
-fn ready(entry: &Entry<'_>, clock: &dyn Clock) -> Result<Ready, Failure> {
+pub(crate) fn ready(entry: &Entry<'_>, clock: &dyn Clock) -> Result<Ready, Failure> {
     let backend: &dyn Backend = entry.device.backend;
     let (needed, available) = (entry.workload.state_bytes(), backend.caps().memory_bytes);
     if needed > available {
@@ -68,6 +69,20 @@ fn ready(entry: &Entry<'_>, clock: &dyn Clock) -> Result<Ready, Failure> {
     let executable = backend.compile(&entry.graph, entry.mode, &tuning)?;
     let compile_ns = clock.now_ns() - start;
     Ok(Ready { executable, state: State::initial(&entry.graph, backend)?, compile_ns })
+}
+
+/// Calls of a compiled entry, judged by its oracle.
+pub(crate) fn prepare<'a>(
+    context: &Context<'_>,
+    entry: &Entry<'a>,
+    oracle: &'a Oracle<'a>,
+    ready: &'a mut Ready,
+) -> Result<Calls<'a>, Failure> {
+    let Ready { executable, state, .. } = ready;
+    let target = Target { backend: entry.device.backend, executable: executable.as_mut(), state };
+    let typical = typical_size(&oracle.expected(context.seed)?);
+    let limit = tolerance(entry.dtype, &entry.workload.graph, typical);
+    Calls::new(target, oracle, limit, context.seed)
 }
 
 /// Turns a panic of a back end into a failure, so that the other cases go on.
@@ -100,12 +115,8 @@ pub fn measure(
         .iter()
         .zip(&mut compiled)
         .map(|(entry, compiled)| {
-            let Ready { executable, state, .. } = compiled.as_mut().map_err(|failure| failure.clone())?;
-            let target = Target { backend: entry.device.backend, executable: executable.as_mut(), state };
-            guarded("preparing", || {
-                let limit = tolerance(entry.dtype, &entry.workload.graph);
-                Calls::new(target, oracle_of(entry), limit, context.seed)
-            })
+            let compiled = compiled.as_mut().map_err(|failure| failure.clone())?;
+            guarded("preparing", || prepare(context, entry, oracle_of(entry), compiled))
         })
         .collect();
     let mut running: Vec<&mut dyn Subject> =
@@ -125,7 +136,9 @@ pub fn measure(
         let mut record = record(context, entry.case(study), baseline.as_ref(), outcome);
         if let Some(measurement) = record.outcome.measurement_mut() {
             measurement.overhead.compile_ns = compile_ns[i];
-            measurement.work = Some(entry.workload.work());
+            let work = entry.workload.work();
+            measurement.ceiling_shares = shares(context, entry, &work, measurement);
+            measurement.work = Some(work);
             measurement.memory = compiled[i].as_mut().ok().and_then(|r| memory(context, entry, r).ok());
         }
         records.push(record);
@@ -157,6 +170,22 @@ fn record(context: &Context<'_>, case: Case, baseline: Option<&Case>, outcome: O
     let baseline = comparable.map(Case::id);
     let command = format!("{} {}", context.command, case.study);
     Record { case, baseline, seed: context.seed, command, outcome }
+}
+
+/// Rates as shares of the ceilings of the same device: bandwidth, and products in the entry's type.
+fn shares(
+    context: &Context<'_>,
+    entry: &Entry<'_>,
+    work: &Work,
+    measurement: &Measurement,
+) -> Vec<CeilingShare> {
+    let Some(latency) = &measurement.latency else { return vec![] };
+    let dtype = format!(" {} ", entry.dtype);
+    let applies = |c: &&Ceiling| {
+        c.threads == entry.device.threads && (c.kind == CeilingKind::Bandwidth || c.name.contains(&dtype))
+    };
+    let share = |c: &Ceiling| c.share(work, latency.summary.median_ns);
+    context.ceilings.iter().filter(applies).map(share).collect()
 }
 
 /// Peaks of one more call, untimed.

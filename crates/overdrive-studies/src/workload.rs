@@ -6,9 +6,9 @@ use overdrive_bench::oracle::{Oracle, Tolerance, normal_inputs};
 use overdrive_bench::outcome::Failure;
 use overdrive_bench::record::{Items, Work};
 use overdrive_ir::eval::{self, philox};
-use overdrive_ir::{Backend, DType, Graph, GraphError, Mode, Port, State, Tensor, Tuning};
+use overdrive_ir::{Backend, Caps, DType, Graph, GraphError, Mode, Node, Port, Prim, State, Tensor, Tuning};
 use overdrive_models::Model;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Above this many FLOPs the reference is the graph in f64 on the CPU back end, which is itself tested against the
 /// evaluator; below it the evaluator itself.
@@ -108,10 +108,37 @@ fn reference(backend: &dyn Backend, graph: &Graph, inputs: &[Tensor]) -> Result<
     Ok(outputs.iter().map(|o| backend.download(o)).collect::<Result<_, _>>()?)
 }
 
-/// The tolerance of a whole model computed in `dtype`: rounding of every layer adds up, so it is set by the type's
-/// unit and by how long the sums are, relative to outputs of size about one.
-pub(crate) fn tolerance(dtype: DType, graph: &Graph) -> Tolerance {
-    let depth = graph.nodes().len().max(1) as f64;
-    let unit = 32.0 * depth.sqrt();
-    Tolerance::ulps(dtype, unit)
+/// What a correct computation in `dtype` may differ by from outputs of this typical size.
+///
+/// Rounding is random: the error of a contraction of length k is about `unit(dtype) + unit(f32) sqrt(k)` of its
+/// typical result, and errors of contractions that follow one another add up as their root. The factor 8 leaves
+/// room for the extremes of millions of elements; a wrong element is off by the typical size itself.
+pub(crate) fn tolerance(dtype: DType, graph: &Graph, typical: f64) -> Tolerance {
+    let caps = Caps { claims: BTreeSet::new(), ..Caps::default() };
+    let flat = overdrive_passes::legalize(graph, &caps, &mut Vec::new());
+    let lengths: Vec<usize> =
+        flat.map_or(vec![], |flat| flat.nodes().iter().filter_map(|node| contracted(&flat, node)).collect());
+    let longest = lengths.iter().copied().max().unwrap_or(1) as f64;
+    let depth = lengths.len().max(1) as f64;
+    let unit = dtype.epsilon() + DType::F32.epsilon() * longest.sqrt();
+    let relative = 8.0 * unit * depth.sqrt();
+    Tolerance { rtol: relative, atol: relative * typical }
+}
+
+/// Number of products behind one element of a contraction.
+fn contracted(graph: &Graph, node: &Node) -> Option<usize> {
+    let sizes = |i: usize| graph.ty(node.operands[i]).sizes();
+    match node.op.prim()? {
+        Prim::DotGeneral(dot) => Some(dot.contract.iter().map(|&(axis, _)| sizes(0)[axis]).product()),
+        Prim::Convolution(_) => Some(sizes(1)[1..].iter().product()),
+        Prim::Reduce { axes, .. } => Some(axes.iter().map(|&axis| sizes(0)[axis]).product()),
+        _ => None,
+    }
+}
+
+/// Root of the mean square.
+pub(crate) fn typical_size(outputs: &[Vec<f64>]) -> f64 {
+    let count: usize = outputs.iter().map(Vec::len).sum();
+    let sum: f64 = outputs.iter().flatten().map(|x| x * x).sum();
+    (sum / count.max(1) as f64).sqrt()
 }

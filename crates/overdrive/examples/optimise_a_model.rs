@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let context = Context {
         devices: &devices,
         matmul_peers: &[],
+        ceilings: vec![],
         clock: &clock,
         rules: Rules::quick(),
         seed: 1,

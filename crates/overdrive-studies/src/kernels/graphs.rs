@@ -24,7 +24,7 @@ fn function(
 }
 
 /// Both operands are inputs, so that nobody packs ahead what the libraries pack in each call.
-pub(super) fn matmul(dtype: DType, [m, n, k]: [usize; 3]) -> Result<Graph, GraphError> {
+pub(crate) fn matmul(dtype: DType, [m, n, k]: [usize; 3]) -> Result<Graph, GraphError> {
     let b = Builder::new("matmul");
     let x = b.input("a", TensorType::new(dtype, [m, k]));
     let y = b.input("b", TensorType::new(dtype, [k, n]));
@@ -54,7 +54,7 @@ pub(super) fn linear_gelu([m, k, n]: [usize; 3]) -> Result<Graph, GraphError> {
     })
 }
 
-pub(super) fn copy(shape: &[usize]) -> Result<Graph, GraphError> {
+pub(crate) fn copy(shape: &[usize]) -> Result<Graph, GraphError> {
     function("copy", shape, |_, x| x)
 }
 
@@ -87,25 +87,29 @@ pub(super) fn attention(shape: [usize; 4]) -> Result<Graph, GraphError> {
     b.finish()
 }
 
-/// The products of the built-in transformer and nothing else: six times qkv, scores, weighted values, projection
-/// and both layers of the feed-forward, on the same shapes.
+/// The products of the built-in transformer and nothing else, on the same shapes: in each of six blocks the three
+/// of the projections, the scores (an output of their own), the weighted values under weights that are given, the
+/// projection, both layers of the feed-forward.
 pub(super) fn transformer_matmuls() -> Result<Graph, GraphError> {
     let (batch, t, d, heads, ffn) = (8, 128, 512, 8, 2048);
-    function("products", &[batch, t, d], |b, x| {
-        let mut x = x;
-        for block in 0..6 {
-            let _scope = b.scope(&format!("block{block}"));
-            let qkv = x.linear(weight(b, "qkv", [d, 3 * d]), None);
-            let head = |i: usize| {
-                let part = qkv.slice_axis(2, i * d, (i + 1) * d);
-                part.reshape([batch, t, heads, d / heads]).transpose(&[0, 2, 1, 3])
-            };
-            let scores = head(0).matmul(head(1).t());
-            let mixed = scores.matmul(head(2)).transpose(&[0, 2, 1, 3]).reshape([batch, t, d]);
-            let projected = mixed.linear(weight(b, "proj", [d, d]), None);
-            let wide = projected.linear(weight(b, "up", [d, ffn]), None);
-            x = wide.linear(weight(b, "down", [ffn, d]), None);
-        }
-        x
-    })
+    let b = Builder::new("products");
+    let mut x = b.input("x", f32s([batch, t, d]));
+    for block in 0..6 {
+        let _scope = b.scope(&format!("block{block}"));
+        let head = |name: &str| {
+            let part = x.linear(weight(&b, name, [d, d]), None);
+            part.reshape([batch, t, heads, d / heads]).transpose(&[0, 2, 1, 3])
+        };
+        let scores = head("query").matmul(head("key").t());
+        b.output(&format!("scores{block}"), scores);
+        let std = (1.0 / t as f64).sqrt();
+        let probabilities =
+            b.state("probabilities", f32s([batch, heads, t, t]), Init::Normal { std, seed: 3 });
+        let mixed = probabilities.matmul(head("value")).transpose(&[0, 2, 1, 3]).reshape([batch, t, d]);
+        let wide =
+            mixed.linear(weight(&b, "projection", [d, d]), None).linear(weight(&b, "expand", [d, ffn]), None);
+        x = wide.linear(weight(&b, "contract", [ffn, d]), None);
+    }
+    b.output("y", x);
+    b.finish()
 }

@@ -34,6 +34,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
     let context = Context {
         devices: &devices,
         matmul_peers: &[],
+        ceilings: vec![],
         clock: &clock,
         rules,
         seed: arguments.machine.seed,

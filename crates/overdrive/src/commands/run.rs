@@ -11,7 +11,7 @@ use overdrive::bench::harness;
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
 use overdrive::bench::runner::Stop;
-use overdrive::studies::{Context, Device, MatmulPeer, Progress, STUDIES, Study};
+use overdrive::studies::{Context, Device, MatmulPeer, Progress, STUDIES, Study, ceilings};
 
 pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
     let studies = chosen(&arguments.studies)?;
@@ -40,9 +40,10 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         products.iter().map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run }).collect();
     let clock = SystemClock::new();
     let spinner = Spinner::start();
-    let context = Context {
+    let mut context = Context {
         devices: &devices,
         matmul_peers: &matmul_peers,
+        ceilings: vec![],
         clock: &clock,
         rules: if arguments.quick { Rules::quick() } else { Rules::full() },
         seed: arguments.machine.seed,
@@ -52,6 +53,9 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         progress: &spinner,
     };
     results.harness_overhead = harness::overhead(&context.runner()).ok();
+    spinner.study("ceilings");
+    context.ceilings = ceilings(&context);
+    results.ceilings.clone_from(&context.ceilings);
     for study in studies {
         if context.stop.is_requested() {
             let text = "interrupted: what had been measured by then is kept".to_owned();

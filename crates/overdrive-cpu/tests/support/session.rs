@@ -1,0 +1,102 @@
+//! A compiled graph with its buffers, run on random inputs and compared with the reference evaluator.
+
+use overdrive_cpu::CpuBackend;
+use overdrive_ir::eval::{States, eval, philox};
+use overdrive_ir::{
+    Array, Backend, BackendError, Buffer, DType, Executable, Graph, Mode, State, Tensor, Tuning,
+};
+use testkit::{Tolerance, compare};
+
+/// The modes that a CPU has.
+pub(crate) const MODES: [Mode; 3] = [Mode::Eager, Mode::Jit, Mode::Compile];
+
+/// Random values that `dtype` can hold exactly enough to compare.
+pub(crate) fn random(dtype: DType, shape: &[usize], seed: u64) -> Array {
+    let count = shape.iter().product();
+    let values: Vec<f64> = match dtype {
+        DType::Bool => philox::uniforms(seed, 0).take(count).map(|u| (u < 0.5) as u8 as f64).collect(),
+        _ if dtype.is_float() => philox::normals(seed, 0).take(count).collect(),
+        _ => philox::uniforms(seed, 0).take(count).map(|u| (u * 7.0).floor()).collect(),
+    };
+    Array::from(&Array::from_f64(dtype, shape, values).to_tensor())
+}
+
+/// A compiled graph with its buffers.
+pub(crate) struct Session {
+    pub(crate) backend: CpuBackend,
+    pub(crate) executable: Box<dyn Executable>,
+    pub(crate) state: State,
+    pub(crate) inputs: Vec<Buffer>,
+    pub(crate) outputs: Vec<Buffer>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        graph: &Graph,
+        mode: Mode,
+        threads: usize,
+        inputs: &[Tensor],
+    ) -> Result<Self, BackendError> {
+        let backend = CpuBackend::new(Some(threads))?;
+        let executable = backend.compile(graph, mode, &Tuning::default())?;
+        let state = State::initial(graph, &backend)?;
+        let inputs = inputs.iter().map(|t| backend.upload(t)).collect::<Result<_, _>>()?;
+        let types = graph.outputs().iter().map(|port| graph.ty(port.value));
+        let outputs = types.map(|ty| backend.output(ty)).collect::<Result<_, _>>()?;
+        Ok(Self { backend, executable, state, inputs, outputs })
+    }
+
+    pub(crate) fn run(&mut self) -> Result<(), BackendError> {
+        self.executable.run(&mut self.state, &self.inputs, &mut self.outputs)?.wait()
+    }
+
+    pub(crate) fn outputs(&self) -> Vec<Array> {
+        let download = |buffer| Array::from(&self.backend.download(buffer).unwrap());
+        self.outputs.iter().map(download).collect()
+    }
+
+    pub(crate) fn state(&self, name: &str) -> Array {
+        Array::from(&self.backend.download(&self.state.buffers[name]).unwrap())
+    }
+}
+
+/// Panics unless [`agrees`].
+pub(crate) fn check(graph: &Graph, inputs: &[Array], tolerance: Tolerance) {
+    agrees(graph, inputs, tolerance).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Runs `graph` in every mode on one and two threads, two calls each (the second on the states that the first left), and
+/// errs with the first output or state that differs from the reference.
+pub(crate) fn agrees(graph: &Graph, inputs: &[Array], tolerance: Tolerance) -> Result<(), String> {
+    let mut states = States::new();
+    let tensors: Vec<Tensor> = inputs.iter().map(Array::to_tensor).collect();
+    // What the device gets is rounded to the declared types.
+    let rounded: Vec<Array> = tensors.iter().map(Array::from).collect();
+    let mut call = || {
+        let outputs = eval(graph, &rounded, &mut states);
+        (outputs, states.clone())
+    };
+    let expected: [(Vec<Array>, States); 2] = [call(), call()];
+    for (mode, threads) in MODES.into_iter().flat_map(|mode| [(mode, 1), (mode, 2)]) {
+        let at = format!("`{}`, {mode}, {threads} threads", graph.name());
+        let mut session = Session::new(graph, mode, threads, &tensors).map_err(|e| format!("{at}: {e}"))?;
+        for (call, (outputs, states)) in expected.iter().enumerate() {
+            session.run().map_err(|e| format!("{at}: {e}"))?;
+            for (port, (expected, found)) in graph.outputs().iter().zip(outputs.iter().zip(session.outputs()))
+            {
+                let plan = session.executable.plan();
+                compare(expected, &found, tolerance).map_err(|e| {
+                    format!("{at}, call {call}, output `{}`: {e}\n{:#?}", port.name, plan.steps)
+                })?;
+            }
+            for (name, expected) in states {
+                compare(expected, &session.state(name), tolerance)
+                    .map_err(|e| format!("{at}, call {call}, state `{name}`: {e}"))?;
+            }
+        }
+        for (buffer, tensor) in session.inputs.iter().zip(&tensors) {
+            assert_eq!(session.backend.download(buffer).unwrap(), *tensor, "{at}: an input changed");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! Ceilings of this machine, measured at the start of a run through the same back end as everything else: a copy
+//! for bandwidth, square products for compute.
+
+use crate::kernels::graphs::{copy, matmul};
+use crate::session::{prepare, ready};
+use crate::{Context, Device, Entry, Workload};
+use overdrive_bench::ceilings::{Ceiling, CeilingKind, Probe};
+use overdrive_bench::outcome::Failure;
+use overdrive_ir::{DType, Mode};
+
+/// Elements copied: 64 MiB in and 64 MiB out.
+const COPIED: usize = 16 << 20;
+
+/// Edge of the square products.
+const EDGE: usize = 1024;
+
+/// Every ceiling of every device of the context; one that cannot be measured is left out.
+pub fn ceilings(context: &Context<'_>) -> Vec<Ceiling> {
+    let mut found = Vec::new();
+    for device in context.devices {
+        let mut kinds = vec![None, Some(DType::F32), Some(DType::BF16)];
+        kinds.retain(|kind| kind.is_none_or(|d| device.backend.caps().contraction_dtypes.contains(&d)));
+        found.extend(kinds.into_iter().filter_map(|kind| ceiling(context, device, kind).ok()));
+    }
+    found
+}
+
+/// Bandwidth, or products in a type.
+fn ceiling(context: &Context<'_>, device: &Device<'_>, kind: Option<DType>) -> Result<Ceiling, Failure> {
+    let failed = |e: overdrive_ir::GraphError| Failure::failed(e.to_string());
+    let threads = device.threads;
+    let (graph, probe) = match kind {
+        None => {
+            let bytes = 2 * 4 * COPIED as u64;
+            let name = format!("copy {} MiB t{threads}", bytes >> 20);
+            let kind = CeilingKind::Bandwidth;
+            (copy(&[COPIED]).map_err(failed)?, Probe { name, kind, amount_per_call: bytes, threads })
+        }
+        Some(dtype) => {
+            let flops = 2 * (EDGE as u64).pow(3);
+            let name = format!("matmul {dtype} {EDGE} t{threads}");
+            let kind = CeilingKind::Compute;
+            (matmul(dtype, [EDGE; 3]).map_err(failed)?, Probe { name, kind, amount_per_call: flops, threads })
+        }
+    };
+    let workload = Workload::new("ceiling", [], graph);
+    let entry = Entry { dtype: kind.unwrap_or(DType::F32), ..Entry::plain(&workload, device, Mode::Compile) };
+    let oracle = workload.oracle(context);
+    let mut compiled = ready(&entry, context.clock)?;
+    let mut calls = prepare(context, &entry, &oracle, &mut compiled)?;
+    Ceiling::measure(&context.runner(), probe, &mut [(device.backend.name(), &mut calls)])
+}
