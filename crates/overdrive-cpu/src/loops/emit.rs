@@ -43,11 +43,12 @@ pub(super) fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
     }
     let mut code = emitter.code;
     let unit_bytes = (code.units.max(1) as usize) * lane_bytes;
-    // Where operands come from memory, shorter blocks let it work while registers are worked on.
-    let longest = if target.stores == Stores::Streaming { MAX_BLOCK / 2 } else { MAX_BLOCK };
+    // Where all operands come from memory, shorter blocks let it work while registers are worked on.
+    let one_pass = code.stages.len() == 2;
+    let longest = if target.stores == Stores::Streaming && one_pass { MAX_BLOCK / 2 } else { MAX_BLOCK };
     code.block = (REGISTER_BYTES / unit_bytes / 64 * 64).clamp(MIN_BLOCK, longest);
     if target.stores == Stores::Streaming {
-        prefetch::<I>(&mut code, nest);
+        prefetch::<I>(&mut code, target);
     }
     Ok(code)
 }
@@ -55,33 +56,39 @@ pub(super) fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
 /// Blocks between the one that is worked on and the one that is asked for.
 const PREFETCH_BLOCKS: i64 = 2;
 
-/// Spreads requests for a later block over the operations of this one. Programs of several passes go without:
-/// their first is short of memory alone, and asking for the next row during the others measured slower.
-fn prefetch<I: Isa>(code: &mut Code, nest: &Nest) {
-    let [Stage { pass: Some(pass), .. }, _] = &mut code.stages[..] else { return };
-    if nest.lanes != Lanes::Along {
+/// Spreads requests for what comes next over the operations of a block, so that memory works meanwhile: for a
+/// later block where there is one pass; where there are more, the passes after the first, which read this row
+/// from cache, ask for the next.
+fn prefetch<I: Isa>(code: &mut Code, target: Target<'_>) {
+    let Target { expression, nest, .. } = target;
+    if nest.lanes != Lanes::Along || !nest.inner.is_empty() {
         return;
     }
-    let loads: Vec<usize> = (0..nest.walks.len())
-        .filter(|&w| {
-            let walk = &nest.walks[w];
-            let written = pass.element.iter().any(|op| op.dst as usize == w);
-            walk.contiguous() && matches!(walk.source, Source::Slot(_)) && !written
-        })
-        .collect();
-    let ops = std::mem::take(&mut pass.element);
-    let count = ops.len();
-    for (i, op) in ops.into_iter().enumerate() {
-        for &load in &loads {
-            let element = nest.walks[load].element;
-            let bytes = code.block as i64 * element;
-            let lines = (bytes / 64) as usize;
-            let (first, end) = (lines * i / count, lines * (i + 1) / count);
-            let immediate = memory::Prefetch::immediate(PREFETCH_BLOCKS * bytes, first, end - first);
-            let entry = I::entry::<memory::Prefetch>();
-            pass.element.push(Op { entry, dst: load as PlaceId, src: [load as PlaceId; 3], immediate });
+    let passes = code.stages.len() - 1;
+    let from = usize::from(passes > 1);
+    let mut loads: Vec<usize> = expression.nodes.iter().filter_map(Node::affine).collect();
+    loads.retain(|&load| {
+        let walk = &nest.walks[load];
+        let next_row = passes == 1 || walk.outer.last() == Some(&(nest.lane as i64 * walk.element));
+        walk.contiguous() && matches!(walk.source, Source::Slot(_)) && next_row
+    });
+    let count: usize = code.stages[from..passes].iter().flat_map(|s| &s.pass).map(|p| p.element.len()).sum();
+    let block = code.block;
+    let mut i = 0;
+    for pass in code.stages[from..passes].iter_mut().flat_map(|stage| &mut stage.pass) {
+        for op in std::mem::take(&mut pass.element) {
+            for &load in &loads {
+                let element = nest.walks[load].element;
+                let lanes = if passes == 1 { PREFETCH_BLOCKS * block as i64 } else { nest.lane as i64 };
+                let lines = block * element as usize / 64;
+                let (first, end) = (lines * i / count, lines * (i + 1) / count);
+                let immediate = memory::Prefetch::immediate(lanes * element, first, end - first);
+                let entry = I::entry::<memory::Prefetch>();
+                pass.element.push(Op { entry, dst: load as PlaceId, src: [load as PlaceId; 3], immediate });
+            }
+            pass.element.push(op);
+            i += 1;
         }
-        pass.element.push(op);
     }
 }
 
