@@ -9,7 +9,7 @@ use super::code::{
 use super::expression::{Node, Reg, Source};
 use super::isa::Isa;
 use super::memory;
-use super::nest::{Lanes, Nest, Walk};
+use super::nest::{Lanes, Walk};
 use super::stages::Level;
 use overdrive_ir::DType;
 

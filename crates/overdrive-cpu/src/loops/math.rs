@@ -65,11 +65,12 @@ pub(crate) fn exp<I: Isa>(x: f32) -> f32 {
     );
     let y = I::fma(I::fma(p, r, 1.0), r, 1.0);
     // Two factors, because 2^n alone leaves the range where e^x is subnormal or n is 128. The low bits of
-    // `shifted` are n; half of it goes to the exponent of y, the rest is a power of two of its own.
+    // `shifted` are n, which thus lands in the exponent field; halves of it are rounded down to whole exponents.
+    const ONE: i32 = 0x3f80_0000;
     let n = (shifted.to_bits() << 23) as i32;
     let half = (n >> 1) & 0xff80_0000_u32 as i32;
-    let scaled = f32::from_bits((y.to_bits() as i32).wrapping_add(n.wrapping_sub(half)) as u32);
-    scaled * f32::from_bits(half.wrapping_add(0x3f80_0000) as u32)
+    let rest = n.wrapping_sub(half);
+    y * f32::from_bits(rest.wrapping_add(ONE) as u32) * f32::from_bits(half.wrapping_add(ONE) as u32)
 }
 
 /// The natural logarithm.
