@@ -20,6 +20,8 @@ const INLINE_POINTS: usize = 16 << 10;
 /// Points that a task should have at least, where the space can be cut.
 const TASK_POINTS: usize = 32 << 10;
 
+/// Tasks that a space should have at least: enough to balance a few threads.
+const TILES: usize = 8;
 /// Bytes of a result from which on it is stored past the caches: it would not be there when it is read.
 const STREAM_BYTES: i64 = 32 << 20;
 
@@ -173,6 +175,8 @@ impl CompiledLoop {
         let Some(body) = &self.body else { return };
         let (nest, code, rows) = (&body.nest, body.code(slots), body.nest.rows_outside());
         let tile = match nest.lanes {
+            // Few columns are cut finer, so that there is a task for each thread.
+            Lanes::Across if rows < TILES => code.block.min(nest.lane.div_ceil(TILES).next_multiple_of(64)),
             Lanes::Across => code.block,
             Lanes::Along if !body.divisible => nest.lane,
             Lanes::Along if body.strided => code.block,

@@ -3,6 +3,8 @@
 //! A table maps each function to an entry for the instruction set asked for. Binary and ternary kernels come in
 //! forms by which operands are one number for all lanes (a constant, a row's statistic), so that nobody
 //! writes such a number out into lanes first.
+//!
+//! Long because it is tables, a line a function, and what they share.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
