@@ -29,7 +29,7 @@ impl Study for Compilation {
     }
 
     fn quick_seconds(&self) -> u64 {
-        90
+        60
     }
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
@@ -38,29 +38,32 @@ impl Study for Compilation {
         let [quick, full] = SECONDS_PER_MODEL;
         let limit_s = context.quick_or(quick, full);
         let device = context.device();
+        let mut workloads = Vec::new();
         for model in overdrive_models::MODELS {
-            if context.stop.is_requested() {
-                return;
-            }
-            context.progress.workload(model.name);
-            let workload = match Workload::of_model(model, &BTreeMap::new()) {
-                Ok(workload) => workload,
+            match Workload::of_model(model, &BTreeMap::new()) {
+                Ok(workload) => workloads.push(workload),
                 Err(error) => {
                     let text = format!("{}: {error}", model.name);
                     results.notes.push(Note { study: self.name().to_owned(), text });
-                    continue;
                 }
-            };
-            let entries: Vec<Entry<'_>> = MODES.map(|mode| Entry::plain(&workload, device, mode)).into();
+            }
+        }
+        // The cheapest first, so that a limit on time leaves out as few models as it can.
+        workloads.sort_by_key(|workload| workload.graph.cost().flops);
+        for workload in &workloads {
+            context.progress.workload(&workload.key.name);
+            let entries: Vec<Entry<'_>> = MODES.map(|mode| Entry::plain(workload, device, mode)).into();
             // First call, warm-up, samples and checks of every mode, and the f64 reference at about a sixth of the speed.
             let calls = MODES.len() as f64 * (10.0 + context.quick_or(20.0, 40.0)) + 6.0;
             let rate = ASSUMED_FLOPS_PER_THREAD * f64::from(device.threads);
             let seconds = workload.graph.cost().flops as f64 * calls / rate;
-            if seconds > limit_s {
-                let reason = format!(
-                    "an estimated {seconds:.0} s for {calls:.0} calls, the limit is {limit_s:.0} s a model{}",
-                    context.quick_or(" with --quick", "")
-                );
+            let too_long = || {
+                let depth = context.quick_or(" with --quick", "");
+                format!(
+                    "an estimated {seconds:.0} s for {calls:.0} calls, the limit is {limit_s:.0} s a model{depth}"
+                )
+            };
+            if let Some(reason) = context.over().or_else(|| (seconds > limit_s).then(too_long)) {
                 let skipped = |entry: &Entry<'_>| Record {
                     case: entry.case(self.name()),
                     baseline: None,

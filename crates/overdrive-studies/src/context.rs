@@ -49,6 +49,8 @@ pub struct Context<'a> {
     pub clock: &'a dyn Clock,
     /// How long to sample and when to stop.
     pub rules: Rules,
+    /// When the study under way should have ended, on `clock`; a workload that would begin later is skipped.
+    pub deadline_ns: Option<u64>,
     /// Seed of inputs and of the order of cases.
     pub seed: u64,
     /// Asked for by Ctrl-C.
@@ -87,6 +89,15 @@ impl<'a> Context<'a> {
     /// True for `--quick`: screening, no verdict.
     pub fn is_quick(&self) -> bool {
         self.rules.depth == Depth::Screening
+    }
+
+    /// Why no further workload begins, if none does.
+    pub fn over(&self) -> Option<String> {
+        if self.stop.is_requested() {
+            return Some("interrupted".to_owned());
+        }
+        let late = self.deadline_ns.is_some_and(|deadline| self.clock.now_ns() > deadline);
+        late.then(|| "the study's share of the time that --quick has was used up; run without it".to_owned())
     }
 
     /// One of two, by depth.

@@ -21,13 +21,16 @@ impl Study for Cumulative {
     }
 
     fn quick_seconds(&self) -> u64 {
-        30
+        20
     }
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
         let name = context.quick_or("quick-inference", "transformer");
         context.progress.workload(name);
         let note = |text: String| Note { study: "cumulative".to_owned(), text };
+        if let Some(reason) = context.over() {
+            return results.notes.push(note(format!("skipped, {reason}")));
+        }
         let model = overdrive_models::find(name).expect("a built-in model");
         let workload = match Workload::of_model(model, &BTreeMap::new()) {
             Ok(workload) => workload,

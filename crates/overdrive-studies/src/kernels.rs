@@ -30,21 +30,24 @@ impl Study for Kernels {
     }
 
     fn quick_seconds(&self) -> u64 {
-        60
+        75
     }
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
         let cases: [(&str, Case); 6] = [
             ("matmul", matmuls),
+            ("transformer over its products", transformer),
             ("linear+gelu", fused_linear),
             ("elementwise chain", elementwise),
             ("softmax and layer_norm", rows),
             ("attention", attentions),
-            ("transformer over its products", transformer),
         ];
         for (name, case) in cases {
-            if context.stop.is_requested() {
-                return;
+            if let Some(reason) = context.over() {
+                results
+                    .notes
+                    .push(Note { study: NAME.to_owned(), text: format!("{name}: skipped, {reason}") });
+                continue;
             }
             context.progress.workload(name);
             if let Err(error) = case(context, results) {
@@ -193,15 +196,14 @@ fn transformer(context: &Context<'_>, results: &mut Results) -> Result<(), Graph
     let alone =
         Workload::new("transformer, products alone", model.dimensions.to_vec(), transformer_matmuls()?);
     let device = context.device();
-    let entries = [
-        Entry::plain(&workload, device, Mode::Eager),
-        Entry::plain(&workload, device, Mode::Compile),
-        Entry::plain(&alone, device, Mode::Eager),
-        Entry::plain(&alone, device, Mode::Compile),
-    ];
+    let modes = context.quick_or(&[Mode::Compile][..], &[Mode::Eager, Mode::Compile][..]);
+    let workloads = [&workload, &alone];
+    let entries: Vec<Entry<'_>> =
+        workloads.iter().flat_map(|w| modes.iter().map(|&mode| Entry::plain(w, device, mode))).collect();
     let mut records = measure(context, NAME, &entries, &mut []);
-    relate(&mut records, 0, 2, "time_over_products_alone");
-    relate(&mut records, 1, 3, "time_over_products_alone");
+    for of in 0..modes.len() {
+        relate(&mut records, of, of + modes.len(), "time_over_products_alone");
+    }
     results.records.extend(records);
     Ok(())
 }

@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ceilings: vec![],
         clock: &clock,
         rules: Rules::quick(),
+        deadline_ns: None,
         seed: 1,
         stop: Stop::default(),
         heap: None,

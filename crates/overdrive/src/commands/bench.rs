@@ -37,6 +37,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         ceilings: vec![],
         clock: &clock,
         rules,
+        deadline_ns: None,
         seed: arguments.machine.seed,
         stop: stop_on_interrupt(),
         heap: Some(&crate::HEAP),

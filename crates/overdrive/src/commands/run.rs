@@ -5,7 +5,7 @@ use crate::cli::Run;
 use crate::devices;
 use crate::failure::Failure;
 use crate::progress::Spinner;
-use overdrive::bench::clock::SystemClock;
+use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::harness;
 use overdrive::bench::results::{Note, Results};
@@ -46,6 +46,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         ceilings: vec![],
         clock: &clock,
         rules: if arguments.quick { Rules::quick() } else { Rules::full() },
+        deadline_ns: None,
         seed: arguments.machine.seed,
         stop: stop_on_interrupt(),
         heap: Some(&crate::HEAP),
@@ -63,6 +64,8 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
             break;
         }
         spinner.study(study.name());
+        let share_ns = study.quick_seconds() * 1_000_000_000;
+        context.deadline_ns = arguments.quick.then(|| clock.now_ns() + share_ns);
         study.run(&context, &mut results);
         // After each study, so that an interrupted run leaves a whole report of what there is.
         output::write(&folder, &results)?;
