@@ -165,6 +165,7 @@ unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut 
                 transpose_units(units, panel.width, to.cast())
             }
             group if block.k_stride == 1 && group > 2 => copy_groups(block, panel, to),
+            1 if block.line_stride == 1 => copy_few(block, panel, to),
             _ => 0,
         };
         pack_elements(block, panel, done, to);
@@ -276,4 +277,37 @@ unsafe fn copy_groups<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut
         }
     }
     whole_groups
+}
+
+/// Each k is a row, shorter than the panel: pieces of 8, 4, 2 and 1. Returns the groups that it packed: all.
+unsafe fn copy_few<T: Copy>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+    unsafe fn piece<T: Copy, const N: usize>(from: *const T, to: *mut T) {
+        // SAFETY: the caller has `N` elements to read and room for them.
+        unsafe { to.cast::<[T; N]>().write_unaligned(from.cast::<[T; N]>().read_unaligned()) }
+    }
+    for k in 0..block.k {
+        let to = to.wrapping_add(k * panel.width);
+        let mut line = 0;
+        // SAFETY: pieces add up to `lines`, which exist at each k; the panel is at least as wide.
+        unsafe {
+            while line + 8 <= block.lines {
+                piece::<T, 8>(block.at(line, k), to.add(line));
+                line += 8;
+            }
+            if block.lines & 4 != 0 {
+                piece::<T, 4>(block.at(line, k), to.add(line));
+                line += 4;
+            }
+            if block.lines & 2 != 0 {
+                piece::<T, 2>(block.at(line, k), to.add(line));
+                line += 2;
+            }
+            if block.lines & 1 != 0 {
+                piece::<T, 1>(block.at(line, k), to.add(line));
+            }
+            let last = *block.at(block.lines - 1, k);
+            std::slice::from_raw_parts_mut(to.add(block.lines), panel.width - block.lines).fill(last);
+        }
+    }
+    block.k
 }

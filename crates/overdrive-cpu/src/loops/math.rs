@@ -1,6 +1,6 @@
 //! The transcendental functions in f32, written so that LLVM vectorises them: no branch, no table, no call.
 //!
-//! Sources: range reduction and polynomials of `exp`, `log`, `sin`, `cos` are those of Cephes (Moshier, netlib,
+//! Sources: range reduction and polynomials of `exp`, `exp2`, `log`, `sin`, `cos` are those of Cephes (Moshier, netlib,
 //! single precision); the rational `tanh` and `erf` are those of Eigen and XLA. Functions that cancel (`expm1`,
 //! `log1p`) or amplify (`pow`) go through f64 with the series of exp and of the inverse hyperbolic tangent.
 //! Errors are bounded in `tests/loops_math.rs`, which also checks infinities, NaN and subnormals.
@@ -45,7 +45,7 @@ fn clamp(x: f32, lo: f32, hi: f32) -> f32 {
 
 /// e^x.
 #[inline(always)]
-pub(crate) fn exp<I: Isa>(x: f32) -> f32 {
+pub(super) fn exp<I: Isa>(x: f32) -> f32 {
     // Below -104 the result is 0, above 89 it is infinite.
     let x = clamp(x, -104.0, 89.0);
     let shifted = I::fma(x, std::f32::consts::LOG2_E, ROUND);
@@ -71,6 +71,30 @@ pub(crate) fn exp<I: Isa>(x: f32) -> f32 {
     let half = (n >> 1) & 0xff80_0000_u32 as i32;
     let rest = n.wrapping_sub(half);
     y * f32::from_bits(rest.wrapping_add(ONE) as u32) * f32::from_bits(half.wrapping_add(ONE) as u32)
+}
+
+/// 2^x for x up to 127; results that would be subnormal are 0. Half the work of [`exp`].
+#[inline(always)]
+pub(crate) fn exp2_normal<I: Isa>(x: f32) -> f32 {
+    // Rounds to an integer, and leaves it in the low bits with the exponent's bias added.
+    const BIASED: f32 = ROUND + 127.0;
+    let shifted = x + BIASED;
+    let r = x - (shifted - BIASED);
+    let p = poly::<I, 7>(
+        r,
+        [
+            1.535336188319500e-4,
+            1.339887440266574e-3,
+            9.618437357674640e-3,
+            5.550332471162809e-2,
+            2.402264791363012e-1,
+            6.931472028550421e-1,
+            1.0,
+        ],
+    );
+    // A product, so that NaN stays NaN.
+    let y = p * f32::from_bits(shifted.to_bits() << 23);
+    if x < -126.0 { 0.0 } else { y }
 }
 
 /// The natural logarithm.
@@ -293,4 +317,26 @@ pub(super) fn pow<I: Isa>(x: f32, y: f32) -> f32 {
     let z = if x.is_nan() || y.is_nan() { f32::NAN } else { z };
     let z = if a == 1.0 && y.abs() == f32::INFINITY { 1.0 } else { z };
     if y == 0.0 || x == 1.0 { 1.0 } else { z }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exp2_normal;
+    use crate::loops::isa::Portable;
+
+    #[test]
+    fn exp2_is_within_two_units_in_the_last_place_and_flushes_subnormals() {
+        for i in 0..1_000_000_u32 {
+            let x = -126.0 + i as f32 * (253.0 / 1e6);
+            let (y, exact) = (f64::from(exp2_normal::<Portable>(x)), f64::from(x).exp2());
+            assert!((y / exact - 1.0).abs() < 2.4e-7, "2^{x} = {exact:e}, not {y:e}");
+        }
+        for x in [-126.1, -127.5, -1e30, f32::MIN, f32::NEG_INFINITY] {
+            assert_eq!(exp2_normal::<Portable>(x), 0.0, "2^{x}");
+        }
+        // Payloads must not reach the exponent.
+        for payload in [0x7fc0_0000, 0xffc0_0000, 0x7fc0_0001, 0x7fff_ffff] {
+            assert!(exp2_normal::<Portable>(f32::from_bits(payload)).is_nan(), "NaN {payload:x}");
+        }
+    }
 }

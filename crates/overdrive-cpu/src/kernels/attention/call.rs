@@ -1,13 +1,15 @@
 //! The compiled step: tasks over batch, heads and tiles of queries, and the results where they belong.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
+use std::f64::consts::{LN_2, LOG2_E};
+
 use half::{bf16, f16};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::KernelCall;
 use overdrive_ir::{DType, Plan};
 
-use super::softmax::{Score, update};
+use super::softmax::{Score, passes};
 use super::task::{Rows, Shape};
 use crate::exec::{Format, Host, Runnable, Unsupported};
 use crate::gemm::Kernel;
@@ -16,9 +18,11 @@ use crate::slots::SlotTable;
 use crate::threads::{Pool, Worker};
 
 /// Queries of a task where there are many: enough that packing keys and values is a few percent.
-const TILE: usize = 256;
-/// Keys of a block: their scores against a panel of 32 queries fill a third of the first-level cache.
-const BLOCK: usize = 128;
+const TILE: usize = 512;
+/// Tasks that keep the workers of a large machine busy to the end: with fewer, tiles are half as long.
+const TASKS: usize = 64;
+/// Keys of a block, at most: their scores against a panel of 32 queries fill two thirds of the first-level cache.
+const BLOCK: usize = 256;
 
 /// Compiles attention; with score or mask regions it is the reference that runs.
 pub(crate) fn compile(
@@ -59,18 +63,22 @@ where
         let operands = [0, 1, 2].map(|i| Strided::new(&call.operands[i]));
         let [q, k, v] = &operands;
         let kernel = Kernel::<T>::best();
-        let width = kernel.tile()[1];
+        let [rows, width] = kernel.tile();
+        let tasks = q.sizes[..3].iter().product::<usize>() / TILE;
+        let tile = if tasks < TASKS { TILE / 2 } else { TILE };
+        let factor = attention.factor(q.sizes[3]) * LOG2_E;
         let shape = Shape {
             kernel,
-            update: update::<T::Acc>(width),
+            passes: passes::<T::Acc>(width),
             depth: q.sizes[3],
             values: v.sizes[3],
             queries: q.sizes[2],
             keys: k.sizes[2],
             causal: attention.mask == Mask::Causal,
-            scale: attention.factor(q.sizes[3]),
-            tile: q.sizes[2].clamp(1, TILE).next_multiple_of(width),
-            block: k.sizes[2].clamp(1, BLOCK),
+            factor: if factor == 0.0 { f64::from(f32::MIN_POSITIVE) } else { factor },
+            tile: q.sizes[2].clamp(1, tile).next_multiple_of(width),
+            // Whole tiles of the kernel: the rest of one costs more than its share.
+            block: k.sizes[2].clamp(1, BLOCK / rows * rows),
         };
         let group = q.sizes[1] / k.sizes[1].max(1);
         let [out, lse] = [0, 1].map(|i| call.results[i].as_ref().map(Strided::new));
@@ -100,15 +108,16 @@ where
                 // SAFETY: the panel has the column, and the results have the query, which belongs to this task.
                 unsafe {
                     let (max, sum) = (*finished.max.add(column), *finished.sum.add(column));
-                    let seen = sum != T::Acc::ZERO;
                     if let Some(lse) = &self.lse {
-                        *element(lse, at, slots) = if seen { max.add(sum.ln()) } else { T::Acc::LOWEST };
+                        *element(lse, at, slots) = if sum != T::Acc::ZERO {
+                            max.add(sum.log2()).mul(T::Acc::from_f64(LN_2))
+                        } else {
+                            T::Acc::LOWEST
+                        };
                     }
                     if let Some(out) = &self.out {
                         let values = self.shape.values;
-                        let row = std::slice::from_raw_parts_mut(finished.out.add(column * values), values);
-                        let by = if seen { sum.recip() } else { T::Acc::ZERO };
-                        row.iter_mut().for_each(|x| *x = x.mul(by));
+                        let row = std::slice::from_raw_parts(finished.out.add(column * values), values);
                         store::<T>(row, element(out, at, slots), out.strides[3]);
                     }
                 }

@@ -1,34 +1,42 @@
-//! The online softmax of a panel: scores `[keys, W]` become probabilities, maximum and sum move on.
+//! The online softmax of a panel: scores `[keys, W]` become probabilities, maximum and sum move on. All of it is in
+//! powers of two.
 #![allow(unsafe_code)] // Raw pointers into a worker's scratch, inside of `#[target_feature]` functions.
 
 use std::marker::PhantomData;
 
 #[cfg(target_arch = "x86_64")]
 use crate::loops::isa::{Avx2, Avx512};
-use crate::loops::isa::{Isa, Kernel, Level, Operands, Portable};
+use crate::loops::isa::{Entry, Isa, Kernel, Level, Operands, Portable};
 use crate::loops::math;
 
 /// The format of scores.
 pub(super) trait Score: Copy + PartialOrd + 'static {
     const LOWEST: Self;
+    const HIGHEST: Self;
     const ZERO: Self;
-    fn exp<I: Isa>(self) -> Self;
+    const ONE: Self;
+    /// 2^x for scores less the largest: `x` is at most about 0.
+    fn exp2<I: Isa>(self) -> Self;
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
-    fn ln(self) -> Self;
+    /// `self * a - b`.
+    fn mul_sub<I: Isa>(self, a: Self, b: Self) -> Self;
+    fn log2(self) -> Self;
     fn recip(self) -> Self;
     fn from_f64(x: f64) -> Self;
 }
 
 macro_rules! score {
-    ($t:ty, $exp:expr) => {
+    ($t:ty, $exp2:expr, $fma:ident) => {
         impl Score for $t {
             const LOWEST: Self = <$t>::NEG_INFINITY;
+            const HIGHEST: Self = <$t>::INFINITY;
             const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
             #[inline(always)]
-            fn exp<I: Isa>(self) -> Self {
-                $exp(self)
+            fn exp2<I: Isa>(self) -> Self {
+                $exp2(self)
             }
             #[inline(always)]
             fn add(self, other: Self) -> Self {
@@ -42,8 +50,12 @@ macro_rules! score {
             fn mul(self, other: Self) -> Self {
                 self * other
             }
-            fn ln(self) -> Self {
-                <$t>::ln(self)
+            #[inline(always)]
+            fn mul_sub<I: Isa>(self, a: Self, b: Self) -> Self {
+                I::$fma(self, a, -b)
+            }
+            fn log2(self) -> Self {
+                <$t>::log2(self)
             }
             fn recip(self) -> Self {
                 <$t>::recip(self)
@@ -55,47 +67,62 @@ macro_rules! score {
     };
 }
 
-score!(f32, math::exp::<I>);
-score!(f64, f64::exp);
+score!(f32, math::exp2_normal::<I>, fma);
+score!(f64, f64::exp2, fma64);
 
 /// What is known of each query of a panel so far; arrays of `W`.
 pub(super) struct Running<A> {
-    /// The largest score.
+    /// The largest score, times `factor`.
     pub(super) max: *mut A,
-    /// Sum of the exponentials of the scores less the largest.
+    /// Sum of two to the power of the scores, times `factor`, less the largest.
     pub(super) sum: *mut A,
-    /// What the last update multiplied earlier exponentials by.
+    /// What the last update multiplied earlier powers by.
     pub(super) shrink: *mut A,
-    pub(super) scale: A,
+    /// Scale of the scores times log2(e): e^x costs a multiplication more than 2^x, and this one is there anyway.
+    pub(super) factor: A,
 }
 
-/// Updates a panel: `rows` keys by `width` queries of scores, dense.
-pub(super) type Update = unsafe fn(rows: usize, operands: &Operands);
+/// The passes over panels, on the best instruction set of this CPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passes {
+    /// Makes scores, `rows` keys by `W` queries, probabilities: `dst` is the scores, `src[0]` a [`Running`].
+    pub(super) update: Entry,
+    /// Multiplies each of `rows` rows of `W` at `dst` by the row at `src[0]`.
+    pub(super) scale: Entry,
+}
 
-/// The update for panels of `width`, on the best instruction set of this CPU.
-pub(super) fn update<A: Score>(width: usize) -> Update {
+/// The passes over panels of `width`.
+pub(super) fn passes<A: Score>(width: usize) -> Passes {
     match width {
-        32 => entry::<A, 32>(),
-        16 => entry::<A, 16>(),
-        8 => entry::<A, 8>(),
+        32 => entries::<A, 32>(),
+        16 => entries::<A, 16>(),
+        12 => entries::<A, 12>(),
+        8 => entries::<A, 8>(),
+        6 => entries::<A, 6>(),
         other => unreachable!("no kernel has tiles of {other} columns"),
     }
 }
 
-fn entry<A: Score, const W: usize>() -> Update {
+fn entries<A: Score, const W: usize>() -> Passes {
+    fn on<A: Score, const W: usize, I: Isa>() -> Passes {
+        Passes { update: I::entry::<Update<A, W>>(), scale: I::entry::<Scale<A, W>>() }
+    }
     match Level::best() {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Avx512::entry::<Fold<A, W>>(),
+        Level::Avx512 => on::<A, W, Avx512>(),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Avx2::entry::<Fold<A, W>>(),
-        _ => Portable::entry::<Fold<A, W>>(),
+        Level::Avx2 => on::<A, W, Avx2>(),
+        _ => on::<A, W, Portable>(),
     }
 }
 
-struct Fold<A, const W: usize>(PhantomData<A>);
+/// Rows that are folded at once. Sums and maxima live in memory, not in registers, and each fold waits for the one
+/// before: four rows make a fourth of the waiting.
+const FOLD: usize = 4;
 
-impl<A: Score, const W: usize> Kernel for Fold<A, W> {
-    /// `dst` is the scores, `src[0]` a `Running<A>`.
+struct Update<A, const W: usize>(PhantomData<A>);
+
+impl<A: Score, const W: usize> Kernel for Update<A, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
         // SAFETY: the caller's scores are `rows x W`, and its arrays `W`.
@@ -106,12 +133,20 @@ impl<A: Score, const W: usize> Kernel for Fold<A, W> {
         // SAFETY: likewise.
         let (before, mut sum) =
             unsafe { (running.max.cast::<[A; W]>().read(), running.sum.cast::<[A; W]>().read()) };
-        let scale = running.scale;
+        let factor = running.factor;
+        let larger = |a: A, b: A| if a > b { a } else { b };
         let mut max = before;
-        for row in scores.iter() {
+        let (folds, rest) = scores.as_chunks::<FOLD>();
+        for [a, b, c, d] in folds {
             for j in 0..W {
-                let score = row[j].mul(scale);
-                max[j] = if score > max[j] { score } else { max[j] };
+                let ab = larger(a[j].mul(factor), b[j].mul(factor));
+                let cd = larger(c[j].mul(factor), d[j].mul(factor));
+                max[j] = larger(larger(ab, cd), max[j]);
+            }
+        }
+        for row in rest {
+            for j in 0..W {
+                max[j] = larger(row[j].mul(factor), max[j]);
             }
         }
         // A query that has seen no key has maximum -inf, and -inf - -inf is NaN: any finite shift will do there.
@@ -119,12 +154,20 @@ impl<A: Score, const W: usize> Kernel for Fold<A, W> {
         let mut shrink = [A::ZERO; W];
         for j in 0..W {
             shift[j] = if max[j] == A::LOWEST { A::ZERO } else { max[j] };
-            shrink[j] = before[j].sub(shift[j]).exp::<I>();
+            shrink[j] = before[j].sub(shift[j]).exp2::<I>();
             sum[j] = sum[j].mul(shrink[j]);
         }
-        for row in scores.iter_mut() {
+        let (folds, rest) = scores.as_chunks_mut::<FOLD>();
+        for [a, b, c, d] in folds {
             for j in 0..W {
-                row[j] = row[j].mul(scale).sub(shift[j]).exp::<I>();
+                let power = |score: A| score.mul_sub::<I>(factor, shift[j]).exp2::<I>();
+                (a[j], b[j], c[j], d[j]) = (power(a[j]), power(b[j]), power(c[j]), power(d[j]));
+                sum[j] = sum[j].add(a[j].add(b[j]).add(c[j].add(d[j])));
+            }
+        }
+        for row in rest {
+            for j in 0..W {
+                row[j] = row[j].mul_sub::<I>(factor, shift[j]).exp2::<I>();
                 sum[j] = sum[j].add(row[j]);
             }
         }
@@ -133,6 +176,31 @@ impl<A: Score, const W: usize> Kernel for Fold<A, W> {
             running.max.cast::<[A; W]>().write(max);
             running.sum.cast::<[A; W]>().write(sum);
             running.shrink.cast::<[A; W]>().write(shrink);
+        }
+    }
+}
+
+struct Scale<A, const W: usize>(PhantomData<A>);
+
+impl<A: Score, const W: usize> Kernel for Scale<A, W> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
+        // SAFETY: the caller's rows are `rows x W`, and its factors `W`.
+        let (by, rows) = unsafe {
+            let rows = std::slice::from_raw_parts_mut(operands.dst.cast::<[A; W]>(), rows);
+            (operands.src[0].cast::<[A; W]>().read(), rows)
+        };
+        // Four rows here too: a loop over single rows is one that LLVM vectorises across rows, by shuffles.
+        let (folds, rest) = rows.as_chunks_mut::<FOLD>();
+        for fold in folds {
+            for j in 0..W {
+                fold.iter_mut().for_each(|row| row[j] = row[j].mul(by[j]));
+            }
+        }
+        for row in rest {
+            for j in 0..W {
+                row[j] = row[j].mul(by[j]);
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One task: a tile of queries of one head against all of its keys.
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
-use super::softmax::{Running, Score, Update};
+use super::softmax::{Passes, Running, Score};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines, transpose};
 use crate::loops::isa::Operands;
 
@@ -25,7 +25,7 @@ impl<T> Rows<T> {
 #[derive(Debug)]
 pub(super) struct Shape<T: Element> {
     pub(super) kernel: &'static Kernel<T>,
-    pub(super) update: Update,
+    pub(super) passes: Passes,
     /// Channels of q and k.
     pub(super) depth: usize,
     /// Channels of v.
@@ -33,7 +33,8 @@ pub(super) struct Shape<T: Element> {
     pub(super) queries: usize,
     pub(super) keys: usize,
     pub(super) causal: bool,
-    pub(super) scale: f64,
+    /// What scores are multiplied by to become powers of two; not 0, which would make NaN of hidden ones.
+    pub(super) factor: f64,
     /// Queries of a task, a multiple of the panel's width.
     pub(super) tile: usize,
     /// Keys of a block.
@@ -55,7 +56,7 @@ pub(super) struct Parts {
     pub(super) bytes: usize,
 }
 
-/// What a task leaves in scratch: per panel the output, query by channel and not yet divided, and the running state.
+/// What a task leaves in scratch: per panel the output, query by channel, and the running state.
 pub(super) struct Finished<A> {
     pub(super) out: *mut A,
     pub(super) max: *const A,
@@ -113,8 +114,6 @@ where
             let (max, sum, _) = self.running(&parts, scratch);
             std::slice::from_raw_parts_mut(max, self.tile).fill(T::Acc::LOWEST);
             std::slice::from_raw_parts_mut(sum, self.tile).fill(T::Acc::ZERO);
-            std::slice::from_raw_parts_mut(at(parts.out).cast::<T::Acc>(), self.values * self.tile)
-                .fill(T::Acc::ZERO);
             let lines = |rows: Rows<T>, first: usize, lines: usize| Lines {
                 from: rows.at(first),
                 lines,
@@ -140,6 +139,13 @@ where
                     if seen > 0 {
                         self.panel(&parts, scratch, [first, panel, key], [keys, seen.min(keys)]);
                     }
+                }
+            }
+            // The first block that a panel sees fills its output; where there is none, nothing did.
+            for panel in (0..queries).step_by(width) {
+                if self.visible(first + (panel + width).min(queries)) == 0 {
+                    let out = at(parts.out).cast::<T::Acc>().add(self.values * panel);
+                    std::slice::from_raw_parts_mut(out, self.values * width).fill(T::Acc::ZERO);
                 }
             }
         }
@@ -177,13 +183,14 @@ where
                 max: max.add(panel),
                 sum: sum.add(panel),
                 shrink: shrink.add(panel),
-                scale: T::Acc::from_f64(self.scale),
+                factor: T::Acc::from_f64(self.factor),
             };
             let source = std::ptr::from_ref(&running).cast::<u8>();
-            (self.update)(seen, &Operands { dst: scores.cast(), src: [source; 3], immediate: 0 });
+            (self.passes.update)(seen, &Operands { dst: scores.cast(), src: [source; 3], immediate: 0 });
             let out = at(parts.out).cast::<T::Acc>().add(self.values * panel);
-            if key > 0 {
-                shrink_rows(out, self.values, std::slice::from_raw_parts(running.shrink, width));
+            let shrink = std::slice::from_raw_parts(running.shrink, width);
+            if key > 0 && shrink.iter().any(|&by| by != T::Acc::ONE) {
+                self.scale(out, running.shrink);
             }
             let b = self.probabilities(parts, scratch, seen);
             // Panel by panel of Vᵀ, because panels are as long as the block, of which a prefix is seen.
@@ -197,19 +204,27 @@ where
                     rows: (self.values - channel).min(rows),
                     cols: width,
                     k: seen,
-                    accumulate: true,
+                    accumulate: key > 0,
                 });
             }
         }
     }
 
+    /// Multiplies the output of a panel by a number for each query.
+    unsafe fn scale(&self, out: *mut T::Acc, by: *const T::Acc) {
+        let operands = Operands { dst: out.cast(), src: [by.cast(); 3], immediate: 0 };
+        // SAFETY: the caller's output is `values x W`, its factors are `W`.
+        unsafe { (self.passes.scale)(self.values, &operands) }
+    }
+
     /// Hides each key from the queries of a panel that come before it: the first few of its row.
     unsafe fn hide(&self, scores: *mut T::Acc, query: usize, key: usize, seen: usize) {
         let width = self.width();
+        let lowest = if self.factor < 0.0 { T::Acc::HIGHEST } else { T::Acc::LOWEST };
         for row in self.visible(query + 1).saturating_sub(key)..seen {
             let hidden = (key + row + self.queries).saturating_sub(query + self.keys).min(width);
             // SAFETY: the scores are `seen x width`.
-            unsafe { std::slice::from_raw_parts_mut(scores.add(row * width), hidden) }.fill(T::Acc::LOWEST);
+            unsafe { std::slice::from_raw_parts_mut(scores.add(row * width), hidden) }.fill(lowest);
         }
     }
 
@@ -248,22 +263,22 @@ where
     /// `scratch` is as `run` left it.
     pub(super) unsafe fn finished(&self, panel: usize, scratch: *mut u8) -> Finished<T::Acc> {
         let (parts, width) = (self.parts(), self.width());
-        let (max, sum, _) = self.running(&parts, scratch);
+        let (max, sum, inverse) = self.running(&parts, scratch);
+        let (max, sum, inverse) =
+            (max.wrapping_add(panel), sum.wrapping_add(panel), inverse.wrapping_add(panel));
         let from = scratch.wrapping_add(parts.out).cast::<T::Acc>().wrapping_add(self.values * panel);
         let out = scratch.wrapping_add(parts.rows).cast::<T::Acc>();
         let lines =
             Lines { from: from.cast_const(), lines: self.values, line_stride: width, k: width, k_stride: 1 };
         // SAFETY: as the caller promised; `parts` gives both buffers their room.
-        unsafe { transpose(lines, out) };
-        Finished { out, max: max.wrapping_add(panel), sum: sum.wrapping_add(panel) }
-    }
-}
-
-/// Multiplies each of `rows` rows by `by`, element by element.
-unsafe fn shrink_rows<A: Score>(rows: *mut A, count: usize, by: &[A]) {
-    for row in 0..count {
-        // SAFETY: the caller's rows are as long as `by`.
-        let row = unsafe { std::slice::from_raw_parts_mut(rows.add(row * by.len()), by.len()) };
-        row.iter_mut().zip(by).for_each(|(x, &by)| *x = x.mul(by));
+        unsafe {
+            for query in 0..width {
+                let sum = *sum.add(query);
+                *inverse.add(query) = if sum == T::Acc::ZERO { T::Acc::ZERO } else { sum.recip() };
+            }
+            self.scale(from, inverse);
+            transpose(lines, out);
+        }
+        Finished { out, max, sum }
     }
 }
