@@ -77,7 +77,8 @@ impl<'a> Types<'a> {
     }
 }
 
-/// Work of a node: arithmetic and compulsory memory traffic.
+/// Work of a node: arithmetic and compulsory memory traffic. Counts saturate: a graph far too large for memory must
+/// still be planned to say so.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Cost {
     /// Floating-point operations; a fused multiply-add counts two, a transcendental one.
@@ -89,7 +90,8 @@ pub struct Cost {
 impl std::ops::Add for Cost {
     type Output = Cost;
     fn add(self, other: Cost) -> Cost {
-        Cost { flops: self.flops + other.flops, bytes: self.bytes + other.bytes }
+        let flops = self.flops.saturating_add(other.flops);
+        Cost { flops, bytes: self.bytes.saturating_add(other.bytes) }
     }
 }
 

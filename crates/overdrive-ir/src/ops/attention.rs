@@ -311,9 +311,9 @@ impl Op for Attention {
     fn cost(&self, operands: &[TensorType], results: &[TensorType]) -> Option<Cost> {
         let bytes = operands.iter().chain(results).map(|t| t.bytes() as u64).sum();
         let (q, v) = (operands[0].sizes(), operands[2].sizes());
-        let pairs = (q[0] * q[1]) as u64 * self.visible_pairs(q[2], v[2]);
+        let pairs = self.visible_pairs(q[2], v[2]).saturating_mul((q[0] * q[1]) as u64);
         // Two products, and scaling, shifting, exponential and sum per pair.
-        Some(Cost { flops: pairs * (2 * q[3] + 2 * v[3] + 4) as u64, bytes })
+        Some(Cost { flops: pairs.saturating_mul((2 * q[3] + 2 * v[3] + 4) as u64), bytes })
     }
 
     fn samples() -> Vec<Sample> {

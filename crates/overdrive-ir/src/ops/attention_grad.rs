@@ -86,9 +86,9 @@ impl Op for AttentionGrad {
     fn cost(&self, operands: &[TensorType], results: &[TensorType]) -> Option<Cost> {
         let bytes = operands.iter().chain(results).map(|t| t.bytes() as u64).sum();
         let (q, v) = (operands[0].sizes(), operands[2].sizes());
-        let pairs = (q[0] * q[1]) as u64 * self.attention.visible_pairs(q[2], v[2]);
+        let pairs = self.attention.visible_pairs(q[2], v[2]).saturating_mul((q[0] * q[1]) as u64);
         // Five products: scores again, dweights, dq, dk, dv.
-        Some(Cost { flops: pairs * (6 * q[3] + 4 * v[3] + 5) as u64, bytes })
+        Some(Cost { flops: pairs.saturating_mul((6 * q[3] + 4 * v[3] + 5) as u64), bytes })
     }
 
     fn samples() -> Vec<Sample> {

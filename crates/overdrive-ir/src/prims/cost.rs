@@ -11,23 +11,24 @@ pub(crate) fn cost(prim: &Prim, operands: &[TensorType], regions: &[Graph], resu
         }
         Prim::Reduce { .. } | Prim::AllReduce { .. } | Prim::ReduceScatter { .. } => elements(&operands[0]),
         Prim::ReduceWindow { windows, .. } => {
-            elements(&results[0]) * windows.iter().map(|w| w.size as u64).product::<u64>()
+            windows.iter().fold(elements(&results[0]), |n, w| n.saturating_mul(w.size as u64))
         }
         Prim::DotGeneral(dot) => {
             let k: u64 = dot.contract.iter().map(|&(i, _)| operands[0].sizes()[i] as u64).product();
-            2 * elements(&results[0]) * k
+            elements(&results[0]).saturating_mul(2).saturating_mul(k)
         }
         Prim::Convolution(conv) => {
             let kernel = &operands[1];
             let taps = elements(kernel) / (kernel.sizes()[0] as u64).max(1);
             // Zeros between the elements of the input (the gradient of a stride) are no work.
             let spread: u64 = conv.window.iter().map(|w| w.input_dilation as u64).product();
-            2 * elements(&results[0]) * taps / spread
+            elements(&results[0]).saturating_mul(2).saturating_mul(taps) / spread
         }
         Prim::Scatter { reducer: Some(_), .. } => elements(&operands[2]),
         Prim::If => regions.iter().map(|r| r.cost().flops).max().unwrap_or(0),
         Prim::While { max_trips, .. } => {
-            regions.iter().map(|r| r.cost().flops).sum::<u64>() * max_trips.unwrap_or(1) as u64
+            let trip = regions.iter().fold(0, |sum: u64, r| sum.saturating_add(r.cost().flops));
+            trip.saturating_mul(max_trips.unwrap_or(1) as u64)
         }
         _ => 0,
     };
