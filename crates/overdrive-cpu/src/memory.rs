@@ -16,6 +16,9 @@ use overdrive_ir::{BackendError, Plan};
 /// The size of a large page on x86-64 and AArch64, and the alignment of whatever is as long as one.
 const LARGE_PAGE: usize = 2 << 20;
 
+/// From here on it is worth asking the system what it has, which takes some microseconds.
+const LARGE_REQUEST: usize = 64 << 20;
+
 /// Bytes that start on a cache line, or on a large page where they fill one.
 #[derive(Debug)]
 pub struct AlignedBytes {
@@ -40,6 +43,10 @@ impl AlignedBytes {
             available: available_bytes(),
             remedy: "use a smaller batch or a smaller model, or free memory".to_owned(),
         };
+        // Linux promises memory that it does not have and ends the process that touches it.
+        if len >= LARGE_REQUEST && len as u64 > available_bytes() {
+            return Err(refused());
+        }
         let align = if len >= LARGE_PAGE { LARGE_PAGE } else { Plan::ALIGNMENT };
         // One cache line more than asked for: a vector load at the end may look past it.
         let layout = Layout::from_size_align(len + Plan::ALIGNMENT, align).map_err(|_| refused())?;
