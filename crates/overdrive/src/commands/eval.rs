@@ -10,6 +10,7 @@ use overdrive::ir::{Backend, Dim, Graph, Mode, State, Tensor, TensorType, Tuning
 use overdrive::models;
 use overdrive::passes::bind;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
     let model = models::find(&arguments.model).map_err(Failure::bad_input)?;
@@ -18,9 +19,12 @@ pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
     let expected = arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
     let sizes = sizes_of(&template, &inputs)?;
     let graph = bind(&template, &sizes).map_err(Failure::bad_input)?;
+    if let (Some(expected), Some(file)) = (&expected, &arguments.expect) {
+        check_expected(&graph, expected, file)?;
+    }
     let backend = devices::cpu(&arguments.machine)?;
     let mode: Mode = arguments.mode.into();
-    let mut executable = backend.compile(&graph, mode, &Tuning::default()).map_err(Failure::bad_input)?;
+    let mut executable = backend.compile(&graph, mode, &Tuning::default()).map_err(Failure::harness)?;
 
     let mut state = State::initial(&graph, &backend).map_err(Failure::harness)?;
     if let Some(file) = &arguments.parameters {
@@ -129,14 +133,24 @@ fn replace_parameters(
     Err(Failure::bad_input(format!("the parameters do not fit `{}`: {}", graph.name(), problems.join("; "))))
 }
 
+/// Errs where the file expects what the model does not give, or nothing: a comparison of nothing would agree.
+fn check_expected(graph: &Graph, expected: &Tensors, file: &Path) -> Result<(), Failure> {
+    let names: Vec<&str> = graph.outputs().iter().map(|port| port.name.as_str()).collect();
+    let (file, given) = (file.display(), names.join(", "));
+    if expected.is_empty() {
+        return Err(Failure::bad_input(format!("{file}: expected some of the outputs {given}, found none")));
+    }
+    match expected.keys().find(|name| !names.contains(&name.as_str())) {
+        Some(name) => Err(Failure::bad_input(format!("{file} expects `{name}`, the model gives {given}"))),
+        None => Ok(()),
+    }
+}
+
+/// Compares what [`check_expected`] let pass.
 fn compare(outputs: &Tensors, expected: &Tensors, arguments: &Eval) -> Result<Exit, Failure> {
     let mut agree = true;
     for (name, reference) in expected {
-        let Some(output) = outputs.get(name) else {
-            let names: Vec<&str> = outputs.keys().map(String::as_str).collect();
-            let text = format!("--expect names `{name}`, the model gives {}", names.join(", "));
-            return Err(Failure::bad_input(text));
-        };
+        let output = &outputs[name];
         if output.ty().shape != reference.ty().shape {
             let (found, wanted) = (output.ty(), reference.ty());
             println!("{name}: expected {wanted}, found {found}: DISAGREES");

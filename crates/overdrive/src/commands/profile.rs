@@ -31,7 +31,7 @@ pub(crate) fn profile(arguments: &Profile) -> Result<Exit, Failure> {
     let backend = devices::cpu(&arguments.machine)?;
     let mode: Mode = arguments.mode.into();
     let graph = &workload.graph;
-    let mut executable = backend.compile(graph, mode, &Tuning::default()).map_err(Failure::bad_input)?;
+    let mut executable = backend.compile(graph, mode, &Tuning::default()).map_err(Failure::harness)?;
     let mut state = State::initial(graph, &backend).map_err(Failure::harness)?;
     let tensors = workload.inputs(arguments.machine.seed);
     let inputs =
@@ -53,7 +53,8 @@ pub(crate) fn profile(arguments: &Profile) -> Result<Exit, Failure> {
         write_atomically(file, trace.to_string().as_bytes()).map_err(Failure::bad_input)?;
     }
     let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
-    for step in &steps {
+    // What packs weights did so before these calls.
+    for step in steps.iter().filter(|step| !step.time_ns.is_empty()) {
         let row = rows.entry(&step.name).or_default();
         let calls = step.time_ns.len();
         row.calls += calls;
@@ -136,12 +137,15 @@ fn table(rows: &[(&str, Row)], total_ns: f64, unattributed_ns: f64) -> Table {
 fn trace(steps: &[StepProfile], model: &str) -> serde_json::Value {
     let mut run_start_us = 0.0;
     let mut events = Vec::new();
-    let calls = steps.first().map_or(0, |s| s.time_ns.len());
+    let calls = steps.iter().map(|s| s.time_ns.len()).max().unwrap_or(0);
     for call in 0..calls {
         let mut end_us: f64 = run_start_us;
         for step in steps {
-            let ts = run_start_us + step.start_ns[call] / 1e3;
-            let dur = step.time_ns[call] / 1e3;
+            // What packs weights runs only where they changed.
+            let (Some(start_ns), Some(time_ns)) = (step.start_ns.get(call), step.time_ns.get(call)) else {
+                continue;
+            };
+            let (ts, dur) = (run_start_us + start_ns / 1e3, time_ns / 1e3);
             end_us = end_us.max(ts + dur);
             events.push(json!({
                 "name": step.name, "cat": step.scope, "ph": "X", "ts": ts, "dur": dur, "pid": 1, "tid": 1,

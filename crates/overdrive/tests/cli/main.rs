@@ -1,0 +1,12 @@
+//! The built binary as its users meet it: what it prints, what it writes, and what it exits with.
+//!
+//! Invariant of every call: one of the documented exit codes, and never a panic.
+
+#![allow(clippy::unwrap_used)]
+
+mod damaged;
+mod eval;
+mod fuzz;
+mod invocation;
+mod results;
+mod usage;

@@ -1,0 +1,61 @@
+//! Measurements as results, and models that no memory holds.
+
+use crate::invocation::Folder;
+use overdrive::bench::outcome::FailureKind;
+use overdrive::bench::report::from_json;
+
+#[test]
+fn a_quick_bench_gives_results_that_read_back() {
+    let folder = Folder::new();
+    let line = "bench digits-mlp --trials 5 --warmup 1 --threads 1 --dtype f32,bf16 --batch 1,3 --out report";
+    let outcome = folder.line(&format!("{line} --json"));
+    let results = from_json(&outcome.ends(0, &[]).stdout).unwrap();
+    // Two batches, two formats, three modes.
+    assert_eq!(results.records.len(), 12, "{results:?}");
+    for record in &results.records {
+        assert!(record.outcome.measurement().is_some(), "{record:?}");
+    }
+    assert_eq!(
+        from_json(&std::fs::read_to_string(folder.path("report/results.json")).unwrap()).unwrap(),
+        results
+    );
+    assert!(folder.path("report/report.md").is_file());
+    assert_eq!(std::fs::read_dir(folder.path("report")).unwrap().count(), 2, "no drafts are left");
+}
+
+#[test]
+fn a_profile_adds_up_and_its_trace_parses() {
+    let folder = Folder::new();
+    let outcome = folder.line("profile digits-mlp --calls 2 --threads 1 --json --trace trace.json");
+    let profile: serde_json::Value = serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap();
+    let operators = profile["operators"].as_array().unwrap();
+    let attributed: f64 = operators.iter().map(|o| o["time_ns"].as_f64().unwrap()).sum();
+    let rest = profile["unattributed_ns"].as_f64().unwrap();
+    let total = profile["total_ns"].as_f64().unwrap();
+    assert!(!operators.is_empty() && (attributed + rest - total).abs() < 1e-6 * total, "{profile}");
+    let trace = std::fs::read_to_string(folder.path("trace.json")).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let steps = events.iter().filter(|event| event["cat"] != "call").count() as u64;
+    let calls = |o: &serde_json::Value| o["calls"].as_u64().unwrap();
+    assert_eq!(steps, operators.iter().map(calls).sum::<u64>(), "an event per step of a call");
+    assert!(operators.iter().all(|o| calls(o) > 0), "{profile}");
+}
+
+#[test]
+fn a_model_that_no_memory_holds_says_so_at_once() {
+    let folder = Folder::new();
+    let most = u32::MAX;
+    for model in ["digits-mlp", "gpt-125m"] {
+        let line = format!("bench {model} --trials 5 --batch {most} --json");
+        let results = from_json(&folder.line(&line).ends(3, &[]).stdout).unwrap();
+        assert_eq!(results.records.len(), 3);
+        for record in &results.records {
+            let failure = record.outcome.failure().unwrap();
+            assert_eq!(failure.kind, FailureKind::OutOfMemory, "{record:?}");
+            assert!(failure.reason.contains("bytes"), "{record:?}");
+        }
+        folder.line(&format!("profile {model} --batch {most}")).ends(3, &["bytes", "smaller batch"]);
+    }
+    assert!(folder.files().is_empty());
+}
