@@ -58,7 +58,7 @@ fn is_view_of_input(region: &Graph, value: Value) -> bool {
 /// Keeps each op one step where its expansion allows it, else expands it.
 pub fn node_by_node(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
     graph.rewrite(&mut |b, node, operands| {
-        if !must_expand(&node.op, caps) {
+        if !must_expand(node, caps) {
             return None;
         }
         let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();

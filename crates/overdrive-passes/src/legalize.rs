@@ -4,18 +4,18 @@
 //! primitive, a claimed composite or `fused`.
 
 use overdrive_ir::plan::Note;
-use overdrive_ir::{Caps, Graph, GraphError, Operation};
+use overdrive_ir::{Caps, Graph, GraphError, Node};
 
 /// Expands unclaimed composites into primitives, all the way down.
 pub fn legalize(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
     graph.rewrite(&mut |b, node, operands| {
-        if !must_expand(&node.op, caps) {
+        if !must_expand(node, caps) {
             return None;
         }
         notes.push(Note::Expanded {
             op: node.op.name(),
             scope: node.scope.to_string(),
-            reason: format!("{} has no kernel of that name", caps.device),
+            reason: format!("{} has no kernel for it", caps.device),
         });
         let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
         let flat = primitives(&node.op.expansion(&types, &node.regions), caps);
@@ -41,15 +41,19 @@ pub(crate) fn model_scope(scope: &str) -> &str {
     }
 }
 
-/// True for a composite that the device does not run as such.
-pub(crate) fn must_expand(op: &Operation, caps: &Caps) -> bool {
-    op.prim().is_none() && !caps.claims.contains(&op.name())
+/// True for a composite that the device does not run as such. A kernel that also takes the op's regions says so
+/// by a second claim, `attention with regions`.
+pub(crate) fn must_expand(node: &Node, caps: &Caps) -> bool {
+    let name = node.op.name();
+    let whole = caps.claims.contains(&name)
+        && (node.regions.is_empty() || caps.claims.contains(&format!("{name} with regions")));
+    node.op.prim().is_none() && !whole
 }
 
 /// A state-free graph with every unclaimed composite expanded, repeatedly.
 pub(crate) fn primitives(graph: &Graph, caps: &Caps) -> Graph {
     let expanded = graph.rewrite(&mut |b, node, operands| {
-        if !must_expand(&node.op, caps) {
+        if !must_expand(node, caps) {
             return None;
         }
         let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
