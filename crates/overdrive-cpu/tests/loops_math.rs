@@ -162,3 +162,56 @@ fn pow_and_rem_agree_with_the_library_everywhere() {
         }
     }
 }
+
+/// GELU as models spell it, of a sum or of one value, the powers factored or not.
+fn spelled_gelu(p: &mut Program, of_sum: bool, factored: bool) -> overdrive_ir::plan::Register {
+    let [a, b] = [0, 1].map(overdrive_ir::plan::Register);
+    let mut op = |kind, a, b| p.push(Instr::Binary(kind, a, b), DType::F32);
+    let x = if of_sum { op(Binary::Add, a, b) } else { a };
+    let square = op(Binary::Mul, x, x);
+    let [half, one, cubic, slope] = [0.5, 1.0, 0.044715, (2.0 / std::f64::consts::PI).sqrt()]
+        .map(|c| p.push(Instr::Constant(c), DType::F32));
+    let mut op = |kind, a, b| p.push(Instr::Binary(kind, a, b), DType::F32);
+    let u = if factored {
+        let scaled = op(Binary::Mul, square, cubic);
+        let bracket = op(Binary::Add, scaled, one);
+        op(Binary::Mul, x, bracket)
+    } else {
+        let cube = op(Binary::Mul, square, x);
+        let scaled = op(Binary::Mul, cubic, cube);
+        op(Binary::Add, x, scaled)
+    };
+    let u = op(Binary::Mul, u, slope);
+    let tangent = p.push(Instr::Unary(Unary::Tanh, u), DType::F32);
+    let mut op = |kind, a, b| p.push(Instr::Binary(kind, a, b), DType::F32);
+    let centred = op(Binary::Add, tangent, one);
+    let halved = op(Binary::Mul, x, half);
+    if factored { op(Binary::Mul, halved, centred) } else { op(Binary::Mul, centred, halved) }
+}
+
+#[test]
+fn gelu_keeps_its_digits_where_the_tangent_cancels() {
+    let xs = all_floats();
+    // Sums whose second operand changes what is computed, and are exact all the same.
+    let halves: Vec<f32> = xs.iter().map(|x| if x.abs() < 1e30 { x / 2.0 } else { *x }).collect();
+    let rests: Vec<f32> = xs.iter().zip(&halves).map(|(x, half)| x - half).collect();
+    for level in Level::supported() {
+        for (of_sum, factored) in [(false, true), (false, false), (true, true), (true, false)] {
+            let (a, b) = if of_sum { (&halves, &rests) } else { (&xs, &xs) };
+            let got = apply(|p| spelled_gelu(p, of_sum, factored), &[a, b], level);
+            for (i, &got) in got.iter().enumerate() {
+                let x = f64::from(if of_sum { a[i] + b[i] } else { a[i] });
+                let z = -2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+                let expected = x / (1.0 + z.exp());
+                // The exponent's argument is rounded four times on its way, and half an ulp of it is up to |z| ulps of
+                // the result. Where e^z overflows the result is as good as 0.
+                let allowed = if z > 0.0 { 3.0 + 4.0 * z.min(110.0) } else { 3.0 };
+                let tiny = x < 0.0 && z > 85.0 && got.abs() <= 1e-30;
+                assert!(
+                    tiny || ulps(got, expected) <= allowed,
+                    "{level:?} gelu({x}) = {got}, not {expected}"
+                );
+            }
+        }
+    }
+}

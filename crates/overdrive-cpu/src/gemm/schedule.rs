@@ -92,7 +92,7 @@ impl Schedule {
         let waiting = if traits.packed_b { l2 / 2 } else { l2 };
         let mc = if waits { (waiting / sum / tile[1]).min(2 * l2 / line) } else { 2 * l2 / line };
         let mc = even(tile[0], mc, mr);
-        let strip = if traits.epilogue { even(mc, l2 / 4 / sum / nc, mr) } else { mc };
+        let strip = if traits.epilogue { even(mc, l2 / 32 / sum / nc, mr) } else { mc };
         Self { mc, nc, kc, strip, tile, grid: [size.m.div_ceil(tile[0]), size.n.div_ceil(tile[1])] }
     }
 

@@ -46,6 +46,10 @@ pub(super) enum Node {
     MultiplyAdd(Signs, Reg, Reg, Reg),
     /// `exp(0 - 1)`.
     ExpSub(Reg, Reg),
+    /// GELU by the tangent, of `0`.
+    Gelu(Reg),
+    /// GELU by the tangent, of `0 + 1`.
+    GeluOfSum(Reg, Reg),
     Convert {
         from: DType,
         value: Reg,
@@ -68,10 +72,12 @@ impl Node {
     pub(super) fn operands(&self) -> Vec<Reg> {
         match *self {
             Node::Load(_) | Node::Constant(_) | Node::Index(_) => vec![],
-            Node::Unary(_, a) | Node::Reduce(_, a) => vec![a],
+            Node::Unary(_, a) | Node::Reduce(_, a) | Node::Gelu(a) => vec![a],
             Node::Convert { value, .. } | Node::Bitcast { value, .. } => vec![value],
             Node::RandomBits { seed, .. } => vec![seed],
-            Node::Binary(_, a, b) | Node::Compare(_, a, b) | Node::ExpSub(a, b) => vec![a, b],
+            Node::Binary(_, a, b) | Node::Compare(_, a, b) | Node::ExpSub(a, b) | Node::GeluOfSum(a, b) => {
+                vec![a, b]
+            }
             Node::Select(a, b, c) | Node::MultiplyAdd(_, a, b, c) => vec![a, b, c],
         }
     }
@@ -117,7 +123,9 @@ impl Expression {
             builder.out.stores.push(StoreNode { affine, value, dtype });
         }
         let mut expression = builder.out;
+        expression.mark_used();
         expression.drop_roundings();
+        expression.fuse_gelus();
         expression.fuse_products();
         expression.fuse_exponentials();
         expression.mark_used();
@@ -129,10 +137,11 @@ impl Expression {
         Class::of(self.dtypes[reg])
     }
 
-    /// How often each node is read, by nodes and stores.
+    /// How often each node is read, by stores and by nodes that are used.
     pub(super) fn uses(&self) -> Vec<usize> {
         let mut uses = vec![0; self.nodes.len()];
-        let operands = self.nodes.iter().flat_map(Node::operands);
+        let used = self.nodes.iter().zip(&self.used).filter(|(_, used)| **used);
+        let operands = used.flat_map(|(node, _)| node.operands());
         operands.chain(self.stores.iter().map(|s| s.value)).for_each(|reg| uses[reg] += 1);
         uses
     }
@@ -189,7 +198,7 @@ impl Expression {
         }
     }
 
-    fn mark_used(&mut self) {
+    pub(super) fn mark_used(&mut self) {
         self.used = vec![false; self.nodes.len()];
         self.stores.iter().for_each(|s| self.used[s.value] = true);
         for at in (0..self.nodes.len()).rev() {

@@ -19,14 +19,14 @@ use super::math;
 pub(super) type Uniform = u8;
 
 /// A function of one lane.
-trait Fn1 {
+pub(super) trait Fn1 {
     type A: Lane;
     type D: Lane;
     fn call<I: Isa>(a: Self::A) -> Self::D;
 }
 
 /// A function of two lanes of one type.
-trait Fn2 {
+pub(super) trait Fn2 {
     type A: Lane;
     type D: Lane;
     fn call<I: Isa>(a: Self::A, b: Self::A) -> Self::D;
@@ -39,7 +39,7 @@ trait Fn3 {
     fn call<I: Isa>(a: Self::A, b: Self::D, c: Self::D) -> Self::D;
 }
 
-struct Map1<F>(PhantomData<F>);
+pub(super) struct Map1<F>(PhantomData<F>);
 struct Map2<F, const U: Uniform>(PhantomData<F>);
 struct Map3<F, const U: Uniform>(PhantomData<F>);
 
@@ -97,7 +97,7 @@ impl<F: Fn3, const U: Uniform> Kernel for Map3<F, U> {
     }
 }
 
-fn entry2<I: Isa, F: Fn2>(uniform: Uniform) -> Entry {
+pub(super) fn entry2<I: Isa, F: Fn2>(uniform: Uniform) -> Entry {
     match uniform {
         0 => I::entry::<Map2<F, 0>>(),
         1 => I::entry::<Map2<F, 1>>(),

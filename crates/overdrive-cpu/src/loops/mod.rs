@@ -16,6 +16,7 @@ mod epilogue;
 mod expression;
 mod fold;
 mod frame;
+mod gelu;
 mod half;
 pub(crate) mod isa;
 mod lane;

@@ -11,7 +11,7 @@ use super::lane::Class;
 use super::map::{self, Uniform};
 use super::nest::Lanes;
 use super::random::RandomBits;
-use super::{convert, fold, memory};
+use super::{convert, fold, gelu, memory};
 
 impl<I: Isa> Emitter<'_, I> {
     /// Emits a store of a value that has a home.
@@ -147,6 +147,8 @@ impl<I: Isa> Emitter<'_, I> {
                 map::compare::<I>(*kind, expression.class(*a), uniform).ok_or_else(missing)?
             }
             Node::ExpSub(..) => map::exp_sub::<I>(class, uniform).ok_or_else(missing)?,
+            Node::Gelu(_) => gelu::of_value::<I>(),
+            Node::GeluOfSum(..) => gelu::of_sum::<I>(uniform),
             Node::Select(..) => map::select::<I>(class, uniform),
             Node::MultiplyAdd(signs, ..) => {
                 map::multiply_add::<I>(*signs, class, uniform).ok_or_else(missing)?

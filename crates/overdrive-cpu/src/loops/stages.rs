@@ -154,7 +154,11 @@ fn own_price(node: &Node) -> usize {
     match node {
         Node::Load(_) | Node::Constant(_) | Node::Reduce(..) => 0,
         Node::Unary(Unary::Neg | Unary::Abs | Unary::Not | Unary::Floor | Unary::Ceil | Unary::Round, _) => 1,
-        Node::Unary(..) | Node::ExpSub(..) | Node::RandomBits { .. } => DEAR,
+        Node::Unary(..)
+        | Node::ExpSub(..)
+        | Node::Gelu(_)
+        | Node::GeluOfSum(..)
+        | Node::RandomBits { .. } => DEAR,
         Node::Binary(Binary::Div | Binary::Rem | Binary::Pow, ..) => DEAR,
         _ => 1,
     }
