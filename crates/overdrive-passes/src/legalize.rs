@@ -4,7 +4,7 @@
 //! primitive, a claimed composite or `fused`.
 
 use overdrive_ir::plan::Note;
-use overdrive_ir::{Caps, Graph, GraphError, Node};
+use overdrive_ir::{Caps, Expr, Graph, GraphError, Node};
 
 /// Expands unclaimed composites into primitives, all the way down.
 pub fn legalize(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
@@ -17,8 +17,7 @@ pub fn legalize(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Gra
             scope: node.scope.to_string(),
             reason: format!("{} has no kernel for it", caps.device),
         });
-        let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
-        let flat = primitives(&node.op.expansion(&types, &node.regions), caps);
+        let flat = expansion(node, operands, caps);
         // Says where the primitives came from, so that what they fuse into keeps a name.
         let _scope = b.scope_path(&format!("{EXPANDED}{}", node.op.name()));
         Some(b.inline(&flat, operands))
@@ -50,15 +49,19 @@ pub(crate) fn must_expand(node: &Node, caps: &Caps) -> bool {
     node.op.prim().is_none() && !whole
 }
 
+/// The primitives of one node, as a graph of its own.
+fn expansion(node: &Node, operands: &[Expr<'_>], caps: &Caps) -> Graph {
+    let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
+    primitives(&node.op.expansion(&types, &node.regions), caps)
+}
+
 /// A state-free graph with every unclaimed composite expanded, repeatedly.
 pub(crate) fn primitives(graph: &Graph, caps: &Caps) -> Graph {
     let expanded = graph.rewrite(&mut |b, node, operands| {
         if !must_expand(node, caps) {
             return None;
         }
-        let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
-        let flat = primitives(&node.op.expansion(&types, &node.regions), caps);
-        Some(b.inline(&flat, operands))
+        Some(b.inline(&expansion(node, operands, caps), operands))
     });
     expanded.unwrap_or_else(|e| panic!("expansions are well typed: {e}"))
 }

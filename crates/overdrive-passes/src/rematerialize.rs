@@ -101,27 +101,29 @@ impl<'g> Step<'g> {
     fn dearest(&self, limit: u64) -> BTreeSet<Value> {
         let bytes = |v: Value| self.graph.ty(v).bytes() as u64;
         let flops: Vec<u64> = self.graph.nodes().iter().map(|n| self.graph.node_cost(n).flops).collect();
+        let worth = |v: Value| bytes(v) as f64 / (1.0 + self.again(v, &flops) as f64);
+        let mut cheapest: Vec<(f64, Value)> = self.saved.iter().map(|&v| (worth(v), v)).collect();
+        cheapest.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
         let mut kept = self.saved.clone();
         let mut total: u64 = kept.iter().map(|&v| bytes(v)).sum();
-        while total > limit {
-            let worth = |&v: &Value| (bytes(v) as f64 / (1.0 + self.again(v, &kept, &flops) as f64), v);
-            let best = kept.iter().map(worth).max_by(|a, b| a.0.total_cmp(&b.0));
-            let Some((_, value)) = best else { break };
+        for (_, value) in cheapest {
+            if total <= limit {
+                break;
+            }
             kept.remove(&value);
             total -= bytes(value);
         }
         kept
     }
 
-    /// FLOPs of computing `value` again from what is kept. What another dropped value computes again is shared.
-    fn again(&self, value: Value, kept: &BTreeSet<Value>, flops: &[u64]) -> u64 {
+    /// FLOPs of computing `value` again from the saved values; what another dropped one computes again is shared.
+    fn again(&self, value: Value, flops: &[u64]) -> u64 {
         let mut sum = 0;
         let mut seen = BTreeSet::new();
         let mut pending = vec![value];
         while let Some(next) = pending.pop() {
             let Some((id, node)) = self.producer(next) else { continue };
-            let available = next != value && (kept.contains(&next) || self.saved.contains(&next));
-            if available || !seen.insert(id) {
+            if (next != value && self.saved.contains(&next)) || !seen.insert(id) {
                 continue;
             }
             sum += flops[id.0 as usize];

@@ -1,12 +1,14 @@
 //! What every built-in model plans to, on a device that exists only as data: steps, work and bytes, without a GPU and
 //! without running anything. A change of a pass shows here as a change of figures that somebody has to accept.
 
+use overdrive_ir::eval::{States, eval};
 use overdrive_ir::plan::StepKind;
 use overdrive_ir::{Caps, DType, Graph, Mode, Plan, Tuning, Value};
 use overdrive_models::{MODELS, find, with_loss};
 use overdrive_passes::{Rematerialize, bind, differentiate, plan, rematerialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use testkit::random_inputs;
 
 /// A device with kernels for attention and what no loop can do, and with plenty of memory.
 fn caps() -> Caps {
@@ -124,4 +126,17 @@ fn rematerializing_gpt_350m_saves_most_of_the_peak_for_a_fifth_of_the_work() {
     println!("gpt-350m, batch 8: {:.1} % less peak for {:.1} % more FLOPs", 100.0 * saved, 100.0 * extra);
     assert!(saved >= 0.6, "{saved}: {} of {}", peak(&recomputed), peak(&kept));
     assert!(extra <= 0.2, "{extra}");
+}
+
+/// Whatever a policy drops, every output is bit for bit what it was.
+#[test]
+fn rematerializing_changes_no_result() {
+    let step = training_step("digits-mlp", 2);
+    let inputs = random_inputs(&step, 1);
+    let expected = eval(&step, &inputs, &mut States::new());
+    for saved_bytes in [u64::MAX, 4096, 0] {
+        let again = rematerialize(&step, "loss", Rematerialize::Budget { saved_bytes }).unwrap();
+        assert_eq!(eval(&again, &inputs, &mut States::new()), expected, "{saved_bytes}");
+        assert_eq!(again.nodes().len() > step.nodes().len(), saved_bytes < u64::MAX, "{saved_bytes}");
+    }
 }
