@@ -7,6 +7,7 @@ use super::tree::Tree;
 /// Where `unsafe` may stand: a file or a folder, and what it is needed for.
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/overdrive-cpu/src/", "SIMD intrinsics and the buffers that threads share"),
+    ("crates/overdrive-cuda/src/", "the driver, launches and device memory"),
     ("crates/overdrive-cpu/tests/", "the counting allocator"),
     ("crates/overdrive-bench/src/memory/heap.rs", "the counting allocator"),
     ("crates/overdrive-cpu/benches/", "the foreign GEMMs that are measured beside ours"),

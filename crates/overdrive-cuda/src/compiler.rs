@@ -1,0 +1,113 @@
+//! From CUDA C++ to machine code by NVRTC, for the device's own architecture or, with no GPU, for any.
+
+use crate::Error;
+use cudarc::nvrtc::{result, sys};
+use std::borrow::Cow;
+use std::ffi::CString;
+use std::fmt;
+
+/// What machine code is made for.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Architecture {
+    /// Ampere.
+    Sm80,
+    /// Ada.
+    Sm89,
+    /// Hopper, with its own instructions.
+    Sm90a,
+    /// Blackwell, with its own instructions.
+    Sm100a,
+    /// Any other, by compute capability times ten.
+    Other(u32),
+}
+
+impl Architecture {
+    /// Those that every kernel is compiled for where there is no GPU.
+    pub const DECLARED: [Architecture; 4] = [Self::Sm80, Self::Sm89, Self::Sm90a, Self::Sm100a];
+
+    /// The best for a device of this compute capability.
+    pub fn of_device(major: u32, minor: u32) -> Self {
+        match (major, minor) {
+            (8, 0) => Self::Sm80,
+            (8, 9) => Self::Sm89,
+            (9, 0) => Self::Sm90a,
+            (10, 0) => Self::Sm100a,
+            _ => Self::Other(major * 10 + minor),
+        }
+    }
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sm80 => f.write_str("sm_80"),
+            Self::Sm89 => f.write_str("sm_89"),
+            Self::Sm90a => f.write_str("sm_90a"),
+            Self::Sm100a => f.write_str("sm_100a"),
+            Self::Other(capability) => write!(f, "sm_{capability}"),
+        }
+    }
+}
+
+/// CUDA C++ with what it is specialised by.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Source {
+    /// Name, as in profiles and messages.
+    pub name: Cow<'static, str>,
+    /// The text; entries are `extern "C"`.
+    pub text: Cow<'static, str>,
+    /// `-D` values.
+    pub defines: Vec<(&'static str, String)>,
+}
+
+/// Compiles a source to a cubin.
+///
+/// # Errors
+/// `Missing` without libnvrtc; `Compile` with the compiler's words.
+pub fn compile(source: &Source, architecture: Architecture) -> Result<Vec<u8>, Error> {
+    // SAFETY: only asks the loader for the library.
+    if !unsafe { sys::is_culib_present() } {
+        let remedy = "install the CUDA toolkit's NVRTC, or `pip install nvidia-cuda-nvrtc` and add its lib folder to LD_LIBRARY_PATH";
+        return Err(Error::Missing { library: "libnvrtc.so", remedy });
+    }
+    let text = CString::new(source.text.as_bytes()).expect("sources have no zero bytes");
+    let name = CString::new(format!("{}.cu", source.name)).expect("names have no zero bytes");
+    let mut options = vec![
+        format!("--gpu-architecture={architecture}"),
+        "--std=c++17".to_owned(),
+        "--device-as-default-execution-space".to_owned(),
+    ];
+    options.extend(source.defines.iter().map(|(key, value)| format!("-D{key}={value}")));
+    let program = result::create_program(&text, Some(&name))?;
+    // SAFETY: the program is alive until it is destroyed below, and the buffers have the sizes that NVRTC asks for.
+    unsafe {
+        let compiled = result::compile_program(program, &options);
+        let code = match compiled {
+            Ok(()) => cubin(program),
+            Err(_) => Err(Error::Compile {
+                kernel: source.name.to_string(),
+                architecture: architecture.to_string(),
+                log: log(program)?,
+            }),
+        };
+        result::destroy_program(program)?;
+        code
+    }
+}
+
+unsafe fn cubin(program: sys::nvrtcProgram) -> Result<Vec<u8>, Error> {
+    let mut size = 0;
+    // SAFETY: the caller's program was compiled.
+    unsafe { sys::nvrtcGetCUBINSize(program, &mut size).result()? };
+    let mut code = vec![0u8; size];
+    // SAFETY: as above; the buffer has the size that was asked for.
+    unsafe { sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()).result()? };
+    Ok(code)
+}
+
+unsafe fn log(program: sys::nvrtcProgram) -> Result<String, Error> {
+    // SAFETY: the caller's program is alive.
+    let raw = unsafe { result::get_program_log(program)? };
+    let bytes: Vec<u8> = raw.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+    Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
+}

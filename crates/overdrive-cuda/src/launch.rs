@@ -1,0 +1,82 @@
+//! `Launch`: a step of a plan made ready for a device.
+//!
+//! What a module of kernels offers is one function `compile(&Site, &Call) -> Result<Box<dyn Launch>, Refusal>`; the
+//! executable knows no kernel by name. Invariant: `launch` neither allocates nor synchronises, so that it can be
+//! captured in a graph and replayed.
+
+use crate::{Device, Error};
+use cudarc::driver::CudaStream;
+use cudarc::driver::sys::CUdeviceptr;
+use overdrive_ir::plan::{Plan, SlotId, Step};
+use overdrive_ir::{Mode, Tuning};
+use std::sync::Arc;
+
+/// Where each slot of a plan is in device memory during a call.
+#[derive(Debug, Default)]
+pub struct Addresses {
+    slots: Vec<CUdeviceptr>,
+    workspace: CUdeviceptr,
+}
+
+impl Addresses {
+    /// Addresses of `slots` slots, all unset, and of the scratch that the steps of a stream share.
+    pub fn new(slots: usize, workspace: CUdeviceptr) -> Self {
+        Self { slots: vec![0; slots], workspace }
+    }
+
+    /// Address of the first byte of a slot.
+    pub fn of(&self, slot: SlotId) -> CUdeviceptr {
+        self.slots[slot.0 as usize]
+    }
+
+    /// Places a slot.
+    pub fn set(&mut self, slot: SlotId, address: CUdeviceptr) {
+        self.slots[slot.0 as usize] = address;
+    }
+
+    /// Scratch of at least the `workspace_bytes` that the step asked for, 256-byte aligned; its content does not
+    /// outlive the step.
+    pub fn workspace(&self) -> CUdeviceptr {
+        self.workspace
+    }
+}
+
+/// A step with everything that launching it takes.
+pub trait Launch: Send {
+    /// Enqueues the work on `stream`.
+    ///
+    /// # Errors
+    /// What the driver or a library says.
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error>;
+
+    /// Scratch that the step needs while it runs, in bytes.
+    fn workspace_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// What a step may know while it is compiled.
+#[derive(Clone, Copy)]
+pub struct Site<'a> {
+    /// The plan: types, layouts and places of the slots.
+    pub plan: &'a Plan,
+    /// The step.
+    pub step: &'a Step,
+    /// Where it will run.
+    pub device: &'a Arc<Device>,
+    /// Remembered choices.
+    pub tuning: &'a Tuning,
+    /// The mode, which says whether trying candidates is allowed.
+    pub mode: Mode,
+}
+
+/// Why a step cannot be compiled; the executable adds its name and scope.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// No kernel takes the step as it is; the reason, and how to get around it.
+    #[error("{0}")]
+    Unsupported(String),
+    /// CUDA failed on the way.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}

@@ -1,0 +1,13 @@
+//! The CUDA back end: plans on NVIDIA GPUs, from a binary that was built where there is no CUDA at all.
+//!
+//! Driver, NVRTC, cuBLASLt and cuDNN are loaded at run time; a missing one is an `Err` that says what to install.
+//! Invariant: compiling a step does all that can fail or take long, so that running it only enqueues launches.
+#![allow(unsafe_code)]
+
+pub mod compiler;
+pub mod device;
+pub mod error;
+pub mod launch;
+
+pub use device::Device;
+pub use error::Error;
