@@ -12,6 +12,7 @@ use crate::exec::{CpuExecutable, uploaded};
 use crate::gemm::Kernel;
 use crate::kernels;
 use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
+use crate::peaks::peaks;
 use crate::threads::Pool;
 
 /// FLOPs that a core of a present server does while it reads a byte from memory; nominal.
@@ -34,7 +35,7 @@ impl CpuBackend {
     pub fn new(threads: Option<usize>) -> Result<Self, BackendError> {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = at_least_one(threads.unwrap_or_else(cores))?;
-        let backend = Self { caps: caps(), threads, pools: Mutex::default() };
+        let backend = Self { caps: caps(threads.get()), threads, pools: Mutex::default() };
         backend.pool(threads)?;
         Ok(backend)
     }
@@ -63,7 +64,7 @@ fn at_least_one(threads: usize) -> Result<NonZeroUsize, BackendError> {
 }
 
 /// What this CPU and this crate can do.
-fn caps() -> Caps {
+fn caps(threads: usize) -> Caps {
     let halves = [DType::F16, DType::BF16];
     Caps {
         device: "cpu".to_owned(),
@@ -84,6 +85,7 @@ fn caps() -> Caps {
                 packing::<half::bf16>(|k, n| Kernel::<half::bf16>::best().packed_b_bytes([1, 1, k, n])),
             ),
         ]),
+        peaks: peaks(threads),
     }
 }
 

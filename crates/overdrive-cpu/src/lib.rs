@@ -5,6 +5,7 @@ pub mod gemm;
 mod kernels;
 pub mod loops;
 pub mod memory;
+mod peaks;
 pub mod slots;
 pub mod stream;
 pub mod threads;

@@ -258,6 +258,16 @@ pub trait Backend: Send + Sync {
         mode: Mode,
         tuning: &Tuning,
     ) -> Result<Box<dyn Executable>, BackendError>;
+    /// Times the candidates of every step of `graph` that has several and for which `tuning` holds no choice yet, and
+    /// adds the winners, so that `compile` with this tuning needs no clock and is reproducible. A back end whose
+    /// steps have one implementation each has nothing to add.
+    ///
+    /// # Errors
+    /// As `compile`, and what the device says while candidates run.
+    fn tune(&self, graph: &Graph, mode: Mode, tuning: &mut Tuning) -> Result<(), BackendError> {
+        let _ = (graph, mode, tuning);
+        Ok(())
+    }
     /// Copies a tensor to the device.
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError>;
     /// Copies a buffer back to the host.

@@ -3,6 +3,7 @@
 use crate::DType;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// Capabilities of a device.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +24,17 @@ pub struct Caps {
     /// How GEMM right operands that are states are packed ahead of time, by element type; types that are absent
     /// are not packed.
     pub packings: BTreeMap<DType, Packing>,
+    /// What no implementation can exceed; empty where the device does not tell.
+    pub peaks: Peaks,
+}
+
+/// Rates from a data sheet at the highest clock: a time that beats them is a defect of the measurement.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Peaks {
+    /// FLOP/s of contractions on operands of a type.
+    pub flops_per_second: BTreeMap<DType, f64>,
+    /// Memory levels from the nearest on: bytes that fit, and bytes per second.
+    pub levels: Vec<(u64, f64)>,
 }
 
 /// A back end's packed form of a `[k, n]` matrix.
@@ -52,4 +64,24 @@ pub struct Choice {
     pub candidate: String,
     /// Median time of each candidate in ns.
     pub timings_ns: BTreeMap<String, f64>,
+}
+
+impl Choice {
+    /// The fastest of the timed candidates; on a tie the first by name, so that the choice is reproducible.
+    pub fn fastest(timings_ns: BTreeMap<String, f64>) -> Option<Self> {
+        let winner = timings_ns.iter().min_by(|a, b| a.1.total_cmp(b.1)).map(|(name, _)| name.clone());
+        winner.map(|candidate| Self { candidate, timings_ns })
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = |name: &String| self.timings_ns.get(name).map_or(f64::NAN, |ns| ns / 1e3);
+        write!(f, "{} at {:.1} us", self.candidate, time(&self.candidate))?;
+        let others: Vec<_> = self.timings_ns.keys().filter(|name| **name != self.candidate).collect();
+        for (i, name) in others.into_iter().enumerate() {
+            write!(f, "{}{name} {:.1}", if i == 0 { ", against " } else { ", " }, time(name))?;
+        }
+        Ok(())
+    }
 }

@@ -23,7 +23,7 @@ pub mod text;
 mod verify;
 
 pub use backend::{Backend, BackendError, Buffer, Executable, Mode, State};
-pub use caps::{Caps, Choice, Packing, Tuning};
+pub use caps::{Caps, Choice, Packing, Peaks, Tuning};
 pub use dtype::{DType, UnknownDType};
 pub use eval::Array;
 pub use float_format::{FloatFormat, Overflow, Specials};

@@ -13,7 +13,7 @@ fn caps() -> Caps {
         contraction_dtypes: BTreeSet::from([DType::F32]),
         loop_dtypes: DType::ALL.into(),
         flops_per_byte: 10.0,
-        packings: BTreeMap::new(),
+        ..Caps::default()
     }
 }
 

@@ -6,7 +6,6 @@ use overdrive_ir::plan::StepKind;
 use overdrive_ir::{Caps, DType, Graph, Mode, Plan, Tuning, Value};
 use overdrive_models::{MODELS, find, with_loss};
 use overdrive_passes::{Rematerialize, bind, differentiate, plan, rematerialize};
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use testkit::random_inputs;
 
@@ -21,7 +20,7 @@ fn caps() -> Caps {
         contraction_dtypes: [DType::F64, DType::F32, DType::BF16].into(),
         loop_dtypes: DType::ALL.into(),
         flops_per_byte: 10.0,
-        packings: BTreeMap::new(),
+        ..Caps::default()
     }
 }
 

@@ -1,0 +1,50 @@
+//! Rates from the data sheet: what this processor cannot exceed at its highest clock.
+//!
+//! Known only where the system tells that clock; a virtual machine seldom does, and then nothing is claimed.
+
+use std::collections::BTreeMap;
+
+use overdrive_ir::{DType, Peaks};
+
+#[cfg(target_arch = "x86_64")]
+use crate::gemm::Kernel;
+
+/// Arithmetic peaks of `threads` cores.
+pub(crate) fn peaks(threads: usize) -> Peaks {
+    let Some(hertz) = highest_clock() else { return Peaks::default() };
+    let rate = |flops_per_cycle: f64| threads as f64 * hertz * flops_per_cycle;
+    let flops_per_second =
+        flops_per_cycle().into_iter().map(|(dtype, per_cycle)| (dtype, rate(per_cycle))).collect();
+    Peaks { flops_per_second, levels: vec![] }
+}
+
+fn highest_clock() -> Option<f64> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").ok()?;
+    text.trim().parse::<f64>().ok().map(|kilohertz| kilohertz * 1e3)
+}
+
+/// Two multiply-adds of the widest vectors a cycle, and where there are tiles a 16 x 16 x 32 product in 16 cycles.
+#[cfg(target_arch = "x86_64")]
+fn flops_per_cycle() -> BTreeMap<DType, f64> {
+    let bytes = if is_x86_feature_detected!("avx512f") {
+        64.0
+    } else if is_x86_feature_detected!("avx2") {
+        32.0
+    } else {
+        16.0
+    };
+    let vector = |element_bytes: f64| 2.0 * 2.0 * bytes / element_bytes;
+    let tiles = Kernel::<half::bf16>::best().name().starts_with("amx");
+    let halves = if tiles { 1024.0 } else { vector(2.0) };
+    BTreeMap::from([
+        (DType::F64, vector(8.0)),
+        (DType::F32, vector(4.0)),
+        (DType::BF16, halves),
+        (DType::F16, halves),
+    ])
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn flops_per_cycle() -> BTreeMap<DType, f64> {
+    BTreeMap::new()
+}
