@@ -1,14 +1,25 @@
-//! Energy of the processor package, where the machine can tell: Intel's and AMD's RAPL counters under
-//! `/sys/class/powercap`, readable by root on most systems. Absent means absent; nothing is estimated.
+//! Energy of many calls, in a pass of its own: counters of the processor ([`Rapl`]) or of a GPU ([`Gpu`]), where
+//! the machine can tell. Absent means absent; nothing is estimated.
+//!
+//! A figure always stands beside the power of the idle machine, measured in the same run by the same counter:
+//! what a reader subtracts is the reader's choice.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+mod nvml;
+mod rapl;
+
+pub use nvml::{Gpu, Selector};
+pub use rapl::Rapl;
+
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A span shorter than this is not told: the counters are refreshed about every millisecond and the package
-/// does other things too.
+use crate::clock::Clock;
+use crate::outcome::Failure;
+
+/// A span shorter than this is not told: RAPL counters are refreshed about every millisecond, those of a GPU
+/// about every 0.1 s, and the package does other things too.
 pub const SHORTEST_SPAN_NS: u64 = 2_000_000_000;
 
 /// Energy of many calls, beside what the idle machine takes.
@@ -33,92 +44,138 @@ impl EnergyUse {
     }
 }
 
-/// The package counters of a machine.
-#[derive(Debug, Clone)]
-pub struct Rapl {
-    packages: Vec<Package>,
+/// A counter of energy.
+pub trait Meter {
+    /// Its name in the results.
+    fn source(&self) -> &'static str;
+
+    /// Joules used since an arbitrary moment.
+    ///
+    /// # Errors
+    /// When the counter has become unreadable.
+    fn joules(&mut self) -> Result<f64, Failure>;
 }
 
-#[derive(Debug, Clone)]
-struct Package {
-    counter: PathBuf,
-    wraps_at_uj: u64,
+/// A counter that has seen this machine idle.
+pub struct EnergyProbe<'a> {
+    meter: &'a mut dyn Meter,
+    clock: &'a dyn Clock,
+    idle_watts: f64,
 }
 
-/// A reading of every package's counter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RaplReading(Vec<u64>);
-
-impl Rapl {
-    /// The machine's counters, if there are any and they may be read.
-    pub fn open() -> Option<Self> {
-        Self::open_in(Path::new("/sys/class/powercap"))
-    }
-
-    fn open_in(folder: &Path) -> Option<Self> {
-        let mut packages = Vec::new();
-        for entry in fs::read_dir(folder).ok()?.flatten() {
-            // `intel-rapl:0` is a package; `intel-rapl:0:0` a part of it that must not be counted twice.
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with("intel-rapl:") && name.matches(':').count() == 1 {
-                let wraps_at_uj = read_number(&entry.path().join("max_energy_range_uj"))?;
-                packages.push(Package { counter: entry.path().join("energy_uj"), wraps_at_uj });
-            }
+impl<'a> EnergyProbe<'a> {
+    /// Measures the idle machine for [`SHORTEST_SPAN_NS`], during which `rest` (in a program,
+    /// [`std::thread::sleep`]) is all that this process does.
+    ///
+    /// # Errors
+    /// When the counter cannot be read, or stands still: then it would call every call free.
+    pub fn at_rest(
+        meter: &'a mut dyn Meter,
+        clock: &'a dyn Clock,
+        rest: impl FnOnce(Duration),
+    ) -> Result<Self, Failure> {
+        let (start_ns, start) = (clock.now_ns(), meter.joules()?);
+        rest(Duration::from_nanos(SHORTEST_SPAN_NS));
+        let (joules, span_ns) = (meter.joules()? - start, clock.now_ns() - start_ns);
+        if joules <= 0.0 || span_ns == 0 {
+            return Err(Failure::unsupported(format!(
+                "the {} counter stood still for {} ms",
+                meter.source(),
+                span_ns / 1_000_000
+            )));
         }
-        let rapl = Self { packages };
-        (!rapl.packages.is_empty() && rapl.read().is_some()).then_some(rapl)
+        Ok(Self { meter, clock, idle_watts: joules / (span_ns as f64 * 1e-9) })
     }
 
-    /// Reads every counter; `None` if one has become unreadable.
-    pub fn read(&self) -> Option<RaplReading> {
-        self.packages
-            .iter()
-            .map(|package| read_number(&package.counter))
-            .collect::<Option<_>>()
-            .map(RaplReading)
-    }
-
-    /// Joules of all packages between two readings, less than one wrap of a counter apart.
-    pub fn joules_between(&self, before: &RaplReading, after: &RaplReading) -> f64 {
-        let used = |((package, &before), &after): ((&Package, &u64), &u64)| {
-            if after >= before { after - before } else { after + package.wraps_at_uj - before }
+    /// Makes calls for at least [`SHORTEST_SPAN_NS`]. They must be warm, and none of them is timed.
+    ///
+    /// # Errors
+    /// The first call's that fails, or the counter's.
+    pub fn of_calls(&mut self, mut call: impl FnMut() -> Result<(), Failure>) -> Result<EnergyUse, Failure> {
+        let (start_ns, start) = (self.clock.now_ns(), self.meter.joules()?);
+        let mut calls = 0;
+        let span_ns = loop {
+            call()?;
+            calls += 1;
+            let span_ns = self.clock.now_ns() - start_ns;
+            if span_ns >= SHORTEST_SPAN_NS {
+                break span_ns;
+            }
         };
-        let microjoules: u64 = self.packages.iter().zip(&before.0).zip(&after.0).map(used).sum();
-        microjoules as f64 * 1e-6
+        Ok(EnergyUse {
+            source: self.meter.source().to_owned(),
+            calls,
+            span_ns,
+            energy_joules: self.meter.joules()? - start,
+            idle_watts: self.idle_watts,
+        })
     }
-}
-
-fn read_number(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::SyntheticClock;
 
-    #[test]
-    fn packages_are_summed_parts_are_not_and_counters_wrap() {
-        let folder = std::env::temp_dir().join(format!("overdrive-rapl-{}", std::process::id()));
-        let write = |name: &str, energy: &str| {
-            fs::create_dir_all(folder.join(name)).unwrap();
-            fs::write(folder.join(name).join("energy_uj"), energy).unwrap();
-            fs::write(folder.join(name).join("max_energy_range_uj"), "1000000\n").unwrap();
-        };
-        write("intel-rapl", "0");
-        write("intel-rapl:0", "900000\n");
-        write("intel-rapl:0:0", "5");
-        write("intel-rapl:1", "100000\n");
-        let rapl = Rapl::open_in(&folder).unwrap();
-        let before = rapl.read().unwrap();
-        write("intel-rapl:0", "100000\n");
-        write("intel-rapl:1", "150000\n");
-        let joules = rapl.joules_between(&before, &rapl.read().unwrap());
-        fs::remove_dir_all(&folder).unwrap();
-        assert!((joules - 0.25).abs() < 1e-9, "{joules}");
+    /// 10 W at rest and 5 J more for each call that was made.
+    struct Synthetic {
+        clock: SyntheticClock,
+        calls: std::rc::Rc<std::cell::Cell<u64>>,
+    }
+
+    impl Meter for Synthetic {
+        fn source(&self) -> &'static str {
+            "synthetic"
+        }
+
+        fn joules(&mut self) -> Result<f64, Failure> {
+            Ok(self.clock.now_ns() as f64 * 1e-8 + 5.0 * self.calls.get() as f64)
+        }
     }
 
     #[test]
-    fn no_counter_means_none() {
-        assert!(Rapl::open_in(Path::new("/nonexistent")).is_none());
+    fn calls_fill_the_span_and_idle_power_stands_beside_them() {
+        let clock = SyntheticClock::default();
+        let calls = std::rc::Rc::default();
+        let mut meter = Synthetic { clock: clock.clone(), calls: std::rc::Rc::clone(&calls) };
+        let rest = |span: Duration| clock.advance(u64::try_from(span.as_nanos()).unwrap());
+        let mut probe = EnergyProbe::at_rest(&mut meter, &clock, rest).unwrap();
+        let used = probe.of_calls(|| {
+            clock.advance(300_000_000);
+            calls.set(calls.get() + 1);
+            Ok(())
+        });
+        let used = used.unwrap();
+        assert_eq!((used.calls, used.span_ns), (7, 2_100_000_000), "the first count of calls beyond 2 s");
+        assert!((used.idle_watts - 10.0).abs() < 1e-9, "{used:?}");
+        assert!((used.energy_joules - (21.0 + 35.0)).abs() < 1e-6, "{used:?}");
+        assert!((used.joules_per_call() - 8.0).abs() < 1e-6, "{used:?}");
+    }
+
+    struct Still;
+
+    impl Meter for Still {
+        fn source(&self) -> &'static str {
+            "still"
+        }
+
+        fn joules(&mut self) -> Result<f64, Failure> {
+            Ok(7.0)
+        }
+    }
+
+    #[test]
+    fn a_counter_that_stands_still_is_no_counter() {
+        let clock = SyntheticClock::default();
+        let refused = EnergyProbe::at_rest(&mut Still, &clock, |_| clock.advance(2_000_000_000)).err();
+        assert!(refused.unwrap().reason.contains("stood still for 2000 ms"));
+    }
+
+    #[test]
+    fn a_call_that_fails_ends_the_pass() {
+        let clock = SyntheticClock::default();
+        let mut meter = Synthetic { clock: clock.clone(), calls: std::rc::Rc::default() };
+        let mut probe = EnergyProbe::at_rest(&mut meter, &clock, |_| clock.advance(1)).unwrap();
+        assert!(probe.of_calls(|| Err(Failure::failed("no"))).is_err());
     }
 }
