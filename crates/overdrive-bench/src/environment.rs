@@ -79,6 +79,16 @@ impl Environment {
         }
     }
 
+    /// A machine of which nothing is known, for results that another program wrote.
+    pub fn unrecorded() -> Self {
+        let unknown = || "not recorded".to_owned();
+        let mut machine = Self::probe_in(Path::new("/nonexistent"));
+        (machine.os, machine.cpu.model, machine.allowed_cpus) = (unknown(), unknown(), None);
+        let Toolchain { rustc, target, profile, flags } = &mut machine.toolchain;
+        (*rustc, *target, *profile, *flags) = (unknown(), String::new(), String::new(), String::new());
+        machine
+    }
+
     /// What a reader should know before believing a figure from here.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -91,7 +101,7 @@ impl Environment {
         if let Some(quota) = self.quota_cpus {
             warnings.push(format!("a control group grants {quota:.1} CPUs and pauses the process beyond"));
         }
-        if self.toolchain.profile != "release" {
+        if !["release", ""].contains(&self.toolchain.profile.as_str()) {
             warnings.push(format!("this is a `{}` build, not `release`", self.toolchain.profile));
         }
         warnings

@@ -2,6 +2,7 @@
 //! sentence of a report.
 //!
 //! - [`case`], [`outcome`], [`series`], [`record`], [`results`]: the data, versioned, with a JSON Schema.
+//! - [`reported`]: what other tools say, judged by the same gate.
 //! - [`statistics`]: the median and its exact interval, robust spread, the bootstrap of a ratio.
 //! - [`status`]: what the samples themselves say against being believed.
 //! - [`clock`], [`subject`], [`rules`], [`runner`]: taking samples; [`executable`], [`oracle`]: of what a back end compiled.
@@ -26,6 +27,7 @@ pub mod oracle;
 pub mod outcome;
 pub mod record;
 pub mod report;
+pub mod reported;
 pub mod results;
 pub mod rules;
 pub mod runner;

@@ -9,6 +9,7 @@ use crate::case::Case;
 use crate::energy::EnergyUse;
 use crate::memory::MemoryUse;
 use crate::outcome::Outcome;
+use crate::reported::Reported;
 use crate::series::{Series, Span};
 use crate::status::{Block, Status};
 use crate::subject::Deviation;
@@ -36,6 +37,9 @@ pub struct Measurement {
     /// Steady-state time per call; absent where only exact quantities were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Series>,
+    /// What another tool reported of this case, where it was not measured here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<Reported>,
     /// Calls made back to back over a long span, taken where a ratio looked too good: their mean is a second
     /// method beside the median of samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,6 +77,12 @@ impl Measurement {
         Self { latency: Some(latency), statuses, ..Self::default() }
     }
 
+    /// A measurement that another tool reports, judged by our gate.
+    pub fn reported(reported: Reported) -> Self {
+        let statuses = reported.gate();
+        Self { reported: Some(reported), statuses, ..Self::default() }
+    }
+
     /// What keeps this measurement out of any ratio.
     pub fn blocks(&self) -> impl Iterator<Item = &Status> {
         self.statuses.iter().filter(|status| status.kind.block() == Block::Ratio)
@@ -80,9 +90,11 @@ impl Measurement {
 
     /// Whether summary and statuses follow from the samples and the outputs agreed; false of an edited file.
     pub fn is_consistent(&self) -> bool {
-        let told =
-            |series: &Series| crate::status::gate(series).iter().all(|status| self.statuses.contains(status));
-        self.latency.as_ref().is_none_or(|series| series.is_consistent() && told(series))
+        let told = |found: Vec<Status>| found.iter().all(|status| self.statuses.contains(status));
+        let timed = |series: &Series| series.is_consistent() && told(crate::status::gate(series));
+        let reported = |reported: &Reported| reported.check().is_ok() && told(reported.gate());
+        self.latency.as_ref().is_none_or(timed)
+            && self.reported.as_ref().is_none_or(reported)
             && self.agreement.as_ref().is_none_or(|agreement| agreement.worst.agrees())
     }
 

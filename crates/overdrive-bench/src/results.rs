@@ -21,6 +21,10 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub struct Results {
     /// [`SCHEMA_VERSION`] of the program that wrote it.
     pub schema_version: u32,
+    /// Where these results come from, if another program measured them. What it does not tell (time, machine,
+    /// revision, seed) is then empty or zero, and a report says "not recorded".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<String>,
     /// When the run began, in seconds since 1970 UTC.
     pub started_unix_s: u64,
     /// The command that was run.
@@ -92,6 +96,7 @@ impl Results {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             schema_version: SCHEMA_VERSION,
+            imported: None,
             started_unix_s: now.map_or(0, |since| since.as_secs()),
             command: command.into(),
             revision: Revision::current(),

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::digits::decimals;
 use crate::outcome::Failure;
 use crate::record::{Measurement, Record};
+use crate::reported::{Kept, Reported};
 use crate::runner::SUSPECT_RATIO;
 use crate::series::{Basis, Depth, Series};
 use crate::statistics::{Interval, ratio_of_medians};
@@ -69,6 +70,16 @@ pub enum Reason {
     NotTimed {
         /// Which.
         side: Side,
+    },
+    /// Another tool timed one of the two.
+    #[error("{side} is what {tool} reports ({kept})")]
+    OnlyReported {
+        /// Which.
+        side: Side,
+        /// The tool.
+        tool: String,
+        /// What it kept of its samples.
+        kept: Kept,
     },
     /// Outputs of one of the two were never compared with a reference.
     #[error("{side}'s outputs were not compared with a reference")]
@@ -283,12 +294,16 @@ fn evidence<'r>(
         }
         None => record.outcome.measurement()?,
     };
+    reasons.extend(measurement.blocks().map(|status| Reason::Blocked { side, status: status.clone() }));
+    match (&measurement.latency, &measurement.reported) {
+        (Some(_), _) => {}
+        (None, Some(Reported { tool, kept, .. })) => {
+            reasons.push(Reason::OnlyReported { side, tool: tool.clone(), kept: *kept });
+        }
+        (None, None) => reasons.push(Reason::NotTimed { side }),
+    }
     if measurement.agreement.as_ref().is_none_or(|agreement| !agreement.holds()) {
         reasons.push(Reason::NotVerified { side });
-    }
-    reasons.extend(measurement.blocks().map(|status| Reason::Blocked { side, status: status.clone() }));
-    if measurement.latency.is_none() {
-        reasons.push(Reason::NotTimed { side });
     }
     Some((measurement, measurement.latency.as_ref()?))
 }

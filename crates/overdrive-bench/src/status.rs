@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::Work;
 use crate::series::{Series, Settling, Stopped};
-use crate::statistics::MAD_TO_SIGMA;
+use crate::statistics::{MAD_TO_SIGMA, Sorted};
 
 /// Share of the sum that a single sample may hold.
 pub const DOMINANT_SHARE: f64 = 0.5;
@@ -60,6 +60,8 @@ pub enum StatusKind {
     Unsettled,
     /// The device's clock was low in many samples.
     Throttled,
+    /// A compressed model that takes as many bytes as the one it was made from, or more.
+    NotCompressed,
 }
 
 /// What a status does.
@@ -80,7 +82,9 @@ impl StatusKind {
             | Self::Scattered
             | Self::Invalid
             | Self::Suspect => Block::Ratio,
-            Self::Noisy | Self::Imprecise | Self::Unsettled | Self::Throttled => Block::Nothing,
+            Self::Noisy | Self::Imprecise | Self::Unsettled | Self::Throttled | Self::NotCompressed => {
+                Block::Nothing
+            }
         }
     }
 }
@@ -97,6 +101,7 @@ impl fmt::Display for StatusKind {
             Self::Imprecise => "imprecise",
             Self::Unsettled => "unsettled",
             Self::Throttled => "throttled",
+            Self::NotCompressed => "not-compressed",
         })
     }
 }
@@ -117,9 +122,12 @@ impl Status {
 /// Every status that follows from the samples and from how they were taken.
 pub fn gate(series: &Series) -> Vec<Status> {
     let mut found = Vec::new();
-    found.extend(dominated(series));
-    found.extend(cold_first_sample(series));
-    found.extend(spread(series));
+    let (times, sorted) = (series.times_ns(), series.sorted_ns());
+    let share = sorted.max() / times.iter().sum::<f64>();
+    let grain = series.conditions.timer.tick_ns as f64 / series.conditions.calls_per_sample as f64;
+    found.extend(dominated(times.len(), share, sorted.coefficient_of_variation()));
+    found.extend(cold_first_sample(&times, &sorted, grain));
+    found.extend(spread(series.summary.relative_interquartile_range));
     if series.conditions.stopped == Stopped::Limit {
         let reached = match series.summary.relative_half_width() {
             Some(width) => format!("the median's interval is ±{:.1} % at the limit", 100.0 * width),
@@ -136,16 +144,13 @@ pub fn gate(series: &Series) -> Vec<Status> {
     found
 }
 
-fn dominated(series: &Series) -> Option<Status> {
-    let times = series.sorted_ns();
-    let n = times.count();
+/// One sample of `n` that holds `share` of their sum, or brings their coefficient of `variation` near its ceiling.
+pub(crate) fn dominated(n: usize, share: f64, variation: f64) -> Option<Status> {
     // Of one or two samples, one always holds half.
     if n < 3 {
         return None;
     }
-    let sum: f64 = times.values().iter().sum();
-    let share = times.max() / sum;
-    let (variation, ceiling) = (times.coefficient_of_variation(), ((n - 1) as f64).sqrt());
+    let ceiling = ((n - 1) as f64).sqrt();
     (share > DOMINANT_SHARE || variation >= DOMINANT_VARIATION * ceiling).then(|| {
         let detail = format!(
             "one of {n} samples holds {:.0} % of their sum, variation {:.0} % of at most {:.0} %",
@@ -158,14 +163,12 @@ fn dominated(series: &Series) -> Option<Status> {
 }
 
 /// A first sample that is far off, by an amount that does not come back: what recurs in the later half of the
-/// samples is the machine's noise and not the warm-up's fault.
-fn cold_first_sample(series: &Series) -> Option<Status> {
-    let (times, sorted) = (series.times_ns(), series.sorted_ns());
+/// samples is the machine's noise and not the warm-up's fault. `times` are in the order taken; where most are equal
+/// to the clock's grain the deviation is zero, and the `grain` is then the scale.
+pub(crate) fn cold_first_sample(times: &[f64], sorted: &Sorted, grain: f64) -> Option<Status> {
     let median = sorted.median();
     let excess = times[0] - median;
     let later = times[times.len() / 2..].iter().copied().fold(0.0, f64::max) - median;
-    // Where most samples are equal to the clock's grain the deviation is zero; the grain is then the scale.
-    let grain = series.conditions.timer.tick_ns as f64 / series.conditions.calls_per_sample as f64;
     let sigma = (MAD_TO_SIGMA * sorted.median_absolute_deviation()).max(grain);
     (excess > COLD_SIGMAS * sigma && excess > COLD_EXCESS * median && excess > 2.0 * later).then(|| {
         let detail = format!(
@@ -177,14 +180,15 @@ fn cold_first_sample(series: &Series) -> Option<Status> {
     })
 }
 
-fn spread(series: &Series) -> Option<Status> {
-    let spread = series.summary.relative_interquartile_range;
-    let kind = match spread {
+/// The bulk of the samples, judged by its interquartile range over the median.
+pub(crate) fn spread(relative_interquartile_range: f64) -> Option<Status> {
+    let kind = match relative_interquartile_range {
         s if s > SCATTERED => StatusKind::Scattered,
         s if s > NOISY => StatusKind::Noisy,
         _ => return None,
     };
-    Some(Status::new(kind, format!("interquartile range {:.0} % of the median", 100.0 * spread)))
+    let percent = 100.0 * relative_interquartile_range;
+    Some(Status::new(kind, format!("interquartile range {percent:.0} % of the median")))
 }
 
 fn throttled(series: &Series) -> Option<Status> {

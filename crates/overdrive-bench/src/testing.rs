@@ -130,6 +130,7 @@ pub(crate) fn case(mode: &str) -> Case {
 pub(crate) fn results() -> Results {
     Results {
         schema_version: SCHEMA_VERSION,
+        imported: None,
         started_unix_s: 1_795_190_709,
         command: "overdrive run study".into(),
         revision: Revision {

@@ -60,7 +60,8 @@ fn ceilings(results: &Results) -> Table {
 fn commands(results: &Results) -> String {
     let mut distinct: Vec<&str> = Vec::new();
     for record in &results.records {
-        if !distinct.contains(&record.command.as_str()) {
+        // Of a case that another program measured there is no command.
+        if !record.command.is_empty() && !distinct.contains(&record.command.as_str()) {
             distinct.push(&record.command);
         }
     }

@@ -83,6 +83,10 @@ pub(super) fn strip(results: &Results) -> Vec<(&'static str, String)> {
             device.properties.iter().map(|(name, value)| format!("{name} {value}")).collect();
         lines.push(("Device", format!("{} {}, {}", device.key, device.name, properties.join(", "))));
     }
+    if let Some(origin) = &results.imported {
+        lines.push(("Imported", format!("{origin}; what it does not tell is not recorded")));
+        return lines;
+    }
     let toolchain = &environment.toolchain;
     let flags = if toolchain.flags.is_empty() { String::new() } else { format!(", {}", toolchain.flags) };
     lines.push(("Build", format!("{}, {}, {}{flags}", toolchain.rustc, toolchain.target, toolchain.profile)));

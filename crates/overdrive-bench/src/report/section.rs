@@ -86,7 +86,6 @@ fn main_table(compared: &[Compared<'_>]) -> Captioned {
     let baselines: BTreeSet<&str> = compared.iter().filter_map(|c| c.record.baseline.as_deref()).collect();
     for Compared { record, gain } in compared {
         let measurement = record.outcome.measurement();
-        let series = measurement.and_then(|m| m.latency.as_ref());
         let (figure, said) = match gain {
             Some(Ok(gain)) => (gain.figure(), word(gain.verdict()).to_owned()),
             Some(Err(_)) if measurement.is_some() => (UNKNOWN.to_owned(), "no claim".to_owned()),
@@ -98,8 +97,8 @@ fn main_table(compared: &[Compared<'_>]) -> Captioned {
         table.push(vec![
             record.case.workload.to_string(),
             record.case.configuration.to_string(),
-            cell(series.map(|series| digits::time_of(&series.summary))),
-            cell(series.map(|series| series.summary.count.to_string())),
+            cell(measurement.and_then(time)),
+            cell(measurement.and_then(count)),
             figure,
             said,
             cell(measurement.and_then(throughput)),
@@ -114,6 +113,21 @@ fn main_table(compared: &[Compared<'_>]) -> Captioned {
         compared.len()
     );
     Captioned { caption, table: table.without_unknown_columns() }
+}
+
+/// The median with its interval, or the mean that another tool reports.
+fn time(measurement: &Measurement) -> Option<String> {
+    match (&measurement.latency, &measurement.reported) {
+        (Some(series), _) => Some(digits::time_of(&series.summary)),
+        (None, Some(reported)) => Some(format!("{} (mean, reported)", digits::time(reported.mean_ns, None))),
+        (None, None) => None,
+    }
+}
+
+fn count(measurement: &Measurement) -> Option<String> {
+    let reported = || measurement.reported.as_ref()?.count;
+    let count = measurement.latency.as_ref().map(|series| series.summary.count as u64).or_else(reported);
+    count.map(|count| count.to_string())
 }
 
 fn throughput(measurement: &Measurement) -> Option<String> {
