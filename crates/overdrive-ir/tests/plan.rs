@@ -4,7 +4,7 @@ use overdrive_ir::plan::{
     Access, Epilogue, GemmCall, Instr, Layout, MatrixView, Note, Place, Program, Reduction, Slot, Space,
     Step, StepKind, Store,
 };
-use overdrive_ir::{Binary, Cost, DType, Mode, Plan, Reducer, SlotId, Tensor, TensorType, Unary};
+use overdrive_ir::{Binary, Cost, DType, Mode, Plan, Precision, Reducer, SlotId, Tensor, TensorType, Unary};
 
 fn slot(dims: &[usize], place: Place) -> Slot {
     Slot { ty: TensorType::new(DType::F32, dims), layout: Layout::RowMajor, place }
@@ -56,6 +56,7 @@ fn a_plan_reads_as_steps_with_expressions() {
         lhs: view(0, 3),
         rhs: view(1, 4),
         accumulate: f32,
+        precision: Precision::Exact,
         epilogue: Epilogue(tanh),
     };
     let mut normed = Program { extents: vec![2, 4], reduced: 1, ..Program::default() };

@@ -9,7 +9,7 @@ use super::{
     ConvolutionCall, GemmCall, KernelCall, KernelOp, Layout, MatrixView, Note, Place, Plan, SlotId, Step,
     StepKind, View,
 };
-use crate::row_major;
+use crate::{Precision, row_major};
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
@@ -145,7 +145,15 @@ impl Display for GemmCall {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let batch: String = self.batch.iter().map(|n| format!("{n} x ")).collect();
         let Self { m, n, k, lhs, rhs, accumulate, .. } = self;
-        writeln!(f, "      {batch}[{m}, {k}] x [{k}, {n}] of {lhs} and {rhs}, sums in {accumulate}")?;
+        let shortcut = match self.precision {
+            Precision::Exact => "",
+            Precision::Tf32 => ", products of tf32",
+            Precision::FastFp8 => ", sums of fp8 in the tensor core",
+        };
+        writeln!(
+            f,
+            "      {batch}[{m}, {k}] x [{k}, {n}] of {lhs} and {rhs}, sums in {accumulate}{shortcut}"
+        )?;
         self.epilogue.0.fmt(f)
     }
 }

@@ -1,7 +1,7 @@
 //! Steps: the closed list of what a plan can ask of a device.
 
 use super::{Access, Program, SlotId};
-use crate::{Cost, DType, OpRef, Prim, TensorType};
+use crate::{Cost, DType, OpRef, Precision, Prim, TensorType};
 
 /// One unit of work. `reads` and `writes` are complete, so liveness needs nothing else.
 #[derive(Clone, PartialEq, Debug)]
@@ -101,6 +101,8 @@ pub struct GemmCall {
     pub rhs: MatrixView,
     /// Type that partial sums have.
     pub accumulate: DType,
+    /// Permitted shortcuts.
+    pub precision: Precision,
     /// What happens to each sum.
     pub epilogue: Epilogue,
 }

@@ -176,6 +176,7 @@ impl Planner<'_> {
             lhs: matrix(&lhs, lhs_row, lhs_col, lhs_batch),
             rhs: matrix(&rhs, rhs_row, rhs_col, rhs_batch),
             accumulate: dot.accumulate,
+            precision: dot.precision,
             epilogue: Epilogue(program),
         })
     }
