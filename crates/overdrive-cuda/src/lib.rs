@@ -7,6 +7,7 @@
 pub mod compiler;
 pub mod device;
 pub mod error;
+pub mod kernels;
 pub mod launch;
 
 pub use device::Device;

@@ -1,0 +1,137 @@
+//! `dynamic_slice` and `dynamic_update_slice`: a block at a position that is data.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
+use overdrive_ir::plan::View;
+
+use super::element;
+use super::nest::{Nest, Place, RANK, one_each, position};
+use super::source::source;
+use super::transfer::{Transfer, WIDEST};
+use crate::Error;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+
+/// The kernel and what it includes.
+pub(super) const TEXT: &str = concat!(include_str!("scalar.cuh"), include_str!("dynamic_slice.cu"));
+
+/// Where a block may start; `Starts` of `dynamic_slice.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Starts {
+    rank: u32,
+    limits: [i64; RANK],
+    strides: [i64; RANK],
+    step: i64,
+}
+
+// SAFETY: plain numbers in C's layout.
+unsafe impl DeviceRepr for Starts {}
+
+/// The side of the copy whose place is data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moving {
+    From,
+    To,
+}
+
+/// A copied block, one side of which starts where `starts` say.
+#[derive(Debug)]
+struct Block {
+    starts: Starts,
+    nest: Nest<2>,
+    function: CudaFunction,
+    config: LaunchConfig,
+    /// From, to, starts.
+    places: [Place; 3],
+}
+
+impl Block {
+    fn new(site: &Site<'_>, [from, to, starts]: [&View; 3], moving: Moving) -> Result<Self, Refusal> {
+        let (whole, block) = if moving == Moving::From { (from, to) } else { (to, from) };
+        let (extents, sizes) = (whole.ty.sizes(), block.ty.sizes());
+        if sizes.len() > RANK {
+            return Err(Refusal::Unsupported(format!(
+                "a block of {} dimensions; {RANK} are the most",
+                sizes.len()
+            )));
+        }
+        let step = starts.strides[0];
+        let mut place = Starts { rank: sizes.len() as u32, limits: [0; RANK], strides: [0; RANK], step };
+        for d in 0..sizes.len() {
+            (place.limits[d], place.strides[d]) = ((extents[d] - sizes[d]) as i64, whole.strides[d]);
+        }
+        let mut nest = Nest::new(&sizes, [&from.strides, &to.strides])?;
+        let mut bytes = element::bytes(to.ty.dtype)?;
+        let places = [from, to, starts].map(Place::new);
+        let aligned = |bytes| places[..2].iter().all(|place| place.is_aligned(bytes));
+        // A dimension that starts at 0 whatever the data moves nothing.
+        let moves = |place: &Starts| (0..RANK).all(|d| place.limits[d] == 0 || place.strides[d] % 2 == 0);
+        while bytes < WIDEST && nest.can_double() && aligned(2 * bytes) && moves(&place) {
+            nest.double();
+            place.strides.iter_mut().for_each(|stride| *stride /= 2);
+            bytes *= 2;
+        }
+        let outward = if moving == Moving::To { "1" } else { "0" };
+        let defines = vec![
+            ("BYTES", bytes.to_string()),
+            ("POSITION", position(nest.count).to_owned()),
+            ("OUTWARD", outward.to_owned()),
+        ];
+        let function = site.device.function(&source("dynamic_slice", TEXT, defines), "dynamic_slice")?;
+        Ok(Self { starts: place, nest, function, config: one_each(nest.count)?, places })
+    }
+}
+
+impl Launch for Block {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        if self.nest.count == 0 {
+            return Ok(());
+        }
+        let [from, to, starts] = self.places.map(|place| place.of(addresses));
+        let mut launch = stream.launch_builder(&self.function);
+        launch.arg(&from).arg(&to).arg(&starts).arg(&self.starts).arg(&self.nest);
+        // SAFETY: the parameters are those of the kernel; a clamped block lies inside of the whole.
+        unsafe { launch.launch(self.config)? };
+        Ok(())
+    }
+}
+
+/// Compiles `dynamic_slice`.
+pub(super) fn slice(
+    site: &Site<'_>,
+    [operand, starts]: [&View; 2],
+    result: &View,
+) -> Result<Box<dyn Launch>, Refusal> {
+    Ok(Box::new(Block::new(site, [operand, result, starts], Moving::From)?))
+}
+
+/// A compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only the update moves.
+#[derive(Debug)]
+struct Update {
+    whole: Transfer,
+    operand: Place,
+    block: Block,
+}
+
+impl Launch for Update {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        let [from, to] = [self.operand, self.block.places[1]].map(|place| place.of(addresses));
+        if from != to {
+            // SAFETY: the addresses are those of operand and result.
+            unsafe { self.whole.run(stream, [from, to])? };
+        }
+        self.block.launch(stream, addresses)
+    }
+}
+
+/// Compiles `dynamic_update_slice`.
+pub(super) fn update(
+    site: &Site<'_>,
+    [operand, update, starts]: [&View; 3],
+    result: &View,
+) -> Result<Box<dyn Launch>, Refusal> {
+    let whole = Transfer::new(site, operand, result)?;
+    let block = Block::new(site, [update, result, starts], Moving::To)?;
+    Ok(Box::new(Update { whole, operand: Place::new(operand), block }))
+}

@@ -1,0 +1,74 @@
+//! `gather`: windows of an operand at positions that are data; a thread moves up to 16 bytes of one.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use overdrive_ir::plan::View;
+
+use super::element;
+use super::nest::{Nest, Place, one_each, position};
+use super::rows::{Rows, window};
+use super::source::source;
+use super::transfer::WIDEST;
+use crate::Error;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+
+/// The kernel and what it includes.
+pub(super) const TEXT: &str =
+    concat!(include_str!("scalar.cuh"), include_str!("rows.cuh"), include_str!("gather.cu"));
+
+/// A compiled gather.
+#[derive(Debug)]
+struct Gather {
+    rows: Rows,
+    window: Nest<2>,
+    function: CudaFunction,
+    config: LaunchConfig,
+    /// Operand, indices, result.
+    places: [Place; 3],
+}
+
+/// Compiles a gather along `axes`.
+pub(super) fn compile(
+    site: &Site<'_>,
+    [operand, indices]: [&View; 2],
+    result: &View,
+    axes: &[usize],
+) -> Result<Box<dyn Launch>, Refusal> {
+    let mut rows = Rows::new(operand, indices, axes, result)?;
+    let (sizes, strides) = window(operand, axes);
+    let mut window = Nest::new(&sizes, [&strides, &result.strides[indices.ty.rank() - 1..]])?;
+    let places = [operand, indices, result].map(Place::new);
+    let mut bytes = element::bytes(result.ty.dtype)?;
+    let aligned = |bytes| places[0].is_aligned(bytes) && places[2].is_aligned(bytes);
+    while bytes < WIDEST && window.can_double() && rows.can_double() && aligned(2 * bytes) {
+        window.double();
+        rows.double();
+        bytes *= 2;
+    }
+    let count = rows.nest.count * window.count;
+    let mut defines = vec![
+        ("BYTES", bytes.to_string()),
+        ("POSITION", position(count).to_owned()),
+        ("INDEX", indices.ty.dtype.name().to_owned()),
+    ];
+    if operand.ty.elements() == 0 {
+        defines.push(("EMPTY", String::new()));
+    }
+    let function = site.device.function(&source("gather", TEXT, defines), "gather")?;
+    Ok(Box::new(Gather { rows, window, function, config: one_each(count)?, places }))
+}
+
+impl Launch for Gather {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        if self.config.grid_dim.0 == 0 {
+            return Ok(());
+        }
+        let [operand, indices, result] = self.places.map(|place| place.of(addresses));
+        let mut launch = stream.launch_builder(&self.function);
+        launch.arg(&operand).arg(&indices).arg(&result).arg(&self.rows).arg(&self.window);
+        // SAFETY: the parameters are those of the kernel; clamped indices keep windows inside of the operand.
+        unsafe { launch.launch(self.config)? };
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! The choice of a kernel by the name of its op.
+
+use overdrive_ir::Prim;
+use overdrive_ir::plan::{KernelCall, KernelOp, View};
+
+use super::{dynamic_slice, gather, reduce_window, scatter, sort};
+use crate::launch::{Launch, Refusal, Site};
+
+/// Names of the ops that have a kernel here.
+pub const CLAIMS: [&str; 6] =
+    ["dynamic_slice", "dynamic_update_slice", "gather", "reduce_window", "scatter", "sort"];
+
+/// Compiles a named kernel.
+///
+/// # Errors
+/// `Unsupported` for element types that the kernel does not know (those of less than a byte, and the narrow floats where
+/// they are combined), and for extents past a launch's.
+pub fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Launch>, Refusal> {
+    let prim = match &call.op {
+        KernelOp::Prim(prim, _) => prim,
+        KernelOp::Composite(op, _) => {
+            return Err(Refusal::Unsupported(format!("`{}` has no kernel on this device", op.name())));
+        }
+    };
+    let operands: Vec<&View> = call.operands.iter().collect();
+    let results: Vec<Option<&View>> = call.results.iter().map(Option::as_ref).collect();
+    match (prim, operands.as_slice(), results.as_slice()) {
+        (Prim::Gather { axes }, &[operand, indices], &[Some(result)]) => {
+            gather::compile(site, [operand, indices], result, axes)
+        }
+        (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {
+            scatter::compile(site, [operand, indices, updates], result, (axes, *reducer))
+        }
+        (Prim::DynamicSlice { .. }, &[operand, starts], &[Some(result)]) => {
+            dynamic_slice::slice(site, [operand, starts], result)
+        }
+        (Prim::DynamicUpdateSlice, &[operand, update, starts], &[Some(result)]) => {
+            dynamic_slice::update(site, [operand, update, starts], result)
+        }
+        (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)]) => {
+            reduce_window::compile(site, [operand, result], *reducer, windows)
+        }
+        (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {
+            sort::compile(site, operand, [values, indices], (*axis, *order))
+        }
+        (prim, ..) => Err(Refusal::Unsupported(format!("`{}` has no kernel on this device", prim.name()))),
+    }
+}

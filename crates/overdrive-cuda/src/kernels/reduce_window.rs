@@ -1,0 +1,117 @@
+//! `reduce_window`: folds of a sliding window (pooling), a thread per result.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
+use overdrive_ir::plan::View;
+use overdrive_ir::{Reducer, Window};
+
+use super::element;
+use super::nest::{Place, RANK, one_each};
+use super::source::source;
+use crate::Error;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+
+/// The kernel and what it includes.
+pub(super) const TEXT: &str = concat!(include_str!("scalar.cuh"), include_str!("reduce_window.cu"));
+
+/// `Windows` of `reduce_window.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Windows {
+    rank: u32,
+    count: u64,
+    results: [u32; RANK],
+    result_strides: [i64; RANK],
+    operands: [u32; RANK],
+    operand_strides: [i64; RANK],
+    taps: [u32; RANK],
+    strides: [u32; RANK],
+    dilations: [u32; RANK],
+    pads: [u32; RANK],
+    all_taps: u32,
+}
+
+// SAFETY: plain numbers in C's layout.
+unsafe impl DeviceRepr for Windows {}
+
+impl Windows {
+    fn new(operand: &View, result: &View, windows: &[Window]) -> Result<Self, Refusal> {
+        let (from, to) = (operand.ty.sizes(), result.ty.sizes());
+        let taps: usize = windows.iter().map(|window| window.size).product();
+        let largest = windows
+            .iter()
+            .flat_map(|w| [w.size, w.stride, w.dilation, w.pad_low, w.pad_high])
+            .chain(from.iter().copied())
+            .chain([taps])
+            .max();
+        if windows.len() > RANK || largest.is_some_and(|n| n > 1 << 29) {
+            let reason = format!("windows {windows:?}; {RANK} dimensions of 2^29 are the most");
+            return Err(Refusal::Unsupported(reason));
+        }
+        let mut all = Self {
+            rank: windows.len() as u32,
+            count: result.ty.elements() as u64,
+            results: [1; RANK],
+            result_strides: [0; RANK],
+            operands: [1; RANK],
+            operand_strides: [0; RANK],
+            taps: [1; RANK],
+            strides: [1; RANK],
+            dilations: [1; RANK],
+            pads: [0; RANK],
+            all_taps: taps as u32,
+        };
+        for (d, window) in windows.iter().enumerate() {
+            (all.results[d], all.result_strides[d]) = (to[d] as u32, result.strides[d]);
+            (all.operands[d], all.operand_strides[d]) = (from[d] as u32, operand.strides[d]);
+            (all.taps[d], all.strides[d]) = (window.size as u32, window.stride as u32);
+            (all.dilations[d], all.pads[d]) = (window.dilation as u32, window.pad_low as u32);
+        }
+        Ok(all)
+    }
+}
+
+/// A compiled `reduce_window`.
+#[derive(Debug)]
+struct ReduceWindow {
+    windows: Windows,
+    function: CudaFunction,
+    config: LaunchConfig,
+    operand: Place,
+    result: Place,
+}
+
+/// Compiles `reduce_window`.
+pub(super) fn compile(
+    site: &Site<'_>,
+    [operand, result]: [&View; 2],
+    reducer: Reducer,
+    windows: &[Window],
+) -> Result<Box<dyn Launch>, Refusal> {
+    let dtype = operand.ty.dtype;
+    let defines = vec![
+        ("ELEMENT", element::combined(dtype)?.to_owned()),
+        ("FOLD", element::fold(reducer).to_owned()),
+        ("IDENTITY", element::identity(reducer, dtype)),
+    ];
+    let windows = Windows::new(operand, result, windows)?;
+    let function = site.device.function(&source("reduce_window", TEXT, defines), "reduce_window")?;
+    let config = one_each(windows.count)?;
+    let [operand, result] = [operand, result].map(Place::new);
+    Ok(Box::new(ReduceWindow { windows, function, config, operand, result }))
+}
+
+impl Launch for ReduceWindow {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        if self.windows.count == 0 {
+            return Ok(());
+        }
+        let [operand, result] = [self.operand, self.result].map(|place| place.of(addresses));
+        let mut launch = stream.launch_builder(&self.function);
+        launch.arg(&operand).arg(&result).arg(&self.windows);
+        // SAFETY: the parameters are those of the kernel, which reads only taps that are inside.
+        unsafe { launch.launch(self.config)? };
+        Ok(())
+    }
+}

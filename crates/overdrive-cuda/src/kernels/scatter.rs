@@ -1,0 +1,157 @@
+//! `scatter`: updates folded into windows in the order of their rows, the same bits on every run (`scatter.cu` says how).
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
+use overdrive_ir::Reducer;
+use overdrive_ir::plan::View;
+
+use super::element;
+use super::nest::{Nest, Place, one_each};
+use super::rows::{Rows, window};
+use super::source::source;
+use super::transfer::Transfer;
+use crate::Error;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+
+/// The kernel and what it includes.
+pub(super) const TEXT: &str =
+    concat!(include_str!("scalar.cuh"), include_str!("rows.cuh"), include_str!("scatter.cu"));
+
+/// `Destinations` of `scatter.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Destinations {
+    rows: Rows,
+    /// Over the elements of a window: strides in the updates, and in the result.
+    window: Nest<2>,
+}
+
+// SAFETY: plain numbers in C's layout.
+unsafe impl DeviceRepr for Destinations {}
+
+/// A compiled scatter.
+#[derive(Debug)]
+struct Scatter {
+    whole: Transfer,
+    places: Destinations,
+    /// Count, allocate, fill, order, fold.
+    functions: [CudaFunction; 5],
+    /// Rows, destinations, elements of all windows.
+    configs: [LaunchConfig; 3],
+    /// Operand, indices, updates, result.
+    views: [Place; 4],
+}
+
+/// Compiles a scatter along `axes`.
+pub(super) fn compile(
+    site: &Site<'_>,
+    [operand, indices, updates]: [&View; 3],
+    result: &View,
+    (axes, reducer): (&[usize], Option<Reducer>),
+) -> Result<Box<dyn Launch>, Refusal> {
+    let rows = Rows::new(result, indices, axes, updates)?;
+    let (sizes, strides) = window(result, axes);
+    let window = Nest::new(&sizes, [&updates.strides[indices.ty.rank() - 1..], &strides])?;
+    let destinations = rows.destinations();
+    if rows.nest.count > i32::MAX as u64 || destinations > i32::MAX as u64 {
+        let found = format!("{} rows to {destinations} destinations", rows.nest.count);
+        return Err(Refusal::Unsupported(format!("{found}; 2^31 of each are the most, split the scatter")));
+    }
+    let dtype = result.ty.dtype;
+    let mut defines = vec![("INDEX", indices.ty.dtype.name().to_owned())];
+    match reducer {
+        // What is only moved needs no arithmetic.
+        None => defines.push(("ELEMENT", format!("BitsOf<{}>::type", element::bytes(dtype)?))),
+        Some(reducer) => {
+            defines.push(("ELEMENT", element::combined(dtype)?.to_owned()));
+            defines.push(("FOLD", element::fold(reducer).to_owned()));
+        }
+    }
+    let source = source("scatter", TEXT, defines);
+    let function = |entry| site.device.function(&source, entry);
+    let configs =
+        [one_each(rows.nest.count)?, one_each(destinations)?, one_each(rows.nest.count * window.count)?];
+    Ok(Box::new(Scatter {
+        whole: Transfer::new(site, operand, result)?,
+        places: Destinations { rows, window },
+        functions: [
+            function("count")?,
+            function("allocate")?,
+            function("fill")?,
+            function("order")?,
+            function("fold")?,
+        ],
+        configs,
+        views: [operand, indices, updates, result].map(Place::new),
+    }))
+}
+
+/// Threads that sort the rows of a destination.
+const SORTERS: u32 = 128;
+
+impl Scatter {
+    /// Addresses in the workspace: the list's length, counts, starts and cursors per destination; keys, list and ordered
+    /// list per row. The first two are zeroed before each call.
+    fn parts(&self, workspace: CUdeviceptr) -> [CUdeviceptr; 7] {
+        let (rows, destinations) = (self.places.rows.nest.count, self.places.rows.destinations());
+        let mut at = workspace;
+        [1, destinations, destinations, destinations, rows, rows, rows].map(|count| {
+            let part = at;
+            at += 4 * count;
+            part
+        })
+    }
+}
+
+impl Launch for Scatter {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        let [operand, indices, updates, result] = self.views.map(|place| place.of(addresses));
+        if operand != result {
+            // SAFETY: the addresses are those of operand and result.
+            unsafe { self.whole.run(stream, [operand, result])? };
+        }
+        let (rows, destinations) =
+            (self.places.rows.nest.count as u32, self.places.rows.destinations() as u32);
+        if self.configs[2].grid_dim.0 == 0 || destinations == 0 {
+            return Ok(());
+        }
+        let [total, counts, starts, cursors, keys, list, ordered] = self.parts(addresses.workspace());
+        let [of_rows, of_destinations, of_elements] = self.configs;
+        let sorters =
+            LaunchConfig { grid_dim: (rows, 1, 1), block_dim: (SORTERS, 1, 1), shared_mem_bytes: 0 };
+        let [count, allocate, fill, order, fold] = &self.functions;
+        // SAFETY: the workspace has all parts; the parameters are those of the kernels, and clamped indices keep the
+        // windows inside of the result.
+        unsafe {
+            let zeroed = 1 + destinations as usize;
+            cudarc::driver::result::memset_d8_async(total, 0, 4 * zeroed, stream.cu_stream())?;
+            let mut launch = stream.launch_builder(count);
+            launch.arg(&indices).arg(&self.places).arg(&keys).arg(&counts).launch(of_rows)?;
+            let mut launch = stream.launch_builder(allocate);
+            launch.arg(&counts).arg(&starts).arg(&cursors).arg(&total).arg(&destinations);
+            launch.launch(of_destinations)?;
+            let mut launch = stream.launch_builder(fill);
+            launch.arg(&keys).arg(&cursors).arg(&list).arg(&rows).launch(of_rows)?;
+            let mut launch = stream.launch_builder(order);
+            launch.arg(&keys).arg(&counts).arg(&starts).arg(&list).arg(&ordered).arg(&rows);
+            launch.launch(sorters)?;
+            let mut launch = stream.launch_builder(fold);
+            launch
+                .arg(&updates)
+                .arg(&result)
+                .arg(&self.places)
+                .arg(&keys)
+                .arg(&counts)
+                .arg(&starts)
+                .arg(&ordered);
+            launch.launch(of_elements)?;
+        }
+        Ok(())
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        4 * (1 + 3 * self.places.rows.destinations() + 3 * self.places.rows.nest.count) as usize
+    }
+}

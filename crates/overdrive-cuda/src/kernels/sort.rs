@@ -1,0 +1,189 @@
+//! `sort`: values and where they came from, along one axis, stable (`sort.cu` says how).
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
+use overdrive_ir::Order;
+use overdrive_ir::plan::View;
+
+use super::element;
+use super::nest::{Nest, Place};
+use super::source::source;
+use crate::Error;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+
+/// The kernel and what it includes.
+pub(super) const TEXT: &str = concat!(include_str!("scalar.cuh"), include_str!("sort.cu"));
+
+/// Elements that a block sorts in shared memory: 32 KiB of the widest pairs.
+const CHUNK: u32 = 2048;
+/// Threads of a block that works on a chunk, and of one that works on single elements.
+const THREADS: u32 = 1024;
+/// Blocks that the second dimension of a grid has.
+const GRID_Y: u32 = 65535;
+
+/// `Lines` of `sort.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Lines {
+    nest: Nest<3>,
+    steps: [i64; 3],
+    length: u32,
+}
+
+// SAFETY: plain numbers in C's layout.
+unsafe impl DeviceRepr for Lines {}
+
+/// A compiled sort.
+#[derive(Debug)]
+struct Sort {
+    lines: Lines,
+    /// A power of two.
+    padded: u32,
+    passes: Passes,
+    operand: Place,
+    results: [Option<Place>; 2],
+    pair_bytes: usize,
+}
+
+#[derive(Debug)]
+enum Passes {
+    /// A block per line.
+    One(CudaFunction),
+    /// Through the workspace.
+    Many(Box<Long>),
+}
+
+#[derive(Debug)]
+struct Long {
+    load: CudaFunction,
+    sort_chunks: CudaFunction,
+    merge_step: CudaFunction,
+    merge_chunks: CudaFunction,
+    store: CudaFunction,
+}
+
+/// Compiles a sort along `axis`.
+pub(super) fn compile(
+    site: &Site<'_>,
+    operand: &View,
+    results: [Option<&View>; 2],
+    (axis, order): (usize, Order),
+) -> Result<Box<dyn Launch>, Refusal> {
+    let mut sizes = operand.ty.sizes();
+    let length = sizes.remove(axis);
+    let without = |view: &View| {
+        let mut strides = view.strides.clone();
+        let step = strides.remove(axis);
+        (strides, step)
+    };
+    let absent = (vec![0; sizes.len()], 0);
+    let [from, values, indices] =
+        [Some(operand), results[0], results[1]].map(|view| view.map_or(absent.clone(), without));
+    let nest = Nest::new(&sizes, [&from.0, &values.0, &indices.0])?;
+    if nest.count > i32::MAX as u64 || length > (GRID_Y * THREADS / 2) as usize {
+        let found = format!("{} lines of {length}", nest.count);
+        return Err(Refusal::Unsupported(format!(
+            "{found} elements are more than one sort takes; split them"
+        )));
+    }
+    let mut defines =
+        vec![("ELEMENT", element::combined(operand.ty.dtype)?.to_owned()), ("CHUNK", CHUNK.to_string())];
+    if order == Order::Descending {
+        defines.push(("DESCENDING", String::new()));
+    }
+    let source = source("sort", TEXT, defines);
+    let function = |entry| site.device.function(&source, entry);
+    let padded = (length as u32).next_power_of_two().max(2);
+    let passes = if padded <= CHUNK {
+        Passes::One(function("sort_lines")?)
+    } else {
+        Passes::Many(Box::new(Long {
+            load: function("load")?,
+            sort_chunks: function("sort_chunks")?,
+            merge_step: function("merge_step")?,
+            merge_chunks: function("merge_chunks")?,
+            store: function("store")?,
+        }))
+    };
+    let lines = Lines { nest, steps: [from.1, values.1, indices.1], length: length as u32 };
+    let pair_bytes = if operand.ty.dtype.bits() == 64 { 16 } else { 8 };
+    let results = results.map(|view| view.map(Place::new));
+    Ok(Box::new(Sort { lines, padded, passes, operand: Place::new(operand), results, pair_bytes }))
+}
+
+impl Long {
+    /// # Safety
+    /// `pairs` has room for all lines, and the other addresses are those of the views.
+    unsafe fn run(
+        &self,
+        stream: &Arc<CudaStream>,
+        [from, values, indices, pairs]: [CUdeviceptr; 4],
+        (lines, padded): (&Lines, u32),
+    ) -> Result<(), Error> {
+        let over = |blocks: u32| LaunchConfig {
+            grid_dim: (lines.nest.count as u32, blocks, 1),
+            block_dim: (THREADS, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        let each = over(padded / THREADS);
+        let chunks = over(padded / CHUNK);
+        // SAFETY: as the caller promised; the parameters are those of the kernels.
+        unsafe {
+            stream.launch_builder(&self.load).arg(&from).arg(&pairs).arg(lines).arg(&padded).launch(each)?;
+            stream.launch_builder(&self.sort_chunks).arg(&pairs).arg(&padded).launch(chunks)?;
+            let mut block = 2 * CHUNK;
+            while block <= padded {
+                let mut distance = block / 2;
+                while distance >= CHUNK {
+                    let mut launch = stream.launch_builder(&self.merge_step);
+                    launch.arg(&pairs).arg(&padded).arg(&block).arg(&distance).launch(chunks)?;
+                    distance /= 2;
+                }
+                let mut launch = stream.launch_builder(&self.merge_chunks);
+                launch.arg(&pairs).arg(&padded).arg(&block).launch(chunks)?;
+                block *= 2;
+            }
+            let mut launch = stream.launch_builder(&self.store);
+            launch.arg(&from).arg(&values).arg(&indices).arg(&pairs).arg(lines).arg(&padded).launch(each)?;
+        }
+        Ok(())
+    }
+}
+
+impl Launch for Sort {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        if self.lines.nest.count == 0 || self.lines.length == 0 {
+            return Ok(());
+        }
+        let from = self.operand.of(addresses);
+        let [values, indices] = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
+        match &self.passes {
+            Passes::One(function) => {
+                let config = LaunchConfig {
+                    grid_dim: (self.lines.nest.count as u32, 1, 1),
+                    block_dim: ((self.padded / 2).clamp(32, THREADS), 1, 1),
+                    shared_mem_bytes: 0,
+                };
+                let mut launch = stream.launch_builder(function);
+                launch.arg(&from).arg(&values).arg(&indices).arg(&self.lines).arg(&self.padded);
+                // SAFETY: the parameters are those of the kernel, and a chunk has room for the line.
+                unsafe { launch.launch(config)? };
+                Ok(())
+            }
+            Passes::Many(long) => {
+                let places = [from, values, indices, addresses.workspace()];
+                // SAFETY: the workspace is as large as asked for.
+                unsafe { long.run(stream, places, (&self.lines, self.padded)) }
+            }
+        }
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        match self.passes {
+            Passes::One(_) => 0,
+            Passes::Many(_) => self.lines.nest.count as usize * self.padded as usize * self.pair_bytes,
+        }
+    }
+}

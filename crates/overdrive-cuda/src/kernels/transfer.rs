@@ -1,0 +1,59 @@
+//! Strided copies: the widest elements that sizes, strides and addresses allow.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use overdrive_ir::plan::View;
+
+use super::element;
+use super::nest::{Nest, Place, one_each, position};
+use super::source::source;
+use crate::Error;
+use crate::launch::{Refusal, Site};
+
+/// The kernel and what it includes.
+pub(super) const TEXT: &str = concat!(include_str!("scalar.cuh"), include_str!("transfer.cu"));
+
+/// The widest element that a thread moves, in bytes.
+pub(super) const WIDEST: usize = 16;
+
+/// A compiled copy from a view to another of equal extents.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    nest: Nest<2>,
+    function: CudaFunction,
+    config: LaunchConfig,
+}
+
+impl Transfer {
+    pub(super) fn new(site: &Site<'_>, from: &View, to: &View) -> Result<Self, Refusal> {
+        let mut nest = Nest::new(&to.ty.sizes(), [&from.strides, &to.strides])?;
+        let mut bytes = element::bytes(to.ty.dtype)?;
+        let aligned = |bytes| Place::new(from).is_aligned(bytes) && Place::new(to).is_aligned(bytes);
+        while bytes < WIDEST && nest.can_double() && aligned(2 * bytes) {
+            nest.double();
+            bytes *= 2;
+        }
+        let defines = vec![("BYTES", bytes.to_string()), ("POSITION", position(nest.count).to_owned())];
+        let function = site.device.function(&source("transfer", TEXT, defines), "transfer")?;
+        Ok(Self { nest, function, config: one_each(nest.count)? })
+    }
+
+    /// # Safety
+    /// The addresses are those of the views.
+    pub(super) unsafe fn run(
+        &self,
+        stream: &Arc<CudaStream>,
+        [from, to]: [CUdeviceptr; 2],
+    ) -> Result<(), Error> {
+        if self.nest.count == 0 {
+            return Ok(());
+        }
+        let mut launch = stream.launch_builder(&self.function);
+        launch.arg(&from).arg(&to).arg(&self.nest);
+        // SAFETY: as the caller promised; the parameters are those of the kernel.
+        unsafe { launch.launch(self.config)? };
+        Ok(())
+    }
+}
