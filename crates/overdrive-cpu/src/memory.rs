@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use overdrive_ir::backend::Memory;
+use overdrive_ir::plan::Addressed;
 use overdrive_ir::{BackendError, Plan};
 
 /// The size of a large page on x86-64 and AArch64, and the alignment of whatever is as long as one.
@@ -145,13 +146,24 @@ impl CpuMemory {
 
     /// The content, about to change.
     pub fn bytes_mut(&mut self) -> &mut AlignedBytes {
-        self.stamp = next_stamp();
+        self.touch();
         &mut self.bytes
     }
+}
 
-    /// Equal at two times exactly when nothing was written between them.
-    pub fn stamp(&self) -> u64 {
+impl Addressed for CpuMemory {
+    type Address = *mut u8;
+
+    fn address(&self) -> *mut u8 {
+        self.bytes.start()
+    }
+
+    fn stamp(&self) -> u64 {
         self.stamp
+    }
+
+    fn touch(&mut self) {
+        self.stamp = next_stamp();
     }
 }
 

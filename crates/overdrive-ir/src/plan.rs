@@ -5,10 +5,18 @@
 //! type, not its contents. Invariant: a step reads only slots that an earlier step, an input, a state or a
 //! constant has written, and two slots whose lives overlap never overlap in the arena.
 
+mod arguments;
 mod display;
+mod host;
+mod lives;
+mod prepared;
 mod program;
 mod step;
 
+pub use arguments::{Addressed, Arguments};
+pub use host::HostCall;
+pub use lives::Together;
+pub use prepared::Prepared;
 pub use program::{Access, Instr, Program, Reduction, Register, Store};
 pub use step::{
     ConvolutionCall, Dimension, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step, StepKind, View,

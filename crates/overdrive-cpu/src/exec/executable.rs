@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use overdrive_ir::backend::{CacheState, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
-use overdrive_ir::plan::Place;
+use overdrive_ir::plan::{Arguments, Place, Prepared};
 use overdrive_ir::{BackendError, Buffer, Executable, Plan, SlotId, State, Tensor};
 
-use super::arguments::Arguments;
 use super::copy::Copy;
-use super::prepared::Prepared;
 use super::step::{Runnable, compile};
 use super::storage::Storage;
-use crate::memory::{AlignedBytes, available_bytes};
+use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
@@ -55,7 +53,8 @@ impl CpuExecutable {
         let steps = plan.steps.iter().map(|step| compile(&plan, step)).collect::<Result<_, _>>()?;
         let arguments = Arguments::new(&plan, inputs, outputs);
         let prepared = Prepared::new(&plan, &arguments.state_names());
-        let deliveries = deliveries(&plan, &arguments);
+        let deliver = |(from, home)| Copy::new(from, home, plan.slot(from).bytes());
+        let deliveries = arguments.deliveries(&plan).into_iter().map(deliver).collect();
         let mut slots = SlotTable::new(arguments.slot_count());
         let kept = place_kept(&plan, &mut slots)?;
         let storage = Storage::new(&plan, &mut slots)?;
@@ -71,7 +70,8 @@ impl CpuExecutable {
         outputs: &mut [Buffer],
         mut observe: impl FnMut(usize, &mut dyn FnMut()),
     ) -> Result<(), BackendError> {
-        self.arguments.enter(state, inputs, outputs, &mut self.slots)?;
+        let slots = &mut self.slots;
+        self.arguments.enter::<CpuMemory>(state, inputs, outputs, |slot, start| slots.set(slot, start))?;
         for (index, step) in self.steps.iter().enumerate() {
             self.storage.before(index, &mut self.slots)?;
             let skip =
@@ -131,26 +131,6 @@ pub(crate) fn uploaded(tensor: &Tensor) -> Result<AlignedBytes, BackendError> {
     let mut bytes = AlignedBytes::filled(tensor.bytes().len(), 0)?;
     bytes.as_mut_slice().copy_from_slice(tensor.bytes());
     Ok(bytes)
-}
-
-/// Copies after the last step, from where the plan left results to where the caller has them.
-fn deliveries(plan: &Plan, arguments: &Arguments) -> Vec<Copy> {
-    let outputs = plan
-        .outputs
-        .iter()
-        .enumerate()
-        .map(|(index, &slot)| (slot, Place::Output(index), arguments.output_home(index)));
-    let states = plan.updates.iter().map(|(name, _, new)| {
-        let own = Place::State(name.clone());
-        let elsewhere = plan.slot(*new).place != own && matches!(plan.slot(*new).place, Place::State(_));
-        assert!(
-            !elsewhere,
-            "a new state does not wait in the buffer of another, which may be overwritten first"
-        );
-        (*new, own, arguments.state_home(name))
-    });
-    let moved = outputs.chain(states).filter(|(slot, own, _)| plan.slot(*slot).place != *own);
-    moved.map(|(slot, _, home)| Copy::new(slot, home, plan.slot(slot).bytes())).collect()
 }
 
 impl Executable for CpuExecutable {

@@ -1,18 +1,16 @@
 //! From a `Plan` to something that runs: steps compiled once, memory placed once, addresses looked up per call.
 //!
-//! `executable` is the whole; `arguments` checks what the caller passes and enters its addresses, `storage` holds
-//! what lives within a call (`size_classes` under it in eager mode), `prepared` what is derived from states and
-//! kept between calls. `step` compiles a step into a `Runnable`: `product` contracts (`batch` and `space` under it), `copy`
+//! `executable` is the whole; `overdrive_ir::plan` checks what the caller passes (`Arguments`) and knows what is derived
+//! from states and kept between calls (`Prepared`); `storage` holds what lives within a call (`size_classes` under it in
+//! eager mode). `step` compiles a step into a `Runnable`: `product` contracts (`batch` and `space` under it), `copy`
 //! moves, `nest` is a fused loop, `host` evaluates in f64. Invariant: after the first call, a call allocates nothing on the heap (but in
 //! `host` steps, which the plan names).
 
-mod arguments;
 mod batch;
 mod copy;
 mod executable;
 mod host;
 mod nest;
-mod prepared;
 mod product;
 mod size_classes;
 pub(crate) mod space;

@@ -2,10 +2,8 @@
 //!
 //! Invariant: while a step runs, every arena slot that it reads or writes has its address in the slot table.
 
-use std::collections::BTreeMap;
-
-use overdrive_ir::plan::Place;
-use overdrive_ir::{BackendError, Mode, Plan, SlotId};
+use overdrive_ir::plan::Together;
+use overdrive_ir::{BackendError, Mode, Plan};
 
 use super::size_classes::SizeClasses;
 use crate::memory::AlignedBytes;
@@ -27,7 +25,7 @@ impl Storage {
             return Ok(Self::OnDemand(OnDemand::new(plan)));
         }
         let arena = AlignedBytes::filled(plan.arena_bytes.iter().sum(), 0)?;
-        for (id, offset) in arena_slots(plan) {
+        for (id, offset) in plan.arena_slots() {
             slots.set(id, arena.start().wrapping_add(offset));
         }
         Ok(Self::Arena(arena))
@@ -64,22 +62,10 @@ impl Storage {
     }
 }
 
-/// Arena slots and their offsets.
-fn arena_slots(plan: &Plan) -> impl Iterator<Item = (SlotId, usize)> {
-    plan.slots.iter().enumerate().filter_map(|(index, slot)| match slot.place {
-        Place::Arena { offset, .. } => Some((SlotId(index as u32), offset)),
-        _ => None,
-    })
-}
-
-/// Slots that share bytes while they live: an update in place, a part of a whole.
+/// Slots that live together, and where while they do.
 #[derive(Debug)]
 struct Group {
-    /// Each with its offset in the block.
-    slots: Vec<(SlotId, usize)>,
-    bytes: usize,
-    first: usize,
-    last: usize,
+    together: Together,
     block: Option<AlignedBytes>,
 }
 
@@ -96,12 +82,13 @@ pub(super) struct OnDemand {
 
 impl OnDemand {
     fn new(plan: &Plan) -> Self {
-        let groups = groups(plan);
+        let groups: Vec<Group> =
+            plan.groups().into_iter().map(|together| Group { together, block: None }).collect();
         let end = plan.steps.len();
         let (mut come, mut go) = (vec![vec![]; end], vec![vec![]; end + 1]);
         for (index, group) in groups.iter().enumerate() {
-            come[group.first].push(index);
-            go[group.last].push(index);
+            come[group.together.first].push(index);
+            go[group.together.last].push(index);
         }
         Self { groups, come, go, classes: SizeClasses::default() }
     }
@@ -116,9 +103,9 @@ impl OnDemand {
             // A call that failed half-way left its blocks behind.
             let block = match group.block.take() {
                 Some(block) => block,
-                None => self.classes.take(group.bytes)?,
+                None => self.classes.take(group.together.bytes)?,
             };
-            for &(slot, offset) in &group.slots {
+            for &(slot, offset) in &group.together.slots {
                 slots.set(slot, block.start().wrapping_add(offset));
             }
             group.block = Some(block);
@@ -133,53 +120,4 @@ impl OnDemand {
             }
         }
     }
-}
-
-/// First and last step that touches each arena slot; a slot that holds a result lives until the end.
-fn lives(plan: &Plan) -> BTreeMap<SlotId, (usize, usize)> {
-    let mut lives: BTreeMap<SlotId, (usize, usize)> = BTreeMap::new();
-    let mut touch = |slot: SlotId, step: usize| {
-        if matches!(plan.slot(slot).place, Place::Arena { .. }) {
-            let life = lives.entry(slot).or_insert((step, step));
-            life.1 = life.1.max(step);
-        }
-    };
-    for (step, touched) in plan.steps.iter().enumerate() {
-        touched.reads.iter().chain(&touched.writes).for_each(|&slot| touch(slot, step));
-    }
-    let results = plan.outputs.iter().copied().chain(plan.updates.iter().map(|update| update.2));
-    results.for_each(|slot| touch(slot, plan.steps.len()));
-    lives
-}
-
-/// The plan lets slots overlap in the arena at the same time only on purpose, so such slots stay together.
-fn groups(plan: &Plan) -> Vec<Group> {
-    let lives = lives(plan);
-    let mut spans: Vec<(usize, usize, SlotId)> = arena_slots(plan)
-        .filter(|(id, _)| lives.contains_key(id))
-        .map(|(id, offset)| (offset, offset + plan.slot(id).bytes(), id))
-        .collect();
-    spans.sort_unstable();
-    let mut groups: Vec<(usize, usize, Group)> = Vec::new();
-    for (start, end, id) in spans {
-        let (mut low, mut high) = (start, end);
-        let (mut first, mut last) = lives[&id];
-        let mut members = vec![(id, start)];
-        // Merging may make the group overlap another that was apart until now: start over until none does.
-        while let Some(at) =
-            groups.iter().position(|(s, e, g)| *s < high && low < *e && g.first <= last && first <= g.last)
-        {
-            let (s, e, group) = groups.swap_remove(at);
-            (low, high) = (low.min(s), high.max(e));
-            (first, last) = (first.min(group.first), last.max(group.last));
-            members.extend(group.slots);
-        }
-        groups.push((low, high, Group { slots: members, bytes: 0, first, last, block: None }));
-    }
-    let relative = |(low, high, mut group): (usize, usize, Group)| {
-        group.slots.iter_mut().for_each(|(_, offset)| *offset -= low);
-        group.bytes = high - low;
-        group
-    };
-    groups.into_iter().map(relative).collect()
 }

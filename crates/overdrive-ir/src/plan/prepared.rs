@@ -1,10 +1,9 @@
 //! What `prepare` steps derive from states, and when it is out of date.
 //!
-//! Each buffer's stamp changes with every write (`memory`), so a prepare step is stale exactly when the stamp of a
+//! Each buffer's stamp changes with every write (`Addressed`), so a prepare step is stale exactly when the stamp of a
 //! state that it depends on, directly or through another prepare step, is not the one it last saw.
 
-use overdrive_ir::Plan;
-use overdrive_ir::plan::Place;
+use super::{Place, Plan};
 
 /// A prepare step, and the states that it depends on.
 #[derive(Debug)]
@@ -17,11 +16,11 @@ struct Derivation {
 
 /// The prepare steps of a plan.
 #[derive(Debug)]
-pub(super) struct Prepared(Vec<Derivation>);
+pub struct Prepared(Vec<Derivation>);
 
 impl Prepared {
     /// `states` are the names behind the indices.
-    pub(super) fn new(plan: &Plan, states: &[&str]) -> Self {
+    pub fn new(plan: &Plan, states: &[&str]) -> Self {
         let mut of_slot: Vec<Vec<usize>> = vec![vec![]; plan.slots.len()];
         for (slot, sources) in plan.slots.iter().zip(&mut of_slot) {
             if let Place::State(name) = &slot.place {
@@ -44,7 +43,7 @@ impl Prepared {
     }
 
     /// Whether step `step`, a prepare step, must run for states with these stamps; if so, it counts as run.
-    pub(super) fn is_stale(&mut self, step: usize, stamps: &[u64]) -> bool {
+    pub fn is_stale(&mut self, step: usize, stamps: &[u64]) -> bool {
         let at = self.0.binary_search_by_key(&step, |derivation| derivation.step);
         let derivation = &mut self.0[at.expect("the step is one of the plan's prepare steps")];
         let mut is_stale = !std::mem::replace(&mut derivation.has_run, true);

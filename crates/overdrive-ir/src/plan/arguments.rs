@@ -1,14 +1,25 @@
-//! What the caller passes: checked against the plan, and entered into the slot table.
+//! What the caller of an executable passes: checked against the plan, and placed in whatever table of addresses the
+//! back end keeps.
 //!
 //! Every output and every state has a *home* besides the slots that the plan has for it: a slot past the plan's own,
 //! to which the executor copies what the plan left elsewhere. Invariant: once `enter` has returned `Ok`, every input,
-//! output and state slot, homes included, has the address of a buffer of exactly its bytes.
+//! output and state slot, homes included, was placed at the address of a buffer of exactly its bytes.
 
-use overdrive_ir::plan::Place;
-use overdrive_ir::{BackendError, Buffer, Plan, SlotId, State, TensorType};
+use super::{Place, Plan, SlotId};
+use crate::backend::Memory;
+use crate::{BackendError, Buffer, State, TensorType};
 
-use crate::memory::CpuMemory;
-use crate::slots::SlotTable;
+/// Memory that steps reach by an address, and that tells when it was written.
+pub trait Addressed: Memory {
+    /// What a step needs to reach the bytes.
+    type Address: Copy;
+    /// Where the bytes are.
+    fn address(&self) -> Self::Address;
+    /// Equal at two times exactly when nothing was written between them; unique in the process.
+    fn stamp(&self) -> u64;
+    /// Says that the bytes are about to change.
+    fn touch(&mut self);
+}
 
 /// A buffer that the plan expects, and the slots that are it, its home first where it has one.
 #[derive(Debug)]
@@ -20,7 +31,7 @@ struct Expected {
 
 /// Everything that a call is passed.
 #[derive(Debug)]
-pub(super) struct Arguments {
+pub struct Arguments {
     inputs: Vec<Expected>,
     outputs: Vec<Expected>,
     /// Sorted by name, as `State` is.
@@ -35,7 +46,7 @@ pub(super) struct Arguments {
 
 impl Arguments {
     /// `inputs` and `outputs` are the names that users see.
-    pub(super) fn new(plan: &Plan, inputs: &[String], outputs: &[String]) -> Self {
+    pub fn new(plan: &Plan, inputs: &[String], outputs: &[String]) -> Self {
         let mut slot_count = plan.slots.len();
         let at = |place: &Place| -> Vec<SlotId> {
             let ids = (0..plan.slots.len() as u32).map(SlotId);
@@ -55,7 +66,7 @@ impl Arguments {
         let names = outputs.iter().zip(&plan.outputs).enumerate();
         let outputs =
             names.map(|(i, (name, &slot))| expected(name, slot, homed(at(&Place::Output(i))))).collect();
-        let state_of = |slot: &overdrive_ir::plan::Slot| match &slot.place {
+        let state_of = |slot: &super::Slot| match &slot.place {
             Place::State(name) => Some(name.clone()),
             _ => None,
         };
@@ -73,59 +84,59 @@ impl Arguments {
     }
 
     /// Slots of the plan, and homes after them.
-    pub(super) fn slot_count(&self) -> usize {
+    pub fn slot_count(&self) -> usize {
         self.slot_count
     }
 
     /// The caller's own buffer for output `index`.
-    pub(super) fn output_home(&self, index: usize) -> SlotId {
+    fn output_home(&self, index: usize) -> SlotId {
         self.outputs[index].slots[0]
     }
 
     /// The caller's own buffer for the state of this name.
-    pub(super) fn state_home(&self, name: &str) -> SlotId {
+    fn state_home(&self, name: &str) -> SlotId {
         let state = self.states.iter().find(|state| state.name == name);
         state.expect("a state that is updated has a slot").slots[0]
     }
 
     /// Names of the states that the plan touches, in the order of `stamps`.
-    pub(super) fn state_names(&self) -> Vec<&str> {
+    pub fn state_names(&self) -> Vec<&str> {
         self.states.iter().map(|state| state.name.as_str()).collect()
     }
 
     /// Bytes of all states that the plan touches.
-    pub(super) fn state_bytes(&self) -> usize {
+    pub fn state_bytes(&self) -> usize {
         self.states.iter().map(|state| state.ty.bytes()).sum()
     }
 
     /// Stamps of the states at the start of the present call.
-    pub(super) fn stamps(&self) -> &[u64] {
+    pub fn stamps(&self) -> &[u64] {
         &self.stamps
     }
 
-    /// Checks a call's buffers and enters their addresses.
+    /// Checks a call's buffers and hands `place` the address of each slot that they are.
     ///
     /// # Errors
     /// `Mismatch` naming the first argument that is missing, of another type or of another back end.
-    pub(super) fn enter(
+    pub fn enter<M: Addressed>(
         &mut self,
         state: &mut State,
         inputs: &[Buffer],
         outputs: &mut [Buffer],
-        slots: &mut SlotTable,
+        mut place: impl FnMut(SlotId, M::Address),
     ) -> Result<(), BackendError> {
         check_count("inputs", self.inputs.len(), inputs.len())?;
         check_count("outputs", self.outputs.len(), outputs.len())?;
         for (expected, buffer) in self.inputs.iter().zip(inputs) {
             check_type("input", expected, buffer)?;
-            let memory = buffer.memory.as_any().downcast_ref::<CpuMemory>();
+            let memory = buffer.memory.as_any().downcast_ref::<M>();
             let memory = memory.ok_or_else(|| foreign("input", expected))?;
-            expected.slots.iter().for_each(|&slot| slots.set(slot, memory.bytes().start()));
+            expected.slots.iter().for_each(|&slot| place(slot, memory.address()));
         }
         for (expected, buffer) in self.outputs.iter().zip(outputs) {
-            let memory = writable("output", expected, buffer)?;
-            let start = memory.bytes_mut().start();
-            expected.slots.iter().for_each(|&slot| slots.set(slot, start));
+            let memory = writable::<M>("output", expected, buffer)?;
+            memory.touch();
+            expected.slots.iter().for_each(|&slot| place(slot, memory.address()));
         }
         // Both are sorted by name: one walk finds all, and a table of hundreds needs no search for each.
         let mut given = state.buffers.iter_mut().peekable();
@@ -134,14 +145,31 @@ impl Arguments {
             let Some((_, buffer)) = given.next_if(|(name, _)| **name == expected.name) else {
                 return Err(mismatch("state", expected, "no state of this name"));
             };
-            let memory = writable("state", expected, buffer)?;
+            let memory = writable::<M>("state", expected, buffer)?;
             self.stamps[index] = memory.stamp();
             if self.changes[index] {
-                memory.bytes_mut();
+                memory.touch();
             }
-            expected.slots.iter().for_each(|&slot| slots.set(slot, memory.bytes().start()));
+            expected.slots.iter().for_each(|&slot| place(slot, memory.address()));
         }
         Ok(())
+    }
+
+    /// Copies after the last step: from each slot where the plan left a result to the home where the caller has it.
+    pub fn deliveries(&self, plan: &Plan) -> Vec<(SlotId, SlotId)> {
+        let results = plan.outputs.iter().enumerate();
+        let outputs = results.map(|(index, &slot)| (slot, Place::Output(index), self.output_home(index)));
+        let states = plan.updates.iter().map(|(name, _, new)| {
+            let own = Place::State(name.clone());
+            let elsewhere = plan.slot(*new).place != own && matches!(plan.slot(*new).place, Place::State(_));
+            assert!(
+                !elsewhere,
+                "a new state does not wait in the buffer of another, which may be overwritten first"
+            );
+            (*new, own, self.state_home(name))
+        });
+        let moved = outputs.chain(states).filter(|(slot, own, _)| plan.slot(*slot).place != *own);
+        moved.map(|(slot, _, home)| (slot, home)).collect()
     }
 }
 
@@ -169,11 +197,11 @@ fn check_type(kind: &str, expected: &Expected, buffer: &Buffer) -> Result<(), Ba
     Err(mismatch(kind, expected, buffer.ty.to_string()))
 }
 
-fn writable<'b>(
+fn writable<'b, M: Addressed>(
     kind: &str,
     expected: &Expected,
     buffer: &'b mut Buffer,
-) -> Result<&'b mut CpuMemory, BackendError> {
+) -> Result<&'b mut M, BackendError> {
     check_type(kind, expected, buffer)?;
     buffer.memory.as_any_mut().downcast_mut().ok_or_else(|| foreign(kind, expected))
 }
