@@ -46,7 +46,7 @@ fn ceiling(context: &Context<'_>, device: &Device<'_>, kind: Option<DType>) -> R
     let workload = Workload::new("ceiling", [], graph);
     let entry = Entry { dtype: kind.unwrap_or(DType::F32), ..Entry::plain(&workload, device, Mode::Compile) };
     let oracle = workload.oracle(context);
-    let mut compiled = ready(&entry, context.clock)?;
+    let mut compiled = ready(context, &entry)?;
     let mut calls = prepare(context, &entry, &oracle, &mut compiled)?;
     Ceiling::measure(&context.runner(), probe, &mut [(device.backend.name(), &mut calls)])
 }

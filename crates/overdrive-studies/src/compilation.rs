@@ -71,10 +71,10 @@ impl Study for Compilation {
                     command: format!("{} {}", context.command, self.name()),
                     outcome: Outcome::Failure(Failure::skipped(reason.clone())),
                 };
-                results.records.extend(entries.iter().map(skipped));
+                context.add(results, entries.iter().map(skipped).collect());
                 continue;
             }
-            results.records.extend(measure(context, self.name(), &entries, &mut []));
+            context.add(results, measure(context, self.name(), &entries, &mut []));
         }
     }
 }

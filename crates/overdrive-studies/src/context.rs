@@ -1,12 +1,17 @@
 //! What a study is given: devices, rules, seed, and somebody to tell how far it is.
 
+use overdrive_bench::case::Case;
 use overdrive_bench::ceilings::Ceiling;
 use overdrive_bench::clock::Clock;
 use overdrive_bench::memory::CountingAllocator;
+use overdrive_bench::outcome::FailureKind;
+use overdrive_bench::record::Record;
+use overdrive_bench::results::Results;
 use overdrive_bench::rules::Rules;
 use overdrive_bench::runner::{Runner, Stop};
 use overdrive_bench::series::Depth;
-use overdrive_ir::Backend;
+use overdrive_ir::{Backend, Tuning};
+use std::cell::RefCell;
 
 /// A back end with the number of host threads that it was given.
 pub struct Device<'a> {
@@ -41,6 +46,10 @@ pub struct MatmulPeer<'a> {
 pub struct Context<'a> {
     /// Devices: the one to report on first, then the same with one thread where that differs.
     pub devices: &'a [Device<'a>],
+    /// Runs graphs in f64 where the evaluator would take too long, whichever device is measured: the CPU.
+    pub reference: &'a dyn Backend,
+    /// Timed choices: those of earlier runs, and those that this one adds.
+    pub tuning: &'a RefCell<Tuning>,
     /// Baselines for matrix products.
     pub matmul_peers: &'a [MatmulPeer<'a>],
     /// Ceilings measured in this run, for shares.
@@ -61,6 +70,10 @@ pub struct Context<'a> {
     pub command: String,
     /// Who hears of progress.
     pub progress: &'a dyn Progress,
+    /// Records of an interrupted run, which need not be taken again.
+    pub earlier: &'a [Record],
+    /// Keeps the results so far, after every session, so that an interrupted run loses one session at most.
+    pub keep: &'a dyn Fn(&Results),
 }
 
 impl<'a> Context<'a> {
@@ -72,6 +85,24 @@ impl<'a> Context<'a> {
     /// The device with one thread.
     pub fn single(&self) -> &'a Device<'a> {
         self.devices.iter().find(|d| d.threads == 1).unwrap_or_else(|| self.device())
+    }
+
+    /// Adds the records of a session and has them kept.
+    pub fn add(&self, results: &mut Results, records: Vec<Record>) {
+        results.records.extend(records);
+        (self.keep)(results);
+    }
+
+    /// What an interrupted run left of these cases, if it left all: a session is taken whole or not at all, since
+    /// its cases alternated. What was skipped then is tried now.
+    pub(crate) fn taken_earlier(&self, cases: &[Case]) -> Option<Vec<Record>> {
+        let command = |case: &Case| format!("{} {}", self.command, case.study);
+        let skipped = |r: &Record| r.outcome.failure().is_some_and(|f| f.kind == FailureKind::Skipped);
+        let find = |case: &Case| {
+            let same = |r: &&Record| r.case == *case && r.command == command(case) && r.seed == self.seed;
+            self.earlier.iter().find(same).filter(|r| !skipped(r)).cloned()
+        };
+        cases.iter().map(find).collect()
     }
 
     /// A runner under these rules.

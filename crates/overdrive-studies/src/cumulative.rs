@@ -62,7 +62,7 @@ impl Study for Cumulative {
         let rungs = changes.into_iter().zip(cases).map(|(change, case)| Rung { change, case }).collect();
         let title = format!("{name}, from eager f32 on one thread to the fastest");
         let records = measure(context, self.name(), &entries, &mut []);
-        results.records.extend(records);
+        context.add(results, records);
         results.ladders.push(LadderKey { title, rungs });
     }
 }

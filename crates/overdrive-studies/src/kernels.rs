@@ -89,7 +89,7 @@ fn matmuls(context: &Context<'_>, results: &mut Results) -> Result<(), GraphErro
             if first_peer > 1 {
                 relate(&mut records, 1, 0, "time_over_f32");
             }
-            results.records.extend(records);
+            context.add(results, records);
         }
     }
     Ok(())
@@ -111,7 +111,7 @@ fn fused_linear(context: &Context<'_>, results: &mut Results) -> Result<(), Grap
         let mut records = measure(context, NAME, &entries, &mut []);
         relate(&mut records, 0, 2, "time_over_product_alone");
         relate(&mut records, 1, 2, "time_over_product_alone");
-        results.records.extend(records);
+        context.add(results, records);
     }
     Ok(())
 }
@@ -130,7 +130,7 @@ fn elementwise(context: &Context<'_>, results: &mut Results) -> Result<(), Graph
     let mut records = measure(context, NAME, &entries, &mut []);
     relate(&mut records, 0, 2, "time_over_copy");
     relate(&mut records, 1, 2, "time_over_copy");
-    results.records.extend(records);
+    context.add(results, records);
     Ok(())
 }
 
@@ -161,7 +161,7 @@ fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> 
         let entries = [&workload, &stream].map(|w| Entry::plain(w, device, Mode::Compile));
         let mut records = measure(&once, NAME, &entries, &mut []);
         relate(&mut records, 0, 1, "time_over_copy");
-        results.records.extend(records);
+        context.add(results, records);
     }
     Ok(())
 }
@@ -180,7 +180,7 @@ fn attentions(context: &Context<'_>, results: &mut Results) -> Result<(), GraphE
             let entry = Entry::plain(&workload, device, Mode::Compile);
             entries.insert(0, Entry { graph, variant: Some("expanded"), ..entry });
         }
-        results.records.extend(measure(context, NAME, &entries, &mut []));
+        context.add(results, measure(context, NAME, &entries, &mut []));
     }
     Ok(())
 }
@@ -205,6 +205,6 @@ fn transformer(context: &Context<'_>, results: &mut Results) -> Result<(), Graph
     for of in 0..modes.len() {
         relate(&mut records, of, of + modes.len(), "time_over_products_alone");
     }
-    results.records.extend(records);
+    context.add(results, records);
     Ok(())
 }

@@ -4,12 +4,12 @@ use crate::workload::{tolerance, typical_size};
 use crate::{Context, Device, Workload};
 use overdrive_bench::case::{Case, Configuration};
 use overdrive_bench::ceilings::{Ceiling, CeilingKind};
-use overdrive_bench::clock::Clock;
 use overdrive_bench::executable::{Calls, Target};
 use overdrive_bench::memory::{MemoryUse, peak_during};
 use overdrive_bench::oracle::Oracle;
 use overdrive_bench::outcome::{Failure, Outcome};
 use overdrive_bench::record::{CeilingShare, Measurement, Record, Work};
+use overdrive_bench::status::{Physics, Status};
 use overdrive_bench::subject::Subject;
 use overdrive_ir::{Backend, DType, Executable, Graph, Mode, State, Tuning};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -55,20 +55,27 @@ pub(crate) struct Ready {
     executable: Box<dyn Executable>,
     state: State,
     compile_ns: u64,
+    autotune_ns: Option<u64>,
 }
 
-pub(crate) fn ready(entry: &Entry<'_>, clock: &dyn Clock) -> Result<Ready, Failure> {
+pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, Failure> {
     let backend: &dyn Backend = entry.device.backend;
+    let clock = context.clock;
     let (needed, available) = (entry.workload.state_bytes(), backend.caps().memory_bytes);
     if needed > available {
         let reason = format!("the parameters alone need {needed} bytes, the device has {available}");
         return Err(Failure::out_of_memory(reason));
     }
+    let known = context.tuning.borrow().clone();
+    let mut tuning = Tuning { threads: Some(entry.device.threads as usize), ..known.clone() };
     let start = clock.now_ns();
-    let tuning = Tuning { threads: Some(entry.device.threads as usize), ..Tuning::default() };
+    backend.tune(&entry.graph, entry.mode, &mut tuning)?;
+    let autotune_ns = (tuning.choices != known.choices).then(|| clock.now_ns() - start);
+    context.tuning.borrow_mut().choices.clone_from(&tuning.choices);
+    let start = clock.now_ns();
     let executable = backend.compile(&entry.graph, entry.mode, &tuning)?;
     let compile_ns = clock.now_ns() - start;
-    Ok(Ready { executable, state: State::initial(&entry.graph, backend)?, compile_ns })
+    Ok(Ready { executable, state: State::initial(&entry.graph, backend)?, compile_ns, autotune_ns })
 }
 
 /// Calls of a compiled entry, judged by its oracle.
@@ -102,15 +109,20 @@ pub fn measure(
     entries: &[Entry<'_>],
     extra: &mut [(Case, &mut dyn Subject)],
 ) -> Vec<Record> {
+    let own = entries.iter().map(|entry| entry.case(study));
+    let cases: Vec<Case> = own.chain(extra.iter().map(|(case, _)| case.clone())).collect();
+    if let Some(records) = context.taken_earlier(&cases) {
+        return records;
+    }
     let oracles: Vec<Oracle<'_>> = oracles(context, entries);
     let oracle_of = |entry: &Entry<'_>| {
         let position = distinct(entries).iter().position(|w| std::ptr::eq(*w, entry.workload));
         &oracles[position.expect("every entry's workload has its oracle")]
     };
     let mut compiled: Vec<Result<Ready, Failure>> =
-        entries.iter().map(|entry| guarded("compiling", || ready(entry, context.clock))).collect();
-    let compile_ns: Vec<Option<u64>> =
-        compiled.iter().map(|c| c.as_ref().ok().map(|r| r.compile_ns)).collect();
+        entries.iter().map(|entry| guarded("compiling", || ready(context, entry))).collect();
+    let once: Vec<Option<(u64, Option<u64>)>> =
+        compiled.iter().map(|c| c.as_ref().ok().map(|r| (r.compile_ns, r.autotune_ns))).collect();
     let mut subjects: Vec<Result<Calls<'_>, Failure>> = entries
         .iter()
         .zip(&mut compiled)
@@ -135,8 +147,10 @@ pub fn measure(
     for (i, (entry, outcome)) in entries.iter().zip(outcomes).enumerate() {
         let mut record = record(context, entry.case(study), baseline.as_ref(), outcome);
         if let Some(measurement) = record.outcome.measurement_mut() {
-            measurement.overhead.compile_ns = compile_ns[i];
+            measurement.overhead.compile_ns = once[i].map(|(compile_ns, _)| compile_ns);
+            measurement.overhead.autotune_ns = once[i].and_then(|(_, autotune_ns)| autotune_ns);
             let work = entry.workload.work();
+            measurement.statuses.extend(impossible(entry, &work, measurement));
             measurement.ceiling_shares = shares(context, entry, &work, measurement);
             measurement.work = Some(work);
             measurement.memory = compiled[i].as_mut().ok().and_then(|r| memory(context, entry, r).ok());
@@ -186,6 +200,18 @@ fn shares(
     };
     let share = |c: &Ceiling| c.share(work, latency.summary.median_ns);
     context.ceilings.iter().filter(applies).map(share).collect()
+}
+
+/// The status of a time that the device's data sheet rules out, where the device tells its peaks.
+fn impossible(entry: &Entry<'_>, work: &Work, measurement: &Measurement) -> Option<Status> {
+    let peaks = &entry.device.backend.caps().peaks;
+    let fits = |&&(bytes, _): &&(u64, f64)| work.bytes <= bytes;
+    let level = peaks.levels.iter().find(fits).or(peaks.levels.last());
+    let physics = Physics {
+        flops_per_second: peaks.flops_per_second.get(&entry.dtype).copied().unwrap_or(f64::INFINITY),
+        bytes_per_second: level.map_or(f64::INFINITY, |&(_, rate)| rate),
+    };
+    physics.check(measurement.latency.as_ref()?.summary.median_ns, work)
 }
 
 /// Peaks of one more call, untimed.

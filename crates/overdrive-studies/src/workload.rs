@@ -84,7 +84,7 @@ impl Workload {
                 Ok(eval::eval_tensors(&self.graph, tensors))
             });
         }
-        let backend = context.device().backend;
+        let backend = context.reference;
         let name = format!("the graph in f64 on {}", backend.name());
         Oracle::new(name, inputs, |tensors| reference(backend, &self.graph, tensors))
     }

@@ -11,6 +11,7 @@ use overdrive::cpu::CpuBackend;
 use overdrive::ir::{DType, Mode};
 use overdrive::passes::{Recipe, precision};
 use overdrive::studies::{Context, Device, Entry, Progress, Workload, measure};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error;
 
@@ -25,8 +26,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cpu = CpuBackend::new(Some(1))?;
     let devices = [Device { backend: &cpu, threads: 1 }];
     let clock = SystemClock::new();
+    let tuning = RefCell::default();
     let context = Context {
         devices: &devices,
+        reference: &cpu,
+        tuning: &tuning,
         matmul_peers: &[],
         ceilings: vec![],
         clock: &clock,
@@ -37,6 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         heap: None,
         command: "cargo run --release --example optimise_a_model".to_owned(),
         progress: &Silent,
+        earlier: &[],
+        keep: &|_| (),
     };
     let model = overdrive::models::find("quick-inference")?;
     let workload = Workload::of_model(model, &BTreeMap::new())?;

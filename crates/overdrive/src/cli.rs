@@ -58,6 +58,12 @@ pub(crate) struct Run {
     /// Screening within three minutes, without verdicts
     #[arg(long)]
     pub quick: bool,
+    /// For scripts: no progress, the summary as Markdown on standard output
+    #[arg(long)]
+    pub ci: bool,
+    /// Goes on with an interrupted run: cases of results.json in this folder are not taken again
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    pub resume: Option<PathBuf>,
     /// Folder of the report [default: reports/<date-time>]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,

@@ -6,6 +6,7 @@ mod info;
 mod models;
 mod output;
 mod profile;
+mod resume;
 mod run;
 
 use crate::cli::{Arguments, Command};

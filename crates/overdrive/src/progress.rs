@@ -15,16 +15,22 @@ pub(crate) struct Spinner {
 impl Spinner {
     /// A spinner, if somebody watches.
     pub(crate) fn start() -> Self {
-        let bar = if std::io::stderr().is_terminal() {
+        if !std::io::stderr().is_terminal() {
+            return Self::silent();
+        }
+        let bar = {
             let bar = ProgressBar::new_spinner();
             let template = "{spinner} {elapsed_precise} {msg}";
             bar.set_style(ProgressStyle::with_template(template).expect("the template is fixed"));
             bar.enable_steady_tick(Duration::from_millis(120));
             bar
-        } else {
-            ProgressBar::hidden()
         };
         Self { bar, study: RefCell::default() }
+    }
+
+    /// One that nobody sees.
+    pub(crate) fn silent() -> Self {
+        Self { bar: ProgressBar::hidden(), study: RefCell::default() }
     }
 
     /// Removes it.

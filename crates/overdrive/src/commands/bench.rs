@@ -15,6 +15,7 @@ use overdrive::ir::DType;
 use overdrive::models;
 use overdrive::passes::{Recipe, precision};
 use overdrive::studies::{Context, Device, Entry, Progress, Workload, measure};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
@@ -31,8 +32,11 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         Some(trials) => Rules::full().with_trials(arguments.warmup as usize, trials as usize),
         None => Rules::full(),
     };
+    let tuning = RefCell::default();
     let context = Context {
         devices: &devices,
+        reference: &backend,
+        tuning: &tuning,
         matmul_peers: &[],
         ceilings: vec![],
         clock: &clock,
@@ -43,6 +47,8 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         heap: Some(&crate::HEAP),
         command: command_line(),
         progress: &spinner,
+        earlier: &[],
+        keep: &|_| (),
     };
     let mut results = Results::begin(command_line(), arguments.machine.seed);
     spinner.study("bench");

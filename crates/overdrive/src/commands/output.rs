@@ -6,6 +6,9 @@ use overdrive::bench::results::Results;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
+/// The file that everything else in the folder is drawn from.
+pub(crate) const RESULTS: &str = "results.json";
+
 /// Makes the folder now, so that an unwritable one is known before the work and not after it.
 pub(crate) fn prepare(folder: &Path) -> Result<(), Failure> {
     let unwritable = |e: std::io::Error| {
@@ -27,12 +30,15 @@ pub(crate) fn default_folder(results: &Results) -> PathBuf {
     Path::new("reports").join(stamp.trim_matches('-'))
 }
 
-/// Writes results.json and report.md.
+/// Writes results.json and what is drawn from it.
 pub(crate) fn write(folder: &Path, results: &Results) -> Result<(), Failure> {
-    for (name, content) in [("results.json", to_json(results)), ("report.md", markdown(results))] {
-        write_atomically(&folder.join(name), content.as_bytes()).map_err(Failure::harness)?;
-    }
-    Ok(())
+    write_results(folder, results)?;
+    write_atomically(&folder.join("report.md"), markdown(results).as_bytes()).map_err(Failure::harness)
+}
+
+/// Writes results.json.
+pub(crate) fn write_results(folder: &Path, results: &Results) -> Result<(), Failure> {
+    write_atomically(&folder.join(RESULTS), to_json(results).as_bytes()).map_err(Failure::harness)
 }
 
 /// The summary for the terminal.

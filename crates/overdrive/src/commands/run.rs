@@ -1,6 +1,6 @@
 //! `overdrive run`: the main job.
 
-use super::output;
+use super::{output, resume};
 use crate::cli::Run;
 use crate::devices;
 use crate::failure::Failure;
@@ -8,17 +8,21 @@ use crate::progress::Spinner;
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::harness;
+use overdrive::bench::report::markdown;
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
 use overdrive::bench::runner::Stop;
 use overdrive::studies::{Context, Device, MatmulPeer, Progress, STUDIES, Study, ceilings};
+use std::cell::RefCell;
 
 pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
     let studies = chosen(&arguments.studies)?;
     devices::check(&arguments.machine)?;
     let threads = devices::threads(&arguments.machine);
     let mut results = Results::begin(command_line(), arguments.machine.seed);
-    let folder = arguments.out.clone().unwrap_or_else(|| output::default_folder(&results));
+    let earlier = arguments.resume.as_deref().map(|folder| resume::earlier(folder, &results)).transpose()?;
+    let folder = arguments.out.as_ref().or(arguments.resume.as_ref()).cloned();
+    let folder = folder.unwrap_or_else(|| output::default_folder(&results));
     output::prepare(&folder)?;
 
     let counts = if threads > 1 { vec![threads, 1] } else { vec![1] };
@@ -39,9 +43,14 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
     let matmul_peers: Vec<MatmulPeer<'_>> =
         products.iter().map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run }).collect();
     let clock = SystemClock::new();
-    let spinner = Spinner::start();
+    let spinner = if arguments.ci { Spinner::silent() } else { Spinner::start() };
+    let tuning = RefCell::default();
+    // What cannot be written now is told when the run ends.
+    let keep = |results: &Results| drop(output::write_results(&folder, results));
     let mut context = Context {
         devices: &devices,
+        reference: devices[0].backend,
+        tuning: &tuning,
         matmul_peers: &matmul_peers,
         ceilings: vec![],
         clock: &clock,
@@ -52,10 +61,12 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         heap: Some(&crate::HEAP),
         command: rerun(arguments),
         progress: &spinner,
+        earlier: earlier.as_ref().map_or(&[], |earlier| &earlier.records),
+        keep: &keep,
     };
     results.harness_overhead = harness::overhead(&context.runner()).ok();
     spinner.study("ceilings");
-    context.ceilings = ceilings(&context);
+    context.ceilings = earlier.as_ref().map_or_else(|| ceilings(&context), |e| e.ceilings.clone());
     results.ceilings.clone_from(&context.ceilings);
     for study in studies {
         if context.stop.is_requested() {
@@ -67,13 +78,15 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         let share_ns = study.quick_seconds() * 1_000_000_000;
         context.deadline_ns = arguments.quick.then(|| clock.now_ns() + share_ns);
         study.run(&context, &mut results);
-        // After each study, so that an interrupted run leaves a whole report of what there is.
-        output::write(&folder, &results)?;
     }
     output::write(&folder, &results)?;
     spinner.finish();
-    println!("{}", output::summary(&results));
-    println!("report: {}", folder.join("report.md").display());
+    if arguments.ci {
+        println!("{}", markdown(&results));
+    } else {
+        println!("{}", output::summary(&results));
+        println!("report: {}", folder.join("report.md").display());
+    }
     Ok(Exit::of(&results))
 }
 

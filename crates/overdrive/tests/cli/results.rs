@@ -1,8 +1,10 @@
 //! Measurements as results, and models that no memory holds.
 
 use crate::invocation::Folder;
+use overdrive::bench::environment::Revision;
 use overdrive::bench::outcome::FailureKind;
-use overdrive::bench::report::from_json;
+use overdrive::bench::report::{from_json, to_json};
+use overdrive::bench::results::Results;
 
 #[test]
 fn a_quick_bench_gives_results_that_read_back() {
@@ -21,6 +23,21 @@ fn a_quick_bench_gives_results_that_read_back() {
     );
     assert!(folder.path("report/report.md").is_file());
     assert_eq!(std::fs::read_dir(folder.path("report")).unwrap().count(), 2, "no drafts are left");
+}
+
+#[test]
+fn a_resumed_run_takes_no_case_twice_and_refuses_strangers() {
+    let folder = Folder::new();
+    folder.line("run cumulative --quick --ci --threads 1 --out report").ends(0, &["# Overdrive", "eager"]);
+    let path = folder.path("report/results.json");
+    let first = from_json(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    folder.line("run cumulative --quick --threads 1 --resume report").ends(0, &["eager"]);
+    let second = from_json(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!((&second.records, &second.ceilings), (&first.records, &first.ceilings));
+    assert!(!second.records.is_empty());
+    let stranger = Results { revision: Revision { commit: Some("0".repeat(40)), ..first.revision }, ..first };
+    std::fs::write(&path, to_json(&stranger)).unwrap();
+    folder.line("run cumulative --resume report").ends(2, &["cannot resume", "of revision 000"]);
 }
 
 #[test]

@@ -21,6 +21,8 @@ fn what_is_misspelt_is_named_with_what_was_meant() {
     refused("bench mlp --modes eager,jot", &["jot", "jit"]);
     refused("bench mlp --dtype bf17", &["bf17", "bf16"]);
     refused("bench mlp --device cuda:0", &["cuda:0", "cpu"]);
+    refused("run --resume nowhere", &["cannot resume from `nowhere/results.json`", "without --resume"]);
+    refused("run --resume a --out b", &["--resume", "--out"]);
     refused("bench mlp --trails 5", &["--trails", "--trials"]);
     refused("completions fihs", &["fihs", "fish"]);
 }
