@@ -1,40 +1,86 @@
-//! `Device`: one GPU with its context, its work stream and the functions loaded on it.
+//! `Device`: one GPU with its context, its work stream, its memory pool and the functions loaded on it.
 
 use crate::Error;
 use crate::compiler::{Architecture, Source, compile};
-use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream};
+use crate::libraries::Library;
+use crate::memory::{PoolUse, pool_use};
+use crate::staging::Staging;
+use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute};
+use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaStream, result};
 use cudarc::nvrtc::Ptx;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A GPU of this machine.
 #[derive(Debug)]
 pub struct Device {
+    /// Before the context, which the pinned memory belongs to.
+    staging: Mutex<Staging>,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    architecture: Architecture,
+    pool: Pool,
+    properties: Properties,
     /// By the name of the source and its text.
     modules: Mutex<HashMap<Source, Arc<CudaModule>>>,
+    /// Events that nobody uses.
+    events: Mutex<Vec<CudaEvent>>,
+}
+
+/// The driver's pool of the device; lives as long as the device does.
+#[derive(Debug)]
+struct Pool(sys::CUmemoryPool);
+
+// SAFETY: a handle; the driver's functions on it may be called from any thread.
+unsafe impl Send for Pool {}
+// SAFETY: likewise.
+unsafe impl Sync for Pool {}
+
+/// What the driver says about a device.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Properties {
+    /// The device's name: `NVIDIA H200`.
+    pub name: String,
+    /// What kernels are compiled for.
+    pub architecture: Architecture,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Size of the second-level cache.
+    pub l2_bytes: usize,
+    /// Memory, used or not.
+    pub memory_bytes: u64,
+    /// The highest SM clock.
+    pub clock_hertz: f64,
+    /// Theoretical bandwidth of the memory, in bytes per second.
+    pub bytes_per_second: f64,
+    /// The newest CUDA that the driver runs, as `(major, minor)`.
+    pub cuda: (u32, u32),
 }
 
 impl Device {
     /// Opens GPU `ordinal`.
     ///
     /// # Errors
-    /// `Missing` without a driver; `Driver` when there is no such GPU.
+    /// `Missing` without a driver or a compiler of kernels, `OldDriver`, `NoSuchDevice`; `Driver` with CUDA's words.
     pub fn open(ordinal: usize) -> Result<Arc<Self>, Error> {
-        // SAFETY: only asks the loader for the library.
-        if !unsafe { cudarc::driver::sys::is_culib_present() } {
-            let remedy = "install NVIDIA's driver (it brings libcuda.so.1), or use `--device cpu`";
-            return Err(Error::Missing { library: "libcuda.so.1", remedy });
+        let gpus = count()?;
+        if ordinal >= gpus {
+            let found = match gpus {
+                0 => "none".to_owned(),
+                1 => "one, `cuda:0`".to_owned(),
+                n => format!("{n}, `cuda:0` to `cuda:{}`", n - 1),
+            };
+            return Err(Error::NoSuchDevice { ordinal, found });
         }
+        Library::Nvrtc.require()?;
         let context = CudaContext::new(ordinal)?;
         // SAFETY: all work of a device goes through one stream, so nothing needs the events of cudarc.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
-        let (major, minor) = context.compute_capability()?;
-        let architecture = Architecture::of_device(major as u32, minor as u32);
-        Ok(Arc::new(Self { context, stream, architecture, modules: Mutex::default() }))
+        let pool = keeping_pool(&context)?;
+        let properties = properties(&context)?;
+        let staging = Mutex::new(Staging::new(&context, &stream)?);
+        let (modules, events) = (Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self { staging, context, stream, pool, properties, modules, events }))
     }
 
     /// The context.
@@ -47,9 +93,14 @@ impl Device {
         &self.stream
     }
 
+    /// What the driver says about it.
+    pub fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
     /// What kernels are compiled for.
     pub fn architecture(&self) -> Architecture {
-        self.architecture
+        self.properties.architecture
     }
 
     /// The function `entry` of a source, compiled and loaded at its first use.
@@ -59,9 +110,95 @@ impl Device {
     pub fn function(&self, source: &Source, entry: &str) -> Result<CudaFunction, Error> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if !modules.contains_key(source) {
-            let binary = compile(source, self.architecture)?;
+            let binary = compile(source, self.architecture())?;
             modules.insert(source.clone(), self.context.load_module(Ptx::from_binary(binary))?);
         }
         Ok(modules[source].load_function(entry)?)
     }
+
+    /// Bytes of the stream-ordered pool.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn pool_use(&self) -> Result<PoolUse, Error> {
+        pool_use(self.pool.0)
+    }
+
+    /// Gives what the pool holds and nobody uses back to the system.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(crate) fn trim_pool(&self) -> Result<(), Error> {
+        // SAFETY: the pool is the device's own.
+        unsafe { result::mem_pool::trim_to(self.pool.0, 0)? };
+        Ok(())
+    }
+
+    /// The way between host and device memory.
+    pub(crate) fn staging(&self) -> MutexGuard<'_, Staging> {
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An event with a clock, to be given back by `recycle`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(crate) fn event(&self) -> Result<CudaEvent, Error> {
+        let waiting = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match waiting {
+            Some(event) => Ok(event),
+            None => Ok(self.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT))?),
+        }
+    }
+
+    /// Takes an event that nobody waits for any more.
+    pub(crate) fn recycle(&self, event: CudaEvent) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+}
+
+/// GPUs that the driver shows.
+///
+/// # Errors
+/// `Missing` without a driver; `OldDriver`; `Driver` where it does not start.
+pub fn count() -> Result<usize, Error> {
+    Library::Driver.require()?;
+    if let Some((major, minor)) = Library::Driver.version().filter(|&version| version < (13, 0)) {
+        return Err(Error::OldDriver { found: format!("{major}.{minor}") });
+    }
+    match CudaContext::device_count() {
+        Ok(count) => Ok(count as usize),
+        Err(e) if e.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(0),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The device's own pool, told to keep what is freed: asking the system costs far more than a kernel.
+fn keeping_pool(context: &CudaContext) -> Result<Pool, Error> {
+    // SAFETY: the device is open, and the attribute is a 64-bit number.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device())?;
+        let mut keep = u64::MAX;
+        let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        result::mem_pool::set_attribute(pool, threshold, (&raw mut keep).cast())?;
+        Ok(Pool(pool))
+    }
+}
+
+fn properties(context: &CudaContext) -> Result<Properties, Error> {
+    let attribute = |which| context.attribute(which);
+    let (major, minor) = context.compute_capability()?;
+    let memory_kilohertz = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?;
+    let bus_bits = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?;
+    Ok(Properties {
+        name: context.name()?,
+        architecture: Architecture::of_device(major as u32, minor as u32),
+        multiprocessors: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+        l2_bytes: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
+        memory_bytes: context.total_mem()? as u64,
+        clock_hertz: f64::from(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?) * 1e3,
+        // Two transfers a cycle.
+        bytes_per_second: 2.0 * f64::from(memory_kilohertz) * 1e3 * f64::from(bus_bits) / 8.0,
+        cuda: Library::Driver.version().unwrap_or_default(),
+    })
 }

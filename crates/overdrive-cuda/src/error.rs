@@ -1,7 +1,9 @@
 //! What CUDA and its libraries report, in their own words.
 
 use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
 use cudarc::nvrtc::result::NvrtcError;
+use overdrive_ir::BackendError;
 
 /// Why a call of CUDA failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -14,9 +16,31 @@ pub enum Error {
         /// What to install, or which variable to set.
         remedy: &'static str,
     },
+    /// The driver is older than what this program was built against.
+    #[error("the driver runs CUDA up to {found}, expected 13.0 or later: install driver 580 or later")]
+    OldDriver {
+        /// The newest CUDA that it runs.
+        found: String,
+    },
+    /// There is no GPU of this number.
+    #[error("no GPU {ordinal}: this machine has {found}")]
+    NoSuchDevice {
+        /// The number that was asked for.
+        ordinal: usize,
+        /// What there is.
+        found: String,
+    },
+    /// The device has not as much memory left.
+    #[error("{needed} bytes of device memory were asked for, {available} are free")]
+    OutOfMemory {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes free.
+        available: u64,
+    },
     /// The driver refused.
-    #[error("CUDA: {0}")]
-    Driver(#[from] DriverError),
+    #[error("{}", words(*.0))]
+    Driver(DriverError),
     /// NVRTC itself failed.
     #[error("NVRTC: {0}")]
     Nvrtc(#[from] NvrtcError),
@@ -30,4 +54,57 @@ pub enum Error {
         /// The compiler's words.
         log: String,
     },
+}
+
+impl From<DriverError> for Error {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(error)
+    }
+}
+
+/// `CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered`.
+fn words(error: DriverError) -> String {
+    let text = |found: Result<&std::ffi::CStr, DriverError>| {
+        found.map_or_else(|_| format!("CUDA error {}", error.0 as u32), |s| s.to_string_lossy().into_owned())
+    };
+    let lost = if is_sticky(error.0) {
+        "; the device's context is lost: what runs on other devices can go on, this one needs a new process"
+    } else {
+        ""
+    };
+    format!("{}: {}{lost}", text(error.error_name()), text(error.error_string()))
+}
+
+/// Errors of a kernel that ran, after which every call of the context fails in the same way.
+fn is_sticky(code: CUresult) -> bool {
+    matches!(
+        code,
+        CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUresult::CUDA_ERROR_ASSERT
+            | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUresult::CUDA_ERROR_INVALID_PC
+            | CUresult::CUDA_ERROR_LAUNCH_FAILED
+            | CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
+    )
+}
+
+impl Error {
+    /// The same for users of the back end: what failed stands before CUDA's words.
+    pub fn during(self, step: impl Into<String>) -> BackendError {
+        match self {
+            Self::OutOfMemory { needed, available } => BackendError::OutOfMemory {
+                needed,
+                available,
+                remedy: format!(
+                    "{}: use a smaller batch or sequence, a narrower type, or rematerialization; or free memory of the device",
+                    step.into()
+                ),
+            },
+            other => BackendError::Device { step: step.into(), message: other.to_string() },
+        }
+    }
 }

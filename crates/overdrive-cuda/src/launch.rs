@@ -12,7 +12,7 @@ use overdrive_ir::{Mode, Tuning};
 use std::sync::Arc;
 
 /// Where each slot of a plan is in device memory during a call.
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Addresses {
     slots: Vec<CUdeviceptr>,
     workspace: CUdeviceptr,
@@ -32,6 +32,11 @@ impl Addresses {
     /// Places a slot.
     pub fn set(&mut self, slot: SlotId, address: CUdeviceptr) {
         self.slots[slot.0 as usize] = address;
+    }
+
+    /// Every address of a slot, in order of slots.
+    pub fn slots(&self) -> &[CUdeviceptr] {
+        &self.slots
     }
 
     /// Scratch of at least the `workspace_bytes` that the step asked for, 256-byte aligned; its content does not

@@ -4,11 +4,18 @@
 //! Invariant: compiling a step does all that can fail or take long, so that running it only enqueues launches.
 #![allow(unsafe_code)]
 
+mod backend;
 pub mod compiler;
 pub mod device;
 pub mod error;
+mod exec;
 pub mod kernels;
 pub mod launch;
+pub mod libraries;
+pub mod memory;
+mod staging;
 
+pub use backend::{CudaBackend, caps, gpus};
 pub use device::Device;
 pub use error::Error;
+pub use libraries::Library;

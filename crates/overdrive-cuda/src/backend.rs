@@ -1,0 +1,173 @@
+//! `CudaBackend`: one GPU as a device with a compiler for graphs.
+
+use crate::device::{self, Properties};
+use crate::exec::CudaExecutable;
+use crate::memory::{CudaMemory, DeviceBytes};
+use crate::{Device, Error, kernels};
+use overdrive_ir::{
+    Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType, Tuning,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Memory that is left to the context, to kernels and to libraries, in bytes.
+const RESERVE: u64 = 1 << 30;
+
+/// One GPU.
+#[derive(Debug)]
+pub struct CudaBackend {
+    name: String,
+    caps: Caps,
+    device: Arc<Device>,
+}
+
+/// Number of GPUs that a `CudaBackend` can be opened on; none without a driver.
+pub fn gpus() -> usize {
+    device::count().unwrap_or(0)
+}
+
+impl CudaBackend {
+    /// GPU `ordinal`.
+    ///
+    /// # Errors
+    /// As `Device::open`.
+    pub fn new(ordinal: usize) -> Result<Self, Error> {
+        let device = Device::open(ordinal)?;
+        let (free, _) = device.context().mem_get_info()?;
+        let memory_bytes = (free as u64).saturating_sub(RESERVE);
+        let caps = Caps { memory_bytes, ..caps(device.properties()) };
+        Ok(Self { name: format!("cuda:{ordinal}"), caps, device })
+    }
+
+    /// The device behind it.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+}
+
+/// What a device with these properties, and this crate, can do; all of its memory is for one plan.
+pub fn caps(properties: &Properties) -> Caps {
+    let peaks = peaks(properties);
+    let half_rate = peaks.flops_per_second.get(&DType::BF16).copied().unwrap_or(0.0);
+    Caps {
+        device: properties.name.clone(),
+        memory_bytes: properties.memory_bytes,
+        claims: kernels::CLAIMS.map(str::to_owned).into(),
+        contraction_dtypes: [DType::F64, DType::F32, DType::F16, DType::BF16].into(),
+        loop_dtypes: BTreeSet::from(DType::ALL),
+        flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),
+        packings: BTreeMap::new(),
+        peaks,
+    }
+}
+
+/// Rates at the highest clock, from the FLOPs that a multiprocessor does in a cycle: NVIDIA's tuning guides and
+/// architecture white papers.
+fn peaks(properties: &Properties) -> Peaks {
+    use crate::compiler::Architecture;
+    let cycles = f64::from(properties.multiprocessors) * properties.clock_hertz;
+    // f64; f32 operands as tf32; bf16 and f16; fp8; int8.
+    let per_cycle = match properties.architecture {
+        Architecture::Sm80 => [128.0, 1024.0, 2048.0, 0.0, 4096.0],
+        Architecture::Sm89 => [4.0, 512.0, 1024.0, 2048.0, 2048.0],
+        Architecture::Sm90a => [256.0, 2048.0, 4096.0, 8192.0, 8192.0],
+        Architecture::Sm100a => [256.0, 4096.0, 8192.0, 16384.0, 16384.0],
+        Architecture::Other(_) => return Peaks::default(),
+    };
+    let [double, single, half, fp8, int8] = per_cycle.map(|flops| flops * cycles);
+    let rates = [
+        (DType::F64, double),
+        (DType::F32, single),
+        (DType::F16, half),
+        (DType::BF16, half),
+        (DType::F8E4M3, fp8),
+        (DType::F8E5M2, fp8),
+        (DType::I8, int8),
+    ];
+    Peaks {
+        flops_per_second: rates.into_iter().filter(|(_, rate)| *rate > 0.0).collect(),
+        levels: vec![(properties.memory_bytes, properties.bytes_per_second)],
+    }
+}
+
+impl Backend for CudaBackend {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn compile(
+        &self,
+        graph: &Graph,
+        mode: Mode,
+        tuning: &Tuning,
+    ) -> Result<Box<dyn Executable>, BackendError> {
+        let plan = overdrive_passes::plan(graph, mode, &self.caps, tuning);
+        let plan = plan.map_err(|e| BackendError::Unsupported {
+            backend: self.name.clone(),
+            op: "plan".to_owned(),
+            scope: graph.name().to_owned(),
+            reason: e.to_string(),
+        })?;
+        let names =
+            |ports: &[overdrive_ir::Port]| -> Vec<String> { ports.iter().map(|p| p.name.clone()).collect() };
+        let (inputs, outputs) = (names(graph.inputs()), names(graph.outputs()));
+        Ok(Box::new(CudaExecutable::new(plan, &self.device, tuning, [&inputs, &outputs])?))
+    }
+
+    fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError> {
+        let bytes = self.block(tensor.ty())?;
+        self.copy_in(tensor, &bytes)?;
+        Ok(Buffer { ty: tensor.ty().clone(), memory: Box::new(CudaMemory::new(bytes)) })
+    }
+
+    fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {
+        let memory = buffer.memory.as_any().downcast_ref::<CudaMemory>();
+        let memory = memory.ok_or_else(|| self.foreign(&buffer.ty))?;
+        let mut bytes = vec![0; buffer.ty.bytes()];
+        let copied = self.device.staging().download(memory.bytes().address(), &mut bytes);
+        copied.map_err(|e| e.during(format!("downloading {}", buffer.ty)))?;
+        let bytes: Arc<[u8]> = bytes.into();
+        Ok(Tensor::from_bytes(buffer.ty.clone(), bytes).expect("a buffer has the bytes of its type"))
+    }
+
+    fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError> {
+        let bytes = self.block(ty)?;
+        // All ones is a NaN in every float format that has one.
+        bytes.fill(0xFF).map_err(|e| e.during(format!("filling {ty}")))?;
+        Ok(Buffer { ty: ty.clone(), memory: Box::new(CudaMemory::new(bytes)) })
+    }
+
+    fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
+        if buffer.ty != *tensor.ty() {
+            let (expected, found) = (buffer.ty.to_string(), tensor.ty().to_string());
+            return Err(BackendError::Mismatch { what: "tensor to write".to_owned(), expected, found });
+        }
+        let memory = buffer.memory.as_any_mut().downcast_mut::<CudaMemory>();
+        let memory = memory.ok_or_else(|| self.foreign(tensor.ty()))?;
+        overdrive_ir::plan::Addressed::touch(memory);
+        self.copy_in(tensor, memory.bytes())
+    }
+}
+
+impl CudaBackend {
+    fn block(&self, ty: &TensorType) -> Result<DeviceBytes, BackendError> {
+        DeviceBytes::new(&self.device, ty.bytes()).map_err(|e| e.during(format!("allocating {ty}")))
+    }
+
+    fn copy_in(&self, tensor: &Tensor, to: &DeviceBytes) -> Result<(), BackendError> {
+        let copied = self.device.staging().upload(tensor.bytes(), to.address());
+        copied.map_err(|e| e.during(format!("uploading {}", tensor.ty())))
+    }
+
+    fn foreign(&self, ty: &TensorType) -> BackendError {
+        BackendError::Mismatch {
+            what: "buffer".to_owned(),
+            expected: format!("{ty} of {}", self.name),
+            found: "a buffer of another back end".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Copies of everything that a call touches, so that calls in a row each find cold caches.
+//!
+//! One flush empties the cache before the first of several captured calls, but not before the second: it would find the
+//! weights that the first one read. With buffers of its own each call reads what nobody read since the flush.
+//! Invariant: a copy shares no byte with the original or with another copy.
+
+use super::executable::CudaExecutable;
+use super::storage::arena;
+use crate::Error;
+use crate::launch::Addresses;
+use crate::memory::{CudaMemory, DeviceBytes};
+use cudarc::driver::result;
+use cudarc::driver::sys::CUdeviceptr;
+use overdrive_ir::plan::Place;
+use overdrive_ir::{Buffer, Mode, SlotId, State};
+use std::collections::BTreeMap;
+
+/// What a caller passed: addresses and sizes of its buffers.
+pub(super) fn passed(state: &State, inputs: &[Buffer], outputs: &[Buffer]) -> BTreeMap<CUdeviceptr, usize> {
+    let buffers = inputs.iter().chain(outputs).chain(state.buffers.values());
+    let memories = buffers.filter_map(|buffer| buffer.memory.as_any().downcast_ref::<CudaMemory>());
+    memories.map(|memory| (memory.bytes().address(), memory.bytes().len())).collect()
+}
+
+/// Buffers of a call's own.
+pub(super) struct Copies {
+    /// Where each slot is among them.
+    pub(super) addresses: Addresses,
+    /// Keeps them.
+    _blocks: Vec<DeviceBytes>,
+}
+
+impl Copies {
+    /// No copies: the buffers that `executable` has entered and keeps; in eager mode with an arena, since a capture
+    /// holds on to addresses.
+    pub(super) fn in_place(executable: &CudaExecutable) -> Result<Self, Error> {
+        let mut addresses = executable.addresses.clone();
+        let blocks = match executable.plan.mode {
+            Mode::Eager => vec![arena(&executable.device, &executable.plan, &mut addresses)?],
+            Mode::Jit | Mode::Compile | Mode::Graph => vec![],
+        };
+        Ok(Self { addresses, _blocks: blocks })
+    }
+
+    /// Copies of the buffers that `executable` has entered and keeps, and a fresh arena. `passed` are the caller's.
+    pub(super) fn new(
+        executable: &CudaExecutable,
+        passed: &BTreeMap<CUdeviceptr, usize>,
+    ) -> Result<Self, Error> {
+        let device = &executable.device;
+        let (plan, original) = (&executable.plan, &executable.addresses);
+        let mut addresses = original.clone();
+        let mut blocks = vec![arena(device, plan, &mut addresses)?];
+        let kept = executable.kept.iter().map(|block| (block.address(), block.len()));
+        let sources: BTreeMap<CUdeviceptr, usize> = passed.clone().into_iter().chain(kept).collect();
+        let mut moved: BTreeMap<CUdeviceptr, CUdeviceptr> = BTreeMap::new();
+        for index in 0..original.slots().len() {
+            let slot = SlotId(index as u32);
+            let is_arena = plan.slots.get(index).is_some_and(|s| matches!(s.place, Place::Arena { .. }));
+            let at = original.of(slot);
+            // The block that a slot lies in starts at or before it.
+            let Some((&start, &len)) = sources.range(..=at).next_back().filter(|_| !is_arena) else {
+                continue;
+            };
+            if at >= start + len.max(1) as u64 {
+                continue;
+            }
+            let to = match moved.get(&start) {
+                Some(&to) => to,
+                None => {
+                    let block = DeviceBytes::new(device, len)?;
+                    let to = block.address();
+                    if len > 0 {
+                        // SAFETY: both blocks have this many bytes.
+                        unsafe { result::memcpy_dtod_async(to, start, len, device.stream().cu_stream())? };
+                    }
+                    moved.insert(start, to);
+                    blocks.push(block);
+                    to
+                }
+            };
+            addresses.set(slot, to + (at - start));
+        }
+        Ok(Self { addresses, _blocks: blocks })
+    }
+}

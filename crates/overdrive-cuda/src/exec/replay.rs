@@ -1,0 +1,118 @@
+//! Calls captured once as CUDA graphs and replayed.
+//!
+//! A graph holds the addresses that it was captured with, so there is one for each set of buffers that a caller passes,
+//! up to a few; callers reuse their buffers, and comparing addresses costs less than updating a node. Invariant: a
+//! graph is replayed only on exactly the addresses that it was captured with.
+
+use super::executable::CudaExecutable;
+use crate::launch::Addresses;
+use crate::{Device, Error};
+use cudarc::driver::{CudaGraph, sys};
+use overdrive_ir::BackendError;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Graphs kept at the same time; the one that waited longest makes room.
+const KEPT: usize = 8;
+
+/// Calls of each way when both are compared.
+const TRIALS: usize = 5;
+
+/// Part of the launched time that a replay must save, to be worth its memory.
+const WORTH: f64 = 0.01;
+
+/// A captured call or several.
+pub(super) struct Captured {
+    graph: CudaGraph,
+    /// Device memory that went with it, as far as the driver tells.
+    bytes: u64,
+}
+
+// SAFETY: a graph belongs to one executable, which runs on one thread at a time; the driver does not care which.
+unsafe impl Send for Captured {}
+
+impl Captured {
+    /// Captures what `enqueue` enqueues.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        enqueue: impl FnOnce() -> Result<(), BackendError>,
+    ) -> Result<Self, BackendError> {
+        let failed = |e: Error| e.during("capturing a graph");
+        let free = || device.context().mem_get_info().map(|(free, _)| free as u64);
+        let before = free().map_err(|e| failed(e.into()))?;
+        let stream = device.stream();
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        stream.begin_capture(mode).map_err(|e| failed(e.into()))?;
+        let enqueued = enqueue();
+        // The capture ends in any case, or the stream would be of no further use.
+        let ended = stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        enqueued?;
+        let graph = ended.map_err(|e| failed(e.into()))?.expect("a capture that was begun has a graph");
+        graph.upload().map_err(|e| failed(e.into()))?;
+        let bytes = before.saturating_sub(free().map_err(|e| failed(e.into()))?);
+        Ok(Self { graph, bytes })
+    }
+
+    /// Enqueues it.
+    pub(super) fn launch(&self) -> Result<(), BackendError> {
+        self.graph.launch().map_err(|e| Error::from(e).during("replaying a graph"))
+    }
+}
+
+/// The graphs of an executable.
+#[derive(Default)]
+pub(super) struct Replay {
+    graphs: Vec<(Addresses, Captured)>,
+    was_compared: bool,
+}
+
+impl Replay {
+    /// Device memory of all graphs.
+    pub(super) fn bytes(&self) -> u64 {
+        self.graphs.iter().map(|(_, captured)| captured.bytes).sum()
+    }
+
+    /// Enqueues one call; a reason, once the call was made without a graph because none pays.
+    pub(super) fn call(&mut self, executable: &mut CudaExecutable) -> Result<Option<String>, BackendError> {
+        if let Some((_, captured)) = self.graphs.iter().find(|(at, _)| *at == executable.addresses) {
+            captured.launch()?;
+            return Ok(None);
+        }
+        let device = Arc::clone(&executable.device);
+        let captured = Captured::new(&device, || executable.enqueue(|_| Ok(())))?;
+        if !std::mem::replace(&mut self.was_compared, true)
+            && executable.plan.updates.is_empty()
+            && let Some(reason) = not_worth(&captured, executable)?
+        {
+            return Ok(Some(reason));
+        }
+        captured.launch()?;
+        if self.graphs.len() == KEPT {
+            self.graphs.remove(0);
+        }
+        self.graphs.push((executable.addresses.clone(), captured));
+        Ok(None)
+    }
+}
+
+/// Times both ways from the host, alternating; why the graph does not pay, if it does not.
+fn not_worth(captured: &Captured, executable: &mut CudaExecutable) -> Result<Option<String>, BackendError> {
+    let device = Arc::clone(&executable.device);
+    let wait = || device.stream().synchronize().map_err(|e| Error::from(e).during("timing a graph"));
+    let [mut launched, mut replayed] = [f64::INFINITY; 2];
+    for _ in 0..TRIALS {
+        wait()?;
+        let start = Instant::now();
+        executable.enqueue(|_| Ok(()))?;
+        wait()?;
+        launched = launched.min(start.elapsed().as_secs_f64());
+        let start = Instant::now();
+        captured.launch()?;
+        wait()?;
+        replayed = replayed.min(start.elapsed().as_secs_f64());
+    }
+    let pays = replayed < (1.0 - WORTH) * launched;
+    Ok((!pays).then(|| {
+        format!("a replay takes {:.1} us from the host, launching {:.1} us", replayed * 1e6, launched * 1e6)
+    }))
+}

@@ -1,0 +1,134 @@
+//! `Task`: a step of a plan compiled for this device, and the choice of its kernel.
+
+use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::{Device, Error, kernels};
+use cudarc::driver::{CudaStream, result};
+use overdrive_ir::plan::{HostCall, Plan, StepKind};
+use overdrive_ir::{BackendError, Prim, SlotId};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// A compiled step.
+pub(super) enum Task {
+    /// Work on the device.
+    Launch(Box<dyn Launch>),
+    /// Work on the host, which waits for the device before and after.
+    Host(HostCall),
+    /// Nothing, with one rank.
+    Nothing,
+}
+
+impl Task {
+    /// Enqueues the step; a host step runs it.
+    pub(super) fn run(&self, device: &Device, addresses: &Addresses) -> Result<(), Error> {
+        match self {
+            Task::Launch(launch) => launch.launch(device.stream(), addresses),
+            Task::Host(call) => on_host(call, device, addresses),
+            Task::Nothing => Ok(()),
+        }
+    }
+
+    /// Scratch that the step needs while it runs, in bytes.
+    pub(super) fn workspace_bytes(&self) -> usize {
+        match self {
+            Task::Launch(launch) => launch.workspace_bytes(),
+            Task::Host(_) | Task::Nothing => 0,
+        }
+    }
+}
+
+/// Downloads the operands, evaluates in f64, uploads the results.
+fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<(), Error> {
+    let download = |slot: SlotId, bytes: usize| {
+        let mut content = vec![0; bytes];
+        device.staging().download(addresses.of(slot), &mut content)?;
+        Ok::<_, Error>(content)
+    };
+    let read = |slot, bytes| Ok(Cow::Owned(download(slot, bytes)?));
+    call.run(read, |slot, bytes, store| {
+        // A result may be a part of its slot: what lies around it stays.
+        let mut content = download(slot, bytes)?;
+        store(&mut content);
+        device.staging().upload(&content, addresses.of(slot))
+    })
+}
+
+/// Compiles the step of `site`.
+///
+/// # Errors
+/// `Unsupported` when no kernel here takes the step as it is; `Device` when CUDA failed on the way.
+pub(super) fn compile(site: &Site<'_>) -> Result<Task, BackendError> {
+    let step = site.step;
+    compile_kind(site).map_err(|refusal| match refusal {
+        Refusal::Unsupported(reason) => BackendError::Unsupported {
+            backend: "cuda".to_owned(),
+            op: step.name.clone(),
+            scope: step.scope.clone(),
+            reason,
+        },
+        Refusal::Failed(error) => error.during(format!("compiling `{}` at {}", step.name, step.scope)),
+    })
+}
+
+fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
+    let (plan, step) = (site.plan, site.step);
+    match &step.kind {
+        StepKind::Loop(_) => Err(missing("fused loops")),
+        StepKind::Gemm(_) => Err(missing("matrix products")),
+        StepKind::Convolution(_) => Err(missing("convolutions")),
+        StepKind::Kernel(call) => kernels::compile(site, call).map(Task::Launch),
+        StepKind::Pack { .. } => {
+            unreachable!("no plan packs for a device whose capabilities name no packing")
+        }
+        StepKind::Copy => Ok(Task::Launch(Box::new(Copy::new(plan, step.reads[0], step.writes[0])))),
+        StepKind::Host(call) => HostCall::new(plan, call).map(Task::Host).map_err(Refusal::Unsupported),
+        StepKind::CollectiveStart { prim } => {
+            alone(prim)?;
+            Ok(Task::Launch(Box::new(Copy::new(plan, step.reads[0], step.writes[0]))))
+        }
+        // One rank has everything as soon as it starts.
+        StepKind::CollectiveDone { .. } => Ok(Task::Nothing),
+    }
+}
+
+fn missing(what: &str) -> Refusal {
+    Refusal::Unsupported(format!("this version has no {what} on CUDA; use `--device cpu`"))
+}
+
+/// Among one rank every collective but `permute` to nobody is the identity.
+fn alone(prim: &Prim) -> Result<(), Refusal> {
+    match prim.channel() {
+        Some(channel) if channel.ranks == 1 => Ok(()),
+        _ => Err(Refusal::Unsupported("this executable is one rank of one process".to_owned())),
+    }
+}
+
+/// All bytes of a slot to another.
+#[derive(Debug)]
+pub(super) struct Copy {
+    from: SlotId,
+    to: SlotId,
+    bytes: usize,
+}
+
+impl Copy {
+    /// The two slots have equal sizes; `to` may be a home, which the plan does not list.
+    pub(super) fn new(plan: &Plan, from: SlotId, to: SlotId) -> Self {
+        let bytes = plan.slot(from).bytes();
+        if (to.0 as usize) < plan.slots.len() {
+            assert_eq!(bytes, plan.slot(to).bytes(), "a copy is between slots of equal size");
+        }
+        Self { from, to, bytes }
+    }
+}
+
+impl Launch for Copy {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        let (from, to) = (addresses.of(self.from), addresses.of(self.to));
+        if from != to && self.bytes > 0 {
+            // SAFETY: both slots have `bytes` bytes and are apart.
+            unsafe { result::memcpy_dtod_async(to, from, self.bytes, stream.cu_stream())? };
+        }
+        Ok(())
+    }
+}

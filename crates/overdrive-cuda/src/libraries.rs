@@ -1,0 +1,102 @@
+//! NVIDIA's libraries: which of them this machine has, in which version, and how to get the others.
+//!
+//! Why apart: the loader of `cudarc` panics where a library is missing, so whoever is about to call one asks here
+//! first. Invariant: nothing here fails on a machine without any of them.
+
+use crate::Error;
+use cudarc::{cublaslt, cudnn, driver, nvrtc};
+
+/// A library that is loaded when the program runs.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Library {
+    /// The driver: without it there is no GPU.
+    Driver,
+    /// The compiler of kernels: without it nothing runs.
+    Nvrtc,
+    /// Matrix products.
+    CublasLt,
+    /// Convolutions.
+    Cudnn,
+}
+
+impl Library {
+    /// All of them, the indispensable ones first.
+    pub const ALL: [Library; 4] = [Self::Driver, Self::Nvrtc, Self::CublasLt, Self::Cudnn];
+
+    /// The file that the loader looks for.
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::Driver => "libcuda.so.1",
+            Self::Nvrtc => "libnvrtc.so.13",
+            Self::CublasLt => "libcublasLt.so.13",
+            Self::Cudnn => "libcudnn.so.9",
+        }
+    }
+
+    /// How to get it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::Driver => "install NVIDIA's driver (it brings libcuda.so.1), or use `--device cpu`",
+            Self::Nvrtc => {
+                "install the CUDA 13 toolkit's NVRTC, or `pip install nvidia-cuda-nvrtc` and add its lib folder to LD_LIBRARY_PATH"
+            }
+            Self::CublasLt => {
+                "install the CUDA 13 toolkit's cuBLAS, or `pip install nvidia-cublas` and add its lib folder to LD_LIBRARY_PATH"
+            }
+            Self::Cudnn => {
+                "install cuDNN 9, or `pip install nvidia-cudnn-cu13` and add its lib folder to LD_LIBRARY_PATH"
+            }
+        }
+    }
+
+    /// Whether the loader finds it.
+    pub fn is_present(self) -> bool {
+        // SAFETY: these only ask the loader for the library.
+        unsafe {
+            match self {
+                Self::Driver => driver::sys::is_culib_present(),
+                Self::Nvrtc => nvrtc::sys::is_culib_present(),
+                Self::CublasLt => cublaslt::sys::is_culib_present(),
+                Self::Cudnn => cudnn::sys::is_culib_present(),
+            }
+        }
+    }
+
+    /// Errs with the remedy where the loader does not find it.
+    ///
+    /// # Errors
+    /// `Missing`.
+    pub fn require(self) -> Result<(), Error> {
+        if self.is_present() {
+            return Ok(());
+        }
+        Err(Error::Missing { library: self.file(), remedy: self.remedy() })
+    }
+
+    /// Its version, as `(major, minor)` of what it says of itself: for the driver, the newest CUDA that it runs.
+    pub fn version(self) -> Option<(u32, u32)> {
+        if !self.is_present() {
+            return None;
+        }
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: the library is there, and the pointers are to integers that outlive the calls.
+        unsafe {
+            match self {
+                Self::Driver => {
+                    driver::sys::cuDriverGetVersion(&mut major).result().ok()?;
+                    (major, minor) = (major / 1000, major % 1000 / 10);
+                }
+                Self::Nvrtc => nvrtc::sys::nvrtcVersion(&mut major, &mut minor).result().ok()?,
+                Self::CublasLt => {
+                    let version = cublaslt::sys::cublasLtGetVersion() as i32;
+                    (major, minor) = (version / 10_000, version % 10_000 / 100);
+                }
+                Self::Cudnn => {
+                    let version = cudnn::sys::cudnnGetVersion() as i32;
+                    (major, minor) = (version / 10_000, version % 10_000 / 100);
+                }
+            }
+        }
+        Some((major as u32, minor as u32))
+    }
+}
