@@ -3,8 +3,15 @@
 use crate::Error;
 use cudarc::nvrtc::{result, sys};
 use std::borrow::Cow;
-use std::ffi::CString;
+use std::ffi::{CStr, CString, c_char};
 use std::fmt;
+
+/// Our headers, which every source may include by name: nothing of the CUDA toolkit is needed.
+const HEADERS: [(&CStr, &str); 3] = [
+    (c"number.cuh", include_str!("headers/number.cuh")),
+    (c"scalar.cuh", include_str!("headers/scalar.cuh")),
+    (c"loop.cuh", include_str!("headers/loop.cuh")),
+];
 
 /// What machine code is made for.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -78,7 +85,8 @@ pub fn compile(source: &Source, architecture: Architecture) -> Result<Vec<u8>, E
         "--device-as-default-execution-space".to_owned(),
     ];
     options.extend(source.defines.iter().map(|(key, value)| format!("-D{key}={value}")));
-    let program = result::create_program(&text, Some(&name))?;
+    let headers = HEADERS.map(|(_, text)| CString::new(text).expect("headers have no zero bytes"));
+    let program = create(&text, &name, &headers)?;
     // SAFETY: the program is alive until it is destroyed below, and the buffers have the sizes that NVRTC asks for.
     unsafe {
         let compiled = result::compile_program(program, &options);
@@ -93,6 +101,19 @@ pub fn compile(source: &Source, architecture: Architecture) -> Result<Vec<u8>, E
         result::destroy_program(program)?;
         code
     }
+}
+
+fn create(text: &CStr, name: &CStr, headers: &[CString]) -> Result<sys::nvrtcProgram, Error> {
+    let texts: Vec<*const c_char> = headers.iter().map(|header| header.as_ptr()).collect();
+    let names: Vec<*const c_char> = HEADERS.iter().map(|(name, _)| name.as_ptr()).collect();
+    let mut program = std::ptr::null_mut();
+    // SAFETY: the strings end with zero and outlive the call; there are as many texts as names.
+    unsafe {
+        let count = texts.len() as i32;
+        let (texts, names) = (texts.as_ptr(), names.as_ptr());
+        sys::nvrtcCreateProgram(&mut program, text.as_ptr(), name.as_ptr(), count, texts, names).result()?;
+    }
+    Ok(program)
 }
 
 unsafe fn cubin(program: sys::nvrtcProgram) -> Result<Vec<u8>, Error> {

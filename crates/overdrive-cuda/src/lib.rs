@@ -12,6 +12,7 @@ mod exec;
 pub mod kernels;
 pub mod launch;
 pub mod libraries;
+pub mod loops;
 pub mod memory;
 mod staging;
 

@@ -1,0 +1,205 @@
+// What printed loops stand on: vector access, and folds over the threads of a row.
+#pragma once
+#include "number.cuh"
+#include "scalar.cuh"
+
+template <class T, int N>
+struct alignas(sizeof(T) * N) Vector {
+    T at[N];
+};
+
+// Reads `V` neighbours, `A` at a time; where only `count` of them exist, one by one.
+template <int A, class T, int V>
+__device__ __forceinline__ void load(T (&to)[V], const T* from, int count = V) {
+    if (count >= V) {
+#pragma unroll
+        for (int i = 0; i < V; i += A) {
+            const Vector<T, A> part = *reinterpret_cast<const Vector<T, A>*>(from + i);
+#pragma unroll
+            for (int j = 0; j < A; ++j) to[i + j] = part.at[j];
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; ++i)
+            if (i < count) to[i] = from[i];
+    }
+}
+
+template <int A, class T, int V>
+__device__ __forceinline__ void store(T* to, const T (&from)[V], int count = V) {
+    if (count >= V) {
+#pragma unroll
+        for (int i = 0; i < V; i += A) {
+            Vector<T, A> part;
+#pragma unroll
+            for (int j = 0; j < A; ++j) part.at[j] = from[i + j];
+            *reinterpret_cast<Vector<T, A>*>(to + i) = part;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; ++i)
+            if (i < count) to[i] = from[i];
+    }
+}
+
+// Reads `V` elements that are `stride` apart.
+template <class T, int V>
+__device__ __forceinline__ void gather(T (&to)[V], const T* from, i64 stride, int count = V) {
+#pragma unroll
+    for (int i = 0; i < V; ++i)
+        if (i < count) to[i] = from[i * stride];
+}
+
+template <class T, int V>
+__device__ __forceinline__ void scatter(T* to, const T (&from)[V], i64 stride, int count = V) {
+#pragma unroll
+    for (int i = 0; i < V; ++i)
+        if (i < count) to[i * stride] = from[i];
+}
+
+template <class T>
+__device__ __forceinline__ u32 code_of(T x) {
+    if constexpr (same<T, i4>) return (u32)x.value & 15;
+    else return x.code;
+}
+
+// Element `index` of a slot whose elements are packed to less than a byte.
+template <class T>
+__device__ __forceinline__ T packed(const u8* slot, i64 index) {
+    const i64 bit = index * width<T>;
+    const u32 shift = (u32)bit & 7;
+    u32 word = slot[bit >> 3];
+    if (shift + width<T> > 8) word |= (u32)slot[(bit >> 3) + 1] << 8;
+    const u32 code = (word >> shift) & ((1u << width<T>) - 1);
+    if constexpr (same<T, i4>) return wrap<i4>(code);
+    else return T{(u8)code};
+}
+
+// Writes `V` packed neighbours from element `index` on, which begins a byte; `count` of them exist.
+template <class T, int V>
+__device__ __forceinline__ void store_packed(u8* slot, i64 index, const T (&from)[V], int count = V) {
+    static_assert(V * width<T> % 8 == 0 && V * width<T> <= 64, "whole bytes");
+    u64 word = 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i)
+        if (i < count) word |= (u64)code_of(from[i]) << (i * width<T>);
+#pragma unroll
+    for (int byte = 0; byte < V * width<T> / 8; ++byte)
+        if (byte * 8 < count * width<T>) slot[index * width<T> / 8 + byte] = (u8)(word >> (8 * byte));
+}
+
+// How two values combine, with the value that changes nothing; as `overdrive_ir::Reducer`.
+struct Sum {
+    template <class T>
+    __device__ static T identity() { return convert<T>(0); }
+    template <class T>
+    __device__ static T of(T x, T y) { return op_add(x, y); }
+};
+struct Prod {
+    template <class T>
+    __device__ static T identity() { return convert<T>(1); }
+    template <class T>
+    __device__ static T of(T x, T y) { return op_mul(x, y); }
+};
+struct Max {
+    template <class T>
+    __device__ static T identity() {
+        if constexpr (is_float<T>) return convert<T>(__uint_as_float(0xff800000u));
+        else return of_integer<T>(lowest<T>);
+    }
+    template <class T>
+    __device__ static T of(T x, T y) { return op_max(x, y); }
+};
+struct Min {
+    template <class T>
+    __device__ static T identity() {
+        if constexpr (is_float<T>) return convert<T>(__uint_as_float(0x7f800000u));
+        else return of_integer<T>((i64)highest<T>);
+    }
+    template <class T>
+    __device__ static T of(T x, T y) { return op_min(x, y); }
+};
+struct And {
+    template <class T>
+    __device__ static T identity() { return of_integer<T>(-1); }
+    template <class T>
+    __device__ static T of(T x, T y) { return op_and(x, y); }
+};
+struct Or {
+    template <class T>
+    __device__ static T identity() { return of_integer<T>(0); }
+    template <class T>
+    __device__ static T of(T x, T y) { return op_or(x, y); }
+};
+
+// The fold over a thread's neighbours.
+template <class R, class T, int V>
+__device__ __forceinline__ T fold_lanes(const T (&x)[V]) {
+    T parts[V];
+#pragma unroll
+    for (int v = 0; v < V; ++v) parts[v] = x[v];
+#pragma unroll
+    for (int half = V / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int v = 0; v < half; ++v) parts[v] = R::of(parts[v], parts[v + half]);
+    return parts[0];
+}
+
+template <class T>
+__device__ __forceinline__ T shuffled(T x, int mask) {
+    if constexpr (sizeof(T) == 8) {
+        const u64 bits = bitcast<u64>(x);
+        const u32 low = __shfl_xor_sync(~0u, (u32)bits, mask), high = __shfl_xor_sync(~0u, (u32)(bits >> 32), mask);
+        return bitcast<T>((u64)high << 32 | low);
+    } else if constexpr (same<T, bool>) {
+        return __shfl_xor_sync(~0u, (u32)x, mask) != 0;
+    } else if constexpr (is_small<T>) {
+        return T{(decltype(T::code))__shfl_xor_sync(~0u, (u32)x.code, mask)};
+    } else if constexpr (same<T, f32>) {
+        return __shfl_xor_sync(~0u, x, mask);
+    } else {
+        return wrap<T>(__shfl_xor_sync(~0u, (u32)(u64)widened(x), mask));
+    }
+}
+
+// The fold over the `Threads` threads of a row, neighbours in a block, in every one of them. The order of combination
+// is that of a tree, so that equal inputs give equal bits.
+template <class R, int Threads, class T>
+__device__ __forceinline__ T fold_row(T x) {
+#pragma unroll
+    for (int mask = 1; mask < (Threads < 32 ? Threads : 32); mask *= 2) x = R::of(x, shuffled(x, mask));
+    if constexpr (Threads > 32) {
+        constexpr int warps = Threads / 32;
+        __shared__ T parts[warps];
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+        __syncthreads();
+        x = parts[threadIdx.x % warps];
+#pragma unroll
+        for (int mask = 1; mask < warps; mask *= 2) x = R::of(x, shuffled(x, mask));
+    }
+    return x;
+}
+
+// The fold over `Rows` threads that are `Columns` apart in a block, in every one of them, for `V` neighbours each.
+template <class R, int Columns, int Rows, class T, int V>
+__device__ __forceinline__ void fold_columns(T (&x)[V]) {
+    if constexpr (Rows > 1) {
+        __shared__ T parts[V][Rows][Columns];
+        const int column = threadIdx.x % Columns, row = threadIdx.x / Columns;
+        __syncthreads();
+#pragma unroll
+        for (int v = 0; v < V; ++v) parts[v][row][column] = x[v];
+#pragma unroll
+        for (int half = Rows / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if (row < half) {
+#pragma unroll
+                for (int v = 0; v < V; ++v) parts[v][row][column] = R::of(parts[v][row][column], parts[v][row + half][column]);
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int v = 0; v < V; ++v) x[v] = parts[v][0][column];
+    }
+}

@@ -1,0 +1,136 @@
+//! From a program to launches on a device.
+
+use super::columns::columns;
+use super::kernel::{Argument, Clusters, Kernel, Machine};
+use super::map::map;
+use super::nest::{Lanes, Nest, Of};
+use super::points::Points;
+use super::rows::rows;
+use super::source::ENTRY;
+use super::stages::Stages;
+use crate::compiler::Source;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::{Device, Error};
+use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr};
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use overdrive_ir::SlotId;
+use overdrive_ir::plan::Program;
+use std::sync::Arc;
+
+/// Compiles a fused loop for the site's device.
+///
+/// # Errors
+/// `Unsupported` for stores of packed elements that share a byte between threads; `Failed` as `Device::function`.
+pub fn compile(site: &Site<'_>, program: &Program) -> Result<Box<dyn Launch>, Refusal> {
+    let kernels = kernels(program, &site.step.aliases, machine(site.device)?)?;
+    let steps = kernels.into_iter().map(|kernel| Loaded::new(kernel, site.device));
+    Ok(Box::new(Loop { kernels: steps.collect::<Result<_, _>>()? }))
+}
+
+/// The sources that a loop needs on a machine: what `compile` would hand to NVRTC.
+///
+/// # Errors
+/// As `compile`.
+pub fn sources(
+    program: &Program,
+    aliases: &[(SlotId, SlotId)],
+    machine: Machine,
+) -> Result<Vec<Source>, Refusal> {
+    Ok(kernels(program, aliases, machine)?.into_iter().map(|kernel| kernel.source).collect())
+}
+
+fn machine(device: &Device) -> Result<Machine, Error> {
+    let attribute = |which| device.context().attribute(which);
+    let major = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    Ok(Machine {
+        multiprocessors: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+        clusters: if major >= 9 { Clusters::Available } else { Clusters::Absent },
+    })
+}
+
+/// The launches of a program.
+fn kernels(
+    program: &Program,
+    aliases: &[(SlotId, SlotId)],
+    machine: Machine,
+) -> Result<Vec<Kernel>, Refusal> {
+    let kept = &program.extents[..program.extents.len() - program.reduced];
+    if kept.contains(&0) || (program.reduced == 0 && program.points() == 0) {
+        return Ok(vec![]);
+    }
+    let nest = Nest::new(program);
+    let stages = Stages::new(program, &nest);
+    refuse_shared_bytes(program, &nest)?;
+    let points = Points::new(program, (&nest, &stages), aliases);
+    Ok(vec![match nest.lanes {
+        _ if program.reduced == 0 => map(points, machine),
+        Lanes::Along => rows(points, machine),
+        Lanes::Across => columns(points, machine),
+    }])
+}
+
+/// Packed elements are written by whole bytes, which must belong to one thread.
+fn refuse_shared_bytes(program: &Program, nest: &Nest) -> Result<(), Refusal> {
+    for (number, store) in program.stores.iter().enumerate() {
+        let dtype = program.dtype(store.value);
+        let walk = &nest.walks[&Of::Store(number)];
+        let bits = nest.vector * dtype.bits();
+        let whole = bits.is_multiple_of(8) && bits <= 64;
+        if dtype.bits() < 8 && !(whole && nest.alignment(walk) >= nest.vector) {
+            let reason = format!(
+                "a loop stores {dtype} where a byte is shared between threads; make the last dimension contiguous and \
+                 even, or store i8 or f8"
+            );
+            return Err(Refusal::Unsupported(reason));
+        }
+    }
+    Ok(())
+}
+
+/// A kernel on its device.
+struct Loaded {
+    function: CudaFunction,
+    config: LaunchConfig,
+    arguments: Vec<Argument>,
+}
+
+impl Loaded {
+    fn new(kernel: Kernel, device: &Device) -> Result<Self, Error> {
+        let function = device.function(&kernel.source, ENTRY)?;
+        let config = LaunchConfig {
+            grid_dim: (kernel.grid, 1, 1),
+            block_dim: (kernel.block, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        Ok(Self { function, config, arguments: kernel.arguments })
+    }
+}
+
+struct Loop {
+    kernels: Vec<Loaded>,
+}
+
+impl Launch for Loop {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        for kernel in &self.kernels {
+            let values: Vec<CUdeviceptr> = kernel
+                .arguments
+                .iter()
+                .map(|argument| match argument {
+                    Argument::Slot(slot) => addresses.of(*slot),
+                })
+                .collect();
+            debug_assert!(
+                values.iter().all(|address| address % 16 == 0),
+                "slots are aligned for vector access"
+            );
+            let mut launch = stream.launch_builder(&kernel.function);
+            values.iter().for_each(|value| {
+                launch.arg(value);
+            });
+            // SAFETY: the parameters are those that the source was printed with; the plan gives every slot its bytes.
+            unsafe { launch.launch(kernel.config)? };
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! `Kernel`: a printed loop with its grid, before any device has seen it.
+
+use crate::compiler::Source;
+use overdrive_ir::{DType, SlotId};
+
+/// An argument of a kernel.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Argument {
+    /// Address of a slot.
+    Slot(SlotId),
+}
+
+/// One launch.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Kernel {
+    pub(super) source: Source,
+    /// Blocks.
+    pub(super) grid: u32,
+    /// Threads of a block.
+    pub(super) block: u32,
+    /// Blocks that share a row through their shared memories; 1 for none.
+    pub(super) cluster: u32,
+    /// In the order of the parameters.
+    pub(super) arguments: Vec<Argument>,
+}
+
+/// What the printer may know of the device.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Machine {
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Whether blocks can form clusters (compute capability 9.0 and later).
+    pub clusters: Clusters,
+}
+
+/// Whether blocks can read each other's shared memory.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Clusters {
+    /// They can.
+    Available,
+    /// They cannot.
+    Absent,
+}
+
+/// The slots of a program as parameters `p0, p1, ...`, so that equal loops over other slots are one source.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Parameters {
+    slots: Vec<(SlotId, DType, Use)>,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    Read,
+    Written,
+    /// Or shares its bytes with one that is written.
+    Both,
+}
+
+impl Parameters {
+    /// Notes that a slot is used.
+    pub(super) fn add(&mut self, slot: SlotId, dtype: DType, usage: Use) {
+        match self.slots.iter_mut().find(|(other, ..)| *other == slot) {
+            Some((.., known)) if *known != usage => *known = Use::Both,
+            Some(_) => {}
+            None => self.slots.push((slot, dtype, usage)),
+        }
+    }
+
+    /// Those of two slots that are used, with their types: the slots share their bytes.
+    pub(super) fn shared(&self, old: SlotId, new: SlotId) -> Vec<(SlotId, DType)> {
+        let of = |slot: &SlotId| self.slots.iter().find(|(other, ..)| other == slot);
+        [old, new].iter().filter_map(of).map(|(slot, dtype, _)| (*slot, *dtype)).collect()
+    }
+
+    /// `p2`.
+    pub(super) fn name(&self, slot: SlotId) -> String {
+        let position = self.slots.iter().position(|(other, ..)| *other == slot);
+        format!("p{}", position.expect("every slot of a program is a parameter"))
+    }
+
+    /// The list of parameters in C++.
+    pub(super) fn declarations(&self) -> Vec<String> {
+        let declare = |(at, (_, dtype, usage)): (usize, &(SlotId, DType, Use))| {
+            let element = if dtype.bits() < 8 { "u8".to_owned() } else { dtype.to_string() };
+            match usage {
+                Use::Read => format!("const {element}* __restrict__ p{at}"),
+                Use::Written => format!("{element}* __restrict__ p{at}"),
+                Use::Both => format!("{element}* p{at}"),
+            }
+        };
+        self.slots.iter().enumerate().map(declare).collect()
+    }
+
+    /// The arguments in the same order.
+    pub(super) fn arguments(&self) -> Vec<Argument> {
+        self.slots.iter().map(|(slot, ..)| Argument::Slot(*slot)).collect()
+    }
+}

@@ -1,0 +1,82 @@
+//! Loops without reductions: every thread takes groups of neighbours, several at a time.
+//!
+//! The loads of all its groups come first, so that enough bytes are under way to hide the memory's latency (Little's
+//! law: some 25 KB a multiprocessor on an H200).
+
+use super::coordinates::Counter;
+use super::kernel::{Kernel, Machine};
+use super::points::Points;
+use super::print::statement;
+use super::source::Sketch;
+use super::stages::Level;
+use super::text::Text;
+use overdrive_ir::plan::{Instr, Register};
+
+/// Threads of a block.
+const BLOCK: usize = 256;
+/// Bytes that a thread has under way before it computes, as far as registers allow.
+const BYTES_UNDER_WAY: usize = 64;
+/// Blocks of a grid for each multiprocessor.
+const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
+
+/// Prints the kernel.
+pub(super) fn map(mut points: Points<'_>, machine: Machine) -> Kernel {
+    let (nest, stages) = (points.nest, points.stages);
+    let vector = nest.vector;
+    let lane = nest.lane();
+    let mut extents = nest.extents.clone();
+    extents[lane] = extents[lane].div_ceil(vector);
+    let groups: usize = extents.iter().product();
+    // Elements of this program are rows to `Stages`: there is no reduced loop.
+    let elements = stages.registers(points.program, Level::Row, 0);
+    let loads: Vec<Register> =
+        elements.iter().copied().filter(|r| matches!(points.program.instr(*r), Instr::Load(_))).collect();
+    let bytes: usize = loads.iter().map(|r| vector * points.program.dtype(*r).bits() / 8).sum();
+    let blocks = groups.div_ceil(BLOCK);
+    let most = machine.multiprocessors as usize * BLOCKS_PER_MULTIPROCESSOR;
+    let unroll = (BYTES_UNDER_WAY / bytes.max(1)).clamp(1, 4).min(blocks.div_ceil(most).next_power_of_two());
+    points.group = "[u]";
+    let int = points.int();
+    let mut text = Text::default();
+    let each_lane = format!("for (int v = 0; v < {vector}; ++v)");
+    let each_group = format!("for (int u = 0; u < {unroll}; ++u)");
+    let stride = format!("({int})(gridDim.x * {BLOCK})");
+    let head = format!(
+        "for ({int} first = blockIdx.x * {BLOCK} + threadIdx.x; first < {groups}; first += {stride} * {unroll})"
+    );
+    let at = |text: &mut Text, content: &dyn Fn(&mut Text)| {
+        text.unrolled(&each_group, |text| {
+            text.line(format!("const {int} group = first + u * {stride};"));
+            text.block(format!("if (group < {groups})"), |text| {
+                let counter = Counter { name: "group", int, first: 0 };
+                counter.split(&extents, |d| if d == lane { vector } else { 1 }, text);
+                points.count_lanes(text);
+                content(text);
+            });
+        });
+    };
+    points.constants(&mut text);
+    text.block(head, |text| {
+        loads.iter().for_each(|r| points.declare(*r, &format!("[{unroll}]"), text));
+        if !loads.is_empty() {
+            at(text, &|text| loads.iter().for_each(|r| points.load(*r, text)));
+        }
+        at(text, &|text| {
+            let numbers = 0..points.program.stores.len();
+            for number in numbers.clone() {
+                let dtype = points.program.dtype(points.program.stores[number].value);
+                text.line(format!("{dtype} y{number}[{vector}];"));
+            }
+            text.unrolled(&each_lane, |text| {
+                elements.iter().for_each(|r| text.line(statement(points.program, *r, &points)));
+                for number in numbers.clone() {
+                    let value = points.program.stores[number].value;
+                    text.line(format!("y{number}[v] = t{};", value.0));
+                }
+            });
+            numbers.for_each(|number| points.store(number, text));
+        });
+    });
+    let grid = blocks.div_ceil(unroll).min(most).max(1) as u32;
+    Sketch { points: &points, text, grid, block: BLOCK as u32, cluster: 1 }.finish()
+}

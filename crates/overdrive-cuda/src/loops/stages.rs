@@ -1,0 +1,128 @@
+//! Where each register of a program is computed: once a kernel, once a row, or for every element; and in which pass.
+//!
+//! A row is walked in passes. A `Reduce` of pass `p` folds values that need no reduction later than `p - 1`; what
+//! depends on its result has stage `p + 1`. Stores of elements belong to the last pass, so that a result may take
+//! the place of an operand. A pass computes again what it needs from loads; the compiler sees that, and keeps what
+//! registers have room for.
+
+use super::nest::{Nest, Of};
+use overdrive_ir::plan::{Instr, Program, Register};
+
+/// How often a register is computed.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Level {
+    Kernel,
+    Row,
+    Element,
+}
+
+/// One walk over a row.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Pass {
+    /// Registers of elements that it computes, in order.
+    pub(super) elements: Vec<Register>,
+    /// Reductions that it folds.
+    pub(super) folds: Vec<Register>,
+    /// Numbers of the stores of elements that it does.
+    pub(super) stores: Vec<usize>,
+}
+
+/// The passes of a program.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Stages {
+    pub(super) levels: Vec<Level>,
+    /// For each register, how many passes are over before it is known.
+    pub(super) stage: Vec<usize>,
+    pub(super) passes: Vec<Pass>,
+    /// Numbers of the stores of rows.
+    pub(super) row_stores: Vec<usize>,
+    /// Registers that reach a store.
+    pub(super) used: Vec<bool>,
+}
+
+impl Stages {
+    pub(super) fn new(program: &Program, nest: &Nest) -> Stages {
+        let count = program.instrs.len();
+        let (mut levels, mut stage) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        for (r, instr) in program.instrs.iter().enumerate() {
+            let operands = instr.operands();
+            let walk = match instr {
+                Instr::Load(_) => nest.walks.get(&Of::Load(Register(r as u32))),
+                Instr::Index(d) => nest.walks.get(&Of::Index(*d)),
+                Instr::RandomBits { .. } => nest.walks.get(&Of::Point),
+                _ => None,
+            };
+            let folded = nest.extents.len() - nest.reduced;
+            let own = match walk {
+                Some(walk) if walk.strides[folded..].iter().any(|&s| s != 0) => Level::Element,
+                Some(walk) if walk.strides.iter().any(|&s| s != 0) => Level::Row,
+                _ => Level::Kernel,
+            };
+            let inherited = operands.iter().map(|o: &Register| levels[o.0 as usize]).max();
+            let waits = operands.iter().map(|o| stage[o.0 as usize]).max().unwrap_or(0);
+            let reduces = matches!(instr, Instr::Reduce(_));
+            levels.push(if reduces { Level::Row } else { own.max(inherited.unwrap_or(Level::Kernel)) });
+            stage.push(waits + usize::from(reduces));
+        }
+        let mut used = vec![false; count];
+        program.stores.iter().for_each(|s| used[s.value.0 as usize] = true);
+        for r in (0..count).rev() {
+            if used[r] {
+                program.instrs[r].operands().iter().for_each(|o| used[o.0 as usize] = true);
+            }
+        }
+        let folded = nest.extents.len() - nest.reduced;
+        let of_elements =
+            |s: &usize| nest.walks[&Of::Store(*s)].strides[folded..].iter().any(|&stride| stride != 0);
+        let (element_stores, row_stores): (Vec<usize>, Vec<usize>) =
+            (0..program.stores.len()).partition(of_elements);
+        let mut stages = Stages { levels, stage, passes: Vec::new(), row_stores, used };
+        stages.plan(program, element_stores);
+        stages
+    }
+
+    fn plan(&mut self, program: &Program, element_stores: Vec<usize>) {
+        let registers = || (0..program.instrs.len() as u32).map(Register);
+        let folds: Vec<Register> = registers()
+            .filter(|r| self.used[r.0 as usize] && matches!(program.instr(*r), Instr::Reduce(_)))
+            .collect();
+        let of_folds = folds.iter().map(|r| self.stage[r.0 as usize]);
+        let of_stores = element_stores.iter().map(|&s| self.stage[program.stores[s].value.0 as usize] + 1);
+        let count = of_folds.chain(of_stores).max().unwrap_or(0);
+        for pass in 0..count {
+            let folds: Vec<Register> =
+                folds.iter().copied().filter(|r| self.stage[r.0 as usize] == pass + 1).collect();
+            let stores = if pass + 1 == count { element_stores.clone() } else { Vec::new() };
+            let mut needed = vec![false; program.instrs.len()];
+            folds.iter().for_each(|r| needed[program.instr(*r).operands()[0].0 as usize] = true);
+            stores.iter().for_each(|&s| needed[program.stores[s].value.0 as usize] = true);
+            for r in (0..needed.len()).rev() {
+                let computed = needed[r] && self.levels[r] == Level::Element;
+                if computed {
+                    program.instrs[r].operands().iter().for_each(|o| needed[o.0 as usize] = true);
+                }
+            }
+            let elements = registers()
+                .filter(|r| needed[r.0 as usize] && self.levels[r.0 as usize] == Level::Element)
+                .collect();
+            self.passes.push(Pass { elements, folds, stores });
+        }
+    }
+
+    /// The level of a register.
+    pub(super) fn level(&self, register: Register) -> Level {
+        self.levels[register.0 as usize]
+    }
+
+    /// Registers of a level and stage that reach a store, in order; reductions apart.
+    pub(super) fn registers(&self, program: &Program, level: Level, stage: usize) -> Vec<Register> {
+        (0..program.instrs.len() as u32)
+            .map(Register)
+            .filter(|r| {
+                let r = r.0 as usize;
+                let is = self.used[r] && self.levels[r] == level && self.stage[r] == stage;
+                is && !matches!(program.instrs[r], Instr::Reduce(_))
+            })
+            .collect()
+    }
+}
