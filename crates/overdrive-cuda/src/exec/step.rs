@@ -1,7 +1,7 @@
 //! `Task`: a step of a plan compiled for this device, and the choice of its kernel.
 
 use crate::launch::{Addresses, Launch, Refusal, Site};
-use crate::{Device, Error, kernels};
+use crate::{Device, Error, kernels, loops};
 use cudarc::driver::{CudaStream, result};
 use overdrive_ir::plan::{HostCall, Plan, StepKind};
 use overdrive_ir::{BackendError, Prim, SlotId};
@@ -73,7 +73,7 @@ pub(super) fn compile(site: &Site<'_>) -> Result<Task, BackendError> {
 fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
     let (plan, step) = (site.plan, site.step);
     match &step.kind {
-        StepKind::Loop(_) => Err(missing("fused loops")),
+        StepKind::Loop(program) => loops::compile(site, program).map(Task::Launch),
         StepKind::Gemm(_) => Err(missing("matrix products")),
         StepKind::Convolution(_) => Err(missing("convolutions")),
         StepKind::Kernel(call) => kernels::compile(site, call).map(Task::Launch),
