@@ -47,7 +47,7 @@ pub struct Configuration {
     pub mode: String,
     /// Number format that the work is done in: `f32`, `bf16`.
     pub dtype: String,
-    /// Worker threads on the host.
+    /// Worker threads on the host; 0 where another program measured it and does not tell.
     pub threads: u32,
     /// Anything else that sets this configuration apart: `fused`, `rematerialized`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,7 +60,13 @@ impl fmt::Display for Configuration {
         if self.device != self.backend {
             write!(f, "@{}", self.device)?;
         }
-        write!(f, " {} {} t{}", self.mode, self.dtype, self.threads)?;
+        // What an imported file does not tell is empty and takes no room.
+        for part in [&self.mode, &self.dtype].into_iter().filter(|part| !part.is_empty()) {
+            write!(f, " {part}")?;
+        }
+        if self.threads > 0 {
+            write!(f, " t{}", self.threads)?;
+        }
         match &self.variant {
             Some(variant) => write!(f, " {variant}"),
             None => Ok(()),

@@ -2,7 +2,7 @@
 //! sentence of a report.
 //!
 //! - [`case`], [`outcome`], [`series`], [`record`], [`results`]: the data, versioned, with a JSON Schema.
-//! - [`reported`]: what other tools say, judged by the same gate.
+//! - [`import`], [`reported`]: result files of other programs, judged by the same gate.
 //! - [`statistics`]: the median and its exact interval, robust spread, the bootstrap of a ratio.
 //! - [`status`]: what the samples themselves say against being believed.
 //! - [`clock`], [`subject`], [`rules`], [`runner`]: taking samples; [`executable`], [`oracle`]: of what a back end compiled.
@@ -21,6 +21,7 @@ pub mod environment;
 pub mod executable;
 pub mod exit;
 pub mod harness;
+pub mod import;
 pub mod ladder;
 pub mod memory;
 pub mod oracle;

@@ -1,0 +1,81 @@
+//! Why a file is not results.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::format::Format;
+use crate::report::JsonError;
+
+/// A file that cannot be imported. Nothing was taken from it.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The system does not give it.
+    #[error("cannot read `{}`: {reason}", path.display())]
+    Unreadable {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        reason: io::Error,
+    },
+    /// More than any results file that makes sense.
+    #[error("`{}` has {bytes} bytes, and at most {} are read: trace fewer steps", path.display(), super::MAX_BYTES)]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// A gzip file, as PyTorch writes them on request.
+    #[error("`{}` is compressed: unpack it with `gunzip` first", path.display())]
+    Compressed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not UTF-8.
+    #[error("`{}` is not text, but results are JSON", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// JSON of an unknown kind, or no JSON.
+    #[error(
+        "`{}` is no results file that Overdrive knows: {found}; expected Overdrive's results.json, a PyTorch profiler trace, nvbench or criterion JSON, or a report of the older suite",
+        path.display()
+    )]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// What is in it.
+        found: String,
+    },
+    /// Of a known kind, and damaged.
+    #[error("`{}` looks like {format}, but cannot be read as such: {reason}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What it looks like.
+        format: Format,
+        /// What is wrong, with line and column where there is one.
+        reason: String,
+    },
+    /// Of a known kind, and nothing in it was measured.
+    #[error("`{}` is {format} in which nothing was measured: {missing}", path.display())]
+    Empty {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it is.
+        format: Format,
+        /// What was looked for.
+        missing: &'static str,
+    },
+    /// Our own format, refused.
+    #[error("`{}`: {reason}", path.display())]
+    Ours {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        reason: JsonError,
+    },
+}
