@@ -5,7 +5,9 @@
 mod support;
 
 use overdrive_ir::eval::philox;
-use overdrive_ir::{Array, Builder, DType, Expr, Graph, Order, Prim, Reducer, TensorType, Window};
+use overdrive_ir::{
+    Array, Builder, DType, DotGeneral, Expr, Graph, Order, Prim, Reducer, TensorType, Window,
+};
 use support::{check, random};
 use testkit::Tolerance;
 
@@ -148,4 +150,24 @@ fn control_flow_runs_on_the_host() {
         b.node(Prim::While { carried: 2, max_trips: None }, x, vec![condition.clone(), body.clone()])
     });
     check(&looped, &inputs, Tolerance::new(DType::F32, 8, 10.0));
+}
+
+#[test]
+fn products_of_types_without_a_multiplier_run_wider() {
+    let types = [
+        (DType::I8, DType::I8, DType::I32),
+        (DType::U8, DType::U8, DType::I32),
+        (DType::I32, DType::I32, DType::I32),
+        (DType::F8E4M3, DType::F8E5M2, DType::F32),
+    ];
+    for (lhs, rhs, out) in types {
+        let b = Builder::new("narrow");
+        let x = b.input("x", TensorType::new(lhs, [5usize, 7]));
+        let w = b.input("w", TensorType::new(rhs, [7usize, 3]));
+        let (batch, contract) = (vec![], vec![(1, 0)]);
+        let dot = DotGeneral { batch, contract, accumulate: out, out, precision: Default::default() };
+        b.output("y", b.op1(Prim::DotGeneral(dot), &[x, w]));
+        let inputs = [random(lhs, &[5, 7], 1), random(rhs, &[7, 3], 2)];
+        check(&b.finish().unwrap(), &inputs, Tolerance::new(out, 7, 64.0));
+    }
 }

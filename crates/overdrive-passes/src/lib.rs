@@ -18,6 +18,7 @@ mod rebuild;
 mod recognise;
 mod rematerialize;
 mod to_f64;
+mod widen;
 
 pub use bind::bind;
 pub use cse::cse;

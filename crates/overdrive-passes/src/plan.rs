@@ -13,6 +13,7 @@ mod updates;
 use crate::fuse::{groups, is_cloned, node_by_node};
 use crate::legalize::{legalize, model_scope};
 use crate::lower::lower;
+use crate::widen::widen;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View};
 use overdrive_ir::{
@@ -31,13 +32,37 @@ pub enum PlanError {
         /// The names.
         names: Vec<String>,
     },
+    /// Transient memory exceeds `Tuning::memory_limit`.
+    #[error(
+        "`{graph}` needs {needed} bytes of transient memory, the limit is {limit}: rematerialize under a smaller budget, use a smaller batch, or raise the limit"
+    )]
+    OverLimit {
+        /// Name of the graph.
+        graph: String,
+        /// Bytes of the arena.
+        needed: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A state that `dynamic_update_slice` replaces is still read in its old form afterwards.
+    #[error(
+        "state `{state}` is updated by dynamic_update_slice at {scope} but {reader} needs its old value too, which would copy the whole state in every call: read the updated value instead, or read the old one before the update"
+    )]
+    CopiedState {
+        /// The state.
+        state: String,
+        /// Where it is updated.
+        scope: String,
+        /// The step that reads the old value.
+        reader: String,
+    },
     /// A pass found the graph ill-formed.
     #[error(transparent)]
     Graph(#[from] GraphError),
 }
 
 /// Plans a bound graph for a device.
-pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, _tuning: &Tuning) -> Result<Plan, PlanError> {
+pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<Plan, PlanError> {
     let unbound: BTreeSet<String> = graph
         .values()
         .flat_map(|v| graph.ty(v).shape.0.clone())
@@ -48,9 +73,10 @@ pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, _tuning: &Tuning) -> Result<
         return Err(PlanError::Unbound { graph: graph.name().to_owned(), names });
     }
     let mut notes = Vec::new();
+    let native = widen(graph, caps, &mut notes)?;
     let fused = match mode {
-        Mode::Eager | Mode::Jit => node_by_node(graph, caps, &mut notes)?,
-        Mode::Compile | Mode::Graph => groups(&legalize(graph, caps, &mut notes)?, &mut notes)?,
+        Mode::Eager | Mode::Jit => node_by_node(&native, caps, &mut notes)?,
+        Mode::Compile | Mode::Graph => groups(&legalize(&native, caps, &mut notes)?, &mut notes)?,
     };
     let mut planner = Planner::new(&fused, mode, caps);
     planner.plan.notes = notes;
@@ -61,8 +87,17 @@ pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, _tuning: &Tuning) -> Result<
     planner.settle_prepared();
     let mut plan = planner.plan;
     updates::in_place(&mut plan);
+    if let Some(error) = updates::copied_cache(graph, &plan) {
+        return Err(error);
+    }
     arena::assign(&mut plan);
-    Ok(plan)
+    let needed = plan.arena_bytes.iter().map(|&bytes| bytes as u64).fold(0, u64::saturating_add);
+    match tuning.memory_limit {
+        Some(limit) if needed > limit => {
+            Err(PlanError::OverLimit { graph: graph.name().to_owned(), needed, limit })
+        }
+        _ => Ok(plan),
+    }
 }
 
 /// The state of planning.

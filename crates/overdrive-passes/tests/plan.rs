@@ -1,7 +1,9 @@
 //! Plans of small models: what becomes a step, what fuses, and that the arena holds no overlap.
 
 use overdrive_ir::plan::{Place, StepKind};
-use overdrive_ir::{Builder, Caps, DType, Expr, Graph, Init, Mode, Plan, TensorType, Tuning};
+use overdrive_ir::{
+    Builder, Caps, DType, DotGeneral, Expr, Graph, Init, Mode, Plan, Prim, TensorType, Tuning,
+};
 use overdrive_passes::plan;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -140,4 +142,66 @@ fn an_unbound_dimension_is_named() {
     b.output("y", x.relu());
     let error = plan(&b.finish().unwrap(), Mode::Jit, &caps(), &Tuning::default()).unwrap_err();
     assert!(error.to_string().contains("batch"), "{error}");
+}
+
+/// A cache of 8 rows that is written at `at`; `also` makes a second output of cache, updated cache and input.
+fn cache(also: impl for<'b> Fn(Expr<'b>, Expr<'b>, Expr<'b>) -> Expr<'b>) -> Graph {
+    let b = Builder::new("cache");
+    let x = b.input("x", f32s([1usize, 4]));
+    let at = b.input("at", TensorType::new(DType::I64, [2usize]));
+    let cache = b.state("cache", f32s([8usize, 4]), Init::ZEROS);
+    let updated = b.op1(Prim::DynamicUpdateSlice, &[cache, x, at]);
+    b.output("y", updated * 2.0);
+    b.output("also", also(cache, updated, x));
+    b.update("cache", updated);
+    b.finish().expect("the model is well typed")
+}
+
+#[test]
+fn a_cache_is_written_where_it_is_or_the_plan_errs() {
+    let caps = Caps { claims: BTreeSet::from(["dynamic_update_slice".to_owned()]), ..caps() };
+    let planned = |graph: &Graph, mode| plan(graph, mode, &caps, &Tuning::default());
+    for mode in [Mode::Eager, Mode::Jit, Mode::Compile] {
+        let before = planned(&cache(|old, _, _| old * 3.0), mode).expect("the old value can be read first");
+        let (_, old, new) = &before.updates[0];
+        assert_eq!(before.slot(*new).place, Place::State("cache".to_owned()), "{mode}");
+        let writer = before.steps.iter().position(|s| s.writes.contains(new)).expect("somebody writes it");
+        assert!(before.steps[writer + 1..].iter().all(|s| !s.reads.contains(old)), "{mode}:\n{before}");
+        let both =
+            planned(&cache(|old, new, _| old + new), mode).expect_err("old and new at once").to_string();
+        assert!(both.contains("state `cache`") && both.contains("old value"), "{mode}: {both}");
+    }
+}
+
+#[test]
+fn contractions_on_types_that_the_device_lacks_run_wider_and_the_plan_says_so() {
+    let caps = Caps { contraction_dtypes: BTreeSet::from([DType::F32, DType::F64]), ..caps() };
+    for (dtype, wide) in [(DType::F8E4M3, "f32"), (DType::BF16, "f32"), (DType::I8, "f64")] {
+        let b = Builder::new("narrow");
+        let [x, w] =
+            [("x", [4usize, 8]), ("w", [8, 4])].map(|(name, s)| b.input(name, TensorType::new(dtype, s)));
+        let out = if dtype.is_float() { DType::F32 } else { DType::I32 };
+        let (batch, contract) = (vec![], vec![(1, 0)]);
+        let dot = DotGeneral { batch, contract, accumulate: out, out, precision: Default::default() };
+        b.output("y", b.op1(Prim::DotGeneral(dot), &[x, w]));
+        let graph = b.finish().expect("the model is well typed");
+        for mode in [Mode::Jit, Mode::Compile] {
+            let plan = plan(&graph, mode, &caps, &Tuning::default()).expect("plans");
+            let text = plan.to_string();
+            assert!(text.contains(&format!("multiplies no {dtype}")) && text.contains(wide), "{text}");
+            let product = plan.steps.iter().find_map(|s| match &s.kind {
+                StepKind::Gemm(call) => Some(call.lhs.dtype.name()),
+                _ => None,
+            });
+            assert_eq!(product, Some(wide));
+        }
+    }
+}
+
+#[test]
+fn a_plan_over_the_memory_limit_errs_with_its_size() {
+    let graph = model("wide", |_, x| x.relu().matmul(x.transpose(&[1, 0])).softmax(1));
+    let tuning = Tuning { memory_limit: Some(16), ..Tuning::default() };
+    let error = plan(&graph, Mode::Jit, &caps(), &tuning).expect_err("16 bytes are too few").to_string();
+    assert!(error.contains("the limit is 16"), "{error}");
 }

@@ -1,0 +1,66 @@
+//! Widen: contractions on element types that the device does not multiply run in a wider type that it does.
+//!
+//! Nothing is cast in silence: each is a note that the plan shows. Narrow floats become f32, which holds every
+//! product of theirs and sums as `accumulate` asks or better; integers become f64, which is exact up to 2^53 and is
+//! what the reference evaluator sums in. Invariant: afterwards every contraction that is not inside a claimed
+//! composite is on a type of `Caps::contraction_dtypes`, or on one that no wider native type holds.
+
+use crate::legalize::{must_expand, primitives};
+use overdrive_ir::plan::Note;
+use overdrive_ir::{Caps, DType, Expr, Graph, GraphError, Node, Operation, Prim};
+
+/// Puts conversions around contractions on types that the device lacks.
+pub(crate) fn widen(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
+    graph.rewrite(&mut |b, node, operands| {
+        let prim = match &node.op {
+            Operation::Prim(prim) => prim,
+            Operation::Composite(_) => {
+                let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
+                if !must_expand(node, caps) {
+                    return None;
+                }
+                let flat = primitives(&node.op.expansion(&types, &node.regions), caps);
+                let lacks = |n: &Node| {
+                    let dtype = n.operands.first().map(|&v| flat.ty(v).dtype);
+                    n.op.prim().zip(dtype).is_some_and(|(prim, dtype)| wider(prim, dtype, caps).is_some())
+                };
+                if !flat.nodes().iter().any(lacks) {
+                    return None;
+                }
+                let flat =
+                    widen(&flat, caps, notes).unwrap_or_else(|e| panic!("expansions are well typed: {e}"));
+                return Some(b.inline(&flat, operands));
+            }
+        };
+        let narrow = operands.first()?.dtype();
+        let wide = wider(prim, narrow, caps)?;
+        notes.push(Note::Cast {
+            scope: node.scope.to_string(),
+            reason: format!("{} multiplies no {narrow}: {} runs in {wide}", caps.device, prim.name()),
+        });
+        let mut prim = prim.clone();
+        let out = match &mut prim {
+            Prim::DotGeneral(dot) => (&mut dot.accumulate, &mut dot.out),
+            Prim::Convolution(conv) => (&mut conv.accumulate, &mut conv.out),
+            _ => unreachable!("only contractions are widened"),
+        };
+        let result = *out.1;
+        (*out.0, *out.1) = (wide, wide);
+        let operands: Vec<Expr<'_>> = operands.iter().map(|x| x.convert(wide)).collect();
+        Some(vec![b.op1(prim, &operands).convert(result)])
+    })
+}
+
+/// The type in which a contraction on `narrow` should run instead, if it should.
+fn wider(prim: &Prim, narrow: DType, caps: &Caps) -> Option<DType> {
+    let accumulate = match prim {
+        Prim::DotGeneral(dot) => dot.accumulate,
+        Prim::Convolution(conv) => conv.accumulate,
+        _ => return None,
+    };
+    if caps.contraction_dtypes.contains(&narrow) {
+        return None;
+    }
+    let wide = if narrow.is_float() && accumulate != DType::F64 { DType::F32 } else { DType::F64 };
+    (narrow != wide && caps.contraction_dtypes.contains(&wide)).then_some(wide)
+}
