@@ -75,8 +75,14 @@ fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
     match &step.kind {
         StepKind::Loop(program) => loops::compile(site, program).map(Task::Launch),
         StepKind::Gemm(_) => Err(missing("matrix products")),
-        StepKind::Convolution(_) => Err(missing("convolutions")),
-        StepKind::Kernel(call) => kernels::compile(site, call).map(Task::Launch),
+        StepKind::Convolution(call) => kernels::convolution::compile(site, call).map(Task::Launch),
+        StepKind::Kernel(call) => match kernels::compile(site, call) {
+            // Element types that no kernel knows.
+            Err(Refusal::Unsupported(reason)) => {
+                HostCall::new(plan, call).map(Task::Host).map_err(|_| Refusal::Unsupported(reason))
+            }
+            compiled => compiled.map(Task::Launch),
+        },
         StepKind::Pack { .. } => {
             unreachable!("no plan packs for a device whose capabilities name no packing")
         }

@@ -13,7 +13,7 @@ use crate::Error;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
-pub(super) const TEXT: &str = concat!(include_str!("scalar.cuh"), include_str!("dynamic_slice.cu"));
+pub(super) const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("dynamic_slice.cu"));
 
 /// Where a block may start; `Starts` of `dynamic_slice.cu`.
 #[repr(C)]

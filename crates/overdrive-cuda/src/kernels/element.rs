@@ -4,7 +4,7 @@ use overdrive_ir::{DType, Reducer};
 
 use crate::launch::Refusal;
 
-/// The name in `scalar.cuh` of a type that kernels combine and compare.
+/// The name in the sources of a type that kernels combine and compare.
 ///
 /// # Errors
 /// `Unsupported` for types without arithmetic.
@@ -15,7 +15,7 @@ pub(super) fn combined(dtype: DType) -> Result<&'static str, Refusal> {
             "{dtype} has no arithmetic on this device; convert it first"
         )));
     }
-    Ok(if dtype == DType::Bool { "boolean" } else { dtype.name() })
+    Ok(dtype.name())
 }
 
 /// Bytes of an element that kernels move.
@@ -30,7 +30,7 @@ pub(super) fn bytes(dtype: DType) -> Result<usize, Refusal> {
     Err(Refusal::Unsupported(reason))
 }
 
-/// The struct in `scalar.cuh` that combines two values.
+/// The struct in `loop.cuh` that combines two values.
 pub(super) fn fold(reducer: Reducer) -> &'static str {
     match reducer {
         Reducer::Sum => "Sum",
@@ -39,23 +39,5 @@ pub(super) fn fold(reducer: Reducer) -> &'static str {
         Reducer::Min => "Min",
         Reducer::And => "And",
         Reducer::Or => "Or",
-    }
-}
-
-/// The value of the accumulation type that changes nothing.
-pub(super) fn identity(reducer: Reducer, dtype: DType) -> String {
-    let value = reducer.identity();
-    match dtype {
-        DType::F64 => format!("__longlong_as_double({:#x}ll)", value.to_bits()),
-        _ if dtype.is_float() => format!("__int_as_float({:#x})", (value as f32).to_bits()),
-        DType::Bool => format!("{value}"),
-        // All bits: -1 of a signed type, the largest of an unsigned one.
-        _ if reducer == Reducer::And => format!("({})~0ull", dtype.name()),
-        _ => {
-            let (low, high) = dtype.int_range().expect("neither a float nor bool");
-            let value =
-                if value.is_finite() { value as i128 } else { value.clamp(low as f64, high as f64) as i128 };
-            format!("({}){:#x}ull", dtype.name(), value.clamp(low, high) as u64)
-        }
     }
 }

@@ -15,7 +15,7 @@ use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
 pub(super) const TEXT: &str =
-    concat!(include_str!("scalar.cuh"), include_str!("rows.cuh"), include_str!("gather.cu"));
+    concat!(include_str!("nest.cuh"), include_str!("rows.cuh"), include_str!("gather.cu"));
 
 /// A compiled gather.
 #[derive(Debug)]

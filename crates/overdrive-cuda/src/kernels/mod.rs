@@ -4,6 +4,8 @@
 //! which makes a [`Launch`](crate::launch::Launch) of it. Every kernel takes operands and results with any strides, which
 //! are parameters of it, so that one machine code serves all shapes.
 
+mod attention;
+pub mod convolution;
 mod dynamic_slice;
 mod element;
 mod gather;
@@ -18,4 +20,4 @@ mod sources;
 mod transfer;
 
 pub use named::{CLAIMS, compile};
-pub use sources::sources;
+pub use sources::{sources, sources_of};

@@ -1,14 +1,23 @@
 //! The choice of a kernel by the name of its op.
 
 use overdrive_ir::Prim;
+use overdrive_ir::ops::Attention;
 use overdrive_ir::plan::{KernelCall, KernelOp, View};
 
-use super::{dynamic_slice, gather, reduce_window, scatter, sort};
+use super::{attention, dynamic_slice, gather, reduce_window, scatter, sort};
 use crate::launch::{Launch, Refusal, Site};
 
 /// Names of the ops that have a kernel here.
-pub const CLAIMS: [&str; 6] =
-    ["dynamic_slice", "dynamic_update_slice", "gather", "reduce_window", "scatter", "sort"];
+pub const CLAIMS: [&str; 8] = [
+    "attention",
+    "attention with regions",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "gather",
+    "reduce_window",
+    "scatter",
+    "sort",
+];
 
 /// Compiles a named kernel.
 ///
@@ -18,8 +27,10 @@ pub const CLAIMS: [&str; 6] =
 pub fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Launch>, Refusal> {
     let prim = match &call.op {
         KernelOp::Prim(prim, _) => prim,
-        KernelOp::Composite(op, _) => {
-            return Err(Refusal::Unsupported(format!("`{}` has no kernel on this device", op.name())));
+        KernelOp::Composite(op, regions) => {
+            let attention = op.downcast::<Attention>();
+            let unknown = || Refusal::Unsupported(format!("`{}` has no kernel on this device", op.name()));
+            return attention::compile(site, call, (attention.ok_or_else(unknown)?, regions));
         }
     };
     let operands: Vec<&View> = call.operands.iter().collect();

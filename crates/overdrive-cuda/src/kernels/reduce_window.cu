@@ -1,4 +1,4 @@
-// Folds of a sliding window: a thread per result. -D ELEMENT, FOLD, IDENTITY.
+// Folds of a sliding window: a thread per result. -D ELEMENT, FOLD.
 
 // `Windows` in reduce_window.rs; the dimensions of the result.
 struct Windows {
@@ -27,7 +27,7 @@ extern "C" __global__ void reduce_window(const ELEMENT* operand, ELEMENT* result
         first[d] = (i32)(at * w.strides[d]) - (i32)w.pads[d];
         i = q;
     }
-    Wide<ELEMENT> sum = IDENTITY;
+    Wide<ELEMENT> sum = FOLD::identity<Wide<ELEMENT>>();
     for (u32 tap = 0; tap < w.all_taps; tap++) {
         u32 rest = tap;
         i64 from = 0;
@@ -39,7 +39,7 @@ extern "C" __global__ void reduce_window(const ELEMENT* operand, ELEMENT* result
             from += at * w.operand_strides[d];
             rest = q;
         }
-        if (inside) sum = FOLD<Wide<ELEMENT>>::of(sum, widen(operand[from]));
+        if (inside) sum = FOLD::of(sum, convert<Wide<ELEMENT>>(operand[from]));
     }
-    result[to] = narrow<ELEMENT>(sum);
+    result[to] = convert<ELEMENT>(sum);
 }

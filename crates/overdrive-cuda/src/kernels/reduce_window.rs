@@ -13,7 +13,7 @@ use crate::Error;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
-pub(super) const TEXT: &str = concat!(include_str!("scalar.cuh"), include_str!("reduce_window.cu"));
+pub(super) const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("reduce_window.cu"));
 
 /// `Windows` of `reduce_window.cu`.
 #[repr(C)]
@@ -90,11 +90,8 @@ pub(super) fn compile(
     windows: &[Window],
 ) -> Result<Box<dyn Launch>, Refusal> {
     let dtype = operand.ty.dtype;
-    let defines = vec![
-        ("ELEMENT", element::combined(dtype)?.to_owned()),
-        ("FOLD", element::fold(reducer).to_owned()),
-        ("IDENTITY", element::identity(reducer, dtype)),
-    ];
+    let defines =
+        vec![("ELEMENT", element::combined(dtype)?.to_owned()), ("FOLD", element::fold(reducer).to_owned())];
     let windows = Windows::new(operand, result, windows)?;
     let function = site.device.function(&source("reduce_window", TEXT, defines), "reduce_window")?;
     let config = one_each(windows.count)?;

@@ -7,7 +7,8 @@ struct Rows {
     i64 strides[8];
     i64 step;  // From one index of a row to the next.
 
-    template <class I, class T> void place(I row, const T* indices, i64& window, i64& among) const {
+    template <class I, class T>
+    __device__ void place(I row, const T* indices, i64& window, i64& among) const {
         i64 at[2];
         nest.locate(row, at);
         window = 0;

@@ -11,7 +11,7 @@ struct Destinations {
     Nest<2> window;  // Over the elements of a window: strides in the updates, and in the result.
 
     // First element of the window of a key, the row-major number of its indices.
-    i64 destination(u32 key) const {
+    __device__ i64 destination(u32 key) const {
         i64 at = 0;
         for (int a = (int)rows.axes - 1; a >= 0; a--) {
             u32 extent = (u32)(rows.limits[a] + 1), quotient = key / extent;
@@ -92,13 +92,13 @@ extern "C" __global__ void fold(const ELEMENT* updates, ELEMENT* result, Destina
     places.window.locate((u32)(i - place * window), at);
     ELEMENT* to = result + places.destination(key) + at[1];
 #ifdef FOLD
-    Wide<ELEMENT> sum = widen(*to);
+    Wide<ELEMENT> sum = convert<Wide<ELEMENT>>(*to);
 #pragma unroll 4
     for (u32 j = 0; j < length; j++) {
         places.rows.nest.locate(ordered[place + j], row);
-        sum = FOLD<Wide<ELEMENT>>::of(sum, widen(updates[row[1] + at[0]]));
+        sum = FOLD::of(sum, convert<Wide<ELEMENT>>(updates[row[1] + at[0]]));
     }
-    *to = narrow<ELEMENT>(sum);
+    *to = convert<ELEMENT>(sum);
 #else
     places.rows.nest.locate(ordered[place + length - 1], row);
     *to = updates[row[1] + at[0]];

@@ -17,7 +17,7 @@ use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
 pub(super) const TEXT: &str =
-    concat!(include_str!("scalar.cuh"), include_str!("rows.cuh"), include_str!("scatter.cu"));
+    concat!(include_str!("nest.cuh"), include_str!("rows.cuh"), include_str!("scatter.cu"));
 
 /// `Destinations` of `scatter.cu`.
 #[repr(C)]

@@ -6,22 +6,22 @@
 // -D ELEMENT, CHUNK; DESCENDING.
 
 // Ascending, NaN last, -0 equal to +0.
-inline u32 ordered(f32 x) {
+__device__ inline u32 ordered(f32 x) {
     u32 bits = x != x ? 0x7fffffffu : __float_as_uint(x + 0.0f);
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
-inline u32 ordered(f16 x) { return ordered(widen(x)); }
-inline u32 ordered(bf16 x) { return ordered(widen(x)); }
-inline u32 ordered(boolean x) { return x.bits; }
-inline u32 ordered(u8 x) { return x; }
-inline u32 ordered(u16 x) { return x; }
-inline u32 ordered(u32 x) { return x; }
-inline u32 ordered(i8 x) { return (u32)x ^ 0x80000000u; }
-inline u32 ordered(i16 x) { return (u32)x ^ 0x80000000u; }
-inline u32 ordered(i32 x) { return (u32)x ^ 0x80000000u; }
-inline u64 ordered(u64 x) { return x; }
-inline u64 ordered(i64 x) { return (u64)x ^ 0x8000000000000000ull; }
-inline u64 ordered(f64 x) {
+__device__ inline u32 ordered(f16 x) { return ordered(decode(x)); }
+__device__ inline u32 ordered(bf16 x) { return ordered(decode(x)); }
+__device__ inline u32 ordered(bool x) { return x; }
+__device__ inline u32 ordered(u8 x) { return x; }
+__device__ inline u32 ordered(u16 x) { return x; }
+__device__ inline u32 ordered(u32 x) { return x; }
+__device__ inline u32 ordered(i8 x) { return (u32)x ^ 0x80000000u; }
+__device__ inline u32 ordered(i16 x) { return (u32)x ^ 0x80000000u; }
+__device__ inline u32 ordered(i32 x) { return (u32)x ^ 0x80000000u; }
+__device__ inline u64 ordered(u64 x) { return x; }
+__device__ inline u64 ordered(i64 x) { return (u64)x ^ 0x8000000000000000ull; }
+__device__ inline u64 ordered(f64 x) {
     u64 bits = x != x ? 0x7fffffffffffffffull : (u64)__double_as_longlong(x + 0.0);
     return bits >> 63 ? ~bits : bits | 0x8000000000000000ull;
 }
@@ -29,20 +29,20 @@ inline u64 ordered(f64 x) {
 // Key and position in one number, where both fit.
 template <int WIDTH> struct PairOf {
     typedef u64 type;
-    static u64 of(u32 key, u32 position) { return (u64)key << 32 | position; }
-    static u64 last() { return ~0ull; }
-    static bool less(u64 a, u64 b) { return a < b; }
-    static u32 position(u64 pair) { return (u32)pair; }
+    __device__ static u64 of(u32 key, u32 position) { return (u64)key << 32 | position; }
+    __device__ static u64 last() { return ~0ull; }
+    __device__ static bool less(u64 a, u64 b) { return a < b; }
+    __device__ static u32 position(u64 pair) { return (u32)pair; }
 };
 struct WidePair { u64 key; u32 position; };
 template <> struct PairOf<8> {
     typedef WidePair type;
-    static WidePair of(u64 key, u32 position) { return WidePair{key, position}; }
-    static WidePair last() { return WidePair{~0ull, ~0u}; }
-    static bool less(const WidePair& a, const WidePair& b) {
+    __device__ static WidePair of(u64 key, u32 position) { return WidePair{key, position}; }
+    __device__ static WidePair last() { return WidePair{~0ull, ~0u}; }
+    __device__ static bool less(const WidePair& a, const WidePair& b) {
         return a.key < b.key || (a.key == b.key && a.position < b.position);
     }
-    static u32 position(const WidePair& pair) { return pair.position; }
+    __device__ static u32 position(const WidePair& pair) { return pair.position; }
 };
 typedef PairOf<sizeof(ELEMENT)> Pairs;
 typedef Pairs::type Pair;
@@ -54,7 +54,7 @@ struct Lines {
     u32 length;
 };
 
-inline Pair pair(const ELEMENT* line, const Lines& lines, u32 position) {
+__device__ inline Pair pair(const ELEMENT* line, const Lines& lines, u32 position) {
     if (position >= lines.length) return Pairs::last();
     auto key = ordered(line[position * lines.steps[0]]);
 #ifdef DESCENDING
@@ -63,12 +63,12 @@ inline Pair pair(const ELEMENT* line, const Lines& lines, u32 position) {
     return Pairs::of(key, position);
 }
 
-inline void store_one(const ELEMENT* operand, ELEMENT* values, i32* indices, const Lines& lines, const i64 (&at)[3], u32 i, u32 position) {
+__device__ inline void store_one(const ELEMENT* operand, ELEMENT* values, i32* indices, const Lines& lines, const i64 (&at)[3], u32 i, u32 position) {
     if (values) values[at[1] + i * lines.steps[1]] = operand[at[0] + position * lines.steps[0]];
     if (indices) indices[at[2] + i * lines.steps[2]] = position;
 }
 
-inline void exchange(Pair& a, Pair& b, bool ascending) {
+__device__ inline void exchange(Pair& a, Pair& b, bool ascending) {
     if (Pairs::less(b, a) == ascending) {
         Pair c = a;
         a = b;
@@ -77,7 +77,7 @@ inline void exchange(Pair& a, Pair& b, bool ascending) {
 }
 
 // Steps `distance`, `distance / 2`, ... 1 of the blocks of `block` elements; `first` is the position of pairs[0] in its line.
-inline void merge(Pair* pairs, u32 count, u32 first, u32 block, u32 distance) {
+__device__ inline void merge(Pair* pairs, u32 count, u32 first, u32 block, u32 distance) {
     for (; distance > 0; distance /= 2) {
         for (u32 t = threadIdx.x; t < count / 2; t += blockDim.x) {
             u32 i = 2 * t - (t & (distance - 1));

@@ -14,7 +14,7 @@ use crate::Error;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
-pub(super) const TEXT: &str = concat!(include_str!("scalar.cuh"), include_str!("sort.cu"));
+pub(super) const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("sort.cu"));
 
 /// Elements that a block sorts in shared memory: 32 KiB of the widest pairs.
 const CHUNK: u32 = 2048;

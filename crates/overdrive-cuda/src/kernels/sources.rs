@@ -1,8 +1,14 @@
-//! Specialisations that stand for all others of a kernel, for compilation where there is no GPU.
+//! Sources without a device, for compilation where there is no GPU: specialisations that stand for all others of a kernel,
+//! and those that a plan asks for.
+
+use overdrive_ir::Plan;
+use overdrive_ir::ops::Attention;
+use overdrive_ir::plan::{KernelOp, StepKind};
 
 use super::source::source;
-use super::{dynamic_slice, gather, reduce_window, scatter, sort, transfer};
+use super::{attention, convolution, dynamic_slice, gather, reduce_window, scatter, sort, transfer};
 use crate::compiler::Source;
+use crate::launch::Refusal;
 
 /// At least one source of every kernel here, and of each way through it.
 pub fn sources() -> Vec<Source> {
@@ -23,13 +29,12 @@ pub fn sources() -> Vec<Source> {
         }
     }
     all.push(source("scatter", scatter::TEXT, define(&[("INDEX", "i64"), ("ELEMENT", "BitsOf<8>::type")])));
-    for element in ["f64", "f32", "f16", "bf16", "i64", "u8", "boolean"] {
-        let logical = element == "boolean";
+    for element in ["f64", "f32", "f16", "bf16", "i64", "u8", "bool"] {
+        let logical = element == "bool";
         let fold = if logical { "Or" } else { "Sum" };
-        let identity = if logical { "0" } else { "(Wide<ELEMENT>)0" };
         let index = ("INDEX", "i32");
         all.push(source("scatter", scatter::TEXT, define(&[index, ("ELEMENT", element), ("FOLD", fold)])));
-        let folded = [("ELEMENT", element), ("FOLD", fold), ("IDENTITY", identity)];
+        let folded = [("ELEMENT", element), ("FOLD", fold)];
         all.push(source("reduce_window", reduce_window::TEXT, define(&folded)));
         let mut sorted = vec![("ELEMENT", element), ("CHUNK", "2048")];
         if element != "f64" {
@@ -38,4 +43,26 @@ pub fn sources() -> Vec<Source> {
         all.push(source("sort", sort::TEXT, define(&sorted)));
     }
     all
+}
+
+/// The sources of a plan's attentions and convolutions, whose text depends on their shapes.
+///
+/// # Errors
+/// What the compilation of the step would say.
+pub fn sources_of(plan: &Plan) -> Result<Vec<Source>, Refusal> {
+    let mut all = Vec::new();
+    for step in &plan.steps {
+        match &step.kind {
+            StepKind::Convolution(call) => all.push(convolution::source_of(plan, call)?),
+            StepKind::Kernel(call) => {
+                if let KernelOp::Composite(op, regions) = &call.op
+                    && let Some(op) = op.downcast::<Attention>()
+                {
+                    all.push(attention::source_of(call, (op, regions))?);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(all)
 }

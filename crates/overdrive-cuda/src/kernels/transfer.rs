@@ -13,7 +13,7 @@ use crate::Error;
 use crate::launch::{Refusal, Site};
 
 /// The kernel and what it includes.
-pub(super) const TEXT: &str = concat!(include_str!("scalar.cuh"), include_str!("transfer.cu"));
+pub(super) const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("transfer.cu"));
 
 /// The widest element that a thread moves, in bytes.
 pub(super) const WIDEST: usize = 16;

@@ -1,0 +1,226 @@
+//! The compiled step: which of the two kernels, with which tile, and its launch.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUfunction_attribute;
+use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
+use overdrive_ir::ops::Attention;
+use overdrive_ir::ops::attention::Mask;
+use overdrive_ir::plan::{KernelCall, SlotId, View};
+use overdrive_ir::{DType, Graph};
+
+use super::region;
+use crate::Error;
+use crate::compiler::Source;
+use crate::kernels::nest::Place;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+
+/// Shared memory that a block may have on every architecture that we compile for.
+const SHARED_BYTES: usize = 99 << 10;
+
+/// `Shape` of `shape.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    heads: i32,
+    group: i32,
+    queries: i32,
+    keys: i32,
+    q: [i64; 4],
+    k: [i64; 4],
+    v: [i64; 4],
+    out: [i64; 4],
+    lse: [i64; 3],
+    factor: f64,
+}
+
+// SAFETY: plain numbers in C's layout.
+unsafe impl DeviceRepr for Shape {}
+
+/// A kernel with its tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Design {
+    /// `tensor.cu`: fragments of 16 queries for each warp.
+    Tensor { fragments: usize },
+    /// `tiled.cu`.
+    Tiled { tile: usize },
+}
+
+impl Design {
+    /// The best for a call.
+    fn of(call: &KernelCall, factor: f64, has_score: bool) -> Result<Self, Refusal> {
+        let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
+        let (d, values) = (q.ty.sizes()[3], v.ty.sizes()[3]);
+        let dense = |view: &View| {
+            let outer = view.strides[..3].iter().all(|s| s % 8 == 0);
+            outer && view.strides[3] == 1 && Place::new(view).is_aligned(16)
+        };
+        let fits = [d, values].iter().all(|&n| n % 16 == 0 && (16..=128).contains(&n));
+        let tensor = matches!(q.ty.dtype, DType::F16 | DType::BF16)
+            && fits
+            && [q, k, v].into_iter().all(dense)
+            // Its maximum is taken before the factor, which must not turn the order around.
+            && (factor > 0.0 || has_score);
+        if tensor {
+            let sizes = q.ty.sizes();
+            // Two fragments halve the reads of keys and values, once there are tiles enough for all multiprocessors.
+            let many = sizes[0] * sizes[1] * sizes[2].div_ceil(128) >= 264;
+            let fragments = if many && d.max(values) <= 64 { 2 } else { 1 };
+            return Ok(Self::Tensor { fragments });
+        }
+        let sum = q.ty.dtype.accumulation().bits() / 8;
+        let tile = [64, 32, 16].into_iter().find(|&tile| tiled_bytes([d, values], tile, sum) <= SHARED_BYTES);
+        let tile = tile.ok_or_else(|| {
+            let found = format!("heads of {d} and {values} channels in {}", q.ty.dtype);
+            Refusal::Unsupported(format!(
+                "{found} do not fit in shared memory; use more heads of fewer channels"
+            ))
+        })?;
+        Ok(Self::Tiled { tile })
+    }
+
+    fn queries(self) -> usize {
+        match self {
+            Self::Tensor { fragments } => 64 * fragments,
+            Self::Tiled { tile } => tile,
+        }
+    }
+
+    fn threads(self) -> u32 {
+        if matches!(self, Self::Tensor { .. }) { 128 } else { 256 }
+    }
+
+    fn shared_bytes(self, [d, values]: [usize; 2], sum: usize) -> usize {
+        match self {
+            Self::Tensor { .. } => {
+                2 * self.queries() * (d.max(values) + 8) + 2 * 2 * KEYS * (d + values + 16)
+            }
+            Self::Tiled { tile } => tiled_bytes([d, values], tile, sum),
+        }
+    }
+}
+
+/// Keys of a block of `tensor.cu`.
+const KEYS: usize = 64;
+
+/// Size of `Tiles` of `tiled.cu`.
+fn tiled_bytes([d, values]: [usize; 2], tile: usize, sum: usize) -> usize {
+    sum * (2 * d.max(1) * (tile + 1) + tile * values.max(1) + tile * (tile + 1))
+}
+
+/// The kernel of a design, specialised.
+fn source(
+    call: &KernelCall,
+    (attention, regions): (&Attention, &[Graph]),
+    design: Design,
+) -> Result<Source, Refusal> {
+    let dtype = call.operands[0].ty.dtype;
+    let [d, values] = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
+    let mut text = String::from("#include \"scalar.cuh\"\n");
+    text += &format!("typedef {dtype} Element;\ntypedef {} Sum;\n", dtype.accumulation());
+    text += &format!("constexpr int D = {d}, DV = {values};\n");
+    text += CLAMPED;
+    text += &region::print(regions, &call.operands[3..])?;
+    text += include_str!("shape.cuh");
+    text += &match design {
+        Design::Tensor { fragments } => {
+            format!("constexpr int MF = {fragments}, KEYS = {KEYS};\n{}", include_str!("tensor.cu"))
+        }
+        Design::Tiled { tile } => format!("constexpr int TILE = {tile};\n{}", include_str!("tiled.cu")),
+    };
+    let defines = if attention.mask == Mask::Causal { vec![("CAUSAL", String::new())] } else { vec![] };
+    Ok(Source { name: "attention".into(), text: text.into(), defines })
+}
+
+/// What printed reads call.
+const CLAMPED: &str =
+    "__device__ __forceinline__ i64 clamped(i64 x, i64 high) { return max(0ll, min(x, high)); }\n";
+
+/// A compiled attention.
+#[derive(Debug)]
+struct Compiled {
+    function: CudaFunction,
+    config: LaunchConfig,
+    shape: Shape,
+    /// q, k, v.
+    operands: [Place; 3],
+    results: [Option<Place>; 2],
+    captures: Vec<SlotId>,
+}
+
+/// The source of the kernel that a call is compiled to.
+pub(crate) fn source_of(call: &KernelCall, op: (&Attention, &[Graph])) -> Result<Source, Refusal> {
+    let factor = op.0.factor(call.operands[0].ty.sizes()[3]);
+    source(call, op, Design::of(call, factor, !op.1.is_empty())?)
+}
+
+/// Compiles attention with its score and mask functions.
+pub(crate) fn compile(
+    site: &Site<'_>,
+    call: &KernelCall,
+    (attention, regions): (&Attention, &[Graph]),
+) -> Result<Box<dyn Launch>, Refusal> {
+    let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
+    let (sizes, values) = (q.ty.sizes(), v.ty.sizes()[3]);
+    let (d, keys) = (sizes[3], k.ty.sizes()[2]);
+    let factor = attention.factor(d);
+    let design = Design::of(call, factor, !regions.is_empty())?;
+    let matrices = sizes[0] * sizes[1];
+    if matrices > 65535 || sizes[2].max(keys) > 1 << 30 {
+        let found = format!("{matrices} heads of {} queries and {keys} keys", sizes[2]);
+        return Err(Refusal::Unsupported(format!(
+            "{found}; 65535 heads of all sequences are the most, split the batch"
+        )));
+    }
+    let source = source(call, (attention, regions), design)?;
+    let function = site.device.function(&source, "attention")?;
+    let bytes = design.shared_bytes([d, values], q.ty.dtype.accumulation().bits() / 8);
+    let limit = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    function.set_attribute(limit, bytes as i32).map_err(Error::from)?;
+    let strides = |view: &View| -> [i64; 4] { std::array::from_fn(|d| view.strides[d]) };
+    let [out, lse] = [0, 1].map(|i| call.results[i].as_ref());
+    let shape = Shape {
+        heads: sizes[1] as i32,
+        group: (sizes[1] / k.ty.sizes()[1].max(1)) as i32,
+        queries: sizes[2] as i32,
+        keys: keys as i32,
+        q: strides(q),
+        k: strides(k),
+        v: strides(v),
+        out: out.map_or([0; 4], strides),
+        lse: lse.map_or([0; 3], |view| std::array::from_fn(|d| view.strides[d])),
+        factor,
+    };
+    let config = LaunchConfig {
+        grid_dim: (sizes[2].div_ceil(design.queries()) as u32, matrices as u32, 1),
+        block_dim: (design.threads(), 1, 1),
+        shared_mem_bytes: bytes as u32,
+    };
+    Ok(Box::new(Compiled {
+        function,
+        config,
+        shape,
+        operands: [q, k, v].map(Place::new),
+        results: [out, lse].map(|view| view.map(Place::new)),
+        captures: call.operands[3..].iter().map(|view| view.slot).collect(),
+    }))
+}
+
+impl Launch for Compiled {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        if self.config.grid_dim.0 == 0 || self.config.grid_dim.1 == 0 {
+            return Ok(());
+        }
+        let [q, k, v] = self.operands.map(|place| place.of(addresses));
+        let [out, lse] = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
+        let captures: Vec<u64> = self.captures.iter().map(|&slot| addresses.of(slot)).collect();
+        let mut launch = stream.launch_builder(&self.function);
+        launch.arg(&q).arg(&k).arg(&v).arg(&out).arg(&lse).arg(&self.shape);
+        for capture in &captures {
+            launch.arg(capture);
+        }
+        // SAFETY: the parameters are those of the kernel, which keeps to the rows of the shape.
+        unsafe { launch.launch(self.config)? };
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+// What both kernels of attention share: the shape (`Shape` in call.rs), and scores by the printed functions.
+//
+// Text before this file gives `Element`, `Sum`, CAPTURES (parameters of the captured tensors, after a comma) and CAPTURED
+// (their names), D and DV (channels of q and k, and of v), and, where the op has them, SCORE with `score` and MASK with
+// `visible`. -D CAUSAL.
+
+struct Shape {
+    i32 heads, group, queries, keys;
+    i64 q[4], k[4], v[4], out[4], lse[3];
+    f64 factor;
+
+    // One past the last key that query `q` sees before masks.
+    __device__ __forceinline__ i32 seen(i32 q) const {
+#ifdef CAUSAL
+        return min(keys, max(0, q + 1 + keys - queries));
+#else
+        return keys;
+#endif
+    }
+};
+
+__device__ __forceinline__ f32 infinity(f32) { return __int_as_float(0x7f800000); }
+__device__ __forceinline__ f64 infinity(f64) { return __longlong_as_double(0x7ff0000000000000ll); }
+__device__ __forceinline__ f32 power(f32 x) { return expf(x); }
+__device__ __forceinline__ f64 power(f64 x) { return exp(x); }
+__device__ __forceinline__ f32 logarithm(f32 x) { return logf(x); }
+__device__ __forceinline__ f64 logarithm(f64 x) { return log(x); }
+
+// The score of a pair from its scaled product, -infinity where it is hidden.
+__device__ __forceinline__ Sum refined(Sum product, i32 b, i32 h, i32 q, i32 k, i32 seen CAPTURES) {
+    Sum result = product;
+#ifdef SCORE
+    result = score(result, b, h, q, k CAPTURED);
+#endif
+    bool shown = k < seen;
+#ifdef MASK
+    shown = shown && visible(b, h, q, k CAPTURED);
+#endif
+    return shown ? result : -infinity(Sum());
+}

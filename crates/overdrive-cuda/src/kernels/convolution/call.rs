@@ -1,0 +1,137 @@
+//! The compiled step: weights packed, then a block for each tile of channels and pixels.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use overdrive_ir::plan::ConvolutionCall;
+use overdrive_ir::{DType, Plan, SlotId};
+
+use super::finish::{Finish, is_sum};
+use super::geometry::Geometry;
+use crate::Error;
+use crate::compiler::Source;
+use crate::kernels::nest::Place;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+
+/// Of `convolution.cu`.
+const THREADS: u32 = 256;
+const PIXELS: usize = 128;
+/// Multiprocessors of a large GPU: with fewer tiles than these, tiles are halved.
+const BLOCKS: usize = 128;
+
+/// What a convolution is compiled to.
+struct Design {
+    source: Source,
+    slots: Vec<SlotId>,
+    /// Tiles of pixels, tiles of channels, groups.
+    grid: [usize; 3],
+    packed: usize,
+    packed_bytes: usize,
+}
+
+impl Design {
+    fn new(plan: &Plan, call: &ConvolutionCall, may_alias: bool) -> Result<Self, Refusal> {
+        let (dtype, accumulate) = (call.input.ty.dtype, call.accumulate);
+        if dtype != call.kernel.ty.dtype || !is_sum(accumulate) || dtype.bits() < 8 {
+            let found = format!("{dtype} by {} with sums in {accumulate}", call.kernel.ty.dtype);
+            return Err(Refusal::Unsupported(format!(
+                "no convolution of {found}; convert both sides to one type"
+            )));
+        }
+        let geometry = Geometry::new(call);
+        let finish = Finish::new(plan, &call.epilogue.0, may_alias)?;
+        let tensor = matches!(dtype, DType::F16 | DType::BF16) && accumulate == DType::F32;
+        let tiles = geometry.pixels().div_ceil(PIXELS);
+        let wide = tensor && geometry.outputs() > 64 && tiles * geometry.outputs().div_ceil(128) >= BLOCKS;
+        let channels = if wide { 128 } else { 64 };
+        let step = match (tensor, accumulate.bits()) {
+            (true, _) => 32,
+            (false, 64) => 8,
+            (false, _) => 16,
+        };
+        let touched = [call.input.slot, call.kernel.slot].into_iter().chain(finish.slots.iter().copied());
+        let largest = touched.map(|slot| plan.slot(slot).ty.elements()).max().unwrap_or(0);
+        let offset = if largest < 1 << 30 { "i32" } else { "i64" };
+        let tile = format!("constexpr int BM = {channels};\n");
+        let text = geometry.print(offset) + &finish.text + &tile + include_str!("convolution.cu");
+        let defines = if tensor { vec![("TENSOR", String::new())] } else { vec![] };
+        let depth = geometry.depth().next_multiple_of(step);
+        let packed = call.groups * depth * geometry.outputs().next_multiple_of(channels);
+        let staged = if tensor { dtype } else { accumulate };
+        let grid = [tiles, geometry.outputs().div_ceil(channels), call.groups];
+        if grid[0] > i32::MAX as usize || grid[1..].iter().any(|&n| n > 65535) || packed > i32::MAX as usize {
+            let reason = format!("a convolution of {grid:?} tiles is more than a launch has; split it");
+            return Err(Refusal::Unsupported(reason));
+        }
+        let source = Source { name: "convolution".into(), text: text.into(), defines };
+        Ok(Self { source, slots: finish.slots, grid, packed, packed_bytes: packed * staged.bits() / 8 })
+    }
+}
+
+/// A compiled convolution.
+#[derive(Debug)]
+struct Convolution {
+    pack: CudaFunction,
+    convolution: CudaFunction,
+    input: Place,
+    kernel: Place,
+    slots: Vec<SlotId>,
+    packing: LaunchConfig,
+    config: LaunchConfig,
+    packed_bytes: usize,
+}
+
+/// The source of the kernel that a call is compiled to.
+pub(crate) fn source_of(plan: &Plan, call: &ConvolutionCall) -> Result<Source, Refusal> {
+    Ok(Design::new(plan, call, false)?.source)
+}
+
+/// Compiles a convolution.
+///
+/// # Errors
+/// `Unsupported` for operands of two types, and for epilogues on types of less than a byte.
+pub fn compile(site: &Site<'_>, call: &ConvolutionCall) -> Result<Box<dyn Launch>, Refusal> {
+    let design = Design::new(site.plan, call, !site.step.aliases.is_empty())?;
+    let over = |grid_dim| LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
+    let [tiles, channels, groups] = design.grid.map(|n| n as u32);
+    Ok(Box::new(Convolution {
+        pack: site.device.function(&design.source, "pack")?,
+        convolution: site.device.function(&design.source, "convolution")?,
+        input: Place::new(&call.input),
+        kernel: Place::new(&call.kernel),
+        slots: design.slots,
+        packing: over(((design.packed as u32).div_ceil(THREADS), 1, 1)),
+        config: over((tiles, channels, groups)),
+        packed_bytes: design.packed_bytes,
+    }))
+}
+
+impl Launch for Convolution {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        let (tiles, channels, groups) = self.config.grid_dim;
+        if tiles == 0 || channels == 0 || groups == 0 {
+            return Ok(());
+        }
+        let [input, kernel] = [self.input, self.kernel].map(|place| place.of(addresses));
+        let packed = addresses.workspace();
+        let slots: Vec<u64> = self.slots.iter().map(|&slot| addresses.of(slot)).collect();
+        // SAFETY: the workspace has room for the packed weights; the parameters are those of the kernels, which read
+        // only taps that are inside and write only pixels that exist.
+        unsafe {
+            if self.packing.grid_dim.0 > 0 {
+                stream.launch_builder(&self.pack).arg(&kernel).arg(&packed).launch(self.packing)?;
+            }
+            let mut launch = stream.launch_builder(&self.convolution);
+            launch.arg(&input).arg(&packed);
+            for slot in &slots {
+                launch.arg(slot);
+            }
+            launch.launch(self.config)?;
+        }
+        Ok(())
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.packed_bytes
+    }
+}

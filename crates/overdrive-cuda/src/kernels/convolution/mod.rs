@@ -1,0 +1,10 @@
+//! `convolution`: an implicit matrix product with its epilogue, for any strides, groups and dilations.
+//!
+//! `geometry` prints where elements are, `finish` what happens to each sum, `call` is the compiled step.
+
+mod call;
+mod finish;
+mod geometry;
+
+pub use call::compile;
+pub(crate) use call::source_of;

@@ -1,0 +1,24 @@
+//! The GPU of the tests, where there is one.
+#![allow(dead_code)] // Each test binary uses its part.
+
+use overdrive_cuda::{CudaBackend, gpus};
+use overdrive_ir::Mode;
+
+/// The first GPU; where there is none, says so aloud, or panics if `OVERDRIVE_GPU=1` asks for one.
+pub(crate) fn gpu() -> Option<CudaBackend> {
+    if gpus() == 0 {
+        let required = std::env::var("OVERDRIVE_GPU").is_ok_and(|value| value == "1");
+        assert!(!required, "OVERDRIVE_GPU=1, and no GPU was found");
+        eprintln!("SKIPPED: no GPU was found; OVERDRIVE_GPU=1 makes this a failure");
+        return None;
+    }
+    Some(CudaBackend::new(0).unwrap_or_else(|e| panic!("{e}")))
+}
+
+/// The modes to check: all, or those that `OVERDRIVE_MODES` names after commas.
+pub(crate) fn modes() -> Vec<Mode> {
+    let asked = std::env::var("OVERDRIVE_MODES").ok();
+    let chosen =
+        |mode: &Mode| asked.as_ref().is_none_or(|names| names.split(',').any(|name| name == mode.name()));
+    Mode::ALL.into_iter().filter(chosen).collect()
+}
