@@ -1,0 +1,164 @@
+//! `observe` adds outputs that tell what flows into contractions; `Evidence` is what a driver gathers from them.
+//!
+//! Calibration in three parts that know nothing of each other: this pass says what to look at, a driver runs the
+//! graph on data and adds each call's outputs up, and passes that quantize read the sums. Invariant: the outputs and
+//! updates of the model stay as they were, and evidence of two batches is that of both together.
+
+use overdrive_ir::{
+    Builder, DType, Expr, Graph, GraphError, Node, NodeId, Operation, Origin, Prim, Reducer, Tensor,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What is gathered of the left operand of a contraction.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Statistic {
+    /// Smallest and largest element: `[2]`.
+    Range,
+    /// Largest magnitude at each index of the contracted axis: `[K]`. What SmoothQuant and AWQ scale by.
+    ChannelMagnitude,
+    /// Sum of the outer products of all contracted rows: `[K, K]`, half the Hessian of GPTQ (arXiv:2210.17323).
+    Gram,
+}
+
+impl Statistic {
+    /// All of them.
+    pub const ALL: [Statistic; 3] = [Self::Range, Self::ChannelMagnitude, Self::Gram];
+
+    /// Its name in outputs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Range => "range",
+            Self::ChannelMagnitude => "channel-magnitude",
+            Self::Gram => "gram",
+        }
+    }
+
+    fn of<'b>(self, b: &'b Builder, x: Expr<'b>, axis: usize) -> Expr<'b> {
+        let all: Vec<usize> = (0..x.rank()).collect();
+        let others: Vec<usize> = all.iter().copied().filter(|&a| a != axis).collect();
+        match self {
+            Self::Range => {
+                let ends = [Reducer::Min, Reducer::Max].map(|r| x.reduce(r, &all).reshape([1usize]));
+                b.concat(&ends, 0)
+            }
+            Self::ChannelMagnitude => x.max(-x).reduce(Reducer::Max, &others),
+            Self::Gram => x.dot(x, &[], &others.iter().map(|&a| (a, a)).collect::<Vec<_>>()),
+        }
+    }
+
+    /// The statistic of two batches from that of each.
+    fn merge(self, a: &[f64], b: &[f64]) -> Vec<f64> {
+        let each = |f: fn(f64, f64) -> f64| a.iter().zip(b).map(|(&a, &b)| f(a, b)).collect();
+        match self {
+            Self::Range => vec![a[0].min(b[0]), a[1].max(b[1])],
+            Self::ChannelMagnitude => each(f64::max),
+            Self::Gram => each(|a, b| a + b),
+        }
+    }
+}
+
+/// A contraction whose left operand can be observed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Site {
+    /// Stable name: the scope, numbered where a scope has several.
+    pub name: String,
+    /// The node, whose first operand is observed.
+    pub node: NodeId,
+    /// The contracted axis of that operand.
+    pub axis: usize,
+}
+
+/// The contractions of a graph over a single axis of a float operand, in order.
+pub fn sites(graph: &Graph) -> Vec<Site> {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let Some(axis) = contracted_axis(graph, node) else { continue };
+        let count = seen.entry(&node.scope).or_default();
+        let name = if *count == 0 { node.scope.to_string() } else { format!("{}#{count}", node.scope) };
+        *count += 1;
+        found.push(Site { name, node: NodeId(index as u32), axis });
+    }
+    found
+}
+
+/// The axis of the first operand that a node contracts, if it contracts that operand as it is, once, over one axis.
+fn contracted_axis(graph: &Graph, node: &Node) -> Option<usize> {
+    let float = graph.ty(*node.operands.first()?).dtype.is_float();
+    let axis = match &node.op {
+        Operation::Prim(Prim::DotGeneral(dot)) => match dot.contract[..] {
+            [(axis, _)] => Some(axis),
+            _ => None,
+        },
+        Operation::Prim(Prim::Convolution(_)) => Some(1),
+        Operation::Prim(_) => None,
+        Operation::Composite(_) => {
+            let flat = node.op.expansion(&graph.types(&node.operands), &node.regions);
+            let mut inner = flat.nodes().iter().filter_map(|n| Some((n, contracted_axis(&flat, n)?)));
+            let (first, axis) = inner.next()?;
+            let own = flat.origin(first.operands[0]) == Origin::Input(0);
+            (own && inner.next().is_none()).then_some(axis)
+        }
+    };
+    axis.filter(|_| float)
+}
+
+/// The graph with an output for each of `statistics` at each of its [`sites`], after its own outputs.
+///
+/// # Errors
+/// When the graph has unbound dimensions.
+pub fn observe(graph: &Graph, statistics: &[Statistic]) -> Result<Graph, GraphError> {
+    let b = Builder::new(graph.name());
+    let map = b.append(graph)?;
+    b.conclude(graph, |v| map[v.0 as usize]);
+    for site in sites(graph) {
+        let x = map[graph.node(site.node).operands[0].0 as usize].convert(DType::F32);
+        for &statistic in statistics {
+            b.output(&output_name(&site.name, statistic), statistic.of(&b, x, site.axis));
+        }
+    }
+    b.finish()
+}
+
+fn output_name(site: &str, statistic: Statistic) -> String {
+    format!("evidence.{}:{site}", statistic.name())
+}
+
+/// Statistics by site, over every batch that was added.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Calls that were added.
+    pub batches: u64,
+    /// By site, then by statistic; elements in row-major order.
+    pub sites: BTreeMap<String, BTreeMap<Statistic, Vec<f64>>>,
+}
+
+impl Evidence {
+    /// Adds the outputs of one call of an observed graph.
+    pub fn add(&mut self, observed: &Graph, outputs: &[Tensor]) {
+        assert_eq!(observed.outputs().len(), outputs.len(), "a call gives every output");
+        self.batches += 1;
+        for (port, tensor) in observed.outputs().iter().zip(outputs) {
+            let Some((statistic, site)) = parse(&port.name) else { continue };
+            let found = tensor.to_f64();
+            let of_site = self.sites.entry(site.to_owned()).or_default();
+            let merged = match of_site.get(&statistic) {
+                Some(known) => statistic.merge(known, &found),
+                None => found,
+            };
+            of_site.insert(statistic, merged);
+        }
+    }
+
+    /// A statistic of a site, if it was observed.
+    pub fn get(&self, site: &str, statistic: Statistic) -> Option<&[f64]> {
+        self.sites.get(site)?.get(&statistic).map(Vec::as_slice)
+    }
+}
+
+fn parse(output: &str) -> Option<(Statistic, &str)> {
+    let (name, site) = output.strip_prefix("evidence.")?.split_once(':')?;
+    Some((Statistic::ALL.into_iter().find(|s| s.name() == name)?, site))
+}
