@@ -2,4 +2,5 @@
 
 mod gpu;
 
+#[allow(unused_imports)] // Each test binary uses its part.
 pub(crate) use gpu::{gpu, modes};

@@ -1,0 +1,184 @@
+//! The named kernels against the f64 definition, at sizes that reach each of their ways: whole and partial tiles, several
+//! blocks, both kernels of attention and of convolution.
+
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
+mod support;
+
+use overdrive_ir::eval::philox;
+use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
+use overdrive_ir::ops::{Attention, Conv2d};
+use overdrive_ir::{Array, Builder, Compare, DType, Expr, Graph, Mode, Order, Prim, Reducer, Window};
+use support::gpu;
+use testkit::check_backend;
+
+/// Standard normal numbers (integers to both sides of 0), as the type holds them.
+fn random(dtype: DType, shape: &[usize], site: u64) -> Array {
+    let scale = if dtype.is_float() { 1.0 } else { 20.0 };
+    let values = philox::normals(7, site).take(shape.iter().product()).map(|x| x * scale).collect();
+    Array::from(&Array::from_f64(dtype, shape, values).to_tensor())
+}
+
+fn indices(shape: &[usize], low: i64, high: i64) -> Array {
+    let span = (high - low) as f64;
+    let values = philox::uniforms(9, 9).take(shape.iter().product()).map(|u| (low as f64 + u * span).floor());
+    Array::from_f64(DType::I32, shape, values.collect())
+}
+
+/// Checks `f` over inputs of these values; says which failed.
+fn check(name: &str, inputs: &[Array], f: impl for<'b> Fn(&'b Builder, &[Expr<'b>]) -> Vec<Expr<'b>>) {
+    let Some(backend) = gpu() else { return };
+    let b = Builder::new(name);
+    let args: Vec<Expr<'_>> =
+        inputs.iter().enumerate().map(|(i, a)| b.input(&format!("x{i}"), a.ty())).collect();
+    f(&b, &args).iter().enumerate().for_each(|(i, result)| b.output(&format!("y{i}"), *result));
+    let graph: Graph = b.finish().unwrap();
+    check_backend(&backend, Mode::Compile, &graph, inputs).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn gathers_and_scatters_of_long_rows_and_of_many_duplicates() {
+    for dtype in [DType::F32, DType::BF16, DType::I16, DType::U8, DType::F64] {
+        let table = random(dtype, &[50, 96], 1);
+        let rows = indices(&[7, 41, 1], -3, 55);
+        check("gather", &[table.clone(), rows.clone()], |_, x| vec![x[0].gather(x[1], &[0])]);
+        let updates = random(dtype, &[7, 41, 96], 2);
+        for reducer in [None, Some(Reducer::Sum), Some(Reducer::Max)] {
+            check("scatter", &[table.clone(), rows.clone(), updates.clone()], |b, x| {
+                vec![b.op1(Prim::Scatter { axes: vec![0], reducer }, x)]
+            });
+        }
+    }
+    // Every row to one of two places: runs long enough to be sorted by a walk over all keys.
+    let inputs = [random(DType::F32, &[9], 1), indices(&[3000, 1], 0, 2), random(DType::F32, &[3000], 2)];
+    check("histogram", &inputs, |b, x| {
+        vec![b.op1(Prim::Scatter { axes: vec![0], reducer: Some(Reducer::Sum) }, x)]
+    });
+}
+
+#[test]
+fn sorts_of_one_chunk_and_of_many() {
+    for (dtype, shape, axis) in [
+        (DType::F32, [3, 1000], 1),
+        (DType::BF16, [2000, 2], 0),
+        (DType::I64, [2, 2049], 1),
+        (DType::F64, [2, 9000], 1),
+        (DType::U8, [20000, 1], 0),
+    ] {
+        for order in [Order::Ascending, Order::Descending] {
+            let input = random(dtype, &shape, 3);
+            // Many equal values, zeros of both signs, NaN.
+            let input = if dtype.is_float() {
+                input.map(|x| {
+                    if x > 2.0 { f64::NAN } else { (x * 2.0).round() * if x < 0.1 { 1.0 } else { -1.0 } }
+                })
+            } else {
+                input
+            };
+            check("sort", &[Array::from(&input.to_tensor())], |b, x| {
+                b.node(Prim::Sort { axis, order }, x, vec![])
+            });
+        }
+    }
+}
+
+#[test]
+fn windows_and_dynamic_slices() {
+    let window =
+        |size, stride, dilation, pad_low, pad_high| Window { size, stride, dilation, pad_low, pad_high };
+    let windows = vec![window(1, 1, 1, 0, 0), window(3, 1, 1, 1, 1), window(3, 2, 2, 2, 3)];
+    for dtype in [DType::F32, DType::F16, DType::I16, DType::U64] {
+        for reducer in [Reducer::Sum, Reducer::Max, Reducer::Min] {
+            check("reduce_window", &[random(dtype, &[3, 17, 18], 1)], |b, x| {
+                vec![b.op1(Prim::ReduceWindow { reducer, windows: windows.clone() }, x)]
+            });
+        }
+        for start in [[-3, 0, 2], [1, 3, 1], [9, 9, 9]] {
+            let starts = Array::from_f64(DType::I64, &[3], start.map(f64::from).to_vec());
+            let inputs = [random(dtype, &[4, 5, 16], 1), random(dtype, &[2, 5, 8], 2), starts];
+            check("dynamic slices", &inputs, |b, x| {
+                let slice = b.op1(Prim::DynamicSlice { sizes: vec![2, 5, 8] }, &[x[0], x[2]]);
+                vec![slice, b.op1(Prim::DynamicUpdateSlice, x)]
+            });
+        }
+    }
+}
+
+/// `[B, H, Hkv, Tq, Tk, D, Dv]`
+const ATTENTIONS: [[usize; 7]; 6] = [
+    [1, 2, 2, 128, 128, 64, 64],
+    [2, 4, 2, 70, 70, 64, 64],
+    [1, 2, 1, 33, 201, 128, 64],
+    [1, 2, 2, 150, 90, 32, 48],
+    [1, 1, 1, 3, 300, 16, 128],
+    // Not for the tensor cores.
+    [1, 2, 1, 70, 131, 20, 24],
+];
+
+fn attention_inputs(dtype: DType, [b, h, kv, tq, tk, d, dv]: [usize; 7]) -> Vec<Array> {
+    [[b, h, tq, d], [b, kv, tk, d], [b, kv, tk, dv]]
+        .iter()
+        .enumerate()
+        .map(|(site, shape)| random(dtype, shape, site as u64))
+        .collect()
+}
+
+#[test]
+fn attention_of_whole_and_partial_tiles() {
+    for dtype in [DType::BF16, DType::F16, DType::F32] {
+        for shape in ATTENTIONS {
+            for mask in [Mask::Full, Mask::Causal] {
+                let name = format!("attention of {dtype} {shape:?} {mask:?}");
+                check(&name, &attention_inputs(dtype, shape), |_, x| {
+                    x[0].attention(x[1], x[2], Attention { scale: None, mask }).to_vec()
+                });
+            }
+        }
+    }
+    let shape = [1, 1, 1, 65, 65, 64, 64];
+    check("negative scale", &attention_inputs(DType::BF16, shape), |_, x| {
+        x[0].attention(x[1], x[2], Attention { scale: Some(-0.1), mask: Mask::Causal }).to_vec()
+    });
+    // Two fragments of queries a warp.
+    check("many tiles", &attention_inputs(DType::BF16, [33, 4, 1, 129, 20, 16, 16]), |_, x| {
+        x[0].attention(x[1], x[2], Attention::CAUSAL).to_vec()
+    });
+}
+
+#[test]
+fn attention_with_score_and_mask_functions() {
+    for (dtype, shape) in [(DType::BF16, [2, 2, 1, 70, 140, 64, 64]), (DType::F32, [2, 2, 1, 40, 70, 8, 8])] {
+        let (heads, keys) = (shape[1], shape[4]);
+        let (bias, length) = (random(DType::F32, &[heads, 2 * keys], 5), indices(&[2], 3, keys as i64));
+        let captures = [bias.ty(), length.ty()];
+        let score = score_region(DType::F32, &captures, |score, [_, h, q, k], captures| {
+            let biased = score + captures[0].at(&[h, k - q + k.constant(keys as f64)]);
+            (biased * 0.5).tanh() * 2.0
+        });
+        let mask =
+            mask_region(&captures, |[b, _, _, k], captures| k.compare(Compare::Lt, captures[1].at(&[b])));
+        let regions = vec![score.unwrap(), mask.unwrap()];
+        let inputs = [attention_inputs(dtype, shape), vec![bias, length]].concat();
+        check(&format!("regions in {dtype}"), &inputs, |_, x| {
+            x[0].attention_with([x[1], x[2]], Attention::CAUSAL, regions.clone(), &x[3..]).to_vec()
+        });
+    }
+}
+
+#[test]
+fn convolution_of_whole_and_partial_tiles() {
+    // Batch, channels, size, outputs, taps, stride, pad.
+    for [n, c, size, o, taps, stride, pad] in
+        [[2, 3, 20, 64, 3, 1, 1], [3, 64, 9, 130, 3, 2, 1], [1, 32, 12, 70, 1, 1, 0], [2, 5, 13, 7, 5, 3, 2]]
+    {
+        for dtype in [DType::BF16, DType::F32, DType::F64] {
+            let kernel = random(dtype, &[o, c, taps, taps], 2).map(|x| x / (c * taps * taps) as f64);
+            let kernel = Array::from(&kernel.to_tensor());
+            let inputs = [random(dtype, &[n, c, size, size], 1), kernel, random(dtype, &[o], 3)];
+            check(&format!("convolution of {dtype} {c} to {o}, {taps}x{taps}"), &inputs, |_, x| {
+                let sums = x[0].conv2d(x[1], Some(x[2]), Conv2d::new(stride, pad));
+                vec![sums.relu(), x[0].transpose(&[0, 1, 3, 2]).conv2d(x[1], None, Conv2d::new(stride, pad))]
+            });
+        }
+    }
+}
