@@ -75,12 +75,15 @@ impl<'a> Calls<'a> {
     }
 }
 
-fn upload(backend: &dyn Backend, tensors: &[Tensor]) -> Result<Vec<Buffer>, Failure> {
+pub(crate) fn upload(backend: &dyn Backend, tensors: &[Tensor]) -> Result<Vec<Buffer>, Failure> {
     Ok(tensors.iter().map(|tensor| backend.upload(tensor)).collect::<Result<_, _>>()?)
 }
 
 /// Output buffers full of NaN, so that what is not written is seen.
-fn fresh_outputs(backend: &dyn Backend, executable: &dyn Executable) -> Result<Vec<Buffer>, Failure> {
+pub(crate) fn fresh_outputs(
+    backend: &dyn Backend,
+    executable: &dyn Executable,
+) -> Result<Vec<Buffer>, Failure> {
     let plan = executable.plan();
     Ok(plan.outputs.iter().map(|&slot| backend.output(&plan.slot(slot).ty)).collect::<Result<_, _>>()?)
 }

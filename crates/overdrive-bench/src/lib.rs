@@ -8,6 +8,7 @@
 //! - [`clock`], [`subject`], [`rules`], [`runner`]: taking samples; [`executable`], [`oracle`]: of what a back end compiled.
 //! - [`speedup`], [`ladder`]: the only ways to state a gain, which refuse where there is no proof.
 //! - [`environment`], [`memory`], [`energy`], [`ceilings`], [`harness`]: what surrounds a figure.
+//! - [`profile`]: where the time of a call goes, as a table and as a trace; never a latency.
 //! - [`report`]: pure functions of records.
 //! - [`digits`]: as many of them as the interval supports.
 //! - [`exit`]: what a run's results mean for its exit code.
@@ -26,6 +27,7 @@ pub mod ladder;
 pub mod memory;
 pub mod oracle;
 pub mod outcome;
+pub mod profile;
 pub mod record;
 pub mod report;
 pub mod reported;

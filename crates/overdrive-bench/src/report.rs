@@ -18,4 +18,5 @@ pub use date::utc;
 pub use file::{WriteError, write_atomically};
 pub use json::{JsonError, from_json, to_json};
 pub use markdown::markdown;
+pub(crate) use terminal::STYLE as TERMINAL_STYLE;
 pub use terminal::terminal;

@@ -235,7 +235,7 @@ pub trait Executable: Send {
     ) -> Result<Vec<Sample>, BackendError>;
     /// Bytes held, and the peak of the last call.
     fn memory(&self) -> MemoryReport;
-    /// Runs `calls` calls with a clock around each step.
+    /// Runs `calls` calls with a clock around each step; one entry for each step of the plan, in its order.
     fn profile(
         &mut self,
         state: &mut State,

@@ -6,6 +6,7 @@
 
 mod backend;
 mod case;
+pub mod chrome_trace;
 mod gradient;
 mod graphs;
 mod primitives;

@@ -12,7 +12,7 @@ const COLUMNS: [&str; 7] =
     ["Workload", "Configuration", "Time per call [95 %]", "n", "Speed-up [95 %]", "Verdict", "Status"];
 
 /// One line below the heads, as in a book.
-const STYLE: TableStyle = TableStyle::new()
+pub(crate) const STYLE: TableStyle = TableStyle::new()
     .header_lines(ContentLineStyle::none())
     .header_separator(LineStyle::none().fill('─').junction('─'))
     .content_lines(ContentLineStyle::none());

@@ -45,18 +45,24 @@ fn a_profile_adds_up_and_its_trace_parses() {
     let folder = Folder::new();
     let outcome = folder.line("profile digits-mlp --calls 2 --threads 1 --json --trace trace.json");
     let profile: serde_json::Value = serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap();
-    let operators = profile["operators"].as_array().unwrap();
+    let table = &profile["table"];
+    let operators = table["operators"].as_array().unwrap();
     let attributed: f64 = operators.iter().map(|o| o["time_ns"].as_f64().unwrap()).sum();
-    let rest = profile["unattributed_ns"].as_f64().unwrap();
-    let total = profile["total_ns"].as_f64().unwrap();
+    let rest = table["unattributed_ns"].as_f64().unwrap();
+    let total = table["total_ns"].as_f64().unwrap();
     assert!(!operators.is_empty() && (attributed + rest - total).abs() < 1e-6 * total, "{profile}");
     let trace = std::fs::read_to_string(folder.path("trace.json")).unwrap();
     let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
+    testkit::chrome_trace::check(&trace).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
-    let steps = events.iter().filter(|event| event["cat"] != "call").count() as u64;
+    let steps = events.iter().filter(|event| event["cat"] == "step").count() as u64;
     let calls = |o: &serde_json::Value| o["calls"].as_u64().unwrap();
     assert_eq!(steps, operators.iter().map(calls).sum::<u64>(), "an event per step of a call");
     assert!(operators.iter().all(|o| calls(o) > 0), "{profile}");
+    let live = events.iter().filter(|event| event["ph"] == "C").map(|event| &event["args"]["live bytes"]);
+    let peak = live.map(|bytes| bytes.as_u64().unwrap()).max().unwrap();
+    let arena = profile["memory"]["transient_bytes"].as_u64().unwrap();
+    assert!(0 < peak && peak <= arena, "{peak} live bytes do not fit the arena of {arena}");
 }
 
 #[test]
