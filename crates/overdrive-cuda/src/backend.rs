@@ -3,7 +3,7 @@
 use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
 use crate::memory::{CudaMemory, DeviceBytes};
-use crate::{Device, Error, kernels};
+use crate::{Device, Error, gemm, kernels};
 use overdrive_ir::{
     Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType, Tuning,
 };
@@ -53,7 +53,7 @@ pub fn caps(properties: &Properties) -> Caps {
         device: properties.name.clone(),
         memory_bytes: properties.memory_bytes,
         claims: kernels::CLAIMS.map(str::to_owned).into(),
-        contraction_dtypes: [DType::F64, DType::F32, DType::F16, DType::BF16].into(),
+        contraction_dtypes: gemm::DTYPES.into(),
         loop_dtypes: BTreeSet::from(DType::ALL),
         flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),
         packings: BTreeMap::new(),

@@ -1,5 +1,6 @@
 //! What CUDA and its libraries report, in their own words.
 
+use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 use cudarc::nvrtc::result::NvrtcError;
@@ -41,6 +42,9 @@ pub enum Error {
     /// The driver refused.
     #[error("{}", words(*.0))]
     Driver(DriverError),
+    /// cuBLASLt refused.
+    #[error("cuBLASLt: {0}")]
+    CublasLt(#[from] CublasError),
     /// NVRTC itself failed.
     #[error("NVRTC: {0}")]
     Nvrtc(#[from] NvrtcError),

@@ -9,6 +9,7 @@ pub mod compiler;
 pub mod device;
 pub mod error;
 mod exec;
+pub mod gemm;
 pub mod kernels;
 pub mod launch;
 pub mod libraries;

@@ -1,7 +1,7 @@
 //! `Task`: a step of a plan compiled for this device, and the choice of its kernel.
 
 use crate::launch::{Addresses, Launch, Refusal, Site};
-use crate::{Device, Error, kernels, loops};
+use crate::{Device, Error, gemm, kernels, loops};
 use cudarc::driver::{CudaStream, result};
 use overdrive_ir::plan::{HostCall, Plan, StepKind};
 use overdrive_ir::{BackendError, Prim, SlotId};
@@ -74,7 +74,7 @@ fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
     let (plan, step) = (site.plan, site.step);
     match &step.kind {
         StepKind::Loop(program) => loops::compile(site, program).map(Task::Launch),
-        StepKind::Gemm(_) => Err(missing("matrix products")),
+        StepKind::Gemm(call) => gemm::compile(site, call).map(Task::Launch),
         StepKind::Convolution(call) => kernels::convolution::compile(site, call).map(Task::Launch),
         StepKind::Kernel(call) => match kernels::compile(site, call) {
             // Element types that no kernel knows.
@@ -95,10 +95,6 @@ fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
         // One rank has everything as soon as it starts.
         StepKind::CollectiveDone { .. } => Ok(Task::Nothing),
     }
-}
-
-fn missing(what: &str) -> Refusal {
-    Refusal::Unsupported(format!("this version has no {what} on CUDA; use `--device cpu`"))
 }
 
 /// Among one rank every collective but `permute` to nobody is the identity.

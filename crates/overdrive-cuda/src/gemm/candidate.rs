@@ -1,0 +1,146 @@
+//! `Candidate`: one way to compute a product, by a name that a `Tuning` remembers.
+
+use super::epilogue::is_printable;
+use super::hopper::{self, Tile};
+use super::problem::sums;
+use super::staged::Halves;
+use super::{plain, vendor};
+use crate::compiler::Architecture;
+use crate::launch::{Launch, Refusal, Site};
+use overdrive_ir::DType;
+use overdrive_ir::plan::GemmCall;
+use std::fmt;
+use std::str::FromStr;
+
+/// Algorithms of cuBLASLt that are worth timing, in its own order.
+const ALGORITHMS: usize = 8;
+
+/// Tiles of our own kernel that are worth timing.
+const TILES: usize = 6;
+
+/// A way to compute a product.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Candidate {
+    /// cuBLASLt's algorithm of this rank, with the epilogue if it has it.
+    Vendor(usize),
+    /// cuBLASLt's algorithm of this rank for the sums, then the epilogue as a loop.
+    VendorStaged(usize),
+    /// Our Hopper kernel with this tile.
+    Hopper(Tile),
+    /// Our kernel for every product.
+    Plain,
+    /// Our kernel for the sums, then the epilogue as a loop.
+    PlainStaged,
+}
+
+impl Candidate {
+    /// What may compute a call, best guess first. Not all of them need apply.
+    pub fn all(site: &Site<'_>, call: &GemmCall) -> Result<Vec<Candidate>, Refusal> {
+        let vendor = |site: &Site<'_>, call: &GemmCall| vendor::count(site, call, ALGORITHMS);
+        let mut all: Vec<_> = (0..vendor(site, call)?).map(Candidate::Vendor).collect();
+        let whole = !all.is_empty();
+        if site.device.architecture() == Architecture::Sm90a {
+            let tiles = hopper::tiles(call, site.device.properties().multiprocessors);
+            all.extend(tiles.into_iter().take(TILES).map(Candidate::Hopper));
+        }
+        // A second step costs more than any algorithm gains.
+        if !whole {
+            let halves = halves(site, call);
+            let count = vendor(&Site { plan: &halves.plan, ..*site }, &halves.product)?;
+            all.extend((0..count).map(Candidate::VendorStaged));
+        }
+        if all.is_empty() {
+            all.push(if is_printable(&call.epilogue.0) { Candidate::Plain } else { Candidate::PlainStaged });
+        }
+        Ok(all)
+    }
+
+    /// Makes the call ready; `None` where this way does not apply.
+    pub fn compile(self, site: &Site<'_>, call: &GemmCall) -> Result<Option<Box<dyn Launch>>, Refusal> {
+        match self {
+            Candidate::Vendor(rank) => Ok(vendor::compile(site, call, rank)?),
+            Candidate::VendorStaged(rank) => {
+                halves(site, call).compile(site, |site, call| Ok(vendor::compile(site, call, rank)?))
+            }
+            Candidate::Hopper(tile) => hopper::compile(site, call, tile),
+            Candidate::Plain if !is_printable(&call.epilogue.0) => Ok(None),
+            Candidate::Plain => plain::compile(site, call).map(Some),
+            Candidate::PlainStaged => {
+                halves(site, call).compile(site, |site, call| plain::compile(site, call).map(Some))
+            }
+        }
+    }
+}
+
+/// Sums wait in their own type for the epilogue.
+fn halves(site: &Site<'_>, call: &GemmCall) -> Halves {
+    let dtype = if call.accumulate.bits() < 32 { call.accumulate } else { sums(call) };
+    Halves::of(site.plan, call, dtype)
+}
+
+/// Types of operands that products take; e8m0 and what is narrower than a byte is converted first.
+pub const DTYPES: [DType; 14] = [
+    DType::F64,
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::F8E4M3,
+    DType::F8E5M2,
+    DType::I64,
+    DType::I32,
+    DType::I16,
+    DType::I8,
+    DType::U64,
+    DType::U32,
+    DType::U16,
+    DType::U8,
+];
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Candidate::Vendor(rank) => write!(f, "cublaslt {rank}"),
+            Candidate::VendorStaged(rank) => write!(f, "cublaslt {rank} then loop"),
+            Candidate::Hopper(tile) => tile.fmt(f),
+            Candidate::Plain => f.write_str("plain"),
+            Candidate::PlainStaged => f.write_str("plain then loop"),
+        }
+    }
+}
+
+/// The text is the name of no candidate.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct UnknownCandidate;
+
+impl FromStr for Candidate {
+    type Err = UnknownCandidate;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCandidate> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let rank = |text: &str| text.parse().map_err(|_| UnknownCandidate);
+        Ok(match words[..] {
+            ["cublaslt", number] => Candidate::Vendor(rank(number)?),
+            ["cublaslt", number, "then", "loop"] => Candidate::VendorStaged(rank(number)?),
+            ["hopper", ..] => Candidate::Hopper(text.parse().map_err(|_| UnknownCandidate)?),
+            ["plain"] => Candidate::Plain,
+            ["plain", "then", "loop"] => Candidate::PlainStaged,
+            _ => return Err(UnknownCandidate),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        let ours = hopper::TILES.into_iter().map(Candidate::Hopper);
+        let others =
+            [Candidate::Vendor(3), Candidate::VendorStaged(0), Candidate::Plain, Candidate::PlainStaged];
+        for candidate in ours.chain(others) {
+            assert_eq!(candidate.to_string().parse(), Ok(candidate));
+        }
+        assert_eq!("cublaslt x".parse::<Candidate>(), Err(UnknownCandidate));
+    }
+}

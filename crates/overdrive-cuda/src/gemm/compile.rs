@@ -1,0 +1,64 @@
+//! From a call to its launch: the remembered winner, or the first candidate that applies.
+
+use super::candidate::Candidate;
+use crate::Error;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+use cudarc::driver::CudaStream;
+use overdrive_ir::plan::{GemmCall, Instr, SlotId};
+use std::sync::Arc;
+
+/// Compiles a product: the candidate that `site.tuning` names under `key`, else the first that applies.
+///
+/// # Errors
+/// `Unsupported` for operands of types narrower than a byte and for results beyond the size of a grid; `Failed` as
+/// `Device::function` and as cuBLASLt.
+pub fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Box<dyn Launch>, Refusal> {
+    if call.epilogue.0.points() == 0 {
+        return Ok(Box::new(Nothing));
+    }
+    if call.lhs.dtype.bits() < 8 || call.rhs.dtype.bits() < 8 {
+        let remedy = "convert both sides to a type of at least 8 bits";
+        let reason =
+            format!("products of {} and {} have no kernel; {remedy}", call.lhs.dtype, call.rhs.dtype);
+        return Err(Refusal::Unsupported(reason));
+    }
+    let chosen = site.tuning.choices.get(&key(call)).and_then(|choice| choice.candidate.parse().ok());
+    let others = Candidate::all(site, call)?;
+    for candidate in chosen.into_iter().chain(others) {
+        if let Some(launch) = candidate.compile(site, call)? {
+            return Ok(launch);
+        }
+    }
+    Err(Refusal::Unsupported(format!("no kernel takes the product {}", key(call))))
+}
+
+/// What a `Tuning` remembers a product by: the call in words, without the numbers of slots.
+pub fn key(call: &GemmCall) -> String {
+    let mut call = call.clone();
+    let mut seen: Vec<SlotId> = Vec::new();
+    let mut renumber = |slot: &mut SlotId| {
+        let number = seen.iter().position(|s| s == slot).unwrap_or_else(|| {
+            seen.push(*slot);
+            seen.len() - 1
+        });
+        *slot = SlotId(number as u32);
+    };
+    renumber(&mut call.lhs.slot);
+    renumber(&mut call.rhs.slot);
+    for instr in &mut call.epilogue.0.instrs {
+        if let Instr::Load(access) = instr {
+            renumber(&mut access.slot);
+        }
+    }
+    call.epilogue.0.stores.iter_mut().for_each(|store| renumber(&mut store.access.slot));
+    format!("gemm {}", call.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// A product without elements.
+struct Nothing;
+
+impl Launch for Nothing {
+    fn launch(&self, _: &Arc<CudaStream>, _: &Addresses) -> Result<(), Error> {
+        Ok(())
+    }
+}

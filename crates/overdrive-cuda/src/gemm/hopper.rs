@@ -1,0 +1,263 @@
+//! Our kernel for Hopper: which products it takes, in which tiles, and its tensor maps.
+//!
+//! Everything about a product is compiled in; addresses are in the tensor maps, which the host encodes when an address
+//! is new. Invariant: a tile never needs more shared memory than a block may have.
+
+mod instruction;
+mod map;
+mod tile;
+
+pub(super) use tile::{Schedule, TILES, Tile};
+
+use super::epilogue::{self, Printed, is_printable};
+use super::kernel::{Base, Kernel, Shape};
+use super::problem::{Dense, Major, SLOT_ALIGNMENT, dense, one_batch, split, strides};
+use crate::Error;
+use crate::compiler::{Architecture, Source};
+use crate::launch::{Addresses, Launch, Refusal, Site};
+use cudarc::driver::CudaStream;
+use cudarc::driver::sys::CUtensorMap;
+use map::{Boxes, Extent};
+use overdrive_ir::plan::{GemmCall, MatrixView, SlotId};
+use overdrive_ir::{DType, Precision};
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Bytes that TMA wants addresses and strides to be multiples of.
+const TMA_ALIGNMENT: i64 = 16;
+
+/// Bytes of one line of a tile: the widest swizzle.
+const LINE: usize = 128;
+
+/// A product as the kernel sees it.
+pub(super) struct Fit {
+    lhs: Matrix,
+    rhs: Matrix,
+    /// Where the result lies if TMA can store it: its first element, elements from row to row and batch to batch.
+    out: Option<(Base, i64, i64)>,
+}
+
+/// An operand.
+struct Matrix {
+    base: Base,
+    /// Whether the contracted index is contiguous.
+    by_k: bool,
+    leading: i64,
+    /// Elements from batch to batch; 0 where all share it.
+    batch: i64,
+}
+
+impl Fit {
+    /// `None` where the kernel cannot take the call.
+    pub(super) fn of(call: &GemmCall) -> Option<Self> {
+        let half = |dtype| matches!(dtype, DType::F16 | DType::BF16);
+        let fp8 = |dtype| matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
+        let (left, right) = (call.lhs.dtype, call.rhs.dtype);
+        let typed = (half(left) && left == right) || (fp8(left) && fp8(right));
+        let whole = call.k > 0 && call.accumulate != DType::F64 && is_printable(&call.epilogue.0);
+        if !typed || !whole || [call.m, call.n, call.k].iter().any(|&extent| extent > i32::MAX as usize / 2) {
+            return None;
+        }
+        let ([lr, lc], [rr, rc]) = (strides(&call.lhs), strides(&call.rhs));
+        // Rows of both operands are outer, columns contracted.
+        let lhs = Matrix::of(&call.lhs, dense([call.m, call.k], [lr, lc])?, call)?;
+        let rhs = Matrix::of(&call.rhs, dense([call.n, call.k], [rc, rr])?, call)?;
+        if fp8(left) && !(lhs.by_k && rhs.by_k) {
+            return None;
+        }
+        Some(Self { lhs, rhs, out: stored(call) })
+    }
+}
+
+impl Matrix {
+    fn of(view: &MatrixView, dense: Dense, call: &GemmCall) -> Option<Self> {
+        let (_, [batch]) = one_batch(&call.batch, [&view.batch_strides])?;
+        let base = Base::of(view);
+        let bytes = view.dtype.bits() as i64 / 8;
+        let fits = [base.bytes, dense.leading * bytes, batch * bytes].iter().all(|b| b % TMA_ALIGNMENT == 0);
+        (fits && batch >= 0).then_some(Self {
+            base,
+            by_k: dense.major == Major::Row,
+            leading: dense.leading,
+            batch,
+        })
+    }
+
+    /// The tensor map's extents: along memory, then the other way, then batches.
+    fn extents(&self, rows: usize, call: &GemmCall) -> [Extent; 3] {
+        let (inner, outer) = if self.by_k { (call.k, rows) } else { (rows, call.k) };
+        let batches = if self.batch == 0 { 1 } else { call.batch.iter().product() };
+        let step = if self.batch == 0 { self.leading } else { self.batch };
+        [Extent::new(inner, 1), Extent::new(outer, self.leading), Extent::new(batches, step)]
+    }
+
+    /// The shape of a box: along memory, then the other way.
+    fn boxes(&self, rows: usize, dtype: DType) -> [usize; 2] {
+        let line = LINE * 8 / dtype.bits();
+        if self.by_k { [line, rows] } else { [line.min(rows), line] }
+    }
+}
+
+/// The tiles that a call may be computed in, by the time that they are expected to take; none where the kernel cannot
+/// take it.
+pub(super) fn tiles(call: &GemmCall, multiprocessors: u32) -> Vec<Tile> {
+    let Some(fit) = Fit::of(call) else { return vec![] };
+    let (batch, shape) = (call.batch.iter().product(), [call.m, call.n, call.k]);
+    let cycles = |tile: &Tile| tile.cycles(shape, batch, multiprocessors as usize);
+    let applies = |tile: &Tile| tile.applies(promotes(call), [fit.lhs.by_k, fit.rhs.by_k]);
+    let mut tiles: Vec<Tile> = TILES.into_iter().filter(applies).collect();
+    tiles.sort_by(|a, b| cycles(a).total_cmp(&cycles(b)));
+    tiles
+}
+
+/// Whether sums leave the tensor core's narrow accumulator of fp8 after each tile.
+fn promotes(call: &GemmCall) -> bool {
+    call.lhs.dtype.bits() == 8 && call.precision != Precision::FastFp8
+}
+
+/// The first store, if it is of rows that TMA can write.
+fn stored(call: &GemmCall) -> Option<(Base, i64, i64)> {
+    let program = &call.epilogue.0;
+    let store = &program.stores[0];
+    let dtype = program.dtype(store.value);
+    let (batch, [row, col]) = split(&store.access);
+    let (_, [step]) = one_batch(&call.batch, [batch])?;
+    let base = Base::at(store.access.slot, dtype, store.access.offset);
+    let bytes = dtype.bits() as i64 / 8;
+    let row = if call.m == 1 { call.n.next_multiple_of(16) as i64 } else { row };
+    let fits = [base.bytes, row * bytes, step * bytes].iter().all(|b| b % TMA_ALIGNMENT == 0);
+    // Of programs that overwrite what they load each element must be read before its row is written.
+    (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4).then_some((base, row, step))
+}
+
+/// The source of the kernel for a call and a tile, on a device of so many multiprocessors; `None` where they do not go
+/// together. The second value is whether the result is stored by TMA, the third the number of blocks.
+pub(super) fn source(
+    call: &GemmCall,
+    fit: &Fit,
+    tile: Tile,
+    multiprocessors: u32,
+) -> Option<(Source, Vec<SlotId>, Grid)> {
+    let program = &call.epilogue.0;
+    let out = program.dtype(program.stores[0].value);
+    let by_tma = fit.out.is_some() && (tile.columns * out.bits() / 8).is_multiple_of(LINE);
+    let promote = promotes(call);
+    if !tile.applies(promote, [fit.lhs.by_k, fit.rhs.by_k]) {
+        return None;
+    }
+    let stages = tile.stages(by_tma)?;
+    let batch: usize = call.batch.iter().product();
+    let pairs = call.m.div_ceil(tile.rows).div_ceil(tile.cluster);
+    let clusters = (pairs * call.n.div_ceil(tile.columns)).checked_mul(batch)?;
+    let blocks = clusters.min(multiprocessors as usize / tile.cluster) * tile.cluster;
+    let Printed { text, slots } = epilogue::print(call);
+    let flag = |value: bool| u8::from(value).to_string();
+    let mut defines = epilogue::defines(call, DType::F32);
+    defines.extend([
+        ("TILE_M", tile.rows.to_string()),
+        ("TILE_N", tile.columns.to_string()),
+        ("CONSUMERS", tile.consumers.to_string()),
+        ("PINGPONG", flag(tile.schedule == Schedule::PingPong)),
+        ("CLUSTER", tile.cluster.to_string()),
+        ("STAGES", stages.to_string()),
+        ("LHS_BY_K", flag(fit.lhs.by_k)),
+        ("RHS_BY_K", flag(fit.rhs.by_k)),
+        ("LHS_BATCHED", flag(fit.lhs.batch != 0)),
+        ("RHS_BATCHED", flag(fit.rhs.batch != 0)),
+        ("STORE_BY_TMA", flag(by_tma)),
+        ("PROMOTE", flag(promote)),
+        ("GROUP", tile.group(pairs).to_string()),
+        ("BLOCKS", blocks.to_string()),
+    ]);
+    let wgmma =
+        instruction::print(tile.columns, [call.lhs.dtype, call.rhs.dtype], [fit.lhs.by_k, fit.rhs.by_k]);
+    let source =
+        epilogue::source("gemm_hopper", &defines, &(text + &wgmma + include_str!("kernels/hopper.cu")));
+    Some((
+        source,
+        slots,
+        Grid { blocks: blocks as u32, by_tma, shared_bytes: tile.shared_bytes(by_tma) as u32 },
+    ))
+}
+
+/// How the kernel is launched.
+pub(super) struct Grid {
+    blocks: u32,
+    by_tma: bool,
+    shared_bytes: u32,
+}
+
+struct Hopper {
+    kernel: Kernel,
+    slots: Vec<SlotId>,
+    /// Left, right, result.
+    boxes: [Boxes; 3],
+    bases: [Base; 3],
+    /// The maps of the addresses of the last call.
+    encoded: RefCell<([u64; 3], [CUtensorMap; 3])>,
+}
+
+/// Compiles the kernel; `None` where it does not apply.
+pub(super) fn compile(
+    site: &Site<'_>,
+    call: &GemmCall,
+    tile: Tile,
+) -> Result<Option<Box<dyn Launch>>, Refusal> {
+    if site.device.architecture() != Architecture::Sm90a {
+        return Ok(None);
+    }
+    let Some(fit) = Fit::of(call) else { return Ok(None) };
+    let multiprocessors = site.device.properties().multiprocessors;
+    let Some((source, slots, grid)) = source(call, &fit, tile, multiprocessors) else { return Ok(None) };
+    let threads = (tile.consumers as u32 + 1) * 128;
+    let shape = Shape { grid: (grid.blocks, 1, 1), threads, shared_bytes: grid.shared_bytes };
+    let kernel = Kernel::new(site, &source, "gemm_hopper", shape)?;
+
+    let lhs =
+        Boxes::new(call.lhs.dtype, fit.lhs.extents(call.m, call), fit.lhs.boxes(tile.rows, call.lhs.dtype));
+    let share = tile.columns / tile.cluster;
+    let rhs = Boxes::new(call.rhs.dtype, fit.rhs.extents(call.n, call), fit.rhs.boxes(share, call.rhs.dtype));
+    let program = &call.epilogue.0;
+    let dtype = program.dtype(program.stores[0].value);
+    let (out, base) = match fit.out.filter(|_| grid.by_tma) {
+        Some((base, row, step)) => {
+            let batches = call.batch.iter().product();
+            let step = if step == 0 { row } else { step };
+            let extents = [Extent::new(call.n, 1), Extent::new(call.m, row), Extent::new(batches, step)];
+            (Boxes::new(dtype, extents, [LINE * 8 / dtype.bits(), 64]), base)
+        }
+        // The kernel does not look at it.
+        None => (lhs.clone(), fit.lhs.base),
+    };
+    let boxes = [lhs, rhs, out];
+    let bases = [fit.lhs.base, fit.rhs.base, base];
+    let encoded = RefCell::new(([0; 3], [CUtensorMap { opaque: [0; 16] }; 3]));
+    Ok(Some(Box::new(Hopper { kernel, slots, boxes, bases, encoded })))
+}
+
+impl Launch for Hopper {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        let mut encoded = self.encoded.borrow_mut();
+        let (known, maps) = &mut *encoded;
+        for i in 0..3 {
+            let address = self.bases[i].address(addresses);
+            if known[i] != address {
+                maps[i] = self.boxes[i].encode(address)?;
+                known[i] = address;
+            }
+        }
+        let mut slots: Vec<u64> = self.slots.iter().map(|&s| addresses.of(s)).collect();
+        let [lhs, rhs, out] = maps;
+        let mut parameters: [*mut c_void; 4] = [
+            (&raw mut *lhs).cast(),
+            (&raw mut *rhs).cast(),
+            (&raw mut *out).cast(),
+            slots.as_mut_ptr().cast(),
+        ];
+        // SAFETY: three tensor maps, and as many addresses as `Slots` has.
+        unsafe { self.kernel.launch(stream, &mut parameters) }
+    }
+}
+
+const _: () = assert!(SLOT_ALIGNMENT.is_multiple_of(TMA_ALIGNMENT as u64));

@@ -1,0 +1,138 @@
+//! Tiles that the Hopper kernel is compiled with.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Dynamic shared memory that a block may have, less what the barriers take.
+const SHARED_BYTES: usize = 227 * 1024 - 512;
+
+/// For bringing the first tile to its alignment.
+const SLACK: usize = 1024;
+
+/// How the consumer warpgroups share the work.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Schedule {
+    /// Rows of one tile.
+    Cooperative,
+    /// Tiles of their own, one's epilogue under the other's products.
+    PingPong,
+}
+
+/// What a block computes at a time.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Tile {
+    /// Rows: of the block, or in ping-pong of each warpgroup.
+    pub rows: usize,
+    /// Columns.
+    pub columns: usize,
+    /// Warpgroups that multiply.
+    pub consumers: usize,
+    /// How they share the work.
+    pub schedule: Schedule,
+    /// Blocks that share right operands.
+    pub cluster: usize,
+}
+
+const fn cooperative(rows: usize, columns: usize, cluster: usize) -> Tile {
+    let consumers = if rows > 64 { 2 } else { 1 };
+    Tile { rows, columns, consumers, schedule: Schedule::Cooperative, cluster }
+}
+
+const fn ping_pong(rows: usize, columns: usize, cluster: usize) -> Tile {
+    Tile { rows, columns, consumers: 2, schedule: Schedule::PingPong, cluster }
+}
+
+/// Those worth trying, for large products first.
+pub(in crate::gemm) const TILES: [Tile; 11] = [
+    cooperative(128, 256, 2),
+    ping_pong(128, 128, 2),
+    ping_pong(64, 256, 2),
+    cooperative(128, 256, 1),
+    cooperative(256, 128, 2),
+    ping_pong(128, 128, 1),
+    cooperative(128, 128, 1),
+    cooperative(128, 64, 1),
+    cooperative(64, 64, 1),
+    cooperative(64, 32, 1),
+    cooperative(64, 16, 1),
+];
+
+impl Tile {
+    fn stage_bytes(&self) -> usize {
+        (self.rows + self.columns) * 128
+    }
+
+    fn store_bytes(&self, by_tma: bool) -> usize {
+        if by_tma { self.consumers * 2 * 64 * 128 } else { 0 }
+    }
+
+    /// How many tiles of operands are in flight; `None` where not even three fit.
+    pub(super) fn stages(&self, by_tma: bool) -> Option<usize> {
+        let stages = (SHARED_BYTES - SLACK - self.store_bytes(by_tma)) / self.stage_bytes();
+        (stages >= 3).then_some(stages.min(16))
+    }
+
+    /// Bytes of dynamic shared memory.
+    pub(super) fn shared_bytes(&self, by_tma: bool) -> usize {
+        let stages = self.stages(by_tma).unwrap_or(0);
+        stages * self.stage_bytes() + self.store_bytes(by_tma) + SLACK
+    }
+
+    /// Whether registers suffice, and the lines of operands that are not contiguous along k.
+    pub(super) fn applies(&self, promote: bool, by_k: [bool; 2]) -> bool {
+        let own = if self.schedule == Schedule::PingPong { self.rows } else { self.rows / self.consumers };
+        let sums = own / 64 * self.columns / 2 * if promote { 2 } else { 1 };
+        let whole_lines = by_k[1] || (self.columns / self.cluster).is_power_of_two();
+        sums <= 128 && whole_lines
+    }
+
+    /// About how many cycles a product takes in this tile: what candidates are ordered by, never what is chosen
+    /// between them once they have been timed.
+    pub(super) fn cycles(&self, [m, n, k]: [usize; 3], batch: usize, multiprocessors: usize) -> f64 {
+        /// Multiply-adds of 16-bit operands that a multiprocessor does in a cycle.
+        const RATE: f64 = 2048.0;
+        /// Bytes that a multiprocessor gets from L2 in a cycle.
+        const BYTES: f64 = 40.0;
+        /// From the launch to the first product, and from the last to the end.
+        const FIXED: f64 = 3000.0;
+        /// An epilogue that nothing hides, for each of the tile's sums.
+        const EXPOSED: f64 = 0.06;
+        let per_block = if self.schedule == Schedule::PingPong { self.rows * 2 } else { self.rows };
+        let area = (per_block * self.columns) as f64;
+        let share = self.columns as f64 / self.cluster as f64;
+        let loaded = (self.rows as f64 + share) * 128.0 * (per_block / self.rows) as f64;
+        let step = (area * 64.0 / RATE).max(loaded / BYTES);
+        let tiles = m.div_ceil(self.rows * self.cluster) * self.cluster * n.div_ceil(self.columns) * batch;
+        let at_once = multiprocessors * (per_block / self.rows);
+        let waves = tiles.div_ceil(at_once) as f64;
+        let hidden = if self.schedule == Schedule::PingPong && waves > 1.0 { 0.25 } else { 1.0 };
+        FIXED + waves * (k.div_ceil(64) as f64 * step + hidden * EXPOSED * area)
+    }
+
+    /// Rows of tiles to walk before the next column, of `pairs` that there are: what runs at once is about square.
+    pub(super) fn group(&self, pairs: usize) -> usize {
+        (2048 / (self.rows * self.cluster)).clamp(1, pairs.max(1))
+    }
+}
+
+impl fmt::Display for Tile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let schedule = match self.schedule {
+            Schedule::Cooperative => "",
+            Schedule::PingPong => " ping-pong",
+        };
+        write!(f, "hopper {}x{} by {}{schedule}", self.rows, self.columns, self.cluster)
+    }
+}
+
+/// The text names no tile of `TILES`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct UnknownTile;
+
+impl FromStr for Tile {
+    type Err = UnknownTile;
+
+    fn from_str(text: &str) -> Result<Self, UnknownTile> {
+        TILES.into_iter().find(|tile| tile.to_string() == text).ok_or(UnknownTile)
+    }
+}

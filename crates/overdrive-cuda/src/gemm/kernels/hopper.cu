@@ -1,0 +1,366 @@
+// Products on Hopper's tensor cores: a producer warp copies tiles to shared memory by TMA, consumer warpgroups
+// multiply them with wgmma and apply the printed epilogue to the sums in their registers.
+//
+// Learnt from CUTLASS's warp-specialised persistent kernels (cooperative and ping-pong), from DeepGEMM (registers moved
+// to the consumers, stores by TMA from swizzled shared memory) and from Pranjal Shankhdhar's "Fast CUDA kernels"
+// worklog (clusters that share a tile, order of tiles that keeps operands in L2).
+//
+// TILE_M TILE_N: sums of a block (cooperative) or of a warpgroup (ping-pong). CONSUMERS: warpgroups. PINGPONG: each
+// warpgroup has tiles of its own, so that one's epilogue runs under the other's products. CLUSTER: blocks, neighbours
+// in rows, that share right tiles. STAGES: tiles in flight. LHS_BY_K, RHS_BY_K: contracted index contiguous.
+// LHS_BATCHED, RHS_BATCHED: the operand differs from batch to batch. STORE_BY_TMA: the result goes through shared
+// memory. PROMOTE: sums of fp8 leave the tensor core's narrow accumulator after each tile. GROUP: tiles of rows that
+// are walked before the next column of tiles. BLOCKS: of the grid.
+// From the printed text: wgmma (one instruction), Slots, epilogue, store_result.
+
+constexpr int WARPGROUP = 128;
+constexpr int ELEMENT_BYTES = sizeof(LHS);
+constexpr int TILE_K = 128 / ELEMENT_BYTES;
+constexpr int STEPS = 4; // instructions of 32 bytes along k in a tile
+constexpr int OWN_M = PINGPONG ? TILE_M : TILE_M / CONSUMERS; // rows of a warpgroup
+constexpr int HEIGHTS = OWN_M / 64;
+constexpr int LHS_BYTES = TILE_M * 128;
+constexpr int RHS_BYTES = TILE_N * 128;
+constexpr int TILES_K = (int)((K + TILE_K - 1) / TILE_K);
+constexpr int TILES_M = (M + TILE_M - 1) / TILE_M, TILES_N = (N + TILE_N - 1) / TILE_N;
+constexpr int PAIRS_M = (TILES_M + CLUSTER - 1) / CLUSTER;
+constexpr i64 TILES = (i64)PAIRS_M * TILES_N * BATCH; // of clusters
+constexpr int STORE_BYTES = 64 * 128; // 64 rows of one swizzle's width
+constexpr int STORE_BUFFERS = 2;
+constexpr bool WHOLE = M % TILE_M == 0 && N % TILE_N == 0 && PAIRS_M * CLUSTER == TILES_M;
+
+struct alignas(128) TensorMap {
+    u64 opaque[16];
+};
+
+__device__ __forceinline__ u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+
+__device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+    u32 done;
+    do {
+        asm volatile(
+            "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+            : "=r"(done)
+            : "r"(barrier), "r"(parity)
+            : "memory");
+    } while (!done);
+}
+// In block `rank` of the cluster. What was read of the tile was read by the tensor cores and is over, so nothing needs
+// the device-wide barrier that a release at cluster scope is.
+__device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {
+    if constexpr (CLUSTER == 1) {
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+    } else {
+        asm volatile(
+            "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+            "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+            "r"(rank)
+            : "memory");
+    }
+}
+__device__ __forceinline__ u32 cluster_rank() {
+    if constexpr (CLUSTER == 1) return 0;
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+__device__ __forceinline__ void cluster_sync() {
+    if constexpr (CLUSTER > 1)
+        asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+template <int Id>
+__device__ __forceinline__ void named_sync(int which, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(Id + which), "r"(threads) : "memory");
+}
+template <int Id>
+__device__ __forceinline__ void named_arrive(int which, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(Id + which), "r"(threads) : "memory");
+}
+
+// A box of a tensor to shared memory, here or in every block of the cluster.
+__device__ __forceinline__ void copy_in(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+            "r"(to),
+        "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+        : "memory");
+}
+__device__ __forceinline__ void copy_to_all(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+        "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"((u16)((1 << CLUSTER) - 1))
+        : "memory");
+}
+__device__ __forceinline__ void copy_out(const TensorMap& map, u32 from, int x, int y, int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\ncp.async.bulk.commit_group;" ::"l"(
+            &map),
+        "r"(from), "r"(x), "r"(y), "r"(z)
+        : "memory");
+}
+
+// The part of an operand's tile that this block copies: rows (or columns) `first` on of `EXTENT`, as boxes.
+//
+// Contiguous along k a box is 128 bytes of k by up to 256 rows; else it is one swizzle's width of rows by TILE_K.
+template <bool BY_K, int EXTENT>
+struct Operand {
+    // Bytes of an atom's line where k is not contiguous.
+    static constexpr int LINE = BY_K ? 128 : (EXTENT * ELEMENT_BYTES < 128 ? EXTENT * ELEMENT_BYTES : 128);
+    static constexpr int WIDTH = BY_K ? EXTENT : LINE / ELEMENT_BYTES;
+    static constexpr int BOX_BYTES = BY_K ? EXTENT * 128 : LINE * TILE_K;
+    static constexpr u64 SWIZZLE = LINE == 128 ? 1 : LINE == 64 ? 2 : 3;
+    // Matrix descriptor (PTX ISA, "Matrix Descriptor Format"): leading byte offset, from one atom to the next along
+    // rows; stride byte offset, from eight lines to the next eight.
+    static constexpr u64 DESCRIPTOR =
+        SWIZZLE << 62 | (u64)(LINE * 8 / 16) << 32 | (u64)(BY_K ? 1 : BOX_BYTES / 16) << 16;
+    // From one instruction's bytes to the next along k, in 16 bytes.
+    static constexpr u32 STEP = (BY_K ? 32 : 32 / ELEMENT_BYTES * LINE) / 16;
+
+    // From the tile's first row to row `r`, a multiple of an atom's, in bytes.
+    __device__ static constexpr u32 row(int r) { return BY_K ? r * 128 : r / WIDTH * BOX_BYTES; }
+
+    __device__ static u64 descriptor(u32 address) { return DESCRIPTOR | (u64)((address & 0x3ffff) >> 4); }
+
+    template <bool ALL>
+    __device__ static void copy(u32 to, const TensorMap& map, u32 barrier, int first, int k, int batch) {
+#pragma unroll
+        for (int r = 0; r < EXTENT; r += WIDTH) {
+            const u32 at = to + row(r);
+            const int x = BY_K ? k : first + r, y = BY_K ? first + r : k;
+            if constexpr (ALL) copy_to_all(at, map, barrier, x, y, batch);
+            else copy_in(at, map, barrier, x, y, batch);
+        }
+    }
+};
+
+typedef Operand<LHS_BY_K, TILE_M> Lhs;
+// Each block of a cluster copies its share of the right tile to all.
+typedef Operand<RHS_BY_K, TILE_N / CLUSTER> Rhs;
+
+struct Tile {
+    int batch, row, col;
+};
+
+// Tiles in groups of GROUP rows of tiles, so that what runs at once shares operands in L2.
+__device__ __forceinline__ Tile tile_at(i64 index, u32 rank) {
+    const int per_batch = PAIRS_M * TILES_N;
+    const int batch = BATCH == 1 ? 0 : (int)(index / per_batch);
+    const int in = BATCH == 1 ? (int)index : (int)(index % per_batch);
+    const int per_group = GROUP * TILES_N, group = in / per_group, within = in % per_group;
+    const int rows = min(GROUP, PAIRS_M - group * GROUP);
+    const int m = group * GROUP + within % rows, n = within / rows;
+    return {batch, (m * CLUSTER + (int)rank) * TILE_M, n * TILE_N};
+}
+
+template <int Registers>
+__device__ __forceinline__ void take_registers() {
+    if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers>
+__device__ __forceinline__ void give_registers() {
+    if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+typedef f32 Sums[TILE_N / 2];
+
+__device__ __forceinline__ void fence_sums(Sums& sums) {
+#pragma unroll
+    for (int i = 0; i < TILE_N / 2; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// Applies the epilogue to a warpgroup's 64 rows of sums and stores them.
+__device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const TensorMap& map, const Slots& slots, u32 buffers, int& used, int warpgroup) {
+    const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
+    const int row = thread / 32 * 16 + lane / 4, col = lane % 4 * 2;
+    constexpr int SLICE = STORE_BY_TMA ? 128 / (int)sizeof(OUT) : TILE_N;
+#pragma unroll
+    for (int slice = 0; slice < TILE_N; slice += SLICE) {
+        const u32 buffer = buffers + (used % STORE_BUFFERS) * STORE_BYTES;
+        if constexpr (STORE_BY_TMA) {
+            // Until the copy that last read this buffer has done so.
+            if (thread == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(STORE_BUFFERS - 1) : "memory");
+            named_sync<4>(warpgroup, WARPGROUP);
+        }
+#pragma unroll
+        for (int j = slice; j < slice + SLICE; j += 8) {
+            OUT out[2][2];
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int r = tile.row + row + half * 8, c = tile.col + j + col;
+                const f32 pair[2] = {sums[j / 2 + half * 2], sums[j / 2 + half * 2 + 1]};
+                if (WHOLE || (r < M && c < N)) {
+                    epilogue<2>(slots, tile.batch, r, c, pair, WHOLE ? 2 : N - c, out[half]);
+                    if constexpr (!STORE_BY_TMA) store_result<2>(slots, tile.batch, r, c, out[half], WHOLE ? 2 : N - c);
+                }
+            }
+            if constexpr (STORE_BY_TMA) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int at = (j - slice + col) * (int)sizeof(OUT);
+                    const u32 to = buffer + (row + half * 8) * 128 + ((at / 16 ^ (row & 7)) << 4) + at % 16;
+                    if constexpr (sizeof(OUT) == 4) {
+                        const u32 a = bitcast<u32>(out[half][0]), b = bitcast<u32>(out[half][1]);
+                        asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b));
+                    } else if constexpr (sizeof(OUT) == 2) {
+                        const u32 both = (u32)bitcast<u16>(out[half][0]) | (u32)bitcast<u16>(out[half][1]) << 16;
+                        asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(both));
+                    } else {
+                        const u16 both = (u16)(bitcast<u8>(out[half][0]) | bitcast<u8>(out[half][1]) << 8);
+                        asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(both));
+                    }
+                }
+            }
+        }
+        if constexpr (STORE_BY_TMA) {
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            named_sync<4>(warpgroup, WARPGROUP);
+            if (thread == 0) copy_out(map, buffer, tile.col + slice, tile.row, tile.batch);
+            ++used;
+        }
+    }
+}
+
+extern "C" __global__ void
+#if CLUSTER > 1
+__cluster_dims__(CLUSTER, 1, 1)
+#endif
+__launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
+gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ TensorMap rhs_map,
+            const __grid_constant__ TensorMap out_map, const __grid_constant__ Slots slots) {
+    extern __shared__ u8 dynamic[];
+    __shared__ alignas(8) u64 full[STAGES], empty[STAGES];
+    const u32 base = (shared_address(dynamic) + 1023) & ~1023u;
+    const u32 lhs_tiles = base, rhs_tiles = lhs_tiles + STAGES * LHS_BYTES, stores = rhs_tiles + STAGES * RHS_BYTES;
+    const u32 filled = shared_address(full), freed = shared_address(empty);
+    const u32 rank = cluster_rank();
+    const int warpgroup = threadIdx.x / WARPGROUP;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; ++s) {
+            barrier_init(filled + s * 8, 1);
+            barrier_init(freed + s * 8, 4 * (PINGPONG ? 1 : CONSUMERS) * CLUSTER);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&lhs_map) : "memory");
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&rhs_map) : "memory");
+    }
+    __syncthreads();
+    cluster_sync();
+
+    constexpr i64 CLUSTERS = BLOCKS / CLUSTER;
+    const i64 first = blockIdx.x / CLUSTER;
+    if (warpgroup == 0) {
+        give_registers<40>();
+        if (threadIdx.x == 0) {
+            u32 stage = 0, parity = 1;
+            for (i64 index = first; index < TILES; index += CLUSTERS) {
+                const Tile tile = tile_at(index, rank);
+                for (int k = 0; k < TILES_K; ++k) {
+                    barrier_wait(freed + stage * 8, parity);
+                    const u32 barrier = filled + stage * 8;
+                    barrier_expect(barrier, LHS_BYTES + RHS_BYTES);
+                    const u32 lhs = lhs_tiles + stage * LHS_BYTES, rhs = rhs_tiles + stage * RHS_BYTES;
+                    Lhs::copy<false>(lhs, lhs_map, barrier, tile.row, k * TILE_K, LHS_BATCHED ? tile.batch : 0);
+                    constexpr int share = TILE_N / CLUSTER;
+                    Rhs::copy<(CLUSTER > 1)>(rhs + Rhs::BOX_BYTES * (share / Rhs::WIDTH) * rank, rhs_map, barrier,
+                                             tile.col + share * (int)rank, k * TILE_K, RHS_BATCHED ? tile.batch : 0);
+                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                }
+            }
+        }
+    } else {
+        take_registers<232>();
+        const int consumer = warpgroup - 1;
+        const u32 buffers = stores + consumer * STORE_BUFFERS * STORE_BYTES;
+        const int own = PINGPONG ? 0 : consumer * OWN_M;
+        int used = 0;
+        u32 stage = 0, parity = 0;
+        const auto skip = [&](u32 by) {
+            const u32 at = stage + by;
+            parity ^= (at / STAGES) & 1;
+            stage = at % STAGES;
+        };
+        if (PINGPONG && consumer == 1) {
+            named_arrive<1>(0, 2 * WARPGROUP);
+            skip(TILES_K);
+        }
+        const i64 stride = PINGPONG ? 2 * CLUSTERS : CLUSTERS;
+        for (i64 index = first + (PINGPONG ? consumer * CLUSTERS : 0); index < TILES; index += stride) {
+            Tile tile = tile_at(index, rank);
+            tile.row += own;
+            // What the epilogue reads is on its way while the products are formed.
+            for (int c = threadIdx.x % WARPGROUP / 64 * 64; c < TILE_N; c += 128) {
+                const int r = tile.row + threadIdx.x % 64, at = tile.col + c;
+#pragma unroll
+                for (int h = 0; h < HEIGHTS; ++h)
+                    if (r + h * 64 < M && at < N) prefetch(slots, tile.batch, r + h * 64, at);
+            }
+            Sums sums[HEIGHTS];
+#if PROMOTE
+            Sums totals[HEIGHTS] = {};
+#endif
+            if (PINGPONG) named_sync<1>(consumer, 2 * WARPGROUP);
+            u32 previous = stage;
+            for (int k = 0; k < TILES_K; ++k) {
+                barrier_wait(filled + stage * 8, parity);
+                const u64 lhs = Lhs::descriptor(lhs_tiles + stage * LHS_BYTES + Lhs::row(own));
+                const u64 rhs = Rhs::descriptor(rhs_tiles + stage * RHS_BYTES);
+#pragma unroll
+                for (int h = 0; h < HEIGHTS; ++h) fence_sums(sums[h]);
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+                for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+                    for (int h = 0; h < HEIGHTS; ++h)
+                        wgmma(sums[h], lhs + (Lhs::row(h * 64) >> 4) + step * Lhs::STEP, rhs + step * Rhs::STEP,
+                              (PROMOTE ? 0 : k) | step);
+                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#pragma unroll
+                for (int h = 0; h < HEIGHTS; ++h) fence_sums(sums[h]);
+#if PROMOTE
+                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+                if (threadIdx.x % 32 < CLUSTER) barrier_arrive(freed + stage * 8, threadIdx.x % 32);
+#pragma unroll
+                for (int h = 0; h < HEIGHTS; ++h) {
+                    fence_sums(sums[h]);
+#pragma unroll
+                    for (int i = 0; i < TILE_N / 2; ++i) totals[h][i] += sums[h][i];
+                }
+#else
+                // The tile before this one has been read once only this one's products are under way.
+                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+                if (k > 0 && threadIdx.x % 32 < CLUSTER) barrier_arrive(freed + previous * 8, threadIdx.x % 32);
+                previous = stage;
+#endif
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+            if (PINGPONG) named_arrive<1>(1 - consumer, 2 * WARPGROUP);
+#if PROMOTE
+#pragma unroll
+            for (int h = 0; h < HEIGHTS; ++h)
+                for (int i = 0; i < TILE_N / 2; ++i) sums[h][i] = totals[h][i];
+#else
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+            for (int h = 0; h < HEIGHTS; ++h) fence_sums(sums[h]);
+            if (threadIdx.x % 32 < CLUSTER) barrier_arrive(freed + previous * 8, threadIdx.x % 32);
+#endif
+            if (PINGPONG) skip(TILES_K);
+#pragma unroll
+            for (int h = 0; h < HEIGHTS; ++h) {
+                Tile part = tile;
+                part.row += h * 64;
+                finish(sums[h], part, out_map, slots, buffers, used, consumer);
+            }
+        }
+        if (STORE_BY_TMA && threadIdx.x % WARPGROUP == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+    // A block's barriers stay until its neighbours' last arrivals.
+    cluster_sync();
+}

@@ -1,0 +1,54 @@
+//! The plain kernel: every product of whole-byte types, whatever its strides, with the epilogue in registers.
+
+use super::epilogue::{self, Printed};
+use super::kernel::{Kernel, Shape};
+use super::problem::sums;
+use crate::Error;
+use crate::compiler::Source;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+use cudarc::driver::CudaStream;
+use overdrive_ir::plan::{GemmCall, SlotId};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Rows and columns of sums that a block has.
+const TILE: usize = 64;
+
+struct Plain {
+    kernel: Kernel,
+    lhs: SlotId,
+    rhs: SlotId,
+    slots: Vec<SlotId>,
+}
+
+/// The source of the kernel for a call, and the buffers of its epilogue.
+pub(super) fn source(call: &GemmCall) -> (Source, Vec<SlotId>) {
+    let Printed { text, slots } = epilogue::print(call);
+    let defines = epilogue::defines(call, sums(call));
+    (epilogue::source("gemm_plain", &defines, &(text + include_str!("kernels/plain.cu"))), slots)
+}
+
+/// Compiles the kernel for a call whose epilogue is printable.
+pub(super) fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Box<dyn Launch>, Refusal> {
+    let (source, slots) = source(call);
+    let tiles = call.m.div_ceil(TILE) as u64 * call.n.div_ceil(TILE) as u64;
+    let blocks = u32::try_from(tiles).ok().filter(|&b| b <= i32::MAX as u32).ok_or_else(|| {
+        Refusal::Unsupported(format!("a product of {} by {} has more tiles than a grid", call.m, call.n))
+    })?;
+    let batch: usize = call.batch.iter().product();
+    // Blocks walk the batches beyond the limit of a grid's second dimension.
+    let shape = Shape { grid: (blocks, batch.min(65535) as u32, 1), threads: 256, shared_bytes: 0 };
+    let kernel = Kernel::new(site, &source, "gemm_plain", shape)?;
+    Ok(Box::new(Plain { kernel, lhs: call.lhs.slot, rhs: call.rhs.slot, slots }))
+}
+
+impl Launch for Plain {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        let (mut lhs, mut rhs) = (addresses.of(self.lhs), addresses.of(self.rhs));
+        let mut slots: Vec<u64> = self.slots.iter().map(|&s| addresses.of(s)).collect();
+        let mut parameters: [*mut c_void; 3] =
+            [(&raw mut lhs).cast(), (&raw mut rhs).cast(), slots.as_mut_ptr().cast()];
+        // SAFETY: two addresses, and as many as `Slots` has.
+        unsafe { self.kernel.launch(stream, &mut parameters) }
+    }
+}

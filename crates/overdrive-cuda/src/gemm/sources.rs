@@ -1,0 +1,65 @@
+//! Specialisations that stand for all others of the kernels here, for compilation where there is no GPU.
+
+use super::hopper::{self, Fit, TILES};
+use super::plain;
+use crate::compiler::{Architecture, Source};
+use overdrive_ir::plan::{Access, Epilogue, GemmCall, Instr, MatrixView, Program, SlotId, Store};
+use overdrive_ir::{Binary, DType, Overflow, Precision, Unary};
+
+/// `gelu(a x b + bias)` of dense row-major matrices, where the right one may lie transposed.
+fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCall {
+    let accumulate = dtype.accumulation();
+    let mut p = Program { extents: vec![m, n], ..Program::default() };
+    let sum = p.push(Instr::Accumulator, accumulate);
+    let out = if dtype.bits() == 8 { DType::BF16 } else { dtype };
+    let load = Access { slot: SlotId(2), offset: 0, strides: vec![0, 1] };
+    let bias = p.push(Instr::Load(load), out);
+    let bias = p.push(Instr::Convert(bias, Overflow::Ieee), accumulate);
+    let x = p.push(Instr::Binary(Binary::Add, sum, bias), accumulate);
+    let scale = p.push(Instr::Constant(std::f64::consts::FRAC_1_SQRT_2), accumulate);
+    let scaled = p.push(Instr::Binary(Binary::Mul, x, scale), accumulate);
+    let erf = p.push(Instr::Unary(Unary::Erf, scaled), accumulate);
+    let one = p.push(Instr::Constant(1.0), accumulate);
+    let shifted = p.push(Instr::Binary(Binary::Add, erf, one), accumulate);
+    let half = p.push(Instr::Constant(0.5), accumulate);
+    let halved = p.push(Instr::Binary(Binary::Mul, x, half), accumulate);
+    let gelu = p.push(Instr::Binary(Binary::Mul, halved, shifted), accumulate);
+    let value = p.push(Instr::Convert(gelu, Overflow::Ieee), out);
+    let strides = vec![n as i64, 1];
+    p.stores.push(Store { access: Access { slot: SlotId(3), offset: 0, strides }, value });
+    let view = |slot, row_stride, col_stride| MatrixView {
+        slot: SlotId(slot),
+        dtype,
+        offset: 0,
+        row_stride,
+        col_stride,
+        batch_strides: vec![],
+    };
+    let rhs = if transposed { view(1, 1, k as i64) } else { view(1, n as i64, 1) };
+    let lhs = view(0, k as i64, 1);
+    let precision = Precision::Exact;
+    GemmCall { batch: vec![], m, n, k, lhs, rhs, accumulate, precision, epilogue: Epilogue(p) }
+}
+
+/// At least one source of every kernel here, and of each way through it, with the architectures that it is for.
+pub fn sources() -> Vec<(Source, &'static [Architecture])> {
+    let mut all: Vec<(Source, &'static [Architecture])> = Vec::new();
+    for dtype in [DType::F64, DType::F32, DType::BF16, DType::F8E4M3] {
+        let (source, _) = plain::source(&linear_gelu([67, 129, 35], dtype, false));
+        all.push((source, &Architecture::DECLARED));
+    }
+    let ragged = [200, 264, 136];
+    let large = [8192, 16384, 4096];
+    for (shape, dtype, transposed, tiles) in [
+        (large, DType::BF16, false, TILES.len()),
+        (large, DType::F16, true, 2),
+        (large, DType::F8E4M3, true, 2),
+        (ragged, DType::BF16, false, 2),
+    ] {
+        let call = linear_gelu(shape, dtype, transposed);
+        let fit = Fit::of(&call).expect("dense, aligned and typed");
+        let sources = TILES.into_iter().filter_map(|tile| hopper::source(&call, &fit, tile, 132));
+        all.extend(sources.take(tiles).map(|(source, _, _)| (source, &[Architecture::Sm90a][..])));
+    }
+    all
+}

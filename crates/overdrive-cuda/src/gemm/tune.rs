@@ -1,0 +1,124 @@
+//! Times the candidates of a product on data of its own.
+
+use super::candidate::Candidate;
+use super::compile::key;
+use crate::compiler::Source;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::{Device, Error};
+use cudarc::driver::sys::{CUdevice_attribute, CUevent_flags};
+use cudarc::driver::{CudaSlice, DevicePtr, LaunchConfig, PushKernelArg, result};
+use overdrive_ir::plan::{GemmCall, Instr, SlotId};
+use overdrive_ir::{Choice, DType};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Timed calls of each candidate, after one that warms up.
+const SAMPLES: usize = 9;
+
+/// Times every candidate of a product with cold caches; `None` where there is nothing to choose. The key is what
+/// `compile` looks the choice up by.
+///
+/// # Errors
+/// As `compile`, and what CUDA says while candidates run.
+pub fn tune(site: &Site<'_>, call: &GemmCall) -> Result<Option<(String, Choice)>, Refusal> {
+    if call.epilogue.0.points() == 0 || call.lhs.dtype.bits() < 8 || call.rhs.dtype.bits() < 8 {
+        return Ok(None);
+    }
+    let mut ready: Vec<(String, Box<dyn Launch>)> = Vec::new();
+    for candidate in Candidate::all(site, call)? {
+        if let Some(launch) = candidate.compile(site, call)? {
+            ready.push((candidate.to_string(), launch));
+        }
+    }
+    if ready.len() < 2 {
+        return Ok(None);
+    }
+    let workspace_bytes = ready.iter().map(|(_, launch)| launch.workspace_bytes()).max().unwrap_or(0);
+    let bench = Bench::new(site, call, workspace_bytes)?;
+    // What fails here is no candidate; whether anything works, `compile` says.
+    ready.retain(|(_, launch)| bench.time_ns(launch.as_ref()).is_ok());
+    let mut samples = vec![Vec::with_capacity(SAMPLES); ready.len()];
+    // Round after round, so that a change of clocks meets all.
+    for _ in 0..SAMPLES {
+        for ((_, launch), samples) in ready.iter().zip(&mut samples) {
+            samples.push(bench.time_ns(launch.as_ref())?);
+        }
+    }
+    let timings_ns: BTreeMap<String, f64> =
+        ready.iter().zip(samples).map(|((name, _), samples)| (name.clone(), median(samples))).collect();
+    Ok(Choice::fastest(timings_ns).map(|choice| (key(call), choice)))
+}
+
+/// Buffers for every slot that a call touches.
+struct Bench {
+    device: Arc<Device>,
+    addresses: Addresses,
+    /// Written between calls, to put everything else out of the cache, and long enough to launch behind.
+    flush: CudaSlice<u8>,
+    /// What `addresses` points into.
+    _memory: Vec<CudaSlice<u8>>,
+}
+
+impl Bench {
+    fn new(site: &Site<'_>, call: &GemmCall, workspace_bytes: usize) -> Result<Self, Error> {
+        let (device, stream) = (site.device, site.device.stream());
+        let l2 = device.context().attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
+        // SAFETY: written before it is read, by `noise` or by a candidate.
+        let allocate = |bytes: usize| unsafe { stream.alloc::<u8>(bytes.max(1)) };
+        let address = |slice: &CudaSlice<u8>| slice.device_ptr(stream).0;
+        let workspace = allocate(workspace_bytes)?;
+        let mut addresses = Addresses::new(site.plan.slots.len(), address(&workspace));
+        let mut memory = vec![workspace];
+        let loads = call.epilogue.0.instrs.iter().filter_map(|i| match i {
+            Instr::Load(access) => Some(access.slot),
+            _ => None,
+        });
+        let stores = call.epilogue.0.stores.iter().map(|store| store.access.slot);
+        let mut slots: Vec<SlotId> =
+            [call.lhs.slot, call.rhs.slot].into_iter().chain(loads).chain(stores).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        for slot in slots {
+            let slice = allocate(site.plan.slot(slot).bytes())?;
+            noise(device, address(&slice), site.plan.slot(slot).ty.dtype, site.plan.slot(slot).bytes())?;
+            addresses.set(slot, address(&slice));
+            memory.push(slice);
+        }
+        Ok(Self { device: Arc::clone(device), addresses, flush: allocate(4 * l2 as usize)?, _memory: memory })
+    }
+
+    /// One call, by the device's clock.
+    fn time_ns(&self, launch: &dyn Launch) -> Result<f64, Error> {
+        let stream = self.device.stream();
+        let event = || self.device.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        let (start, end) = (event()?, event()?);
+        let flush = self.flush.device_ptr(stream).0;
+        // SAFETY: the whole of a live allocation.
+        unsafe { result::memset_d8_async(flush, 0, self.flush.len(), stream.cu_stream())? };
+        start.record(stream)?;
+        launch.launch(stream, &self.addresses)?;
+        end.record(stream)?;
+        end.synchronize()?;
+        Ok(f64::from(start.elapsed_ms(&end)?) * 1e6)
+    }
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+/// Fills a buffer with random numbers of a type.
+fn noise(device: &Device, address: u64, dtype: DType, bytes: usize) -> Result<(), Error> {
+    // Types without whole bytes take part in no product; any bits do for them.
+    let dtype = if dtype.bits() < 8 { DType::U8 } else { dtype };
+    let defines = vec![("T", dtype.to_string())];
+    let text = include_str!("kernels/noise.cu");
+    let source = Source { name: "noise".into(), text: text.into(), defines };
+    let function = device.function(&source, "noise")?;
+    let count = (bytes * 8 / dtype.bits()) as u64;
+    let shape = LaunchConfig { grid_dim: (1024, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the kernel takes an address and a count, and writes that many elements.
+    unsafe { device.stream().launch_builder(&function).arg(&address).arg(&count).launch(shape)? };
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! Products on the GPU against the f64 definition: every candidate, types, strides, batches and epilogues.
+
+#[path = "gemm/bed.rs"]
+mod bed;
+
+use bed::Bed;
+use overdrive_cuda::gemm::{Candidate, compile};
+use overdrive_cuda::{Device, Error};
+use overdrive_ir::eval::{States, eval};
+use overdrive_ir::{
+    Array, Binary, Builder, DType, DotGeneral, Expr, Graph, Overflow, Precision, Prim, TensorType, Tuning,
+    Unary,
+};
+use std::sync::Arc;
+use testkit::{Tolerance, compare};
+
+/// The first GPU; `None`, said aloud, where there is none, unless `OVERDRIVE_GPU=1` forbids that.
+fn device() -> Option<Arc<Device>> {
+    match Device::open(0) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            assert!(std::env::var_os("OVERDRIVE_GPU").is_none(), "a GPU was asked for: {error}");
+            assert!(matches!(error, Error::Missing { .. } | Error::Driver(_)), "{error}");
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+/// A product `[batch..., m, k] x [batch..., k, n]`; `T` in `layout` stores that operand the other way round.
+struct Case {
+    dtype: DType,
+    out: DType,
+    batch: Vec<usize>,
+    shape: [usize; 3],
+    layout: &'static str,
+    epilogue: &'static str,
+    /// Whether every candidate is checked.
+    thorough: bool,
+}
+
+fn operand<'b>(b: &'b Builder, name: &str, ty: (DType, &[usize]), transposed: bool) -> Expr<'b> {
+    let (dtype, shape) = ty;
+    let rank = shape.len();
+    let mut stored = shape.to_vec();
+    let mut order: Vec<usize> = (0..rank).collect();
+    if transposed {
+        stored.swap(rank - 1, rank - 2);
+        order.swap(rank - 1, rank - 2);
+    }
+    let input = b.input(name, TensorType::new(dtype, stored));
+    if transposed { input.transpose(&order) } else { input }
+}
+
+impl Case {
+    fn graph(&self) -> Graph {
+        let b = Builder::new("product");
+        let [m, n, k] = self.shape;
+        let with = |rows: usize, columns: usize| [&self.batch[..], &[rows, columns]].concat();
+        let lhs = operand(&b, "a", (self.dtype, &with(m, k)), self.layout.starts_with('T'));
+        let shared = self.layout.contains('1');
+        let right = if shared { vec![k, n] } else { with(k, n) };
+        let rhs = operand(&b, "b", (self.dtype, &right), self.layout.ends_with('T'));
+        let rank = self.batch.len();
+        let batch = if shared { vec![] } else { (0..rank).map(|i| (i, i)).collect() };
+        let contract = vec![(rank + 1, right.len() - 2)];
+        let accumulate = if self.dtype.is_float() { self.dtype.accumulation() } else { DType::I32 };
+        let dot = DotGeneral { batch, contract, accumulate, out: self.out, precision: Precision::Exact };
+        let sum = b.op1(Prim::DotGeneral(dot), &[lhs, rhs]);
+        b.output("y", self.epilogue(&b, sum));
+        b.finish().expect("the case is well typed")
+    }
+
+    fn epilogue<'b>(&self, b: &'b Builder, sum: Expr<'b>) -> Expr<'b> {
+        let shape = sum.ty().shape;
+        let bias = |sum: Expr<'b>| {
+            let bias = b.input("bias", TensorType::new(self.out, [self.shape[1]]));
+            sum.binary(Binary::Add, bias.broadcast_in(&shape, &[sum.rank() - 1]))
+        };
+        let gelu = |x: Expr<'b>| {
+            let half = x.binary(Binary::Mul, x.constant(0.5));
+            let erf = x.binary(Binary::Mul, x.constant(std::f64::consts::FRAC_1_SQRT_2)).unary(Unary::Erf);
+            half.binary(Binary::Mul, erf.binary(Binary::Add, erf.constant(1.0)))
+        };
+        let residual = |x: Expr<'b>| x.binary(Binary::Add, b.input("r", x.ty()));
+        match self.epilogue {
+            "" => sum,
+            "bias" => bias(sum),
+            "bias+gelu" => gelu(bias(sum)),
+            "bias+relu" => {
+                let x = bias(sum);
+                x.max(x.constant(0.0))
+            }
+            "residual" => residual(bias(sum)),
+            "rows" => {
+                let scale = b.input("scale", TensorType::new(DType::F32, [self.shape[0]]));
+                let x = sum.convert(DType::F32);
+                let scaled = x.binary(Binary::Mul, scale.broadcast_in(&shape, &[sum.rank() - 2]));
+                scaled.convert(DType::BF16)
+            }
+            "bool" => sum.compare(overdrive_ir::Compare::Gt, sum.constant(0.0)),
+            other => panic!("no epilogue `{other}`"),
+        }
+    }
+}
+
+/// About normal numbers, of the type.
+fn random(ty: &TensorType, seed: u64) -> Array {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut uniform = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as f64 / (1u64 << 53) as f64 - 0.5
+    };
+    let scale = if ty.dtype.is_float() { 1.7 } else { 12.0 };
+    let values = (0..ty.elements()).map(|_| {
+        let sum = uniform() + uniform() + uniform() + uniform();
+        ty.dtype.round(sum * scale, Overflow::Ieee)
+    });
+    Array::from_f64(ty.dtype, &ty.sizes(), values.collect())
+}
+
+fn check(device: &Arc<Device>, case: &Case, seed: u64) {
+    let graph = case.graph();
+    let inputs: Vec<Array> = graph
+        .inputs()
+        .iter()
+        .enumerate()
+        .map(|(i, port)| random(graph.ty(port.value), seed * 64 + i as u64 + 1))
+        .collect();
+    let expected = eval(&graph, &inputs, &mut States::new()).remove(0);
+    let mut bed = Bed::new(device, &graph);
+    bed.write(&inputs.iter().map(Array::to_tensor).collect::<Vec<_>>());
+    let tuning = Tuning::default();
+    let call = bed.call().clone();
+    let name = format!("{call}");
+    let mut candidates = vec![Candidate::Plain];
+    if case.shape.iter().all(|&extent| extent > 0) && !case.batch.contains(&0) {
+        let all = Candidate::all(&bed.site(&tuning), &call).expect("candidates are listed");
+        // Where little differs from another case, one of each kind.
+        let kept =
+            |c: &Candidate| case.thorough || matches!(c, Candidate::Vendor(0) | Candidate::VendorStaged(0));
+        candidates.extend(all.into_iter().filter(kept));
+    } else {
+        candidates.clear();
+    }
+    let mut ran: Vec<String> = Vec::new();
+    for candidate in candidates.into_iter().map(Some).chain([None]) {
+        let launch = match candidate {
+            Some(candidate) => match candidate.compile(&bed.site(&tuning), &call) {
+                Ok(Some(launch)) => launch,
+                Ok(None) => continue,
+                Err(error) => panic!("{candidate} of {name}: {error}"),
+            },
+            None => compile(&bed.site(&tuning), &call).unwrap_or_else(|e| panic!("{name}: {e}")),
+        };
+        bed.poison();
+        let addresses = bed.addresses(launch.as_ref());
+        launch.launch(device.stream(), &addresses).unwrap_or_else(|e| panic!("{candidate:?} of {name}: {e}"));
+        device.stream().synchronize().unwrap_or_else(|e| panic!("{candidate:?} of {name}: {e}"));
+        let found = Array::from(&bed.read());
+        let k = case.shape[2];
+        let tolerance = Tolerance::new(case.out, k, (k as f64).sqrt().max(4.0) + 4.0);
+        if let Err(error) = compare(&expected, &found, tolerance) {
+            panic!("{candidate:?} of {name}: {error}");
+        }
+        ran.extend(candidate.map(|c| c.to_string()));
+    }
+    eprintln!(
+        "ok {} {:?} {:?} {} {}: {}",
+        case.dtype,
+        case.batch,
+        case.shape,
+        case.layout,
+        case.epilogue,
+        ran.join(", ")
+    );
+}
+
+fn cases() -> Vec<Case> {
+    let case = |dtype, batch: &[usize], shape, layout, epilogue| {
+        let out = match dtype {
+            DType::I8 => DType::I32,
+            DType::F8E4M3 | DType::F8E5M2 => DType::BF16,
+            other => other,
+        };
+        Case { dtype, out, batch: batch.to_vec(), shape, layout, epilogue, thorough: false }
+    };
+    let mut all = Vec::new();
+    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+        for layout in ["NN", "NT", "TN", "TT"] {
+            all.push(case(dtype, &[], [128, 256, 128], layout, "bias+gelu"));
+            all.push(case(dtype, &[], [67, 129, 35], layout, ""));
+        }
+        all.push(case(dtype, &[], [200, 72, 136], "NN", "residual"));
+        all.push(case(dtype, &[2, 3], [33, 17, 40], "NN", "bias"));
+        all.push(case(dtype, &[6], [64, 80, 64], "N1T", "bias+relu"));
+        all.push(case(dtype, &[], [1, 300, 64], "NN", "bias"));
+        all.push(case(dtype, &[], [300, 1, 64], "NN", ""));
+        all.push(case(dtype, &[], [5, 7, 0], "NN", "bias"));
+        all.push(case(dtype, &[], [0, 7, 3], "NN", "bias"));
+    }
+    let every = |case| Case { thorough: true, ..case };
+    for (shape, layout, epilogue) in [
+        ([32, 512, 2048], "NN", "bias+gelu"),
+        ([32, 10, 2048], "NT", "bias"),
+        ([320, 264, 192], "NN", "bias+gelu"),
+        ([320, 264, 192], "TT", ""),
+        ([130, 520, 200], "NT", "residual"),
+    ] {
+        all.push(every(case(DType::BF16, &[], shape, layout, epilogue)));
+    }
+    all.push(every(case(DType::F16, &[3], [160, 272, 96], "NN", "residual")));
+    all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "bool"));
+    for dtype in [DType::F8E4M3, DType::F8E5M2] {
+        all.push(every(case(dtype, &[], [128, 256, 256], "NT", "")));
+        all.push(case(dtype, &[], [128, 256, 128], "NT", "rows"));
+        all.push(case(dtype, &[], [48, 80, 96], "NN", ""));
+    }
+    all.push(case(DType::I8, &[], [128, 256, 128], "NT", ""));
+    all.push(case(DType::I8, &[], [33, 17, 65], "NN", ""));
+    all.push(case(DType::I32, &[], [33, 17, 65], "NN", ""));
+    all
+}
+
+#[test]
+fn every_candidate_computes_the_product() {
+    let Some(device) = device() else { return };
+    for (seed, case) in cases().iter().enumerate() {
+        check(&device, case, seed as u64 + 1);
+    }
+}
+
+#[test]
+fn every_case_plans_to_one_product() {
+    for case in cases() {
+        let plan = overdrive_passes::plan(
+            &case.graph(),
+            overdrive_ir::Mode::Compile,
+            &bed::caps(),
+            &Tuning::default(),
+        );
+        let plan = plan.expect("the graph is bound");
+        assert_eq!(plan.steps.len(), 1, "{plan}");
+    }
+}
