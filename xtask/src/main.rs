@@ -8,6 +8,7 @@ mod add_op;
 mod check;
 mod generate;
 mod ops_page;
+mod pack_tests;
 mod step;
 mod tidy;
 mod workspace;
@@ -22,7 +23,8 @@ usage: cargo xtask COMMAND
   check [--quick]      everything that a change must pass; --quick leaves out the docs and the add-an-op patch
   tidy                 the rules of STYLE.md that a machine can check
   generate [--check]   write the generated files; --check only compares them
-  add-op               apply patches/add-op.patch to a copy of the checkout and run the op harness there";
+  add-op               apply patches/add-op.patch to a copy of the checkout and run the op harness there
+  pack-tests [CRATE...]  the tests of the workspace, or of some crates, in an archive for machines without cargo";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ["generate"] => generate::write(&workspace, generate::GENERATED),
         ["generate", "--check"] => generate::compare(&workspace, generate::GENERATED),
         ["add-op"] => add_op::run(&workspace).map(|_| ()),
+        ["pack-tests", ref packages @ ..] => pack_tests::run(&workspace, packages),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -3,11 +3,14 @@
 
 use std::ops::Range;
 
+use overdrive_ir::backend::{CacheState, Protocol};
 use overdrive_ir::{Backend, BackendError, Buffer, Executable, State, Tensor};
 
+use crate::clock::Clock;
 use crate::oracle::{Oracle, Tolerance};
 use crate::outcome::Failure;
-use crate::subject::{Deviation, Subject};
+use crate::series::Flag;
+use crate::subject::{Deviation, Reading, Subject, on_the_host};
 
 /// Different inputs that the calls rotate through.
 const INPUT_SETS: u64 = 2;
@@ -99,6 +102,25 @@ impl Subject for Calls<'_> {
 
     fn call(&mut self, _index: u64) -> Result<(), Failure> {
         Ok(self.executable.run(self.state, &self.inputs, &mut self.outputs)?.wait()?)
+    }
+
+    fn sample(&mut self, calls: Range<u64>, clock: &dyn Clock) -> Result<Reading, Failure> {
+        // The first call is a metric of its own, which setting up the device's timing must not be part of.
+        if calls.start == 0 || !self.executable.keeps_time() {
+            return on_the_host(self, calls, clock);
+        }
+        let count = calls.end - calls.start;
+        let calls_per_sample = u32::try_from(count).expect("calls of a sample are below 2^24");
+        let protocol = Protocol { samples: 1, calls_per_sample, cache: CacheState::Cold };
+        let samples = self.executable.sample(self.state, &self.inputs, &mut self.outputs, protocol)?;
+        let sample = samples.first().ok_or_else(|| Failure::failed("the device took no sample"))?;
+        let total = |per_call: f64| (per_call * count as f64).round() as u64;
+        Ok(Reading {
+            host_ns: total(sample.host_ns),
+            device_ns: sample.device_ns.map(total),
+            cycles: sample.cycles.map(total),
+            flags: sample.flags.iter().filter_map(|flag| Flag::named(flag)).collect(),
+        })
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Deviation>, Failure> {

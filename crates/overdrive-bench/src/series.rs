@@ -42,9 +42,21 @@ pub enum Flag {
     Thermal,
     /// The device reported a power cap during the sample.
     PowerCap,
+    /// Caches were to be cold and could not be made so.
+    Warm,
 }
 
 impl Flag {
+    /// The flag that a device means by a word; one that is not known labels nothing.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        match word {
+            "warm" => Some(Self::Warm),
+            "thermal" => Some(Self::Thermal),
+            "power-cap" => Some(Self::PowerCap),
+            _ => None,
+        }
+    }
+
     /// Whether the flag says that the device ran slower than it could.
     pub fn is_throttling(self) -> bool {
         matches!(self, Self::LowClock | Self::Thermal | Self::PowerCap)

@@ -56,12 +56,21 @@ pub trait Subject {
     /// # Errors
     /// Those of [`Subject::call`].
     fn sample(&mut self, calls: Range<u64>, clock: &dyn Clock) -> Result<Reading, Failure> {
-        let start = clock.now_ns();
-        for index in calls {
-            self.call(index)?;
-        }
-        Ok(Reading::host(clock.now_ns() - start))
+        on_the_host(self, calls, clock)
     }
+}
+
+/// Reads the host's clock around these calls.
+pub(crate) fn on_the_host<S: Subject + ?Sized>(
+    subject: &mut S,
+    calls: Range<u64>,
+    clock: &dyn Clock,
+) -> Result<Reading, Failure> {
+    let start = clock.now_ns();
+    for index in calls {
+        subject.call(index)?;
+    }
+    Ok(Reading::host(clock.now_ns() - start))
 }
 
 /// One timed span, as a [`Subject`] read it.

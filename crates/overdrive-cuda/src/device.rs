@@ -52,6 +52,8 @@ pub struct Properties {
     pub clock_hertz: f64,
     /// Theoretical bandwidth of the memory, in bytes per second.
     pub bytes_per_second: f64,
+    /// Version of the driver, where the system tells: `580.159.03`.
+    pub driver: Option<String>,
     /// The newest CUDA that the driver runs, as `(major, minor)`.
     pub cuda: (u32, u32),
 }
@@ -199,6 +201,7 @@ fn properties(context: &CudaContext) -> Result<Properties, Error> {
         clock_hertz: f64::from(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?) * 1e3,
         // Two transfers a cycle.
         bytes_per_second: 2.0 * f64::from(memory_kilohertz) * 1e3 * f64::from(bus_bits) / 8.0,
+        driver: std::fs::read_to_string("/sys/module/nvidia/version").ok().map(|v| v.trim().to_owned()),
         cuda: Library::Driver.version().unwrap_or_default(),
     })
 }

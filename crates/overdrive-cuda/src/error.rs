@@ -24,7 +24,7 @@ pub enum Error {
         found: String,
     },
     /// There is no GPU of this number.
-    #[error("no GPU {ordinal}: this machine has {found}")]
+    #[error("no GPU {ordinal}: this machine has {found}; use one of those, or `--device cpu`")]
     NoSuchDevice {
         /// The number that was asked for.
         ordinal: usize,

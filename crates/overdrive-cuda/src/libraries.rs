@@ -23,6 +23,16 @@ impl Library {
     /// All of them, the indispensable ones first.
     pub const ALL: [Library; 4] = [Self::Driver, Self::Nvrtc, Self::CublasLt, Self::Cudnn];
 
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Driver => "CUDA driver",
+            Self::Nvrtc => "NVRTC",
+            Self::CublasLt => "cuBLASLt",
+            Self::Cudnn => "cuDNN",
+        }
+    }
+
     /// The file that the loader looks for.
     pub fn file(self) -> &'static str {
         match self {

@@ -225,6 +225,10 @@ pub trait Executable: Send {
         inputs: &[Buffer],
         outputs: &mut [Buffer],
     ) -> Result<Box<dyn Pending>, BackendError>;
+    /// Whether the device has a clock of its own, so that `sample` knows its time apart from the host's.
+    fn keeps_time(&self) -> bool {
+        false
+    }
     /// Takes timed samples by the device's own means.
     fn sample(
         &mut self,

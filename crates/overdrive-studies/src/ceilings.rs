@@ -8,14 +8,26 @@ use overdrive_bench::ceilings::{Ceiling, CeilingKind, Probe};
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{DType, Mode};
 
-/// Elements copied: 64 MiB in and 64 MiB out.
-const COPIED: usize = 16 << 20;
+/// How much is copied and multiplied.
+struct Extent {
+    /// f32 elements of the copy.
+    copied: usize,
+    /// Edge of the square products.
+    edge: usize,
+}
 
-/// Edge of the square products.
-const EDGE: usize = 1024;
+impl Extent {
+    /// 64 MiB in and 64 MiB out, and a millisecond or more of arithmetic; on a device whose memory moves a terabyte
+    /// a second and more, what lasts it about as long.
+    fn of(device: &Device<'_>) -> Self {
+        let is_fast = device.backend.caps().peaks.levels.iter().any(|&(_, rate)| rate >= 1e12);
+        if is_fast { Self { copied: 64 << 20, edge: 4096 } } else { Self { copied: 16 << 20, edge: 1024 } }
+    }
+}
 
 /// Every ceiling of every device of the context; one that cannot be measured is left out.
 pub fn ceilings(context: &Context<'_>) -> Vec<Ceiling> {
+    let context = &context.with_one_seed();
     let mut found = Vec::new();
     for device in context.devices {
         let mut kinds = vec![None, Some(DType::F32), Some(DType::BF16)];
@@ -29,18 +41,19 @@ pub fn ceilings(context: &Context<'_>) -> Vec<Ceiling> {
 fn ceiling(context: &Context<'_>, device: &Device<'_>, kind: Option<DType>) -> Result<Ceiling, Failure> {
     let failed = |e: overdrive_ir::GraphError| Failure::failed(e.to_string());
     let threads = device.threads;
+    let Extent { copied, edge } = Extent::of(device);
     let (graph, probe) = match kind {
         None => {
-            let bytes = 2 * 4 * COPIED as u64;
+            let bytes = 2 * 4 * copied as u64;
             let name = format!("copy {} MiB t{threads}", bytes >> 20);
             let kind = CeilingKind::Bandwidth;
-            (copy(&[COPIED]).map_err(failed)?, Probe { name, kind, amount_per_call: bytes, threads })
+            (copy(&[copied]).map_err(failed)?, Probe { name, kind, amount_per_call: bytes, threads })
         }
         Some(dtype) => {
-            let flops = 2 * (EDGE as u64).pow(3);
-            let name = format!("matmul {dtype} {EDGE} t{threads}");
+            let flops = 2 * (edge as u64).pow(3);
+            let name = format!("matmul {dtype} {edge} t{threads}");
             let kind = CeilingKind::Compute;
-            (matmul(dtype, [EDGE; 3]).map_err(failed)?, Probe { name, kind, amount_per_call: flops, threads })
+            (matmul(dtype, [edge; 3]).map_err(failed)?, Probe { name, kind, amount_per_call: flops, threads })
         }
     };
     let workload = Workload::new("ceiling", [], graph);

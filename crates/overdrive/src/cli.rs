@@ -38,7 +38,7 @@ pub(crate) enum Command {
 /// Machine and seed, shared by everything that measures.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct Machine {
-    /// Device: `auto` or `cpu`
+    /// Device: `auto` (a GPU if there is one that works), `cpu` or `cuda:N`
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub device: String,
     /// Worker threads, at least 1 [default: one per core]

@@ -2,15 +2,42 @@
 
 use crate::cli::Machine;
 use crate::failure::Failure;
+use overdrive::bench::environment;
 use overdrive::cpu::CpuBackend;
+use overdrive::cuda::{CudaBackend, Library, gpus};
+use overdrive::ir::{Backend, BackendError};
+use std::collections::BTreeMap;
 
-/// Errs unless the device that was asked for is one that this build drives.
-pub(crate) fn check(machine: &Machine) -> Result<(), Failure> {
+/// A device to measure.
+pub(crate) struct Opened {
+    /// The back end.
+    pub backend: Box<dyn Backend>,
+    /// Host threads that it was given.
+    pub threads: u32,
+    /// What results say of it, if it is not the processor.
+    pub described: Option<environment::Device>,
+}
+
+/// What `--device` asks for.
+enum Choice {
+    /// The first GPU that works, or else the CPU.
+    Auto,
+    Cpu,
+    Cuda(usize),
+}
+
+fn choice(machine: &Machine) -> Result<Choice, Failure> {
+    let unknown = || {
+        let found = &machine.device;
+        Failure::bad_input(format!("unknown device `{found}`: expected `auto`, `cpu` or `cuda:N`"))
+    };
     match machine.device.as_str() {
-        "auto" | "cpu" => Ok(()),
-        other => Err(Failure::bad_input(format!(
-            "unknown device `{other}`: this version drives `cpu` (and `auto`, which is the same here)"
-        ))),
+        "auto" => Ok(Choice::Auto),
+        "cpu" => Ok(Choice::Cpu),
+        other => {
+            let ordinal = other.strip_prefix("cuda:").and_then(|n| n.parse().ok());
+            Ok(Choice::Cuda(ordinal.ok_or_else(unknown)?))
+        }
     }
 }
 
@@ -20,13 +47,81 @@ pub(crate) fn threads(machine: &Machine) -> usize {
     machine.threads.map_or(available, |n| n as usize)
 }
 
-/// The CPU with the threads asked for.
-pub(crate) fn cpu(machine: &Machine) -> Result<CpuBackend, Failure> {
-    check(machine)?;
+/// The device asked for.
+pub(crate) fn open(machine: &Machine) -> Result<Opened, Failure> {
+    match choice(machine)? {
+        Choice::Cpu => cpu(machine),
+        Choice::Cuda(ordinal) => cuda(ordinal),
+        Choice::Auto if gpus() == 0 => cpu(machine),
+        Choice::Auto => cuda(0).or_else(|failure| {
+            eprintln!("note: the GPU is left alone and the CPU used: {failure}");
+            cpu(machine)
+        }),
+    }
+}
+
+/// The devices of a run: a GPU alone; the CPU with the threads asked for, and with one where that differs.
+pub(crate) fn open_all(machine: &Machine) -> Result<Vec<Opened>, Failure> {
+    let first = open(machine)?;
+    let has_single = first.described.is_some() || first.threads == 1;
+    let single = (!has_single).then(|| with_threads(1)).transpose()?;
+    Ok([Some(first), single].into_iter().flatten().collect())
+}
+
+fn cpu(machine: &Machine) -> Result<Opened, Failure> {
     with_threads(threads(machine))
 }
 
-/// The CPU with this many threads.
-pub(crate) fn with_threads(threads: usize) -> Result<CpuBackend, Failure> {
+fn with_threads(threads: usize) -> Result<Opened, Failure> {
+    let backend = reference(threads)?;
+    Ok(Opened { backend: Box::new(backend), threads: threads as u32, described: None })
+}
+
+/// The CPU with this many threads: what every other device is compared with.
+pub(crate) fn reference(threads: usize) -> Result<CpuBackend, Failure> {
     CpuBackend::new(Some(threads)).map_err(Failure::harness)
+}
+
+fn cuda(ordinal: usize) -> Result<Opened, Failure> {
+    let backend =
+        CudaBackend::new(ordinal).map_err(|e| Failure::bad_input(format!("cuda:{ordinal}: {e}")))?;
+    let described = Some(describe(&backend));
+    Ok(Opened { backend: Box::new(backend), threads: 1, described })
+}
+
+/// What results say of a GPU. Its UUID stays out: it tells one card from all others, which no reader needs.
+pub(crate) fn describe(backend: &CudaBackend) -> environment::Device {
+    let properties = backend.device().properties();
+    let version = |library: Library| {
+        library.version().map_or_else(|| "not found".to_owned(), |(major, minor)| format!("{major}.{minor}"))
+    };
+    let entries = [
+        ("architecture", properties.architecture.to_string()),
+        ("multiprocessors", properties.multiprocessors.to_string()),
+        ("memory_bytes", properties.memory_bytes.to_string()),
+        ("l2_bytes", properties.l2_bytes.to_string()),
+        ("highest_sm_clock_mhz", format!("{:.0}", properties.clock_hertz / 1e6)),
+        ("cuda_of_driver", version(Library::Driver)),
+        ("nvrtc", version(Library::Nvrtc)),
+        ("cublaslt", version(Library::CublasLt)),
+        ("cudnn", version(Library::Cudnn)),
+    ];
+    let driver = properties.driver.clone().map(|version| ("driver", version));
+    let properties_by_name: BTreeMap<String, String> =
+        entries.into_iter().chain(driver).map(|(key, value)| (key.to_owned(), value)).collect();
+    environment::Device {
+        key: backend.name().to_owned(),
+        name: properties.name.clone(),
+        properties: properties_by_name,
+    }
+}
+
+/// A failure of a back end: too little memory is something that the user can mend.
+pub(crate) fn failure(error: BackendError) -> Failure {
+    match error {
+        BackendError::OutOfMemory { .. } => Failure::bad_input(error),
+        BackendError::Unsupported { .. } | BackendError::Mismatch { .. } | BackendError::Device { .. } => {
+            Failure::harness(error)
+        }
+    }
 }

@@ -267,6 +267,10 @@ impl Executable for CudaExecutable {
         Ok(Box::new(Enqueued { device: Arc::clone(&self.device), plan: self.plan.name.clone(), done }))
     }
 
+    fn keeps_time(&self) -> bool {
+        true
+    }
+
     fn sample(
         &mut self,
         state: &mut State,

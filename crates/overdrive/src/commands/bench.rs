@@ -20,14 +20,14 @@ use std::collections::BTreeMap;
 
 pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
     let model = models::find(&arguments.model).map_err(Failure::bad_input)?;
-    let backend = devices::cpu(&arguments.machine)?;
+    let opened = devices::open(&arguments.machine)?;
+    let reference = devices::reference(devices::threads(&arguments.machine))?;
     if let Some(folder) = &arguments.out {
         output::prepare(folder)?;
     }
-    let threads = devices::threads(&arguments.machine) as u32;
     let clock = SystemClock::new();
     let spinner = Spinner::start();
-    let devices = [Device { backend: &backend, threads }];
+    let devices = [Device { backend: opened.backend.as_ref(), threads: opened.threads }];
     let rules = match arguments.trials {
         Some(trials) => Rules::full().with_trials(arguments.warmup as usize, trials as usize),
         None => Rules::full(),
@@ -35,7 +35,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
     let tuning = RefCell::default();
     let context = Context {
         devices: &devices,
-        reference: &backend,
+        reference: &reference,
         tuning: &tuning,
         matmul_peers: &[],
         ceilings: vec![],
@@ -51,6 +51,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         keep: &|_| (),
     };
     let mut results = Results::begin(command_line(), arguments.machine.seed);
+    results.environment.devices.extend(opened.described.clone());
     spinner.study("bench");
     let batches: Vec<Option<u32>> = match arguments.batch.as_slice() {
         [] => vec![None],

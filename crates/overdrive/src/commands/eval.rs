@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::subject::Deviation;
 use overdrive::formats::{self, Tensors};
-use overdrive::ir::{Backend, Dim, Graph, Mode, State, Tensor, TensorType, Tuning};
+use overdrive::ir::{Dim, Graph, Mode, State, Tensor, TensorType, Tuning};
 use overdrive::models;
 use overdrive::passes::bind;
 use std::collections::BTreeMap;
@@ -22,15 +22,16 @@ pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
     if let (Some(expected), Some(file)) = (&expected, &arguments.expect) {
         check_expected(&graph, expected, file)?;
     }
-    let backend = devices::cpu(&arguments.machine)?;
+    let opened = devices::open(&arguments.machine)?;
+    let backend = opened.backend.as_ref();
     let mode: Mode = arguments.mode.into();
-    let mut executable = backend.compile(&graph, mode, &Tuning::default()).map_err(Failure::harness)?;
+    let mut executable = backend.compile(&graph, mode, &Tuning::default()).map_err(devices::failure)?;
 
-    let mut state = State::initial(&graph, &backend).map_err(Failure::harness)?;
+    let mut state = State::initial(&graph, backend).map_err(devices::failure)?;
     if let Some(file) = &arguments.parameters {
         let parameters = formats::read(file).map_err(Failure::bad_input)?;
         replace_parameters(&graph, &parameters, |name, tensor| {
-            let buffer = backend.upload(tensor).map_err(Failure::harness)?;
+            let buffer = backend.upload(tensor).map_err(devices::failure)?;
             state.buffers.insert(name.to_owned(), buffer);
             Ok(())
         })?;
@@ -38,16 +39,16 @@ pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
     let mut buffers = Vec::new();
     for port in graph.inputs() {
         let tensor = matching(&inputs, &port.name, graph.ty(port.value))?;
-        buffers.push(backend.upload(&tensor).map_err(Failure::harness)?);
+        buffers.push(backend.upload(&tensor).map_err(devices::failure)?);
     }
     let types = graph.outputs().iter().map(|o| graph.ty(o.value));
     let mut results =
-        types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>().map_err(Failure::harness)?;
-    let pending = executable.run(&mut state, &buffers, &mut results).map_err(Failure::harness)?;
-    pending.wait().map_err(Failure::harness)?;
+        types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>().map_err(devices::failure)?;
+    let pending = executable.run(&mut state, &buffers, &mut results).map_err(devices::failure)?;
+    pending.wait().map_err(devices::failure)?;
     let mut outputs = Tensors::new();
     for (port, buffer) in graph.outputs().iter().zip(&results) {
-        outputs.insert(port.name.clone(), backend.download(buffer).map_err(Failure::harness)?);
+        outputs.insert(port.name.clone(), backend.download(buffer).map_err(devices::failure)?);
     }
     for (name, tensor) in &outputs {
         println!("{name}: {}", tensor.ty());

@@ -1,10 +1,12 @@
 //! `overdrive info`: this machine, and the back ends that it has.
 
 use crate::cli::Json;
+use crate::devices;
 use crate::failure::Failure;
 use overdrive::bench::environment::{Environment, Revision};
 use overdrive::bench::exit::Exit;
 use overdrive::cpu::CpuBackend;
+use overdrive::cuda::{CudaBackend, Library};
 use overdrive::ir::Backend;
 
 pub(crate) fn info(arguments: &Json) -> Result<Exit, Failure> {
@@ -13,7 +15,20 @@ pub(crate) fn info(arguments: &Json) -> Result<Exit, Failure> {
     let caps = backend.caps();
     let contractions: Vec<&str> = caps.contraction_dtypes.iter().map(|d| d.name()).collect();
     let kernels: Vec<&str> = caps.claims.iter().map(String::as_str).collect();
+    let gpus: Vec<_> = (0..overdrive::cuda::gpus()).map(CudaBackend::new).collect();
     if arguments.json {
+        let libraries: Vec<_> = Library::ALL
+            .iter()
+            .map(|library| {
+                let remedy = library.require().err().map(|missing| missing.to_string());
+                serde_json::json!({
+                    "file": library.file(),
+                    "version": library.version().map(|(major, minor)| format!("{major}.{minor}")),
+                    "remedy": remedy,
+                })
+            })
+            .collect();
+        let devices: Vec<_> = gpus.iter().flatten().map(devices::describe).collect();
         let json = serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
             "revision": Revision::current(),
@@ -25,6 +40,7 @@ pub(crate) fn info(arguments: &Json) -> Result<Exit, Failure> {
                 "contractions": contractions,
                 "kernels": kernels,
             }],
+            "cuda": { "libraries": libraries, "devices": devices },
         });
         println!("{}", serde_json::to_string_pretty(&json).expect("plain data"));
         return Ok(Exit::Fine);
@@ -42,8 +58,37 @@ pub(crate) fn info(arguments: &Json) -> Result<Exit, Failure> {
     println!("back end      {}: {}", backend.name(), caps.device);
     println!("  products in {}", contractions.join(", "));
     println!("  kernels for {}", kernels.join(", "));
+    for (ordinal, gpu) in gpus.iter().enumerate() {
+        match gpu {
+            Ok(gpu) => print_gpu(gpu),
+            Err(error) => println!("cuda:{ordinal}        {error}"),
+        }
+    }
+    for library in Library::ALL {
+        match library.version() {
+            Some((major, minor)) => println!("{:<13} {major}.{minor}", library.name()),
+            None => println!("{:<13} not found: {}", library.name(), library.remedy()),
+        }
+    }
     for warning in environment.warnings() {
         println!("note          {warning}");
     }
     Ok(Exit::Fine)
+}
+
+fn print_gpu(gpu: &CudaBackend) {
+    let (properties, caps) = (gpu.device().properties(), gpu.caps());
+    println!(
+        "{:<13} {}, {}, {} multiprocessors, {:.1} GiB, L2 {} MiB",
+        gpu.name(),
+        properties.name,
+        properties.architecture,
+        properties.multiprocessors,
+        properties.memory_bytes as f64 / (1u64 << 30) as f64,
+        properties.l2_bytes >> 20
+    );
+    let contractions: Vec<&str> = caps.contraction_dtypes.iter().map(|d| d.name()).collect();
+    let kernels: Vec<&str> = caps.claims.iter().map(String::as_str).collect();
+    println!("  products in {}", contractions.join(", "));
+    println!("  kernels for {}", kernels.join(", "));
 }

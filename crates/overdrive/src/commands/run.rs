@@ -17,24 +17,23 @@ use std::cell::RefCell;
 
 pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
     let studies = chosen(&arguments.studies)?;
-    devices::check(&arguments.machine)?;
-    let threads = devices::threads(&arguments.machine);
+    let opened = devices::open_all(&arguments.machine)?;
+    let reference = devices::reference(devices::threads(&arguments.machine))?;
     let mut results = Results::begin(command_line(), arguments.machine.seed);
+    results.environment.devices.extend(opened.iter().filter_map(|device| device.described.clone()));
     let earlier = arguments.resume.as_deref().map(|folder| resume::earlier(folder, &results)).transpose()?;
     let folder = arguments.out.as_ref().or(arguments.resume.as_ref()).cloned();
     let folder = folder.unwrap_or_else(|| output::default_folder(&results));
     output::prepare(&folder)?;
 
-    let counts = if threads > 1 { vec![threads, 1] } else { vec![1] };
-    let backends = counts
-        .into_iter()
-        .map(|n| Ok((devices::with_threads(n)?, n)))
-        .collect::<Result<Vec<_>, Failure>>()?;
     let devices: Vec<Device<'_>> =
-        backends.iter().map(|(backend, n)| Device { backend, threads: *n as u32 }).collect();
+        opened.iter().map(|d| Device { backend: d.backend.as_ref(), threads: d.threads }).collect();
+    // Other people's products run on the processor.
+    let beside_peers = opened.iter().filter(|device| device.described.is_none());
+    let thread_counts: Vec<u32> = beside_peers.map(|device| device.threads).collect();
     let products: Vec<_> = overdrive_foreign::MATMULS
         .iter()
-        .flat_map(|&(name, matmul)| devices.iter().map(move |d| (name, d.threads, matmul)))
+        .flat_map(|&(name, matmul)| thread_counts.iter().map(move |&n| (name, n, matmul)))
         .map(|(name, n, matmul)| {
             let call = move |a: &[f32], b: &[f32], c: &mut [f32], shape| matmul(n as usize, a, b, c, shape);
             (name, n, call)
@@ -49,7 +48,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
     let keep = |results: &Results| drop(output::write_results(&folder, results));
     let mut context = Context {
         devices: &devices,
-        reference: devices[0].backend,
+        reference: &reference,
         tuning: &tuning,
         matmul_peers: &matmul_peers,
         ceilings: vec![],
@@ -144,5 +143,7 @@ fn rerun(arguments: &Run) -> String {
     let quick = if arguments.quick { " --quick" } else { "" };
     let machine = &arguments.machine;
     let threads = machine.threads.map_or(String::new(), |n| format!(" --threads {n}"));
-    format!("overdrive run{quick}{threads} --seed {}", machine.seed)
+    let device =
+        if machine.device == "auto" { String::new() } else { format!(" --device {}", machine.device) };
+    format!("overdrive run{quick}{device}{threads} --seed {}", machine.seed)
 }

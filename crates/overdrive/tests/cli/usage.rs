@@ -20,7 +20,12 @@ fn what_is_misspelt_is_named_with_what_was_meant() {
     refused("run kernel --quick", &["`kernel`", "did you mean `kernels`?"]);
     refused("bench mlp --modes eager,jot", &["jot", "jit"]);
     refused("bench mlp --dtype bf17", &["bf17", "bf16"]);
-    refused("bench mlp --device cuda:0", &["cuda:0", "cpu"]);
+    refused("bench mlp --device cuda0", &["`cuda0`", "`cpu`", "`cuda:N`"]);
+    // Without a driver the remedy is to install one, with one to take a GPU that is there.
+    refused("bench mlp --device cuda:999", &["cuda:999", "`--device cpu`"]);
+    refused("run --device cuda:999 --quick", &["cuda:999", "`--device cpu`"]);
+    refused("profile mlp --device cuda:999", &["cuda:999", "`--device cpu`"]);
+    refused("bench mlp --device cuda:", &["`cuda:`", "`cuda:N`"]);
     refused("run --resume nowhere", &["cannot resume from `nowhere/results.json`", "without --resume"]);
     refused("run --resume a --out b", &["--resume", "--out"]);
     refused("bench mlp --trails 5", &["--trails", "--trials"]);

@@ -1,0 +1,37 @@
+//! `pack-tests`: every test of the workspace, built, in one archive that runs on a machine without cargo.
+//!
+//! For machines with a GPU and no toolchain: there `cargo-nextest`, itself one file, unpacks the archive beside a
+//! checkout and runs it. Invariant: the archive replaces an older one whole or not at all.
+
+use crate::workspace::Workspace;
+use anyhow::{Context, Result, bail, ensure};
+use std::process::Command;
+
+/// Where the archive goes, from the root of the workspace.
+const ARCHIVE: &str = "target/tests.tar.zst";
+
+/// Builds and packs; `packages` limits what is packed, none means all.
+pub(crate) fn run(workspace: &Workspace, packages: &[&str]) -> Result<()> {
+    if workspace.output("cargo", &["nextest", "--version"]).is_err() {
+        bail!(
+            "cargo-nextest was not found: `cargo install cargo-nextest --locked`, or get it from https://nexte.st"
+        );
+    }
+    let whole = [ARCHIVE.to_owned() + ".part"];
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace.root()).args(["nextest", "archive", "--archive-format", "tar-zst"]);
+    command.arg("--archive-file").args(&whole);
+    if packages.is_empty() {
+        command.arg("--workspace");
+    }
+    packages.iter().for_each(|package| drop(command.args(["--package", package])));
+    let status = command.status().context("starting cargo nextest")?;
+    ensure!(status.success(), "cargo nextest archive ended with {status}");
+    let archive = workspace.root().join(ARCHIVE);
+    std::fs::rename(workspace.root().join(&whole[0]), &archive).context("naming the archive")?;
+    println!("{}", archive.display());
+    println!("where there is no cargo, in a checkout, with this file and cargo-nextest:");
+    println!("  cargo-nextest nextest run --archive-file tests.tar.zst --workspace-remap .");
+    println!("OVERDRIVE_GPU=1 makes a GPU test that is skipped a failure");
+    Ok(())
+}
