@@ -17,18 +17,20 @@ pub(crate) fn run(workspace: &Workspace, packages: &[&str]) -> Result<()> {
             "cargo-nextest was not found: `cargo install cargo-nextest --locked`, or get it from https://nexte.st"
         );
     }
-    let whole = [ARCHIVE.to_owned() + ".part"];
+    let part = format!("{ARCHIVE}.part");
     let mut command = Command::new("cargo");
     command.current_dir(workspace.root()).args(["nextest", "archive", "--archive-format", "tar-zst"]);
-    command.arg("--archive-file").args(&whole);
+    command.args(["--archive-file", &part]);
     if packages.is_empty() {
         command.arg("--workspace");
     }
-    packages.iter().for_each(|package| drop(command.args(["--package", package])));
+    for package in packages {
+        command.args(["--package", package]);
+    }
     let status = command.status().context("starting cargo nextest")?;
     ensure!(status.success(), "cargo nextest archive ended with {status}");
     let archive = workspace.root().join(ARCHIVE);
-    std::fs::rename(workspace.root().join(&whole[0]), &archive).context("naming the archive")?;
+    std::fs::rename(workspace.root().join(part), &archive).context("naming the archive")?;
     println!("{}", archive.display());
     println!("where there is no cargo, in a checkout, with this file and cargo-nextest:");
     println!("  cargo-nextest nextest run --archive-file tests.tar.zst --workspace-remap .");

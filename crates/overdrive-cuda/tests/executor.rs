@@ -3,9 +3,7 @@
 mod support;
 
 use overdrive_ir::backend::{CacheState, Protocol};
-use overdrive_ir::{
-    Backend, BackendError, Builder, DType, Graph, Mode, State, Tensor, TensorType, Tuning,
-};
+use overdrive_ir::{Backend, BackendError, Builder, DType, Graph, Mode, State, Tensor, TensorType, Tuning};
 use support::gpu;
 
 fn bytes_tensor(len: usize) -> Tensor {

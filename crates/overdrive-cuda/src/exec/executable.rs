@@ -10,7 +10,7 @@ use crate::memory::{CudaMemory, DeviceBytes};
 use crate::{Device, Error};
 use cudarc::driver::CudaEvent;
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Sample, StepProfile};
-use overdrive_ir::plan::{Arguments, Place, Prepared};
+use overdrive_ir::plan::{Arguments, Note, Place, Prepared, StepKind};
 use overdrive_ir::{BackendError, Buffer, Executable, Mode, Plan, SlotId, State, Tuning};
 use std::sync::Arc;
 
@@ -91,8 +91,21 @@ impl CudaExecutable {
             has_run: false,
             plan,
         };
+        executable.say_what_runs_on_the_host();
         executable.refuse_host_steps_in_graphs();
         Ok(executable)
+    }
+
+    /// Kernels that do not know the element types of their step leave it to the reference, as the plan then says.
+    fn say_what_runs_on_the_host(&mut self) {
+        for (task, step) in self.tasks.iter().zip(&self.plan.steps) {
+            if matches!((task, &step.kind), (Task::Host(_), StepKind::Kernel(_))) {
+                let reason =
+                    "its kernel does not take these types: the f64 reference runs on the host".to_owned();
+                let (what, scope) = (step.name.clone(), step.scope.clone());
+                self.plan.notes.push(Note::Declined { what, scope, reason });
+            }
+        }
     }
 
     /// A capture cannot wait for the host: such a plan is launched step by step, and says so.
@@ -109,7 +122,7 @@ impl CudaExecutable {
     /// Goes without graphs, and says why.
     fn decline_replay(&mut self, scope: String, reason: String) {
         let what = "capture and replay as a graph".to_owned();
-        self.plan.notes.push(overdrive_ir::plan::Note::Declined { what, scope, reason });
+        self.plan.notes.push(Note::Declined { what, scope, reason });
         self.replay = None;
     }
 
