@@ -7,14 +7,17 @@
 mod backend;
 mod case;
 pub mod chrome_trace;
+mod definition;
 mod gradient;
 mod graphs;
 mod primitives;
+pub mod programs;
 mod specification;
 mod tolerance;
 
 pub use backend::{Disagreement, check_backend};
 pub use case::Case;
+pub use definition::{Value, define};
 pub use gradient::{Gradients, derivative};
 pub use graphs::{random_graph, random_inputs};
 pub use primitives::{FAMILIES, family, prim_samples};

@@ -1,7 +1,7 @@
 //! From a program to launches on a device.
 
 use super::columns::columns;
-use super::kernel::{Argument, Clusters, Kernel, Machine};
+use super::kernel::{Argument, Kernel, Machine};
 use super::map::map;
 use super::nest::{Lanes, Nest, Of};
 use super::points::Points;
@@ -11,7 +11,7 @@ use super::stages::Stages;
 use crate::compiler::Source;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::{Device, Error};
-use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr};
+use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use overdrive_ir::SlotId;
 use overdrive_ir::plan::Program;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// # Errors
 /// `Unsupported` for stores of packed elements that share a byte between threads; `Failed` as `Device::function`.
 pub fn compile(site: &Site<'_>, program: &Program) -> Result<Box<dyn Launch>, Refusal> {
-    let kernels = kernels(program, &site.step.aliases, machine(site.device)?)?;
+    let kernels = kernels(program, &site.step.aliases, machine(site.device))?;
     let steps = kernels.into_iter().map(|kernel| Loaded::new(kernel, site.device));
     Ok(Box::new(Loop { kernels: steps.collect::<Result<_, _>>()? }))
 }
@@ -39,13 +39,9 @@ pub fn sources(
     Ok(kernels(program, aliases, machine)?.into_iter().map(|kernel| kernel.source).collect())
 }
 
-fn machine(device: &Device) -> Result<Machine, Error> {
-    let attribute = |which| device.context().attribute(which);
-    let major = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    Ok(Machine {
-        multiprocessors: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
-        clusters: if major >= 9 { Clusters::Available } else { Clusters::Absent },
-    })
+fn machine(device: &Device) -> Machine {
+    let properties = device.properties();
+    Machine { multiprocessors: properties.multiprocessors, architecture: properties.architecture }
 }
 
 /// The launches of a program.

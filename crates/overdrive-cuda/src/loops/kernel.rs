@@ -1,6 +1,6 @@
 //! `Kernel`: a printed loop with its grid, before any device has seen it.
 
-use crate::compiler::Source;
+use crate::compiler::{Architecture, Source};
 use overdrive_ir::{DType, SlotId};
 
 /// An argument of a kernel.
@@ -29,17 +29,8 @@ pub(super) struct Kernel {
 pub struct Machine {
     /// Multiprocessors.
     pub multiprocessors: u32,
-    /// Whether blocks can form clusters (compute capability 9.0 and later).
-    pub clusters: Clusters,
-}
-
-/// Whether blocks can read each other's shared memory.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Clusters {
-    /// They can.
-    Available,
-    /// They cannot.
-    Absent,
+    /// What it compiles for.
+    pub architecture: Architecture,
 }
 
 /// The slots of a program as parameters `p0, p1, ...`, so that equal loops over other slots are one source.

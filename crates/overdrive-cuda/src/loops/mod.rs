@@ -20,4 +20,4 @@ mod stages;
 mod text;
 
 pub use compile::{compile, sources};
-pub use kernel::{Clusters, Machine};
+pub use kernel::Machine;

@@ -7,10 +7,13 @@ use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, Tensor, Unary};
 
 /// A float (`x`, off by at most `error`) or an integer (`i`; `error` is not 0 where it is in doubt).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Value {
-    pub(crate) x: f64,
-    pub(crate) i: i128,
-    pub(crate) error: f64,
+pub struct Value {
+    /// The float.
+    pub x: f64,
+    /// The integer.
+    pub i: i128,
+    /// How far off it may be.
+    pub error: f64,
 }
 
 /// Units in the last place that a transcendental function may be off.
@@ -84,7 +87,7 @@ fn integer(kind: Binary, dtype: DType, x: i128, y: i128) -> i128 {
 }
 
 fn wrap(dtype: DType, i: i128) -> i128 {
-    let (lo, hi) = dtype.int_range().unwrap();
+    let (lo, hi) = dtype.int_range().expect("integers have a range");
     (i - lo).rem_euclid(hi - lo + 1) + lo
 }
 
@@ -110,7 +113,7 @@ fn moved(f: impl Fn(f64) -> f64, x: f64, error: f64) -> f64 {
 
 /// All values of all registers of `program`, and then its stores into `slots`: for each slot its values, `None`
 /// where nothing was stored.
-pub(crate) fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
+pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
     let read: Vec<(Vec<f64>, Vec<i128>)> = slots
         .iter()
         .map(|t| (t.to_f64(), if t.ty().dtype.is_float() { vec![] } else { t.to_ints() }))
@@ -232,7 +235,8 @@ pub(crate) fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Valu
                                 Tensor::from_ints(from, [1usize], &[v.i])
                             };
                             let ty = overdrive_ir::TensorType::new(dtype, [1usize]);
-                            let cast = Tensor::from_bytes(ty, bits.bytes().to_vec()).unwrap();
+                            let cast =
+                                Tensor::from_bytes(ty, bits.bytes().to_vec()).expect("integers have a range");
                             let doubt = if v.error > 0.0 { f64::INFINITY } else { 0.0 };
                             let i = if dtype.is_float() { 0 } else { cast.to_ints()[0] };
                             Value { x: cast.to_f64()[0], i, error: doubt }
@@ -281,7 +285,7 @@ fn convert(from: DType, to: DType, a: Value, overflow: Overflow) -> Value {
             error: if a.error > 0.0 { f64::INFINITY } else { 0.0 },
         },
         (true, false) => {
-            let (lo, hi) = to.int_range().unwrap();
+            let (lo, hi) = to.int_range().expect("integers have a range");
             // The largest i64 is no f64: its rounding is one more.
             let round = |x: f64| (to.round(x, overflow) as i128).clamp(lo, hi);
             let i = round(a.x);
@@ -291,7 +295,7 @@ fn convert(from: DType, to: DType, a: Value, overflow: Overflow) -> Value {
             Value { x: 0.0, i, error: f64::from(u8::from(doubt)) }
         }
         (false, false) => {
-            let (lo, hi) = to.int_range().unwrap();
+            let (lo, hi) = to.int_range().expect("integers have a range");
             let i = match (to, overflow) {
                 (DType::Bool, _) => (a.i != 0) as i128,
                 (_, Overflow::Saturate) => a.i.clamp(lo, hi),
@@ -305,7 +309,7 @@ fn convert(from: DType, to: DType, a: Value, overflow: Overflow) -> Value {
 fn reduce(reducer: Reducer, dtype: DType, members: &[Value]) -> Value {
     let doubt = members.iter().map(|v| v.error).fold(0.0, f64::max);
     if !dtype.is_float() {
-        let mut i = match (reducer, dtype.int_range().unwrap()) {
+        let mut i = match (reducer, dtype.int_range().expect("integers have a range")) {
             (Reducer::Max, (lo, _)) => lo,
             (Reducer::Min, (_, hi)) => hi,
             (Reducer::And, _) if dtype != DType::Bool => -1,

@@ -1,0 +1,293 @@
+//! Loops on a GPU against the slow definition of their programs, and, with no GPU, through the compiler.
+#![allow(unsafe_code, clippy::unwrap_used)] // Copies to the device; a test may panic.
+
+#[path = "support/single.rs"]
+mod single;
+mod support;
+
+use overdrive_cuda::Device;
+use overdrive_cuda::compiler::{Architecture, compile};
+use overdrive_cuda::loops::{Machine, sources};
+use overdrive_ir::eval::philox;
+use overdrive_ir::plan::{Access, Instr, Program};
+use overdrive_ir::{Binary, DType, Overflow, Reducer, SlotId, Tensor, TensorType, Unary, row_major};
+use std::sync::Arc;
+use single::Single;
+use testkit::programs::{Build, access, assert_agrees, blank, by_row, dense, normal, random_program};
+use testkit::{Value, define};
+
+/// The first GPU, or nothing and a word about it.
+fn device() -> Option<Arc<Device>> {
+    support::gpu().map(|backend| Arc::clone(backend.device()))
+}
+
+/// Runs a program twice, which must give the same bits, and compares every slot with the definition.
+fn check(device: &Arc<Device>, program: &Program, slots: &[Tensor], what: &str) {
+    let types: Vec<TensorType> = slots.iter().map(|t| t.ty().clone()).collect();
+    let single = Single::new(device, program, &types).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let got = single.run(slots);
+    let expected: Vec<Vec<Option<Value>>> = define(program, slots);
+    for (i, got) in got.iter().enumerate() {
+        assert_agrees(got, &expected[i], &slots[i], &format!("{what}, slot {i}"));
+    }
+    let again = single.run(slots);
+    assert!(
+        got.iter().zip(&again).all(|(a, b)| a.bytes() == b.bytes()),
+        "{what}: a second run gives other bits"
+    );
+}
+
+fn softmax(extents: &[usize], x: Access, y: Access, dtype: DType) -> Program {
+    let mut b = Build::new(extents, 1);
+    let x = b.load(x, dtype);
+    let x = if dtype == DType::F64 { x } else { b.convert(x, DType::F32) };
+    let max = b.reduce(Reducer::Max, x);
+    let shifted = b.binary(Binary::Sub, x, max);
+    let e = b.unary(Unary::Exp, shifted);
+    let sum = b.reduce(Reducer::Sum, e);
+    let value = b.binary(Binary::Div, e, sum);
+    let value = b.convert(value, dtype);
+    b.store(y, value);
+    b.0
+}
+
+fn layer_norm(rows: usize, n: usize, dtype: DType) -> (Program, Vec<Tensor>) {
+    let (extents, f) = ([rows, n], DType::F32);
+    let mut b = Build::new(&extents, 1);
+    let x = b.load(dense(0, &extents), dtype);
+    let x = b.convert(x, f);
+    let gamma = b.load(access(1, &[0, 1]), f);
+    let scale = b.constant(1.0 / n.max(1) as f64, f);
+    let sum = b.reduce(Reducer::Sum, x);
+    let mean = b.binary(Binary::Mul, sum, scale);
+    let centred = b.binary(Binary::Sub, x, mean);
+    let square = b.binary(Binary::Mul, centred, centred);
+    let squares = b.reduce(Reducer::Sum, square);
+    let variance = b.binary(Binary::Mul, squares, scale);
+    let epsilon = b.constant(1e-5, f);
+    let shifted = b.binary(Binary::Add, variance, epsilon);
+    let rstd = b.unary(Unary::Rsqrt, shifted);
+    let normed = b.binary(Binary::Mul, centred, rstd);
+    let y = b.binary(Binary::Mul, normed, gamma);
+    let y = b.convert(y, dtype);
+    b.store(dense(2, &extents), y);
+    b.store(by_row(3, &extents), mean);
+    b.store(by_row(4, &extents), rstd);
+    let blanks = [blank(dtype, &extents), blank(f, &[rows]), blank(f, &[rows])];
+    (b.0, [vec![normal(dtype, &extents, 2), normal(f, &[n], 3)], blanks.to_vec()].concat())
+}
+
+#[test]
+fn softmax_along_rows_and_down_columns() {
+    let Some(device) = device() else { return };
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
+        for n in [0, 1, 2, 15, 64, 257, 1500, 4096, 40_000, 131_072, 300_000] {
+            let slots = [normal(dtype, &[3, n], 1), blank(dtype, &[3, n])];
+            let along = softmax(&[3, n], dense(0, &[3, n]), dense(1, &[3, n]), dtype);
+            check(&device, &along, &slots, &format!("rows of {n} {dtype}"));
+            // The same memory as [n, 3]: the last dimension strides.
+            if n < 10_000 {
+                let down = softmax(&[n, 3], access(0, &[1, n]), access(1, &[1, n]), dtype);
+                check(&device, &down, &slots, &format!("columns of 3 {dtype}, {n} of them"));
+            }
+        }
+    }
+    let slots = [normal(DType::F32, &[20, 250], 8)];
+    let both = softmax(&[20, 250], dense(0, &[20, 250]), dense(0, &[20, 250]), DType::F32);
+    check(&device, &both, &slots, "softmax in place");
+}
+
+#[test]
+fn layer_norm_with_statistics_and_scale() {
+    let Some(device) = device() else { return };
+    for (rows, n) in
+        [(2, 1), (3, 77), (1, 8192), (5, 0), (0, 5), (40, 1030), (700, 768), (2, 65_536), (3, 131_080)]
+    {
+        for dtype in [DType::F32, DType::BF16] {
+            let (program, slots) = layer_norm(rows, n, dtype);
+            check(&device, &program, &slots, &format!("layer_norm {rows} x {n} {dtype}"));
+        }
+    }
+}
+
+#[test]
+fn sums_over_any_axes_in_any_layout() {
+    let Some(device) = device() else { return };
+    // Parallel dimension P, reduced dimensions Q, R; memory in all orders.
+    let shapes = [
+        [5, 33, 70],
+        [300, 4, 5],
+        [1, 1, 1],
+        [2, 0, 3],
+        [700, 130, 1],
+        [1, 50, 1024],
+        [64, 700, 100],
+        [1, 1, 999_999],
+    ];
+    for [p, q, r] in shapes {
+        let layouts = [row_major(&[p, q, r]), vec![1, p * r, p], vec![r, p * r, 1]];
+        for (which, strides) in layouts.iter().enumerate() {
+            for (reducer, dtype) in [
+                (Reducer::Sum, DType::F32),
+                (Reducer::Max, DType::F32),
+                (Reducer::Sum, DType::F64),
+                (Reducer::Min, DType::I8),
+                (Reducer::Prod, DType::I32),
+                (Reducer::Sum, DType::I64),
+                (Reducer::Or, DType::Bool),
+                (Reducer::And, DType::Bool),
+            ] {
+                let mut b = Build::new(&[p, q, r], 2);
+                let x = b.load(access(0, strides), dtype);
+                let total = b.reduce(reducer, x);
+                b.store(access(1, &[1, 0, 0]), total);
+                let slots = [normal(dtype, &[p * q * r], 4), blank(dtype, &[p])];
+                check(
+                    &device,
+                    &b.0,
+                    &slots,
+                    &format!("{reducer:?} {dtype} of {:?}, layout {which}", [p, q, r]),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn movement_by_strides() {
+    let Some(device) = device() else { return };
+    for (m, n) in [(1, 1), (3, 5), (70, 300), (0, 4), (1030, 40), (512, 256)] {
+        for dtype in [DType::F32, DType::BF16, DType::U8, DType::F64] {
+            for (what, load) in [
+                ("transpose", access(0, &[1, m])),
+                ("broadcast row", access(0, &[0, 1])),
+                ("broadcast column", access(0, &[1, 0])),
+                (
+                    "reverse",
+                    Access { slot: SlotId(0), offset: (m * n) as i64 - 1, strides: vec![-(n as i64), -1] },
+                ),
+            ] {
+                if m * n == 0 && what == "reverse" {
+                    continue;
+                }
+                let mut b = Build::new(&[m, n], 0);
+                let x = b.load(load, dtype);
+                b.store(dense(1, &[m, n]), x);
+                b.store(access(2, &[1, m]), x);
+                let size = (m * n).max(m).max(n).max(1);
+                let slots = [normal(dtype, &[size], 5), blank(dtype, &[m, n]), blank(dtype, &[m, n])];
+                check(&device, &b.0, &slots, &format!("{what} {m} x {n} {dtype}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn indices_and_random_bits_count_the_whole_space() {
+    let Some(device) = device() else { return };
+    for extents in [[3, 5, 7], [2, 300, 1], [1, 2, 2100]] {
+        let mut b = Build::new(&extents, 0);
+        let seed = b.load(access(0, &[0, 0, 0]), DType::U64);
+        let bits = b.0.push(Instr::RandomBits { seed, site: 0x1234_5678_9abc }, DType::U32);
+        b.store(dense(1, &extents), bits);
+        for d in 0..3 {
+            let i = b.0.push(Instr::Index(d), DType::I32);
+            b.store(dense(2 + d as u32, &extents), i);
+        }
+        let seed = Tensor::from_ints(DType::U64, [1usize], &[0xdead_beef_0123_4567]);
+        let i = || blank(DType::I32, &extents);
+        check(&device, &b.0, &[seed, blank(DType::U32, &extents), i(), i(), i()], &format!("{extents:?}"));
+    }
+}
+
+#[test]
+fn every_type_converts_to_every_other() {
+    let Some(device) = device() else { return };
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.5,
+        2.5,
+        300.7,
+        -70000.0,
+        1e9,
+        -3e38,
+        1e300,
+        f64::INFINITY,
+        f64::NAN,
+        5e-8,
+        1e-40,
+        464.0,
+        465.0,
+        448.0,
+        61439.0,
+        61440.0,
+        65504.0,
+        65519.9,
+        65520.0,
+        5.0,
+        -5.1,
+        0.25,
+        0.3,
+        0.0625,
+        1e-5,
+        2e-7,
+    ];
+    for from in DType::ALL {
+        // Both rules at once: there are few kernels that way.
+        for to in DType::ALL {
+            let n = 150;
+            let mut values: Vec<f64> = philox::normals(11, 1).take(n).map(|x| x * 100.0).collect();
+            values[..special.len()].copy_from_slice(&special);
+            let x = if from.is_float() {
+                Tensor::from_f64(from, [n], &values)
+            } else {
+                let whole =
+                    |&v: &f64| if from == DType::Bool { (v > 0.0) as i128 } else { (v * 1e6) as i128 };
+                Tensor::from_ints(from, [n], &values.iter().map(whole).collect::<Vec<_>>())
+            };
+            let mut b = Build::new(&[n], 0);
+            let loaded = b.load(access(0, &[1]), from);
+            let ieee = b.0.push(Instr::Convert(loaded, Overflow::Ieee), to);
+            let saturated = b.0.push(Instr::Convert(loaded, Overflow::Saturate), to);
+            b.store(access(1, &[1]), ieee);
+            b.store(access(2, &[1]), saturated);
+            check(&device, &b.0, &[x, blank(to, &[n]), blank(to, &[n])], &format!("{from} to {to}"));
+        }
+    }
+}
+
+#[test]
+fn random_programs_agree_with_their_definition() {
+    let Some(device) = device() else { return };
+    for seed in 0..250 {
+        let (program, slots) = random_program(seed);
+        check(&device, &program, &slots, &format!("seed {seed}: {program:?}"));
+    }
+}
+
+#[test]
+fn programs_compile_for_every_architecture() {
+    let architectures = [Architecture::Sm80, Architecture::Sm90a];
+    for (seed, architecture) in (0..12).zip(architectures.into_iter().cycle()) {
+        let (program, _) = random_program(seed);
+        let machine = Machine { multiprocessors: 132, architecture };
+        for source in sources(&program, &[], machine).unwrap() {
+            match compile(&source, architecture) {
+                Err(error @ overdrive_cuda::Error::Missing { .. }) => return println!("SKIPPED: {error}"),
+                compiled => assert!(compiled.is_ok(), "{}\n{}", source.text, compiled.unwrap_err()),
+            }
+        }
+    }
+}
+
+#[test]
+fn packed_results_that_share_bytes_are_refused_with_the_reason() {
+    let mut b = Build::new(&[4, 4], 0);
+    let x = b.load(access(0, &[1, 4]), DType::I4);
+    b.store(access(1, &[3, 1]), x);
+    let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+    let error = sources(&b.0, &[], machine).unwrap_err();
+    assert!(error.to_string().contains("i4 where a byte is shared"), "{error}");
+}
