@@ -57,6 +57,26 @@ __device__ __forceinline__ void scatter(T* to, const T (&from)[V], i64 stride, i
         if (i < count) to[i * stride] = from[i];
 }
 
+// Loaded neighbours between the passes over a row, as they lay in memory.
+template <class T, int V>
+struct Kept {
+    static constexpr int words = (sizeof(T) * V + 3) / 4;
+    u32 bits[words];
+
+    __device__ __forceinline__ void keep(const T (&x)[V]) { memcpy(bits, x, sizeof(x)); }
+
+    // `zero` is `hidden_zero`.
+    __device__ __forceinline__ void recall(T (&x)[V], u32 zero) {
+#pragma unroll
+        for (int i = 0; i < words; ++i) bits[i] += zero;
+        memcpy(x, bits, sizeof(x));
+    }
+};
+
+// A zero that the assembler cannot know to be one: grids have one dimension. Where it saw that two passes recall the
+// same bits, it would keep every value that the first computed from them, for which there are no registers.
+__device__ __forceinline__ u32 hidden_zero() { return blockIdx.z; }
+
 template <class T>
 __device__ __forceinline__ u32 code_of(T x) {
     if constexpr (same<T, i4>) return (u32)x.value & 15;
@@ -179,6 +199,36 @@ __device__ __forceinline__ T fold_row(T x) {
         for (int mask = 1; mask < warps; mask *= 2) x = R::of(x, shuffled(x, mask));
     }
     return x;
+}
+
+// The fold over the blocks of a cluster, of a value that is the same in all threads of each, in every one of them.
+template <class R, int Blocks, class T>
+__device__ __forceinline__ T fold_cluster(T x) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "words of shared memory");
+    __shared__ T mine;
+    if (threadIdx.x == 0) mine = x;
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    const u32 here = (u32)__cvta_generic_to_shared(&mine);
+    T all = R::template identity<T>();
+#pragma unroll
+    for (u32 block = 0; block < Blocks; ++block) {
+        u32 there;
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
+        T part;
+        if constexpr (sizeof(T) == 4) {
+            u32 bits;
+            asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(bits) : "r"(there));
+            part = bitcast<T>(bits);
+        } else {
+            u64 bits;
+            asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(bits) : "r"(there));
+            part = bitcast<T>(bits);
+        }
+        all = R::of(all, part);
+    }
+    // Nobody writes the next value, or leaves, before all have read this one.
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    return all;
 }
 
 // The fold over `Rows` threads that are `Columns` apart in a block, in every one of them, for `V` neighbours each.

@@ -212,6 +212,7 @@ __device__ __forceinline__ D convert(A x) {
     } else if constexpr (is_float<A> && is_float<D>) {
         return (D)x;
     } else if constexpr (is_float<A> && width<D> < 32) {
+        if (!(x == x)) return of_integer<D>(0);
         const i32 whole = same<A, f64> ? __double2int_rz(x) : __float2int_rz(x);
         return of_integer<D>(min(max(whole, (i32)lowest<D>), (i32)highest<D>));
     } else if constexpr (is_float<A>) {

@@ -6,7 +6,8 @@ use super::kernel::{Kernel, Machine};
 use super::nest::Of;
 use super::points::Points;
 use super::print::{reducer, statement};
-use super::source::Sketch;
+use super::source::{Block, Sketch, Workspace};
+use super::split::{Partials, Share, StoresOfRows};
 use super::stages::{Level, Pass};
 use super::text::Text;
 use overdrive_ir::plan::{Instr, Register};
@@ -17,9 +18,11 @@ const BLOCK: usize = 256;
 const COLUMNS: usize = 32;
 /// Blocks of a grid for each multiprocessor.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
+/// Rows that a thread of a part has at least.
+const LEAST_ROWS: usize = 8;
 
-/// Prints the kernel.
-pub(super) fn columns(points: Points<'_>, machine: Machine) -> Kernel {
+/// Prints the kernels, with the bytes of workspace that they share.
+pub(super) fn columns(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize) {
     let nest = points.nest;
     let mut extents = nest.kept().to_vec();
     extents[nest.lane()] = extents[nest.lane()].div_ceil(nest.vector);
@@ -27,19 +30,40 @@ pub(super) fn columns(points: Points<'_>, machine: Machine) -> Kernel {
     let height: usize = nest.folded().iter().product();
     let across = groups.next_power_of_two().min(COLUMNS);
     let down = (BLOCK / across).min(height.max(1).next_power_of_two());
-    let column = Column { points: &points, extents, groups, height, across, down };
-    let mut text = Text::default();
-    points.constants(&mut text);
-    column.print(&mut text);
     let blocks = groups.div_ceil(across);
-    let grid = blocks.min(machine.multiprocessors as usize * BLOCKS_PER_MULTIPROCESSOR) as u32;
-    Sketch { points: &points, text, grid, block: (across * down) as u32, cluster: 1 }.finish()
+    let parts = parts(blocks, height / (down * LEAST_ROWS), machine);
+    let (shares, partials) = if parts > 1 {
+        let each = groups * nest.vector * parts;
+        (Share::split(points.stages, parts), Partials::new(points.program, points.stages, each))
+    } else {
+        (Share::whole(points.stages), Partials::default())
+    };
+    let kernel = |share: &Share| {
+        let (extents, partials) = (&extents, &partials);
+        let column = Column { points: &points, extents, groups, height, across, down, share, partials };
+        let mut text = Text::default();
+        points.constants(&mut text);
+        column.print(&mut text);
+        let most = machine.multiprocessors as usize * BLOCKS_PER_MULTIPROCESSOR;
+        let grid = if column.is_part() { blocks * parts } else { blocks.min(most) };
+        let block = Block { threads: across * down, resident: 0, cluster: 1 };
+        let workspace = if share.is_split() { Workspace::Used } else { Workspace::Unused };
+        Sketch { points: &points, text, grid, block, workspace }.finish()
+    };
+    (shares.iter().map(kernel).collect(), partials.bytes)
+}
+
+/// Parts that columns are cut into, where there are too few blocks of them to keep the machine busy.
+fn parts(blocks: usize, longest: usize, machine: Machine) -> usize {
+    const WANTED: usize = 4;
+    let wanted = machine.multiprocessors as usize * WANTED;
+    if blocks * 2 > wanted { 1 } else { (wanted / blocks).min(longest).max(1) }
 }
 
 struct Column<'a> {
     points: &'a Points<'a>,
     /// Kept loops, the lanes' in groups.
-    extents: Vec<usize>,
+    extents: &'a [usize],
     /// Groups of columns.
     groups: usize,
     /// Elements of a column.
@@ -48,30 +72,94 @@ struct Column<'a> {
     across: usize,
     /// Threads of a column.
     down: usize,
+    share: &'a Share,
+    partials: &'a Partials,
 }
 
 impl Column<'_> {
+    /// Whether a block has a part of its columns only.
+    fn is_part(&self) -> bool {
+        self.share.is_split() && !self.share.passes.is_empty()
+    }
+
     fn print(&self, text: &mut Text) {
         let Self { points, groups, across, .. } = *self;
         let int = points.int();
         text.line(format!("const int t = threadIdx.x / {across};"));
-        let step = format!("(i64)gridDim.x * {across}");
-        let head = format!("for (i64 base = (i64)blockIdx.x * {across}; base < {groups}; base += {step})");
-        text.block(head, |text| {
+        let body = |text: &mut Text| {
             // Threads without a column take the last one along, so that all take part in folds.
             text.line(format!("const bool active = base + threadIdx.x % {across} < {groups};"));
             text.line(format!("const {int} column = min(base + threadIdx.x % {across}, {}ll);", groups - 1));
             let counter = Counter { name: "column", int, first: 0 };
             let (lane, vector) = (points.nest.lane(), points.nest.vector);
-            counter.split(&self.extents, |d| if d == lane { vector } else { 1 }, text);
+            counter.split(self.extents, |d| if d == lane { vector } else { 1 }, text);
             points.count_lanes(text);
             self.registers_of_column(0, text);
-            for (number, pass) in points.stages.passes.iter().enumerate() {
+            self.passes(text);
+        };
+        if self.is_part() {
+            let parts = self.share.parts;
+            text.line(format!("const {int} part = blockIdx.x % {parts};"));
+            text.line(format!("const i64 base = (i64)blockIdx.x / {parts} * {across};"));
+            return body(text);
+        }
+        let step = format!("(i64)gridDim.x * {across}");
+        let head = format!("for (i64 base = (i64)blockIdx.x * {across}; base < {groups}; base += {step})");
+        text.block(head, body);
+    }
+
+    fn passes(&self, text: &mut Text) {
+        for (number, pass) in self.points.stages.passes.iter().enumerate() {
+            if number < self.share.passes.start {
+                self.gather_parts(pass, text);
+            } else if self.share.passes.contains(&number) {
                 self.pass(pass, text);
+            }
+            if number < self.share.passes.start || !self.share.is_split() || pass.folds.is_empty() {
                 self.registers_of_column(number + 1, text);
             }
+        }
+        if self.share.rows == StoresOfRows::Here {
             self.store_column(text);
-        });
+        }
+    }
+
+    fn folds(&self, pass: &Pass) -> Vec<(Register, &'static str, Register)> {
+        let fold = |r: &Register| match self.points.program.instr(*r) {
+            Instr::Reduce(fold) => (*r, reducer(fold.reducer), fold.value),
+            _ => unreachable!("folds are reductions"),
+        };
+        pass.folds.iter().map(fold).collect()
+    }
+
+    /// Accumulators that change nothing.
+    fn begin(&self, folds: &[(Register, &'static str, Register)], text: &mut Text) {
+        for (register, kind, _) in folds {
+            let dtype = self.points.program.dtype(*register);
+            text.line(format!("{dtype} t{}[{}];", register.0, self.points.nest.vector));
+            text.unrolled(self.each_lane(), |text| {
+                text.line(format!("t{}[v] = {kind}::identity<{dtype}>();", register.0));
+            });
+        }
+    }
+
+    /// What the kernels before left of a pass.
+    fn gather_parts(&self, pass: &Pass, text: &mut Text) {
+        let Self { points, groups, across, down, .. } = *self;
+        let (folds, vector, parts) = (self.folds(pass), points.nest.vector, self.share.parts);
+        self.begin(&folds, text);
+        for (register, kind, _) in &folds {
+            let (dtype, r) = (points.program.dtype(*register), register.0);
+            let from = self.partials.address(points.program, *register);
+            text.block(format!("for (int part = t; part < {parts}; part += {down})"), |text| {
+                text.line(format!("{dtype} b{r}[{vector}];"));
+                text.line(format!("load<1>(b{r}, {from} + (part * (i64){groups} + column) * {vector});"));
+                text.unrolled(self.each_lane(), |text| {
+                    text.line(format!("t{r}[v] = {kind}::of(t{r}[v], b{r}[v]);"));
+                });
+            });
+            text.line(format!("fold_columns<{kind}, {across}, {down}>(t{r});"));
+        }
     }
 
     fn each_lane(&self) -> String {
@@ -103,23 +191,16 @@ impl Column<'_> {
     fn pass(&self, pass: &Pass, text: &mut Text) {
         let Self { points, height, across, down, .. } = *self;
         let (program, vector, int) = (points.program, points.nest.vector, points.int());
-        let folds: Vec<(Register, &str, Register)> = pass
-            .folds
-            .iter()
-            .map(|r| match program.instr(*r) {
-                Instr::Reduce(fold) => (*r, reducer(fold.reducer), fold.value),
-                _ => unreachable!("folds are reductions"),
-            })
-            .collect();
-        for (register, kind, _) in &folds {
-            let dtype = program.dtype(*register);
-            text.line(format!("{dtype} t{}[{vector}];", register.0));
-            text.unrolled(self.each_lane(), |text| {
-                text.line(format!("t{}[v] = {kind}::identity<{dtype}>();", register.0));
-            });
+        let folds = self.folds(pass);
+        self.begin(&folds, text);
+        let (mut first, mut end) = ("t".to_owned(), height.to_string());
+        if self.is_part() {
+            let length = height.div_ceil(self.share.parts);
+            text.line(format!("const {int} end = min((part + 1) * {length}, ({int}){height});"));
+            (first, end) = (format!("part * {length} + t"), "end".to_owned());
         }
         text.line("#pragma unroll 4");
-        text.block(format!("for ({int} row = t; row < {height}; row += {down})"), |text| {
+        text.block(format!("for ({int} row = {first}; row < {end}; row += {down})"), |text| {
             let counter = Counter { name: "row", int, first: points.nest.kept().len() };
             counter.split(points.nest.folded(), |_| 1, text);
             for register in &pass.elements {
@@ -149,6 +230,11 @@ impl Column<'_> {
         });
         for (register, kind, _) in &folds {
             text.line(format!("fold_columns<{kind}, {across}, {down}>(t{});", register.0));
+            if self.is_part() {
+                let (to, r, groups) = (self.partials.address(program, *register), register.0, self.groups);
+                let place = format!("(part * (i64){groups} + column) * {vector}");
+                text.line(format!("if (t == 0 && active) store<1>({to} + {place}, t{r});"));
+            }
         }
     }
 
@@ -158,7 +244,8 @@ impl Column<'_> {
         if stores.is_empty() {
             return;
         }
-        text.block("if (t == 0 && active)", |text| {
+        let first = if self.is_part() { " && part == 0" } else { "" };
+        text.block(format!("if (t == 0 && active{first})"), |text| {
             for number in stores {
                 let value = points.program.stores[*number].value;
                 let dtype = points.program.dtype(value);

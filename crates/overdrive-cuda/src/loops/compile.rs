@@ -22,9 +22,9 @@ use std::sync::Arc;
 /// # Errors
 /// `Unsupported` for stores of packed elements that share a byte between threads; `Failed` as `Device::function`.
 pub fn compile(site: &Site<'_>, program: &Program) -> Result<Box<dyn Launch>, Refusal> {
-    let kernels = kernels(program, &site.step.aliases, machine(site.device))?;
+    let (kernels, workspace_bytes) = kernels(program, &site.step.aliases, machine(site.device))?;
     let steps = kernels.into_iter().map(|kernel| Loaded::new(kernel, site.device));
-    Ok(Box::new(Loop { kernels: steps.collect::<Result<_, _>>()? }))
+    Ok(Box::new(Loop { kernels: steps.collect::<Result<_, _>>()?, workspace_bytes }))
 }
 
 /// The sources that a loop needs on a machine: what `compile` would hand to NVRTC.
@@ -36,7 +36,7 @@ pub fn sources(
     aliases: &[(SlotId, SlotId)],
     machine: Machine,
 ) -> Result<Vec<Source>, Refusal> {
-    Ok(kernels(program, aliases, machine)?.into_iter().map(|kernel| kernel.source).collect())
+    Ok(kernels(program, aliases, machine)?.0.into_iter().map(|kernel| kernel.source).collect())
 }
 
 fn machine(device: &Device) -> Machine {
@@ -44,25 +44,25 @@ fn machine(device: &Device) -> Machine {
     Machine { multiprocessors: properties.multiprocessors, architecture: properties.architecture }
 }
 
-/// The launches of a program.
+/// The launches of a program, and the bytes of workspace that they share.
 fn kernels(
     program: &Program,
     aliases: &[(SlotId, SlotId)],
     machine: Machine,
-) -> Result<Vec<Kernel>, Refusal> {
+) -> Result<(Vec<Kernel>, usize), Refusal> {
     let kept = &program.extents[..program.extents.len() - program.reduced];
     if kept.contains(&0) || (program.reduced == 0 && program.points() == 0) {
-        return Ok(vec![]);
+        return Ok((vec![], 0));
     }
     let nest = Nest::new(program);
     let stages = Stages::new(program, &nest);
     refuse_shared_bytes(program, &nest)?;
     let points = Points::new(program, (&nest, &stages), aliases);
-    Ok(vec![match nest.lanes {
-        _ if program.reduced == 0 => map(points, machine),
+    Ok(match nest.lanes {
+        _ if program.reduced == 0 => (vec![map(points, machine)], 0),
         Lanes::Along => rows(points, machine),
         Lanes::Across => columns(points, machine),
-    }])
+    })
 }
 
 /// Packed elements are written by whole bytes, which must belong to one thread.
@@ -104,6 +104,7 @@ impl Loaded {
 
 struct Loop {
     kernels: Vec<Loaded>,
+    workspace_bytes: usize,
 }
 
 impl Launch for Loop {
@@ -114,6 +115,7 @@ impl Launch for Loop {
                 .iter()
                 .map(|argument| match argument {
                     Argument::Slot(slot) => addresses.of(*slot),
+                    Argument::Workspace => addresses.workspace(),
                 })
                 .collect();
             debug_assert!(
@@ -128,5 +130,8 @@ impl Launch for Loop {
             unsafe { launch.launch(kernel.config)? };
         }
         Ok(())
+    }
+    fn workspace_bytes(&self) -> usize {
+        self.workspace_bytes
     }
 }

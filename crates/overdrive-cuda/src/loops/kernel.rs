@@ -8,6 +8,8 @@ use overdrive_ir::{DType, SlotId};
 pub(super) enum Argument {
     /// Address of a slot.
     Slot(SlotId),
+    /// Address of the step's workspace.
+    Workspace,
 }
 
 /// One launch.
@@ -18,8 +20,6 @@ pub(super) struct Kernel {
     pub(super) grid: u32,
     /// Threads of a block.
     pub(super) block: u32,
-    /// Blocks that share a row through their shared memories; 1 for none.
-    pub(super) cluster: u32,
     /// In the order of the parameters.
     pub(super) arguments: Vec<Argument>,
 }

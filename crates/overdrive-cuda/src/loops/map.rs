@@ -7,7 +7,7 @@ use super::coordinates::Counter;
 use super::kernel::{Kernel, Machine};
 use super::points::Points;
 use super::print::statement;
-use super::source::Sketch;
+use super::source::{Block, Sketch, Workspace};
 use super::stages::Level;
 use super::text::Text;
 use overdrive_ir::plan::{Instr, Register};
@@ -35,6 +35,7 @@ pub(super) fn map(mut points: Points<'_>, machine: Machine) -> Kernel {
     let blocks = groups.div_ceil(BLOCK);
     let most = machine.multiprocessors as usize * BLOCKS_PER_MULTIPROCESSOR;
     let unroll = (BYTES_UNDER_WAY / bytes.max(1)).clamp(1, 4).min(blocks.div_ceil(most).next_power_of_two());
+    points.grouped = loads.clone();
     points.group = "[u]";
     let int = points.int();
     let mut text = Text::default();
@@ -77,6 +78,7 @@ pub(super) fn map(mut points: Points<'_>, machine: Machine) -> Kernel {
             numbers.for_each(|number| points.store(number, text));
         });
     });
-    let grid = blocks.div_ceil(unroll).min(most).max(1) as u32;
-    Sketch { points: &points, text, grid, block: BLOCK as u32, cluster: 1 }.finish()
+    let grid = blocks.div_ceil(unroll).min(most).max(1);
+    let block = Block { threads: BLOCK, resident: 0, cluster: 1 };
+    Sketch { points: &points, text, grid, block, workspace: Workspace::Unused }.finish()
 }

@@ -6,6 +6,7 @@
 //! printed is a function of program and machine alone; sums are combined in a fixed order, so that equal inputs give
 //! equal bits.
 
+mod accuracy;
 mod columns;
 mod compile;
 mod coordinates;
@@ -15,9 +16,12 @@ mod nest;
 mod points;
 pub mod print;
 mod rows;
+mod shape;
 mod source;
+mod split;
 mod stages;
 mod text;
 
+pub use accuracy::loose;
 pub use compile::{compile, sources};
 pub use kernel::Machine;

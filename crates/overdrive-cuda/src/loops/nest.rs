@@ -153,7 +153,8 @@ impl Nest {
         let whole = self.walks.values().filter(|walk| walk.dtype.is_some());
         let widest = whole.map(|walk| self.alignment(walk)).max().unwrap_or(1).min(16);
         // A thread with a quarter of its lanes idle is worse than two accesses.
-        widest.min(self.extents[self.lane()].next_power_of_two())
+        let sixths = self.walks.values().any(|walk| walk.dtype.is_some_and(|dtype| dtype.bits() == 6));
+        widest.min(self.extents[self.lane()].next_power_of_two()).min(if sixths { 8 } else { 16 })
     }
 
     /// Whether the last thread of a line has fewer neighbours than the others.

@@ -17,7 +17,8 @@ pub(super) struct Points<'a> {
     pub(super) nest: &'a Nest,
     pub(super) stages: &'a Stages,
     pub(super) parameters: Parameters,
-    /// What follows the name of an array of loaded elements: the group, such as `[k]`; empty for one.
+    /// Loads of several groups at once, and the index of the group that follows their names.
+    pub(super) grouped: Vec<Register>,
     pub(super) group: &'static str,
 }
 
@@ -43,7 +44,7 @@ impl<'a> Points<'a> {
                 parameters.add(slot, dtype, Use::Both);
             }
         }
-        Self { program, nest, stages, parameters, group: "" }
+        Self { program, nest, stages, parameters, grouped: vec![], group: "" }
     }
 
     /// The type of counters and addresses.
@@ -118,8 +119,7 @@ impl<'a> Points<'a> {
     /// Declares and reads what a load brings that does not move with the lanes.
     pub(super) fn load_one(&self, register: Register, text: &mut Text) {
         self.declare(register, "", text);
-        let once = Points { group: "", parameters: self.parameters.clone(), ..*self };
-        once.load(register, text);
+        self.load(register, text);
     }
 
     /// Declares what a load brings, `groups` times.
@@ -134,7 +134,8 @@ impl<'a> Points<'a> {
     pub(super) fn load(&self, register: Register, text: &mut Text) {
         let of = Of::Load(register);
         let (dtype, slot) = (self.program.dtype(register), self.parameters.name(self.access(of).slot));
-        let (to, place, count) = (format!("x{}{}", register.0, self.group), self.place(of), self.count());
+        let to = format!("x{}{}", register.0, self.group_of(register));
+        let (place, count) = (self.place(of), self.count());
         let (step, alignment) = (self.step(of), self.nest.alignment(self.walk(of)).min(self.nest.vector));
         if dtype.bits() < 8 {
             if step == 0 {
@@ -167,6 +168,10 @@ impl<'a> Points<'a> {
         });
     }
 
+    fn group_of(&self, load: Register) -> &'static str {
+        if self.grouped.contains(&load) { self.group } else { "" }
+    }
+
     /// The element that a store writes which does not move with the lanes.
     pub(super) fn element(&self, number: usize) -> String {
         let slot = self.parameters.name(self.program.stores[number].access.slot);
@@ -182,10 +187,7 @@ impl<'a> Points<'a> {
 impl Spelling for Points<'_> {
     fn load(&self, register: Register, _: &Access) -> String {
         let lanes = if self.moves(Of::Load(register)) { "[v]" } else { "" };
-        // Without reductions, what varies is at the level of rows.
-        let varying = if self.program.reduced == 0 { Level::Row } else { Level::Element };
-        let group = if self.stages.level(register) == varying { self.group } else { "" };
-        format!("x{}{group}{lanes}", register.0)
+        format!("x{}{}{lanes}", register.0, self.group_of(register))
     }
 
     fn index(&self, dimension: usize) -> String {
@@ -194,6 +196,10 @@ impl Spelling for Points<'_> {
 
     fn point(&self) -> String {
         format!("(u64)({})", self.counted(Of::Point))
+    }
+
+    fn is_loose(&self, register: Register) -> bool {
+        self.stages.loose[register.0 as usize]
     }
 
     fn name(&self, register: Register) -> String {

@@ -23,6 +23,11 @@ pub trait Spelling {
         unreachable!("only epilogues and score functions have an accumulator")
     }
 
+    /// Whether a faster function will do for a register; `loose` tells.
+    fn is_loose(&self, _: Register) -> bool {
+        false
+    }
+
     /// The name of a register where it is used.
     fn name(&self, register: Register) -> String {
         format!("t{}", register.0)
@@ -57,7 +62,13 @@ pub(super) fn value(program: &Program, register: Register, spelling: &dyn Spelli
         Instr::Constant(number) => constant(*number, dtype),
         Instr::Index(dimension) => format!("convert<{dtype}>((i64)({}))", spelling.index(*dimension)),
         Instr::Accumulator => spelling.accumulator(),
-        Instr::Unary(kind, a) => format!("{}({})", unary(*kind), operand(a)),
+        Instr::Unary(kind, a) => {
+            let function = if spelling.is_loose(register) { fast_unary(*kind) } else { unary(*kind) };
+            format!("{function}({})", operand(a))
+        }
+        Instr::Binary(Binary::Div, a, b) if spelling.is_loose(register) => {
+            format!("fast_div({}, {})", operand(a), operand(b))
+        }
         Instr::Binary(kind, a, b) => format!("{}({}, {})", binary(*kind), operand(a), operand(b)),
         Instr::Compare(kind, a, b) => format!("{}({}, {})", compare(*kind), plain(a), plain(b)),
         Instr::Select(c, a, b) => format!("{} ? {} : {}", plain(c), operand(a), operand(b)),
@@ -86,6 +97,16 @@ pub fn constant(number: f64, dtype: DType) -> String {
             Some(format) => format!("{dtype}{{{:#x}}}", format.encode(number, Overflow::Ieee)),
             None => format!("({dtype}){:#x}ull", number as i128 as u64),
         },
+    }
+}
+
+/// As `unary`, within 2^-17 of the result.
+fn fast_unary(kind: Unary) -> &'static str {
+    match kind {
+        Unary::Exp => "fast_exp",
+        Unary::Logistic => "fast_logistic",
+        Unary::Reciprocal => "fast_reciprocal",
+        _ => unary(kind),
     }
 }
 

@@ -1,97 +1,86 @@
 //! Loops that fold rows whose elements lie side by side: the threads of a row share it.
 //!
-//! A short row belongs to a few lanes of a warp, a long one to a block. Where the row is walked more than once and
-//! registers hold it, each byte is read once.
+//! A short row belongs to a few lanes of a warp, a long one to a block or to a cluster of blocks. Where the row is
+//! walked more than once and registers hold it, each byte is read once.
 
 use super::coordinates::Counter;
 use super::kernel::{Kernel, Machine};
 use super::points::Points;
 use super::print::{reducer, statement};
-use super::source::Sketch;
+use super::shape::Shape;
+use super::source::{Block, Sketch, Workspace};
+use super::split::{Partials, Share, StoresOfRows};
 use super::stages::{Level, Pass};
 use super::text::Text;
 use overdrive_ir::plan::{Instr, Register};
 
-/// Threads of a block that has several rows.
-const BLOCK: usize = 256;
-/// Groups that a thread of a row takes, as far as there are threads.
-const GROUPS: usize = 4;
-/// Most threads that a row gets.
-const MOST_THREADS: usize = 512;
-/// Bytes of a row that a thread keeps in registers at most: half of those it may have.
-const KEPT_BYTES: usize = 256;
 /// Blocks of a grid for each multiprocessor.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
 
-/// How a row is shared.
-struct Shape {
-    /// Threads of a row.
-    threads: usize,
-    /// Rows of a block.
-    rows: usize,
-    /// Groups of neighbours in a row.
-    groups: usize,
-    /// Groups that each thread keeps; none where they are read again in each pass.
-    kept: Option<usize>,
-}
-
-impl Shape {
-    fn new(points: &Points<'_>, loads: &[Register]) -> Shape {
-        let vector = points.nest.vector;
-        let folded = points.nest.folded();
-        let lane = folded.last().map_or(1, |&extent| extent.div_ceil(vector));
-        let groups = folded.iter().rev().skip(1).product::<usize>() * lane;
-        let threads = groups.div_ceil(GROUPS).next_power_of_two().clamp(1, MOST_THREADS);
-        // Below a warp, a thread for each group; a warp needs no shared memory.
-        let threads = if threads < 32 { groups.next_power_of_two().clamp(1, 32) } else { threads };
-        let each = groups.div_ceil(threads);
-        let bytes: usize = loads.iter().map(|r| vector * points.program.dtype(*r).bits().div_ceil(8)).sum();
-        let again = points.stages.passes.len() > 1 && groups > 0;
-        let kept = (again && each * bytes <= KEPT_BYTES).then_some(each);
-        Shape { threads, rows: (BLOCK / threads).max(1), groups, kept }
-    }
-}
-
-/// Prints the kernel.
-pub(super) fn rows(mut points: Points<'_>, machine: Machine) -> Kernel {
-    let program = points.program;
-    let mut loads: Vec<Register> = Vec::new();
-    for register in points.stages.passes.iter().flat_map(|pass| &pass.elements) {
-        if matches!(program.instr(*register), Instr::Load(_)) && !loads.contains(register) {
-            loads.push(*register);
-        }
-    }
-    let shape = Shape::new(&points, &loads);
-    if shape.kept.is_some() {
-        points.group = "[k]";
-    }
+/// Prints the kernels, with the bytes of workspace that they share.
+pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize) {
+    let shape = Shape::new(&points, machine);
     let rows: usize = points.nest.kept().iter().product();
-    let row = Row { points: &points, shape: &shape, loads: &loads, rows };
-    let mut text = Text::default();
-    points.constants(&mut text);
-    row.print(&mut text);
-    let blocks = rows.div_ceil(shape.rows);
-    let grid = blocks.min(machine.multiprocessors as usize * BLOCKS_PER_MULTIPROCESSOR) as u32;
-    let block = (shape.threads * shape.rows) as u32;
-    Sketch { points: &points, text, grid, block, cluster: 1 }.finish()
+    let (shares, partials) = if shape.parts > 1 {
+        let partials = Partials::new(points.program, points.stages, rows * shape.parts);
+        (Share::split(points.stages, shape.parts), partials)
+    } else {
+        (Share::whole(points.stages), Partials::default())
+    };
+    let kernel = |share: &Share| {
+        let row = Row { points: &points, shape: &shape, share, partials: &partials, rows };
+        let mut text = Text::default();
+        points.constants(&mut text);
+        row.print(&mut text);
+        let parts = if share.passes.is_empty() { 1 } else { share.parts };
+        let most = (machine.multiprocessors as usize * BLOCKS_PER_MULTIPROCESSOR).next_multiple_of(8);
+        let grid = if share.is_split() {
+            rows * parts
+        } else {
+            (rows.div_ceil(shape.rows) * shape.cluster).min(most)
+        };
+        let threads = shape.threads * shape.rows;
+        let block = Block { threads, resident: shape.resident, cluster: shape.cluster };
+        let workspace = if share.is_split() { Workspace::Used } else { Workspace::Unused };
+        Sketch { points: &points, text, grid, block, workspace }.finish()
+    };
+    (shares.iter().map(kernel).collect(), partials.bytes)
 }
 
 struct Row<'a> {
     points: &'a Points<'a>,
     shape: &'a Shape,
-    loads: &'a [Register],
+    share: &'a Share,
+    partials: &'a Partials,
     rows: usize,
 }
 
+/// A reduction with the name of its fold and the value that it folds.
+type Fold = (Register, &'static str, Register);
+
 impl Row<'_> {
     fn print(&self, text: &mut Text) {
-        let Shape { threads, rows, .. } = *self.shape;
-        let (points, int) = (self.points, self.points.int());
-        text.line(format!("const int t = threadIdx.x % {threads};"));
-        let step = format!("(i64)gridDim.x * {rows}");
-        let all = self.rows;
-        let head = format!("for (i64 base = (i64)blockIdx.x * {rows}; base < {all}; base += {step})");
-        text.block(head, |text| {
+        let Shape { threads, rows, cluster, .. } = *self.shape;
+        let (points, int, all) = (self.points, self.points.int(), self.rows);
+        if cluster > 1 {
+            text.line(format!("const int t = blockIdx.x % {cluster} * {threads} + threadIdx.x;"));
+        } else {
+            text.line(format!("const int t = threadIdx.x % {threads};"));
+        }
+        let body = |text: &mut Text| {
+            let counter = Counter { name: "row", int, first: 0 };
+            counter.split(points.nest.kept(), |_| 1, text);
+            self.registers_of_row(0, text);
+            self.passes(text);
+        };
+        if self.share.is_split() && !self.share.passes.is_empty() {
+            let parts = self.share.parts;
+            text.line(format!("const {int} row = blockIdx.x / {parts}, part = blockIdx.x % {parts};"));
+            return body(text);
+        }
+        let step = format!("(i64)gridDim.x / {cluster} * {rows}");
+        let first = format!("(i64)blockIdx.x / {cluster} * {rows}");
+        text.block(format!("for (i64 base = {first}; base < {all}; base += {step})"), |text| {
             if rows > 1 {
                 // Threads without a row take the last one along, so that all take part in folds.
                 let mine = format!("base + threadIdx.x / {threads}");
@@ -100,19 +89,39 @@ impl Row<'_> {
             } else {
                 text.line(format!("const {int} row = base;"));
             }
-            let counter = Counter { name: "row", int, first: 0 };
-            counter.split(points.nest.kept(), |_| 1, text);
-            self.registers_of_row(0, text);
-            if let Some(kept) = self.shape.kept {
-                self.loads.iter().for_each(|r| points.declare(*r, &format!("[{kept}]"), text));
-                self.each_group(text, |text| self.loads.iter().for_each(|r| points.load(*r, text)));
+            body(text);
+        });
+    }
+
+    fn passes(&self, text: &mut Text) {
+        let (points, passes) = (self.points, &self.points.stages.passes);
+        if let Some(kept) = self.shape.kept {
+            text.line("const u32 zero = hidden_zero();");
+            for register in &self.shape.kept_loads {
+                let (dtype, vector) = (points.program.dtype(*register), points.nest.vector);
+                text.line(format!("Kept<{dtype}, {vector}> k{}[{kept}];", register.0));
             }
-            for (number, pass) in points.stages.passes.iter().enumerate() {
+            self.each_group(text, |text| {
+                for register in &self.shape.kept_loads {
+                    points.declare(*register, "", text);
+                    points.load(*register, text);
+                    text.line(format!("k{0}[k].keep(x{0});", register.0));
+                }
+            });
+        }
+        for (number, pass) in passes.iter().enumerate() {
+            if number < self.share.passes.start {
+                self.gather_parts(pass, text);
+            } else if self.share.passes.contains(&number) {
                 self.pass(pass, text);
+            }
+            if number < self.share.passes.start || !self.share.is_split() || pass.folds.is_empty() {
                 self.registers_of_row(number + 1, text);
             }
+        }
+        if self.share.rows == StoresOfRows::Here {
             self.store_row(text);
-        });
+        }
     }
 
     /// What a row has one of, after `stage` passes.
@@ -129,7 +138,7 @@ impl Row<'_> {
     /// A loop over this thread's groups of the row, at whose counters `content` stands.
     fn each_group(&self, text: &mut Text, content: impl Fn(&mut Text)) {
         let (nest, int) = (self.points.nest, self.points.int());
-        let Shape { threads, groups, .. } = *self.shape;
+        let (threads, groups) = (self.shape.threads_of_row(), self.shape.groups);
         let first = nest.kept().len();
         let mut extents = nest.folded().to_vec();
         if let Some(lane) = extents.last_mut() {
@@ -151,23 +160,41 @@ impl Row<'_> {
                 }
             }),
             None => {
+                let (mut first, mut end) = ("t".to_owned(), groups.to_string());
+                if self.share.is_split() {
+                    let length = groups.div_ceil(self.share.parts);
+                    text.line(format!("const {int} end = min((part + 1) * {length}, ({int}){groups});"));
+                    (first, end) = (format!("part * {length} + t"), "end".to_owned());
+                }
                 text.line("#pragma unroll 4");
-                text.block(format!("for ({int} group = t; group < {groups}; group += {threads})"), inside);
+                text.block(format!("for ({int} group = {first}; group < {end}; group += {threads})"), inside);
             }
+        }
+    }
+
+    fn folds(&self, pass: &Pass) -> Vec<Fold> {
+        let fold = |r: &Register| match self.points.program.instr(*r) {
+            Instr::Reduce(fold) => (*r, reducer(fold.reducer), fold.value),
+            _ => unreachable!("folds are reductions"),
+        };
+        pass.folds.iter().map(fold).collect()
+    }
+
+    /// What the kernels before left of a pass.
+    fn gather_parts(&self, pass: &Pass, text: &mut Text) {
+        let (program, parts, threads) = (self.points.program, self.share.parts, self.shape.threads);
+        for (register, kind, _) in self.folds(pass) {
+            let (dtype, r) = (program.dtype(register), register.0);
+            let from = self.partials.address(program, register);
+            let value = format!("t < {parts} ? {from}[row * {parts} + t] : {kind}::identity<{dtype}>()");
+            text.line(format!("const {dtype} t{r} = fold_row<{kind}, {threads}>({value});"));
         }
     }
 
     fn pass(&self, pass: &Pass, text: &mut Text) {
         let points = self.points;
         let (program, vector) = (points.program, points.nest.vector);
-        let folds: Vec<(Register, &str, Register)> = pass
-            .folds
-            .iter()
-            .map(|r| match program.instr(*r) {
-                Instr::Reduce(fold) => (*r, reducer(fold.reducer), fold.value),
-                _ => unreachable!("folds are reductions"),
-            })
-            .collect();
+        let folds = self.folds(pass);
         let each_lane = format!("for (int v = 0; v < {vector}; ++v)");
         for (register, kind, _) in &folds {
             let dtype = program.dtype(*register);
@@ -176,12 +203,15 @@ impl Row<'_> {
                 text.line(format!("a{}[v] = {kind}::identity<{dtype}>();", register.0));
             });
         }
-        let loads = self.loads.iter().filter(|r| self.shape.kept.is_none() && pass.elements.contains(r));
-        let loads: Vec<Register> = loads.copied().collect();
         self.each_group(text, |text| {
-            for register in &loads {
+            let is_load = |r: &&Register| matches!(program.instr(**r), Instr::Load(_));
+            for register in pass.elements.iter().filter(is_load) {
                 points.declare(*register, "", text);
-                points.load(*register, text);
+                if self.shape.kept_loads.contains(register) {
+                    text.line(format!("k{0}[k].recall(x{0}, zero);", register.0));
+                } else {
+                    points.load(*register, text);
+                }
             }
             for number in &pass.stores {
                 let dtype = program.dtype(program.stores[*number].value);
@@ -199,15 +229,25 @@ impl Row<'_> {
                 }
             });
             let stores = |text: &mut Text| pass.stores.iter().for_each(|s| points.store(*s, text));
-            if self.shape.rows > 1 && !pass.stores.is_empty() {
+            if self.shape.rows > 1 && !pass.stores.is_empty() && !self.share.is_split() {
                 text.block("if (active)", stores);
             } else {
                 stores(text);
             }
         });
+        let Shape { threads, cluster, .. } = *self.shape;
         for (register, kind, _) in &folds {
-            let (dtype, r, threads) = (program.dtype(*register), register.0, self.shape.threads);
-            text.line(format!("const {dtype} t{r} = fold_row<{kind}, {threads}>(fold_lanes<{kind}>(a{r}));"));
+            let (dtype, r) = (program.dtype(*register), register.0);
+            let lanes = format!("fold_lanes<{kind}>(a{r})");
+            let row = format!("fold_row<{kind}, {threads}>({lanes})");
+            let fold = if cluster > 1 { format!("fold_cluster<{kind}, {cluster}>({row})") } else { row };
+            if self.share.is_split() {
+                let (to, parts) = (self.partials.address(program, *register), self.share.parts);
+                text.line(format!("const {dtype} b{r} = {fold};"));
+                text.line(format!("if (t == 0) {to}[row * {parts} + part] = b{r};"));
+            } else {
+                text.line(format!("const {dtype} t{r} = {fold};"));
+            }
         }
     }
 
@@ -216,7 +256,13 @@ impl Row<'_> {
         if points.stages.row_stores.is_empty() {
             return;
         }
-        let condition = if self.shape.rows > 1 { "if (t == 0 && active)" } else { "if (t == 0)" };
+        let condition = if self.share.is_split() && !self.share.passes.is_empty() {
+            "if (t == 0 && part == 0)"
+        } else if self.shape.rows > 1 {
+            "if (t == 0 && active)"
+        } else {
+            "if (t == 0)"
+        };
         text.block(condition, |text| {
             for &number in &points.stages.row_stores {
                 let value = points.program.stores[number].value;

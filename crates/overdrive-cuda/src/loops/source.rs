@@ -1,6 +1,6 @@
 //! A printed body as a `Kernel`: head, parameters, launch bounds.
 
-use super::kernel::Kernel;
+use super::kernel::{Argument, Kernel};
 use super::points::Points;
 use super::text::Text;
 use crate::compiler::Source;
@@ -12,9 +12,27 @@ pub(super) const ENTRY: &str = "loop";
 pub(super) struct Sketch<'a> {
     pub(super) points: &'a Points<'a>,
     pub(super) text: Text,
-    pub(super) grid: u32,
-    pub(super) block: u32,
-    pub(super) cluster: u32,
+    /// Blocks.
+    pub(super) grid: usize,
+    pub(super) block: Block,
+    pub(super) workspace: Workspace,
+}
+
+/// The threads that share memory.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Block {
+    pub(super) threads: usize,
+    /// Blocks that a multiprocessor must have room for, which limits registers; 0 leaves it to the compiler.
+    pub(super) resident: usize,
+    /// Blocks of a cluster; 1 for none.
+    pub(super) cluster: usize,
+}
+
+/// Whether a kernel has the parameter `workspace`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Workspace {
+    Used,
+    Unused,
 }
 
 impl Sketch<'_> {
@@ -22,19 +40,24 @@ impl Sketch<'_> {
     pub(super) fn finish(self) -> Kernel {
         let mut text = Text::default();
         text.line("#include \"loop.cuh\"");
-        let parameters = self.points.parameters.declarations().join(", ");
-        let bounds = format!("__launch_bounds__({})", self.block);
-        let body = self.text.finish();
-        text.block(format!("extern \"C\" __global__ void {bounds} {ENTRY}({parameters})"), |text| {
-            body.lines().for_each(|line| text.line(line));
-        });
-        let source = Source { name: ENTRY.into(), text: text.finish().into(), defines: vec![] };
-        Kernel {
-            source,
-            grid: self.grid,
-            block: self.block,
-            cluster: self.cluster,
-            arguments: self.points.parameters.arguments(),
+        let Block { threads, resident, cluster } = self.block;
+        let mut parameters = self.points.parameters.declarations();
+        let mut arguments = self.points.parameters.arguments();
+        if self.workspace == Workspace::Used {
+            parameters.push("u8* workspace".to_owned());
+            arguments.push(Argument::Workspace);
         }
+        let mut bounds = match resident {
+            0 => format!("__launch_bounds__({threads})"),
+            resident => format!("__launch_bounds__({threads}, {resident})"),
+        };
+        if cluster > 1 {
+            bounds = format!("__cluster_dims__({cluster}, 1, 1) {bounds}");
+        }
+        let body = self.text.finish();
+        let head = format!("extern \"C\" __global__ void {bounds} {ENTRY}({})", parameters.join(", "));
+        text.block(head, |text| body.lines().for_each(|line| text.line(line)));
+        let source = Source { name: ENTRY.into(), text: text.finish().into(), defines: vec![] };
+        Kernel { source, grid: self.grid as u32, block: threads as u32, arguments }
     }
 }

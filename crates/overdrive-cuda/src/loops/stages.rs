@@ -5,6 +5,7 @@
 //! the place of an operand. A pass computes again what it needs from loads; the compiler sees that, and keeps what
 //! registers have room for.
 
+use super::accuracy::loose;
 use super::nest::{Nest, Of};
 use overdrive_ir::plan::{Instr, Program, Register};
 
@@ -38,6 +39,8 @@ pub(super) struct Stages {
     pub(super) row_stores: Vec<usize>,
     /// Registers that reach a store.
     pub(super) used: Vec<bool>,
+    /// Registers for which fast functions will do.
+    pub(super) loose: Vec<bool>,
 }
 
 impl Stages {
@@ -76,7 +79,8 @@ impl Stages {
             |s: &usize| nest.walks[&Of::Store(*s)].strides[folded..].iter().any(|&stride| stride != 0);
         let (element_stores, row_stores): (Vec<usize>, Vec<usize>) =
             (0..program.stores.len()).partition(of_elements);
-        let mut stages = Stages { levels, stage, passes: Vec::new(), row_stores, used };
+        let mut stages =
+            Stages { levels, stage, passes: Vec::new(), row_stores, used, loose: loose(program) };
         stages.plan(program, element_stores);
         stages
     }

@@ -1,0 +1,58 @@
+//! Which values only reach results of at most 16 bits, so that a faster function is accurate enough.
+//!
+//! The fast functions err by less than 2^-17 of their result, a half format rounds by 2^-12 or more. A value is loose
+//! where each of its uses is rounded to such a format, or keeps relative errors as they are and is loose itself;
+//! a difference may amplify them, so nothing that is added to what can be negative is loose.
+
+use overdrive_ir::plan::{Instr, Program, Register};
+use overdrive_ir::{Binary, DType, Reducer, Unary};
+
+/// For each register, whether it is loose.
+pub fn loose(program: &Program) -> Vec<bool> {
+    let count = program.instrs.len();
+    let (mut loose, mut used) = (vec![true; count], vec![false; count]);
+    for store in &program.stores {
+        let register = store.value.0 as usize;
+        used[register] = true;
+        loose[register] = false;
+    }
+    for at in (0..count).rev() {
+        let instr = &program.instrs[at];
+        for operand in instr.operands() {
+            let keeps = match instr {
+                Instr::Convert(..) => is_half(program.dtypes[at]),
+                Instr::Unary(Unary::Neg | Unary::Abs | Unary::Reciprocal | Unary::Sqrt | Unary::Rsqrt, _)
+                | Instr::Binary(Binary::Mul | Binary::Div | Binary::Max | Binary::Min, ..)
+                | Instr::Reduce(overdrive_ir::plan::Reduction {
+                    reducer: Reducer::Max | Reducer::Min, ..
+                }) => loose[at],
+                Instr::Select(condition, ..) => loose[at] && *condition != operand,
+                Instr::Reduce(fold) => {
+                    loose[at] && fold.reducer == Reducer::Sum && is_positive(program, operand)
+                }
+                Instr::Binary(Binary::Add, a, b) => {
+                    loose[at] && is_positive(program, *a) && is_positive(program, *b)
+                }
+                _ => false,
+            };
+            let operand = operand.0 as usize;
+            used[operand] = true;
+            loose[operand] &= keeps;
+        }
+    }
+    (0..count).map(|at| loose[at] && used[at] && program.dtypes[at] == DType::F32).collect()
+}
+
+fn is_half(dtype: DType) -> bool {
+    dtype.is_float() && dtype.bits() <= 16
+}
+
+/// Whether a register is known not to be negative.
+fn is_positive(program: &Program, register: Register) -> bool {
+    match program.instr(register) {
+        Instr::Constant(number) => *number >= 0.0,
+        Instr::Unary(Unary::Exp | Unary::Logistic | Unary::Abs | Unary::Sqrt, _) => true,
+        Instr::Binary(Binary::Mul, a, b) => a == b,
+        _ => false,
+    }
+}
