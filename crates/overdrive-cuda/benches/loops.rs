@@ -15,8 +15,8 @@ use overdrive_cuda::Device;
 use overdrive_cuda::memory::DeviceBytes;
 use overdrive_ir::plan::{Access, Program, Register};
 use overdrive_ir::{Binary, DType, Reducer, TensorType, Unary};
-use std::sync::Arc;
 use single::Single;
+use std::sync::Arc;
 use testkit::programs::{Build, access, by_row, dense};
 
 const SAMPLES: usize = 15;

@@ -11,8 +11,8 @@ use overdrive_cuda::loops::{Machine, sources};
 use overdrive_ir::eval::philox;
 use overdrive_ir::plan::{Access, Instr, Program};
 use overdrive_ir::{Binary, DType, Overflow, Reducer, SlotId, Tensor, TensorType, Unary, row_major};
-use std::sync::Arc;
 use single::Single;
+use std::sync::Arc;
 use testkit::programs::{Build, access, assert_agrees, blank, by_row, dense, normal, random_program};
 use testkit::{Value, define};
 
