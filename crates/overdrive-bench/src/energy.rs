@@ -57,21 +57,20 @@ pub trait Meter {
 }
 
 /// A counter that has seen this machine idle.
-pub struct EnergyProbe<'a> {
-    meter: &'a mut dyn Meter,
-    clock: &'a dyn Clock,
+pub struct EnergyProbe {
+    meter: Box<dyn Meter>,
     idle_watts: f64,
 }
 
-impl<'a> EnergyProbe<'a> {
+impl EnergyProbe {
     /// Measures the idle machine for [`SHORTEST_SPAN_NS`], during which `rest` (in a program,
     /// [`std::thread::sleep`]) is all that this process does.
     ///
     /// # Errors
     /// When the counter cannot be read, or stands still: then it would call every call free.
     pub fn at_rest(
-        meter: &'a mut dyn Meter,
-        clock: &'a dyn Clock,
+        mut meter: Box<dyn Meter>,
+        clock: &dyn Clock,
         rest: impl FnOnce(Duration),
     ) -> Result<Self, Failure> {
         let (start_ns, start) = (clock.now_ns(), meter.joules()?);
@@ -84,20 +83,24 @@ impl<'a> EnergyProbe<'a> {
                 span_ns / 1_000_000
             )));
         }
-        Ok(Self { meter, clock, idle_watts: joules / (span_ns as f64 * 1e-9) })
+        Ok(Self { meter, idle_watts: joules / (span_ns as f64 * 1e-9) })
     }
 
     /// Makes calls for at least [`SHORTEST_SPAN_NS`]. They must be warm, and none of them is timed.
     ///
     /// # Errors
     /// The first call's that fails, or the counter's.
-    pub fn of_calls(&mut self, mut call: impl FnMut() -> Result<(), Failure>) -> Result<EnergyUse, Failure> {
-        let (start_ns, start) = (self.clock.now_ns(), self.meter.joules()?);
+    pub fn of_calls(
+        &mut self,
+        clock: &dyn Clock,
+        mut call: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<EnergyUse, Failure> {
+        let (start_ns, start) = (clock.now_ns(), self.meter.joules()?);
         let mut calls = 0;
         let span_ns = loop {
             call()?;
             calls += 1;
-            let span_ns = self.clock.now_ns() - start_ns;
+            let span_ns = clock.now_ns() - start_ns;
             if span_ns >= SHORTEST_SPAN_NS {
                 break span_ns;
             }
@@ -137,10 +140,10 @@ mod tests {
     fn calls_fill_the_span_and_idle_power_stands_beside_them() {
         let clock = SyntheticClock::default();
         let calls = std::rc::Rc::default();
-        let mut meter = Synthetic { clock: clock.clone(), calls: std::rc::Rc::clone(&calls) };
+        let meter = Box::new(Synthetic { clock: clock.clone(), calls: std::rc::Rc::clone(&calls) });
         let rest = |span: Duration| clock.advance(u64::try_from(span.as_nanos()).unwrap());
-        let mut probe = EnergyProbe::at_rest(&mut meter, &clock, rest).unwrap();
-        let used = probe.of_calls(|| {
+        let mut probe = EnergyProbe::at_rest(meter, &clock, rest).unwrap();
+        let used = probe.of_calls(&clock, || {
             clock.advance(300_000_000);
             calls.set(calls.get() + 1);
             Ok(())
@@ -167,15 +170,15 @@ mod tests {
     #[test]
     fn a_counter_that_stands_still_is_no_counter() {
         let clock = SyntheticClock::default();
-        let refused = EnergyProbe::at_rest(&mut Still, &clock, |_| clock.advance(2_000_000_000)).err();
+        let refused = EnergyProbe::at_rest(Box::new(Still), &clock, |_| clock.advance(2_000_000_000)).err();
         assert!(refused.unwrap().reason.contains("stood still for 2000 ms"));
     }
 
     #[test]
     fn a_call_that_fails_ends_the_pass() {
         let clock = SyntheticClock::default();
-        let mut meter = Synthetic { clock: clock.clone(), calls: std::rc::Rc::default() };
-        let mut probe = EnergyProbe::at_rest(&mut meter, &clock, |_| clock.advance(1)).unwrap();
-        assert!(probe.of_calls(|| Err(Failure::failed("no"))).is_err());
+        let meter = Box::new(Synthetic { clock: clock.clone(), calls: std::rc::Rc::default() });
+        let mut probe = EnergyProbe::at_rest(meter, &clock, |_| clock.advance(1)).unwrap();
+        assert!(probe.of_calls(&clock, || Err(Failure::failed("no"))).is_err());
     }
 }

@@ -9,6 +9,7 @@ mod resident;
 
 pub use heap::{CountingAllocator, HeapCount};
 
+use overdrive_ir::backend::MemoryReport;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,17 @@ impl Peak {
     /// What the call added.
     pub fn added_bytes(&self) -> u64 {
         self.peak_bytes.saturating_sub(self.before_bytes)
+    }
+}
+
+impl MemoryUse {
+    /// Adds what an executable says of its device: the arena's or the pool's high-water mark of its last call, on top of
+    /// what it keeps there between calls.
+    #[must_use]
+    pub fn with_device(self, report: &MemoryReport) -> Self {
+        let before_bytes = report.state_bytes + report.persistent_bytes;
+        let peak_bytes = before_bytes + report.transient_bytes + report.workspace_bytes;
+        Self { device: Some(Peak { before_bytes, peak_bytes }), ..self }
     }
 }
 

@@ -3,6 +3,7 @@
 use overdrive_bench::case::Case;
 use overdrive_bench::ceilings::Ceiling;
 use overdrive_bench::clock::Clock;
+use overdrive_bench::energy::EnergyProbe;
 use overdrive_bench::memory::CountingAllocator;
 use overdrive_bench::outcome::FailureKind;
 use overdrive_bench::record::Record;
@@ -12,6 +13,7 @@ use overdrive_bench::runner::{Runner, Stop};
 use overdrive_bench::series::Depth;
 use overdrive_ir::{Backend, Tuning};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 /// A back end with the number of host threads that it was given.
 pub struct Device<'a> {
@@ -42,6 +44,9 @@ pub struct MatmulPeer<'a> {
     pub run: &'a Matmul,
 }
 
+/// Counters of energy by the name of what they see.
+pub type EnergyProbes = BTreeMap<String, RefCell<EnergyProbe>>;
+
 /// Everything around a study.
 pub struct Context<'a> {
     /// Devices: the one to report on first, then the same with one thread where that differs.
@@ -66,6 +71,8 @@ pub struct Context<'a> {
     pub stop: Stop,
     /// The process's allocator, if it counts.
     pub heap: Option<&'a CountingAllocator>,
+    /// Counters of energy by the device's name in its `Caps`; a device without one has no energy column.
+    pub energy: Option<&'a EnergyProbes>,
     /// The command line up to the study, for the rerun command of each record.
     pub command: String,
     /// Who hears of progress.

@@ -14,7 +14,7 @@ mod study;
 mod workload;
 
 pub use ceilings::ceilings;
-pub use context::{Context, Device, Matmul, MatmulPeer, Progress};
+pub use context::{Context, Device, EnergyProbes, Matmul, MatmulPeer, Progress};
 pub use session::{Entry, measure};
 pub use study::{STUDIES, Study};
 pub use workload::Workload;

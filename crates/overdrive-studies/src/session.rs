@@ -4,6 +4,7 @@ use crate::workload::{tolerance, typical_size};
 use crate::{Context, Device, Workload};
 use overdrive_bench::case::{Case, Configuration};
 use overdrive_bench::ceilings::{Ceiling, CeilingKind};
+use overdrive_bench::energy::EnergyUse;
 use overdrive_bench::executable::{Calls, Target};
 use overdrive_bench::memory::{MemoryUse, peak_during};
 use overdrive_bench::oracle::Oracle;
@@ -153,7 +154,12 @@ pub fn measure(
             measurement.statuses.extend(impossible(entry, &work, measurement));
             measurement.ceiling_shares = shares(context, entry, &work, measurement);
             measurement.work = Some(work);
-            measurement.memory = compiled[i].as_mut().ok().and_then(|r| memory(context, entry, r).ok());
+            // What cannot be seen is absent; the case ran all the same.
+            if let Some(Ok((memory, energy))) =
+                compiled[i].as_mut().ok().map(|ready| resources(context, entry, ready))
+            {
+                (measurement.memory, measurement.energy) = (Some(memory), energy);
+            }
         }
         records.push(record);
     }
@@ -214,17 +220,31 @@ fn impossible(entry: &Entry<'_>, work: &Work, measurement: &Measurement) -> Opti
     physics.check(measurement.latency.as_ref()?.summary.median_ns, work)
 }
 
-/// Peaks of one more call, untimed.
-fn memory(context: &Context<'_>, entry: &Entry<'_>, ready: &mut Ready) -> Result<MemoryUse, Failure> {
+/// Peaks of one more call, and energy of many more; none of them is timed. A screening has no time for energy.
+fn resources(
+    context: &Context<'_>,
+    entry: &Entry<'_>,
+    ready: &mut Ready,
+) -> Result<(MemoryUse, Option<EnergyUse>), Failure> {
     let backend = entry.device.backend;
     let tensors = entry.workload.inputs(context.seed);
     let inputs = tensors.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
     drop(tensors);
     let types = entry.graph.outputs().iter().map(|o| entry.graph.ty(o.value));
     let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
-    let (ran, mut usage) =
-        peak_during(context.heap, || ready.executable.run(&mut ready.state, &inputs, &mut outputs)?.wait());
+    let Ready { executable, state, .. } = ready;
+    let mut call = || -> Result<(), Failure> { Ok(executable.run(state, &inputs, &mut outputs)?.wait()?) };
+    let (ran, mut memory) = peak_during(context.heap, &mut call);
     ran?;
-    usage.planned_arena_bytes = Some(ready.executable.memory().transient_bytes);
-    Ok(usage)
+    let device = &backend.caps().device;
+    let probe = context.energy.and_then(|probes| probes.get(device)).filter(|_| !context.is_quick());
+    let energy = probe.and_then(|probe| probe.borrow_mut().of_calls(context.clock, call).ok());
+    let report = ready.executable.memory();
+    memory.planned_arena_bytes = Some(report.transient_bytes);
+    // On the host the heap and the kernel are the better witnesses.
+    let memory = if device == HOST { memory } else { memory.with_device(&report) };
+    Ok((memory, energy))
 }
+
+/// The name of the device that this process itself runs on.
+const HOST: &str = "cpu";

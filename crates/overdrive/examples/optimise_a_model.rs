@@ -39,6 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         seed: 1,
         stop: Stop::default(),
         heap: None,
+        energy: None,
         command: "cargo run --release --example optimise_a_model".to_owned(),
         progress: &Silent,
         earlier: &[],

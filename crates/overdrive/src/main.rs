@@ -3,6 +3,7 @@
 mod cli;
 mod commands;
 mod devices;
+mod energy;
 mod failure;
 mod progress;
 

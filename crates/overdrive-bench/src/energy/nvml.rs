@@ -56,6 +56,18 @@ impl Gpu {
         )))
     }
 
+    /// The machine's GPU, where it has one and no other could be meant.
+    ///
+    /// # Errors
+    /// As [`Gpu::open`], and that there are several.
+    pub fn only() -> Result<Self, Failure> {
+        let gpu = Self::open(Selector::Index(0))?;
+        match gpu.nvml.device_count() {
+            Ok(1) => Ok(gpu),
+            _ => Err(Failure::unsupported("this machine has several GPUs: name one by its UUID")),
+        }
+    }
+
     /// The product's name.
     ///
     /// # Errors

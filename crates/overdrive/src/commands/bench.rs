@@ -45,6 +45,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         seed: arguments.machine.seed,
         stop: stop_on_interrupt(),
         heap: Some(&crate::HEAP),
+        energy: None,
         command: command_line(),
         progress: &spinner,
         earlier: &[],

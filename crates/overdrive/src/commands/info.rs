@@ -2,6 +2,7 @@
 
 use crate::cli::Json;
 use crate::devices;
+use crate::energy;
 use crate::failure::Failure;
 use overdrive::bench::environment::{Environment, Revision};
 use overdrive::bench::exit::Exit;
@@ -68,6 +69,12 @@ pub(crate) fn info(arguments: &Json) -> Result<Exit, Failure> {
         match library.version() {
             Some((major, minor)) => println!("{:<13} {major}.{minor}", library.name()),
             None => println!("{:<13} not found: {}", library.name(), library.remedy()),
+        }
+    }
+    for meter in energy::meters() {
+        match meter {
+            Ok((name, meter)) => println!("energy        {name}, by {}", meter.source()),
+            Err(missing) => println!("energy        not measured: {}", missing.reason),
         }
     }
     for warning in environment.warnings() {

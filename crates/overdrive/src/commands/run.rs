@@ -3,6 +3,7 @@
 use super::{output, resume};
 use crate::cli::Run;
 use crate::devices;
+use crate::energy;
 use crate::failure::Failure;
 use crate::progress::Spinner;
 use overdrive::bench::clock::{Clock, SystemClock};
@@ -12,7 +13,7 @@ use overdrive::bench::report::markdown;
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
 use overdrive::bench::runner::Stop;
-use overdrive::studies::{Context, Device, MatmulPeer, Progress, STUDIES, Study, ceilings};
+use overdrive::studies::{Context, Device, EnergyProbes, MatmulPeer, Progress, STUDIES, Study, ceilings};
 use std::cell::RefCell;
 
 pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
@@ -44,6 +45,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
     let clock = SystemClock::new();
     let spinner = if arguments.ci { Spinner::silent() } else { Spinner::start() };
     let tuning = RefCell::default();
+    let probes = if arguments.quick { EnergyProbes::new() } else { energy::probes(&clock) };
     // What cannot be written now is told when the run ends.
     let keep = |results: &Results| drop(output::write_results(&folder, results));
     let mut context = Context {
@@ -58,6 +60,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         seed: arguments.machine.seed,
         stop: stop_on_interrupt(),
         heap: Some(&crate::HEAP),
+        energy: Some(&probes),
         command: rerun(arguments),
         progress: &spinner,
         earlier: earlier.as_ref().map_or(&[], |earlier| &earlier.records),
