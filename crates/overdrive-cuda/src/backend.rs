@@ -2,8 +2,10 @@
 
 use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
+use crate::launch::{Refusal, Site};
 use crate::memory::{CudaMemory, DeviceBytes};
 use crate::{Device, Error, gemm, kernels};
+use overdrive_ir::plan::{Plan, StepKind};
 use overdrive_ir::{
     Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType, Tuning,
 };
@@ -105,17 +107,27 @@ impl Backend for CudaBackend {
         mode: Mode,
         tuning: &Tuning,
     ) -> Result<Box<dyn Executable>, BackendError> {
-        let plan = overdrive_passes::plan(graph, mode, &self.caps, tuning);
-        let plan = plan.map_err(|e| BackendError::Unsupported {
-            backend: self.name.clone(),
-            op: "plan".to_owned(),
-            scope: graph.name().to_owned(),
-            reason: e.to_string(),
-        })?;
+        let plan = self.plan(graph, mode, tuning)?;
         let names =
             |ports: &[overdrive_ir::Port]| -> Vec<String> { ports.iter().map(|p| p.name.clone()).collect() };
         let (inputs, outputs) = (names(graph.inputs()), names(graph.outputs()));
         Ok(Box::new(CudaExecutable::new(plan, &self.device, tuning, [&inputs, &outputs])?))
+    }
+
+    fn tune(&self, graph: &Graph, mode: Mode, tuning: &mut Tuning) -> Result<(), BackendError> {
+        let plan = self.plan(graph, mode, tuning)?;
+        for step in &plan.steps {
+            let StepKind::Gemm(call) = &step.kind else { continue };
+            if tuning.choices.contains_key(&gemm::key(call)) {
+                continue;
+            }
+            let site = Site { plan: &plan, step, device: &self.device, tuning, mode };
+            let failed = |refusal: Refusal| self.refused(refusal, (&step.name, &step.scope));
+            if let Some((key, choice)) = gemm::tune(&site, call).map_err(failed)? {
+                tuning.choices.insert(key, choice);
+            }
+        }
+        Ok(())
     }
 
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError> {
@@ -154,6 +166,23 @@ impl Backend for CudaBackend {
 }
 
 impl CudaBackend {
+    fn plan(&self, graph: &Graph, mode: Mode, tuning: &Tuning) -> Result<Plan, BackendError> {
+        let plan = overdrive_passes::plan(graph, mode, &self.caps, tuning);
+        plan.map_err(|e| self.refused(Refusal::Unsupported(e.to_string()), ("plan", graph.name())))
+    }
+
+    fn refused(&self, refusal: Refusal, (op, scope): (&str, &str)) -> BackendError {
+        match refusal {
+            Refusal::Unsupported(reason) => BackendError::Unsupported {
+                backend: self.name.clone(),
+                op: op.to_owned(),
+                scope: scope.to_owned(),
+                reason,
+            },
+            Refusal::Failed(error) => error.during(format!("`{op}` at {scope}")),
+        }
+    }
+
     fn block(&self, ty: &TensorType) -> Result<DeviceBytes, BackendError> {
         DeviceBytes::new(&self.device, ty.bytes()).map_err(|e| e.during(format!("allocating {ty}")))
     }

@@ -77,7 +77,7 @@ pub(crate) struct Run {
 pub(crate) struct Bench {
     /// A built-in model
     pub model: String,
-    /// Execution modes
+    /// Execution modes: eager, jit, compile, and on a GPU graph
     #[arg(long, value_delimiter = ',', default_value = "eager,jit,compile", value_name = "MODES")]
     pub modes: Vec<ModeName>,
     /// Number formats of contractions: f32, bf16, f16
@@ -174,6 +174,7 @@ pub(crate) enum ModeName {
     Eager,
     Jit,
     Compile,
+    Graph,
 }
 
 impl From<ModeName> for Mode {
@@ -182,6 +183,7 @@ impl From<ModeName> for Mode {
             ModeName::Eager => Mode::Eager,
             ModeName::Jit => Mode::Jit,
             ModeName::Compile => Mode::Compile,
+            ModeName::Graph => Mode::Graph,
         }
     }
 }
