@@ -17,11 +17,13 @@ struct Extent {
 }
 
 impl Extent {
-    /// 64 MiB in and 64 MiB out, and a millisecond or more of arithmetic; on a device whose memory moves a terabyte
-    /// a second and more, what lasts it about as long.
+    /// 64 MiB in and 64 MiB out, and a millisecond or more of arithmetic; on an accelerator what lasts about as long.
     fn of(device: &Device<'_>) -> Self {
-        let is_fast = device.backend.caps().peaks.levels.iter().any(|&(_, rate)| rate >= 1e12);
-        if is_fast { Self { copied: 64 << 20, edge: 4096 } } else { Self { copied: 16 << 20, edge: 1024 } }
+        if device.is_accelerator() {
+            Self { copied: 64 << 20, edge: 4096 }
+        } else {
+            Self { copied: 16 << 20, edge: 1024 }
+        }
     }
 }
 
@@ -47,7 +49,10 @@ fn ceiling(context: &Context<'_>, device: &Device<'_>, kind: Option<DType>) -> R
             let bytes = 2 * 4 * copied as u64;
             let name = format!("copy {} MiB t{threads}", bytes >> 20);
             let kind = CeilingKind::Bandwidth;
-            (copy(&[copied]).map_err(failed)?, Probe { name, kind, amount_per_call: bytes, threads })
+            (
+                copy(DType::F32, &[copied]).map_err(failed)?,
+                Probe { name, kind, amount_per_call: bytes, threads },
+            )
         }
         Some(dtype) => {
             let flops = 2 * (edge as u64).pow(3);

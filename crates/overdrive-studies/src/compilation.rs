@@ -1,23 +1,27 @@
 //! What planning and fusing gain: every built-in model in every mode that the device has.
 
-use crate::{Context, Entry, Study, Workload, measure};
+use crate::{Context, Device, Entry, Study, Workload, measure};
 use overdrive_bench::outcome::{Failure, Outcome};
 use overdrive_bench::record::Record;
 use overdrive_bench::results::{Note, Results};
-use overdrive_ir::Mode;
+use overdrive_ir::{DType, GraphError, Mode};
+use overdrive_passes::{Recipe, precision};
 use std::collections::BTreeMap;
 
 /// The study.
 pub(crate) struct Compilation;
 
 /// Modes of a host device; capture and replay needs a device with graphs of its own.
-const MODES: [Mode; 3] = [Mode::Eager, Mode::Jit, Mode::Compile];
+const HOST_MODES: &[Mode] = &[Mode::Eager, Mode::Jit, Mode::Compile];
 
 /// A model whose calls would take longer than this in all is skipped, with the estimate as the reason.
 const SECONDS_PER_MODEL: [f64; 2] = [30.0, 600.0];
 
 /// FLOP/s a thread for that estimate; a low guess, so that what is skipped really would not fit.
 const ASSUMED_FLOPS_PER_THREAD: f64 = 80e9;
+
+/// The same for a whole accelerator: its slowest format, and the reference on the host's processor.
+const ASSUMED_FLOPS_OF_ACCELERATOR: f64 = 2e12;
 
 impl Study for Compilation {
     fn name(&self) -> &'static str {
@@ -33,11 +37,16 @@ impl Study for Compilation {
     }
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
-        let text = "mode `graph` replays a captured device graph; this device has none".to_owned();
-        results.notes.push(Note { study: self.name().to_owned(), text });
+        let device = context.device();
         let [quick, full] = SECONDS_PER_MODEL;
         let limit_s = context.quick_or(quick, full);
-        let device = context.device();
+        let (modes, dtypes) = if device.is_accelerator() {
+            (&Mode::ALL[..], &[DType::F32, DType::BF16][..])
+        } else {
+            let text = "mode `graph` replays a captured device graph; this device has none".to_owned();
+            results.notes.push(Note { study: self.name().to_owned(), text });
+            (HOST_MODES, &[DType::F32][..])
+        };
         let mut workloads = Vec::new();
         for model in overdrive_models::MODELS {
             match Workload::of_model(model, &BTreeMap::new()) {
@@ -52,10 +61,18 @@ impl Study for Compilation {
         workloads.sort_by_key(|workload| workload.graph.cost().flops);
         for workload in &workloads {
             context.progress.workload(&workload.key.name);
-            let entries: Vec<Entry<'_>> = MODES.map(|mode| Entry::plain(workload, device, mode)).into();
+            let entries = match entries(workload, device, (modes, dtypes)) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    let text = format!("{}: {error}", workload.key.name);
+                    results.notes.push(Note { study: self.name().to_owned(), text });
+                    continue;
+                }
+            };
             // First call, warm-up, samples and checks of every mode, and the f64 reference at about a sixth of the speed.
-            let calls = MODES.len() as f64 * (10.0 + context.quick_or(20.0, 40.0)) + 6.0;
-            let rate = ASSUMED_FLOPS_PER_THREAD * f64::from(device.threads);
+            let calls = entries.len() as f64 * (10.0 + context.quick_or(20.0, 40.0)) + 6.0;
+            let threads = ASSUMED_FLOPS_PER_THREAD * f64::from(device.threads);
+            let rate = if device.is_accelerator() { ASSUMED_FLOPS_OF_ACCELERATOR } else { threads };
             let seconds = workload.graph.cost().flops as f64 * calls / rate;
             let too_long = || {
                 let depth = context.quick_or(" with --quick", "");
@@ -77,4 +94,19 @@ impl Study for Compilation {
             context.add(results, measure(context, self.name(), &entries, &mut []));
         }
     }
+}
+
+/// The workload in every format and mode; the first is the baseline.
+fn entries<'a>(
+    workload: &'a Workload,
+    device: &'a Device<'a>,
+    (modes, dtypes): (&[Mode], &[DType]),
+) -> Result<Vec<Entry<'a>>, GraphError> {
+    let mut entries = Vec::new();
+    for &dtype in dtypes {
+        let graph = precision(&workload.graph, &Recipe { contractions: dtype })?;
+        let entry = |mode| Entry { dtype, graph: graph.clone(), ..Entry::plain(workload, device, mode) };
+        entries.extend(modes.iter().map(|&mode| entry(mode)));
+    }
+    Ok(entries)
 }

@@ -23,6 +23,14 @@ pub struct Device<'a> {
     pub threads: u32,
 }
 
+impl Device<'_> {
+    /// Whether its memory moves a terabyte a second and more. Sizes that keep a processor busy are lost in launches
+    /// there, so studies take larger ones.
+    pub fn is_accelerator(&self) -> bool {
+        self.backend.caps().peaks.levels.iter().any(|&(_, bytes_per_second)| bytes_per_second >= 1e12)
+    }
+}
+
 /// Told what is being measured.
 pub trait Progress {
     /// A study begins.

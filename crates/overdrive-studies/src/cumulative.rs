@@ -37,20 +37,29 @@ impl Study for Cumulative {
             Err(error) => return results.notes.push(note(error.to_string())),
         };
         let (single, all) = (context.single(), context.device());
-        let mut changes = vec!["eager, f32, one thread".to_owned(), "jit".into(), "compile".into()];
+        let mut changes = vec![
+            format!("eager, f32{}", if all.is_accelerator() { "" } else { ", one thread" }),
+            "jit".into(),
+            "compile".into(),
+        ];
         let mut entries: Vec<Entry<'_>> =
             [Mode::Eager, Mode::Jit, Mode::Compile].map(|mode| Entry::plain(&workload, single, mode)).into();
         if all.threads > 1 {
             changes.push(format!("{} threads", all.threads));
             entries.push(Entry::plain(&workload, all, Mode::Compile));
-        } else {
+        } else if !all.is_accelerator() {
             results.notes.push(note("one thread was asked for: no step for threads".to_owned()));
+        }
+        let fastest = if all.is_accelerator() { Mode::Graph } else { Mode::Compile };
+        if fastest == Mode::Graph {
+            changes.push("captured and replayed".to_owned());
+            entries.push(Entry::plain(&workload, all, fastest));
         }
         if all.backend.caps().contraction_dtypes.contains(&DType::BF16) {
             match precision(&workload.graph, &Recipe { contractions: DType::BF16 }) {
                 Ok(graph) => {
                     changes.push("bf16 contractions".to_owned());
-                    let entry = Entry::plain(&workload, all, Mode::Compile);
+                    let entry = Entry::plain(&workload, all, fastest);
                     entries.push(Entry { graph, dtype: DType::BF16, ..entry });
                 }
                 Err(error) => results.notes.push(note(error.to_string())),
@@ -58,9 +67,9 @@ impl Study for Cumulative {
         } else {
             results.notes.push(note(format!("{} has no native bf16 contraction", all.backend.name())));
         }
+        let title = format!("{name}, from {} to the fastest", changes[0]);
         let cases = entries.iter().map(|entry| entry.case(self.name()).id());
         let rungs = changes.into_iter().zip(cases).map(|(change, case)| Rung { change, case }).collect();
-        let title = format!("{name}, from eager f32 on one thread to the fastest");
         let records = measure(context, self.name(), &entries, &mut []);
         context.add(results, records);
         results.ladders.push(LadderKey { title, rungs });

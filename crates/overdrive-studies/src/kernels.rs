@@ -3,6 +3,7 @@
 //!
 //! Each case is a small graph through the whole stack, in one session with what it is held against.
 
+mod accelerator;
 pub(crate) mod graphs;
 mod peers;
 
@@ -34,7 +35,7 @@ impl Study for Kernels {
     }
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
-        let cases: [(&str, Case); 6] = [
+        let host: [(&str, Case); 6] = [
             ("matmul", matmuls),
             ("transformer over its products", transformer),
             ("linear+gelu", fused_linear),
@@ -42,7 +43,8 @@ impl Study for Kernels {
             ("softmax and layer_norm", rows),
             ("attention", attentions),
         ];
-        for (name, case) in cases {
+        let cases = if context.device().is_accelerator() { &accelerator::CASES[..] } else { &host[..] };
+        for &(name, case) in cases {
             if let Some(reason) = context.over() {
                 results
                     .notes
@@ -99,8 +101,8 @@ fn fused_linear(context: &Context<'_>, results: &mut Results) -> Result<(), Grap
     let device = context.device();
     for [m, k, n] in [[1024, 512, 2048], [1024, 1024, 4096], [1024, 4096, 1024]] {
         let dims = [("m", m), ("n", n), ("k", k)];
-        let alone = Workload::new("linear", dims, linear([m, k, n])?);
-        let workload = Workload::new("linear+gelu", dims, linear_gelu([m, k, n])?);
+        let alone = Workload::new("linear", dims, linear(DType::F32, [m, k, n])?);
+        let workload = Workload::new("linear+gelu", dims, linear_gelu(DType::F32, [m, k, n])?);
         let variant =
             |mode, variant| Entry { variant: Some(variant), ..Entry::plain(&workload, device, mode) };
         let entries = [
@@ -119,8 +121,8 @@ fn fused_linear(context: &Context<'_>, results: &mut Results) -> Result<(), Grap
 fn elementwise(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     const ELEMENTS: usize = 16 << 20;
     let dims = [("n", ELEMENTS)];
-    let workload = Workload::new("chain of 8", dims, chain(ELEMENTS)?);
-    let stream = Workload::new("copy", dims, copy(&[ELEMENTS])?);
+    let workload = Workload::new("chain of 8", dims, chain(&[ELEMENTS])?);
+    let stream = Workload::new("copy", dims, copy(DType::F32, &[ELEMENTS])?);
     let device = context.device();
     let entries = [
         Entry::plain(&workload, device, Mode::Jit),
@@ -135,12 +137,12 @@ fn elementwise(context: &Context<'_>, results: &mut Results) -> Result<(), Graph
 }
 
 /// Rows of 8,192 whose bytes, in and out, are four times the last cache level (a quarter of it with --quick), as far
-/// as memory allows: the reference and its f64 copies take a dozen times the footprint.
+/// as memory allows: inputs of two seeds, one copy of them in use, and the outputs of both.
 fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     const COLUMNS: usize = 8192;
     let last_level = results.environment.cpu.caches.iter().map(|c| c.bytes).max().unwrap_or(32 << 20);
     let wanted = context.quick_or((last_level / 4).clamp(64 << 20, 256 << 20), 4 * last_level);
-    let footprint = wanted.min(context.device().backend.caps().memory_bytes / 20) as usize;
+    let footprint = wanted.min(context.device().backend.caps().memory_bytes / 5) as usize;
     let rows = (footprint / (2 * 4 * COLUMNS)).next_multiple_of(64);
     if (footprint as u64) < 4 * last_level {
         let text = format!(
@@ -150,20 +152,51 @@ fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> 
         );
         results.notes.push(Note { study: NAME.to_owned(), text });
     }
-    let dims = [("rows", rows), ("columns", COLUMNS)];
-    let shape = [rows, COLUMNS];
-    let device = context.device();
-    // One seed: each costs a pass of the f64 reference over the whole footprint.
-    let once = context.with_one_seed();
-    for (name, graph) in [("softmax", softmax(shape)?), ("layer_norm", layer_norm(shape)?)] {
-        let workload = Workload::new(name, dims, graph);
-        let stream = Workload::new(&format!("copy beside {name}"), dims, copy(&shape)?);
-        let entries = [&workload, &stream].map(|w| Entry::plain(w, device, Mode::Compile));
-        let mut records = measure(&once, NAME, &entries, &mut []);
-        relate(&mut records, 0, 1, "time_over_copy");
+    let builders: [(&str, Build); 2] = [("softmax", softmax), ("layer_norm", layer_norm)];
+    for (name, build) in builders {
+        let records = beside_copy(context, (name, build), (DType::F32, [rows, COLUMNS]), Mode::Compile)?;
         context.add(results, records);
     }
     Ok(())
+}
+
+type Build = fn(DType, [usize; 2]) -> Result<Graph, GraphError>;
+
+/// A kernel on rows and a copy of the same bytes, in one session; what takes one pass over its rows is compared on
+/// some of them.
+fn beside_copy(
+    context: &Context<'_>,
+    (name, build): (&str, Build),
+    (dtype, shape): (DType, [usize; 2]),
+    mode: Mode,
+) -> Result<Vec<Record>, GraphError> {
+    let dims = [("rows", shape[0]), ("columns", shape[1])];
+    let some = |name: &str, build: Build| {
+        let graph = build(dtype, shape)?;
+        let row_inputs = (shape[0], graph.inputs().len());
+        Workload::new(name, dims, graph).with_sampled_rows(row_inputs, |n| build(dtype, [n, shape[1]]))
+    };
+    let workload = some(name, build)?;
+    let stream = some(&format!("copy beside {name}"), |dtype, shape| copy(dtype, &shape))?;
+    let entries = [&workload, &stream].map(|w| Entry { dtype, ..Entry::plain(w, context.device(), mode) });
+    // One seed: each is drawn anew, and the rows are many.
+    let mut records = measure(&context.with_one_seed(), NAME, &entries, &mut []);
+    share_of_bandwidth(&mut records);
+    Ok(records)
+}
+
+/// Bytes per second of the first record over those of the second, as an exact quantity of the first.
+fn share_of_bandwidth(records: &mut [Record]) {
+    let rate = |record: &Record| {
+        let measurement = record.outcome.measurement()?;
+        let median_ns = measurement.latency.as_ref()?.summary.median_ns;
+        Some(measurement.work.as_ref()?.bytes as f64 / median_ns)
+    };
+    if let (Some(of), Some(over)) = (rate(&records[0]), rate(&records[1]))
+        && let Some(measurement) = records[0].outcome.measurement_mut()
+    {
+        measurement.quantities.insert("bandwidth_over_copy".to_owned(), of / over);
+    }
 }
 
 fn attentions(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
@@ -171,7 +204,7 @@ fn attentions(context: &Context<'_>, results: &mut Results) -> Result<(), GraphE
     for t in context.quick_or(&[512usize, 2048][..], &[512, 2048, 8192][..]) {
         let shape = [1, 8, *t, 64];
         let dims = [("B", 1), ("H", 8), ("T", *t), ("D", 64)];
-        let workload = Workload::new("causal attention", dims, attention(shape)?);
+        let workload = Workload::new("causal attention", dims, attention(DType::F32, shape)?);
         let mut entries =
             vec![Entry { variant: Some("tiled"), ..Entry::plain(&workload, device, Mode::Compile) }];
         // The scores of the expanded form take H T^2 numbers, several times over.

@@ -24,13 +24,39 @@ pub struct Workload {
     pub items: Option<Items>,
     /// Integer inputs are drawn below this.
     pub vocabulary: usize,
+    /// The rows that the reference computes, where it need not compute all.
+    pub sampled: Option<SampledRows>,
+}
+
+/// Rows that stand for all where every row of every output depends on the same row of some inputs and on nothing else
+/// of them: the reference of a large contraction or of a thousand long rows is then small.
+pub struct SampledRows {
+    /// The workload's graph, for as many rows as are picked.
+    graph: Graph,
+    /// How many inputs, from the first on, have those rows.
+    inputs: usize,
+    picked: Vec<usize>,
+}
+
+impl SampledRows {
+    /// How many rows are compared.
+    const COUNT: usize = 64;
+
+    fn of(&self, tensor: &Tensor) -> Tensor {
+        let mut shape = tensor.ty().sizes();
+        let row = tensor.bytes().len() / shape[0];
+        let bytes: Vec<u8> =
+            self.picked.iter().flat_map(|&i| &tensor.bytes()[i * row..][..row]).copied().collect();
+        shape[0] = self.picked.len();
+        Tensor::from_bytes(tensor.ty().with_shape(shape), bytes).expect("rows are whole bytes")
+    }
 }
 
 impl Workload {
     /// A workload of this name and sizes.
     pub fn new<'a>(name: &str, dimensions: impl IntoIterator<Item = (&'a str, usize)>, graph: Graph) -> Self {
         let dimensions = dimensions.into_iter().map(|(name, size)| (name, size as u64));
-        Self { key: case::Workload::new(name, dimensions), graph, items: None, vocabulary: 2 }
+        Self { key: case::Workload::new(name, dimensions), graph, items: None, vocabulary: 2, sampled: None }
     }
 
     /// A built-in model, its named dimensions bound to `sizes` where given, else to its defaults.
@@ -46,6 +72,24 @@ impl Workload {
         let items = bound.get("batch").map(|&n| Items { per_call: n as u64, name: "samples".to_owned() });
         let vocabulary = model.vocabulary.unwrap_or(2);
         Ok(Self { items, vocabulary, ..Self::new(model.name, dimensions, graph) })
+    }
+
+    /// The same, compared with the reference on some of the rows of its first `inputs` inputs: the first, the last and
+    /// others at random. `build` gives the graph for a number of rows.
+    ///
+    /// # Errors
+    /// When that graph is ill-formed.
+    pub fn with_sampled_rows(
+        self,
+        (rows, inputs): (usize, usize),
+        build: impl FnOnce(usize) -> Result<Graph, GraphError>,
+    ) -> Result<Self, GraphError> {
+        if rows <= SampledRows::COUNT {
+            return Ok(self);
+        }
+        let between = philox::uniforms(rows as u64, 0).map(|u| (u * rows as f64) as usize);
+        let picked: Vec<usize> = [0, rows - 1].into_iter().chain(between).take(SampledRows::COUNT).collect();
+        Ok(Self { sampled: Some(SampledRows { graph: build(picked.len())?, inputs, picked }), ..self })
     }
 
     /// FLOPs and compulsory bytes: inputs and states read once, outputs written once.
@@ -79,6 +123,16 @@ impl Workload {
     /// The oracle of this workload.
     pub fn oracle<'a>(&'a self, context: &'a Context<'_>) -> Oracle<'a> {
         let inputs = |seed| self.inputs(seed);
+        if let Some(sampled) = &self.sampled {
+            let backend = context.reference;
+            let name = format!("{} rows of the graph in f64 on {}", sampled.picked.len(), backend.name());
+            let of_rows = |tensors: &[Tensor]| {
+                let mut part = tensors.to_vec();
+                part[..sampled.inputs].iter_mut().for_each(|tensor| *tensor = sampled.of(tensor));
+                reference(backend, &sampled.graph, &part)
+            };
+            return Oracle::new(name, inputs, of_rows).of_part(|output| sampled.of(output));
+        }
         if self.work().flops <= EVALUATOR_FLOPS {
             return Oracle::new("f64 evaluator", inputs, |tensors| {
                 Ok(eval::eval_tensors(&self.graph, tensors))

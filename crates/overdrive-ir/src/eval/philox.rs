@@ -38,7 +38,12 @@ pub fn uniforms(seed: u64, site: u64) -> impl Iterator<Item = f64> {
 
 /// Standard normal numbers (Box-Muller, both of each pair).
 pub fn normals(seed: u64, site: u64) -> impl Iterator<Item = f64> {
-    (0u64..).flat_map(move |block| {
+    normals_from(seed, site, 0)
+}
+
+/// The same from element `4 * block` on, so that parts can be drawn side by side.
+pub fn normals_from(seed: u64, site: u64, block: u64) -> impl Iterator<Item = f64> {
+    (block..).flat_map(move |block| {
         let counter = [block as u32, (block >> 32) as u32, site as u32, (site >> 32) as u32];
         let words = philox4x32(counter, [seed as u32, (seed >> 32) as u32]);
         let unit = |w: u32| (w as f64 + 0.5) / (1u64 << 32) as f64;
@@ -66,6 +71,12 @@ mod tests {
             philox4x32([0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344], [0xa4093822, 0x299f31d0]),
             [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]
         );
+    }
+
+    #[test]
+    fn a_part_is_a_part_of_the_whole() {
+        let whole: Vec<f64> = normals(3, 4).skip(20).take(9).collect();
+        assert_eq!(normals_from(3, 4, 5).take(9).collect::<Vec<_>>(), whole);
     }
 
     #[test]

@@ -14,11 +14,11 @@ fn f32s(shape: impl Into<Shape>) -> TensorType {
 /// A graph of one input `x` and one output `y`.
 fn function(
     name: &str,
-    shape: &[usize],
+    (dtype, shape): (DType, &[usize]),
     body: impl for<'b> FnOnce(&'b Builder, Expr<'b>) -> Expr<'b>,
 ) -> Result<Graph, GraphError> {
     let b = Builder::new(name);
-    let x = b.input("x", f32s(shape));
+    let x = b.input("x", TensorType::new(dtype, shape));
     b.output("y", body(&b, x));
     b.finish()
 }
@@ -39,49 +39,66 @@ pub(crate) fn matmul(dtype: DType, [m, n, k]: [usize; 3]) -> Result<Graph, Graph
     b.finish()
 }
 
-fn weight<'b>(b: &'b Builder, name: &str, [k, n]: [usize; 2]) -> Expr<'b> {
-    b.state(name, f32s([k, n]), Init::Normal { std: (1.0 / k as f64).sqrt(), seed: 1 })
+/// In the type of `x`, which it multiplies.
+fn weight<'b>(x: Expr<'b>, name: &str, shape: [usize; 2]) -> Expr<'b> {
+    let init = Init::Normal { std: (1.0 / shape[0] as f64).sqrt(), seed: 1 };
+    x.builder().state(name, TensorType::new(x.dtype(), shape), init)
 }
 
-pub(super) fn linear([m, k, n]: [usize; 3]) -> Result<Graph, GraphError> {
-    function("linear", &[m, k], |b, x| x.linear(weight(b, "w", [k, n]), None))
+pub(super) fn linear(dtype: DType, [m, k, n]: [usize; 3]) -> Result<Graph, GraphError> {
+    function("linear", (dtype, &[m, k]), |_, x| x.linear(weight(x, "w", [k, n]), None))
 }
 
-pub(super) fn linear_gelu([m, k, n]: [usize; 3]) -> Result<Graph, GraphError> {
-    function("linear+gelu", &[m, k], |b, x| {
-        let bias = b.state("bias", f32s([n]), Init::Normal { std: 0.1, seed: 2 });
-        x.linear(weight(b, "w", [k, n]), Some(bias)).gelu(Approximation::Tanh)
+pub(super) fn linear_gelu(dtype: DType, [m, k, n]: [usize; 3]) -> Result<Graph, GraphError> {
+    function("linear+gelu", (dtype, &[m, k]), |b, x| {
+        let bias = b.state("bias", TensorType::new(dtype, [n]), Init::Normal { std: 0.1, seed: 2 });
+        x.linear(weight(x, "w", [k, n]), Some(bias)).gelu(Approximation::Tanh)
     })
 }
 
-pub(crate) fn copy(shape: &[usize]) -> Result<Graph, GraphError> {
-    function("copy", shape, |_, x| x)
+pub(crate) fn copy(dtype: DType, shape: &[usize]) -> Result<Graph, GraphError> {
+    function("copy", (dtype, shape), |_, x| x)
 }
 
 /// Eight elementwise ops, none of which folds into another.
-pub(super) fn chain(n: usize) -> Result<Graph, GraphError> {
-    function("chain", &[n], |_, x| {
+pub(super) fn chain(shape: &[usize]) -> Result<Graph, GraphError> {
+    function("chain", (DType::F32, shape), |_, x| {
         let h = (x * 1.5 + 0.25).unary(Unary::Abs);
         let h = (h - x).max(x.constant(-0.5)) * x;
         h.min(x.constant(2.0)) + x
     })
 }
 
-pub(super) fn softmax(shape: [usize; 2]) -> Result<Graph, GraphError> {
-    function("softmax", &shape, |_, x| x.softmax(1))
+pub(super) fn softmax(dtype: DType, shape: [usize; 2]) -> Result<Graph, GraphError> {
+    function("softmax", (dtype, &shape), |_, x| x.softmax(1))
 }
 
-pub(super) fn layer_norm(shape: [usize; 2]) -> Result<Graph, GraphError> {
-    function("layer_norm", &shape, |b, x| {
-        let scale = b.state("scale", f32s([shape[1]]), Init::Constant(1.0));
-        let bias = b.state("bias", f32s([shape[1]]), Init::ZEROS);
+pub(super) fn layer_norm(dtype: DType, shape: [usize; 2]) -> Result<Graph, GraphError> {
+    function("layer_norm", (dtype, &shape), |b, x| {
+        let scale = b.state("scale", TensorType::new(dtype, [shape[1]]), Init::Constant(1.0));
+        let bias = b.state("bias", TensorType::new(dtype, [shape[1]]), Init::ZEROS);
         x.layer_norm(scale, bias, 1e-5)
     })
 }
 
-pub(super) fn attention(shape: [usize; 4]) -> Result<Graph, GraphError> {
+pub(super) fn rms_norm(dtype: DType, shape: [usize; 2]) -> Result<Graph, GraphError> {
+    function("rms_norm", (dtype, &shape), |b, x| {
+        let scale = b.state("scale", TensorType::new(dtype, [shape[1]]), Init::Constant(1.0));
+        x.rms_norm(scale, 1e-5)
+    })
+}
+
+/// The loss of each row of logits; the targets are a second input.
+pub(super) fn cross_entropy(dtype: DType, shape: [usize; 2]) -> Result<Graph, GraphError> {
+    function("cross_entropy", (dtype, &shape), |b, x| {
+        let targets = b.input("targets", TensorType::new(DType::I32, [shape[0]]));
+        x.cross_entropy(targets, None)[0]
+    })
+}
+
+pub(super) fn attention(dtype: DType, shape: [usize; 4]) -> Result<Graph, GraphError> {
     let b = Builder::new("attention");
-    let [q, k, v] = ["q", "k", "v"].map(|name| b.input(name, f32s(shape)));
+    let [q, k, v] = ["q", "k", "v"].map(|name| b.input(name, TensorType::new(dtype, shape)));
     let [y, _] = q.attention(k, v, Attention { scale: None, mask: Mask::Causal });
     b.output("y", y);
     b.finish()
@@ -97,7 +114,7 @@ pub(super) fn transformer_matmuls() -> Result<Graph, GraphError> {
     for block in 0..6 {
         let _scope = b.scope(&format!("block{block}"));
         let head = |name: &str| {
-            let part = x.linear(weight(&b, name, [d, d]), None);
+            let part = x.linear(weight(x, name, [d, d]), None);
             part.reshape([batch, t, heads, d / heads]).transpose(&[0, 2, 1, 3])
         };
         let scores = head("query").matmul(head("key").t());
@@ -107,8 +124,8 @@ pub(super) fn transformer_matmuls() -> Result<Graph, GraphError> {
             b.state("probabilities", f32s([batch, heads, t, t]), Init::Normal { std, seed: 3 });
         let mixed = probabilities.matmul(head("value")).transpose(&[0, 2, 1, 3]).reshape([batch, t, d]);
         let wide =
-            mixed.linear(weight(&b, "projection", [d, d]), None).linear(weight(&b, "expand", [d, ffn]), None);
-        x = wide.linear(weight(&b, "contract", [ffn, d]), None);
+            mixed.linear(weight(x, "projection", [d, d]), None).linear(weight(x, "expand", [d, ffn]), None);
+        x = wide.linear(weight(x, "contract", [ffn, d]), None);
     }
     b.output("y", x);
     b.finish()
