@@ -18,12 +18,17 @@ use crate::launch::{Addresses, Launch, Refusal, Site};
 /// Shared memory that a block may have on every architecture that we compile for.
 const SHARED_BYTES: usize = 99 << 10;
 
+/// Keys and values of heads that are worked on together: half of a large GPU's L2.
+const BUNCH_BYTES: usize = 24 << 20;
+
 /// `Shape` of `shape.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     heads: i32,
     group: i32,
+    matrices: i32,
+    together: i32,
     queries: i32,
     keys: i32,
     q: [i64; 4],
@@ -166,12 +171,12 @@ pub(crate) fn compile(
     let factor = attention.factor(d);
     let design = Design::of(call, factor, !regions.is_empty())?;
     let matrices = sizes[0] * sizes[1];
-    if matrices > 65535 || sizes[2].max(keys) > 1 << 30 {
+    let tiles = sizes[2].div_ceil(design.queries());
+    if matrices * tiles > i32::MAX as usize || sizes[2].max(keys) > 1 << 30 {
         let found = format!("{matrices} heads of {} queries and {keys} keys", sizes[2]);
-        return Err(Refusal::Unsupported(format!(
-            "{found}; 65535 heads of all sequences are the most, split the batch"
-        )));
+        return Err(Refusal::Unsupported(format!("{found} are more than one launch takes; split the batch")));
     }
+    let head_bytes = keys * (d + values) * q.ty.dtype.bits() / 8;
     let source = source(call, (attention, regions), design)?;
     let function = site.device.function(&source, "attention")?;
     let bytes = design.shared_bytes([d, values], q.ty.dtype.accumulation().bits() / 8);
@@ -182,6 +187,8 @@ pub(crate) fn compile(
     let shape = Shape {
         heads: sizes[1] as i32,
         group: (sizes[1] / k.ty.sizes()[1].max(1)) as i32,
+        matrices: matrices as i32,
+        together: (BUNCH_BYTES / head_bytes.max(1)).clamp(1, matrices.max(1)) as i32,
         queries: sizes[2] as i32,
         keys: keys as i32,
         q: strides(q),
@@ -192,7 +199,7 @@ pub(crate) fn compile(
         factor,
     };
     let config = LaunchConfig {
-        grid_dim: (sizes[2].div_ceil(design.queries()) as u32, matrices as u32, 1),
+        grid_dim: ((matrices * tiles) as u32, 1, 1),
         block_dim: (design.threads(), 1, 1),
         shared_mem_bytes: bytes as u32,
     };
@@ -208,7 +215,7 @@ pub(crate) fn compile(
 
 impl Launch for Compiled {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        if self.config.grid_dim.0 == 0 || self.config.grid_dim.1 == 0 {
+        if self.config.grid_dim.0 == 0 {
             return Ok(());
         }
         let [q, k, v] = self.operands.map(|place| place.of(addresses));

@@ -5,9 +5,20 @@
 // `visible`. -D CAUSAL.
 
 struct Shape {
-    i32 heads, group, queries, keys;
+    // Heads of a sequence; query heads of a key head; heads of all sequences; heads whose tiles are issued together.
+    i32 heads, group, matrices, together;
+    i32 queries, keys;
     i64 q[4], k[4], v[4], out[4], lse[3];
     f64 factor;
+
+    // The head and the tile of this block. Under a causal mask later tiles take longer, so that the last come first; heads
+    // come in bunches whose keys and values stay in the L2 together.
+    __device__ __forceinline__ void task(i32 tiles, i32& matrix, i32& tile) const {
+        const i32 bunch = blockIdx.x / (together * tiles), rest = blockIdx.x % (together * tiles);
+        const i32 heads = min(together, matrices - bunch * together);
+        matrix = bunch * together + rest % heads;
+        tile = tiles - 1 - rest / heads;
+    }
 
     // One past the last key that query `q` sees before masks.
     __device__ __forceinline__ i32 seen(i32 q) const {

@@ -67,9 +67,9 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
     extern __shared__ __align__(128) unsigned char bytes[];
     Queries& queries = *reinterpret_cast<Queries*>(bytes);
     Block* blocks = reinterpret_cast<Block*>(bytes + sizeof(Queries));
-    const i32 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads;
-    // From the last tile on: under a causal mask it takes longest.
-    const i32 first = (gridDim.x - 1 - blockIdx.x) * QUERIES;
+    i32 matrix, tile;
+    s.task((s.queries + QUERIES - 1) / QUERIES, matrix, tile);
+    const i32 b = matrix / s.heads, h = matrix % s.heads, first = tile * QUERIES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     q += b * s.q[0] + h * s.q[1];
     k += b * s.k[0] + h / s.group * s.k[1];

@@ -25,7 +25,9 @@ __device__ __forceinline__ void load(Sum (&to)[WIDTH][TILE + 1], const Element* 
 extern "C" __global__ void __launch_bounds__(256) attention(const Element* q, const Element* k, const Element* v, Element* out, Sum* lse, Shape s CAPTURES) {
     extern __shared__ __align__(16) unsigned char bytes[];
     Tiles& tiles = *reinterpret_cast<Tiles*>(bytes);
-    const i32 b = blockIdx.y / s.heads, h = blockIdx.y % s.heads, first = (gridDim.x - 1 - blockIdx.x) * TILE;
+    i32 matrix, tile;
+    s.task((s.queries + TILE - 1) / TILE, matrix, tile);
+    const i32 b = matrix / s.heads, h = matrix % s.heads, first = tile * TILE;
     const i32 row = threadIdx.x / 16, column = threadIdx.x % 16;
     q += b * s.q[0] + h * s.q[1];
     k += b * s.k[0] + h / s.group * s.k[1];

@@ -6,29 +6,34 @@
 // Sums pass through shared memory, so that threads of a warp finish neighbouring pixels of one channel.
 // Source: Chetlur et al., "cuDNN: efficient primitives for deep learning", arXiv:1410.0759 (implicit GEMM).
 //
-// Text before this file (geometry.rs) gives `Element`, `Sum`, the extents, `Pixel`, `pixel`, `Tap`, `tap`, `source`,
-// `weight`, `epilogue` over `SLOTS` (parameters) and `NAMES` (arguments), and BM, channels of a tile. -D TENSOR: 16-bit
-// floats on the tensor cores.
+// Text before this file (geometry.rs) gives `Element`, `Partial`, the extents, `Pixel`, `pixel`, `Tap`, `tap`, `source`,
+// `weight`, `epilogue` of LANES neighbouring pixels over `SLOTS` (parameters) and `NAMES` (arguments), and BM, channels of
+// a tile. -D TENSOR: 16-bit floats on the tensor cores.
 
 constexpr int BN = 128, THREADS = 256;
 #ifdef TENSOR
 constexpr int BK = 32;
 typedef Element Staged;
 #else
-constexpr int BK = sizeof(Sum) == 8 ? 8 : 16;
-typedef Sum Staged;
+constexpr int BK = sizeof(Partial) == 8 ? 8 : 16;
+typedef Partial Staged;
 #endif
 constexpr int STEPS = (K + BK - 1) / BK;
 constexpr int PADDED_O = (OUTPUTS + BM - 1) / BM * BM;
 constexpr int SKEW = 16 / sizeof(Staged);  // Keeps rows 16-byte aligned and off each other's banks.
-constexpr int ROWS = 32;                   // Channels that pass through shared memory at once.
+// Channels that pass through shared memory at once.
+#ifdef TENSOR
+constexpr int ROWS = 64;
+#else
+constexpr int ROWS = 32;
+#endif
 
 extern "C" __global__ void pack(const Element* weights, Staged* packed) {
     const u32 i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= (u32)GROUPS * STEPS * BK * PADDED_O) return;
     const u32 o = i % PADDED_O, k = i / PADDED_O % (STEPS * BK), group = i / PADDED_O / (STEPS * BK);
     const bool real = o < OUTPUTS && k < K;
-    packed[i] = real ? convert<Staged>(weights[weight(group * OUTPUTS + o, k % CHANNELS, k / CHANNELS)]) : convert<Staged>(0);
+    packed[i] = real ? convert<Staged>(weights[weight(group * OUTPUTS + o, k % CHANNELS, k / CHANNELS)]) : Staged{};
 }
 
 union Shared {
@@ -36,7 +41,7 @@ union Shared {
         Staged a[2][BK][BM + SKEW];
         Staged b[2][BK][BN + SKEW];
     } tiles;
-    Sum sums[ROWS][BN + 4];
+    Partial sums[ROWS][BN + 4];
 };
 
 // A thread gathers two neighbouring pixels at every fourth row of a step.
@@ -56,7 +61,7 @@ struct Columns {
                 const bool inside = source(pixels[p], at, from);
 #pragma unroll
                 for (int i = 0; i < LOADS; i++) {
-                    values[i][p] = inside ? input[from + (channel + 4 * i) * CHANNEL_STRIDE] : convert<Element>(0);
+                    values[i][p] = inside ? input[from + (channel + 4 * i) * CHANNEL_STRIDE] : Element{};
                 }
             }
         } else {
@@ -68,7 +73,7 @@ struct Columns {
                 for (int p = 0; p < 2; p++) {
                     Offset from;
                     const bool inside = k < K && source(pixels[p], at, from);
-                    values[i][p] = inside ? input[from + k % CHANNELS * CHANNEL_STRIDE] : convert<Element>(0);
+                    values[i][p] = inside ? input[from + k % CHANNELS * CHANNEL_STRIDE] : Element{};
                 }
             }
         }
@@ -96,8 +101,10 @@ __device__ __forceinline__ void copy_async(void* to, const void* from) {
 // Weights of a step; `packed` is at the tile's first channel.
 __device__ __forceinline__ void copy_weights(Staged (&to)[BK][BM + SKEW], const Staged* packed, int step) {
     constexpr int each = 16 / sizeof(Staged), row_parts = BM / each;
-    for (int i = threadIdx.x; i < BK * row_parts; i += THREADS) {
-        const int row = i / row_parts, column = i % row_parts * each;
+    static_assert(BK * row_parts % THREADS == 0, "threads have equal parts");
+#pragma unroll
+    for (int part = 0; part < BK * row_parts / THREADS; part++) {
+        const int i = part * THREADS + threadIdx.x, row = i / row_parts, column = i % row_parts * each;
         copy_async(&to[row][column], packed + (i64)(step * BK + row) * PADDED_O + column);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -150,19 +157,27 @@ struct Sums {
         }
     }
 
-    static constexpr int PASSES = FM;
+    // Fragments and channels of a warp in a pass.
+    static constexpr int EACH = ROWS / 32, CHANNELS_EACH = 16 * EACH, PASSES = FM / EACH;
 
     // Channel of row `row` of pass `pass`, in the tile.
-    static __device__ __forceinline__ int channel(int pass, int row) { return row / 16 * WM + pass * 16 + row % 16; }
+    static __device__ __forceinline__ int channel(int pass, int row) {
+        return row / CHANNELS_EACH * WM + pass * CHANNELS_EACH + row % CHANNELS_EACH;
+    }
 
     template <int PASS>
-    __device__ __forceinline__ void put(Sum (&to)[ROWS][BN + 4]) const {
+    __device__ __forceinline__ void put(Partial (&to)[ROWS][BN + 4]) const {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        const int row = warp / 4 * 16 + lane / 4, column = warp % 4 * WN + lane % 4 * 2;
+        const int column = warp % 4 * WN + lane % 4 * 2;
 #pragma unroll
-        for (int j = 0; j < FN; j++) {
-            *reinterpret_cast<float2*>(&to[row][column + j * 8]) = make_float2(at[PASS][j][0], at[PASS][j][1]);
-            *reinterpret_cast<float2*>(&to[row + 8][column + j * 8]) = make_float2(at[PASS][j][2], at[PASS][j][3]);
+        for (int i = 0; i < EACH; i++) {
+            const int row = warp / 4 * CHANNELS_EACH + i * 16 + lane / 4;
+            const f32(&from)[FN][4] = at[PASS * EACH + i];
+#pragma unroll
+            for (int j = 0; j < FN; j++) {
+                *reinterpret_cast<float2*>(&to[row][column + j * 8]) = make_float2(from[j][0], from[j][1]);
+                *reinterpret_cast<float2*>(&to[row + 8][column + j * 8]) = make_float2(from[j][2], from[j][3]);
+            }
         }
     }
 };
@@ -171,13 +186,13 @@ struct Sums {
 constexpr int FM = BM / 16, FN = BN / 16;
 
 struct Sums {
-    Sum at[FM][FN] = {};
+    Partial at[FM][FN] = {};
 
     __device__ __forceinline__ void add(const Staged (&a)[BK][BM + SKEW], const Staged (&b)[BK][BN + SKEW]) {
         const int m = threadIdx.x / 16, n = threadIdx.x % 16;
 #pragma unroll 4
         for (int k = 0; k < BK; k++) {
-            Sum left[FM], right[FN];
+            Partial left[FM], right[FN];
 #pragma unroll
             for (int i = 0; i < FM; i++) left[i] = a[k][m + 16 * i];
 #pragma unroll
@@ -195,7 +210,7 @@ struct Sums {
     static __device__ __forceinline__ int channel(int pass, int row) { return pass * 32 + row; }
 
     template <int PASS>
-    __device__ __forceinline__ void put(Sum (&to)[ROWS][BN + 4]) const {
+    __device__ __forceinline__ void put(Partial (&to)[ROWS][BN + 4]) const {
         const int m = threadIdx.x / 16, n = threadIdx.x % 16;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -206,30 +221,29 @@ struct Sums {
 };
 #endif
 
-// A warp finishes four channels of a pass, a lane every 32nd pixel.
+// A thread finishes LANES neighbouring pixels of a channel at a time.
 template <int PASS>
 __device__ __forceinline__ void finish(const Sums& sums, Shared& shared, SLOTS) {
     if constexpr (PASS < Sums::PASSES) {
+        constexpr int ACROSS = BN / LANES, DOWN = THREADS / ACROSS, PART = 16 / sizeof(Partial), WIDE = LANES < PART ? LANES : PART;
         __syncthreads();
         sums.put<PASS>(shared.sums);
         __syncthreads();
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const int column = threadIdx.x % ACROSS * LANES;
+        const Offset n = (Offset)blockIdx.x * BN + column;
 #pragma unroll
-        for (int i = 0; i < ROWS / 8; i++) {
-            const int row = warp * (ROWS / 8) + i;
-            const int o = blockIdx.y * BM + Sums::channel(PASS, row);
-            if (o >= OUTPUTS) continue;
-#pragma unroll
-            for (int j = 0; j < BN / 32; j++) {
-                const Offset n = (Offset)blockIdx.x * BN + lane + 32 * j;
-                if (n < PIXELS) epilogue(shared.sums[row][lane + 32 * j], blockIdx.z * OUTPUTS + o, n, NAMES);
-            }
+        for (int i = 0; i < ROWS / DOWN; i++) {
+            const int row = threadIdx.x / ACROSS + i * DOWN, o = blockIdx.y * BM + Sums::channel(PASS, row);
+            if (o >= OUTPUTS || n >= PIXELS) continue;
+            Partial values[LANES];
+            load<WIDE>(values, &shared.sums[row][column]);
+            epilogue(values, blockIdx.z * OUTPUTS + o, n, NAMES);
         }
         finish<PASS + 1>(sums, shared, NAMES);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) convolution(const Element* __restrict__ input, const Staged* __restrict__ packed, SLOTS) {
+extern "C" __global__ void __launch_bounds__(THREADS, BM == 64 ? 3 : 2) convolution(const Element* __restrict__ input, const Staged* __restrict__ packed, SLOTS) {
     __shared__ __align__(16) unsigned char bytes[sizeof(Shared)];
     Shared& shared = *reinterpret_cast<Shared*>(bytes);
     input += (Offset)blockIdx.z * CHANNELS * CHANNEL_STRIDE;

@@ -44,10 +44,10 @@ impl<'a> Geometry<'a> {
     pub(super) fn print(&self, offset: &str) -> String {
         let call = self.call;
         let taps: usize = self.kernel[2..].iter().product();
-        let mut text = String::from("#include \"scalar.cuh\"\n");
+        let mut text = String::from("#include \"loop.cuh\"\n");
         let mut line = |content: String| writeln!(text, "{content}").expect("a string grows");
         line(format!("typedef {} Element;", call.input.ty.dtype));
-        line(format!("typedef {} Sum;", call.accumulate));
+        line(format!("typedef {} Partial;", call.accumulate));
         line(format!("typedef {offset} Offset;"));
         line(format!("constexpr int GROUPS = {}, OUTPUTS = {};", call.groups, self.outputs()));
         // Without channels there is nothing to read, and nothing divides by zero.
