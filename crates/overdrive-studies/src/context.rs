@@ -1,5 +1,6 @@
 //! What a study is given: devices, rules, seed, and somebody to tell how far it is.
 
+use crate::Peer;
 use overdrive_bench::case::Case;
 use overdrive_bench::ceilings::Ceiling;
 use overdrive_bench::clock::Clock;
@@ -65,6 +66,8 @@ pub struct Context<'a> {
     pub tuning: &'a RefCell<Tuning>,
     /// Baselines for matrix products.
     pub matmul_peers: &'a [MatmulPeer<'a>],
+    /// Another framework, which takes part in every session where it knows the workload.
+    pub peer: Option<&'a Peer>,
     /// Ceilings measured in this run, for shares.
     pub ceilings: Vec<Ceiling>,
     /// Time source.

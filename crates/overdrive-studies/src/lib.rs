@@ -9,12 +9,14 @@ mod compilation;
 mod context;
 mod cumulative;
 mod kernels;
+mod peers;
 mod session;
 mod study;
 mod workload;
 
 pub use ceilings::ceilings;
 pub use context::{Context, Device, EnergyProbes, Matmul, MatmulPeer, Progress};
+pub use peers::Peer;
 pub use session::{Entry, measure};
 pub use study::{STUDIES, Study};
 pub use workload::Workload;

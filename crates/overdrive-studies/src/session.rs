@@ -1,5 +1,6 @@
 //! A session: several entries compiled, checked and then sampled in alternation.
 
+use crate::peers::{self, Entrant};
 use crate::workload::{tolerance, typical_size};
 use crate::{Context, Device, Workload};
 use overdrive_bench::case::{Case, Configuration};
@@ -112,7 +113,8 @@ pub fn measure(
 ) -> Vec<Record> {
     let own = entries.iter().map(|entry| entry.case(study));
     let cases: Vec<Case> = own.chain(extra.iter().map(|(case, _)| case.clone())).collect();
-    if let Some(records) = context.taken_earlier(&cases) {
+    if let Some(mut records) = context.taken_earlier(&cases) {
+        records.extend(peers::taken_earlier(context, &cases));
         return records;
     }
     let oracles: Vec<Oracle<'_>> = oracles(context, entries);
@@ -120,6 +122,15 @@ pub fn measure(
         let position = distinct(entries).iter().position(|w| std::ptr::eq(*w, entry.workload));
         &oracles[position.expect("every entry's workload has its oracle")]
     };
+    let mut entrants: Vec<Entrant<'_>> = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.device.threads == context.device().threads) {
+        let known = |(case, _): &Entrant<'_>| {
+            case.workload == entry.workload.key && case.configuration.dtype == entry.dtype.name()
+        };
+        if !entrants.iter().any(known) {
+            entrants.extend(peers::entrants(context, (study, entry.workload), entry.dtype, oracle_of(entry)));
+        }
+    }
     let mut compiled: Vec<Result<Ready, Failure>> =
         entries.iter().map(|entry| guarded("compiling", || ready(context, entry))).collect();
     let once: Vec<Option<(u64, Option<u64>)>> =
@@ -135,6 +146,8 @@ pub fn measure(
     let mut running: Vec<&mut dyn Subject> =
         subjects.iter_mut().flatten().map(|calls| calls as &mut dyn Subject).collect();
     running.extend(extra.iter_mut().map(|(_, subject)| &mut **subject as &mut dyn Subject));
+    let timed = entrants.iter_mut().filter_map(|(_, opened)| opened.as_mut().ok());
+    running.extend(timed.map(|timed| timed as &mut dyn Subject));
     let mut measured = context.runner().compare(&mut running).into_iter();
     let outcomes: Vec<Outcome> = subjects
         .into_iter()
@@ -166,6 +179,19 @@ pub fn measure(
     for (case, _) in extra.iter() {
         let outcome = measured.next().expect("one outcome per subject");
         records.push(record(context, case.clone(), baseline.as_ref(), outcome));
+    }
+    for (case, opened) in entrants {
+        let outcome = match &opened {
+            Ok(_) => measured.next().expect("one outcome per subject"),
+            Err(failure) => Outcome::Failure(failure.clone()),
+        };
+        let mut record = record(context, case, baseline.as_ref(), outcome);
+        if let (Some(measurement), Ok(timed)) = (record.outcome.measurement_mut(), opened) {
+            measurement.overhead = timed.overhead.clone();
+            measurement.work =
+                entries.iter().find(|e| e.workload.key == record.case.workload).map(|e| e.workload.work());
+        }
+        records.push(record);
     }
     records
 }

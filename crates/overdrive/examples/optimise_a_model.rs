@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         reference: &cpu,
         tuning: &tuning,
         matmul_peers: &[],
+        peer: None,
         ceilings: vec![],
         clock: &clock,
         rules: Rules::quick(),

@@ -64,6 +64,9 @@ pub(crate) struct Run {
     /// Goes on with an interrupted run: cases of results.json in this folder are not taken again
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     pub resume: Option<PathBuf>,
+    /// Has PyTorch do the same work, in alternation with ours; needs python3 with torch (PYTHON names another)
+    #[arg(long)]
+    pub peers: bool,
     /// Folder of the report [default: reports/<date-time>]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,

@@ -38,6 +38,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         reference: &reference,
         tuning: &tuning,
         matmul_peers: &[],
+        peer: None,
         ceilings: vec![],
         clock: &clock,
         rules,

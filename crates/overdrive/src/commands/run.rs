@@ -13,7 +13,9 @@ use overdrive::bench::report::markdown;
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
 use overdrive::bench::runner::Stop;
-use overdrive::studies::{Context, Device, EnergyProbes, MatmulPeer, Progress, STUDIES, Study, ceilings};
+use overdrive::studies::{
+    Context, Device, EnergyProbes, MatmulPeer, Peer, Progress, STUDIES, Study, ceilings,
+};
 use std::cell::RefCell;
 
 pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
@@ -42,6 +44,11 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         .collect();
     let matmul_peers: Vec<MatmulPeer<'_>> =
         products.iter().map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run }).collect();
+    let peer = arguments.peers.then(|| pytorch(&devices[0])).transpose()?;
+    if let Some(peer) = &peer {
+        let text = format!("{} {} on {} beside ours, by --peers", peer.name(), peer.version(), peer.device());
+        results.notes.push(Note { study: "peers".to_owned(), text });
+    }
     let clock = SystemClock::new();
     let spinner = if arguments.ci { Spinner::silent() } else { Spinner::start() };
     let tuning = RefCell::default();
@@ -53,6 +60,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         reference: &reference,
         tuning: &tuning,
         matmul_peers: &matmul_peers,
+        peer: peer.as_ref(),
         ceilings: vec![],
         clock: &clock,
         rules: if arguments.quick { Rules::quick() } else { Rules::full() },
@@ -119,6 +127,13 @@ fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     format!("unknown {what} `{name}`: expected one of {}{hint}", known.join(", "))
 }
 
+/// PyTorch on the device that figures are about.
+fn pytorch(device: &Device<'_>) -> Result<Peer, Failure> {
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let peer = Peer::pytorch(&python, device.backend.name(), device.threads);
+    peer.map_err(|failure| Failure::bad_input(failure.reason))
+}
+
 /// Ctrl-C ends the run between two samples; a second one ends it at once.
 pub(crate) fn stop_on_interrupt() -> Stop {
     let stop = Stop::default();
@@ -144,9 +159,10 @@ pub(crate) fn command_line() -> String {
 /// The command that reruns one study, up to its name.
 fn rerun(arguments: &Run) -> String {
     let quick = if arguments.quick { " --quick" } else { "" };
+    let peers = if arguments.peers { " --peers" } else { "" };
     let machine = &arguments.machine;
     let threads = machine.threads.map_or(String::new(), |n| format!(" --threads {n}"));
     let device =
         if machine.device == "auto" { String::new() } else { format!(" --device {}", machine.device) };
-    format!("overdrive run{quick}{device}{threads} --seed {}", machine.seed)
+    format!("overdrive run{quick}{peers}{device}{threads} --seed {}", machine.seed)
 }

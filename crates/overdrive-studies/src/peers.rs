@@ -1,0 +1,72 @@
+//! Other frameworks on the same work, each in a process of its own that we drive.
+//!
+//! The process answers one JSON line for each that it is sent (`peers/pytorch.py` says which). We draw inputs and
+//! parameters and write them as safetensors; the process makes a workload ready and reads the clocks. So a peer is one more
+//! [`Subject`]: it alternates with ours in one session, under the same rules of sampling, and its outputs are held against
+//! the same f64 reference.
+
+mod process;
+mod timed;
+
+pub use process::Peer;
+
+use crate::workload::{tolerance, typical_size};
+use crate::{Context, Workload};
+use overdrive_bench::case::{Case, Configuration};
+use overdrive_bench::oracle::Oracle;
+use overdrive_bench::outcome::{Failure, FailureKind};
+use overdrive_bench::record::Record;
+use overdrive_ir::DType;
+pub(crate) use timed::Timed;
+
+/// How a peer may run a workload: its mode, and what else sets it apart.
+const MODES: [(&str, Option<&str>); 4] = [("eager", None), ("jit", None), ("compile", None), ("graph", None)];
+/// Those of attention and of rows by a back end of their own.
+const VARIANTS: [&str; 4] = ["sdpa-math", "sdpa-flash", "sdpa-cudnn", "liger"];
+
+/// What a peer takes part with in a session: the case and, if the peer could make it ready, the subject.
+pub(crate) type Entrant<'a> = (Case, Result<Timed<'a>, Failure>);
+
+/// Every way in which the peers know to run `workload` in `dtype`; what they do not write down or cannot do in a mode is left
+/// out where nobody would expect it (a variant of something else), and is a failure with its reason where one would.
+pub(crate) fn entrants<'a>(
+    context: &'a Context<'_>,
+    (study, workload): (&str, &'a Workload),
+    dtype: DType,
+    oracle: &'a Oracle<'a>,
+) -> Vec<Entrant<'a>> {
+    let Some(peer) = context.peer else { return vec![] };
+    let typical = oracle.expected(context.seed).map_or(1.0, |outputs| typical_size(&outputs));
+    let limit = tolerance(dtype, &workload.graph, typical);
+    let variants = VARIANTS.map(|variant| ("eager", Some(variant)));
+    let mut entrants = Vec::new();
+    for (mode, variant) in MODES.into_iter().chain(variants) {
+        let way = timed::Way { mode, variant, dtype };
+        let opened = Timed::open(peer, (workload, oracle), way, (limit, context.seed));
+        let is_unknown = matches!(&opened, Err(failure) if failure.kind == FailureKind::Unsupported);
+        if is_unknown && (variant.is_some() || !peer.has_mode(mode)) {
+            continue;
+        }
+        let configuration = Configuration {
+            backend: peer.name().to_owned(),
+            device: peer.device().to_owned(),
+            mode: mode.to_owned(),
+            dtype: dtype.name().to_owned(),
+            threads: peer.threads(),
+            variant: variant.map(str::to_owned),
+        };
+        let case = Case { study: study.to_owned(), workload: workload.key.clone(), configuration };
+        entrants.push((case, opened));
+    }
+    entrants
+}
+
+/// What an interrupted run left of the peers of these cases.
+pub(crate) fn taken_earlier(context: &Context<'_>, cases: &[Case]) -> Vec<Record> {
+    let Some(peer) = context.peer else { return vec![] };
+    let beside = |record: &&Record| {
+        let same = |case: &Case| case.study == record.case.study && case.workload == record.case.workload;
+        record.case.configuration.backend == peer.name() && cases.iter().any(same)
+    };
+    context.earlier.iter().filter(beside).cloned().collect()
+}

@@ -1,0 +1,196 @@
+//! The process behind a peer: started once, asked line by line, ended with the run.
+
+use overdrive_bench::outcome::Failure;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What the program says of itself first.
+#[derive(Debug, Clone, Deserialize)]
+struct Description {
+    version: String,
+    device: String,
+    threads: u32,
+}
+
+/// A framework in a process of its own.
+#[derive(Debug)]
+pub struct Peer {
+    name: &'static str,
+    description: Description,
+    folder: PathBuf,
+    pipe: RefCell<Pipe>,
+    child: RefCell<Child>,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+}
+
+/// PyTorch's program, carried by ours.
+const PYTORCH: &str = include_str!("../../../../peers/pytorch.py");
+
+impl Peer {
+    /// PyTorch under `python` (`python3`, say) on `device` (`cpu`, `cuda:0`); zero threads are its own choice.
+    ///
+    /// # Errors
+    /// Without that interpreter, or where it has no PyTorch; says what to install.
+    pub fn pytorch(python: &str, device: &str, threads: u32) -> Result<Self, Failure> {
+        let mut command = Command::new(python);
+        command.args(["-c", PYTORCH, device, &threads.to_string()]);
+        Self::start("pytorch", command).map_err(|failure| {
+            let remedy = "install Python 3 and `pip install torch`, or leave out --peers";
+            Failure::unsupported(format!("PyTorch was not found: {python}: {}; {remedy}", failure.reason))
+        })
+    }
+
+    /// A program that speaks first and then answers.
+    fn start(name: &'static str, mut command: Command) -> Result<Self, Failure> {
+        // Each peer of this process has a folder of its own.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("overdrive-peer-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder)
+            .map_err(|e| Failure::failed(format!("{}: {e}", folder.display())))?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|e| Failure::failed(e.to_string()))?;
+        let pipe =
+            Pipe { to: child.stdin.take(), from: BufReader::new(child.stdout.take().expect("it is piped")) };
+        let waiting = RefCell::new(pipe);
+        let description = receive::<Description>(&waiting).inspect_err(|_| drop(child.kill()))?;
+        Ok(Self { name, description, folder, pipe: waiting, child: RefCell::new(child) })
+    }
+
+    /// The framework's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Its version, in its own words.
+    pub fn version(&self) -> &str {
+        &self.description.version
+    }
+
+    /// The device that it runs on.
+    pub fn device(&self) -> &str {
+        &self.description.device
+    }
+
+    /// Its threads on the host.
+    pub fn threads(&self) -> u32 {
+        self.description.threads
+    }
+
+    /// Whether it would be expected to have a mode: graphs of a CPU are not.
+    pub(super) fn has_mode(&self, mode: &str) -> bool {
+        mode != "graph" || self.description.device != "cpu"
+    }
+
+    /// A file to exchange tensors by.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The answer to one request.
+    ///
+    /// # Errors
+    /// What the framework says, by its class; an answer that is none.
+    pub(super) fn ask<T: DeserializeOwned>(&self, request: &Value) -> Result<T, Failure> {
+        let lost = |e: std::io::Error| Failure::failed(format!("the process of {} is gone: {e}", self.name));
+        {
+            let mut pipe = self.pipe.borrow_mut();
+            let to = pipe.to.as_mut().expect("it is open until the end");
+            writeln!(to, "{request}").and_then(|()| to.flush()).map_err(lost)?;
+        }
+        receive(&self.pipe)
+    }
+}
+
+/// The next answer.
+fn receive<T: DeserializeOwned>(pipe: &RefCell<Pipe>) -> Result<T, Failure> {
+    let mut line = String::new();
+    let read = pipe.borrow_mut().from.read_line(&mut line);
+    if !read.is_ok_and(|bytes| bytes > 0) {
+        return Err(Failure::failed("its process ended without an answer"));
+    }
+    let answer: Value =
+        serde_json::from_str(&line).map_err(|e| Failure::failed(format!("no answer in `{line}`: {e}")))?;
+    let reason = |class: &str| answer.get(class).and_then(Value::as_str).map(str::to_owned);
+    if let Some(reason) = reason("unsupported") {
+        return Err(Failure::unsupported(reason));
+    }
+    if let Some(reason) = reason("out_of_memory") {
+        return Err(Failure::out_of_memory(reason));
+    }
+    if let Some(reason) = reason("failed") {
+        return Err(Failure::failed(reason));
+    }
+    serde_json::from_value(answer).map_err(|e| Failure::failed(format!("an answer that is none: {e}")))
+}
+
+/// A path as the process reads it.
+pub(super) fn text(path: &Path) -> Value {
+    json!(path.to_string_lossy())
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // The end of its input is the program's signal to end.
+        self.pipe.borrow_mut().to = None;
+        drop(self.child.borrow_mut().wait());
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use overdrive_bench::outcome::FailureKind;
+
+    /// A peer that is a shell script.
+    fn script(text: &str) -> Result<Peer, Failure> {
+        let mut command = Command::new("sh");
+        command.args(["-c", text]);
+        Peer::start("script", command)
+    }
+
+    const HELLO: &str = r#"echo '{"version":"1","device":"cpu","threads":2}'; read line; "#;
+
+    #[test]
+    fn answers_keep_their_class() {
+        for (answer, kind) in [
+            (r#"{"unsupported":"no such mode"}"#, FailureKind::Unsupported),
+            (r#"{"out_of_memory":"no room"}"#, FailureKind::OutOfMemory),
+            (r#"{"failed":"TypeError"}"#, FailureKind::Failed),
+            ("no json", FailureKind::Failed),
+            (r#"{"other":1}"#, FailureKind::Failed),
+        ] {
+            let peer = script(&format!("{HELLO} echo '{answer}'")).expect("it says hello");
+            assert_eq!((peer.device(), peer.threads(), peer.version()), ("cpu", 2, "1"));
+            let failure = peer.ask::<Description>(&json!({ "do": "open" })).expect_err("it refuses");
+            assert_eq!(failure.kind, kind, "{answer}");
+        }
+        let peer = script(&format!(r#"{HELLO} echo '{{"version":"2","device":"x","threads":0}}'"#))
+            .expect("it says hello");
+        assert_eq!(peer.ask::<Description>(&json!({})).expect("it answers").version, "2");
+        assert_eq!(peer.ask::<Description>(&json!({})).expect_err("it is gone").kind, FailureKind::Failed);
+    }
+
+    #[test]
+    fn a_missing_framework_is_one_message_with_its_remedy() {
+        let failure = Peer::pytorch("no-such-python", "cpu", 1).expect_err("there is none");
+        assert_eq!(failure.kind, FailureKind::Unsupported);
+        assert!(
+            failure.reason.contains("no-such-python") && failure.reason.contains("pip install torch"),
+            "{failure}"
+        );
+        assert!(script("exit 1").is_err());
+    }
+}

@@ -1,0 +1,160 @@
+//! A workload made ready in a peer's process, as something to be timed.
+
+use super::process::{Peer, text};
+use crate::Workload;
+use overdrive_bench::clock::Clock;
+use overdrive_bench::oracle::{Oracle, Tolerance};
+use overdrive_bench::outcome::Failure;
+use overdrive_bench::record::Overhead;
+use overdrive_bench::subject::{Deviation, Reading, Subject};
+use overdrive_formats::{Tensors, safetensors};
+use overdrive_ir::{DType, Tensor};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// Different inputs that the calls rotate through, as for our own executables.
+const INPUT_SETS: u64 = 2;
+
+/// How a workload runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way<'a> {
+    pub(crate) mode: &'a str,
+    pub(crate) variant: Option<&'a str>,
+    pub(crate) dtype: DType,
+}
+
+/// An open workload.
+pub(crate) struct Timed<'a> {
+    peer: &'a Peer,
+    id: u64,
+    oracle: &'a Oracle<'a>,
+    tolerance: Tolerance,
+    /// Seeds of the input sets.
+    seeds: Vec<u64>,
+    current: usize,
+    names: Vec<String>,
+    /// What was paid once.
+    pub(crate) overhead: Overhead,
+}
+
+#[derive(Deserialize)]
+struct Opened {
+    id: u64,
+    compile_ns: u64,
+    first_call_ns: u64,
+}
+
+#[derive(Deserialize)]
+struct Spans {
+    host_ns: u64,
+    device_ns: Option<u64>,
+}
+
+/// An answer that holds nothing.
+#[derive(Deserialize)]
+struct Done {}
+
+impl<'a> Timed<'a> {
+    /// Makes a workload ready on the inputs of `seed` and of the next.
+    ///
+    /// # Errors
+    /// What the peer says.
+    pub(crate) fn open(
+        peer: &'a Peer,
+        (workload, oracle): (&'a Workload, &'a Oracle<'a>),
+        way: Way<'_>,
+        (tolerance, seed): (Tolerance, u64),
+    ) -> Result<Self, Failure> {
+        let graph = &workload.graph;
+        let names: Vec<String> = graph.inputs().iter().map(|port| port.name.clone()).collect();
+        let state = |s: &overdrive_ir::StateDecl| (s.name.clone(), s.init.tensor(&s.name, graph.ty(s.value)));
+        let parameters = save(peer, "parameters", graph.states().iter().map(state))?;
+        let seeds: Vec<u64> = (0..INPUT_SETS).map(|set| seed.wrapping_add(set)).collect();
+        let mut sets = Vec::new();
+        for &seed in &seeds {
+            let inputs = names.iter().cloned().zip(oracle.inputs(seed));
+            sets.push(text(&save(peer, &format!("inputs{seed}"), inputs)?));
+        }
+        let opened: Opened = peer.ask(&json!({
+            "do": "open", "workload": workload.key.name, "mode": way.mode, "dtype": way.dtype.name(), "variant": way.variant,
+            "inputs": names, "parameters": text(&parameters), "sets": sets,
+        }))?;
+        let overhead = Overhead {
+            compile_ns: Some(opened.compile_ns),
+            first_call_ns: Some(opened.first_call_ns),
+            ..Overhead::default()
+        };
+        Ok(Self { peer, id: opened.id, oracle, tolerance, seeds, current: 0, names, overhead })
+    }
+
+    fn ask<T: serde::de::DeserializeOwned>(&self, what: &str, more: Value) -> Result<T, Failure> {
+        let mut request = Map::from_iter([("do".to_owned(), json!(what)), ("id".to_owned(), json!(self.id))]);
+        if let Value::Object(more) = more {
+            request.extend(more);
+        }
+        self.peer.ask(&Value::Object(request))
+    }
+
+    /// Has `what` write its outputs and compares them with those of a seed.
+    fn outputs(&self, what: &str, mut more: Value, seed: u64) -> Result<Deviation, Failure> {
+        let file = self.peer.file("outputs");
+        more["outputs"] = text(&file);
+        let Done {} = self.ask(what, more)?;
+        let damaged = |e: overdrive_formats::FormatError| Failure::failed(e.to_string());
+        let tensors: Vec<Tensor> = safetensors::read(&file).map_err(damaged)?.into_values().collect();
+        self.oracle.compare(seed, &tensors, self.tolerance)
+    }
+}
+
+/// Tensors in a file that the peer can read.
+fn save(
+    peer: &Peer,
+    name: &str,
+    tensors: impl Iterator<Item = (String, Tensor)>,
+) -> Result<PathBuf, Failure> {
+    let file = peer.file(name);
+    let tensors: Tensors = tensors.collect();
+    safetensors::write(&file, &tensors).map_err(|e| Failure::failed(e.to_string()))?;
+    Ok(file)
+}
+
+impl Subject for Timed<'_> {
+    fn prepare(&mut self, calls: Range<u64>) -> Result<(), Failure> {
+        self.current = (calls.start % INPUT_SETS) as usize;
+        let Done {} = self.ask("select", json!({ "set": self.current }))?;
+        Ok(())
+    }
+
+    fn call(&mut self, _: u64) -> Result<(), Failure> {
+        let Done {} = self.ask("call", Value::Null)?;
+        Ok(())
+    }
+
+    fn verify(&mut self, seed: u64) -> Result<Option<Deviation>, Failure> {
+        let inputs = self.names.iter().cloned().zip(self.oracle.inputs(seed));
+        let file = save(self.peer, "verified", inputs)?;
+        self.outputs("run", json!({ "inputs": text(&file) }), seed).map(Some)
+    }
+
+    fn reference(&self) -> &str {
+        self.oracle.name()
+    }
+
+    fn verify_last(&mut self) -> Result<Option<Deviation>, Failure> {
+        self.outputs("last", json!({}), self.seeds[self.current]).map(Some)
+    }
+
+    fn sample(&mut self, calls: Range<u64>, _: &dyn Clock) -> Result<Reading, Failure> {
+        let spans: Spans = self.ask("sample", json!({ "calls": calls.end - calls.start }))?;
+        Ok(Reading { device_ns: spans.device_ns, ..Reading::host(spans.host_ns) })
+    }
+}
+
+impl Drop for Timed<'_> {
+    fn drop(&mut self) {
+        // A process that is gone has nothing left to close.
+        drop(self.ask::<Done>("close", Value::Null));
+    }
+}
