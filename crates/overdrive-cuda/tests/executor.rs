@@ -9,7 +9,7 @@ use support::gpu;
 fn bytes_tensor(len: usize) -> Tensor {
     let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
     let bytes: std::sync::Arc<[u8]> = bytes.into();
-    Tensor::from_bytes(TensorType::new(DType::U8, [len]), bytes).unwrap()
+    Tensor::from_bytes(TensorType::new(DType::U8, [len]), bytes).expect("as many bytes as the type has")
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn exponential(n: usize) -> Graph {
     let b = Builder::new("exponential");
     let x = b.input("x", TensorType::new(DType::F32, [n]));
     b.output("y", x.exp() + 1.0);
-    b.finish().unwrap()
+    b.finish().expect("the graph is well-formed")
 }
 
 #[test]
