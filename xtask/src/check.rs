@@ -34,6 +34,9 @@ struct Report {
 
 type Step = (&'static str, fn(&Workspace) -> Result<Report>);
 
+/// The report on every GPU kernel, by NVRTC and with no GPU.
+const KERNELS: [&str; 6] = ["run", "--quiet", "--package", "overdrive-cuda", "--example", "kernels"];
+
 const QUICK: &[Step] = &[
     ("fmt", |workspace| cargo(workspace, &["fmt", "--all", "--check"], &[])),
     ("tidy", |workspace| tidy::run(workspace).map(|()| Report::default())),
@@ -49,6 +52,7 @@ const FULL_ONLY: &[Step] = &[
     ("docs", |workspace| {
         cargo(workspace, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
     }),
+    ("kernels", |workspace| cargo(workspace, &[&KERNELS[..], &["--", "--quick"]].concat(), &[])),
     ("add-op", |workspace| add_op::run(workspace).map(|tally| Report { tally, failure: None })),
 ];
 
@@ -79,6 +83,13 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
     }
     println!("\n{} passed, {} failed", total.passed, total.failed);
     if first_failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// All of the report on GPU kernels, each for every architecture.
+pub(crate) fn kernels(workspace: &Workspace) -> Result<()> {
+    let report = cargo(workspace, &KERNELS, &[])?;
+    anyhow::ensure!(report.failure.is_none(), "a kernel does not compile, or spills without saying so");
+    Ok(())
 }
 
 /// The tests of a step; one that failed without counting a failed test (a lint, a build) counts as one failure.

@@ -24,6 +24,7 @@ usage: cargo xtask COMMAND
   tidy                 the rules of STYLE.md that a machine can check
   generate [--check]   write the generated files; --check only compares them
   add-op               apply patches/add-op.patch to a copy of the checkout and run the op harness there
+  kernels              registers, shared memory and spills of every GPU kernel, by NVRTC and with no GPU
   pack-tests [CRATE...]  the tests of the workspace, or of some crates, in an archive for machines without cargo";
 
 fn main() -> ExitCode {
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         ["generate"] => generate::write(&workspace, generate::GENERATED),
         ["generate", "--check"] => generate::compare(&workspace, generate::GENERATED),
         ["add-op"] => add_op::run(&workspace).map(|_| ()),
+        ["kernels"] => check::kernels(&workspace),
         ["pack-tests", ref packages @ ..] => pack_tests::run(&workspace, packages),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

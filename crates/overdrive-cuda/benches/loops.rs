@@ -7,6 +7,7 @@
 #[allow(dead_code)] // Tests use more of it.
 mod gpu;
 #[path = "../tests/support/single.rs"]
+#[allow(dead_code)] // A benchmark only launches.
 mod single;
 
 use cudarc::driver::result;

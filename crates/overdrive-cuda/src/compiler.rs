@@ -1,6 +1,12 @@
 //! From CUDA C++ to machine code by NVRTC, for the device's own architecture or, with no GPU, for any.
 
+mod resources;
+
+pub use resources::Resources;
+
 use crate::Error;
+use crate::cache::Cache;
+use crate::libraries::Library;
 use cudarc::nvrtc::{result, sys};
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_char};
@@ -72,34 +78,82 @@ pub struct Source {
 /// # Errors
 /// `Missing` without libnvrtc; `Compile` with the compiler's words.
 pub fn compile(source: &Source, architecture: Architecture) -> Result<Vec<u8>, Error> {
-    // SAFETY: only asks the loader for the library.
-    if !unsafe { sys::is_culib_present() } {
-        let remedy = "install the CUDA toolkit's NVRTC, or `pip install nvidia-cuda-nvrtc` and add its lib folder to LD_LIBRARY_PATH";
-        return Err(Error::Missing { library: "libnvrtc.so", remedy });
+    run(source, &options(source, architecture)).map(|(code, _)| code)
+}
+
+/// As `compile`, by way of the cache.
+///
+/// # Errors
+/// As `compile`; the cache has none.
+pub fn compile_cached(
+    source: &Source,
+    architecture: Architecture,
+    cache: Option<&Cache>,
+) -> Result<Vec<u8>, Error> {
+    Library::Nvrtc.require()?;
+    let Some(cache) = cache else { return compile(source, architecture) };
+    let (major, minor) = version()?;
+    let mut key =
+        format!("NVRTC {major}.{minor}\n{}\n{}\n", options(source, architecture).join("\n"), source.name);
+    HEADERS.iter().for_each(|(_, text)| key.push_str(text));
+    key.push_str(&source.text);
+    if let Some(code) = cache.get(&key) {
+        return Ok(code);
     }
-    let text = CString::new(source.text.as_bytes()).expect("sources have no zero bytes");
-    let name = CString::new(format!("{}.cu", source.name)).expect("names have no zero bytes");
+    let code = compile(source, architecture)?;
+    cache.put(&key, &code);
+    Ok(code)
+}
+
+/// What each entry of a source takes of a multiprocessor.
+///
+/// # Errors
+/// As `compile`.
+pub fn resources(source: &Source, architecture: Architecture) -> Result<Vec<Resources>, Error> {
+    let mut options = options(source, architecture);
+    options.push("--ptxas-options=-v".to_owned());
+    run(source, &options).map(|(_, log)| resources::parse(&log))
+}
+
+/// The compiler's version, `(major, minor)`.
+fn version() -> Result<(i32, i32), Error> {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both are places for an integer.
+    unsafe { sys::nvrtcVersion(&mut major, &mut minor).result()? };
+    Ok((major, minor))
+}
+
+fn options(source: &Source, architecture: Architecture) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={architecture}"),
         "--std=c++17".to_owned(),
         "--device-as-default-execution-space".to_owned(),
     ];
     options.extend(source.defines.iter().map(|(key, value)| format!("-D{key}={value}")));
+    options
+}
+
+/// The cubin and the compiler's words.
+fn run(source: &Source, options: &[String]) -> Result<(Vec<u8>, String), Error> {
+    Library::Nvrtc.require()?;
+    let text = CString::new(source.text.as_bytes()).expect("sources have no zero bytes");
+    let name = CString::new(format!("{}.cu", source.name)).expect("names have no zero bytes");
     let headers = HEADERS.map(|(_, text)| CString::new(text).expect("headers have no zero bytes"));
     let program = create(&text, &name, &headers)?;
     // SAFETY: the program is alive until it is destroyed below, and the buffers have the sizes that NVRTC asks for.
     unsafe {
-        let compiled = result::compile_program(program, &options);
+        let compiled = result::compile_program(program, options);
+        let log = log(program);
         let code = match compiled {
             Ok(()) => cubin(program),
             Err(_) => Err(Error::Compile {
                 kernel: source.name.to_string(),
-                architecture: architecture.to_string(),
-                log: log(program)?,
+                architecture: options[0].trim_start_matches("--gpu-architecture=").to_owned(),
+                log: log.clone()?,
             }),
         };
         result::destroy_program(program)?;
-        code
+        Ok((code?, log?))
     }
 }
 

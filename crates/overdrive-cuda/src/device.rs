@@ -1,7 +1,8 @@
 //! `Device`: one GPU with its context, its work stream, its memory pool and the functions loaded on it.
 
 use crate::Error;
-use crate::compiler::{Architecture, Source, compile};
+use crate::cache::Cache;
+use crate::compiler::{Architecture, Source, compile_cached};
 use crate::libraries::Library;
 use crate::memory::{PoolUse, pool_use};
 use crate::staging::Staging;
@@ -22,6 +23,8 @@ pub struct Device {
     properties: Properties,
     /// By the name of the source and its text.
     modules: Mutex<HashMap<Source, Arc<CudaModule>>>,
+    /// Compiled kernels of earlier runs.
+    cache: Option<Cache>,
     /// Events that nobody uses.
     events: Mutex<Vec<CudaEvent>>,
 }
@@ -82,7 +85,8 @@ impl Device {
         let properties = properties(&context)?;
         let staging = Mutex::new(Staging::new(&context, &stream)?);
         let (modules, events) = (Mutex::default(), Mutex::default());
-        Ok(Arc::new(Self { staging, context, stream, pool, properties, modules, events }))
+        let cache = Cache::of_user();
+        Ok(Arc::new(Self { staging, context, stream, pool, properties, modules, cache, events }))
     }
 
     /// The context.
@@ -112,7 +116,7 @@ impl Device {
     pub fn function(&self, source: &Source, entry: &str) -> Result<CudaFunction, Error> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if !modules.contains_key(source) {
-            let binary = compile(source, self.architecture())?;
+            let binary = compile_cached(source, self.architecture(), self.cache.as_ref())?;
             modules.insert(source.clone(), self.context.load_module(Ptx::from_binary(binary))?);
         }
         Ok(modules[source].load_function(entry)?)

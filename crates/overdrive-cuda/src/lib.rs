@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod backend;
+pub mod cache;
 pub mod compiler;
 pub mod device;
 pub mod error;

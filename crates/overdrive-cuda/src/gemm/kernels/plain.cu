@@ -6,6 +6,8 @@
 // LHS RHS: element types. SUM: the type of sums. M N K. LHS_ROW LHS_COL RHS_ROW RHS_COL: strides in elements.
 // LHS_BATCH RHS_BATCH: functions of the batch index. From the printed epilogue: Slots, epilogue.
 
+// spills at most 256 bytes around the epilogue of f64 sums, whose functions take all registers.
+
 constexpr int TILE = 64, DEPTH = 16, THREADS = 256, EACH = 4;
 
 extern "C" __global__ void __launch_bounds__(THREADS) gemm_plain(const LHS* lhs, const RHS* rhs, const Slots slots) {

@@ -5,6 +5,8 @@
 // `cp.async` while this one is worked on. Blocks that a causal mask hides are not visited, and only those on its edge are
 // masked. Rows of q, k, v are dense and 16-byte aligned; D and DV are multiples of 16. Text before gives MF and KEYS.
 
+// spills at most 16 bytes on sm_89: one address more than there are registers, once a block of keys.
+
 constexpr int QUERIES = 64 * MF;
 constexpr f32 LOG2E = 1.4426950408889634f;
 // Sixteen bytes past each row keep the eight rows of an `ldmatrix` on banks of their own.

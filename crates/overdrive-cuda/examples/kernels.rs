@@ -1,0 +1,138 @@
+//! `cargo xtask kernels`: what every kernel takes of a multiprocessor, on each architecture that it is for; no GPU is
+//! needed. With `--quick` each for one of its architectures, in turn.
+//!
+//! Kernels by name and of products by their representative specialisations, fused loops and printed regions by the
+//! plans of built-in models. Fails where one does not compile, or spills registers without saying so by a line
+//! `// spills at most N bytes` in its source, beside the reason.
+
+use overdrive_cuda::compiler::{Architecture, Source, resources};
+use overdrive_cuda::device::Properties;
+use overdrive_cuda::loops::{self, Machine};
+use overdrive_cuda::{Error, caps, gemm, kernels};
+use overdrive_ir::plan::{Plan, StepKind};
+use overdrive_ir::{DType, Mode, Tuning};
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+/// Whose plans stand for all others: one of each kind, forward.
+const MODELS: [&str; 4] = ["mlp", "conv", "transformer", "text-transformer"];
+/// Multiprocessors of the machine that plans are made for; an H200.
+const MULTIPROCESSORS: u32 = 132;
+
+fn plans() -> Vec<Plan> {
+    let properties = Properties {
+        name: "paper".to_owned(),
+        architecture: Architecture::Sm90a,
+        multiprocessors: MULTIPROCESSORS,
+        l2_bytes: 50 << 20,
+        memory_bytes: 1 << 40,
+        clock_hertz: 1.98e9,
+        bytes_per_second: 4.8e12,
+        cuda: (13, 0),
+        driver: None,
+    };
+    let (caps, tuning) = (caps(&properties), Tuning::default());
+    let plan = |name: &&str| {
+        let model = overdrive_models::find(name).unwrap_or_else(|e| panic!("{e}"));
+        let graph = (model.build)().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let sizes = model.dimensions.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
+        let graph = overdrive_passes::bind(&graph, &sizes).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let recipe = overdrive_passes::Recipe { contractions: DType::BF16 };
+        let half = overdrive_passes::precision(&graph, &recipe).unwrap_or_else(|e| panic!("{name}: {e}"));
+        [graph, half].map(|graph| {
+            overdrive_passes::plan(&graph, Mode::Compile, &caps, &tuning)
+                .unwrap_or_else(|e| panic!("{name}: {e}"))
+        })
+    };
+    MODELS.iter().flat_map(plan).collect()
+}
+
+/// Every source with its architecture, each once.
+fn sources() -> Vec<(Source, Architecture)> {
+    let mut all = Vec::new();
+    let declared = |source: Source| Architecture::DECLARED.map(|architecture| (source.clone(), architecture));
+    all.extend(kernels::sources().into_iter().flat_map(declared));
+    for (source, architectures) in gemm::sources() {
+        all.extend(architectures.iter().map(|&architecture| (source.clone(), architecture)));
+    }
+    for plan in plans() {
+        let regions = kernels::sources_of(&plan).unwrap_or_else(|e| panic!("{}: {e}", plan.name));
+        all.extend(regions.into_iter().flat_map(declared));
+        for step in &plan.steps {
+            let StepKind::Loop(program) = &step.kind else { continue };
+            for architecture in Architecture::DECLARED {
+                let machine = Machine { multiprocessors: MULTIPROCESSORS, architecture };
+                let printed = loops::sources(program, &step.aliases, machine);
+                let printed = printed.unwrap_or_else(|e| panic!("`{}` at {}: {e}", step.name, step.scope));
+                all.extend(printed.into_iter().map(|source| (source, architecture)));
+            }
+        }
+    }
+    let mut seen = BTreeSet::new();
+    all.retain(|(source, architecture)| {
+        seen.insert((source.name.clone(), source.text.clone(), source.defines.clone(), *architecture))
+    });
+    all
+}
+
+/// Bytes that a source says it spills.
+fn declared_spill(source: &Source) -> u32 {
+    let declared = source.text.lines().filter_map(|line| line.trim().strip_prefix("// spills at most "));
+    declared.filter_map(|rest| rest.split(' ').next()?.parse().ok()).max().unwrap_or(0)
+}
+
+/// One architecture of each source, not the same for all.
+fn quick(all: Vec<(Source, Architecture)>) -> Vec<(Source, Architecture)> {
+    let mut seen = BTreeSet::new();
+    let turns = all.into_iter().enumerate().filter(|(at, (_, architecture))| {
+        let turn = at / Architecture::DECLARED.len() % Architecture::DECLARED.len();
+        Architecture::DECLARED[turn] == *architecture || *architecture == Architecture::Sm90a
+    });
+    let one = turns.map(|(_, pair)| pair);
+    one.filter(|(source, _)| seen.insert((source.name.clone(), source.text.clone(), source.defines.clone())))
+        .collect()
+}
+
+fn main() -> ExitCode {
+    let sources =
+        if std::env::args().any(|argument| argument == "--quick") { quick(sources()) } else { sources() };
+    let (mut wrong, mut count) = (0, 0);
+    println!(
+        "{:<28} {:<22} {:<8} {:>9} {:>13} {:>8}",
+        "source", "entry", "for", "registers", "shared bytes", "spilled"
+    );
+    for (source, architecture) in &sources {
+        let used = match resources(source, *architecture) {
+            Ok(used) => used,
+            Err(missing @ Error::Missing { .. }) => {
+                println!("SKIPPED: {missing}");
+                return ExitCode::SUCCESS;
+            }
+            Err(error) => {
+                println!("{error}\n{:?}\n{}", source.defines, source.text);
+                wrong += 1;
+                continue;
+            }
+        };
+        for entry in used {
+            count += 1;
+            let undeclared = entry.spilled_bytes > declared_spill(source);
+            wrong += u32::from(undeclared);
+            println!(
+                "{:<28} {:<22} {:<8} {:>9} {:>13} {:>8}{}",
+                source.name,
+                entry.entry,
+                architecture.to_string(),
+                entry.registers,
+                entry.shared_bytes,
+                entry.spilled_bytes,
+                if undeclared { "  UNDECLARED" } else { "" }
+            );
+            if undeclared {
+                println!("{:?}\n{}", source.defines, source.text);
+            }
+        }
+    }
+    println!("{count} kernels of {} sources, {wrong} of them wrong", sources.len());
+    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
