@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use overdrive::bench::environment::{Environment, Revision};
 use overdrive::bench::exit::Exit;
 use overdrive::cpu::CpuBackend;
+use overdrive::cuda::cache::Cache;
 use overdrive::cuda::{CudaBackend, Library};
 use overdrive::ir::Backend;
 
@@ -41,7 +42,7 @@ pub(crate) fn info(arguments: &Json) -> Result<Exit, Failure> {
                 "contractions": contractions,
                 "kernels": kernels,
             }],
-            "cuda": { "libraries": libraries, "devices": devices },
+            "cuda": { "libraries": libraries, "devices": devices, "cache": cache_json() },
         });
         println!("{}", serde_json::to_string_pretty(&json).expect("plain data"));
         return Ok(Exit::Fine);
@@ -77,10 +78,31 @@ pub(crate) fn info(arguments: &Json) -> Result<Exit, Failure> {
             Err(missing) => println!("energy        not measured: {}", missing.reason),
         }
     }
+    if let Some(cache) = Cache::of_user() {
+        match cache.size() {
+            Ok((count, bytes)) => println!(
+                "kernel cache  {} ({count} kernels, {:.1} MiB; OVERDRIVE_CACHE moves it)",
+                cache.folder().display(),
+                bytes as f64 / (1u64 << 20) as f64
+            ),
+            Err(error) => println!("kernel cache  {}: {error}", cache.folder().display()),
+        }
+    }
     for warning in environment.warnings() {
         println!("note          {warning}");
     }
     Ok(Exit::Fine)
+}
+
+/// Where compiled kernels are kept, and how many.
+fn cache_json() -> serde_json::Value {
+    let Some(cache) = Cache::of_user() else { return serde_json::Value::Null };
+    let size = cache.size().ok();
+    serde_json::json!({
+        "folder": cache.folder(),
+        "kernels": size.map(|(count, _)| count),
+        "bytes": size.map(|(_, bytes)| bytes),
+    })
 }
 
 fn print_gpu(gpu: &CudaBackend) {
