@@ -9,6 +9,7 @@ mod check;
 mod generate;
 mod ops_page;
 mod pack_tests;
+mod report_browser;
 mod step;
 mod tidy;
 mod workspace;
@@ -23,6 +24,7 @@ usage: cargo xtask COMMAND
   check [--quick]      everything that a change must pass; --quick leaves out the docs and the add-an-op patch
   tidy                 the rules of STYLE.md that a machine can check
   generate [--check]   write the generated files; --check only compares them
+  report-browser FILE  open a report.html in headless Chromium: no error, first screen, filters, sorting, charts
   add-op               apply patches/add-op.patch to a copy of the checkout and run the op harness there
   kernels              registers, shared memory and spills of every GPU kernel, by NVRTC and with no GPU
   pack-tests [CRATE...]  the tests of the workspace, or of some crates, in an archive for machines without cargo";
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&workspace),
         ["generate"] => generate::write(&workspace, generate::GENERATED),
         ["generate", "--check"] => generate::compare(&workspace, generate::GENERATED),
+        ["report-browser", page] => report_browser::run(std::path::Path::new(page)),
         ["add-op"] => add_op::run(&workspace).map(|_| ()),
         ["kernels"] => check::kernels(&workspace),
         ["pack-tests", ref packages @ ..] => pack_tests::run(&workspace, packages),

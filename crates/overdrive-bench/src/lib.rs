@@ -9,7 +9,7 @@
 //! - [`speedup`], [`ladder`]: the only ways to state a gain, which refuse where there is no proof.
 //! - [`environment`], [`memory`], [`energy`], [`ceilings`], [`harness`]: what surrounds a figure.
 //! - [`profile`]: where the time of a call goes, as a table and as a trace; never a latency.
-//! - [`report`]: pure functions of records.
+//! - [`report`]: pure functions of records; with the feature `plots`, `drawing` turns its charts into files.
 //! - [`digits`]: as many of them as the interval supports.
 //! - [`exit`]: what a run's results mean for its exit code.
 
@@ -17,6 +17,8 @@ pub mod case;
 pub mod ceilings;
 pub mod clock;
 pub mod digits;
+#[cfg(feature = "plots")]
+pub mod drawing;
 pub mod energy;
 pub mod environment;
 pub mod executable;

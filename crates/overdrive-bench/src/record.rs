@@ -65,6 +65,9 @@ pub struct Measurement {
     /// Exact quantities of the study's own, named with their unit: `file_bytes`, `top1_percent`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub quantities: BTreeMap<String, f64>,
+    /// Quantities that were followed over the run: a loss over its steps, memory over time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curves: Vec<Curve>,
     /// What the status gate found.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statuses: Vec<Status>,
@@ -103,6 +106,20 @@ impl Measurement {
         let items = self.work.as_ref()?.items.as_ref()?;
         Some(items.per_call as f64 / (self.latency.as_ref()?.summary.median_ns * 1e-9))
     }
+}
+
+/// A quantity that was followed over a run, in the order in which it was seen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Curve {
+    /// What was followed, with its unit: `loss`, `memory_bytes`.
+    pub quantity: String,
+    /// Along what, with its unit: `step`, `time_ns`.
+    pub over: String,
+    /// Seed of the run, where a case has a curve for each of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Place along `over` and value there, ascending in the first.
+    pub points: Vec<(f64, f64)>,
 }
 
 /// Costs that are paid once.

@@ -1,21 +1,33 @@
 //! Every sentence and table of a report, as pure functions of [`Results`](crate::results::Results): what is not
 //! in the results cannot be said, and the same results always say the same.
 
+mod anchor;
+pub mod charts;
 mod date;
 #[cfg(test)]
 mod example;
 mod file;
+mod files;
+mod finding;
+#[cfg(test)]
+pub(crate) mod gallery;
+pub mod html;
 mod json;
+mod judged;
 mod ladders;
 mod markdown;
+mod matrix;
 mod overview;
 mod section;
 mod side_tables;
 mod table;
 mod terminal;
 
+pub use anchor::anchor;
 pub use date::utc;
 pub use file::{WriteError, write_atomically};
+pub use files::Report;
+pub use finding::Finding;
 pub use json::{JsonError, from_json, to_json};
 pub use markdown::markdown;
 pub(crate) use terminal::STYLE as TERMINAL_STYLE;

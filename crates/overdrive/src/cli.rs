@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Eval(Eval),
     /// Where the time goes: operators by self time, and a trace
     Profile(Profile),
+    /// Draws a report again from results alone, of one machine or several
+    Report(Report),
     /// The built-in models
     Models(Json),
     /// This machine: processor, features, back ends
@@ -73,6 +75,17 @@ pub(crate) struct Run {
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,
+}
+
+/// Arguments of `report`.
+#[derive(Args, Debug)]
+pub(crate) struct Report {
+    /// results.json, a report.html that holds them, or results of criterion.rs, nvbench or PyTorch's profiler
+    #[arg(required = true, value_name = "RESULTS")]
+    pub results: Vec<PathBuf>,
+    /// Folder of the report [default: that of the first results]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 /// Arguments of `bench`.

@@ -6,6 +6,7 @@ mod info;
 mod models;
 mod output;
 mod profile;
+mod report;
 mod resume;
 mod run;
 
@@ -21,6 +22,7 @@ pub(crate) fn run(command: Command) -> Result<Exit, Failure> {
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Eval(arguments) => eval::eval(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
+        Command::Report(arguments) => report::report(&arguments),
         Command::Models(arguments) => models::models(&arguments),
         Command::Info(arguments) => info::info(&arguments),
         Command::Completions { shell } => {

@@ -1,20 +1,20 @@
 //! A measured ladder as a table.
 
+use super::judged::Judged;
 use super::section::Captioned;
 use super::table::{Align, Table, UNKNOWN, cell};
 use crate::digits;
 use crate::ladder::{Ladder, LadderKey};
 use crate::record::Record;
-use crate::results::Results;
 
 /// The steps with their gains, or why there is no ladder.
-pub(super) fn table(results: &Results, key: &LadderKey) -> Result<Captioned, String> {
+pub(super) fn table(judged: &Judged<'_>, key: &LadderKey) -> Result<Captioned, String> {
     use Align::{Left, Right};
     let rungs: Vec<(&str, &Record)> = key
         .rungs
         .iter()
-        .map(|rung| match results.record(&rung.case) {
-            Some(record) => Ok((rung.change.as_str(), record)),
+        .map(|rung| match judged.find(&rung.case) {
+            Some(row) => Ok((rung.change.as_str(), row.record)),
             None => Err(format!("there is no record of `{}`", rung.case)),
         })
         .collect::<Result<_, _>>()?;

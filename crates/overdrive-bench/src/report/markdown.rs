@@ -1,7 +1,10 @@
 //! Results as a page of Markdown.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use super::finding::Finding;
+use super::judged::Judged;
 use super::overview;
 use super::section::section;
 use super::table::{Align, Table};
@@ -10,7 +13,13 @@ use crate::results::Results;
 
 /// The whole report.
 pub fn markdown(results: &Results) -> String {
-    let mut page = format!("# Overdrive results\n\n**{}**\n\n", overview::verdict(results));
+    page(&Judged::new(results), &[])
+}
+
+/// The same, of results that were judged already.
+pub(super) fn page(judged: &Judged<'_>, findings: &[Finding]) -> String {
+    let results = judged.results;
+    let mut page = format!("# Overdrive results\n\n**{}**\n\n", overview::verdict(judged));
     if let Some(screening) = overview::screening(results) {
         page += &format!("> {screening}\n\n");
     }
@@ -18,12 +27,18 @@ pub fn markdown(results: &Results) -> String {
         // Two spaces keep the line break.
         page += &format!("- **{name}:** {text}\n");
     }
+    if !findings.is_empty() {
+        page += "\n## Findings\n\n";
+    }
+    for finding in findings {
+        page += &format!("- {} (`{}`)\n", finding.sentence, finding.records.join("`, `"));
+    }
     if !results.ceilings.is_empty() {
         page += "\n## Ceilings measured in this run\n\n";
         page += &table(&ceilings(results));
     }
     for study in results.studies() {
-        let section = section(results, study);
+        let section = section(judged, study);
         write!(page, "\n## {}\n", section.title).expect("writing to a string cannot fail");
         for captioned in &section.tables {
             page += &format!("\n{}\n\n{}", captioned.caption, table(&captioned.table));
@@ -38,7 +53,7 @@ pub fn markdown(results: &Results) -> String {
     page + &commands(results)
 }
 
-fn ceilings(results: &Results) -> Table {
+pub(super) fn ceilings(results: &Results) -> Table {
     use Align::{Left, Right};
     let mut table = Table::new(&[("Ceiling", Left), ("Rate", Right), ("Fastest by", Left), ("n", Right)]);
     for ceiling in &results.ceilings {
@@ -56,25 +71,29 @@ fn ceilings(results: &Results) -> Table {
     table
 }
 
-/// The commands that rerun the cases, each once.
 fn commands(results: &Results) -> String {
-    let mut distinct: Vec<&str> = Vec::new();
-    for record in &results.records {
-        // Of a case that another program measured there is no command.
-        if !record.command.is_empty() && !distinct.contains(&record.command.as_str()) {
-            distinct.push(&record.command);
-        }
-    }
+    let distinct = distinct_commands(results);
     if distinct.is_empty() {
         return String::new();
     }
     format!("\n## To repeat it\n\n```sh\n{}\n```\n", distinct.join("\n"))
 }
 
-fn table(table: &Table) -> String {
+/// The commands that rerun the cases, each once.
+pub(super) fn distinct_commands(results: &Results) -> Vec<&str> {
+    let mut seen = BTreeSet::new();
+    results
+        .records
+        .iter()
+        .map(|record| record.command.as_str())
+        .filter(|command| seen.insert(*command))
+        .collect()
+}
+
+pub(super) fn table(table: &Table) -> String {
     // A bar in a cell would end it.
     let escaped = |text: &str| text.replace('|', "\\|").replace('\n', " ");
-    let titles: Vec<String> = table.columns.iter().map(|column| escaped(column.title)).collect();
+    let titles: Vec<String> = table.columns.iter().map(|column| escaped(&column.title)).collect();
     let rows: Vec<Vec<String>> =
         table.rows.iter().map(|row| row.iter().map(|text| escaped(text)).collect()).collect();
     let width = |column: usize| {

@@ -3,21 +3,23 @@
 use std::collections::BTreeMap;
 
 use super::date::utc;
+use super::judged::Judged;
 use crate::digits;
 use crate::environment::{Cpu, Environment};
 use crate::results::Results;
 use crate::series::{Depth, Series};
-use crate::speedup::{Speedup, Verdict};
+use crate::speedup::Verdict;
 
 /// `21 of 24 cases ran: 9 excellent, 2 no claim; 2 failed, 1 unsupported.`
-pub(super) fn verdict(results: &Results) -> String {
+pub(super) fn verdict(judged: &Judged<'_>) -> String {
+    let results = judged.results;
     let total = results.records.len();
     let ran = results.records.iter().filter(|record| record.outcome.measurement().is_some()).count();
     if total == 0 {
         return "Nothing was measured.".to_owned();
     }
     let mut line = format!("{ran} of {total} cases ran");
-    let gains = gains(results);
+    let gains = gains(judged);
     if !gains.is_empty() {
         line += &format!(
             "; {}",
@@ -37,12 +39,11 @@ pub(super) fn verdict(results: &Results) -> String {
 }
 
 /// Counts of comparisons by their verdict; those without a claim come last.
-fn gains(results: &Results) -> BTreeMap<Result<Verdict, ()>, usize> {
+fn gains(judged: &Judged<'_>) -> BTreeMap<Result<Verdict, ()>, usize> {
     let mut counts = BTreeMap::new();
-    for record in &results.records {
-        let Some(baseline) = record.baseline.as_ref().and_then(|id| results.record(id)) else { continue };
-        if record.outcome.measurement().is_some() {
-            let verdict = Speedup::between(baseline, record).map(|gain| gain.verdict()).map_err(drop);
+    for row in judged.rows.iter().filter(|row| row.measurement().is_some()) {
+        if let Some(gain) = &row.gain {
+            let verdict = gain.as_ref().map(|gain| gain.verdict()).map_err(|_| ());
             *counts.entry(verdict).or_default() += 1;
         }
     }

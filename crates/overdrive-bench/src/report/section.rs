@@ -1,15 +1,15 @@
 //! One study: its table, its side tables, and what must be said beside them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use super::judged::{Compared, Judged};
 use super::ladders;
 use super::overview::word;
 use super::side_tables;
 use super::table::{Align, Table, UNKNOWN, cell};
 use crate::digits;
 use crate::record::{Measurement, Record};
-use crate::results::Results;
-use crate::speedup::{NoClaim, Speedup};
+use crate::speedup::Speedup;
 use crate::statistics::geometric_mean;
 
 /// What a report says about one study.
@@ -25,26 +25,21 @@ pub(super) struct Captioned {
     pub(super) table: Table,
 }
 
-/// A record with its comparison, if it was to be compared.
-pub(super) struct Compared<'r> {
-    pub(super) record: &'r Record,
-    pub(super) gain: Option<Result<Speedup, NoClaim>>,
-}
-
 /// The section of `study`.
-pub(super) fn section(results: &Results, study: &str) -> Section {
-    let compared = compare(results, study);
+pub(super) fn section(judged: &Judged<'_>, study: &str) -> Section {
+    let results = judged.results;
+    let compared = judged.study(study);
     let mut tables = vec![main_table(&compared)];
-    tables.extend(side_tables::overhead(results, &compared));
+    tables.extend(side_tables::overhead(&compared));
     tables.extend(side_tables::memory(&compared));
     tables.extend(side_tables::energy(&compared));
     tables.extend(side_tables::quantities(&compared));
-    let mut remarks = means(results, &compared);
-    remarks.extend(compared.iter().filter_map(refusal));
+    let mut remarks = means(&compared);
+    remarks.extend(compared.iter().copied().filter_map(refusal));
     for key in &results.ladders {
-        let first = key.rungs.first().and_then(|rung| results.record(&rung.case));
-        if first.is_some_and(|record| record.case.study == study) {
-            match ladders::table(results, key) {
+        let first = key.rungs.first().and_then(|rung| judged.find(&rung.case));
+        if first.is_some_and(|row| row.record.case.study == study) {
+            match ladders::table(judged, key) {
                 Ok(table) => tables.push(table),
                 Err(reason) => remarks.push(format!("{}: {reason}", key.title)),
             }
@@ -54,22 +49,7 @@ pub(super) fn section(results: &Results, study: &str) -> Section {
     Section { title: study.to_owned(), tables, remarks }
 }
 
-/// The study's records by workload, baselines first.
-fn compare<'r>(results: &'r Results, study: &str) -> Vec<Compared<'r>> {
-    let mut records: Vec<&Record> =
-        results.records.iter().filter(|record| record.case.study == study).collect();
-    records.sort_by(|a, b| {
-        let key = |record: &Record| (record.case.workload.clone(), record.baseline.is_some());
-        key(a).cmp(&key(b)).then_with(|| a.case.configuration.cmp(&b.case.configuration))
-    });
-    let gain = |record: &Record| {
-        let baseline = results.record(record.baseline.as_ref()?)?;
-        Some(Speedup::between(baseline, record))
-    };
-    records.into_iter().map(|record| Compared { record, gain: gain(record) }).collect()
-}
-
-fn main_table(compared: &[Compared<'_>]) -> Captioned {
+fn main_table(compared: &[&Compared<'_>]) -> Captioned {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Workload", Left),
@@ -83,15 +63,13 @@ fn main_table(compared: &[Compared<'_>]) -> Captioned {
         ("Of ceiling", Right),
         ("Status", Left),
     ]);
-    let baselines: BTreeSet<&str> = compared.iter().filter_map(|c| c.record.baseline.as_deref()).collect();
-    for Compared { record, gain } in compared {
+    for row in compared {
+        let Compared { record, gain, .. } = row;
         let measurement = record.outcome.measurement();
         let (figure, said) = match gain {
             Some(Ok(gain)) => (gain.figure(), word(gain.verdict()).to_owned()),
             Some(Err(_)) if measurement.is_some() => (UNKNOWN.to_owned(), "no claim".to_owned()),
-            None if baselines.contains(record.case.id().as_str()) => {
-                (UNKNOWN.to_owned(), "baseline".to_owned())
-            }
+            None if row.is_baseline => (UNKNOWN.to_owned(), "baseline".to_owned()),
             _ => (UNKNOWN.to_owned(), UNKNOWN.to_owned()),
         };
         table.push(vec![
@@ -116,7 +94,7 @@ fn main_table(compared: &[Compared<'_>]) -> Captioned {
 }
 
 /// The median with its interval, or the mean that another tool reports.
-fn time(measurement: &Measurement) -> Option<String> {
+pub(super) fn time(measurement: &Measurement) -> Option<String> {
     match (&measurement.latency, &measurement.reported) {
         (Some(series), _) => Some(digits::time_of(&series.summary)),
         (None, Some(reported)) => Some(format!("{} (mean, reported)", digits::time(reported.mean_ns, None))),
@@ -124,18 +102,18 @@ fn time(measurement: &Measurement) -> Option<String> {
     }
 }
 
-fn count(measurement: &Measurement) -> Option<String> {
+pub(super) fn count(measurement: &Measurement) -> Option<String> {
     let reported = || measurement.reported.as_ref()?.count;
     let count = measurement.latency.as_ref().map(|series| series.summary.count as u64).or_else(reported);
     count.map(|count| count.to_string())
 }
 
-fn throughput(measurement: &Measurement) -> Option<String> {
+pub(super) fn throughput(measurement: &Measurement) -> Option<String> {
     let items = measurement.work.as_ref()?.items.as_ref()?;
     Some(digits::rate(measurement.items_per_second()?, None, &items.name))
 }
 
-fn arithmetic(measurement: &Measurement) -> Option<String> {
+pub(super) fn arithmetic(measurement: &Measurement) -> Option<String> {
     let flops = measurement.work.as_ref()?.flops;
     let median_ns = measurement.latency.as_ref()?.summary.median_ns;
     (flops > 0).then(|| digits::rate(flops as f64 / (median_ns * 1e-9), None, "FLOP"))
@@ -149,7 +127,7 @@ fn ceiling_share(measurement: &Measurement) -> Option<String> {
 }
 
 /// `ok`, the statuses, or why there is no figure.
-fn status(record: &Record) -> String {
+pub(super) fn status(record: &Record) -> String {
     if let Some(failure) = record.outcome.failure() {
         return failure.to_string();
     }
@@ -161,12 +139,12 @@ fn status(record: &Record) -> String {
 }
 
 /// A geometric mean for each pair of configurations that was compared on several workloads.
-fn means(results: &Results, compared: &[Compared<'_>]) -> Vec<String> {
+fn means(compared: &[&Compared<'_>]) -> Vec<String> {
     let mut pairs: BTreeMap<(String, String), Vec<Option<f64>>> = BTreeMap::new();
-    for Compared { record, gain } in compared {
-        let Some(baseline) = record.baseline.as_ref().and_then(|id| results.record(id)) else { continue };
+    for row in compared {
+        let (record, Some(baseline)) = (row.record, row.baseline) else { continue };
         let pair = (record.case.configuration.to_string(), baseline.case.configuration.to_string());
-        let ratio = gain.as_ref().and_then(|gain| gain.as_ref().ok()).map(Speedup::ratio);
+        let ratio = row.speedup().map(Speedup::ratio);
         pairs.entry(pair).or_default().push(ratio);
     }
     let sentence = |((variant, baseline), ratios): ((String, String), Vec<Option<f64>>)| {

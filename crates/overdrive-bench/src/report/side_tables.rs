@@ -1,14 +1,14 @@
 //! What stands beside a study's main table: costs paid once, memory, energy, exact quantities.
 
-use super::section::{Captioned, Compared};
+use super::judged::Compared;
+use super::section::Captioned;
 use super::table::{Align, Table, cell};
 use crate::digits;
 use crate::memory::Peak;
 use crate::record::Measurement;
-use crate::results::Results;
 
 /// What is paid once, and after how many calls it is paid back.
-pub(super) fn overhead(results: &Results, compared: &[Compared<'_>]) -> Option<Captioned> {
+pub(super) fn overhead(compared: &[&Compared<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Workload", Left),
@@ -20,13 +20,12 @@ pub(super) fn overhead(results: &Results, compared: &[Compared<'_>]) -> Option<C
         ("First call", Right),
         ("Pays back after", Right),
     ]);
-    for Compared { record, gain } in compared {
-        let Some(measurement) = record.outcome.measurement() else { continue };
+    for row in compared {
+        let Some(measurement) = row.record.outcome.measurement() else { continue };
         let overhead = &measurement.overhead;
         if overhead.is_empty() {
             continue;
         }
-        let baseline = record.baseline.as_ref().and_then(|id| results.record(id)?.outcome.measurement());
         let stages = [
             overhead.load_ns,
             overhead.compile_ns,
@@ -34,21 +33,22 @@ pub(super) fn overhead(results: &Results, compared: &[Compared<'_>]) -> Option<C
             overhead.capture_ns,
             overhead.first_call_ns,
         ];
-        let paid_back = match (gain, baseline) {
-            (Some(Ok(gain)), Some(baseline)) if gain.interval().low > 1.0 => {
-                break_even(baseline, measurement)
-            }
-            _ => None,
-        };
-        let mut row = vec![record.case.workload.to_string(), record.case.configuration.to_string()];
-        row.extend(stages.map(|stage| cell(stage.map(|ns| digits::time(ns as f64, None)))));
-        row.push(cell(paid_back.map(|calls| format!("{calls} calls"))));
-        table.push(row);
+        let case = &row.record.case;
+        let mut cells = vec![case.workload.to_string(), case.configuration.to_string()];
+        cells.extend(stages.map(|stage| cell(stage.map(|ns| digits::time(ns as f64, None)))));
+        cells.push(cell(pays_back(row).map(|calls| format!("{calls} calls"))));
+        table.push(cells);
     }
     (!table.rows.is_empty()).then(|| Captioned {
         caption: "Paid once, never part of a latency.".to_owned(),
         table: table.without_unknown_columns(),
     })
+}
+
+/// After how many calls the variant has saved what it cost more at the start, where it is shown to be faster.
+pub(super) fn pays_back(row: &Compared<'_>) -> Option<u64> {
+    row.speedup().filter(|gain| gain.interval().low > 1.0)?;
+    break_even(row.baseline?.outcome.measurement()?, row.measurement()?)
 }
 
 /// Calls after which what the variant costs more at the start is saved.
@@ -61,7 +61,7 @@ fn break_even(baseline: &Measurement, variant: &Measurement) -> Option<u64> {
     (saving > 0.0).then(|| (extra.max(0.0) / saving).ceil() as u64)
 }
 
-pub(super) fn memory(compared: &[Compared<'_>]) -> Option<Captioned> {
+pub(super) fn memory(compared: &[&Compared<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Workload", Left),
@@ -95,7 +95,7 @@ pub(super) fn memory(compared: &[Compared<'_>]) -> Option<Captioned> {
     })
 }
 
-pub(super) fn energy(compared: &[Compared<'_>]) -> Option<Captioned> {
+pub(super) fn energy(compared: &[&Compared<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Workload", Left),
@@ -123,7 +123,7 @@ pub(super) fn energy(compared: &[Compared<'_>]) -> Option<Captioned> {
 }
 
 /// The study's own exact quantities, a row for each.
-pub(super) fn quantities(compared: &[Compared<'_>]) -> Option<Captioned> {
+pub(super) fn quantities(compared: &[&Compared<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table =
         Table::new(&[("Workload", Left), ("Configuration", Left), ("Quantity", Left), ("Value", Right)]);

@@ -1,5 +1,7 @@
 //! A table of texts, before it is known where it will be printed.
 
+use std::borrow::Cow;
+
 /// Columns with titles, and rows of cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Table {
@@ -10,7 +12,7 @@ pub(super) struct Table {
 /// A column's head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Column {
-    pub(super) title: &'static str,
+    pub(super) title: Cow<'static, str>,
     pub(super) align: Align,
 }
 
@@ -26,7 +28,7 @@ pub(super) const UNKNOWN: &str = "—";
 
 impl Table {
     pub(super) fn new(columns: &[(&'static str, Align)]) -> Self {
-        let columns = columns.iter().map(|&(title, align)| Column { title, align }).collect();
+        let columns = columns.iter().map(|&(title, align)| Column { title: title.into(), align }).collect();
         Self { columns, rows: Vec::new() }
     }
 
@@ -45,7 +47,8 @@ impl Table {
 
     /// Only the columns with these titles.
     pub(super) fn only(&self, titles: &[&str]) -> Self {
-        let asked: Vec<bool> = self.columns.iter().map(|column| titles.contains(&column.title)).collect();
+        let asked: Vec<bool> =
+            self.columns.iter().map(|column| titles.contains(&column.title.as_ref())).collect();
         self.clone().keep(&asked)
     }
 

@@ -2,6 +2,7 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
 
+use super::judged::Judged;
 use super::overview;
 use super::section::section;
 use super::table::{Align, Table};
@@ -19,9 +20,10 @@ pub(crate) const STYLE: TableStyle = TableStyle::new()
 
 /// The summary, in lines of at most `width` characters where the cells can be wrapped so far.
 pub fn terminal(results: &Results, width: u16) -> String {
+    let judged = Judged::new(results);
     let mut text = String::new();
     for study in results.studies() {
-        let section = section(results, study);
+        let section = section(&judged, study);
         text += &format!("{}\n", section.title);
         text += &format!("{}\n", table(&section.tables[0].table.only(&COLUMNS), width));
         for remark in &section.remarks {
@@ -29,7 +31,7 @@ pub fn terminal(results: &Results, width: u16) -> String {
         }
         text.push('\n');
     }
-    text += &overview::verdict(results);
+    text += &overview::verdict(&judged);
     text.push('\n');
     if let Some(screening) = overview::screening(results) {
         text += &format!("{screening}\n");
@@ -44,7 +46,7 @@ fn table(source: &Table, width: u16) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(STYLE);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-    table.set_header(source.columns.iter().map(|column| column.title));
+    table.set_header(source.columns.iter().map(|column| column.title.as_ref()));
     for row in &source.rows {
         table.add_row(row);
     }

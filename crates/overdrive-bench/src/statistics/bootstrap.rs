@@ -24,9 +24,8 @@ pub fn ratio_of_medians(numerator: &Sorted, denominator: &Sorted, seed: u64) -> 
         return None;
     }
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut ratios: Vec<f64> = (0..RESAMPLES)
-        .map(|_| resampled_median(numerator, &mut rng) / resampled_median(denominator, &mut rng))
-        .collect();
+    let [above, below] = [numerator, denominator].map(Medians::of);
+    let mut ratios: Vec<f64> = (0..RESAMPLES).map(|_| above.draw(&mut rng) / below.draw(&mut rng)).collect();
     ratios.sort_unstable_by(f64::total_cmp);
     let ratios = Sorted::new(&ratios).expect("medians of finite positive samples have finite ratios");
     let tail = (1.0 - CONFIDENCE) / 2.0;
@@ -35,24 +34,95 @@ pub fn ratio_of_medians(numerator: &Sorted, denominator: &Sorted, seed: u64) -> 
     Some(Ratio { ratio: numerator.median() / denominator.median(), interval })
 }
 
-/// The median of as many draws with replacement as there are samples. Drawing ranks and counting them finds it
-/// without sorting.
-fn resampled_median(sorted: &Sorted, rng: &mut fastrand::Rng) -> f64 {
-    let values = sorted.values();
-    let mut drawn = vec![0_u32; values.len()];
-    for _ in 0..values.len() {
-        drawn[rng.usize(..values.len())] += 1;
+/// The medians that resampling with replacement can give, with how often it gives them. One draw from these is one
+/// resampling, at a hundredth of the cost; the distribution is exact (Maritz and Jarrett 1978 for odd counts).
+struct Medians {
+    values: Vec<f64>,
+    /// Up to and including each value; the last is 1 but for rounding.
+    cumulative: Vec<f64>,
+}
+
+impl Medians {
+    fn of(sorted: &Sorted) -> Self {
+        let values = sorted.values();
+        let n = values.len();
+        let mut medians = Self { values: Vec::new(), cumulative: Vec::new() };
+        let mut sum = 0.0;
+        let mut add = |value: f64, probability: f64| {
+            if probability > NEGLIGIBLE {
+                sum += probability;
+                medians.values.push(value);
+                medians.cumulative.push(sum);
+            }
+        };
+        // Of n draws, the one at `middle` has rank r or less when more than `middle` draws do: a binomial tail.
+        let middle = (n - 1) / 2;
+        let at_most: Vec<f64> =
+            (0..n).map(|rank| binomial_tail(n, middle + 1, (rank + 1) as f64 / n as f64)).collect();
+        let alone = |rank: usize| at_most[rank] - if rank > 0 { at_most[rank - 1] } else { 0.0 };
+        if n % 2 == 1 {
+            (0..n).for_each(|rank| add(values[rank], alone(rank)));
+            return medians;
+        }
+        // Of an even count the median is the mean of two draws. The lower has rank i or less and the upper j > i or
+        // more when exactly half of the draws are on either side: a product, so its differences are too.
+        let half = (n / 2) as f64;
+        let root = 0.5 * ln_choose(n, n / 2);
+        let lower = |rank: usize| (root + half * (rank as f64 / n as f64).ln()).exp();
+        let upper = |rank: usize| (root + half * (1.0 - rank as f64 / n as f64).ln()).exp();
+        for i in 0..n {
+            if alone(i) <= NEGLIGIBLE {
+                continue;
+            }
+            let mut apart = 0.0;
+            for j in i + 1..n {
+                let both = (lower(i + 1) - lower(i)) * (upper(j) - upper(j + 1));
+                apart += both;
+                add(f64::midpoint(values[i], values[j]), both);
+                if upper(j) * lower(i + 1) <= NEGLIGIBLE {
+                    break;
+                }
+            }
+            add(values[i], alone(i) - apart);
+        }
+        medians
     }
-    let nth = |position: usize| {
-        let mut seen = 0;
-        let rank = drawn.iter().position(|&count| {
-            seen += count as usize;
-            seen > position
-        });
-        values[rank.expect("as many ranks were drawn as there are samples")]
-    };
-    let n = values.len();
-    if n % 2 == 1 { nth(n / 2) } else { f64::midpoint(nth(n / 2 - 1), nth(n / 2)) }
+
+    fn draw(&self, rng: &mut fastrand::Rng) -> f64 {
+        let place = rng.f64() * self.cumulative.last().expect("there is at least one sample");
+        self.values[self.cumulative.partition_point(|&sum| sum <= place).min(self.values.len() - 1)]
+    }
+}
+
+/// Probabilities that thousands of resamplings do not see.
+const NEGLIGIBLE: f64 = 1e-9;
+
+/// `P(X >= least)` of a binomial `X` of `n` trials, for `least` near the middle. Summed from the side where terms only
+/// shrink, relative to the first of them, so that nothing underflows.
+fn binomial_tail(n: usize, least: usize, probability: f64) -> f64 {
+    if probability > 0.5 {
+        return if probability >= 1.0 {
+            1.0
+        } else {
+            1.0 - binomial_tail(n, n - least + 1, 1.0 - probability)
+        };
+    }
+    let odds = probability / (1.0 - probability);
+    let (mut term, mut relative) = (1.0, 0.0);
+    for k in least..=n {
+        relative += term;
+        term *= (n - k) as f64 / (k + 1) as f64 * odds;
+        if term < 1e-17 * relative {
+            break;
+        }
+    }
+    let ln_first =
+        ln_choose(n, least) + least as f64 * probability.ln() + (n - least) as f64 * (1.0 - probability).ln();
+    ln_first.exp() * relative
+}
+
+fn ln_choose(n: usize, k: usize) -> f64 {
+    (0..k).map(|i| ((n - i) as f64 / (k - i) as f64).ln()).sum()
 }
 
 #[cfg(test)]
@@ -62,6 +132,42 @@ mod tests {
     fn series(rng: &mut fastrand::Rng, n: usize, scale: f64) -> Sorted {
         let values: Vec<f64> = (0..n).map(|_| scale * (1.0 - 0.05 * rng.f64().ln())).collect();
         Sorted::new(&values).unwrap()
+    }
+
+    /// The definition: as many draws with replacement as there are samples, and their median.
+    fn resampled_median(sorted: &Sorted, rng: &mut fastrand::Rng) -> f64 {
+        let drawn: Vec<f64> =
+            (0..sorted.count()).map(|_| sorted.values()[rng.usize(..sorted.count())]).collect();
+        Sorted::new(&drawn).unwrap().median()
+    }
+
+    #[test]
+    fn medians_are_drawn_as_often_as_resampling_finds_them() {
+        for n in [1, 2, 6, 7, 20, 33] {
+            let sorted = series(&mut fastrand::Rng::with_seed(n as u64), n, 1.0);
+            let medians = Medians::of(&sorted);
+            assert!(
+                (medians.cumulative.last().unwrap() - 1.0).abs() < 1e-6,
+                "n {n}: {:?}",
+                medians.cumulative.last()
+            );
+            let mut rng = fastrand::Rng::with_seed(5);
+            let mut compare = |quantile: f64| {
+                let mut both = [0, 1].map(|which| {
+                    let draw = |_| {
+                        if which == 0 { medians.draw(&mut rng) } else { resampled_median(&sorted, &mut rng) }
+                    };
+                    Sorted::new(&(0..20_000).map(draw).collect::<Vec<_>>()).unwrap().quantile(quantile)
+                });
+                both.sort_by(f64::total_cmp);
+                // Within the share of the range that 20,000 draws leave open.
+                assert!(
+                    both[1] - both[0] <= 0.04 * (sorted.max() - sorted.min()),
+                    "n {n}, quantile {quantile}: {both:?}"
+                );
+            };
+            [0.025, 0.25, 0.5, 0.9, 0.975].into_iter().for_each(&mut compare);
+        }
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! The folder of a report: made before anything is measured, its files by atomic rename.
 
 use crate::failure::Failure;
-use overdrive::bench::report::{markdown, terminal, to_json, utc, write_atomically};
+use overdrive::bench::report::html::{Stills, html};
+use overdrive::bench::report::{Report, terminal, to_json, utc, write_atomically};
 use overdrive::bench::results::Results;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 /// The file that everything else in the folder is drawn from.
 pub(crate) const RESULTS: &str = "results.json";
+/// The report to open.
+pub(crate) const PAGE: &str = "report.html";
 
 /// Makes the folder now, so that an unwritable one is known before the work and not after it.
 pub(crate) fn prepare(folder: &Path) -> Result<(), Failure> {
@@ -33,7 +36,39 @@ pub(crate) fn default_folder(results: &Results) -> PathBuf {
 /// Writes results.json and what is drawn from it.
 pub(crate) fn write(folder: &Path, results: &Results) -> Result<(), Failure> {
     write_results(folder, results)?;
-    write_atomically(&folder.join("report.md"), markdown(results).as_bytes()).map_err(Failure::harness)
+    write_report(folder, std::slice::from_ref(results))
+}
+
+/// Writes report.html, report.md and plots/ of one results file or several.
+pub(crate) fn write_report(folder: &Path, files: &[Results]) -> Result<(), Failure> {
+    let report = Report::new(files);
+    let write = |path: PathBuf, content: &[u8]| write_atomically(&path, content).map_err(Failure::harness);
+    write(folder.join("report.md"), report.markdown().as_bytes())?;
+    let stills = write_plots(&folder.join("plots"), &report)?;
+    write(folder.join(PAGE), html(&report, &stills).as_bytes())
+}
+
+/// Writes every chart as SVG and PNG, and hands back the SVG for the page.
+#[cfg(feature = "plots")]
+fn write_plots(plots: &Path, report: &Report<'_>) -> Result<Stills, Failure> {
+    let charts: Vec<_> = report.charts().cloned().collect();
+    let pictures = overdrive::bench::drawing::draw(&charts).map_err(Failure::harness)?;
+    std::fs::create_dir_all(plots).map_err(Failure::harness)?;
+    let mut stills = Stills::new();
+    for picture in pictures {
+        for (extension, content) in [("svg", picture.svg.as_bytes()), ("png", &picture.png)] {
+            let path = plots.join(format!("{}.{extension}", picture.id));
+            write_atomically(&path, content).map_err(Failure::harness)?;
+        }
+        stills.insert(picture.id, picture.svg);
+    }
+    Ok(stills)
+}
+
+/// A build without an engine for charts: the page draws them itself.
+#[cfg(not(feature = "plots"))]
+fn write_plots(_plots: &Path, _report: &Report<'_>) -> Result<Stills, Failure> {
+    Ok(Stills::new())
 }
 
 /// Writes results.json.

@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         println!("{}", markdown(&results));
     } else {
         println!("{}", output::summary(&results));
-        println!("report: {}", folder.join("report.md").display());
+        println!("report: {}", folder.join(output::PAGE).display());
     }
     Ok(Exit::of(&results))
 }

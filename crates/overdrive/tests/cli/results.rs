@@ -3,6 +3,7 @@
 use crate::invocation::Folder;
 use overdrive::bench::environment::Revision;
 use overdrive::bench::outcome::FailureKind;
+use overdrive::bench::report::html::results_of_page;
 use overdrive::bench::report::{from_json, to_json};
 use overdrive::bench::results::Results;
 
@@ -21,8 +22,17 @@ fn a_quick_bench_gives_results_that_read_back() {
         from_json(&std::fs::read_to_string(folder.path("report/results.json")).unwrap()).unwrap(),
         results
     );
-    assert!(folder.path("report/report.md").is_file());
-    assert_eq!(std::fs::read_dir(folder.path("report")).unwrap().count(), 2, "no drafts are left");
+    let page = std::fs::read_to_string(folder.path("report/report.html")).unwrap();
+    assert_eq!(results_of_page(&page).unwrap(), [results], "the page holds the data");
+    assert!(folder.path("report/report.md").is_file() && folder.path("report/plots").is_dir());
+    assert_eq!(std::fs::read_dir(folder.path("report")).unwrap().count(), 4, "no drafts are left");
+    let redrawn = folder.line("report report/report.html report/results.json --out both");
+    redrawn.ends(0, &["2 machines side by side"]);
+    assert!(std::fs::read_to_string(folder.path("both/report.md")).unwrap().contains("Shown, never judged"));
+    assert!(folder.path("both/plots/hardware.svg").is_file());
+    std::fs::write(folder.path("other.html"), "<p>nothing").unwrap();
+    folder.line("report other.html").ends(2, &["other.html", "not a page"]);
+    folder.line("report absent.json").ends(2, &["absent.json"]);
 }
 
 #[test]

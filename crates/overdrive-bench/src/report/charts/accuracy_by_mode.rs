@@ -1,0 +1,17 @@
+//! Accuracy by mode: one bar from 0 for each mode, with its interval.
+
+use super::chart::Chart;
+use super::chart::Study;
+use super::loss_by_mode::by_mode;
+use super::quality::{ACCURACIES, Metric, Reading};
+use crate::report::judged::Compared;
+
+pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
+    ACCURACIES.iter().filter_map(|metric| by_mode(study, metric, "Accuracy by mode", difference)).collect()
+}
+
+/// `(-0.31)`: points against the baseline.
+fn difference(metric: &Metric, row: &Compared<'_>, reading: &Reading) -> Option<String> {
+    let baseline = metric.read(row.baseline?.outcome.measurement()?)?;
+    Some(format!("   ({:+.2})", reading.value - baseline.value))
+}

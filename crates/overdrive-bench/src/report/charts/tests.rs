@@ -1,0 +1,182 @@
+//! Which charts there are, that each stands on records, and the rules that every one of them keeps.
+
+use super::*;
+use crate::report::Report;
+use crate::report::example::example;
+use crate::report::gallery::gallery;
+use crate::results::Results;
+use serde_json::Value;
+
+fn charts(results: &Results) -> Vec<Chart> {
+    Report::new(std::slice::from_ref(results)).charts().cloned().collect()
+}
+
+fn find(charts: &[Chart], id: &str) -> Chart {
+    let known: Vec<&str> = charts.iter().map(|chart| chart.id.as_str()).collect();
+    charts
+        .iter()
+        .find(|chart| chart.id == id)
+        .unwrap_or_else(|| panic!("no chart `{id}` in {known:?}"))
+        .clone()
+}
+
+/// The option's strings, at any depth.
+fn strings(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(items) => items.iter().flat_map(strings).collect(),
+        Value::Object(fields) => fields.values().flat_map(strings).collect(),
+        _ => vec![],
+    }
+}
+
+#[test]
+fn every_kind_of_record_has_its_chart_and_nothing_else_is_drawn() {
+    let ids: Vec<String> = charts(&gallery()).into_iter().map(|chart| chart.id).collect();
+    insta::assert_snapshot!(ids.join("\n"));
+    assert!(charts(&crate::testing::results()).is_empty());
+}
+
+#[test]
+fn every_chart_names_its_direction_its_records_and_a_summary() {
+    let results = gallery();
+    let report = Report::new(std::slice::from_ref(&results));
+    for chart in report.charts() {
+        let words = strings(&chart.option).join(" ");
+        let directed =
+            ["lower is better", "higher is better", "smaller is better"].iter().any(|d| words.contains(d));
+        assert!(directed, "`{}` does not say which direction is better", chart.id);
+        assert!(!chart.records.is_empty() && !chart.summary.is_empty(), "`{}`", chart.id);
+        for anchor in &chart.records {
+            assert!(
+                report.files[0].judged.rows.iter().any(|row| row.anchor == *anchor),
+                "`{}`: {anchor}",
+                chart.id
+            );
+        }
+    }
+}
+
+#[test]
+fn names_of_colours_and_formats_are_known_to_the_script() {
+    for chart in charts(&gallery()) {
+        for text in strings(&chart.option) {
+            if let Some(name) = text.strip_prefix("fn:") {
+                assert!(SCRIPT.contains(&format!("\n    {name}: (")), "`{}` asks for `{text}`", chart.id);
+            }
+            if let Some(name) = text.strip_prefix('$') {
+                assert!(SCRIPT.contains(&format!("{name}: '#")), "`{}` asks for `{text}`", chart.id);
+            }
+        }
+    }
+}
+
+#[test]
+fn bars_start_at_zero_and_say_interval_and_n() {
+    let all = charts(&gallery());
+    let bars = find(&all, "quantization-time-per-call");
+    assert_eq!((&bars.option["xAxis"]["min"], &bars.option["xAxis"]["type"]), (&0.into(), &"value".into()));
+    let figures: Vec<&str> = strings(&bars.option["yAxis"][1]["data"]);
+    let timed = figures.iter().filter(|figure| figure.contains("ms [") || figure.contains("µs [")).count();
+    assert_eq!(timed, 4, "{figures:?}");
+    assert!(figures.iter().all(|figure| !figure.contains('[') || figure.contains("n 20")), "{figures:?}");
+}
+
+/// The older suite drew what had failed as a bar of no height, that is, as the fastest.
+#[test]
+fn a_failure_is_a_hatched_slot_with_its_reason_and_no_bar() {
+    let bars = find(&charts(&gallery()), "quantization-time-per-call");
+    let figures = strings(&bars.option["yAxis"][1]["data"]);
+    let at = figures
+        .iter()
+        .position(|figure| figure.contains("no fp8 product"))
+        .expect("the reason stands in its row");
+    assert_eq!(bars.option["series"][0]["data"][at], "-", "there is no bar");
+    let slots = bars.option["series"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|series| series["renderItem"] == "slot")
+        .unwrap();
+    assert_eq!(slots["data"][0]["value"][0], at);
+}
+
+#[test]
+fn a_waterfall_whose_parts_are_not_the_file_is_refused_aloud() {
+    let mut found = gallery();
+    assert!(
+        find(&charts(&found), "quantization-digits-mlp-b-64-waterfall").caption.contains("byte for byte")
+    );
+    let parts = found
+        .records
+        .iter_mut()
+        .filter_map(|r| r.outcome.measurement_mut()?.quantities.get_mut("file_bytes.scales"));
+    parts.for_each(|bytes| *bytes += 1.0);
+    let refused = find(&charts(&found), "quantization-digits-mlp-b-64-waterfall");
+    assert!(
+        refused.caption.contains("is not drawn: its parts hold 27181 bytes, its file 27180"),
+        "{}",
+        refused.caption
+    );
+    assert!(refused.option["series"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_point_above_its_roof_is_an_error() {
+    let mut found = gallery();
+    let honest = find(&charts(&found), "kernels-roofline");
+    assert!(!honest.caption.contains("above"), "{}", honest.caption);
+    for record in &mut found.records {
+        if let Some(work) = record.outcome.measurement_mut().and_then(|m| m.work.as_mut()) {
+            work.flops *= 1000;
+        }
+    }
+    let wrong = find(&charts(&found), "kernels-roofline");
+    assert!(wrong.caption.contains("6 points lie above their roof"), "{}", wrong.caption);
+    assert!(strings(&wrong.option).contains(&"above the roof: an error"));
+}
+
+#[test]
+fn scaling_is_measured_against_the_fewest_ranks() {
+    let chart = find(&charts(&gallery()), "training-scaling");
+    let points = chart.option["series"][0]["data"].as_array().unwrap().clone();
+    let place =
+        |at: usize| (points[at]["value"][0].as_f64().unwrap(), points[at]["value"][1].as_f64().unwrap());
+    assert_eq!(place(0), (1.0, 1.0));
+    let (ranks, efficiency) = place(2);
+    assert!(ranks == 4.0 && (0.85..0.95).contains(&efficiency), "83 ms over 4 times 23 ms: {efficiency}");
+}
+
+#[test]
+fn a_large_report_draws_a_bounded_picture_and_says_what_it_left_out() {
+    let mut found = example();
+    let template = found.records.clone();
+    found.ladders.clear();
+    for copy in 0..40 {
+        for record in &template {
+            let mut record = record.clone();
+            record.case.workload.name += &format!(" {copy}");
+            record.baseline = None;
+            found.records.push(record);
+        }
+    }
+    let chart = find(&charts(&found), "models-time-per-call");
+    let rows = chart.option["yAxis"][0]["data"].as_array().unwrap().len();
+    assert!(rows <= chart::MOST_ROWS, "{rows} rows");
+    assert!(chart.caption.contains("of 123 workloads; the table has them all"), "{}", chart.caption);
+}
+
+#[test]
+fn several_machines_stand_side_by_side_without_a_ratio() {
+    let mut other = gallery();
+    other.environment.cpu.model = "Another CPU".into();
+    let files = [gallery(), other];
+    let report = Report::new(&files);
+    let chart = report.hardware.as_ref().expect("the two share every case");
+    let figures = strings(&chart.option["yAxis"][1]["data"]);
+    assert!(figures.iter().all(|figure| !figure.contains('x')), "{figures:?}");
+    assert!(strings(&chart.option["yAxis"][0]["data"]).contains(&"Another CPU"));
+    let ids: std::collections::BTreeSet<&str> = report.charts().map(|chart| chart.id.as_str()).collect();
+    assert_eq!(ids.len(), report.charts().count(), "every chart has a name of its own");
+    assert!(report.markdown().contains("Some CPU |"), "{}", report.markdown());
+}

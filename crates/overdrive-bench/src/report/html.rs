@@ -1,0 +1,106 @@
+//! Results as one page that needs nothing but itself: data, styles, scripts and typeface are inside, so that it opens
+//! from a file, from an archive, in ten years.
+//!
+//! The results stand in it as JSON and can be read back with [`results_of_page`]. Text from records is escaped by the
+//! template; what stands inside a script element is escaped by [`inert`].
+
+mod view;
+
+use std::collections::BTreeMap;
+
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, context};
+
+use super::charts::{ECHARTS, SCRIPT};
+use super::files::Report;
+use super::json::{JsonError, from_json};
+use crate::results::Results;
+
+const TEMPLATE: &str = include_str!("html/page.html");
+const STYLE: &str = include_str!("html/style.css");
+const PAGE_SCRIPT: &str = include_str!("html/page.js");
+const FACES: &str = include_str!("../../assets/roboto.css");
+
+/// Where the data begins and ends; nothing in between can look like the end, since [`inert`] leaves no `<` there.
+const DATA: (&str, &str) = ("<script type=\"application/json\" id=\"results\">", "</script>");
+
+/// Still pictures of the charts by [`Chart::id`](super::charts::Chart::id), as SVG in the light palette. A chart without
+/// one is drawn only where there is JavaScript.
+pub type Stills = BTreeMap<String, String>;
+
+/// The page.
+pub fn html(report: &Report<'_>, stills: &Stills) -> String {
+    let options: BTreeMap<&str, &serde_json::Value> =
+        report.charts().map(|chart| (chart.id.as_str(), &chart.option)).collect();
+    let mut environment = Environment::new();
+    environment.add_template("page.html", TEMPLATE).expect("the template is part of this crate and parses");
+    let template = environment.get_template("page.html").expect("it was added above");
+    let files = view::files(report, stills);
+    let page = context! {
+        title => title(report),
+        files => served(&files),
+        matrix => served(report.matrix.as_ref().map(view::table)),
+        hardware => served(report.hardware.as_ref().map(|chart| view::chart(chart, stills))),
+        fonts => raw(FACES),
+        style => raw(STYLE),
+        results => raw(&inert(&json(&report.results))),
+        options => raw(&inert(&json(&options))),
+        echarts => raw(ECHARTS),
+        charts_script => raw(SCRIPT),
+        page_script => raw(PAGE_SCRIPT),
+    };
+    template.render(page).expect("the template asks only for what it is given")
+}
+
+fn title(report: &Report<'_>) -> String {
+    match report.results {
+        [one] => format!("Overdrive · {}", super::utc(one.started_unix_s)),
+        several => format!("Overdrive · {} machines", several.len()),
+    }
+}
+
+fn served(data: impl serde::Serialize) -> Value {
+    Value::from(Serde(data))
+}
+
+fn raw(text: &str) -> Value {
+    Value::from_safe_string(text.to_owned())
+}
+
+fn json(data: &impl serde::Serialize) -> String {
+    serde_json::to_string(data).expect("results and options are maps with text keys, which JSON can hold")
+}
+
+/// JSON that is the same to a JSON parser and inert to an HTML parser: no tag, comment or entity can begin in it.
+fn inert(json: &str) -> String {
+    let mut text = String::with_capacity(json.len() + json.len() / 64);
+    for c in json.chars() {
+        match c {
+            '<' => text += "\\u003c",
+            '>' => text += "\\u003e",
+            '&' => text += "\\u0026",
+            '\u{2028}' => text += "\\u2028",
+            '\u{2029}' => text += "\\u2029",
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+/// Whether a file is a page of ours, rather than JSON.
+pub fn is_page(text: &str) -> bool {
+    text.contains(DATA.0)
+}
+
+/// The results that a page holds, checked as a file of JSON is.
+///
+/// # Errors
+/// When there are none, or what stands there is not results.
+pub fn results_of_page(page: &str) -> Result<Vec<Results>, JsonError> {
+    let inside = page.split_once(DATA.0).and_then(|(_, rest)| Some(rest.split_once(DATA.1)?.0)).unwrap_or("");
+    let files: Vec<Box<serde_json::value::RawValue>> = serde_json::from_str(inside)?;
+    files.iter().map(|file| from_json(file.get())).collect()
+}
+
+#[cfg(test)]
+mod tests;
