@@ -28,7 +28,8 @@ fn chart(ceilings: &[Ceiling], study: &Study<'_>) -> Option<Chart> {
         study.rows.iter().filter(|row| row.record.case.configuration.threads == threads).copied().collect();
     let (mut under, mut above, mut drawn) = (Vec::new(), Vec::new(), Vec::new());
     for row in rows {
-        let Some((x, y, reach)) = place(row) else { continue };
+        let (Some((x, flops)), Some(series)) = (work(row), series(row)) else { continue };
+        let (y, reach) = rate(series, flops);
         drawn.push(row);
         let point = |label| Point { x, y, interval: reach, label, tip: tip(row) };
         if y > SLACK * roof(x) {
@@ -94,9 +95,8 @@ fn chart(ceilings: &[Ceiling], study: &Study<'_>) -> Option<Chart> {
     })
 }
 
-/// Intensity, FLOP/s and its interval.
-fn place(row: &Compared<'_>) -> Option<(f64, f64, Option<(f64, f64)>)> {
+/// FLOP per byte and FLOPs of a call.
+fn work(row: &Compared<'_>) -> Option<(f64, u64)> {
     let work = row.measurement()?.work.as_ref().filter(|work| work.flops > 0 && work.bytes > 0)?;
-    let (y, interval) = rate(series(row)?, work.flops);
-    Some((work.flops as f64 / work.bytes as f64, y, interval))
+    Some((work.flops as f64 / work.bytes as f64, work.flops))
 }
