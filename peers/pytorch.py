@@ -169,7 +169,7 @@ def attention_by(variant):
 
 
 class Workload(torch.nn.Module):
-    """A workload with its parameters, as torch.compile wants it: buffers of a module stay where they are."""
+    """A workload with its parameters, as torch.jit and torch.compile want it: buffers of a module stay where they are."""
 
     def __init__(self, function, parameters):
         super().__init__()
@@ -207,7 +207,7 @@ class Ready:
         if mode == "eager":
             return functools.partial(*parts)
         if mode == "jit":
-            return torch.jit.trace(functools.partial(*parts), self.current, check_trace=False)
+            return torch.jit.trace(Workload(*parts), self.current, check_trace=False)
         if mode == "compile":
             return torch.compile(Workload(*parts))
         if mode == "graph" and self.device.type == "cuda":
