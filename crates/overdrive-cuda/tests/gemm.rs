@@ -7,6 +7,7 @@ use bed::Bed;
 use overdrive_cuda::gemm::{Candidate, compile};
 use overdrive_cuda::{Device, Error};
 use overdrive_ir::eval::{States, eval};
+use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::{
     Array, Binary, Builder, DType, DotGeneral, Expr, Graph, Overflow, Precision, Prim, TensorType, Tuning,
     Unary,
@@ -37,6 +38,7 @@ struct Case {
     epilogue: &'static str,
     /// Whether every candidate is checked.
     thorough: bool,
+    precision: Precision,
 }
 
 fn operand<'b>(b: &'b Builder, name: &str, ty: (DType, &[usize]), transposed: bool) -> Expr<'b> {
@@ -65,7 +67,7 @@ impl Case {
         let batch = if shared { vec![] } else { (0..rank).map(|i| (i, i)).collect() };
         let contract = vec![(rank + 1, right.len() - 2)];
         let accumulate = if self.dtype.is_float() { self.dtype.accumulation() } else { DType::I32 };
-        let dot = DotGeneral { batch, contract, accumulate, out: self.out, precision: Precision::Exact };
+        let dot = DotGeneral { batch, contract, accumulate, out: self.out, precision: self.precision };
         let sum = b.op1(Prim::DotGeneral(dot), &[lhs, rhs]);
         b.output("y", self.epilogue(&b, sum));
         b.finish().expect("the case is well typed")
@@ -92,6 +94,7 @@ impl Case {
                 x.max(x.constant(0.0))
             }
             "residual" => residual(bias(sum)),
+            "tanh" => bias(sum).gelu(Approximation::Tanh),
             "rows" => {
                 let scale = b.input("scale", TensorType::new(DType::F32, [self.shape[0]]));
                 let x = sum.convert(DType::F32);
@@ -161,7 +164,11 @@ fn check(device: &Arc<Device>, case: &Case, seed: u64) {
         device.stream().synchronize().unwrap_or_else(|e| panic!("{candidate:?} of {name}: {e}"));
         let found = Array::from(&bed.read());
         let k = case.shape[2];
-        let tolerance = Tolerance::new(case.out, k, (k as f64).sqrt().max(4.0) + 4.0);
+        let mut tolerance = Tolerance::new(case.out, k, (k as f64).sqrt().max(4.0) + 4.0);
+        if case.precision == Precision::Tf32 {
+            // Operands keep eleven digits; their errors add up like a random walk.
+            tolerance.absolute += 4.0 * 2f64.powi(-11) * (k as f64).sqrt();
+        }
         if let Err(error) = compare(&expected, &found, tolerance) {
             panic!("{candidate:?} of {name}: {error}");
         }
@@ -185,7 +192,16 @@ fn cases() -> Vec<Case> {
             DType::F8E4M3 | DType::F8E5M2 => DType::BF16,
             other => other,
         };
-        Case { dtype, out, batch: batch.to_vec(), shape, layout, epilogue, thorough: false }
+        Case {
+            dtype,
+            out,
+            batch: batch.to_vec(),
+            shape,
+            layout,
+            epilogue,
+            thorough: false,
+            precision: Precision::Exact,
+        }
     };
     let mut all = Vec::new();
     for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
@@ -208,11 +224,16 @@ fn cases() -> Vec<Case> {
         ([320, 264, 192], "NN", "bias+gelu"),
         ([320, 264, 192], "TT", ""),
         ([130, 520, 200], "NT", "residual"),
+        ([32, 10, 2000], "NT", "bias+gelu"),
+        ([70, 200, 1104], "NN", "bias"),
     ] {
         all.push(every(case(DType::BF16, &[], shape, layout, epilogue)));
     }
     all.push(every(case(DType::F16, &[3], [160, 272, 96], "NN", "residual")));
     all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "bool"));
+    all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "tanh"));
+    all.push(case(DType::F16, &[], [96, 64, 64], "NT", "tanh"));
+    all.push(Case { precision: Precision::Tf32, ..case(DType::F32, &[], [128, 96, 64], "NT", "bias") });
     for dtype in [DType::F8E4M3, DType::F8E5M2] {
         all.push(every(case(dtype, &[], [128, 256, 256], "NT", "")));
         all.push(case(dtype, &[], [128, 256, 128], "NT", "rows"));

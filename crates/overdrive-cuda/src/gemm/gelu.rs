@@ -2,7 +2,8 @@
 //! and what stands around it.
 //!
 //! CUDA's `erff` is right to an ulp of f32 and takes some forty instructions a sum, which nothing hides behind a product
-//! of moderate depth. `gelu.cuh` says what takes its place; its error is far below what storing rounds away.
+//! of moderate depth. `gelu.cuh` says what takes its place; its error is a fraction of what storing rounds
+//! away.
 
 use overdrive_ir::plan::{Instr, Program, Register};
 use overdrive_ir::{Binary, DType, Unary};
@@ -19,12 +20,14 @@ pub(super) fn found(program: &Program) -> BTreeMap<Register, String> {
     if program.stores.iter().any(|store| program.dtype(store.value).bits() > 16) {
         return BTreeMap::new();
     }
+    let is_f16 = program.stores.iter().any(|store| program.dtype(store.value) == DType::F16);
+    let digits = if is_f16 { 11 } else { 8 };
     let registers = (0..program.instrs.len() as u32).map(Register);
     registers
         .filter(|&register| program.dtype(register) == DType::F32)
         .filter_map(|register| {
             let (x, function) = gelu(program, register)?;
-            Some((register, format!("const f32 t{} = {function}(t{});", register.0, x.0)))
+            Some((register, format!("const f32 t{} = {function}<{digits}>(t{});", register.0, x.0)))
         })
         .collect()
 }

@@ -103,7 +103,7 @@ impl Matrix {
 /// take it.
 pub(super) fn tiles(call: &GemmCall, multiprocessors: u32) -> Vec<Tile> {
     let Some(fit) = Fit::of(call) else { return vec![] };
-    let (batch, shape) = (call.batch.iter().product(), [call.m, call.n, call.k]);
+    let (batch, shape) = (call.batch.iter().product::<usize>(), [call.m, call.n, call.k]);
     let cycles = |tile: &Tile| tile.cycles(shape, batch, multiprocessors as usize);
     let applies = |tile: &Tile| tile.applies(promotes(call), [fit.lhs.by_k, fit.rhs.by_k]);
     let mut tiles: Vec<Tile> = TILES.into_iter().filter(applies).collect();

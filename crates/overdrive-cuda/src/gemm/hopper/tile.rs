@@ -92,21 +92,21 @@ impl Tile {
         /// Multiply-adds of 16-bit operands that a multiprocessor does in a cycle.
         const RATE: f64 = 2048.0;
         /// Bytes that a multiprocessor gets from L2 in a cycle.
-        const BYTES: f64 = 40.0;
+        const BYTES: f64 = 90.0;
         /// From the launch to the first product, and from the last to the end.
         const FIXED: f64 = 3000.0;
-        /// An epilogue that nothing hides, for each of the tile's sums.
-        const EXPOSED: f64 = 0.06;
-        let per_block = if self.schedule == Schedule::PingPong { self.rows * 2 } else { self.rows };
-        let area = (per_block * self.columns) as f64;
-        let share = self.columns as f64 / self.cluster as f64;
-        let loaded = (self.rows as f64 + share) * 128.0 * (per_block / self.rows) as f64;
-        let step = (area * 64.0 / RATE).max(loaded / BYTES);
-        let tiles = m.div_ceil(self.rows * self.cluster) * self.cluster * n.div_ceil(self.columns) * batch;
-        let at_once = multiprocessors * (per_block / self.rows);
-        let waves = tiles.div_ceil(at_once) as f64;
-        let hidden = if self.schedule == Schedule::PingPong && waves > 1.0 { 0.25 } else { 1.0 };
-        FIXED + waves * (k.div_ceil(64) as f64 * step + hidden * EXPOSED * area)
+        /// An epilogue, for each of the tile's sums; half of it hides in ping-pong.
+        const EPILOGUE: f64 = 0.15;
+        let together = if self.schedule == Schedule::PingPong { 2 } else { 1 };
+        let area = (self.rows * self.columns * together) as f64;
+        let loaded = ((self.rows + self.columns / self.cluster) * 128 * together) as f64;
+        let step = (area * 64.0 / RATE).max(loaded / BYTES).max(120.0);
+        let pairs = m.div_ceil(self.rows * self.cluster) * self.cluster;
+        let tiles = pairs * n.div_ceil(self.columns) * batch;
+        let waves = tiles.div_ceil(multiprocessors * together) as f64;
+        let shown = if together > 1 && waves > 1.0 { 0.5 } else { 1.0 };
+        let steps = k.div_ceil(64) as f64;
+        FIXED + waves * (steps * step + shown * EPILOGUE * area)
     }
 
     /// Rows of tiles to walk before the next column, of `pairs` that there are: what runs at once is about square.

@@ -175,50 +175,59 @@ __device__ __forceinline__ void fence_sums(Sums& sums) {
     for (int i = 0; i < TILE_N / 2; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-// Applies the epilogue to a warpgroup's 64 rows of sums and stores them.
+// Two neighbours of a row as they are stored.
+struct alignas(2 * sizeof(OUT)) Pair {
+    OUT at[2];
+};
+
+__device__ __forceinline__ void store_shared(u32 to, const Pair& pair) {
+    if constexpr (sizeof(OUT) == 4) {
+        const u64 both = bitcast<u32>(pair.at[0]) | (u64)bitcast<u32>(pair.at[1]) << 32;
+        asm volatile("st.shared.b64 [%0], %1;" ::"r"(to), "l"(both));
+    } else if constexpr (sizeof(OUT) == 2) {
+        const u32 both = (u32)bitcast<u16>(pair.at[0]) | (u32)bitcast<u16>(pair.at[1]) << 16;
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(both));
+    } else {
+        const u16 both = (u16)(bitcast<u8>(pair.at[0]) | bitcast<u8>(pair.at[1]) << 8);
+        asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(both));
+    }
+}
+
+// Applies the epilogue to a warpgroup's 64 rows of sums and stores them, a slice of columns at a time: all of a slice's
+// values first, so that their loads and chains overlap.
 __device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const TensorMap& map, const Slots& slots, u32 buffers, int& used, int warpgroup) {
     const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
     const int row = thread / 32 * 16 + lane / 4, col = lane % 4 * 2;
-    constexpr int SLICE = STORE_BY_TMA ? 128 / (int)sizeof(OUT) : TILE_N;
+    constexpr int SLICE = STORE_BY_TMA ? 128 / (int)sizeof(OUT) : TILE_N < 64 ? TILE_N : 64;
 #pragma unroll
     for (int slice = 0; slice < TILE_N; slice += SLICE) {
-        const u32 buffer = buffers + (used % STORE_BUFFERS) * STORE_BYTES;
-        if constexpr (STORE_BY_TMA) {
-            // Until the copy that last read this buffer has done so.
-            if (thread == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(STORE_BUFFERS - 1) : "memory");
-            named_sync<4>(warpgroup, WARPGROUP);
-        }
+        // Until the copy that last read the buffer has done so. First, because the branch also parts the wait for wgmma
+        // from the first use of its sums: without one ptxas finds them used too early and serialises all wgmma (C7514).
+        if (STORE_BY_TMA && thread == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(STORE_BUFFERS - 1) : "memory");
+        Pair values[SLICE / 8][2];
 #pragma unroll
-        for (int j = slice; j < slice + SLICE; j += 8) {
-            OUT out[2][2];
+        for (int j = 0; j < SLICE; j += 8) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int r = tile.row + row + half * 8, c = tile.col + j + col;
-                const f32 pair[2] = {sums[j / 2 + half * 2], sums[j / 2 + half * 2 + 1]};
+                const int r = tile.row + row + half * 8, c = tile.col + slice + j + col, at = (slice + j) / 2 + half * 2;
+                const f32 pair[2] = {sums[at], sums[at + 1]};
                 if (WHOLE || (r < M && c < N)) {
-                    epilogue<2>(slots, tile.batch, r, c, pair, WHOLE ? 2 : N - c, out[half]);
-                    if constexpr (!STORE_BY_TMA) store_result<2>(slots, tile.batch, r, c, out[half], WHOLE ? 2 : N - c);
-                }
-            }
-            if constexpr (STORE_BY_TMA) {
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const int at = (j - slice + col) * (int)sizeof(OUT);
-                    const u32 to = buffer + (row + half * 8) * 128 + ((at / 16 ^ (row & 7)) << 4) + at % 16;
-                    if constexpr (sizeof(OUT) == 4) {
-                        const u32 a = bitcast<u32>(out[half][0]), b = bitcast<u32>(out[half][1]);
-                        asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b));
-                    } else if constexpr (sizeof(OUT) == 2) {
-                        const u32 both = (u32)bitcast<u16>(out[half][0]) | (u32)bitcast<u16>(out[half][1]) << 16;
-                        asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(both));
-                    } else {
-                        const u16 both = (u16)(bitcast<u8>(out[half][0]) | bitcast<u8>(out[half][1]) << 8);
-                        asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(both));
-                    }
+                    OUT(&out)[2] = values[j / 8][half].at;
+                    epilogue<2>(slots, tile.batch, r, c, pair, WHOLE ? 2 : N - c, out);
+                    if constexpr (!STORE_BY_TMA) store_result<2>(slots, tile.batch, r, c, out, WHOLE ? 2 : N - c);
                 }
             }
         }
         if constexpr (STORE_BY_TMA) {
+            const u32 buffer = buffers + (used % STORE_BUFFERS) * STORE_BYTES;
+            named_sync<4>(warpgroup, WARPGROUP);
+#pragma unroll
+            for (int j = 0; j < SLICE; j += 8) {
+                const int at = (j + col) * (int)sizeof(OUT);
+                const u32 to = buffer + row * 128 + ((at / 16 ^ (row & 7)) << 4) + at % 16;
+                store_shared(to, values[j / 8][0]);
+                store_shared(to + 8 * 128, values[j / 8][1]);
+            }
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             named_sync<4>(warpgroup, WARPGROUP);
             if (thread == 0) copy_out(map, buffer, tile.col + slice, tile.row, tile.batch);
@@ -306,7 +315,7 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ T
             Sums totals[HEIGHTS] = {};
 #endif
             if (PINGPONG) named_sync<1>(consumer, 2 * WARPGROUP);
-            u32 previous = stage;
+            [[maybe_unused]] u32 previous = stage;
             for (int k = 0; k < TILES_K; ++k) {
                 barrier_wait(filled + stage * 8, parity);
                 const u64 lhs = Lhs::descriptor(lhs_tiles + stage * LHS_BYTES + Lhs::row(own));
