@@ -57,35 +57,28 @@ struct Spans {
 struct Done {}
 
 impl<'a> Timed<'a> {
-    /// Makes a workload ready on the inputs of `seed` and of the next.
+    /// Makes a workload ready.
     ///
     /// # Errors
     /// What the peer says.
     pub(crate) fn open(
         peer: &'a Peer,
-        (workload, oracle): (&'a Workload, &'a Oracle<'a>),
+        oracle: &'a Oracle<'a>,
+        given: &Given,
         way: Way<'_>,
-        (tolerance, seed): (Tolerance, u64),
+        tolerance: Tolerance,
     ) -> Result<Self, Failure> {
-        let graph = &workload.graph;
-        let names: Vec<String> = graph.inputs().iter().map(|port| port.name.clone()).collect();
-        let state = |s: &overdrive_ir::StateDecl| (s.name.clone(), s.init.tensor(&s.name, graph.ty(s.value)));
-        let parameters = save(peer, "parameters", graph.states().iter().map(state))?;
-        let seeds: Vec<u64> = (0..INPUT_SETS).map(|set| seed.wrapping_add(set)).collect();
-        let mut sets = Vec::new();
-        for &seed in &seeds {
-            let inputs = names.iter().cloned().zip(oracle.inputs(seed));
-            sets.push(text(&save(peer, &format!("inputs{seed}"), inputs)?));
-        }
+        let sets: Vec<Value> = given.sets.iter().map(|file| text(file)).collect();
         let opened: Opened = peer.ask(&json!({
-            "do": "open", "workload": workload.key.name, "mode": way.mode, "dtype": way.dtype.name(), "variant": way.variant,
-            "inputs": names, "parameters": text(&parameters), "sets": sets,
+            "do": "open", "workload": given.workload, "mode": way.mode, "dtype": way.dtype.name(), "variant": way.variant,
+            "inputs": given.names, "parameters": text(&given.parameters), "sets": sets,
         }))?;
         let overhead = Overhead {
             compile_ns: Some(opened.compile_ns),
             first_call_ns: Some(opened.first_call_ns),
             ..Overhead::default()
         };
+        let (seeds, names) = (given.seeds.clone(), given.names.clone());
         Ok(Self { peer, id: opened.id, oracle, tolerance, seeds, current: 0, names, overhead })
     }
 
@@ -105,6 +98,38 @@ impl<'a> Timed<'a> {
         let damaged = |e: overdrive_formats::FormatError| Failure::failed(e.to_string());
         let tensors: Vec<Tensor> = safetensors::read(&file).map_err(damaged)?.into_values().collect();
         self.oracle.compare(seed, &tensors, self.tolerance)
+    }
+}
+
+/// Parameters and inputs of a workload, written once for all the ways in which it runs.
+pub(crate) struct Given {
+    workload: String,
+    names: Vec<String>,
+    parameters: PathBuf,
+    sets: Vec<PathBuf>,
+    seeds: Vec<u64>,
+}
+
+impl Given {
+    /// Those of `seed` and of the next.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub(crate) fn new(
+        peer: &Peer,
+        (workload, oracle): (&Workload, &Oracle<'_>),
+        seed: u64,
+    ) -> Result<Self, Failure> {
+        let graph = &workload.graph;
+        let names: Vec<String> = graph.inputs().iter().map(|port| port.name.clone()).collect();
+        let state = |s: &overdrive_ir::StateDecl| (s.name.clone(), s.init.tensor(&s.name, graph.ty(s.value)));
+        let parameters = save(peer, "parameters", graph.states().iter().map(state))?;
+        let seeds: Vec<u64> = (0..INPUT_SETS).map(|set| seed.wrapping_add(set)).collect();
+        let inputs = |set: usize| names.iter().cloned().zip(oracle.inputs(seeds[set]));
+        let sets = (0..seeds.len())
+            .map(|set| save(peer, &format!("inputs{set}"), inputs(set)))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { workload: workload.key.name.clone(), names, parameters, sets, seeds })
     }
 }
 
