@@ -86,17 +86,30 @@ pub(crate) fn fence() {
     };
 }
 
-/// Asks for the cache lines of `bytes` bytes from `from` on.
+/// The cache that memory is asked into.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Near {
+    First,
+    /// The second level: for what is read after more than the first level holds.
+    Second,
+}
+
+/// Asks for a cache line.
 #[inline(always)]
-pub(crate) fn prefetch(from: *const u8, bytes: usize) {
+pub(crate) fn prefetch(line: *const u8, near: Near) {
     #[cfg(target_arch = "x86_64")]
-    for line in (0..bytes).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
         // SAFETY: a prefetch never faults, wherever it points.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast()) };
+        unsafe {
+            match near {
+                Near::First => _mm_prefetch::<_MM_HINT_T0>(line.cast()),
+                Near::Second => _mm_prefetch::<_MM_HINT_T1>(line.cast()),
+            }
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (from, bytes);
+    let _ = (line, near);
 }
 
 #[cfg(test)]

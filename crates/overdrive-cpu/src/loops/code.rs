@@ -13,6 +13,7 @@ use super::expression::Expression;
 use super::isa::{Entry, Level as IsaLevel, for_level};
 use super::nest::Nest;
 use super::stages::Stages;
+use crate::stream::Near;
 
 /// Index of a place.
 pub(super) type PlaceId = u32;
@@ -39,20 +40,42 @@ pub(super) struct Op {
     pub dst: PlaceId,
     pub src: [PlaceId; 3],
     pub immediate: i64,
+    /// Cycles a vector that it takes, roughly, if it can ask for memory meanwhile.
+    pub work: usize,
+    pub ahead: Option<Request>,
+}
+
+impl Op {
+    /// An operation that asks for nothing.
+    pub(super) fn new(entry: Entry, dst: PlaceId, src: [PlaceId; 3], immediate: i64) -> Op {
+        Op { entry, dst, src, immediate, work: 0, ahead: None }
+    }
+}
+
+/// What an operation on a block asks for while it works.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Request {
+    /// The walk that a later block or row reads.
+    pub walk: PlaceId,
+    /// Bytes from where it stands to the first that is asked for.
+    pub bytes: i64,
+    /// Bytes for each 16 lanes.
+    pub step: usize,
+    pub near: Near,
 }
 
 /// One walk over the lanes of a row.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pass {
-    /// Empties the accumulators, on a block of lanes.
+    /// Empties the accumulators, on their lanes.
     pub fill: Vec<Op>,
     /// Once a line, on one lane.
     pub line: Vec<Op>,
     /// For each block of lanes.
     pub element: Vec<Op>,
-    /// Every `fold::FLUSH` blocks.
+    /// Before a lane of an accumulator has taken more than `fold::FLUSH` values.
     pub flush: Vec<Op>,
-    /// After the last block, on the lanes of one block: results from accumulators.
+    /// After the last block, on the lanes of accumulators: results from them.
     pub finish: Vec<Op>,
 }
 
@@ -91,6 +114,8 @@ pub(super) struct Code {
     pub lane_bytes: usize,
     /// Lanes of a block.
     pub block: usize,
+    /// Lanes of accumulators.
+    pub accumulator: usize,
 }
 
 /// Bytes of registers that a first-level cache holds beside the operands that stream by.

@@ -20,6 +20,10 @@ const INLINE_POINTS: usize = 16 << 10;
 /// Points that a task should have at least, where the space can be cut.
 const TASK_POINTS: usize = 32 << 10;
 
+/// The same where results go past the caches, whose end a task waits for: also, the next row, which is asked for ahead,
+/// should rarely be another thread's.
+const STREAMING_TASK_POINTS: usize = 512 << 10;
+
 /// Tasks that a space should have at least: enough to balance a few threads.
 const TILES: usize = 8;
 /// Bytes of a result from which on it is stored past the caches: it would not be there when it is read.
@@ -33,8 +37,10 @@ pub(super) struct Body {
     after_loads: Code,
     /// Instead of both, where results are larger than caches.
     streaming: Option<Code>,
-    /// For each pair of a store and a load, the bytes that each reaches relative to its slot.
-    reaches: Vec<[(SlotId, i64, i64); 2]>,
+    /// For each store, the bytes that it reaches relative to its slot.
+    written: Vec<(SlotId, i64, i64)>,
+    /// The same for each load.
+    read: Vec<(SlotId, i64, i64)>,
     /// Whether the lanes of a row may be cut between tasks.
     divisible: bool,
     /// Whether some access strides along the lanes.
@@ -52,21 +58,14 @@ impl Body {
         let code = |stores| Code::new(Target { expression, nest: &nest, stages: &stages, level, stores });
         let (direct, after_loads) = (code(Stores::Direct)?, code(Stores::AfterLoads)?);
         let reach = |affine: usize| reach(&nest, affine);
-        let written = expression.stores.iter().filter_map(|s| reach(s.affine)).map(|(_, from, to)| to - from);
-        let large = written.max().unwrap_or(0) >= STREAM_BYTES;
+        let written: Vec<_> = expression.stores.iter().filter_map(|s| reach(s.affine)).collect();
+        let large = written.iter().any(|(_, from, to)| to - from >= STREAM_BYTES);
         let streaming = large.then(|| code(Stores::Streaming)).transpose()?;
-        let loads = || {
-            expression.nodes.iter().zip(&expression.used).filter_map(|(node, &used)| match node {
-                Node::Load(affine) if used => reach(*affine),
-                _ => None,
-            })
-        };
-        let reaches = expression
-            .stores
-            .iter()
-            .filter_map(|store| reach(store.affine))
-            .flat_map(|store| loads().map(move |load| [store, load]))
-            .collect();
+        let loads = expression.nodes.iter().zip(&expression.used).filter_map(|(node, &used)| match node {
+            Node::Load(affine) if used => reach(*affine),
+            _ => None,
+        });
+        let read = loads.collect();
         let folds = stages.passes.iter().any(|p| !p.folds.is_empty());
         let divisible = nest.lanes == Lanes::Along
             && nest.inner.is_empty()
@@ -75,23 +74,28 @@ impl Body {
             && stages.row_stores.is_empty();
         let strided =
             nest.walks.iter().any(|w| w.lane != 0 && w.element != w.lane && w.source != Source::Index);
-        Ok(Body { direct, after_loads, streaming, reaches, divisible, strided, nest })
+        Ok(Body { direct, after_loads, streaming, written, read, divisible, strided, nest })
     }
 
-    /// The code for slots at these addresses.
-    pub(super) fn code(&self, slots: &SlotTable) -> &Code {
-        if let Some(code) = &self.streaming {
-            return code;
+    /// The code for slots at these addresses, and sums of a contraction at that one, if there are any.
+    pub(super) fn code(&self, slots: &SlotTable, sums: *const u8) -> &Code {
+        let sums = sums.addr() as i64;
+        let in_place =
+            || self.written.iter().map(|w| range(slots, w)).any(|(from, to)| (from..to).contains(&sums));
+        match &self.streaming {
+            Some(code) => code,
+            None if self.shares(slots) || in_place() => &self.after_loads,
+            None => &self.direct,
         }
-        let range = |&(slot, from, to): &(SlotId, i64, i64)| {
-            let base = slots.get(slot).addr() as i64;
-            (base + from, base + to)
-        };
-        let shared = self.reaches.iter().any(|[store, load]| {
-            let (store, load) = (range(store), range(load));
+    }
+
+    /// Whether some result shares bytes with some operand.
+    pub(super) fn shares(&self, slots: &SlotTable) -> bool {
+        let meet = |store: &_, load: &_| {
+            let (store, load) = (range(slots, store), range(slots, load));
             store.0 < load.1 && load.0 < store.1
-        });
-        if shared { &self.after_loads } else { &self.direct }
+        };
+        self.written.iter().any(|store| self.read.iter().any(|load| meet(store, load)))
     }
 
     /// Whether results go past the caches, so that a task must end with a fence.
@@ -104,6 +108,12 @@ impl Body {
         let codes = [&self.direct, &self.after_loads].into_iter().chain(&self.streaming);
         codes.map(bytes).max().unwrap_or(0)
     }
+}
+
+/// The addresses of bytes of a slot.
+fn range(slots: &SlotTable, &(slot, from, to): &(SlotId, i64, i64)) -> (i64, i64) {
+    let base = slots.get(slot).addr() as i64;
+    (base + from, base + to)
 }
 
 /// The bytes `[from, to)` of a slot that a walk reaches.
@@ -173,7 +183,7 @@ impl CompiledLoop {
     /// nobody else writes what the program reads or touches what it writes during the run.
     pub unsafe fn run(&self, pool: &Pool, slots: &SlotTable) {
         let Some(body) = &self.body else { return };
-        let (nest, code, rows) = (&body.nest, body.code(slots), body.nest.rows_outside());
+        let (nest, code, rows) = (&body.nest, body.code(slots, std::ptr::null()), body.nest.rows_outside());
         let tile = match nest.lanes {
             // Few columns are cut finer, so that there is a task for each thread.
             Lanes::Across if rows < TILES => code.block.min(nest.lane.div_ceil(TILES).next_multiple_of(64)),
@@ -184,7 +194,8 @@ impl CompiledLoop {
         };
         let tile = tile.min(nest.lane).max(1);
         let tiles = nest.lane.div_ceil(tile).max(1);
-        let rows_per_task = (TASK_POINTS / (tile * nest.lines()).max(1)).clamp(1, rows);
+        let points = if body.streams() { STREAMING_TASK_POINTS } else { TASK_POINTS };
+        let rows_per_task = (points / (tile * nest.lines()).max(1)).clamp(1, rows);
         let tasks = rows.div_ceil(rows_per_task) * tiles;
         let task = |task: usize, frame: &mut Frame<'_>| {
             let (first_row, first_lane) = (task / tiles * rows_per_task, task % tiles * tile);

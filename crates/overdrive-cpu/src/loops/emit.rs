@@ -4,13 +4,14 @@
 
 use super::Unsupported;
 use super::code::{
-    Code, MAX_BLOCK, MIN_BLOCK, Op, Pass, Place, PlaceId, REGISTER_BYTES, Stage, Stores, Target,
+    Code, MAX_BLOCK, MIN_BLOCK, Op, Pass, Place, PlaceId, REGISTER_BYTES, Request, Stage, Stores, Target,
 };
 use super::expression::{Node, Reg, Source};
+use super::fold;
 use super::isa::Isa;
-use super::memory;
 use super::nest::{Lanes, Walk};
 use super::stages::Level;
+use crate::stream::Near;
 use overdrive_ir::DType;
 
 pub(super) fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
@@ -32,6 +33,7 @@ pub(super) fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
             caches: stages.cached.len() as u32,
             lane_bytes,
             block: 0,
+            accumulator: 0,
         },
         isa: std::marker::PhantomData::<I>,
     };
@@ -43,12 +45,12 @@ pub(super) fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
     }
     let mut code = emitter.code;
     let unit_bytes = (code.units.max(1) as usize) * lane_bytes;
-    // Where all operands come from memory, shorter blocks let it work while registers are worked on.
-    let one_pass = code.stages.len() == 2;
-    let longest = if target.stores == Stores::Streaming && one_pass { MAX_BLOCK / 2 } else { MAX_BLOCK };
+    // Where operands come from memory, shorter blocks let it work while registers are worked on.
+    let longest = if target.stores == Stores::Streaming { MAX_BLOCK / 2 } else { MAX_BLOCK };
     code.block = (REGISTER_BYTES / unit_bytes / 64 * 64).clamp(MIN_BLOCK, longest);
+    code.accumulator = if nest.lanes == Lanes::Along { fold::LANES } else { code.block };
     if target.stores == Stores::Streaming {
-        prefetch::<I>(&mut code, target);
+        prefetch(&mut code, target);
     }
     Ok(code)
 }
@@ -56,38 +58,41 @@ pub(super) fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
 /// Blocks between the one that is worked on and the one that is asked for.
 const PREFETCH_BLOCKS: i64 = 2;
 
-/// Spreads requests for what comes next over the operations of a block, so that memory works meanwhile: for a
-/// later block where there is one pass; where there are more, the passes after the first, which read this row
-/// from cache, ask for the next.
-fn prefetch<I: Isa>(code: &mut Code, target: Target<'_>) {
+/// Spreads requests for what comes next over the operations of a block by the work that they have, so that memory is
+/// busy meanwhile: for a later block where there is one pass; where there are more, the passes after the first, which
+/// read this row from cache, ask for the next.
+fn prefetch(code: &mut Code, target: Target<'_>) {
     let Target { expression, nest, .. } = target;
     if nest.lanes != Lanes::Along || !nest.inner.is_empty() {
         return;
     }
-    let passes = code.stages.len() - 1;
-    let from = usize::from(passes > 1);
+    let one_pass = code.stages.len() == 2;
     let mut loads: Vec<usize> = expression.nodes.iter().filter_map(Node::affine).collect();
     loads.retain(|&load| {
         let walk = &nest.walks[load];
-        let next_row = passes == 1 || walk.outer.last() == Some(&(nest.lane as i64 * walk.element));
+        let next_row = one_pass || walk.outer.last() == Some(&(nest.lane as i64 * walk.element));
         walk.contiguous() && matches!(walk.source, Source::Slot(_)) && next_row
     });
-    let count: usize = code.stages[from..passes].iter().flat_map(|s| &s.pass).map(|p| p.element.len()).sum();
-    let block = code.block;
-    let mut i = 0;
-    for pass in code.stages[from..passes].iter_mut().flat_map(|stage| &mut stage.pass) {
-        for op in std::mem::take(&mut pass.element) {
-            for &load in &loads {
-                let element = nest.walks[load].element;
-                let lanes = if passes == 1 { PREFETCH_BLOCKS * block as i64 } else { nest.lane as i64 };
-                let lines = block * element as usize / 64;
-                let (first, end) = (lines * i / count, lines * (i + 1) / count);
-                let immediate = memory::Prefetch::immediate(lanes * element, first, end - first);
-                let entry = I::entry::<memory::Prefetch>();
-                pass.element.push(Op { entry, dst: load as PlaceId, src: [load as PlaceId; 3], immediate });
-            }
-            pass.element.push(op);
-            i += 1;
+    let (block, near) = (code.block, if one_pass { Near::First } else { Near::Second });
+    let lanes = if one_pass { PREFETCH_BLOCKS * block as i64 } else { nest.lane as i64 };
+    let later = code.stages.iter_mut().flat_map(|stage| &mut stage.pass).skip(usize::from(!one_pass));
+    let mut working: Vec<&mut Op> =
+        later.flat_map(|pass| &mut pass.element).filter(|op| op.work > 0).collect();
+    let ops = working.len();
+    for (at, &load) in loads.iter().enumerate() {
+        // Each load gets its share of the operations, and each of those its share of the load.
+        let mine = &mut working[at * ops / loads.len()..(at + 1) * ops / loads.len()];
+        let element = nest.walks[load].element;
+        let (bytes, work) = (block * element as usize, mine.iter().map(|op| op.work).sum::<usize>());
+        let mut before = 0;
+        for op in mine {
+            op.ahead = Some(Request {
+                walk: load as PlaceId,
+                bytes: lanes * element + (bytes * before / work) as i64,
+                step: (bytes * op.work / work * 16).div_ceil(block),
+                near,
+            });
+            before += op.work;
         }
     }
 }

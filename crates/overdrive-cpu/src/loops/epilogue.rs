@@ -16,7 +16,8 @@ use crate::stream::fence;
 /// A block of finished sums and its place in the product.
 #[derive(Copy, Clone, Debug)]
 pub struct Tile {
-    /// The first sum, of the accumulation type of the program; sums of a row are neighbours.
+    /// The first sum, of the accumulation type of the program; sums of a row are neighbours. They may lie where their
+    /// results go, element for element.
     pub sums: *const u8,
     /// Bytes from one row to the next.
     pub row_bytes: usize,
@@ -75,6 +76,12 @@ impl CompiledEpilogue {
         self.body.scratch_bytes()
     }
 
+    /// Whether sums may wait where results go: no other operand shares bytes with those, and they are not so many that
+    /// they should go past the caches.
+    pub fn lends_its_place(&self, slots: &SlotTable) -> bool {
+        !self.body.streams() && !self.body.shares(slots)
+    }
+
     /// Executes the program on one block.
     ///
     /// # Safety
@@ -83,7 +90,7 @@ impl CompiledEpilogue {
     pub unsafe fn apply(&self, slots: &SlotTable, tile: Tile, scratch: &mut [u8]) {
         let nest = &self.body.nest;
         // SAFETY: as the caller promised; accumulators are set before each row.
-        let mut frame = unsafe { Frame::open(self.body.code(slots), nest, slots, scratch) };
+        let mut frame = unsafe { Frame::open(self.body.code(slots, tile.sums), nest, slots, scratch) };
         let batch = nest.outer.len() - 1;
         let mut index = index_at(tile.batch, &nest.outer[..batch]);
         for row in 0..tile.rows {

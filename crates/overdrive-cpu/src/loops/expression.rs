@@ -44,8 +44,8 @@ pub(super) enum Node {
     Compare(Compare, Reg, Reg),
     Select(Reg, Reg, Reg),
     MultiplyAdd(Signs, Reg, Reg, Reg),
-    /// `exp(0 - 1)`.
-    ExpSub(Reg, Reg),
+    /// `exp(0 - 1)` where 1 is the maximum over 0.
+    ExpBelow(Reg, Reg),
     /// GELU by the tangent, of `0`.
     Gelu(Reg),
     /// GELU by the tangent, of `0 + 1`.
@@ -75,7 +75,7 @@ impl Node {
             Node::Unary(_, a) | Node::Reduce(_, a) | Node::Gelu(a) => vec![a],
             Node::Convert { value, .. } | Node::Bitcast { value, .. } => vec![value],
             Node::RandomBits { seed, .. } => vec![seed],
-            Node::Binary(_, a, b) | Node::Compare(_, a, b) | Node::ExpSub(a, b) | Node::GeluOfSum(a, b) => {
+            Node::Binary(_, a, b) | Node::Compare(_, a, b) | Node::ExpBelow(a, b) | Node::GeluOfSum(a, b) => {
                 vec![a, b]
             }
             Node::Select(a, b, c) | Node::MultiplyAdd(_, a, b, c) => vec![a, b, c],
@@ -185,15 +185,16 @@ impl Expression {
         }
     }
 
-    /// `exp(a - b)` where the difference has no other use.
+    /// `exp(a - b)` where `b` is the maximum over `a`, and the difference has no other use.
     fn fuse_exponentials(&mut self) {
         let uses = self.uses();
         for at in 0..self.nodes.len() {
             if let Node::Unary(Unary::Exp, of) = self.nodes[at]
                 && let Node::Binary(Binary::Sub, a, b) = self.nodes[of]
+                && self.nodes[b] == Node::Reduce(Reducer::Max, a)
                 && uses[of] == 1
             {
-                self.nodes[at] = Node::ExpSub(a, b);
+                self.nodes[at] = Node::ExpBelow(a, b);
             }
         }
     }

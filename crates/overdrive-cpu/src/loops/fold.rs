@@ -1,8 +1,9 @@
 //! Kernels of reductions: blocks folded into accumulators, and accumulators into one number.
 //!
-//! An accumulator is as wide as a block, so a fold is an elementwise kernel in place; what lies along the lanes
-//! is folded once a row, by halves. Sums of f32 move into f64 accumulators every [`FLUSH`] blocks, so that
-//! their error grows with the logarithm of the length and not with the length.
+//! Where rows lie across the lanes, an accumulator is as wide as a block, and a fold is an elementwise kernel in place.
+//! Where the lanes are of one row, it has [`LANES`] of them, which fit the registers, and is folded once a row, by
+//! halves. Sums of f32 move into f64 accumulators every [`FLUSH`] additions, so that their error grows with the
+//! logarithm of the length and not with the length.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -11,9 +12,13 @@ use overdrive_ir::{DType, Reducer};
 
 use super::isa::{Entry, Isa, Kernel, Operands};
 use super::lane::{Class, Integer, Lane, Real};
+use super::nest::Lanes;
 
-/// Blocks that an f32 accumulator takes before it is emptied into its f64 one.
+/// Additions that a lane of an f32 accumulator takes before it is emptied into its f64 one.
 pub(super) const FLUSH: usize = 64;
+
+/// Lanes of an accumulator along a row: enough vectors of any instruction set to hide the latency of an addition.
+pub(super) const LANES: usize = 64;
 
 /// How two lanes combine.
 trait Combine {
@@ -22,11 +27,32 @@ trait Combine {
 }
 
 /// `dst = combine(dst, source 0)`, lane by lane.
-struct Fold<C>(PhantomData<C>);
+struct Across<C>(PhantomData<C>);
+/// The same for lane `i` of source 0 and lane `i % LANES` of an accumulator.
+struct Along<C>(PhantomData<C>);
 /// One lane from `n` lanes of source 0, by halves, in place: source 0 is spent.
 struct Gather<C>(PhantomData<C>);
 
-impl<C: Combine> Kernel for Fold<C> {
+impl<C: Combine> Kernel for Along<C> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised; an accumulator is a unit, which has `LANES` lanes at least.
+        let (lanes, a) = unsafe { (&mut *o.dst.cast::<[C::T; LANES]>(), o.src::<C::T>(0, n)) };
+        let (whole, rest) = a.as_chunks::<LANES>();
+        let mut folded = *lanes;
+        for chunk in whole {
+            for i in 0..LANES {
+                folded[i] = C::combine(folded[i], chunk[i]);
+            }
+        }
+        *lanes = folded;
+        for (lane, &x) in lanes.iter_mut().zip(rest) {
+            *lane = C::combine(*lane, x);
+        }
+    }
+}
+
+impl<C: Combine> Kernel for Across<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -37,9 +63,20 @@ impl<C: Combine> Kernel for Fold<C> {
     }
 }
 
-/// Folds lanes by halves.
+/// Folds lanes by halves, into the first.
 #[inline(always)]
 fn halve<T: Copy>(mut lanes: &mut [T], combine: impl Fn(T, T) -> T) {
+    // The same for as many lanes as most rows have accumulators for, in registers.
+    if let Ok(whole) = <&mut [T; LANES]>::try_from(&mut *lanes) {
+        let mut half = LANES / 2;
+        while half > 0 {
+            for i in 0..half {
+                whole[i] = combine(whole[i], whole[i + half]);
+            }
+            half /= 2;
+        }
+        return;
+    }
     while lanes.len() > 1 {
         let (low, high) = lanes.split_at_mut(lanes.len().div_ceil(2));
         for i in 0..high.len() {
@@ -111,7 +148,7 @@ impl Kernel for Narrow {
 /// What to do with a [`Combine`]: fold blocks into it or gather its lanes.
 #[derive(Copy, Clone)]
 enum Use {
-    Fold,
+    Fold(Lanes),
     Gather,
 }
 
@@ -129,7 +166,8 @@ macro_rules! combine {
                         }
                     }
                     Some(match usage {
-                        Use::Fold => I::entry::<Fold<F<$t>>>(),
+                        Use::Fold(Lanes::Along) => I::entry::<Along<F<$t>>>(),
+                        Use::Fold(Lanes::Across) => I::entry::<Across<F<$t>>>(),
                         Use::Gather => I::entry::<Gather<F<$t>>>(),
                     })
                 })*
@@ -172,8 +210,8 @@ fn entry<I: Isa>(reducer: Reducer, class: Class, usage: Use) -> Option<Entry> {
 }
 
 /// The entry that folds lanes into an accumulator, in place; `None` where the class has no such reducer.
-pub(super) fn fold<I: Isa>(reducer: Reducer, class: Class) -> Option<Entry> {
-    entry::<I>(reducer, class, Use::Fold)
+pub(super) fn fold<I: Isa>(reducer: Reducer, class: Class, lanes: Lanes) -> Option<Entry> {
+    entry::<I>(reducer, class, Use::Fold(lanes))
 }
 
 /// The entry that folds an accumulator's lanes into one.

@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use super::code::{Code, Op, Pass, Place};
+use super::code::{Code, Op, Pass, Place, Request};
 use super::expression::Source;
 use super::fold;
-use super::isa::Operands;
+use super::isa::{Ahead, Operands};
 use super::nest::{Lanes, Nest};
 use crate::slots::SlotTable;
 
@@ -135,7 +135,11 @@ impl<'a> Frame<'a> {
             unsafe {
                 let place = |id: u32| *table.add(id as usize);
                 let src = [place(op.src[0]), place(op.src[1]), place(op.src[2])].map(<*mut u8>::cast_const);
-                (op.entry)(n, &Operands { dst: place(op.dst), src, immediate: op.immediate });
+                let ahead = op.ahead.map_or(Ahead::NONE, |Request { walk, bytes, step, near }| {
+                    let from = place(walk).wrapping_offset(bytes as isize);
+                    Ahead { from, step, near }
+                });
+                (op.entry)(n, &Operands { dst: place(op.dst), src, immediate: op.immediate, ahead });
             }
         }
     }
@@ -172,14 +176,14 @@ impl<'a> Frame<'a> {
     unsafe fn pass(&mut self, pass: &Pass, lanes: usize) {
         let (code, nest, layout) = (self.code, self.nest, self.layout);
         // Accumulators of an empty row hold at least their identity.
-        let first_block = lanes.min(code.block).max(1);
+        let accumulator = lanes.clamp(1, code.accumulator);
         // SAFETY: accumulators are units, and a unit has a block of lanes.
-        unsafe { self.run(&pass.fill, first_block) };
+        unsafe { self.run(&pass.fill, accumulator) };
         let caches = nest.walks.len()..nest.walks.len() + code.caches as usize;
         for (i, at) in caches.clone().enumerate() {
             self.table()[at] = self.memory.wrapping_add(layout.caches + i * layout.cache_bytes);
         }
-        let mut blocks = 0;
+        let mut taken = 0;
         let mut index = [0; MAX_LOOPS];
         for _ in 0..nest.lines() {
             for at in 0..nest.walks.len() {
@@ -202,9 +206,10 @@ impl<'a> Frame<'a> {
                     for at in caches.clone() {
                         self.table()[at] = self.table()[at].wrapping_add(n * code.lane_bytes);
                     }
-                    blocks += 1;
-                    if blocks % fold::FLUSH == 0 {
-                        self.run(&pass.flush, first_block);
+                    taken += n.div_ceil(code.accumulator);
+                    if taken >= fold::FLUSH {
+                        self.run(&pass.flush, accumulator);
+                        taken = 0;
                     }
                 }
             }
@@ -214,7 +219,7 @@ impl<'a> Frame<'a> {
             self.table()[at] = self.rows()[at];
         }
         // SAFETY: as for `fill`.
-        unsafe { self.run(&pass.finish, first_block) };
+        unsafe { self.run(&pass.finish, accumulator) };
     }
 }
 

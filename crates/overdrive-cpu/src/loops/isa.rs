@@ -5,6 +5,8 @@
 //! the choice is made when a loop is compiled, not when it runs.
 #![allow(unsafe_code)] // Kernels take raw operands; `Kernel::run` says what they point to.
 
+use crate::stream::{self, Near};
+
 /// An instruction set that loops can be compiled for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Level {
@@ -55,6 +57,29 @@ pub(crate) struct Operands {
     pub src: [*const u8; 3],
     /// A number whose meaning is the kernel's: a lane stride, a site.
     pub immediate: i64,
+    pub ahead: Ahead,
+}
+
+/// Memory that a later operation reads, and that a kernel asks for while it works.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    /// Null where there is nothing to ask for.
+    pub from: *const u8,
+    /// Bytes for each 16 lanes.
+    pub step: usize,
+    pub near: Near,
+}
+
+impl Ahead {
+    pub(crate) const NONE: Ahead = Ahead { from: std::ptr::null(), step: 0, near: Near::First };
+
+    /// Asks for the line that belongs to lane `lane`.
+    #[inline(always)]
+    pub(crate) fn ask(&self, lane: usize) {
+        if !self.from.is_null() {
+            stream::prefetch(self.from.wrapping_add(lane / 16 * self.step), self.near);
+        }
+    }
 }
 
 impl Operands {

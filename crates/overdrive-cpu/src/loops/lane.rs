@@ -89,6 +89,8 @@ pub(super) trait Real:
     fn round(self) -> Self;
     fn signum(self) -> Self;
     fn exp<I: Isa>(self) -> Self;
+    /// For lanes up to 0; what would be subnormal may be 0.
+    fn exp_nonpositive<I: Isa>(self) -> Self;
     fn expm1<I: Isa>(self) -> Self;
     fn log<I: Isa>(self) -> Self;
     fn log1p<I: Isa>(self) -> Self;
@@ -184,7 +186,7 @@ macro_rules! vector_functions {
 
 impl Real for f32 {
     exact_functions!(f32);
-    vector_functions!(exp expm1 log log1p sin cos tanh erf logistic);
+    vector_functions!(exp exp_nonpositive expm1 log log1p sin cos tanh erf logistic);
     #[inline(always)]
     fn fma<I: Isa>(a: f32, b: f32, c: f32) -> f32 {
         I::fma(a, b, c)
@@ -209,6 +211,7 @@ impl Real for f64 {
     exact_functions!(f64);
     library_functions! {
         exp = f64::exp;
+        exp_nonpositive = f64::exp;
         expm1 = f64::exp_m1;
         log = f64::ln;
         log1p = f64::ln_1p;

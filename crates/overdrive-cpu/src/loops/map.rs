@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 
 use overdrive_ir::{Binary, Compare, Unary};
 
-use super::isa::{Entry, Isa, Kernel, Operands};
+use super::isa::{Ahead, Entry, Isa, Kernel, Operands};
 use super::lane::{Class, Integer, Lane, Real};
 use super::math;
 
@@ -22,6 +22,7 @@ pub(super) type Uniform = u8;
 pub(super) trait Fn1 {
     type A: Lane;
     type D: Lane;
+    const PIECE: usize = PIECE;
     fn call<I: Isa>(a: Self::A) -> Self::D;
 }
 
@@ -29,6 +30,7 @@ pub(super) trait Fn1 {
 pub(super) trait Fn2 {
     type A: Lane;
     type D: Lane;
+    const PIECE: usize = PIECE;
     fn call<I: Isa>(a: Self::A, b: Self::A) -> Self::D;
 }
 
@@ -43,14 +45,36 @@ pub(super) struct Map1<F>(PhantomData<F>);
 struct Map2<F, const U: Uniform>(PhantomData<F>);
 struct Map3<F, const U: Uniform>(PhantomData<F>);
 
+/// Lanes of a function that takes a cycle or two: of which a few vectors pass between two requests for what lies ahead.
+const PIECE: usize = 64;
+/// Lanes of a function that takes longer: no more than a cache line holds.
+pub(super) const SHORT_PIECE: usize = 16;
+
+/// Calls `each` for every lane, and asks for a line of what lies ahead with each `piece` of them. One request at a
+/// time, between vectors: a core remembers a dozen, and stands still when it has made more.
+#[inline(always)]
+fn for_lanes(n: usize, piece: usize, ahead: &Ahead, mut each: impl FnMut(usize)) {
+    let whole = n / piece * piece;
+    for first in (0..whole).step_by(piece) {
+        ahead.ask(first);
+        for i in first..first + piece {
+            each(i);
+        }
+    }
+    for i in whole..n {
+        each(i);
+    }
+}
+
 impl<F: Fn1> Kernel for Map1<F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
         let (dst, a) = unsafe { (o.dst::<F::D>(n), o.src::<F::A>(0, n)) };
-        for i in 0..n {
-            dst[i] = F::call::<I>(a[i]);
-        }
+        for_lanes(n, F::PIECE, &o.ahead, |i| {
+            // SAFETY: each lane is below `n`; so for the kernels that follow. LLVM does not see it.
+            unsafe { *dst.get_unchecked_mut(i) = F::call::<I>(*a.get_unchecked(i)) }
+        });
     }
 }
 
@@ -73,9 +97,13 @@ impl<F: Fn2, const U: Uniform> Kernel for Map2<F, U> {
         // SAFETY: as the caller promised.
         let (dst, a, b) =
             unsafe { (o.dst::<F::D>(n), source::<F::A, U>(o, 0, n), source::<F::A, U>(o, 1, n)) };
-        for i in 0..n {
-            dst[i] = F::call::<I>(a[at::<U>(0, i)], b[at::<U>(1, i)]);
-        }
+        for_lanes(n, F::PIECE, &o.ahead, |i| {
+            // SAFETY: as for one operand.
+            unsafe {
+                let (a, b) = (*a.get_unchecked(at::<U>(0, i)), *b.get_unchecked(at::<U>(1, i)));
+                *dst.get_unchecked_mut(i) = F::call::<I>(a, b);
+            }
+        });
     }
 }
 
@@ -91,9 +119,13 @@ impl<F: Fn3, const U: Uniform> Kernel for Map3<F, U> {
                 source::<F::D, U>(o, 2, n),
             )
         };
-        for i in 0..n {
-            dst[i] = F::call::<I>(a[at::<U>(0, i)], b[at::<U>(1, i)], c[at::<U>(2, i)]);
-        }
+        for_lanes(n, PIECE, &o.ahead, |i| {
+            // SAFETY: as for one operand.
+            unsafe {
+                let (a, b) = (*a.get_unchecked(at::<U>(0, i)), *b.get_unchecked(at::<U>(1, i)));
+                *dst.get_unchecked_mut(i) = F::call::<I>(a, b, *c.get_unchecked(at::<U>(2, i)));
+            }
+        });
     }
 }
 
@@ -274,9 +306,10 @@ impl Kernel for DivideByOne {
         let (dst, a, b) = unsafe { (o.dst::<f32>(n), o.src::<f32>(0, n), *o.src[1].cast::<f32>()) };
         if b.abs() >= f32::MIN_POSITIVE && b.abs() <= 1.0 / f32::MIN_POSITIVE {
             let reciprocal = 1.0 / b;
-            for i in 0..n {
-                dst[i] = a[i] * reciprocal;
-            }
+            for_lanes(n, PIECE, &o.ahead, |i| {
+                // SAFETY: as for one operand.
+                unsafe { *dst.get_unchecked_mut(i) = *a.get_unchecked(i) * reciprocal }
+            });
         } else {
             for i in 0..n {
                 dst[i] = a[i] / b;
@@ -316,14 +349,15 @@ multiply_add!(MulAdd(a, b, c) => T::fma::<I>(a, b, c));
 multiply_add!(MulSub(a, b, c) => T::fma::<I>(a, b, -c));
 multiply_add!(NegMulAdd(a, b, c) => T::fma::<I>(-a, b, c));
 
-struct ExpSub<T>(PhantomData<T>);
+struct ExpBelow<T>(PhantomData<T>);
 
-impl<T: Real> Fn2 for ExpSub<T> {
+impl<T: Real> Fn2 for ExpBelow<T> {
     type A = T;
     type D = T;
+    const PIECE: usize = SHORT_PIECE;
     #[inline(always)]
     fn call<I: Isa>(a: T, b: T) -> T {
-        (a - b).exp::<I>()
+        (a - b).exp_nonpositive::<I>()
     }
 }
 
@@ -385,11 +419,11 @@ pub(super) fn select<I: Isa>(class: Class, uniform: Uniform) -> Entry {
     }
 }
 
-/// The entry of `exp(0 - 1)`, the heart of softmax; `None` for integers.
-pub(super) fn exp_sub<I: Isa>(class: Class, uniform: Uniform) -> Option<Entry> {
+/// The entry of `exp(0 - 1)` where 0 is at most 1, the heart of softmax; `None` for integers.
+pub(super) fn exp_below<I: Isa>(class: Class, uniform: Uniform) -> Option<Entry> {
     match class {
-        Class::F32 => Some(entry2::<I, ExpSub<f32>>(uniform)),
-        Class::F64 => Some(entry2::<I, ExpSub<f64>>(uniform)),
+        Class::F32 => Some(entry2::<I, ExpBelow<f32>>(uniform)),
+        Class::F64 => Some(entry2::<I, ExpBelow<f64>>(uniform)),
         _ => None,
     }
 }

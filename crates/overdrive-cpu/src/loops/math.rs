@@ -38,18 +38,18 @@ fn poly64<I: Isa, const N: usize>(x: f64, coefficients: [f64; N]) -> f64 {
 
 /// `x` in `[lo, hi]`; NaN stays.
 #[inline(always)]
-fn clamp(x: f32, lo: f32, hi: f32) -> f32 {
+pub(super) fn clamp(x: f32, lo: f32, hi: f32) -> f32 {
     let x = if x < lo { lo } else { x };
     if x > hi { hi } else { x }
 }
 
-/// e^x.
+/// `e^x = y 2^n` with `y` between 0.7 and 1.42, and `n + bias` in the exponent's place.
 #[inline(always)]
-pub(super) fn exp<I: Isa>(x: f32) -> f32 {
-    // Below -104 the result is 0, above 89 it is infinite.
-    let x = clamp(x, -104.0, 89.0);
-    let shifted = I::fma(x, std::f32::consts::LOG2_E, ROUND);
-    let n = shifted - ROUND;
+fn exp_parts<I: Isa>(x: f32, bias: f32) -> (f32, u32) {
+    // Rounds to an integer, whose low bits are `n + bias`.
+    let rounding = ROUND + bias;
+    let shifted = I::fma(x, std::f32::consts::LOG2_E, rounding);
+    let n = shifted - rounding;
     let r = I::fma(n, -0.693359375, x);
     let r = I::fma(n, 2.12194440e-4, r);
     // (e^r - 1 - r) / r^2 by Remez, to 0.05 ulp of e^r: five coefficients where Cephes has six.
@@ -63,14 +63,36 @@ pub(super) fn exp<I: Isa>(x: f32) -> f32 {
             4.999999403953552e-1,
         ],
     );
-    let y = I::fma(I::fma(p, r, 1.0), r, 1.0);
-    // Two factors, because 2^n alone leaves the range where e^x is subnormal or n is 128. The low bits of
-    // `shifted` are n, which thus lands in the exponent field; halves of it are rounded down to whole exponents.
+    (I::fma(I::fma(p, r, 1.0), r, 1.0), shifted.to_bits() << 23)
+}
+
+/// e^x.
+#[inline(always)]
+pub(super) fn exp<I: Isa>(x: f32) -> f32 {
+    // Below -104 the result is 0, above 89 it is infinite.
+    let (y, n) = exp_parts::<I>(clamp(x, -104.0, 89.0), 0.0);
+    // Two factors, because 2^n alone leaves the range where e^x is subnormal or n is 128. Halves of n are rounded
+    // down to whole exponents.
     const ONE: i32 = 0x3f80_0000;
-    let n = (shifted.to_bits() << 23) as i32;
+    let n = n as i32;
     let half = (n >> 1) & 0xff80_0000_u32 as i32;
     let rest = n.wrapping_sub(half);
     y * f32::from_bits(rest.wrapping_add(ONE) as u32) * f32::from_bits(half.wrapping_add(ONE) as u32)
+}
+
+/// e^x for x from -87 to 89, where 2^n is one factor; infinite from `2^127.5` on. Two thirds of the work of [`exp`].
+#[inline(always)]
+pub(super) fn exp_normal<I: Isa>(x: f32) -> f32 {
+    let (y, power) = exp_parts::<I>(x, 127.0);
+    // A product, so that NaN stays NaN.
+    y * f32::from_bits(power)
+}
+
+/// e^x for x up to 0; results that would be subnormal are 0, which they would take CPUs a hundred cycles each to be.
+#[inline(always)]
+pub(super) fn exp_nonpositive<I: Isa>(x: f32) -> f32 {
+    let y = exp_normal::<I>(x);
+    if x < -87.0 { 0.0 } else { y }
 }
 
 /// 2^x for x up to 127; results that would be subnormal are 0. Half the work of [`exp`].

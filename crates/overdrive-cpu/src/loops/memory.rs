@@ -191,24 +191,6 @@ impl<T: Lane> Kernel for Stream<T> {
     }
 }
 
-/// Asks for some cache lines of what lies ahead of source 0; which, is in the immediate.
-pub(super) struct Prefetch;
-
-impl Prefetch {
-    /// The immediate for `lines` of 64 bytes from line `first` on, `ahead` bytes ahead.
-    pub(super) fn immediate(ahead: i64, first: usize, lines: usize) -> i64 {
-        ahead << 16 | (first as i64) << 8 | lines as i64
-    }
-}
-
-impl Kernel for Prefetch {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(_: usize, o: &Operands) {
-        let (ahead, first, lines) = (o.immediate >> 16, o.immediate >> 8 & 0xff, o.immediate & 0xff);
-        stream::prefetch(o.src[0].wrapping_offset((ahead + 64 * first) as isize), 64 * lines as usize);
-    }
-}
-
 /// The entry that writes lanes of a type past the caches.
 pub(super) fn stream<I: Isa>(class: Class) -> Entry {
     match class.bytes() {

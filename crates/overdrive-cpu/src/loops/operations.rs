@@ -1,6 +1,6 @@
 //! Operations: the kernel calls of a single node, store or fold.
 
-use overdrive_ir::{DType, Reducer};
+use overdrive_ir::{Binary, DType, Reducer, Unary};
 
 use super::Unsupported;
 use super::code::{Op, Pass, Place, PlaceId, Stores, Target};
@@ -11,7 +11,7 @@ use super::lane::Class;
 use super::map::{self, Uniform};
 use super::nest::Lanes;
 use super::random::RandomBits;
-use super::{convert, fold, gelu, memory};
+use super::{convert, fold, gelu, memory, stages};
 
 impl<I: Isa> Emitter<'_, I> {
     /// Emits a store of a value that has a home.
@@ -28,7 +28,7 @@ impl<I: Isa> Emitter<'_, I> {
         let splat = width == Width::Block && !self.is_vector(store.value);
         let temporary = self.unit_for(splat);
         if let Some(unit) = temporary {
-            ops.push(Op { entry: memory::splat::<I>(class), dst: unit, src: [from; 3], immediate: 0 });
+            ops.push(Op::new(memory::splat::<I>(class), unit, [from; 3], 0));
             from = unit;
         }
         let streams = self.target.stores == Stores::Streaming && width == Width::Block && immediate == 1;
@@ -36,7 +36,7 @@ impl<I: Isa> Emitter<'_, I> {
             true => memory::stream::<I>(class),
             false => memory::store::<I>(store.dtype).expect("accesses are to whole bytes"),
         };
-        ops.push(Op { entry, dst: store.affine as PlaceId, src: [from; 3], immediate });
+        ops.push(Op::new(entry, store.affine as PlaceId, [from; 3], immediate));
         self.free.extend(temporary);
         Ok(())
     }
@@ -53,10 +53,11 @@ impl<I: Isa> Emitter<'_, I> {
         };
         let (class, dtype) = (expression.class(reduce), expression.dtypes[reduce]);
         let missing = || Unsupported { reason: format!("{reducer:?} of {dtype}") };
-        let (folding, gathering) =
-            fold::fold::<I>(reducer, class).zip(fold::gather::<I>(reducer, class)).ok_or_else(missing)?;
+        let (folding, gathering) = fold::fold::<I>(reducer, class, nest.lanes)
+            .zip(fold::gather::<I>(reducer, class))
+            .ok_or_else(missing)?;
         let accumulator = self.fresh_units(1);
-        let op = |entry, dst, src: PlaceId, immediate| Op { entry, dst, src: [src; 3], immediate };
+        let op = |entry, dst, src: PlaceId, immediate| Op::new(entry, dst, [src; 3], immediate);
         let identity = fold::identity(reducer, dtype);
         pass.fill.push(op(memory::constant::<I>(class), accumulator, accumulator, identity));
         let mut from = self.home(value);
@@ -67,8 +68,8 @@ impl<I: Isa> Emitter<'_, I> {
         }
         pass.element.push(op(folding, accumulator, from, 0));
         self.free.extend(temporary);
-        let blocks = nest.lines() * if nest.lanes == Lanes::Along { nest.lane.div_ceil(256) } else { 1 };
-        let wide = (class == Class::F32 && reducer == Reducer::Sum && blocks > fold::FLUSH)
+        let along = if nest.lanes == Lanes::Along { nest.lane.div_ceil(fold::LANES) } else { 1 };
+        let wide = (class == Class::F32 && reducer == Reducer::Sum && nest.lines() * along > fold::FLUSH)
             .then(|| self.fresh_units(if self.code.lane_bytes == 4 { 2 } else { 1 }));
         if let Some(wide) = wide {
             pass.fill.push(op(memory::constant::<I>(Class::F64), wide, wide, 0));
@@ -146,7 +147,7 @@ impl<I: Isa> Emitter<'_, I> {
             Node::Compare(kind, a, _) => {
                 map::compare::<I>(*kind, expression.class(*a), uniform).ok_or_else(missing)?
             }
-            Node::ExpSub(..) => map::exp_sub::<I>(class, uniform).ok_or_else(missing)?,
+            Node::ExpBelow(..) => map::exp_below::<I>(class, uniform).ok_or_else(missing)?,
             Node::Gelu(_) => gelu::of_value::<I>(),
             Node::GeluOfSum(..) => gelu::of_sum::<I>(uniform),
             Node::Select(..) => map::select::<I>(class, uniform),
@@ -160,9 +161,9 @@ impl<I: Isa> Emitter<'_, I> {
             Node::Bitcast { from, .. } => return self.bitcast(ops, (*from, dtype), (src[0], dst), width),
             Node::Reduce(..) => unreachable!("reductions are emitted by `fold`"),
         };
-        ops.push(Op { entry, dst, src, immediate });
+        ops.push(Op { work: work(node, uniform), ..Op::new(entry, dst, src, immediate) });
         if let (Node::Unary(..) | Node::Binary(..), Some(entry)) = (node, convert::wrap::<I>(dtype)) {
-            ops.push(Op { entry, dst, src: [dst; 3], immediate: 0 });
+            ops.push(Op::new(entry, dst, [dst; 3], 0));
         }
         Ok(())
     }
@@ -179,8 +180,26 @@ impl<I: Isa> Emitter<'_, I> {
         let (store, load) =
             store.ok_or_else(|| Unsupported { reason: format!("bitcast of {from} to {to}") })?;
         let memory = if width == Width::One { self.cell() } else { self.fresh_units(1) };
-        ops.push(Op { entry: store, dst: memory, src: [src; 3], immediate: 1 });
-        ops.push(Op { entry: load, dst, src: [memory; 3], immediate: 1 });
+        ops.push(Op::new(store, memory, [src; 3], 1));
+        ops.push(Op::new(load, dst, [memory; 3], 1));
         Ok(())
+    }
+}
+
+/// Cycles a vector that a node takes, roughly, if its kernel asks for memory meanwhile.
+fn work(node: &Node, uniform: Uniform) -> usize {
+    match node {
+        Node::Unary(Unary::Sin | Unary::Cos, _) => 0,
+        // By the reciprocal.
+        Node::Binary(Binary::Div, ..) if uniform == 2 => 1,
+        Node::Unary(..)
+        | Node::Binary(..)
+        | Node::Compare(..)
+        | Node::Select(..)
+        | Node::MultiplyAdd(..)
+        | Node::ExpBelow(..)
+        | Node::Gelu(_)
+        | Node::GeluOfSum(..) => stages::own_price(node),
+        _ => 0,
     }
 }

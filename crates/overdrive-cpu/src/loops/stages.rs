@@ -150,12 +150,13 @@ impl Stages {
     }
 }
 
-fn own_price(node: &Node) -> usize {
+/// Cycles per vector that a node takes, roughly.
+pub(super) fn own_price(node: &Node) -> usize {
     match node {
         Node::Load(_) | Node::Constant(_) | Node::Reduce(..) => 0,
         Node::Unary(Unary::Neg | Unary::Abs | Unary::Not | Unary::Floor | Unary::Ceil | Unary::Round, _) => 1,
         Node::Unary(..)
-        | Node::ExpSub(..)
+        | Node::ExpBelow(..)
         | Node::Gelu(_)
         | Node::GeluOfSum(..)
         | Node::RandomBits { .. } => DEAR,

@@ -3,7 +3,7 @@
 
 use super::softmax::{Passes, Running, Score};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines, transpose};
-use crate::loops::isa::Operands;
+use crate::loops::isa::{Ahead, Operands};
 
 /// Rows of positions by channels: q, k or v of one head. Strides in elements.
 #[derive(Clone, Copy, Debug)]
@@ -186,7 +186,10 @@ where
                 factor: T::Acc::from_f64(self.factor),
             };
             let source = std::ptr::from_ref(&running).cast::<u8>();
-            (self.passes.update)(seen, &Operands { dst: scores.cast(), src: [source; 3], immediate: 0 });
+            (self.passes.update)(
+                seen,
+                &Operands { dst: scores.cast(), src: [source; 3], immediate: 0, ahead: Ahead::NONE },
+            );
             let out = at(parts.out).cast::<T::Acc>().add(self.values * panel);
             let shrink = std::slice::from_raw_parts(running.shrink, width);
             if key > 0 && shrink.iter().any(|&by| by != T::Acc::ONE) {
@@ -212,7 +215,7 @@ where
 
     /// Multiplies the output of a panel by a number for each query.
     unsafe fn scale(&self, out: *mut T::Acc, by: *const T::Acc) {
-        let operands = Operands { dst: out.cast(), src: [by.cast(); 3], immediate: 0 };
+        let operands = Operands { dst: out.cast(), src: [by.cast(); 3], immediate: 0, ahead: Ahead::NONE };
         // SAFETY: the caller's output is `values x W`, its factors are `W`.
         unsafe { (self.passes.scale)(self.values, &operands) }
     }
