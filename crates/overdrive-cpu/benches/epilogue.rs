@@ -1,5 +1,5 @@
-//! A product alone, into an epilogue that only stores, and into bias and GELU: in one process, alternating; medians
-//! of the ratios to the product alone, round by round.
+//! A product alone, and with bias and GELU, whose sums wait in scratch or where results go: in one process, alternating;
+//! medians of the ratios to the product alone, round by round.
 //!
 //! `cargo bench -p overdrive-cpu --bench epilogue [-- THREADS]`
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A program; slot tables over its own vectors.
@@ -23,7 +23,7 @@ fn main() {
     let all = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     for threads in given.map_or(vec![1, all], |n| vec![n]) {
         let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
-        println!("{threads} thread(s)\n{:>16} {:>8} {:>8} {:>8}", "m x k x n", "ms", "stored", "gelu");
+        println!("{threads} thread(s)\n{:>16} {:>8} {:>8} {:>8}", "m x k x n", "ms", "scratch", "in place");
         SHAPES.into_iter().for_each(|shape| compare(&pool, shape));
     }
 }
@@ -37,7 +37,7 @@ fn noise(len: usize) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// `sums` as they are, or with a bias and GELU, to `[m, n]` in slot 1.
+/// What follows `sums`, to `[m, n]` in slot 1.
 fn program([m, n]: [usize; 2], follow: impl FnOnce(&mut Program, Register) -> Register) -> Program {
     let mut p = Program { extents: vec![m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, DType::F32);
@@ -73,8 +73,8 @@ impl Epilogue<f32> for Applied<'_> {
     }
 
     fn apply(&self, block: Block<'_, f32>, scratch: &mut [u8]) {
-        let Block { values, row_stride, row0, col0, rows, cols, .. } = block;
-        let sums = values.as_ptr().cast();
+        let sums = block.start().cast();
+        let Block { row_stride, row0, col0, rows, cols, .. } = block;
         let tile = Tile { sums, row_bytes: 4 * row_stride, batch: 0, row: row0, col: col0, rows, cols };
         // SAFETY: the block lies in the product; the slots are vectors of the program's sizes.
         unsafe { self.0.apply(self.1, tile, scratch) }
@@ -92,14 +92,16 @@ fn compare(pool: &Pool, [m, k, n]: [usize; 3]) {
     table.set(SlotId(0), bias.as_ptr().cast_mut().cast());
     table.set(SlotId(1), applied.as_mut_ptr().cast());
     let compiled = |p: &Program| Applied(CompiledEpilogue::new(p, &|_| DType::F32).unwrap(), &table);
-    let stored = compiled(&program([m, n], |_, sum| sum));
     let gelu = compiled(&program([m, n], bias_and_gelu));
     let mut times = [(); 3].map(|()| Vec::new());
     for round in 0..=ROUNDS {
         let seconds = [
             seconds(|| gemm(pool, view_a, view_b, Output::Store(ViewMut::matrix(&mut alone, m, n)))),
-            seconds(|| gemm(pool, view_a, view_b, Output::Apply([1, 1, m, n], &stored))),
             seconds(|| gemm(pool, view_a, view_b, Output::Apply([1, 1, m, n], &gelu))),
+            seconds(|| {
+                let place = ViewMut::matrix(&mut applied, m, n);
+                gemm(pool, view_a, view_b, Output::InPlace(place, &gelu));
+            }),
         ];
         if round > 0 {
             times.iter_mut().zip(seconds).for_each(|(times, s)| times.push(s));

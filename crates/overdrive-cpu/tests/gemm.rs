@@ -149,11 +149,22 @@ fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
         let mut c = vec![T::sum_from_f64(f64::NAN); c_len];
         kernel.gemm(&pool, view_a, rhs, Output::Store(ViewMut::new(&mut c, c_shape, c_strides)));
         let elements = c_shape.iter().product();
-        let dense = (vec![T::sum_from_f64(f64::NAN); elements], vec![0; elements]);
-        let affine = Affine::<T> { c: Mutex::new(dense), shape: c_shape };
-        kernel.gemm(&pool, view_a, rhs, Output::Apply(c_shape, &affine));
-        let (affine, arrived) = affine.c.into_inner().unwrap();
-        assert!(arrived.iter().all(|&times| times == 1), "each element is delivered once: {case:?}");
+        let affine = |output: &mut dyn FnMut(&Affine<T>)| {
+            let dense = (vec![T::sum_from_f64(f64::NAN); elements], vec![0; elements]);
+            let affine = Affine::<T> { c: Mutex::new(dense), shape: c_shape };
+            output(&affine);
+            let (affine, arrived) = affine.c.into_inner().unwrap();
+            assert!(arrived.iter().all(|&times| times == 1), "each element is delivered once: {case:?}");
+            affine
+        };
+        let mut waiting = vec![T::sum_from_f64(f64::NAN); c_len];
+        let in_place = affine(&mut |affine| {
+            let view = ViewMut::new(&mut waiting, c_shape, c_strides);
+            kernel.gemm(&pool, view_a, rhs, Output::InPlace(view, affine));
+        });
+        let affine = affine(&mut |affine| kernel.gemm(&pool, view_a, rhs, Output::Apply(c_shape, affine)));
+        let bits = |sums: &[T::Acc]| sums.iter().map(|&x| T::sum_to_f64(x).to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&in_place), bits(&affine), "sums are the same wherever they wait: {case:?}");
 
         let mut written = 0;
         for (index, &affine) in affine.iter().enumerate() {

@@ -293,7 +293,8 @@ fn results_larger_than_caches_are_streamed() {
 
 #[test]
 fn an_epilogue_covers_the_product_tile_by_tile() {
-    // relu(sums + bias) of [2, 37, 70] in tiles of at most 16 x 33, stored once as it is and once transposed in bf16.
+    // relu(sums + bias) of [2, 37, 70] in tiles of at most 16 x 33, stored once as it is and once transposed in bf16; the
+    // sums lie by themselves, or where the first results go.
     let (batch, m, n) = (2usize, 37usize, 70usize);
     let mut p = Program { extents: vec![batch, m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, DType::F32);
@@ -307,22 +308,26 @@ fn an_epilogue_covers_the_product_tile_by_tile() {
     p.stores.push(Store { access: dense(2, &[batch, m, n]), value: y });
     p.stores.push(Store { access: access(3, &[m * n, 1, m]), value: half });
     let (bias, row) = (normal(DType::F32, &[n], 1), normal(DType::F32, &[batch * m], 2));
-    let sums: Vec<f32> = normal(DType::F32, &[batch * m * n], 3).to_f32();
+    let sums = normal(DType::F32, &[batch * m * n], 3);
+    let alone: Vec<f32> = sums.to_f32();
     let types = [DType::F32, DType::F32, DType::F32, DType::BF16];
-    for level in Level::supported() {
+    for (level, in_place) in Level::supported().flat_map(|level| [(level, false), (level, true)]) {
         let epilogue = CompiledEpilogue::with_level(&p, &|slot| types[slot.0 as usize], level).unwrap();
         let (plain, half) = (blank(DType::F32, &[batch * m * n]), blank(DType::BF16, &[batch * m * n]));
-        let mut memory = [&bias, &row, &plain, &half].map(|t| Memory::new(t.bytes()));
+        let first = if in_place { &sums } else { &plain };
+        let mut memory = [&bias, &row, first, &half].map(|t| Memory::new(t.bytes()));
         let mut table = SlotTable::new(4);
         for (i, m) in memory.iter_mut().enumerate() {
             table.set(SlotId(i as u32), m.0.as_mut_ptr().cast());
         }
+        assert!(epilogue.lends_its_place(&table), "no load shares bytes with a store");
+        let start = if in_place { table.get(SlotId(2)).cast_const() } else { alone.as_ptr().cast() };
         let mut scratch = Scratch::default();
         for b in 0..batch {
             for row in (0..m).step_by(16) {
                 for col in (0..n).step_by(33) {
                     let tile = Tile {
-                        sums: sums[(b * m + row) * n + col..].as_ptr().cast(),
+                        sums: start.wrapping_add(4 * ((b * m + row) * n + col)),
                         row_bytes: 4 * n,
                         batch: b,
                         row,
@@ -337,10 +342,10 @@ fn an_epilogue_covers_the_product_tile_by_tile() {
         }
         let (plain, half) = (memory[2].tensor(&plain).to_f32(), memory[3].tensor(&half).to_f32());
         let (bias, row) = (bias.to_f32(), row.to_f32());
-        for (i, sum) in sums.iter().enumerate() {
+        for (i, sum) in alone.iter().enumerate() {
             let (b, r, c) = (i / (m * n), i / n % m, i % n);
             let expected = ((sum + bias[c]) * row[b * m + r]).max(0.0);
-            assert_eq!(plain[i], expected, "{level:?} {b} {r} {c}");
+            assert_eq!(plain[i], expected, "{level:?} in place: {in_place} {b} {r} {c}");
             let rounded = DType::BF16.round(expected.into(), Overflow::Ieee) as f32;
             assert_eq!(half[b * m * n + c * m + r], rounded, "{level:?} {b} {r} {c}");
         }

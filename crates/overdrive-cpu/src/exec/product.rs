@@ -96,8 +96,8 @@ enum Right<T: Element> {
 enum Sums {
     /// They are stored as they are.
     Stored(Access),
-    /// They go through an epilogue.
-    Applied(Box<CompiledEpilogue>),
+    /// They go through an epilogue, and may wait where it puts its results, if that is a place for them.
+    Applied(Box<CompiledEpilogue>, Option<Access>),
 }
 
 /// One call of `gemm`: where its operands start, and where its sums go.
@@ -123,7 +123,7 @@ impl<A> gemm::Epilogue<A> for Applied<'_> {
 
     fn apply(&self, block: gemm::Block<'_, A>, scratch: &mut [u8]) {
         let tile = Tile {
-            sums: block.values.as_ptr().cast(),
+            sums: block.start().cast(),
             row_bytes: block.row_stride * size_of::<A>(),
             batch: block.batch[0] * self.inner + block.batch[1],
             row: block.row0,
@@ -185,10 +185,33 @@ where
         if let Some(access) = stored.filter(forward) {
             return Ok(Sums::Stored(access.clone()));
         }
+        let place = match epilogue.0.stores.as_slice() {
+            [store] if plan.slot(store.access.slot).ty.dtype == T::Acc::DTYPE => Some(&store.access),
+            _ => None,
+        };
+        let place = place.filter(|access| forward(access) && access.strides[3] == 1).cloned();
         let compiled = CompiledEpilogue::new(&epilogue.0, &|slot| plan.slot(slot).ty.dtype);
         compiled
-            .map(|epilogue| Sums::Applied(Box::new(epilogue)))
+            .map(|epilogue| Sums::Applied(Box::new(epilogue), place))
             .map_err(|e| Unsupported::new(e.to_string()))
+    }
+}
+
+impl<T: Format> Product<T>
+where
+    T::Acc: Format,
+{
+    /// What an access writes.
+    ///
+    /// # Safety
+    /// The slot has its memory, and no operand of the product shares bytes with it.
+    unsafe fn view<'a>(&self, slots: &'a SlotTable, access: &Access) -> ViewMut<'a, T::Acc> {
+        let strides = [0, 1, 2, 3].map(|d| access.strides[d] as usize);
+        let last = |d: usize| self.shape[d].saturating_sub(1) * strides[d];
+        let (first, reach) = (access.offset as usize, (0..4).map(last).sum::<usize>() + 1);
+        // SAFETY: as the caller promised; the access stays inside of its slot.
+        let data = unsafe { slots.slice_mut::<T::Acc>(access.slot, first + reach) };
+        ViewMut::new(&mut data[first..], self.shape, strides)
     }
 }
 
@@ -213,17 +236,19 @@ where
             };
             match &call.sums {
                 Sums::Stored(access) => {
-                    let strides = [0, 1, 2, 3].map(|d| access.strides[d] as usize);
-                    let last = |d: usize| self.shape[d].saturating_sub(1) * strides[d];
-                    let (first, reach) = (access.offset as usize, (0..4).map(last).sum::<usize>() + 1);
-                    // SAFETY: likewise; the access stays inside of its slot.
-                    let data = unsafe { slots.slice_mut::<T::Acc>(access.slot, first + reach) };
-                    let to = ViewMut::new(&mut data[first..], self.shape, strides);
+                    // SAFETY: likewise.
+                    let to = unsafe { self.view(slots, access) };
                     kernel.gemm(pool, lhs, rhs, Output::Store(to));
                 }
-                Sums::Applied(epilogue) => {
+                Sums::Applied(epilogue, place) => {
                     let applied = Applied { epilogue, slots, inner: self.shape[1] };
-                    kernel.gemm(pool, lhs, rhs, Output::Apply(self.shape, &applied));
+                    let place = place.as_ref().filter(|_| epilogue.lends_its_place(slots));
+                    let output = match place {
+                        // SAFETY: likewise; the epilogue writes an element after it has read its sum.
+                        Some(access) => Output::InPlace(unsafe { self.view(slots, access) }, &applied),
+                        None => Output::Apply(self.shape, &applied),
+                    };
+                    kernel.gemm(pool, lhs, rhs, output);
                 }
             }
         }

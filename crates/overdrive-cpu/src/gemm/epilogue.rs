@@ -1,4 +1,7 @@
 //! What happens to finished blocks of the product.
+#![allow(unsafe_code)] // Rows of a block of sums, whose neighbours other threads may write.
+
+use std::marker::PhantomData;
 
 use super::view::ViewMut;
 
@@ -6,9 +9,8 @@ use super::view::ViewMut;
 /// `col0..col0 + cols` of matrix `batch` of the product.
 #[derive(Debug)]
 pub struct Block<'a, A> {
-    /// Row `i` is `values[i * row_stride..][..cols]`; what lies between rows means nothing.
-    pub values: &'a mut [A],
-    /// Elements from one row to the next.
+    start: *mut A,
+    /// Elements from one row to the next; what lies between rows is not the block's.
     pub row_stride: usize,
     /// Indices on the two batch axes.
     pub batch: [usize; 2],
@@ -20,13 +22,42 @@ pub struct Block<'a, A> {
     pub rows: usize,
     /// Columns of the block.
     pub cols: usize,
+    values: PhantomData<&'a mut A>,
 }
 
 impl<A> Block<'_, A> {
-    /// The block's row `i`, counted from `row0`.
-    pub fn row(&mut self, i: usize) -> &mut [A] {
-        &mut self.values[i * self.row_stride..][..self.cols]
+    /// A block of the sums at `start`, with the place of `part`.
+    ///
+    /// # Safety
+    /// The rows of the block are initialised, and nobody else's while it lives.
+    pub(super) unsafe fn new(start: *mut A, row_stride: usize, part: Part) -> Self {
+        let Part { batch, row: row0, col: col0, rows, cols } = part;
+        Self { start, row_stride, batch, row0, col0, rows, cols, values: PhantomData }
     }
+
+    /// The first element.
+    pub fn start(&self) -> *const A {
+        self.start
+    }
+
+    /// The block's row `i`, counted from `row0`.
+    ///
+    /// # Panics
+    /// If there are fewer rows.
+    pub fn row(&mut self, i: usize) -> &mut [A] {
+        assert!(i < self.rows, "row {i} of a block of {}", self.rows);
+        // SAFETY: as `new` was promised; the slice borrows the block.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(i * self.row_stride), self.cols) }
+    }
+}
+
+/// A part of C.
+pub(super) struct Part {
+    pub batch: [usize; 2],
+    pub row: usize,
+    pub col: usize,
+    pub rows: usize,
+    pub cols: usize,
 }
 
 /// Consumes the product block by block: applies what follows it and stores the result where it belongs.
@@ -51,6 +82,9 @@ pub enum Output<'a, A> {
     Store(ViewMut<'a, A>),
     /// Through an epilogue, as the product of this shape, `[batch0, batch1, rows, cols]`.
     Apply([usize; 4], &'a dyn Epilogue<A>),
+    /// Through an epilogue that writes results where the view is, element for element: sums can wait right there, as in
+    /// a product alone, where rows are of adjacent elements. The epilogue gets them there, or elsewhere.
+    InPlace(ViewMut<'a, A>, &'a dyn Epilogue<A>),
 }
 
 impl<A> std::fmt::Debug for dyn Epilogue<A> + '_ {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Raw pointers into operands, scratch and C; `Product::new` checks that they fit.
 
 use super::element::Element;
-use super::epilogue::{Block, Epilogue, Output};
+use super::epilogue::{Block, Output, Part};
 use super::few_rows::{FewRows, MOST_ROWS, Order};
 use super::kernel::Kernel;
 use super::pack::{self, Panel};
@@ -52,20 +52,26 @@ impl<T: Element> Kernel<T> {
     /// # Panics
     /// If the shapes do not fit each other, or if B is packed for another kernel.
     pub fn gemm(&'static self, pool: &Pool, a: View<'_, T>, b: Rhs<'_, T>, output: Output<'_, T::Acc>) {
-        let (shape, stored) = match output {
-            Output::Apply(shape, epilogue) => (shape, Err(epilogue)),
-            Output::Store(view) => (view.shape, Ok(Memory::new(view))),
+        let (shape, memory, epilogue) = match output {
+            Output::Apply(shape, epilogue) => (shape, None, Some(epilogue)),
+            Output::Store(view) => (view.shape, Some(Memory::new(view)), None),
+            Output::InPlace(view, epilogue) => (view.shape, Some(Memory::new(view)), Some(epilogue)),
         };
         assert_shapes(a.shape, b.shape(), shape);
-        let target = match &stored {
-            Ok(c) if c.strides[3] == 1 || shape[3] <= 1 => Target::Rows(c),
-            Ok(c) => Target::Epilogue(c),
-            Err(epilogue) => Target::Epilogue(*epilogue),
+        let target = match (&memory, epilogue) {
+            (Some(c), None) if c.has_rows() => Target::Rows(c),
+            (Some(c), Some(epilogue)) if c.has_rows() => Target::InPlace(c, epilogue),
+            (Some(c), None) => Target::Epilogue(c),
+            (_, Some(epilogue)) => Target::Epilogue(epilogue),
+            (None, None) => unreachable!("every output has a memory or an epilogue"),
         };
         let [outer, inner, m, n] = shape;
         let size = Size { m, n, k: a.cols(), batch: outer * inner };
-        let traits =
-            Traits { packed_b: matches!(b, Rhs::Packed(_)), epilogue: matches!(target, Target::Epilogue(_)) };
+        let traits = Traits {
+            packed_b: matches!(b, Rhs::Packed(_)),
+            scratch_sums: target.memory().is_none(),
+            strips: !matches!(target, Target::Rows(_)),
+        };
         if let Rhs::Packed(packed) = b {
             assert!(std::ptr::eq(packed.kernel(), self), "B is packed for {}", packed.kernel().name());
         }
@@ -107,21 +113,13 @@ impl<T: Element> Product<'_, T> {
     /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary: bytes of A and of B, and sums.
     fn buffers(&self, worker: &mut Worker<'_>, [a, b, sums]: [usize; 3]) -> Buffers<T::Acc> {
         let [a, b, sums] = [a, b, sums * size_of::<T::Acc>()].map(|bytes| bytes.next_multiple_of(64));
-        let epilogue = self.epilogue().scratch_bytes();
+        let epilogue = self.target.epilogue().scratch_bytes();
         let start = worker.scratch.bytes(a + b + sums + epilogue).as_mut_ptr();
         Buffers {
             a: start,
             b: start.wrapping_add(a),
             sums: start.wrapping_add(a + b).cast(),
             epilogue: start.wrapping_add(a + b + sums),
-        }
-    }
-
-    /// Who takes blocks that were summed in scratch.
-    fn epilogue(&self) -> &dyn Epilogue<T::Acc> {
-        match self.target {
-            Target::Rows(c) => c,
-            Target::Epilogue(epilogue) => epilogue,
         }
     }
 
@@ -182,9 +180,9 @@ impl<T: Element> Product<'_, T> {
         let batch = [matrix / self.inner, matrix % self.inner];
         let (row0, col0) = (within / grid[1] * tile[0], within % grid[1] * tile[1]);
         let (row_end, col_end) = ((row0 + tile[0]).min(m), (col0 + tile[1]).min(n));
-        let sums = match self.target {
-            Target::Rows(_) => 0,
-            Target::Epilogue(_) => self.schedule.sums(k).iter().product(),
+        let sums = match self.target.memory() {
+            Some(_) => 0,
+            None => self.schedule.sums(k).iter().product(),
         };
         let b_bytes = match self.b {
             Rhs::Strided(_) if !self.reads_b_in_place() => kernel.block_bytes(kernel.b, nc, kc),
@@ -223,7 +221,7 @@ impl<T: Element> Product<'_, T> {
                         };
                         // SAFETY: the kernel is one that this CPU supports; the block is as it wants it.
                         unsafe { (kernel.multiply)(&block) };
-                        if k0 + depth == k && matches!(self.target, Target::Epilogue(_)) {
+                        if k0 + depth == k && !matches!(self.target, Target::Rows(_)) {
                             self.finish(part, (c, c_stride), &buffers);
                         }
                     }
@@ -293,9 +291,9 @@ impl<T: Element> Product<'_, T> {
         [above, left]: [usize; 2],
         buffers: &Buffers<T::Acc>,
     ) -> (*mut T::Acc, usize) {
-        match self.target {
-            Target::Rows(c) => (c.at(part.batch, part.row, part.col), c.strides[2]),
-            Target::Epilogue(_) => {
+        match self.target.memory() {
+            Some(c) => (c.at(part.batch, part.row, part.col), c.strides[2]),
+            None => {
                 let stride = self.schedule.sums(self.size.k)[1];
                 let waits = self.size.k > self.schedule.kc;
                 let offset = if waits { above * stride + left } else { 0 };
@@ -306,16 +304,15 @@ impl<T: Element> Product<'_, T> {
 
     /// Hands a finished part to the epilogue.
     fn finish(&self, part: Part, (sums, row_stride): (*mut T::Acc, usize), buffers: &Buffers<T::Acc>) {
-        let epilogue = self.epilogue();
-        let Part { batch, row: row0, col: col0, rows, cols } = part;
-        // SAFETY: the buffers are this worker's, apart from each other, and as long as `buffers` made them.
-        let (values, scratch) = unsafe {
+        let epilogue = self.target.epilogue();
+        // SAFETY: parts are apart from each other; the buffers are this worker's, and as long as `buffers` made them.
+        let (block, scratch) = unsafe {
             (
-                std::slice::from_raw_parts_mut(sums, (rows - 1) * row_stride + cols),
+                Block::new(sums, row_stride, part),
                 std::slice::from_raw_parts_mut(buffers.epilogue, epilogue.scratch_bytes()),
             )
         };
-        epilogue.apply(Block { values, row_stride, batch, row0, col0, rows, cols }, scratch);
+        epilogue.apply(block, scratch);
     }
 }
 
@@ -325,13 +322,4 @@ struct Few<'a, T: Element> {
     compute: unsafe fn(FewRows<T::Acc>),
     order: Order,
     b: View<'a, T>,
-}
-
-/// A part of C.
-struct Part {
-    batch: [usize; 2],
-    row: usize,
-    col: usize,
-    rows: usize,
-    cols: usize,
 }

@@ -23,8 +23,10 @@ pub(super) struct Size {
 pub(super) struct Traits {
     /// B is packed already.
     pub packed_b: bool,
-    /// Sums are kept in scratch for an epilogue, and not in C.
-    pub epilogue: bool,
+    /// Sums are kept in scratch, and not in C.
+    pub scratch_sums: bool,
+    /// Sums are handed to an epilogue, strip by strip.
+    pub strips: bool,
 }
 
 /// Blocks and tiles of one product.
@@ -72,7 +74,7 @@ impl Schedule {
         let Caches { l2, .. } = caches();
         let [mr, nr] = [kernel.a.width, kernel.b.width];
         let kc = depth(kernel, size.k);
-        let waits = traits.epilogue && size.k > kc;
+        let waits = traits.scratch_sums && size.k > kc;
         let even = |len: usize, most: usize, width: usize| {
             let parts = len.div_ceil(most.max(width)).max(1);
             len.div_ceil(parts).max(1).next_multiple_of(width)
@@ -92,7 +94,7 @@ impl Schedule {
         let waiting = if traits.packed_b { l2 / 2 } else { l2 };
         let mc = if waits { (waiting / sum / tile[1]).min(2 * l2 / line) } else { 2 * l2 / line };
         let mc = even(tile[0], mc, mr);
-        let strip = if traits.epilogue { even(mc, l2 / 32 / sum / nc, mr) } else { mc };
+        let strip = if traits.strips { even(mc, l2 / 32 / sum / nc, mr) } else { mc };
         Self { mc, nc, kc, strip, tile, grid: [size.m.div_ceil(tile[0]), size.n.div_ceil(tile[1])] }
     }
 

@@ -8,7 +8,28 @@ use super::view::{ViewMut, batch_offset};
 pub(super) enum Target<'a, A> {
     /// Rows of adjacent elements: sums are kept right here.
     Rows(&'a Memory<A>),
+    /// Likewise, and handed on when they are finished.
+    InPlace(&'a Memory<A>, &'a dyn Epilogue<A>),
+    /// Sums are kept in scratch.
     Epilogue(&'a dyn Epilogue<A>),
+}
+
+impl<A: Copy + Sync> Target<'_, A> {
+    /// Where sums are kept, if not in scratch.
+    pub(super) fn memory(&self) -> Option<&Memory<A>> {
+        match self {
+            Target::Rows(c) | Target::InPlace(c, _) => Some(c),
+            Target::Epilogue(_) => None,
+        }
+    }
+
+    /// Who takes blocks that are not where they belong.
+    pub(super) fn epilogue(&self) -> &dyn Epilogue<A> {
+        match self {
+            Target::Rows(c) => *c,
+            Target::InPlace(_, epilogue) | Target::Epilogue(epilogue) => *epilogue,
+        }
+    }
 }
 
 /// A [`ViewMut`] that threads share.
@@ -24,6 +45,11 @@ unsafe impl<A: Sync> Sync for Memory<A> {}
 impl<A> Memory<A> {
     pub(super) fn new(ViewMut { data, shape, strides }: ViewMut<'_, A>) -> Self {
         Self { start: data.as_mut_ptr(), shape, strides }
+    }
+
+    /// Whether rows are of adjacent elements.
+    pub(super) fn has_rows(&self) -> bool {
+        self.strides[3] == 1 || self.shape[3] <= 1
     }
 
     pub(super) fn at(&self, batch: [usize; 2], row: usize, col: usize) -> *mut A {
