@@ -7,13 +7,17 @@
 mod aggregate;
 mod bootstrap;
 mod order;
+mod permutation;
 mod spread;
+mod student;
 mod summary;
 
 pub use aggregate::{GeometricMean, geometric_mean};
 pub use bootstrap::{Ratio, ratio_of_medians};
 pub(crate) use order::CONFIDENCE;
 pub use order::{Interval, Sorted};
+pub(crate) use permutation::{fewest_differences, holm, sign_flip_p};
 pub use spread::Fence;
 pub(crate) use spread::MAD_TO_SIGMA;
+pub(crate) use student::student_quantile;
 pub use summary::{MedianInterval, Summary};
