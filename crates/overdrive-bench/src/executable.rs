@@ -140,6 +140,10 @@ impl Subject for Calls<'_> {
         self.oracle.name()
     }
 
+    fn launches_per_call(&self) -> Option<u64> {
+        Some(self.executable.plan().steps.len() as u64)
+    }
+
     fn verify_last(&mut self) -> Result<Option<Deviation>, Failure> {
         self.deviation(self.sets[self.current].0, &self.outputs).map(Some)
     }

@@ -101,6 +101,9 @@ pub struct Conditions {
     pub timer: Timer,
     /// Which clock the latency is read from.
     pub basis: Basis,
+    /// Steps that a call enqueues on the device, where it keeps its own time: what launching may cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launches_per_call: Option<u64>,
     /// Calls in each sample, chosen so that the clock's own cost and grain vanish.
     pub calls_per_sample: u64,
     /// Every warm-up span after the first call, in order.

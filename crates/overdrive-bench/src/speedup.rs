@@ -15,7 +15,7 @@ use crate::reported::{Kept, Reported};
 use crate::runner::SUSPECT_RATIO;
 use crate::series::{Basis, Depth, Series};
 use crate::statistics::{Interval, ratio_of_medians};
-use crate::status::Status;
+use crate::status::{Status, StatusKind};
 
 /// How far the second method may lie from the ratio that it confirms.
 const CONFIRMATION: f64 = 0.10;
@@ -101,6 +101,12 @@ pub enum Reason {
     /// A screening against a full measurement: their warm-ups differ.
     #[error("one is a screening and the other a full measurement, so their warm-ups differ")]
     DifferentDepths,
+    /// Cold caches against warm ones.
+    #[error("{side} found its data in the cache and the other did not")]
+    DifferentCaches {
+        /// Which was warm.
+        side: Side,
+    },
     /// Too few samples for an interval.
     #[error("{counts:?} samples are too few for an interval")]
     TooFewSamples {
@@ -200,6 +206,11 @@ impl Speedup {
         }
         if old_series.conditions.depth != new_series.conditions.depth {
             reasons.push(Reason::DifferentDepths);
+        }
+        let is_warm = |m: &Measurement| m.statuses.iter().any(|status| status.kind == StatusKind::Warm);
+        if is_warm(old) != is_warm(new) {
+            let side = if is_warm(old) { Side::Baseline } else { Side::Variant };
+            reasons.push(Reason::DifferentCaches { side });
         }
         let counts = [old_series.summary.count, new_series.summary.count];
         let ratio = ratio_of_medians(&old_series.sorted_ns(), &new_series.sorted_ns(), variant.seed);

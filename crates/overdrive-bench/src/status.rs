@@ -9,8 +9,9 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::digits;
 use crate::record::Work;
-use crate::series::{Series, Settling, Stopped};
+use crate::series::{Basis, Flag, Series, Settling, Stopped};
 use crate::statistics::{MAD_TO_SIGMA, Sorted};
 
 /// Share of the sum that a single sample may hold.
@@ -28,6 +29,10 @@ pub const NOISY: f64 = 0.10;
 pub const SCATTERED: f64 = 0.25;
 /// Share of samples under a throttled clock beyond which a series is `throttled`.
 pub const THROTTLED_SHARE: f64 = 0.20;
+/// What one launch may cost the host, generously: some 5 us on a quiet machine.
+pub const LAUNCH_NS: f64 = 20_000.0;
+/// What waiting for the device may cost the host beyond the launches.
+pub const SYNCHRONISATION_NS: f64 = 50_000.0;
 
 /// One finding about a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -60,6 +65,10 @@ pub enum StatusKind {
     Unsettled,
     /// The device's clock was low in many samples.
     Throttled,
+    /// The device waited for launches longer than it worked.
+    LaunchBound,
+    /// Caches were to be emptied before each sample, and in some were not: this is no cold time.
+    Warm,
     /// A compressed model that takes as many bytes as the one it was made from, or more.
     NotCompressed,
 }
@@ -82,9 +91,13 @@ impl StatusKind {
             | Self::Scattered
             | Self::Invalid
             | Self::Suspect => Block::Ratio,
-            Self::Noisy | Self::Imprecise | Self::Unsettled | Self::Throttled | Self::NotCompressed => {
-                Block::Nothing
-            }
+            Self::Noisy
+            | Self::Imprecise
+            | Self::Unsettled
+            | Self::Throttled
+            | Self::LaunchBound
+            | Self::Warm
+            | Self::NotCompressed => Block::Nothing,
         }
     }
 }
@@ -101,6 +114,8 @@ impl fmt::Display for StatusKind {
             Self::Imprecise => "imprecise",
             Self::Unsettled => "unsettled",
             Self::Throttled => "throttled",
+            Self::LaunchBound => "launch-bound",
+            Self::Warm => "warm",
             Self::NotCompressed => "not-compressed",
         })
     }
@@ -141,6 +156,8 @@ pub fn gate(series: &Series) -> Vec<Status> {
             .push(Status::new(StatusKind::Unsettled, format!("{spans} warm-up spans did not come to agree")));
     }
     found.extend(throttled(series));
+    found.extend(clocks_disagree(series));
+    found.extend(warm(series));
     found
 }
 
@@ -203,6 +220,40 @@ fn throttled(series: &Series) -> Option<Status> {
     })
 }
 
+/// One warm sample is enough: a graph with too few copies of its data warms all samples but the first.
+fn warm(series: &Series) -> Option<Status> {
+    let count = series.samples.iter().filter(|sample| sample.flags.contains(&Flag::Warm)).count();
+    (count > 0).then(|| {
+        let all = series.samples.len();
+        Status::new(StatusKind::Warm, format!("{count} of {all} samples found their data in the cache"))
+    })
+}
+
+/// Two clocks that tell different stories: the device was done in less than half of the time that the host waited.
+/// Launches explain a gap of some microseconds each; beyond that, work ran where the device's events did not see
+/// it, on a stream of its own.
+fn clocks_disagree(series: &Series) -> Option<Status> {
+    if series.conditions.basis != Basis::Device {
+        return None;
+    }
+    let calls = series.conditions.calls_per_sample as f64;
+    let per_call: Vec<f64> = series.samples.iter().map(|sample| sample.host_ns as f64 / calls).collect();
+    let (host, device) = (Sorted::new(&per_call)?.median(), series.summary.median_ns);
+    if device >= 0.5 * host {
+        return None;
+    }
+    let launches = series.conditions.launches_per_call.unwrap_or(1);
+    let explained = LAUNCH_NS * launches as f64 + SYNCHRONISATION_NS;
+    let kind = if host - device <= explained { StatusKind::LaunchBound } else { StatusKind::Suspect };
+    let detail = format!(
+        "{} on the device's clock, {} on the host's; {launches} launches explain at most {}",
+        digits::time(device, None),
+        digits::time(host, None),
+        digits::time(explained, None)
+    );
+    Some(Status::new(kind, detail))
+}
+
 /// What no implementation on this machine can exceed, from its data sheet: theoretical peaks, not measured ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Physics {
@@ -230,7 +281,7 @@ impl Physics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::series::{Conditions, Flag};
+    use crate::series::Conditions;
     use crate::testing::{conditions, samples};
 
     fn kinds(spans: &[u64]) -> Vec<StatusKind> {
@@ -308,6 +359,14 @@ mod tests {
         };
         assert_eq!(throttle(4), []);
         assert_eq!(throttle(5)[0].kind, StatusKind::Throttled);
+    }
+
+    #[test]
+    fn one_warm_sample_takes_the_word_cold_away() {
+        let mut taken = samples(&quiet(20));
+        taken[19].flags.push(Flag::Warm);
+        let found = gate(&Series::new(conditions(), taken).unwrap());
+        assert_eq!(found.iter().map(|status| status.kind).collect::<Vec<_>>(), [StatusKind::Warm]);
     }
 
     #[test]

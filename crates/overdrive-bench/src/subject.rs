@@ -41,6 +41,11 @@ pub trait Subject {
         "given by the caller"
     }
 
+    /// Steps of a call, each of which a device with a clock of its own is told to begin; `None` where none is known.
+    fn launches_per_call(&self) -> Option<u64> {
+        None
+    }
+
     /// Compares the output of the call made last, one of those that were timed, with the reference. `None`
     /// where the subject does not keep it.
     ///

@@ -74,6 +74,7 @@ pub(crate) fn conditions() -> Conditions {
         depth: Depth::Full,
         timer: Timer { clock: "synthetic".into(), overhead_ns: 0, tick_ns: 1 },
         basis: Basis::Host,
+        launches_per_call: None,
         calls_per_sample: 1,
         warmup: vec![Span { calls: 1, host_ns: 1000 }; 10],
         settling: Settling::Settled,

@@ -188,10 +188,12 @@ impl<'a> Lane<'a> {
         if let Some(failure) = self.failure {
             return failure.into();
         }
+        let basis = self.basis();
         let conditions = Conditions {
             depth: self.runner.rules.depth,
             timer: self.runner.timer.clone(),
-            basis: self.basis(),
+            basis,
+            launches_per_call: self.subject.launches_per_call().filter(|_| basis == Basis::Device),
             calls_per_sample: self.calls_per_sample,
             stopped: self.stopped(),
             warmup: self.warmup,

@@ -266,8 +266,18 @@ fn a_stop_skips_what_is_incomplete() {
     assert_eq!(subject.made, 16, "nothing is called after the stop");
 }
 
-/// A device whose own clock runs beside the host's.
-struct Device(SyntheticClock);
+/// A device whose own clock runs beside the host's, with its time per call on either.
+struct Device {
+    clock: SyntheticClock,
+    host_ns: u64,
+    device_ns: u64,
+}
+
+impl Device {
+    fn new(clock: &SyntheticClock, host_ns: u64, device_ns: u64) -> Self {
+        Self { clock: clock.clone(), host_ns, device_ns }
+    }
+}
 
 impl Subject for Device {
     fn call(&mut self, _index: u64) -> Result<(), Failure> {
@@ -280,29 +290,51 @@ impl Subject for Device {
 
     fn sample(&mut self, calls: Range<u64>, _clock: &dyn Clock) -> Result<Reading, Failure> {
         let count = calls.end - calls.start;
-        self.0.advance(3 * MS * count);
+        self.clock.advance(self.host_ns * count);
         Ok(Reading {
-            device_ns: Some(2 * MS * count),
-            cycles: Some(4 * MS * count),
-            ..Reading::host(3 * MS * count)
+            device_ns: Some(self.device_ns * count),
+            cycles: Some(2 * self.device_ns * count),
+            ..Reading::host(self.host_ns * count)
         })
+    }
+
+    fn launches_per_call(&self) -> Option<u64> {
+        Some(10)
     }
 }
 
 #[test]
 fn a_device_that_times_itself_is_reported_on_its_own_clock() {
     let clock = SyntheticClock::default();
-    let found = measured(Runner::new(&clock, Rules::full(), 0).measure(&mut Device(clock.clone())));
+    let mut device = Device::new(&clock, 3 * MS, 2 * MS);
+    let found = measured(Runner::new(&clock, Rules::full(), 0).measure(&mut device));
+    assert_eq!(kinds(&found), []);
     let series = latency(&found);
     assert_eq!((series.conditions.basis, series.summary.median_ns), (Basis::Device, 2e6));
     assert!(series.samples.iter().all(|sample| sample.host_ns == 3 * MS));
     assert!(found.agreement.is_none(), "nobody compared the outputs");
 }
 
+/// Work on a side stream: the events on the work stream see a short time, the host waits for all of it.
+#[test]
+fn a_side_stream_makes_the_clocks_disagree() {
+    let clock = SyntheticClock::default();
+    let kinds_of = |host_ns, device_ns| {
+        let mut device = Device::new(&clock, host_ns, device_ns);
+        kinds(&measured(Runner::new(&clock, Rules::full(), 0).measure(&mut device)))
+    };
+    assert_eq!(kinds_of(10 * MS, MS), [StatusKind::Suspect]);
+    assert_eq!(StatusKind::Suspect.block(), crate::status::Block::Ratio);
+    // Ten launches explain 250 us at most, waiting included.
+    assert_eq!(kinds_of(200_000, 40_000), [StatusKind::LaunchBound]);
+    assert_eq!(kinds_of(400_000, 40_000), [StatusKind::Suspect]);
+    assert_eq!(kinds_of(400_000, 200_000), []);
+}
+
 #[test]
 fn a_subject_without_duration_is_a_failure() {
     let clock = SyntheticClock::default();
-    let mut subject = Device(clock.clone());
+    let mut subject = Device::new(&clock, 3 * MS, 2 * MS);
     let rules = Rules { sample_min_ns: 0, ..Rules::full() };
     assert!(Runner::new(&clock, rules, 0).measure(&mut subject).measurement().is_some());
     let mut nothing = Synthetic::new(&clock, |_| 0);

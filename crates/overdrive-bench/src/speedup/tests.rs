@@ -4,7 +4,7 @@ use super::*;
 use crate::case::Workload;
 use crate::rules::Rules;
 use crate::runner::Runner;
-use crate::series::Span;
+use crate::series::{Flag, Span};
 use crate::status::StatusKind;
 use crate::testing::{Synthetic, SyntheticClock, case, record};
 
@@ -184,4 +184,19 @@ fn a_tenth_is_found_under_the_same_noise() {
     let claims = gains.iter().flatten().count();
     assert!(claims > 80 && found == claims, "{found} of {claims}");
     assert!(covered * 100 >= 88 * claims, "{covered} of {claims} intervals hold the true ratio");
+}
+
+/// Of a graph whose copies are too few, which leaves the data of each call in the cache for the next.
+#[test]
+fn a_warm_graph_is_not_held_against_a_cold_one() {
+    let cold = record("compile", &spans(1_000_000));
+    let mut warm = record("graph", &spans(500_000));
+    let found = measurement(&mut warm);
+    let mut series = found.latency.clone().unwrap();
+    series.samples.iter_mut().skip(1).for_each(|sample| sample.flags.push(Flag::Warm));
+    let agreement = found.agreement.clone();
+    *found = Measurement { agreement, ..Measurement::timed(series) };
+    assert_eq!(reasons(&cold, &warm), [Reason::DifferentCaches { side: Side::Variant }]);
+    assert_eq!(reasons(&warm, &cold), [Reason::DifferentCaches { side: Side::Baseline }]);
+    assert!(Speedup::between(&warm, &warm).is_ok());
 }
