@@ -9,6 +9,8 @@
 //! - [`speedup`], [`ladder`]: the only ways to state a gain, which refuse where there is no proof.
 //! - [`environment`], [`memory`], [`energy`], [`ceilings`], [`harness`]: what surrounds a figure.
 //! - [`profile`]: where the time of a call goes, as a table and as a trace; never a latency.
+//! - [`gate`]: whether one program is slower than another, on blocks of fresh processes.
+//! - [`compare`], [`history`], [`hardware`]: results beside results, of one machine or of several.
 //! - [`report`]: pure functions of records; with the feature `plots`, `drawing` turns its charts into files.
 //! - [`digits`]: as many of them as the interval supports.
 //! - [`exit`]: what a run's results mean for its exit code.
@@ -16,6 +18,7 @@
 pub mod case;
 pub mod ceilings;
 pub mod clock;
+pub mod compare;
 pub mod digits;
 #[cfg(feature = "plots")]
 pub mod drawing;
@@ -23,7 +26,10 @@ pub mod energy;
 pub mod environment;
 pub mod executable;
 pub mod exit;
+pub mod gate;
+pub mod hardware;
 pub mod harness;
+pub mod history;
 pub mod import;
 pub mod ladder;
 pub mod memory;

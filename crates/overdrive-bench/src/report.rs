@@ -30,5 +30,8 @@ pub use files::Report;
 pub use finding::Finding;
 pub use json::{JsonError, from_json, to_json};
 pub use markdown::markdown;
+pub(crate) use markdown::table as markdown_table;
+pub(crate) use table::{Align, Table, cell};
 pub(crate) use terminal::STYLE as TERMINAL_STYLE;
+pub(crate) use terminal::table as terminal_table;
 pub use terminal::terminal;

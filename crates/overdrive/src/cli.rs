@@ -26,6 +26,12 @@ pub(crate) enum Command {
     Profile(Profile),
     /// Draws a report again from results alone, of one machine or several
     Report(Report),
+    /// Whether one revision, or one program, is slower than another
+    Regress(Regress),
+    /// Two files of results side by side
+    Compare(Compare),
+    /// Results over time, and where they changed
+    History(History),
     /// The built-in models
     Models(Json),
     /// This machine: processor, features, back ends
@@ -117,6 +123,73 @@ pub(crate) struct Bench {
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,
+}
+
+/// Arguments of `regress`.
+#[derive(Args, Debug)]
+pub(crate) struct Regress {
+    /// Revision of Overdrive to compare with: a branch, a tag, a commit
+    #[arg(long, value_name = "REV", conflicts_with = "baseline_cmd")]
+    pub baseline: Option<String>,
+    /// Revision to judge [default: HEAD]
+    #[arg(long, value_name = "REV", conflicts_with = "current_cmd", requires = "baseline")]
+    pub current: Option<String>,
+    /// Command to compare with: the shell runs it, it writes results to the file $OVERDRIVE_RESULTS
+    #[arg(long, value_name = "CMD", requires = "current_cmd")]
+    pub baseline_cmd: Option<String>,
+    /// Command to judge
+    #[arg(long, value_name = "CMD", requires = "baseline_cmd")]
+    pub current_cmd: Option<String>,
+    /// Studies to compare [default: all, which takes hours]
+    #[arg(long, value_name = "STUDY", value_delimiter = ',', requires = "baseline")]
+    pub study: Vec<String>,
+    /// What each revision runs instead of studies: `bench mlp --modes compile --trials 20`
+    #[arg(long, value_name = "ARGS", conflicts_with = "study", requires = "baseline")]
+    pub measure: Option<String>,
+    /// Clone of Overdrive's repository
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub repo: PathBuf,
+    /// Also Markdown for a pull request and JUnit XML
+    #[arg(long)]
+    pub ci: bool,
+    /// Folder of gate.json and of every process's results [default: reports/<date-time>]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Longest life of one process, in seconds
+    #[arg(long, value_name = "S", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: u64,
+    /// Seed of inputs
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+}
+
+/// Arguments of `compare`.
+#[derive(Args, Debug)]
+pub(crate) struct Compare {
+    /// Results to compare with: a results.json, or the folder of a report
+    pub first: PathBuf,
+    /// Results to compare
+    pub second: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `history`.
+#[derive(Args, Debug)]
+pub(crate) struct History {
+    /// Histories: lines of JSON
+    #[arg(value_name = "FILE", default_value = "history.jsonl")]
+    pub files: Vec<PathBuf>,
+    /// Appends these results to the history first; a results.json, or the folder of a report
+    #[arg(long, value_name = "RESULTS")]
+    pub add: Vec<PathBuf>,
+    /// Only cases whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    pub case: Option<String>,
+    /// The series and their changes as JSON, for charts
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `eval`.

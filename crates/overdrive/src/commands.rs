@@ -1,11 +1,14 @@
 //! What each command does, one file each.
 
 mod bench;
+mod compare;
 mod eval;
+mod history;
 mod info;
 mod models;
 mod output;
 mod profile;
+mod regress;
 mod report;
 mod resume;
 mod run;
@@ -23,6 +26,9 @@ pub(crate) fn run(command: Command) -> Result<Exit, Failure> {
         Command::Eval(arguments) => eval::eval(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Report(arguments) => report::report(&arguments),
+        Command::Regress(arguments) => regress::regress(&arguments),
+        Command::Compare(arguments) => compare::compare(&arguments),
+        Command::History(arguments) => history::history(&arguments),
         Command::Models(arguments) => models::models(&arguments),
         Command::Info(arguments) => info::info(&arguments),
         Command::Completions { shell } => {

@@ -21,6 +21,11 @@ impl Failure {
     pub(crate) fn harness(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), exit: Exit::Harness }
     }
+
+    /// It was ended before anything could be said.
+    pub(crate) fn inconclusive(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string(), exit: Exit::Inconclusive }
+    }
 }
 
 impl fmt::Display for Failure {

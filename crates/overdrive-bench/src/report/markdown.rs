@@ -90,7 +90,7 @@ pub(super) fn distinct_commands(results: &Results) -> Vec<&str> {
         .collect()
 }
 
-pub(super) fn table(table: &Table) -> String {
+pub(crate) fn table(table: &Table) -> String {
     // A bar in a cell would end it.
     let escaped = |text: &str| text.replace('|', "\\|").replace('\n', " ");
     let titles: Vec<String> = table.columns.iter().map(|column| escaped(&column.title)).collect();

@@ -4,41 +4,41 @@ use std::borrow::Cow;
 
 /// Columns with titles, and rows of cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Table {
-    pub(super) columns: Vec<Column>,
-    pub(super) rows: Vec<Vec<String>>,
+pub(crate) struct Table {
+    pub(crate) columns: Vec<Column>,
+    pub(crate) rows: Vec<Vec<String>>,
 }
 
 /// A column's head.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Column {
-    pub(super) title: Cow<'static, str>,
-    pub(super) align: Align,
+pub(crate) struct Column {
+    pub(crate) title: Cow<'static, str>,
+    pub(crate) align: Align,
 }
 
 /// Numbers stand on the right, words on the left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Align {
+pub(crate) enum Align {
     Left,
     Right,
 }
 
 /// What a cell shows of something that is not known. Never a number.
-pub(super) const UNKNOWN: &str = "—";
+pub(crate) const UNKNOWN: &str = "—";
 
 impl Table {
-    pub(super) fn new(columns: &[(&'static str, Align)]) -> Self {
+    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
         let columns = columns.iter().map(|&(title, align)| Column { title: title.into(), align }).collect();
         Self { columns, rows: Vec::new() }
     }
 
-    pub(super) fn push(&mut self, row: Vec<String>) {
+    pub(crate) fn push(&mut self, row: Vec<String>) {
         assert_eq!(row.len(), self.columns.len(), "a row has one cell for each column");
         self.rows.push(row);
     }
 
     /// Without the columns in which nothing is known.
-    pub(super) fn without_unknown_columns(self) -> Self {
+    pub(crate) fn without_unknown_columns(self) -> Self {
         let known: Vec<bool> = (0..self.columns.len())
             .map(|column| self.rows.iter().any(|row| row[column] != UNKNOWN))
             .collect();
@@ -46,7 +46,7 @@ impl Table {
     }
 
     /// Only the columns with these titles.
-    pub(super) fn only(&self, titles: &[&str]) -> Self {
+    pub(crate) fn only(&self, titles: &[&str]) -> Self {
         let asked: Vec<bool> =
             self.columns.iter().map(|column| titles.contains(&column.title.as_ref())).collect();
         self.clone().keep(&asked)
@@ -66,6 +66,6 @@ fn retain<T>(items: &mut Vec<T>, flags: &[bool]) {
 }
 
 /// A cell for something that may not be known.
-pub(super) fn cell(text: Option<String>) -> String {
+pub(crate) fn cell(text: Option<String>) -> String {
     text.unwrap_or_else(|| UNKNOWN.to_owned())
 }

@@ -42,7 +42,7 @@ pub fn terminal(results: &Results, width: u16) -> String {
     text
 }
 
-fn table(source: &Table, width: u16) -> String {
+pub(crate) fn table(source: &Table, width: u16) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(STYLE);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use overdrive::bench::report::html::{Stills, html};
-use overdrive::bench::report::{Report, terminal, to_json, utc, write_atomically};
+use overdrive::bench::report::{Report, from_json, terminal, to_json, utc, write_atomically};
 use overdrive::bench::results::Results;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,18 @@ pub(crate) fn prepare(folder: &Path) -> Result<(), Failure> {
     let probe = folder.join(".writable.tmp");
     std::fs::write(&probe, b"").map_err(unwritable)?;
     std::fs::remove_file(&probe).map_err(unwritable)
+}
+
+/// Results from a file, or from the folder of a report.
+pub(crate) fn read(path: &Path) -> Result<Results, Failure> {
+    let file = if path.is_dir() { path.join(RESULTS) } else { path.to_owned() };
+    let text = std::fs::read_to_string(&file).map_err(|error| {
+        let place = file.display();
+        Failure::bad_input(format!(
+            "cannot read results from `{place}`: {error}; expected a {RESULTS} or its folder"
+        ))
+    })?;
+    from_json(&text).map_err(|error| Failure::bad_input(format!("`{}`: {error}", file.display())))
 }
 
 /// `reports/<date-time>`.
@@ -78,6 +90,10 @@ pub(crate) fn write_results(folder: &Path, results: &Results) -> Result<(), Fail
 
 /// The summary for the terminal.
 pub(crate) fn summary(results: &Results) -> String {
-    let width = if std::io::stdout().is_terminal() { 120 } else { 160 };
-    terminal(results, width)
+    terminal(results, width())
+}
+
+/// How wide the standard output may be.
+pub(crate) fn width() -> u16 {
+    if std::io::stdout().is_terminal() { 120 } else { 160 }
 }

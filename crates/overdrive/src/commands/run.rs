@@ -101,7 +101,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
 }
 
 /// The studies named, or all of them.
-fn chosen(names: &[String]) -> Result<Vec<&'static dyn Study>, Failure> {
+pub(super) fn chosen(names: &[String]) -> Result<Vec<&'static dyn Study>, Failure> {
     if names.is_empty() {
         return Ok(STUDIES.to_vec());
     }
@@ -153,7 +153,19 @@ pub(crate) fn stop_on_interrupt() -> Stop {
 
 /// The command as it was typed, without the program's path.
 pub(crate) fn command_line() -> String {
-    std::iter::once("overdrive".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
+    std::iter::once("overdrive".to_owned())
+        .chain(std::env::args().skip(1).map(quoted))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// A word as a shell reads it back.
+fn quoted(word: String) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./:=,@+~^".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word;
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// The command that reruns one study, up to its name.

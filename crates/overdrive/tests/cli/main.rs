@@ -8,5 +8,7 @@ mod damaged;
 mod eval;
 mod fuzz;
 mod invocation;
+mod over_time;
+mod regress;
 mod results;
 mod usage;

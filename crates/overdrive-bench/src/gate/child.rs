@@ -1,0 +1,79 @@
+//! A child process with a limit of time, whose output goes to a file: nothing of it is lost, and it cannot block on
+//! a full pipe.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::runner::Stop;
+
+/// How often a child is asked whether it has ended: rarely, since asking takes a core for a moment.
+const POLL: Duration = Duration::from_millis(50);
+/// How long a child may take to end by itself after a stop, since Ctrl-C reached it too.
+const GRACE: Duration = Duration::from_secs(5);
+/// How much of a child's output is quoted.
+const TAIL_LINES: usize = 15;
+
+/// How a child ended.
+pub(super) enum Ended {
+    /// By itself.
+    Exited(ExitStatus),
+    /// It passed its limit and was killed.
+    TimedOut,
+    /// A stop was asked for.
+    Stopped,
+}
+
+/// Runs `command` to its end, with both its outputs in the file `log`.
+///
+/// # Errors
+/// When it cannot be started, or the file not be made.
+pub(super) fn run(
+    command: &mut Command,
+    log: &Path,
+    limit: Option<Duration>,
+    stop: &Stop,
+) -> io::Result<Ended> {
+    let output = File::create(log)?;
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    let mut child = command.spawn()?;
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(if stop.is_requested() { Ended::Stopped } else { Ended::Exited(status) });
+        }
+        if stop.is_requested() {
+            end(&mut child)?;
+            return Ok(Ended::Stopped);
+        }
+        if limit.is_some_and(|limit| start.elapsed() > limit) {
+            child.kill()?;
+            child.wait()?;
+            return Ok(Ended::TimedOut);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+fn end(child: &mut Child) -> io::Result<()> {
+    let start = Instant::now();
+    while child.try_wait()?.is_none() {
+        if start.elapsed() > GRACE {
+            child.kill()?;
+            child.wait()?;
+            return Ok(());
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// The last lines of a child's output, for a message.
+pub(super) fn tail(log: &Path) -> String {
+    let bytes = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}

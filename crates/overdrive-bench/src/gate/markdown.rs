@@ -1,0 +1,64 @@
+//! Verdicts as Markdown that reads well as a comment on a pull request: the verdict first, what needs attention
+//! next, all else folded away.
+
+use super::table::table;
+use super::verdicts::{CaseVerdict, Verdicts};
+use crate::report::{markdown_table, utc};
+
+/// The whole page.
+pub fn markdown(verdicts: &Verdicts) -> String {
+    let mut page = format!("## Regression gate: {}\n\n**{}**\n", outcome(verdicts), verdicts.headline());
+    page += &format!("\n`{}` against `{}`", verdicts.current.name, verdicts.baseline.name);
+    page += &format!(" on {}.\n", verdicts.environment.cpu.model);
+    for flagged in &verdicts.control.flagged {
+        page += &format!(
+            "\n> The baseline against itself: `{}` {}. Whatever moved that moves the others too.\n",
+            flagged.case, flagged.time
+        );
+    }
+    for note in &verdicts.notes {
+        page += &format!("\n> {note}\n");
+    }
+    let passed = |case: &&CaseVerdict| matches!(case.word().as_str(), "SAME" | "NOT SLOWER");
+    let (quiet, loud): (Vec<&CaseVerdict>, Vec<&CaseVerdict>) = verdicts.cases.iter().partition(passed);
+    if !loud.is_empty() {
+        page += &format!("\n{}", markdown_table(&table(&loud)));
+        for case in &loud {
+            for reason in case.reasons() {
+                page += &format!("\n- `{}`: {reason}\n", case.case);
+            }
+        }
+    }
+    if !quiet.is_empty() {
+        page += &format!("\n<details><summary>{} without a regression</summary>\n\n", quiet.len());
+        page += &format!("{}\n</details>\n", markdown_table(&table(&quiet)));
+    }
+    for lost in &verdicts.lost_processes {
+        page += &format!("\n- without results: {lost}\n");
+    }
+    page + &footer(verdicts)
+}
+
+/// One word for the headline.
+fn outcome(verdicts: &Verdicts) -> &'static str {
+    use crate::exit::Exit;
+    match verdicts.exit() {
+        Exit::Fine => "passed",
+        Exit::Regression => "regression",
+        Exit::BadInput | Exit::Harness => "could not be run",
+        Exit::WrongOutputs => "wrong outputs",
+        Exit::Inconclusive => "inconclusive",
+    }
+}
+
+fn footer(verdicts: &Verdicts) -> String {
+    let load = verdicts.environment.load_average.map_or(String::new(), |load| format!(", load {load:.2}"));
+    format!(
+        "\n<sub>Time is current over baseline, with its 95 % interval over blocks of four fresh processes; over 1 is slower. \
+         {} UTC, seed {}{load}. Control: {} complete blocks of the baseline against itself. Reruns with `{}`.</sub>\n",
+        utc(verdicts.started_unix_s),
+        verdicts.seed,
+        verdicts.control.blocks,
+        verdicts.command
+    )
+}

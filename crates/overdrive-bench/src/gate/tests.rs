@@ -1,0 +1,6 @@
+//! The gate against invented machines: how often it is wrong, and that nothing is lost.
+
+mod clocked;
+mod forms;
+mod invented;
+mod sessions;

@@ -1,0 +1,53 @@
+//! The forms that verdicts take, as golden texts.
+
+use super::invented::{Machine, session};
+use crate::gate::block::Side;
+use crate::gate::observation::Observations;
+use crate::gate::session::Request;
+use crate::gate::verdicts::{Verdicts, schema};
+use crate::gate::{Processes, junit, markdown, terminal};
+use crate::outcome::Failure;
+
+/// One case of each kind.
+struct Various(Machine);
+
+impl Processes for Various {
+    fn run(&mut self, side: Side, request: &Request<'_>) -> Result<Observations, Failure> {
+        let mut said = self.0.run(side, request)?;
+        if request.cases.is_empty() {
+            let other = said["study: same"].clone();
+            let only = if side == Side::Current { "study: new" } else { "study: gone" };
+            said.insert(only.to_owned(), other);
+            said.insert(
+                "study: <broken> & \"quoted\" | case".to_owned(),
+                Err(Failure::failed("panicked: 1")),
+            );
+        }
+        Ok(said)
+    }
+}
+
+fn various() -> Verdicts {
+    let cases = [("study: same", 1.0), ("study: slow", 1.12), ("study: fast", 0.7), ("study: noisy", 1.04)];
+    session(&mut Various(Machine::quiet(5, &cases)))
+}
+
+#[test]
+fn every_form_says_the_same() {
+    let found = various();
+    insta::assert_snapshot!("markdown", markdown(&found));
+    insta::assert_snapshot!("junit", junit(&found));
+    insta::assert_snapshot!("terminal", terminal(&found, 140));
+}
+
+#[test]
+fn json_reads_back_and_the_schema_describes_it() {
+    let found = various();
+    let text = serde_json::to_string(&found).unwrap();
+    assert_eq!(serde_json::from_str::<Verdicts>(&text).unwrap(), found);
+    let schema: serde_json::Value = serde_json::from_str(&schema()).unwrap();
+    let written = serde_json::to_value(&found).unwrap();
+    for field in written.as_object().unwrap().keys() {
+        assert!(schema["properties"].get(field).is_some(), "{field} is written but not described");
+    }
+}

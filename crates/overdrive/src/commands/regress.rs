@@ -1,0 +1,161 @@
+//! `overdrive regress`: two programs, a session of the gate, verdicts, and the exit code that a script reads.
+
+mod progress;
+
+use super::output;
+use super::run::{chosen, command_line, stop_on_interrupt};
+use crate::cli::Regress;
+use crate::failure::Failure;
+use overdrive::bench::exit::Exit;
+use overdrive::bench::gate::checkout::{CheckoutError, Commit, Repository};
+use overdrive::bench::gate::command::{Invocation, Programs};
+use overdrive::bench::gate::session::Evidence;
+use overdrive::bench::gate::verdicts::{GATE_VERSION, Program, Verdicts};
+use overdrive::bench::gate::{Session, control, judge, junit, markdown, terminal};
+use overdrive::bench::report::write_atomically;
+use overdrive::bench::results::Results;
+use overdrive::bench::runner::Stop;
+use progress::GateProgress;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(crate) fn regress(arguments: &Regress) -> Result<Exit, Failure> {
+    let begun = Results::begin(command_line(), arguments.seed);
+    let folder = arguments.out.clone().unwrap_or_else(|| output::default_folder(&begun));
+    let stop = stop_on_interrupt();
+    let (contenders, notes) = contenders(arguments, &stop)?;
+    let raw = folder.join("processes");
+    output::prepare(&raw)?;
+    let [(baseline, first), (current, second)] = contenders;
+    let mut programs = Programs {
+        baseline: first,
+        current: second,
+        folder: raw,
+        limit: Duration::from_secs(arguments.timeout),
+        stop: stop.clone(),
+        toolchains: [None, None],
+    };
+    let progress = GateProgress::start();
+    let evidence = Session::new(&mut programs, &progress, arguments.seed).with_stop(stop).run();
+    progress.finish();
+    let mut verdicts = verdicts(&evidence, begun, [baseline, current]);
+    verdicts.notes = notes;
+    if let [Some(old), Some(new)] = programs.toolchains {
+        if old != new {
+            verdicts.notes.push(format!("the two were built differently: {} and {}", old.rustc, new.rustc));
+        }
+        // What was measured is these, and not this program.
+        verdicts.environment.toolchain = old;
+    }
+    verdicts.notes.extend(verdicts.environment.warnings());
+    write(&folder, &verdicts, arguments)?;
+    println!("{}", terminal(&verdicts, output::width()));
+    println!("verdicts: {}", folder.join("gate.json").display());
+    Ok(verdicts.exit())
+}
+
+/// A program as it is reported, and how it is started.
+type Contender = (Program, Invocation);
+
+/// The two programs, built where they are revisions, and what to know of them.
+fn contenders(arguments: &Regress, stop: &Stop) -> Result<([Contender; 2], Vec<String>), Failure> {
+    match (&arguments.baseline, &arguments.baseline_cmd, &arguments.current_cmd) {
+        (_, Some(baseline), Some(current)) => {
+            let of = |line: &String| {
+                let invocation = Invocation::Shell(line.clone());
+                (Program { name: line.clone(), commit: None, command: line.clone() }, invocation)
+            };
+            Ok(([of(baseline), of(current)], Vec::new()))
+        }
+        (Some(baseline), ..) => revisions(arguments, baseline, stop),
+        _ => Err(Failure::bad_input(
+            "nothing to compare: give --baseline REV (and --current REV, HEAD if absent) for two revisions of Overdrive, \
+             or --baseline-cmd CMD and --current-cmd CMD for two programs of your own",
+        )),
+    }
+}
+
+fn revisions(
+    arguments: &Regress,
+    baseline: &str,
+    stop: &Stop,
+) -> Result<([Contender; 2], Vec<String>), Failure> {
+    chosen(&arguments.study)?;
+    let measure = arguments.measure.as_deref().map(measured).transpose()?;
+    let refuse = |error: CheckoutError| match error {
+        CheckoutError::DoesNotBuild { .. } | CheckoutError::System { .. } => Failure::harness(error),
+        CheckoutError::Interrupted => Failure::inconclusive(error),
+        _ => Failure::bad_input(error),
+    };
+    let repository = Repository::find(&arguments.repo).map_err(refuse)?;
+    let commits = [
+        repository.commit(baseline).map_err(refuse)?,
+        repository.commit(arguments.current.as_deref().unwrap_or("HEAD")).map_err(refuse)?,
+    ];
+    repository.check_committed(&commits[1]).map_err(refuse)?;
+    let mut notes = Vec::new();
+    if commits[0].hash == commits[1].hash {
+        notes.push(format!("`{}` and `{}` are the same commit", commits[0].name, commits[1].name));
+    }
+    let building = |commit: &Commit| eprintln!("building {} ({})", commit.name, &commit.hash[..12]);
+    let binaries = repository.binaries(&commits, stop, &building).map_err(refuse)?;
+    let mut contenders = Vec::new();
+    for (commit, binary) in commits.iter().zip(binaries) {
+        let invocation = match &measure {
+            Some(arguments) => Invocation::Arguments { binary, arguments: arguments.clone() },
+            None => Invocation::Studies { binary, studies: arguments.study.clone() },
+        };
+        let command = invocation.to_string();
+        let program = Program { name: commit.name.clone(), commit: Some(commit.hash.clone()), command };
+        contenders.push((program, invocation));
+    }
+    Ok((contenders.try_into().expect("two commits give two contenders"), notes))
+}
+
+/// The words of `--measure`, which must be a command that leaves results.
+fn measured(line: &str) -> Result<Vec<String>, Failure> {
+    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    let command = words.first().map_or("", String::as_str);
+    if !matches!(command, "run" | "bench") {
+        return Err(Failure::bad_input(format!(
+            "--measure `{line}`: expected `run ...` or `bench ...`, which leave results, found `{command}`"
+        )));
+    }
+    if let Some(own) = words.iter().find(|word| matches!(word.as_str(), "--out" | "--seed" | "--json")) {
+        return Err(Failure::bad_input(format!(
+            "--measure `{line}`: {own} is set by the gate; leave it out"
+        )));
+    }
+    Ok(words)
+}
+
+fn verdicts(evidence: &Evidence, begun: Results, [baseline, current]: [Program; 2]) -> Verdicts {
+    Verdicts {
+        gate_version: GATE_VERSION,
+        started_unix_s: begun.started_unix_s,
+        command: begun.command,
+        seed: begun.seed,
+        baseline,
+        current,
+        environment: begun.environment,
+        control: control(evidence),
+        cases: judge(evidence),
+        lost_processes: evidence.lost.iter().map(|(side, failure)| format!("{side}: {failure}")).collect(),
+        ended_early: evidence.ended_early.clone(),
+        notes: Vec::new(),
+    }
+}
+
+fn write(folder: &Path, verdicts: &Verdicts, arguments: &Regress) -> Result<(), Failure> {
+    let json = serde_json::to_string_pretty(verdicts).expect("verdicts are plain data") + "\n";
+    let mut files = vec![("gate.json", json)];
+    if arguments.ci {
+        files.push(("gate.md", markdown(verdicts)));
+        files.push(("gate.junit.xml", junit(verdicts)));
+    }
+    for (name, content) in files {
+        let path: PathBuf = folder.join(name);
+        write_atomically(&path, content.as_bytes()).map_err(Failure::harness)?;
+    }
+    Ok(())
+}
