@@ -16,13 +16,13 @@
   const dark = matchMedia('(prefers-color-scheme: dark)');
   const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? 'dark' : 'light')) === 'dark';
   const theme = document.getElementById('theme');
-  const choices = [['Auto', 'as the system'], ['Light', 'light'], ['Dark', 'dark']];
+  const choices = [['Auto', ', as the system'], ['Light', ''], ['Dark', '']];
   let choice = 0;
   theme.addEventListener('click', () => {
     choice = (choice + 1) % choices.length;
     const [word, meaning] = choices[choice];
     theme.textContent = word;
-    theme.setAttribute('aria-label', `Colours: ${meaning}`);
+    theme.setAttribute('aria-label', `${word} colours${meaning}`);
     if (choice === 0) delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = word.toLowerCase();
     redraw();
