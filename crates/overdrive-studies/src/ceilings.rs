@@ -1,12 +1,12 @@
 //! Ceilings of this machine, measured at the start of a run through the same back end as everything else: a copy
 //! for bandwidth, square products for compute.
 
-use crate::kernels::graphs::{copy, matmul};
+use crate::kernels::graphs::copy;
 use crate::session::{prepare, ready};
 use crate::{Context, Device, Entry, Workload};
 use overdrive_bench::ceilings::{Ceiling, CeilingKind, Probe};
 use overdrive_bench::outcome::Failure;
-use overdrive_ir::{DType, Mode};
+use overdrive_ir::{Builder, DType, DotGeneral, Graph, GraphError, Mode, Precision, Prim, TensorType};
 
 /// How much is copied and multiplied.
 struct Extent {
@@ -32,15 +32,35 @@ pub fn ceilings(context: &Context<'_>) -> Vec<Ceiling> {
     let context = &context.with_one_seed();
     let mut found = Vec::new();
     for device in context.devices {
-        let mut kinds = vec![None, Some(DType::F32), Some(DType::BF16)];
-        kinds.retain(|kind| kind.is_none_or(|d| device.backend.caps().contraction_dtypes.contains(&d)));
+        let mut kinds =
+            vec![None, Some((DType::F32, Precision::Exact)), Some((DType::BF16, Precision::Exact))];
+        if device.is_accelerator() {
+            kinds.push(Some((DType::F32, Precision::Tf32)));
+            kinds.extend([DType::F16, DType::F8E4M3, DType::I8].map(|dtype| Some((dtype, Precision::Exact))));
+        }
+        kinds.retain(|kind| kind.is_none_or(|(d, _)| device.backend.caps().contraction_dtypes.contains(&d)));
         found.extend(kinds.into_iter().filter_map(|kind| ceiling(context, device, kind).ok()));
     }
     found
 }
 
+/// A square product in the layout that matrix units of 8-bit types want, rows by rows, and with sums of 32 bits.
+fn product(dtype: DType, precision: Precision, edge: usize) -> Result<Graph, GraphError> {
+    let sums = if dtype.is_float() { DType::F32 } else { DType::I32 };
+    let contract = vec![(1, if dtype.bits() == 8 { 1 } else { 0 })];
+    let dot = DotGeneral { batch: vec![], contract, accumulate: sums, out: sums, precision };
+    let b = Builder::new("matmul");
+    let [x, y] = ["a", "b"].map(|name| b.input(name, TensorType::new(dtype, [edge, edge])));
+    b.output("c", b.op1(Prim::DotGeneral(dot), &[x, y]));
+    b.finish()
+}
+
 /// Bandwidth, or products in a type.
-fn ceiling(context: &Context<'_>, device: &Device<'_>, kind: Option<DType>) -> Result<Ceiling, Failure> {
+fn ceiling(
+    context: &Context<'_>,
+    device: &Device<'_>,
+    kind: Option<(DType, Precision)>,
+) -> Result<Ceiling, Failure> {
     let failed = |e: overdrive_ir::GraphError| Failure::failed(e.to_string());
     let threads = device.threads;
     let Extent { copied, edge } = Extent::of(device);
@@ -54,15 +74,23 @@ fn ceiling(context: &Context<'_>, device: &Device<'_>, kind: Option<DType>) -> R
                 Probe { name, kind, amount_per_call: bytes, threads },
             )
         }
-        Some(dtype) => {
+        Some((dtype, precision)) => {
             let flops = 2 * (edge as u64).pow(3);
-            let name = format!("matmul {dtype} {edge} t{threads}");
-            let kind = CeilingKind::Compute;
-            (matmul(dtype, [edge; 3]).map_err(failed)?, Probe { name, kind, amount_per_call: flops, threads })
+            let rounded = if precision == Precision::Tf32 { "t" } else { "" };
+            let name = format!("matmul {rounded}{dtype} {edge} t{threads}");
+            let probe = Probe { name, kind: CeilingKind::Compute, amount_per_call: flops, threads };
+            (product(dtype, precision, edge).map_err(failed)?, probe)
         }
     };
-    let workload = Workload::new("ceiling", [], graph);
-    let entry = Entry { dtype: kind.unwrap_or(DType::F32), ..Entry::plain(&workload, device, Mode::Compile) };
+    // Zeros and ones toggle few wires, and a chip at its power limit then clocks higher than real data let it.
+    let workload = Workload { vocabulary: 127, ..Workload::new("ceiling", [], graph) };
+    // tf32 keeps as many digits as f16.
+    let judged_as = match kind {
+        Some((DType::F32, Precision::Tf32)) => DType::F16,
+        Some((dtype, _)) => dtype,
+        None => DType::F32,
+    };
+    let entry = Entry { dtype: judged_as, ..Entry::plain(&workload, device, Mode::Compile) };
     let oracle = workload.oracle(context);
     let mut compiled = ready(context, &entry)?;
     let mut calls = prepare(context, &entry, &oracle, &mut compiled)?;
