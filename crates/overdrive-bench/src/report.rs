@@ -8,7 +8,7 @@ mod date;
 mod example;
 mod file;
 mod files;
-mod finding;
+mod findings;
 #[cfg(test)]
 pub(crate) mod gallery;
 pub mod html;
@@ -27,7 +27,7 @@ pub use anchor::anchor;
 pub use date::utc;
 pub use file::{WriteError, write_atomically};
 pub use files::Report;
-pub use finding::Finding;
+pub use findings::{Finding, Topic, findings};
 pub use json::{JsonError, from_json, to_json};
 pub use markdown::markdown;
 pub(crate) use markdown::table as markdown_table;

@@ -2,7 +2,7 @@
 //! page, Markdown or pictures.
 
 use super::charts::{self, Chart};
-use super::finding::Finding;
+use super::findings::{self, Finding};
 use super::judged::Judged;
 use super::markdown;
 use super::matrix;
@@ -52,13 +52,6 @@ impl<'r> Report<'r> {
         Self { results, files, matrix, hardware }
     }
 
-    /// The same with what `find` finds in each file, for page and Markdown.
-    #[must_use]
-    pub fn with_findings(mut self, find: impl Fn(&Results) -> Vec<Finding>) -> Self {
-        self.files.iter_mut().for_each(|file| file.findings = find(file.judged.results));
-        self
-    }
-
     /// Every chart, in the order of the page. Their ids are distinct.
     pub fn charts(&self) -> impl Iterator<Item = &Chart> {
         let of_files = self.files.iter().flat_map(|file| file.charts.iter().flat_map(|(_, charts)| charts));
@@ -94,6 +87,7 @@ impl<'r> File<'r> {
             (study.to_owned(), charts)
         };
         let charts = results.studies().into_iter().map(of_study).collect();
-        Self { prefix, machine, judged, findings: Vec::new(), charts }
+        let findings = findings::of(&judged);
+        Self { prefix, machine, judged, findings, charts }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::finding::Finding;
+use super::findings::{self, Finding};
 use super::judged::Judged;
 use super::overview;
 use super::section::section;
@@ -13,7 +13,9 @@ use crate::results::Results;
 
 /// The whole report.
 pub fn markdown(results: &Results) -> String {
-    page(&Judged::new(results), &[])
+    let judged = Judged::new(results);
+    let findings = findings::of(&judged);
+    page(&judged, &findings)
 }
 
 /// The same, of results that were judged already.
@@ -31,7 +33,7 @@ pub(super) fn page(judged: &Judged<'_>, findings: &[Finding]) -> String {
         page += "\n## Findings\n\n";
     }
     for finding in findings {
-        page += &format!("- {} (`{}`)\n", finding.sentence, finding.records.join("`, `"));
+        page += &format!("- {}{}\n", finding.sentence, behind(&finding.records));
     }
     if !results.ceilings.is_empty() {
         page += "\n## Ceilings measured in this run\n\n";
@@ -51,6 +53,13 @@ pub(super) fn page(judged: &Judged<'_>, findings: &[Finding]) -> String {
         }
     }
     page + &commands(results)
+}
+
+/// The records behind a sentence, folded where the page is shown as HTML.
+fn behind(records: &[String]) -> String {
+    let plural = if records.len() == 1 { "" } else { "s" };
+    let summary = format!("<summary>{} record{plural}</summary>", records.len());
+    format!(" <details>{summary}`{}`</details>", records.join("`, `"))
 }
 
 pub(super) fn ceilings(results: &Results) -> Table {

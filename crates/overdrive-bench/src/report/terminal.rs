@@ -2,6 +2,7 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
 
+use super::findings::{self, Finding};
 use super::judged::Judged;
 use super::overview;
 use super::section::section;
@@ -31,6 +32,7 @@ pub fn terminal(results: &Results, width: u16) -> String {
         }
         text.push('\n');
     }
+    text += &said(&findings::of(&judged));
     text += &overview::verdict(&judged);
     text.push('\n');
     if let Some(screening) = overview::screening(results) {
@@ -40,6 +42,16 @@ pub fn terminal(results: &Results, width: u16) -> String {
         text += &format!("{name}: {warning}\n");
     }
     text
+}
+
+/// The findings, a line each; none, nothing.
+fn said(findings: &[Finding]) -> String {
+    if findings.is_empty() {
+        return String::new();
+    }
+    let lines: String =
+        findings.iter().map(|finding| format!("  {}\n", finding.sentence.replace('`', ""))).collect();
+    format!("Findings\n{lines}\n")
 }
 
 pub(crate) fn table(source: &Table, width: u16) -> String {

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::outcome::Failure;
-use crate::report::Finding;
 use crate::report::example::example;
 use crate::report::gallery::gallery;
 
@@ -88,22 +87,13 @@ fn what_is_not_a_page_is_refused() {
 
 #[test]
 fn a_finding_links_to_the_rows_behind_it() {
-    let results = [example()];
-    let record = &results[0].records[1];
-    let find = |_: &Results| {
-        vec![Finding { sentence: "Compiled is <b>faster</b>.".into(), records: vec![record.case.id()] }]
-    };
-    let report = Report::new(&results).with_findings(find);
+    let mut results = [example()];
+    let failed = results[0].records.iter().position(|record| record.outcome.failure().is_some()).unwrap();
+    results[0].records[failed].outcome = Failure::failed("a <b>bold</b> claim").into();
+    let id = results[0].records[failed].case.id();
+    let report = Report::new(&results);
     let page = html(&report, &Stills::new());
-    assert!(page.contains("Compiled is &lt;b&gt;faster"), "the sentence is text");
-    assert!(page.contains(&format!("class=\"cite\" href=\"#{}\"", crate::report::anchor(&record.case.id()))));
-    assert!(report.markdown().contains(&format!("- Compiled is <b>faster</b>. (`{}`)", record.case.id())));
-}
-
-#[test]
-#[should_panic(expected = "which is not in the results")]
-fn a_finding_without_its_record_is_our_fault() {
-    let results = [example()];
-    let find = |_: &Results| vec![Finding { sentence: "Fast.".into(), records: vec!["no such case".into()] }];
-    html(&Report::new(&results).with_findings(find), &Stills::new());
+    assert!(page.contains("a &lt;b&gt;bold&lt;"), "the sentence is text");
+    assert!(page.contains(&format!("class=\"cite\" href=\"#{}\"", crate::report::anchor(&id))));
+    assert!(report.markdown().contains(&format!("<summary>1 record</summary>`{id}`")));
 }

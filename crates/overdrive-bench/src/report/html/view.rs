@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::Stills;
 use crate::report::charts::{Chart, SCRIPT, Switch};
 use crate::report::files::{File, Report};
-use crate::report::finding::Finding;
+use crate::report::findings::Finding;
 use crate::report::judged::Compared;
 use crate::report::table::{Align, Table, UNKNOWN};
 use crate::report::{markdown, overview, section};

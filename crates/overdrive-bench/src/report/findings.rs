@@ -1,0 +1,132 @@
+//! What the records say, in words: which back end, mode and precision to take for what, and what not to believe.
+//!
+//! A finding is derived by a rule and names the records that it rests on. The invariant, which the tests hold every rule
+//! to: these records alone give the same sentence, and without any one of them it is not said. Ratios are
+//! [`Speedup`](crate::speedup::Speedup)s or are not there.
+
+mod doubts;
+mod energy;
+mod group;
+mod latency;
+mod launch_bound;
+mod memory;
+mod not_compressed;
+mod quality;
+mod slower;
+mod stopped;
+#[cfg(test)]
+mod tests;
+mod throughput;
+mod win;
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::judged::{Compared, Judged};
+use crate::results::Results;
+
+/// A sentence and the records behind it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is about.
+    pub topic: Topic,
+    /// The sentence; names of cases stand in backticks.
+    pub sentence: String,
+    /// Ids of the cases that it follows from, never none.
+    pub records: Vec<String>,
+}
+
+/// What findings are about, in the order in which a report says them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Topic {
+    /// The fastest configuration of a workload.
+    Latency,
+    /// The size and configuration that handle most per second.
+    Throughput,
+    /// The configuration that needs least memory.
+    Memory,
+    /// The configuration that needs least energy.
+    Energy,
+    /// The most accurate configuration, and the smallest file.
+    Quality,
+    /// A compressed model that is not smaller.
+    NotCompressed,
+    /// A variant that is slower than what it was compared with.
+    Slower,
+    /// A device that waits for launches.
+    LaunchBound,
+    /// Samples that speak against being believed.
+    Doubt,
+    /// What gave no figure, and why.
+    Stopped,
+}
+
+impl fmt::Display for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Latency => "latency",
+            Self::Throughput => "throughput",
+            Self::Memory => "memory",
+            Self::Energy => "energy",
+            Self::Quality => "quality",
+            Self::NotCompressed => "not compressed",
+            Self::Slower => "slower",
+            Self::LaunchBound => "launch-bound",
+            Self::Doubt => "doubt",
+            Self::Stopped => "did not run",
+        })
+    }
+}
+
+/// One kind of finding.
+type Rule = fn(&Judged<'_>) -> Vec<Finding>;
+
+/// Every rule, in the order of the topics.
+const RULES: [Rule; 10] = [
+    latency::rule,
+    throughput::rule,
+    memory::rule,
+    energy::rule,
+    quality::rule,
+    not_compressed::rule,
+    slower::rule,
+    launch_bound::rule,
+    doubts::rule,
+    stopped::rule,
+];
+
+/// Everything that the records say.
+pub fn findings(results: &Results) -> Vec<Finding> {
+    of(&Judged::new(results))
+}
+
+/// The same of results whose comparisons are known.
+pub(super) fn of(judged: &Judged<'_>) -> Vec<Finding> {
+    RULES.iter().flat_map(|rule| rule(judged)).collect()
+}
+
+impl Finding {
+    /// A sentence that follows from these rows, each named once.
+    fn new<'r, 'a: 'r>(
+        topic: Topic,
+        sentence: String,
+        rows: impl IntoIterator<Item = &'r Compared<'a>>,
+    ) -> Self {
+        let mut records: Vec<String> = rows.into_iter().map(|row| row.id.clone()).collect();
+        let mut seen = std::collections::BTreeSet::new();
+        records.retain(|id| seen.insert(id.clone()));
+        assert!(!records.is_empty(), "a sentence follows from records or is not said");
+        Self { topic, sentence, records }
+    }
+
+    /// The anchors of its records on the page.
+    pub(super) fn anchors(&self, judged: &Judged<'_>) -> Vec<String> {
+        let anchor = |id: &String| {
+            let row = judged.find(id).expect("a finding names records of the results that it follows from");
+            row.anchor.clone()
+        };
+        self.records.iter().map(anchor).collect()
+    }
+}

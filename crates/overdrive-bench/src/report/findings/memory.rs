@@ -1,0 +1,50 @@
+//! Which configuration needs least memory.
+
+use super::super::judged::{Compared, Judged};
+use super::group::by;
+use super::win::{Win, least, sentences};
+use super::{Finding, Topic};
+use crate::digits;
+use crate::memory::{MemoryUse, Peak};
+
+/// A witness of memory and what it is called; the first that has seen every candidate is asked.
+type Witness = (&'static str, fn(&MemoryUse) -> Option<u64>);
+
+const WITNESSES: [Witness; 4] = [
+    ("device memory", |memory| memory.device.as_ref().map(Peak::added_bytes)),
+    ("planned arena", |memory| memory.planned_arena_bytes),
+    ("heap", |memory| memory.heap.as_ref().map(Peak::added_bytes)),
+    ("resident memory", |memory| memory.resident.as_ref().map(Peak::added_bytes)),
+];
+
+/// The smallest addition of one call on each workload, unless all need the same.
+pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+    let groups = by(judged, |row| {
+        memory(row)?;
+        Some((row.record.case.study.clone(), row.record.case.workload.clone()))
+    });
+    sentences(Topic::Memory, "memory", groups.into_values().filter_map(win).collect())
+}
+
+fn win<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
+    let (witness, bytes) = WITNESSES
+        .into_iter()
+        .find(|(_, bytes)| candidates.iter().all(|row| memory(row).and_then(bytes).is_some()))?;
+    let added = |row: &Compared<'_>| memory(row).and_then(bytes).unwrap_or(u64::MAX);
+    let winner = least(&candidates, |row| added(row) as f64);
+    let most = least(&candidates, |row| -(added(row) as f64));
+    (added(winner) < added(most)).then(|| {
+        let figure = format!(
+            "a call adds {} ({witness}), least of {}; `{}` adds {}, most",
+            digits::bytes(added(winner)),
+            candidates.len(),
+            most.record.case.configuration,
+            digits::bytes(added(most))
+        );
+        Win { winner, figure, weight: (added(most) - added(winner)) as f64, candidates }
+    })
+}
+
+fn memory<'r>(row: &Compared<'r>) -> Option<&'r MemoryUse> {
+    row.measurement()?.memory.as_ref()
+}

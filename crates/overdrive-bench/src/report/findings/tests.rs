@@ -1,0 +1,270 @@
+//! Each rule on results made for it, and the invariant of all of them on random results.
+
+use super::*;
+use crate::case::Workload;
+use crate::energy::EnergyUse;
+use crate::memory::{MemoryUse, Peak};
+use crate::outcome::Failure;
+use crate::record::{Items, Record, Work};
+use crate::report::example::example;
+use crate::series::{Basis, Conditions, Series};
+use crate::testing::{conditions, record, results, samples};
+use proptest::prelude::*;
+
+fn spans(ns: u64) -> Vec<u64> {
+    (0..20).map(|i| ns + (i * 7919) % (ns / 100)).collect()
+}
+
+fn said(results: &Results, topic: Topic) -> Vec<String> {
+    findings(results).into_iter().filter(|f| f.topic == topic).map(|f| f.sentence).collect()
+}
+
+fn with(records: Vec<Record>) -> Results {
+    Results { records, ..results() }
+}
+
+/// A record in a mode, compared with the one in mode `eager`.
+fn mode(mode: &str, ns: u64) -> Record {
+    let mut record = record(mode, &spans(ns));
+    if mode != "eager" {
+        record.baseline = Some(crate::testing::case("eager").id());
+    }
+    record
+}
+
+fn quantity(mut record: Record, name: &str, value: f64) -> Record {
+    record.outcome.measurement_mut().unwrap().quantities.insert(name.into(), value);
+    record
+}
+
+#[test]
+fn the_example_is_told_in_the_protocols_words() {
+    let found = findings(&example());
+    let text: Vec<String> = found.iter().map(|f| format!("{}: {}", f.topic, f.sentence)).collect();
+    insta::assert_snapshot!(text.join("\n"));
+}
+
+#[test]
+fn the_fastest_is_named_with_its_gain_and_with_what_it_cannot_be_told_from() {
+    let found = said(&with(vec![mode("eager", 2_000_000), mode("compile", 1_000_000)]), Topic::Latency);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let words = "use `cpu compile f32 t1`: on `work x=1` 1.005 ms [1.003, 1.007], fastest of 2, 2.001x";
+    assert!(
+        found[0].contains(words) && found[0].contains("+100 % throughput, excellent, measured"),
+        "{found:?}"
+    );
+    assert!(found[0].ends_with(", over `cpu eager f32 t1`."), "{found:?}");
+    let alike = said(&with(vec![mode("eager", 2_000_000), mode("jit", 2_000_500)]), Topic::Latency);
+    assert!(alike[0].contains("overlaps that of `cpu jit f32 t1`"), "{alike:?}");
+}
+
+#[test]
+fn what_is_blocked_or_unproven_is_never_recommended() {
+    let mut slow_start = spans(1_000_000);
+    slow_start[0] = 900_000_000;
+    let mut blocked = record("compile", &slow_start);
+    blocked.baseline = Some(crate::testing::case("eager").id());
+    let mut unproven = mode("jit", 500_000);
+    unproven.outcome.measurement_mut().unwrap().agreement = None;
+    let results = with(vec![mode("eager", 2_000_000), blocked, unproven]);
+    assert_eq!(said(&results, Topic::Latency), [""; 0]);
+    let doubts = said(&results, Topic::Doubt);
+    assert!(
+        doubts[0].contains("one-sample-dominates, no ratio is claimed: `cpu compile f32 t1`"),
+        "{doubts:?}"
+    );
+}
+
+#[test]
+fn throughput_is_about_sizes() {
+    let sized = |batch: u64, ns| {
+        let mut record = mode("eager", ns);
+        record.case.workload = Workload::new("mlp", [("B", batch)]);
+        let items = Some(Items { per_call: batch, name: "samples".into() });
+        record.outcome.measurement_mut().unwrap().work = Some(Work { flops: 1, bytes: 1, items });
+        record
+    };
+    let found = said(&with(vec![sized(1, 1_000_000), sized(32, 4_000_000)]), Topic::Throughput);
+    assert!(found[0].contains("on `mlp B=32` 7.95 ksamples/s, highest of 2 over its sizes"), "{found:?}");
+    assert_eq!(said(&with(vec![sized(1, 1_000_000)]), Topic::Throughput), [""; 0]);
+}
+
+#[test]
+fn memory_is_compared_by_a_witness_that_saw_all() {
+    let needing = |name: &str, arena: Option<u64>, heap: u64| {
+        let mut record = mode(name, 1_000_000);
+        let peak = Some(Peak { before_bytes: 1 << 20, peak_bytes: (1 << 20) + heap });
+        let memory = MemoryUse { planned_arena_bytes: arena, heap: peak, ..MemoryUse::default() };
+        record.outcome.measurement_mut().unwrap().memory = Some(memory);
+        record
+    };
+    let both = with(vec![needing("eager", Some(4096), 10), needing("jit", Some(2048), 20)]);
+    let found = said(&both, Topic::Memory);
+    assert!(found[0].contains("use `cpu jit f32 t1`: on `work x=1` a call adds 2.00 KiB (planned arena)"));
+    let one = with(vec![needing("eager", None, 10), needing("jit", Some(2048), 20)]);
+    assert!(
+        said(&one, Topic::Memory)[0]
+            .contains("use `cpu eager f32 t1`: on `work x=1` a call adds 10 B (heap)")
+    );
+    let same = with(vec![needing("eager", None, 10), needing("jit", None, 10)]);
+    assert_eq!(said(&same, Topic::Memory), [""; 0], "nothing to choose");
+}
+
+#[test]
+fn energy_is_compared_within_one_counter() {
+    let using = |name: &str, energy_joules, source: &str| {
+        let mut record = mode(name, 1_000_000);
+        record.outcome.measurement_mut().unwrap().energy = Some(EnergyUse {
+            source: source.into(),
+            calls: 10,
+            span_ns: 2_000_000_000,
+            energy_joules,
+            idle_watts: 9.0,
+        });
+        record
+    };
+    let found = said(&with(vec![using("eager", 20.0, "rapl"), using("jit", 15.0, "rapl")]), Topic::Energy);
+    assert!(
+        found[0].contains(
+            "use `cpu jit f32 t1`: on `work x=1` 1.500e0 J a call, least of 2, measured with 9.0 W"
+        )
+    );
+    let apart = with(vec![using("eager", 20.0, "rapl"), using("jit", 15.0, "nvml")]);
+    assert_eq!(said(&apart, Topic::Energy), [""; 0]);
+}
+
+#[test]
+fn of_equally_good_models_the_smallest_is_taken_and_a_larger_one_is_not_compressed() {
+    let model = |name: &str, accuracy, bytes| {
+        quantity(quantity(mode(name, 1_000_000), "accuracy", accuracy), "file_bytes", bytes)
+    };
+    let models = [model("eager", 0.75, 2781.0), model("int8", 0.75, 3029.0), model("int4", 0.5, 900.0)];
+    let results = with(models.into());
+    let found = said(&results, Topic::Quality);
+    assert!(found[0].contains(
+        "quality (accuracy) use `cpu eager f32 t1`: on `work x=1` accuracy 0.75, best of 3 with 1 other,"
+    ));
+    assert!(
+        found[1].contains("size use `cpu int4 f32 t1`: on `work x=1` 900 B at accuracy 0.5, smallest of 3")
+    );
+    let larger = said(&results, Topic::NotCompressed);
+    assert!(larger[0].contains("`cpu int8 f32 t1` is not compressed on `work x=1`: 3029 B against 2781 B"));
+}
+
+#[test]
+fn what_is_slower_is_told_with_its_interval() {
+    let found = said(&with(vec![mode("eager", 1_000_000), mode("jit", 1_300_000)]), Topic::Slower);
+    assert!(found[0].contains("`cpu jit f32 t1` is slower than `cpu eager f32 t1`: on `work x=1` 0.769x ["));
+    assert!(found[0].contains("-23 % throughput, investigate, measured"), "{found:?}");
+}
+
+#[test]
+fn a_device_that_waits_is_launch_bound() {
+    let timed = |device_ns: u64| {
+        let mut taken = samples(&spans(1_000_000));
+        taken.iter_mut().for_each(|sample| sample.device_ns = Some(device_ns));
+        let series = Series::new(Conditions { basis: Basis::Device, ..conditions() }, taken).unwrap();
+        let mut record = mode("eager", 1_000_000);
+        record.outcome.measurement_mut().unwrap().latency = Some(series);
+        said(&with(vec![record]), Topic::LaunchBound)
+    };
+    assert!(
+        timed(400_000)[0].contains("`cpu eager f32 t1` on `work x=1` works 400 µs of 1.00 ms end to end")
+    );
+    assert_eq!(timed(600_000), [""; 0]);
+}
+
+/// The records that a strategy drew; several may be of one case, of which the first is kept.
+fn distinct(records: Vec<Record>) -> Results {
+    let mut found = results();
+    for mut record in records {
+        if found.record(&record.case.id()).is_none() {
+            let mut baseline = record.case.clone();
+            baseline.configuration.mode = "eager".into();
+            record.baseline = (baseline != record.case).then(|| baseline.id());
+            found.records.push(record);
+        }
+    }
+    found
+}
+
+prop_compose! {
+    /// A record with any of the things that rules look at.
+    fn any_record()(
+        study in prop::sample::select(vec!["kernels", "models"]),
+        workload in prop::sample::select(vec!["mlp", "conv"]),
+        batch in 1_u64..3,
+        mode in prop::sample::select(vec!["eager", "jit", "compile"]),
+        ns in prop::sample::select(vec![1_000_000_u64, 1_000_500, 1_200_000, 2_000_000]),
+        kind in 0..8,
+        (items, memory, energy, file) in any::<(bool, Option<u16>, Option<u16>, Option<u8>)>(),
+    ) -> Record {
+        let mut shape = spans(ns);
+        match kind {
+            1 => shape[0] = 100 * ns,
+            2 => shape.iter_mut().step_by(2).for_each(|span| *span += ns / 7),
+            _ => {}
+        }
+        let mut record = record(mode, &shape);
+        record.case.study = study.into();
+        record.case.workload = Workload::new(workload, [("B", batch)]);
+        let measurement = record.outcome.measurement_mut().unwrap();
+        if kind == 3 {
+            let mut taken = samples(&shape);
+            taken.iter_mut().for_each(|sample| sample.device_ns = Some(sample.host_ns / 3));
+            let device = Conditions { basis: Basis::Device, ..conditions() };
+            measurement.latency = Some(Series::new(device, taken).unwrap());
+        }
+        let items = items.then(|| Items { per_call: batch, name: "samples".into() });
+        measurement.work = Some(Work { flops: 1, bytes: 1, items });
+        measurement.memory = memory.map(|bytes| MemoryUse {
+            planned_arena_bytes: Some(bytes.into()),
+            ..MemoryUse::default()
+        });
+        measurement.energy = energy.map(|joules| EnergyUse {
+            source: "rapl".into(),
+            calls: 7,
+            span_ns: 2_000_000_000,
+            energy_joules: f64::from(joules) + 1.0,
+            idle_watts: 3.0,
+        });
+        if let Some(bytes) = file {
+            measurement.quantities.insert("file_bytes".into(), f64::from(bytes % 4) + 1.0);
+            measurement.quantities.insert("accuracy".into(), f64::from(bytes % 3) / 2.0);
+        }
+        match kind {
+            4 => record.outcome = Failure::unsupported("no GPU").into(),
+            5 => measurement.agreement = None,
+            _ => {}
+        }
+        record
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Every word and number of a sentence follows from the records that it names, and from no other: they alone
+    /// say the same, and without any one of them nobody says it.
+    #[test]
+    fn a_sentence_stands_and_falls_with_its_records(records in prop::collection::vec(any_record(), 1..24)) {
+        let results = distinct(records);
+        for finding in findings(&results) {
+            let without = |kept: &dyn Fn(&String) -> bool| {
+                let records = results.records.iter().filter(|record| kept(&record.case.id())).cloned().collect();
+                findings(&Results { records, ..results.clone() })
+            };
+            let alone = without(&|id| finding.records.contains(id));
+            prop_assert!(alone.contains(&finding), "{:?} is not said of its records alone: {:?}", finding, alone);
+            for gone in &finding.records {
+                let said = without(&|id| id != gone).iter().any(|other| other.sentence == finding.sentence);
+                prop_assert!(!said, "{:?} is said without {}", finding, gone);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_records_nothing_is_said() {
+    assert_eq!(findings(&results()), []);
+}
