@@ -4,7 +4,6 @@
 #![allow(unsafe_code, clippy::unwrap_used)] // Raw launches; a benchmark may panic.
 
 #[path = "../tests/support/gpu.rs"]
-#[allow(dead_code)] // Tests use more of it.
 mod gpu;
 #[path = "../tests/support/single.rs"]
 #[allow(dead_code)] // A benchmark only launches.
