@@ -2,7 +2,7 @@
 //! from a file, from an archive, in ten years.
 //!
 //! The results stand in it as JSON and can be read back with [`results_of_page`]. Text from records is escaped by the
-//! template; what stands inside a script element is escaped by [`inert`].
+//! template; what stands inside a script element is escaped by `inert`.
 
 mod view;
 
@@ -21,7 +21,7 @@ const STYLE: &str = include_str!("html/style.css");
 const PAGE_SCRIPT: &str = include_str!("html/page.js");
 const FACES: &str = include_str!("../../assets/roboto.css");
 
-/// Where the data begins and ends; nothing in between can look like the end, since [`inert`] leaves no `<` there.
+/// Where the data begins and ends; nothing in between can look like the end, since `inert` leaves no `<` there.
 const DATA: (&str, &str) = ("<script type=\"application/json\" id=\"results\">", "</script>");
 
 /// Still pictures of the charts by [`Chart::id`](super::charts::Chart::id), as SVG in the light palette. A chart without
