@@ -4,6 +4,7 @@
 //! by stable name and lives outside any executable, so that training and evaluation, prefill and decoding share
 //! it. Invariant: `run` never changes its inputs, and a state that is replaced keeps its address.
 
+use crate::plan::Step;
 use crate::{Caps, Graph, Plan, Tensor, TensorType, Tuning};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
@@ -212,6 +213,22 @@ pub struct StepProfile {
     pub bytes: u64,
     /// Bytes that the step's results occupy.
     pub result_bytes: u64,
+}
+
+impl StepProfile {
+    /// One for each step of `plan`, no call recorded yet, with room for `calls` of them.
+    pub fn of_steps(plan: &Plan, calls: u32) -> Vec<StepProfile> {
+        let of_step = |step: &Step| StepProfile {
+            name: step.name.clone(),
+            scope: step.scope.clone(),
+            start_ns: Vec::with_capacity(calls as usize),
+            time_ns: Vec::with_capacity(calls as usize),
+            flops: step.cost.flops,
+            bytes: step.cost.bytes,
+            result_bytes: step.writes.iter().map(|&slot| plan.slot(slot).bytes() as u64).sum(),
+        };
+        plan.steps.iter().map(of_step).collect()
+    }
 }
 
 /// A compiled graph.

@@ -167,6 +167,13 @@ impl Plan {
         &self.slots[id.0 as usize]
     }
 
+    /// Bytes that the plan places itself: its arenas and what outlives calls, without the caller's inputs, outputs
+    /// and states. Saturates, so that an impossible plan is still only too large.
+    pub fn needed_bytes(&self) -> u64 {
+        let sizes = self.arena_bytes.iter().chain(&self.persistent_bytes);
+        sizes.fold(0, |sum, &bytes| sum.saturating_add(bytes as u64))
+    }
+
     /// Sum over steps of FLOPs and bytes moved.
     pub fn cost(&self) -> crate::Cost {
         self.steps.iter().map(|s| s.cost).sum()

@@ -95,8 +95,7 @@ impl CpuExecutable {
 
 /// Errs with the size of a plan that is larger than memory.
 fn check_memory(plan: &Plan) -> Result<(), BackendError> {
-    let sizes = plan.arena_bytes.iter().chain(&plan.persistent_bytes).map(|&bytes| bytes as u64);
-    let needed = sizes.fold(0, u64::saturating_add);
+    let needed = plan.needed_bytes();
     let available = available_bytes();
     if needed <= available {
         return Ok(());
@@ -190,20 +189,7 @@ impl Executable for CpuExecutable {
         outputs: &mut [Buffer],
         calls: u32,
     ) -> Result<Vec<StepProfile>, BackendError> {
-        let plan = &self.plan;
-        let mut profiles: Vec<StepProfile> = plan
-            .steps
-            .iter()
-            .map(|step| StepProfile {
-                name: step.name.clone(),
-                scope: step.scope.clone(),
-                start_ns: Vec::with_capacity(calls as usize),
-                time_ns: Vec::with_capacity(calls as usize),
-                flops: step.cost.flops,
-                bytes: step.cost.bytes,
-                result_bytes: step.writes.iter().map(|&slot| plan.slot(slot).bytes() as u64).sum(),
-            })
-            .collect();
+        let mut profiles = StepProfile::of_steps(&self.plan, calls);
         for _ in 0..calls {
             let origin = Instant::now();
             self.call(state, inputs, outputs, |index, step| {

@@ -210,8 +210,7 @@ impl CudaExecutable {
 
 /// Errs with the size of a plan that is larger than what the device has.
 fn check_memory(plan: &Plan, device: &Device) -> Result<(), Error> {
-    let sizes = plan.arena_bytes.iter().chain(&plan.persistent_bytes).map(|&bytes| bytes as u64);
-    let needed = sizes.fold(0, u64::saturating_add);
+    let needed = plan.needed_bytes();
     let pool = device.pool_use()?;
     let (free, _) = device.context().mem_get_info()?;
     let available = free as u64 + pool.reserved_bytes.saturating_sub(pool.used_bytes);
@@ -316,20 +315,7 @@ impl Executable for CudaExecutable {
         outputs: &mut [Buffer],
         calls: u32,
     ) -> Result<Vec<StepProfile>, BackendError> {
-        let plan = &self.plan;
-        let mut profiles: Vec<StepProfile> = plan
-            .steps
-            .iter()
-            .map(|step| StepProfile {
-                name: step.name.clone(),
-                scope: step.scope.clone(),
-                start_ns: Vec::with_capacity(calls as usize),
-                time_ns: Vec::with_capacity(calls as usize),
-                flops: step.cost.flops,
-                bytes: step.cost.bytes,
-                result_bytes: step.writes.iter().map(|&slot| plan.slot(slot).bytes() as u64).sum(),
-            })
-            .collect();
+        let mut profiles = StepProfile::of_steps(&self.plan, calls);
         for _ in 0..calls {
             self.enter(state, inputs, outputs)?;
             let device = Arc::clone(&self.device);
