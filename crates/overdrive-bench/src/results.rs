@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ceilings::Ceiling;
 use crate::environment::{Environment, Revision};
+use crate::gate::Verdicts;
 use crate::ladder::LadderKey;
 use crate::record::Record;
 use crate::series::Series;
@@ -46,6 +47,9 @@ pub struct Results {
     pub ladders: Vec<LadderKey>,
     /// What a study could not do on this machine, and why, by study.
     pub notes: Vec<Note>,
+    /// What the regression gate said of these cases, where a report was given its verdicts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regression: Option<Verdicts>,
 }
 
 /// A remark of a study about its own results.
@@ -107,6 +111,7 @@ impl Results {
             records: Vec::new(),
             ladders: Vec::new(),
             notes: Vec::new(),
+            regression: None,
         }
     }
 

@@ -172,5 +172,6 @@ pub(crate) fn results() -> Results {
         records: Vec::new(),
         ladders: Vec::new(),
         notes: Vec::new(),
+        regression: None,
     }
 }

@@ -62,6 +62,11 @@ pub struct Exact {
 }
 
 impl Exact {
+    /// Whether it is beyond its threshold.
+    pub fn is_worse(&self) -> bool {
+        self.change == Change::Worse
+    }
+
     /// What to say of it, if anything.
     pub fn sentence(&self) -> Option<String> {
         let Self { name, baseline, current, threshold, change } = self;

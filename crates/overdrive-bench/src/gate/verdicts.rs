@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::exact::{Change, Exact};
+use super::exact::Exact;
 use super::judgement::{Estimate, Verdict};
 use crate::environment::Environment;
 use crate::exit::Exit;
@@ -158,7 +158,7 @@ pub struct BlockTimes {
 impl CaseVerdict {
     /// The word for a table.
     pub fn word(&self) -> String {
-        if self.exact.iter().any(|exact| exact.change == Change::Worse) {
+        if self.exact.iter().any(Exact::is_worse) {
             return Verdict::Regressed.to_string();
         }
         match &self.finding {
@@ -195,7 +195,7 @@ impl CaseVerdict {
 
     /// Order of a table: what needs attention first.
     pub(super) fn rank(&self) -> u8 {
-        if self.exact.iter().any(|exact| exact.change == Change::Worse) {
+        if self.exact.iter().any(Exact::is_worse) {
             return 1;
         }
         match &self.finding {
@@ -216,7 +216,42 @@ impl CaseVerdict {
     }
 }
 
+/// Why a text is not verdicts that this program can read.
+#[derive(Debug, thiserror::Error)]
+pub enum VerdictsError {
+    /// Not JSON, or not of this shape.
+    #[error("not verdicts of `overdrive regress`: {0}")]
+    Shape(#[from] serde_json::Error),
+    /// Written by another version.
+    #[error("gate version {0}, expected {GATE_VERSION}: judge again with this version of Overdrive")]
+    Version(u32),
+}
+
 impl Verdicts {
+    /// Whether a text means to be verdicts, whatever else is wrong with it.
+    pub fn claims(text: &str) -> bool {
+        text.trim_start()
+            .strip_prefix('{')
+            .is_some_and(|rest| rest.trim_start().starts_with("\"gate_version\""))
+    }
+
+    /// Reads what [`Verdicts`] were written as.
+    ///
+    /// # Errors
+    /// What is wrong, with line and column where there is one.
+    pub fn from_json(text: &str) -> Result<Self, VerdictsError> {
+        /// Other versions may differ in everything else.
+        #[derive(Deserialize)]
+        struct Versioned {
+            gate_version: u32,
+        }
+        let Versioned { gate_version } = serde_json::from_str(text)?;
+        if gate_version != GATE_VERSION {
+            return Err(VerdictsError::Version(gate_version));
+        }
+        Ok(serde_json::from_str(text)?)
+    }
+
     /// Whether verdicts on times bind: not where the baseline differed from itself.
     pub fn is_advisory(&self) -> bool {
         !self.control.flagged.is_empty()
@@ -228,8 +263,7 @@ impl Verdicts {
         let any = |is: &dyn Fn(&Finding) -> bool| self.cases.iter().any(|case| is(&case.finding));
         let verdict =
             |finding: &Finding, wanted| matches!(finding, Finding::Timed(timed) if timed.verdict == wanted);
-        let worse =
-            self.cases.iter().any(|case| case.exact.iter().any(|exact| exact.change == Change::Worse));
+        let worse = self.cases.iter().any(|case| case.exact.iter().any(Exact::is_worse));
         let compared = any(&|finding| matches!(finding, Finding::Timed(_) | Finding::ExactOnly));
         let broke = |failure: &Failure| failure.kind != crate::outcome::FailureKind::Skipped;
         let undecided = |finding: &Finding| {

@@ -38,6 +38,7 @@ impl<'p> Draft<'p> {
             records: Vec::new(),
             ladders: Vec::new(),
             notes: Vec::new(),
+            regression: None,
         };
         Self { path, format, study, results, ids: BTreeSet::new() }
     }

@@ -12,6 +12,7 @@ mod launch_bound;
 mod memory;
 mod not_compressed;
 mod quality;
+mod regressed;
 mod slower;
 mod stopped;
 #[cfg(test)]
@@ -53,6 +54,8 @@ pub enum Topic {
     Quality,
     /// A compressed model that is not smaller.
     NotCompressed,
+    /// A case that the regression gate found worse than an earlier program.
+    Regressed,
     /// A variant that is slower than what it was compared with.
     Slower,
     /// A device that waits for launches.
@@ -72,6 +75,7 @@ impl fmt::Display for Topic {
             Self::Energy => "energy",
             Self::Quality => "quality",
             Self::NotCompressed => "not compressed",
+            Self::Regressed => "regressed",
             Self::Slower => "slower",
             Self::LaunchBound => "launch-bound",
             Self::Doubt => "doubt",
@@ -84,13 +88,14 @@ impl fmt::Display for Topic {
 type Rule = fn(&Judged<'_>) -> Vec<Finding>;
 
 /// Every rule, in the order of the topics.
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 11] = [
     latency::rule,
     throughput::rule,
     memory::rule,
     energy::rule,
     quality::rule,
     not_compressed::rule,
+    regressed::rule,
     slower::rule,
     launch_bound::rule,
     doubts::rule,

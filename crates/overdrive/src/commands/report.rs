@@ -4,15 +4,26 @@ use super::output;
 use crate::cli::Report;
 use crate::failure::Failure;
 use overdrive::bench::exit::Exit;
+use overdrive::bench::gate::Verdicts;
 use overdrive::bench::import;
 use overdrive::bench::report::html;
 use overdrive::bench::results::Results;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+/// The first key of verdicts stands well within so many bytes.
+const START_BYTES: u64 = 64;
+
 pub(crate) fn report(arguments: &Report) -> Result<Exit, Failure> {
-    let mut files = Vec::new();
+    let (mut files, mut gates) = (Vec::new(), Vec::new());
     for path in &arguments.results {
-        files.extend(read(path)?);
+        match verdicts(path)? {
+            Some(gate) => gates.push((path, gate)),
+            None => files.extend(read(path)?),
+        }
+    }
+    for (path, gate) in gates {
+        attach(&mut files, gate, path)?;
     }
     let folder = arguments.out.clone().unwrap_or_else(|| beside(&arguments.results[0]));
     output::prepare(&folder)?;
@@ -23,6 +34,33 @@ pub(crate) fn report(arguments: &Report) -> Result<Exit, Failure> {
     }
     println!("report: {}", folder.join(output::PAGE).display());
     Ok(Exit::Fine)
+}
+
+/// The verdicts in a file that `regress` wrote; nothing of any other file.
+fn verdicts(path: &Path) -> Result<Option<Verdicts>, Failure> {
+    // Results can be large, and what cannot be read at all is for their readers to refuse in their words.
+    let mut start = String::new();
+    let opened = std::fs::File::open(path).and_then(|file| file.take(START_BYTES).read_to_string(&mut start));
+    if opened.is_err() || !Verdicts::claims(&start) {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::bad_input(format!("cannot read `{}`: {error}", path.display())))?;
+    let failed = |error| Failure::bad_input(format!("`{}`: {error}", path.display()));
+    Verdicts::from_json(&text).map(Some).map_err(failed)
+}
+
+/// Puts verdicts beside the results that they are about.
+fn attach(files: &mut [Results], gate: Verdicts, path: &Path) -> Result<(), Failure> {
+    let about = |results: &&mut Results| gate.cases.iter().any(|case| results.record(&case.case).is_some());
+    let Some(results) = files.iter_mut().find(about) else {
+        return Err(Failure::bad_input(format!(
+            "the verdicts in `{}` are about no case of the given results: give the results of the same cases beside them",
+            path.display()
+        )));
+    };
+    results.regression = Some(gate);
+    Ok(())
 }
 
 /// The results in a file: several where it is a page of several machines.

@@ -3,6 +3,10 @@
 use super::*;
 use crate::case::Workload;
 use crate::energy::EnergyUse;
+use crate::gate::Verdicts;
+use crate::gate::exact::{Change, Exact, Threshold};
+use crate::gate::judgement::{Estimate, Verdict};
+use crate::gate::verdicts::{self, CaseVerdict, Control, Flagged, GATE_VERSION, Program, Timed};
 use crate::memory::{MemoryUse, Peak};
 use crate::outcome::Failure;
 use crate::record::{Items, Record, Work};
@@ -174,6 +178,77 @@ fn a_device_that_waits_is_launch_bound() {
     assert_eq!(timed(600_000), [""; 0]);
 }
 
+fn timed(case: &str, verdict: Verdict, ratio: f64) -> CaseVerdict {
+    let timed = Timed {
+        verdict,
+        time: Estimate { ratio, low: ratio - 0.01, high: ratio + 0.01 },
+        p: Some(0.002),
+        minimum_detectable: 1.02,
+        blocks: 10,
+        blocks_to_decide: None,
+        baseline_ns: 1e6,
+        current_ns: 1e6 * ratio,
+        cycles: None,
+        reasons: Vec::new(),
+    };
+    let finding = verdicts::Finding::Timed(Box::new(timed));
+    CaseVerdict { case: case.into(), finding, exact: Vec::new(), blocks: Vec::new() }
+}
+
+fn gate(cases: Vec<CaseVerdict>) -> Verdicts {
+    let program = |name: &str| Program { name: name.into(), commit: None, command: "bench".into() };
+    Verdicts {
+        gate_version: GATE_VERSION,
+        started_unix_s: 0,
+        command: "regress".into(),
+        seed: 1,
+        baseline: program("main"),
+        current: program("HEAD"),
+        environment: results().environment,
+        control: Control::default(),
+        cases,
+        lost_processes: Vec::new(),
+        ended_early: None,
+        notes: Vec::new(),
+    }
+}
+
+#[test]
+fn what_the_gate_found_worse_is_told_where_the_case_is_known() {
+    let mut found = with(vec![mode("eager", 2_000_000), mode("compile", 1_000_000)]);
+    let [eager, compile] = [0, 1].map(|at| found.records[at].case.id());
+    let mut larger = timed(&eager, Verdict::Same, 1.0);
+    larger.exact.push(Exact {
+        name: "file_bytes".into(),
+        baseline: 100.0,
+        current: 120.0,
+        threshold: Threshold::MayGrow(0.01),
+        change: Change::Worse,
+    });
+    let stranger = timed("kernels: other: cpu", Verdict::Regressed, 1.2);
+    let mut session = gate(vec![timed(&compile, Verdict::Regressed, 1.1), larger, stranger]);
+    found.regression = Some(session.clone());
+    let told = said(&found, Topic::Regressed);
+    assert_eq!(
+        told,
+        [
+            format!("`HEAD` against `main`: `{compile}` regressed: 1.10x [1.09, 1.11] the time, p 0.002."),
+            format!(
+                "`HEAD` against `main`: `{eager}` regressed: `file_bytes` grew from 100 to 120, by more than 1 %."
+            ),
+        ]
+    );
+    let text = serde_json::to_string_pretty(&session).unwrap();
+    assert!(Verdicts::claims(&text) && !Verdicts::claims(&crate::report::to_json(&found)));
+    assert_eq!(Verdicts::from_json(&text).unwrap(), session);
+    assert!(
+        Verdicts::from_json(&text.replacen('1', "7", 1)).unwrap_err().to_string().contains("gate version 7")
+    );
+    session.control.flagged.push(Flagged { case: eager, time: Estimate { ratio: 1.1, low: 1.0, high: 1.2 } });
+    found.regression = Some(session);
+    assert!(said(&found, Topic::Regressed)[0].contains("advisory only"));
+}
+
 /// The records that a strategy drew; several may be of one case, of which the first is kept.
 fn distinct(records: Vec<Record>) -> Results {
     let mut found = results();
@@ -185,6 +260,8 @@ fn distinct(records: Vec<Record>) -> Results {
             found.records.push(record);
         }
     }
+    let ids = found.records.iter().map(|record| record.case.id());
+    found.regression = Some(gate(ids.map(|id| timed(&id, Verdict::Regressed, 1.1)).collect()));
     found
 }
 

@@ -1,0 +1,29 @@
+//! Cases that the regression gate found worse: its verdict in words, beside the figures of the same case.
+
+use super::super::judged::{Compared, Judged};
+use super::{Finding, Topic};
+use crate::gate::judgement::Verdict;
+use crate::gate::verdicts::{self, CaseVerdict};
+
+/// One sentence for each case of these results that regressed, in the gate's order: worst first.
+pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+    let Some(gate) = &judged.results.regression else { return Vec::new() };
+    let over = format!("`{}` against `{}`", gate.current.name, gate.baseline.name);
+    let doubt =
+        if gate.is_advisory() { ", advisory only since the baseline differed from itself" } else { "" };
+    let finding = |case: &CaseVerdict| {
+        let row: &Compared<'_> = judged.find(&case.case)?;
+        let mut said = time(case).into_iter().collect::<Vec<_>>();
+        said.extend(case.exact.iter().filter(|exact| exact.is_worse()).filter_map(|exact| exact.sentence()));
+        let text = format!("{over}: `{}` regressed{doubt}: {}.", case.case, said.join("; "));
+        (!said.is_empty()).then(|| Finding::new(Topic::Regressed, text, [row]))
+    };
+    gate.cases.iter().filter_map(finding).collect()
+}
+
+/// `1.10x [1.08, 1.12] the time, p 0.002`, of a case whose time regressed.
+fn time(case: &CaseVerdict) -> Option<String> {
+    let verdicts::Finding::Timed(timed) = &case.finding else { return None };
+    let p = timed.p.map(|p| format!(", p {p:.3}")).unwrap_or_default();
+    (timed.verdict == Verdict::Regressed).then(|| format!("{} the time{p}", timed.time))
+}
