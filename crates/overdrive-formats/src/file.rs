@@ -1,4 +1,4 @@
-//! Files: mapped for reading, replaced atomically for writing.
+//! Files and folders: mapped for reading, replaced whole for writing.
 
 use crate::FormatError;
 use std::fs::{self, File};
@@ -34,12 +34,48 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{}.part", std::process::id()))
 }
 
+/// The same for a folder: `write` fills a new one, which then takes the place of `path`. What is there already is
+/// replaced only where it is empty or `is_ours`, so that a slip of the pen deletes nothing.
+pub(crate) fn replace_folder(
+    path: &Path,
+    is_ours: impl FnOnce(&Path) -> bool,
+    write: impl FnOnce(&Path) -> Result<(), FormatError>,
+) -> Result<(), FormatError> {
+    let io = |action| FormatError::io(path, action);
+    let there = match fs::read_dir(path) {
+        Ok(mut entries) => {
+            if entries.next().is_some() && !is_ours(path) {
+                let error =
+                    FormatError::damaged(path, "folder", "no folder, an empty one or a model", "other files");
+                return Err(error.remedy("name another folder"));
+            }
+            true
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) => return Err(io("read")(error)),
+    };
+    let unfinished = Unfinished(beside(path));
+    fs::create_dir_all(&unfinished.0).map_err(io("create"))?;
+    write(&unfinished.0)?;
+    // A folder cannot be renamed over one that has files: the old one steps aside first.
+    let old = beside(path).with_extension("old");
+    if there {
+        fs::rename(path, &old).map_err(io("replace"))?;
+    }
+    if let Err(error) = fs::rename(&unfinished.0, path) {
+        // The old one goes back to its place; if that fails too, it still is beside it under the other name.
+        let _ = fs::rename(&old, path);
+        return Err(io("write")(error));
+    }
+    if there { fs::remove_dir_all(&old).map_err(io("remove the old version of")) } else { Ok(()) }
+}
+
 /// Removes what is left of a failed write.
 struct Unfinished(PathBuf);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         // After the rename there is nothing to remove, and a failed removal changes nothing for the caller.
-        let _ = fs::remove_file(&self.0);
+        let _ = if self.0.is_dir() { fs::remove_dir_all(&self.0) } else { fs::remove_file(&self.0) };
     }
 }

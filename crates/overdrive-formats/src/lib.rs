@@ -1,4 +1,4 @@
-//! Bytes to tensors by name and back: safetensors and npz.
+//! Bytes to tensors and models and back: safetensors, npz, model folders.
 //!
 //! A file is untrusted: every length in it is checked against the bytes that are really there before anything is
 //! allocated for it, and every fault is an error that names the file, the place, what was expected and what was
@@ -6,6 +6,7 @@
 
 mod error;
 mod file;
+mod folder;
 pub mod npy;
 pub mod npz;
 mod parameters;
@@ -13,5 +14,6 @@ pub mod safetensors;
 mod tensors;
 
 pub use error::FormatError;
+pub use folder::{ModelConfig, ModelFolder};
 pub use parameters::{Differences, ParametersError, load_parameters, save_parameters};
 pub use tensors::{Tensors, read, write};

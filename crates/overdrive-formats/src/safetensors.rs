@@ -40,6 +40,11 @@ fn theirs(ours: DType) -> Option<Dtype> {
     DTYPES.iter().find(|(o, _)| *o == ours).map(|(_, dtype)| *dtype)
 }
 
+/// Whether a file can hold tensors of this type.
+pub fn can_hold(dtype: DType) -> bool {
+    theirs(dtype).is_some()
+}
+
 /// Reads every tensor of a file.
 pub fn read(path: &Path) -> Result<Tensors, FormatError> {
     decode(path, &file::map(path)?)

@@ -113,6 +113,23 @@ impl Graph {
         &self.name
     }
 
+    /// The same graph with other initial values of its states, by name and type.
+    pub fn with_initial_values(mut self, mut init: impl FnMut(&str, &TensorType) -> Init) -> Self {
+        for state in &mut self.states {
+            let ty = &self.values[state.value.0 as usize].ty;
+            state.init = init(&state.name, ty);
+            if let Init::Value(tensor) = &state.init {
+                assert_eq!(
+                    tensor.ty(),
+                    ty,
+                    "the initial value of state `{}` has its declared type",
+                    state.name
+                );
+            }
+        }
+        self
+    }
+
     /// Nodes in an order in which they can be computed.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes

@@ -12,6 +12,7 @@ mod kernels;
 mod peers;
 mod session;
 mod study;
+mod template;
 mod workload;
 
 pub use ceilings::ceilings;
@@ -19,4 +20,5 @@ pub use context::{Context, Device, EnergyProbes, Matmul, MatmulPeer, Progress};
 pub use peers::Peer;
 pub use session::{Entry, measure};
 pub use study::{STUDIES, Study};
+pub use template::Template;
 pub use workload::Workload;

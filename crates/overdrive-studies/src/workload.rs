@@ -1,6 +1,6 @@
 //! A workload: a bound graph, its inputs by seed, and the f64 outputs that every variant is held against.
 
-use crate::Context;
+use crate::{Context, Template};
 use overdrive_bench::case;
 use overdrive_bench::oracle::{Oracle, Tolerance, normal_inputs};
 use overdrive_bench::outcome::Failure;
@@ -64,14 +64,7 @@ impl Workload {
     /// # Errors
     /// When a size does not fit the model.
     pub fn of_model(model: &Model, sizes: &BTreeMap<String, usize>) -> Result<Self, GraphError> {
-        let mut bound: BTreeMap<String, usize> =
-            model.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
-        bound.extend(sizes.clone());
-        let graph = overdrive_passes::bind(&(model.build)()?, &bound)?;
-        let dimensions = bound.iter().map(|(name, &size)| (name.as_str(), size));
-        let items = bound.get("batch").map(|&n| Items { per_call: n as u64, name: "samples".to_owned() });
-        let vocabulary = model.vocabulary.unwrap_or(2);
-        Ok(Self { items, vocabulary, ..Self::new(model.name, dimensions, graph) })
+        Template::built_in(model)?.bind(sizes)
     }
 
     /// The same, compared with the reference on some of the rows of its first `inputs` inputs: the first, the last and

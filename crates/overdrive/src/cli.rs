@@ -86,7 +86,8 @@ pub(crate) struct Run {
 /// Arguments of `report`.
 #[derive(Args, Debug)]
 pub(crate) struct Report {
-    /// results.json, a report.html that holds them, or results of criterion.rs, nvbench or PyTorch's profiler
+    /// results.json, a report.html that holds them, results of criterion.rs, nvbench or PyTorch's profiler, and a
+    /// gate.json of `regress`, whose verdicts stand beside the results of the same cases
     #[arg(required = true, value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// Folder of the report [default: that of the first results]
@@ -97,7 +98,7 @@ pub(crate) struct Report {
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
-    /// A built-in model
+    /// A built-in model, or a folder that holds one
     pub model: String,
     /// Execution modes: eager, jit, compile, and on a GPU graph
     #[arg(long, value_delimiter = ',', default_value = "eager,jit,compile", value_name = "MODES")]
@@ -195,7 +196,7 @@ pub(crate) struct History {
 /// Arguments of `eval`.
 #[derive(Args, Debug)]
 pub(crate) struct Eval {
-    /// A built-in model
+    /// A built-in model, or a folder that holds one
     pub model: String,
     /// Inputs by name, .npz or .safetensors
     #[arg(long, value_name = "FILE")]
@@ -226,7 +227,7 @@ pub(crate) struct Eval {
 /// Arguments of `profile`.
 #[derive(Args, Debug)]
 pub(crate) struct Profile {
-    /// A built-in model
+    /// A built-in model, or a folder that holds one
     pub model: String,
     /// Execution mode
     #[arg(long, default_value = "compile", value_name = "MODE")]

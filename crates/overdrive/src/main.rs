@@ -5,6 +5,7 @@ mod commands;
 mod devices;
 mod energy;
 mod failure;
+mod model;
 mod progress;
 
 use clap::Parser;

@@ -5,6 +5,7 @@ use super::run::{command_line, stop_on_interrupt};
 use crate::cli::Bench;
 use crate::devices;
 use crate::failure::Failure;
+use crate::model;
 use crate::progress::Spinner;
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
@@ -12,14 +13,13 @@ use overdrive::bench::report::to_json;
 use overdrive::bench::results::Results;
 use overdrive::bench::rules::Rules;
 use overdrive::ir::DType;
-use overdrive::models;
 use overdrive::passes::{Recipe, precision};
-use overdrive::studies::{Context, Device, Entry, Progress, Workload, measure};
+use overdrive::studies::{Context, Device, Entry, Progress, measure};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
-    let model = models::find(&arguments.model).map_err(Failure::bad_input)?;
+    let template = model::load(&arguments.model)?;
     let opened = devices::open(&arguments.machine)?;
     let reference = devices::reference(devices::threads(&arguments.machine))?;
     if let Some(folder) = &arguments.out {
@@ -62,7 +62,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
     for batch in batches {
         let sizes: BTreeMap<String, usize> =
             batch.map(|n| ("batch".to_owned(), n as usize)).into_iter().collect();
-        let workload = Workload::of_model(model, &sizes).map_err(Failure::bad_input)?;
+        let workload = template.bind(&sizes).map_err(Failure::bad_input)?;
         spinner.workload(&workload.key.to_string());
         let mut entries = Vec::new();
         for &dtype in &arguments.dtype {

@@ -3,18 +3,17 @@
 use crate::cli::Eval;
 use crate::devices;
 use crate::failure::Failure;
+use crate::model;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::subject::Deviation;
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::{Dim, Graph, Mode, State, Tensor, TensorType, Tuning};
-use overdrive::models;
 use overdrive::passes::bind;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
-    let model = models::find(&arguments.model).map_err(Failure::bad_input)?;
-    let template = (model.build)().map_err(Failure::harness)?;
+    let template = model::load(&arguments.model)?.graph;
     let inputs = formats::read(&arguments.inputs).map_err(Failure::bad_input)?;
     let expected = arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
     let sizes = sizes_of(&template, &inputs)?;

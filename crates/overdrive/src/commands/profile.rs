@@ -3,6 +3,7 @@
 use crate::cli::Profile as Arguments;
 use crate::devices;
 use crate::failure::Failure;
+use crate::model;
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::digits;
 use overdrive::bench::executable::Target;
@@ -10,14 +11,12 @@ use overdrive::bench::exit::Exit;
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
 use overdrive::bench::report::write_atomically;
 use overdrive::ir::{Mode, State, Tuning};
-use overdrive::models;
-use overdrive::studies::Workload;
 use serde_json::json;
 
 pub(crate) fn profile(arguments: &Arguments) -> Result<Exit, Failure> {
-    let model = models::find(&arguments.model).map_err(Failure::bad_input)?;
+    let template = model::load(&arguments.model)?;
     let sizes = arguments.batch.map(|n| ("batch".to_owned(), n as usize)).into_iter().collect();
-    let workload = Workload::of_model(model, &sizes).map_err(Failure::bad_input)?;
+    let workload = template.bind(&sizes).map_err(Failure::bad_input)?;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.mode.into();
@@ -27,7 +26,7 @@ pub(crate) fn profile(arguments: &Arguments) -> Result<Exit, Failure> {
     let target = Target { backend, executable: executable.as_mut(), state: &mut state };
     let inputs = workload.inputs(arguments.machine.seed);
     let profile = Profile::take(target, &inputs, arguments.calls, &SystemClock::new());
-    let profile = Profile { name: model.name.to_owned(), ..profile.map_err(Failure::harness)? };
+    let profile = Profile { name: template.name, ..profile.map_err(Failure::harness)? };
     if let Some(file) = &arguments.trace {
         let trace = chrome_trace(&profile).to_string();
         write_atomically(file, trace.as_bytes()).map_err(Failure::bad_input)?;

@@ -1,0 +1,53 @@
+//! A model before its dimensions are bound: what a name, a folder or a file gives, whoever reads it.
+
+use crate::Workload;
+use overdrive_bench::record::Items;
+use overdrive_formats::ModelFolder;
+use overdrive_ir::{Graph, GraphError};
+use overdrive_models::Model;
+use std::collections::BTreeMap;
+
+/// A model and what is needed to make a workload of it.
+#[derive(Clone, Debug)]
+pub struct Template {
+    /// Its name in results.
+    pub name: String,
+    /// The forward graph; its states begin as the weights.
+    pub graph: Graph,
+    /// Size of each named dimension unless the user says otherwise.
+    pub dimensions: BTreeMap<String, usize>,
+    /// What its integer inputs index: ids are below this.
+    pub vocabulary: Option<usize>,
+}
+
+impl Template {
+    /// A built-in model.
+    ///
+    /// # Errors
+    /// When it does not build, which its tests exclude.
+    pub fn built_in(model: &Model) -> Result<Self, GraphError> {
+        let dimensions = model.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
+        let (name, vocabulary) = (model.name.to_owned(), model.vocabulary);
+        Ok(Self { name, graph: (model.build)()?, dimensions, vocabulary })
+    }
+
+    /// The workload in which named dimensions have `sizes` where given, else their defaults.
+    ///
+    /// # Errors
+    /// When a size does not fit the model.
+    pub fn bind(&self, sizes: &BTreeMap<String, usize>) -> Result<Workload, GraphError> {
+        let mut bound = self.dimensions.clone();
+        bound.extend(sizes.clone());
+        let graph = overdrive_passes::bind(&self.graph, &bound)?;
+        let dimensions = bound.iter().map(|(name, &size)| (name.as_str(), size));
+        let items = bound.get("batch").map(|&n| Items { per_call: n as u64, name: "samples".to_owned() });
+        let vocabulary = self.vocabulary.unwrap_or(2);
+        Ok(Workload { items, vocabulary, ..Workload::new(&self.name, dimensions, graph) })
+    }
+}
+
+impl From<ModelFolder> for Template {
+    fn from(ModelFolder { config, graph }: ModelFolder) -> Self {
+        Self { name: config.name, graph, dimensions: config.dimensions, vocabulary: config.vocabulary }
+    }
+}
