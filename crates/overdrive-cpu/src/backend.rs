@@ -1,6 +1,6 @@
 //! `CpuBackend`: the CPU as a device with a compiler for graphs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -71,7 +71,8 @@ fn caps(threads: usize) -> Caps {
         memory_bytes: available_bytes(),
         claims: kernels::CLAIMS.map(str::to_owned).into(),
         contraction_dtypes: [DType::F64, DType::F32].into_iter().chain(halves).collect(),
-        loop_dtypes: BTreeSet::from(DType::ALL),
+        // Lanes are loaded by address: types that share bytes are not.
+        loop_dtypes: DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8).collect(),
         flops_per_byte: FLOPS_PER_BYTE,
         packings: BTreeMap::from([
             (DType::F64, packing::<f64>(|k, n| Kernel::<f64>::best().packed_b_bytes([1, 1, k, n]))),

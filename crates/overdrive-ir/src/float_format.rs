@@ -98,6 +98,18 @@ impl FloatFormat {
 
     /// The code nearest to `x`, ties to even. `Scale` formats round the exponent of a positive `x` likewise.
     pub fn encode(&self, x: f64, overflow: Overflow) -> u32 {
+        self.encode_by(x, overflow, f64::round_ties_even)
+    }
+
+    /// One of the two codes around `x`, the farther from zero with a probability equal to how far `x` has come towards
+    /// it, so that the expectation is `x`: `chance` is uniform in `[0, 1)`. Values that have a code keep it.
+    pub fn encode_stochastic(&self, x: f64, overflow: Overflow, chance: f64) -> u32 {
+        debug_assert!((0.0..1.0).contains(&chance), "a chance is in [0, 1), not {chance}");
+        self.encode_by(x, overflow, |steps| (steps + chance).floor())
+    }
+
+    /// The code of `x` whose magnitude is rounded to whole steps by `round`.
+    fn encode_by(&self, x: f64, overflow: Overflow, round: impl Fn(f64) -> f64) -> u32 {
         let scale = self.specials == Specials::Scale;
         if x.is_nan() || (scale && x < 0.0) {
             return self.nan_code();
@@ -105,13 +117,13 @@ impl FloatFormat {
         let sign = if x.is_sign_negative() { self.sign_bit() } else { 0 };
         let (a, max_code) = (x.abs(), self.max_code());
         if scale {
-            let code = (a.log2().round_ties_even() + self.bias as f64).max(0.0);
+            let code = (round(a.log2()) + self.bias as f64).max(0.0);
             return if code <= max_code as f64 { code as u32 } else { self.beyond(overflow) };
         }
         // Spacing of representable numbers around `a`; dividing by a power of two is exact in f64.
         let exponent = if a == 0.0 { i32::MIN } else { exponent_of(a) }.max(1 - self.bias);
         let quantum = 2f64.powi(exponent - self.mantissa_bits as i32);
-        let steps = (a / quantum).round_ties_even();
+        let steps = round(a / quantum);
         let normal = 1u64 << self.mantissa_bits;
         // Codes of one sign are consecutive integers, so a carry into the next binade is plain addition.
         let code = if a.is_infinite() {
@@ -146,62 +158,4 @@ fn exponent_of(a: f64) -> i32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::DType;
-
-    #[test]
-    fn half_formats_agree_with_the_half_crate_on_every_code_and_on_random_values() {
-        let (f16, bf16) = (DType::F16.float_format().unwrap(), DType::BF16.float_format().unwrap());
-        for code in 0..=u16::MAX {
-            for (format, reference) in
-                [(f16, half::f16::from_bits(code).to_f64()), (bf16, half::bf16::from_bits(code).to_f64())]
-            {
-                let value = format.decode(code as u32);
-                assert!(value == reference || (value.is_nan() && reference.is_nan()), "{code:#x}");
-                if !value.is_nan() {
-                    assert_eq!(format.encode(value, Overflow::Ieee), code as u32);
-                }
-            }
-        }
-        let mut state = 1u64;
-        for _ in 0..200_000 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let x = f32::from_bits((state >> 32) as u32) as f64;
-            if x.is_nan() {
-                continue;
-            }
-            assert_eq!(
-                f16.encode(x, Overflow::Ieee),
-                half::f16::from_f32(x as f32).to_bits() as u32,
-                "{x:e}"
-            );
-            assert_eq!(
-                bf16.encode(x, Overflow::Ieee),
-                half::bf16::from_f32(x as f32).to_bits() as u32,
-                "{x:e}"
-            );
-        }
-    }
-
-    #[test]
-    fn micro_formats_round_trip_every_code_and_have_the_published_maxima() {
-        for (dtype, max) in [
-            (DType::F8E4M3, 448.0),
-            (DType::F8E5M2, 57344.0),
-            (DType::F6E2M3, 7.5),
-            (DType::F6E3M2, 28.0),
-            (DType::F4E2M1, 6.0),
-            (DType::E8M0, 2f64.powi(127)),
-        ] {
-            let format = dtype.float_format().unwrap();
-            assert_eq!(format.max(), max, "{dtype}");
-            for code in 0..(1u32 << dtype.bits()) {
-                let value = format.decode(code);
-                if !value.is_nan() {
-                    assert_eq!(format.encode(value, Overflow::Ieee), code, "{dtype} {code:#x}");
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -5,6 +5,8 @@
 //! parser and the reference evaluator. Invariant: it touches no files, clocks, threads, environment or devices.
 
 pub mod backend;
+mod block_format;
+mod blocks;
 mod caps;
 mod dtype;
 pub mod eval;
@@ -23,6 +25,7 @@ pub mod text;
 mod verify;
 
 pub use backend::{Backend, BackendError, Buffer, Executable, Mode, State};
+pub use block_format::{Block, BlockFormat, BlockIndex, Encoded, Grid, Symmetry};
 pub use caps::{Caps, Choice, Packing, Peaks, Tuning};
 pub use dtype::{DType, UnknownDType};
 pub use eval::Array;

@@ -26,8 +26,20 @@ fn is_loop(prim: &Prim) -> bool {
 }
 
 /// True for a bare primitive that is a loop or a contraction by itself.
-pub(crate) fn is_step_of_its_own(node: &Node, prim: &Prim) -> bool {
-    is_loop(prim) || is_contraction(node)
+pub(crate) fn is_step_of_its_own(graph: &Graph, node: &Node, caps: &Caps) -> bool {
+    let is_loop = node.op.prim().is_some_and(is_loop);
+    is_loop && loops_take(graph, node, caps) || is_contraction(node)
+}
+
+/// Whether the device's loops can load and store what a node reads and writes.
+fn loops_take(graph: &Graph, node: &Node, caps: &Caps) -> bool {
+    node.operands.iter().chain(&node.results).all(|v| caps.loop_dtypes.contains(&graph.ty(*v).dtype))
+}
+
+/// Errs with the type that the device's loops cannot load and store.
+fn loops_take_all(region: &Graph, caps: &Caps) -> Result<(), String> {
+    let refused = region.values().map(|v| region.ty(v).dtype).find(|dtype| !caps.loop_dtypes.contains(dtype));
+    refused.map_or(Ok(()), |dtype| Err(format!("loops of {} take no {dtype}", caps.device)))
 }
 
 /// Errs with the reason why a region is not one step.
@@ -65,7 +77,7 @@ pub fn node_by_node(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result
         let expansion = node.op.expansion(&types, &node.regions);
         let flat = primitives(&expansion, caps);
         let operands: &[Expr<'_>] = operands;
-        match one_step(&flat) {
+        match loops_take_all(&flat, caps).and_then(|()| one_step(&flat)) {
             Ok(()) => Some(b.node(Fused { label: node.op.name() }, operands, vec![flat])),
             Err(reason) => {
                 notes.push(Note::Expanded { op: node.op.name(), scope: node.scope.to_string(), reason });

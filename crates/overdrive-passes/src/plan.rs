@@ -76,7 +76,7 @@ pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<P
     let native = widen(graph, caps, &mut notes)?;
     let fused = match mode {
         Mode::Eager | Mode::Jit => node_by_node(&native, caps, &mut notes)?,
-        Mode::Compile | Mode::Graph => groups(&legalize(&native, caps, &mut notes)?, &mut notes)?,
+        Mode::Compile | Mode::Graph => groups(&legalize(&native, caps, &mut notes)?, caps, &mut notes)?,
     };
     let mut planner = Planner::new(&fused, mode, caps);
     planner.plan.notes = notes;
@@ -218,7 +218,7 @@ impl<'g> Planner<'g> {
             return;
         }
         match &node.op {
-            Operation::Prim(prim) if crate::fuse::is_step_of_its_own(node, prim) => {
+            Operation::Prim(prim) if crate::fuse::is_step_of_its_own(graph, node, self.caps) => {
                 let cut = crate::fuse::cut_one(graph, id);
                 let operands: Vec<View> = cut.inputs.iter().map(|&v| self.locate(v)).collect();
                 self.region(&cut.region, &operands, &node.results, (&prim.name(), node));

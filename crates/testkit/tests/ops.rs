@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear};
 use overdrive_ir::ops::{FakeQuantize, OPS};
 use overdrive_ir::{Array, Builder, Compare, DType, Graph, Op, Operation, Types, Unary};
 use testkit::{Case, Gradients, Tolerance, check_expansion, compare, derivative};
@@ -40,7 +41,7 @@ fn names_are_inferred_through_and_ops_survive_their_attributes() {
 }
 
 /// Ops whose gradient is by design not that of their values; each has a test of its own below.
-const STRAIGHT_THROUGH: [&str; 1] = ["fake_quantize"];
+const STRAIGHT_THROUGH: [&str; 2] = ["fake_quantize", "quantized_linear"];
 
 /// The f64 cases of every op that has the gradient of its values.
 fn smooth_cases() -> impl Iterator<Item = Case> {
@@ -126,6 +127,32 @@ fn the_straight_through_gradient_is_that_of_the_frozen_rounding() {
             for ((_, found), (_, expected)) in found.grads.iter().zip(&expected.grads) {
                 let tolerance = Tolerance::new(DType::F64, found.len(), 100.0);
                 compare(expected, found, tolerance).unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_gradient_of_quantized_activations_is_that_of_float_ones() {
+    for sample in QuantizedLinear::samples() {
+        for case in Case::all(&sample).unwrap().iter().filter(|case| case.dtype == DType::F64) {
+            let op = *case.sample.op.composite::<QuantizedLinear>().expect("a sample of quantized_linear");
+            let point = case.inputs(3);
+            let mut plain = case.clone();
+            let float = QuantizedLinear { activations: Activations::Float, ..op };
+            plain.sample.op = float.into();
+            plain.sample.operands.truncate(float.operands().len());
+            let expected = Gradients::at(&plain.graph(), &point[..float.operands().len()], 11).unwrap();
+            expected.check(23).unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
+            let found = Gradients::at(&case.graph(), &point, 11).unwrap();
+            // The scale of static activations has none.
+            for ((_, found), (_, expected)) in found.grads.iter().zip(&expected.grads) {
+                let tolerance = Tolerance::new(DType::F64, found.len(), 100.0);
+                // Rounding x changes the gradients of the scales, not that of x.
+                if found.shape == point[0].shape {
+                    compare(expected, found, tolerance)
+                        .unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
+                }
             }
         }
     }

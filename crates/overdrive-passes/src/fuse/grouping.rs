@@ -5,11 +5,11 @@
 //! the test of what is possible.
 
 use super::region::{Cut, cut, is_cloned, label};
-use super::{is_loop, one_step};
+use super::{is_step_of_its_own, one_step};
 use crate::lower::is_contraction;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::Note;
-use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Value};
+use overdrive_ir::{Builder, Caps, Expr, Graph, GraphError, NodeId, Origin, Value};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Bound on a group, so that generated loops stay readable and register pressure sane.
@@ -28,7 +28,7 @@ struct Grouping<'g> {
 }
 
 /// Merges what lowers into `fused` ops.
-pub fn groups(graph: &Graph, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
+pub fn groups(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
     let mut readers: HashMap<Value, Vec<Option<u32>>> = HashMap::new();
     for (index, node) in graph.nodes().iter().enumerate() {
         node.operands.iter().for_each(|&v| readers.entry(v).or_default().push(Some(index as u32)));
@@ -38,16 +38,15 @@ pub fn groups(graph: &Graph, notes: &mut Vec<Note>) -> Result<Graph, GraphError>
     results.for_each(|v| readers.entry(v).or_default().push(None));
     let mut grouping = Grouping { graph, group_of: vec![None; graph.nodes().len()], groups: vec![], readers };
     for index in 0..graph.nodes().len() as u32 {
-        grouping.place(index, notes);
+        grouping.place(index, caps, notes);
     }
     grouping.rebuild()
 }
 
 impl Grouping<'_> {
-    fn place(&mut self, index: u32, notes: &mut Vec<Note>) {
+    fn place(&mut self, index: u32, caps: &Caps, notes: &mut Vec<Note>) {
         let node = self.graph.node(NodeId(index));
-        let Some(prim) = node.op.prim() else { return };
-        if is_cloned(self.graph, node) || !(is_loop(prim) || is_contraction(node)) {
+        if is_cloned(self.graph, node) || !is_step_of_its_own(self.graph, node, caps) {
             return;
         }
         let mut group = self.groups.len();

@@ -1,0 +1,441 @@
+//! `quantized_linear(x, codes, scale, ...)`: `y = x W^T`, with x `[..., K]` and `W [N, K]` held as codes and scales.
+//!
+//! `W = (codes - zero) scale`, each scale covering K/G consecutive codes of a row: scale and zero are `[N, G]` or `[1, G]`.
+//! Operands after x: codes, scale; then by `weights` the zero `[.., G]`, or a tensor scale `[]` that multiplies all; then by
+//! `activations` the scale `[]` of x and, of integers, its zero point `[]`. By `activations`, x is
+//! `float`: taken as it is;
+//! `dynamic`: quantized row by row, symmetric, by the row's largest magnitude, so that no row depends on another;
+//! `blocks`: quantized in the groups of the weights, with scales of a block format; e4m3 scales after a wide scale per row;
+//! `static`: quantized with the scale and zero point given, from a calibration.
+//! Products of codes are exact: integers are summed in i32, floats in f32. Rounding of x is straight-through in the
+//! gradient, which is that of `float`. Bias and activation stand outside, where they fuse as an epilogue.
+//! Long because weights of three kinds meet activations of four, each pair with its sample.
+//! Sources: Jacob et al., arXiv:1712.05877; OCP Microscaling Formats 1.0; row scales: Dettmers et al., arXiv:2208.07339.
+
+use super::block_scale::ScaleFormat;
+use super::dequantize::gradients;
+use super::quantize::{check_scale, code};
+use crate::blocks::Blocks;
+use crate::{
+    Array, Builder, Cost, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Sample, Shape, TensorType,
+    Types,
+};
+use serde::{Deserialize, Serialize};
+
+/// What stands beside the codes of the weights.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Weights {
+    /// A scale.
+    #[default]
+    Symmetric,
+    /// A scale and a zero point of the same shape.
+    Asymmetric,
+    /// A scale and an f32 scale of the tensor: NVFP4.
+    TwoLevel,
+}
+
+/// What x is in the product.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activations {
+    /// As it is: only the weights are quantized.
+    #[default]
+    Float,
+    /// Codes of this type with a wide scale for each row.
+    Dynamic(DType),
+    /// Codes of this type with a scale for each group of the weights in each row.
+    Blocks(DType, ScaleFormat),
+    /// Codes of this type with one scale for all, an operand.
+    Static(DType),
+}
+
+/// A linear layer with quantized weights.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct QuantizedLinear {
+    /// What stands beside the codes of the weights.
+    pub weights: Weights,
+    /// What x is in the product.
+    pub activations: Activations,
+}
+
+impl<'b> Expr<'b> {
+    /// `self W^T` of quantized weights; `operands` are codes, scale and what `op` asks for after them.
+    pub fn quantized_linear(self, op: QuantizedLinear, operands: &[Expr<'b>]) -> Expr<'b> {
+        self.builder().op1(op, &[&[self], operands].concat())
+    }
+}
+
+/// The operands by name.
+#[derive(Copy, Clone)]
+struct Named<T> {
+    x: T,
+    codes: T,
+    scale: T,
+    zero: Option<T>,
+    tensor_scale: Option<T>,
+    x_scale: Option<T>,
+    x_zero: Option<T>,
+}
+
+impl QuantizedLinear {
+    /// The names of the operands, in order.
+    pub fn operands(&self) -> Vec<&'static str> {
+        let mut names = vec!["x", "codes", "scale"];
+        names.extend(match self.weights {
+            Weights::Symmetric => None,
+            Weights::Asymmetric => Some("zero"),
+            Weights::TwoLevel => Some("tensor_scale"),
+        });
+        if let Activations::Static(dtype) = self.activations {
+            names.extend(if dtype.is_int() { vec!["x_scale", "x_zero"] } else { vec!["x_scale"] });
+        }
+        names
+    }
+
+    fn named<T: Clone>(&self, operands: &[T]) -> Named<T> {
+        let names = self.operands();
+        let find = |name| names.iter().position(|n| *n == name).map(|i| operands[i].clone());
+        let always = |name| find(name).expect("always an operand");
+        Named {
+            x: always("x"),
+            codes: always("codes"),
+            scale: always("scale"),
+            zero: find("zero"),
+            tensor_scale: find("tensor_scale"),
+            x_scale: find("x_scale"),
+            x_zero: find("x_zero"),
+        }
+    }
+
+    /// The type of the codes of x, if it has codes.
+    fn element(&self) -> Option<DType> {
+        match self.activations {
+            Activations::Float => None,
+            Activations::Dynamic(dtype) | Activations::Blocks(dtype, _) | Activations::Static(dtype) => Some(dtype),
+        }
+    }
+
+    fn check(&self, n: &Named<&TensorType>) -> Result<(), Mismatch> {
+        let (x, codes) = (n.x, n.codes);
+        if codes.rank() != 2 || x.rank() < 1 || x.shape.0.last() != Some(&codes.shape[1]) {
+            let remedy = "codes are output-major: the last dimension of x is their second";
+            return Err(Mismatch::new("x of [..., K] and codes of [N, K]", format!("x {x} and codes {codes}")).remedy(remedy));
+        }
+        let scaled: Vec<TensorType> = [Some(codes), Some(n.scale), n.zero].into_iter().flatten().cloned().collect();
+        check_scale(&scaled)?;
+        if n.zero.is_some_and(|zero| zero.shape != n.scale.shape) {
+            return Err(Mismatch::new(format!("a zero point of {}", n.scale.shape), n.zero.map_or(String::new(), ToString::to_string)));
+        }
+        for scalar in [n.tensor_scale, n.x_scale, n.x_zero].into_iter().flatten() {
+            if scalar.rank() != 0 {
+                return Err(Mismatch::new("a scalar for what covers a whole tensor", scalar.to_string()));
+            }
+        }
+        let Some(element) = self.element() else { return Ok(()) };
+        let integers = [codes.dtype, element].map(DType::is_int);
+        let exact = match integers {
+            [true, true] => element == DType::I8 && matches!(codes.dtype, DType::I8 | DType::I4),
+            [false, false] => element != DType::E8M0 && !element.is_arithmetic_float(),
+            _ => false,
+        };
+        let whole = n.zero.is_none_or(|zero| zero.dtype.is_int());
+        if !exact || (integers[0] && !whole) {
+            let found = format!("x in {element}, codes {codes}{}", n.zero.map_or(String::new(), |zero| format!(", zero {zero}")));
+            let expected = "i8 activations with i8 or i4 weights and whole zero points, or small floats on both sides";
+            return Err(Mismatch::new(expected, found).remedy("keep the activations in float, or quantize both alike"));
+        }
+        Ok(())
+    }
+
+    /// `W` in the type that sums use.
+    fn dequantized<'b>(n: &Named<Expr<'b>>) -> Expr<'b> {
+        let w = n.codes.dequantize(n.scale, n.zero).convert(n.x.dtype().accumulation());
+        n.tensor_scale.map_or(w, |scale| w * scale.convert(w.dtype()))
+    }
+
+    /// Codes of x, and their scale in the type that sums use: `[..., 1]`, `[..., G]` or `[]`.
+    fn quantized<'b>(&self, n: &Named<Expr<'b>>) -> (Expr<'b>, Expr<'b>) {
+        let x = n.x;
+        let wide = x.dtype().accumulation();
+        let whole_row: Vec<Option<usize>> = (0..x.rank()).map(|axis| (axis + 1 < x.rank()).then_some(1)).collect();
+        match self.activations {
+            Activations::Float => unreachable!("the caller handles floats"),
+            Activations::Dynamic(element) => {
+                let scale = x.block_scale(&whole_row, element, ScaleFormat::Wide);
+                (x.quantize(scale, None, element), scale)
+            }
+            Activations::Blocks(element, format) => {
+                let mut block = whole_row.clone();
+                block[x.rank() - 1] = Some(x.size(x.rank() - 1) / n.scale.size(1).max(1));
+                if format != ScaleFormat::F8e4m3 {
+                    let scale = x.block_scale(&block, element, format);
+                    return (x.quantize(scale, None, element), scale.convert(wide));
+                }
+                // The largest of a row gets the largest scale: (448 6) times the scale of the row.
+                let row = x.block_scale(&whole_row, element, ScaleFormat::Wide) * (1.0 / DType::F8E4M3.max_value());
+                let reduced = x.convert(wide) / row;
+                let scale = reduced.block_scale(&block, element, format);
+                (reduced.quantize(scale, None, element), scale.convert(wide) * row)
+            }
+            Activations::Static(element) => {
+                let scale = n.x_scale.expect("a static scale is an operand");
+                let ones = vec![1usize; x.rank()];
+                let zero = n.x_zero.map(|zero| zero.reshape(ones.clone()));
+                (x.quantize(scale.reshape(ones), zero, element), scale.convert(wide))
+            }
+        }
+    }
+
+    /// The product of integer codes, summed exactly in each group, then scaled.
+    fn integer_product<'b>((codes, scale): (Expr<'b>, Expr<'b>), n: &Named<Expr<'b>>) -> Expr<'b> {
+        let wide = n.x.dtype().accumulation();
+        let (rank, groups) = (codes.rank(), n.scale.size(1));
+        let [outputs, k] = [n.codes.size(0), n.codes.size(1)];
+        let exact = if n.zero.is_some() { DType::I32 } else { DType::I8 };
+        let mut weights = n.codes.convert(exact);
+        if let Some(zero) = n.zero {
+            let blocks = Blocks::new(&[outputs, k], &zero.sizes());
+            weights = blocks.join(blocks.split(weights) - blocks.spread(zero.convert(exact)));
+        }
+        let group = k / groups.max(1);
+        let rows: Vec<usize> = codes.sizes()[..rank - 1].to_vec();
+        let x = codes.convert(exact).reshape([&rows[..], &[groups, group]].concat());
+        let w = weights.reshape([outputs, groups, group]);
+        // [G, rows..., N]
+        let product = |x: Expr<'b>, w: Expr<'b>, batch: (usize, usize), contract: (usize, usize)| {
+            let dot = crate::DotGeneral {
+                batch: vec![batch],
+                contract: vec![contract],
+                accumulate: DType::I32,
+                out: DType::I32,
+                precision: crate::Precision::Exact,
+            };
+            x.builder().op1(crate::Prim::DotGeneral(dot), &[x, w])
+        };
+        let mut sums = product(x, w, (rank - 1, 1), (rank, 2));
+        let of_columns = |per_column: Expr<'b>| {
+            let sizes = per_column.sizes();
+            let shape = [&[sizes[1]][..], &vec![1; rank - 1], &[sizes[0]]].concat();
+            per_column.transpose(&[1, 0]).reshape(shape)
+        };
+        if let Some(zero) = n.x_zero {
+            let column_sums = w.convert(DType::I32).sum(&[2]);
+            sums = sums - of_columns(column_sums) * zero.convert(DType::I32);
+        }
+        // [G or 1, rows..., 1]
+        let of_rows = if scale.rank() == 0 {
+            scale
+        } else {
+            let perm: Vec<usize> = std::iter::once(rank - 1).chain(0..rank - 1).collect();
+            scale.transpose(&perm).reshape([&[scale.size(rank - 1)][..], &rows, &[1]].concat())
+        };
+        let scaled = sums.convert(wide) * (of_columns(n.scale.convert(wide)) * of_rows);
+        if groups == 1 { scaled.reshape([&rows[..], &[outputs]].concat()) } else { scaled.sum(&[0]) }
+    }
+
+    /// The product of float codes in the type that sums use.
+    fn float_product<'b>((codes, scale): (Expr<'b>, Expr<'b>), n: &Named<Expr<'b>>) -> Expr<'b> {
+        let wide = n.x.dtype().accumulation();
+        let last = codes.rank() - 1;
+        // Scales of whole rows stand outside the sum, so that the product is of the codes themselves.
+        let whole_rows = n.scale.size(1) == 1 && (scale.rank() == 0 || scale.size(last) == 1);
+        if whole_rows && wide == DType::F32 && n.zero.is_none() && codes.dtype() == n.codes.dtype() {
+            let product = codes.dot_to(n.codes, &[], &[(last, 1)], DType::F32).convert(wide);
+            let y = product * scale * n.scale.convert(wide).reshape([n.scale.size(0)]);
+            return n.tensor_scale.map_or(y, |tensor| y * tensor.convert(wide));
+        }
+        let numbers = codes.convert(wide);
+        let x = if scale.rank() == 0 {
+            numbers * scale
+        } else {
+            let blocks = Blocks::new(&codes.sizes(), &scale.sizes());
+            blocks.join(blocks.split(numbers) * blocks.spread(scale))
+        };
+        x.dot(Self::dequantized(n), &[], &[(last, 1)])
+    }
+}
+
+impl Op for QuantizedLinear {
+    const NAME: &'static str = "quantized_linear";
+
+    fn infer(&self, types: &Types<'_>) -> Result<Vec<TensorType>, Mismatch> {
+        let names = self.operands();
+        if types.operands.len() != names.len() {
+            return Err(Mismatch::new(names.join(", "), format!("{} operands", types.operands.len())));
+        }
+        types.same_float(&types.operands[..1])?;
+        let named = self.named(&types.operands.iter().collect::<Vec<_>>());
+        self.check(&named)?;
+        let mut shape = named.x.shape.clone();
+        *shape.0.last_mut().expect("x has a last dimension") = named.codes.shape[0].clone();
+        Ok(vec![named.x.with_shape(shape)])
+    }
+
+    fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
+        let n = self.named(&args.iter().collect::<Vec<_>>());
+        let (outputs, k) = (n.codes.shape[0], n.codes.shape[1]);
+        let blocks = Blocks::new(&n.codes.shape, &n.scale.shape);
+        let scalar = |a: Option<&Array>, otherwise: f64| a.map_or(otherwise, |a| a.get(0));
+        let weight = |row: usize, column: usize| {
+            let at = blocks.at(&[row, column]);
+            let numbers = n.codes.at(&[row, column]) - n.zero.map_or(0.0, |zero| zero.at(&at));
+            numbers * n.scale.at(&at) * scalar(n.tensor_scale, 1.0)
+        };
+        let rows = n.x.len().checked_div(k).unwrap_or_else(|| n.x.shape[..n.x.shape.len() - 1].iter().product());
+        let mut y = Vec::with_capacity(rows * outputs);
+        for row in 0..rows {
+            let x: Vec<f64> = (0..k).map(|i| n.x.get(row * k + i)).collect();
+            let x = self.rounded(&x, n.scale.shape[1], [scalar(n.x_scale, 1.0), scalar(n.x_zero, 0.0)]);
+            y.extend((0..outputs).map(|o| x.iter().enumerate().map(|(i, x)| x * weight(o, i)).sum::<f64>()));
+        }
+        let shape = [&n.x.shape[..n.x.shape.len() - 1], &[outputs]].concat();
+        vec![Array::float(n.x.dtype, &shape, y)]
+    }
+
+    fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], _regions: &[Graph]) -> Vec<Expr<'b>> {
+        let n = self.named(args);
+        let x = n.x;
+        let Some(element) = self.element() else {
+            return vec![x.dot(Self::dequantized(&n).convert(x.dtype()), &[], &[(x.rank() - 1, 1)])];
+        };
+        let (codes, scale) = self.quantized(&n);
+        let product = if element.is_int() {
+            let product = Self::integer_product((codes, scale), &n);
+            n.tensor_scale.map_or(product, |tensor| product * tensor.convert(product.dtype()))
+        } else {
+            Self::float_product((codes, scale), &n)
+        };
+        vec![product.convert(x.dtype())]
+    }
+
+    fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
+        let Some(dy) = g.cotangents[0] else { return Some(vec![None; g.inputs.len()]) };
+        let n = self.named(g.inputs);
+        let wide = n.x.dtype().accumulation();
+        let (dy, x) = (dy.convert(wide), n.x.convert(wide));
+        let last = x.rank() - 1;
+        let rows: Vec<(usize, usize)> = (0..last).map(|axis| (axis, axis)).collect();
+        let dx = dy.dot(Self::dequantized(&n), &[], &[(last, 0)]).convert(n.x.dtype());
+        let dw = dy.dot(x, &[], &rows);
+        let below = n.tensor_scale.map_or(dw, |scale| dw * scale.convert(wide));
+        let [dscale, dzero] = gradients(below, n.codes, n.scale, n.zero);
+        let dtensor = n.tensor_scale.map(|scale| {
+            (dw * n.codes.dequantize(n.scale, n.zero).convert(wide)).sum(&[0, 1]).convert(scale.dtype())
+        });
+        let by_name = |name: &&str| match *name {
+            "x" => Some(dx),
+            "scale" => dscale,
+            "zero" => dzero,
+            "tensor_scale" => dtensor,
+            _ => None,
+        };
+        Some(self.operands().iter().map(by_name).collect())
+    }
+
+    fn cost(&self, operands: &[TensorType], results: &[TensorType]) -> Option<Cost> {
+        let bytes = operands.iter().chain(results).map(|ty| ty.bytes() as u64).sum();
+        let k = operands[1].sizes()[1] as u64;
+        Some(Cost { flops: (2 * results[0].elements() as u64).saturating_mul(k), bytes })
+    }
+
+    fn samples() -> Vec<Sample> {
+        samples()
+    }
+}
+
+impl QuantizedLinear {
+    /// A row of x as the product sees it: rounded to codes and scaled back.
+    fn rounded(&self, x: &[f64], groups: usize, [scale, zero]: [f64; 2]) -> Vec<f64> {
+        let largest = |x: &[f64]| x.iter().fold(0.0f64, |a, x| if x.is_nan() { f64::NAN } else { a.max(x.abs()) });
+        match self.activations {
+            Activations::Float => x.to_vec(),
+            Activations::Static(element) => {
+                x.iter().map(|x| (code(element, x / scale, zero) - zero) * scale).collect()
+            }
+            Activations::Dynamic(element) => {
+                let scale = ScaleFormat::Wide.of(largest(x), element);
+                x.iter().map(|x| code(element, x / scale, 0.0) * scale).collect()
+            }
+            Activations::Blocks(element, format) => {
+                let row = match format {
+                    ScaleFormat::F8e4m3 => ScaleFormat::Wide.of(largest(x), element) / DType::F8E4M3.max_value(),
+                    _ => 1.0,
+                };
+                let block = |x: &[f64]| {
+                    let x: Vec<f64> = x.iter().map(|x| x / row).collect();
+                    let scale = format.of(largest(&x), element);
+                    x.into_iter().map(|x| code(element, x / scale, 0.0) * scale * row).collect::<Vec<_>>()
+                };
+                x.chunks((x.len() / groups.max(1)).max(1)).flat_map(block).collect()
+            }
+        }
+    }
+}
+
+fn samples() -> Vec<Sample> {
+    let sample = |weights, activations| Sample::new(QuantizedLinear { weights, activations });
+    let tensor = |dtype, shape: [usize; 2]| TensorType::new(dtype, shape);
+    let codes = |dtype, shape| (tensor(dtype, shape), Fill::Uniform(-7.9, 7.9));
+    let with = |sample: Sample, (ty, fill): (TensorType, Fill)| sample.operand(ty, fill);
+    let rows = |k: usize| -> Shape { ["M".into(), Dim::Size(k)].into() };
+    let e8m0 = |shape| (tensor(DType::E8M0, shape), Fill::Values(vec![0.25, 1.0, 0.5]));
+    let e4m3 = |shape| (tensor(DType::F8E4M3, shape), Fill::Values(vec![0.25, 1.125, 48.0]));
+    let scalar = |dtype, value| (TensorType::scalar(dtype), Fill::Values(vec![value]));
+    let whole = |dtype, shape| (tensor(dtype, shape), Fill::Values(vec![0.0, -3.0, 2.0]));
+    let i8_groups = |sample: Sample, k| with(sample.normal(rows(k)), codes(DType::I8, [5, k]));
+    let int8 = Activations::Dynamic(DType::I8);
+    vec![
+        i8_groups(sample(Weights::Symmetric, Activations::Float), 7).uniform([5usize, 1], 0.01, 0.02),
+        i8_groups(sample(Weights::Symmetric, int8), 7).uniform([5usize, 1], 0.01, 0.02),
+        with(sample(Weights::Symmetric, int8).normal(["B", "T", "K"]), (TensorType::new(DType::I8, ["N", "K"]), Fill::Uniform(-127.0, 127.0)))
+            .uniform(["N".into(), Dim::Size(1)], 0.01, 0.02),
+        with(
+            with(
+                i8_groups(sample(Weights::Symmetric, Activations::Static(DType::I8)), 6).uniform([1usize, 1], 0.01, 0.02),
+                scalar(DType::F32, 0.03),
+            ),
+            scalar(DType::I32, -20.0),
+        ),
+        with(sample(Weights::Symmetric, Activations::Float).normal(rows(12)), codes(DType::I4, [5, 12])).uniform([5usize, 3], 0.1, 0.2),
+        with(
+            with(sample(Weights::Asymmetric, int8).normal(rows(12)), codes(DType::I4, [5, 12])).uniform([5usize, 3], 0.1, 0.2),
+            whole(DType::I4, [5, 3]),
+        ),
+        with(sample(Weights::Asymmetric, Activations::Float).normal(rows(12)), codes(DType::I4, [5, 12]))
+            .uniform([5usize, 3], 0.1, 0.2)
+            .normal([5usize, 3]),
+        with(sample(Weights::Symmetric, Activations::Dynamic(DType::F8E4M3)).normal(rows(9)), codes(DType::F8E4M3, [5, 9]))
+            .uniform([5usize, 1], 0.1, 0.2),
+        with(
+            with(sample(Weights::Symmetric, Activations::Static(DType::F8E4M3)).normal(rows(9)), codes(DType::F8E4M3, [5, 9]))
+                .uniform([1usize, 1], 0.1, 0.2),
+            scalar(DType::F32, 0.01),
+        ),
+        with(
+            with(
+                sample(Weights::Symmetric, Activations::Blocks(DType::F8E4M3, ScaleFormat::E8m0Up)).normal(rows(64)),
+                codes(DType::F4E2M1, [5, 64]),
+            ),
+            e8m0([5, 2]),
+        ),
+        with(with(sample(Weights::Symmetric, Activations::Float).normal(rows(64)), codes(DType::F6E2M3, [5, 64])), e8m0([5, 2])),
+        with(
+            with(
+                sample(Weights::Symmetric, Activations::Blocks(DType::I8, ScaleFormat::E8m0Floor)).normal(rows(64)),
+                codes(DType::I8, [5, 64]),
+            ),
+            e8m0([5, 2]),
+        ),
+        with(
+            with(
+                with(
+                    sample(Weights::TwoLevel, Activations::Blocks(DType::F4E2M1, ScaleFormat::F8e4m3)).normal(rows(32)),
+                    codes(DType::F4E2M1, [5, 32]),
+                ),
+                e4m3([5, 2]),
+            ),
+            scalar(DType::F32, 0.01),
+        ),
+    ]
+}
