@@ -47,6 +47,13 @@ fn nearest(name: &str, names: &[&str]) -> String {
     }
 }
 
+/// The names of a graph's dimensions.
+pub(crate) fn dimension_names(graph: &Graph) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    collect(graph, &mut names);
+    names.into_iter().map(str::to_owned).collect()
+}
+
 fn collect<'g>(graph: &'g Graph, names: &mut BTreeSet<&'g str>) {
     let dims = graph.values().flat_map(|v| &graph.ty(v).shape.0);
     let attributes = graph.nodes().iter().filter_map(|n| shape(n.op.prim()?)).flat_map(|s| &s.0);

@@ -15,6 +15,7 @@ mod observe;
 mod pass;
 mod plan;
 mod precision;
+mod quantize;
 mod rebuild;
 mod recognise;
 mod rematerialize;
@@ -28,11 +29,15 @@ pub use differentiate::differentiate;
 pub use fold::fold;
 pub use fuse::{groups, node_by_node};
 pub use legalize::legalize;
-pub use observe::{Evidence, Site, Statistic, observe, sites};
+pub use observe::{Evidence, HISTOGRAM_BITS, Site, Statistic, histogram_value, observe, sites};
 pub use overdrive_ir::gradients;
 pub use pass::{PASSES, Pass};
 pub use plan::{PlanError, plan};
 pub use precision::{Recipe, precision};
+pub use quantize::{
+    Layer, LayerKind, MODES, Preparation, Quantization, QuantizationMode, Quantized, QuantizedLayer,
+    RangeRule, Rounding, Scheme, Skipped, activation_range, awq, layers, quantize, rescale, smooth,
+};
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use rematerialize::{Rematerialize, rematerialize};
 pub use to_f64::to_f64;

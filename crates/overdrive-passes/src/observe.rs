@@ -5,7 +5,7 @@
 //! updates of the model stay as they were, and evidence of two batches is that of both together.
 
 use overdrive_ir::{
-    Builder, DType, Expr, Graph, GraphError, Node, NodeId, Operation, Origin, Prim, Reducer, Tensor,
+    Binary, Builder, DType, Expr, Graph, GraphError, Node, NodeId, Operation, Origin, Prim, Reducer, Tensor,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,11 +20,23 @@ pub enum Statistic {
     ChannelMagnitude,
     /// Sum of the outer products of all contracted rows: `[K, K]`, half the Hessian of GPTQ (arXiv:2210.17323).
     Gram,
+    /// Elements by their first [`HISTOGRAM_BITS`] bits as f32: bins as wide as 1/32 of what they hold, so that they need
+    /// no range beforehand and those of two batches add up.
+    Histogram,
+}
+
+/// Bits of an f32 that make a bin: sign, exponent and five of the mantissa.
+pub const HISTOGRAM_BITS: u32 = 14;
+
+/// The value in the middle of a bin of [`Statistic::Histogram`].
+pub fn histogram_value(bin: usize) -> f64 {
+    let shift = 32 - HISTOGRAM_BITS;
+    f64::from(f32::from_bits((bin as u32) << shift | 1 << (shift - 1)))
 }
 
 impl Statistic {
     /// All of them.
-    pub const ALL: [Statistic; 3] = [Self::Range, Self::ChannelMagnitude, Self::Gram];
+    pub const ALL: [Statistic; 4] = [Self::Range, Self::ChannelMagnitude, Self::Gram, Self::Histogram];
 
     /// Its name in outputs.
     pub const fn name(self) -> &'static str {
@@ -32,6 +44,7 @@ impl Statistic {
             Self::Range => "range",
             Self::ChannelMagnitude => "channel-magnitude",
             Self::Gram => "gram",
+            Self::Histogram => "histogram",
         }
     }
 
@@ -45,6 +58,15 @@ impl Statistic {
             }
             Self::ChannelMagnitude => x.max(-x).reduce(Reducer::Max, &others),
             Self::Gram => x.dot(x, &[], &others.iter().map(|&a| (a, a)).collect::<Vec<_>>()),
+            Self::Histogram => {
+                let count: usize = x.sizes().iter().product();
+                let bits = b.op1(Prim::Bitcast { to: DType::U32 }, &[x.reshape([count])]);
+                let shift = bits.constant(f64::from(32 - HISTOGRAM_BITS));
+                let bins = bits.binary(Binary::Shr, shift).convert(DType::I32).reshape([count, 1]);
+                let (empty, ones) =
+                    (b.full(DType::F32, [1usize << HISTOGRAM_BITS], 0.0), b.full(DType::F32, [count], 1.0));
+                b.op1(Prim::Scatter { axes: vec![0], reducer: Some(Reducer::Sum) }, &[empty, bins, ones])
+            }
         }
     }
 
@@ -54,7 +76,7 @@ impl Statistic {
         match self {
             Self::Range => vec![a[0].min(b[0]), a[1].max(b[1])],
             Self::ChannelMagnitude => each(f64::max),
-            Self::Gram => each(|a, b| a + b),
+            Self::Gram | Self::Histogram => each(|a, b| a + b),
         }
     }
 }

@@ -1,0 +1,29 @@
+//! `quantize` puts the weights of linear and convolution layers into codes, and their activations where a scheme says so.
+//!
+//! A pass like any other: it takes a graph whose states begin as the weights, a [`Quantization`] (what each layer becomes
+//! and how it is rounded) and the [`Evidence`](crate::Evidence) of a calibration run, and gives a graph whose states begin
+//! as codes and scales. Linear layers become `quantized_linear` with the bias outside; a convolution is computed on the
+//! values that its codes stand for. SmoothQuant and AWQ are passes of their own, before it: they change factors between
+//! activations and weights and round nothing. Invariant: a layer that cannot take its scheme is left as it was and listed
+//! with the reason.
+
+mod awq;
+mod calibration;
+mod gptq;
+mod hqq;
+mod layers;
+mod linear_algebra;
+mod modes;
+mod rescale;
+mod rewrite;
+mod scheme;
+mod smooth;
+
+pub use awq::awq;
+pub use calibration::{RangeRule, activation_range};
+pub use layers::{Layer, LayerKind, Skipped, layers};
+pub use modes::{MODES, Preparation, QuantizationMode};
+pub use rescale::rescale;
+pub use rewrite::{Quantized, QuantizedLayer, quantize};
+pub use scheme::{Quantization, Rounding, Scheme};
+pub use smooth::smooth;

@@ -1,0 +1,194 @@
+//! The modes by name: what the command line and the study choose from.
+
+use super::{Quantization, RangeRule, Rounding};
+use crate::Statistic;
+use overdrive_ir::ops::block_scale::ScaleFormat;
+use overdrive_ir::ops::quantized_linear::Activations;
+use overdrive_ir::{Block, BlockFormat, DType};
+
+/// What is done to a graph before its weights are rounded.
+#[derive(Copy, Clone, PartialEq, Debug, Default)]
+pub enum Preparation {
+    /// Nothing.
+    #[default]
+    None,
+    /// SmoothQuant with this strength.
+    Smooth(f64),
+    /// AWQ.
+    Awq,
+}
+
+impl Preparation {
+    /// What a calibration run must gather for it.
+    pub fn statistics(self) -> &'static [Statistic] {
+        match self {
+            Preparation::None => &[],
+            Preparation::Smooth(_) => &[Statistic::ChannelMagnitude],
+            Preparation::Awq => &[Statistic::Gram],
+        }
+    }
+}
+
+/// A mode.
+#[derive(Copy, Clone, Debug)]
+pub struct QuantizationMode {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub summary: &'static str,
+    weights: BlockFormat,
+    activations: Activations,
+    rounding: Rounding,
+    range: RangeRule,
+    /// What comes first.
+    pub preparation: Preparation,
+}
+
+impl QuantizationMode {
+    const fn new(
+        name: &'static str,
+        summary: &'static str,
+        weights: BlockFormat,
+        activations: Activations,
+    ) -> Self {
+        let (rounding, range, preparation) = (Rounding::Nearest, RangeRule::MinMax, Preparation::None);
+        Self { name, summary, weights, activations, rounding, range, preparation }
+    }
+
+    const fn rounded(self, rounding: Rounding) -> Self {
+        Self { rounding, ..self }
+    }
+
+    const fn ranged(self, range: RangeRule) -> Self {
+        Self { range, ..self }
+    }
+
+    const fn prepared(self, preparation: Preparation) -> Self {
+        Self { preparation, ..self }
+    }
+
+    /// What each layer becomes.
+    pub fn quantization(&self) -> Quantization {
+        Quantization {
+            rounding: self.rounding,
+            range: self.range,
+            ..Quantization::new(self.weights, self.activations)
+        }
+    }
+
+    /// The mode of this name.
+    pub fn find(name: &str) -> Option<&'static QuantizationMode> {
+        MODES.iter().find(|mode| mode.name == name)
+    }
+}
+
+const INT8: BlockFormat = BlockFormat::plain(DType::I8, Block::Channel);
+const INT4: BlockFormat = BlockFormat::plain(DType::I4, Block::Group(128));
+const FP8: BlockFormat = BlockFormat::plain(DType::F8E4M3, Block::Channel);
+const FP8_TENSOR: BlockFormat = BlockFormat::plain(DType::F8E4M3, Block::Tensor);
+const UP: ScaleFormat = ScaleFormat::E8m0Up;
+const FLOOR: ScaleFormat = ScaleFormat::E8m0Floor;
+
+/// Every mode, from eight bits to four.
+pub const MODES: &[QuantizationMode] = &[
+    QuantizationMode::new(
+        "int8-dynamic",
+        "int8 weights by channel, activations by row as they come",
+        INT8,
+        Activations::Dynamic(DType::I8),
+    ),
+    QuantizationMode::new(
+        "int8-static",
+        "int8 weights by channel, activations in the range seen in calibration",
+        INT8,
+        Activations::Static(DType::I8),
+    ),
+    QuantizationMode::new(
+        "int8-static-percentile",
+        "int8-static in the range of 99.99 % of what was seen",
+        INT8,
+        Activations::Static(DType::I8),
+    )
+    .ranged(RangeRule::Percentile(0.9999)),
+    QuantizationMode::new(
+        "int8-static-mse",
+        "int8-static in the range that errs least in the mean square",
+        INT8,
+        Activations::Static(DType::I8),
+    )
+    .ranged(RangeRule::Mse),
+    QuantizationMode::new(
+        "int8-static-entropy",
+        "int8-static in the range of least relative entropy",
+        INT8,
+        Activations::Static(DType::I8),
+    )
+    .ranged(RangeRule::Entropy),
+    QuantizationMode::new(
+        "int8-smooth",
+        "int8-dynamic after SmoothQuant",
+        INT8,
+        Activations::Dynamic(DType::I8),
+    )
+    .prepared(Preparation::Smooth(0.5)),
+    QuantizationMode::new(
+        "int8-weights",
+        "int8 weights by channel, float activations",
+        INT8,
+        Activations::Float,
+    ),
+    QuantizationMode::new(
+        "fp8",
+        "e4m3 weights by channel, activations by row as they come",
+        FP8,
+        Activations::Dynamic(DType::F8E4M3),
+    ),
+    QuantizationMode::new(
+        "fp8-tensor",
+        "e4m3 weights and activations with one scale each, from calibration",
+        FP8_TENSOR,
+        Activations::Static(DType::F8E4M3),
+    ),
+    QuantizationMode::new(
+        "mxfp8",
+        "e4m3 in blocks of 32 with power-of-two scales rounded up, weights and activations",
+        BlockFormat::mx(DType::F8E4M3, UP),
+        Activations::Blocks(DType::F8E4M3, UP),
+    ),
+    QuantizationMode::new(
+        "mxint8",
+        "int8 in blocks of 32 with power-of-two scales, weights and activations",
+        BlockFormat::mx(DType::I8, FLOOR),
+        Activations::Blocks(DType::I8, FLOOR),
+    ),
+    QuantizationMode::new(
+        "mxfp6",
+        "e2m3 weights in blocks of 32 with power-of-two scales, float activations",
+        BlockFormat::mx(DType::F6E2M3, FLOOR),
+        Activations::Float,
+    ),
+    QuantizationMode::new(
+        "int4-rtn",
+        "int4 weights in groups of 128, to nearest, float activations",
+        INT4,
+        Activations::Float,
+    ),
+    QuantizationMode::new("int4-gptq", "int4-rtn, rounded by GPTQ", INT4, Activations::Float)
+        .rounded(Rounding::Gptq),
+    QuantizationMode::new("int4-awq", "int4-rtn after AWQ", INT4, Activations::Float)
+        .prepared(Preparation::Awq),
+    QuantizationMode::new("int4-hqq", "int4-rtn with the zero points of HQQ", INT4, Activations::Float)
+        .rounded(Rounding::Hqq),
+    QuantizationMode::new(
+        "mxfp4",
+        "e2m1 weights in blocks of 32 with power-of-two scales, float activations",
+        BlockFormat::mx(DType::F4E2M1, FLOOR),
+        Activations::Float,
+    ),
+    QuantizationMode::new(
+        "nvfp4",
+        "e2m1 weights in blocks of 16 with e4m3 scales and a tensor scale, float activations",
+        BlockFormat::NVFP4,
+        Activations::Float,
+    ),
+];

@@ -1,0 +1,54 @@
+//! `rescale` moves factors from activations into weights: `x w = (x / f) (f w)`, in a layer's own input channels.
+//!
+//! What SmoothQuant and AWQ share. The division stands in the graph as a product with a parameter of `1 / f`, which fuses
+//! into whatever made x. Invariant: but for rounding, the graph means what it meant.
+
+use super::layers::{LayerKind, layers};
+use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Tensor};
+use std::collections::BTreeMap;
+
+/// The graph with the factors `[K]` of each named linear layer moved into its weight.
+///
+/// # Errors
+/// When the graph is damaged.
+pub fn rescale(graph: &Graph, factors: &BTreeMap<String, Vec<f64>>) -> Result<Graph, GraphError> {
+    let (found, _) = layers(graph)?;
+    let linear = found.into_iter().filter(|layer| layer.kind == LayerKind::Linear);
+    let moved: BTreeMap<u32, _> =
+        linear.filter_map(|layer| Some((layer.node.0, (factors.get(&layer.name)?, layer)))).collect();
+    let weights: BTreeMap<String, Tensor> = moved
+        .values()
+        .map(|(factors, layer)| {
+            let k = layer.shape[1];
+            let rows: Vec<f64> =
+                layer.rows(graph).iter().enumerate().map(|(i, w)| w * factors[i % k]).collect();
+            let ty = graph.ty(layer.state(graph).value);
+            (layer.weight.clone(), Tensor::from_f64(ty.dtype, ty.shape.clone(), &layer.stored(&rows)))
+        })
+        .collect();
+    let b = Builder::new(graph.name());
+    let mut map: Vec<Option<Expr<'_>>> = vec![None; graph.value_count()];
+    let init_of = |name: &str| graph.states().iter().find(|s| s.name == name).map(|s| s.init.clone());
+    let weighted = graph.clone().with_initial_values(|name, _| match weights.get(name) {
+        Some(tensor) => Init::Value(tensor.clone()),
+        None => init_of(name).expect("a graph names its own states"),
+    });
+    for (value, expr) in b.declare(&weighted) {
+        map[value.0 as usize] = Some(expr);
+    }
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let known = |v: &overdrive_ir::Value| map[v.0 as usize].expect("operands precede their node");
+        let mut operands: Vec<Expr<'_>> = node.operands.iter().map(known).collect();
+        if let Some((factors, layer)) = moved.get(&(index as u32)) {
+            let _scope = b.scope_path(&node.scope);
+            let inverse: Vec<f64> = factors.iter().map(|f| 1.0 / f).collect();
+            let tensor = Tensor::from_f64(DType::F32, [inverse.len()], &inverse);
+            let name = format!("{}.input_multiplier", layer.name);
+            operands[0] = operands[0] * b.state_named(&name, tensor.ty().clone(), Init::Value(tensor));
+        }
+        let results = b.again(node, &operands);
+        node.results.iter().zip(results).for_each(|(v, result)| map[v.0 as usize] = Some(result));
+    }
+    b.conclude(graph, |v| map[v.0 as usize].expect("every value was copied"));
+    b.finish()
+}

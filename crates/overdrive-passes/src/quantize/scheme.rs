@@ -1,0 +1,71 @@
+//! What a layer is to become, as data.
+
+use crate::{RangeRule, Statistic};
+use overdrive_ir::BlockFormat;
+use overdrive_ir::ops::quantized_linear::Activations;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Formats of a layer.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Scheme {
+    /// Of its weights, as `[N, K]` with K summed over.
+    pub weights: BlockFormat,
+    /// Of what it multiplies them with.
+    pub activations: Activations,
+}
+
+/// How weights find their codes.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rounding {
+    /// Each to the nearest.
+    #[default]
+    Nearest,
+    /// Column by column, the error of each made up for by those that follow (GPTQ, arXiv:2210.17323).
+    Gptq,
+    /// To the nearest, with zero points that minimise a robust norm of the error (HQQ: Badri and Shaji, 2023).
+    Hqq,
+}
+
+/// What each layer becomes and how.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Quantization {
+    /// Of every layer that `layers` does not name.
+    pub scheme: Scheme,
+    /// How weights find their codes.
+    pub rounding: Rounding,
+    /// How the range of static activations follows from what was seen.
+    pub range: RangeRule,
+    /// Schemes of single layers by name; `None` leaves the layer as it is.
+    pub layers: BTreeMap<String, Option<Scheme>>,
+}
+
+impl Quantization {
+    /// Every layer alike, to the nearest.
+    pub fn new(weights: BlockFormat, activations: Activations) -> Self {
+        let scheme = Scheme { weights, activations };
+        Self { scheme, rounding: Rounding::Nearest, range: RangeRule::MinMax, layers: BTreeMap::new() }
+    }
+
+    /// The scheme of a layer, if it is to have one.
+    pub fn of(&self, layer: &str) -> Option<Scheme> {
+        self.layers.get(layer).copied().unwrap_or(Some(self.scheme))
+    }
+
+    /// What a calibration run must gather for it.
+    pub fn statistics(&self) -> Vec<Statistic> {
+        let schemes = || self.layers.values().flatten().chain([&self.scheme]);
+        let mut statistics = Vec::new();
+        if schemes().any(|scheme| matches!(scheme.activations, Activations::Static(_))) {
+            statistics.push(Statistic::Range);
+            if self.range != RangeRule::MinMax {
+                statistics.push(Statistic::Histogram);
+            }
+        }
+        if self.rounding == Rounding::Gptq {
+            statistics.push(Statistic::Gram);
+        }
+        statistics
+    }
+}
