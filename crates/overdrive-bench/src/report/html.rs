@@ -9,7 +9,7 @@ mod view;
 use std::collections::BTreeMap;
 
 use minijinja::value::{Serde, Value};
-use minijinja::{Environment, context};
+use minijinja::{Environment, HtmlEscape, context};
 
 use super::charts::{ECHARTS, SCRIPT};
 use super::files::Report;
@@ -33,6 +33,7 @@ pub fn html(report: &Report<'_>, stills: &Stills) -> String {
     let options: BTreeMap<&str, &serde_json::Value> =
         report.charts().map(|chart| (chart.id.as_str(), &chart.option)).collect();
     let mut environment = Environment::new();
+    environment.add_filter("names", names);
     environment.add_template("page.html", TEMPLATE).expect("the template is part of this crate and parses");
     let template = environment.get_template("page.html").expect("it was added above");
     let files = view::files(report, stills);
@@ -57,6 +58,18 @@ fn title(report: &Report<'_>) -> String {
         [one] => format!("Overdrive · {}", super::utc(one.started_unix_s)),
         several => format!("Overdrive · {} machines", several.len()),
     }
+}
+
+/// A sentence with the names between its backticks set as code, everything escaped.
+fn names(sentence: &str) -> Value {
+    let (mut html, mut rest) = (String::new(), sentence);
+    while let Some((before, after)) = rest.split_once('`')
+        && let Some((name, after)) = after.split_once('`')
+    {
+        html += &format!("{}<code>{}</code>", HtmlEscape(before), HtmlEscape(name));
+        rest = after;
+    }
+    Value::from_safe_string(html + &HtmlEscape(rest).to_string())
 }
 
 fn served(data: impl serde::Serialize) -> Value {

@@ -45,6 +45,13 @@ fn text_of_a_record_is_never_markup() {
 }
 
 #[test]
+fn names_in_a_sentence_are_set_as_code() {
+    let shown = |sentence| names(sentence).to_string();
+    assert_eq!(shown("use `a<b`: on `c` 1 ms"), "use <code>a&lt;b</code>: on <code>c</code> 1 ms");
+    assert_eq!(shown("it's `half"), "it&#x27;s `half");
+}
+
+#[test]
 fn nothing_is_fetched() {
     let page = page(&[gallery()]);
     let outside = page
