@@ -70,7 +70,7 @@ fn caps(threads: usize) -> Caps {
         device: "cpu".to_owned(),
         memory_bytes: available_bytes(),
         claims: kernels::CLAIMS.map(str::to_owned).into(),
-        contraction_dtypes: [DType::F64, DType::F32].into_iter().chain(halves).collect(),
+        contraction_dtypes: [DType::F64, DType::F32, DType::I8].into_iter().chain(halves).collect(),
         // Lanes are loaded by address: types that share bytes are not.
         loop_dtypes: DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8).collect(),
         flops_per_byte: FLOPS_PER_BYTE,
@@ -85,6 +85,7 @@ fn caps(threads: usize) -> Caps {
                 DType::BF16,
                 packing::<half::bf16>(|k, n| Kernel::<half::bf16>::best().packed_b_bytes([1, 1, k, n])),
             ),
+            (DType::I8, packing::<i8>(|k, n| Kernel::<i8>::best().packed_b_bytes([1, 1, k, n]))),
         ]),
         peaks: peaks(threads),
     }

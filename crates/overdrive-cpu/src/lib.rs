@@ -6,6 +6,7 @@ mod kernels;
 pub mod loops;
 pub mod memory;
 mod peaks;
+pub mod quantized;
 pub mod slots;
 pub mod stream;
 pub mod threads;

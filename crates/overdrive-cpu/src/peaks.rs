@@ -23,7 +23,8 @@ fn highest_clock() -> Option<f64> {
     text.trim().parse::<f64>().ok().map(|kilohertz| kilohertz * 1e3)
 }
 
-/// Two multiply-adds of the widest vectors a cycle, and where there are tiles a 16 x 16 x 32 product in 16 cycles.
+/// Two multiply-adds of the widest vectors a cycle, and where there are tiles a 16 x 16 x 32 product of bf16, or 16 x 16 x 64
+/// of i8, in 16 cycles.
 #[cfg(target_arch = "x86_64")]
 fn flops_per_cycle() -> BTreeMap<DType, f64> {
     let bytes = if is_x86_feature_detected!("avx512f") {
@@ -41,6 +42,7 @@ fn flops_per_cycle() -> BTreeMap<DType, f64> {
         (DType::F32, vector(4.0)),
         (DType::BF16, halves),
         (DType::F16, halves),
+        (DType::I8, if tiles { 2048.0 } else { vector(1.0) }),
     ])
 }
 

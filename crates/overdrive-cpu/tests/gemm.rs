@@ -14,6 +14,8 @@ use proptest::prelude::*;
 trait Format: Element {
     /// Relative error of one rounding of a sum.
     const SUM_EPSILON: f64;
+    /// What no product of these tests is.
+    const NOTHING: Self::Acc;
     fn from_f64(x: f64) -> Self;
     fn to_f64(self) -> f64;
     fn sum_to_f64(sum: Self::Acc) -> f64;
@@ -21,9 +23,10 @@ trait Format: Element {
 }
 
 macro_rules! format {
-    ($type:ty, $acc:ty, $from:expr, $to:expr) => {
+    ($type:ty, $acc:ty, $epsilon:expr, $nothing:expr, $from:expr, $to:expr) => {
         impl Format for $type {
-            const SUM_EPSILON: f64 = <$acc>::EPSILON as f64;
+            const SUM_EPSILON: f64 = $epsilon;
+            const NOTHING: $acc = $nothing;
             fn from_f64(x: f64) -> Self {
                 $from(x)
             }
@@ -39,10 +42,12 @@ macro_rules! format {
         }
     };
 }
-format!(f32, f32, |x| x as f32, f64::from);
-format!(f64, f64, |x| x, |x| x);
-format!(f16, f32, f16::from_f64, f16::to_f64);
-format!(bf16, f32, bf16::from_f64, bf16::to_f64);
+format!(f32, f32, f32::EPSILON as f64, f32::NAN, |x| x as f32, f64::from);
+format!(f64, f64, f64::EPSILON, f64::NAN, |x| x, |x| x);
+format!(f16, f32, f32::EPSILON as f64, f32::NAN, f16::from_f64, f16::to_f64);
+format!(bf16, f32, f32::EPSILON as f64, f32::NAN, bf16::from_f64, bf16::to_f64);
+// Exact; a third of the values are the extremes, whose products saturate where an instruction lets them.
+format!(i8, i32, 0.0, i32::MIN, |x: f64| (x * 192.0).floor() as i8, f64::from);
 
 /// A product to compute: sizes and how the operands lie in memory.
 #[derive(Debug, Clone)]
@@ -145,25 +150,25 @@ fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
     let at = |shape: [usize; 4], strides: [usize; 4], index: [usize; 4]| -> usize {
         (0..4).filter(|&i| shape[i] > 1).map(|i| index[i] * strides[i]).sum()
     };
+    let bits = |sums: &[T::Acc]| sums.iter().map(|&x| T::sum_to_f64(x).to_bits()).collect::<Vec<_>>();
     for rhs in [Rhs::from(view_b), packed.into()] {
-        let mut c = vec![T::sum_from_f64(f64::NAN); c_len];
+        let mut c = vec![T::NOTHING; c_len];
         kernel.gemm(&pool, view_a, rhs, Output::Store(ViewMut::new(&mut c, c_shape, c_strides)));
         let elements = c_shape.iter().product();
         let affine = |output: &mut dyn FnMut(&Affine<T>)| {
-            let dense = (vec![T::sum_from_f64(f64::NAN); elements], vec![0; elements]);
+            let dense = (vec![T::NOTHING; elements], vec![0; elements]);
             let affine = Affine::<T> { c: Mutex::new(dense), shape: c_shape };
             output(&affine);
             let (affine, arrived) = affine.c.into_inner().unwrap();
             assert!(arrived.iter().all(|&times| times == 1), "each element is delivered once: {case:?}");
             affine
         };
-        let mut waiting = vec![T::sum_from_f64(f64::NAN); c_len];
+        let mut waiting = vec![T::NOTHING; c_len];
         let in_place = affine(&mut |affine| {
             let view = ViewMut::new(&mut waiting, c_shape, c_strides);
             kernel.gemm(&pool, view_a, rhs, Output::InPlace(view, affine));
         });
         let affine = affine(&mut |affine| kernel.gemm(&pool, view_a, rhs, Output::Apply(c_shape, affine)));
-        let bits = |sums: &[T::Acc]| sums.iter().map(|&x| T::sum_to_f64(x).to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&in_place), bits(&affine), "sums are the same wherever they wait: {case:?}");
 
         let mut written = 0;
@@ -191,7 +196,8 @@ fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
             );
             written += 1;
         }
-        let untouched = c.iter().filter(|&&c| T::sum_to_f64(c).is_nan()).count();
+        let nothing = bits(&[T::NOTHING])[0];
+        let untouched = bits(&c).iter().filter(|&&c| c == nothing).count();
         assert_eq!(untouched, c_len - written, "gaps stay as they were: {case:?}");
     }
 }
@@ -201,6 +207,7 @@ fn check_all_formats(case: &Case) {
     Kernel::<f64>::supported().for_each(|kernel| check(kernel, case));
     Kernel::<f16>::supported().for_each(|kernel| check(kernel, case));
     Kernel::<bf16>::supported().for_each(|kernel| check(kernel, case));
+    Kernel::<i8>::supported().for_each(|kernel| check(kernel, case));
 }
 
 /// Sizes around the edges of tiles and groups, and ones that are nothing.
@@ -257,6 +264,24 @@ fn few_rows_are_a_path_of_their_own() {
     }
 }
 
+/// The largest sums that there are: an instruction that saturates pairs or groups, or a shift that is not taken back,
+/// shows here.
+#[test]
+fn sums_of_i8_do_not_saturate() {
+    let pool = Pool::new(NonZeroUsize::MIN).unwrap();
+    let (m, n, k) = (15, 33, 1030);
+    for (x, y) in [(-128, -128), (-128, 127), (127, -128), (127, 127)] {
+        let (a, b) = (vec![x; m * k], vec![y; k * n]);
+        for kernel in Kernel::<i8>::supported() {
+            let mut c = vec![0; m * n];
+            let b = View::matrix(&b, k, n).into();
+            kernel.gemm(&pool, View::matrix(&a, m, k), b, Output::Store(ViewMut::matrix(&mut c, m, n)));
+            let expected = k as i32 * i32::from(x) * i32::from(y);
+            assert!(c.iter().all(|&sum| sum == expected), "{} of {x} by {y}", kernel.name());
+        }
+    }
+}
+
 /// The error of the comparison itself: a wrong product must not pass.
 #[test]
 fn a_product_of_other_operands_is_noticed() {
@@ -292,5 +317,6 @@ fn threads_do_not_change_a_bit() {
     for threads in [2, 3, 7] {
         assert_eq!(product::<f32>(1), product::<f32>(threads));
         assert_eq!(product::<bf16>(1), product::<bf16>(threads));
+        assert_eq!(product::<i8>(1), product::<i8>(threads));
     }
 }

@@ -5,8 +5,9 @@
 mod support;
 
 use overdrive_ir::eval::philox;
+use overdrive_ir::plan::Dimension;
 use overdrive_ir::{
-    Array, Builder, DType, DotGeneral, Expr, Graph, Order, Prim, Reducer, TensorType, Window,
+    Array, Builder, Convolution, DType, DotGeneral, Expr, Graph, Order, Prim, Reducer, TensorType, Window,
 };
 use support::{check, random};
 use testkit::Tolerance;
@@ -169,5 +170,56 @@ fn products_of_types_without_a_multiplier_run_wider() {
         b.output("y", b.op1(Prim::DotGeneral(dot), &[x, w]));
         let inputs = [random(lhs, &[5, 7], 1), random(rhs, &[7, 3], 2)];
         check(&b.finish().unwrap(), &inputs, Tolerance::new(out, 7, 64.0));
+    }
+}
+
+/// Bytes of the whole range, extremes among them.
+fn bytes(shape: &[usize], seed: u64) -> Array {
+    let count = shape.iter().product();
+    let values =
+        philox::uniforms(seed, 3).take(count).map(|u| ((u * 384.0).floor() - 192.0).clamp(-128.0, 127.0));
+    Array::from_f64(DType::I8, shape, values.collect())
+}
+
+#[test]
+fn products_of_i8_are_exact_and_take_an_epilogue() {
+    // Weights in both orders, so many k that blocks of them are summed, and few rows.
+    for (m, k, n) in [(3, 700, 40), (70, 1300, 35), (5, 0, 4)] {
+        for (weights, contract) in [([n, k], 1), ([k, n], 0)] {
+            // Sums stay below 2^24, and powers of two scale them without rounding.
+            let scales = Array::build(DType::F32, &[n], |at| [0.5, -2.0][at[0] % 2]);
+            let inputs = [bytes(&[m, k], 1), bytes(&weights, 2), scales];
+            let scaled = graph("scaled", &inputs, |b, x| {
+                let dot = DotGeneral {
+                    batch: vec![],
+                    contract: vec![(1, contract)],
+                    accumulate: DType::I32,
+                    out: DType::I32,
+                    precision: Default::default(),
+                };
+                let sums = b.op1(Prim::DotGeneral(dot), &[x[0], x[1]]);
+                vec![sums.convert(DType::F32) * x[2], sums]
+            });
+            check(&scaled, &inputs, EXACT);
+        }
+    }
+}
+
+#[test]
+fn convolutions_of_i8_are_exact() {
+    let dimension =
+        |stride| Dimension { stride, pad_low: 1, pad_high: 1, input_dilation: 1, kernel_dilation: 1 };
+    for stride in [1, 2] {
+        let inputs = [bytes(&[2, 9, 11, 13], 1), bytes(&[35, 9, 3, 3], 2)];
+        let convolution = graph("convolution", &inputs, |b, x| {
+            let convolution = Convolution {
+                window: vec![dimension(stride); 2],
+                groups: 1,
+                accumulate: DType::I32,
+                out: DType::I32,
+            };
+            vec![b.op1(Prim::Convolution(convolution), x)]
+        });
+        check(&convolution, &inputs, EXACT);
     }
 }

@@ -58,7 +58,9 @@ fn wider(prim: &Prim, narrow: DType, caps: &Caps) -> Option<DType> {
         Prim::Convolution(conv) => conv.accumulate,
         _ => return None,
     };
-    if caps.contraction_dtypes.contains(&narrow) {
+    // Devices that multiply integers sum them in i32.
+    let sums = narrow.is_float() || accumulate == DType::I32;
+    if sums && caps.contraction_dtypes.contains(&narrow) {
         return None;
     }
     let wide = if narrow.is_float() && accumulate != DType::F64 { DType::F32 } else { DType::F64 };

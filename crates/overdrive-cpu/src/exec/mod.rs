@@ -20,5 +20,5 @@ mod storage;
 pub use executable::CpuExecutable;
 pub(crate) use executable::uploaded;
 pub(crate) use host::Host;
-pub(crate) use product::Format;
+pub(crate) use product::{Format, Named};
 pub(crate) use step::{Runnable, Unsupported};

@@ -12,23 +12,34 @@ use crate::loops::{CompiledEpilogue, Tile};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
-/// Number formats by their names in plans.
-pub(crate) trait Format: Element {
+/// Types by their names in plans.
+pub(crate) trait Named {
     const DTYPE: DType;
 }
 
-impl Format for f64 {
+impl Named for f64 {
     const DTYPE: DType = DType::F64;
 }
-impl Format for f32 {
+impl Named for f32 {
     const DTYPE: DType = DType::F32;
 }
-impl Format for f16 {
+impl Named for f16 {
     const DTYPE: DType = DType::F16;
 }
-impl Format for bf16 {
+impl Named for bf16 {
     const DTYPE: DType = DType::BF16;
 }
+impl Named for i8 {
+    const DTYPE: DType = DType::I8;
+}
+impl Named for i32 {
+    const DTYPE: DType = DType::I32;
+}
+
+/// Formats of products in plans.
+pub(crate) trait Format: Element<Acc: Named> + Named {}
+
+impl<T: Element<Acc: Named> + Named> Format for T {}
 
 /// Compiles a product.
 pub(super) fn compile(plan: &Plan, call: &GemmCall) -> Result<Box<dyn Runnable>, Unsupported> {
@@ -37,6 +48,7 @@ pub(super) fn compile(plan: &Plan, call: &GemmCall) -> Result<Box<dyn Runnable>,
         DType::F32 => Box::new(Product::<f32>::new(plan, call)?),
         DType::F16 => Box::new(Product::<f16>::new(plan, call)?),
         DType::BF16 => Box::new(Product::<bf16>::new(plan, call)?),
+        DType::I8 => Box::new(Product::<i8>::new(plan, call)?),
         other => return Err(Unsupported::new(format!("there are no products of {other}; convert it first"))),
     })
 }
@@ -146,10 +158,7 @@ struct Product<T: Element> {
     calls: Vec<Call>,
 }
 
-impl<T: Format> Product<T>
-where
-    T::Acc: Format,
-{
+impl<T: Format> Product<T> {
     fn new(plan: &Plan, call: &GemmCall) -> Result<Self, Unsupported> {
         if call.rhs.dtype != T::DTYPE || call.accumulate != T::Acc::DTYPE {
             let expected = format!("{} by {} with sums in {}", T::DTYPE, T::DTYPE, T::Acc::DTYPE);
@@ -197,10 +206,7 @@ where
     }
 }
 
-impl<T: Format> Product<T>
-where
-    T::Acc: Format,
-{
+impl<T: Format> Product<T> {
     /// What an access writes.
     ///
     /// # Safety
@@ -215,10 +221,7 @@ where
     }
 }
 
-impl<T: Format> Runnable for Product<T>
-where
-    T::Acc: Format,
-{
+impl<T: Format> Runnable for Product<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         for call in &self.calls {
             // SAFETY: the plan lets a step write only what no operand of it shares bytes with.
@@ -267,6 +270,7 @@ pub(super) fn compile_pack(
         DType::F32 => Box::new(Pack::<f32>::new(plan, source, size, to)?),
         DType::F16 => Box::new(Pack::<f16>::new(plan, source, size, to)?),
         DType::BF16 => Box::new(Pack::<bf16>::new(plan, source, size, to)?),
+        DType::I8 => Box::new(Pack::<i8>::new(plan, source, size, to)?),
         other => return Err(Unsupported::new(format!("there are no products of {other}"))),
     })
 }

@@ -1,4 +1,4 @@
-//! Intel AMX: bf16 products on eight tile registers of 16 rows by 64 bytes.
+//! Intel AMX: bf16 and i8 products on eight tile registers of 16 rows by 64 bytes.
 //!
 //! A tile of C is 32 x 32: four accumulators, and two tiles each of A and B, so that four multiplications of 16
 //! cycles share four loads of 8. Intrinsics are not stable yet; inline assembly is.
@@ -9,21 +9,38 @@
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
+use std::ops::AddAssign;
 use std::sync::OnceLock;
 
 use super::simd::PackedBlock;
 
-/// Rows and columns of C, and k of one step.
+/// Rows and columns of C.
 const SIDE: usize = 32;
+/// Bytes of a panel's step: 32 lines of 32 bf16 or 64 i8.
+const STEP: usize = SIDE * 64;
 
-/// Whether the CPU has the instructions and the operating system granted their registers.
-pub(super) fn is_granted() -> bool {
+/// Whether the CPU multiplies tiles of bf16 and the operating system granted their registers.
+pub(super) fn bf16_is_granted() -> bool {
+    const BF16: u32 = 1 << 22;
+    has(BF16) && is_granted()
+}
+
+/// Whether the CPU multiplies tiles of i8 and the operating system granted their registers.
+pub(super) fn i8_is_granted() -> bool {
+    const INT8: u32 = 1 << 25;
+    has(INT8) && is_granted()
+}
+
+/// Features are bits of EDX of leaf 7.
+fn has(feature: u32) -> bool {
+    __cpuid_count(7, 0).edx & feature != 0
+}
+
+fn is_granted() -> bool {
     static GRANTED: OnceLock<bool> = OnceLock::new();
     *GRANTED.get_or_init(|| {
-        const BF16: u32 = 1 << 22;
         const TILE: u32 = 1 << 24;
-        let features = __cpuid_count(7, 0).edx;
-        features & BF16 != 0 && features & TILE != 0 && request_tile_registers()
+        has(TILE) && request_tile_registers()
     })
 }
 
@@ -62,33 +79,103 @@ static CONFIG: TileConfig = {
     TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
 };
 
-/// Computes a block: A panels hold for each 32 k their 32 rows, B panels for each pair of k its 32 columns.
+/// A number format of tiles: how a step's tiles are multiplied.
+trait Dot {
+    /// An element of C.
+    type Acc: Copy + Default + AddAssign;
+
+    /// Adds `steps` steps of the panels `a` and `b` to tiles 0 to 3.
+    ///
+    /// # Safety
+    /// The registers are configured, and the panels are as long as `steps` says, which is not 0.
+    unsafe fn walk(a: *const u8, b: *const u8, steps: usize);
+}
+
+macro_rules! dot {
+    ($name:ident: $acc:ty, $instruction:literal) => {
+        struct $name;
+
+        impl Dot for $name {
+            type Acc = $acc;
+
+            #[inline(always)]
+            unsafe fn walk(a: *const u8, b: *const u8, steps: usize) {
+                // SAFETY: as the caller promised.
+                unsafe {
+                    asm!(
+                        "2:",
+                        "tileloadd tmm4, [{a} + {line}]",
+                        "tileloadd tmm6, [{b} + 2 * {line}]",
+                        concat!($instruction, " tmm0, tmm4, tmm6"),
+                        "tileloadd tmm7, [{b} + 2 * {line} + 64]",
+                        concat!($instruction, " tmm1, tmm4, tmm7"),
+                        "tileloadd tmm5, [{a} + {line} + 1024]",
+                        concat!($instruction, " tmm2, tmm5, tmm6"),
+                        concat!($instruction, " tmm3, tmm5, tmm7"),
+                        "add {a}, 2048",
+                        "add {b}, 2048",
+                        "dec {steps}",
+                        "jnz 2b",
+                        a = inout(reg) a => _, b = inout(reg) b => _, steps = inout(reg) steps => _,
+                        line = in(reg) 64_usize, options(nostack, readonly),
+                    );
+                }
+            }
+        }
+    };
+}
+
+dot!(Bf16: f32, "tdpbf16ps");
+dot!(I8: i32, "tdpbssd");
+
+/// bf16: A panels hold for each 32 k their 32 rows, B panels for each pair of k its 32 columns.
 ///
 /// # Safety
-/// [`is_granted`] said yes; the block is as [`PackedBlock`] says.
+/// [`bf16_is_granted`] said yes; the block is as [`PackedBlock`] says.
 pub(super) unsafe fn bf16_amx(block: &PackedBlock<f32>) {
-    let panel = block.steps * SIDE * SIDE * size_of::<u16>();
+    // SAFETY: as the caller promised.
+    unsafe { compute::<Bf16>(block) }
+}
+
+/// i8: A panels hold for each 64 k their 32 rows, B panels for each four k their 32 columns.
+///
+/// # Safety
+/// [`i8_is_granted`] said yes; the block is as [`PackedBlock`] says.
+pub(super) unsafe fn i8_amx(block: &PackedBlock<i32>) {
+    // SAFETY: as the caller promised.
+    unsafe { compute::<I8>(block) }
+}
+
+/// Computes a block.
+///
+/// # Safety
+/// The CPU has the format's tiles; the block is as [`PackedBlock`] says.
+#[inline(always)]
+unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
+    let panel = block.steps * STEP;
     // SAFETY: panels follow each other; row and col are inside of C; a tile that reaches over C's edge is
     // computed in `edge`, which has room for a whole one.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly));
-        let mut edge = [0.0_f32; SIDE * SIDE];
+        let mut edge = [D::Acc::default(); SIDE * SIDE];
         for row in (0..block.rows).step_by(SIDE) {
             for col in (0..block.cols).step_by(SIDE) {
                 let (a, b) = (block.a.add(row / SIDE * panel), block.b.add(col / SIDE * panel));
                 let c = block.c.add(row * block.c_stride + col);
                 let (rows, cols) = ((block.rows - row).min(SIDE), (block.cols - col).min(SIDE));
                 if rows == SIDE && cols == SIDE {
-                    let tile = Tile { a, b, c, c_stride: block.c_stride };
-                    tile.multiply(block.steps, block.accumulate);
+                    let tile = Tile { a, b, c: c.cast(), c_stride: block.c_stride };
+                    tile.multiply::<D>(block.steps, block.accumulate);
                     continue;
                 }
-                let tile = Tile { a, b, c: edge.as_mut_ptr(), c_stride: SIDE };
-                tile.multiply(block.steps, false);
+                let tile = Tile { a, b, c: edge.as_mut_ptr().cast(), c_stride: SIDE };
+                tile.multiply::<D>(block.steps, false);
                 for i in 0..rows {
                     for j in 0..cols {
                         let to = c.add(i * block.c_stride + j);
-                        *to = if block.accumulate { *to } else { 0.0 } + edge[i * SIDE + j];
+                        let mut sum = if block.accumulate { *to } else { D::Acc::default() };
+                        sum += edge[i * SIDE + j];
+                        *to = sum;
                     }
                 }
             }
@@ -97,11 +184,11 @@ pub(super) unsafe fn bf16_amx(block: &PackedBlock<f32>) {
     }
 }
 
-/// A whole tile of C and its panels.
+/// A whole tile of C, of elements of four bytes, and its panels.
 struct Tile {
     a: *const u8,
     b: *const u8,
-    c: *mut f32,
+    c: *mut u32,
     c_stride: usize,
 }
 
@@ -109,9 +196,9 @@ impl Tile {
     /// # Safety
     /// The registers are configured, and panels and C are as long as `steps` and the tile say.
     #[inline(always)]
-    unsafe fn multiply(self, steps: usize, accumulate: bool) {
+    unsafe fn multiply<D: Dot>(self, steps: usize, accumulate: bool) {
         let Self { a, b, c, c_stride } = self;
-        let c_bytes = c_stride * size_of::<f32>();
+        let c_bytes = c_stride * size_of::<u32>();
         let below = c.wrapping_add(16 * c_stride);
         // SAFETY: as the caller promised. The compiler itself never uses tile registers, so that they keep their
         // values from one block of assembly to the next, and need not be declared.
@@ -134,23 +221,7 @@ impl Tile {
                 );
             }
             if steps > 0 {
-                asm!(
-                    "2:",
-                    "tileloadd tmm4, [{a} + {line}]",
-                    "tileloadd tmm6, [{b} + 2 * {line}]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{b} + 2 * {line} + 64]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tileloadd tmm5, [{a} + {line} + 1024]",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                    "add {a}, 2048",
-                    "add {b}, 2048",
-                    "dec {steps}",
-                    "jnz 2b",
-                    a = inout(reg) a => _, b = inout(reg) b => _, steps = inout(reg) steps => _,
-                    line = in(reg) 64_usize, options(nostack, readonly),
-                );
+                D::walk(a, b, steps);
             }
             asm!(
                 "tilestored [{c} + {s}], tmm0",

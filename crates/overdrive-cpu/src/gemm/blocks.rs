@@ -91,7 +91,7 @@ impl<T: Element> Kernel<T> {
     pub(crate) unsafe fn multiply_block(&self, product: BlockProduct<T::Acc>) {
         let BlockProduct { a, b, c, c_stride, rows, cols, k, accumulate } = product;
         let steps = k.div_ceil(self.a.k_multiple);
-        let b_strides = [steps * self.b.width, self.b.width];
+        let b_strides = [(steps + self.b.head) * self.b.width, self.b.width];
         let block = PackedBlock { a, b, b_strides, c, c_stride, rows, cols, steps, accumulate };
         // SAFETY: as the caller promised.
         unsafe { (self.multiply)(&block) }

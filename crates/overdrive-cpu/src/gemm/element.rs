@@ -1,5 +1,8 @@
 //! The number formats that can be multiplied.
 
+use std::fmt::Debug;
+use std::ops::AddAssign;
+
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -11,76 +14,76 @@ mod sealed {
     impl Sealed for f64 {}
     impl Sealed for half::f16 {}
     impl Sealed for half::bf16 {}
+    impl Sealed for i8 {}
+    impl Sealed for i32 {}
 }
 
-/// A format of A and B: f32, f64, f16 or bf16.
-pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + std::fmt::Debug + 'static {
-    /// The format of sums and of the product: f64 for f64, f32 for all others.
+/// A format of A and B: f32, f64, f16, bf16 or i8.
+pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + Debug + 'static {
+    /// The format of sums and of the product: f64 for f64, i32 for i8, f32 for all others. Sums of i8 are exact for up
+    /// to 131,071 products, and wrap around beyond.
     type Acc: Accumulator;
 
     /// All micro-kernels for this format on this architecture, the best first.
     #[doc(hidden)]
     fn kernels() -> &'static [Kernel<Self>];
-
-    /// Rounds a run of sums to this format.
-    #[doc(hidden)]
-    fn narrow(from: &[Self::Acc], to: &mut [Self]);
-
-    /// Converts a run of elements to the format of sums.
-    #[doc(hidden)]
-    fn widen(from: &[Self], to: &mut [Self::Acc]);
 }
 
 /// A format that sums are kept in.
-pub trait Accumulator: Element<Acc = Self> + std::ops::AddAssign {}
+pub trait Accumulator: sealed::Sealed + Copy + Default + Send + Sync + Debug + AddAssign + 'static {}
 
 impl Accumulator for f32 {}
 impl Accumulator for f64 {}
+impl Accumulator for i32 {}
 
-impl Element for f32 {
-    type Acc = f32;
-    fn kernels() -> &'static [Kernel<Self>] {
-        kernel::F32
-    }
+/// A format that sums can be rounded to.
+pub(crate) trait Narrow: Element {
+    /// Rounds a run of sums.
+    fn narrow(from: &[Self::Acc], to: &mut [Self]);
+}
+
+/// A format whose every value `W` has too.
+pub(super) trait Widen<W>: Copy {
+    /// Converts a run of elements.
+    fn widen(from: &[Self], to: &mut [W]);
+}
+
+macro_rules! element {
+    ($format:ty, $acc:ty, $kernels:ident) => {
+        impl Element for $format {
+            type Acc = $acc;
+            fn kernels() -> &'static [Kernel<Self>] {
+                kernel::$kernels
+            }
+        }
+    };
+}
+
+element!(f32, f32, F32);
+element!(f64, f64, F64);
+element!(f16, f32, F16);
+element!(bf16, f32, BF16);
+element!(i8, i32, I8);
+
+impl Narrow for f32 {
     fn narrow(from: &[f32], to: &mut [Self]) {
-        to.copy_from_slice(from);
-    }
-    fn widen(from: &[Self], to: &mut [f32]) {
         to.copy_from_slice(from);
     }
 }
 
-impl Element for f64 {
-    type Acc = f64;
-    fn kernels() -> &'static [Kernel<Self>] {
-        kernel::F64
-    }
+impl Narrow for f64 {
     fn narrow(from: &[f64], to: &mut [Self]) {
         to.copy_from_slice(from);
     }
-    fn widen(from: &[Self], to: &mut [f64]) {
-        to.copy_from_slice(from);
-    }
 }
 
-impl Element for f16 {
-    type Acc = f32;
-    fn kernels() -> &'static [Kernel<Self>] {
-        kernel::F16
-    }
+impl Narrow for f16 {
     fn narrow(from: &[f32], to: &mut [Self]) {
         to.convert_from_f32_slice(from);
     }
-    fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
-    }
 }
 
-impl Element for bf16 {
-    type Acc = f32;
-    fn kernels() -> &'static [Kernel<Self>] {
-        kernel::BF16
-    }
+impl Narrow for bf16 {
     fn narrow(from: &[f32], to: &mut [Self]) {
         // Round to nearest even in integers, which vectorise; a NaN stays one.
         for (from, to) in from.iter().zip(to) {
@@ -90,9 +93,30 @@ impl Element for bf16 {
             *to = bf16::from_bits(if from.is_nan() { quiet } else { rounded } as u16);
         }
     }
+}
+
+impl Widen<f32> for f16 {
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+}
+
+impl Widen<f32> for bf16 {
     fn widen(from: &[Self], to: &mut [f32]) {
         for (from, to) in from.iter().zip(to) {
             *to = f32::from_bits(u32::from(from.to_bits()) << 16);
         }
+    }
+}
+
+impl Widen<i16> for i8 {
+    fn widen(from: &[Self], to: &mut [i16]) {
+        from.iter().zip(to).for_each(|(&from, to)| *to = from.into());
+    }
+}
+
+impl Widen<i32> for i8 {
+    fn widen(from: &[Self], to: &mut [i32]) {
+        from.iter().zip(to).for_each(|(&from, to)| *to = from.into());
     }
 }

@@ -6,7 +6,7 @@ use super::element::Element;
 use super::few_rows::FewRows;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
-use super::pack::{Block, Panel, pack, pack_widened};
+use super::pack::{Block, Panel, pack, pack_shifted, pack_widened};
 use super::portable;
 use super::simd::PackedBlock;
 #[cfg(target_arch = "x86_64")]
@@ -53,7 +53,12 @@ impl<T: Element> Kernel<T> {
 
 /// Panels of a kernel that multiplies element by element.
 const fn plain(width: usize) -> Panel {
-    Panel { width, group: 1, k_multiple: 1 }
+    groups(width, 1, 1)
+}
+
+/// Panels of groups of k, filled up to a multiple.
+const fn groups(width: usize, group: usize, k_multiple: usize) -> Panel {
+    Panel { width, group, k_multiple, head: 0 }
 }
 
 fn everywhere() -> bool {
@@ -73,6 +78,11 @@ fn avx2() -> bool {
 #[cfg(target_arch = "x86_64")]
 fn avx512_bf16() -> bool {
     avx512f() && is_x86_feature_detected!("avx512bf16")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn avx512_vnni() -> bool {
+    avx512f() && is_x86_feature_detected!("avx512vnni")
 }
 
 /// No path for a few rows: its operands would have to be f32 in memory.
@@ -133,15 +143,15 @@ macro_rules! f32_kernels {
 }
 
 pub(super) static F32: &[Kernel<f32>] = f32_kernels!(pack::<f32>, Some);
-pub(super) static F16: &[Kernel<f16>] = f32_kernels!(pack_widened::<f16>, unless_converted);
+pub(super) static F16: &[Kernel<f16>] = f32_kernels!(pack_widened::<f16, f32>, unless_converted);
 pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(
-    pack_widened::<bf16>,
+    pack_widened::<bf16, f32>,
     unless_converted,
     Kernel {
         name: "amx 32x32",
-        is_supported: amx::is_granted,
-        a: Panel { width: 32, group: 32, k_multiple: 32 },
-        b: Panel { width: 32, group: 2, k_multiple: 32 },
+        is_supported: amx::bf16_is_granted,
+        a: groups(32, 32, 32),
+        b: groups(32, 2, 32),
         packed_bytes: 2,
         pack: pack::<bf16>,
         multiply: amx::bf16_amx,
@@ -150,14 +160,60 @@ pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(
     Kernel {
         name: "avx512-bf16 14x32",
         is_supported: avx512_bf16,
-        a: Panel { width: 14, group: 2, k_multiple: 2 },
-        b: Panel { width: 32, group: 2, k_multiple: 2 },
+        a: groups(14, 2, 2),
+        b: groups(32, 2, 2),
         packed_bytes: 2,
         pack: pack::<bf16>,
         multiply: x86::bf16_avx512,
         few_rows: None,
     }
 );
+
+pub(super) static I8: &[Kernel<i8>] = &[
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "amx-int8 32x32",
+        is_supported: amx::i8_is_granted,
+        a: groups(32, 64, 64),
+        b: groups(32, 4, 64),
+        packed_bytes: 1,
+        pack: pack::<i8>,
+        multiply: amx::i8_amx,
+        few_rows: None,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx512-vnni 14x32",
+        is_supported: avx512_vnni,
+        a: groups(14, 4, 4),
+        b: Panel { head: 1, ..groups(32, 4, 4) },
+        packed_bytes: 1,
+        pack: pack_shifted,
+        multiply: x86::i8_vnni,
+        few_rows: None,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx2-i16 6x16",
+        is_supported: avx2,
+        a: groups(6, 2, 2),
+        b: groups(16, 2, 2),
+        packed_bytes: 2,
+        pack: pack_widened::<i8, i16>,
+        multiply: x86::i8_avx2,
+        few_rows: None,
+    },
+    Kernel {
+        name: "portable-i32 4x8",
+        is_supported: everywhere,
+        a: plain(4),
+        b: plain(8),
+        packed_bytes: 4,
+        pack: pack_widened::<i8, i32>,
+        multiply: portable::i8_portable,
+        few_rows: None,
+    },
+];
 
 pub(super) static F64: &[Kernel<f64>] = &[
     #[cfg(target_arch = "x86_64")]

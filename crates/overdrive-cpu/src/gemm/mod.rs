@@ -5,13 +5,14 @@
 //! panels that a micro-kernel walks down (`simd`, and an instruction set each in `x86`, `amx`, `neon` and `portable`). The kernel
 //! is chosen when the program runs (`kernel`), so that one binary serves every CPU.
 //!
-//! Invariants: sums of f16 and bf16 are f32; each element of C is summed in an order that depends on the kernel
+//! Invariants: sums of f16 and bf16 are f32, of i8 i32; each element of C is summed in an order that depends on the kernel
 //! and k alone, so that results do not change with the number of threads; a call allocates nothing but scratch,
 //! and that once.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod blocks;
+mod columns;
 mod element;
 mod epilogue;
 mod few_rows;
@@ -32,6 +33,8 @@ mod view;
 mod x86;
 
 pub(crate) use blocks::{BlockProduct, Lines, transpose};
+pub use columns::Columns;
+pub(crate) use element::Narrow;
 pub use element::{Accumulator, Element};
 pub use epilogue::{Block, Epilogue, Output};
 pub use kernel::Kernel;

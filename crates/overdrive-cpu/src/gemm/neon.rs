@@ -18,6 +18,7 @@ macro_rules! simd {
             type Acc = $scalar;
             type Vector = $vector;
             const LANES: usize = $lanes;
+            const HEAD: bool = false;
 
             #[inline(always)]
             unsafe fn zero() -> Self::Vector {

@@ -10,7 +10,7 @@
 //! their own; any other goes element by element.
 #![allow(unsafe_code)] // Raw pointers into operands and panels.
 
-use super::element::Element;
+use super::element::Widen;
 #[cfg(target_arch = "x86_64")]
 use super::transpose::transpose_units;
 
@@ -23,12 +23,14 @@ pub(super) struct Panel {
     pub group: usize,
     /// What k is filled up to a multiple of; itself a multiple of `group`.
     pub k_multiple: usize,
+    /// Groups before the first, which hold what sums begin with.
+    pub head: usize,
 }
 
 impl Panel {
     /// Elements of a panel over `k`.
     pub(super) fn len(&self, k: usize) -> usize {
-        self.width * k.next_multiple_of(self.k_multiple)
+        self.width * (k.next_multiple_of(self.k_multiple) + self.head * self.group)
     }
 }
 
@@ -61,7 +63,7 @@ impl<T> Block<T> {
 ///
 /// # Safety
 /// Every element of `block` can be read, and `to` has room for the panels.
-pub(super) unsafe fn pack<T: Element>(block: Block<T>, panel: Panel, to: *mut u8) {
+pub(super) unsafe fn pack<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut u8) {
     // SAFETY: as the caller promised.
     unsafe {
         let packed = pack_side_by_side(block, panel, to.cast::<T>());
@@ -73,7 +75,7 @@ pub(super) unsafe fn pack<T: Element>(block: Block<T>, panel: Panel, to: *mut u8
 
 /// Packs the whole panels of a block whose lines lie side by side, if there is a path for their form; returns
 /// how many that were.
-unsafe fn pack_side_by_side<T: Element>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+unsafe fn pack_side_by_side<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
     if block.line_stride != 1 {
         return 0;
     }
@@ -84,31 +86,35 @@ unsafe fn pack_side_by_side<T: Element>(block: Block<T>, panel: Panel, to: *mut 
             (1, 16) => copy_rows::<T, 16>(block, panel, to),
             (1, 14) => copy_rows::<T, 14>(block, panel, to),
             (1, 8) => copy_rows::<T, 8>(block, panel, to),
-            (2, 32) => pair_rows::<T, 32>(block, panel, to),
-            (2, 16) => pair_rows::<T, 16>(block, panel, to),
-            (2, 14) => pair_rows::<T, 14>(block, panel, to),
+            (2, 32) => group_rows::<T, 32, 2>(block, panel, to),
+            (2, 16) => group_rows::<T, 16, 2>(block, panel, to),
+            (2, 14) => group_rows::<T, 14, 2>(block, panel, to),
+            (4, 32) => group_rows::<T, 32, 4>(block, panel, to),
             _ => 0,
         }
     }
 }
 
-/// Packs a block as f32, in panels with groups of one.
+/// Packs a block as a wider format.
 ///
 /// # Safety
 /// As for [`pack`].
-pub(super) unsafe fn pack_widened<T: Element<Acc = f32>>(block: Block<T>, panel: Panel, to: *mut u8) {
+pub(super) unsafe fn pack_widened<T: Widen<W>, W: Copy + Default>(
+    block: Block<T>,
+    panel: Panel,
+    to: *mut u8,
+) {
     /// Wide enough for any panel, deep enough to amortise a call per line.
     const BUFFER: usize = 4096;
-    assert_eq!(panel.k_multiple, 1, "f32 panels have no groups");
-    let depth = BUFFER / panel.width;
-    let mut buffer = [0.0_f32; BUFFER];
+    let depth = BUFFER / panel.width / panel.k_multiple * panel.k_multiple;
+    let mut buffer = [W::default(); BUFFER];
     for (part, start) in block.panels(panel) {
         for k0 in (0..part.k).step_by(depth) {
             let chunk = Block { from: part.at(0, k0), k: (part.k - k0).min(depth), ..part };
             // SAFETY: as the caller promised; `buffer` holds `width x depth` elements.
             unsafe {
                 let widened = widen(chunk, &mut buffer);
-                let to = to.cast::<f32>().add(start + k0 * panel.width);
+                let to = to.cast::<W>().add(start + k0 * panel.width);
                 if pack_side_by_side(widened, panel, to) == 0 {
                     pack_panel(widened, panel, to);
                 }
@@ -118,7 +124,7 @@ pub(super) unsafe fn pack_widened<T: Element<Acc = f32>>(block: Block<T>, panel:
 }
 
 /// Converts a chunk into `buffer`, in the order that the chunk itself has.
-unsafe fn widen<T: Element<Acc = f32>>(chunk: Block<T>, buffer: &mut [f32]) -> Block<f32> {
+unsafe fn widen<T: Widen<W>, W>(chunk: Block<T>, buffer: &mut [W]) -> Block<W> {
     // SAFETY: as the caller promised; runs stay inside of the chunk.
     unsafe {
         if chunk.line_stride == 1 {
@@ -147,8 +153,41 @@ unsafe fn widen<T: Element<Acc = f32>>(chunk: Block<T>, buffer: &mut [f32]) -> B
     }
 }
 
+/// Packs a block of i8 for a kernel that multiplies u8 by i8. A is shifted by 128; panels of B begin with what takes
+/// that out of the sums again, -128 times the sum of each column.
+///
 /// # Safety
-/// As for [`pack`], with at most `panel.width` lines.
+/// As for [`pack`].
+pub(super) unsafe fn pack_shifted(block: Block<i8>, panel: Panel, to: *mut u8) {
+    // SAFETY: as the caller promised; the head of a panel is a group of four bytes for each of its columns.
+    unsafe {
+        if panel.head == 0 {
+            pack(block, panel, to);
+            let bytes = block.lines.div_ceil(panel.width) * panel.len(block.k);
+            std::slice::from_raw_parts_mut(to, bytes).iter_mut().for_each(|byte| *byte ^= 0x80);
+            return;
+        }
+        let body = Panel { head: 0, ..panel };
+        for (part, start) in block.panels(panel) {
+            let to = to.cast::<i8>().add(start);
+            let groups = to.add(panel.width * panel.group);
+            if pack_side_by_side(part, body, groups) == 0 {
+                pack_panel(part, body, groups);
+            }
+            let groups = std::slice::from_raw_parts(groups.cast::<[i8; 4]>(), body.len(block.k) / 4);
+            let starts = std::slice::from_raw_parts_mut(to.cast::<i32>(), panel.width);
+            starts.fill(0);
+            for row in groups.chunks_exact(panel.width) {
+                for (start, group) in starts.iter_mut().zip(row) {
+                    *start -= 128 * group.iter().map(|&k| i32::from(k)).sum::<i32>();
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`pack`], with at most `panel.width` lines, and a panel without a head.
 unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut T) {
     // SAFETY: as the caller promised.
     unsafe {
@@ -164,7 +203,7 @@ unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut 
                 };
                 transpose_units(units, panel.width, to.cast())
             }
-            group if block.k_stride == 1 && group > 2 => copy_groups(block, panel, to),
+            group if block.k_stride == 1 && group * size_of::<T>() == 64 => copy_lines(block, panel, to),
             1 if block.line_stride == 1 => copy_few(block, panel, to),
             _ => 0,
         };
@@ -232,17 +271,22 @@ unsafe fn copy_rows<T: Copy, const W: usize>(block: Block<T>, panel: Panel, to: 
     panels
 }
 
-/// Two k are two rows: pieces of `W` become `W` pairs of one panel each. An odd k has zeros beside it, and zeros
-/// fill the panel.
-unsafe fn pair_rows<T: Copy + Default, const W: usize>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+/// `G` k are `G` rows: pieces of `W` become `W` groups of one panel each. k that do not exist are zeros, and zeros fill
+/// the panel.
+unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
+    block: Block<T>,
+    panel: Panel,
+    to: *mut T,
+) -> usize {
     let (panels, len) = (block.lines / W, panel.len(block.k));
     for first in (0..panels).step_by(SPAN) {
         let span = (panels - first).min(SPAN);
-        for k in (0..len / W).step_by(2) {
-            prefetch(block.at(first * W, k + AHEAD), span * W);
-            prefetch(block.at(first * W, k + 1 + AHEAD), span * W);
+        for k in (0..len / W).step_by(G) {
+            for i in 0..G {
+                prefetch(block.at(first * W, k + i + AHEAD), span * W);
+            }
             for i in first..first + span {
-                // SAFETY: rows of `W` lines exist where they are read, and the panels have room for their pairs.
+                // SAFETY: rows of `W` lines exist where they are read, and the panels have room for their groups.
                 unsafe {
                     let row = |k: usize| {
                         if k < block.k {
@@ -251,9 +295,9 @@ unsafe fn pair_rows<T: Copy + Default, const W: usize>(block: Block<T>, panel: P
                             [T::default(); W]
                         }
                     };
-                    let (even, odd) = (row(k), row(k + 1));
-                    let pairs: [[T; 2]; W] = std::array::from_fn(|line| [even[line], odd[line]]);
-                    to.add(i * len + k * W).cast::<[[T; 2]; W]>().write_unaligned(pairs);
+                    let rows: [[T; W]; G] = std::array::from_fn(|i| row(k + i));
+                    let groups: [[T; G]; W] = std::array::from_fn(|line| rows.map(|row| row[line]));
+                    to.add(i * len + k * W).cast::<[[T; G]; W]>().write_unaligned(groups);
                 }
             }
         }
@@ -261,18 +305,16 @@ unsafe fn pair_rows<T: Copy + Default, const W: usize>(block: Block<T>, panel: P
     panels
 }
 
-/// k side by side, in large groups: each line's group is a run to copy. Returns the groups that it packed.
-unsafe fn copy_groups<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+/// k side by side, in groups of a cache line. Returns the groups that it packed.
+unsafe fn copy_lines<T: Copy>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
     let whole_groups = block.k / panel.group;
     for group in 0..whole_groups {
         for line in 0..panel.width {
             // SAFETY: the line's group exists, and the panel has room for it.
             unsafe {
+                let from = block.at(line.min(block.lines - 1), group * panel.group);
                 let to = to.add((group * panel.width + line) * panel.group);
-                to.copy_from_nonoverlapping(
-                    block.at(line.min(block.lines - 1), group * panel.group),
-                    panel.group,
-                );
+                to.cast::<[u8; 64]>().write_unaligned(from.cast::<[u8; 64]>().read_unaligned());
             }
         }
     }

@@ -1,6 +1,7 @@
 //! B packed once, for weights that many products share.
 #![allow(unsafe_code)] // Threads write disjoint parts of one buffer.
 
+use super::columns::Columns;
 use super::element::Element;
 use super::kernel::Kernel;
 use super::pack::Block;
@@ -32,8 +33,9 @@ impl<T: Element> Kernel<T> {
     }
 
     fn packed_matrix_bytes(&self, [_, _, k, n]: [usize; 4]) -> usize {
-        let kc = depth(self, k);
-        k / kc * self.block_bytes(self.b, n, kc) + self.block_bytes(self.b, n, k % kc)
+        let (kc, bytes) = (depth(self, k), |k| self.block_bytes(self.b, n, k));
+        // A B without k is a block without k: it has what sums begin with.
+        k / kc * bytes(kc) + if k == 0 || k % kc > 0 { bytes(k % kc) } else { 0 }
     }
 
     /// Packs B into `to`.
@@ -47,7 +49,7 @@ impl<T: Element> Kernel<T> {
         let kc = depth(self, k);
         // A task is a block of k, or a part of one, large enough to be worth a thread's while.
         let cols = (65536 / kc).next_multiple_of(self.b.width);
-        let (blocks, parts) = (k.div_ceil(kc), n.div_ceil(cols));
+        let (blocks, parts) = (k.div_ceil(kc).max(1), n.div_ceil(cols));
         pool.run(b.shape[0] * inner * blocks * parts, |task, _| {
             let (matrix, part) = (task / (blocks * parts), task % (blocks * parts));
             let (k0, col) = (part / parts * kc, part % parts * cols);
@@ -129,6 +131,8 @@ pub enum Rhs<'a, T: Element> {
     Strided(View<'a, T>),
     /// Packed before.
     Packed(Packed<'a, T>),
+    /// Columns that exist only while they are packed, of one matrix for the whole batch.
+    Made(&'a dyn Columns<T>),
 }
 
 impl<'a, T: Element> From<View<'a, T>> for Rhs<'a, T> {
@@ -148,6 +152,7 @@ impl<T: Element> Rhs<'_, T> {
         match self {
             Self::Strided(view) => view.shape,
             Self::Packed(packed) => packed.shape(),
+            Self::Made(columns) => [1, 1, columns.shape()[0], columns.shape()[1]],
         }
     }
 }

@@ -19,6 +19,7 @@ impl<T: Copy + Default + Add<Output = T> + Mul<Output = T> + AddAssign> Simd for
     type Acc = T;
     type Vector = [T; LANES];
     const LANES: usize = LANES;
+    const HEAD: bool = false;
 
     #[inline(always)]
     unsafe fn zero() -> Self::Vector {
@@ -84,6 +85,15 @@ pub(super) unsafe fn f32_portable(block: &PackedBlock<f32>) {
 /// # Safety
 /// The block is as [`PackedBlock`] says, with panels of 4 and 8.
 pub(super) unsafe fn f64_portable(block: &PackedBlock<f64>) {
+    // SAFETY: as the caller promised.
+    unsafe { portable(block) }
+}
+
+/// i8, widened to i32; see [`portable`].
+///
+/// # Safety
+/// The block is as [`PackedBlock`] says, with panels of 4 and 8.
+pub(super) unsafe fn i8_portable(block: &PackedBlock<i32>) {
     // SAFETY: as the caller promised.
     unsafe { portable(block) }
 }

@@ -1,6 +1,7 @@
 //! The loops around the micro-kernel.
 #![allow(unsafe_code)] // Raw pointers into operands, scratch and C; `Product::new` checks that they fit.
 
+use super::columns::Columns;
 use super::element::Element;
 use super::epilogue::{Block, Output, Part};
 use super::few_rows::{FewRows, MOST_ROWS, Order};
@@ -41,7 +42,7 @@ pub fn gemm<'a, T: Element>(
     let b = b.into();
     let kernel = match b {
         Rhs::Packed(packed) => packed.kernel(),
-        Rhs::Strided(_) => Kernel::best(),
+        Rhs::Strided(_) | Rhs::Made(_) => Kernel::best(),
     };
     kernel.gemm(pool, a, b, output);
 }
@@ -105,6 +106,8 @@ fn assert_shapes(a: [usize; 4], b: [usize; 4], c: [usize; 4]) {
 struct Buffers<A> {
     a: *mut u8,
     b: *mut u8,
+    /// Columns of a panel of B that are made.
+    made: *mut u8,
     sums: *mut A,
     epilogue: *mut u8,
 }
@@ -112,14 +115,20 @@ struct Buffers<A> {
 impl<T: Element> Product<'_, T> {
     /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary: bytes of A and of B, and sums.
     fn buffers(&self, worker: &mut Worker<'_>, [a, b, sums]: [usize; 3]) -> Buffers<T::Acc> {
-        let [a, b, sums] = [a, b, sums * size_of::<T::Acc>()].map(|bytes| bytes.next_multiple_of(64));
+        let made = match self.b {
+            Rhs::Made(_) => self.kernel.b.width * self.schedule.kc * size_of::<T>(),
+            Rhs::Strided(_) | Rhs::Packed(_) => 0,
+        };
+        let [a, b, made, sums] =
+            [a, b, made, sums * size_of::<T::Acc>()].map(|bytes| bytes.next_multiple_of(64));
         let epilogue = self.target.epilogue().scratch_bytes();
-        let start = worker.scratch.bytes(a + b + sums + epilogue).as_mut_ptr();
+        let start = worker.scratch.bytes(a + b + made + sums + epilogue).as_mut_ptr();
         Buffers {
             a: start,
             b: start.wrapping_add(a),
-            sums: start.wrapping_add(a + b).cast(),
-            epilogue: start.wrapping_add(a + b + sums),
+            made: start.wrapping_add(a + b),
+            sums: start.wrapping_add(a + b + made).cast(),
+            epilogue: start.wrapping_add(a + b + made + sums),
         }
     }
 
@@ -154,7 +163,7 @@ impl<T: Element> Product<'_, T> {
         // SAFETY: the kernel is one that this CPU supports; the views reach as far as the sizes say, and elements
         // have the format of sums, or there would be no such path.
         unsafe {
-            let whole = Panel { width: a, group: 1, k_multiple: 1 };
+            let whole = Panel { width: a, group: 1, k_multiple: 1, head: 0 };
             pack::pack(self.a_block(batch, [0, 0], [m, k]), whole, buffers.a);
             compute(FewRows {
                 order,
@@ -185,8 +194,9 @@ impl<T: Element> Product<'_, T> {
             None => self.schedule.sums(k).iter().product(),
         };
         let b_bytes = match self.b {
-            Rhs::Strided(_) if !self.reads_b_in_place() => kernel.block_bytes(kernel.b, nc, kc),
-            _ => 0,
+            Rhs::Packed(_) => 0,
+            Rhs::Strided(_) if self.reads_b_in_place() => 0,
+            Rhs::Strided(_) | Rhs::Made(_) => kernel.block_bytes(kernel.b, nc, kc),
         };
         let buffers = self.buffers(worker, [kernel.block_bytes(kernel.a, mc, kc), b_bytes, sums]);
         for row in (row0..row_end).step_by(mc) {
@@ -202,7 +212,7 @@ impl<T: Element> Product<'_, T> {
                     let steps = depth.div_ceil(kernel.a.k_multiple);
                     let b_strides = match self.b {
                         Rhs::Strided(b) if self.reads_b_in_place() => [kernel.b.width, b.strides[2]],
-                        _ => [kernel.b.width * steps, kernel.b.width],
+                        _ => [kernel.b.width * (steps + kernel.b.head), kernel.b.width],
                     };
                     for above in (0..rows).step_by(strip) {
                         let rows = (rows - above).min(strip);
@@ -253,6 +263,10 @@ impl<T: Element> Product<'_, T> {
     ) -> *const u8 {
         match self.b {
             Rhs::Packed(packed) => packed.panels(batch, k0, col),
+            Rhs::Made(columns) => {
+                self.make(columns, [k0, col], [depth, cols], buffers);
+                buffers.b
+            }
             Rhs::Strided(b) => {
                 let from = b.matrix_at(batch).wrapping_add(k0 * b.strides[2] + col * b.strides[3]);
                 if self.reads_b_in_place() {
@@ -268,6 +282,31 @@ impl<T: Element> Product<'_, T> {
                 // SAFETY: the view reaches all of the block, and the buffer holds a block of `nc` and `kc`.
                 unsafe { (self.kernel.pack)(block, self.kernel.b, buffers.b) };
                 buffers.b
+            }
+        }
+    }
+
+    /// Makes and packs columns of B, a panel at a time.
+    fn make(
+        &self,
+        columns: &dyn Columns<T>,
+        [k0, col]: [usize; 2],
+        [depth, cols]: [usize; 2],
+        buffers: &Buffers<T::Acc>,
+    ) {
+        let panel = self.kernel.b;
+        for first in (0..cols).step_by(panel.width) {
+            let lines = (cols - first).min(panel.width);
+            // SAFETY: the buffers hold the columns of a panel, any bytes of which are numbers, and a block of `nc` and `kc`.
+            unsafe {
+                let made = buffers.made.cast::<T>();
+                let to = std::slice::from_raw_parts_mut(made, lines * depth);
+                for (line, to) in to.chunks_exact_mut(depth.max(1)).enumerate() {
+                    columns.fill(col + first + line, k0..k0 + depth, to);
+                }
+                let block = pack::Block { from: made, lines, line_stride: depth, k: depth, k_stride: 1 };
+                let at = self.kernel.block_bytes(panel, first, depth);
+                (self.kernel.pack)(block, panel, buffers.b.wrapping_add(at));
             }
         }
     }

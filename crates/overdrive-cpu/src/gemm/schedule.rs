@@ -64,7 +64,9 @@ const WAITING_COLS: usize = 1024;
 /// nothing but the kernel and k, so that a B packed once serves any m and any number of threads.
 pub(super) fn depth<T: Element>(kernel: &Kernel<T>, k: usize) -> usize {
     let multiple = kernel.b.k_multiple.max(8);
-    let most = (caches().l1 * 2 / 3 / (kernel.a.width * kernel.packed_bytes)).clamp(multiple, 512);
+    // Bytes leave room for more: sums are loaded and stored less often.
+    let most = (1024 / kernel.packed_bytes).max(512);
+    let most = (caches().l1 * 2 / 3 / (kernel.a.width * kernel.packed_bytes)).clamp(multiple, most);
     let blocks = k.div_ceil(most / multiple * multiple).max(1);
     k.div_ceil(blocks).max(1).next_multiple_of(multiple)
 }

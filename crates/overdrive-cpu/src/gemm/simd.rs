@@ -19,6 +19,8 @@ pub(super) trait Simd: Copy {
     type Vector: Copy;
     /// Columns of a vector.
     const LANES: usize;
+    /// Whether panels of B begin with a vector for each of theirs that sums begin with.
+    const HEAD: bool;
 
     unsafe fn zero() -> Self::Vector;
     unsafe fn load(from: *const Self::Unit) -> Self::Vector;
@@ -108,8 +110,15 @@ pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, cons
                 S::prefetch(tile.c.wrapping_add(r * stride + v * S::LANES));
             }
         }
-        let mut acc = [[S::zero(); NV]; R];
         let (mut a, mut b) = (tile.a, tile.b);
+        let mut start = [S::zero(); NV];
+        if S::HEAD {
+            for (v, vector) in start.iter_mut().enumerate() {
+                *vector = S::load(b.add(v * S::LANES));
+            }
+            b = b.wrapping_add(b_step);
+        }
+        let mut acc = [start; R];
         for _ in 0..tile.block.steps {
             let mut row = [S::zero(); NV];
             for (v, vector) in row.iter_mut().enumerate() {

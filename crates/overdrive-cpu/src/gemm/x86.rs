@@ -19,7 +19,8 @@ macro_rules! by_rows {
 /// Implements [`Simd`] from the names of an instruction set's intrinsics.
 macro_rules! simd {
     ($name:ident: $unit:ty => $acc:ty, [$vector:ty; $lanes:literal],
-     $zero:ident, $load:expr, $splat:expr, $fma:expr, $load_acc:ident, $add:ident, $store:ident) => {
+     $zero:ident, $load:expr, $splat:expr, $fma:expr, $load_acc:expr, $add:ident, $store:expr
+     $(, head: $head:literal)?) => {
         #[derive(Clone, Copy)]
         struct $name;
 
@@ -28,6 +29,7 @@ macro_rules! simd {
             type Acc = $acc;
             type Vector = $vector;
             const LANES: usize = $lanes;
+            const HEAD: bool = false $(|| $head)?;
 
             #[inline(always)]
             unsafe fn zero() -> Self::Vector {
@@ -80,6 +82,37 @@ simd!(F64x4: f64 => f64, [__m256d; 4], _mm256_setzero_pd, _mm256_loadu_pd, _mm25
 simd!(Bf16x16: i32 => f32, [__m512; 16], _mm512_setzero_ps, load_pairs, splat_pair,
       dot_pairs, _mm512_loadu_ps, _mm512_add_ps, _mm512_storeu_ps);
 
+simd!(I8x64: i32 => i32, [__m512i; 16], _mm512_setzero_si512, _mm512_loadu_epi32, _mm512_set1_epi32,
+      dot_bytes, _mm512_loadu_epi32, _mm512_add_epi32, _mm512_storeu_epi32, head: true);
+simd!(I16x16: i32 => i32, [__m256i; 8], _mm256_setzero_si256, load_eight, _mm256_set1_epi32,
+      dot_words, load_eight, _mm256_add_epi32, store_eight);
+
+/// Adds the dot products of groups of four: u8 of A, i8 of B. Sums wrap, which nothing short of 131,072 products does.
+#[inline(always)]
+unsafe fn dot_bytes(a: __m512i, b: __m512i, acc: __m512i) -> __m512i {
+    // SAFETY: called where AVX512-VNNI is.
+    unsafe { _mm512_dpbusd_epi32(acc, a, b) }
+}
+
+/// Adds the dot products of pairs of i16.
+#[inline(always)]
+unsafe fn dot_words(a: __m256i, b: __m256i, acc: __m256i) -> __m256i {
+    // SAFETY: called where AVX2 is.
+    unsafe { _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)) }
+}
+
+#[inline(always)]
+unsafe fn load_eight(from: *const i32) -> __m256i {
+    // SAFETY: as the caller promised.
+    unsafe { _mm256_loadu_si256(from.cast()) }
+}
+
+#[inline(always)]
+unsafe fn store_eight(to: *mut i32, vector: __m256i) {
+    // SAFETY: as the caller promised.
+    unsafe { _mm256_storeu_si256(to.cast(), vector) }
+}
+
 /// Sixteen pairs of bf16; the micro-kernel's vectors are all of one type, so that they travel as f32.
 #[inline(always)]
 unsafe fn load_pairs(from: *const i32) -> __m512 {
@@ -130,6 +163,34 @@ pub(super) unsafe fn bf16_avx512(block: &PackedBlock<f32>) {
             block,
             |tile: Tile<'_, Bf16x16>| by_rows!(Bf16x16, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]),
         );
+    }
+}
+
+/// i8 with AVX512-VNNI: the same shape, with four k where f32 has one.
+///
+/// # Safety
+/// The CPU has AVX-512F and VNNI; the block is as [`PackedBlock`] says, with panels of 14, shifted by 128, and 32, with
+/// heads that take the shift back, in groups of four k.
+#[target_feature(enable = "avx512f,avx512vnni")]
+pub(super) unsafe fn i8_vnni(block: &PackedBlock<i32>) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        sweep::<I8x64, 14, 2>(
+            block,
+            |tile: Tile<'_, I8x64>| by_rows!(I8x64, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]),
+        );
+    }
+}
+
+/// i8 with AVX2: pairs of i16, whose products no instruction saturates.
+///
+/// # Safety
+/// The CPU has AVX2; the block is as [`PackedBlock`] says, with panels of 6 and 16 in pairs of i16.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn i8_avx2(block: &PackedBlock<i32>) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        sweep::<I16x16, 6, 2>(block, |tile: Tile<'_, I16x16>| by_rows!(I16x16, 6, 2, tile, [6 1 2 3 4 5]));
     }
 }
 

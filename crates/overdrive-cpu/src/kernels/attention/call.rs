@@ -12,7 +12,7 @@ use overdrive_ir::{DType, Plan};
 use super::softmax::{Score, passes};
 use super::task::{Rows, Shape};
 use crate::exec::{Format, Host, Runnable, Unsupported};
-use crate::gemm::Kernel;
+use crate::gemm::{Element, Kernel, Narrow};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
 use crate::threads::{Pool, Worker};
@@ -45,7 +45,7 @@ pub(crate) fn compile(
 
 /// Compiled attention.
 #[derive(Debug)]
-struct Compiled<T: Format> {
+struct Compiled<T: Element> {
     /// q, k, v.
     operands: [Strided; 3],
     out: Option<Strided>,
@@ -55,9 +55,9 @@ struct Compiled<T: Format> {
     group: usize,
 }
 
-impl<T: Format> Compiled<T>
+impl<T: Format + Narrow> Compiled<T>
 where
-    T::Acc: Score + Format,
+    T::Acc: Score,
 {
     fn new(call: &KernelCall, attention: &Attention) -> Self {
         let operands = [0, 1, 2].map(|i| Strided::new(&call.operands[i]));
@@ -136,7 +136,7 @@ fn element<T>(place: &Strided, at: [usize; 3], slots: &SlotTable) -> *mut T {
 ///
 /// # Safety
 /// `to` has the elements, which nobody else touches.
-unsafe fn store<T: Format>(row: &[T::Acc], to: *mut T, step: i64) {
+unsafe fn store<T: Narrow>(row: &[T::Acc], to: *mut T, step: i64) {
     // SAFETY: as the caller promised.
     unsafe {
         if step == 1 {
@@ -150,9 +150,9 @@ unsafe fn store<T: Format>(row: &[T::Acc], to: *mut T, step: i64) {
     }
 }
 
-impl<T: Format> Runnable for Compiled<T>
+impl<T: Format + Narrow> Runnable for Compiled<T>
 where
-    T::Acc: Score + Format,
+    T::Acc: Score,
 {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         let [batch, heads] = [0, 1].map(|d| self.operands[0].sizes[d]);

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
 use super::softmax::{Passes, Running, Score};
-use crate::gemm::{BlockProduct, Element, Kernel, Lines, transpose};
+use crate::gemm::{BlockProduct, Element, Kernel, Lines, Narrow, transpose};
 use crate::loops::isa::{Ahead, Operands};
 
 /// Rows of positions by channels: q, k or v of one head. Strides in elements.
@@ -63,7 +63,7 @@ pub(super) struct Finished<A> {
     pub(super) sum: *const A,
 }
 
-impl<T: Element> Shape<T>
+impl<T: Narrow> Shape<T>
 where
     T::Acc: Score,
 {

@@ -7,7 +7,7 @@ use overdrive_ir::{DType, Plan, row_major};
 
 use super::columns::{Axis, Columns};
 use crate::exec::space::{accesses, along_columns, is_random, merge, merges, permuted};
-use crate::exec::{Format, Runnable, Unsupported};
+use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines};
 use crate::kernels::place::Strided;
 use crate::kernels::transfer::Transfer;
@@ -26,6 +26,7 @@ pub(crate) fn compile(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Run
         DType::F32 => Box::new(Convolution::<f32>::new(plan, call)?),
         DType::F16 => Box::new(Convolution::<f16>::new(plan, call)?),
         DType::BF16 => Box::new(Convolution::<bf16>::new(plan, call)?),
+        DType::I8 => Box::new(Convolution::<i8>::new(plan, call)?),
         other => {
             return Err(Unsupported::new(format!("there are no convolutions of {other}; convert it first")));
         }
@@ -57,10 +58,7 @@ struct Convolution<T: Element> {
     line: usize,
 }
 
-impl<T: Format> Convolution<T>
-where
-    T::Acc: Format,
-{
+impl<T: Format> Convolution<T> {
     fn new(plan: &Plan, call: &ConvolutionCall) -> Result<Self, Unsupported> {
         if call.kernel.ty.dtype != T::DTYPE || call.accumulate != T::Acc::DTYPE {
             let expected = format!("{} by {} with sums in {}", T::DTYPE, T::DTYPE, T::Acc::DTYPE);
@@ -211,10 +209,7 @@ where
     }
 }
 
-impl<T: Format> Runnable for Convolution<T>
-where
-    T::Acc: Format,
-{
+impl<T: Format> Runnable for Convolution<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         let pixels = self.columns.pixels();
         if pixels == 0 || self.outputs == 0 || self.input.sizes[0] == 0 {

@@ -1,0 +1,16 @@
+//! Weights as the right operand of a product: columns that become numbers while they are packed.
+
+use std::ops::Range;
+
+use super::weights::Weights;
+use crate::gemm::Columns;
+
+impl Columns<f32> for Weights<'_> {
+    fn shape(&self) -> [usize; 2] {
+        [self.k, self.n]
+    }
+
+    fn fill(&self, column: usize, k: Range<usize>, to: &mut [f32]) {
+        self.decode(column, k, to);
+    }
+}

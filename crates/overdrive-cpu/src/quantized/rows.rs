@@ -1,0 +1,48 @@
+//! A few rows of x, for every format and every CPU: a piece of a row of weights becomes numbers on the stack, and all rows
+//! of x are multiplied by it.
+#![allow(unsafe_code)] // Threads write disjoint parts of one y.
+
+use super::product::Shared;
+use super::weights::Weights;
+use crate::threads::Pool;
+
+/// Elements of a piece.
+const PIECE: usize = 512;
+/// Sums that run side by side, so that the compiler may keep them in vectors.
+const LANES: usize = 16;
+/// Rows of weights that a task takes.
+const TASK_ROWS: usize = 32;
+
+/// `y = x w^T` for `m` rows of x.
+pub(super) fn run(pool: &Pool, m: usize, x: &[f32], weights: &Weights<'_>, y: &mut [f32]) {
+    let [n, k] = [weights.n, weights.k];
+    y.fill(0.0);
+    let y = Shared(y.as_mut_ptr());
+    pool.run(n.div_ceil(TASK_ROWS), |task, _| {
+        let mut piece = [0.0_f32; PIECE];
+        for row in task * TASK_ROWS..((task + 1) * TASK_ROWS).min(n) {
+            for first in (0..k).step_by(PIECE) {
+                let last = (first + PIECE).min(k);
+                let piece = &mut piece[..last - first];
+                weights.decode(row, first..last, piece);
+                for i in 0..m {
+                    let sum = dot(&x[i * k + first..i * k + last], piece);
+                    // SAFETY: y has m x n elements, and each column of it is one task's.
+                    unsafe { *y.at(i * n + row) += sum }
+                }
+            }
+        }
+    });
+}
+
+fn dot(x: &[f32], w: &[f32]) -> f32 {
+    let (whole_x, x) = x.as_chunks::<LANES>();
+    let (whole_w, w) = w.as_chunks::<LANES>();
+    let mut sums = [0.0_f32; LANES];
+    for (x, w) in whole_x.iter().zip(whole_w) {
+        for lane in 0..LANES {
+            sums[lane] += x[lane] * w[lane];
+        }
+    }
+    sums.iter().sum::<f32>() + x.iter().zip(w).map(|(x, w)| x * w).sum::<f32>()
+}

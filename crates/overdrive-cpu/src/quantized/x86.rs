@@ -1,0 +1,254 @@
+//! AVX-512: codes become numbers in registers.
+//!
+//! Four bits index a table of sixteen numbers in a register (`vpermps` looks at the low four bits of each lane and at nothing
+//! else), so any format of four bits costs a shift and a permutation for sixteen weights. Bytes are sign-extended and
+//! converted. What is multiplied by a scale is the sum of a lane's products.
+#![allow(unsafe_code)] // Vector intrinsics on raw pointers; `Strip` says what they point to.
+
+use std::arch::x86_64::*;
+
+use overdrive_ir::DType;
+
+use super::numbers::{Numbers, Table};
+use super::strips::LANES;
+use super::weights::Weights;
+
+/// A few rows of weights and of x.
+pub(super) struct Strip {
+    pub codes: *const u8,
+    /// Bytes from one row of weights to the next.
+    pub code_stride: usize,
+    /// Of each row of weights, `groups` numbers.
+    pub scales: *const f32,
+    pub zeros: Option<*const f32>,
+    pub groups: usize,
+    /// Arranged; rows lie `x_stride` numbers apart, and the sums of lanes `sums` behind a row's start.
+    pub x: *const f32,
+    pub x_stride: usize,
+    pub sums: usize,
+    pub y: *mut f32,
+    pub y_stride: usize,
+    pub k: usize,
+    pub group: usize,
+}
+
+pub(super) fn is_supported() -> bool {
+    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")
+}
+
+/// In which turn each code of a lane comes out.
+pub(super) fn places(per_lane: usize) -> [usize; 8] {
+    std::array::from_fn(|i| if per_lane == Bytes::PER_LANE { per_lane.saturating_sub(i + 1) } else { i })
+}
+
+/// As many rows of x as a strip takes at once, of `m`.
+pub(super) fn most_rows(m: usize) -> usize {
+    match m {
+        0..=1 => 1,
+        2..=3 => 2,
+        _ => 4,
+    }
+}
+
+/// Scales and zeros of as many rows from `row` on as there is room for.
+pub(super) fn scales(weights: &Weights<'_>, row: usize, [scales, zeros]: [&mut [f32]; 2]) {
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn wide(weights: &Weights<'_>, row: usize, [scales, zeros]: [&mut [f32]; 2]) {
+        let groups = weights.groups();
+        for (i, (scales, zeros)) in scales.chunks_mut(groups).zip(zeros.chunks_mut(groups)).enumerate() {
+            weights.scales(row + i, 0..groups, [scales, zeros]);
+        }
+    }
+    // SAFETY: strips are made only where `is_supported` said yes.
+    unsafe { wide(weights, row, [scales, zeros]) }
+}
+
+/// Writes numbers `(code - zero) * scale` from element `first` on, as many as this CPU and the format allow; returns how many
+/// that were.
+pub(super) fn decode(codes: Numbers<'_>, first: usize, scale: [f32; 2], to: &mut [f32]) -> usize {
+    let dtype = codes.dtype();
+    if !is_supported() || !(first * dtype.bits()).is_multiple_of(8) {
+        return 0;
+    }
+    let (from, to) = (codes.from(first), to.as_chunks_mut().0);
+    match dtype {
+        // SAFETY: the CPU has the instructions.
+        DType::I8 => unsafe { decode_bytes(from.as_chunks().0, scale, to) },
+        // SAFETY: likewise.
+        _ if dtype.bits() == 4 => unsafe { decode_nibbles(from.as_chunks().0, Table::of(dtype), scale, to) },
+        _ => 0,
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+fn decode_nibbles(
+    codes: &[[u8; 8]],
+    table: &Table,
+    [zero, scale]: [f32; 2],
+    to: &mut [[f32; LANES]],
+) -> usize {
+    // SAFETY: the table has 256 numbers.
+    let table = unsafe { _mm512_loadu_ps(table.0.as_ptr()) };
+    let [zero, scale] = [zero, scale].map(|x| _mm512_set1_ps(x));
+    // Eight codes are in the low half of each 64 bits, and eight in the high half.
+    let halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    let shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    for (codes, to) in codes.iter().zip(&mut *to) {
+        let both = _mm512_set1_epi64(i64::from_le_bytes(*codes));
+        let lanes = _mm512_srlv_epi32(_mm512_permutexvar_epi32(halves, both), shifts);
+        let numbers = _mm512_permutexvar_ps(lanes, table);
+        // SAFETY: sixteen numbers have room.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(_mm512_sub_ps(numbers, zero), scale)) };
+    }
+    codes.len().min(to.len()) * LANES
+}
+
+#[target_feature(enable = "avx512f")]
+fn decode_bytes(codes: &[[u8; LANES]], [zero, scale]: [f32; 2], to: &mut [[f32; LANES]]) -> usize {
+    let [zero, scale] = [zero, scale].map(|x| _mm512_set1_ps(x));
+    for (codes, to) in codes.iter().zip(&mut *to) {
+        // SAFETY: sixteen codes are there, and room for as many numbers.
+        unsafe {
+            let numbers = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes.as_ptr().cast())));
+            _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(_mm512_sub_ps(numbers, zero), scale));
+        }
+    }
+    codes.len().min(to.len()) * LANES
+}
+
+/// A format of codes.
+trait Codes: Copy {
+    /// Codes of a lane.
+    const PER_LANE: usize;
+
+    unsafe fn new(dtype: DType) -> Self;
+
+    /// The numbers of the codes whose turn it is, and the lanes for the next turn.
+    unsafe fn next(self, lanes: __m512i) -> (__m512, __m512i);
+}
+
+/// Four bits, of any format.
+#[derive(Clone, Copy)]
+struct Nibbles(__m512);
+
+impl Codes for Nibbles {
+    const PER_LANE: usize = 8;
+
+    #[inline(always)]
+    unsafe fn new(dtype: DType) -> Self {
+        // SAFETY: the kernels below run only where the instructions exist; so for each that follows.
+        Self(unsafe { _mm512_loadu_ps(Table::of(dtype).0.as_ptr()) })
+    }
+
+    #[inline(always)]
+    unsafe fn next(self, lanes: __m512i) -> (__m512, __m512i) {
+        // SAFETY: as above.
+        unsafe { (_mm512_permutexvar_ps(lanes, self.0), _mm512_srli_epi32::<4>(lanes)) }
+    }
+}
+
+/// i8, the last of a lane first.
+#[derive(Clone, Copy)]
+struct Bytes;
+
+impl Codes for Bytes {
+    const PER_LANE: usize = 4;
+
+    #[inline(always)]
+    unsafe fn new(_: DType) -> Self {
+        Self
+    }
+
+    #[inline(always)]
+    unsafe fn next(self, lanes: __m512i) -> (__m512, __m512i) {
+        // SAFETY: as above.
+        unsafe { (_mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(lanes)), _mm512_slli_epi32::<8>(lanes)) }
+    }
+}
+
+/// `rows` rows of x (1, 2 or 4) times `count` rows of weights (1 or 4).
+///
+/// # Safety
+/// [`is_supported`] said yes; the strip's pointers are to as much as it says.
+pub(super) unsafe fn run(strip: &Strip, dtype: DType, [rows, count]: [usize; 2]) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        match (dtype == DType::I8, rows, count) {
+            (false, 1, 1) => multiply::<Nibbles, 1, 1>(strip, dtype),
+            (false, 2, 1) => multiply::<Nibbles, 2, 1>(strip, dtype),
+            (false, 4, 1) => multiply::<Nibbles, 4, 1>(strip, dtype),
+            (false, 1, 4) => multiply::<Nibbles, 1, 4>(strip, dtype),
+            (false, 2, 4) => multiply::<Nibbles, 2, 4>(strip, dtype),
+            (false, 4, 4) => multiply::<Nibbles, 4, 4>(strip, dtype),
+            (true, 1, 1) => multiply::<Bytes, 1, 1>(strip, dtype),
+            (true, 2, 1) => multiply::<Bytes, 2, 1>(strip, dtype),
+            (true, 4, 1) => multiply::<Bytes, 4, 1>(strip, dtype),
+            (true, 1, 4) => multiply::<Bytes, 1, 4>(strip, dtype),
+            (true, 2, 4) => multiply::<Bytes, 2, 4>(strip, dtype),
+            (true, 4, 4) => multiply::<Bytes, 4, 4>(strip, dtype),
+            _ => unreachable!("strips are of 1, 2 or 4 rows of x by 1 or 4 of weights"),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`run`], with `M` rows of x and `R` of weights.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn multiply<C: Codes, const M: usize, const R: usize>(s: &Strip, dtype: DType) {
+    let block = LANES * C::PER_LANE;
+    let zero = _mm512_setzero_ps();
+    // The lane of a block's scales that each lane of codes has.
+    let of_lane = |lane: usize| if s.group < block { lane * C::PER_LANE / s.group } else { 0 };
+    let lanes: [i32; LANES] = std::array::from_fn(|lane| of_lane(lane) as i32);
+    // SAFETY: as the caller promised. Loads of codes and of scales are masked to those that exist.
+    unsafe {
+        let lanes = _mm512_loadu_epi32(lanes.as_ptr());
+        let codes = C::new(dtype);
+        let mut sums = [[zero; R]; M];
+        for (index, k) in (0..s.k).step_by(block).enumerate() {
+            let left = (s.k - k).min(block);
+            let bytes = (left * 32 / C::PER_LANE).div_ceil(8);
+            let mask = u64::MAX >> (64 - bytes);
+            let first = k / s.group;
+            let wanted = u16::MAX >> (16 - ((left - 1) / s.group.min(block) + 1));
+            let mut words = [_mm512_setzero_si512(); R];
+            for (r, words) in words.iter_mut().enumerate() {
+                let from = s.codes.add(r * s.code_stride + index * 64);
+                *words = _mm512_maskz_loadu_epi8(mask, from.cast());
+                // The same place in the next strip: one line is asked for with each that is used.
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(R * s.code_stride).cast());
+            }
+            let mut parts = [[zero; R]; M];
+            for turn in 0..C::PER_LANE {
+                for r in 0..R {
+                    let (numbers, rest) = codes.next(words[r]);
+                    words[r] = rest;
+                    for (m, parts) in parts.iter_mut().enumerate() {
+                        let x = s.x.add(m * s.x_stride + index * block + turn * LANES);
+                        parts[r] = _mm512_fmadd_ps(numbers, _mm512_loadu_ps(x), parts[r]);
+                    }
+                }
+            }
+            let spread = |from: *const f32, r: usize| {
+                let numbers = _mm512_maskz_loadu_ps(wanted, from.add(r * s.groups + first));
+                _mm512_permutexvar_ps(lanes, numbers)
+            };
+            for r in 0..R {
+                let scales = spread(s.scales, r);
+                let zeros = s.zeros.map(|zeros| spread(zeros, r));
+                for m in 0..M {
+                    if let Some(zeros) = zeros {
+                        let x = _mm512_loadu_ps(s.x.add(m * s.x_stride + s.sums + index * LANES));
+                        parts[m][r] = _mm512_fnmadd_ps(zeros, x, parts[m][r]);
+                    }
+                    sums[m][r] = _mm512_fmadd_ps(parts[m][r], scales, sums[m][r]);
+                }
+            }
+        }
+        for (m, sums) in sums.into_iter().enumerate() {
+            for (r, sum) in sums.into_iter().enumerate() {
+                *s.y.add(m * s.y_stride + r) = _mm512_reduce_add_ps(sum);
+            }
+        }
+    }
+}
