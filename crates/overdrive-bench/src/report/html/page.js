@@ -29,7 +29,8 @@
   });
   dark.addEventListener('change', () => redraw());
 
-  // Live charts, each when it first comes near the window. Until then its still picture stands there.
+  // Live charts, each when it first comes near the window, all of them before the page is printed. Their still pictures
+  // are for readers without scripts; inside noscript they cost the others no time.
   const live = new Map();
   const option = (figure) => {
     const given = embedded('options')[figure.dataset.chart];
@@ -67,6 +68,7 @@
     for (const { isIntersecting, target } of seen) if (isIntersecting) { near.unobserve(target); mount(target); }
   }, { rootMargin: '300px' });
   all('.chart').forEach((figure) => near.observe(figure));
+  addEventListener('beforeprint', () => all('.chart').forEach(mount));
   let resizing;
   addEventListener('resize', () => {
     clearTimeout(resizing);
