@@ -6,10 +6,8 @@
 
 mod conv;
 mod gpt;
-mod loss;
 mod mlp;
 mod registry;
 mod transformer;
 
-pub use loss::with_loss;
 pub use registry::{MODELS, Model, UnknownModel, find};

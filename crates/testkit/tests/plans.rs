@@ -4,8 +4,9 @@
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::plan::StepKind;
 use overdrive_ir::{Caps, DType, Graph, Mode, Plan, Tuning, Value};
-use overdrive_models::{MODELS, find, with_loss};
+use overdrive_models::{MODELS, find};
 use overdrive_passes::{Rematerialize, bind, differentiate, plan, rematerialize};
+use overdrive_train::with_loss;
 use std::fmt::Write;
 use testkit::random_inputs;
 

@@ -1,0 +1,124 @@
+//! Checkpoints: everything that the next step depends on, in one safetensors file that appears whole or not at all.
+//!
+//! States stand under `state/`, the best parameters so far under `best/`, counters under `progress/`, and under `run`, as
+//! JSON, the recipe and the hash of the training samples, since nothing else may go on from here. Which samples come
+//! next follows from the number of steps, so nothing of the data is kept.
+
+use crate::{Recipe, TrainError};
+use overdrive_formats::Tensors;
+use overdrive_ir::{DType, Tensor, TensorType};
+use std::path::Path;
+
+/// How far a run is.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Progress {
+    /// Steps done.
+    pub done: u64,
+    /// Smallest validation loss so far; infinite before the first look.
+    pub best_loss: f64,
+    /// Looks at the validation samples since.
+    pub stale: u64,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { done: 0, best_loss: f64::INFINITY, stale: 0 }
+    }
+}
+
+/// A run between two steps.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Checkpoint {
+    /// Every state of the step's graph.
+    pub state: Tensors,
+    /// Parameters at the smallest validation loss; empty where nothing looks for them.
+    pub best: Tensors,
+    /// How far it is.
+    pub progress: Progress,
+    /// How the model is trained.
+    pub recipe: Recipe,
+    /// Hash of the samples that it is trained on.
+    pub data: String,
+}
+
+const STATE: &str = "state/";
+const BEST: &str = "best/";
+const DONE: &str = "progress/done";
+const BEST_LOSS: &str = "progress/best_loss";
+const STALE: &str = "progress/stale";
+const RUN: &str = "run";
+
+impl Checkpoint {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// When the file cannot be written; one that was there before is then untouched.
+    pub fn write(&self, path: &Path) -> Result<(), TrainError> {
+        let under = |prefix: &'static str| {
+            move |(name, t): (&String, &Tensor)| (format!("{prefix}{name}"), t.clone())
+        };
+        let mut tensors: Tensors = self.state.iter().map(under(STATE)).collect();
+        tensors.extend(self.best.iter().map(under(BEST)));
+        let count = |n: u64| Tensor::from_ints(DType::U64, [1usize], &[i128::from(n)]);
+        tensors.insert(DONE.to_owned(), count(self.progress.done));
+        tensors.insert(STALE.to_owned(), count(self.progress.stale));
+        let best = Tensor::from_f64(DType::F64, [1usize], &[self.progress.best_loss]);
+        tensors.insert(BEST_LOSS.to_owned(), best);
+        let run = serde_json::to_vec(&(&self.recipe, &self.data)).expect("a recipe is plain data");
+        let ty = TensorType::new(DType::U8, [run.len()]);
+        tensors.insert(RUN.to_owned(), Tensor::from_bytes(ty, run).expect("a byte an element"));
+        Ok(overdrive_formats::write(path, &tensors)?)
+    }
+
+    /// Reads what `write` wrote.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is damaged, or is no checkpoint.
+    pub fn read(path: &Path) -> Result<Self, TrainError> {
+        let mut checkpoint = Self::default();
+        let mut counters = Tensors::new();
+        for (name, tensor) in overdrive_formats::read(path)? {
+            if let Some(name) = name.strip_prefix(STATE) {
+                checkpoint.state.insert(name.to_owned(), tensor);
+            } else if let Some(name) = name.strip_prefix(BEST) {
+                checkpoint.best.insert(name.to_owned(), tensor);
+            } else {
+                counters.insert(name, tensor);
+            }
+        }
+        let fault = |name: &str| {
+            let (place, expected) = (path.display(), format!("`{name}` of a checkpoint"));
+            TrainError::invalid(place, expected, "another file", "name a checkpoint that `train` wrote")
+        };
+        let counter = |name: &str, dtype: DType| {
+            let found = counters.get(name).filter(|t| t.ty().dtype == dtype && t.ty().elements() == 1);
+            found.ok_or_else(|| fault(name))
+        };
+        let run = counters.get(RUN).and_then(|t| serde_json::from_slice(t.bytes()).ok());
+        (checkpoint.recipe, checkpoint.data) = run.ok_or_else(|| fault(RUN))?;
+        checkpoint.progress = Progress {
+            done: counter(DONE, DType::U64)?.to_ints()[0] as u64,
+            best_loss: counter(BEST_LOSS, DType::F64)?.to_f64()[0],
+            stale: counter(STALE, DType::U64)?.to_ints()[0] as u64,
+        };
+        Ok(checkpoint)
+    }
+
+    /// Errs unless a run of this recipe on these samples may go on from here.
+    ///
+    /// # Errors
+    /// With what differs.
+    pub fn check(&self, recipe: &Recipe, data: &str) -> Result<(), TrainError> {
+        let remedy = "resume with the same model, flags and data, or start again without the checkpoint";
+        if self.recipe != *recipe {
+            let json = |recipe: &Recipe| serde_json::to_string(recipe).expect("a recipe is plain data");
+            return Err(TrainError::invalid("checkpoint", json(&self.recipe), json(recipe), remedy));
+        }
+        if self.data != data {
+            let [expected, found] =
+                [&self.data[..], data].map(|hash| format!("training samples of SHA-256 {hash}"));
+            return Err(TrainError::invalid("checkpoint", expected, found, remedy));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! `Split`: a part of a data set; `Batch`: some of its samples as tensors.
+
+use crate::TrainError;
+use overdrive_ir::Tensor;
+
+/// Samples as a model takes them.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Batch {
+    /// Inputs, `[B, ...]`: f32 features or i32 token ids.
+    pub x: Tensor,
+    /// What each should give, i32: `[B]` classes or `[B, T]` next tokens.
+    pub labels: Tensor,
+}
+
+/// A part of a data set: training, validation or test.
+pub trait Split: Send + Sync {
+    /// Number of samples.
+    fn len(&self) -> u64;
+
+    /// True when there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The samples of these numbers, each below `len`, in this order. A number may repeat.
+    ///
+    /// # Errors
+    /// When the data lies in a file that cannot be read any more.
+    fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError>;
+
+    /// How many bytes of text each label `[B, T]` stands for, summed over each row; `None` where labels are not text.
+    fn text_bytes(&self, labels: &Tensor) -> Option<Vec<u64>> {
+        let _ = labels;
+        None
+    }
+
+    /// SHA-256 of the part's content in its order, in hexadecimal: two runs learnt from the same if these are equal.
+    ///
+    /// # Errors
+    /// As `batch`.
+    fn hash(&self) -> Result<String, TrainError>;
+}

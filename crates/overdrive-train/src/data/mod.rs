@@ -1,0 +1,23 @@
+//! What there is to learn from: labelled samples and text, split by a fixed rule, handed out as tensors.
+//!
+//! A [`Split`] is a part of a data set and gives batches of it by sample number; it holds bytes in the form that they
+//! came in, or reads them where they lie. Invariant: which sample is in which part depends on the data alone.
+
+mod batch;
+mod csv_file;
+mod idx;
+mod labelled;
+mod npz_file;
+mod open;
+mod parts;
+mod tokens;
+mod vendored;
+mod windows;
+
+pub use batch::{Batch, Split};
+pub use labelled::{Labelled, Samples};
+pub use open::{Dataset, open};
+pub use parts::{FOLDS, Parts};
+pub use tokens::Tokens;
+pub use vendored::{books, digits};
+pub use windows::Windows;

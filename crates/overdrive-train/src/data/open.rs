@@ -1,0 +1,86 @@
+//! From the name of a data set, or a file, to its parts in the form that a model takes.
+
+use super::{Parts, Samples, Tokens, books, csv_file, digits, idx, npz_file};
+use crate::TrainError;
+use overdrive_ir::{DType, Graph};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A data set before it is split.
+#[derive(Clone, Debug)]
+pub enum Dataset {
+    /// Features with a class each.
+    Samples(Arc<Samples>),
+    /// A text.
+    Text(Arc<Tokens>),
+}
+
+/// `digits`, `text` (the two novels), or a file by its ending: `.csv`, `.npz`, IDX (`*-images-idx3-ubyte`, also `.gz`);
+/// any other file is a text.
+///
+/// # Errors
+/// When the file cannot be read or is not what its ending says.
+pub fn open(name: &str) -> Result<Dataset, TrainError> {
+    match name {
+        "digits" => return Ok(Dataset::Samples(digits())),
+        "text" => return Ok(Dataset::Text(books())),
+        _ => {}
+    }
+    let path = Path::new(name);
+    if !path.is_file() {
+        let expected = "`digits`, `text` or a file";
+        return Err(TrainError::invalid("data", expected, format!("`{name}`"), "name a file that exists"));
+    }
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    let samples = match extension {
+        "csv" => csv_file::decode(name, File::open(path).map_err(TrainError::io(path, "open"))?)?,
+        "npz" => npz_file::read(path)?,
+        _ if name.contains("-ubyte") => idx::read(path)?,
+        _ => return Ok(Dataset::Text(Arc::new(Tokens::of_file(path)?))),
+    };
+    Ok(Dataset::Samples(Arc::new(samples)))
+}
+
+impl Dataset {
+    /// The three parts, samples shaped like input `x` of `model` (`[batch, ...]`, which may be unbound); `fold` is of
+    /// samples only.
+    ///
+    /// # Errors
+    /// When the model takes something else, has fewer classes or a smaller vocabulary, or the data set is too small.
+    pub fn parts(&self, model: &Graph, fold: usize) -> Result<Parts, TrainError> {
+        let port = |ports: &[overdrive_ir::Port], name: &str| {
+            let found = ports.iter().find(|port| port.name == name).map(|port| model.ty(port.value).clone());
+            found.ok_or_else(|| {
+                let expected = format!("`{name}`, as every model that can be trained has");
+                TrainError::invalid(model.name(), expected, "none", "name its input `x` and its output `y`")
+            })
+        };
+        let (x, y) = (port(model.inputs(), "x")?, port(model.outputs(), "y")?);
+        let size = |dim: &overdrive_ir::Dim| dim.size().unwrap_or(1);
+        let shape: Vec<usize> = x.shape.0.iter().skip(1).map(size).collect();
+        let classes = y.shape.0.last().map_or(0, size);
+        let found = match self {
+            Self::Samples(samples) => samples.classes(),
+            Self::Text(tokens) => tokens.vocabulary(),
+        };
+        if found > classes {
+            let remedy = "choose a model with a larger head";
+            return Err(TrainError::invalid("data", format!("at most {classes} classes"), found, remedy));
+        }
+        match self {
+            Self::Samples(samples) if x.dtype.is_float() => Parts::of_samples(samples, &shape, fold),
+            Self::Text(tokens) if x.dtype == DType::I32 && shape.len() == 1 => {
+                Parts::of_text(tokens, shape[0])
+            }
+            Self::Samples(_) => {
+                let expected = format!("text, since `{}` takes tokens", model.name());
+                Err(TrainError::invalid("data", expected, "labelled samples", "train a model of this input"))
+            }
+            Self::Text(_) => {
+                let expected = format!("labelled samples, since `{}` takes {x}", model.name());
+                Err(TrainError::invalid("data", expected, "text", "train a model that takes tokens"))
+            }
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The data that comes with the program; `data/README.md` has licences, sources and hashes.
+
+use super::{Samples, Tokens, csv_file};
+use flate2::read::GzDecoder;
+use std::io::Read;
+use std::sync::Arc;
+
+const DIGITS: &[u8] = include_bytes!("../../data/digits.csv.gz");
+const BOOKS: [&[u8]; 2] =
+    [include_bytes!("../../data/emma.txt.gz"), include_bytes!("../../data/pride-and-prejudice.txt.gz")];
+
+fn inflate(bytes: &[u8], into: &mut Vec<u8>) {
+    GzDecoder::new(bytes).read_to_end(into).expect("the data in the program is whole");
+}
+
+/// 1,797 handwritten digits of 8x8 pixels, ten classes.
+pub fn digits() -> Arc<Samples> {
+    let mut text = Vec::new();
+    inflate(DIGITS, &mut text);
+    Arc::new(csv_file::decode("digits", &text[..]).expect("the data in the program holds together"))
+}
+
+/// Two novels of Jane Austen's one after the other, 1.57 MB, a token a byte.
+pub fn books() -> Arc<Tokens> {
+    let mut bytes = Vec::new();
+    BOOKS.iter().for_each(|book| inflate(book, &mut bytes));
+    Arc::new(Tokens::of_bytes(bytes))
+}

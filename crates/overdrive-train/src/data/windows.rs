@@ -1,0 +1,64 @@
+//! A part of a text as samples: windows of T tokens, each labelled with the tokens one place further on.
+
+use super::labelled::hex;
+use super::{Batch, Split, Tokens};
+use crate::TrainError;
+use overdrive_ir::{DType, Tensor};
+use sha2::{Digest, Sha256};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Tokens that are hashed at a time.
+const HASHED: u64 = 1 << 16;
+
+/// Windows into a range of tokens.
+#[derive(Clone, Debug)]
+pub struct Windows {
+    tokens: Arc<Tokens>,
+    range: Range<u64>,
+    context: usize,
+    stride: usize,
+}
+
+impl Windows {
+    /// Windows of `context` tokens whose starts are `stride` apart. The range must hold one and its labels.
+    pub(super) fn new(tokens: Arc<Tokens>, range: Range<u64>, [context, stride]: [usize; 2]) -> Self {
+        assert!(range.end - range.start > context as u64, "a window and its labels fit the range");
+        Self { tokens, range, context, stride }
+    }
+}
+
+impl Split for Windows {
+    fn len(&self) -> u64 {
+        (self.range.end - self.range.start - self.context as u64 - 1) / self.stride as u64 + 1
+    }
+
+    fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError> {
+        let (mut x, mut labels) = (Vec::new(), Vec::new());
+        for sample in samples {
+            let start = self.range.start + sample * self.stride as u64;
+            let tokens = self.tokens.read(start, self.context + 1)?;
+            x.extend(tokens[..self.context].iter().map(|&t| i128::from(t)));
+            labels.extend(tokens[1..].iter().map(|&t| i128::from(t)));
+        }
+        let tensor = |values: &[i128]| Tensor::from_ints(DType::I32, [samples.len(), self.context], values);
+        Ok(Batch { x: tensor(&x), labels: tensor(&labels) })
+    }
+
+    fn text_bytes(&self, labels: &Tensor) -> Option<Vec<u64>> {
+        let bytes: Vec<u64> = labels.to_ints().iter().map(|&t| self.tokens.bytes_of(t as u32)).collect();
+        Some(bytes.chunks(self.context).map(|row| row.iter().sum()).collect())
+    }
+
+    fn hash(&self) -> Result<String, TrainError> {
+        let mut hash = Sha256::new();
+        let mut at = self.range.start;
+        while at < self.range.end {
+            let count = HASHED.min(self.range.end - at);
+            let tokens = self.tokens.read(at, count as usize)?;
+            tokens.iter().for_each(|t| hash.update(t.to_le_bytes()));
+            at += count;
+        }
+        Ok(hex(hash))
+    }
+}

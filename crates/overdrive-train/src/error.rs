@@ -1,0 +1,78 @@
+//! What can go wrong between a data set and a trained model.
+
+use overdrive_formats::{FormatError, ParametersError};
+use overdrive_ir::{BackendError, GraphError};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+/// Why data could not be read, or a model not be trained.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// Its reason.
+        source: std::io::Error,
+    },
+    /// Data, a recipe or a checkpoint is not what it has to be.
+    #[error("{place}: expected {expected}, found {found}; {remedy}")]
+    Invalid {
+        /// A file and where in it, or what was asked for.
+        place: String,
+        /// What is needed.
+        expected: String,
+        /// What is there.
+        found: String,
+        /// How to mend it.
+        remedy: String,
+    },
+    /// A NaN or an infinity ended the training. The parameters are those before the step.
+    #[error("step {step}: {first}; lower the learning rate, clip gradients, or train in f32")]
+    NonFinite {
+        /// The step, from 0.
+        step: u64,
+        /// Where it came from, as [`diagnose`](crate::diagnose) found it.
+        first: String,
+    },
+    /// A file of tensors.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// Tensors that are not the parameters of the model.
+    #[error(transparent)]
+    Parameters(Box<ParametersError>),
+    /// A graph that does not hold together.
+    #[error(transparent)]
+    Graph(Box<GraphError>),
+    /// The device.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+impl From<ParametersError> for TrainError {
+    fn from(error: ParametersError) -> Self {
+        Self::Parameters(Box::new(error))
+    }
+}
+
+impl From<GraphError> for TrainError {
+    fn from(error: GraphError) -> Self {
+        Self::Graph(Box::new(error))
+    }
+}
+
+impl TrainError {
+    pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { path, action, source }
+    }
+
+    /// Something at `place` is `found`, not `expected`.
+    pub fn invalid(place: impl Display, expected: impl Display, found: impl Display, remedy: &str) -> Self {
+        let [place, expected, found] = [place.to_string(), expected.to_string(), found.to_string()];
+        Self::Invalid { place, expected, found, remedy: remedy.to_owned() }
+    }
+}

@@ -1,0 +1,150 @@
+//! The loop around the step: batches, validation, early stop, checkpoints.
+
+use crate::data::{Batch, Split};
+use crate::{
+    Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shuffle, StepReport, TrainError, Trainer,
+    initial_parameters, with_loss,
+};
+use overdrive_formats::Tensors;
+use overdrive_ir::eval::philox;
+use overdrive_ir::{Backend, Graph, GraphError};
+use overdrive_passes::bind;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// A run of training.
+#[derive(Copy, Clone)]
+pub struct Fit<'a> {
+    /// Where it runs.
+    pub backend: &'a dyn Backend,
+    /// The forward graph: input `x`, output `y`, the batch a named dimension `batch`. States that begin as given tensors
+    /// begin so; random ones are drawn from the recipe's seed.
+    pub model: &'a Graph,
+    /// How.
+    pub recipe: &'a Recipe,
+    /// What it learns from.
+    pub train: &'a dyn Split,
+    /// What it is judged by on the way.
+    pub validation: &'a dyn Split,
+    /// Where an earlier run of the same model, recipe and data stopped.
+    pub resume: Option<&'a Checkpoint>,
+    /// The file of checkpoints, written at each look at the validation samples and at the end.
+    pub checkpoint: Option<&'a Path>,
+}
+
+/// Told how a run goes; may end it.
+pub trait Observer {
+    /// After each step; `Break` ends the run with a checkpoint.
+    fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
+        let _ = report;
+        ControlFlow::Continue(())
+    }
+
+    /// After each look at the validation samples, `done` steps into the run.
+    fn evaluated(&mut self, done: u64, evaluation: &Evaluation) {
+        let _ = (done, evaluation);
+    }
+}
+
+/// Nobody listens.
+impl Observer for () {}
+
+/// How a run ended.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// All steps were done.
+    Finished,
+    /// The validation loss had stopped falling.
+    Early,
+    /// The observer ended it.
+    Interrupted,
+}
+
+/// What a run gives.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Fitted {
+    /// Parameters of the model: with early stop the best, else the last.
+    pub parameters: Tensors,
+    /// How far it came.
+    pub progress: Progress,
+    /// Why it ended.
+    pub ending: Ending,
+}
+
+/// Trains.
+///
+/// # Errors
+/// When the model, the recipe and the data do not fit, the loss stops being finite, or a checkpoint cannot be written.
+pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainError> {
+    let recipe = run.recipe;
+    recipe.check()?;
+    let forward = at_batch(run.model, recipe.batch)?;
+    let mut trainer =
+        Trainer::new(run.backend, &with_loss(&forward)?, recipe, &initial_parameters(&forward, recipe.seed))?;
+    let mut evaluator = Evaluator::new(run.backend, &forward)?;
+    let (mut progress, mut best) = (Progress::default(), Tensors::new());
+    if let Some(checkpoint) = run.resume {
+        checkpoint.check(recipe, &run.train.hash()?)?;
+        trainer.restore(&checkpoint.state, checkpoint.progress.done)?;
+        (progress, best) = (checkpoint.progress, checkpoint.best.clone());
+    }
+    let mut kept = match run.checkpoint {
+        Some(_) => Checkpoint { recipe: recipe.clone(), data: run.train.hash()?, ..Checkpoint::default() },
+        None => Checkpoint::default(),
+    };
+    let mut ending = Ending::Finished;
+    while trainer.done() < recipe.steps {
+        let report = trainer.step(&batches(run.train, recipe, trainer.done())?)?;
+        let goes_on = observer.stepped(&report).is_continue();
+        progress.done = trainer.done();
+        let looks = progress.done.is_multiple_of(recipe.evaluate_every) || progress.done == recipe.steps;
+        if looks {
+            let evaluation = evaluator.evaluate(trainer.state_mut(), run.validation)?;
+            observer.evaluated(progress.done, &evaluation);
+            if evaluation.loss() < progress.best_loss {
+                (progress.best_loss, progress.stale) = (evaluation.loss(), 0);
+                if recipe.early_stop.is_some() {
+                    best = trainer.parameters()?;
+                }
+            } else {
+                progress.stale += 1;
+            }
+        }
+        let early = recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience));
+        if let Some(path) = run.checkpoint.filter(|_| looks || early || !goes_on) {
+            kept = Checkpoint { state: trainer.snapshot()?, best: best.clone(), progress, ..kept };
+            kept.write(path)?;
+        }
+        if !goes_on {
+            ending = Ending::Interrupted;
+            break;
+        }
+        if early {
+            ending = Ending::Early;
+            break;
+        }
+    }
+    let parameters = if best.is_empty() { trainer.parameters()? } else { best };
+    Ok(Fitted { parameters, progress, ending })
+}
+
+/// The model with its named dimension bound, if it has one.
+fn at_batch(model: &Graph, batch: usize) -> Result<Graph, GraphError> {
+    if model.is_bound() { Ok(model.clone()) } else { bind(model, &[("batch".to_owned(), batch)].into()) }
+}
+
+/// The batches of a step: every sample once an epoch, in an order of its own each.
+pub fn batches(split: &dyn Split, recipe: &Recipe, step: u64) -> Result<Vec<Batch>, TrainError> {
+    let (batch, len) = (recipe.batch as u64, split.len());
+    let of = |number: u64| {
+        let samples = (number * batch..(number + 1) * batch).map(|place| {
+            let epoch = place / len;
+            let [high, low] =
+                [0, 1].map(|word| philox::bits(recipe.seed, philox::site_of("epoch"), 2 * epoch + word));
+            Shuffle::new(len, u64::from(high) << 32 | u64::from(low)).at(place % len)
+        });
+        split.batch(&samples.collect::<Vec<_>>())
+    };
+    let first = step * recipe.accumulate as u64;
+    (first..first + recipe.accumulate as u64).map(of).collect()
+}

@@ -1,0 +1,38 @@
+//! Training: data, a step that is one graph, the loop around it, and evaluation on held-out samples.
+//!
+//! - [`data`]: what there is to learn from: splits that are fixed by a rule and held to a hash, batches of tensors.
+//! - [`with_loss`], [`Recipe`], [`Trainer`]: forward, loss, backward, clipping and the optimizer as one graph.
+//! - [`fit`]: the loop: schedule, validation, early stop, checkpoints.
+//! - [`evaluate`](fn@evaluate): loss and hits of every sample, from which accuracy and bits per byte follow.
+//! - [`diagnose`]: the first op that made a NaN or an infinity.
+//!
+//! Everything runs on a `&dyn Backend`. Invariant: what step n does follows from the recipe, the data and n alone, so
+//! that a run that was interrupted goes on bit for bit.
+
+mod checkpoint;
+pub mod data;
+pub mod diagnose;
+mod error;
+mod evaluate;
+mod fit;
+mod loss;
+mod optimizer;
+mod recipe;
+mod recipes;
+mod schedule;
+mod shuffle;
+mod step;
+mod trainer;
+
+pub use checkpoint::{Checkpoint, Progress};
+pub use error::TrainError;
+pub use evaluate::{Evaluation, Evaluator, evaluate};
+pub use fit::{Ending, Fit, Fitted, Observer, batches, fit};
+pub use loss::with_loss;
+pub use optimizer::Optimizer;
+pub use recipe::{EarlyStop, LossScaling, Recipe};
+pub use recipes::recipe_of;
+pub use schedule::{Decay, Schedule};
+pub use shuffle::Shuffle;
+pub use step::{parameters, training_step};
+pub use trainer::{StepReport, Trainer, initial_parameters};

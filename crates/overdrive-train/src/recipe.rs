@@ -1,0 +1,114 @@
+//! `Recipe`: everything that decides how a model is trained, as data that is kept beside the weights.
+
+use crate::schedule::Decay;
+use crate::{Optimizer, Schedule, TrainError};
+use overdrive_ir::DType;
+use serde::{Deserialize, Serialize};
+
+/// How a model is trained.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Recipe {
+    /// Updates in all.
+    pub steps: u64,
+    /// Samples in each batch.
+    pub batch: usize,
+    /// Batches whose gradients are averaged before each update.
+    pub accumulate: usize,
+    /// Seed of the initial parameters and of the order of samples.
+    pub seed: u64,
+    /// The update rule.
+    pub optimizer: Optimizer,
+    /// Learning rate of each step.
+    pub schedule: Schedule,
+    /// Largest norm of all gradients together; longer ones are shortened to it.
+    pub clip_norm: Option<f64>,
+    /// Format of the operands of contractions; parameters, moments and sums stay in f32.
+    pub precision: DType,
+    /// Steps between two looks at the validation samples.
+    pub evaluate_every: u64,
+    /// When to stop early.
+    pub early_stop: Option<EarlyStop>,
+}
+
+/// Stops when the validation loss has not become smaller for a while; the best parameters are what is kept.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EarlyStop {
+    /// Looks at the validation samples without a new best before it stops.
+    pub patience: u32,
+}
+
+/// Dynamic scaling of the loss in f16, whose smallest gradients would be zero (Micikevicius et al., arXiv:1710.03740):
+/// halved when a gradient overflows, which skips the update, doubled after `growth_interval` updates that did not.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LossScaling {
+    /// Scale of the first step.
+    pub initial: f64,
+    /// Updates in a row before it doubles.
+    pub growth_interval: u32,
+}
+
+impl Default for LossScaling {
+    /// PyTorch's scale, with an interval that is seen in runs of a thousand steps.
+    fn default() -> Self {
+        Self { initial: 65536.0, growth_interval: 200 }
+    }
+}
+
+impl Default for Recipe {
+    /// AdamW with a cosine after a short warm-up.
+    fn default() -> Self {
+        Self {
+            steps: 1000,
+            batch: 64,
+            accumulate: 1,
+            seed: 1,
+            optimizer: Optimizer::Adamw { betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.01 },
+            schedule: Schedule { peak: 2e-3, warmup: 50, decay: Decay::Cosine { to: 0.05 } },
+            clip_norm: Some(1.0),
+            precision: DType::F32,
+            evaluate_every: 100,
+            early_stop: None,
+        }
+    }
+}
+
+impl Recipe {
+    /// Scaling of the loss that the precision asks for.
+    pub fn loss_scaling(&self) -> Option<LossScaling> {
+        (self.precision == DType::F16).then(LossScaling::default)
+    }
+
+    /// The learning rate of a step.
+    pub fn learning_rate(&self, step: u64) -> f64 {
+        self.schedule.at(step, self.steps)
+    }
+
+    /// Errs with the first value that no training can use.
+    ///
+    /// # Errors
+    /// When a count is zero, a rate is not a number of at least 0, or the precision is none that gradients have.
+    pub fn check(&self) -> Result<(), TrainError> {
+        let fault = |name: &str, expected: &str, found: String| {
+            Err(TrainError::invalid(format!("recipe, {name}"), expected, found, "change the recipe"))
+        };
+        let counts = [
+            ("steps", self.steps),
+            ("batch", self.batch as u64),
+            ("accumulate", self.accumulate as u64),
+            ("evaluate_every", self.evaluate_every),
+        ];
+        if let Some((name, found)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return fault(name, "at least 1", found.to_string());
+        }
+        if !(self.schedule.peak > 0.0 && self.schedule.peak.is_finite()) {
+            return fault("learning rate", "a number above 0", self.schedule.peak.to_string());
+        }
+        if let Some(clip) = self.clip_norm.filter(|clip| clip.is_nan() || *clip <= 0.0) {
+            return fault("clip_norm", "a number above 0", clip.to_string());
+        }
+        if ![DType::F32, DType::BF16, DType::F16].contains(&self.precision) {
+            return fault("precision", "f32, bf16 or f16", self.precision.to_string());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! The recipes of the models that train here in seconds to minutes, found on validation samples; any other model starts
+//! from the one for language models.
+
+use crate::{Decay, Optimizer, Recipe, Schedule};
+
+/// How the model of this name is trained unless the user says otherwise.
+pub fn recipe_of(model: &str) -> Recipe {
+    match model {
+        "digits-mlp" => digits(1_000, 2e-3, 0.1),
+        "digits-conv" => digits(1_600, 8e-3, 0.01),
+        "text-transformer" => Recipe { steps: 1_500, batch: 16, ..language(4e-3) },
+        _ => Recipe { steps: 1_000, batch: 4, ..language(3e-4) },
+    }
+}
+
+fn digits(steps: u64, peak: f64, weight_decay: f64) -> Recipe {
+    Recipe {
+        steps,
+        batch: 64,
+        optimizer: Optimizer::Adamw { betas: [0.9, 0.99], eps: 1e-8, weight_decay },
+        schedule: Schedule { peak, warmup: 50, decay: Decay::Cosine { to: 0.01 } },
+        ..Recipe::default()
+    }
+}
+
+fn language(peak: f64) -> Recipe {
+    Recipe {
+        optimizer: Optimizer::Adamw { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 },
+        schedule: Schedule { peak, warmup: 100, decay: Decay::Cosine { to: 0.05 } },
+        ..Recipe::default()
+    }
+}

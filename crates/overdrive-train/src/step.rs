@@ -1,0 +1,135 @@
+//! The training step as one graph: forward, loss, backward, clipping, the optimizer.
+//!
+//! Inputs are those of the model, `labels` and the learning rate `lr`; parameters, moments and the count of updates
+//! are states. Outputs: `loss`, `grad_norm` before clipping, and `applied`, 1 where the gradients were finite and the
+//! states changed, else 0. Invariant: a step with a NaN or an infinity leaves every parameter as it was, so that it
+//! can be looked into ([`crate::diagnose`]).
+
+use crate::optimizer::Shared;
+use crate::{LossScaling, Recipe, TrainError};
+use overdrive_ir::{Binary, Builder, Compare, DType, Expr, Graph, Init, TensorType, Unary, Value, gradients};
+use overdrive_passes::{cse, dce, precision};
+
+/// Number of updates so far.
+pub(crate) const COUNT: &str = "optimizer.count";
+pub(crate) const SCALE: &str = "optimizer.loss_scale";
+const SINCE: &str = "optimizer.since_scaled";
+
+/// Keeps the quotient of a zero norm finite.
+const TINY: f64 = 1e-6;
+
+/// The parameters of a model, which a training step changes: its float states that the model does not update itself.
+pub fn parameters(graph: &Graph) -> impl Iterator<Item = (&str, Value)> {
+    let trained =
+        graph.states().iter().filter(|s| s.update.is_none() && graph.ty(s.value).dtype == DType::F32);
+    trained.map(|s| (s.name.as_str(), s.value))
+}
+
+/// What the graph of one batch does with its gradients.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// Adds them to the sums of earlier batches.
+    Accumulate,
+    /// Averages them with the sums, and updates.
+    Update,
+}
+
+/// The step of a bound graph with output `loss` ([`crate::with_loss`]), contractions in the recipe's precision. With
+/// `accumulate` above 1, this is the last batch of each update.
+///
+/// # Errors
+/// When the graph has no output `loss`, or its gradients do not fit together.
+pub fn training_step(graph: &Graph, recipe: &Recipe) -> Result<Graph, TrainError> {
+    graph_of(graph, recipe, Role::Update)
+}
+
+pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Graph, TrainError> {
+    let Some(loss) = graph.outputs().iter().find(|port| port.name == "loss").map(|port| port.value) else {
+        let remedy = "add it with `with_loss`";
+        return Err(TrainError::invalid(graph.name(), "an output `loss`", "none", remedy));
+    };
+    if let Some(node) = graph.nodes().iter().find(|node| node.op.name() == "batch_norm") {
+        let (place, expected) =
+            (format!("{}, {}", graph.name(), node.scope), "layers that gradients alone train");
+        let remedy = "its running statistics are no parameters; choose a model without it";
+        return Err(TrainError::invalid(place, expected, "batch_norm", remedy));
+    }
+    let suffix = if role == Role::Update { "step" } else { "accumulate" };
+    let b = Builder::new(&format!("{}.{suffix}", graph.name()));
+    let values = b.append(graph)?;
+    let loss_value = values[loss.0 as usize];
+    let scaling = recipe.loss_scaling();
+    let scale =
+        scaling.map(|s| b.state_named(SCALE, TensorType::scalar(DType::F32), Init::Constant(s.initial)));
+    let seed = scale.unwrap_or_else(|| loss_value.constant(1.0)).convert(loss_value.dtype());
+    let (names, wrt): (Vec<&str>, Vec<Value>) = parameters(graph).unzip();
+    let found = gradients(&b, graph, &values, &[(loss, seed)], &wrt);
+    let scope = b.scope("optimizer");
+    let weight = 1.0 / recipe.accumulate as f64;
+    let divisor = scale.map(|s| s.unary(Unary::Reciprocal) * weight);
+    let mut trained = Vec::new();
+    for ((name, value), gradient) in names.into_iter().zip(&wrt).zip(found) {
+        let p = values[value.0 as usize];
+        let g = gradient.unwrap_or_else(|| b.full(DType::F32, p.shape(), 0.0));
+        let g = match divisor {
+            Some(divisor) => g * divisor,
+            None if recipe.accumulate > 1 => g * weight,
+            None => g,
+        };
+        trained.push((name, p, if recipe.accumulate > 1 { summed(name, g, role) } else { g }));
+    }
+    b.output("loss", loss_value);
+    if role == Role::Update {
+        update(&b, &trained, recipe, scale.zip(scaling), loss_value);
+    }
+    drop(scope);
+    let formats = overdrive_passes::Recipe { contractions: recipe.precision };
+    Ok(dce(&cse(&precision(&dce(&b.finish()?)?, &formats)?)?)?)
+}
+
+/// The gradient with the sum of earlier batches added, which lives in a state of its own.
+fn summed<'b>(name: &str, g: Expr<'b>, role: Role) -> Expr<'b> {
+    let (b, state) = (g.builder(), format!("optimizer.sum.{name}"));
+    let sum = b.state_named(&state, g.ty(), Init::ZEROS) + g;
+    let kept = if role == Role::Accumulate { sum } else { b.full(DType::F32, g.shape(), 0.0) };
+    b.update(&state, kept);
+    sum
+}
+
+/// Clips and applies the gradients of the parameters.
+fn update<'b>(
+    b: &'b Builder,
+    trained: &[(&str, Expr<'b>, Expr<'b>)],
+    recipe: &Recipe,
+    scale: Option<(Expr<'b>, LossScaling)>,
+    loss: Expr<'b>,
+) {
+    let lr = b.input("lr", TensorType::scalar(DType::F32));
+    let squares = trained.iter().map(|(_, _, g)| {
+        let axes: Vec<usize> = (0..g.rank()).collect();
+        (*g * *g).sum(&axes)
+    });
+    let norm = squares.reduce(|sum, square| sum + square).unwrap_or_else(|| loss.constant(0.0)).sqrt();
+    let finite = |x: Expr<'b>| x.unary(Unary::Abs).compare(Compare::Lt, x.constant(f64::INFINITY));
+    let finite = finite(norm).binary(Binary::And, finite(loss));
+    let count = b.state_named(COUNT, TensorType::scalar(DType::I64), Init::ZEROS);
+    let next = count + finite.convert(DType::I64);
+    b.update(COUNT, next);
+    // An update that is not applied would count from 0, where nothing is defined.
+    let shared = Shared { lr, count: next.max(next.constant(1.0)), finite };
+    let shorten = recipe.clip_norm.map(|clip| (clip / (norm + TINY)).min(norm.constant(1.0)));
+    for &(name, p, g) in trained {
+        let _scope = b.scope(name);
+        recipe.optimizer.update(name, [p, shorten.map_or(g, |factor| g * factor)], shared);
+    }
+    if let Some((scale, scaling)) = scale {
+        let since = b.state_named(SINCE, TensorType::scalar(DType::I32), Init::ZEROS);
+        let grows = (since + since.constant(1.0))
+            .compare(Compare::Ge, since.constant(f64::from(scaling.growth_interval)));
+        b.update(SCALE, finite.select(grows.select(scale * 2.0, scale), scale * 0.5));
+        let counted = grows.select(since.constant(0.0), since + since.constant(1.0));
+        b.update(SINCE, finite.select(counted, since.constant(0.0)));
+    }
+    b.output("grad_norm", norm);
+    b.output("applied", finite.convert(DType::F32));
+}

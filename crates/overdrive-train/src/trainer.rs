@@ -1,0 +1,233 @@
+//! `Trainer`: a compiled step with its state on a back end.
+
+use crate::data::Batch;
+use crate::step::{COUNT, Role, graph_of, parameters};
+use crate::{Recipe, TrainError, diagnose};
+use overdrive_formats::Tensors;
+use overdrive_ir::{
+    Backend, BackendError, Buffer, Executable, Graph, Init, Mode, State, StateDecl, Tensor, TensorType,
+    Tuning,
+};
+
+/// What one update did.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct StepReport {
+    /// Number of the step, from 0.
+    pub step: u64,
+    /// Labels of each sample: 1 of a class, T of a window of text.
+    pub positions: usize,
+    /// Mean loss over the step's samples, in nats.
+    pub loss: f64,
+    /// Norm of all gradients together, before clipping.
+    pub grad_norm: f64,
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// False where f16 gradients overflowed and the update was skipped.
+    pub applied: bool,
+}
+
+/// The states of a model at the start of a run: its declared values, random ones drawn from `seed`.
+pub fn initial_parameters(graph: &Graph, seed: u64) -> Tensors {
+    let initial = |state: &StateDecl| {
+        let init = match state.init.clone() {
+            Init::Normal { std, .. } => Init::Normal { std, seed },
+            Init::Uniform { bound, .. } => Init::Uniform { bound, seed },
+            other => other,
+        };
+        (state.name.clone(), init.tensor(&state.name, graph.ty(state.value)))
+    };
+    graph.states().iter().map(initial).collect()
+}
+
+/// A compiled graph with buffers for its inputs and outputs.
+pub(crate) struct Compiled {
+    graph: Graph,
+    executable: Box<dyn Executable>,
+    inputs: Vec<Buffer>,
+    outputs: Vec<Buffer>,
+}
+
+impl Compiled {
+    pub(crate) fn new(backend: &dyn Backend, graph: Graph) -> Result<Self, BackendError> {
+        let executable = backend.compile(&graph, Mode::Compile, &Tuning::default())?;
+        let types = |ports: &[overdrive_ir::Port]| -> Vec<TensorType> {
+            ports.iter().map(|port| graph.ty(port.value).clone()).collect()
+        };
+        let buffers =
+            |types: Vec<TensorType>| types.iter().map(|ty| backend.output(ty)).collect::<Result<_, _>>();
+        let (inputs, outputs) = (buffers(types(graph.inputs()))?, buffers(types(graph.outputs()))?);
+        Ok(Self { graph, executable, inputs, outputs })
+    }
+
+    pub(crate) fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Runs on tensors by name, and gives the outputs in order.
+    pub(crate) fn run(
+        &mut self,
+        backend: &dyn Backend,
+        state: &mut State,
+        tensors: &[(&str, &Tensor)],
+    ) -> Result<Vec<Tensor>, BackendError> {
+        for (port, buffer) in self.graph.inputs().iter().zip(&mut self.inputs) {
+            let given = tensors.iter().find(|(name, _)| *name == port.name);
+            let (_, tensor) = given.ok_or_else(|| BackendError::Mismatch {
+                what: format!("input `{}` of `{}`", port.name, self.graph.name()),
+                expected: "a tensor".to_owned(),
+                found: "none".to_owned(),
+            })?;
+            backend.write(buffer, tensor)?;
+        }
+        self.executable.run(state, &self.inputs, &mut self.outputs)?.wait()?;
+        self.outputs.iter().map(|buffer| backend.download(buffer)).collect()
+    }
+}
+
+/// A model in training.
+pub struct Trainer<'a> {
+    backend: &'a dyn Backend,
+    recipe: Recipe,
+    step: Compiled,
+    accumulate: Option<Compiled>,
+    state: State,
+    names: Vec<String>,
+    done: u64,
+}
+
+impl<'a> Trainer<'a> {
+    /// Compiles the step of `graph` (bound to the recipe's batch, with output `loss`); parameters start as `initial`
+    /// says.
+    ///
+    /// # Errors
+    /// When the recipe makes no sense, the graph has no loss, or the back end cannot run the step.
+    pub fn new(
+        backend: &'a dyn Backend,
+        graph: &Graph,
+        recipe: &Recipe,
+        initial: &Tensors,
+    ) -> Result<Self, TrainError> {
+        recipe.check()?;
+        let step = Compiled::new(backend, graph_of(graph, recipe, Role::Update)?)?;
+        let accumulate = match recipe.accumulate {
+            1 => None,
+            _ => Some(Compiled::new(backend, graph_of(graph, recipe, Role::Accumulate)?)?),
+        };
+        let mut state = State::initial(step.graph(), backend)?;
+        for declared in graph.states() {
+            let Some(tensor) = initial.get(&declared.name) else {
+                let (place, remedy) = (graph.name(), "give every state of the model its value");
+                return Err(TrainError::invalid(place, format!("`{}`", declared.name), "no tensor", remedy));
+            };
+            let buffer = state.buffers.get_mut(&declared.name).expect("the step keeps the model's states");
+            backend.write(buffer, tensor)?;
+        }
+        let names = parameters(graph).map(|(name, _)| name.to_owned()).collect();
+        Ok(Self { backend, recipe: recipe.clone(), step, accumulate, state, names, done: 0 })
+    }
+
+    /// Steps done so far, skipped ones included.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// The graph of the step.
+    pub fn graph(&self) -> &Graph {
+        self.step.graph()
+    }
+
+    /// The back end's state: parameters under the model's names, and the optimizer's.
+    pub fn state_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    /// One update from the recipe's number of batches.
+    ///
+    /// # Errors
+    /// `NonFinite` for a loss or gradients that are not finite: parameters are then those before the step. In f16
+    /// gradients that overflow are skipped instead, until the scale of the loss is below 1.
+    pub fn step(&mut self, batches: &[Batch]) -> Result<StepReport, TrainError> {
+        assert_eq!(batches.len(), self.recipe.accumulate, "a step takes the recipe's number of batches");
+        let learning_rate = self.recipe.learning_rate(self.done);
+        let lr = Tensor::scalar(overdrive_ir::DType::F32, learning_rate);
+        let (last, earlier) = batches.split_last().expect("a recipe has at least one batch a step");
+        let mut losses = 0.0;
+        for batch in earlier {
+            let accumulate = self.accumulate.as_mut().expect("several batches have their graph");
+            let given = [("x", &batch.x), ("labels", &batch.labels)];
+            losses += accumulate.run(self.backend, &mut self.state, &given)?[0].to_f64()[0];
+        }
+        let given = [("x", &last.x), ("labels", &last.labels), ("lr", &lr)];
+        let outputs = self.step.run(self.backend, &mut self.state, &given)?;
+        let [loss, grad_norm, applied] = [0, 1, 2].map(|i| outputs[i].to_f64()[0]);
+        let loss = (losses + loss) / batches.len() as f64;
+        let (step, applied) = (self.done, applied == 1.0);
+        let overflowed =
+            self.recipe.loss_scaling().is_some() && loss.is_finite() && self.loss_scale()? >= 1.0;
+        if !applied && !overflowed {
+            let first = diagnose::first(self.backend, self.step.graph(), &self.state, &given)?;
+            let first = first.unwrap_or_else(|| "a gradient of an earlier batch is not finite".to_owned());
+            return Err(TrainError::NonFinite { step, first });
+        }
+        self.done += 1;
+        let positions = last.labels.ty().elements() / self.recipe.batch;
+        Ok(StepReport { step, positions, loss, grad_norm, learning_rate, applied })
+    }
+
+    fn loss_scale(&self) -> Result<f64, TrainError> {
+        let buffer = self.state.buffers.get(crate::step::SCALE).expect("f16 has a scale");
+        Ok(self.backend.download(buffer)?.to_f64()[0])
+    }
+
+    /// The model's parameters.
+    ///
+    /// # Errors
+    /// When the device cannot give them.
+    pub fn parameters(&self) -> Result<Tensors, TrainError> {
+        let download = |name: &String| Ok((name.clone(), self.backend.download(&self.state.buffers[name])?));
+        self.names.iter().map(download).collect()
+    }
+
+    /// Everything that the next step depends on: every state by name.
+    ///
+    /// # Errors
+    /// When the device cannot give it.
+    pub fn snapshot(&self) -> Result<Tensors, TrainError> {
+        let download =
+            |(name, buffer): (&String, &Buffer)| Ok((name.clone(), self.backend.download(buffer)?));
+        self.state.buffers.iter().map(download).collect()
+    }
+
+    /// Goes on from a snapshot that was taken after `done` steps.
+    ///
+    /// # Errors
+    /// When its states are not those of this step; nothing has changed then.
+    pub fn restore(&mut self, snapshot: &Tensors, done: u64) -> Result<(), TrainError> {
+        for (name, buffer) in &self.state.buffers {
+            let found = snapshot.get(name).map(Tensor::ty);
+            if found != Some(&buffer.ty) {
+                let found = found.map_or("nothing".to_owned(), TensorType::to_string);
+                let remedy = "resume with the model and the recipe that wrote the checkpoint";
+                return Err(TrainError::invalid(
+                    "checkpoint",
+                    format!("`{name}` {}", buffer.ty),
+                    found,
+                    remedy,
+                ));
+            }
+        }
+        for (name, buffer) in &mut self.state.buffers {
+            self.backend.write(buffer, &snapshot[name])?;
+        }
+        self.done = done;
+        Ok(())
+    }
+
+    /// Number of updates that were applied.
+    ///
+    /// # Errors
+    /// When the device cannot tell.
+    pub fn updates(&self) -> Result<u64, TrainError> {
+        Ok(self.backend.download(&self.state.buffers[COUNT])?.to_ints()[0] as u64)
+    }
+}

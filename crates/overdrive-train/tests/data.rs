@@ -1,0 +1,252 @@
+//! Data sets: fixed splits, readers of files, and what they say of files that are wrong.
+
+#![allow(clippy::unwrap_used)]
+
+use overdrive_ir::{DType, Tensor};
+use overdrive_models::find;
+use overdrive_train::data::{Dataset, FOLDS, Parts, Split, books, digits, open};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+fn model(name: &str) -> overdrive_ir::Graph {
+    (find(name).unwrap().build)().unwrap()
+}
+
+fn parts(fold: usize) -> Parts {
+    Dataset::Samples(digits()).parts(&model("digits-mlp"), fold).unwrap()
+}
+
+/// Bytes and label of every sample, as a key.
+fn keys(split: &dyn Split) -> Vec<String> {
+    let batch = split.batch(&(0..split.len()).collect::<Vec<_>>()).unwrap();
+    let labels = batch.labels.to_ints();
+    batch.x.bytes().chunks(64 * 4).zip(labels).map(|(x, label)| format!("{x:?} {label}")).collect()
+}
+
+#[test]
+fn the_digits_are_those_of_the_source() {
+    let digits = digits();
+    assert_eq!((digits.shape(), digits.labels().len(), digits.classes()), (vec![64], 1797, 10));
+    assert_eq!(digits.labels()[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(digits.scale(), 1.0 / 16.0);
+    let each: Vec<usize> =
+        (0..10).map(|class| digits.labels().iter().filter(|&&label| label == class).count()).collect();
+    assert_eq!(
+        each,
+        [178, 182, 177, 183, 181, 182, 181, 179, 174, 180],
+        "as the source's description counts them"
+    );
+}
+
+#[test]
+fn folds_test_every_sample_once_and_parts_share_none() {
+    let mut tested = Vec::new();
+    for fold in 0..FOLDS {
+        let parts = parts(fold);
+        let [train, validation, test] =
+            [&parts.train, &parts.validation, &parts.test].map(|p| keys(p.as_ref()));
+        assert_eq!(train.len() + validation.len() + test.len(), 1797);
+        assert!((359..=360).contains(&test.len()) && (175..=185).contains(&validation.len()), "fold {fold}");
+        let held_out: BTreeSet<&String> = validation.iter().chain(&test).collect();
+        // Two images of the set could be equal; none are.
+        assert!(train.iter().all(|key| !held_out.contains(key)));
+        tested.extend(test);
+    }
+    let distinct: BTreeSet<String> = tested.iter().cloned().collect();
+    assert_eq!((tested.len(), distinct.len()), (1797, 1797));
+}
+
+/// A change of these hashes is a change of the data or of the splits: no figure before it compares with one after it.
+#[test]
+fn splits_are_held_to_their_hashes() {
+    let hashes = |parts: &Parts| {
+        [&parts.train, &parts.validation, &parts.test].map(|part| part.hash().unwrap()[..16].to_owned())
+    };
+    let text = Dataset::Text(books()).parts(&model("text-transformer"), 0).unwrap();
+    assert_eq!(hashes(&parts(0)), ["6362c77f962244af", "6c6731127db7b453", "db5e028ab6bfaf51"]);
+    assert_eq!(hashes(&text), ["63b0bda8e46ceaed", "89e168105de45419", "d5ce1b42cfb1b674"]);
+}
+
+#[test]
+fn windows_of_text_predict_the_next_byte_and_held_out_bytes_once() {
+    let tokens = books();
+    assert_eq!(tokens.len(), 883_028 + 684_768);
+    let parts = Dataset::Text(tokens).parts(&model("text-transformer"), 0).unwrap();
+    let batch = parts.train.batch(&[0, 1]).unwrap();
+    assert_eq!(batch.x.ty().to_string(), "i32[2, 128]");
+    let (x, labels) = (batch.x.to_ints(), batch.labels.to_ints());
+    assert_eq!(x[1..128], labels[..127]);
+    assert_eq!(x[1..128], x[128..255], "the second window starts a byte later");
+    assert_eq!(x[..4], [69, 77, 77, 65], "EMMA");
+    let bytes = 883_028 + 684_768;
+    assert_eq!(parts.train.len(), bytes - bytes / 10 - 128);
+    assert_eq!(parts.test.len(), (bytes / 20 - 1) / 128);
+    let [first, second] = [0, 1].map(|i| parts.test.batch(&[i]).unwrap());
+    assert_eq!(first.labels.to_ints()[127], second.x.to_ints()[0]);
+    assert_eq!(parts.test.text_bytes(&first.labels), Some(vec![128]));
+}
+
+#[test]
+fn data_and_model_must_fit() {
+    let fault = |data: Dataset, name: &str| data.parts(&model(name), 0).err().unwrap().to_string();
+    let samples = || Dataset::Samples(digits());
+    assert!(fault(samples(), "text-transformer").contains("takes tokens"));
+    assert!(fault(Dataset::Text(books()), "digits-mlp").contains("at most 10 classes, found 256"));
+    assert!(fault(samples(), "mlp").contains("expected 512 features, as [512], found 64, as [64]"));
+    let error = samples().parts(&model("digits-mlp"), 5).err().unwrap().to_string();
+    assert!(error.contains("a fold below 5, found 5"), "{error}");
+    assert!(
+        open("nowhere.csv")
+            .unwrap_err()
+            .to_string()
+            .contains("expected `digits`, `text` or a file, found `nowhere.csv`")
+    );
+}
+
+/// A folder with one file in it.
+fn file(name: &str, content: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    fs::write(&path, content).unwrap();
+    (folder, path)
+}
+
+fn read(path: &Path) -> Result<Dataset, String> {
+    open(path.to_str().unwrap()).map_err(|e| e.to_string())
+}
+
+fn samples(path: &Path) -> std::sync::Arc<overdrive_train::data::Samples> {
+    match read(path).unwrap() {
+        Dataset::Samples(samples) => samples,
+        Dataset::Text(_) => panic!("{path:?} was read as text"),
+    }
+}
+
+#[test]
+fn csv_is_features_and_a_class_a_line() {
+    let (_folder, path) = file("a.csv", "height,width,class\n1, 2.5 ,0\n-3,4,2\n");
+    let read = samples(&path);
+    assert_eq!((read.shape(), read.labels(), read.classes(), read.scale()), (vec![2], &[0, 2][..], 3, 0.25));
+    for (content, words) in [
+        ("1,2,0\n1,2\n", "line 2: expected 3 fields as before, found 2"),
+        ("1,2,0\n1,x,0\n", "line 2: expected a number, found `x`"),
+        ("1,2,0\n1,2,-1\n", "line 2: expected a class of 0, 1, 2, ..., found `-1`"),
+        ("1,2,0\n1,2,0.5\n", "found `0.5`"),
+        ("1,2,0\nnan,2,0\n", "expected finite features, found NaN in sample 1"),
+        ("1,2,99999999\n", "expected classes numbered from 0, found the label 99999999"),
+        ("7\n", "expected 2 or more fields, found 1"),
+        ("", "at least one sample"),
+        ("a,b,c\n", "at least one sample"),
+    ] {
+        let (_folder, path) = file("a.csv", content);
+        let error = read_error(&path);
+        assert!(error.contains(words), "{content:?}: {error}");
+    }
+    let (_folder, path) = file("a.csv", b"1,\xff,0\n");
+    assert!(read_error(&path).contains("UTF-8"));
+}
+
+fn read_error(path: &Path) -> String {
+    read(path).unwrap_err()
+}
+
+#[test]
+fn npz_is_x_and_y() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.npz");
+    let x = Tensor::from_f32([2usize, 1, 2, 2], &[0.0, 1.0, 2.0, 4.0, 0.5, 0.0, 0.0, -8.0]);
+    let write = |named: &[(&str, Tensor)]| {
+        let tensors = named.iter().map(|(name, t)| ((*name).to_owned(), t.clone())).collect();
+        overdrive_formats::write(&path, &tensors).unwrap();
+    };
+    let y = |values: &[i128]| Tensor::from_ints(DType::I64, [values.len()], values);
+    write(&[("x", x.clone()), ("y", y(&[1, 0]))]);
+    let read = samples(&path);
+    assert_eq!((read.shape(), read.labels(), read.scale()), (vec![1, 2, 2], &[1, 0][..], 0.125));
+    for (named, words) in [
+        (vec![("x", x.clone())], "expected an array `y` or `labels`, found x"),
+        (vec![("x", x.clone()), ("y", y(&[1]))], "expected 2 labels, one a sample, found 1"),
+        (vec![("x", x.clone()), ("y", y(&[1, -1]))], "found -1"),
+        (
+            vec![("x", x.clone()), ("y", Tensor::from_f32([2usize], &[0.0, 1.0]))],
+            "expected integer labels [N], found f32[2]",
+        ),
+    ] {
+        write(&named);
+        let error = read_error(&path);
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+/// An IDX array of bytes.
+fn idx(sizes: &[u32], content: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0, 0, 8, sizes.len() as u8];
+    sizes.iter().for_each(|n| bytes.extend(n.to_be_bytes()));
+    bytes.extend(content);
+    bytes
+}
+
+#[test]
+fn idx_is_images_and_labels_beside_them() {
+    let (folder, images) = file("t-images-idx3-ubyte", idx(&[2, 1, 3], &[0, 1, 2, 3, 4, 51]));
+    let labels = folder.path().join("t-labels-idx1-ubyte");
+    assert!(read_error(&images).contains("cannot open"), "no labels");
+    fs::write(&labels, idx(&[2], &[3, 1])).unwrap();
+    let read = samples(&images);
+    assert_eq!((read.shape(), read.labels(), read.classes()), (vec![1, 3], &[3, 1][..], 4));
+    fs::write(&labels, idx(&[1], &[3])).unwrap();
+    assert!(read_error(&images).contains("expected 2 labels, one a sample, found 1"));
+    fs::write(&labels, idx(&[1, 2], &[3, 1])).unwrap();
+    assert!(read_error(&images).contains("labels of one dimension"));
+    for (content, words) in [
+        (idx(&[2, 1, 3], &[0, 1]), "expected 6 bytes, found 2 bytes"),
+        (idx(&[2, 1, 3], &[0; 7]), "expected the end"),
+        (idx(&[u32::MAX; 3], &[]), "a shape that can be addressed"),
+        (vec![0, 0, 13, 1, 0, 0, 0, 1, 0], "an IDX file of unsigned bytes"),
+        (vec![0, 0], "expected 4 bytes, found 2 bytes"),
+    ] {
+        fs::write(&images, content).unwrap();
+        let error = read_error(&images);
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn any_utf8_file_is_a_text() {
+    let words = "čaj ".repeat(20_000);
+    let (_folder, path) = file("a.txt", &words);
+    let Dataset::Text(tokens) = read(&path).unwrap() else { panic!("text is text") };
+    assert_eq!(tokens.len(), words.len() as u64);
+    let expected: Vec<u32> = words.as_bytes()[99_990..100_000].iter().map(|&b| u32::from(b)).collect();
+    assert_eq!(tokens.read(99_990, 10).unwrap(), expected);
+    let mut broken = words.clone().into_bytes();
+    broken[70_000] = 0xff;
+    let (_folder, path) = file("b.txt", &broken);
+    let error = read_error(&path);
+    assert!(error.contains("expected UTF-8 text, found other bytes at offset 70000"), "{error}");
+    let (_folder, path) = file("c.txt", &words.as_bytes()[..words.len() - 4]);
+    assert!(read_error(&path).contains("UTF-8"), "a character cut short");
+    let (_folder, path) = file("d.txt", "");
+    assert!(read_error(&path).contains("an empty file"));
+    let (_folder, path) = file("e.txt", "short");
+    let error = read(&path).unwrap().parts(&model("text-transformer"), 0).err().unwrap().to_string();
+    assert!(error.contains("parts longer than a window of 128 tokens"), "{error}");
+}
+
+proptest! {
+    /// Whatever the bytes, a reader gives samples or an error and never panics.
+    #[test]
+    fn readers_survive_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200), text in "[0-9,.\\n-]{0,80}") {
+        for (name, content) in [
+            ("a.csv", &bytes[..]), ("b.csv", text.as_bytes()), ("a.npz", &bytes), ("a.txt", &bytes), ("t-images-idx3-ubyte", &bytes),
+        ] {
+            let (_folder, path) = file(name, content);
+            if let Ok(Dataset::Samples(samples)) = read(&path) {
+                prop_assert!(!samples.labels().is_empty());
+            }
+        }
+    }
+}

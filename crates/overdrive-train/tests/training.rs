@@ -1,0 +1,366 @@
+//! The step, the loop around it, and going on where a run stopped.
+
+#![allow(clippy::unwrap_used)]
+
+use overdrive_cpu::CpuBackend;
+use overdrive_formats::Tensors;
+use overdrive_ir::eval::{States, eval};
+use overdrive_ir::{Array, Builder, DType, Graph, Init, Tensor, TensorType};
+use overdrive_models::find;
+use overdrive_train::data::{Batch, Dataset, Parts, digits};
+use overdrive_train::{
+    Checkpoint, Decay, EarlyStop, Ending, Evaluation, Fit, Fitted, Observer, Optimizer, Recipe, Schedule,
+    StepReport, TrainError, Trainer, batches, evaluate, fit, initial_parameters, with_loss,
+};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+fn model() -> Graph {
+    (find("digits-mlp").unwrap().build)().unwrap()
+}
+
+fn parts() -> Parts {
+    Dataset::Samples(digits()).parts(&model(), 0).unwrap()
+}
+
+fn recipe(steps: u64) -> Recipe {
+    Recipe { steps, batch: 32, evaluate_every: 5, ..Recipe::default() }
+}
+
+fn backend() -> CpuBackend {
+    CpuBackend::new(Some(1)).unwrap()
+}
+
+/// A run on fold 0 of the digits.
+fn run<'a>(backend: &'a CpuBackend, model: &'a Graph, recipe: &'a Recipe, parts: &'a Parts) -> Fit<'a> {
+    Fit {
+        backend,
+        model,
+        recipe,
+        train: parts.train.as_ref(),
+        validation: parts.validation.as_ref(),
+        resume: None,
+        checkpoint: None,
+    }
+}
+
+fn fitted(recipe: &Recipe) -> Fitted {
+    fit(&run(&backend(), &model(), recipe, &parts()), &mut ()).unwrap()
+}
+
+/// `loss = mean over B of (x w - labels)^2`, with w f32[2, 1].
+fn regression() -> Graph {
+    let b = Builder::new("regression");
+    let x = b.input("x", TensorType::new(DType::F32, [2usize, 2]));
+    let labels = b.input("labels", TensorType::new(DType::I32, [2usize]));
+    let w = b.state("w", TensorType::new(DType::F32, [2usize, 1]), Init::Constant(0.5));
+    let off = x.matmul(w).reshape([2usize]) - labels.convert(DType::F32);
+    b.output("loss", (off * off).sum(&[0]) * 0.5);
+    b.finish().unwrap()
+}
+
+fn batch(x: [f32; 4], labels: [i128; 2]) -> Batch {
+    Batch { x: Tensor::from_f32([2usize, 2], &x), labels: Tensor::from_ints(DType::I32, [2usize], &labels) }
+}
+
+fn weights(trainer: &Trainer<'_>) -> Vec<f64> {
+    trainer.parameters().unwrap()["w"].to_f64()
+}
+
+fn plain(optimizer: Optimizer) -> Recipe {
+    let schedule = Schedule { peak: 0.1, warmup: 0, decay: Decay::Constant };
+    Recipe { optimizer, schedule, clip_norm: None, batch: 2, ..Recipe::default() }
+}
+
+fn close(found: &[f64], expected: &[f64]) {
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-6;
+    assert!(
+        found.len() == expected.len() && found.iter().zip(expected).all(near),
+        "{found:?}, expected {expected:?}"
+    );
+}
+
+#[test]
+fn sgd_follows_its_formula_with_momentum_decay_and_clipping() {
+    let (graph, backend) = (regression(), backend());
+    let data = batch([1.0, 0.0, 0.0, 2.0], [1, 3]);
+    // Residuals -0.5 and -2 at the start: the gradient is [-0.5, -4].
+    let gradient = |w: &[f64]| [w[0] - 1.0, 2.0 * (2.0 * w[1] - 3.0)];
+    let recipe = plain(Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 });
+    let mut trainer = Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+    let (mut w, mut m) = ([0.5, 0.5], [0.0, 0.0]);
+    for _ in 0..4 {
+        let report = trainer.step(std::slice::from_ref(&data)).unwrap();
+        let g = gradient(&w);
+        close(&[report.grad_norm], &[(g[0] * g[0] + g[1] * g[1]).sqrt()]);
+        for i in 0..2 {
+            m[i] = 0.9 * m[i] + g[i];
+            w[i] -= 0.1 * (m[i] + 0.01 * w[i]);
+        }
+        close(&weights(&trainer), &w);
+    }
+    let clipped =
+        Recipe { clip_norm: Some(1.0), ..plain(Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 }) };
+    let mut trainer = Trainer::new(&backend, &graph, &clipped, &initial_parameters(&graph, 1)).unwrap();
+    trainer.step(std::slice::from_ref(&data)).unwrap();
+    let g = gradient(&[0.5, 0.5]);
+    let norm = (g[0] * g[0] + g[1] * g[1]).sqrt() + 1e-6;
+    close(&weights(&trainer), &[0.5 - 0.1 * g[0] / norm, 0.5 - 0.1 * g[1] / norm]);
+}
+
+#[test]
+fn adamw_corrects_its_bias_and_decays_apart_from_the_gradient() {
+    let (graph, backend) = (regression(), backend());
+    let data = batch([1.0, 0.0, 0.0, 2.0], [1, 3]);
+    let recipe = plain(Optimizer::Adamw { betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 });
+    let mut trainer = Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+    let (mut w, mut m, mut v) = ([0.5f64, 0.5], [0.0; 2], [0.0; 2]);
+    for t in 1..=5 {
+        trainer.step(std::slice::from_ref(&data)).unwrap();
+        let g = [w[0] - 1.0, 2.0 * (2.0 * w[1] - 3.0)];
+        for i in 0..2 {
+            m[i] = 0.9 * m[i] + 0.1 * g[i];
+            v[i] = 0.99 * v[i] + 0.01 * g[i] * g[i];
+            let (first, second) = (m[i] / (1.0 - 0.9f64.powi(t)), v[i] / (1.0 - 0.99f64.powi(t)));
+            w[i] -= 0.1 * (first / (second.sqrt() + 1e-8) + 0.1 * w[i]);
+        }
+        close(&weights(&trainer), &w);
+    }
+    assert_eq!(trainer.updates().unwrap(), 5);
+}
+
+#[test]
+fn the_step_is_one_graph_that_the_evaluator_agrees_with() {
+    let (backend, recipe, parts) = (backend(), recipe(4), parts());
+    let forward = overdrive_passes::bind(&model(), &[("batch".to_owned(), 32)].into()).unwrap();
+    let initial = initial_parameters(&forward, 3);
+    let mut trainer = Trainer::new(&backend, &with_loss(&forward).unwrap(), &recipe, &initial).unwrap();
+    let graph = trainer.graph().clone();
+    let mut states: States = graph
+        .states()
+        .iter()
+        .map(|s| {
+            (
+                s.name.clone(),
+                initial.get(&s.name).cloned().unwrap_or_else(|| s.init.tensor(&s.name, graph.ty(s.value))),
+            )
+        })
+        .map(|(name, tensor)| (name, Array::from(&tensor)))
+        .collect();
+    for step in 0..2 {
+        let batch = batches(parts.train.as_ref(), &recipe, step).unwrap().remove(0);
+        let lr = Tensor::scalar(DType::F32, recipe.learning_rate(step));
+        let given = graph.inputs().iter().map(|port| match port.name.as_str() {
+            "x" => Array::from(&batch.x),
+            "labels" => Array::from(&batch.labels),
+            _ => Array::from(&lr),
+        });
+        let expected = eval(&graph, &given.collect::<Vec<_>>(), &mut states);
+        let report = trainer.step(&[batch]).unwrap();
+        let port = |name: &str| graph.outputs().iter().position(|p| p.name == name).unwrap();
+        assert!((report.loss - expected[port("loss")].get(0)).abs() < 1e-5);
+        assert!((report.grad_norm - expected[port("grad_norm")].get(0)).abs() < 1e-5);
+    }
+    for (name, tensor) in trainer.parameters().unwrap() {
+        let worst = tensor
+            .to_f64()
+            .iter()
+            .zip(states[&name].to_f64())
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f64::max);
+        assert!(worst < 1e-5, "{name}: {worst}");
+    }
+}
+
+#[test]
+fn accumulating_two_halves_is_the_whole_batch() {
+    let (graph, backend) = (regression(), backend());
+    let sgd = plain(Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 });
+    let halves = [batch([1.0, 0.0, 0.0, 2.0], [1, 3]), batch([0.0, 1.0, 1.0, 1.0], [0, 2])];
+    let recipe = Recipe { accumulate: 2, ..sgd };
+    let mut trainer = Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+    let mut w = [0.5, 0.5];
+    for _ in 0..2 {
+        let first = [w[0] - 1.0, 2.0 * (2.0 * w[1] - 3.0)];
+        let (off, sum) = (w[1], w[0] + w[1] - 2.0);
+        let second = [sum, off + sum];
+        (0..2).for_each(|i| w[i] -= 0.1 * (first[i] + second[i]) / 2.0);
+        trainer.step(&halves).unwrap();
+        close(&weights(&trainer), &w);
+    }
+}
+
+#[test]
+fn a_model_learns_and_the_seed_decides_everything() {
+    let recipe = recipe(120);
+    let (first, again) = (fitted(&recipe), fitted(&recipe));
+    assert_eq!(first, again);
+    assert_ne!(first.parameters, fitted(&Recipe { seed: 2, ..recipe.clone() }).parameters);
+    let forward = overdrive_passes::bind(&model(), &[("batch".to_owned(), 50)].into()).unwrap();
+    let judge =
+        |parameters: &Tensors| evaluate(&backend(), &forward, parameters, parts().test.as_ref()).unwrap();
+    let (before, after) = (judge(&initial_parameters(&forward, 1)), judge(&first.parameters));
+    assert!(
+        before.accuracy() < 0.3 && after.accuracy() > 0.9,
+        "{} to {}",
+        before.accuracy(),
+        after.accuracy()
+    );
+    assert_eq!((after.losses.len(), after.positions, after.bits_per_byte()), (after.hits.len(), 1, None));
+    let mean = after.losses.iter().sum::<f64>() / after.losses.len() as f64;
+    assert_eq!(after.loss(), mean);
+}
+
+/// Stops after some steps.
+struct StopAfter(u64);
+
+impl Observer for StopAfter {
+    fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
+        if report.step + 1 == self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+fn interrupted_and_resumed(recipe: &Recipe, file: &Path) -> Fitted {
+    let (backend, model, parts) = (backend(), model(), parts());
+    let run = Fit { checkpoint: Some(file), ..run(&backend, &model, recipe, &parts) };
+    let first = fit(&run, &mut StopAfter(7)).unwrap();
+    assert_eq!((first.ending, first.progress.done), (Ending::Interrupted, 7));
+    let checkpoint = Checkpoint::read(file).unwrap();
+    fit(&Fit { resume: Some(&checkpoint), ..run }, &mut ()).unwrap()
+}
+
+#[test]
+fn a_resumed_run_ends_bit_for_bit_as_one_that_was_not_interrupted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint.safetensors");
+    for precision in [DType::F32, DType::BF16, DType::F16] {
+        for accumulate in [1, 2] {
+            let recipe =
+                Recipe { precision, accumulate, early_stop: Some(EarlyStop { patience: 9 }), ..recipe(13) };
+            assert_eq!(interrupted_and_resumed(&recipe, &file), fitted(&recipe), "{precision}, {accumulate}");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_run_or_a_damaged_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint.safetensors");
+    let (backend, model, parts) = (backend(), model(), parts());
+    let adamw = recipe(6);
+    fit(&Fit { checkpoint: Some(&file), ..run(&backend, &model, &adamw, &parts) }, &mut ()).unwrap();
+    let checkpoint = Checkpoint::read(&file).unwrap();
+    let sgd = Recipe { optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 }, ..recipe(6) };
+    let other = Fit { resume: Some(&checkpoint), ..run(&backend, &model, &sgd, &parts) };
+    let error = fit(&other, &mut ()).unwrap_err().to_string();
+    assert!(
+        error.contains("checkpoint: expected {") && error.contains("\"adamw\"") && error.contains("\"sgd\""),
+        "{error}"
+    );
+    let fold = Dataset::Samples(digits()).parts(&model, 1).unwrap();
+    let other = Fit { resume: Some(&checkpoint), ..run(&backend, &model, &adamw, &fold) };
+    assert!(fit(&other, &mut ()).unwrap_err().to_string().contains("training samples of SHA-256"));
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    assert!(Checkpoint::read(&file).is_err());
+    overdrive_formats::write(&file, &checkpoint.state).unwrap();
+    assert!(
+        Checkpoint::read(&file).unwrap_err().to_string().contains("name a checkpoint that `train` wrote")
+    );
+}
+
+#[test]
+fn early_stop_keeps_the_best_parameters() {
+    /// Validation losses as they were seen.
+    struct Losses(Vec<(u64, f64)>);
+    impl Observer for Losses {
+        fn evaluated(&mut self, done: u64, evaluation: &Evaluation) {
+            self.0.push((done, evaluation.loss()));
+        }
+    }
+    // A learning rate that wanders: the best look is not the last one.
+    let schedule = Schedule { peak: 0.3, warmup: 0, decay: Decay::Constant };
+    let recipe = Recipe { early_stop: Some(EarlyStop { patience: 2 }), schedule, ..recipe(400) };
+    let (backend, model, parts) = (backend(), model(), parts());
+    let mut losses = Losses(vec![]);
+    let fitted = fit(&run(&backend, &model, &recipe, &parts), &mut losses).unwrap();
+    assert_eq!(fitted.ending, Ending::Early);
+    let best = losses.0.iter().map(|(_, loss)| *loss).fold(f64::INFINITY, f64::min);
+    assert_eq!(losses.0[losses.0.len() - 3].1, best, "{:?}", losses.0);
+    let forward = overdrive_passes::bind(&model, &[("batch".to_owned(), 32)].into()).unwrap();
+    let kept = evaluate(&backend, &forward, &fitted.parameters, parts.validation.as_ref()).unwrap();
+    assert_eq!(kept.loss(), best);
+}
+
+#[test]
+fn half_precision_learns_as_well() {
+    let loss = |precision| fitted(&Recipe { precision, ..recipe(60) }).progress.best_loss;
+    let full = loss(DType::F32);
+    for precision in [DType::BF16, DType::F16] {
+        let half = loss(precision);
+        assert!((half - full).abs() < 0.05 * full, "{precision}: {half}, f32: {full}");
+        assert_ne!(half, full, "{precision} is not f32");
+    }
+}
+
+#[test]
+fn f16_lowers_the_scale_of_the_loss_until_gradients_fit_and_raises_it_again() {
+    let (graph, backend) = (regression(), backend());
+    let sgd = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 };
+    let recipe = Recipe { precision: DType::F16, ..plain(sgd) };
+    let mut trainer = Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+    let data = batch([1.0, 0.0, 0.0, 2.0], [1, 3]);
+    let reports: Vec<StepReport> =
+        (0..3).map(|_| trainer.step(std::slice::from_ref(&data)).unwrap()).collect();
+    // 2 x 65,536 is beyond f16: the first step is skipped, its parameters stay.
+    assert!(!reports[0].applied && reports[2].applied, "{reports:?}");
+    let scale = |trainer: &Trainer<'_>| trainer.snapshot().unwrap()["optimizer.loss_scale"].to_f64()[0];
+    let lowest = scale(&trainer);
+    assert!(lowest < 65536.0);
+    for _ in 0..220 {
+        trainer.step(std::slice::from_ref(&data)).unwrap();
+    }
+    assert_eq!(scale(&trainer), 2.0 * lowest);
+}
+
+#[test]
+fn the_first_op_that_is_not_finite_is_named_and_parameters_stay() {
+    let b = Builder::new("logarithm");
+    let x = b.input("x", TensorType::new(DType::F32, [2usize, 2]));
+    let labels = b.input("labels", TensorType::new(DType::I32, [2usize]));
+    let w = b.state("w", TensorType::new(DType::F32, [2usize, 1]), Init::Constant(0.5));
+    let y = {
+        let _scope = b.scope("layer");
+        x.matmul(w).log().exp()
+    };
+    b.output("loss", (y.reshape([2usize]) - labels.convert(DType::F32)).sum(&[0]));
+    let (graph, backend) = (b.finish().unwrap(), backend());
+    let recipe = plain(Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 });
+    let mut trainer = Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+    trainer.step(&[batch([1.0, 1.0, 1.0, 2.0], [1, 1])]).unwrap();
+    let before = weights(&trainer);
+    let error = trainer.step(&[batch([1.0, 1.0, -1.0, -2.0], [1, 1])]).unwrap_err();
+    assert!(matches!(error, TrainError::NonFinite { step: 1, .. }));
+    let text = error.to_string();
+    assert!(text.contains("`log` at layer made the first value that is not finite"), "{text}");
+    assert_eq!(weights(&trainer), before);
+    let error = trainer.step(&[batch([f32::NAN, 1.0, 1.0, 2.0], [1, 1])]).unwrap_err().to_string();
+    assert!(error.contains("input `x`"), "{error}");
+}
+
+#[test]
+fn a_recipe_that_makes_no_sense_is_refused() {
+    for (recipe, words) in [
+        (Recipe { batch: 0, ..recipe(1) }, "recipe, batch: expected at least 1, found 0"),
+        (Recipe { steps: 0, ..recipe(1) }, "steps"),
+        (Recipe { clip_norm: Some(-1.0), ..recipe(1) }, "clip_norm: expected a number above 0, found -1"),
+        (Recipe { precision: DType::I8, ..recipe(1) }, "precision: expected f32, bf16 or f16, found i8"),
+        (
+            Recipe { schedule: Schedule { peak: f64::NAN, warmup: 0, decay: Decay::Constant }, ..recipe(1) },
+            "learning rate",
+        ),
+    ] {
+        let error = fit(&run(&backend(), &model(), &recipe, &parts()), &mut ()).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
