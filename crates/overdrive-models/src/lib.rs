@@ -1,13 +1,21 @@
-//! The built-in models: fixed, so that figures compare from machine to machine and from year to year.
+//! The built-in models: fixed, so that figures compare from machine to machine and from year to year; and the published
+//! families (GPT-2, Llama, BERT) by their sizes, for weights that others trained.
 //!
 //! One straight-line file per family, read like the formula; nothing here knows a device or a speed flag. The batch
 //! is the named dimension `batch`; weights are states with seeded initial values. Invariant: a model's name always
 //! means the same graph and the same weights.
 
+pub mod bert;
 mod conv;
 mod gpt;
+pub mod gpt2;
+pub mod llama;
 mod mlp;
+mod parameters;
 mod registry;
+mod span;
 mod transformer;
 
+pub use parameters::Bias;
 pub use registry::{MODELS, Model, UnknownModel, find};
+pub use span::Span;

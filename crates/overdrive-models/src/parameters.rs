@@ -1,0 +1,34 @@
+//! Parameters as published checkpoints hold them: initial values, and the affine layer with weights `[out, in]`.
+//!
+//! Initial values stand in until weights are loaded; their size is that of GPT-2's and BERT's own.
+
+use overdrive_ir::{Builder, DType, Expr, Init, TensorType};
+
+/// Initial values of matrices.
+pub(crate) const NORMAL: Init = Init::Normal { std: crate::transformer::STD, seed: 0 };
+
+/// Whether a layer adds a bias.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Bias {
+    /// It does not.
+    None,
+    /// It adds a learnt one.
+    Learnt,
+}
+
+pub(crate) fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
+    TensorType::new(DType::F32, shape)
+}
+
+/// The state `bias` of the present scope.
+pub(crate) fn bias(b: &Builder, outputs: usize) -> Expr<'_> {
+    b.state("bias", f32s([outputs]), Init::ZEROS)
+}
+
+/// `x wᵀ + bias` with the states `name.weight` `[out, in]` and, if there is one, `name.bias` `[out]`.
+pub(crate) fn projection<'b>(x: Expr<'b>, name: &str, [inputs, outputs]: [usize; 2], has: Bias) -> Expr<'b> {
+    let b = x.builder();
+    let _scope = b.scope(name);
+    let w = b.state("weight", f32s([outputs, inputs]), NORMAL);
+    x.linear(w.t(), (has == Bias::Learnt).then(|| bias(b, outputs)))
+}

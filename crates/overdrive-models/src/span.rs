@@ -1,0 +1,143 @@
+//! Which part of a sequence a decoder's graph computes: all of it, its beginning, or its next token.
+//!
+//! A decoder is one function of the tokens; computing it token by token needs the keys and values of those before. They
+//! are states `cache.<layer>.key` and `.value`, `[1, Hkv, C, D]`, which the graphs of a beginning and of a next token
+//! declare alike and so share. The new ones are written in place at a position that is data, so that one executable
+//! serves every position. Invariant: all three spans give the same logits for the same token after the same tokens.
+
+use overdrive_ir::ops::Attention;
+use overdrive_ir::{Builder, Compare, DType, Dim, Expr, Init, Prim, TensorType};
+
+/// What a decoder's graph computes.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Span {
+    /// x `[batch, tokens]` to all logits y `[batch, tokens, V]`; both dimensions are names, nothing is kept.
+    Whole,
+    /// The beginning of a sequence: x `[1, tokens]` to y `[1, V]`, the logits at `position`, which is that of the last token
+    /// that counts: what stands behind it in x only fills it up, and is overwritten later.
+    Prefill {
+        /// T of x.
+        tokens: usize,
+        /// C of the caches, at least `tokens`.
+        capacity: usize,
+    },
+    /// One more token: x `[1, 1]`, which stands at `position`, to y `[1, V]`.
+    Step {
+        /// C of the caches.
+        capacity: usize,
+    },
+}
+
+/// A span under construction: its inputs, and what depends on it.
+pub(crate) struct Sequence<'b> {
+    span: Span,
+    /// Token ids, i32 `[batch, T]`.
+    pub(crate) ids: Expr<'b>,
+    /// Index of each token in the sequence, i32 `[T]`.
+    pub(crate) positions: Expr<'b>,
+    /// i64 scalar; of a whole sequence there is none.
+    position: Option<Expr<'b>>,
+}
+
+impl<'b> Sequence<'b> {
+    /// Declares the inputs `x` and, where something is kept, `position`.
+    pub(crate) fn begin(b: &'b Builder, span: Span) -> Self {
+        let [batch, tokens] = match span {
+            Span::Whole => [Dim::from("batch"), Dim::from("tokens")],
+            Span::Prefill { tokens, .. } => [1.into(), tokens.into()],
+            Span::Step { .. } => [1.into(), 1.into()],
+        };
+        let ids = b.input("x", TensorType::new(DType::I32, [batch, tokens.clone()]));
+        let position = (span != Span::Whole).then(|| b.input("position", TensorType::scalar(DType::I64)));
+        let positions = match (span, position) {
+            (Span::Step { .. }, Some(position)) => position.convert(DType::I32).reshape([1usize]),
+            _ => b.iota(DType::I32, [tokens], 0),
+        };
+        Self { span, ids, positions, position }
+    }
+
+    /// `[batch, T]` and these.
+    pub(crate) fn shape(&self, rest: &[usize]) -> Vec<Dim> {
+        self.ids.shape().0.into_iter().chain(rest.iter().map(|&n| n.into())).collect()
+    }
+
+    /// `[batch, T, H D]` as `[batch, H, T, D]`.
+    pub(crate) fn split(&self, x: Expr<'b>, heads: usize, depth: usize) -> Expr<'b> {
+        x.reshape(self.shape(&[heads, depth])).transpose(&[0, 2, 1, 3])
+    }
+
+    /// `[batch, H, T, D]` as `[batch, T, H D]`.
+    pub(crate) fn join(&self, x: Expr<'b>, heads: usize, depth: usize) -> Expr<'b> {
+        x.transpose(&[0, 2, 1, 3]).reshape(self.shape(&[heads * depth]))
+    }
+
+    /// Causal attention of q `[batch, H, T, D]` over every token so far, of which k and v `[batch, Hkv, T, D]` are the last.
+    pub(crate) fn attend(&self, layer: usize, [q, k, v]: [Expr<'b>; 3]) -> Expr<'b> {
+        match self.span {
+            Span::Whole => q.attention(k, v, Attention::CAUSAL)[0],
+            Span::Prefill { capacity, .. } => {
+                let start = q.builder().constant(overdrive_ir::Tensor::scalar(DType::I64, 0.0));
+                keep(&format!("cache.{layer}.key"), k, start, capacity);
+                keep(&format!("cache.{layer}.value"), v, start, capacity);
+                q.attention(k, v, Attention::CAUSAL)[0]
+            }
+            Span::Step { capacity } => {
+                let position = self.position.expect("a step has a position");
+                let keys = keep(&format!("cache.{layer}.key"), k, position, capacity);
+                let values = keep(&format!("cache.{layer}.value"), v, position, capacity);
+                one_query(q, [keys, values], position)
+            }
+        }
+    }
+
+    /// The rows of h `[batch, T, D]` of which logits are wanted: all, or `[1, D]`.
+    pub(crate) fn wanted(&self, h: Expr<'b>, width: usize) -> Expr<'b> {
+        match (self.span, self.position) {
+            (Span::Prefill { .. }, Some(position)) => {
+                let starts = start_of(position, 3, 1);
+                let row = h.builder().op1(Prim::DynamicSlice { sizes: vec![1, 1, width] }, &[h, starts]);
+                row.reshape([1, width])
+            }
+            (Span::Step { .. }, _) => h.reshape([1, width]),
+            _ => h,
+        }
+    }
+}
+
+/// Starts of a block of rank `rank` that lies at `position` on `axis` and at 0 on the others.
+fn start_of(position: Expr<'_>, rank: usize, axis: usize) -> Expr<'_> {
+    let position = position.reshape([1usize]);
+    let zero = position.builder().full(DType::I64, [1usize], 0.0);
+    let parts: Vec<Expr<'_>> = (0..rank).map(|i| if i == axis { position } else { zero }).collect();
+    position.builder().concat(&parts, 0)
+}
+
+/// Writes `new` `[1, Hkv, T, D]` into the cache of this name from `position` on; the whole cache `[1, Hkv, C, D]`.
+fn keep<'b>(name: &str, new: Expr<'b>, position: Expr<'b>, capacity: usize) -> Expr<'b> {
+    let b = new.builder();
+    let mut shape = new.shape();
+    if let Some(tokens) = shape.0.get_mut(2) {
+        *tokens = capacity.into();
+    }
+    let cache = b.state_named(name, TensorType::new(new.dtype(), shape), Init::ZEROS);
+    let updated = b.op1(Prim::DynamicUpdateSlice, &[cache, new, start_of(position, 4, 2)]);
+    b.update(name, updated);
+    updated
+}
+
+/// Attention of one query `[1, H, 1, D]` over the keys up to `position` of caches `[1, Hkv, C, D]`. It is written out and no
+/// `attention` with a mask function: with a single row there is nothing to keep from memory, and every back end has
+/// these loops and products, but not every one calls a function per score.
+fn one_query<'b>(q: Expr<'b>, [keys, values]: [Expr<'b>; 2], position: Expr<'b>) -> Expr<'b> {
+    if q.is_poison() || keys.is_poison() {
+        return q;
+    }
+    let [heads, depth, shared, capacity] = [q.size(1), q.size(3), keys.size(1), keys.size(2)];
+    // The query heads of a group are rows for their key head.
+    let rows = q.reshape([1, shared, heads / shared, depth]);
+    let scores = rows.dot_to(keys, &[(0, 0), (1, 1)], &[(3, 3)], q.dtype().accumulation());
+    let visible = q.builder().iota(DType::I64, [capacity], 0).compare(Compare::Le, position);
+    let scores = scores * Attention::CAUSAL.factor(depth);
+    let weights = visible.select(scores, scores.constant(f64::NEG_INFINITY)).softmax(3).convert(q.dtype());
+    weights.dot(values, &[(0, 0), (1, 1)], &[(3, 2)]).reshape([1, heads, 1, depth])
+}
