@@ -7,6 +7,7 @@
 mod error;
 mod file;
 mod folder;
+pub mod huggingface;
 pub mod npy;
 pub mod npz;
 mod parameters;

@@ -16,6 +16,8 @@ pub struct Template {
     pub graph: Graph,
     /// Size of each named dimension unless the user says otherwise.
     pub dimensions: BTreeMap<String, usize>,
+    /// The largest size of a named dimension, where the model has one: beyond it a graph would compute nonsense.
+    pub limits: BTreeMap<String, usize>,
     /// What its integer inputs index: ids are below this.
     pub vocabulary: Option<usize>,
 }
@@ -28,7 +30,26 @@ impl Template {
     pub fn built_in(model: &Model) -> Result<Self, GraphError> {
         let dimensions = model.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
         let (name, vocabulary) = (model.name.to_owned(), model.vocabulary);
-        Ok(Self { name, graph: (model.build)()?, dimensions, vocabulary })
+        Ok(Self { name, graph: (model.build)()?, dimensions, limits: BTreeMap::new(), vocabulary })
+    }
+
+    /// The graph in which every named dimension has one of `sizes`.
+    ///
+    /// # Errors
+    /// When a size is missing, exceeds a limit, or does not fit the model.
+    pub fn graph_of(&self, sizes: &BTreeMap<String, usize>) -> Result<Graph, GraphError> {
+        for (name, &limit) in &self.limits {
+            if let Some(size) = sizes.get(name).filter(|&&size| size > limit) {
+                return Err(GraphError {
+                    op: "bind".into(),
+                    scope: self.name.clone(),
+                    expected: format!("`{name}` of at most {limit}"),
+                    found: size.to_string(),
+                    remedy: "the model has learnt nothing beyond".into(),
+                });
+            }
+        }
+        overdrive_passes::bind(&self.graph, sizes)
     }
 
     /// The workload in which named dimensions have `sizes` where given, else their defaults.
@@ -38,7 +59,7 @@ impl Template {
     pub fn bind(&self, sizes: &BTreeMap<String, usize>) -> Result<Workload, GraphError> {
         let mut bound = self.dimensions.clone();
         bound.extend(sizes.clone());
-        let graph = overdrive_passes::bind(&self.graph, &bound)?;
+        let graph = self.graph_of(&bound)?;
         let dimensions = bound.iter().map(|(name, &size)| (name.as_str(), size));
         let items = bound.get("batch").map(|&n| Items { per_call: n as u64, name: "samples".to_owned() });
         let vocabulary = self.vocabulary.unwrap_or(2);
@@ -48,6 +69,13 @@ impl Template {
 
 impl From<ModelFolder> for Template {
     fn from(ModelFolder { config, graph }: ModelFolder) -> Self {
-        Self { name: config.name, graph, dimensions: config.dimensions, vocabulary: config.vocabulary }
+        let limits = BTreeMap::new();
+        Self {
+            name: config.name,
+            graph,
+            dimensions: config.dimensions,
+            limits,
+            vocabulary: config.vocabulary,
+        }
     }
 }

@@ -24,6 +24,8 @@ pub struct Workload {
     pub items: Option<Items>,
     /// Integer inputs are drawn below this.
     pub vocabulary: usize,
+    /// Inputs by name that are the same for every seed.
+    pub given: BTreeMap<String, Tensor>,
     /// The rows that the reference computes, where it need not compute all.
     pub sampled: Option<SampledRows>,
 }
@@ -56,7 +58,8 @@ impl Workload {
     /// A workload of this name and sizes.
     pub fn new<'a>(name: &str, dimensions: impl IntoIterator<Item = (&'a str, usize)>, graph: Graph) -> Self {
         let dimensions = dimensions.into_iter().map(|(name, size)| (name, size as u64));
-        Self { key: case::Workload::new(name, dimensions), graph, items: None, vocabulary: 2, sampled: None }
+        let (key, given) = (case::Workload::new(name, dimensions), BTreeMap::new());
+        Self { key, graph, items: None, vocabulary: 2, given, sampled: None }
     }
 
     /// A built-in model, its named dimensions bound to `sizes` where given, else to its defaults.
@@ -99,10 +102,13 @@ impl Workload {
         self.graph.states().iter().map(|s| self.graph.ty(s.value).bytes() as u64).sum()
     }
 
-    /// Inputs of a seed: standard normal, integers uniform below the vocabulary.
+    /// Inputs of a seed: what is given, else standard normal, integers uniform below the vocabulary.
     pub fn inputs(&self, seed: u64) -> Vec<Tensor> {
         let draw = |(port, normal): (&Port, Tensor)| {
             let ty = self.graph.ty(port.value);
+            if let Some(given) = self.given.get(&port.name) {
+                return given.clone();
+            }
             if ty.dtype.is_float() {
                 return normal;
             }

@@ -1,0 +1,22 @@
+//! Folders in Hugging Face's format: `config.json`, safetensors (in shards too), `tokenizer.json`.
+//!
+//! Each part is read by itself and says what is wrong with it by file and field; which architecture makes what of the
+//! fields is for who builds graphs. Nothing is downloaded. Invariant: no name in a file leads out of its folder.
+
+mod config;
+mod tokenizer;
+mod weights;
+
+pub use config::{Config, Otherwise};
+pub use tokenizer::Tokenizer;
+pub use weights::{Weights, read_weights};
+
+use std::path::Path;
+
+/// Whether a folder means to be one of these, whatever else is wrong with it.
+pub fn is_at(folder: &Path) -> bool {
+    let text = std::fs::read_to_string(folder.join("config.json")).unwrap_or_default();
+    let stored = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"];
+    text.contains("\"model_type\"")
+        || stored.iter().any(|name| folder.join(name).exists() && !text.contains("overdrive_model"))
+}

@@ -1,0 +1,203 @@
+//! A JSON object of such a folder, field by field: every fault names file, field, what was expected and what is there.
+//!
+//! Not a serde struct per architecture: one field has several names over the years, and a message such as "missing
+//! field" at line 1 helps nobody. Invariant: a count that is returned is within its limit, so that sizes made of a few of
+//! them can be multiplied.
+
+use crate::FormatError;
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+
+/// Largest file of settings that is read, in bytes.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Largest extent of a dimension in a config.
+const MAX_COUNT: u64 = 1 << 24;
+
+/// The fields of a JSON object, and where it stands.
+#[derive(Clone, Debug)]
+pub struct Config {
+    path: PathBuf,
+    /// Names of the objects around it, with a dot behind each.
+    place: String,
+    fields: Map<String, Value>,
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When it is absent, no JSON, or no object.
+    pub fn read(path: &Path) -> Result<Self, FormatError> {
+        Self::parse(path, &read_text(path)?)
+    }
+
+    /// Reads a file that is a list of objects.
+    ///
+    /// # Errors
+    /// When it is absent, no JSON, or something else.
+    pub fn read_list(path: &Path) -> Result<Vec<Self>, FormatError> {
+        let text = read_text(path)?;
+        let wrong = |found: String| FormatError::damaged(path, "the file", "a JSON list of objects", found);
+        let items: Vec<Value> = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let item = |(index, item)| match item {
+            Value::Object(fields) => Ok(Self { path: path.to_owned(), place: format!("{index}."), fields }),
+            other => Err(wrong(shown(&other))),
+        };
+        items.into_iter().enumerate().map(item).collect()
+    }
+
+    /// Reads the text of a file; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// When it is no JSON, or no object.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, FormatError> {
+        match serde_json::from_str(text) {
+            Ok(Value::Object(fields)) => Ok(Self { path: path.to_owned(), place: String::new(), fields }),
+            Ok(other) => Err(FormatError::damaged(path, "the file", "a JSON object", shown(&other))),
+            Err(error) => Err(FormatError::damaged(path, "the file", "a JSON object", error)),
+        }
+    }
+
+    /// The value of the first of these names that has one; `null` is none.
+    fn find<'c>(&'c self, names: &[&'static str]) -> Option<(&'static str, &'c Value)> {
+        let found =
+            |&name: &&'static str| Some((name, self.fields.get(name).filter(|value| !value.is_null())?));
+        names.iter().find_map(found)
+    }
+
+    /// An error about a field.
+    pub fn wrong(&self, field: &str, expected: &str, found: &str) -> FormatError {
+        let place = format!("{}{field}", self.place);
+        FormatError::damaged(&self.path, &place, expected, found)
+            .remedy("the file is damaged, or of a model that is not known here")
+    }
+
+    fn read_as<'c, T>(
+        &'c self,
+        names: &[&'static str],
+        expected: &str,
+        read: impl FnOnce(&'c Value) -> Option<T>,
+    ) -> Result<Option<T>, FormatError> {
+        let Some((name, value)) = self.find(names) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| self.wrong(name, expected, &shown(value)))
+    }
+
+    fn present<T>(&self, names: &[&'static str], expected: &str, value: Option<T>) -> Result<T, FormatError> {
+        value.ok_or_else(|| self.wrong(&names.join(" or "), expected, "no such field"))
+    }
+
+    /// A whole number of at least 1, under the first of these names that is there; none where the field is absent.
+    ///
+    /// # Errors
+    /// When it is something else, or larger than any dimension may be.
+    pub fn find_count(&self, names: &[&'static str]) -> Result<Option<usize>, FormatError> {
+        let within =
+            |value: &Value| value.as_u64().filter(|n| (1..=MAX_COUNT).contains(n)).map(|n| n as usize);
+        self.read_as(names, &format!("a whole number from 1 to {MAX_COUNT}"), within)
+    }
+
+    /// The same, which must be there.
+    ///
+    /// # Errors
+    /// Likewise, and when it is not.
+    pub fn count(&self, names: &[&'static str]) -> Result<usize, FormatError> {
+        self.present(names, "a whole number of at least 1", self.find_count(names)?)
+    }
+
+    /// A finite number above 0, if the field is there.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn find_positive(&self, names: &[&'static str]) -> Result<Option<f64>, FormatError> {
+        self.read_as(names, "a number above 0", |value| value.as_f64().filter(|x| x.is_finite() && *x > 0.0))
+    }
+
+    /// The same, which must be there.
+    ///
+    /// # Errors
+    /// Likewise, and when it is not.
+    pub fn positive(&self, names: &[&'static str]) -> Result<f64, FormatError> {
+        self.present(names, "a number above 0", self.find_positive(names)?)
+    }
+
+    /// A boolean; `otherwise` where the field is absent.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn flag(&self, name: &'static str, otherwise: Otherwise) -> Result<bool, FormatError> {
+        let found = self.read_as(&[name], "true or false", Value::as_bool)?;
+        Ok(found.unwrap_or(otherwise == Otherwise::True))
+    }
+
+    /// A string, if the field is there.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn find_text(&self, names: &[&'static str]) -> Result<Option<&str>, FormatError> {
+        self.read_as(names, "a string", Value::as_str)
+    }
+
+    /// The same, which must be there.
+    ///
+    /// # Errors
+    /// Likewise, and when it is not.
+    pub fn text(&self, names: &[&'static str]) -> Result<&str, FormatError> {
+        self.present(names, "a string", self.find_text(names)?)
+    }
+
+    /// Token ids: one, or a list of them; empty where the field is absent.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn ids(&self, name: &'static str) -> Result<Vec<u32>, FormatError> {
+        let id = |value: &Value| value.as_u64().and_then(|n| u32::try_from(n).ok());
+        let all = |value: &Value| match value {
+            Value::Array(items) => items.iter().map(id).collect(),
+            one => id(one).map(|id| vec![id]),
+        };
+        Ok(self.read_as(&[name], "token ids", all)?.unwrap_or_default())
+    }
+
+    /// An object inside of this one, if it is there.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn section(&self, names: &[&'static str]) -> Result<Option<Config>, FormatError> {
+        let Some((name, _)) = self.find(names) else { return Ok(None) };
+        let fields = self.read_as(names, "an object", Value::as_object)?.cloned().unwrap_or_default();
+        Ok(Some(Self { path: self.path.clone(), place: format!("{}{name}.", self.place), fields }))
+    }
+
+    /// The names of all fields that hold a string, with it.
+    pub(super) fn texts(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, FormatError> {
+    let length = std::fs::metadata(path).map_err(FormatError::io(path, "read"))?.len();
+    if length > MAX_BYTES {
+        let expected = format!("at most {MAX_BYTES} bytes");
+        return Err(FormatError::damaged(path, "size", expected, format!("{length} bytes")));
+    }
+    std::fs::read_to_string(path).map_err(FormatError::io(path, "read"))
+}
+
+/// What an absent flag means.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Otherwise {
+    True,
+    False,
+}
+
+/// A value as an error shows it.
+fn shown(value: &Value) -> String {
+    const LONGEST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((at, _)) => format!("`{}...`", &text[..at]),
+        None => format!("`{text}`"),
+    }
+}

@@ -1,0 +1,75 @@
+//! Text to token ids and back: `tokenizer.json`, or plain bytes.
+//!
+//! The `tokenizers` crate does the work, with the regular expressions of a pure Rust crate. Invariant: the ids that a
+//! tokenizer gives are below the vocabulary that it was opened for.
+
+use crate::FormatError;
+use std::path::Path;
+
+/// Text to token ids and back.
+pub struct Tokenizer(Kind);
+
+enum Kind {
+    Bytes,
+    File(Box<tokenizers::Tokenizer>),
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Kind::Bytes => f.write_str("Tokenizer(bytes)"),
+            Kind::File(_) => f.write_str("Tokenizer(tokenizer.json)"),
+        }
+    }
+}
+
+impl Tokenizer {
+    /// A token is a byte.
+    pub const BYTES: Tokenizer = Tokenizer(Kind::Bytes);
+
+    /// Reads a tokenizer.json for a model that has ids below `vocabulary`.
+    ///
+    /// # Errors
+    /// When the file is no tokenizer, or when it knows ids that the model does not: it is another model's.
+    pub fn read(path: &Path, vocabulary: usize) -> Result<Self, FormatError> {
+        let bytes = std::fs::read(path).map_err(FormatError::io(path, "read"))?;
+        let tokenizer = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
+            FormatError::damaged(path, "the file", "a tokenizer of the `tokenizers` library", error)
+        })?;
+        let largest = tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
+        if let Some((token, id)) = largest.filter(|(_, id)| *id as usize >= vocabulary) {
+            let expected = format!("ids below {vocabulary}, the model's vocabulary");
+            let error = FormatError::damaged(path, "vocabulary", expected, format!("{id} for `{token}`"));
+            return Err(error.remedy("the tokenizer is of another model: fetch both from one place"));
+        }
+        Ok(Self(Kind::File(Box::new(tokenizer))))
+    }
+
+    /// The ids of a text, with the tokens that the model expects around it.
+    ///
+    /// # Errors
+    /// When the tokenizer has no token for a part of it, in its words.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+        match &self.0 {
+            Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            Kind::File(tokenizer) => {
+                let encoding = tokenizer.encode(text, true);
+                encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// The text of ids, without special tokens. A character of which a byte is missing is `\u{FFFD}`.
+    ///
+    /// # Errors
+    /// When the tokenizer does not know an id, in its words.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, String> {
+        match &self.0 {
+            Kind::Bytes => {
+                let bytes: Vec<u8> = ids.iter().map(|&id| u8::try_from(id).unwrap_or(b'?')).collect();
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            Kind::File(tokenizer) => tokenizer.decode(ids, true).map_err(|error| error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! From logits to a token: the likeliest, or one at random by temperature, top-k and top-p.
+//!
+//! In the order of `transformers`: divide by the temperature, keep the k likeliest, keep the fewest of those that make up
+//! p, draw. Source of top-p: Holtzman et al., arXiv:1904.09751. Invariant: the same seed, logits and index give the same
+//! token.
+
+use overdrive_ir::eval::philox;
+
+/// How a token is chosen.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Sampling {
+    /// Divides the logits; 0 takes the likeliest token.
+    pub temperature: f64,
+    /// Only so many of the likeliest, at least 1.
+    pub top_k: Option<usize>,
+    /// Only the fewest likeliest whose probabilities add up to this, in (0, 1].
+    pub top_p: f64,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// The likeliest token; of several the first.
+    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 0 };
+
+    /// The token number `index` of a text, by its logits. `None` where one is NaN or none is finite.
+    pub fn pick(&self, logits: &[f32], index: u64) -> Option<u32> {
+        let first = (0..logits.len()).reduce(|best, i| if logits[i] > logits[best] { i } else { best })?;
+        let is_usable = logits[first].is_finite() && !logits.iter().any(|logit| logit.is_nan());
+        if !is_usable || self.temperature == 0.0 {
+            return is_usable.then_some(first as u32);
+        }
+        let mut likeliest: Vec<u32> = (0..logits.len() as u32).collect();
+        let logit = |i: u32| logits[i as usize];
+        likeliest.sort_by(|&a, &b| logit(b).total_cmp(&logit(a)));
+        likeliest.truncate(self.top_k.unwrap_or(likeliest.len()).max(1));
+        let highest = f64::from(logits[first]);
+        let weight = |i: u32| ((f64::from(logit(i)) - highest) / self.temperature).exp();
+        let weights: Vec<f64> = likeliest.iter().map(|&i| weight(i)).collect();
+        let mut total: f64 = weights.iter().sum();
+        let mut kept = 0.0;
+        let enough = weights.iter().position(|weight| {
+            kept += weight;
+            kept >= self.top_p * total
+        });
+        if let Some(last) = enough {
+            total = weights[..=last].iter().sum();
+        }
+        let draw = philox::uniforms(self.seed, index).next()? * total;
+        let mut passed = 0.0;
+        let drawn = weights.iter().position(|weight| {
+            passed += weight;
+            passed > draw
+        });
+        Some(likeliest[drawn.unwrap_or(0)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often each of three tokens with probabilities 0.6, 0.3 and 0.1 is drawn in 3000.
+    fn counts(sampling: Sampling) -> [usize; 3] {
+        let logits = [0.3f32.ln(), 0.6f32.ln(), 0.1f32.ln()];
+        let mut counts = [0; 3];
+        (0..3000).for_each(|i| counts[sampling.pick(&logits, i).unwrap() as usize] += 1);
+        counts
+    }
+
+    #[test]
+    fn draws_have_the_probabilities_that_are_left() {
+        let plain = Sampling { temperature: 1.0, top_k: None, top_p: 1.0, seed: 7 };
+        let near = |count: usize, p: f64| (count as f64 - 3000.0 * p).abs() < 120.0;
+        let [a, b, c] = counts(plain);
+        assert!(near(a, 0.3) && near(b, 0.6) && near(c, 0.1), "{a} {b} {c}");
+        let [a, b, c] = counts(Sampling { top_k: Some(2), ..plain });
+        assert!(near(a, 1.0 / 3.0) && near(b, 2.0 / 3.0) && c == 0, "{a} {b} {c}");
+        assert_eq!(counts(Sampling { top_p: 0.5, ..plain }), [0, 3000, 0]);
+        let [a, b, c] = counts(Sampling { top_p: 0.7, ..plain });
+        assert!(near(a, 1.0 / 3.0) && near(b, 2.0 / 3.0) && c == 0, "{a} {b} {c}");
+        let [a, b, _] = counts(Sampling { temperature: 0.5, ..plain });
+        assert!(near(a, 0.09 / 0.46) && near(b, 0.36 / 0.46), "{a} {b}");
+        assert_eq!(counts(plain), counts(plain));
+        assert_ne!(counts(plain), counts(Sampling { seed: 8, ..plain }));
+    }
+
+    #[test]
+    fn the_likeliest_is_the_first_of_equals_and_no_number_is_no_token() {
+        assert_eq!(Sampling::GREEDY.pick(&[1.0, 3.0, 3.0], 0), Some(1));
+        for sampling in [Sampling::GREEDY, Sampling { temperature: 1.0, ..Sampling::GREEDY }] {
+            assert_eq!(sampling.pick(&[1.0, f32::NAN], 0), None);
+            assert_eq!(sampling.pick(&[f32::NEG_INFINITY; 2], 0), None);
+            assert_eq!(sampling.pick(&[], 0), None);
+        }
+    }
+}

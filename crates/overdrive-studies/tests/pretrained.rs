@@ -1,0 +1,385 @@
+//! Folders in Hugging Face's format against what `transformers` makes of them, and every way in which one can be wrong.
+//!
+//! The folders in `pretrained/` are tiny random models; `peers/tiny_models.py` made them with their expected outputs.
+
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
+use overdrive_bench::clock::SystemClock;
+use overdrive_cpu::CpuBackend;
+use overdrive_formats::{Tensors, npz, safetensors};
+use overdrive_ir::{Backend, Mode, State, Tensor, Tuning};
+use overdrive_studies::decoding::{CachedDecoder, Decoder, Limits, Sampling, WindowDecoder, generate};
+use overdrive_studies::pretrained::Pretrained;
+use proptest::prelude::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const DECODERS: [&str; 5] = ["gpt2", "llama", "mistral", "qwen2", "qwen3"];
+const ENCODERS: [&str; 2] = ["bert", "sentence"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pretrained").join(name)
+}
+
+fn model(name: &str) -> Pretrained {
+    Pretrained::read(&folder(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn expected(name: &str) -> Tensors {
+    npz::read(&folder(name).join("expected.npz")).unwrap()
+}
+
+fn ids(tensor: &Tensor) -> Vec<u32> {
+    tensor.to_ints().iter().map(|&id| id as u32).collect()
+}
+
+fn backend() -> CpuBackend {
+    CpuBackend::new(Some(1)).unwrap()
+}
+
+/// The first output of a model's whole sequences for the inputs of these names.
+fn outputs(model: &Pretrained, given: &Tensors, mode: Mode) -> Tensor {
+    let [batch, tokens] = given["x"].ty().sizes()[..] else { panic!("x has two dimensions") };
+    let sizes = [("batch".to_owned(), batch), ("tokens".to_owned(), tokens)].into();
+    let graph = model.template().unwrap().bind(&sizes).unwrap().graph;
+    let backend = backend();
+    let mut executable = backend.compile(&graph, mode, &Tuning::default()).unwrap();
+    let mut state = State::initial(&graph, &backend).unwrap();
+    let inputs: Vec<_> =
+        graph.inputs().iter().map(|port| backend.upload(&given[&port.name]).unwrap()).collect();
+    let mut outputs = [backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
+    executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+    backend.download(&outputs[0]).unwrap()
+}
+
+/// The largest difference, where shapes are equal.
+fn difference(a: &Tensor, b: &Tensor) -> f32 {
+    assert_eq!(a.ty(), b.ty());
+    let pairs = a.to_f32().into_iter().zip(b.to_f32());
+    pairs.map(|(a, b)| (a - b).abs()).reduce(|a, b| if a.is_nan() || a > b { a } else { b }).unwrap()
+}
+
+#[test]
+fn outputs_are_those_of_transformers() {
+    for name in DECODERS.into_iter().chain(ENCODERS) {
+        let (model, expected) = (model(name), expected(name));
+        for mode in [Mode::Jit, Mode::Compile] {
+            let off = difference(&outputs(&model, &expected, mode), &expected["y"]);
+            assert!(off <= 1e-5, "{name} in mode {mode} is off by {off}");
+        }
+    }
+}
+
+#[test]
+fn greedy_continuations_are_those_of_transformers() {
+    let (backend, clock) = (backend(), SystemClock::new());
+    for name in DECODERS {
+        let (model, expected) = (model(name), expected(name));
+        let (prompt, continuation) = (ids(&expected["prompt"]), ids(&expected["continuation"]));
+        let room = prompt.len() + continuation.len();
+        let mut decoder = CachedDecoder::new((&backend, Mode::Compile), &model, room).unwrap();
+        let limits = Limits { tokens: continuation.len(), ends: &[] };
+        for _ in 0..2 {
+            let made =
+                generate(&mut decoder, &prompt, (&Sampling::GREEDY, &limits), &clock, &mut |_| true).unwrap();
+            assert_eq!(made.tokens, continuation, "{name}");
+            assert_eq!(made.times_ns.len(), continuation.len());
+        }
+        assert_eq!(decoder.executables(), 2, "the second call compiles nothing");
+    }
+}
+
+/// Every step with a cache against the whole sequence without one, over prompts of several buckets.
+#[test]
+fn logits_with_a_cache_are_those_without() {
+    let backend = backend();
+    for name in DECODERS {
+        let model = model(name);
+        let sequence: Vec<u32> = (0..40).map(|i| (i * 37 + 11) % 270).collect();
+        let x = Tensor::from_ints(
+            overdrive_ir::DType::I32,
+            [1, 40],
+            &sequence.iter().map(|&i| i.into()).collect::<Vec<_>>(),
+        );
+        let whole = outputs(&model, &[("x".to_owned(), x)].into(), Mode::Compile).to_f32();
+        let width = whole.len() / 40;
+        let mut decoder = CachedDecoder::new((&backend, Mode::Compile), &model, 40).unwrap();
+        for prompt in [1, 5, 16, 17, 39] {
+            let mut logits = decoder.begin(&sequence[..prompt]).unwrap();
+            for position in prompt..=40 {
+                let row = &whole[(position - 1) * width..][..width];
+                let off = logits.iter().zip(row).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(off <= 1e-4, "{name}: {off} at {position} after a prompt of {prompt}");
+                if position < 40 {
+                    logits = decoder.next(sequence[position]).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_decoder_refuses_what_it_has_no_room_for() {
+    let (backend, model) = (backend(), model("llama"));
+    let new = |tokens| CachedDecoder::new((&backend, Mode::Compile), &model, tokens);
+    assert!(new(65).err().unwrap().to_string().contains("65 tokens: expected at most 64"));
+    let mut decoder = new(10).unwrap();
+    assert_eq!(decoder.capacity(), 16);
+    assert!(decoder.begin(&[]).unwrap_err().to_string().contains("no token"));
+    assert!(decoder.next(1).unwrap_err().to_string().contains("no token"));
+    assert!(decoder.begin(&[1; 17]).unwrap_err().to_string().contains("at most 16"));
+    decoder.begin(&[1; 16]).unwrap();
+    assert!(decoder.next(1).unwrap_err().to_string().contains("at most 16"));
+    let encoder = self::model("bert");
+    let error = CachedDecoder::new((&backend, Mode::Compile), &encoder, 8).err().unwrap().to_string();
+    assert!(error.contains("expected a decoder") && error.contains("found an encoder"), "{error}");
+}
+
+#[test]
+fn a_fixed_window_slides_and_what_fills_it_up_is_not_seen() {
+    let (backend, model) = (backend(), model("gpt2"));
+    let sizes = [("batch".to_owned(), 1), ("tokens".to_owned(), 8)].into();
+    let graph = model.template().unwrap().bind(&sizes).unwrap().graph;
+    let mut window = WindowDecoder::new((&backend, Mode::Compile), &graph).unwrap();
+    let mut cached = CachedDecoder::new((&backend, Mode::Compile), &model, 16).unwrap();
+    let close = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4);
+    assert!(close(window.begin(&[3, 1, 4]).unwrap(), cached.begin(&[3, 1, 4]).unwrap()));
+    assert!(close(window.next(1).unwrap(), cached.next(1).unwrap()));
+    let long: Vec<u32> = (0..12).collect();
+    assert!(close(window.begin(&long).unwrap(), cached.begin(&long[4..]).unwrap()));
+    let refused =
+        WindowDecoder::new((&backend, Mode::Jit), &self::model("sentence").template().unwrap().graph);
+    assert!(refused.err().unwrap().to_string().contains("does not generate"));
+}
+
+#[test]
+fn text_comes_back_and_notes_say_what_was_done() {
+    for name in DECODERS {
+        let model = model(name);
+        let tokenizer = model.tokenizer.as_ref().unwrap();
+        let ids = tokenizer.encode("the hand, and a tin: ärger").unwrap();
+        assert!(ids.len() < 26 && ids.iter().all(|&id| id < 270));
+        assert_eq!(tokenizer.decode(&ids).unwrap(), "the hand, and a tin: ärger");
+        assert_eq!(model.ends, [0]);
+    }
+    let encoded = model("bert").tokenizer.unwrap().encode("the cats sat.").unwrap();
+    assert_eq!((encoded[0], encoded.len(), encoded[encoded.len() - 1]), (2, 7, 3));
+    let said = |name| model(name).notes.join("; ");
+    assert!(said("llama").contains("stored as bf16 and kept in f32"), "{}", said("llama"));
+    assert!(said("mistral").contains("end at 48 tokens, the sliding window"), "{}", said("mistral"));
+    assert!(said("gpt2").contains("the head is the table of tokens"), "{}", said("gpt2"));
+}
+
+/// A copy of a fixture that can be damaged.
+fn copy(name: &str) -> tempfile::TempDir {
+    let place = tempfile::tempdir().unwrap();
+    for entry in
+        fs::read_dir(folder(name)).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file())
+    {
+        fs::copy(entry.path(), place.path().join(entry.file_name())).unwrap();
+    }
+    place
+}
+
+#[track_caller]
+fn refused(folder: &Path, words: &[&str]) {
+    let error = Pretrained::read(folder).unwrap_err().to_string();
+    words.iter().for_each(|word| assert!(error.contains(word), "`{word}` is not in: {error}"));
+}
+
+fn edit(folder: &Path, file: &str, from: &str, to: &str) {
+    let text = fs::read_to_string(folder.join(file)).unwrap();
+    assert!(text.contains(from), "{file} has no {from}");
+    fs::write(folder.join(file), text.replace(from, to)).unwrap();
+}
+
+#[test]
+fn names_of_other_versions_are_known() {
+    let bare = copy("gpt2");
+    let path = bare.path().join("model.safetensors");
+    let strip = |name: String| name.strip_prefix("transformer.").map(str::to_owned).unwrap_or(name);
+    let mut tensors: Tensors =
+        safetensors::read(&path).unwrap().into_iter().map(|(name, tensor)| (strip(name), tensor)).collect();
+    tensors.insert("h.0.attn.bias".into(), Tensor::from_ints(overdrive_ir::DType::U8, [1, 1, 2, 2], &[1; 4]));
+    tensors.insert("lm_head.weight".into(), tensors["wte.weight"].clone());
+    safetensors::write(&path, &tensors).unwrap();
+    let model = Pretrained::read(bare.path()).unwrap();
+    assert_eq!(model.weights, self::model("gpt2").weights);
+    let notes = model.notes.join("; ");
+    assert!(
+        notes.contains("28 tensors have other names in the files: h.0.attn.c_attn.bias is transformer.h.0"),
+        "{notes}"
+    );
+    assert!(
+        notes.contains("2 tensors are no part of this graph and left out: h.0.attn.bias, lm_head.weight"),
+        "{notes}"
+    );
+
+    let task = copy("bert");
+    let path = task.path().join("model.safetensors");
+    let old = |name: String| {
+        format!(
+            "bert.{}",
+            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        )
+    };
+    let mut tensors: Tensors =
+        safetensors::read(&path).unwrap().into_iter().map(|(name, tensor)| (old(name), tensor)).collect();
+    tensors.insert("cls.predictions.bias".into(), Tensor::from_f32([2], &[0.0; 2]));
+    safetensors::write(&path, &tensors).unwrap();
+    let model = Pretrained::read(task.path()).unwrap();
+    assert_eq!(model.weights, self::model("bert").weights);
+    assert!(model.notes.join("; ").contains("left out: cls.predictions.bias"), "{:?}", model.notes);
+}
+
+#[test]
+fn every_difference_between_weights_and_architecture_is_listed() {
+    let place = copy("qwen2");
+    let path = place.path().join("model.safetensors");
+    let mut tensors = safetensors::read(&path).unwrap();
+    tensors.remove("model.norm.weight");
+    tensors.insert("model.extra".into(), Tensor::from_f32([3], &[0.0; 3]));
+    safetensors::write(&path, &tensors).unwrap();
+    edit(place.path(), "config.json", "\"intermediate_size\": 24", "\"intermediate_size\": 25");
+    refused(
+        place.path(),
+        &[
+            "model.safetensors: these are not the parameters of `llama`",
+            "1 missing: model.norm.weight f32[16]",
+            "1 unexpected: model.extra f32[3]",
+            "6 of another type: model.layers.0.mlp.down_proj.weight expected f32[16, 25], found f32[16, 24]",
+        ],
+    );
+}
+
+#[test]
+fn shards_must_be_there_and_must_not_lead_out_of_the_folder() {
+    let place = copy("llama");
+    let index = "model.safetensors.index.json";
+    fs::remove_file(place.path().join("model-00002-of-00002.safetensors")).unwrap();
+    refused(
+        place.path(),
+        &["model-00002-of-00002.safetensors", "no such file", "fetch the whole folder again"],
+    );
+    for outside in ["../model-00002-of-00002.safetensors", "/etc/passwd", "a/b.safetensors", "..", "."] {
+        let place = copy("llama");
+        edit(place.path(), index, "model-00002-of-00002.safetensors", outside);
+        refused(place.path(), &["weight_map.", "the plain name of a file in this folder", outside]);
+    }
+    let place = copy("llama");
+    edit(place.path(), index, "model.norm.weight", "model.other.weight");
+    refused(place.path(), &["model.other.weight", "as the index says"]);
+    let place = copy("llama");
+    edit(place.path(), index, "\"weight_map\"", "\"map\"");
+    refused(place.path(), &["weight_map", "no such field"]);
+    let place = copy("gpt2");
+    fs::rename(place.path().join("model.safetensors"), place.path().join("pytorch_model.bin")).unwrap();
+    refused(place.path(), &["expected model.safetensors", "found `pytorch_model.bin`"]);
+}
+
+#[test]
+fn fields_that_are_wrong_are_named_with_what_was_expected() {
+    let with = |name: &str, from: &str, to: &str, words: &[&str]| {
+        let place = copy(name);
+        edit(place.path(), "config.json", from, to);
+        refused(place.path(), words);
+    };
+    let type_of = |name: &str| format!("\"model_type\": \"{name}\"");
+    with(
+        "gpt2",
+        &type_of("gpt2"),
+        &type_of("mamba"),
+        &["model_type", "one of bert, gpt2, llama, mistral, qwen2, qwen3", "`mamba`"],
+    );
+    with("gpt2", "\"n_embd\": 16", "\"n_embd\": -16", &["n_embd", "a whole number from 1", "`-16`"]);
+    with("gpt2", "\"n_embd\": 16", "\"width\": 16", &["n_embd or hidden_size", "no such field"]);
+    with("gpt2", "\"n_head\": 4", "\"n_head\": 3", &["n_head", "a divisor of the width 16"]);
+    with("gpt2", "\"n_layer\": 2", "\"n_layer\": 100000", &["n_layer", "at most 1024"]);
+    with("gpt2", "gelu_new", "relu", &["activation_function", "`relu`"]);
+    with(
+        "llama",
+        "\"rope_type\": \"llama3\"",
+        "\"rope_type\": \"yarn\"",
+        &["rope_parameters.rope_type", "default, linear or llama3"],
+    );
+    with(
+        "llama",
+        "\"num_key_value_heads\": 2",
+        "\"num_key_value_heads\": 3",
+        &["num_key_value_heads", "a divisor of the 4"],
+    );
+    with(
+        "qwen3",
+        "\"rms_norm_eps\": 1e-06",
+        "\"rms_norm_eps\": \"small\"",
+        &["rms_norm_eps", "a number above 0", "`\"small\"`"],
+    );
+    with("bert", "\"is_decoder\": false", "\"is_decoder\": true", &["is_decoder", "expected false"]);
+    with("bert", "{", "[", &["config.json: the file: expected a JSON object"]);
+    let empty = tempfile::tempdir().unwrap();
+    assert!(!Pretrained::is_at(empty.path()));
+    refused(empty.path(), &["config.json"]);
+}
+
+#[test]
+fn a_tokenizer_of_another_model_is_refused() {
+    let place = copy("bert");
+    fs::copy(folder("gpt2").join("tokenizer.json"), place.path().join("tokenizer.json")).unwrap();
+    edit(place.path(), "tokenizer.json", "\"<|end|>\"", "\"<|other|>\"");
+    Pretrained::read(place.path()).unwrap();
+    edit(place.path(), "tokenizer.json", "\"Ġa\":", "\"Ġa\":9");
+    refused(place.path(), &["tokenizer.json: vocabulary", "ids below 270", "another model"]);
+    fs::write(place.path().join("tokenizer.json"), "{\"model\": 3}").unwrap();
+    refused(place.path(), &["tokenizer.json: the file: expected a tokenizer"]);
+}
+
+/// Values that a field of JSON can have, among them those that overflow.
+fn value() -> impl Strategy<Value = serde_json::Value> {
+    use serde_json::json;
+    prop_oneof![
+        Just(json!(null)),
+        any::<bool>().prop_map(|b| json!(b)),
+        any::<i64>().prop_map(|n| json!(n)),
+        (0u64..5000).prop_map(|n| json!(n)),
+        Just(json!(u64::MAX)),
+        Just(json!(1u64 << 24)),
+        any::<f64>().prop_map(|x| json!(x)),
+        "[a-z_]{0,8}".prop_map(|s| json!(s)),
+        Just(json!([1, "x"])),
+        Just(json!({ "rope_type": "llama3", "factor": 1e-300 })),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_config_is_read_or_refused_whatever_it_says(
+        which in 0usize..7,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), value()), 1..4),
+    ) {
+        let name = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "bert", "sentence"][which];
+        let place = copy(name);
+        let path = place.path().join("config.json");
+        let mut config: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        let fields = config.as_object_mut().unwrap();
+        for (index, value) in changes {
+            let names: Vec<String> = fields.keys().cloned().collect();
+            fields.insert(index.get(&names).clone(), value);
+        }
+        fs::write(&path, config.to_string()).unwrap();
+        // `sentence` without its pooling folder is refused or read as the changed config says; either is fine.
+        match Pretrained::read(place.path()) {
+            Ok(model) => prop_assert!(model.template().is_ok()),
+            Err(error) => prop_assert!(error.to_string().len() > 10),
+        }
+    }
+
+    #[test]
+    fn files_of_any_bytes_are_refused(which in 0usize..4, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let file = ["config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors", "tokenizer.json"][which];
+        let place = copy("llama");
+        fs::write(place.path().join(file), bytes).unwrap();
+        prop_assert!(Pretrained::read(place.path()).is_err());
+    }
+}
