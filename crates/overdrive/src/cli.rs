@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Eval(Eval),
     /// Where the time goes: operators by self time, and a trace
     Profile(Profile),
+    /// Goes on from a text: decoding with a cache of keys and values
+    Generate(Generate),
     /// Draws a report again from results alone, of one machine or several
     Report(Report),
     /// Whether one revision, or one program, is slower than another
@@ -52,7 +54,7 @@ pub(crate) struct Machine {
     /// Worker threads, at least 1 [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Seed of inputs and of the order of cases
+    /// Seed of inputs, of the order of cases, and of drawn tokens
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
 }
@@ -109,6 +111,9 @@ pub(crate) struct Bench {
     /// Batch sizes [default: the model's]
     #[arg(long, value_delimiter = ',', value_name = "SIZES", value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: Vec<u32>,
+    /// The text that the model reads instead of random tokens, for models that read text
+    #[arg(long, value_name = "TEXT")]
+    pub text: Option<String>,
     /// Samples per case [default: until the interval is within 1 %]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=10_000))]
     pub trials: Option<u32>,
@@ -249,6 +254,37 @@ pub(crate) struct Profile {
     pub machine: Machine,
 }
 
+/// Arguments of `generate`.
+#[derive(Args, Debug)]
+pub(crate) struct Generate {
+    /// A folder in Hugging Face's format, or a model of bytes: `text-transformer`, a folder that holds one
+    pub model: String,
+    /// The text to go on from
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: String,
+    /// Most tokens to add
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_tokens: u32,
+    /// Above 0: draws tokens at random, from sharper (below 1) or flatter probabilities; 0: always the likeliest
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = tolerance)]
+    pub temperature: f64,
+    /// Draws from the K likeliest tokens only
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    pub top_k: Option<u32>,
+    /// Draws from the fewest likeliest tokens that make up this probability
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
+    pub top_p: f64,
+    /// Execution mode
+    #[arg(long, default_value = "compile", value_name = "MODE")]
+    pub mode: ModeName,
+    /// Text, tokens and times as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Machine and seed.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
 /// `--json`, where a script would want it.
 #[derive(Args, Debug)]
 pub(crate) struct Json {
@@ -294,6 +330,13 @@ impl From<Precision> for DType {
             Precision::Bf16 => DType::BF16,
             Precision::F16 => DType::F16,
         }
+    }
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x <= 1.0 => Ok(x),
+        _ => Err("expected a number above 0 and at most 1".to_owned()),
     }
 }
 

@@ -3,6 +3,7 @@
 mod bench;
 mod compare;
 mod eval;
+mod generate;
 mod history;
 mod info;
 mod models;
@@ -25,6 +26,7 @@ pub(crate) fn run(command: Command) -> Result<Exit, Failure> {
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Eval(arguments) => eval::eval(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
+        Command::Generate(arguments) => generate::generate(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Regress(arguments) => regress::regress(&arguments),
         Command::Compare(arguments) => compare::compare(&arguments),

@@ -7,6 +7,7 @@ mod energy;
 mod failure;
 mod model;
 mod progress;
+mod text;
 
 use clap::Parser;
 use overdrive::bench::memory::CountingAllocator;

@@ -7,6 +7,7 @@ use crate::devices;
 use crate::failure::Failure;
 use crate::model;
 use crate::progress::Spinner;
+use crate::text;
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::report::to_json;
@@ -19,7 +20,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
-    let template = model::load(&arguments.model)?;
+    let model = model::open(&arguments.model)?;
+    let template = model.template()?;
+    let ids = arguments.text.as_ref().map(|text| text::encode(text::tokenizer(&model)?, text)).transpose()?;
     let opened = devices::open(&arguments.machine)?;
     let reference = devices::reference(devices::threads(&arguments.machine))?;
     if let Some(folder) = &arguments.out {
@@ -60,9 +63,15 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         sizes => sizes.iter().map(|&n| Some(n)).collect(),
     };
     for batch in batches {
-        let sizes: BTreeMap<String, usize> =
+        let mut sizes: BTreeMap<String, usize> =
             batch.map(|n| ("batch".to_owned(), n as usize)).into_iter().collect();
-        let workload = template.bind(&sizes).map_err(Failure::bad_input)?;
+        if let Some(ids) = ids.as_ref().filter(|_| template.dimensions.contains_key("tokens")) {
+            sizes.insert("tokens".to_owned(), ids.len());
+        }
+        let mut workload = template.bind(&sizes).map_err(Failure::bad_input)?;
+        if let Some(ids) = &ids {
+            workload.given = text::inputs(&workload.graph, ids)?;
+        }
         spinner.workload(&workload.key.to_string());
         let mut entries = Vec::new();
         for &dtype in &arguments.dtype {

@@ -8,16 +8,15 @@ use overdrive::bench::exit::Exit;
 use overdrive::bench::subject::Deviation;
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::{Dim, Graph, Mode, State, Tensor, TensorType, Tuning};
-use overdrive::passes::bind;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
-    let template = model::load(&arguments.model)?.graph;
+    let template = model::load(&arguments.model)?;
     let inputs = formats::read(&arguments.inputs).map_err(Failure::bad_input)?;
     let expected = arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
-    let sizes = sizes_of(&template, &inputs)?;
-    let graph = bind(&template, &sizes).map_err(Failure::bad_input)?;
+    let sizes = sizes_of(&template.graph, &inputs)?;
+    let graph = template.graph_of(&sizes).map_err(Failure::bad_input)?;
     if let (Some(expected), Some(file)) = (&expected, &arguments.expect) {
         check_expected(&graph, expected, file)?;
     }

@@ -7,6 +7,7 @@
 mod damaged;
 mod eval;
 mod fuzz;
+mod generate;
 mod invocation;
 mod over_time;
 mod regress;

@@ -1,0 +1,101 @@
+//! `overdrive generate`: goes on from a text, and says how fast.
+
+use crate::cli::Generate;
+use crate::devices;
+use crate::failure::Failure;
+use crate::model::{self, Model};
+use crate::text::{self, Stream};
+use overdrive::bench::clock::{Clock, SystemClock};
+use overdrive::bench::exit::Exit;
+use overdrive::ir::Mode;
+use overdrive::studies::decoding::{
+    CachedDecoder, DecodeError, Decoder, Generated, Limits, Sampling, WindowDecoder, generate as decode,
+};
+use serde_json::json;
+use std::io::Write;
+
+pub(crate) fn generate(arguments: &Generate) -> Result<Exit, Failure> {
+    let model = model::open(&arguments.model)?;
+    let tokenizer = text::tokenizer(&model)?;
+    let prompt = text::encode(tokenizer, &arguments.prompt)?;
+    let opened = devices::open(&arguments.machine)?;
+    let target = (opened.backend.as_ref(), Mode::from(arguments.mode));
+    let most = arguments.max_tokens as usize;
+    let (mut decoder, ends): (Box<dyn Decoder>, &[u32]) = match &model {
+        Model::Pretrained(pretrained) => {
+            let room = prompt.len().saturating_add(most);
+            let decoder = CachedDecoder::new(target, pretrained, room).map_err(failure)?;
+            (Box::new(decoder), &pretrained.ends)
+        }
+        Model::Template(template) => {
+            let sizes = [("batch".to_owned(), 1)].into();
+            let graph = template.bind(&sizes).map_err(Failure::bad_input)?.graph;
+            eprintln!(
+                "note: this model keeps no keys and values: its whole window is computed for every token"
+            );
+            (Box::new(WindowDecoder::new(target, &graph).map_err(failure)?), &[])
+        }
+    };
+    let sampling = Sampling {
+        temperature: arguments.temperature,
+        top_k: arguments.top_k.map(|k| k as usize),
+        top_p: arguments.top_p,
+        seed: arguments.machine.seed,
+    };
+    let clock = SystemClock::new();
+    let start = clock.now_ns();
+    decoder.prepare(prompt.len()).map_err(failure)?;
+    let prepare_s = (clock.now_ns() - start) as f64 / 1e9;
+
+    let stop = super::run::stop_on_interrupt();
+    let mut stream = Stream::after(tokenizer, &prompt);
+    let mut text = String::new();
+    let mut show = |piece: String| {
+        if !arguments.json {
+            // A reader that has gone away is no reason to stop; the figures follow all the same.
+            let mut out = std::io::stdout();
+            let _ = out.write_all(piece.as_bytes()).and_then(|()| out.flush());
+        }
+        text.push_str(&piece);
+    };
+    let limits = Limits { tokens: most, ends };
+    let made = decode(decoder.as_mut(), &prompt, (&sampling, &limits), &clock, &mut |token| {
+        show(stream.push(token));
+        !stop.is_requested()
+    });
+    let made = made.map_err(failure)?;
+    show(stream.finish());
+    if arguments.json {
+        let object = json!({
+            "model": arguments.model, "device": opened.backend.name(), "threads": opened.threads, "mode": target.1.name(),
+            "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text, "prepare_s": prepare_s,
+            "first_token_s": made.first_token_s(), "tokens_per_second": made.tokens_per_second(),
+        });
+        println!("{object:#}");
+    } else {
+        let _ = writeln!(std::io::stdout());
+        eprintln!("{}", figures(&made, prompt.len(), prepare_s));
+    }
+    Ok(Exit::Fine)
+}
+
+/// One text is one sample: times are told as such, and no interval is.
+fn figures(made: &Generated, prompt: usize, prepare_s: f64) -> String {
+    let first =
+        made.first_token_s().map_or(String::new(), |s| format!("first token after {:.1} ms", s * 1e3));
+    let rate = made
+        .tokens_per_second()
+        .map_or(String::new(), |rate| format!(", then {rate:.1} tokens/s (n = {})", made.times_ns.len() - 1));
+    format!("{prompt} tokens read, {} made: {first}{rate}; compiled in {prepare_s:.2} s", made.tokens.len())
+}
+
+fn failure(error: DecodeError) -> Failure {
+    match error {
+        DecodeError::Backend(error) => devices::failure(error),
+        DecodeError::NoNumber(_) => Failure::harness(error),
+        DecodeError::EmptyPrompt
+        | DecodeError::Full { .. }
+        | DecodeError::NotText(_)
+        | DecodeError::Graph(_) => Failure::bad_input(error),
+    }
+}

@@ -1,0 +1,111 @@
+//! Text for a model and from it: by the tokenizer that came with it, or as bytes where its vocabulary is that of bytes.
+
+use crate::failure::Failure;
+use crate::model::Model;
+use overdrive::formats::huggingface::Tokenizer;
+use overdrive::ir::{DType, Graph, Tensor};
+use std::collections::BTreeMap;
+
+/// How many values a byte has.
+const BYTES: usize = 256;
+
+/// The tokenizer of a model that reads text.
+pub(crate) fn tokenizer(model: &Model) -> Result<&Tokenizer, Failure> {
+    match model {
+        Model::Pretrained(pretrained) => pretrained.tokenizer.as_ref().ok_or_else(|| {
+            let name = &pretrained.name;
+            Failure::bad_input(format!(
+                "`{name}` reads no text: expected a tokenizer.json in its folder, found none"
+            ))
+        }),
+        Model::Template(template) if template.vocabulary == Some(BYTES) => Ok(&Tokenizer::BYTES),
+        Model::Template(template) => Err(Failure::bad_input(format!(
+            "`{}` reads no text: expected a model with a tokenizer.json or a vocabulary of {BYTES} bytes, found {}",
+            template.name,
+            template.vocabulary.map_or("numbers as inputs".to_owned(), |n| format!("a vocabulary of {n}"))
+        ))),
+    }
+}
+
+/// The token ids of a text.
+pub(crate) fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Failure> {
+    let refused = |error| Failure::bad_input(format!("the text cannot be turned into tokens: {error}"));
+    match tokenizer.encode(text).map_err(refused)? {
+        ids if ids.is_empty() => Err(Failure::bad_input("the text has no token: expected at least one")),
+        ids => Ok(ids),
+    }
+}
+
+/// Inputs of a bound graph that reads this text in every row: ids `x`, and a `mask` where there is one. A row of fixed
+/// length is filled up with zeros.
+pub(crate) fn inputs(graph: &Graph, ids: &[u32]) -> Result<BTreeMap<String, Tensor>, Failure> {
+    let mut given = BTreeMap::new();
+    for port in graph.inputs() {
+        let ty = graph.ty(port.value);
+        let [rows, tokens] = ty.sizes()[..] else {
+            return Err(Failure::bad_input(format!(
+                "input `{}`: expected rows of tokens, found {ty}",
+                port.name
+            )));
+        };
+        if ids.len() > tokens {
+            let found = ids.len();
+            return Err(Failure::bad_input(format!(
+                "the text has {found} tokens: expected at most {tokens}"
+            )));
+        }
+        let value = |id: &u32| if port.name == "mask" { 1 } else { i128::from(*id) };
+        let mut row: Vec<i128> = ids.iter().map(value).collect();
+        row.resize(tokens, 0);
+        given.insert(
+            port.name.clone(),
+            Tensor::from_ints(integer(ty.dtype)?, [rows, tokens], &row.repeat(rows)),
+        );
+    }
+    Ok(given)
+}
+
+fn integer(dtype: DType) -> Result<DType, Failure> {
+    match dtype.is_int() {
+        true => Ok(dtype),
+        false => {
+            Err(Failure::bad_input(format!("the model reads no text: expected integer ids, found {dtype}")))
+        }
+    }
+}
+
+/// The text of tokens as they come: what may still change with the next token is held back.
+pub(crate) struct Stream<'a> {
+    tokenizer: &'a Tokenizer,
+    ids: Vec<u32>,
+    /// Bytes of the text that were given out, the prompt's included.
+    given: usize,
+}
+
+impl<'a> Stream<'a> {
+    /// Goes on behind a prompt.
+    pub(crate) fn after(tokenizer: &'a Tokenizer, prompt: &[u32]) -> Self {
+        let given = tokenizer.decode(prompt).map_or(0, |text| text.len());
+        Self { tokenizer, ids: prompt.to_vec(), given }
+    }
+
+    /// What is certain after one more token.
+    pub(crate) fn push(&mut self, id: u32) -> String {
+        self.ids.push(id);
+        let text = self.tokenizer.decode(&self.ids).unwrap_or_default();
+        // A character of which bytes are missing.
+        if text.ends_with('\u{FFFD}') { String::new() } else { self.rest_of(&text) }
+    }
+
+    /// What was held back.
+    pub(crate) fn finish(mut self) -> String {
+        let text = self.tokenizer.decode(&self.ids).unwrap_or_default();
+        self.rest_of(&text)
+    }
+
+    fn rest_of(&mut self, text: &str) -> String {
+        let rest = text.get(self.given..).unwrap_or_default().to_owned();
+        self.given = self.given.max(text.len());
+        rest
+    }
+}

@@ -1,0 +1,89 @@
+//! Folders in Hugging Face's format, and `generate`: the text of a seed is always the same, and what cannot be is refused.
+
+use crate::invocation::{Folder, Outcome};
+use overdrive::formats::npz;
+use overdrive::ir::{DType, Tensor};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// A tiny random model, beside the tests that compare it with the framework that it came from.
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-studies/tests/pretrained").join(name)
+}
+
+/// Runs a command line whose first word after the command is the folder of a fixture.
+#[track_caller]
+fn run(command: &str, model: &str, rest: &str) -> Outcome {
+    let folder = fixture(model).display().to_string();
+    let words = [command, &folder].into_iter().chain(rest.split_whitespace()).chain(["--threads", "1"]);
+    Folder::new().overdrive(&words.collect::<Vec<_>>())
+}
+
+#[track_caller]
+fn json(outcome: &Outcome) -> Value {
+    serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap()
+}
+
+#[test]
+fn text_is_the_same_for_a_seed_and_its_figures_are_told() {
+    let made =
+        |rest: &str| json(&run("generate", "qwen3", &format!("--prompt hand --max-tokens 9 --json {rest}")));
+    let greedy = made("");
+    assert_eq!(greedy["tokens"].as_array().unwrap().len(), 9, "{greedy}");
+    assert_eq!(greedy["prompt_tokens"], 2);
+    for figure in ["prepare_s", "first_token_s", "tokens_per_second"] {
+        assert!(greedy[figure].as_f64().unwrap() > 0.0, "{greedy}");
+    }
+    assert_eq!(
+        made("--temperature 2 --top-k 1")["tokens"],
+        greedy["tokens"],
+        "the likeliest of one is the likeliest"
+    );
+    let drawn = made("--temperature 2 --top-p 0.99 --seed 5");
+    assert_eq!(made("--temperature 2 --top-p 0.99 --seed 5")["text"], drawn["text"]);
+    assert_ne!(made("--temperature 2 --top-p 0.99 --seed 6")["text"], drawn["text"]);
+    let shown = run("generate", "qwen3", "--prompt hand --max-tokens 9");
+    shown.ends(0, &["2 tokens read, 9 made", "tokens/s (n = 8)"]);
+    assert_eq!(shown.stdout.trim_end_matches('\n'), greedy["text"].as_str().unwrap().trim_end_matches('\n'));
+}
+
+#[test]
+fn a_built_in_model_of_bytes_generates_without_a_cache() {
+    let folder = Folder::new();
+    let outcome = folder.line("generate text-transformer --prompt abc --max-tokens 3 --threads 1 --json");
+    assert_eq!(json(&outcome)["prompt_tokens"], 3);
+    outcome.ends(0, &["keeps no keys and values"]);
+    folder.line("generate mlp --prompt abc").ends(2, &["`mlp` reads no text"]);
+    folder.line("generate gpt-125m --prompt abc").ends(2, &["reads no text", "50304"]);
+    folder.line("generate text-transformer --prompt= --max-tokens 3").ends(2, &["no token"]);
+    folder.line("generate nowhere/at-all --prompt a").ends(2, &["no model at `nowhere/at-all`"]);
+    folder.line("generate text-transformer --prompt a --top-p 0").ends(2, &["above 0"]);
+}
+
+#[test]
+fn what_a_model_cannot_generate_is_refused() {
+    run("generate", "bert", "--prompt cat").ends(2, &["expected a decoder", "found an encoder"]);
+    run("generate", "gpt2", "--prompt cat --max-tokens 100").ends(2, &["expected at most 64"]);
+}
+
+#[test]
+fn eval_and_bench_take_folders_and_text() {
+    let folder = Folder::new();
+    for (name, ports) in [("gpt2", ["x", "x"]), ("sentence", ["x", "mask"])] {
+        let all = npz::read(&fixture(name).join("expected.npz")).unwrap();
+        folder.tensors("x.npz", &ports.map(|port| (port, all[port].clone())));
+        folder.tensors("y.npz", &[("y", all["y"].clone())]);
+        let model = fixture(name).display().to_string();
+        let eval =
+            ["eval", &model, "--inputs", "x.npz", "--expect", "y.npz", "--atol", "1e-4", "--threads", "1"];
+        folder.overdrive(&eval).ends(0, &["agrees"]);
+    }
+    folder.tensors("x.npz", &[("x", Tensor::from_ints(DType::I32, [1, 65], &[1; 65]))]);
+    let model = fixture("llama").display().to_string();
+    let eval = ["eval", &model, "--inputs", "x.npz", "--threads", "1"];
+    folder.overdrive(&eval).ends(2, &["`tokens` of at most 64", "found 65"]);
+    let bench = run("bench", "sentence", "--text cats --trials 5 --modes compile --batch 2 --json");
+    let workload = &json(&bench)["records"][0]["case"]["workload"];
+    assert_eq!(workload["dimensions"]["tokens"], 4, "[CLS] cat ##s [SEP]: {workload}");
+    folder.line("bench mlp --text cats --trials 5").ends(2, &["`mlp` reads no text"]);
+}
