@@ -22,6 +22,7 @@ mod recipes;
 mod schedule;
 mod shuffle;
 mod step;
+mod trained;
 mod trainer;
 
 pub use checkpoint::{Checkpoint, Progress};
@@ -35,4 +36,5 @@ pub use recipes::recipe_of;
 pub use schedule::{Decay, Schedule};
 pub use shuffle::Shuffle;
 pub use step::{parameters, training_step};
+pub use trained::trained;
 pub use trainer::{StepReport, Trainer, initial_parameters};

@@ -8,7 +8,7 @@ pub fn recipe_of(model: &str) -> Recipe {
     match model {
         "digits-mlp" => digits(1_000, 2e-3, 0.1),
         "digits-conv" => digits(1_600, 8e-3, 0.01),
-        "text-transformer" => Recipe { steps: 1_500, batch: 16, ..language(4e-3) },
+        "text-transformer" => Recipe { steps: 650, batch: 16, ..language(4e-3) },
         _ => Recipe { steps: 1_000, batch: 4, ..language(3e-4) },
     }
 }
