@@ -19,6 +19,7 @@ pub(crate) struct Generated {
 /// Every generated file. Adding one is a line here.
 pub(crate) const GENERATED: &[Generated] = &[
     Generated { path: "docs/ops.md", produce: crate::ops_page::ops_page },
+    Generated { path: "crates/overdrive-formats/src/onnx/proto.rs", produce: crate::protobuf::onnx },
     Generated { path: "docs/gate.schema.json", produce: overdrive_bench::gate::verdicts::schema },
     Generated { path: "docs/results.schema.json", produce: overdrive_bench::results::schema },
 ];

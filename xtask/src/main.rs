@@ -9,6 +9,7 @@ mod check;
 mod generate;
 mod ops_page;
 mod pack_tests;
+mod protobuf;
 mod report_browser;
 mod step;
 mod tidy;

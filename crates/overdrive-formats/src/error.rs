@@ -30,6 +30,49 @@ pub enum FormatError {
         /// How to mend it.
         remedy: String,
     },
+    /// A model uses ops that have no importer.
+    #[error("{}: {} lacking here: {}; rewrite these nodes with other ops, or run the model with another engine", path.display(), counted(ops.len(), "op"), listed(ops))]
+    Lacking {
+        /// The file.
+        path: PathBuf,
+        /// Every such op, with the names of its nodes.
+        ops: Vec<(String, Vec<String>)>,
+    },
+    /// A model has values that decide shapes and are known only when it runs.
+    #[error("{}: {place}: `{value}` must be known before the model runs, {}", path.display(), decided_by(inputs))]
+    Undecided {
+        /// The file.
+        path: PathBuf,
+        /// The node.
+        place: String,
+        /// The value that it asks for.
+        value: String,
+        /// The inputs that decide the value; none where it is drawn or state.
+        inputs: Vec<String>,
+    },
+}
+
+/// Nodes that are printed per op; their number is always said.
+const LISTED: usize = 8;
+
+fn counted(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what} is") } else { format!("{n} {what}s are") }
+}
+
+fn listed(ops: &[(String, Vec<String>)]) -> String {
+    let one = |(op, nodes): &(String, Vec<String>)| {
+        let more =
+            if nodes.len() > LISTED { format!(" and {} more", nodes.len() - LISTED) } else { String::new() };
+        format!("{op} (nodes {}{more})", nodes[..nodes.len().min(LISTED)].join(", "))
+    };
+    ops.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn decided_by(inputs: &[String]) -> String {
+    match inputs {
+        [] => "and nothing that could be bound decides it".to_owned(),
+        inputs => format!("and these inputs decide it: {}; bind their values", inputs.join(", ")),
+    }
 }
 
 /// The usual remedy for a file that does not hold together.

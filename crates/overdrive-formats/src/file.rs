@@ -1,6 +1,7 @@
 //! Files and folders: mapped for reading, replaced whole for writing.
 
 use crate::FormatError;
+use bytes::Bytes;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,11 @@ pub(crate) fn map(path: &Path) -> Result<memmap2::Mmap, FormatError> {
     // SAFETY: the map is read-only and we never write to an existing file, only rename over it. Another process
     // that truncates the file meanwhile would stop this one, as with every reader of mapped files.
     unsafe { memmap2::Mmap::map(&file) }.map_err(FormatError::io(path, "map"))
+}
+
+/// The bytes of a file, mapped, for tensors that share them.
+pub(crate) fn bytes(path: &Path) -> Result<Bytes, FormatError> {
+    map(path).map(Bytes::from_owner)
 }
 
 /// Writes beside `path` and renames over it when `write` has succeeded, so that nobody sees half a file.

@@ -1,4 +1,4 @@
-//! Bytes to tensors and models and back: safetensors, npz, model folders.
+//! Bytes to tensors and models and back: safetensors, npz, model folders, ONNX.
 //!
 //! A file is untrusted: every length in it is checked against the bytes that are really there before anything is
 //! allocated for it, and every fault is an error that names the file, the place, what was expected and what was
@@ -10,6 +10,7 @@ mod folder;
 pub mod huggingface;
 pub mod npy;
 pub mod npz;
+pub mod onnx;
 mod parameters;
 pub mod safetensors;
 mod tensors;

@@ -3,6 +3,7 @@
 //! Invariant: `bytes().len() == ty().bytes()`; elements are bit-packed as `DType` says.
 
 use crate::{DType, Overflow, Shape, TensorType};
+use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tensor {
     ty: TensorType,
-    bytes: Arc<[u8]>,
+    /// Shared, perhaps with a whole mapped file.
+    bytes: Bytes,
 }
 
 /// A byte buffer does not fit the type it was given for.
@@ -29,7 +31,11 @@ pub struct WrongLength {
 impl Tensor {
     /// Wraps packed little-endian bytes. Errs when their count does not fit `ty` (which must be bound).
     pub fn from_bytes(ty: TensorType, bytes: impl Into<Arc<[u8]>>) -> Result<Self, WrongLength> {
-        let bytes = bytes.into();
+        Self::sharing(ty, Bytes::from_owner(bytes.into()))
+    }
+
+    /// The same without a copy: the tensor keeps the bytes' owner, a mapped file say, alive.
+    pub fn sharing(ty: TensorType, bytes: Bytes) -> Result<Self, WrongLength> {
         let expected = ty.bytes();
         if bytes.len() != expected {
             return Err(WrongLength { ty, expected, found: bytes.len() });

@@ -1,0 +1,216 @@
+//! A graph as an ONNX file of opset 23, for other engines.
+//!
+//! Composites become the standard op where opset 23 has it, else a local function whose body is their expansion; every
+//! attribute is written, since readers differ in their defaults. States are initializers. Invariant: the file says the
+//! same as the graph, or there is an error that lists all that ONNX cannot say.
+
+mod composite;
+mod indexing;
+mod prim;
+mod writer;
+
+use super::proto::{
+    FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, TensorShapeProto, TypeProto, ValueInfoProto,
+    tensor_shape_proto, type_proto,
+};
+use super::types::theirs;
+use crate::{FormatError, file};
+use overdrive_ir::{Graph, Node, TensorType, Value};
+use prost::Message;
+use std::collections::HashMap;
+use std::path::Path;
+use writer::{Unsaid, Writer, proto_of};
+
+/// Opset that is written.
+const OPSET: i64 = 23;
+/// IR version that belongs to it.
+const IR_VERSION: i64 = 11;
+/// Domain of the local functions.
+const DOMAIN: &str = "overdrive";
+
+/// Writes a bound graph; the file appears whole or not at all.
+///
+/// # Errors
+/// When a dimension has no size, when a state is updated, when ONNX lacks an op or element type, or when the system
+/// refuses.
+pub fn write(path: &Path, graph: &Graph) -> Result<(), FormatError> {
+    let bytes = encode(path, graph)?;
+    file::replace(path, |unfinished| {
+        std::fs::write(unfinished, &bytes).map_err(FormatError::io(path, "write"))
+    })
+}
+
+/// The bytes of the file; `path` is what errors call it.
+///
+/// # Errors
+/// As `write`.
+pub fn encode(path: &Path, graph: &Graph) -> Result<Vec<u8>, FormatError> {
+    let refused =
+        |place: &str, expected: &str, found: String| FormatError::damaged(path, place, expected, found);
+    if !graph.is_bound() {
+        return Err(
+            refused("graph", "a size for every dimension", graph.name().to_owned()).remedy("bind it first")
+        );
+    }
+    if let Some(state) = graph.states().iter().find(|s| s.update.is_some()) {
+        let error = refused("graph", "states that stay as they are", format!("`{}` is updated", state.name));
+        return Err(error.remedy("export the forward graph"));
+    }
+    let mut functions = Functions::default();
+    let mut writer = Writer::default();
+    let mut names = HashMap::new();
+    let ports = graph.inputs().iter().map(|port| (port.value, &port.name));
+    for (value, name) in ports.chain(graph.states().iter().map(|s| (s.value, &s.name))) {
+        writer.reserve(name);
+        names.insert(value, name.clone());
+    }
+    graph.outputs().iter().for_each(|port| writer.reserve(&port.name));
+    let mut unsaid = Vec::new();
+    walk(graph, &mut writer, &mut names, &mut functions, &mut unsaid);
+    let mut proto = GraphProto { name: Some(graph.name().to_owned()), ..GraphProto::default() };
+    for state in graph.states() {
+        match proto_of(&state.name, &state.init.tensor(&state.name, graph.ty(state.value))) {
+            Ok(tensor) => proto.initializer.push(tensor),
+            Err(reason) => unsaid.push((format!("state of {}", graph.ty(state.value)), reason.0)),
+        }
+    }
+    if !unsaid.is_empty() {
+        let list: Vec<String> = unsaid.into_iter().map(|(what, why)| format!("{what}: {why}")).collect();
+        let error = refused("graph", "what ONNX can say", list.join("; "));
+        return Err(error.remedy("export before this was added to the graph, or convert these values"));
+    }
+    for port in graph.outputs() {
+        let from = names[&port.value].clone();
+        writer.rename(&from, &port.name);
+    }
+    let info = |name: &str, value: Value| value_info(name, graph.ty(value));
+    proto.input = graph.inputs().iter().map(|port| info(&port.name, port.value)).collect();
+    proto.output = graph.outputs().iter().map(|port| info(&port.name, port.value)).collect();
+    proto.node = writer.nodes;
+    let mut opset_import = vec![opset("", OPSET)];
+    if !functions.written.is_empty() {
+        opset_import.push(opset(DOMAIN, 1));
+    }
+    let model = ModelProto {
+        ir_version: Some(IR_VERSION),
+        opset_import,
+        producer_name: Some("overdrive".to_owned()),
+        producer_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        graph: Some(proto),
+        functions: functions.written,
+        ..ModelProto::default()
+    };
+    Ok(model.encode_to_vec())
+}
+
+fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
+    OperatorSetIdProto { domain: Some(domain.to_owned()), version: Some(version) }
+}
+
+fn value_info(name: &str, ty: &TensorType) -> ValueInfoProto {
+    let size = |n: usize| tensor_shape_proto::Dimension {
+        value: Some(tensor_shape_proto::dimension::Value::DimValue(n as i64)),
+        ..Default::default()
+    };
+    let tensor = type_proto::Tensor {
+        elem_type: theirs(ty.dtype).map(|code| code as i32),
+        shape: Some(TensorShapeProto { dim: ty.sizes().into_iter().map(size).collect() }),
+    };
+    let value = Some(type_proto::Value::TensorType(tensor));
+    ValueInfoProto {
+        name: Some(name.to_owned()),
+        r#type: Some(TypeProto { value, ..TypeProto::default() }),
+        ..ValueInfoProto::default()
+    }
+}
+
+/// Local functions, by what they compute.
+#[derive(Default)]
+struct Functions {
+    written: Vec<FunctionProto>,
+    names: HashMap<String, String>,
+}
+
+/// Writes the nodes of a graph; what cannot be said is collected, so that the user sees all of it.
+fn walk(
+    graph: &Graph,
+    w: &mut Writer,
+    names: &mut HashMap<Value, String>,
+    functions: &mut Functions,
+    unsaid: &mut Vec<(String, String)>,
+) {
+    for node in graph.nodes() {
+        w.enter(&node.scope);
+        let operands: Vec<String> = node.operands.iter().map(|v| names[v].clone()).collect();
+        let results = match node_of(graph, node, w, &operands, functions) {
+            Ok(results) => results,
+            Err(Unsaid(reason)) => {
+                unsaid.push((format!("`{}` at `{}`", node.op.name(), node.scope), reason));
+                node.results.iter().map(|_| String::new()).collect()
+            }
+        };
+        names.extend(node.results.iter().copied().zip(results));
+    }
+}
+
+fn node_of(
+    graph: &Graph,
+    node: &Node,
+    w: &mut Writer,
+    operands: &[String],
+    functions: &mut Functions,
+) -> Result<Vec<String>, Unsaid> {
+    let types =
+        prim::Signature { operands: graph.types(&node.operands), results: graph.types(&node.results) };
+    for ty in types.operands.iter().chain(&types.results) {
+        theirs(ty.dtype).ok_or_else(|| Unsaid(format!("no element type for {}", ty.dtype)))?;
+    }
+    if let Some(prim) = node.op.prim() {
+        return prim::write(prim, w, operands, &types);
+    }
+    let used = |index: usize| graph.use_counts()[node.results[index].0 as usize] > 0;
+    if let Some(results) = composite::write(node, w, operands, (&types, &used)) {
+        return Ok(results);
+    }
+    let expansion = node.op.expansion(&types.operands, &node.regions);
+    let mut problems = Vec::new();
+    if !node.regions.is_empty() {
+        let mut names: HashMap<Value, String> =
+            expansion.inputs().iter().map(|port| port.value).zip(operands.iter().cloned()).collect();
+        walk(&expansion, w, &mut names, functions, &mut problems);
+        return match problems.pop() {
+            Some((what, why)) => Err(Unsaid(format!("{what}: {why}"))),
+            None => Ok(expansion.outputs().iter().map(|port| names[&port.value].clone()).collect()),
+        };
+    }
+    let key = format!("{:?} {:?}", node.op, types.operands);
+    if !functions.names.contains_key(&key) {
+        let name = format!("{}_{}", node.op.name(), functions.names.len());
+        let mut body = Writer::default();
+        let port = |kind: &str, i: usize| format!("{kind}{i}");
+        let mut names: HashMap<Value, String> = HashMap::new();
+        for (i, input) in expansion.inputs().iter().enumerate() {
+            names.insert(input.value, port("x", i));
+        }
+        walk(&expansion, &mut body, &mut names, functions, &mut problems);
+        if let Some((what, why)) = problems.pop() {
+            return Err(Unsaid(format!("{what}: {why}")));
+        }
+        for (i, output) in expansion.outputs().iter().enumerate() {
+            let from = names[&output.value].clone();
+            body.rename(&from, &port("y", i));
+        }
+        functions.written.push(FunctionProto {
+            name: Some(name.clone()),
+            domain: Some(DOMAIN.to_owned()),
+            input: (0..operands.len()).map(|i| port("x", i)).collect(),
+            output: (0..expansion.outputs().len()).map(|i| port("y", i)).collect(),
+            node: body.nodes,
+            opset_import: vec![opset("", OPSET), opset(DOMAIN, 1)],
+            ..FunctionProto::default()
+        });
+        functions.names.insert(key.clone(), name);
+    }
+    let name = functions.names[&key].clone();
+    Ok(w.call(DOMAIN, &name, operands, node.results.len()))
+}

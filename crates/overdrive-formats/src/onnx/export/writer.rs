@@ -1,0 +1,181 @@
+//! `Writer`: appends ONNX nodes, every value under a fresh name.
+
+use crate::onnx::proto::attribute_proto::AttributeType;
+use crate::onnx::proto::{AttributeProto, NodeProto, TensorProto};
+use crate::onnx::types::theirs;
+use bytes::Bytes;
+use overdrive_ir::{DType, Shape, Tensor};
+use std::collections::HashSet;
+
+/// Why ONNX cannot say something.
+#[derive(Debug)]
+pub(super) struct Unsaid(pub(super) String);
+
+#[derive(Default)]
+pub(super) struct Writer {
+    pub(super) nodes: Vec<NodeProto>,
+    taken: HashSet<String>,
+    values: usize,
+    scope: String,
+}
+
+impl Writer {
+    /// Keeps a name from being given to a value.
+    pub(super) fn reserve(&mut self, name: &str) {
+        self.taken.insert(name.to_owned());
+    }
+
+    /// Scope of the nodes that follow.
+    pub(super) fn enter(&mut self, scope: &str) {
+        self.scope = scope.to_owned();
+    }
+
+    fn fresh(&mut self) -> String {
+        loop {
+            self.values += 1;
+            let name = format!("v{}", self.values);
+            if !self.taken.contains(&name) {
+                return name;
+            }
+        }
+    }
+
+    fn push(
+        &mut self,
+        domain: &str,
+        op: &str,
+        (inputs, outputs): (Vec<String>, Vec<String>),
+        attributes: Vec<AttributeProto>,
+    ) {
+        let slash = if self.scope.is_empty() { "" } else { "/" };
+        self.nodes.push(NodeProto {
+            name: Some(format!("{}{slash}{op}_{}", self.scope, self.nodes.len())),
+            op_type: Some(op.to_owned()),
+            domain: Some(domain.to_owned()),
+            input: inputs,
+            output: outputs,
+            attribute: attributes,
+            ..NodeProto::default()
+        });
+    }
+
+    /// A node of the default domain with `results` results.
+    pub(super) fn many(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attributes: Vec<AttributeProto>,
+        results: usize,
+    ) -> Vec<String> {
+        let outputs: Vec<String> = (0..results).map(|_| self.fresh()).collect();
+        let inputs = inputs.iter().map(|&s| s.to_owned()).collect();
+        self.push("", op, (inputs, outputs.clone()), attributes);
+        outputs
+    }
+
+    /// A node of the default domain with one result.
+    pub(super) fn one(&mut self, op: &str, inputs: &[&str], attributes: Vec<AttributeProto>) -> String {
+        self.many(op, inputs, attributes, 1).remove(0)
+    }
+
+    /// A call of a local function.
+    pub(super) fn call(
+        &mut self,
+        domain: &str,
+        name: &str,
+        inputs: &[String],
+        results: usize,
+    ) -> Vec<String> {
+        let outputs: Vec<String> = (0..results).map(|_| self.fresh()).collect();
+        self.push(domain, name, (inputs.to_vec(), outputs.clone()), vec![]);
+        outputs
+    }
+
+    /// Gives a value another name.
+    pub(super) fn rename(&mut self, from: &str, to: &str) {
+        self.push("", "Identity", (vec![from.to_owned()], vec![to.to_owned()]), vec![]);
+    }
+
+    /// A constant.
+    pub(super) fn tensor(&mut self, tensor: &Tensor) -> Result<String, Unsaid> {
+        let value =
+            AttributeProto { t: Some(proto_of("", tensor)?), ..attribute("value", AttributeType::Tensor) };
+        Ok(self.one("Constant", &[], vec![value]))
+    }
+
+    /// A list of i64.
+    pub(super) fn ints(&mut self, values: &[i64]) -> String {
+        let wide: Vec<i128> = values.iter().map(|&x| x.into()).collect();
+        self.tensor(&Tensor::from_ints(DType::I64, [wide.len()], &wide)).expect("ONNX has i64")
+    }
+
+    /// A list of extents.
+    pub(super) fn sizes(&mut self, values: &[usize]) -> String {
+        self.ints(&values.iter().map(|&n| n as i64).collect::<Vec<i64>>())
+    }
+
+    /// One number.
+    pub(super) fn number(&mut self, dtype: DType, value: f64) -> Result<String, Unsaid> {
+        self.tensor(&Tensor::from_f64(dtype, Shape::default(), &[value]))
+    }
+
+    /// The same elements under another shape.
+    pub(super) fn reshape(&mut self, x: &str, shape: &[usize]) -> String {
+        let shape = self.sizes(shape);
+        self.one("Reshape", &[x, &shape], vec![int("allowzero", 1)])
+    }
+
+    /// Permuted dimensions.
+    pub(super) fn transpose(&mut self, x: &str, perm: &[usize]) -> String {
+        if perm.iter().enumerate().all(|(i, &p)| i == p) {
+            return x.to_owned();
+        }
+        self.one("Transpose", &[x], vec![extents("perm", perm)])
+    }
+
+    /// Another element type.
+    pub(super) fn cast(&mut self, x: &str, to: DType) -> Result<String, Unsaid> {
+        let code = theirs(to).ok_or_else(|| Unsaid(format!("no element type for {to}")))?;
+        Ok(self.one("Cast", &[x], vec![int("to", code as i64)]))
+    }
+}
+
+/// The tensor as an initializer or an attribute.
+pub(super) fn proto_of(name: &str, tensor: &Tensor) -> Result<TensorProto, Unsaid> {
+    let dtype = tensor.ty().dtype;
+    let code = theirs(dtype).ok_or_else(|| Unsaid(format!("no element type for {dtype}")))?;
+    Ok(TensorProto {
+        name: Some(name.to_owned()),
+        data_type: Some(code as i32),
+        dims: tensor.ty().sizes().into_iter().map(|n| n as i64).collect(),
+        raw_data: Some(Bytes::copy_from_slice(tensor.bytes())),
+        ..TensorProto::default()
+    })
+}
+
+pub(super) fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
+    AttributeProto { name: Some(name.to_owned()), r#type: Some(kind as i32), ..AttributeProto::default() }
+}
+
+pub(super) fn int(name: &str, value: i64) -> AttributeProto {
+    AttributeProto { i: Some(value), ..attribute(name, AttributeType::Int) }
+}
+
+pub(super) fn float(name: &str, value: f64) -> AttributeProto {
+    AttributeProto { f: Some(value as f32), ..attribute(name, AttributeType::Float) }
+}
+
+pub(super) fn text(name: &str, value: &str) -> AttributeProto {
+    AttributeProto {
+        s: Some(Bytes::copy_from_slice(value.as_bytes())),
+        ..attribute(name, AttributeType::String)
+    }
+}
+
+pub(super) fn list(name: &str, values: Vec<i64>) -> AttributeProto {
+    AttributeProto { ints: values, ..attribute(name, AttributeType::Ints) }
+}
+
+pub(super) fn extents(name: &str, values: &[usize]) -> AttributeProto {
+    list(name, values.iter().map(|&n| n as i64).collect())
+}

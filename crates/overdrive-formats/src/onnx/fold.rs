@@ -1,0 +1,59 @@
+//! Shape arithmetic: a node whose operands are all known and few is computed while reading.
+//!
+//! The importer builds the node into a graph of its own and the definition evaluates it, so that folding can never
+//! mean something else than the node.
+
+use super::call::Call;
+use super::fault::Fault;
+use super::importer::Importer;
+use super::item::{Item, Value};
+use overdrive_ir::{Builder, Graph, eval};
+
+/// Values of more elements are left to the back end, as the `fold` pass leaves them.
+const LIMIT: usize = 1024;
+
+/// The results, if everything about them is known and small.
+pub(super) fn fold<'b>(import: Importer, call: &Call<'_, 'b>) -> Result<Option<Vec<Value<'b>>>, Fault> {
+    let small = |item: &Item<'b>| item.tensor().is_some_and(|t| t.ty().elements() <= LIMIT);
+    if !call.operands.iter().flatten().all(small) {
+        return Ok(None);
+    }
+    let b = Builder::new("fold");
+    let operands = call.operands.iter().map(|item| {
+        let tensor = item.as_ref()?.tensor()?;
+        Some(Item::known(tensor.clone()))
+    });
+    let scratch = Call::new(&b, call.node, call.opset, operands.collect(), call.storage);
+    let outcome = import(&scratch);
+    call.accept(&scratch);
+    let mut results = Vec::new();
+    match outcome {
+        Ok(values) => {
+            for (i, value) in values.iter().enumerate() {
+                results.push(match value {
+                    Value::Known(known) => Some(Value::Known(known.clone())),
+                    Value::Computed(expr) => {
+                        b.output(&i.to_string(), *expr);
+                        None
+                    }
+                });
+            }
+        }
+        Err(Fault::Built) => {}
+        Err(fault) => return Err(fault),
+    }
+    drop(scratch);
+    let graph = b.finish()?;
+    if !is_small(&graph) {
+        return Ok(None);
+    }
+    let mut computed = eval::eval(&graph, &[], &mut Default::default()).into_iter();
+    let next = |known: Option<Value<'b>>| {
+        known.unwrap_or_else(|| computed.next().expect("one output each").to_tensor().into())
+    };
+    Ok(Some(results.into_iter().map(next).collect()))
+}
+
+fn is_small(graph: &Graph) -> bool {
+    graph.values().all(|v| graph.ty(v).is_addressable() && graph.ty(v).elements() <= LIMIT)
+}

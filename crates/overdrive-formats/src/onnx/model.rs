@@ -1,0 +1,201 @@
+//! `Model`: an ONNX file, opened; and its graph for a binding of dimensions.
+
+use super::item::{Item, Sources, Value};
+use super::lacking::lacking;
+use super::proto::{ModelProto, ValueInfoProto};
+use super::tensor::Storage;
+use super::types::tensor_type;
+use super::walk::{Env, Frame, Walk, domain};
+use crate::{FormatError, Tensors, file};
+use bytes::Bytes;
+use overdrive_ir::{Builder, Dim, Graph, TensorType, Value as GraphValue};
+use prost::Message;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Newest opset of the default domain whose ops are known here.
+const NEWEST_OPSET: i64 = 28;
+
+/// Values of more elements than this are refused: their bytes could not be counted up.
+const MOST_ELEMENTS: usize = 1 << 40;
+
+/// An ONNX file.
+#[derive(Debug)]
+pub struct Model {
+    path: PathBuf,
+    proto: ModelProto,
+}
+
+/// What a graph is bound to before it is read.
+#[derive(Debug, Default, Clone)]
+pub struct Binding {
+    /// Sizes of named dimensions.
+    pub sizes: BTreeMap<String, usize>,
+    /// Inputs that are constants from here on: those whose values decide shapes.
+    pub values: Tensors,
+}
+
+impl Model {
+    /// Opens a file; its weights stay where they are, mapped.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is no ONNX model.
+    pub fn open(path: &Path) -> Result<Self, FormatError> {
+        Self::decode(path, file::bytes(path)?)
+    }
+
+    /// A model from the bytes of a file; `path` is what errors call it and what external data lies beside.
+    ///
+    /// # Errors
+    /// When the bytes are no ONNX model.
+    pub fn decode(path: &Path, bytes: Bytes) -> Result<Self, FormatError> {
+        let proto = ModelProto::decode(bytes)
+            .map_err(|e| FormatError::damaged(path, "protobuf", "an ONNX model", e.to_string()))?;
+        let model = Self { path: path.to_owned(), proto };
+        let opset = model.opsets().get("").copied();
+        if model.proto.graph.is_none() {
+            return Err(FormatError::damaged(path, "graph", "a graph", "none"));
+        }
+        match opset {
+            Some(1..=NEWEST_OPSET) | None => Ok(model),
+            Some(found) => {
+                let expected = format!("opset 7 to {NEWEST_OPSET} of the default domain");
+                let error = FormatError::damaged(path, "opset_import", expected, found);
+                Err(error.remedy("convert the model with onnx.version_converter"))
+            }
+        }
+    }
+
+    /// Its name: that of the graph, or of the file.
+    pub fn name(&self) -> String {
+        let graph = self.proto.graph.as_ref().map(|g| g.name()).filter(|name| !name.is_empty());
+        let stem = || self.path.file_stem().map_or("model".into(), |s| s.to_string_lossy());
+        graph.map_or_else(|| stem().into_owned(), str::to_owned)
+    }
+
+    /// Inputs by name, in calling order; their dimensions may be names.
+    ///
+    /// # Errors
+    /// When an input is no tensor of a type known here.
+    pub fn inputs(&self) -> Result<Vec<(String, TensorType)>, FormatError> {
+        self.ports().map(|info| Ok((info.name().to_owned(), self.type_of(info)?))).collect()
+    }
+
+    /// Names of dimensions that a binding must give sizes to.
+    ///
+    /// # Errors
+    /// As `inputs`.
+    pub fn dimensions(&self) -> Result<BTreeSet<String>, FormatError> {
+        let mut names = BTreeSet::new();
+        for (_, ty) in self.inputs()? {
+            names.extend(ty.shape.0.iter().filter(|d| d.size().is_none()).map(Dim::to_string));
+        }
+        Ok(names)
+    }
+
+    /// The graph for these sizes and values.
+    ///
+    /// # Errors
+    /// With every op that is lacking; with the dimensions that have no size; `Undecided` with the inputs whose values
+    /// would have to be bound; else with the node that is wrong.
+    pub fn graph(&self, binding: &Binding) -> Result<Graph, FormatError> {
+        let missing = lacking(&self.proto);
+        if !missing.is_empty() {
+            return Err(FormatError::Lacking { path: self.path.clone(), ops: missing });
+        }
+        let unbound: Vec<String> =
+            self.dimensions()?.into_iter().filter(|name| !binding.sizes.contains_key(name)).collect();
+        if !unbound.is_empty() {
+            let error = FormatError::damaged(
+                &self.path,
+                "inputs",
+                "a size for every named dimension",
+                unbound.join(", "),
+            );
+            return Err(error.remedy("give sizes: --shape NAME=SIZE"));
+        }
+        let b = Builder::new(&self.name());
+        let outcome = self.build(&b, binding);
+        let graph = match b.finish() {
+            Ok(graph) => outcome.map(|()| graph)?,
+            Err(e) => {
+                let place = format!("node `{}` ({})", e.scope, e.op);
+                return Err(FormatError::damaged(&self.path, &place, e.expected, e.found).remedy(&e.remedy));
+            }
+        };
+        self.check_sizes(&graph)?;
+        Ok(graph)
+    }
+
+    fn build(&self, b: &Builder, binding: &Binding) -> Result<(), FormatError> {
+        let storage = Storage::beside(&self.path);
+        let functions = self.proto.functions.iter().map(|f| ((domain(f.domain()), f.name()), f)).collect();
+        let walk = Walk::new(b, &self.path, &storage, functions);
+        let opsets = self.opsets();
+        let mut env = Env::default();
+        for info in self.ports() {
+            let (name, ty) = (info.name(), self.type_of(info)?);
+            let dims = ty.shape.0.iter().map(|dim| match dim {
+                Dim::Size(n) => *n,
+                Dim::Named(name) => binding.sizes[&**name],
+            });
+            let ty = ty.with_shape(dims.collect::<Vec<usize>>());
+            let item = match binding.values.get(name) {
+                Some(value) if *value.ty() == ty => Item::known(value.clone()),
+                Some(value) => {
+                    let place = format!("value of input `{name}`");
+                    let error = FormatError::damaged(&self.path, &place, ty, value.ty());
+                    return Err(error.remedy("give a tensor of the input's type"));
+                }
+                None => {
+                    let sources: Sources = Rc::new(BTreeSet::from([name.to_owned()]));
+                    Item { value: Value::Computed(b.input(name, ty)), sources }
+                }
+            };
+            env.insert(name, item);
+        }
+        let graph = self.proto.graph.as_ref().expect("checked when the file was opened");
+        let outputs = walk.body(graph, &Frame::of_model(&opsets), env)?;
+        for (info, item) in graph.output.iter().zip(outputs) {
+            b.output(info.name(), item.expr(b));
+        }
+        Ok(())
+    }
+
+    /// Inputs that are no initializers.
+    fn ports(&self) -> impl Iterator<Item = &ValueInfoProto> {
+        let graph = self.proto.graph.as_ref();
+        let initialised: BTreeSet<&str> =
+            graph.into_iter().flat_map(|g| &g.initializer).map(|tensor| tensor.name()).collect();
+        graph.into_iter().flat_map(|g| &g.input).filter(move |info| !initialised.contains(info.name()))
+    }
+
+    fn type_of(&self, info: &ValueInfoProto) -> Result<TensorType, FormatError> {
+        tensor_type(info).map_err(|found| {
+            let place = format!("input `{}`", info.name());
+            let error = FormatError::damaged(&self.path, &place, "a tensor of a type known here", found);
+            error.remedy("export the model with tensors only")
+        })
+    }
+
+    fn opsets(&self) -> HashMap<&str, i64> {
+        self.proto.opset_import.iter().map(|import| (domain(import.domain()), import.version())).collect()
+    }
+
+    fn check_sizes(&self, graph: &Graph) -> Result<(), FormatError> {
+        let huge = |v: &GraphValue| {
+            let ty = graph.ty(*v);
+            !ty.is_addressable() || ty.elements() > MOST_ELEMENTS
+        };
+        match graph.values().find(huge) {
+            None => Ok(()),
+            Some(v) => {
+                let scope =
+                    graph.producer(v).map_or("input".to_owned(), |node| format!("node `{}`", node.scope));
+                let expected = format!("values of at most {MOST_ELEMENTS} elements");
+                Err(FormatError::damaged(&self.path, &scope, expected, graph.ty(v)))
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Ops of one element per element, with NumPy's broadcasting.
+
+use crate::onnx::axes::{broadcast, common, sizes};
+use crate::onnx::call::{Call, Outcome, one};
+use crate::onnx::fault::{Fault, invalid, unsupported};
+use crate::onnx::types;
+use overdrive_ir::{Binary, Compare, DType, Expr, Overflow, Prim, Unary};
+
+pub(super) fn unary<'b>(c: &Call<'_, 'b>, kind: Unary) -> Outcome<'b> {
+    one(c.x(0)?.unary(kind))
+}
+
+/// The two operands; before opset 7 the second could be aligned to an axis of the first.
+fn pair<'b>(c: &Call<'_, 'b>) -> Result<[Expr<'b>; 2], Fault> {
+    let (x, mut y) = (c.x(0)?, c.x(1)?);
+    if c.opset < 7 && c.flag("broadcast", 0) {
+        let (rank, mut shape) = (x.rank(), sizes(y)?);
+        let first = c.attribute("axis").map_or(rank.saturating_sub(shape.len()) as i64, |a| a.i());
+        let trailing = rank.checked_sub(first.max(0) as usize + shape.len());
+        let trailing = trailing.ok_or_else(|| invalid("an axis of the first operand", first.to_string()))?;
+        shape.extend(std::iter::repeat_n(1, trailing));
+        y = y.reshape(shape);
+    }
+    Ok([x, y])
+}
+
+pub(super) fn binary<'b>(c: &Call<'_, 'b>, kind: Binary) -> Outcome<'b> {
+    let [x, y] = pair(c)?;
+    one(x.binary(kind, y))
+}
+
+pub(super) fn compare<'b>(c: &Call<'_, 'b>, kind: Compare) -> Outcome<'b> {
+    let [x, y] = pair(c)?;
+    one(x.compare(kind, y))
+}
+
+/// Any number of operands, folded from the left.
+pub(super) fn variadic<'b>(c: &Call<'_, 'b>, kind: Binary) -> Outcome<'b> {
+    let operands = c.rest(0)?;
+    let folded = operands.into_iter().reduce(|x, y| x.binary(kind, y));
+    one(folded.ok_or_else(|| invalid("an input", "none"))?)
+}
+
+pub(super) fn mean<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    let (operands, count) = (c.rest(0)?, c.count() as f64);
+    let sum = operands.into_iter().reduce(|x, y| x + y).ok_or_else(|| invalid("an input", "none"))?;
+    one(sum / count)
+}
+
+pub(super) fn select<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    one(c.x(0)?.select(c.x(1)?, c.x(2)?))
+}
+
+/// The base decides the type; powers of integers are taken in f64, which is exact to 2^53.
+pub(super) fn pow<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    let [x, y] = pair(c)?;
+    let dtype = x.dtype();
+    if dtype.is_arithmetic_float() {
+        return one(x.binary(Binary::Pow, y.convert(dtype)));
+    }
+    one(x.convert(DType::F64).binary(Binary::Pow, y.convert(DType::F64)).convert(dtype))
+}
+
+/// `fmod` has the sign of the dividend, else that of the divisor.
+pub(super) fn modulo<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    let [x, y] = pair(c)?;
+    let rest = x.binary(Binary::Rem, y);
+    if c.flag("fmod", 0) {
+        return one(rest);
+    }
+    let zero = x.constant(0.0);
+    let signs_differ = rest.compare(Compare::Lt, zero).binary(Binary::Xor, y.compare(Compare::Lt, zero));
+    let wrong = rest.compare(Compare::Ne, zero).binary(Binary::And, signs_differ);
+    one(wrong.select(rest + y, rest))
+}
+
+pub(super) fn shift<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    match c.text_or("direction", "").as_str() {
+        "LEFT" => binary(c, Binary::Shl),
+        "RIGHT" => binary(c, Binary::Shr),
+        other => Err(invalid("direction LEFT or RIGHT", other)),
+    }
+}
+
+/// Bounds are operands since opset 11, and attributes before.
+pub(super) fn clip<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    let x = c.x(0)?;
+    let bound = |index: usize, name: &'static str| match c.maybe(index)? {
+        Some(bound) => Ok::<_, Fault>(Some(bound)),
+        None => Ok(c.attribute(name).map(|a| x.constant(f64::from(a.f())))),
+    };
+    let raised = bound(1, "min")?.map_or(x, |low| x.max(low));
+    one(bound(2, "max")?.map_or(raised, |high| raised.min(high)))
+}
+
+/// Rounds or saturates as the attribute says; floats to integers truncate.
+fn to<'b>(c: &Call<'_, 'b>, x: Expr<'b>, dtype: DType) -> Expr<'b> {
+    let saturates = c.flag("saturate", 1);
+    c.ignore(&["round_mode"]);
+    let overflow = match dtype {
+        DType::F8E4M3 | DType::F8E5M2 | DType::F4E2M1 | DType::E8M0 if saturates => Overflow::Saturate,
+        _ => Overflow::Ieee,
+    };
+    if x.dtype() == dtype { x } else { c.b.op1(Prim::Convert { to: dtype, overflow }, &[x]) }
+}
+
+pub(super) fn cast<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    let dtype = match c.attribute("to") {
+        Some(a) if a.i() != 0 => c.dtype("to")?,
+        // Opset 1 to 5 wrote the type's name.
+        Some(a) => types::DTYPES
+            .iter()
+            .find(|(_, theirs)| theirs.as_str_name().as_bytes() == a.s())
+            .map(|(ours, _)| *ours),
+        None => None,
+    };
+    let dtype = dtype.ok_or_else(|| invalid("a type to cast to", "none"))?;
+    one(to(c, c.x(0)?, dtype))
+}
+
+pub(super) fn cast_like<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    one(to(c, c.x(0)?, c.x(1)?.dtype()))
+}
+
+pub(super) fn bitcast<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    let dtype = c.dtype("to")?.ok_or_else(|| invalid("a type to cast to", "none"))?;
+    let x = c.x(0)?;
+    one(match (x.dtype(), dtype) {
+        (from, to) if from == to => x,
+        (DType::Bool, to) if to.bits() == 8 => c.b.op1(Prim::Bitcast { to }, &[x.convert(DType::U8)]),
+        (from, DType::Bool) if from.bits() == 8 => {
+            c.b.op1(Prim::Bitcast { to: DType::U8 }, &[x]).convert(DType::Bool)
+        }
+        (from, to) if from.bits() == to.bits() => c.b.op1(Prim::Bitcast { to }, &[x]),
+        (from, to) => return Err(unsupported(format!("bits of {from} as {to}"))),
+    })
+}
+
+pub(super) fn identity<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    one(c.value(0)?)
+}
+
+pub(super) fn is_nan<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    let x = number(c.x(0)?);
+    one(x.compare(Compare::Ne, x))
+}
+
+pub(super) fn is_inf<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    let x = number(c.x(0)?);
+    let is = |infinity: f64| x.compare(Compare::Eq, x.constant(infinity));
+    one(match (c.flag("detect_positive", 1), c.flag("detect_negative", 1)) {
+        (true, true) => is(f64::INFINITY).binary(Binary::Or, is(f64::NEG_INFINITY)),
+        (true, false) => is(f64::INFINITY),
+        (false, true) => is(f64::NEG_INFINITY),
+        (false, false) => broadcast(c.scalar(DType::Bool, 0.0), &sizes(x)?),
+    })
+}
+
+/// Formats without arithmetic are read as f32, which holds all their values.
+fn number(x: Expr<'_>) -> Expr<'_> {
+    let narrow = x.dtype().is_float() && !x.dtype().is_arithmetic_float();
+    if narrow { x.convert(DType::F32) } else { x }
+}
+
+pub(super) fn expand<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    let x = c.x(0)?;
+    let shape = crate::onnx::axes::extents(&c.ints(1)?)?;
+    one(broadcast(x, &common(&sizes(x)?, &shape)?))
+}
