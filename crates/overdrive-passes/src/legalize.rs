@@ -4,7 +4,7 @@
 //! primitive, a claimed composite or `fused`.
 
 use overdrive_ir::plan::Note;
-use overdrive_ir::{Caps, Expr, Graph, GraphError, Node};
+use overdrive_ir::{Caps, Expr, Graph, GraphError, Node, Operation};
 
 /// Expands unclaimed composites into primitives, all the way down.
 pub fn legalize(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
@@ -43,10 +43,19 @@ pub(crate) fn model_scope(scope: &str) -> &str {
 /// True for a composite that the device does not run as such. A kernel that also takes the op's regions says so
 /// by a second claim, `attention with regions`.
 pub(crate) fn must_expand(node: &Node, caps: &Caps) -> bool {
-    let name = node.op.name();
-    let whole = caps.claims.contains(&name)
-        && (node.regions.is_empty() || caps.claims.contains(&format!("{name} with regions")));
+    let regions = || caps.claims.contains(&format!("{} with regions", node.op.name()));
+    let whole = is_claimed(&node.op, caps) && (node.regions.is_empty() || regions());
     node.op.prim().is_none() && !whole
+}
+
+/// True for an op that the device has a kernel for: all of its forms, by its name, or those with an attribute of one value,
+/// by a claim such as `quantized_linear activations=float`.
+pub(crate) fn is_claimed(op: &Operation, caps: &Caps) -> bool {
+    let name = op.name();
+    let form = |(key, value): (String, serde_json::Value)| {
+        value.as_str().is_some_and(|value| caps.claims.contains(&format!("{name} {key}={value}")))
+    };
+    caps.claims.contains(&name) || op.prim().is_none() && op.attributes().into_iter().any(form)
 }
 
 /// The primitives of one node, as a graph of its own.

@@ -11,7 +11,7 @@ mod movement;
 mod updates;
 
 use crate::fuse::{groups, is_cloned, node_by_node};
-use crate::legalize::{legalize, model_scope};
+use crate::legalize::{is_claimed, legalize, model_scope};
 use crate::lower::lower;
 use crate::widen::widen;
 use overdrive_ir::ops::Fused;
@@ -270,7 +270,7 @@ impl<'g> Planner<'g> {
             Operation::Composite(op) => KernelOp::Composite(op.clone(), regions),
         };
         let call = KernelCall { op: kernel_op, operands, results, workspace: None };
-        let kind = if self.caps.claims.contains(&name) {
+        let kind = if is_claimed(op, self.caps) {
             StepKind::Kernel(call)
         } else {
             let reason =

@@ -1,8 +1,10 @@
 //! Plans of small models: what becomes a step, what fuses, and that the arena holds no overlap.
 
+use overdrive_ir::ops::QuantizedLinear;
+use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::plan::{Place, StepKind};
 use overdrive_ir::{
-    Builder, Caps, DType, DotGeneral, Expr, Graph, Init, Mode, Plan, Prim, TensorType, Tuning,
+    Builder, Caps, DType, DotGeneral, Expr, Graph, Init, Mode, Packing, Plan, Prim, TensorType, Tuning,
 };
 use overdrive_passes::plan;
 use std::collections::{BTreeMap, BTreeSet};
@@ -196,6 +198,34 @@ fn contractions_on_types_that_the_device_lacks_run_wider_and_the_plan_says_so() 
             assert_eq!(product, Some(wide));
         }
     }
+}
+
+#[test]
+fn a_claim_of_one_form_leaves_the_others_to_their_expansion() {
+    let caps = Caps {
+        claims: BTreeSet::from(["quantized_linear activations=float".to_owned()]),
+        contraction_dtypes: BTreeSet::from([DType::F32, DType::I8]),
+        packings: BTreeMap::from([(DType::I8, Packing { name: "test", bytes: |k, n| k * n })]),
+        ..caps()
+    };
+    let planned = |activations| {
+        let graph = model("quantized", |b, x| {
+            let codes = b.state("codes", TensorType::new(DType::I8, [32usize, 16]), Init::ZEROS);
+            let scale = b.state("scale", f32s([32usize, 1]), Init::Constant(0.1));
+            let op = QuantizedLinear { activations, ..QuantizedLinear::default() };
+            x.quantized_linear(op, &[codes, scale]).relu()
+        });
+        plan(&graph, Mode::Compile, &caps, &Tuning::default()).expect("plans")
+    };
+    assert_eq!(kinds(&planned(Activations::Float)), ["kernel", "loop"]);
+    let int8 = planned(Activations::Dynamic(DType::I8));
+    let packs = int8.steps.iter().any(|step| step.prepare && matches!(step.kind, StepKind::Pack { .. }));
+    // The product is of codes, and scales are its epilogue.
+    let product = int8.steps.iter().any(|step| match &step.kind {
+        StepKind::Gemm(call) => call.lhs.dtype == DType::I8 && call.epilogue.plain_store().is_none(),
+        _ => false,
+    });
+    assert!(packs && product && !kinds(&int8).contains(&"kernel"), "{int8}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(crate) trait Narrow: Element {
 }
 
 /// A format whose every value `W` has too.
-pub(super) trait Widen<W>: Copy {
+pub(crate) trait Widen<W>: Copy {
     /// Converts a run of elements.
     fn widen(from: &[Self], to: &mut [W]);
 }
@@ -92,6 +92,12 @@ impl Narrow for bf16 {
             let quiet = bits >> 16 | 0x40;
             *to = bf16::from_bits(if from.is_nan() { quiet } else { rounded } as u16);
         }
+    }
+}
+
+impl Widen<f32> for f32 {
+    fn widen(from: &[Self], to: &mut [f32]) {
+        to.copy_from_slice(from);
     }
 }
 

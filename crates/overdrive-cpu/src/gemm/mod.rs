@@ -34,8 +34,8 @@ mod x86;
 
 pub(crate) use blocks::{BlockProduct, Lines, transpose};
 pub use columns::Columns;
-pub(crate) use element::Narrow;
 pub use element::{Accumulator, Element};
+pub(crate) use element::{Narrow, Widen};
 pub use epilogue::{Block, Epilogue, Output};
 pub use kernel::Kernel;
 pub use packed::{Packed, Rhs};

@@ -9,6 +9,7 @@ mod dynamic_slice;
 mod indexed;
 mod named;
 mod place;
+mod quantized_linear;
 mod reduce_window;
 mod scalar;
 mod sort;

@@ -1,19 +1,29 @@
 //! The choice of a kernel by the name of its op.
 
-use overdrive_ir::ops::Attention;
+use overdrive_ir::ops::{Attention, QuantizedLinear};
 use overdrive_ir::plan::{KernelCall, KernelOp, View};
 use overdrive_ir::{DType, Plan, Prim};
 
 use super::attention;
 use super::dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
 use super::indexed::{Gather, Scatter};
+use super::quantized_linear;
 use super::reduce_window::ReduceWindow;
 use super::sort::Sort;
 use crate::exec::{Host, Runnable, Unsupported};
 
 /// Names of the ops that have a kernel here.
-pub(crate) const CLAIMS: [&str; 7] =
-    ["attention", "dynamic_slice", "dynamic_update_slice", "gather", "reduce_window", "scatter", "sort"];
+pub(crate) const CLAIMS: [&str; 8] = [
+    "attention",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "gather",
+    // With codes on both sides it is a product of i8, with an epilogue.
+    "quantized_linear activations=float",
+    "reduce_window",
+    "scatter",
+    "sort",
+];
 
 /// Compiles a named kernel.
 pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Result<Box<dyn Runnable>, Unsupported> {
@@ -21,6 +31,9 @@ pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Result<Box<dyn Runnable
     let prim = match &call.op {
         KernelOp::Prim(prim, _) => prim,
         KernelOp::Composite(op, regions) => {
+            if let Some(op) = op.downcast::<QuantizedLinear>() {
+                return quantized_linear::compile(plan, call, op);
+            }
             let attention = op.downcast::<Attention>();
             let attention =
                 attention.ok_or_else(|| Unsupported::new(format!("no kernel for `{}`", op.name())))?;

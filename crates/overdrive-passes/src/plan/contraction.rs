@@ -206,7 +206,8 @@ impl Planner<'_> {
     fn pack_ahead(&mut self, call: &mut GemmCall) {
         let fixed = self.is_fixed(call.rhs.slot);
         let eager = self.plan.mode == overdrive_ir::Mode::Eager;
-        let shared = call.rhs.batch_strides.iter().all(|&s| s == 0);
+        let mut batch = call.batch.iter().zip(&call.rhs.batch_strides);
+        let shared = batch.all(|(&extent, &stride)| extent == 1 || stride == 0);
         let Some(packing) = self.caps.packings.get(&call.rhs.dtype).filter(|_| fixed && shared && !eager)
         else {
             return;
