@@ -1,5 +1,6 @@
 //! `CudaBackend`: one GPU as a device with a compiler for graphs.
 
+use crate::choices::{self, Choices};
 use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
 use crate::launch::{Refusal, Site};
@@ -7,7 +8,8 @@ use crate::memory::{CudaMemory, DeviceBytes};
 use crate::{Device, Error, gemm, kernels};
 use overdrive_ir::plan::{Plan, StepKind};
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType, Tuning,
+    Backend, BackendError, Buffer, Caps, Choice, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType,
+    Tuning,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,6 +23,8 @@ pub struct CudaBackend {
     name: String,
     caps: Caps,
     device: Arc<Device>,
+    /// Choices of earlier processes, with what they hold for.
+    choices: Option<(Choices, String)>,
 }
 
 /// Number of GPUs that a `CudaBackend` can be opened on; none without a driver.
@@ -38,7 +42,8 @@ impl CudaBackend {
         let (free, _) = device.context().mem_get_info()?;
         let memory_bytes = (free as u64).saturating_sub(RESERVE);
         let caps = Caps { memory_bytes, ..caps(device.properties()) };
-        Ok(Self { name: format!("cuda:{ordinal}"), caps, device })
+        let choices = Choices::of_user().map(|choices| (choices, choices::place(&device)));
+        Ok(Self { name: format!("cuda:{ordinal}"), caps, device, choices })
     }
 
     /// The device behind it.
@@ -115,15 +120,20 @@ impl Backend for CudaBackend {
     }
 
     fn tune(&self, graph: &Graph, mode: Mode, tuning: &mut Tuning) -> Result<(), BackendError> {
-        let plan = self.plan(graph, mode, tuning)?;
+        let mut plan = self.plan(graph, mode, tuning)?;
         for step in &plan.steps {
             let StepKind::Gemm(call) = &step.kind else { continue };
-            if tuning.choices.contains_key(&gemm::key(call)) {
-                continue;
-            }
             let site = Site { plan: &plan, step, device: &self.device, tuning, mode };
-            let failed = |refusal: Refusal| self.refused(refusal, (&step.name, &step.scope));
-            if let Some((key, choice)) = gemm::tune(&site, call).map_err(failed)? {
+            if let Some((key, choice)) = self.choose(&site, gemm::key(call), || gemm::tune(&site, call))? {
+                tuning.choices.insert(key, choice);
+            }
+        }
+        // One by one is what running together is held against, so it comes second.
+        let together = gemm::gather(&mut plan, |calls| gemm::run_together(&self.device, tuning, calls));
+        for (&at, calls) in &together {
+            let site = Site { plan: &plan, step: &plan.steps[at], device: &self.device, tuning, mode };
+            let key = gemm::key_together(calls);
+            if let Some((key, choice)) = self.choose(&site, key, || gemm::tune_together(&site, calls))? {
                 tuning.choices.insert(key, choice);
             }
         }
@@ -169,6 +179,27 @@ impl CudaBackend {
     fn plan(&self, graph: &Graph, mode: Mode, tuning: &Tuning) -> Result<Plan, BackendError> {
         let plan = overdrive_passes::plan(graph, mode, &self.caps, tuning);
         plan.map_err(|e| self.refused(Refusal::Unsupported(e.to_string()), ("plan", graph.name())))
+    }
+
+    /// What is chosen under a key, if that is news: as an earlier process found, else as `time` finds now.
+    fn choose(
+        &self,
+        site: &Site<'_>,
+        key: String,
+        time: impl FnOnce() -> Result<Option<(String, Choice)>, Refusal>,
+    ) -> Result<Option<(String, Choice)>, BackendError> {
+        if site.tuning.choices.contains_key(&key) {
+            return Ok(None);
+        }
+        let known = self.choices.as_ref().and_then(|(choices, place)| choices.get(place, &key));
+        if let Some(choice) = known {
+            return Ok(Some((key, choice)));
+        }
+        let timed = time().map_err(|refusal| self.refused(refusal, (&site.step.name, &site.step.scope)))?;
+        if let (Some((choices, place)), Some((key, choice))) = (&self.choices, &timed) {
+            choices.put(place, key, choice);
+        }
+        Ok(timed)
     }
 
     fn refused(&self, refusal: Refusal, (op, scope): (&str, &str)) -> BackendError {

@@ -1,7 +1,8 @@
-//! `Cache`: compiled kernels on disk, so that a program starts in a fraction of a second the second time.
+//! `Cache`: what took long to find on disk, so that a program starts in a fraction of a second the second time: compiled
+//! kernels, and choices between candidates.
 //!
-//! An entry is found by a hash of everything that the machine code depends on (source, headers, options,
-//! architecture, version of the compiler) and holds all of that beside the code. Invariants: entries appear by atomic
+//! An entry is found by a hash of everything that it depends on (of machine code: source, headers, options,
+//! architecture, version of the compiler) and holds all of that beside its content. Invariants: entries appear by atomic
 //! rename; one that is damaged, or belongs to another key of the same hash, counts as missing and is written again.
 
 use overdrive_ir::eval::philox::site_of;
@@ -10,19 +11,24 @@ use std::path::{Path, PathBuf};
 
 /// What an entry begins with; the number is that of the format.
 const MAGIC: &[u8; 20] = b"overdrive-kernel 1\n\0";
-/// Lengths of key and code, and the checksum of both.
+/// Lengths of key and content, and the checksum of both.
 const HEAD_BYTES: usize = MAGIC.len() + 3 * 8;
 
-/// A folder of compiled kernels.
+/// A folder of entries.
 #[derive(Clone, Debug)]
 pub struct Cache {
     folder: PathBuf,
 }
 
 impl Cache {
-    /// The user's: `kernels` in `OVERDRIVE_CACHE`, else in the folder `overdrive` of `XDG_CACHE_HOME` or of what the
-    /// system has for caches; none where no such place is known.
+    /// The user's for compiled kernels; none where no place for it is known.
     pub fn of_user() -> Option<Self> {
+        Self::of_user_for("kernels")
+    }
+
+    /// The user's for entries of a kind: this folder in `OVERDRIVE_CACHE`, else in the folder `overdrive` of
+    /// `XDG_CACHE_HOME` or of what the system has for caches; none where no such place is known.
+    pub(crate) fn of_user_for(kind: &str) -> Option<Self> {
         let variable =
             |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let system = if cfg!(windows) {
@@ -33,7 +39,7 @@ impl Cache {
             variable("HOME").map(|home| home.join(".cache"))
         };
         let shared = || variable("XDG_CACHE_HOME").or(system).map(|caches| caches.join("overdrive"));
-        Some(Self::at(variable("OVERDRIVE_CACHE").or_else(shared)?.join("kernels")))
+        Some(Self::at(variable("OVERDRIVE_CACHE").or_else(shared)?.join(kind)))
     }
 
     /// The one in a folder, which need not exist yet.
@@ -61,34 +67,37 @@ impl Cache {
     }
 
     fn entry(&self, key: &str) -> PathBuf {
-        self.folder.join(format!("{:016x}.cubin", site_of(key)))
+        self.folder.join(format!("{:016x}.entry", site_of(key)))
     }
 
-    /// The code for a key, if it is there and whole.
-    pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
-        let mut bytes = std::fs::read(self.entry(key)).ok()?;
-        let number = |at: usize| {
-            let bytes = bytes.get(at..at + 8)?;
-            Some(u64::from_le_bytes(bytes.try_into().expect("a slice of eight bytes")))
+    /// Key and content of every whole entry, in order of keys; an absent folder has none.
+    ///
+    /// # Errors
+    /// What the system says about the folder.
+    pub(crate) fn entries(&self) -> io::Result<Vec<(String, Vec<u8>)>> {
+        let files = match std::fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+            files => files?,
         };
-        let [key_length, length, checksum] = [0, 8, 16].map(|at| number(MAGIC.len() + at));
-        let code = HEAD_BYTES.checked_add(usize::try_from(key_length?).ok()?)?;
-        let whole = bytes.starts_with(MAGIC)
-            && code.checked_add(usize::try_from(length?).ok()?) == Some(bytes.len())
-            && &bytes[HEAD_BYTES..code] == key.as_bytes()
-            && sum(&bytes[HEAD_BYTES..]) == checksum?;
-        whole.then(|| bytes.split_off(code))
+        let mut entries: Vec<_> = files.flatten().filter_map(|file| whole(&file.path())).collect();
+        entries.sort();
+        Ok(entries)
     }
 
-    /// Keeps the code for a key. A folder that cannot be written costs the next start its time and nothing else.
-    pub(crate) fn put(&self, key: &str, code: &[u8]) {
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + key.len() + code.len());
+    /// The content for a key, if it is there and whole.
+    pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
+        whole(&self.entry(key)).filter(|(found, _)| found == key).map(|(_, content)| content)
+    }
+
+    /// Keeps the content for a key. A folder that cannot be written costs the next start its time and nothing else.
+    pub(crate) fn put(&self, key: &str, content: &[u8]) {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + key.len() + content.len());
         bytes.extend_from_slice(MAGIC);
-        let content = [key.as_bytes(), code].concat();
-        for number in [key.len() as u64, code.len() as u64, sum(&content)] {
+        let whole = [key.as_bytes(), content].concat();
+        for number in [key.len() as u64, content.len() as u64, sum(&whole)] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        bytes.extend_from_slice(&content);
+        bytes.extend_from_slice(&whole);
         let (entry, part) = (self.entry(key), self.folder.join(format!("{}.part", std::process::id())));
         let written = std::fs::create_dir_all(&self.folder)
             .and_then(|()| std::fs::write(&part, &bytes))
@@ -98,6 +107,22 @@ impl Cache {
             let _ = std::fs::remove_file(part);
         }
     }
+}
+
+/// Key and content of an entry, if it is there and whole.
+fn whole(entry: &Path) -> Option<(String, Vec<u8>)> {
+    let mut bytes = std::fs::read(entry).ok()?;
+    let number = |at: usize| {
+        let bytes = bytes.get(at..at + 8)?;
+        Some(u64::from_le_bytes(bytes.try_into().expect("a slice of eight bytes")))
+    };
+    let [key_length, length, checksum] = [0, 8, 16].map(|at| number(MAGIC.len() + at));
+    let content = HEAD_BYTES.checked_add(usize::try_from(key_length?).ok()?)?;
+    let is_whole = bytes.starts_with(MAGIC)
+        && content.checked_add(usize::try_from(length?).ok()?) == Some(bytes.len())
+        && sum(&bytes[HEAD_BYTES..]) == checksum?;
+    let key = is_whole.then(|| String::from_utf8(bytes[HEAD_BYTES..content].to_vec()).ok())??;
+    Some((key, bytes.split_off(content)))
 }
 
 /// FNV-1a, to tell damage.
@@ -123,6 +148,8 @@ mod tests {
         assert_eq!(cache.get("a").as_deref(), Some(&b"code of a"[..]));
         assert_eq!(cache.get("b").as_deref(), Some(&b""[..]));
         assert_eq!(cache.size().unwrap().0, 2);
+        let all = [("a", &b"code of a"[..]), ("b", b"")];
+        assert_eq!(cache.entries().unwrap(), all.map(|(key, content)| (key.to_owned(), content.to_vec())));
 
         let whole = std::fs::read(cache.entry("a")).unwrap();
         for at in 0..whole.len() {

@@ -6,8 +6,10 @@
 
 mod backend;
 pub mod cache;
+pub mod choices;
 pub mod compiler;
 pub mod device;
+mod entry;
 pub mod error;
 mod exec;
 pub mod gemm;

@@ -221,6 +221,8 @@ fn cases() -> Vec<Case> {
     for (shape, layout, epilogue) in [
         ([32, 512, 2048], "NN", "bias+gelu"),
         ([32, 10, 2048], "NT", "bias"),
+        ([32, 10, 2048], "NN", "bias+gelu"),
+        ([33, 16, 300], "NN", "residual"),
         ([320, 264, 192], "NN", "bias+gelu"),
         ([320, 264, 192], "TT", ""),
         ([130, 520, 200], "NT", "residual"),

@@ -10,22 +10,28 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The graph with equal nodes merged into the first of them, in regions too.
 pub fn cse(graph: &Graph) -> Result<Graph, GraphError> {
-    let firsts = firsts(graph);
+    merge(graph, |_| true)
+}
+
+/// The same for operations of some kinds only.
+pub(crate) fn merge(graph: &Graph, kinds: fn(&Operation) -> bool) -> Result<Graph, GraphError> {
+    let firsts = firsts(graph, kinds);
     rebuild(graph, &Clone::clone, &mut |place| {
         let twin = |v: &Value| firsts[v.0 as usize];
         if place.node.results.iter().all(|v| twin(v) == *v) {
-            return Ok(place.keep(regions(place.node, cse)?));
+            return Ok(place.keep(regions(place.node, |region| merge(region, kinds))?));
         }
         Ok(place.node.results.iter().map(|v| place.get(twin(v))).collect())
     })
 }
 
 /// For each value the first live one that is equal to it.
-fn firsts(graph: &Graph) -> Vec<Value> {
+fn firsts(graph: &Graph, kinds: fn(&Operation) -> bool) -> Vec<Value> {
     let live = live(graph);
     let mut firsts: Vec<Value> = graph.values().collect();
     let mut seen: HashMap<(Vec<Value>, u64), Vec<&Node>> = HashMap::new();
-    for node in graph.nodes().iter().filter(|n| n.results.iter().any(|v| live[v.0 as usize])) {
+    let wanted = |n: &&Node| kinds(&n.op) && n.results.iter().any(|v| live[v.0 as usize]);
+    for node in graph.nodes().iter().filter(wanted) {
         let mut operands: Vec<Value> = node.operands.iter().map(|v| firsts[v.0 as usize]).collect();
         if commutes(&node.op) {
             operands.sort_unstable();

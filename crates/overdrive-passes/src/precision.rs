@@ -4,7 +4,8 @@
 //! (Micikevicius et al., "Mixed precision training", arXiv:1710.03740). Which composites contract is asked of
 //! their expansion, never of their names. Nothing is cast in silence: every rounding is a `convert` node.
 
-use crate::rebuild::{rebuild, regions};
+use crate::cse::merge;
+use crate::rebuild::{Place, rebuild, regions};
 use overdrive_ir::{
     Convolution, DType, DotGeneral, Expr, Graph, GraphError, Node, Operation, Prim, TensorType, Types, Value,
 };
@@ -38,7 +39,7 @@ pub fn precision(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
         .filter_map(|node| Some((*node.results.first()?, lowered_operands(graph, node, low)?)))
         .collect();
     let stays = stays_low(graph, &lowered);
-    rebuild(graph, &Clone::clone, &mut |place| {
+    let cast = rebuild(graph, &Clone::clone, &mut |place| {
         let regions = regions(place.node, |region| precision(region, recipe))?;
         let results = &place.node.results;
         let Some(lowered) = results.first().and_then(|v| lowered.get(v)) else {
@@ -61,7 +62,49 @@ pub fn precision(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
             if *stays { value.dtype() } else { graph.ty(*v).dtype }
         };
         Ok(values.iter().zip(results).zip(&stays).map(|each| each.0.0.convert(back(each))).collect())
+    })?;
+    // Several contractions of one value round it once, and where it is made.
+    merge(&early(&cast)?, |op| matches!(op.prim(), Some(Prim::Convert { .. })))
+}
+
+/// The graph with conversions before the views that they follow: there the op that makes the value writes it in the
+/// format that is wanted, and what was widened only to be viewed and narrowed again never is.
+fn early(graph: &Graph) -> Result<Graph, GraphError> {
+    rebuild(graph, &Clone::clone, &mut |place| match before_views(graph, place) {
+        Some(value) => Ok(vec![value]),
+        None => Ok(place.keep(place.node.regions.clone())),
     })
+}
+
+/// A conversion of a view as a view of a conversion; `None` for everything else.
+fn before_views<'b>(graph: &Graph, place: &Place<'b, '_>) -> Option<Expr<'b>> {
+    let Prim::Convert { to, overflow } = *place.node.op.prim()? else { return None };
+    let viewed = |value: Value| {
+        let node = graph.producer(value)?;
+        matches!(node.op.prim(), Some(Prim::Reshape { .. } | Prim::Transpose { .. })).then_some(node)
+    };
+    let (mut views, mut value) = (vec![], place.node.operands[0]);
+    while let Some(view) = viewed(value) {
+        views.push(view);
+        value = view.operands[0];
+    }
+    if views.is_empty() {
+        return None;
+    }
+    let widened = graph.producer(value).filter(|node| {
+        let from = graph.ty(node.operands[0]).dtype;
+        matches!(node.op.prim(), Some(Prim::Convert { .. }))
+            && from == to
+            && graph.ty(value).dtype.bits() > to.bits()
+    });
+    let source = match widened {
+        Some(node) => place.get(node.operands[0]),
+        None => place.builder.op1(Prim::Convert { to, overflow }, &[place.get(value)]),
+    };
+    Some(views.into_iter().rev().fold(source, |x, view| {
+        let prim = view.op.prim().expect("views are primitives").clone();
+        place.builder.op1(prim, &[x])
+    }))
 }
 
 /// Which operands of a contraction are to be lowered; `None` for everything else.

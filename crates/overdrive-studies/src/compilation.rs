@@ -69,6 +69,10 @@ impl Study for Compilation {
                     continue;
                 }
             };
+            let cases: Vec<_> = entries.iter().map(|entry| entry.case(self.name())).collect();
+            if !context.wants(&cases) {
+                continue;
+            }
             // First call, warm-up, samples and checks of every mode, and the f64 reference at about a sixth of the speed.
             let calls = entries.len() as f64 * (10.0 + context.quick_or(20.0, 40.0)) + 6.0;
             let threads = ASSUMED_FLOPS_PER_THREAD * f64::from(device.threads);

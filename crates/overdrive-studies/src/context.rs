@@ -68,6 +68,8 @@ pub struct Context<'a> {
     pub matmul_peers: &'a [MatmulPeer<'a>],
     /// Another framework, which takes part in every session where it knows the workload.
     pub peer: Option<&'a Peer>,
+    /// Modes that it takes part in, of [`PEER_MODES`](crate::PEER_MODES).
+    pub peer_modes: &'a [&'a str],
     /// Ceilings measured in this run, for shares.
     pub ceilings: Vec<Ceiling>,
     /// Time source.
@@ -88,6 +90,8 @@ pub struct Context<'a> {
     pub command: String,
     /// Who hears of progress.
     pub progress: &'a dyn Progress,
+    /// Parts of names of cases: only sessions with a case whose name contains one of them are taken; none means all.
+    pub only: &'a [String],
     /// Records of an interrupted run, which need not be taken again.
     pub earlier: &'a [Record],
     /// Keeps the results so far, after every session, so that an interrupted run loses one session at most.
@@ -103,6 +107,15 @@ impl<'a> Context<'a> {
     /// The device with one thread.
     pub fn single(&self) -> &'a Device<'a> {
         self.devices.iter().find(|d| d.threads == 1).unwrap_or_else(|| self.device())
+    }
+
+    /// Whether a session of these cases was asked for.
+    pub fn wants(&self, cases: &[Case]) -> bool {
+        let named = |case: &Case| {
+            let name = case.id();
+            self.only.iter().any(|part| name.contains(part.as_str()))
+        };
+        self.only.is_empty() || cases.iter().any(named)
     }
 
     /// Adds the records of a session and has them kept.
@@ -133,6 +146,20 @@ impl<'a> Context<'a> {
         let rules = Rules { seeds: 1, ..self.rules.clone() };
         let ceilings = self.ceilings.clone();
         Context { rules, ceilings, stop: self.stop.clone(), command: self.command.clone(), ..*self }
+    }
+
+    /// The same, with the other framework in these modes only: a kernel alone is the same in some of its modes, and each
+    /// costs a compilation.
+    pub(crate) fn with_peer_modes(&self, peer_modes: &'a [&'a str]) -> Context<'a> {
+        let (rules, ceilings) = (self.rules.clone(), self.ceilings.clone());
+        Context {
+            rules,
+            ceilings,
+            peer_modes,
+            stop: self.stop.clone(),
+            command: self.command.clone(),
+            ..*self
+        }
     }
 
     /// True for `--quick`: screening, no verdict.

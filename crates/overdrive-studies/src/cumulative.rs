@@ -71,6 +71,9 @@ impl Study for Cumulative {
         let cases = entries.iter().map(|entry| entry.case(self.name()).id());
         let rungs = changes.into_iter().zip(cases).map(|(change, case)| Rung { change, case }).collect();
         let records = measure(context, self.name(), &entries, &mut []);
+        if records.is_empty() {
+            return;
+        }
         context.add(results, records);
         results.ladders.push(LadderKey { title, rungs });
     }

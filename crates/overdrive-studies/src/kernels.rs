@@ -62,9 +62,9 @@ impl Study for Kernels {
 /// Median time of `of` over that of `over`, as an exact quantity of `of`: both from one session.
 fn relate(records: &mut [Record], of: usize, over: usize, quantity: &str) {
     let median = |record: &Record| Some(record.outcome.measurement()?.latency.as_ref()?.summary.median_ns);
-    if let (Some(a), Some(b)) = (median(&records[of]), median(&records[over]))
-        && let Some(measurement) = records[of].outcome.measurement_mut()
-    {
+    // A session that was not asked for has no records.
+    let [Some(a), Some(b)] = [of, over].map(|i| records.get(i).and_then(median)) else { return };
+    if let Some(measurement) = records[of].outcome.measurement_mut() {
         measurement.quantities.insert(quantity.to_owned(), a / b);
     }
 }
@@ -192,9 +192,8 @@ fn share_of_bandwidth(records: &mut [Record]) {
         let median_ns = measurement.latency.as_ref()?.summary.median_ns;
         Some(measurement.work.as_ref()?.bytes as f64 / median_ns)
     };
-    if let (Some(of), Some(over)) = (rate(&records[0]), rate(&records[1]))
-        && let Some(measurement) = records[0].outcome.measurement_mut()
-    {
+    let [Some(of), Some(over)] = [0, 1].map(|i| records.get(i).and_then(rate)) else { return };
+    if let Some(measurement) = records[0].outcome.measurement_mut() {
         measurement.quantities.insert("bandwidth_over_copy".to_owned(), of / over);
     }
 }

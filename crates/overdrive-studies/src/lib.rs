@@ -19,7 +19,7 @@ mod workload;
 
 pub use ceilings::ceilings;
 pub use context::{Context, Device, EnergyProbes, Matmul, MatmulPeer, Progress};
-pub use peers::Peer;
+pub use peers::{PEER_MODES, Peer};
 pub use session::{Entry, measure};
 pub use study::{STUDIES, Study};
 pub use template::Template;

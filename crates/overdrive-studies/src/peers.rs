@@ -19,9 +19,9 @@ use overdrive_bench::record::Record;
 use overdrive_ir::DType;
 pub(crate) use timed::Timed;
 
-/// How a peer may run a workload: its mode, and what else sets it apart.
-const MODES: [(&str, Option<&str>); 4] = [("eager", None), ("jit", None), ("compile", None), ("graph", None)];
-/// Those of attention and of rows by a back end of their own.
+/// How a peer may run a workload.
+pub const PEER_MODES: [&str; 4] = ["eager", "jit", "compile", "graph"];
+/// What else sets eager calls apart: those of attention and of rows by a back end of their own.
 const VARIANTS: [&str; 4] = ["sdpa-math", "sdpa-flash", "sdpa-cudnn", "liger"];
 
 /// What a peer takes part with in a session: the case and, if the peer could make it ready, the subject.
@@ -36,22 +36,23 @@ pub(crate) fn entrants<'a>(
     oracle: &'a Oracle<'a>,
 ) -> Vec<Entrant<'a>> {
     let Some(peer) = context.peer else { return vec![] };
+    // Before anything is written for it: a large workload that nobody takes part in costs nothing.
+    if !peer.knows(&workload.key.name) {
+        return vec![];
+    }
     let typical = oracle.expected(context.seed).map_or(1.0, |outputs| typical_size(&outputs));
     let limit = tolerance(dtype, &workload.graph, typical);
+    let modes = context.peer_modes.iter().map(|&mode| (mode, None));
     let variants = VARIANTS.map(|variant| ("eager", Some(variant)));
     let given = timed::Given::new(peer, (workload, oracle), context.seed);
     let mut entrants = Vec::new();
-    for (mode, variant) in MODES.into_iter().chain(variants) {
+    for (mode, variant) in modes.chain(variants) {
         let way = timed::Way { mode, variant, dtype };
         let opened = match &given {
             Ok(given) => Timed::open(peer, oracle, given, way, limit),
             Err(failure) => Err(failure.clone()),
         };
         let is_unsupported = matches!(&opened, Err(failure) if failure.kind == FailureKind::Unsupported);
-        if is_unsupported && (mode, variant) == MODES[0] {
-            // The plainest way: the peer does not write this workload down, and nobody would miss it.
-            return vec![];
-        }
         if is_unsupported && (variant.is_some() || !peer.has_mode(mode)) {
             continue;
         }

@@ -104,7 +104,8 @@ fn guarded<T>(what: &str, call: impl FnOnce() -> Result<T, Failure>) -> Result<T
 }
 
 /// Measures the entries in one session; the first is the baseline of those with its workload. `extra` takes part
-/// in the session and gives its outcomes last: a library called directly, say.
+/// in the session and gives its outcomes last: a library called directly, say. No record at all where the session was
+/// not asked for.
 pub fn measure(
     context: &Context<'_>,
     study: &str,
@@ -113,6 +114,9 @@ pub fn measure(
 ) -> Vec<Record> {
     let own = entries.iter().map(|entry| entry.case(study));
     let cases: Vec<Case> = own.chain(extra.iter().map(|(case, _)| case.clone())).collect();
+    if !context.wants(&cases) {
+        return vec![];
+    }
     if let Some(mut records) = context.taken_earlier(&cases) {
         records.extend(peers::taken_earlier(context, &cases));
         return records;
@@ -169,7 +173,7 @@ pub fn measure(
             measurement.work = Some(work);
             // What cannot be seen is absent; the case ran all the same.
             if let Some(Ok((memory, energy))) =
-                compiled[i].as_mut().ok().map(|ready| resources(context, entry, ready))
+                compiled[i].as_mut().ok().map(|ready| resources(context, (entry, oracle_of(entry)), ready))
             {
                 (measurement.memory, measurement.energy) = (Some(memory), energy);
             }
@@ -249,11 +253,11 @@ fn impossible(entry: &Entry<'_>, work: &Work, measurement: &Measurement) -> Opti
 /// Peaks of one more call, and energy of many more; none of them is timed. A screening has no time for energy.
 fn resources(
     context: &Context<'_>,
-    entry: &Entry<'_>,
+    (entry, oracle): (&Entry<'_>, &Oracle<'_>),
     ready: &mut Ready,
 ) -> Result<(MemoryUse, Option<EnergyUse>), Failure> {
     let backend = entry.device.backend;
-    let tensors = entry.workload.inputs(context.seed);
+    let tensors = oracle.inputs(context.seed);
     let inputs = tensors.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
     drop(tensors);
     let types = entry.graph.outputs().iter().map(|o| entry.graph.ty(o.value));

@@ -130,7 +130,8 @@ impl Workload {
                 part[..sampled.inputs].iter_mut().for_each(|tensor| *tensor = sampled.of(tensor));
                 reference(backend, &sampled.graph, &part)
             };
-            return Oracle::new(name, inputs, of_rows).of_part(|output| sampled.of(output));
+            return Oracle::new(name, inputs, of_rows)
+                .of_rows(sampled.picked.clone(), |output| sampled.of(output));
         }
         if self.work().flops <= EVALUATOR_FLOPS {
             return Oracle::new("f64 evaluator", inputs, |tensors| {

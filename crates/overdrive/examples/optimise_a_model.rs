@@ -10,7 +10,7 @@ use overdrive::bench::runner::Stop;
 use overdrive::cpu::CpuBackend;
 use overdrive::ir::{DType, Mode};
 use overdrive::passes::{Recipe, precision};
-use overdrive::studies::{Context, Device, Entry, Progress, Workload, measure};
+use overdrive::studies::{Context, Device, Entry, PEER_MODES, Progress, Workload, measure};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         tuning: &tuning,
         matmul_peers: &[],
         peer: None,
+        peer_modes: &PEER_MODES,
         ceilings: vec![],
         clock: &clock,
         rules: Rules::quick(),
@@ -43,6 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         energy: None,
         command: "cargo run --release --example optimise_a_model".to_owned(),
         progress: &Silent,
+        only: &[],
         earlier: &[],
         keep: &|_| (),
     };

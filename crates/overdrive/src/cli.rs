@@ -37,7 +37,7 @@ pub(crate) enum Command {
     /// The built-in models
     Models(Json),
     /// This machine: processor, features, back ends
-    Info(Json),
+    Info(Info),
     /// Completions for a shell
     Completions {
         /// Which shell
@@ -68,6 +68,9 @@ pub(crate) struct Run {
     /// Screening within three minutes, without verdicts
     #[arg(long)]
     pub quick: bool,
+    /// Only sessions with a case whose name contains this, as the report spells it; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub case: Vec<String>,
     /// For scripts: no progress, the summary as Markdown on standard output
     #[arg(long)]
     pub ci: bool,
@@ -283,6 +286,17 @@ pub(crate) struct Generate {
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,
+}
+
+/// Arguments of `info`.
+#[derive(Args, Debug)]
+pub(crate) struct Info {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Why each product on a GPU runs as it does: the remembered choices whose text contains TEXT, with all timings
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "")]
+    pub choices: Option<String>,
 }
 
 /// `--json`, where a script would want it.

@@ -3,8 +3,9 @@
 use super::copies::passed;
 use super::replay::Replay;
 use super::sampling::Sampling;
-use super::step::{Copy, Task, compile};
+use super::step::{Copy, Task, compile, gather};
 use super::storage::Storage;
+use crate::entry::begin_call;
 use crate::launch::{Addresses, Launch, Site};
 use crate::memory::{CudaMemory, DeviceBytes};
 use crate::{Device, Error};
@@ -53,17 +54,20 @@ impl CudaExecutable {
     /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the plan needs more
     /// memory than there is; `Device` with CUDA's words.
     pub(crate) fn new(
-        plan: Plan,
+        mut plan: Plan,
         device: &Arc<Device>,
         tuning: &Tuning,
         names: [&[String]; 2],
     ) -> Result<Self, BackendError> {
+        let together = gather(&mut plan, device, tuning);
         let placing = |e: Error| e.during(format!("placing `{}`", plan.name));
         device.context().bind_to_thread().map_err(|e| placing(e.into()))?;
         check_memory(&plan, device).map_err(placing)?;
         let mode = plan.mode;
-        let compiled =
-            plan.steps.iter().map(|step| compile(&Site { plan: &plan, step, device, tuning, mode }));
+        let compiled = plan.steps.iter().enumerate().map(|(at, step)| {
+            let site = Site { plan: &plan, step, device, tuning, mode };
+            compile(&site, together.get(&at).map(Vec::as_slice))
+        });
         let tasks = compiled.collect::<Result<Vec<Task>, _>>()?;
         let arguments = Arguments::new(&plan, names[0], names[1]);
         let states = arguments.state_names();
@@ -171,6 +175,7 @@ impl CudaExecutable {
         &mut self,
         mut observe: impl FnMut(Moment) -> Result<(), Error>,
     ) -> Result<(), BackendError> {
+        begin_call();
         for index in 0..self.tasks.len() {
             if self.plan.steps[index].prepare {
                 continue;

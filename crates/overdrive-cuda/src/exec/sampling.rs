@@ -11,6 +11,7 @@ use super::copies::Copies;
 use super::executable::CudaExecutable;
 use super::gate::{CAPACITY, Gate};
 use super::replay::Captured;
+use crate::entry::begin_call;
 use crate::launch::{Addresses, Launch};
 use crate::memory::DeviceBytes;
 use crate::{Device, Error};
@@ -285,6 +286,7 @@ fn fits(
 
 /// Enqueues one call whose slots lie at `addresses`, arena slots included.
 fn enqueue_at(executable: &CudaExecutable, addresses: &Addresses) -> Result<(), BackendError> {
+    begin_call();
     let steps = executable.tasks.iter().zip(&executable.plan.steps);
     for (task, step) in steps.filter(|(_, step)| !step.prepare) {
         let ran = task.run(&executable.device, addresses);

@@ -3,8 +3,8 @@
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::{Device, Error, gemm, kernels, loops};
 use cudarc::driver::{CudaStream, result};
-use overdrive_ir::plan::{HostCall, Plan, StepKind};
-use overdrive_ir::{BackendError, Prim, SlotId};
+use overdrive_ir::plan::{GemmCall, HostCall, Plan, StepKind};
+use overdrive_ir::{BackendError, Prim, SlotId, Tuning};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -53,13 +53,22 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
     })
 }
 
-/// Compiles the step of `site`.
+/// Gathers products that run together, but for those that are known to be faster apart.
+pub(super) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> gemm::Together {
+    gemm::gather(plan, |calls| gemm::run_together(device, tuning, calls))
+}
+
+/// Compiles the step of `site`, which may stand for several products.
 ///
 /// # Errors
 /// `Unsupported` when no kernel here takes the step as it is; `Device` when CUDA failed on the way.
-pub(super) fn compile(site: &Site<'_>) -> Result<Task, BackendError> {
+pub(super) fn compile(site: &Site<'_>, together: Option<&[GemmCall]>) -> Result<Task, BackendError> {
     let step = site.step;
-    compile_kind(site).map_err(|refusal| match refusal {
+    let compiled = match together {
+        Some(calls) => gemm::compile_together(site, calls).map(Task::Launch),
+        None => compile_kind(site),
+    };
+    compiled.map_err(|refusal| match refusal {
         Refusal::Unsupported(reason) => BackendError::Unsupported {
             backend: "cuda".to_owned(),
             op: step.name.clone(),

@@ -4,7 +4,7 @@ use super::epilogue::is_printable;
 use super::hopper::{self, Tile};
 use super::problem::sums;
 use super::staged::Halves;
-use super::{plain, vendor};
+use super::{narrow, plain, vendor};
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
 use overdrive_ir::DType;
@@ -16,7 +16,10 @@ use std::str::FromStr;
 const ALGORITHMS: usize = 8;
 
 /// Tiles of our own kernel that are worth timing.
-const TILES: usize = 6;
+pub(super) const TILES: usize = 6;
+
+/// Up to so many rows a product of few columns is taken by the kernel for those unless it is timed.
+const ROWS_OF_NARROW: usize = 4096;
 
 /// A way to compute a product.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -27,6 +30,8 @@ pub enum Candidate {
     VendorStaged(usize),
     /// Our Hopper kernel with this tile.
     Hopper(Tile),
+    /// Our kernel for products of few columns.
+    Narrow,
     /// Our kernel for every product.
     Plain,
     /// Our kernel for the sums, then the epilogue as a loop.
@@ -40,7 +45,7 @@ impl Candidate {
         let mut all: Vec<_> = (0..vendor(site, call)?).map(Candidate::Vendor).collect();
         let whole = !all.is_empty();
         if site.device.architecture() == Architecture::Sm90a {
-            let tiles = hopper::tiles(call, site.device.properties().multiprocessors);
+            let tiles = hopper::tiles(call, 1, site.device.properties().multiprocessors);
             all.extend(tiles.into_iter().take(TILES).map(Candidate::Hopper));
         }
         // A second step costs more than any algorithm gains.
@@ -48,6 +53,11 @@ impl Candidate {
             let halves = halves(site, call);
             let count = vendor(&Site { plan: &halves.plan, ..*site }, &halves.product)?;
             all.extend((0..count).map(Candidate::VendorStaged));
+        }
+        if narrow::applies(call) {
+            let rows = call.m * call.batch.iter().product::<usize>();
+            let place = if rows <= ROWS_OF_NARROW { 0 } else { all.len() };
+            all.insert(place, Candidate::Narrow);
         }
         if all.is_empty() {
             all.push(if is_printable(&call.epilogue.0) { Candidate::Plain } else { Candidate::PlainStaged });
@@ -62,7 +72,8 @@ impl Candidate {
             Candidate::VendorStaged(rank) => {
                 halves(site, call).compile(site, |site, call| Ok(vendor::compile(site, call, rank)?))
             }
-            Candidate::Hopper(tile) => hopper::compile(site, call, tile),
+            Candidate::Hopper(tile) => hopper::compile(site, std::slice::from_ref(call), tile),
+            Candidate::Narrow => narrow::compile(site, call),
             Candidate::Plain if !is_printable(&call.epilogue.0) => Ok(None),
             Candidate::Plain => plain::compile(site, call).map(Some),
             Candidate::PlainStaged => {
@@ -102,6 +113,7 @@ impl fmt::Display for Candidate {
             Candidate::Vendor(rank) => write!(f, "cublaslt {rank}"),
             Candidate::VendorStaged(rank) => write!(f, "cublaslt {rank} then loop"),
             Candidate::Hopper(tile) => tile.fmt(f),
+            Candidate::Narrow => f.write_str("narrow"),
             Candidate::Plain => f.write_str("plain"),
             Candidate::PlainStaged => f.write_str("plain then loop"),
         }
@@ -122,6 +134,7 @@ impl FromStr for Candidate {
             ["cublaslt", number] => Candidate::Vendor(rank(number)?),
             ["cublaslt", number, "then", "loop"] => Candidate::VendorStaged(rank(number)?),
             ["hopper", ..] => Candidate::Hopper(text.parse().map_err(|_| UnknownCandidate)?),
+            ["narrow"] => Candidate::Narrow,
             ["plain"] => Candidate::Plain,
             ["plain", "then", "loop"] => Candidate::PlainStaged,
             _ => return Err(UnknownCandidate),
@@ -136,8 +149,8 @@ mod tests {
     #[test]
     fn names_parse_back() {
         let ours = hopper::TILES.into_iter().map(Candidate::Hopper);
-        let others =
-            [Candidate::Vendor(3), Candidate::VendorStaged(0), Candidate::Plain, Candidate::PlainStaged];
+        let vendors = [Candidate::Vendor(3), Candidate::VendorStaged(0)];
+        let others = vendors.into_iter().chain([Candidate::Narrow, Candidate::Plain, Candidate::PlainStaged]);
         for candidate in ours.chain(others) {
             assert_eq!(candidate.to_string().parse(), Ok(candidate));
         }

@@ -9,14 +9,15 @@ mod tile;
 
 pub(super) use tile::{Schedule, TILES, Tile};
 
-use super::epilogue::{self, Printed, is_printable};
-use super::kernel::{Base, Kernel, Shape};
+use super::base::Base;
+use super::epilogue::{self, is_printable};
 use super::problem::{Dense, Major, SLOT_ALIGNMENT, dense, one_batch, split, strides};
 use crate::Error;
 use crate::compiler::{Architecture, Source};
+use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
-use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUtensorMap;
+use cudarc::driver::{CudaStream, LaunchConfig};
 use map::{Boxes, Extent};
 use overdrive_ir::plan::{GemmCall, MatrixView, SlotId};
 use overdrive_ir::{DType, Precision};
@@ -99,11 +100,11 @@ impl Matrix {
     }
 }
 
-/// The tiles that a call may be computed in, by the time that they are expected to take; none where the kernel cannot
-/// take it.
-pub(super) fn tiles(call: &GemmCall, multiprocessors: u32) -> Vec<Tile> {
+/// The tiles that `together` such calls may be computed in, by the time that they are expected to take; none where the
+/// kernel cannot take it.
+pub(super) fn tiles(call: &GemmCall, together: usize, multiprocessors: u32) -> Vec<Tile> {
     let Some(fit) = Fit::of(call) else { return vec![] };
-    let (batch, shape) = (call.batch.iter().product::<usize>(), [call.m, call.n, call.k]);
+    let (batch, shape) = (together * call.batch.iter().product::<usize>(), [call.m, call.n, call.k]);
     let cycles = |tile: &Tile| tile.cycles(shape, batch, multiprocessors as usize);
     let applies = |tile: &Tile| tile.applies(promotes(call), [fit.lhs.by_k, fit.rhs.by_k]);
     let mut tiles: Vec<Tile> = TILES.into_iter().filter(applies).collect();
@@ -131,14 +132,15 @@ fn stored(call: &GemmCall) -> Option<(Base, i64, i64)> {
     (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4).then_some((base, row, step))
 }
 
-/// The source of the kernel for a call and a tile, on a device of so many multiprocessors; `None` where they do not go
-/// together. The second value is whether the result is stored by TMA, the third the number of blocks.
+/// The source of the kernel for calls that are alike and a tile, on a device of so many multiprocessors; `None` where
+/// they do not go together.
 pub(super) fn source(
-    call: &GemmCall,
+    calls: &[GemmCall],
     fit: &Fit,
     tile: Tile,
     multiprocessors: u32,
-) -> Option<(Source, Vec<SlotId>, Grid)> {
+) -> Option<(Source, Grid)> {
+    let call = &calls[0];
     let program = &call.epilogue.0;
     let out = program.dtype(program.stores[0].value);
     let by_tma = fit.out.is_some() && (tile.columns * out.bits() / 8).is_multiple_of(LINE);
@@ -147,11 +149,11 @@ pub(super) fn source(
         return None;
     }
     let stages = tile.stages(by_tma)?;
-    let batch: usize = call.batch.iter().product();
+    let batch = calls.len() * call.batch.iter().product::<usize>();
     let pairs = call.m.div_ceil(tile.rows).div_ceil(tile.cluster);
     let clusters = (pairs * call.n.div_ceil(tile.columns)).checked_mul(batch)?;
     let blocks = clusters.min(multiprocessors as usize / tile.cluster) * tile.cluster;
-    let Printed { text, slots } = epilogue::print(call);
+    let text = epilogue::print(call).text;
     let flag = |value: bool| u8::from(value).to_string();
     let mut defines = epilogue::defines(call, DType::F32);
     defines.extend([
@@ -169,16 +171,13 @@ pub(super) fn source(
         ("PROMOTE", flag(promote)),
         ("GROUP", tile.group(pairs).to_string()),
         ("BLOCKS", blocks.to_string()),
+        ("TOGETHER", calls.len().to_string()),
     ]);
     let wgmma =
         instruction::print(tile.columns, [call.lhs.dtype, call.rhs.dtype], [fit.lhs.by_k, fit.rhs.by_k]);
     let source =
         epilogue::source("gemm_hopper", &defines, &(text + &wgmma + include_str!("kernels/hopper.cu")));
-    Some((
-        source,
-        slots,
-        Grid { blocks: blocks as u32, by_tma, shared_bytes: tile.shared_bytes(by_tma) as u32 },
-    ))
+    Some((source, Grid { blocks: blocks as u32, by_tma, shared_bytes: tile.shared_bytes(by_tma) as u32 }))
 }
 
 /// How the kernel is launched.
@@ -189,30 +188,38 @@ pub(super) struct Grid {
 }
 
 struct Hopper {
-    kernel: Kernel,
+    entry: Entry,
+    /// Products of this launch.
+    together: usize,
+    /// Buffers of the epilogues, one product's after the other's.
     slots: Vec<SlotId>,
-    /// Left, right, result.
-    boxes: [Boxes; 3],
-    bases: [Base; 3],
+    /// Of the left operand, of each right one, of each result.
+    boxes: Vec<Boxes>,
+    bases: Vec<Base>,
     /// The maps of the addresses of the last call.
-    encoded: RefCell<([u64; 3], [CUtensorMap; 3])>,
+    encoded: RefCell<(Vec<u64>, Vec<CUtensorMap>)>,
 }
 
-/// Compiles the kernel; `None` where it does not apply.
+/// Compiles the kernel for one call, or for several that are alike (see `together`); `None` where it does not apply.
 pub(super) fn compile(
     site: &Site<'_>,
-    call: &GemmCall,
+    calls: &[GemmCall],
     tile: Tile,
 ) -> Result<Option<Box<dyn Launch>>, Refusal> {
+    let call = &calls[0];
     if site.device.architecture() != Architecture::Sm90a {
         return Ok(None);
     }
     let Some(fit) = Fit::of(call) else { return Ok(None) };
     let multiprocessors = site.device.properties().multiprocessors;
-    let Some((source, slots, grid)) = source(call, &fit, tile, multiprocessors) else { return Ok(None) };
+    let Some((source, grid)) = source(calls, &fit, tile, multiprocessors) else { return Ok(None) };
     let threads = (tile.consumers as u32 + 1) * 128;
-    let shape = Shape { grid: (grid.blocks, 1, 1), threads, shared_bytes: grid.shared_bytes };
-    let kernel = Kernel::new(site, &source, "gemm_hopper", shape)?;
+    let config = LaunchConfig {
+        grid_dim: (grid.blocks, 1, 1),
+        block_dim: (threads, 1, 1),
+        shared_mem_bytes: grid.shared_bytes,
+    };
+    let entry = Entry::new(site.device, (&source, "gemm_hopper"), config)?;
 
     let lhs =
         Boxes::new(call.lhs.dtype, fit.lhs.extents(call.m, call), fit.lhs.boxes(tile.rows, call.lhs.dtype));
@@ -220,27 +227,36 @@ pub(super) fn compile(
     let rhs = Boxes::new(call.rhs.dtype, fit.rhs.extents(call.n, call), fit.rhs.boxes(share, call.rhs.dtype));
     let program = &call.epilogue.0;
     let dtype = program.dtype(program.stores[0].value);
-    let (out, base) = match fit.out.filter(|_| grid.by_tma) {
-        Some((base, row, step)) => {
+    let out = match fit.out.filter(|_| grid.by_tma) {
+        Some((_, row, step)) => {
             let batches = call.batch.iter().product();
             let step = if step == 0 { row } else { step };
             let extents = [Extent::new(call.n, 1), Extent::new(call.m, row), Extent::new(batches, step)];
-            (Boxes::new(dtype, extents, [LINE * 8 / dtype.bits(), 64]), base)
+            Boxes::new(dtype, extents, [LINE * 8 / dtype.bits(), 64])
         }
         // The kernel does not look at it.
-        None => (lhs.clone(), fit.lhs.base),
+        None => lhs.clone(),
     };
-    let boxes = [lhs, rhs, out];
-    let bases = [fit.lhs.base, fit.rhs.base, base];
-    let encoded = RefCell::new(([0; 3], [CUtensorMap { opaque: [0; 16] }; 3]));
-    Ok(Some(Box::new(Hopper { kernel, slots, boxes, bases, encoded })))
+    let result = |call: &GemmCall| match stored(call).filter(|_| grid.by_tma) {
+        Some((base, _, _)) => base,
+        None => fit.lhs.base,
+    };
+    let together = calls.len();
+    let rights = calls.iter().map(|call| Base::of(&call.rhs));
+    let bases: Vec<Base> =
+        std::iter::once(fit.lhs.base).chain(rights).chain(calls.iter().map(result)).collect();
+    let boxes: Vec<Boxes> =
+        std::iter::once(lhs).chain(vec![rhs; together]).chain(vec![out; together]).collect();
+    let slots = calls.iter().flat_map(|call| epilogue::print(call).slots).collect();
+    let encoded = RefCell::new((vec![0; bases.len()], vec![CUtensorMap { opaque: [0; 16] }; bases.len()]));
+    Ok(Some(Box::new(Hopper { entry, together, slots, boxes, bases, encoded })))
 }
 
 impl Launch for Hopper {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let mut encoded = self.encoded.borrow_mut();
         let (known, maps) = &mut *encoded;
-        for i in 0..3 {
+        for i in 0..self.bases.len() {
             let address = self.bases[i].address(addresses);
             if known[i] != address {
                 maps[i] = self.boxes[i].encode(address)?;
@@ -248,15 +264,16 @@ impl Launch for Hopper {
             }
         }
         let mut slots: Vec<u64> = self.slots.iter().map(|&s| addresses.of(s)).collect();
-        let [lhs, rhs, out] = maps;
+        let (lhs, others) = maps.split_at_mut(1);
+        let (rights, results) = others.split_at_mut(self.together);
         let mut parameters: [*mut c_void; 4] = [
-            (&raw mut *lhs).cast(),
-            (&raw mut *rhs).cast(),
-            (&raw mut *out).cast(),
+            lhs.as_mut_ptr().cast(),
+            rights.as_mut_ptr().cast(),
+            results.as_mut_ptr().cast(),
             slots.as_mut_ptr().cast(),
         ];
-        // SAFETY: three tensor maps, and as many addresses as `Slots` has.
-        unsafe { self.kernel.launch(stream, &mut parameters) }
+        // SAFETY: a tensor map, twice as many as there are products, and for each as many addresses as `Slots` has.
+        unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }
 

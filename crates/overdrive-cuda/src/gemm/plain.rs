@@ -1,12 +1,12 @@
 //! The plain kernel: every product of whole-byte types, whatever its strides, with the epilogue in registers.
 
 use super::epilogue::{self, Printed};
-use super::kernel::{Kernel, Shape};
 use super::problem::sums;
 use crate::Error;
 use crate::compiler::Source;
+use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::plan::{GemmCall, SlotId};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 const TILE: usize = 64;
 
 struct Plain {
-    kernel: Kernel,
+    entry: Entry,
     lhs: SlotId,
     rhs: SlotId,
     slots: Vec<SlotId>,
@@ -37,9 +37,10 @@ pub(super) fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Box<dyn Launch
     })?;
     let batch: usize = call.batch.iter().product();
     // Blocks walk the batches beyond the limit of a grid's second dimension.
-    let shape = Shape { grid: (blocks, batch.min(65535) as u32, 1), threads: 256, shared_bytes: 0 };
-    let kernel = Kernel::new(site, &source, "gemm_plain", shape)?;
-    Ok(Box::new(Plain { kernel, lhs: call.lhs.slot, rhs: call.rhs.slot, slots }))
+    let grid_dim = (blocks, batch.min(65535) as u32, 1);
+    let config = LaunchConfig { grid_dim, block_dim: (256, 1, 1), shared_mem_bytes: 0 };
+    let entry = Entry::new(site.device, (&source, "gemm_plain"), config)?;
+    Ok(Box::new(Plain { entry, lhs: call.lhs.slot, rhs: call.rhs.slot, slots }))
 }
 
 impl Launch for Plain {
@@ -49,6 +50,6 @@ impl Launch for Plain {
         let mut parameters: [*mut c_void; 3] =
             [(&raw mut lhs).cast(), (&raw mut rhs).cast(), slots.as_mut_ptr().cast()];
         // SAFETY: two addresses, and as many as `Slots` has.
-        unsafe { self.kernel.launch(stream, &mut parameters) }
+        unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

@@ -1,10 +1,17 @@
 //! Specialisations that stand for all others of the kernels here, for compilation where there is no GPU.
 
 use super::hopper::{self, Fit, TILES};
-use super::plain;
+use super::{narrow, plain};
 use crate::compiler::{Architecture, Source};
 use overdrive_ir::plan::{Access, Epilogue, GemmCall, Instr, MatrixView, Program, SlotId, Store};
 use overdrive_ir::{Binary, DType, Overflow, Precision, Unary};
+
+/// The text of every kernel here: what a timing depends on beside the device.
+pub(crate) const TEXT: &str = concat!(
+    include_str!("kernels/hopper.cu"),
+    include_str!("kernels/narrow.cu"),
+    include_str!("kernels/plain.cu")
+);
 
 /// `gelu(a x b + bias)` of dense row-major matrices, where the right one may lie transposed.
 fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCall {
@@ -48,6 +55,10 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
         let (source, _) = plain::source(&linear_gelu([67, 129, 35], dtype, false));
         all.push((source, &Architecture::DECLARED));
     }
+    for (n, dtype) in [(10, DType::BF16), (16, DType::F32), (3, DType::F64)] {
+        let (source, _) = narrow::source(&linear_gelu([32, n, 2048], dtype, false));
+        all.push((source, &Architecture::DECLARED));
+    }
     let ragged = [70, 200, 1104];
     let large = [8192, 16384, 4096];
     for (shape, dtype, transposed, tiles) in [
@@ -58,8 +69,13 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
     ] {
         let call = linear_gelu(shape, dtype, transposed);
         let fit = Fit::of(&call).expect("dense, aligned and typed");
-        let sources = TILES.into_iter().filter_map(|tile| hopper::source(&call, &fit, tile, 132));
-        all.extend(sources.take(tiles).map(|(source, _, _)| (source, &[Architecture::Sm90a][..])));
+        let calls = [call];
+        let sources = TILES.into_iter().filter_map(|tile| hopper::source(&calls, &fit, tile, 132));
+        all.extend(sources.take(tiles).map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     }
+    let calls = vec![linear_gelu([1024, 512, 512], DType::BF16, false); 3];
+    let fit = Fit::of(&calls[0]).expect("dense, aligned and typed");
+    let sources = TILES.into_iter().filter_map(|tile| hopper::source(&calls, &fit, tile, 132));
+    all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     all
 }

@@ -1,12 +1,15 @@
 //! Times the candidates of a product on data of its own.
 
-use super::candidate::Candidate;
-use super::compile::key;
+use super::candidate::{Candidate, TILES};
+use super::compile::{compile, key};
+use super::hopper;
+use super::together::{self, key_together};
 use crate::compiler::Source;
+use crate::entry::begin_call;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::{Device, Error};
 use cudarc::driver::sys::{CUdevice_attribute, CUevent_flags};
-use cudarc::driver::{CudaSlice, DevicePtr, LaunchConfig, PushKernelArg, result};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result};
 use overdrive_ir::plan::{GemmCall, Instr, SlotId};
 use overdrive_ir::{Choice, DType};
 use std::collections::BTreeMap;
@@ -33,8 +36,51 @@ pub fn tune(site: &Site<'_>, call: &GemmCall) -> Result<Option<(String, Choice)>
     if ready.len() < 2 {
         return Ok(None);
     }
+    Ok(fastest(site, std::slice::from_ref(call), ready)?.map(|choice| (key(call), choice)))
+}
+
+/// The same for products that may run in one launch: in each tile, and one by one, each in its own best way.
+///
+/// # Errors
+/// As `tune`.
+pub fn tune_together(site: &Site<'_>, calls: &[GemmCall]) -> Result<Option<(String, Choice)>, Refusal> {
+    let mut ready: Vec<(String, Box<dyn Launch>)> = Vec::new();
+    for tile in together::tiles(calls, site.device.properties().multiprocessors).into_iter().take(TILES) {
+        if let Some(launch) = hopper::compile(site, calls, tile)? {
+            ready.push((tile.to_string(), launch));
+        }
+    }
+    if ready.is_empty() {
+        return Ok(None);
+    }
+    let apart = calls.iter().map(|call| compile(site, call)).collect::<Result<_, _>>()?;
+    ready.push((together::APART.to_owned(), Box::new(Apart { launches: apart })));
+    Ok(fastest(site, calls, ready)?.map(|choice| (key_together(calls), choice)))
+}
+
+/// Products one after the other.
+struct Apart {
+    launches: Vec<Box<dyn Launch>>,
+}
+
+impl Launch for Apart {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        self.launches.iter().try_for_each(|launch| launch.launch(stream, addresses))
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.launches.iter().map(|launch| launch.workspace_bytes()).max().unwrap_or(0)
+    }
+}
+
+/// Times what is ready, on the buffers of `calls`.
+fn fastest(
+    site: &Site<'_>,
+    calls: &[GemmCall],
+    mut ready: Vec<(String, Box<dyn Launch>)>,
+) -> Result<Option<Choice>, Refusal> {
     let workspace_bytes = ready.iter().map(|(_, launch)| launch.workspace_bytes()).max().unwrap_or(0);
-    let bench = Bench::new(site, call, workspace_bytes)?;
+    let bench = Bench::new(site, calls, workspace_bytes)?;
     // What fails here is no candidate; whether anything works, `compile` says.
     ready.retain(|(_, launch)| bench.time_ns(launch.as_ref()).is_ok());
     let mut samples = vec![Vec::with_capacity(SAMPLES); ready.len()];
@@ -46,7 +92,7 @@ pub fn tune(site: &Site<'_>, call: &GemmCall) -> Result<Option<(String, Choice)>
     }
     let timings_ns: BTreeMap<String, f64> =
         ready.iter().zip(samples).map(|((name, _), samples)| (name.clone(), median(samples))).collect();
-    Ok(Choice::fastest(timings_ns).map(|choice| (key(call), choice)))
+    Ok(Choice::fastest(timings_ns))
 }
 
 /// Buffers for every slot that a call touches.
@@ -60,7 +106,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(site: &Site<'_>, call: &GemmCall, workspace_bytes: usize) -> Result<Self, Error> {
+    fn new(site: &Site<'_>, calls: &[GemmCall], workspace_bytes: usize) -> Result<Self, Error> {
         let (device, stream) = (site.device, site.device.stream());
         let l2 = device.context().attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
         // SAFETY: written before it is read, by `noise` or by a candidate.
@@ -69,13 +115,15 @@ impl Bench {
         let workspace = allocate(workspace_bytes)?;
         let mut addresses = Addresses::new(site.plan.slots.len(), address(&workspace));
         let mut memory = vec![workspace];
-        let loads = call.epilogue.0.instrs.iter().filter_map(|i| match i {
-            Instr::Load(access) => Some(access.slot),
-            _ => None,
-        });
-        let stores = call.epilogue.0.stores.iter().map(|store| store.access.slot);
-        let mut slots: Vec<SlotId> =
-            [call.lhs.slot, call.rhs.slot].into_iter().chain(loads).chain(stores).collect();
+        let of_call = |call: &GemmCall| -> Vec<SlotId> {
+            let loads = call.epilogue.0.instrs.iter().filter_map(|i| match i {
+                Instr::Load(access) => Some(access.slot),
+                _ => None,
+            });
+            let stores = call.epilogue.0.stores.iter().map(|store| store.access.slot);
+            [call.lhs.slot, call.rhs.slot].into_iter().chain(loads).chain(stores).collect()
+        };
+        let mut slots: Vec<SlotId> = calls.iter().flat_map(of_call).collect();
         slots.sort_unstable();
         slots.dedup();
         for slot in slots {
@@ -96,6 +144,7 @@ impl Bench {
         // SAFETY: the whole of a live allocation.
         unsafe { result::memset_d8_async(flush, 0, self.flush.len(), stream.cu_stream())? };
         start.record(stream)?;
+        begin_call();
         launch.launch(stream, &self.addresses)?;
         end.record(stream)?;
         end.synchronize()?;

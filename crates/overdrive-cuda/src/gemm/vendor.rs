@@ -7,7 +7,7 @@
 mod descriptor;
 mod handle;
 
-use super::kernel::Base;
+use super::base::Base;
 use super::problem::{Dense, Major, alignment, dense, one_batch, split, strides};
 use crate::Error;
 use crate::launch::{Addresses, Launch, Site};

@@ -18,6 +18,15 @@ typedef unsigned char u8;
 enum class Specials { ieee, nan_only, none, scale };
 enum class Overflow { ieee, saturate };
 
+// The first thing that every kernel does which touches memory: waits until all that kernels before this one wrote can
+// be read, then lets the next kernel take its place (it waits here in turn).
+__device__ __forceinline__ void after_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // A float of at most 16 bits, as its code.
 template <int Exponent, int Mantissa, Specials S, class Code>
 struct SmallFloat {

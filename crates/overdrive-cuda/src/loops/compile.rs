@@ -9,12 +9,14 @@ use super::rows::rows;
 use super::source::ENTRY;
 use super::stages::Stages;
 use crate::compiler::Source;
+use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::{Device, Error};
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::SlotId;
 use overdrive_ir::plan::Program;
+use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Compiles a fused loop for the site's device.
@@ -85,20 +87,19 @@ fn refuse_shared_bytes(program: &Program, nest: &Nest) -> Result<(), Refusal> {
 
 /// A kernel on its device.
 struct Loaded {
-    function: CudaFunction,
-    config: LaunchConfig,
+    entry: Entry,
     arguments: Vec<Argument>,
 }
 
 impl Loaded {
     fn new(kernel: Kernel, device: &Device) -> Result<Self, Error> {
-        let function = device.function(&kernel.source, ENTRY)?;
         let config = LaunchConfig {
             grid_dim: (kernel.grid, 1, 1),
             block_dim: (kernel.block, 1, 1),
             shared_mem_bytes: 0,
         };
-        Ok(Self { function, config, arguments: kernel.arguments })
+        let entry = Entry::new(device, (&kernel.source, ENTRY), config)?;
+        Ok(Self { entry, arguments: kernel.arguments })
     }
 }
 
@@ -110,7 +111,7 @@ struct Loop {
 impl Launch for Loop {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         for kernel in &self.kernels {
-            let values: Vec<CUdeviceptr> = kernel
+            let mut values: Vec<CUdeviceptr> = kernel
                 .arguments
                 .iter()
                 .map(|argument| match argument {
@@ -122,12 +123,10 @@ impl Launch for Loop {
                 values.iter().all(|address| address % 16 == 0),
                 "slots are aligned for vector access"
             );
-            let mut launch = stream.launch_builder(&kernel.function);
-            values.iter().for_each(|value| {
-                launch.arg(value);
-            });
+            let mut parameters: Vec<*mut c_void> =
+                values.iter_mut().map(|value| (value as *mut CUdeviceptr).cast()).collect();
             // SAFETY: the parameters are those that the source was printed with; the plan gives every slot its bytes.
-            unsafe { launch.launch(kernel.config)? };
+            unsafe { kernel.entry.launch(stream, &mut parameters)? };
         }
         Ok(())
     }

@@ -3,13 +3,13 @@
 //! The loads of all its groups come first, so that enough bytes are under way to hide the memory's latency (Little's
 //! law: some 25 KB a multiprocessor on an H200).
 
-use super::coordinates::Counter;
 use super::kernel::{Kernel, Machine};
 use super::points::Points;
 use super::print::statement;
 use super::source::{Block, Sketch, Workspace};
 use super::stages::Level;
 use super::text::Text;
+use super::tiles::Order;
 use overdrive_ir::plan::{Instr, Register};
 
 /// Threads of a block.
@@ -23,10 +23,8 @@ const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
 pub(super) fn map(mut points: Points<'_>, machine: Machine) -> Kernel {
     let (nest, stages) = (points.nest, points.stages);
     let vector = nest.vector;
-    let lane = nest.lane();
-    let mut extents = nest.extents.clone();
-    extents[lane] = extents[lane].div_ceil(vector);
-    let groups: usize = extents.iter().product();
+    let order = Order::new(nest);
+    let groups = order.count();
     // Elements of this program are rows to `Stages`: there is no reduced loop.
     let elements = stages.registers(points.program, Level::Row, 0);
     let loads: Vec<Register> =
@@ -49,10 +47,10 @@ pub(super) fn map(mut points: Points<'_>, machine: Machine) -> Kernel {
         text.unrolled(&each_group, |text| {
             text.line(format!("const {int} group = first + u * {stride};"));
             text.block(format!("if (group < {groups})"), |text| {
-                let counter = Counter { name: "group", int, first: 0 };
-                counter.split(&extents, |d| if d == lane { vector } else { 1 }, text);
-                points.count_lanes(text);
-                content(text);
+                order.at(int, text, &|text| {
+                    points.count_lanes(text);
+                    content(text);
+                });
             });
         });
     };

@@ -21,6 +21,7 @@ mod source;
 mod split;
 mod stages;
 mod text;
+mod tiles;
 
 pub use accuracy::loose;
 pub use compile::{compile, sources};

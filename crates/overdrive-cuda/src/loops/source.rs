@@ -4,6 +4,7 @@ use super::kernel::{Argument, Kernel};
 use super::points::Points;
 use super::text::Text;
 use crate::compiler::Source;
+use crate::entry::WAIT;
 
 /// Name of the entry of every printed loop.
 pub(super) const ENTRY: &str = "loop";
@@ -56,7 +57,10 @@ impl Sketch<'_> {
         }
         let body = self.text.finish();
         let head = format!("extern \"C\" __global__ void {bounds} {ENTRY}({})", parameters.join(", "));
-        text.block(head, |text| body.lines().for_each(|line| text.line(line)));
+        text.block(head, |text| {
+            text.line(WAIT);
+            body.lines().for_each(|line| text.line(line));
+        });
         let source = Source { name: ENTRY.into(), text: text.finish().into(), defines: vec![] };
         Kernel { source, grid: self.grid as u32, block: threads as u32, arguments }
     }

@@ -8,7 +8,8 @@ use overdrive_bench::record::Record;
 use overdrive_bench::subject::{Deviation, Function, Subject};
 use std::cell::RefCell;
 
-/// Measures `entries` and every peer that uses as many threads; peers' records come after those of the entries.
+/// Measures `entries` and every peer that uses as many threads; peers' records come after those of the entries. None at
+/// all where no entry was asked for.
 pub(super) fn measure_with_peers(
     context: &Context<'_>,
     workload: &Workload,
@@ -16,6 +17,10 @@ pub(super) fn measure_with_peers(
     shape: [usize; 3],
 ) -> Vec<Record> {
     let threads = entries[0].device.threads;
+    let own: Vec<Case> = entries.iter().map(|entry| entry.case(NAME)).collect();
+    if !context.wants(&own) {
+        return vec![];
+    }
     let oracle = workload.oracle(context);
     // A reference that fails is met again, and told, by the entries' own session.
     let typical = oracle.expected(context.seed).map_or(1.0, |outputs| typical_size(&outputs));

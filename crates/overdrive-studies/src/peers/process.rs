@@ -88,6 +88,15 @@ impl Peer {
         self.description.threads
     }
 
+    /// Whether it writes this workload down.
+    pub(super) fn knows(&self, workload: &str) -> bool {
+        #[derive(Deserialize)]
+        struct Known {
+            known: bool,
+        }
+        self.ask::<Known>(&json!({ "do": "knows", "workload": workload })).is_ok_and(|answer| answer.known)
+    }
+
     /// Whether it would be expected to have a mode: graphs of a CPU are not.
     pub(super) fn has_mode(&self, mode: &str) -> bool {
         mode != "graph" || self.description.device != "cpu"

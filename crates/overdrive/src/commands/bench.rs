@@ -15,7 +15,7 @@ use overdrive::bench::results::Results;
 use overdrive::bench::rules::Rules;
 use overdrive::ir::DType;
 use overdrive::passes::{Recipe, precision};
-use overdrive::studies::{Context, Device, Entry, Progress, measure};
+use overdrive::studies::{Context, Device, Entry, PEER_MODES, Progress, measure};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -42,6 +42,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         tuning: &tuning,
         matmul_peers: &[],
         peer: None,
+        peer_modes: &PEER_MODES,
         ceilings: vec![],
         clock: &clock,
         rules,
@@ -52,6 +53,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         energy: None,
         command: command_line(),
         progress: &spinner,
+        only: &[],
         earlier: &[],
         keep: &|_| (),
     };

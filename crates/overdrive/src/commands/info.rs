@@ -1,6 +1,6 @@
 //! `overdrive info`: this machine, and the back ends that it has.
 
-use crate::cli::Json;
+use crate::cli::Info;
 use crate::devices;
 use crate::energy;
 use crate::failure::Failure;
@@ -8,10 +8,14 @@ use overdrive::bench::environment::{Environment, Revision};
 use overdrive::bench::exit::Exit;
 use overdrive::cpu::CpuBackend;
 use overdrive::cuda::cache::Cache;
+use overdrive::cuda::choices::{Choices, Remembered};
 use overdrive::cuda::{CudaBackend, Library};
 use overdrive::ir::Backend;
 
-pub(crate) fn info(arguments: &Json) -> Result<Exit, Failure> {
+pub(crate) fn info(arguments: &Info) -> Result<Exit, Failure> {
+    if let Some(part) = &arguments.choices {
+        return choices(part, arguments);
+    }
     let environment = Environment::probe();
     let backend = CpuBackend::new(None).map_err(Failure::harness)?;
     let caps = backend.caps();
@@ -88,8 +92,36 @@ pub(crate) fn info(arguments: &Json) -> Result<Exit, Failure> {
             Err(error) => println!("kernel cache  {}: {error}", cache.folder().display()),
         }
     }
+    if let Some(choices) = Choices::of_user() {
+        let count = choices.all().map_or(0, |all| all.len());
+        println!("choices       {} ({count} products; --choices says why)", choices.folder().display());
+    }
     for warning in environment.warnings() {
         println!("note          {warning}");
+    }
+    Ok(Exit::Fine)
+}
+
+/// The remembered choices that contain `part`, each with what it was chosen from.
+fn choices(part: &str, arguments: &Info) -> Result<Exit, Failure> {
+    let Some(choices) = Choices::of_user() else {
+        return Err(Failure::bad_input("no place for choices is known: set OVERDRIVE_CACHE to a folder"));
+    };
+    let unreadable = |e| Failure::bad_input(format!("{}: {e}", choices.folder().display()));
+    let mut all = choices.all().map_err(unreadable)?;
+    all.retain(|known| known.key.contains(part) || known.choice.candidate.contains(part));
+    if arguments.json {
+        let json = |known: &Remembered| {
+            let Remembered { place, key, choice } = known;
+            serde_json::json!({ "place": place, "key": key, "choice": choice })
+        };
+        let all: Vec<_> = all.iter().map(json).collect();
+        println!("{}", serde_json::to_string_pretty(&all).expect("plain data"));
+        return Ok(Exit::Fine);
+    }
+    println!("{} choices in {}", all.len(), choices.folder().display());
+    for Remembered { place, key, choice } in &all {
+        println!("{key}\n  {choice}\n  on {place}");
     }
     Ok(Exit::Fine)
 }

@@ -14,7 +14,7 @@ use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
 use overdrive::bench::runner::Stop;
 use overdrive::studies::{
-    Context, Device, EnergyProbes, MatmulPeer, Peer, Progress, STUDIES, Study, ceilings,
+    Context, Device, EnergyProbes, MatmulPeer, PEER_MODES, Peer, Progress, STUDIES, Study, ceilings,
 };
 use std::cell::RefCell;
 
@@ -61,6 +61,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         tuning: &tuning,
         matmul_peers: &matmul_peers,
         peer: peer.as_ref(),
+        peer_modes: &PEER_MODES,
         ceilings: vec![],
         clock: &clock,
         rules: if arguments.quick { Rules::quick() } else { Rules::full() },
@@ -71,6 +72,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         energy: Some(&probes),
         command: rerun(arguments),
         progress: &spinner,
+        only: &arguments.case,
         earlier: earlier.as_ref().map_or(&[], |earlier| &earlier.records),
         keep: &keep,
     };
@@ -176,5 +178,7 @@ fn rerun(arguments: &Run) -> String {
     let threads = machine.threads.map_or(String::new(), |n| format!(" --threads {n}"));
     let device =
         if machine.device == "auto" { String::new() } else { format!(" --device {}", machine.device) };
-    format!("overdrive run{quick}{peers}{device}{threads} --seed {}", machine.seed)
+    let cases: String =
+        arguments.case.iter().map(|part| format!(" --case {}", quoted(part.clone()))).collect();
+    format!("overdrive run{quick}{peers}{cases}{device}{threads} --seed {}", machine.seed)
 }

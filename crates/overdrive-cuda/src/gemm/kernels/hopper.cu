@@ -10,7 +10,8 @@
 // in rows, that share right tiles. STAGES: tiles in flight. LHS_BY_K, RHS_BY_K: contracted index contiguous.
 // LHS_BATCHED, RHS_BATCHED: the operand differs from batch to batch. STORE_BY_TMA: the result goes through shared
 // memory. PROMOTE: sums of fp8 leave the tensor core's narrow accumulator after each tile. GROUP: tiles of rows that
-// are walked before the next column of tiles. BLOCKS: of the grid.
+// are walked before the next column of tiles. BLOCKS: of the grid. TOGETHER: products of one left operand that differ
+// in addresses alone; more than one have no batch.
 // From the printed text: wgmma (one instruction), Slots, epilogue, store_result.
 
 constexpr int WARPGROUP = 128;
@@ -24,13 +25,20 @@ constexpr int RHS_BYTES = TILE_N * 128;
 constexpr int TILES_K = (int)((K + TILE_K - 1) / TILE_K);
 constexpr int TILES_M = (M + TILE_M - 1) / TILE_M, TILES_N = (N + TILE_N - 1) / TILE_N;
 constexpr int PAIRS_M = (TILES_M + CLUSTER - 1) / CLUSTER;
-constexpr i64 TILES = (i64)PAIRS_M * TILES_N * BATCH; // of clusters
+constexpr i64 LAYERS = (i64)BATCH * TOGETHER;
+constexpr i64 TILES = PAIRS_M * TILES_N * LAYERS; // of clusters
 constexpr int STORE_BYTES = 64 * 128; // 64 rows of one swizzle's width
 constexpr int STORE_BUFFERS = 2;
 constexpr bool WHOLE = M % TILE_M == 0 && N % TILE_N == 0 && PAIRS_M * CLUSTER == TILES_M;
 
 struct alignas(128) TensorMap {
     u64 opaque[16];
+};
+struct Maps {
+    TensorMap of[TOGETHER];
+};
+struct Buffers {
+    Slots of[TOGETHER];
 };
 
 __device__ __forceinline__ u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
@@ -98,6 +106,11 @@ __device__ __forceinline__ void copy_to_all(u32 to, const TensorMap& map, u32 ba
         "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"((u16)((1 << CLUSTER) - 1))
         : "memory");
 }
+// Asks for a box before anybody may read it: what lies in L2 is always what was written last.
+__device__ __forceinline__ void ask_for(const TensorMap& map, int x, int y, int z) {
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
 __device__ __forceinline__ void copy_out(const TensorMap& map, u32 from, int x, int y, int z) {
     asm volatile(
         "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\ncp.async.bulk.commit_group;" ::"l"(
@@ -128,6 +141,11 @@ struct Operand {
 
     __device__ static u64 descriptor(u32 address) { return DESCRIPTOR | (u64)((address & 0x3ffff) >> 4); }
 
+    __device__ static void ask(const TensorMap& map, int first, int k, int batch) {
+#pragma unroll
+        for (int r = 0; r < EXTENT; r += WIDTH) ask_for(map, BY_K ? k : first + r, BY_K ? first + r : k, batch);
+    }
+
     template <bool ALL>
     __device__ static void copy(u32 to, const TensorMap& map, u32 barrier, int first, int k, int batch) {
 #pragma unroll
@@ -145,18 +163,18 @@ typedef Operand<LHS_BY_K, TILE_M> Lhs;
 typedef Operand<RHS_BY_K, TILE_N / CLUSTER> Rhs;
 
 struct Tile {
-    int batch, row, col;
+    int member, batch, row, col;
 };
 
 // Tiles in groups of GROUP rows of tiles, so that what runs at once shares operands in L2.
 __device__ __forceinline__ Tile tile_at(i64 index, u32 rank) {
     const int per_batch = PAIRS_M * TILES_N;
-    const int batch = BATCH == 1 ? 0 : (int)(index / per_batch);
-    const int in = BATCH == 1 ? (int)index : (int)(index % per_batch);
+    const int layer = LAYERS == 1 ? 0 : (int)(index / per_batch);
+    const int in = LAYERS == 1 ? (int)index : (int)(index % per_batch);
     const int per_group = GROUP * TILES_N, group = in / per_group, within = in % per_group;
     const int rows = min(GROUP, PAIRS_M - group * GROUP);
     const int m = group * GROUP + within % rows, n = within / rows;
-    return {batch, (m * CLUSTER + (int)rank) * TILE_M, n * TILE_N};
+    return {TOGETHER == 1 ? 0 : layer, TOGETHER == 1 ? layer : 0, (m * CLUSTER + (int)rank) * TILE_M, n * TILE_N};
 }
 
 template <int Registers>
@@ -241,8 +259,8 @@ extern "C" __global__ void
 __cluster_dims__(CLUSTER, 1, 1)
 #endif
 __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
-gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ TensorMap rhs_map,
-            const __grid_constant__ TensorMap out_map, const __grid_constant__ Slots slots) {
+gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ Maps rhs_maps,
+            const __grid_constant__ Maps out_maps, const __grid_constant__ Buffers buffers_of) {
     extern __shared__ u8 dynamic[];
     __shared__ alignas(8) u64 full[STAGES], empty[STAGES];
     const u32 base = (shared_address(dynamic) + 1023) & ~1023u;
@@ -257,13 +275,20 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ T
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("prefetch.tensormap [%0];" ::"l"(&lhs_map) : "memory");
-        asm volatile("prefetch.tensormap [%0];" ::"l"(&rhs_map) : "memory");
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&rhs_maps) : "memory");
     }
     __syncthreads();
     cluster_sync();
-
     constexpr i64 CLUSTERS = BLOCKS / CLUSTER;
     const i64 first = blockIdx.x / CLUSTER;
+    // Right operands are mostly weights, far away: they set out while the kernel before this one still runs.
+    if (threadIdx.x == 0) {
+        const Tile tile = tile_at(first, rank);
+        constexpr int share = TILE_N / CLUSTER;
+        for (int k = 0; k < (STAGES < TILES_K ? STAGES : TILES_K); ++k)
+            Rhs::ask(rhs_maps.of[tile.member], tile.col + share * (int)rank, k * TILE_K, RHS_BATCHED ? tile.batch : 0);
+    }
+    after_previous();
     if (warpgroup == 0) {
         give_registers<40>();
         if (threadIdx.x == 0) {
@@ -277,7 +302,7 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ T
                     const u32 lhs = lhs_tiles + stage * LHS_BYTES, rhs = rhs_tiles + stage * RHS_BYTES;
                     Lhs::copy<false>(lhs, lhs_map, barrier, tile.row, k * TILE_K, LHS_BATCHED ? tile.batch : 0);
                     constexpr int share = TILE_N / CLUSTER;
-                    Rhs::copy<(CLUSTER > 1)>(rhs + Rhs::BOX_BYTES * (share / Rhs::WIDTH) * rank, rhs_map, barrier,
+                    Rhs::copy<(CLUSTER > 1)>(rhs + Rhs::BOX_BYTES * (share / Rhs::WIDTH) * rank, rhs_maps.of[tile.member], barrier,
                                              tile.col + share * (int)rank, k * TILE_K, RHS_BATCHED ? tile.batch : 0);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
@@ -308,7 +333,7 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ T
                 const int r = tile.row + threadIdx.x % 64, at = tile.col + c;
 #pragma unroll
                 for (int h = 0; h < HEIGHTS; ++h)
-                    if (r + h * 64 < M && at < N) prefetch(slots, tile.batch, r + h * 64, at);
+                    if (r + h * 64 < M && at < N) prefetch(buffers_of.of[tile.member], tile.batch, r + h * 64, at);
             }
             Sums sums[HEIGHTS];
 #if PROMOTE
@@ -365,7 +390,7 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ T
             for (int h = 0; h < HEIGHTS; ++h) {
                 Tile part = tile;
                 part.row += h * 64;
-                finish(sums[h], part, out_map, slots, buffers, used, consumer);
+                finish(sums[h], part, out_maps.of[tile.member], buffers_of.of[tile.member], buffers, used, consumer);
             }
         }
         if (STORE_BY_TMA && threadIdx.x % WARPGROUP == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

@@ -12,6 +12,7 @@ constexpr int TILE = 64, DEPTH = 16, THREADS = 256, EACH = 4;
 
 extern "C" __global__ void __launch_bounds__(THREADS) gemm_plain(const LHS* lhs, const RHS* rhs, const Slots slots) {
     __shared__ SUM left[DEPTH][TILE + 1], right[DEPTH][TILE + 1];
+    after_previous();
     const i32 tiles = (N + TILE - 1) / TILE;
     const i32 row0 = blockIdx.x / tiles * TILE, col0 = blockIdx.x % tiles * TILE;
     const i32 thread = threadIdx.x, across = thread % 16, down = thread / 16;

@@ -1,9 +1,9 @@
 //! The compiled step: which of the two kernels, with which tile, and its launch.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUfunction_attribute;
-use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
@@ -12,6 +12,7 @@ use overdrive_ir::{DType, Graph};
 use super::region;
 use crate::Error;
 use crate::compiler::Source;
+use crate::entry::Entry;
 use crate::kernels::nest::Place;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
@@ -38,9 +39,6 @@ struct Shape {
     lse: [i64; 3],
     factor: f64,
 }
-
-// SAFETY: plain numbers in C's layout.
-unsafe impl DeviceRepr for Shape {}
 
 /// A kernel with its tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,8 +142,8 @@ const CLAMPED: &str =
 /// A compiled attention.
 #[derive(Debug)]
 struct Compiled {
-    function: CudaFunction,
-    config: LaunchConfig,
+    entry: Entry,
+    is_empty: bool,
     shape: Shape,
     /// q, k, v.
     operands: [Place; 3],
@@ -178,10 +176,7 @@ pub(crate) fn compile(
     }
     let head_bytes = keys * (d + values) * q.ty.dtype.bits() / 8;
     let source = source(call, (attention, regions), design)?;
-    let function = site.device.function(&source, "attention")?;
     let bytes = design.shared_bytes([d, values], q.ty.dtype.accumulation().bits() / 8);
-    let limit = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-    function.set_attribute(limit, bytes as i32).map_err(Error::from)?;
     let strides = |view: &View| -> [i64; 4] { std::array::from_fn(|d| view.strides[d]) };
     let [out, lse] = [0, 1].map(|i| call.results[i].as_ref());
     let shape = Shape {
@@ -204,8 +199,8 @@ pub(crate) fn compile(
         shared_mem_bytes: bytes as u32,
     };
     Ok(Box::new(Compiled {
-        function,
-        config,
+        entry: Entry::new(site.device, (&source, "attention"), config)?,
+        is_empty: matrices * tiles == 0,
         shape,
         operands: [q, k, v].map(Place::new),
         results: [out, lse].map(|view| view.map(Place::new)),
@@ -215,19 +210,18 @@ pub(crate) fn compile(
 
 impl Launch for Compiled {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        if self.config.grid_dim.0 == 0 {
+        if self.is_empty {
             return Ok(());
         }
-        let [q, k, v] = self.operands.map(|place| place.of(addresses));
-        let [out, lse] = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
-        let captures: Vec<u64> = self.captures.iter().map(|&slot| addresses.of(slot)).collect();
-        let mut launch = stream.launch_builder(&self.function);
-        launch.arg(&q).arg(&k).arg(&v).arg(&out).arg(&lse).arg(&self.shape);
-        for capture in &captures {
-            launch.arg(capture);
-        }
+        let operands = self.operands.map(|place| place.of(addresses));
+        let results = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
+        let captures = self.captures.iter().map(|&slot| addresses.of(slot));
+        let mut places: Vec<u64> = operands.into_iter().chain(results).chain(captures).collect();
+        let mut shape = self.shape;
+        let mut parameters: Vec<*mut c_void> =
+            places.iter_mut().map(|place| (place as *mut u64).cast()).collect();
+        parameters.insert(operands.len() + results.len(), (&raw mut shape).cast());
         // SAFETY: the parameters are those of the kernel, which keeps to the rows of the shape.
-        unsafe { launch.launch(self.config)? };
-        Ok(())
+        unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

@@ -67,6 +67,7 @@ __device__ __forceinline__ u32 pair(f32 low, f32 high) {
 
 extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, const Element* k, const Element* v, Element* out, f32* lse, Shape s CAPTURES) {
     extern __shared__ __align__(128) unsigned char bytes[];
+    after_previous();
     Queries& queries = *reinterpret_cast<Queries*>(bytes);
     Block* blocks = reinterpret_cast<Block*>(bytes + sizeof(Queries));
     i32 matrix, tile;

@@ -1,0 +1,106 @@
+//! `Entry`: a kernel of ours with its grid, which may be placed on the device while the kernel before it still runs.
+//!
+//! What a kernel does before it touches memory (barriers, tensor maps, its own launch) then hides under the end of the
+//! one before: programmatic dependent launch, CUDA C++ Programming Guide, "Programmatic Dependent Launch and
+//! Synchronization". Invariants: every entry begins with `after_previous()`, which waits for all that was written
+//! before, also by kernels that were never waited for themselves, since each ends only after it has waited; the first
+//! kernel of a call is an ordinary launch, so that no time of one call is counted as another's.
+
+use crate::compiler::{Architecture, Source};
+use crate::{Device, Error};
+use cudarc::driver::sys::{
+    self, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig,
+};
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig};
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// What the text of every entry begins with.
+pub(crate) const WAIT: &str = "after_previous();";
+
+/// Beyond this much a kernel may have dynamic shared memory only when asked.
+const UNASKED_SHARED_BYTES: u32 = 48 << 10;
+
+thread_local! {
+    /// Whether the next kernel of this thread is the first of a call.
+    static BEGINS_CALL: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Says that the next kernel of this thread is the first of a call.
+pub(crate) fn begin_call() {
+    BEGINS_CALL.set(true);
+}
+
+/// A function with its grid.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    function: CudaFunction,
+    config: LaunchConfig,
+    overlaps: bool,
+}
+
+impl Entry {
+    /// `entry` of a source on a device.
+    ///
+    /// # Errors
+    /// As `Device::function`, and what the driver says to so much shared memory.
+    pub(crate) fn new(
+        device: &Device,
+        (source, entry): (&Source, &str),
+        config: LaunchConfig,
+    ) -> Result<Self, Error> {
+        assert!(source.text.contains(WAIT), "`{entry}` would not wait for what it reads");
+        let function = device.function(source, entry)?;
+        if config.shared_mem_bytes > UNASKED_SHARED_BYTES {
+            let limit = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            function.set_attribute(limit, config.shared_mem_bytes as i32)?;
+        }
+        Ok(Self { function, config, overlaps: overlaps(device.architecture()) })
+    }
+
+    /// Enqueues it.
+    ///
+    /// # Safety
+    /// `parameters` point to values of the types that the kernel takes, in order, and what these point to is there.
+    pub(crate) unsafe fn launch(
+        &self,
+        stream: &Arc<CudaStream>,
+        parameters: &mut [*mut c_void],
+    ) -> Result<(), Error> {
+        stream.context().bind_to_thread()?;
+        let LaunchConfig { grid_dim: grid, block_dim: block, shared_mem_bytes } = self.config;
+        // SAFETY: all zeros is a value of a plain struct of numbers and pointers; the one member that is read is set.
+        let mut attribute: CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        attribute.id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let is_first = BEGINS_CALL.replace(false);
+        let config = CUlaunchConfig {
+            gridDimX: grid.0,
+            gridDimY: grid.1,
+            gridDimZ: grid.2,
+            blockDimX: block.0,
+            blockDimY: block.1,
+            blockDimZ: block.2,
+            sharedMemBytes: shared_mem_bytes,
+            hStream: stream.cu_stream(),
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(self.overlaps && !is_first),
+        };
+        let (function, parameters) = (self.function.cu_function(), parameters.as_mut_ptr());
+        // SAFETY: as the caller promised; the driver copies configuration and parameters before it returns.
+        unsafe {
+            sys::cuLaunchKernelEx(&raw const config, function, parameters, std::ptr::null_mut()).result()?
+        };
+        Ok(())
+    }
+}
+
+/// Whether kernels can wait for others on the device itself.
+fn overlaps(architecture: Architecture) -> bool {
+    match architecture {
+        Architecture::Sm80 | Architecture::Sm89 => false,
+        Architecture::Sm90a | Architecture::Sm100a => true,
+        Architecture::Other(capability) => capability >= 90,
+    }
+}

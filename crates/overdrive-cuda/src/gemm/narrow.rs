@@ -1,0 +1,79 @@
+//! The kernel for products of few columns (the last layer of a classifier): no tile of matrix units fits them, and TMA
+//! takes no row whose bytes are no multiple of 16.
+
+use super::epilogue::{self, Printed, is_printable};
+use super::problem::{SLOT_ALIGNMENT, alignment, sums};
+use crate::Error;
+use crate::compiler::Source;
+use crate::entry::Entry;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+use cudarc::driver::{CudaStream, LaunchConfig};
+use overdrive_ir::plan::{GemmCall, SlotId};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Most columns: their sums stay in registers.
+const COLUMNS: usize = 16;
+/// Threads of a block, and the terms of a sum that each adds up where there are enough.
+const THREADS: [usize; 2] = [64, 512];
+const TERMS: usize = 4;
+
+struct Narrow {
+    entry: Entry,
+    lhs: SlotId,
+    rhs: SlotId,
+    slots: Vec<SlotId>,
+}
+
+/// Whether the kernel takes the call.
+pub(super) fn applies(call: &GemmCall) -> bool {
+    let batch: usize = call.batch.iter().product();
+    call.n <= COLUMNS
+        && call.m <= i32::MAX as usize
+        && batch <= u32::MAX as usize
+        && is_printable(&call.epilogue.0)
+}
+
+fn threads(call: &GemmCall) -> usize {
+    (call.k / TERMS).next_power_of_two().clamp(THREADS[0], THREADS[1])
+}
+
+/// The source of the kernel for a call, and the buffers of its epilogue.
+pub(super) fn source(call: &GemmCall) -> (Source, Vec<SlotId>) {
+    let Printed { text, slots } = epilogue::print(call);
+    let others: Vec<i64> = call.rhs.batch_strides.iter().copied().chain([call.rhs.row_stride]).collect();
+    let bytes = alignment(call.rhs.dtype, call.rhs.offset, &others).min(16).min(SLOT_ALIGNMENT);
+    let aligned = (bytes as usize * 8 / call.rhs.dtype.bits()).max(1);
+    // As many as divide a row.
+    let at_once = aligned.min(1 << call.n.trailing_zeros());
+    let mut defines = epilogue::defines(call, sums(call));
+    defines.extend([("THREADS", threads(call).to_string()), ("AT_ONCE", at_once.to_string())]);
+    (epilogue::source("gemm_narrow", &defines, &(text + include_str!("kernels/narrow.cu"))), slots)
+}
+
+/// Compiles the kernel; `None` where it does not apply.
+pub(super) fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Option<Box<dyn Launch>>, Refusal> {
+    if !applies(call) {
+        return Ok(None);
+    }
+    let (source, slots) = source(call);
+    let batch: usize = call.batch.iter().product();
+    let config = LaunchConfig {
+        grid_dim: (call.m as u32, batch.min(65535) as u32, 1),
+        block_dim: (threads(call) as u32, 1, 1),
+        shared_mem_bytes: 0,
+    };
+    let entry = Entry::new(site.device, (&source, "gemm_narrow"), config)?;
+    Ok(Some(Box::new(Narrow { entry, lhs: call.lhs.slot, rhs: call.rhs.slot, slots })))
+}
+
+impl Launch for Narrow {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        let (mut lhs, mut rhs) = (addresses.of(self.lhs), addresses.of(self.rhs));
+        let mut slots: Vec<u64> = self.slots.iter().map(|&s| addresses.of(s)).collect();
+        let mut parameters: [*mut c_void; 3] =
+            [(&raw mut lhs).cast(), (&raw mut rhs).cast(), slots.as_mut_ptr().cast()];
+        // SAFETY: two addresses, and as many as `Slots` has.
+        unsafe { self.entry.launch(stream, &mut parameters) }
+    }
+}
