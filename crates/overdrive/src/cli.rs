@@ -1,5 +1,9 @@
 //! The command line: names and values only; what they do stands in `commands/`.
 
+mod train;
+
+pub(crate) use train::Train;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use overdrive::ir::{DType, Mode};
 use std::path::PathBuf;
@@ -26,6 +30,8 @@ pub(crate) enum Command {
     Profile(Profile),
     /// Goes on from a text: decoding with a cache of keys and values
     Generate(Generate),
+    /// A model from data, with what it scores on samples that it has not seen
+    Train(Train),
     /// Draws a report again from results alone, of one machine or several
     Report(Report),
     /// Whether one revision, or one program, is slower than another

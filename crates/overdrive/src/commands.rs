@@ -13,6 +13,9 @@ mod regress;
 mod report;
 mod resume;
 mod run;
+mod train;
+
+pub(crate) use run::command_line;
 
 use crate::cli::{Arguments, Command};
 use crate::failure::Failure;
@@ -27,6 +30,7 @@ pub(crate) fn run(command: Command) -> Result<Exit, Failure> {
         Command::Eval(arguments) => eval::eval(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Generate(arguments) => generate::generate(&arguments),
+        Command::Train(arguments) => train::train(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Regress(arguments) => regress::regress(&arguments),
         Command::Compare(arguments) => compare::compare(&arguments),

@@ -11,3 +11,4 @@ pub use overdrive_ir as ir;
 pub use overdrive_models as models;
 pub use overdrive_passes as passes;
 pub use overdrive_studies as studies;
+pub use overdrive_train as train;

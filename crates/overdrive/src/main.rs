@@ -8,6 +8,7 @@ mod failure;
 mod model;
 mod progress;
 mod text;
+mod training;
 
 use clap::Parser;
 use overdrive::bench::memory::CountingAllocator;

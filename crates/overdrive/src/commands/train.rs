@@ -1,0 +1,160 @@
+//! `overdrive train`: a model from data; the folder that it leaves is a MODEL.
+
+use super::output;
+use super::run::{command_line, stop_on_interrupt};
+use crate::cli::Train;
+use crate::devices;
+use crate::failure::Failure;
+use crate::model;
+use crate::training::{Watch, record};
+use overdrive::bench::exit::Exit;
+use overdrive::bench::report::{to_json, write_atomically};
+use overdrive::bench::results::Results;
+use overdrive::formats::{ModelConfig, ModelFolder};
+use overdrive::ir::Init;
+use overdrive::passes::bind;
+use overdrive::studies::Template;
+use overdrive::train::data::{Parts, open};
+use overdrive::train::{
+    Checkpoint, EarlyStop, Ending, Evaluation, Fit, Recipe, TrainError, evaluate, fit, recipe_of,
+};
+use std::path::{Path, PathBuf};
+
+pub(crate) fn train(arguments: &Train) -> Result<Exit, Failure> {
+    let template = model::load(&arguments.model)?;
+    let recipe = recipe(arguments, &template);
+    recipe.check().map_err(Failure::bad_input)?;
+    let data = open(&arguments.data).map_err(failure)?;
+    let parts = data.parts(&template.graph, usize::from(arguments.fold)).map_err(failure)?;
+    let checkpoint = place(&arguments.out)?;
+    let earlier = match (arguments.resume, checkpoint.exists()) {
+        (true, _) => Some(Checkpoint::read(&checkpoint).map_err(failure)?),
+        (false, false) => None,
+        (false, true) => {
+            let file = checkpoint.display();
+            let text = format!(
+                "`{file}` is of an interrupted run: go on with --resume, or remove it to start again"
+            );
+            return Err(Failure::bad_input(text));
+        }
+    };
+    let opened = devices::open(&arguments.machine)?;
+    let mut results = Results::begin(command_line(), arguments.machine.seed);
+    results.environment.devices.extend(opened.described.clone());
+    let done = earlier.as_ref().map_or(0, |checkpoint| checkpoint.progress.done);
+    let mut watch = Watch::start(&recipe, done, stop_on_interrupt());
+    let run = Fit {
+        backend: opened.backend.as_ref(),
+        model: &template.graph,
+        recipe: &recipe,
+        train: parts.train.as_ref(),
+        validation: parts.validation.as_ref(),
+        resume: earlier.as_ref(),
+        checkpoint: Some(&checkpoint),
+    };
+    let fitted = fit(&run, &mut watch).map_err(failure)?;
+    watch.finish();
+    if fitted.ending == Ending::Interrupted {
+        let (done, steps) = (fitted.progress.done, recipe.steps);
+        return Err(Failure::inconclusive(format!(
+            "interrupted after {done} of {steps} steps; --resume goes on"
+        )));
+    }
+    let graph =
+        template.graph.clone().with_initial_values(|name, _| Init::Value(fitted.parameters[name].clone()));
+    let forward = bind(&graph, &[("batch".to_owned(), recipe.batch)].into()).map_err(Failure::harness)?;
+    let test = evaluate(run.backend, &forward, &fitted.parameters, parts.test.as_ref()).map_err(failure)?;
+    let config = ModelConfig {
+        name: template.name.clone(),
+        dimensions: template.dimensions.clone(),
+        vocabulary: template.vocabulary,
+        recipe: provenance(arguments, &recipe, &parts, &test).map_err(failure)?,
+    };
+    ModelFolder { config, graph }.write(&arguments.out).map_err(Failure::bad_input)?;
+    results.records.push(record(&opened, &template.name, &recipe, (&watch, &fitted, &test)));
+    let file = arguments.out.join(output::RESULTS);
+    write_atomically(&file, to_json(&results).as_bytes()).map_err(Failure::harness)?;
+    std::fs::remove_file(&checkpoint).map_err(Failure::harness)?;
+    println!("{} after {} steps: {}", template.name, fitted.progress.done, said(&test));
+    println!("model: {}", arguments.out.display());
+    Ok(Exit::Fine)
+}
+
+fn recipe(arguments: &Train, template: &Template) -> Recipe {
+    let mut recipe = recipe_of(&template.name);
+    recipe.precision = arguments.precision.into();
+    recipe.seed = arguments.machine.seed;
+    recipe.accumulate = arguments.accumulate as usize;
+    recipe.early_stop = arguments.patience.map(|patience| EarlyStop { patience });
+    recipe.batch = arguments.batch.map_or(recipe.batch, |batch| batch as usize);
+    recipe.schedule.peak = arguments.lr.unwrap_or(recipe.schedule.peak);
+    if let Some(steps) = arguments.steps {
+        recipe.schedule.warmup = recipe.schedule.warmup.min(steps / 10);
+        recipe.steps = steps;
+    }
+    recipe
+}
+
+/// The file of checkpoints, beside the folder; errs where the folder could not take the model at the end.
+fn place(out: &Path) -> Result<PathBuf, Failure> {
+    let fault = |what: &str| {
+        Failure::bad_input(format!("`{}` {what}; name another folder with --out", out.display()))
+    };
+    let name = out.file_name().ok_or_else(|| fault("has no name of its own"))?.to_string_lossy();
+    if out.exists() && !out.is_dir() {
+        return Err(fault("is a file"));
+    }
+    let mut entries = std::fs::read_dir(out).into_iter().flatten();
+    if entries.next().is_some() && !ModelFolder::is_at(out) {
+        return Err(fault("holds other files"));
+    }
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    output::prepare(parent)?;
+    Ok(parent.join(format!("{name}.checkpoint.safetensors")))
+}
+
+/// What the folder says of how the model came about.
+fn provenance(
+    arguments: &Train,
+    recipe: &Recipe,
+    parts: &Parts,
+    test: &Evaluation,
+) -> Result<std::collections::BTreeMap<String, serde_json::Value>, TrainError> {
+    let splits = serde_json::json!({
+        "train": parts.train.hash()?, "validation": parts.validation.hash()?, "test": parts.test.hash()?,
+    });
+    let entries = [
+        ("command", command_line().into()),
+        ("data", arguments.data.clone().into()),
+        ("fold", arguments.fold.into()),
+        ("splits_sha256", splits),
+        ("training", serde_json::to_value(recipe).expect("a recipe is plain data")),
+        ("test_loss_nats", test.loss().into()),
+        ("test_accuracy", test.accuracy().into()),
+        ("test_bits_per_byte", test.bits_per_byte().into()),
+    ];
+    let known = entries.into_iter().filter(|(_, value)| !value.is_null());
+    Ok(known.map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+/// The figure of the test samples, in words.
+fn said(test: &Evaluation) -> String {
+    let samples = test.losses.len();
+    match test.bits_per_byte() {
+        Some(bits) => {
+            format!("{bits:.4} bits per byte, perplexity {:.3}, of {samples} test windows", test.perplexity())
+        }
+        None => {
+            let (percent, loss) = (100.0 * test.accuracy(), test.loss());
+            format!("{percent:.2} % of {samples} test samples, loss {loss:.4}")
+        }
+    }
+}
+
+fn failure(error: TrainError) -> Failure {
+    match error {
+        TrainError::Backend(error) => devices::failure(error),
+        TrainError::NonFinite { .. } => Failure::harness(error),
+        _ => Failure::bad_input(error),
+    }
+}
