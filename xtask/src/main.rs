@@ -7,6 +7,7 @@
 mod add_op;
 mod check;
 mod generate;
+mod onnx_tests;
 mod ops_page;
 mod pack_tests;
 mod protobuf;
@@ -25,6 +26,7 @@ usage: cargo xtask COMMAND
   check [--quick]      everything that a change must pass; --quick leaves out the docs and the add-an-op patch
   tidy                 the rules of STYLE.md that a machine can check
   generate [--check]   write the generated files; --check only compares them
+  onnx-tests DIR       ONNX's backend tests, as peers/onnx_cases.py wrote them to DIR, and the page about them
   report-browser FILE  open a report.html in headless Chromium: no error, first screen, filters, sorting, charts
   add-op               apply patches/add-op.patch to a copy of the checkout and run the op harness there
   kernels              registers, shared memory and spills of every GPU kernel, by NVRTC and with no GPU
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&workspace),
         ["generate"] => generate::write(&workspace, generate::GENERATED),
         ["generate", "--check"] => generate::compare(&workspace, generate::GENERATED),
+        ["onnx-tests", folder] => onnx_tests::run(&workspace, std::path::Path::new(folder)),
         ["report-browser", page] => report_browser::run(std::path::Path::new(page)),
         ["add-op"] => add_op::run(&workspace).map(|_| ()),
         ["kernels"] => check::kernels(&workspace),

@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Bench(Bench),
     /// One forward pass on your own inputs
     Eval(Eval),
+    /// The model for other engines
+    Export(Export),
     /// Where the time goes: operators by self time, and a trace
     Profile(Profile),
     /// Goes on from a text: decoding with a cache of keys and values
@@ -109,7 +111,7 @@ pub(crate) struct Report {
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
-    /// A built-in model, or a folder that holds one
+    /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
     /// Execution modes: eager, jit, compile, and on a GPU graph
     #[arg(long, value_delimiter = ',', default_value = "eager,jit,compile", value_name = "MODES")]
@@ -123,6 +125,9 @@ pub(crate) struct Bench {
     /// The text that the model reads instead of random tokens, for models that read text
     #[arg(long, value_name = "TEXT")]
     pub text: Option<String>,
+    /// Size of a named dimension [default: the model's]
+    #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
+    pub shapes: Vec<(String, usize)>,
     /// Samples per case [default: until the interval is within 1 %]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=10_000))]
     pub trials: Option<u32>,
@@ -210,7 +215,7 @@ pub(crate) struct History {
 /// Arguments of `eval`.
 #[derive(Args, Debug)]
 pub(crate) struct Eval {
-    /// A built-in model, or a folder that holds one
+    /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
     /// Inputs by name, .npz or .safetensors
     #[arg(long, value_name = "FILE")]
@@ -238,10 +243,23 @@ pub(crate) struct Eval {
     pub machine: Machine,
 }
 
+/// Arguments of `export`.
+#[derive(Args, Debug)]
+pub(crate) struct Export {
+    /// A built-in model, a folder that holds one, or an .onnx file
+    pub model: String,
+    /// The ONNX file to write
+    #[arg(long, value_name = "FILE")]
+    pub onnx: PathBuf,
+    /// Size of a named dimension [default: the model's]
+    #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
+    pub shapes: Vec<(String, usize)>,
+}
+
 /// Arguments of `profile`.
 #[derive(Args, Debug)]
 pub(crate) struct Profile {
-    /// A built-in model, or a folder that holds one
+    /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
     /// Execution mode
     #[arg(long, default_value = "compile", value_name = "MODE")]
@@ -249,6 +267,9 @@ pub(crate) struct Profile {
     /// Batch size [default: the model's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: Option<u32>,
+    /// Size of a named dimension [default: the model's]
+    #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
+    pub shapes: Vec<(String, usize)>,
     /// Calls to sum over
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub calls: u32,
@@ -358,6 +379,11 @@ fn probability(text: &str) -> Result<f64, String> {
         Ok(x) if x > 0.0 && x <= 1.0 => Ok(x),
         _ => Err("expected a number above 0 and at most 1".to_owned()),
     }
+}
+
+fn named_size(text: &str) -> Result<(String, usize), String> {
+    let parsed = text.split_once('=').and_then(|(name, size)| Some((name.to_owned(), size.parse().ok()?)));
+    parsed.filter(|(name, _)| !name.is_empty()).ok_or_else(|| "expected NAME=SIZE".to_owned())
 }
 
 fn tolerance(text: &str) -> Result<f64, String> {

@@ -3,6 +3,7 @@
 mod bench;
 mod compare;
 mod eval;
+mod export;
 mod generate;
 mod history;
 mod info;
@@ -28,6 +29,7 @@ pub(crate) fn run(command: Command) -> Result<Exit, Failure> {
         Command::Run(arguments) => run::run(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Eval(arguments) => eval::eval(&arguments),
+        Command::Export(arguments) => export::export(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Generate(arguments) => generate::generate(&arguments),
         Command::Train(arguments) => train::train(&arguments),

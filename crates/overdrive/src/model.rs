@@ -1,48 +1,155 @@
-//! MODEL on the command line: the name of a built-in model, a folder that `train` or `quantize` wrote, or a folder in
-//! Hugging Face's format.
+//! MODEL on the command line: the name of a built-in model, a folder that `train` or `quantize` wrote, a folder in
+//! Hugging Face's format, or an ONNX file.
+//!
+//! A template binds its named dimensions afterwards; an ONNX file is read for given dimensions, since its shape
+//! arithmetic has no answer before, and for given values of those inputs that decide shapes.
 
 use crate::failure::Failure;
-use overdrive::formats::ModelFolder;
+use overdrive::formats::onnx::{self, Binding};
+use overdrive::formats::{FormatError, ModelFolder, Tensors};
+use overdrive::ir::{Dim, Graph, TensorType};
 use overdrive::models;
-use overdrive::studies::Template;
 use overdrive::studies::pretrained::Pretrained;
+use overdrive::studies::{Template, Workload};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A model with what its source told of it.
+/// A model whose named dimensions have no sizes yet.
 pub(crate) enum Model {
-    /// A graph, and what is needed to make a workload of it.
+    /// A built-in model, or a folder of ours.
     Template(Template),
     /// A published architecture with its weights, and what turns text into tokens.
     Pretrained(Box<Pretrained>),
+    /// A file of ONNX.
+    Onnx(onnx::Model),
 }
 
 impl Model {
-    /// What can be measured.
+    /// The graph with named dimensions, of a model that has one before it has inputs.
     pub(crate) fn template(&self) -> Result<Template, Failure> {
         match self {
             Self::Template(template) => Ok(template.clone()),
             Self::Pretrained(pretrained) => pretrained.template().map_err(Failure::harness),
+            Self::Onnx(model) => Err(Failure::bad_input(format!(
+                "`{}` is a file of ONNX, which is read for given sizes: expected a built-in model or a folder",
+                model.name()
+            ))),
+        }
+    }
+
+    /// Whether a dimension of this name can be given a size.
+    pub(crate) fn has_dimension(&self, name: &str) -> bool {
+        self.template().is_ok_and(|template| template.dimensions.contains_key(name))
+    }
+
+    /// The workload in which named dimensions have `sizes` where given, else their defaults.
+    pub(crate) fn bind(&self, sizes: &BTreeMap<String, usize>) -> Result<Workload, Failure> {
+        match self {
+            Self::Template(_) | Self::Pretrained(_) => {
+                self.template()?.bind(sizes).map_err(Failure::bad_input)
+            }
+            Self::Onnx(model) => {
+                let binding = Binding { sizes: sizes.clone(), ..Binding::default() };
+                let graph = model.graph(&binding).map_err(Failure::bad_input)?;
+                let dimensions = sizes.iter().map(|(name, &size)| (name.as_str(), size));
+                Ok(Workload::new(&model.name(), dimensions, graph))
+            }
+        }
+    }
+
+    /// The graph whose dimensions, and values that decide shapes, are those of these inputs.
+    pub(crate) fn fitting(&self, inputs: &Tensors) -> Result<Graph, Failure> {
+        match self {
+            Self::Template(_) | Self::Pretrained(_) => {
+                let template = self.template()?;
+                let graph = &template.graph;
+                let ports = graph.inputs().iter().map(|port| (port.name.as_str(), graph.ty(port.value)));
+                template.graph_of(&sizes_of(ports, inputs)?).map_err(Failure::bad_input)
+            }
+            Self::Onnx(model) => fitting(model, inputs),
         }
     }
 }
 
-/// The graph of the model that the user named.
-pub(crate) fn load(model: &str) -> Result<Template, Failure> {
-    open(model)?.template()
+/// Reads the graph, binding the value of an input whenever a shape turns out to depend on it.
+fn fitting(model: &onnx::Model, inputs: &Tensors) -> Result<Graph, Failure> {
+    let ports = model.inputs().map_err(Failure::bad_input)?;
+    let sizes = sizes_of(ports.iter().map(|(name, ty)| (name.as_str(), ty)), inputs)?;
+    let mut binding = Binding { sizes, values: Tensors::new() };
+    loop {
+        match model.graph(&binding) {
+            Err(FormatError::Undecided { inputs: named, .. })
+                if named
+                    .iter()
+                    .any(|name| inputs.contains_key(name) && !binding.values.contains_key(name)) =>
+            {
+                for (name, value) in named.iter().filter_map(|name| Some((name, inputs.get(name)?))) {
+                    binding.values.insert(name.clone(), value.clone());
+                }
+            }
+            outcome => {
+                for name in binding.values.keys() {
+                    eprintln!("note: input `{name}` decides shapes: the model is read for its value");
+                }
+                return outcome.map_err(Failure::bad_input);
+            }
+        }
+    }
+}
+
+/// Sizes of named dimensions, read off the inputs.
+fn sizes_of<'t>(
+    ports: impl Iterator<Item = (&'t str, &'t TensorType)>,
+    inputs: &Tensors,
+) -> Result<BTreeMap<String, usize>, Failure> {
+    let mut sizes = BTreeMap::new();
+    for (place, ty) in ports {
+        let found = input(inputs, place, ty)?.ty();
+        if found.rank() != ty.rank() {
+            return Err(Failure::bad_input(format!("input `{place}`: expected {ty}, found {found}")));
+        }
+        for (dim, size) in ty.shape.0.iter().zip(found.sizes()) {
+            if let Dim::Named(name) = dim
+                && let Some(before) = sizes.insert(name.to_string(), size).filter(|&before| before != size)
+            {
+                let text = format!("input `{place}`: expected {name} = {before} as elsewhere, found {size}");
+                return Err(Failure::bad_input(text));
+            }
+        }
+    }
+    Ok(sizes)
+}
+
+/// The tensor of this name.
+pub(crate) fn input<'t>(
+    tensors: &'t Tensors,
+    name: &str,
+    ty: &TensorType,
+) -> Result<&'t overdrive::ir::Tensor, Failure> {
+    tensors.get(name).ok_or_else(|| {
+        let names: Vec<&str> = tensors.keys().map(String::as_str).collect();
+        let found = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+        Failure::bad_input(format!("input `{name}` of {ty} is missing: the file holds {found}"))
+    })
 }
 
 /// The model that the user named; where one is both, the built-in (`./name` is the folder).
-pub(crate) fn open(model: &str) -> Result<Model, Failure> {
+pub(crate) fn load(model: &str) -> Result<Model, Failure> {
     let unknown = match models::find(model) {
         Ok(built_in) => return Template::built_in(built_in).map(Model::Template).map_err(Failure::harness),
         Err(unknown) => unknown,
     };
     let path = Path::new(model);
+    if path.extension().is_some_and(|extension| extension == "onnx") {
+        return onnx::Model::open(path).map(Model::Onnx).map_err(Failure::bad_input);
+    }
     if path.is_dir() {
         return folder(path);
     }
     if model.contains(std::path::MAIN_SEPARATOR) {
-        return Err(Failure::bad_input(format!("no model at `{model}`: expected a folder that holds one")));
+        return Err(Failure::bad_input(format!(
+            "no model at `{model}`: expected a folder that holds one, or an .onnx file"
+        )));
     }
     Err(Failure::bad_input(unknown))
 }

@@ -19,6 +19,10 @@ pub(crate) fn tokenizer(model: &Model) -> Result<&Tokenizer, Failure> {
             ))
         }),
         Model::Template(template) if template.vocabulary == Some(BYTES) => Ok(&Tokenizer::BYTES),
+        Model::Onnx(model) => Err(Failure::bad_input(format!(
+            "`{}` reads no text: a file of ONNX has no tokenizer; give a folder in Hugging Face's format",
+            model.name()
+        ))),
         Model::Template(template) => Err(Failure::bad_input(format!(
             "`{}` reads no text: expected a model with a tokenizer.json or a vocabulary of {BYTES} bytes, found {}",
             template.name,

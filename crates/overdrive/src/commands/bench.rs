@@ -20,8 +20,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
-    let model = model::open(&arguments.model)?;
-    let template = model.template()?;
+    let model = model::load(&arguments.model)?;
     let ids = arguments.text.as_ref().map(|text| text::encode(text::tokenizer(&model)?, text)).transpose()?;
     let opened = devices::open(&arguments.machine)?;
     let reference = devices::reference(devices::threads(&arguments.machine))?;
@@ -65,12 +64,12 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         sizes => sizes.iter().map(|&n| Some(n)).collect(),
     };
     for batch in batches {
-        let mut sizes: BTreeMap<String, usize> =
-            batch.map(|n| ("batch".to_owned(), n as usize)).into_iter().collect();
-        if let Some(ids) = ids.as_ref().filter(|_| template.dimensions.contains_key("tokens")) {
+        let batch = batch.map(|n| ("batch".to_owned(), n as usize));
+        let mut sizes: BTreeMap<String, usize> = arguments.shapes.iter().cloned().chain(batch).collect();
+        if let Some(ids) = ids.as_ref().filter(|_| model.has_dimension("tokens")) {
             sizes.insert("tokens".to_owned(), ids.len());
         }
-        let mut workload = template.bind(&sizes).map_err(Failure::bad_input)?;
+        let mut workload = model.bind(&sizes)?;
         if let Some(ids) = &ids {
             workload.given = text::inputs(&workload.graph, ids)?;
         }

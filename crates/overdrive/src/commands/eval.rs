@@ -3,20 +3,23 @@
 use crate::cli::Eval;
 use crate::devices;
 use crate::failure::Failure;
-use crate::model;
+use crate::model::{self, input};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::subject::Deviation;
 use overdrive::formats::{self, Tensors};
-use overdrive::ir::{Dim, Graph, Mode, State, Tensor, TensorType, Tuning};
-use std::collections::BTreeMap;
+use overdrive::ir::plan::StepKind;
+use overdrive::ir::{Graph, Mode, Plan, State, Tensor, TensorType, Tuning};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
-    let template = model::load(&arguments.model)?;
+    let model = model::load(&arguments.model)?;
     let inputs = formats::read(&arguments.inputs).map_err(Failure::bad_input)?;
     let expected = arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
-    let sizes = sizes_of(&template.graph, &inputs)?;
-    let graph = template.graph_of(&sizes).map_err(Failure::bad_input)?;
+    let graph = model.fitting(&inputs)?;
+    if graph.inputs().is_empty() {
+        eprintln!("note: no input is left, so the outputs are constants");
+    }
     if let (Some(expected), Some(file)) = (&expected, &arguments.expect) {
         check_expected(&graph, expected, file)?;
     }
@@ -24,6 +27,7 @@ pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.mode.into();
     let mut executable = backend.compile(&graph, mode, &Tuning::default()).map_err(devices::failure)?;
+    note_host_steps(executable.plan());
 
     let mut state = State::initial(&graph, backend).map_err(devices::failure)?;
     if let Some(file) = &arguments.parameters {
@@ -60,38 +64,14 @@ pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
     }
 }
 
-/// Sizes of named dimensions, read off the inputs.
-fn sizes_of(graph: &Graph, inputs: &Tensors) -> Result<BTreeMap<String, usize>, Failure> {
-    let mut sizes = BTreeMap::new();
-    for port in graph.inputs() {
-        let ty = graph.ty(port.value);
-        let found = input(inputs, &port.name, ty)?;
-        if found.ty().rank() != ty.rank() {
-            return Err(Failure::bad_input(format!(
-                "input `{}`: expected {ty}, found {}",
-                port.name,
-                found.ty()
-            )));
-        }
-        for (dim, size) in ty.shape.0.iter().zip(found.ty().sizes()) {
-            if let Dim::Named(name) = dim
-                && let Some(before) = sizes.insert(name.to_string(), size).filter(|&before| before != size)
-            {
-                let place = &port.name;
-                let text = format!("input `{place}`: expected {name} = {before} as elsewhere, found {size}");
-                return Err(Failure::bad_input(text));
-            }
-        }
+/// Says which ops run in the slow reference for want of a kernel: whoever measures them should know.
+fn note_host_steps(plan: &Plan) {
+    let host = plan.steps.iter().filter(|step| matches!(step.kind, StepKind::Host(_)));
+    let names: BTreeSet<&str> = host.map(|step| step.name.as_str()).collect();
+    if !names.is_empty() {
+        let list: Vec<&str> = names.into_iter().collect();
+        eprintln!("note: the f64 reference runs {} on the host: the device has no kernel", list.join(", "));
     }
-    Ok(sizes)
-}
-
-fn input<'t>(tensors: &'t Tensors, name: &str, ty: &TensorType) -> Result<&'t Tensor, Failure> {
-    tensors.get(name).ok_or_else(|| {
-        let names: Vec<&str> = tensors.keys().map(String::as_str).collect();
-        let found = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
-        Failure::bad_input(format!("input `{name}` of {ty} is missing: the file holds {found}"))
-    })
 }
 
 /// The tensor of this name, which must have exactly this type.
@@ -156,7 +136,11 @@ fn compare(outputs: &Tensors, expected: &Tensors, arguments: &Eval) -> Result<Ex
             agree = false;
             continue;
         }
-        let (found, wanted) = (output.to_f64(), reference.to_f64());
+        let (mut found, mut wanted) = (output.to_f64(), reference.to_f64());
+        // Where NaN is expected, NaN agrees.
+        for (a, b) in found.iter_mut().zip(&mut wanted).filter(|(a, b)| a.is_nan() && b.is_nan()) {
+            (*a, *b) = (0.0, 0.0);
+        }
         let worst =
             Deviation::between(&found, &wanted, arguments.rtol, arguments.atol).map_err(Failure::harness)?;
         let verdict = if worst.agrees() { "agrees" } else { "DISAGREES" };

@@ -15,7 +15,7 @@ use serde_json::json;
 use std::io::Write;
 
 pub(crate) fn generate(arguments: &Generate) -> Result<Exit, Failure> {
-    let model = model::open(&arguments.model)?;
+    let model = model::load(&arguments.model)?;
     let tokenizer = text::tokenizer(&model)?;
     let prompt = text::encode(tokenizer, &arguments.prompt)?;
     let opened = devices::open(&arguments.machine)?;
@@ -27,9 +27,8 @@ pub(crate) fn generate(arguments: &Generate) -> Result<Exit, Failure> {
             let decoder = CachedDecoder::new(target, pretrained, room).map_err(failure)?;
             (Box::new(decoder), &pretrained.ends)
         }
-        Model::Template(template) => {
-            let sizes = [("batch".to_owned(), 1)].into();
-            let graph = template.bind(&sizes).map_err(Failure::bad_input)?.graph;
+        Model::Template(_) | Model::Onnx(_) => {
+            let graph = model.bind(&[("batch".to_owned(), 1)].into())?.graph;
             eprintln!(
                 "note: this model keeps no keys and values: its whole window is computed for every token"
             );

@@ -14,9 +14,9 @@ use overdrive::ir::{Mode, State, Tuning};
 use serde_json::json;
 
 pub(crate) fn profile(arguments: &Arguments) -> Result<Exit, Failure> {
-    let template = model::load(&arguments.model)?;
-    let sizes = arguments.batch.map(|n| ("batch".to_owned(), n as usize)).into_iter().collect();
-    let workload = template.bind(&sizes).map_err(Failure::bad_input)?;
+    let model = model::load(&arguments.model)?;
+    let batch = arguments.batch.map(|n| ("batch".to_owned(), n as usize));
+    let workload = model.bind(&arguments.shapes.iter().cloned().chain(batch).collect())?;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.mode.into();
@@ -26,7 +26,7 @@ pub(crate) fn profile(arguments: &Arguments) -> Result<Exit, Failure> {
     let target = Target { backend, executable: executable.as_mut(), state: &mut state };
     let inputs = workload.inputs(arguments.machine.seed);
     let profile = Profile::take(target, &inputs, arguments.calls, &SystemClock::new());
-    let profile = Profile { name: template.name, ..profile.map_err(Failure::harness)? };
+    let profile = Profile { name: workload.key.name.clone(), ..profile.map_err(Failure::harness)? };
     if let Some(file) = &arguments.trace {
         let trace = chrome_trace(&profile).to_string();
         write_atomically(file, trace.as_bytes()).map_err(Failure::bad_input)?;

@@ -21,7 +21,7 @@ use overdrive::train::{
 use std::path::{Path, PathBuf};
 
 pub(crate) fn train(arguments: &Train) -> Result<Exit, Failure> {
-    let template = model::load(&arguments.model)?;
+    let template = model::load(&arguments.model)?.template()?;
     let recipe = recipe(arguments, &template);
     recipe.check().map_err(Failure::bad_input)?;
     let data = open(&arguments.data).map_err(failure)?;
