@@ -13,7 +13,7 @@ fn graph() -> Graph {
     let codes = Tensor::from_f64(DType::I4, [3usize], &[-8.0, 7.0, 1.0]);
     let shift = b.state("shift", codes.ty().clone(), Init::Value(codes)).convert(DType::F32);
     b.output("y", (x + shift).matmul(w));
-    b.finish().unwrap()
+    b.finish().expect("a well-formed graph")
 }
 
 fn model() -> ModelFolder {
@@ -32,7 +32,7 @@ fn initial(graph: &Graph) -> Vec<Tensor> {
 }
 
 fn message(folder: &Path) -> String {
-    ModelFolder::read(folder).unwrap_err().to_string()
+    ModelFolder::read(folder).expect_err("a damaged folder").to_string()
 }
 
 #[test]
