@@ -19,6 +19,7 @@ mod quantize;
 mod rebuild;
 mod recognise;
 mod rematerialize;
+mod sparsify;
 mod to_f64;
 mod widen;
 
@@ -40,4 +41,5 @@ pub use quantize::{
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use rematerialize::{Rematerialize, rematerialize};
+pub use sparsify::{Pruning, Sparsified, sparsify};
 pub use to_f64::to_f64;

@@ -22,6 +22,7 @@ mod smooth;
 pub use awq::awq;
 pub use calibration::{RangeRule, activation_range};
 pub use layers::{Layer, LayerKind, Skipped, layers};
+pub(crate) use linear_algebra::{damped, factor_of_inverse};
 pub use modes::{MODES, Preparation, QuantizationMode};
 pub use rescale::rescale;
 pub use rewrite::{Quantized, QuantizedLayer, quantize};

@@ -7,8 +7,8 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{Block, BlockFormat, Builder, DType, Dim, Graph, Init, Tensor, TensorType};
 use overdrive_passes::{
-    Evidence, MODES, Preparation, Quantization, Rounding, Statistic, awq, bind, layers, observe, quantize,
-    smooth,
+    Evidence, MODES, Preparation, Pruning, Quantization, Rounding, Statistic, awq, bind, layers, observe,
+    quantize, smooth, sparsify,
 };
 use std::collections::BTreeMap;
 
@@ -203,4 +203,32 @@ fn convolutions_are_computed_on_what_their_codes_stand_for() {
     let blocks = Activations::Blocks(DType::F8E4M3, ScaleFormat::E8m0Up);
     let mx = Quantization::new(BlockFormat::mx(DType::F8E4M3, ScaleFormat::E8m0Up), blocks);
     assert!(quantize(&float, &mx, &evidence).unwrap().skipped[0].reason.contains("window"));
+}
+
+#[test]
+fn two_of_four_weights_stay_and_what_data_says_helps() {
+    let float = model();
+    let evidence = calibrated(&float);
+    let pruned = |pruning| {
+        let sparse = sparsify(&float, pruning, &evidence).unwrap();
+        assert_eq!(sparse.layers, ["first", "second"]);
+        for layer in layers(&sparse.graph).unwrap().0 {
+            let zeros = |four: &[f64]| four.iter().filter(|w| **w == 0.0).count();
+            assert!(
+                layer.rows(&sparse.graph).chunks(4).all(|four| zeros(four) == 2),
+                "{pruning:?}: {}",
+                layer.name
+            );
+        }
+        error(&float, &sparse.graph)
+    };
+    let [magnitude, wanda, sparse_gpt] = [Pruning::Magnitude, Pruning::Wanda, Pruning::SparseGpt].map(pruned);
+    assert!(wanda < 0.9 * magnitude, "Wanda errs by {wanda}, magnitude by {magnitude}");
+    assert!(sparse_gpt < 0.9 * wanda, "SparseGPT errs by {sparse_gpt}, Wanda by {wanda}");
+    let int8 =
+        Quantization::new(BlockFormat::plain(DType::I8, Block::Channel), Activations::Dynamic(DType::I8));
+    let sparse = sparsify(&float, Pruning::SparseGpt, &evidence).unwrap().graph;
+    let both = error(&float, &quantized(&sparse, &int8, &evidence));
+    assert!(both < 1.2 * sparse_gpt, "with int8 {both}, without {sparse_gpt}");
+    assert!(sparsify(&float, Pruning::Wanda, &Evidence::default()).unwrap_err().remedy.contains("calibrate"));
 }

@@ -5,7 +5,7 @@
 ///
 /// With `H = R Rᵀ`, R upper triangular (Cholesky from the last column on), U is `R⁻¹`: one factorisation and one
 /// triangular inverse instead of two and an inverse.
-pub(super) fn factor_of_inverse(h: &[f64], k: usize) -> Option<Vec<f64>> {
+pub(crate) fn factor_of_inverse(h: &[f64], k: usize) -> Option<Vec<f64>> {
     let mut r = vec![0.0; k * k];
     for j in (0..k).rev() {
         let tail = |r: &[f64], i: usize| dot(&r[i * k + j + 1..(i + 1) * k], &r[j * k + j + 1..(j + 1) * k]);
@@ -38,7 +38,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 /// The Gram matrix with its diagonal raised by a hundredth of its mean, so that it can be inverted; channels that were
 /// never seen get 1.
-pub(super) fn damped(gram: &[f64], k: usize) -> Vec<f64> {
+pub(crate) fn damped(gram: &[f64], k: usize) -> Vec<f64> {
     let mean = (0..k).map(|i| gram[i * k + i]).sum::<f64>() / k.max(1) as f64;
     let mut h = gram.to_vec();
     for i in 0..k {

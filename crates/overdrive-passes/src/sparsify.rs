@@ -1,0 +1,156 @@
+//! `sparsify` prunes weights to 2:4: of four consecutive inputs of an output, two weights stay.
+//!
+//! The pattern that sparse tensor cores take. The graph keeps its types; zeros are values, which a back end may store
+//! compressed and `quantize` may round afterwards. Which two stay: the largest (magnitude), the largest by what they
+//! multiply (Wanda: Sun et al., arXiv:2306.11695), or those whose loss the weights after them make up for best
+//! (SparseGPT: Frantar and Alistarh, arXiv:2301.00774). Invariant: a layer that is not pruned is listed with the reason.
+
+use crate::quantize::{damped, factor_of_inverse};
+use crate::{Evidence, Layer, LayerKind, Skipped, Statistic, layers};
+use overdrive_ir::{Graph, GraphError, Init, Tensor};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How the weights that stay are chosen.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pruning {
+    /// The largest.
+    Magnitude,
+    /// The largest by the size of their input.
+    Wanda,
+    /// Column by column, with the rest making up for the error.
+    SparseGpt,
+}
+
+impl Pruning {
+    /// What a calibration run must gather for it.
+    pub fn statistics(self) -> &'static [Statistic] {
+        match self {
+            Pruning::Magnitude => &[],
+            Pruning::Wanda | Pruning::SparseGpt => &[Statistic::Gram],
+        }
+    }
+}
+
+/// A pruned graph and what was pruned.
+#[derive(Clone, Debug)]
+pub struct Sparsified {
+    /// The graph; half of each pruned weight is 0.
+    pub graph: Graph,
+    /// Layers that were pruned.
+    pub layers: Vec<String>,
+    /// Layers that were not, and why.
+    pub skipped: Vec<Skipped>,
+}
+
+/// Weights that are chosen from together.
+const GROUP: usize = 4;
+/// Weights that stay of them.
+const KEPT: usize = 2;
+
+/// Prunes every linear layer whose inputs are a multiple of four.
+///
+/// # Errors
+/// When a weight is not finite, or the evidence lacks what the method needs.
+pub fn sparsify(graph: &Graph, pruning: Pruning, evidence: &Evidence) -> Result<Sparsified, GraphError> {
+    let (found, mut skipped) = layers(graph)?;
+    let mut pruned = BTreeMap::new();
+    let mut names = Vec::new();
+    for layer in found {
+        let reason = match (layer.kind, layer.shape[1] % GROUP) {
+            (LayerKind::Convolution, _) => Some("only linear layers have a 2:4 product".to_owned()),
+            (_, 0) => None,
+            (_, _) => Some(format!("{} inputs are no multiple of {GROUP}", layer.shape[1])),
+        };
+        if let Some(reason) = reason {
+            skipped.push(Skipped { layer: layer.name, reason });
+            continue;
+        }
+        let mut rows = layer.rows(graph);
+        check(&layer, &rows)?;
+        prune(&layer, &mut rows, pruning, evidence)?;
+        let ty = graph.ty(layer.state(graph).value);
+        let tensor = Tensor::from_f64(ty.dtype, ty.shape.clone(), &layer.stored(&rows));
+        pruned.insert(layer.weight, tensor);
+        names.push(layer.name);
+    }
+    let inits: BTreeMap<&str, &Init> = graph.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
+    let sparse = graph.clone().with_initial_values(|name, _| match pruned.get(name) {
+        Some(tensor) => Init::Value(tensor.clone()),
+        None => inits[name].clone(),
+    });
+    Ok(Sparsified { graph: sparse, layers: names, skipped })
+}
+
+fn error(layer: &Layer, expected: String, found: String, remedy: &str) -> GraphError {
+    GraphError { op: "sparsify".into(), scope: layer.weight.clone(), expected, found, remedy: remedy.into() }
+}
+
+fn check(layer: &Layer, rows: &[f64]) -> Result<(), GraphError> {
+    match rows.iter().find(|w| !w.is_finite()) {
+        None => Ok(()),
+        Some(w) => Err(error(layer, "finite weights".into(), w.to_string(), "mend the weights")),
+    }
+}
+
+fn prune(layer: &Layer, rows: &mut [f64], pruning: Pruning, evidence: &Evidence) -> Result<(), GraphError> {
+    let k = layer.shape[1];
+    let gram = || {
+        evidence.get(&layer.site, Statistic::Gram).ok_or_else(|| {
+            let expected = format!("evidence `gram` of {}", layer.site);
+            error(layer, expected, "none".into(), "calibrate this very graph on data first")
+        })
+    };
+    match pruning {
+        Pruning::Magnitude => rows.chunks_mut(GROUP).for_each(|w| {
+            let kept = largest(w.iter().map(|w| w.abs()));
+            zero(w, kept);
+        }),
+        Pruning::Wanda => {
+            let gram = gram()?;
+            for row in rows.chunks_mut(k) {
+                for (at, w) in row.chunks_mut(GROUP).enumerate() {
+                    let seen = |i: usize| gram[(at * GROUP + i) * (k + 1)].sqrt();
+                    let kept = largest(w.iter().enumerate().map(|(i, w)| w.abs() * seen(i)));
+                    zero(w, kept);
+                }
+            }
+        }
+        Pruning::SparseGpt => {
+            let factor =
+                factor_of_inverse(&damped(gram()?, k), k).expect("a damped Gram matrix is positive definite");
+            rows.chunks_mut(k).for_each(|row| sparse_gpt(row, &factor));
+        }
+    }
+    Ok(())
+}
+
+/// The places of the largest scores of a group.
+fn largest(scores: impl Iterator<Item = f64>) -> [bool; GROUP] {
+    let mut order: Vec<(usize, f64)> = scores.enumerate().collect();
+    order.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let mut kept = [false; GROUP];
+    order.iter().take(KEPT).for_each(|(i, _)| kept[*i] = true);
+    kept
+}
+
+fn zero(w: &mut [f64], kept: [bool; GROUP]) {
+    w.iter_mut().zip(kept).for_each(|(w, kept)| *w = if kept { *w } else { 0.0 });
+}
+
+/// One row of SparseGPT; `factor` is U with `Uᵀ U` the inverse Hessian.
+fn sparse_gpt(row: &mut [f64], factor: &[f64]) {
+    let k = row.len();
+    let mut w = row.to_vec();
+    let mut kept = [false; GROUP];
+    for column in 0..k {
+        let pivot = |column: usize| factor[column * (k + 1)];
+        if column % GROUP == 0 {
+            kept = largest((0..GROUP).map(|i| (w[column + i] / pivot(column + i)).powi(2)));
+        }
+        row[column] = if kept[column % GROUP] { w[column] } else { 0.0 };
+        let error = (w[column] - row[column]) / pivot(column);
+        w[column..].iter_mut().zip(&factor[column * k + column..]).for_each(|(w, u)| *w -= error * u);
+    }
+}
