@@ -12,6 +12,7 @@ pub mod decoding;
 mod kernels;
 mod peers;
 pub mod pretrained;
+pub mod quantization;
 mod session;
 mod study;
 mod template;

@@ -1,7 +1,7 @@
 //! What a study is, and the list of them.
 
 use crate::Context;
-use crate::{compilation, cumulative, kernels};
+use crate::{compilation, cumulative, kernels, quantization};
 use overdrive_bench::results::Results;
 
 /// A set of cases with one question behind them.
@@ -17,4 +17,5 @@ pub trait Study: Sync {
 }
 
 /// Every study, in the order in which `overdrive run` takes them.
-pub const STUDIES: &[&dyn Study] = &[&kernels::Kernels, &compilation::Compilation, &cumulative::Cumulative];
+pub const STUDIES: &[&dyn Study] =
+    &[&kernels::Kernels, &compilation::Compilation, &quantization::Quantization, &cumulative::Cumulative];

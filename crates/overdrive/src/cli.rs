@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Generate(Generate),
     /// A model from data, with what it scores on samples that it has not seen
     Train(Train),
+    /// A smaller model, with its accuracy, bytes and latency
+    Quantize(Quantize),
     /// Draws a report again from results alone, of one machine or several
     Report(Report),
     /// Whether one revision, or one program, is slower than another
@@ -254,6 +256,37 @@ pub(crate) struct Export {
     /// Size of a named dimension [default: the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
+}
+
+/// Arguments of `quantize`.
+#[derive(Args, Debug)]
+pub(crate) struct Quantize {
+    /// A built-in model, or the folder of one
+    pub model: String,
+    /// How: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a wrong name lists them all
+    #[arg(long, value_name = "MODE")]
+    pub mode: String,
+    /// Where to write the model: a folder
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Samples by input name, .npz or .safetensors, a row each: half calibrates, half judges [default: random ones]
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// Writes nothing and exits 4 where outputs err by more than this, relative to their size
+    #[arg(long, value_name = "X", value_parser = tolerance)]
+    pub max_loss: Option<f64>,
+    /// Weights that share a scale, for modes with groups [default: 128; MX 32; NVFP4 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub group: Option<u32>,
+    /// Batches of random samples for calibration, and as many to judge
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batches: u32,
+    /// Samples per latency [default: until the interval is within 1 %]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=10_000))]
+    pub trials: Option<u32>,
+    /// Machine and seed.
+    #[command(flatten)]
+    pub machine: Machine,
 }
 
 /// Arguments of `profile`.

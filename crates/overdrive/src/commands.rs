@@ -10,6 +10,7 @@ mod info;
 mod models;
 mod output;
 mod profile;
+mod quantize;
 mod regress;
 mod report;
 mod resume;
@@ -33,6 +34,7 @@ pub(crate) fn run(command: Command) -> Result<Exit, Failure> {
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Generate(arguments) => generate::generate(&arguments),
         Command::Train(arguments) => train::train(&arguments),
+        Command::Quantize(arguments) => quantize::quantize(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Regress(arguments) => regress::regress(&arguments),
         Command::Compare(arguments) => compare::compare(&arguments),

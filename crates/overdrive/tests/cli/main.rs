@@ -10,6 +10,7 @@ mod fuzz;
 mod generate;
 mod invocation;
 mod over_time;
+mod quantize;
 mod regress;
 mod results;
 mod usage;

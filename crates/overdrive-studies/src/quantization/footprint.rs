@@ -1,0 +1,47 @@
+//! Where the bytes of a model are.
+
+use overdrive_ir::{DType, Graph};
+use overdrive_passes::Quantized;
+
+/// Bytes of the states of a model, by what they are.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Footprint {
+    /// Codes of quantized weights.
+    pub codes: u64,
+    /// Scales and zero points of weights.
+    pub scales: u64,
+    /// Everything else: biases, norms, embeddings, layers that stayed.
+    pub unquantized: u64,
+    /// What the quantized weights took in f32.
+    pub replaced: u64,
+}
+
+impl Footprint {
+    /// Of what `quantize` made.
+    pub fn of(quantized: &Quantized) -> Self {
+        let sum = |f: fn(&overdrive_passes::QuantizedLayer) -> u64| quantized.layers.iter().map(f).sum();
+        let (codes, scales) = (sum(|layer| layer.code_bytes), sum(|layer| layer.scale_bytes));
+        let elements = |layer: &overdrive_passes::QuantizedLayer| {
+            8 * layer.code_bytes / layer.scheme.weights.element.bits() as u64
+        };
+        let replaced =
+            quantized.layers.iter().map(|layer| DType::F32.bytes_for(elements(layer) as usize) as u64).sum();
+        let unquantized = state_bytes(&quantized.graph) - codes - scales;
+        Self { codes, scales, unquantized, replaced }
+    }
+
+    /// All states.
+    pub fn total(&self) -> u64 {
+        self.codes + self.scales + self.unquantized
+    }
+
+    /// Bytes of the quantized layers' weights over what they took in f32.
+    pub fn share_of_layers(&self) -> f64 {
+        (self.codes + self.scales) as f64 / self.replaced.max(1) as f64
+    }
+}
+
+/// Bytes of all states of a graph.
+pub(crate) fn state_bytes(graph: &Graph) -> u64 {
+    graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum()
+}

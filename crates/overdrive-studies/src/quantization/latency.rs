@@ -1,0 +1,46 @@
+//! Several graphs of the same interface timed in one session, in alternation.
+
+use super::calibrate::outputs;
+use overdrive_bench::clock::Clock;
+use overdrive_bench::executable::{Calls, Target};
+use overdrive_bench::oracle::{Oracle, Tolerance};
+use overdrive_bench::outcome::{Failure, Outcome};
+use overdrive_bench::rules::Rules;
+use overdrive_bench::runner::Runner;
+use overdrive_bench::subject::Subject;
+use overdrive_ir::{Backend, Executable, Graph, Mode, State, Tensor, Tuning};
+
+/// Outcomes of bound graphs, in their order, each on the inputs that `draw` gives for a seed. A graph's outputs are held
+/// to those of a run of its own: what it must equal but for rounding is not the float model, and how near it is to that
+/// is judged elsewhere.
+///
+/// # Errors
+/// When the back end cannot compile or run one of them.
+pub fn latency(
+    backend: &dyn Backend,
+    graphs: &[&Graph],
+    draw: &dyn Fn(u64) -> Vec<Tensor>,
+    (clock, rules, seed): (&dyn Clock, Rules, u64),
+) -> Result<Vec<Outcome>, Failure> {
+    let mut compiled: Vec<(Box<dyn Executable>, State)> = Vec::new();
+    for graph in graphs {
+        let executable = backend.compile(graph, Mode::Compile, &Tuning::default())?;
+        compiled.push((executable, State::initial(graph, backend)?));
+    }
+    let own = |graph: &Graph, inputs: &[Tensor]| Ok(outputs(backend, graph, &[inputs.to_vec()])?.remove(0));
+    let oracles: Vec<Oracle<'_>> = graphs
+        .iter()
+        .map(|graph| {
+            Oracle::new("another run of the same graph", draw, move |inputs: &[Tensor]| own(graph, inputs))
+        })
+        .collect();
+    let tolerance = Tolerance { rtol: 1e-6, atol: 1e-6 };
+    let mut calls = Vec::new();
+    for ((executable, state), oracle) in compiled.iter_mut().zip(&oracles) {
+        let target = Target { backend, executable: executable.as_mut(), state };
+        calls.push(Calls::new(target, oracle, tolerance, seed)?);
+    }
+    let mut subjects: Vec<&mut dyn Subject> =
+        calls.iter_mut().map(|calls| calls as &mut dyn Subject).collect();
+    Ok(Runner::new(clock, rules, seed).compare(&mut subjects))
+}
