@@ -39,10 +39,16 @@ pub struct Pretrained {
 pub enum PretrainedError {
     /// A file is absent or damaged, or the weights are not those of the architecture.
     #[error(transparent)]
-    Parameters(#[from] ParametersError),
+    Parameters(#[from] Box<ParametersError>),
     /// Sizes in the config do not fit together.
     #[error("config.json describes no model that can be built: {0}")]
     Graph(#[from] GraphError),
+}
+
+impl From<ParametersError> for PretrainedError {
+    fn from(error: ParametersError) -> Self {
+        Box::new(error).into()
+    }
 }
 
 impl From<FormatError> for PretrainedError {

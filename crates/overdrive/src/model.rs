@@ -21,7 +21,7 @@ pub(crate) enum Model {
     /// A published architecture with its weights, and what turns text into tokens.
     Pretrained(Box<Pretrained>),
     /// A file of ONNX.
-    Onnx(onnx::Model),
+    Onnx(Box<onnx::Model>),
 }
 
 impl Model {
@@ -141,7 +141,7 @@ pub(crate) fn load(model: &str) -> Result<Model, Failure> {
     };
     let path = Path::new(model);
     if path.extension().is_some_and(|extension| extension == "onnx") {
-        return onnx::Model::open(path).map(Model::Onnx).map_err(Failure::bad_input);
+        return onnx::Model::open(path).map(|model| Model::Onnx(Box::new(model))).map_err(Failure::bad_input);
     }
     if path.is_dir() {
         return folder(path);

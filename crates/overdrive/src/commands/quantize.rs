@@ -28,7 +28,7 @@ pub(crate) fn quantize(arguments: &Quantize) -> Result<Exit, Failure> {
         Failure::bad_input(format!("unknown mode `{}`: expected one of {}", arguments.mode, known.join(", ")))
     })?;
     let quantization = with_group(mode.quantization(), arguments.group);
-    let template = model::load(&arguments.model)?;
+    let template = model::load(&arguments.model)?.template()?;
     let workload = template.bind(&BTreeMap::new()).map_err(Failure::bad_input)?;
     let samples = samples::samples(arguments, &workload)?;
     let opened = devices::open(&arguments.machine)?;
