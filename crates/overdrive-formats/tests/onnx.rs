@@ -12,7 +12,9 @@ fn folder() -> PathBuf {
 }
 
 fn cases() -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let entries = fs::read_dir(folder())
+        .expect("the cases are vendored")
+        .map(|entry| entry.expect("a folder can be listed").path());
     let mut found: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
     found.sort();
     assert!(found.len() > 40, "the cases are where they belong");
@@ -154,7 +156,7 @@ fn must_not_panic(bytes: Vec<u8>) {
         }
     }
     if let Ok(graph) = model.graph(&binding) {
-        verify(&graph).unwrap();
+        verify(&graph).expect("what is read is well-formed");
     }
 }
 

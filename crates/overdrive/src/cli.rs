@@ -1,4 +1,5 @@
 //! The command line: names and values only; what they do stands in `commands/`.
+//! Long because the flags of every command stand in one place, where one word for one thing is easiest to keep.
 
 mod train;
 

@@ -17,7 +17,7 @@ use std::path::Path;
 /// A model whose named dimensions have no sizes yet.
 pub(crate) enum Model {
     /// A built-in model, or a folder of ours.
-    Template(Template),
+    Template(Box<Template>),
     /// A published architecture with its weights, and what turns text into tokens.
     Pretrained(Box<Pretrained>),
     /// A file of ONNX.
@@ -28,7 +28,7 @@ impl Model {
     /// The graph with named dimensions, of a model that has one before it has inputs.
     pub(crate) fn template(&self) -> Result<Template, Failure> {
         match self {
-            Self::Template(template) => Ok(template.clone()),
+            Self::Template(template) => Ok((**template).clone()),
             Self::Pretrained(pretrained) => pretrained.template().map_err(Failure::harness),
             Self::Onnx(model) => Err(Failure::bad_input(format!(
                 "`{}` is a file of ONNX, which is read for given sizes: expected a built-in model or a folder",
@@ -136,7 +136,7 @@ pub(crate) fn input<'t>(
 /// The model that the user named; where one is both, the built-in (`./name` is the folder).
 pub(crate) fn load(model: &str) -> Result<Model, Failure> {
     let unknown = match models::find(model) {
-        Ok(built_in) => return Template::built_in(built_in).map(Model::Template).map_err(Failure::harness),
+        Ok(built_in) => return Template::built_in(built_in).map(of_template).map_err(Failure::harness),
         Err(unknown) => unknown,
     };
     let path = Path::new(model);
@@ -154,10 +154,14 @@ pub(crate) fn load(model: &str) -> Result<Model, Failure> {
     Err(Failure::bad_input(unknown))
 }
 
+fn of_template(template: Template) -> Model {
+    Model::Template(Box::new(template))
+}
+
 fn folder(path: &Path) -> Result<Model, Failure> {
     if ModelFolder::is_at(path) {
         let read = ModelFolder::read(path).map_err(Failure::bad_input)?;
-        return Ok(Model::Template(read.into()));
+        return Ok(of_template(read.into()));
     }
     if !Pretrained::is_at(path) {
         return Err(Failure::bad_input(format!(
