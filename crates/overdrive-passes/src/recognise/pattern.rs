@@ -3,7 +3,7 @@
 use super::spellings::{SPELLINGS, Spelling};
 use crate::{cse, fold};
 use overdrive_ir::{
-    Builder, Dim, Expr, Graph, Operation, Origin, Sample, Shape, TensorType, Types, ops::OPS,
+    Binary, Builder, Dim, Expr, Graph, Operation, Origin, Prim, Sample, Shape, TensorType, Types, ops::OPS,
 };
 use serde_json::Value as Json;
 use std::collections::HashMap;
@@ -148,7 +148,23 @@ fn build(op: &Operation, spelling: Option<Spelling>, types: &[TensorType]) -> Op
     let computed = matches!(pattern.origin(pattern.outputs()[0].value), Origin::Node(..));
     let uses = pattern.use_counts();
     let whole = pattern.inputs().iter().all(|port| uses[port.value.0 as usize] > 0);
-    (computed && whole).then_some(pattern)
+    (computed && whole && !is_arithmetic(&pattern)).then_some(pattern)
+}
+
+/// Whether a pattern is a sum or product of its inputs and nothing else: every formula has some, and what they mean
+/// (a scale, a bias) is not in them.
+fn is_arithmetic(pattern: &Graph) -> bool {
+    let plain = |op: &Operation| match op.prim() {
+        Some(Prim::Binary { kind }) => {
+            matches!(kind, Binary::Add | Binary::Sub | Binary::Mul | Binary::Div)
+        }
+        Some(prim) => matches!(
+            prim,
+            Prim::Constant { .. } | Prim::Convert { .. } | Prim::Broadcast { .. } | Prim::Reshape { .. }
+        ),
+        None => false,
+    };
+    pattern.nodes().iter().all(|node| plain(&node.op))
 }
 
 /// The graph without composites.

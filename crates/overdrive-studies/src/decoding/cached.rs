@@ -50,11 +50,13 @@ impl<'a> CachedDecoder<'a> {
     ) -> Result<Self, DecodeError> {
         let architecture = model.architecture.clone();
         let context = architecture.context();
+        let capacity = bucket(tokens.min(context), context);
+        // Before the length is judged, so that a model that is no decoder is told so.
+        let graph = model.graph(Span::Step { capacity })?;
         if tokens > context {
             return Err(DecodeError::Full { capacity: context, found: tokens });
         }
-        let capacity = bucket(tokens, context);
-        let state = State::initial(&model.graph(Span::Step { capacity })?, backend)?;
+        let state = State::initial(&graph, backend)?;
         Ok(Self { backend, mode, architecture, state, capacity, compiled: BTreeMap::new(), seen: 0 })
     }
 
