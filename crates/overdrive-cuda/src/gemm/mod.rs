@@ -14,6 +14,7 @@ mod hopper;
 mod narrow;
 mod peak;
 mod plain;
+mod pointers;
 mod problem;
 mod sources;
 mod staged;

@@ -2,28 +2,19 @@
 //! takes no row whose bytes are no multiple of 16.
 
 use super::epilogue::{self, Printed, is_printable};
+use super::pointers::Pointers;
 use super::problem::{SLOT_ALIGNMENT, alignment, sums};
-use crate::Error;
 use crate::compiler::Source;
 use crate::entry::Entry;
-use crate::launch::{Addresses, Launch, Refusal, Site};
-use cudarc::driver::{CudaStream, LaunchConfig};
+use crate::launch::{Launch, Refusal, Site};
+use cudarc::driver::LaunchConfig;
 use overdrive_ir::plan::{GemmCall, SlotId};
-use std::ffi::c_void;
-use std::sync::Arc;
 
 /// Most columns: their sums stay in registers.
 const COLUMNS: usize = 16;
 /// Threads of a block, and the terms of a sum that each adds up where there are enough.
 const THREADS: [usize; 2] = [64, 512];
 const TERMS: usize = 4;
-
-struct Narrow {
-    entry: Entry,
-    lhs: SlotId,
-    rhs: SlotId,
-    slots: Vec<SlotId>,
-}
 
 /// Whether the kernel takes the call.
 pub(super) fn applies(call: &GemmCall) -> bool {
@@ -64,16 +55,5 @@ pub(super) fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Option<Box<dyn
         shared_mem_bytes: 0,
     };
     let entry = Entry::new(site.device, (&source, "gemm_narrow"), config)?;
-    Ok(Some(Box::new(Narrow { entry, lhs: call.lhs.slot, rhs: call.rhs.slot, slots })))
-}
-
-impl Launch for Narrow {
-    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let (mut lhs, mut rhs) = (addresses.of(self.lhs), addresses.of(self.rhs));
-        let mut slots: Vec<u64> = self.slots.iter().map(|&s| addresses.of(s)).collect();
-        let mut parameters: [*mut c_void; 3] =
-            [(&raw mut lhs).cast(), (&raw mut rhs).cast(), slots.as_mut_ptr().cast()];
-        // SAFETY: two addresses, and as many as `Slots` has.
-        unsafe { self.entry.launch(stream, &mut parameters) }
-    }
+    Ok(Some(Box::new(Pointers::new(entry, call, slots))))
 }

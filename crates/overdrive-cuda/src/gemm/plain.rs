@@ -1,25 +1,16 @@
 //! The plain kernel: every product of whole-byte types, whatever its strides, with the epilogue in registers.
 
 use super::epilogue::{self, Printed};
+use super::pointers::Pointers;
 use super::problem::sums;
-use crate::Error;
 use crate::compiler::Source;
 use crate::entry::Entry;
-use crate::launch::{Addresses, Launch, Refusal, Site};
-use cudarc::driver::{CudaStream, LaunchConfig};
+use crate::launch::{Launch, Refusal, Site};
+use cudarc::driver::LaunchConfig;
 use overdrive_ir::plan::{GemmCall, SlotId};
-use std::ffi::c_void;
-use std::sync::Arc;
 
 /// Rows and columns of sums that a block has.
 const TILE: usize = 64;
-
-struct Plain {
-    entry: Entry,
-    lhs: SlotId,
-    rhs: SlotId,
-    slots: Vec<SlotId>,
-}
 
 /// The source of the kernel for a call, and the buffers of its epilogue.
 pub(super) fn source(call: &GemmCall) -> (Source, Vec<SlotId>) {
@@ -40,16 +31,5 @@ pub(super) fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Box<dyn Launch
     let grid_dim = (blocks, batch.min(65535) as u32, 1);
     let config = LaunchConfig { grid_dim, block_dim: (256, 1, 1), shared_mem_bytes: 0 };
     let entry = Entry::new(site.device, (&source, "gemm_plain"), config)?;
-    Ok(Box::new(Plain { entry, lhs: call.lhs.slot, rhs: call.rhs.slot, slots }))
-}
-
-impl Launch for Plain {
-    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let (mut lhs, mut rhs) = (addresses.of(self.lhs), addresses.of(self.rhs));
-        let mut slots: Vec<u64> = self.slots.iter().map(|&s| addresses.of(s)).collect();
-        let mut parameters: [*mut c_void; 3] =
-            [(&raw mut lhs).cast(), (&raw mut rhs).cast(), slots.as_mut_ptr().cast()];
-        // SAFETY: two addresses, and as many as `Slots` has.
-        unsafe { self.entry.launch(stream, &mut parameters) }
-    }
+    Ok(Box::new(Pointers::new(entry, call, slots)))
 }
