@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// What a call was seen to need, by each witness that was there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryUse {
-    /// The host's heap, from a counting allocator.
+    /// The host's heap, from a counting allocator: ours, or that of the library that was called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heap: Option<Peak>,
     /// Allocations made during the call.
@@ -53,6 +53,15 @@ impl Peak {
 }
 
 impl MemoryUse {
+    /// Has a library's own allocator tell of the heap, to which ours is blind. Without its marks the heap is unknown.
+    #[must_use]
+    pub fn with_library(self, report: &MemoryReport) -> Self {
+        let before_bytes = report.state_bytes + report.persistent_bytes;
+        let added = report.transient_bytes + report.workspace_bytes;
+        let heap = (added > 0).then(|| Peak { before_bytes, peak_bytes: before_bytes + added });
+        Self { heap, allocations: None, ..self }
+    }
+
     /// Adds what an executable says of its device: the arena's or the pool's high-water mark of its last call, on top of
     /// what it keeps there between calls.
     #[must_use]

@@ -26,9 +26,14 @@ impl Cache {
         Self::of_user_for("kernels")
     }
 
-    /// The user's for entries of a kind: this folder in `OVERDRIVE_CACHE`, else in the folder `overdrive` of
-    /// `XDG_CACHE_HOME` or of what the system has for caches; none where no such place is known.
+    /// The user's for entries of a kind.
     pub(crate) fn of_user_for(kind: &str) -> Option<Self> {
+        Some(Self::at(Self::root_of_user()?.join(kind)))
+    }
+
+    /// The folder of the user's caches of every kind: `OVERDRIVE_CACHE`, else the folder `overdrive` of `XDG_CACHE_HOME` or
+    /// of what the system has for caches; none where no such place is known.
+    pub fn root_of_user() -> Option<PathBuf> {
         let variable =
             |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let system = if cfg!(windows) {
@@ -39,7 +44,7 @@ impl Cache {
             variable("HOME").map(|home| home.join(".cache"))
         };
         let shared = || variable("XDG_CACHE_HOME").or(system).map(|caches| caches.join("overdrive"));
-        Some(Self::at(variable("OVERDRIVE_CACHE").or_else(shared)?.join(kind)))
+        variable("OVERDRIVE_CACHE").or_else(shared)
     }
 
     /// The one in a folder, which need not exist yet.

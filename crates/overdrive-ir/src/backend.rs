@@ -231,10 +231,29 @@ impl StepProfile {
     }
 }
 
+/// Who allocates what an executable works in, so that whoever measures memory asks the witness that sees it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Heap {
+    /// The process's own allocator, or a device's.
+    #[default]
+    Process,
+    /// A library with an allocator of its own, of which only [`Executable::memory`] knows.
+    Library,
+}
+
 /// A compiled graph.
 pub trait Executable: Send {
     /// What it will do.
     fn plan(&self) -> &Plan;
+    /// Time of `compile` that went into writing the graph down in the format of another program, in ns: it is paid
+    /// once like the rest, but is not that program's own.
+    fn translation_ns(&self) -> u64 {
+        0
+    }
+    /// Who allocates what it works in.
+    fn heap(&self) -> Heap {
+        Heap::Process
+    }
     /// Enqueues one call. `outputs` must have the declared types; their old content is overwritten.
     fn run(
         &mut self,

@@ -10,9 +10,10 @@ use overdrive_bench::executable::{Calls, Target};
 use overdrive_bench::memory::{MemoryUse, peak_during};
 use overdrive_bench::oracle::Oracle;
 use overdrive_bench::outcome::{Failure, Outcome};
-use overdrive_bench::record::{CeilingShare, Measurement, Record, Work};
+use overdrive_bench::record::{CeilingShare, Measurement, Overhead, Record, Work};
 use overdrive_bench::status::{Physics, Status};
 use overdrive_bench::subject::Subject;
+use overdrive_ir::backend::Heap;
 use overdrive_ir::{Backend, DType, Executable, Graph, Mode, State, Tuning};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -30,12 +31,15 @@ pub struct Entry<'a> {
     pub graph: Graph,
     /// What else sets it apart.
     pub variant: Option<&'a str>,
+    /// Time that reading the model took before there was a graph to compile, where that is part of the comparison.
+    pub load_ns: Option<u64>,
 }
 
 impl<'a> Entry<'a> {
     /// The workload as it is.
     pub fn plain(workload: &'a Workload, device: &'a Device<'a>, mode: Mode) -> Self {
-        Self { workload, device, mode, dtype: DType::F32, graph: workload.graph.clone(), variant: None }
+        let graph = workload.graph.clone();
+        Self { workload, device, mode, dtype: DType::F32, graph, variant: None, load_ns: None }
     }
 
     /// The key of its record.
@@ -56,8 +60,8 @@ impl<'a> Entry<'a> {
 pub(crate) struct Ready {
     executable: Box<dyn Executable>,
     state: State,
-    compile_ns: u64,
-    autotune_ns: Option<u64>,
+    /// What was paid for it.
+    paid: Overhead,
 }
 
 pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, Failure> {
@@ -76,8 +80,13 @@ pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, F
     context.tuning.borrow_mut().choices.clone_from(&tuning.choices);
     let start = clock.now_ns();
     let executable = backend.compile(&entry.graph, entry.mode, &tuning)?;
-    let compile_ns = clock.now_ns() - start;
-    Ok(Ready { executable, state: State::initial(&entry.graph, backend)?, compile_ns, autotune_ns })
+    let spent_ns = clock.now_ns() - start;
+    // What an engine is handed in its own format counts as reading the model, not as its compiling.
+    let translation_ns = executable.translation_ns().min(spent_ns);
+    let load_ns = if translation_ns > 0 { Some(translation_ns) } else { entry.load_ns };
+    let compile_ns = Some(spent_ns - translation_ns);
+    let paid = Overhead { load_ns, compile_ns, autotune_ns, ..Overhead::default() };
+    Ok(Ready { executable, state: State::initial(&entry.graph, backend)?, paid })
 }
 
 /// Calls of a compiled entry, judged by its oracle.
@@ -137,8 +146,8 @@ pub fn measure(
     }
     let mut compiled: Vec<Result<Ready, Failure>> =
         entries.iter().map(|entry| guarded("compiling", || ready(context, entry))).collect();
-    let once: Vec<Option<(u64, Option<u64>)>> =
-        compiled.iter().map(|c| c.as_ref().ok().map(|r| (r.compile_ns, r.autotune_ns))).collect();
+    let paid: Vec<Option<Overhead>> =
+        compiled.iter().map(|c| c.as_ref().ok().map(|ready| ready.paid.clone())).collect();
     let mut subjects: Vec<Result<Calls<'_>, Failure>> = entries
         .iter()
         .zip(&mut compiled)
@@ -165,8 +174,8 @@ pub fn measure(
     for (i, (entry, outcome)) in entries.iter().zip(outcomes).enumerate() {
         let mut record = record(context, entry.case(study), baseline.as_ref(), outcome);
         if let Some(measurement) = record.outcome.measurement_mut() {
-            measurement.overhead.compile_ns = once[i].map(|(compile_ns, _)| compile_ns);
-            measurement.overhead.autotune_ns = once[i].and_then(|(_, autotune_ns)| autotune_ns);
+            let first_call_ns = measurement.overhead.first_call_ns;
+            measurement.overhead = Overhead { first_call_ns, ..paid[i].clone().unwrap_or_default() };
             let work = entry.workload.work();
             measurement.statuses.extend(impossible(entry, &work, measurement));
             measurement.ceiling_shares = shares(context, entry, &work, measurement);
@@ -270,9 +279,15 @@ fn resources(
     let probe = context.energy.and_then(|probes| probes.get(device)).filter(|_| !context.is_quick());
     let energy = probe.and_then(|probe| probe.borrow_mut().of_calls(context.clock, call).ok());
     let report = ready.executable.memory();
-    memory.planned_arena_bytes = Some(report.transient_bytes);
-    // On the host the heap and the kernel are the better witnesses.
-    let memory = if device == HOST { memory } else { memory.with_device(&report) };
+    // Engines plan no arena that we would know of.
+    let is_planned = !ready.executable.plan().arena_bytes.is_empty();
+    memory.planned_arena_bytes = is_planned.then_some(report.transient_bytes);
+    // On the host the heap and the kernel are the better witnesses, where the heap is ours.
+    let memory = match (device == HOST, ready.executable.heap()) {
+        (true, Heap::Process) => memory,
+        (true, Heap::Library) => memory.with_library(&report),
+        (false, _) => memory.with_device(&report),
+    };
     Ok((memory, energy))
 }
 

@@ -116,9 +116,16 @@ pub(crate) struct Report {
 pub(crate) struct Bench {
     /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
-    /// Execution modes: eager, jit, compile, and on a GPU graph
-    #[arg(long, value_delimiter = ',', default_value = "eager,jit,compile", value_name = "MODES")]
-    pub modes: Vec<ModeName>,
+    /// Back ends: `cpu`, `cuda:N`, and engines beside them (`overdrive info` lists them); the first is what the others are
+    /// compared with [default: --device, and every engine that is found for it]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub backends: Option<Vec<String>>,
+    /// Library of an engine, instead of the one that would be found
+    #[arg(long = "library", value_name = "ENGINE=FILE", value_parser = library)]
+    pub libraries: Vec<(String, PathBuf)>,
+    /// Execution modes: eager, jit, compile, and on a GPU graph [default: eager,jit,compile, and of engines compile]
+    #[arg(long, value_delimiter = ',', value_name = "MODES")]
+    pub modes: Option<Vec<ModeName>>,
     /// Number formats of contractions: f32, bf16, f16
     #[arg(long, value_delimiter = ',', default_value = "f32", value_name = "DTYPES")]
     pub dtype: Vec<Precision>,
@@ -358,6 +365,9 @@ pub(crate) struct Info {
     /// Why each product on a GPU runs as it does: the remembered choices whose text contains TEXT, with all timings
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "")]
     pub choices: Option<String>,
+    /// Library of an engine, instead of the one that would be found
+    #[arg(long = "library", value_name = "ENGINE=FILE", value_parser = library)]
+    pub libraries: Vec<(String, PathBuf)>,
 }
 
 /// `--json`, where a script would want it.
@@ -413,6 +423,13 @@ fn probability(text: &str) -> Result<f64, String> {
         Ok(x) if x > 0.0 && x <= 1.0 => Ok(x),
         _ => Err("expected a number above 0 and at most 1".to_owned()),
     }
+}
+
+fn library(text: &str) -> Result<(String, PathBuf), String> {
+    let parsed = text.split_once('=').filter(|(name, file)| !name.is_empty() && !file.is_empty());
+    parsed
+        .map(|(name, file)| (name.to_owned(), PathBuf::from(file)))
+        .ok_or_else(|| "expected ENGINE=FILE".to_owned())
 }
 
 fn named_size(text: &str) -> Result<(String, usize), String> {

@@ -4,6 +4,7 @@ mod cli;
 mod commands;
 mod devices;
 mod energy;
+mod engines;
 mod failure;
 mod model;
 mod progress;

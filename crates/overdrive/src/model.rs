@@ -37,6 +37,14 @@ impl Model {
         }
     }
 
+    /// The file of ONNX that it is read from, if it is one: what engines that read such files are given.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Template(_) | Self::Pretrained(_) => None,
+            Self::Onnx(model) => Some(model.path()),
+        }
+    }
+
     /// Whether a dimension of this name can be given a size.
     pub(crate) fn has_dimension(&self, name: &str) -> bool {
         self.template().is_ok_and(|template| template.dimensions.contains_key(name))

@@ -25,3 +25,4 @@ mod walk;
 
 pub use export::{encode, write};
 pub use model::{Binding, Model};
+pub use types::element_code;

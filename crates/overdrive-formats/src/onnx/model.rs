@@ -67,6 +67,11 @@ impl Model {
         }
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Its name: that of the graph, or of the file.
     pub fn name(&self) -> String {
         let graph = self.proto.graph.as_ref().map(|g| g.name()).filter(|name| !name.is_empty());

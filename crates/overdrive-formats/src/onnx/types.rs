@@ -40,6 +40,11 @@ pub(super) fn theirs(dtype: DType) -> Option<DataType> {
     DTYPES.iter().find(|(ours, _)| *ours == dtype).map(|(_, theirs)| *theirs)
 }
 
+/// The number by which ONNX, and engines that follow it, know an element type; none where ONNX lacks it.
+pub fn element_code(dtype: DType) -> Option<i32> {
+    theirs(dtype).map(|code| code as i32)
+}
+
 /// The tensor type of a graph input or output; else what to call what it is. A dimension without size or name gets
 /// the name `<value>_<axis>`.
 pub(super) fn tensor_type(info: &ValueInfoProto) -> Result<TensorType, String> {

@@ -1,42 +1,48 @@
-//! `overdrive bench`: one model across modes, precisions and batch sizes.
+//! `overdrive bench`: one model across back ends, modes, precisions and batch sizes.
 
 use super::output;
 use super::run::{command_line, stop_on_interrupt};
 use crate::cli::Bench;
 use crate::devices;
+use crate::engines::{Contestants, Whose};
 use crate::failure::Failure;
 use crate::model;
 use crate::progress::Spinner;
 use crate::text;
-use overdrive::bench::clock::SystemClock;
+use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::report::to_json;
-use overdrive::bench::results::Results;
+use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
-use overdrive::ir::DType;
+use overdrive::ir::{Backend, DType, Mode};
 use overdrive::passes::{Recipe, precision};
 use overdrive::studies::{Context, Device, Entry, PEER_MODES, Progress, measure};
+use overdrive_foreign::OriginalFile;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
     let model = model::load(&arguments.model)?;
     let ids = arguments.text.as_ref().map(|text| text::encode(text::tokenizer(&model)?, text)).transpose()?;
-    let opened = devices::open(&arguments.machine)?;
+    let contestants =
+        Contestants::choose(arguments.backends.as_deref(), &arguments.machine, &arguments.libraries)?;
     let reference = devices::reference(devices::threads(&arguments.machine))?;
     if let Some(folder) = &arguments.out {
         output::prepare(folder)?;
     }
     let clock = SystemClock::new();
     let spinner = Spinner::start();
-    let devices = [Device { backend: opened.backend.as_ref(), threads: opened.threads }];
+    let own: Vec<Device<'_>> =
+        contestants.own().map(|own| Device { backend: own.backend.as_ref(), threads: own.threads }).collect();
+    let threads = devices::threads(&arguments.machine) as u32;
+    let reference_device = [Device { backend: &reference, threads }];
     let rules = match arguments.trials {
         Some(trials) => Rules::full().with_trials(arguments.warmup as usize, trials as usize),
         None => Rules::full(),
     };
     let tuning = RefCell::default();
     let context = Context {
-        devices: &devices,
+        devices: if own.is_empty() { &reference_device } else { &own },
         reference: &reference,
         tuning: &tuning,
         matmul_peers: &[],
@@ -57,8 +63,13 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         keep: &|_| (),
     };
     let mut results = Results::begin(command_line(), arguments.machine.seed);
-    results.environment.devices.extend(opened.described.clone());
+    results.environment.devices.extend(contestants.own().filter_map(|own| own.described.clone()));
+    for text in contestants.described() {
+        results.notes.push(Note { study: "bench".to_owned(), text });
+    }
     spinner.study("bench");
+    let modes: Option<Vec<Mode>> =
+        arguments.modes.as_ref().map(|modes| modes.iter().map(|&mode| mode.into()).collect());
     let batches: Vec<Option<u32>> = match arguments.batch.as_slice() {
         [] => vec![None],
         sizes => sizes.iter().map(|&n| Some(n)).collect(),
@@ -69,19 +80,36 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         if let Some(ids) = ids.as_ref().filter(|_| model.has_dimension("tokens")) {
             sizes.insert("tokens".to_owned(), ids.len());
         }
+        let start = clock.now_ns();
         let mut workload = model.bind(&sizes)?;
+        let load_ns = model.file().map(|_| clock.now_ns() - start);
+        let original = model.file().map(|path| OriginalFile {
+            path: path.to_owned(),
+            sizes,
+            graph: workload.graph.clone(),
+        });
         if let Some(ids) = &ids {
             workload.given = text::inputs(&workload.graph, ids)?;
         }
         spinner.workload(&workload.key.to_string());
+        let started = contestants.start(original.as_ref(), reference.caps())?;
+        let devices = contestants.devices(&started);
         let mut entries = Vec::new();
         for &dtype in &arguments.dtype {
             let dtype = DType::from(dtype);
             let graph =
                 precision(&workload.graph, &Recipe { contractions: dtype }).map_err(Failure::harness)?;
-            for &mode in &arguments.modes {
-                let entry = Entry::plain(&workload, context.device(), mode.into());
-                entries.push(Entry { dtype, graph: graph.clone(), ..entry });
+            for (whose, device) in &devices {
+                let modes: &[Mode] = match (&modes, whose) {
+                    (Some(modes), _) => modes,
+                    (None, Whose::Ours) => &[Mode::Eager, Mode::Jit, Mode::Compile],
+                    (None, Whose::Theirs) => &[Mode::Compile],
+                };
+                let load_ns = load_ns.filter(|_| *whose == Whose::Ours);
+                for &mode in modes {
+                    let entry = Entry::plain(&workload, device, mode);
+                    entries.push(Entry { dtype, graph: graph.clone(), load_ns, ..entry });
+                }
             }
         }
         results.records.extend(measure(&context, "bench", &entries, &mut []));

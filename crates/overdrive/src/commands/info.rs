@@ -3,6 +3,7 @@
 use crate::cli::Info;
 use crate::devices;
 use crate::energy;
+use crate::engines;
 use crate::failure::Failure;
 use overdrive::bench::environment::{Environment, Revision};
 use overdrive::bench::exit::Exit;
@@ -11,6 +12,7 @@ use overdrive::cuda::cache::Cache;
 use overdrive::cuda::choices::{Choices, Remembered};
 use overdrive::cuda::{CudaBackend, Library};
 use overdrive::ir::Backend;
+use overdrive_foreign::{ENGINES, Engine, Found, LEFT_OUT, Missing};
 
 pub(crate) fn info(arguments: &Info) -> Result<Exit, Failure> {
     if let Some(part) = &arguments.choices {
@@ -47,6 +49,7 @@ pub(crate) fn info(arguments: &Info) -> Result<Exit, Failure> {
                 "kernels": kernels,
             }],
             "cuda": { "libraries": libraries, "devices": devices, "cache": cache_json() },
+            "engines": engines_json(arguments),
         });
         println!("{}", serde_json::to_string_pretty(&json).expect("plain data"));
         return Ok(Exit::Fine);
@@ -76,6 +79,7 @@ pub(crate) fn info(arguments: &Info) -> Result<Exit, Failure> {
             None => println!("{:<13} not found: {}", library.name(), library.remedy()),
         }
     }
+    print_engines(arguments);
     for meter in energy::meters() {
         match meter {
             Ok((name, meter)) => println!("energy        {name}, by {}", meter.source()),
@@ -100,6 +104,39 @@ pub(crate) fn info(arguments: &Info) -> Result<Exit, Failure> {
         println!("note          {warning}");
     }
     Ok(Exit::Fine)
+}
+
+/// Engines beside our own back ends: what was found where, and how to get the rest.
+fn print_engines(arguments: &Info) {
+    let places = engines::places(&arguments.libraries);
+    for engine in ENGINES {
+        let name = engine.name();
+        match engine.find(&places) {
+            Ok(Found { version, library }) => {
+                let from =
+                    library.map_or("part of this program".to_owned(), |path| path.display().to_string());
+                println!("{name:<20} {version}, {}; {from}", engine.about());
+            }
+            Err(Missing { reason, remedy, .. }) => println!("{name:<20} not found: {reason}; {remedy}"),
+        }
+    }
+    for (name, feature) in LEFT_OUT {
+        println!("{name:<20} not in this build: build with --features {feature}");
+    }
+}
+
+fn engines_json(arguments: &Info) -> serde_json::Value {
+    let places = engines::places(&arguments.libraries);
+    let engine = |engine: &&dyn Engine| match engine.find(&places) {
+        Ok(found) => {
+            serde_json::json!({ "name": engine.name(), "version": found.version, "library": found.library })
+        }
+        Err(missing) => {
+            serde_json::json!({ "name": engine.name(), "missing": missing.reason, "remedy": missing.remedy })
+        }
+    };
+    let left_out = |(name, feature): &(&str, &str)| serde_json::json!({ "name": name, "feature": feature });
+    ENGINES.iter().map(engine).chain(LEFT_OUT.iter().map(left_out)).collect()
 }
 
 /// The remembered choices that contain `part`, each with what it was chosen from.

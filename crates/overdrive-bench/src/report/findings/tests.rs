@@ -108,7 +108,7 @@ fn memory_is_compared_by_a_witness_that_saw_all() {
     let one = with(vec![needing("eager", None, 10), needing("jit", Some(2048), 20)]);
     assert!(
         said(&one, Topic::Memory)[0]
-            .contains("use `cpu eager f32 t1`: on `work x=1` a call adds 10 B (heap)")
+            .contains("use `cpu eager f32 t1`: on `work x=1` a call adds 10 B (arena and heap)")
     );
     let same = with(vec![needing("eager", None, 10), needing("jit", None, 10)]);
     assert_eq!(said(&same, Topic::Memory), [""; 0], "nothing to choose");

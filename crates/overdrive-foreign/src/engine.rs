@@ -1,0 +1,127 @@
+//! `Engine`: a program of somebody else's that runs models, how it is found on this machine, and how it becomes a
+//! [`Backend`].
+//!
+//! Invariant: finding an engine compiles nothing and changes nothing; what is missing is said with what to install.
+
+use overdrive_ir::{Backend, Caps, Graph};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A program that runs models.
+pub trait Engine: Sync {
+    /// Its name on the command line and in reports, and that of its back end.
+    fn name(&self) -> &'static str;
+    /// What it is, in a line.
+    fn about(&self) -> &'static str;
+    /// Where it runs models.
+    fn runs_on(&self) -> Place;
+    /// Looks for it.
+    ///
+    /// # Errors
+    /// With what to install, where this machine lacks it.
+    fn find(&self, places: &Places) -> Result<Found, Missing>;
+    /// Makes it ready for models.
+    ///
+    /// # Errors
+    /// As `find`, and what the engine says where it refuses to start.
+    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing>;
+}
+
+/// Where an engine runs models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The host's processor.
+    Processor,
+    /// A GPU.
+    Gpu,
+}
+
+/// An engine that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its version, in its own words.
+    pub version: String,
+    /// Its library; none where it is part of this program.
+    pub library: Option<PathBuf>,
+}
+
+/// An engine that is not there, or does not start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{engine}: {reason}; {remedy}")]
+pub struct Missing {
+    /// Its name.
+    pub engine: String,
+    /// What was looked for where, or what it says.
+    pub reason: String,
+    /// What to install or to do.
+    pub remedy: String,
+}
+
+/// Where libraries are looked for besides the places that Python packages have.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    /// Libraries that the user named, by engine: what is named is taken or the engine is missing.
+    pub named: BTreeMap<String, PathBuf>,
+    /// The folder that installed engines lie in.
+    pub installed: Option<PathBuf>,
+}
+
+/// What an engine is opened for.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Our own description of the device: its name, its memory, and what nothing on it can exceed.
+    pub device: &'a Caps,
+    /// Threads on the host that it may use.
+    pub threads: usize,
+    /// Which GPU, of an engine that runs on one.
+    pub ordinal: usize,
+    /// Where to look for it.
+    pub places: &'a Places,
+    /// The file that the model came from, for engines that read such files themselves.
+    pub original: Option<&'a OriginalFile>,
+}
+
+/// A user's ONNX file, and what we read from it: an engine that is asked for this very graph gets the file itself.
+#[derive(Debug, Clone)]
+pub struct OriginalFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Sizes of its named dimensions.
+    pub sizes: BTreeMap<String, usize>,
+    /// The graph that was read with these sizes.
+    pub graph: Graph,
+}
+
+impl Places {
+    /// The library that the user named for an engine.
+    pub fn named(&self, engine: &str) -> Option<&Path> {
+        self.named.get(engine).map(PathBuf::as_path)
+    }
+}
+
+/// The engine of this name in this build.
+///
+/// # Errors
+/// With the feature that it needs, where another build has it; with every name that there is, where none has.
+pub fn find(name: &str) -> Result<&'static dyn Engine, Missing> {
+    if let Some(engine) = crate::ENGINES.iter().find(|engine| engine.name() == name) {
+        return Ok(*engine);
+    }
+    let missing = |reason: String, remedy: String| Missing { engine: name.to_owned(), reason, remedy };
+    Err(match crate::LEFT_OUT.iter().find(|(left_out, _)| *left_out == name) {
+        Some((_, feature)) => missing(
+            "this build leaves it out".to_owned(),
+            format!("build with `cargo build --release --features {feature}`"),
+        ),
+        None => {
+            let names: Vec<&str> = crate::ENGINES.iter().map(|engine| engine.name()).collect();
+            missing(
+                "no engine has this name".to_owned(),
+                format!(
+                    "this build knows {}",
+                    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+                ),
+            )
+        }
+    })
+}

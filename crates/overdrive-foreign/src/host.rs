@@ -1,0 +1,166 @@
+//! Buffers of engines that work on host memory: aligned bytes that stay where they are.
+//!
+//! Invariants: every byte is initialised from the start; no two contents of a process have the same stamp, so that an
+//! engine knows without looking whether a state is still what it was compiled with.
+#![allow(unsafe_code)] // Lines of memory are seen as bytes.
+
+use overdrive_ir::backend::Memory;
+use overdrive_ir::{BackendError, Buffer, Tensor, TensorType};
+use std::any::Any;
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A cache line, which is as aligned as any engine asks for.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; LINE]);
+const LINE: usize = 64;
+
+/// The bytes of a buffer.
+pub(crate) struct HostMemory {
+    lines: Vec<Line>,
+    len: usize,
+    stamp: u64,
+    /// A hash of the bytes, where they came from a tensor.
+    fingerprint: Option<u64>,
+}
+
+impl HostMemory {
+    fn filled(len: usize, fill: u8) -> Self {
+        Self {
+            lines: vec![Line([fill; LINE]); len.div_ceil(LINE)],
+            len,
+            stamp: new_stamp(),
+            fingerprint: None,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the lines are initialised, plain bytes, and hold at least `len` of them.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        (self.stamp, self.fingerprint) = (new_stamp(), None);
+        // SAFETY: as in `bytes`, and `self` is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
+
+    fn fill_from(&mut self, tensor: &Tensor) {
+        self.bytes_mut().copy_from_slice(tensor.bytes());
+    }
+
+    /// Differs from that of every other content.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// What `fingerprint` gives for the content.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.fingerprint.unwrap_or_else(|| fingerprint(self.bytes()))
+    }
+}
+
+impl Memory for HostMemory {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+fn new_stamp() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A hash by which contents are told apart.
+pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// A buffer with the elements of a tensor.
+pub(crate) fn upload(tensor: &Tensor) -> Buffer {
+    let mut memory = HostMemory::filled(tensor.bytes().len(), 0);
+    memory.fill_from(tensor);
+    // Now, since nobody times an upload, and states are checked in the first call.
+    memory.fingerprint = Some(fingerprint(tensor.bytes()));
+    Buffer { ty: tensor.ty().clone(), memory: Box::new(memory) }
+}
+
+/// The elements of a buffer.
+pub(crate) fn download(buffer: &Buffer) -> Result<Tensor, BackendError> {
+    let bytes = of(buffer)?.bytes();
+    Ok(Tensor::from_bytes(buffer.ty.clone(), bytes).expect("a buffer has the bytes of its type"))
+}
+
+/// A buffer of NaN, or of all ones.
+pub(crate) fn output(ty: &TensorType) -> Buffer {
+    Buffer { ty: ty.clone(), memory: Box::new(HostMemory::filled(ty.bytes(), 0xFF)) }
+}
+
+/// Overwrites a buffer.
+pub(crate) fn write(buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
+    check("tensor to write", &buffer.ty, tensor.ty())?;
+    of_mut(buffer)?.fill_from(tensor);
+    Ok(())
+}
+
+/// The memory behind a buffer.
+pub(crate) fn of(buffer: &Buffer) -> Result<&HostMemory, BackendError> {
+    buffer.memory.as_any().downcast_ref().ok_or_else(|| stranger(&buffer.ty))
+}
+
+/// Likewise, to write to.
+pub(crate) fn of_mut(buffer: &mut Buffer) -> Result<&mut HostMemory, BackendError> {
+    buffer.memory.as_any_mut().downcast_mut().ok_or_else(|| stranger(&buffer.ty))
+}
+
+/// Errs where two types differ.
+pub(crate) fn check(what: &str, expected: &TensorType, found: &TensorType) -> Result<(), BackendError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(BackendError::Mismatch {
+        what: what.to_owned(),
+        expected: expected.to_string(),
+        found: found.to_string(),
+    })
+}
+
+fn stranger(ty: &TensorType) -> BackendError {
+    BackendError::Mismatch {
+        what: "buffer".to_owned(),
+        expected: format!("{ty} in host memory of an engine"),
+        found: "a buffer of another back end".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overdrive_ir::DType;
+
+    #[test]
+    fn what_goes_up_comes_down_and_every_write_has_its_stamp() {
+        let tensor = Tensor::from_f32([3, 7], &[1.5; 21]);
+        let mut buffer = upload(&tensor);
+        assert_eq!(download(&buffer), Ok(tensor.clone()));
+        let (stamp, hash) = (of(&buffer).unwrap().stamp(), of(&buffer).unwrap().fingerprint());
+        write(&mut buffer, &Tensor::from_f32([3, 7], &[2.5; 21])).unwrap();
+        assert_ne!(of(&buffer).unwrap().stamp(), stamp);
+        assert_ne!(of(&buffer).unwrap().fingerprint(), hash);
+        write(&mut buffer, &tensor).unwrap();
+        assert_eq!(of(&buffer).unwrap().fingerprint(), hash);
+        assert!(write(&mut buffer, &Tensor::from_f32([21], &[2.5; 21])).is_err());
+        assert_eq!(of(&buffer).unwrap().bytes().as_ptr() as usize % LINE, 0);
+        let empty = output(&TensorType::new(DType::BF16, [0, 4]));
+        assert_eq!(of(&empty).unwrap().bytes(), [0u8; 0]);
+        let unwritten = download(&output(&TensorType::new(DType::F32, [2]))).unwrap();
+        assert!(unwritten.to_f64().iter().all(|x| x.is_nan()));
+    }
+}

@@ -1,0 +1,38 @@
+//! What an engine that reads ONNX is handed: the user's own file where the graph is the one in it, else our export.
+
+use crate::OriginalFile;
+use crate::call::unsupported;
+use overdrive_formats::onnx;
+use overdrive_ir::{BackendError, Graph};
+use std::path::Path;
+use std::time::Instant;
+
+/// A model in ONNX.
+pub(crate) enum OnnxModel<'a> {
+    /// A file of the user's, whose named dimensions have these sizes.
+    File(&'a OriginalFile),
+    /// The bytes of one that we wrote.
+    Written(Vec<u8>),
+}
+
+/// A model in ONNX, and how long it took to write in ns.
+pub(crate) fn of<'a>(
+    backend: &str,
+    graph: &Graph,
+    original: Option<&'a OriginalFile>,
+) -> Result<(OnnxModel<'a>, u64), BackendError> {
+    if let Some(original) = original.filter(|original| original.graph == *graph) {
+        return Ok((OnnxModel::File(original), 0));
+    }
+    let start = Instant::now();
+    let bytes = onnx::encode(Path::new(graph.name()), graph);
+    let bytes = bytes.map_err(|e| unsupported(backend, "export to ONNX", graph.name(), e))?;
+    if bytes.len() > MOST_BYTES {
+        let reason = format!("{} bytes of ONNX are more than a message of protobuf holds", bytes.len());
+        return Err(unsupported(backend, "export to ONNX", graph.name(), reason));
+    }
+    Ok((OnnxModel::Written(bytes), start.elapsed().as_nanos() as u64))
+}
+
+/// What protobuf's readers allow.
+const MOST_BYTES: usize = i32::MAX as usize;

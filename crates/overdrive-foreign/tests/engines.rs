@@ -1,0 +1,148 @@
+//! Every engine of this build that this machine has, against the f64 evaluator: on built-in models, and on a file.
+#![allow(clippy::unwrap_used)] // Helpers of tests.
+
+use overdrive_foreign::{ENGINES, Engine, OriginalFile, Place, Places, Request};
+use overdrive_formats::onnx;
+use overdrive_ir::eval::eval_tensors;
+use overdrive_ir::{Backend, Builder, Caps, DType, Graph, Init, Mode, State, Tensor, TensorType, Tuning};
+use std::collections::BTreeMap;
+
+fn caps() -> Caps {
+    Caps { device: "cpu".to_owned(), memory_bytes: u64::MAX, ..Caps::default() }
+}
+
+/// The engines for the processor that are here, each said aloud where it is not.
+fn engines() -> Vec<&'static dyn Engine> {
+    let places = Places::default();
+    let here = |engine: &&&'static dyn Engine| match engine.find(&places) {
+        Ok(_) => engine.runs_on() == Place::Processor,
+        Err(missing) => {
+            eprintln!("SKIPPED: {missing}");
+            false
+        }
+    };
+    ENGINES.iter().filter(here).copied().collect()
+}
+
+fn open(engine: &dyn Engine, original: Option<&OriginalFile>) -> Box<dyn Backend> {
+    let (device, places) = (caps(), Places::default());
+    let request = Request { device: &device, threads: 2, ordinal: 0, places: &places, original };
+    engine.open(&request).unwrap_or_else(|missing| panic!("{missing}"))
+}
+
+fn model(name: &str) -> Graph {
+    let model = overdrive_models::find(name).unwrap();
+    let sizes: BTreeMap<String, usize> =
+        model.dimensions.iter().map(|&(name, size)| (name.to_owned(), size.min(4))).collect();
+    overdrive_passes::bind(&(model.build)().unwrap(), &sizes).unwrap()
+}
+
+fn inputs(graph: &Graph) -> Vec<Tensor> {
+    let draw = |ty: &TensorType| {
+        let values: Vec<f64> = (0..ty.elements()).map(|i| ((i * 37 % 101) as f64 - 50.0) / 50.0).collect();
+        Tensor::from_f64(ty.dtype, ty.shape.clone(), &values)
+    };
+    graph.inputs().iter().map(|port| draw(graph.ty(port.value))).collect()
+}
+
+fn run(backend: &dyn Backend, graph: &Graph, mode: Mode) -> Vec<Tensor> {
+    let mut executable = backend.compile(graph, mode, &Tuning::default()).unwrap();
+    let mut state = State::initial(graph, backend).unwrap();
+    let inputs: Vec<_> = inputs(graph).iter().map(|t| backend.upload(t).unwrap()).collect();
+    let types = graph.outputs().iter().map(|port| graph.ty(port.value));
+    let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
+    for _ in 0..2 {
+        executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+    }
+    outputs.iter().map(|buffer| backend.download(buffer).unwrap()).collect()
+}
+
+fn assert_agree(found: &[Tensor], graph: &Graph, what: &str) {
+    let expected = eval_tensors(graph, &inputs(graph));
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found.ty(), expected.ty(), "{what}");
+        let (found, expected) = (found.to_f64(), expected.to_f64());
+        let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 2e-4 && found.iter().all(|x| x.is_finite()), "{what}: {worst:e}");
+    }
+}
+
+#[test]
+fn engines_compute_the_built_in_models() {
+    for engine in engines() {
+        let backend = open(engine, None);
+        assert_eq!(backend.name(), engine.name());
+        for name in ["digits-mlp", "digits-conv", "quick-inference"] {
+            let graph = model(name);
+            let modes = [Mode::Eager, Mode::Jit, Mode::Compile];
+            let modes =
+                modes.into_iter().filter(|&mode| backend.compile(&graph, mode, &Tuning::default()).is_ok());
+            let modes: Vec<Mode> = modes.collect();
+            assert!(modes.contains(&Mode::Compile), "{}: {name}", engine.name());
+            for mode in modes {
+                assert_agree(
+                    &run(backend.as_ref(), &graph, mode),
+                    &graph,
+                    &format!("{} {name} {mode}", engine.name()),
+                );
+            }
+        }
+    }
+}
+
+/// `y = x w`, its weight one of two.
+fn product(weight: f64) -> Graph {
+    let b = Builder::new("product");
+    let x = b.input("x", TensorType::new(DType::F32, [2, 3]));
+    let w = b.state("w", TensorType::new(DType::F32, [3, 4]), Init::Constant(weight));
+    b.output("y", x.matmul(w));
+    b.finish().unwrap()
+}
+
+#[test]
+fn a_file_of_the_users_is_read_by_the_engine_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("product.onnx");
+    onnx::write(&path, &product(2.0)).unwrap();
+    let graph = onnx::Model::open(&path).unwrap().graph(&onnx::Binding::default()).unwrap();
+    let original = OriginalFile { path: path.clone(), sizes: BTreeMap::new(), graph: graph.clone() };
+    for engine in engines() {
+        let backend = open(engine, Some(&original));
+        assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, engine.name());
+        // Another graph is no longer the file; without the file only another graph can be compiled.
+        std::fs::rename(&path, path.with_extension("gone")).unwrap();
+        assert!(backend.compile(&graph, Mode::Compile, &Tuning::default()).is_err(), "{}", engine.name());
+        assert_agree(&run(backend.as_ref(), &product(3.0), Mode::Compile), &product(3.0), engine.name());
+        std::fs::rename(path.with_extension("gone"), &path).unwrap();
+    }
+}
+
+#[test]
+fn other_weights_than_the_compiled_ones_are_refused() {
+    for engine in engines() {
+        let backend = open(engine, None);
+        let graph = product(2.0);
+        let mut executable = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
+        let mut state = State::initial(&product(3.0), backend.as_ref()).unwrap();
+        let inputs: Vec<_> = inputs(&graph).iter().map(|t| backend.upload(t).unwrap()).collect();
+        let mut outputs = vec![backend.output(&TensorType::new(DType::F32, [2, 4])).unwrap()];
+        let error = executable.run(&mut state, &inputs, &mut outputs).err().unwrap().to_string();
+        assert!(error.contains("state `w`"), "{error}");
+        let mut state = State::initial(&graph, backend.as_ref()).unwrap();
+        assert!(executable.run(&mut state, &inputs, &mut outputs).is_ok());
+        let error = executable.run(&mut state, &[], &mut outputs).err().unwrap().to_string();
+        assert!(error.contains("number of inputs"), "{error}");
+        let mut narrow = vec![backend.output(&TensorType::new(DType::F32, [2, 3])).unwrap()];
+        assert!(executable.run(&mut state, &inputs, &mut narrow).is_err());
+    }
+}
+
+#[test]
+fn a_name_that_is_none_is_answered_with_those_that_are() {
+    let error = overdrive_foreign::find("onnxrumtime").err().unwrap().to_string();
+    assert!(error.contains("onnxrumtime") && error.contains("no engine has this name"), "{error}");
+    for engine in ENGINES {
+        assert!(overdrive_foreign::find(engine.name()).is_ok());
+    }
+}

@@ -1,0 +1,153 @@
+//! From `--backends` to what takes part in a comparison: our own devices, and engines beside them.
+
+use crate::cli::Machine;
+use crate::devices::{self, Opened};
+use crate::failure::Failure;
+use overdrive::cuda::cache::Cache;
+use overdrive::ir::{Backend, Caps};
+use overdrive::studies::Device;
+use overdrive_foreign::{ENGINES, Engine, OriginalFile, Place, Places, Request};
+use std::path::PathBuf;
+
+/// Who takes part, in the order of the table: the first is what the others are compared with.
+pub(crate) struct Contestants {
+    all: Vec<Contestant>,
+    places: Places,
+    threads: usize,
+}
+
+enum Contestant {
+    /// A device of our own.
+    Own(Opened),
+    /// An engine; where the user named it, it is an error when it does not start.
+    Engine { engine: &'static dyn Engine, is_named: bool },
+}
+
+/// Where engines are looked for.
+pub(crate) fn places(libraries: &[(String, PathBuf)]) -> Places {
+    let installed = Cache::root_of_user().map(|root| root.join("engines"));
+    Places { named: libraries.iter().cloned().collect(), installed }
+}
+
+impl Contestants {
+    /// Those of these names, or the device of `--device` with every engine that is found for it.
+    pub(crate) fn choose(
+        names: Option<&[String]>,
+        machine: &Machine,
+        libraries: &[(String, PathBuf)],
+    ) -> Result<Self, Failure> {
+        let (places, threads) = (places(libraries), devices::threads(machine));
+        let all = match names {
+            Some(names) => named(names, machine, &places)?,
+            None => {
+                let own = devices::open(machine)?;
+                let place = if own.described.is_some() { Place::Gpu } else { Place::Processor };
+                let there = |engine: &&&dyn Engine| engine.runs_on() == place && engine.find(&places).is_ok();
+                let engines = ENGINES.iter().filter(there);
+                let engines = engines.map(|&engine| Contestant::Engine { engine, is_named: false });
+                std::iter::once(Contestant::Own(own)).chain(engines).collect()
+            }
+        };
+        Ok(Self { all, places, threads })
+    }
+
+    /// Our own devices.
+    pub(crate) fn own(&self) -> impl Iterator<Item = &Opened> {
+        self.all.iter().filter_map(|contestant| match contestant {
+            Contestant::Own(own) => Some(own),
+            Contestant::Engine { .. } => None,
+        })
+    }
+
+    /// Starts the engines, `None` in the place of our own devices and of what does not start.
+    pub(crate) fn start(
+        &self,
+        model: Option<&OriginalFile>,
+        cpu: &Caps,
+    ) -> Result<Vec<Option<Box<dyn Backend>>>, Failure> {
+        let start = |contestant: &Contestant| match contestant {
+            Contestant::Own(_) => Ok(None),
+            Contestant::Engine { engine, is_named } => {
+                match engine.open(&self.request(*engine, model, cpu)?) {
+                    Ok(backend) => Ok(Some(backend)),
+                    Err(missing) if *is_named => Err(Failure::bad_input(missing)),
+                    Err(missing) => {
+                        eprintln!("note: left out: {missing}");
+                        Ok(None)
+                    }
+                }
+            }
+        };
+        self.all.iter().map(start).collect()
+    }
+
+    fn request<'a>(
+        &'a self,
+        engine: &dyn Engine,
+        original: Option<&'a OriginalFile>,
+        cpu: &'a Caps,
+    ) -> Result<Request<'a>, Failure> {
+        let gpu = self.own().find(|device| device.described.is_some());
+        let device = match (engine.runs_on(), gpu) {
+            (Place::Processor, _) => cpu,
+            (Place::Gpu, Some(gpu)) => gpu.backend.caps(),
+            (Place::Gpu, None) => {
+                let name = engine.name();
+                return Err(Failure::bad_input(format!(
+                    "{name} runs on a GPU: name ours beside it, as in `--backends cuda:0,{name}`"
+                )));
+            }
+        };
+        let ordinal = device.device.strip_prefix("cuda:").and_then(|n| n.parse().ok()).unwrap_or(0);
+        Ok(Request { device, threads: self.threads, ordinal, places: &self.places, original })
+    }
+
+    /// Everybody as a device to be measured; ours are marked.
+    pub(crate) fn devices<'a>(&'a self, started: &'a [Option<Box<dyn Backend>>]) -> Vec<(Whose, Device<'a>)> {
+        let device = |(contestant, started): (&'a Contestant, &'a Option<Box<dyn Backend>>)| match contestant
+        {
+            Contestant::Own(own) => {
+                Some((Whose::Ours, Device { backend: own.backend.as_ref(), threads: own.threads }))
+            }
+            Contestant::Engine { .. } => {
+                let backend = started.as_deref()?;
+                Some((Whose::Theirs, Device { backend, threads: self.threads as u32 }))
+            }
+        };
+        self.all.iter().zip(started).filter_map(device).collect()
+    }
+
+    /// What a reader should know of each engine: its name and version.
+    pub(crate) fn described(&self) -> Vec<String> {
+        let described = |contestant: &Contestant| match contestant {
+            Contestant::Own(_) => None,
+            Contestant::Engine { engine, .. } => {
+                let found = engine.find(&self.places).ok()?;
+                Some(format!("{} {}: {}", engine.name(), found.version, engine.about()))
+            }
+        };
+        self.all.iter().filter_map(described).collect()
+    }
+}
+
+/// Whose back end a device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// Overdrive's.
+    Ours,
+    /// An engine's.
+    Theirs,
+}
+
+fn named(names: &[String], machine: &Machine, places: &Places) -> Result<Vec<Contestant>, Failure> {
+    let contestant = |name: &String| {
+        if name == "cpu" || name.starts_with("cuda:") {
+            let machine = Machine { device: name.clone(), ..machine.clone() };
+            return devices::open(&machine).map(Contestant::Own);
+        }
+        let engine = overdrive_foreign::find(name).map_err(Failure::bad_input)?;
+        engine.find(places).map_err(Failure::bad_input)?;
+        Ok(Contestant::Engine { engine, is_named: true })
+    };
+    names.iter().map(contestant).collect()
+}
