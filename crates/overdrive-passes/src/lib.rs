@@ -36,8 +36,9 @@ pub use pass::{PASSES, Pass};
 pub use plan::{PlanError, plan};
 pub use precision::{Recipe, precision};
 pub use quantize::{
-    Layer, LayerKind, MODES, Preparation, Quantization, QuantizationMode, Quantized, QuantizedLayer,
-    RangeRule, Rounding, Scheme, Skipped, activation_range, awq, layers, quantize, rescale, smooth,
+    Layer, LayerKind, Learning, MODES, Preparation, Quantization, QuantizationMode, Quantized,
+    QuantizedLayer, RangeRule, Rounding, Scheme, Skipped, activation_range, awq, layers, learn, quantize,
+    rescale, smooth,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use rematerialize::{Rematerialize, rematerialize};

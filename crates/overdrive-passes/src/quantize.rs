@@ -4,7 +4,7 @@
 //! and how it is rounded) and the [`Evidence`](crate::Evidence) of a calibration run, and gives a graph whose states begin
 //! as codes and scales. Linear layers become `quantized_linear` with the bias outside; a convolution is computed on the
 //! values that its codes stand for. SmoothQuant and AWQ are passes of their own, before it: they change factors between
-//! activations and weights and round nothing. Invariant: a layer that cannot take its scheme is left as it was and listed
+//! activations and weights and round nothing. `learn` gives a graph to train in place of rounding once. Invariant: a layer that cannot take its scheme is left as it was and listed
 //! with the reason.
 
 mod awq;
@@ -12,6 +12,7 @@ mod calibration;
 mod gptq;
 mod hqq;
 mod layers;
+mod learned;
 mod linear_algebra;
 mod modes;
 mod rescale;
@@ -22,6 +23,7 @@ mod smooth;
 pub use awq::awq;
 pub use calibration::{RangeRule, activation_range};
 pub use layers::{Layer, LayerKind, Skipped, layers};
+pub use learned::{Learning, learn};
 pub(crate) use linear_algebra::{damped, factor_of_inverse};
 pub use modes::{MODES, Preparation, QuantizationMode};
 pub use rescale::rescale;

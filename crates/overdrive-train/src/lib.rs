@@ -3,6 +3,7 @@
 //! - [`data`]: what there is to learn from: splits that are fixed by a rule and held to a hash, batches of tensors.
 //! - [`with_loss`], [`Recipe`], [`Trainer`]: forward, loss, backward, clipping and the optimizer as one graph.
 //! - [`fit`]: the loop: schedule, validation, early stop, checkpoints.
+//! - [`quantize_aware`](fn@quantize_aware): `fit` with quantized weights, from a trained model.
 //! - [`evaluate`](fn@evaluate): loss and hits of every sample, from which accuracy and bits per byte follow.
 //! - [`diagnose`]: the first op that made a NaN or an infinity.
 //!
@@ -17,6 +18,7 @@ mod evaluate;
 mod fit;
 mod loss;
 mod optimizer;
+mod quantize_aware;
 mod recipe;
 mod recipes;
 mod schedule;
@@ -31,8 +33,9 @@ pub use evaluate::{Evaluation, Evaluator, evaluate};
 pub use fit::{Ending, Fit, Fitted, Observer, batches, fit};
 pub use loss::with_loss;
 pub use optimizer::Optimizer;
+pub use quantize_aware::{Tuned, quantize_aware};
 pub use recipe::{EarlyStop, LossScaling, Recipe};
-pub use recipes::recipe_of;
+pub use recipes::{recipe_of, tuning_of};
 pub use schedule::{Decay, Schedule};
 pub use shuffle::Shuffle;
 pub use step::{parameters, training_step};

@@ -1,7 +1,7 @@
 //! The recipes of the models that train here in seconds to minutes, found on validation samples; any other model starts
 //! from the one for language models.
 
-use crate::{Decay, Optimizer, Recipe, Schedule};
+use crate::{Decay, EarlyStop, Optimizer, Recipe, Schedule};
 
 /// How the model of this name is trained unless the user says otherwise.
 pub fn recipe_of(model: &str) -> Recipe {
@@ -10,6 +10,21 @@ pub fn recipe_of(model: &str) -> Recipe {
         "digits-conv" => digits(1_600, 8e-3, 0.01),
         "text-transformer" => Recipe { steps: 650, batch: 16, ..language(4e-3) },
         _ => Recipe { steps: 1_000, batch: 4, ..language(3e-4) },
+    }
+}
+
+/// How the trained model of this name is tuned further with quantized weights: a short run at a tenth of the rate, of which
+/// the parameters with the smallest validation loss stay.
+pub fn tuning_of(model: &str) -> Recipe {
+    let whole = recipe_of(model);
+    let steps = (whole.steps / 5).max(100);
+    let looks = 5;
+    Recipe {
+        steps,
+        schedule: Schedule { peak: whole.schedule.peak / 10.0, warmup: steps / 10, ..whole.schedule },
+        evaluate_every: steps.div_ceil(looks),
+        early_stop: Some(EarlyStop { patience: looks as u32 }),
+        ..whole
     }
 }
 

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear};
 use overdrive_ir::ops::{FakeQuantize, OPS};
-use overdrive_ir::{Array, Builder, Compare, DType, Graph, Op, Operation, Types, Unary};
+use overdrive_ir::{Array, Builder, Compare, DType, Graph, Op, Operation, Tensor, TensorType, Types, Unary};
+use overdrive_passes::differentiate;
 use testkit::{Case, Gradients, Tolerance, check_expansion, compare, derivative};
 
 #[test]
@@ -41,7 +43,7 @@ fn names_are_inferred_through_and_ops_survive_their_attributes() {
 }
 
 /// Ops whose gradient is by design not that of their values; each has a test of its own below.
-const STRAIGHT_THROUGH: [&str; 2] = ["fake_quantize", "quantized_linear"];
+const STRAIGHT_THROUGH: [&str; 3] = ["fake_quantize", "quantized_linear", "straight_through"];
 
 /// The f64 cases of every op that has the gradient of its values.
 fn smooth_cases() -> impl Iterator<Item = Case> {
@@ -130,6 +132,29 @@ fn the_straight_through_gradient_is_that_of_the_frozen_rounding() {
             }
         }
     }
+}
+
+#[test]
+fn a_straight_through_gradient_goes_along_its_path_alone() {
+    let b = Builder::new("path");
+    let ty = TensorType::new(DType::F64, [5usize]);
+    let [value, path] = ["value", "path"].map(|name| b.input(name, ty.clone()));
+    // The value's own gradient would be 1, the path's is 2 path.
+    b.output("y", value.straight_through(path * path));
+    let graph = b.finish().unwrap();
+    let point = [[1.0, -2.0, 3.0, 0.5, 7.0], [0.3, -0.7, 1.1, -2.0, 0.0]]
+        .map(|values| Array::from(&Tensor::from_f64(DType::F64, [5usize], &values)));
+    let derived = differentiate(
+        &graph,
+        &[graph.outputs()[0].value],
+        &graph.inputs().iter().map(|p| p.value).collect::<Vec<_>>(),
+    );
+    let ones = Array::from(&Tensor::from_f64(DType::F64, [5usize], &[1.0; 5]));
+    let results = eval(&derived.unwrap(), &[point[0].clone(), point[1].clone(), ones], &mut States::new());
+    assert_eq!(results[0].floats(), point[0].floats());
+    assert_eq!(results[1].floats(), [0.0; 5]);
+    let expected: Vec<f64> = point[1].floats().iter().map(|x| 2.0 * x).collect();
+    assert_eq!(results[2].floats(), expected);
 }
 
 #[test]

@@ -39,4 +39,5 @@ ops! {
     rms_norm::RmsNorm,
     silu::Silu,
     softmax::Softmax,
+    straight_through::StraightThrough,
 }

@@ -42,7 +42,7 @@ pub(super) fn gptq(values: &[f64], shape: [usize; 2], format: &BlockFormat, gram
 const SHARES: [f64; 9] = [1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6];
 
 /// The grid for these values that errs least in the mean square.
-fn best_grid(values: &[f64], format: &BlockFormat, tensor_scale: f64) -> Grid {
+pub(super) fn best_grid(values: &[f64], format: &BlockFormat, tensor_scale: f64) -> Grid {
     let ends = values.iter().fold([0.0f64; 2], |[low, high], &x| [low.min(x), high.max(x)]);
     let error = |grid: &Grid| -> f64 {
         values.iter().map(|&x| (x - format.value(format.code(x, *grid), *grid)).powi(2)).sum()

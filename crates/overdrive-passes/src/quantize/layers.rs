@@ -57,6 +57,11 @@ impl Layer {
         }
     }
 
+    /// The state of what static activations are quantized with.
+    pub(crate) fn input(&self, what: &str) -> String {
+        format!("{}.input_{what}", self.name)
+    }
+
     /// Rows of K in the order of the state.
     pub(crate) fn stored(&self, rows: &[f64]) -> Vec<f64> {
         let [n, k] = self.shape;

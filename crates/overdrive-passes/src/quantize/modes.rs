@@ -76,6 +76,11 @@ impl QuantizationMode {
         }
     }
 
+    /// Whether its codes are learnt in training, for which it needs data.
+    pub fn is_trained(&self) -> bool {
+        self.rounding == Rounding::Learned
+    }
+
     /// The mode of this name.
     pub fn find(name: &str) -> Option<&'static QuantizationMode> {
         MODES.iter().find(|mode| mode.name == name)
@@ -191,4 +196,32 @@ pub const MODES: &[QuantizationMode] = &[
         BlockFormat::NVFP4,
         Activations::Float,
     ),
+    QuantizationMode::new(
+        "qat-int8",
+        "int8 weights by channel and activations with one scale, all learnt in training",
+        INT8,
+        Activations::Static(DType::I8),
+    )
+    .rounded(Rounding::Learned),
+    QuantizationMode::new(
+        "qat-int4",
+        "int4 weights in groups of 128, learnt in training, float activations",
+        INT4,
+        Activations::Float,
+    )
+    .rounded(Rounding::Learned),
+    QuantizationMode::new(
+        "qat-fp8",
+        "e4m3 weights by channel, learnt in training, activations by row as they come",
+        FP8,
+        Activations::Dynamic(DType::F8E4M3),
+    )
+    .rounded(Rounding::Learned),
+    QuantizationMode::new(
+        "qat-mxfp4",
+        "mxfp4 with weights and scales learnt in training",
+        BlockFormat::mx(DType::F4E2M1, FLOOR),
+        Activations::Float,
+    )
+    .rounded(Rounding::Learned),
 ];

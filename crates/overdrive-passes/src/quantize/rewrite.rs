@@ -1,7 +1,7 @@
 //! The pass itself: weights to codes, and the nodes that read them.
 
 use super::layers::{Layer, LayerKind, Skipped, layers};
-use super::{Quantization, Rounding, Scheme, activation_range, gptq, hqq};
+use super::{Quantization, Rounding, Scheme, activation_range, gptq, hqq, learned};
 use crate::{Evidence, Statistic};
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
@@ -37,13 +37,17 @@ pub struct QuantizedLayer {
 }
 
 /// A layer with its new states.
-struct Prepared {
-    layer: Layer,
-    scheme: Scheme,
-    encoded: Encoded,
+#[derive(Clone, Debug)]
+pub(super) struct Prepared {
+    pub(super) layer: Layer,
+    pub(super) scheme: Scheme,
+    pub(super) encoded: Encoded,
     /// Scale and zero point of static activations.
-    input: Option<(Grid, DType)>,
+    pub(super) input: Option<(Grid, DType)>,
 }
+
+/// The layers that get a scheme, by node, and those that do not.
+type Layers = (BTreeMap<u32, Prepared>, Vec<Skipped>);
 
 /// Quantizes every layer that `quantization` gives a scheme.
 ///
@@ -54,9 +58,27 @@ pub fn quantize(
     quantization: &Quantization,
     evidence: &Evidence,
 ) -> Result<Quantized, GraphError> {
+    if quantization.rounding == Rounding::Learned {
+        return Err(GraphError {
+            op: "quantize".into(),
+            scope: graph.name().to_owned(),
+            expected: "steps that training has learnt".into(),
+            found: "a float model".into(),
+            remedy: "train it with `learn` on data first".into(),
+        });
+    }
+    let (layers, skipped) = prepare(graph, quantization, evidence)?;
+    conclude(graph, layers, skipped)
+}
+
+/// Rounds the weights of every layer that gets a scheme, and finds the range of its activations.
+pub(super) fn prepare(
+    graph: &Graph,
+    quantization: &Quantization,
+    evidence: &Evidence,
+) -> Result<Layers, GraphError> {
     let (found, mut skipped) = layers(graph)?;
     let mut prepared = BTreeMap::new();
-    let mut reports = Vec::new();
     for layer in found {
         let Some(scheme) = quantization.of(&layer.name) else {
             skipped.push(Skipped { layer: layer.name, reason: "left as it is by the recipe".to_owned() });
@@ -77,17 +99,30 @@ pub fn quantize(
             }
             _ => None,
         };
-        let [codes, beside] = encoded.bytes();
-        reports.push(QuantizedLayer {
-            name: layer.name.clone(),
-            scheme,
-            code_bytes: codes as u64,
-            scale_bytes: beside as u64,
-            weight_error: relative_error(&rows, &encoded.decode()),
-        });
         prepared.insert(layer.node.0, Prepared { layer, scheme, encoded, input });
     }
-    Ok(Quantized { graph: rebuild(graph, &prepared)?, layers: reports, skipped })
+    Ok((prepared, skipped))
+}
+
+/// The graph of codes, and what became of each layer of `graph`.
+pub(super) fn conclude(
+    graph: &Graph,
+    layers: BTreeMap<u32, Prepared>,
+    skipped: Vec<Skipped>,
+) -> Result<Quantized, GraphError> {
+    let report = |prepared: &Prepared| {
+        let [codes, beside] = prepared.encoded.bytes();
+        QuantizedLayer {
+            name: prepared.layer.name.clone(),
+            scheme: prepared.scheme,
+            code_bytes: codes as u64,
+            scale_bytes: beside as u64,
+            weight_error: relative_error(&prepared.layer.rows(graph), &prepared.encoded.decode()),
+        }
+    };
+    let reports = layers.values().map(report).collect();
+    let quantized = rebuild(graph, &layers, &|prepared, node, x, bias| prepared.build(node, x, bias))?;
+    Ok(Quantized { graph: quantized, layers: reports, skipped })
 }
 
 fn refused(layer: &Layer, mismatch: Mismatch) -> GraphError {
@@ -121,6 +156,7 @@ fn round(
             Ok(gptq::gptq(rows, layer.shape, format, needed(layer, Statistic::Gram, evidence)?))
         }
         Rounding::Hqq => Ok(hqq::hqq(rows, layer.shape, format)),
+        Rounding::Learned => Ok(learned::start(rows, layer.shape, format)),
     }
 }
 
@@ -155,8 +191,15 @@ fn relative_error(values: &[f64], rounded: &[f64]) -> f64 {
     (error / squares(&mut values.iter().copied()).max(f64::MIN_POSITIVE)).sqrt()
 }
 
-/// The graph with the prepared layers in place of the old ones.
-fn rebuild(graph: &Graph, prepared: &BTreeMap<u32, Prepared>) -> Result<Graph, GraphError> {
+/// A layer on x, with the bias that its node had.
+type Build<'a> = dyn for<'b> Fn(&Prepared, &Node, Expr<'b>, Option<Expr<'b>>) -> Expr<'b> + 'a;
+
+/// The graph with what `build` makes of the prepared layers in place of the old ones.
+pub(super) fn rebuild(
+    graph: &Graph,
+    prepared: &BTreeMap<u32, Prepared>,
+    build: &Build<'_>,
+) -> Result<Graph, GraphError> {
     let b = Builder::new(graph.name());
     let mut map: Vec<Option<Expr<'_>>> = vec![None; graph.value_count()];
     for port in graph.inputs() {
@@ -174,7 +217,7 @@ fn rebuild(graph: &Graph, prepared: &BTreeMap<u32, Prepared>) -> Result<Graph, G
             Some(layer) => {
                 let bias = (node.operands.len() == 3).then(|| get(2));
                 let _scope = b.scope_path(&node.scope);
-                vec![layer.build(node, get(0), bias)]
+                vec![build(layer, node, get(0), bias)]
             }
             None => b.again(node, &(0..node.operands.len()).map(get).collect::<Vec<_>>()),
         };
@@ -185,6 +228,21 @@ fn rebuild(graph: &Graph, prepared: &BTreeMap<u32, Prepared>) -> Result<Graph, G
 }
 
 impl Prepared {
+    /// The state of the scales of its weight.
+    pub(super) fn weight_step(&self) -> String {
+        format!("{}_scale", self.layer.weight)
+    }
+
+    /// The product of its codes.
+    pub(super) fn product(&self) -> QuantizedLinear {
+        let weights = match (self.encoded.zero.is_some(), self.encoded.tensor_scale.is_some()) {
+            (true, _) => Weights::Asymmetric,
+            (false, true) => Weights::TwoLevel,
+            (false, false) => Weights::Symmetric,
+        };
+        QuantizedLinear { weights, activations: self.scheme.activations }
+    }
+
     /// The layer on x.
     fn build<'b>(&self, node: &Node, x: Expr<'b>, bias: Option<Expr<'b>>) -> Expr<'b> {
         let b = x.builder();
@@ -194,28 +252,21 @@ impl Prepared {
         let weight = &self.layer.weight;
         let Encoded { codes, scale, zero, tensor_scale } = &self.encoded;
         let codes = state(weight.clone(), codes);
-        let scale = state(format!("{weight}_scale"), scale);
+        let scale = state(self.weight_step(), scale);
         let zero = zero.as_ref().map(|zero| state(format!("{weight}_zero_point"), zero));
         let tensor_scale = tensor_scale.as_ref().map(|scale| state(format!("{weight}_global_scale"), scale));
         let input = self.input.map(|(grid, element)| {
-            let name = |what: &str| format!("{}.input_{what}", self.layer.name);
-            let scale = state(name("scale"), &Tensor::scalar(DType::F32, grid.scale));
-            let zero =
-                element.is_int().then(|| state(name("zero_point"), &Tensor::scalar(element, grid.zero)));
+            let scale = state(self.layer.input("scale"), &Tensor::scalar(DType::F32, grid.scale));
+            let zero = Tensor::scalar(element, grid.zero);
+            let zero = element.is_int().then(|| state(self.layer.input("zero_point"), &zero));
             (scale, zero)
         });
         match self.layer.kind {
             LayerKind::Linear => {
-                let weights = match (zero.is_some(), tensor_scale.is_some()) {
-                    (true, _) => Weights::Asymmetric,
-                    (false, true) => Weights::TwoLevel,
-                    (false, false) => Weights::Symmetric,
-                };
-                let op = QuantizedLinear { weights, activations: self.scheme.activations };
                 let beside = [Some(codes), Some(scale), zero, tensor_scale];
                 let of_input = input.into_iter().flat_map(|(scale, zero)| [Some(scale), zero]);
                 let operands: Vec<Expr<'b>> = beside.into_iter().chain(of_input).flatten().collect();
-                let y = x.quantized_linear(op, &operands);
+                let y = x.quantized_linear(self.product(), &operands);
                 bias.map_or(y, |bias| y + bias)
             }
             LayerKind::Convolution => {
@@ -231,8 +282,8 @@ impl Prepared {
         }
     }
 
-    /// x of a convolution as its codes stand for it: a scale for each sample, or the static one.
-    fn rounded<'b>(&self, x: Expr<'b>, input: Option<(Expr<'b>, Option<Expr<'b>>)>) -> Expr<'b> {
+    /// x as its codes stand for it: a scale for each row of a product, for each sample of a convolution, or the static one.
+    pub(super) fn rounded<'b>(&self, x: Expr<'b>, input: Option<(Expr<'b>, Option<Expr<'b>>)>) -> Expr<'b> {
         let ones = vec![1usize; x.rank()];
         match (self.scheme.activations, input) {
             (Activations::Static(element), Some((scale, zero))) => {
@@ -241,7 +292,11 @@ impl Prepared {
                 x.quantize(scale, zero, element).dequantize(scale, zero)
             }
             (Activations::Dynamic(element), _) => {
-                let block: Vec<Option<usize>> = (0..x.rank()).map(|axis| (axis == 0).then_some(1)).collect();
+                let apart = |axis: usize| match self.layer.kind {
+                    LayerKind::Linear => axis + 1 < x.rank(),
+                    LayerKind::Convolution => axis == 0,
+                };
+                let block: Vec<Option<usize>> = (0..x.rank()).map(|axis| apart(axis).then_some(1)).collect();
                 let scale = x.block_scale(&block, element, overdrive_ir::ops::block_scale::ScaleFormat::Wide);
                 x.quantize(scale, None, element).dequantize(scale, None)
             }

@@ -26,6 +26,8 @@ pub enum Rounding {
     Gptq,
     /// To the nearest, with zero points that minimise a robust norm of the error (HQQ: Badri and Shaji, 2023).
     Hqq,
+    /// With steps and weights that training has learnt ([`learn`](crate::learn)).
+    Learned,
 }
 
 /// What each layer becomes and how.
