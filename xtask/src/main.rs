@@ -26,7 +26,8 @@ usage: cargo xtask COMMAND
   check [--quick]      everything that a change must pass; --quick leaves out the docs and the add-an-op patch
   tidy                 the rules of STYLE.md that a machine can check
   generate [--check]   write the generated files; --check only compares them
-  onnx-tests DIR       ONNX's backend tests, as peers/onnx_cases.py wrote them to DIR, and the page about them
+  onnx-tests DIR...    models of ONNX in, and out again into ONNX Runtime, from the folders that peers/onnx_cases.py
+                       and peers/onnx_models.py wrote, and the page about them
   report-browser FILE  open a report.html in headless Chromium: no error, first screen, filters, sorting, charts
   add-op               apply patches/add-op.patch to a copy of the checkout and run the op harness there
   kernels              registers, shared memory and spills of every GPU kernel, by NVRTC and with no GPU
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&workspace),
         ["generate"] => generate::write(&workspace, generate::GENERATED),
         ["generate", "--check"] => generate::compare(&workspace, generate::GENERATED),
-        ["onnx-tests", folder] => onnx_tests::run(&workspace, std::path::Path::new(folder)),
+        ["onnx-tests", ref folders @ ..] if !folders.is_empty() => onnx_tests::run(&workspace, folders),
         ["report-browser", page] => report_browser::run(std::path::Path::new(page)),
         ["add-op"] => add_op::run(&workspace).map(|_| ()),
         ["kernels"] => check::kernels(&workspace),

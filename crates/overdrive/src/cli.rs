@@ -264,6 +264,9 @@ pub(crate) struct Export {
     /// Size of a named dimension [default: the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
+    /// Takes sizes, and the values that decide shapes, from these inputs, .npz or .safetensors
+    #[arg(long, value_name = "FILE", conflicts_with = "shapes")]
+    pub inputs: Option<PathBuf>,
 }
 
 /// Arguments of `quantize`.

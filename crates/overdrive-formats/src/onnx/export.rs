@@ -1,4 +1,4 @@
-//! A graph as an ONNX file of opset 23, for other engines.
+//! A graph as an ONNX file of opset 23, for other engines; of opset 26 where bits are read as another type.
 //!
 //! Composites become the standard op where opset 23 has it, else a local function whose body is their expansion; every
 //! attribute is written, since readers differ in their defaults. States are initializers. Invariant: the file says the
@@ -25,6 +25,10 @@ use writer::{Unsaid, Writer, proto_of};
 const OPSET: i64 = 23;
 /// IR version that belongs to it.
 const IR_VERSION: i64 = 11;
+/// The first opset with BitCast. Newer opsets run in fewer engines, so it is written only where it is needed.
+const BITCAST_OPSET: i64 = 26;
+/// IR version that belongs to it.
+const BITCAST_IR_VERSION: i64 = 13;
 /// Domain of the local functions.
 const DOMAIN: &str = "overdrive";
 
@@ -87,12 +91,19 @@ pub fn encode(path: &Path, graph: &Graph) -> Result<Vec<u8>, FormatError> {
     proto.input = graph.inputs().iter().map(|port| info(&port.name, port.value)).collect();
     proto.output = graph.outputs().iter().map(|port| info(&port.name, port.value)).collect();
     proto.node = writer.nodes;
-    let mut opset_import = vec![opset("", OPSET)];
+    let bodies = functions.written.iter().map(|function| &function.node).chain([&proto.node]);
+    let casts_bits = bodies.flatten().any(|node| node.op_type() == "BitCast");
+    let (version, ir_version) =
+        if casts_bits { (BITCAST_OPSET, BITCAST_IR_VERSION) } else { (OPSET, IR_VERSION) };
+    let mut opset_import = vec![opset("", version)];
     if !functions.written.is_empty() {
         opset_import.push(opset(DOMAIN, 1));
     }
+    for function in &mut functions.written {
+        function.opset_import = opset_import.clone();
+    }
     let model = ModelProto {
-        ir_version: Some(IR_VERSION),
+        ir_version: Some(ir_version),
         opset_import,
         producer_name: Some("overdrive".to_owned()),
         producer_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
@@ -206,7 +217,6 @@ fn node_of(
             input: (0..operands.len()).map(|i| port("x", i)).collect(),
             output: (0..expansion.outputs().len()).map(|i| port("y", i)).collect(),
             node: body.nodes,
-            opset_import: vec![opset("", OPSET), opset(DOMAIN, 1)],
             ..FunctionProto::default()
         });
         functions.names.insert(key.clone(), name);

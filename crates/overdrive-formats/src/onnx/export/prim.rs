@@ -98,7 +98,11 @@ pub(super) fn write(
             let sorted = w.many("TopK", &[&x[0], &count], attributes, 2);
             Ok(vec![sorted[0].clone(), w.cast(&sorted[1], DType::I32)?])
         }
-        Prim::Bitcast { .. } => Err(Unsaid("opset 23 reads no bits as another type".into())),
+        Prim::Bitcast { to, .. } if to.bits() == dtype.bits() => {
+            let code = theirs(*to).ok_or_else(|| Unsaid(format!("no element type for {to}")))?;
+            one(w.one("BitCast", &[&x[0]], vec![int("to", code as i64)]))
+        }
+        Prim::Bitcast { to, .. } => Err(Unsaid(format!("no reading of {dtype} as {to}, of another width"))),
         Prim::RandomBits { .. } => Err(Unsaid("ONNX leaves its random numbers open".into())),
         Prim::If | Prim::While { .. } => Err(Unsaid("control flow is not written".into())),
         Prim::RankIndex
