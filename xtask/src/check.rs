@@ -48,7 +48,11 @@ const QUICK: &[Step] = &[
     ("doc tests", |workspace| cargo(workspace, &["test", "--workspace", "--doc", "--no-fail-fast"], &[])),
 ];
 
+/// The tests of other people's engines, with every one that can be built in; the default build's are among the tests.
+const ENGINES: [&str; 6] = ["test", "--package", "overdrive-foreign", "--all-features", "--test", "engines"];
+
 const FULL_ONLY: &[Step] = &[
+    ("engines", |workspace| cargo(workspace, &ENGINES, &[])),
     ("docs", |workspace| {
         cargo(workspace, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
     }),

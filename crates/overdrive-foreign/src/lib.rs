@@ -8,6 +8,7 @@ mod call;
 mod engine;
 mod gemm_crate;
 mod host;
+mod install;
 mod matmul;
 mod onnx_model;
 #[cfg(feature = "onnxruntime")]
@@ -19,6 +20,7 @@ mod tract;
 
 pub use engine::{Engine, Found, Missing, OriginalFile, Place, Places, Request, find};
 pub use gemm_crate::gemm_matmul;
+pub use install::{Installed, install};
 pub use matmul::{MATMULS, Matmul};
 pub use rten::rten_matmul;
 

@@ -119,6 +119,30 @@ fn a_file_of_the_users_is_read_by_the_engine_itself() {
 }
 
 #[test]
+fn a_named_dimension_of_a_file_has_the_size_that_was_asked_for() {
+    let built = |rows: usize| {
+        let b = Builder::new("product");
+        let x = b.input("x", TensorType::new(DType::F32, [rows, 3]));
+        let w = b.state("w", TensorType::new(DType::F32, [3, 4]), Init::Constant(2.0));
+        b.output("y", x.matmul(w).softmax(1));
+        b.finish().unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("batched.onnx");
+    std::fs::write(&path, onnx::encode_batched(&path, [&built(1), &built(2)]).unwrap()).unwrap();
+    for rows in [1, 7] {
+        let sizes = BTreeMap::from([("batch".to_owned(), rows)]);
+        let binding = onnx::Binding { sizes: sizes.clone(), ..onnx::Binding::default() };
+        let graph = onnx::Model::open(&path).unwrap().graph(&binding).unwrap();
+        let original = OriginalFile { path: path.clone(), sizes, graph: graph.clone() };
+        for engine in engines() {
+            let backend = open(engine, Some(&original));
+            assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, engine.name());
+        }
+    }
+}
+
+#[test]
 fn other_weights_than_the_compiled_ones_are_refused() {
     for engine in engines() {
         let backend = open(engine, None);

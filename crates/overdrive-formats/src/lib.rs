@@ -14,6 +14,7 @@ pub mod onnx;
 mod parameters;
 pub mod safetensors;
 mod tensors;
+pub mod triton;
 
 pub use error::FormatError;
 pub use folder::{ModelConfig, ModelFolder};

@@ -1,4 +1,5 @@
-//! What planning and fusing gain: every built-in model in every mode that the device has.
+//! What planning and fusing gain: every built-in model in every mode that the device has, and in every engine that was
+//! found for it.
 
 use crate::{Context, Device, Entry, Study, Workload, measure};
 use overdrive_bench::outcome::{Failure, Outcome};
@@ -29,7 +30,7 @@ impl Study for Compilation {
     }
 
     fn summary(&self) -> &'static str {
-        "each built-in model in each execution mode: latency, throughput, memory, overheads"
+        "each built-in model in each execution mode, and in every engine found: latency, throughput, memory, overheads"
     }
 
     fn quick_seconds(&self) -> u64 {
@@ -62,7 +63,11 @@ impl Study for Compilation {
         for workload in &workloads {
             context.progress.workload(&workload.key.name);
             let entries = match entries(workload, device, (modes, dtypes)) {
-                Ok(entries) => entries,
+                Ok(mut entries) => {
+                    let engines = context.engines.iter();
+                    entries.extend(engines.map(|engine| Entry::plain(workload, engine, Mode::Compile)));
+                    entries
+                }
                 Err(error) => {
                     let text = format!("{}: {error}", workload.key.name);
                     results.notes.push(Note { study: self.name().to_owned(), text });

@@ -60,15 +60,17 @@ pub type EnergyProbes = BTreeMap<String, RefCell<EnergyProbe>>;
 pub struct Context<'a> {
     /// Devices: the one to report on first, then the same with one thread where that differs.
     pub devices: &'a [Device<'a>],
+    /// Engines of other people for the first device, given as many threads as it has.
+    pub engines: &'a [Device<'a>],
     /// Runs graphs in f64 where the evaluator would take too long, whichever device is measured: the CPU.
     pub reference: &'a dyn Backend,
     /// Timed choices: those of earlier runs, and those that this one adds.
     pub tuning: &'a RefCell<Tuning>,
     /// Baselines for matrix products.
     pub matmul_peers: &'a [MatmulPeer<'a>],
-    /// Another framework, which takes part in every session where it knows the workload.
-    pub peer: Option<&'a Peer>,
-    /// Modes that it takes part in, of [`PEER_MODES`](crate::PEER_MODES).
+    /// Other frameworks, which take part in every session whose workload they know.
+    pub peers: &'a [Peer],
+    /// Modes that they take part in, of [`PEER_MODES`](crate::PEER_MODES).
     pub peer_modes: &'a [&'a str],
     /// Ceilings measured in this run, for shares.
     pub ceilings: Vec<Ceiling>,

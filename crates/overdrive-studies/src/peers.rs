@@ -1,7 +1,8 @@
 //! Other frameworks on the same work, each in a process of its own that we drive.
 //!
 //! The process answers one JSON line for each that it is sent (`peers/pytorch.py` says which). We draw inputs and
-//! parameters and write them as safetensors; the process makes a workload ready and reads the clocks. So a peer is one more
+//! parameters and write them as safetensors, or the graph as ONNX for whoever reads that; the process makes a workload ready
+//! and reads the clocks. So a peer is one more
 //! [`Subject`]: it alternates with ours in one session, under the same rules of sampling, and its outputs are held against
 //! the same f64 reference.
 
@@ -13,7 +14,7 @@ pub use process::Peer;
 use crate::workload::{tolerance, typical_size};
 use crate::{Context, Workload};
 use overdrive_bench::case::{Case, Configuration};
-use overdrive_bench::oracle::Oracle;
+use overdrive_bench::oracle::{Oracle, Tolerance};
 use overdrive_bench::outcome::{Failure, FailureKind};
 use overdrive_bench::record::Record;
 use overdrive_ir::DType;
@@ -27,7 +28,7 @@ const VARIANTS: [&str; 4] = ["sdpa-math", "sdpa-flash", "sdpa-cudnn", "liger"];
 /// What a peer takes part with in a session: the case and, if the peer could make it ready, the subject.
 pub(crate) type Entrant<'a> = (Case, Result<Timed<'a>, Failure>);
 
-/// Every way in which the peers know to run `workload` in `dtype`; what they do not write down or cannot do in a mode is left
+/// Every way in which a peer knows to run `workload` in `dtype`; what they do not write down or cannot do in a mode is left
 /// out where nobody would expect it (a variant of something else), and is a failure with its reason where one would.
 pub(crate) fn entrants<'a>(
     context: &'a Context<'_>,
@@ -35,20 +36,36 @@ pub(crate) fn entrants<'a>(
     dtype: DType,
     oracle: &'a Oracle<'a>,
 ) -> Vec<Entrant<'a>> {
-    let Some(peer) = context.peer else { return vec![] };
     // Before anything is written for it: a large workload that nobody takes part in costs nothing.
-    if !peer.knows(&workload.key.name) {
+    let taking_part: Vec<&Peer> =
+        context.peers.iter().filter(|peer| peer.knows(&workload.key.name)).collect();
+    if taking_part.is_empty() {
         return vec![];
     }
     let typical = oracle.expected(context.seed).map_or(1.0, |outputs| typical_size(&outputs));
     let limit = tolerance(dtype, &workload.graph, typical);
     let modes = context.peer_modes.iter().map(|&mode| (mode, None));
-    let variants = VARIANTS.map(|variant| ("eager", Some(variant)));
-    let given = timed::Given::new(peer, (workload, oracle), context.seed);
+    let ways: Vec<_> = modes.chain(VARIANTS.map(|variant| ("eager", Some(variant)))).collect();
     let mut entrants = Vec::new();
-    for (mode, variant) in modes.chain(variants) {
+    for peer in taking_part {
+        let given = timed::Given::new(peer, (workload, oracle), context.seed);
+        entrants.extend(of_peer(peer, &ways, (study, workload), oracle, (&given, dtype, limit)));
+    }
+    entrants
+}
+
+/// One peer's part, in each of these modes and variants.
+fn of_peer<'a>(
+    peer: &'a Peer,
+    ways: &[(&str, Option<&str>)],
+    (study, workload): (&str, &Workload),
+    oracle: &'a Oracle<'a>,
+    (given, dtype, limit): (&Result<timed::Given, Failure>, DType, Tolerance),
+) -> Vec<Entrant<'a>> {
+    let mut entrants = Vec::new();
+    for &(mode, variant) in ways {
         let way = timed::Way { mode, variant, dtype };
-        let opened = match &given {
+        let opened = match given {
             Ok(given) => Timed::open(peer, oracle, given, way, limit),
             Err(failure) => Err(failure.clone()),
         };
@@ -72,10 +89,10 @@ pub(crate) fn entrants<'a>(
 
 /// What an interrupted run left of the peers of these cases.
 pub(crate) fn taken_earlier(context: &Context<'_>, cases: &[Case]) -> Vec<Record> {
-    let Some(peer) = context.peer else { return vec![] };
     let beside = |record: &&Record| {
         let same = |case: &Case| case.study == record.case.study && case.workload == record.case.workload;
-        record.case.configuration.backend == peer.name() && cases.iter().any(same)
+        let is_theirs = |peer: &Peer| record.case.configuration.backend == peer.name();
+        context.peers.iter().any(is_theirs) && cases.iter().any(same)
     };
     context.earlier.iter().filter(beside).cloned().collect()
 }

@@ -88,9 +88,10 @@ pub(crate) struct Run {
     /// Goes on with an interrupted run: cases of results.json in this folder are not taken again
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     pub resume: Option<PathBuf>,
-    /// Has PyTorch do the same work, in alternation with ours; needs python3 with torch (PYTHON names another)
-    #[arg(long)]
-    pub peers: bool,
+    /// Has other frameworks do the same work, in alternation with ours: pytorch, openvino; each needs its package in python3
+    /// (PYTHON names another) [without names: pytorch]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, default_missing_value = "pytorch", require_equals = true)]
+    pub peers: Vec<String>,
     /// Folder of the report [default: reports/<date-time>]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -123,6 +124,10 @@ pub(crate) struct Bench {
     /// Library of an engine, instead of the one that would be found
     #[arg(long = "library", value_name = "ENGINE=FILE", value_parser = library)]
     pub libraries: Vec<(String, PathBuf)>,
+    /// Has other frameworks do the same work, in alternation with ours: pytorch, openvino; each needs its package in python3
+    /// (PYTHON names another) [without names: pytorch]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, default_missing_value = "pytorch", require_equals = true)]
+    pub peers: Vec<String>,
     /// Execution modes: eager, jit, compile, and on a GPU graph [default: eager,jit,compile, and of engines compile]
     #[arg(long, value_delimiter = ',', value_name = "MODES")]
     pub modes: Option<Vec<ModeName>>,
@@ -259,13 +264,16 @@ pub(crate) struct Export {
     /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
     /// The ONNX file to write
-    #[arg(long, value_name = "FILE")]
-    pub onnx: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "triton")]
+    pub onnx: Option<PathBuf>,
+    /// The model repository of the Triton Inference Server to write; its largest batch is the model's, or --shape batch=N
+    #[arg(long, value_name = "DIR")]
+    pub triton: Option<PathBuf>,
     /// Size of a named dimension [default: the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
     /// Takes sizes, and the values that decide shapes, from these inputs, .npz or .safetensors
-    #[arg(long, value_name = "FILE", conflicts_with = "shapes")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["shapes", "triton"])]
     pub inputs: Option<PathBuf>,
 }
 
@@ -368,6 +376,12 @@ pub(crate) struct Info {
     /// Why each product on a GPU runs as it does: the remembered choices whose text contains TEXT, with all timings
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "")]
     pub choices: Option<String>,
+    /// Unpacks the libraries of a Python package into the cache, fetched by pip: onnxruntime, onnxruntime-gpu, onnxruntime-openvino
+    #[arg(long, value_name = "PACKAGE", conflicts_with = "choices")]
+    pub install: Option<String>,
+    /// The package's wheel, instead of the one that pip would fetch
+    #[arg(long, value_name = "FILE", requires = "install")]
+    pub wheel: Option<PathBuf>,
     /// Library of an engine, instead of the one that would be found
     #[arg(long = "library", value_name = "ENGINE=FILE", value_parser = library)]
     pub libraries: Vec<(String, PathBuf)>,

@@ -41,14 +41,17 @@ impl Contestants {
             Some(names) => named(names, machine, &places)?,
             None => {
                 let own = devices::open(machine)?;
-                let place = if own.described.is_some() { Place::Gpu } else { Place::Processor };
-                let there = |engine: &&&dyn Engine| engine.runs_on() == place && engine.find(&places).is_ok();
-                let engines = ENGINES.iter().filter(there);
-                let engines = engines.map(|&engine| Contestant::Engine { engine, is_named: false });
+                let engines = found(&own, &places);
                 std::iter::once(Contestant::Own(own)).chain(engines).collect()
             }
         };
         Ok(Self { all, places, threads })
+    }
+
+    /// Every engine that is found for a device of ours, without that device.
+    pub(crate) fn beside(own: &Opened, machine: &Machine) -> Self {
+        let places = places(&[]);
+        Self { all: found(own, &places).collect(), places, threads: devices::threads(machine) }
     }
 
     /// Our own devices.
@@ -63,12 +66,13 @@ impl Contestants {
     pub(crate) fn start(
         &self,
         model: Option<&OriginalFile>,
-        cpu: &Caps,
+        (cpu, gpu): (&Caps, Option<&Caps>),
     ) -> Result<Vec<Option<Box<dyn Backend>>>, Failure> {
         let start = |contestant: &Contestant| match contestant {
             Contestant::Own(_) => Ok(None),
             Contestant::Engine { engine, is_named } => {
-                match engine.open(&self.request(*engine, model, cpu)?) {
+                let device = device_of(*engine, (cpu, gpu))?;
+                match engine.open(&self.request(device, model)) {
                     Ok(backend) => Ok(Some(backend)),
                     Err(missing) if *is_named => Err(Failure::bad_input(missing)),
                     Err(missing) => {
@@ -81,25 +85,9 @@ impl Contestants {
         self.all.iter().map(start).collect()
     }
 
-    fn request<'a>(
-        &'a self,
-        engine: &dyn Engine,
-        original: Option<&'a OriginalFile>,
-        cpu: &'a Caps,
-    ) -> Result<Request<'a>, Failure> {
-        let gpu = self.own().find(|device| device.described.is_some());
-        let device = match (engine.runs_on(), gpu) {
-            (Place::Processor, _) => cpu,
-            (Place::Gpu, Some(gpu)) => gpu.backend.caps(),
-            (Place::Gpu, None) => {
-                let name = engine.name();
-                return Err(Failure::bad_input(format!(
-                    "{name} runs on a GPU: name ours beside it, as in `--backends cuda:0,{name}`"
-                )));
-            }
-        };
+    fn request<'a>(&'a self, device: &'a Caps, original: Option<&'a OriginalFile>) -> Request<'a> {
         let ordinal = device.device.strip_prefix("cuda:").and_then(|n| n.parse().ok()).unwrap_or(0);
-        Ok(Request { device, threads: self.threads, ordinal, places: &self.places, original })
+        Request { device, threads: self.threads, ordinal, places: &self.places, original }
     }
 
     /// Everybody as a device to be measured; ours are marked.
@@ -137,6 +125,25 @@ pub(crate) enum Whose {
     Ours,
     /// An engine's.
     Theirs,
+}
+
+/// The engines that this machine has for what a device of ours is.
+fn found<'a>(own: &Opened, places: &'a Places) -> impl Iterator<Item = Contestant> + use<'a> {
+    let place = if own.described.is_some() { Place::Gpu } else { Place::Processor };
+    let there = move |engine: &&&dyn Engine| engine.runs_on() == place && engine.find(places).is_ok();
+    ENGINES.iter().filter(there).map(|&engine| Contestant::Engine { engine, is_named: false })
+}
+
+/// What we know of the device that an engine runs on.
+fn device_of<'a>(engine: &dyn Engine, (cpu, gpu): (&'a Caps, Option<&'a Caps>)) -> Result<&'a Caps, Failure> {
+    match engine.runs_on() {
+        Place::Processor => Ok(cpu),
+        Place::Gpu => gpu.ok_or_else(|| {
+            let name = engine.name();
+            let remedy = format!("name ours beside it, as in `--backends cuda:0,{name}`");
+            Failure::bad_input(format!("{name} runs on a GPU: {remedy}"))
+        }),
+    }
 }
 
 fn named(names: &[String], machine: &Machine, places: &Places) -> Result<Vec<Contestant>, Failure> {

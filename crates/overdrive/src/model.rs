@@ -5,6 +5,7 @@
 //! arithmetic has no answer before, and for given values of those inputs that decide shapes.
 
 use crate::failure::Failure;
+use overdrive::bench::record::Items;
 use overdrive::formats::onnx::{self, Binding};
 use overdrive::formats::{FormatError, ModelFolder, Tensors};
 use overdrive::ir::{Dim, Graph, TensorType};
@@ -60,7 +61,9 @@ impl Model {
                 let binding = Binding { sizes: sizes.clone(), ..Binding::default() };
                 let graph = model.graph(&binding).map_err(Failure::bad_input)?;
                 let dimensions = sizes.iter().map(|(name, &size)| (name.as_str(), size));
-                Ok(Workload::new(&model.name(), dimensions, graph))
+                // Nothing in the file says which dimension is the batch, so that a call is what is counted.
+                let items = Some(Items { per_call: 1, name: "calls".to_owned() });
+                Ok(Workload { items, ..Workload::new(&model.name(), dimensions, graph) })
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use super::Provider;
 use crate::engine::Places;
-use crate::python;
+use crate::{install, python};
 use ort::environment::Environment;
 use ort::ep::{self, ExecutionProvider};
 use ort::logging::LogLevel;
@@ -88,10 +88,15 @@ fn locate(places: &Places) -> Result<PathBuf, String> {
             true => inside(named).ok_or_else(|| format!("no {} in {}", pattern(), named.display())),
         };
     }
-    let installed = places.installed.iter().map(|folder| folder.join("onnxruntime"));
-    let packaged = python::packages().iter().map(|folder| folder.join("onnxruntime/capi"));
     let mut looked = Vec::new();
-    for folder in installed.chain(packaged) {
+    if let Some(folder) = places.installed.as_ref().map(|folder| folder.join("onnxruntime")) {
+        if let Some(library) = inside(&folder) {
+            let damaged = |e| format!("{} is not what was installed: {e}", library.display());
+            return install::verify(&library).map_err(damaged).map(|()| library.clone());
+        }
+        looked.push(folder.display().to_string());
+    }
+    for folder in python::packages().iter().map(|folder| folder.join("onnxruntime/capi")) {
         if let Some(library) = inside(&folder) {
             return Ok(library);
         }

@@ -49,6 +49,11 @@ pub fn write(path: &Path, graph: &Graph) -> Result<(), FormatError> {
 /// # Errors
 /// As `write`.
 pub fn encode(path: &Path, graph: &Graph) -> Result<Vec<u8>, FormatError> {
+    Ok(model_of(path, graph)?.encode_to_vec())
+}
+
+/// The messages of the file.
+pub(super) fn model_of(path: &Path, graph: &Graph) -> Result<ModelProto, FormatError> {
     let refused =
         |place: &str, expected: &str, found: String| FormatError::damaged(path, place, expected, found);
     if !graph.is_bound() {
@@ -111,7 +116,7 @@ pub fn encode(path: &Path, graph: &Graph) -> Result<Vec<u8>, FormatError> {
         functions: functions.written,
         ..ModelProto::default()
     };
-    Ok(model.encode_to_vec())
+    Ok(model)
 }
 
 fn opset(domain: &str, version: i64) -> OperatorSetIdProto {

@@ -7,6 +7,7 @@
 //! names the node; nothing panics, and no file outside the model's folder is read.
 
 mod axes;
+mod batch;
 mod call;
 mod export;
 mod fault;
@@ -23,6 +24,7 @@ mod tensor;
 mod types;
 mod walk;
 
+pub use batch::encode_batched;
 pub use export::{encode, write};
 pub use model::{Binding, Model};
 pub use types::element_code;

@@ -16,6 +16,10 @@ struct Description {
     version: String,
     device: String,
     threads: u32,
+    /// The modes that it has, where it does not have all.
+    modes: Option<Vec<String>>,
+    /// `onnx` where it reads our graph from a file; else it writes workloads down itself and reads parameters.
+    reads: Option<String>,
 }
 
 /// A framework in a process of its own.
@@ -34,20 +38,56 @@ struct Pipe {
     from: BufReader<ChildStdout>,
 }
 
-/// PyTorch's program, carried by ours.
-const PYTORCH: &str = include_str!("../../../../peers/pytorch.py");
+/// A framework with its program, which ours carries.
+struct Framework {
+    name: &'static str,
+    /// As its users write it.
+    spelt: &'static str,
+    /// What `pip` installs.
+    package: &'static str,
+    program: &'static str,
+}
+
+const FRAMEWORKS: [Framework; 2] = [
+    Framework {
+        name: "pytorch",
+        spelt: "PyTorch",
+        package: "torch",
+        program: include_str!("../../../../peers/pytorch.py"),
+    },
+    Framework {
+        name: "openvino",
+        spelt: "OpenVINO",
+        package: "openvino",
+        program: include_str!("../../../../peers/openvino.py"),
+    },
+];
 
 impl Peer {
-    /// PyTorch under `python` (`python3`, say) on `device` (`cpu`, `cuda:0`); zero threads are its own choice.
+    /// The frameworks that there is a program for, by name.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        FRAMEWORKS.iter().map(|framework| framework.name)
+    }
+
+    /// The framework of this name under `python` (`python3`, say) on `device` (`cpu`, `cuda:0`); zero threads are its own
+    /// choice.
     ///
     /// # Errors
-    /// Without that interpreter, or where it has no PyTorch; says what to install.
-    pub fn pytorch(python: &str, device: &str, threads: u32) -> Result<Self, Failure> {
+    /// For another name; without that interpreter, or where it lacks the framework; says what to install.
+    pub fn python(name: &str, python: &str, device: &str, threads: u32) -> Result<Self, Failure> {
+        let Some(framework) = FRAMEWORKS.iter().find(|framework| framework.name == name) else {
+            let known: Vec<&str> = Self::names().collect();
+            return Err(Failure::unsupported(format!(
+                "no framework `{name}`: expected one of {}",
+                known.join(", ")
+            )));
+        };
         let mut command = Command::new(python);
-        command.args(["-c", PYTORCH, device, &threads.to_string()]);
-        Self::start("pytorch", command).map_err(|failure| {
-            let remedy = "install Python 3 and `pip install torch`, or leave out --peers";
-            Failure::unsupported(format!("PyTorch was not found: {python}: {}; {remedy}", failure.reason))
+        command.args(["-c", framework.program, device, &threads.to_string()]);
+        Self::start(framework.name, command).map_err(|failure| {
+            let Framework { spelt, package, .. } = framework;
+            let remedy = format!("install Python 3 and `pip install {package}`, or leave out --peers");
+            Failure::unsupported(format!("{spelt} was not found: {python}: {}; {remedy}", failure.reason))
         })
     }
 
@@ -99,7 +139,14 @@ impl Peer {
 
     /// Whether it would be expected to have a mode: graphs of a CPU are not.
     pub(super) fn has_mode(&self, mode: &str) -> bool {
-        mode != "graph" || self.description.device != "cpu"
+        let named =
+            self.description.modes.as_ref().is_none_or(|modes| modes.iter().any(|known| known == mode));
+        named && (mode != "graph" || self.description.device != "cpu")
+    }
+
+    /// Whether it reads our graph as ONNX.
+    pub(super) fn reads_onnx(&self) -> bool {
+        self.description.reads.as_deref() == Some("onnx")
     }
 
     /// A file to exchange tensors by.
@@ -183,6 +230,7 @@ mod tests {
         ] {
             let peer = script(&format!("{HELLO} echo '{answer}'")).expect("it says hello");
             assert_eq!((peer.device(), peer.threads(), peer.version()), ("cpu", 2, "1"));
+            assert!(peer.has_mode("eager") && !peer.has_mode("graph") && !peer.reads_onnx());
             let failure = peer.ask::<Description>(&json!({ "do": "open" })).expect_err("it refuses");
             assert_eq!(failure.kind, kind, "{answer}");
         }
@@ -194,12 +242,16 @@ mod tests {
 
     #[test]
     fn a_missing_framework_is_one_message_with_its_remedy() {
-        let failure = Peer::pytorch("no-such-python", "cpu", 1).expect_err("there is none");
-        assert_eq!(failure.kind, FailureKind::Unsupported);
-        assert!(
-            failure.reason.contains("no-such-python") && failure.reason.contains("pip install torch"),
-            "{failure}"
-        );
+        for (name, remedy) in [("pytorch", "pip install torch"), ("openvino", "pip install openvino")] {
+            let failure = Peer::python(name, "no-such-python", "cpu", 1).expect_err("there is none");
+            assert_eq!(failure.kind, FailureKind::Unsupported);
+            assert!(
+                failure.reason.contains("no-such-python") && failure.reason.contains(remedy),
+                "{failure}"
+            );
+        }
+        let failure = Peer::python("openvono", "python3", "cpu", 1).expect_err("there is none");
+        assert!(failure.reason.contains("pytorch, openvino"), "{failure}");
         assert!(script("exit 1").is_err());
     }
 }

@@ -7,7 +7,7 @@ use overdrive_bench::oracle::{Oracle, Tolerance};
 use overdrive_bench::outcome::Failure;
 use overdrive_bench::record::Overhead;
 use overdrive_bench::subject::{Deviation, Reading, Subject};
-use overdrive_formats::{Tensors, safetensors};
+use overdrive_formats::{Tensors, onnx, safetensors};
 use overdrive_ir::{DType, Tensor};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -43,6 +43,7 @@ pub(crate) struct Timed<'a> {
 #[derive(Deserialize)]
 struct Opened {
     id: u64,
+    load_ns: Option<u64>,
     compile_ns: u64,
     first_call_ns: u64,
 }
@@ -70,11 +71,14 @@ impl<'a> Timed<'a> {
         tolerance: Tolerance,
     ) -> Result<Self, Failure> {
         let sets: Vec<Value> = given.sets.iter().map(|file| text(file)).collect();
-        let opened: Opened = peer.ask(&json!({
+        let mut request = json!({
             "do": "open", "workload": given.workload, "mode": way.mode, "dtype": way.dtype.name(), "variant": way.variant,
-            "inputs": given.names, "parameters": text(&given.parameters), "sets": sets,
-        }))?;
+            "inputs": given.names, "sets": sets,
+        });
+        request[given.kind] = text(&given.weights);
+        let opened: Opened = peer.ask(&request)?;
         let overhead = Overhead {
+            load_ns: opened.load_ns,
             compile_ns: Some(opened.compile_ns),
             first_call_ns: Some(opened.first_call_ns),
             ..Overhead::default()
@@ -103,11 +107,13 @@ impl<'a> Timed<'a> {
     }
 }
 
-/// Parameters and inputs of a workload, written once for all the ways in which it runs.
+/// Weights and inputs of a workload, written once for all the ways in which it runs.
 pub(crate) struct Given {
     workload: String,
     names: Vec<String>,
-    parameters: PathBuf,
+    /// `parameters` by name, or the `model` with its weights.
+    kind: &'static str,
+    weights: PathBuf,
     sets: Vec<PathBuf>,
     seeds: Vec<u64>,
 }
@@ -124,14 +130,21 @@ impl Given {
     ) -> Result<Self, Failure> {
         let graph = &workload.graph;
         let names: Vec<String> = graph.inputs().iter().map(|port| port.name.clone()).collect();
-        let state = |s: &overdrive_ir::StateDecl| (s.name.clone(), s.init.tensor(&s.name, graph.ty(s.value)));
-        let parameters = save(peer, "parameters", graph.states().iter().map(state))?;
+        let (kind, weights) = if peer.reads_onnx() {
+            let file = peer.file("model.onnx");
+            onnx::write(&file, graph).map_err(|e| Failure::unsupported(e.to_string()))?;
+            ("model", file)
+        } else {
+            let state =
+                |s: &overdrive_ir::StateDecl| (s.name.clone(), s.init.tensor(&s.name, graph.ty(s.value)));
+            ("parameters", save(peer, "parameters", graph.states().iter().map(state))?)
+        };
         let seeds: Vec<u64> = (0..INPUT_SETS).map(|set| seed.wrapping_add(set)).collect();
         let inputs = |set: usize| names.iter().cloned().zip(oracle.inputs(seeds[set]));
         let sets = (0..seeds.len())
             .map(|set| save(peer, &format!("inputs{set}"), inputs(set)))
             .collect::<Result<_, _>>()?;
-        Ok(Self { workload: workload.key.name.clone(), names, parameters, sets, seeds })
+        Ok(Self { workload: workload.key.name.clone(), names, kind, weights, sets, seeds })
     }
 }
 

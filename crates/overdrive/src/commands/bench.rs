@@ -1,7 +1,7 @@
 //! `overdrive bench`: one model across back ends, modes, precisions and batch sizes.
 
 use super::output;
-use super::run::{command_line, stop_on_interrupt};
+use super::run::{command_line, start_peers, stop_on_interrupt};
 use crate::cli::Bench;
 use crate::devices;
 use crate::engines::{Contestants, Whose};
@@ -16,7 +16,7 @@ use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
 use overdrive::ir::{Backend, DType, Mode};
 use overdrive::passes::{Recipe, precision};
-use overdrive::studies::{Context, Device, Entry, PEER_MODES, Progress, measure};
+use overdrive::studies::{Context, Device, Entry, PEER_MODES, Peer, Progress, measure};
 use overdrive_foreign::OriginalFile;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -36,18 +36,24 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         contestants.own().map(|own| Device { backend: own.backend.as_ref(), threads: own.threads }).collect();
     let threads = devices::threads(&arguments.machine) as u32;
     let reference_device = [Device { backend: &reference, threads }];
+    let measured = if own.is_empty() { &reference_device[..] } else { &own };
+    let peers = start_peers(&arguments.peers, &measured[0])?;
     let rules = match arguments.trials {
         Some(trials) => Rules::full().with_trials(arguments.warmup as usize, trials as usize),
         None => Rules::full(),
     };
+    let modes: Option<Vec<Mode>> =
+        arguments.modes.as_ref().map(|modes| modes.iter().map(|&mode| mode.into()).collect());
+    let peer_modes: Option<Vec<&str>> = modes.as_ref().map(|modes| modes.iter().map(|m| m.name()).collect());
     let tuning = RefCell::default();
     let context = Context {
-        devices: if own.is_empty() { &reference_device } else { &own },
+        devices: measured,
+        engines: &[],
         reference: &reference,
         tuning: &tuning,
         matmul_peers: &[],
-        peer: None,
-        peer_modes: &PEER_MODES,
+        peers: &peers,
+        peer_modes: peer_modes.as_deref().unwrap_or(&PEER_MODES),
         ceilings: vec![],
         clock: &clock,
         rules,
@@ -64,12 +70,11 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
     };
     let mut results = Results::begin(command_line(), arguments.machine.seed);
     results.environment.devices.extend(contestants.own().filter_map(|own| own.described.clone()));
-    for text in contestants.described() {
+    let described = |peer: &Peer| format!("{} {} on {}", peer.name(), peer.version(), peer.device());
+    for text in contestants.described().into_iter().chain(peers.iter().map(described)) {
         results.notes.push(Note { study: "bench".to_owned(), text });
     }
     spinner.study("bench");
-    let modes: Option<Vec<Mode>> =
-        arguments.modes.as_ref().map(|modes| modes.iter().map(|&mode| mode.into()).collect());
     let batches: Vec<Option<u32>> = match arguments.batch.as_slice() {
         [] => vec![None],
         sizes => sizes.iter().map(|&n| Some(n)).collect(),
@@ -92,7 +97,8 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
             workload.given = text::inputs(&workload.graph, ids)?;
         }
         spinner.workload(&workload.key.to_string());
-        let started = contestants.start(original.as_ref(), reference.caps())?;
+        let gpu = contestants.own().find(|own| own.described.is_some()).map(|own| own.backend.caps());
+        let started = contestants.start(original.as_ref(), (reference.caps(), gpu))?;
         let devices = contestants.devices(&started);
         let mut entries = Vec::new();
         for &dtype in &arguments.dtype {

@@ -1,18 +1,115 @@
-//! `overdrive export`: the model for other engines.
+//! `overdrive export`: the model for other engines, and for a server.
 
 use crate::cli::Export;
 use crate::failure::Failure;
-use crate::model;
+use crate::model::{self, Model};
 use overdrive::bench::exit::Exit;
-use overdrive::formats::{self, onnx};
+use overdrive::formats::{self, onnx, triton};
+use overdrive::ir::{Dim, Graph, Port, TensorType};
+use overdrive::studies::Workload;
+use std::collections::BTreeMap;
+use std::path::Path;
 
 pub(crate) fn export(arguments: &Export) -> Result<Exit, Failure> {
     let model = model::load(&arguments.model)?;
-    let graph = match &arguments.inputs {
-        Some(file) => model.fitting(&formats::read(file).map_err(Failure::bad_input)?)?,
-        None => model.bind(&arguments.shapes.iter().cloned().collect())?.graph,
-    };
-    onnx::write(&arguments.onnx, &graph).map_err(Failure::bad_input)?;
-    println!("{} as ONNX: {}", graph.name(), arguments.onnx.display());
+    let sizes: BTreeMap<String, usize> = arguments.shapes.iter().cloned().collect();
+    if let Some(file) = &arguments.onnx {
+        let graph = match &arguments.inputs {
+            Some(inputs) => model.fitting(&formats::read(inputs).map_err(Failure::bad_input)?)?,
+            None => model.bind(&sizes)?.graph,
+        };
+        onnx::write(file, &graph).map_err(Failure::bad_input)?;
+        println!("{} as ONNX: {}", graph.name(), file.display());
+    }
+    if let Some(folder) = &arguments.triton {
+        let served = served(&model, &sizes, &model.bind(&sizes)?)?;
+        triton::write(folder, &served).map_err(Failure::bad_input)?;
+        let batch =
+            served.max_batch.map_or("a fixed batch".to_owned(), |most| format!("batches of up to {most}"));
+        println!("{} for Triton, {batch}: {}", served.name, folder.display());
+    }
     Ok(Exit::Fine)
+}
+
+/// What a server is given: a file for any batch where the model has a dimension for it.
+fn served(
+    model: &Model,
+    sizes: &BTreeMap<String, usize>,
+    workload: &Workload,
+) -> Result<triton::Served, Failure> {
+    let graph = &workload.graph;
+    let name = workload.key.name.replace(|c: char| !c.is_alphanumeric() && !"_-.".contains(c), "_");
+    let fixed = |model: Vec<u8>| triton::Served {
+        name: name.clone(),
+        model,
+        inputs: ports(graph, graph.inputs()),
+        outputs: ports(graph, graph.outputs()),
+        max_batch: None,
+        warm_up: graph.inputs().iter().map(|port| port.name.clone()).zip(workload.inputs(1)).collect(),
+    };
+    let path = Path::new(&name);
+    let Some(batch) = batch_of(model)? else {
+        eprintln!("note: no dimension of the model is its batch, so that the server batches nothing");
+        return Ok(fixed(file_of(model, path, graph)?));
+    };
+    let most = first_size(graph);
+    let bound = |rows: usize| {
+        model.bind(&sizes.iter().map(|(k, &v)| (k.clone(), v)).chain([(batch.clone(), rows)]).collect())
+    };
+    let [one, two] = [bound(1)?, bound(2)?];
+    let bytes = match model.file() {
+        Some(_) => file_of(model, path, graph)?,
+        None => onnx::encode_batched(path, [&one.graph, &two.graph]).map_err(Failure::bad_input)?,
+    };
+    let sample = |ty: &TensorType| ty.with_shape(ty.sizes()[1..].to_vec());
+    let of =
+        |ports: Vec<(String, TensorType)>| ports.into_iter().map(|(name, ty)| (name, sample(&ty))).collect();
+    let warm_up = one.graph.inputs().iter().zip(one.inputs(1)).map(|(port, tensor)| {
+        let ty = sample(tensor.ty());
+        let tensor =
+            overdrive::ir::Tensor::from_bytes(ty, tensor.bytes()).expect("one row has the bytes of a sample");
+        (port.name.clone(), tensor)
+    });
+    Ok(triton::Served {
+        inputs: of(ports(&one.graph, one.graph.inputs())),
+        outputs: of(ports(&one.graph, one.graph.outputs())),
+        max_batch: Some(most),
+        warm_up: warm_up.collect(),
+        ..fixed(bytes)
+    })
+}
+
+/// The bytes of the user's own file, or of ours for a fixed batch.
+fn file_of(model: &Model, path: &Path, graph: &Graph) -> Result<Vec<u8>, Failure> {
+    match model.file() {
+        Some(file) => std::fs::read(file).map_err(|e| Failure::bad_input(format!("{}: {e}", file.display()))),
+        None => onnx::encode(path, graph).map_err(Failure::bad_input),
+    }
+}
+
+/// The named dimension that stands first in every input.
+fn batch_of(model: &Model) -> Result<Option<String>, Failure> {
+    let types: Vec<TensorType> = match model {
+        Model::Onnx(model) => {
+            model.inputs().map_err(Failure::bad_input)?.into_iter().map(|(_, ty)| ty).collect()
+        }
+        Model::Template(_) | Model::Pretrained(_) => {
+            let graph = model.template()?.graph;
+            graph.inputs().iter().map(|port| graph.ty(port.value).clone()).collect()
+        }
+    };
+    let first = |ty: &TensorType| match ty.shape.0.first() {
+        Some(Dim::Named(name)) => Some(name.to_string()),
+        _ => None,
+    };
+    let batch = types.first().and_then(first);
+    Ok(batch.filter(|batch| types.iter().all(|ty| first(ty).as_ref() == Some(batch))))
+}
+
+fn first_size(graph: &Graph) -> usize {
+    graph.inputs().first().and_then(|port| graph.ty(port.value).sizes().first().copied()).unwrap_or(1)
+}
+
+fn ports(graph: &Graph, ports: &[Port]) -> Vec<(String, TensorType)> {
+    ports.iter().map(|port| (port.name.clone(), graph.ty(port.value).clone())).collect()
 }

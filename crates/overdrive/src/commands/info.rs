@@ -18,6 +18,9 @@ pub(crate) fn info(arguments: &Info) -> Result<Exit, Failure> {
     if let Some(part) = &arguments.choices {
         return choices(part, arguments);
     }
+    if let Some(package) = &arguments.install {
+        return install(package, arguments);
+    }
     let environment = Environment::probe();
     let backend = CpuBackend::new(None).map_err(Failure::harness)?;
     let caps = backend.caps();
@@ -102,6 +105,21 @@ pub(crate) fn info(arguments: &Info) -> Result<Exit, Failure> {
     }
     for warning in environment.warnings() {
         println!("note          {warning}");
+    }
+    Ok(Exit::Fine)
+}
+
+/// Unpacks an engine's libraries into the cache.
+fn install(package: &str, arguments: &Info) -> Result<Exit, Failure> {
+    let root = engines::places(&[]).installed;
+    let root = root.ok_or_else(|| {
+        Failure::bad_input("no place for engines is known: set OVERDRIVE_CACHE to a folder")
+    })?;
+    let wheel = arguments.wheel.as_deref();
+    let installed = overdrive_foreign::install(package, wheel, &root).map_err(Failure::bad_input)?;
+    println!("{package} in {}", installed.folder.display());
+    for (name, hash) in &installed.checksums {
+        println!("  sha256 {hash}  {name}");
     }
     Ok(Exit::Fine)
 }

@@ -4,6 +4,7 @@ use super::{output, resume};
 use crate::cli::Run;
 use crate::devices;
 use crate::energy;
+use crate::engines::Contestants;
 use crate::failure::Failure;
 use crate::progress::Spinner;
 use overdrive::bench::clock::{Clock, SystemClock};
@@ -13,6 +14,7 @@ use overdrive::bench::report::markdown;
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
 use overdrive::bench::runner::Stop;
+use overdrive::ir::Backend;
 use overdrive::studies::{
     Context, Device, EnergyProbes, MatmulPeer, PEER_MODES, Peer, Progress, STUDIES, Study, ceilings,
 };
@@ -44,8 +46,16 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         .collect();
     let matmul_peers: Vec<MatmulPeer<'_>> =
         products.iter().map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run }).collect();
-    let peer = arguments.peers.then(|| pytorch(&devices[0])).transpose()?;
-    if let Some(peer) = &peer {
+    let contestants = Contestants::beside(&opened[0], &arguments.machine);
+    let gpu = opened[0].described.as_ref().map(|_| opened[0].backend.caps());
+    let started = contestants.start(None, (reference.caps(), gpu))?;
+    let engines: Vec<Device<'_>> =
+        contestants.devices(&started).into_iter().map(|(_, device)| device).collect();
+    for text in contestants.described() {
+        results.notes.push(Note { study: "compilation".to_owned(), text });
+    }
+    let peers = start_peers(&arguments.peers, &devices[0])?;
+    for peer in &peers {
         let text = format!("{} {} on {} beside ours, by --peers", peer.name(), peer.version(), peer.device());
         results.notes.push(Note { study: "peers".to_owned(), text });
     }
@@ -57,10 +67,11 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
     let keep = |results: &Results| drop(output::write_results(&folder, results));
     let mut context = Context {
         devices: &devices,
+        engines: &engines,
         reference: &reference,
         tuning: &tuning,
         matmul_peers: &matmul_peers,
-        peer: peer.as_ref(),
+        peers: &peers,
         peer_modes: &PEER_MODES,
         ceilings: vec![],
         clock: &clock,
@@ -129,11 +140,11 @@ fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     format!("unknown {what} `{name}`: expected one of {}{hint}", known.join(", "))
 }
 
-/// PyTorch on the device that figures are about.
-fn pytorch(device: &Device<'_>) -> Result<Peer, Failure> {
+/// Other frameworks on the device that figures are about.
+pub(super) fn start_peers(names: &[String], device: &Device<'_>) -> Result<Vec<Peer>, Failure> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let peer = Peer::pytorch(&python, device.backend.name(), device.threads);
-    peer.map_err(|failure| Failure::bad_input(failure.reason))
+    let start = |name: &String| Peer::python(name, &python, device.backend.name(), device.threads);
+    names.iter().map(|name| start(name).map_err(|failure| Failure::bad_input(failure.reason))).collect()
 }
 
 /// Ctrl-C ends the run between two samples; a second one ends it at once.
@@ -173,7 +184,10 @@ fn quoted(word: String) -> String {
 /// The command that reruns one study, up to its name.
 fn rerun(arguments: &Run) -> String {
     let quick = if arguments.quick { " --quick" } else { "" };
-    let peers = if arguments.peers { " --peers" } else { "" };
+    let peers = match arguments.peers.join(",") {
+        none if none.is_empty() => none,
+        names => format!(" --peers={names}"),
+    };
     let machine = &arguments.machine;
     let threads = machine.threads.map_or(String::new(), |n| format!(" --threads {n}"));
     let device =

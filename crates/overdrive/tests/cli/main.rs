@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod damaged;
+mod engines;
 mod eval;
 mod fuzz;
 mod generate;

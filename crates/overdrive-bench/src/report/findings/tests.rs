@@ -91,6 +91,10 @@ fn throughput_is_about_sizes() {
     let found = said(&with(vec![sized(1, 1_000_000), sized(32, 4_000_000)]), Topic::Throughput);
     assert!(found[0].contains("on `mlp B=32` 7.95 ksamples/s, highest of 2 over its sizes"), "{found:?}");
     assert_eq!(said(&with(vec![sized(1, 1_000_000)]), Topic::Throughput), [""; 0]);
+    let mut engine = sized(32, 2_000_000);
+    engine.case.configuration.backend = "engine".to_owned();
+    let found = said(&with(vec![engine, sized(32, 4_000_000)]), Topic::Throughput);
+    assert!(found[0].contains("use `engine") && found[0].contains("highest of 2, measured"), "{found:?}");
 }
 
 #[test]

@@ -8,7 +8,8 @@ use super::win::{Win, least, sentences};
 use super::{Finding, Topic};
 use crate::digits;
 
-/// The highest rate over all sizes of a workload. With a single size it would be the fastest again.
+/// The highest rate over all sizes of a workload. With a single size it is the fastest again, which is said where back ends
+/// compete: who asks for throughput should find its winner by that name.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| {
         let (measurement, series) = believed(row)?;
@@ -17,13 +18,18 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         let clock = (series.conditions.basis.to_string(), format!("{:?}", series.conditions.depth));
         Some((case.study.clone(), case.workload.name.clone(), unit(row).to_owned(), clock))
     });
-    let several = |candidates: &Vec<&Compared<'_>>| {
-        candidates.iter().map(|row| &row.record.case.workload).collect::<BTreeSet<_>>().len() > 1
+    let sizes = |candidates: &[&Compared<'_>]| {
+        candidates.iter().map(|row| &row.record.case.workload).collect::<BTreeSet<_>>().len()
     };
+    let backends = |candidates: &[&Compared<'_>]| {
+        candidates.iter().map(|row| &row.record.case.configuration.backend).collect::<BTreeSet<_>>().len()
+    };
+    let several = |candidates: &Vec<&Compared<'_>>| sizes(candidates) > 1 || backends(candidates) > 1;
     let wins = groups.into_values().filter(several).map(|candidates| {
         let winner = least(&candidates, |row| -rate(row));
         let shown = digits::rate(rate(winner), None, unit(winner));
-        let figure = format!("{shown}, highest of {} over its sizes, measured", candidates.len());
+        let over = if sizes(&candidates) > 1 { " over its sizes" } else { "" };
+        let figure = format!("{shown}, highest of {}{over}, measured", candidates.len());
         Win { winner, candidates, figure, weight: 0.0 }
     });
     sentences(Topic::Throughput, "throughput", wins.collect())
