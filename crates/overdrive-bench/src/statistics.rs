@@ -19,5 +19,5 @@ pub use order::{Interval, Sorted};
 pub(crate) use permutation::{fewest_differences, holm, sign_flip_p};
 pub use spread::Fence;
 pub(crate) use spread::MAD_TO_SIGMA;
-pub(crate) use student::student_quantile;
+pub use student::student_quantile;
 pub use summary::{MedianInterval, Summary};

@@ -90,15 +90,7 @@ impl ModelFolder {
     /// # Errors
     /// When `folder` holds something else, when a state has no fixed size, or when the system refuses.
     pub fn write(&self, folder: &Path) -> Result<(), FormatError> {
-        let mut states = Tensors::new();
-        for state in self.graph.states() {
-            let ty = self.graph.ty(state.value);
-            if ty.shape.0.iter().any(|dim| dim.size().is_none()) {
-                let error = FormatError::damaged(folder, &state.name, "a state of fixed size", ty);
-                return Err(error.remedy("bind its dimensions first"));
-            }
-            states.insert(state.name.clone(), packed(state.init.tensor(&state.name, ty)));
-        }
+        let states = states(&self.graph, folder)?;
         let config = ConfigFile { overdrive_model: FOLDER_VERSION, config: self.config.clone() };
         let config = serde_json::to_string_pretty(&config).expect("a config is plain data") + "\n";
         let graph = self.graph.clone().with_initial_values(|_, _| Init::ZEROS).to_string();
@@ -110,6 +102,29 @@ impl ModelFolder {
             safetensors::write(&unfinished.join(STATES), &states)
         })
     }
+}
+
+/// Bytes of the file of states that a folder of this graph has.
+///
+/// # Errors
+/// When a state has no fixed size.
+pub fn states_file_bytes(graph: &Graph) -> Result<u64, FormatError> {
+    let path = Path::new(STATES);
+    Ok(safetensors::encode(path, &states(graph, path)?)?.len() as u64)
+}
+
+/// Every state as it begins and as the file holds it; `place` is what errors call it.
+fn states(graph: &Graph, place: &Path) -> Result<Tensors, FormatError> {
+    let mut states = Tensors::new();
+    for state in graph.states() {
+        let ty = graph.ty(state.value);
+        if ty.shape.0.iter().any(|dim| dim.size().is_none()) {
+            let error = FormatError::damaged(place, &state.name, "a state of fixed size", ty);
+            return Err(error.remedy("bind its dimensions first"));
+        }
+        states.insert(state.name.clone(), packed(state.init.tensor(&state.name, ty)));
+    }
+    Ok(states)
 }
 
 fn read_config(path: &Path) -> Result<ModelConfig, FormatError> {

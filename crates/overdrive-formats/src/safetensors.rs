@@ -67,6 +67,21 @@ pub fn decode(path: &Path, bytes: &[u8]) -> Result<Tensors, FormatError> {
 
 /// Writes tensors to a file, which appears whole or not at all.
 pub fn write(path: &Path, tensors: &Tensors) -> Result<(), FormatError> {
+    let views = views(path, tensors)?;
+    file::replace(path, |unfinished| {
+        safetensors::serialize_to_file(views, None, unfinished).map_err(|e| match e {
+            SafeTensorError::IoError(source) => FormatError::io(path, "write")(source),
+            other => unfit(path, other),
+        })
+    })
+}
+
+/// The bytes of the file that `write` would write; `path` is what errors call it.
+pub fn encode(path: &Path, tensors: &Tensors) -> Result<Vec<u8>, FormatError> {
+    safetensors::serialize(views(path, tensors)?, None).map_err(|e| unfit(path, e))
+}
+
+fn views<'t>(path: &Path, tensors: &'t Tensors) -> Result<Vec<(&'t String, TensorView<'t>)>, FormatError> {
     let mut views = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
         let invalid = |found: String| {
@@ -77,12 +92,11 @@ pub fn write(path: &Path, tensors: &Tensors) -> Result<(), FormatError> {
         let view = TensorView::new(dtype, tensor.ty().sizes(), tensor.bytes());
         views.push((name, view.map_err(|e| invalid(format!("{} ({e})", tensor.ty())))?));
     }
-    file::replace(path, |unfinished| {
-        safetensors::serialize_to_file(views, None, unfinished).map_err(|e| match e {
-            SafeTensorError::IoError(source) => FormatError::io(path, "write")(source),
-            other => FormatError::damaged(path, "header", "tensors that safetensors can hold", other),
-        })
-    })
+    Ok(views)
+}
+
+fn unfit(path: &Path, error: SafeTensorError) -> FormatError {
+    FormatError::damaged(path, "header", "tensors that safetensors can hold", error)
 }
 
 /// The crate's error with the figures that it leaves out.

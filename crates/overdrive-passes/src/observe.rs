@@ -4,8 +4,10 @@
 //! graph on data and adds each call's outputs up, and passes that quantize read the sums. Invariant: the outputs and
 //! updates of the model stay as they were, and evidence of two batches is that of both together.
 
+use overdrive_ir::ops::Conv2d;
 use overdrive_ir::{
-    Binary, Builder, DType, Expr, Graph, GraphError, Node, NodeId, Operation, Origin, Prim, Reducer, Tensor,
+    Binary, Builder, DType, Expr, Graph, GraphError, Node, NodeId, Operation, Origin, Pad, Prim, Reducer,
+    Tensor,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,7 +20,8 @@ pub enum Statistic {
     Range,
     /// Largest magnitude at each index of the contracted axis: `[K]`. What SmoothQuant and AWQ scale by.
     ChannelMagnitude,
-    /// Sum of the outer products of all contracted rows: `[K, K]`, half the Hessian of GPTQ (arXiv:2210.17323).
+    /// Sum of the outer products of all contracted rows: `[K, K]`, half the Hessian of GPTQ (arXiv:2210.17323). The rows
+    /// of a convolution are its windows, in the order of its kernel; where channels have groups there is none.
     Gram,
     /// Elements by their first [`HISTOGRAM_BITS`] bits as f32: bins as wide as 1/32 of what they hold, so that they need
     /// no range beforehand and those of two batches add up.
@@ -137,11 +140,46 @@ pub fn observe(graph: &Graph, statistics: &[Statistic]) -> Result<Graph, GraphEr
     b.conclude(graph, |v| map[v.0 as usize]);
     for site in sites(graph) {
         let x = map[graph.node(site.node).operands[0].0 as usize].convert(DType::F32);
+        let node = graph.node(site.node);
         for &statistic in statistics {
-            b.output(&output_name(&site.name, statistic), statistic.of(&b, x, site.axis));
+            let seen = match (statistic, node.op.composite::<Conv2d>()) {
+                (Statistic::Gram, Some(conv)) if conv.groups > 1 => continue,
+                (Statistic::Gram, Some(conv)) => {
+                    windows(&b, x, conv, &graph.ty(node.operands[1]).sizes()[2..])
+                }
+                _ => x,
+            };
+            b.output(&output_name(&site.name, statistic), statistic.of(&b, seen, site.axis));
         }
     }
     b.finish()
+}
+
+/// What each output of a convolution of x `[N, C, H, W]` reads: `[N, C kernel H kernel W, output H, output W]`.
+fn windows<'b>(b: &'b Builder, x: Expr<'b>, conv: &Conv2d, kernel: &[usize]) -> Expr<'b> {
+    let around = |axis: usize| match conv.pad.get(axis.wrapping_sub(2)) {
+        Some(&[low, high]) => Pad { low: low as i64, high: high as i64, interior: 0 },
+        None => Pad::default(),
+    };
+    let x = x.pad((0..4).map(around).collect(), 0.0);
+    let sizes = x.sizes();
+    let reach = |d: usize| (kernel[d] - 1) * conv.dilation[d] + 1;
+    let count = |d: usize| (sizes[d + 2] + conv.stride[d]).saturating_sub(reach(d)) / conv.stride[d];
+    let tap = |at: [usize; 2]| {
+        let start = |d: usize| at[d] * conv.dilation[d];
+        let limit =
+            |d: usize| start(d) + count(d).saturating_sub(1) * conv.stride[d] + usize::from(count(d) > 0);
+        let slice = Prim::Slice {
+            start: vec![0, 0, start(0), start(1)],
+            limit: vec![sizes[0], sizes[1], limit(0), limit(1)],
+            stride: vec![1, 1, conv.stride[0], conv.stride[1]],
+        };
+        b.op1(slice, &[x]).reshape([sizes[0], sizes[1], 1, count(0), count(1)])
+    };
+    let taps: Vec<Expr<'b>> =
+        (0..kernel[0]).flat_map(|i| (0..kernel[1]).map(move |j| [i, j])).map(tap).collect();
+    let rows = sizes[1] * kernel[0] * kernel[1];
+    b.concat(&taps, 2).reshape([sizes[0], rows, count(0), count(1)])
 }
 
 fn output_name(site: &str, statistic: Statistic) -> String {

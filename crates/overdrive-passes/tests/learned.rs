@@ -205,7 +205,7 @@ fn gradients_are_those_of_the_formula() {
 fn what_is_not_learnt_is_refused_or_said() {
     let float = model();
     let int4 = QuantizationMode::find("qat-int4").unwrap().quantization();
-    assert_eq!(int4.rounding, Rounding::Learned);
+    assert_eq!(int4.scheme.rounding, Rounding::Learned);
     let refused = quantize(&float, &int4, &Evidence::default()).unwrap_err().to_string();
     assert!(refused.contains("learnt"), "{refused}");
     for mode in ["nvfp4", "mxfp8"] {

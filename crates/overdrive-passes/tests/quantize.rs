@@ -106,7 +106,7 @@ fn gptq_awq_and_hqq_err_less_than_rounding_to_nearest() {
     let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Group(32)), Activations::Float);
     let nearest = error(&float, &quantized(&float, &int4, &evidence));
     for rounding in [Rounding::Gptq, Rounding::Hqq] {
-        let found = error(&float, &quantized(&float, &Quantization { rounding, ..int4.clone() }, &evidence));
+        let found = error(&float, &quantized(&float, &int4.clone().rounded(rounding), &evidence));
         assert!(found < 0.8 * nearest, "{rounding:?} errs by {found}, to nearest by {nearest}");
     }
     let scaled = awq(&float, &evidence, &int4.scheme.weights).unwrap();
@@ -203,6 +203,72 @@ fn convolutions_are_computed_on_what_their_codes_stand_for() {
     let blocks = Activations::Blocks(DType::F8E4M3, ScaleFormat::E8m0Up);
     let mx = Quantization::new(BlockFormat::mx(DType::F8E4M3, ScaleFormat::E8m0Up), blocks);
     assert!(quantize(&float, &mx, &evidence).unwrap().skipped[0].reason.contains("window"));
+}
+
+/// Correlated images: neighbours are alike, as in what convolutions see.
+fn images(seed: u64) -> Tensor {
+    let noise: Vec<f64> = philox::normals(seed, 1).take(8 * 4 * 6 * 6).collect();
+    let mut values = noise.clone();
+    (1..values.len()).for_each(|i| values[i] = 0.9 * values[i - 1] + 0.4 * noise[i]);
+    Tensor::from_f64(DType::F32, [8usize, 4, 6, 6], &values)
+}
+
+fn convolution(geometry: Conv2d, groups: usize) -> Graph {
+    let b = Builder::new("conv");
+    let x = b.input("x", TensorType::new(DType::F32, [Dim::from("batch"), 4.into(), 6.into(), 6.into()]));
+    let kernel = TensorType::new(DType::F32, [6usize, 4 / groups, 3, 3]);
+    let w = b.state("c.weight", kernel, Init::Normal { std: 0.2, seed: 1 });
+    b.output("y", x.conv2d(w, None, Conv2d { groups, ..geometry }));
+    b.finish().unwrap()
+}
+
+#[test]
+fn gptq_sees_the_windows_of_a_convolution() {
+    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Channel), Activations::Float);
+    for geometry in [Conv2d::new(1, 1), Conv2d::new(2, 0), Conv2d { dilation: [2, 1], ..Conv2d::new(2, 1) }] {
+        let float = convolution(geometry.clone(), 1);
+        let observed = observe(&bound(&float, 8), &[Statistic::Gram]).unwrap();
+        let mut evidence = Evidence::default();
+        evidence.add(&observed, &eval_tensors(&observed, &[images(1)]));
+        let error = |graph: &Graph| {
+            let (expected, found) = (outputs(&float, &images(2)), outputs(graph, &images(2)));
+            expected.iter().zip(&found).map(|(a, b)| (a - b).powi(2)).sum::<f64>()
+        };
+        let nearest = quantize(&float, &int4, &evidence).unwrap();
+        let gptq = quantize(&float, &int4.clone().rounded(Rounding::Gptq), &evidence).unwrap();
+        assert_eq!((gptq.layers.len(), &gptq.simplified), (1, &vec![]));
+        let (nearest, gptq) = (error(&nearest.graph), error(&gptq.graph));
+        assert!(gptq < 0.7 * nearest, "{geometry:?}: GPTQ errs by {gptq}, to nearest by {nearest}");
+    }
+}
+
+#[test]
+fn what_is_rounded_more_simply_is_said() {
+    let float = convolution(Conv2d::new(1, 1), 2);
+    let observed = observe(&bound(&float, 8), &[Statistic::Gram]).unwrap();
+    let mut evidence = Evidence::default();
+    evidence.add(&observed, &eval_tensors(&observed, &[images(1)]));
+    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Channel), Activations::Float);
+    let gptq = quantize(&float, &int4.clone().rounded(Rounding::Gptq), &evidence).unwrap();
+    assert_eq!(gptq.simplified[0].layer, "c");
+    assert!(gptq.simplified[0].reason.contains("2 groups"), "{:?}", gptq.simplified);
+    assert_eq!(gptq.layers[0].scheme.rounding, Rounding::Nearest, "the report says what was done");
+    assert_eq!(gptq.graph, quantize(&float, &int4, &evidence).unwrap().graph);
+}
+
+#[test]
+fn a_block_is_the_first_numbered_part_of_a_name() {
+    let block = |name: &str| {
+        let (name, kind) = (name.to_owned(), overdrive_passes::LayerKind::Linear);
+        let (weight, site) = (String::new(), String::new());
+        let (shape, sizes) = ([1, 1], vec![1, 1]);
+        let node = overdrive_ir::NodeId(0);
+        overdrive_passes::Layer { name, weight, site, node, kind, shape, sizes, groups: 1 }.block().to_owned()
+    };
+    assert_eq!(block("block3.ffn.expand"), "block3");
+    assert_eq!(block("model.layers.11.self_attn.q_proj"), "model.layers.11");
+    assert_eq!(block("conv1"), "conv1");
+    assert_eq!(block("head"), "head");
 }
 
 #[test]

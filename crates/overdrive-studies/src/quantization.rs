@@ -1,18 +1,33 @@
 //! What quantization costs and gains: each mode on each model, bytes and agreement and latency.
 //!
 //! The steps stand in files of their own, for `overdrive quantize` takes the same ones: calibrate, apply, judge, weigh,
-//! time. Invariant: a mode is judged by running what it made, on samples that no calibration saw.
+//! time; and, to mix modes, scan layers and search. Invariant: a mode is judged by running what it made, on samples that
+//! no calibration saw.
 
 mod agreement;
 mod apply;
 mod calibrate;
+mod estimate;
+mod figures;
 mod footprint;
+mod judge;
 mod latency;
+mod metric;
 mod rows;
+mod search;
+mod sensitivity;
+mod subject;
+mod task;
 
-pub use agreement::{Agreement, agreement};
+pub use agreement::{Agreement, agreement, cosines};
 pub use apply::apply;
 pub use calibrate::{calibrate, outputs};
+pub use estimate::{Estimate, mean};
 pub use footprint::Footprint;
-pub use latency::latency;
+pub use judge::Judge;
+pub use latency::{Timed, latency};
+pub use metric::{Metric, Scores};
 pub(crate) use rows::Quantization;
+pub use search::{Assignment, Candidate, Search, search};
+pub use sensitivity::{Sensitivity, sensitivities};
+pub use task::{Task, Trial, batch_of, calibration, evaluate};

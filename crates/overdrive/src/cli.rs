@@ -1,8 +1,10 @@
 //! The command line: names and values only; what they do stands in `commands/`.
 //! Long because the flags of every command stand in one place, where one word for one thing is easiest to keep.
 
+mod quantize;
 mod train;
 
+pub(crate) use quantize::{MetricName, Quantize};
 pub(crate) use train::Train;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -275,37 +277,6 @@ pub(crate) struct Export {
     /// Takes sizes, and the values that decide shapes, from these inputs, .npz or .safetensors
     #[arg(long, value_name = "FILE", conflicts_with_all = ["shapes", "triton"])]
     pub inputs: Option<PathBuf>,
-}
-
-/// Arguments of `quantize`.
-#[derive(Args, Debug)]
-pub(crate) struct Quantize {
-    /// A built-in model, or the folder of one
-    pub model: String,
-    /// How: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a wrong name lists them all
-    #[arg(long, value_name = "MODE")]
-    pub mode: String,
-    /// Where to write the model: a folder
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
-    /// Samples by input name, .npz or .safetensors, a row each: half calibrates, half judges [default: random ones]
-    #[arg(long, value_name = "FILE")]
-    pub data: Option<PathBuf>,
-    /// Writes nothing and exits 4 where outputs err by more than this, relative to their size
-    #[arg(long, value_name = "X", value_parser = tolerance)]
-    pub max_loss: Option<f64>,
-    /// Weights that share a scale, for modes with groups [default: 128; MX 32; NVFP4 16]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub group: Option<u32>,
-    /// Batches of random samples for calibration, and as many to judge
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub batches: u32,
-    /// Samples per latency [default: until the interval is within 1 %]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=10_000))]
-    pub trials: Option<u32>,
-    /// Machine and seed.
-    #[command(flatten)]
-    pub machine: Machine,
 }
 
 /// Arguments of `profile`.

@@ -23,7 +23,7 @@ fn central_probability(t: f64, degrees: usize) -> f64 {
 }
 
 /// The `t` that `T` stays below with probability `p`, `0.5 <= p < 1`, at `degrees >= 1` degrees of freedom.
-pub(crate) fn student_quantile(p: f64, degrees: usize) -> f64 {
+pub fn student_quantile(p: f64, degrees: usize) -> f64 {
     assert!((0.5..1.0).contains(&p) && degrees >= 1, "no upper quantile {p} of {degrees} degrees of freedom");
     let central = 2.0 * p - 1.0;
     let mut high = 1.0;

@@ -34,6 +34,8 @@ pub struct Layer {
     pub shape: [usize; 2],
     /// Extents of its weight as the state has it.
     pub sizes: Vec<usize>,
+    /// Groups of channels that see only each other; 1 but for some convolutions.
+    pub groups: usize,
 }
 
 /// A layer that stays as it is.
@@ -46,6 +48,20 @@ pub struct Skipped {
 }
 
 impl Layer {
+    /// The part of the model that it belongs to: its name up to the first numbered part with more behind it, as
+    /// `block3` of `block3.ffn.expand`; a layer outside of any is a part of its own.
+    pub fn block(&self) -> &str {
+        let numbered = |part: &str| part.ends_with(|c: char| c.is_ascii_digit());
+        let mut from = 0;
+        for (at, _) in self.name.match_indices('.') {
+            if numbered(&self.name[from..at]) {
+                return &self.name[..at];
+            }
+            from = at + 1;
+        }
+        &self.name
+    }
+
     /// Its weight as rows of K, whatever the order in which the state has it.
     pub fn rows(&self, graph: &Graph) -> Vec<f64> {
         let state = self.state(graph);
@@ -110,6 +126,7 @@ pub fn layers(graph: &Graph) -> Result<(Vec<Layer>, Vec<Skipped>), GraphError> {
                 kind,
                 shape,
                 sizes: ty.sizes(),
+                groups: node.op.composite::<Conv2d>().map_or(1, |conv| conv.groups),
             });
         } else {
             skip(name, format!("`{}` {ty} is no matrix", state.name));

@@ -45,7 +45,7 @@ pub fn learn(
     quantization: &Quantization,
     evidence: &Evidence,
 ) -> Result<Learning, GraphError> {
-    let (mut layers, mut skipped) = prepare(graph, quantization, evidence)?;
+    let (mut layers, [mut skipped, _]) = prepare(graph, quantization, evidence)?;
     layers.retain(|_, prepared| {
         let reason = not_learnt(&prepared.scheme);
         skipped.extend(reason.map(|reason| Skipped { layer: prepared.layer.name.clone(), reason }));
@@ -104,7 +104,7 @@ impl Learning {
                 grid.scale = f64::from((grid.scale as f32 * factor).max(SMALLEST));
             }
         }
-        conclude(&float, layers, self.skipped.clone())
+        conclude(&float, layers, [self.skipped.clone(), vec![]])
     }
 }
 

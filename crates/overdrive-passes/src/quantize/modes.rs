@@ -69,11 +69,8 @@ impl QuantizationMode {
 
     /// What each layer becomes.
     pub fn quantization(&self) -> Quantization {
-        Quantization {
-            rounding: self.rounding,
-            range: self.range,
-            ..Quantization::new(self.weights, self.activations)
-        }
+        let quantization = Quantization::new(self.weights, self.activations).rounded(self.rounding);
+        Quantization { range: self.range, ..quantization }
     }
 
     /// Whether its codes are learnt in training, for which it needs data.

@@ -19,6 +19,8 @@ pub struct Quantized {
     pub layers: Vec<QuantizedLayer>,
     /// Layers that were not, and why.
     pub skipped: Vec<Skipped>,
+    /// Layers that were quantized by a simpler method than was asked for, and why.
+    pub simplified: Vec<Skipped>,
 }
 
 /// What became of a layer.
@@ -46,8 +48,8 @@ pub(super) struct Prepared {
     pub(super) input: Option<(Grid, DType)>,
 }
 
-/// The layers that get a scheme, by node, and those that do not.
-type Layers = (BTreeMap<u32, Prepared>, Vec<Skipped>);
+/// The layers that get a scheme, by node; those that do not, and those that are rounded more simply than it says.
+type Layers = (BTreeMap<u32, Prepared>, [Vec<Skipped>; 2]);
 
 /// Quantizes every layer that `quantization` gives a scheme.
 ///
@@ -58,7 +60,7 @@ pub fn quantize(
     quantization: &Quantization,
     evidence: &Evidence,
 ) -> Result<Quantized, GraphError> {
-    if quantization.rounding == Rounding::Learned {
+    if quantization.is_learned() {
         return Err(GraphError {
             op: "quantize".into(),
             scope: graph.name().to_owned(),
@@ -67,8 +69,8 @@ pub fn quantize(
             remedy: "train it with `learn` on data first".into(),
         });
     }
-    let (layers, skipped) = prepare(graph, quantization, evidence)?;
-    conclude(graph, layers, skipped)
+    let (layers, remarks) = prepare(graph, quantization, evidence)?;
+    conclude(graph, layers, remarks)
 }
 
 /// Rounds the weights of every layer that gets a scheme, and finds the range of its activations.
@@ -79,8 +81,9 @@ pub(super) fn prepare(
 ) -> Result<Layers, GraphError> {
     let (found, mut skipped) = layers(graph)?;
     let mut prepared = BTreeMap::new();
+    let mut simplified = Vec::new();
     for layer in found {
-        let Some(scheme) = quantization.of(&layer.name) else {
+        let Some(mut scheme) = quantization.of(&layer.name) else {
             skipped.push(Skipped { layer: layer.name, reason: "left as it is by the recipe".to_owned() });
             continue;
         };
@@ -88,10 +91,13 @@ pub(super) fn prepare(
             skipped.push(Skipped { layer: layer.name, reason });
             continue;
         }
+        if let Some(reason) = cannot_round(&layer, &scheme) {
+            simplified.push(Skipped { layer: layer.name.clone(), reason });
+            scheme.rounding = Rounding::Nearest;
+        }
         let refused = |m: Mismatch| refused(&layer, m);
         let rows = layer.rows(graph);
-        let encoded =
-            round(&layer, &rows, quantization.rounding, &scheme.weights, evidence).map_err(refused)?;
+        let encoded = round(&layer, &rows, &scheme, evidence).map_err(refused)?;
         let input = match scheme.activations {
             Activations::Static(element) => {
                 let grid = input_grid(&layer, element, quantization, evidence).map_err(refused)?;
@@ -101,14 +107,14 @@ pub(super) fn prepare(
         };
         prepared.insert(layer.node.0, Prepared { layer, scheme, encoded, input });
     }
-    Ok((prepared, skipped))
+    Ok((prepared, [skipped, simplified]))
 }
 
 /// The graph of codes, and what became of each layer of `graph`.
 pub(super) fn conclude(
     graph: &Graph,
     layers: BTreeMap<u32, Prepared>,
-    skipped: Vec<Skipped>,
+    [skipped, simplified]: [Vec<Skipped>; 2],
 ) -> Result<Quantized, GraphError> {
     let report = |prepared: &Prepared| {
         let [codes, beside] = prepared.encoded.bytes();
@@ -122,7 +128,7 @@ pub(super) fn conclude(
     };
     let reports = layers.values().map(report).collect();
     let quantized = rebuild(graph, &layers, &|prepared, node, x, bias| prepared.build(node, x, bias))?;
-    Ok(Quantized { graph: quantized, layers: reports, skipped })
+    Ok(Quantized { graph: quantized, layers: reports, skipped, simplified })
 }
 
 fn refused(layer: &Layer, mismatch: Mismatch) -> GraphError {
@@ -139,19 +145,21 @@ fn cannot_take(layer: &Layer, scheme: &Scheme) -> Option<String> {
     Some(format!("expected {}, found {}", refused.expected, refused.found))
 }
 
-fn round(
-    layer: &Layer,
-    rows: &[f64],
-    rounding: Rounding,
-    format: &BlockFormat,
-    evidence: &Evidence,
-) -> Result<Encoded, Mismatch> {
+/// Why the weights of a layer cannot be rounded as a scheme says, if they cannot.
+fn cannot_round(layer: &Layer, scheme: &Scheme) -> Option<String> {
+    let grouped = layer.groups > 1 && scheme.rounding == Rounding::Gptq;
+    grouped.then(|| {
+        let groups = layer.groups;
+        format!("rounded to the nearest: each of the {groups} groups of its channels has inputs of its own")
+    })
+}
+
+fn round(layer: &Layer, rows: &[f64], scheme: &Scheme, evidence: &Evidence) -> Result<Encoded, Mismatch> {
+    let format = &scheme.weights;
     // Checks values and shape for every method.
     let nearest = format.encode(rows, layer.shape)?;
-    match rounding {
+    match scheme.rounding {
         Rounding::Nearest => Ok(nearest),
-        // A convolution's rows are patches, of which no evidence is gathered; to the nearest is what is left.
-        Rounding::Gptq if layer.kind == LayerKind::Convolution => Ok(nearest),
         Rounding::Gptq => {
             Ok(gptq::gptq(rows, layer.shape, format, needed(layer, Statistic::Gram, evidence)?))
         }

@@ -13,6 +13,9 @@ pub struct Scheme {
     pub weights: BlockFormat,
     /// Of what it multiplies them with.
     pub activations: Activations,
+    /// How its weights find their codes.
+    #[serde(default)]
+    pub rounding: Rounding,
 }
 
 /// How weights find their codes.
@@ -35,8 +38,6 @@ pub enum Rounding {
 pub struct Quantization {
     /// Of every layer that `layers` does not name.
     pub scheme: Scheme,
-    /// How weights find their codes.
-    pub rounding: Rounding,
     /// How the range of static activations follows from what was seen.
     pub range: RangeRule,
     /// Schemes of single layers by name; `None` leaves the layer as it is.
@@ -46,8 +47,23 @@ pub struct Quantization {
 impl Quantization {
     /// Every layer alike, to the nearest.
     pub fn new(weights: BlockFormat, activations: Activations) -> Self {
-        let scheme = Scheme { weights, activations };
-        Self { scheme, rounding: Rounding::Nearest, range: RangeRule::MinMax, layers: BTreeMap::new() }
+        let scheme = Scheme { weights, activations, rounding: Rounding::Nearest };
+        Self { scheme, range: RangeRule::MinMax, layers: BTreeMap::new() }
+    }
+
+    /// The same, rounded so.
+    pub fn rounded(mut self, rounding: Rounding) -> Self {
+        self.scheme.rounding = rounding;
+        self
+    }
+
+    /// The same for these layers alone: every other one is left as it is.
+    pub fn only(&self, chosen: &[&str], all: &[&str]) -> Self {
+        let of = |name: &&str| {
+            let scheme = if chosen.contains(name) { self.of(name) } else { None };
+            ((*name).to_owned(), scheme)
+        };
+        Self { layers: all.iter().map(of).collect(), ..self.clone() }
     }
 
     /// The scheme of a layer, if it is to have one.
@@ -55,9 +71,18 @@ impl Quantization {
         self.layers.get(layer).copied().unwrap_or(Some(self.scheme))
     }
 
+    /// Whether training finds the codes of a layer.
+    pub fn is_learned(&self) -> bool {
+        self.schemes().any(|scheme| scheme.rounding == Rounding::Learned)
+    }
+
+    fn schemes(&self) -> impl Iterator<Item = &Scheme> {
+        self.layers.values().flatten().chain([&self.scheme])
+    }
+
     /// What a calibration run must gather for it.
     pub fn statistics(&self) -> Vec<Statistic> {
-        let schemes = || self.layers.values().flatten().chain([&self.scheme]);
+        let schemes = || self.schemes();
         let mut statistics = Vec::new();
         if schemes().any(|scheme| matches!(scheme.activations, Activations::Static(_))) {
             statistics.push(Statistic::Range);
@@ -65,7 +90,7 @@ impl Quantization {
                 statistics.push(Statistic::Histogram);
             }
         }
-        if self.rounding == Rounding::Gptq {
+        if schemes().any(|scheme| scheme.rounding == Rounding::Gptq) {
             statistics.push(Statistic::Gram);
         }
         statistics

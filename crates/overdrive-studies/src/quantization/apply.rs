@@ -1,10 +1,16 @@
 //! A mode from beginning to end: prepare, calibrate, quantize.
+//!
+//! GPTQ makes up for errors that it has to see: it goes through the model block by block, and each block is calibrated on
+//! what the quantized blocks before it give (arXiv:2210.17323, section 4).
 
 use super::calibrate::calibrate;
 use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Tensor};
-use overdrive_passes::{Preparation, Quantization, Quantized, awq, bind, quantize, smooth};
+use overdrive_passes::{
+    Layer, LayerKind, Preparation, Quantization, Quantized, Rounding, Skipped, awq, bind, layers, quantize,
+    smooth,
+};
 
 /// The template's graph, unbound as it was, prepared and quantized; what has to be seen is seen on `batches`, which fit
 /// the template's own dimensions.
@@ -28,8 +34,42 @@ pub fn apply(
         Preparation::Smooth(strength) => smooth(graph, &seen, strength).map_err(failed)?,
         Preparation::Awq => awq(graph, &seen, &quantization.scheme.weights).map_err(failed)?,
     };
-    let seen = evidence(&prepared, &quantization.statistics())?;
-    quantize(&prepared, quantization, &seen).map_err(failed)
+    let statistics = quantization.statistics();
+    let (found, unable) = layers(&prepared).map_err(failed)?;
+    let repeats =
+        found.iter().any(|l| quantization.of(&l.name).is_some_and(|s| s.rounding == Rounding::Gptq));
+    let mut made = if repeats {
+        let mut made = Quantized { graph: prepared, layers: vec![], skipped: unable, simplified: vec![] };
+        let all: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
+        for block in found.chunk_by(|a, b| a.block() == b.block()) {
+            let names: Vec<&str> = block.iter().map(|layer| layer.name.as_str()).collect();
+            let seen = evidence(&made.graph, &statistics)?;
+            let next = quantize(&made.graph, &quantization.only(&names, &all), &seen).map_err(failed)?;
+            let of_block = |skipped: &Skipped| names.contains(&skipped.layer.as_str());
+            made.graph = next.graph;
+            made.layers.extend(next.layers);
+            made.skipped.extend(next.skipped.into_iter().filter(of_block));
+            made.simplified.extend(next.simplified);
+        }
+        made
+    } else {
+        quantize(&prepared, quantization, &evidence(&prepared, &statistics)?).map_err(failed)?
+    };
+    made.simplified.extend(unprepared(preparation, &found, &made));
+    Ok(made)
+}
+
+/// The quantized layers that a preparation passes by.
+fn unprepared(preparation: Preparation, found: &[Layer], made: &Quantized) -> Vec<Skipped> {
+    let method = match preparation {
+        Preparation::None => return vec![],
+        Preparation::Smooth(_) => "SmoothQuant",
+        Preparation::Awq => "AWQ",
+    };
+    let quantized = |layer: &&Layer| made.layers.iter().any(|other| other.name == layer.name);
+    let convolutions = found.iter().filter(|layer| layer.kind == LayerKind::Convolution).filter(quantized);
+    let reason = format!("{method} scales the inputs of linear layers only: rounded as it was");
+    convolutions.map(|layer| Skipped { layer: layer.name.clone(), reason: reason.clone() }).collect()
 }
 
 fn failed(error: GraphError) -> Failure {

@@ -17,6 +17,11 @@ pub struct Footprint {
 }
 
 impl Footprint {
+    /// Of a graph in which nothing is quantized.
+    pub fn float(graph: &Graph) -> Self {
+        Self { codes: 0, scales: 0, unquantized: state_bytes(graph), replaced: 0 }
+    }
+
     /// Of what `quantize` made.
     pub fn of(quantized: &Quantized) -> Self {
         let sum = |f: fn(&overdrive_passes::QuantizedLayer) -> u64| quantized.layers.iter().map(f).sum();
@@ -42,6 +47,6 @@ impl Footprint {
 }
 
 /// Bytes of all states of a graph.
-pub(crate) fn state_bytes(graph: &Graph) -> u64 {
+fn state_bytes(graph: &Graph) -> u64 {
     graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum()
 }

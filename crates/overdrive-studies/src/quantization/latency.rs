@@ -8,9 +8,18 @@ use overdrive_bench::outcome::{Failure, Outcome};
 use overdrive_bench::rules::Rules;
 use overdrive_bench::runner::Runner;
 use overdrive_bench::subject::Subject;
+use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{Backend, Executable, Graph, Mode, State, Tensor, Tuning};
 
-/// Outcomes of bound graphs, in their order, each on the inputs that `draw` gives for a seed. A graph's outputs are held
+/// What the session saw of a graph.
+pub struct Timed {
+    /// Its latency, or why there is none.
+    pub outcome: Outcome,
+    /// Bytes that stay on the device between calls: states, and what was packed of them.
+    pub resident_bytes: u64,
+}
+
+/// What bound graphs take, in their order, each on the inputs that `draw` gives for a seed. A graph's outputs are held
 /// to those of a run of its own: what it must equal but for rounding is not the float model, and how near it is to that
 /// is judged elsewhere.
 ///
@@ -21,7 +30,7 @@ pub fn latency(
     graphs: &[&Graph],
     draw: &dyn Fn(u64) -> Vec<Tensor>,
     (clock, rules, seed): (&dyn Clock, Rules, u64),
-) -> Result<Vec<Outcome>, Failure> {
+) -> Result<Vec<Timed>, Failure> {
     let mut compiled: Vec<(Box<dyn Executable>, State)> = Vec::new();
     for graph in graphs {
         let executable = backend.compile(graph, Mode::Compile, &Tuning::default())?;
@@ -42,5 +51,12 @@ pub fn latency(
     }
     let mut subjects: Vec<&mut dyn Subject> =
         calls.iter_mut().map(|calls| calls as &mut dyn Subject).collect();
-    Ok(Runner::new(clock, rules, seed).compare(&mut subjects))
+    let outcomes = Runner::new(clock, rules, seed).compare(&mut subjects);
+    drop(calls);
+    let resident = compiled.iter().map(|(executable, _)| executable.memory());
+    let timed = |(outcome, memory): (Outcome, MemoryReport)| Timed {
+        outcome,
+        resident_bytes: memory.state_bytes + memory.persistent_bytes,
+    };
+    Ok(outcomes.into_iter().zip(resident).map(timed).collect())
 }

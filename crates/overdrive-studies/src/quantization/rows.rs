@@ -1,33 +1,55 @@
-//! The study: every mode on models of three kinds, in one session a model.
+//! The study: every mode on three models that were trained on real data, judged on samples that neither training nor
+//! calibration saw, each against the float model that it came from.
 
-use super::{Footprint, agreement, apply, latency, outputs};
-use crate::{Context, Entry, Study, Template};
-use overdrive_bench::outcome::{Failure, Outcome};
-use overdrive_bench::record::{Measurement, Record};
+use super::figures::{Quantities, insert};
+use super::metric::Metric;
+use super::subject::{Judged, Subject};
+use super::{Estimate, Task, Timed, Trial, latency, outputs};
+use crate::{Context, Entry, Study, Workload};
+use overdrive_bench::case::Case;
+use overdrive_bench::outcome::Failure;
+use overdrive_bench::record::{Items, Measurement, Record};
 use overdrive_bench::results::{Note, Results};
-use overdrive_ir::{Graph, Mode, Tensor};
-use overdrive_passes::{MODES, QuantizationMode, Quantized, bind};
-use std::collections::BTreeMap;
+use overdrive_ir::{Graph, Mode};
+use overdrive_passes::{MODES, bind};
+use overdrive_train::data::{FOLDS, Subset};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The study.
 pub(crate) struct Quantization;
 
-/// Models, and the batches at which they are timed; the first is the one that outputs are judged at.
-const MODELS: [(&str, [usize; 2]); 3] =
-    [("digits-mlp", [32, 1]), ("digits-conv", [32, 1]), ("text-transformer", [8, 1])];
+/// Models that learn from the data that comes with the program.
+const MODELS: [&str; 3] = ["digits-mlp", "digits-conv", "text-transformer"];
+/// Batches at which they are timed; quality and bytes stand beside the first, and a screening times no other.
+const BATCHES: [usize; 2] = [1, 32];
+/// Samples in a batch that calibrates or judges.
+const BATCH: usize = 32;
+/// Batches that calibrate.
+const CALIBRATION: usize = 4;
 /// Modes that a screening has time for.
-const QUICK: [&str; 6] = ["int8-dynamic", "int8-static", "int8-weights", "fp8", "int4-rtn", "int4-gptq"];
-/// Batches that are seen in calibration, and as many others that judge.
-const BATCHES: u64 = 4;
-/// Seeds of batches that judge begin this far after those that calibrate.
-const HELD_OUT: u64 = 1000;
-
-/// A mode's graph at one batch size, with the exact quantities of the model that it is.
-struct Variant {
-    name: Option<&'static str>,
-    graph: Graph,
-    quantities: BTreeMap<String, f64>,
-}
+const QUICK: [&str; 10] = [
+    "int8-dynamic",
+    "int8-static",
+    "int8-weights",
+    "fp8",
+    "mxfp8",
+    "int4-rtn",
+    "int4-gptq",
+    "int4-awq",
+    "int4-hqq",
+    "mxfp4",
+];
+/// Held-out windows of text that a screening has time for.
+const QUICK_WINDOWS: u64 = 128;
+/// Seeds of a full run, for each fold.
+const SEEDS: u64 = 3;
+/// Batches on which outputs are compared with the float model's.
+const COMPARED: usize = 4;
+/// What the better methods of four bits have to make up for.
+const NEAREST: &str = "int4-rtn";
+/// Those methods.
+const BETTER: [&str; 3] = ["int4-gptq", "int4-awq", "int4-hqq"];
 
 impl Study for Quantization {
     fn name(&self) -> &'static str {
@@ -35,7 +57,7 @@ impl Study for Quantization {
     }
 
     fn summary(&self) -> &'static str {
-        "each quantization mode: bytes, agreement with the float model, latency"
+        "each quantization mode on trained models: accuracy or perplexity, what it lost, bytes, latency"
     }
 
     fn quick_seconds(&self) -> u64 {
@@ -43,112 +65,208 @@ impl Study for Quantization {
     }
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
-        let modes: Vec<&QuantizationMode> =
-            MODES.iter().filter(|mode| !context.is_quick() || QUICK.contains(&mode.name)).collect();
-        for (name, batches) in MODELS {
+        for name in MODELS {
             context.progress.workload(name);
-            for &batch in context.quick_or(&batches[..1], &batches[..]) {
-                if let Some(reason) = context.over() {
-                    self.note(results, format!("{name} at batch {batch}: {reason}"));
-                    continue;
-                }
-                match self.model(context, results, (name, batch), &modes) {
-                    Ok(records) => context.add(results, records),
-                    Err(failure) => {
-                        self.note(results, format!("{name} at batch {batch}: {}", failure.reason))
-                    }
-                }
+            if let Err(failure) = model(context, results, name) {
+                note(results, format!("{name}: {}", failure.reason));
             }
         }
     }
 }
 
-impl Quantization {
-    fn note(&self, results: &mut Results, text: String) {
-        results.notes.push(Note { study: "quantization".to_owned(), text });
-    }
-
-    fn model(
-        &self,
-        context: &Context<'_>,
-        results: &mut Results,
-        (name, batch): (&str, usize),
-        modes: &[&'static QuantizationMode],
-    ) -> Result<Vec<Record>, Failure> {
-        let failed = |e: &dyn std::fmt::Display| Failure::failed(e.to_string());
-        let model = overdrive_models::find(name).map_err(|e| failed(&e))?;
-        let mut template = Template::built_in(model).map_err(|e| failed(&e))?;
-        template.dimensions.insert("batch".to_owned(), batch);
-        let workload = template.bind(&BTreeMap::new()).map_err(|e| failed(&e))?;
-        let backend = context.device().backend;
-        let draw =
-            |from: u64| (0..BATCHES).map(|i| workload.inputs(context.seed + from + i)).collect::<Vec<_>>();
-        let (seen, held_out) = (draw(0), draw(HELD_OUT));
-        let float = outputs(backend, &workload.graph, &held_out)?;
-        let float_bytes = super::footprint::state_bytes(&template.graph) as f64;
-        let mut variants = vec![Variant {
-            name: None,
-            graph: workload.graph.clone(),
-            quantities: BTreeMap::from([("parameter_bytes".to_owned(), float_bytes)]),
-        }];
-        for mode in modes {
-            let quantization = mode.quantization();
-            match apply(backend, &template, (mode.preparation, &quantization), &seen) {
-                Ok(quantized) => {
-                    for skipped in &quantized.skipped {
-                        let text = format!(
-                            "{name}, {}: `{}` stays as it is: {}",
-                            mode.name, skipped.layer, skipped.reason
-                        );
-                        self.note(results, text);
-                    }
-                    let graph = bind(&quantized.graph, &template.dimensions).map_err(|e| failed(&e))?;
-                    let found = outputs(backend, &graph, &held_out)?;
-                    let quantities = quantities(&quantized, float_bytes, &float, &found);
-                    variants.push(Variant { name: Some(mode.name), graph, quantities });
-                }
-                Err(failure) => self.note(results, format!("{name}, {}: {}", mode.name, failure.reason)),
-            }
-        }
-        let graphs: Vec<&Graph> = variants.iter().map(|variant| &variant.graph).collect();
-        let inputs = |seed: u64| workload.inputs(seed);
-        let outcomes =
-            latency(backend, &graphs, &inputs, (context.clock, context.rules.clone(), context.seed))?;
-        let entry = Entry::plain(&workload, context.device(), Mode::Compile);
-        let baseline = entry.case("quantization").id();
-        let record = |(variant, mut outcome): (Variant, Outcome)| {
-            let mut case = entry.case("quantization");
-            case.configuration.variant = variant.name.map(str::to_owned);
-            if let Some(Measurement { quantities, work, .. }) = outcome.measurement_mut() {
-                *quantities = variant.quantities;
-                *work = Some(workload.work());
-            }
-            Record {
-                case,
-                baseline: variant.name.is_some().then(|| baseline.clone()),
-                seed: context.seed,
-                command: format!("{} quantization", context.command),
-                outcome,
-            }
-        };
-        Ok(variants.into_iter().zip(outcomes).map(record).collect())
-    }
+fn note(results: &mut Results, text: String) {
+    results.notes.push(Note { study: "quantization".to_owned(), text });
 }
 
+/// The trained models that judge: that of the program, and in full every fold of the digits with each seed.
+fn trials(context: &Context<'_>, metric: Metric) -> Vec<Trial> {
+    if context.is_quick() || metric == Metric::Perplexity {
+        return vec![Trial::CARRIED];
+    }
+    let seeds = |fold| (1..=SEEDS).map(move |seed| Trial { fold, seed });
+    (0..FOLDS).flat_map(seeds).collect()
+}
+
+fn model(context: &Context<'_>, results: &mut Results, name: &str) -> Result<(), Failure> {
+    let model = overdrive_models::find(name).map_err(|e| Failure::failed(e.to_string()))?;
+    let metric = if model.vocabulary.is_some() { Metric::Perplexity } else { Metric::Top1 };
+    let modes = MODES.iter().filter(|mode| !context.is_quick() || QUICK.contains(&mode.name));
+    let mut subjects: Vec<Subject> = std::iter::once(None).chain(modes.map(Some)).map(Subject::new).collect();
+    let batches = context.quick_or(&BATCHES[..1], &BATCHES[..]);
+    let template = crate::Template::built_in(model).map_err(|e| Failure::failed(e.to_string()))?;
+    let workloads = batches.iter().map(|&batch| template.bind(&[("batch".to_owned(), batch)].into()));
+    let workloads = workloads.collect::<Result<Vec<_>, _>>().map_err(|e| Failure::failed(e.to_string()))?;
+    let cases: Vec<Case> =
+        workloads.iter().flat_map(|w| subjects.iter().map(move |s| case(context, w, s))).collect();
+    if !context.wants(&cases) {
+        return Ok(());
+    }
+    if let Some(records) = context.taken_earlier(&cases) {
+        context.add(results, records);
+        return Ok(());
+    }
+    let trials = trials(context, metric);
+    let mut first = None;
+    for (index, trial) in trials.iter().enumerate() {
+        if let Some(reason) = context.over() {
+            note(
+                results,
+                format!("{name}: {index} of {} trained models were judged: {reason}", trials.len()),
+            );
+            break;
+        }
+        let mut task = Task::trained(
+            context.device().backend,
+            model,
+            *trial,
+            [context.quick_or(2, CALIBRATION), BATCH],
+        )?;
+        if context.is_quick() {
+            task.held_out = Arc::new(Subset::evenly(task.held_out, most(metric)));
+        }
+        judge(context, results, (metric, &task), &mut subjects)?;
+        first.get_or_insert(task);
+    }
+    let Some(task) = first else { return Ok(()) };
+    compare(context, &task, &mut subjects)?;
+    for (index, workload) in workloads.iter().enumerate() {
+        let exact = if index == 0 { quantities(results, (name, metric), &subjects)? } else { vec![] };
+        let records = timed(context, (workload, &task), &subjects, exact)?;
+        context.add(results, records);
+    }
+    Ok(())
+}
+
+/// Samples that a screening judges at most: all digits of a fold, some windows of text.
+fn most(metric: Metric) -> u64 {
+    if metric == Metric::Perplexity { QUICK_WINDOWS } else { u64::MAX }
+}
+
+fn case(context: &Context<'_>, workload: &Workload, subject: &Subject) -> Case {
+    let mut case = Entry::plain(workload, context.device(), Mode::Compile).case("quantization");
+    case.configuration.variant = subject.mode.map(|mode| mode.name.to_owned());
+    case
+}
+
+/// Has every subject judge one more trained model: all of them, so that what is compared is of the same models. A mode
+/// that fails is left out from here on.
+fn judge(
+    context: &Context<'_>,
+    results: &mut Results,
+    (metric, task): (Metric, &Task),
+    subjects: &mut Vec<Subject>,
+) -> Result<(), Failure> {
+    let name = &task.template.name;
+    let mut found: Vec<Judged> = Vec::new();
+    let mut failed = BTreeSet::new();
+    for (index, subject) in subjects.iter().enumerate() {
+        match (subject.judge(context.device().backend, metric, task), subject.mode) {
+            (Ok(judged), mode) => {
+                for remark in judged.remarks.iter().filter(|_| subject.first.is_none()) {
+                    let mode = mode.map_or("f32", |mode| mode.name);
+                    note(results, format!("{name}, {mode}: `{}`: {}", remark.layer, remark.reason));
+                }
+                found.push(judged);
+            }
+            (Err(failure), Some(mode)) => {
+                note(results, format!("{name}, {}: {}", mode.name, failure.reason));
+                failed.insert(index);
+            }
+            (Err(failure), None) => return Err(failure),
+        }
+    }
+    let mut index = 0;
+    subjects.retain(|_| {
+        index += 1;
+        !failed.contains(&(index - 1))
+    });
+    subjects.iter_mut().zip(found).for_each(|(subject, judged)| subject.add(judged));
+    Ok(())
+}
+
+/// Compares outputs with the float model's on some held-out samples.
+fn compare(context: &Context<'_>, task: &Task, subjects: &mut [Subject]) -> Result<(), Failure> {
+    let backend = context.device().backend;
+    let batches = super::calibration(&task.held_out, BATCH, COMPARED)?;
+    let bound = bind(&task.template.graph, &task.template.dimensions);
+    let float = outputs(backend, &bound.map_err(|e| Failure::failed(e.to_string()))?, &batches)?;
+    let mut quantized = subjects.iter_mut().filter(|subject| subject.mode.is_some());
+    quantized.try_for_each(|subject| subject.compare(backend, task, (&batches, &float)))
+}
+
+/// The exact quantities of each subject; for four bits, how much of the loss of rounding to nearest a method made good.
 fn quantities(
-    quantized: &Quantized,
-    float_bytes: f64,
-    float: &[Vec<Tensor>],
-    found: &[Vec<Tensor>],
-) -> BTreeMap<String, f64> {
-    let (footprint, agreement) = (Footprint::of(quantized), agreement(float, found));
-    let named = [
-        ("parameter_bytes", footprint.total() as f64),
-        ("parameter_share", footprint.total() as f64 / float_bytes),
-        ("layer_share", footprint.share_of_layers()),
-        ("cosine", agreement.cosine),
-        ("relative_error", agreement.relative_error),
-        ("relative_error_half_width", agreement.relative_error_half_width),
-    ];
-    named.map(|(name, value)| (name.to_owned(), value)).into()
+    results: &mut Results,
+    (name, metric): (&str, Metric),
+    subjects: &[Subject],
+) -> Result<Vec<Quantities>, Failure> {
+    let float = subjects.first().expect("the float model is judged first");
+    let other = |subject: &Subject| subject.mode.map(|_| float);
+    let all = subjects.iter().map(|subject| subject.quantities(metric, other(subject)));
+    let mut all = all.collect::<Result<Vec<_>, _>>()?;
+    let named = |name: &str| subjects.iter().find(|s| s.mode.is_some_and(|mode| mode.name == name));
+    let Some(nearest) = named(NEAREST) else { return Ok(all) };
+    let lost = metric.loss(&float.scores, &nearest.scores);
+    if !lost.is_positive() {
+        let Estimate { value, low, high } = lost;
+        let unit = metric.unit_of_loss();
+        note(
+            results,
+            format!(
+                "{name}: {NEAREST} lost {value:.3} {unit} [{low:.3}, {high:.3}], which may be nothing: what {} make good is not judged",
+                BETTER.join(", ")
+            ),
+        );
+        return Ok(all);
+    }
+    for (subject, quantities) in subjects.iter().zip(&mut all) {
+        if subject.mode.is_some_and(|mode| BETTER.contains(&mode.name)) {
+            let own = metric.loss(&float.scores, &subject.scores).value;
+            quantities.insert("recovered_percent".to_owned(), 100.0 * (1.0 - own / lost.value));
+            insert(quantities, "recovered_percent.of", lost);
+        }
+    }
+    Ok(all)
+}
+
+/// A record for each subject, all timed in one session at the batch of `workload`.
+fn timed(
+    context: &Context<'_>,
+    (workload, task): (&Workload, &Task),
+    subjects: &[Subject],
+    exact: Vec<Quantities>,
+) -> Result<Vec<Record>, Failure> {
+    let sizes = workload.key.dimensions.iter().map(|(name, &size)| (name.clone(), size as usize)).collect();
+    let bound = subjects.iter().filter_map(|subject| subject.first.as_ref()).map(|graph| bind(graph, &sizes));
+    let bound: Vec<Graph> = bound.collect::<Result<_, _>>().map_err(|e| Failure::failed(e.to_string()))?;
+    let batch = super::batch_of(&task.template).min(workload.key.dimensions["batch"] as usize);
+    let draw = |seed: u64| {
+        let from = seed % (task.held_out.len() / batch as u64).max(1) * batch as u64;
+        let numbers: Vec<u64> = (from..from + batch as u64).collect();
+        vec![task.held_out.batch(&numbers).expect("the samples were read before").x]
+    };
+    let session = (context.clock, context.rules.clone(), context.seed);
+    let found = latency(context.device().backend, &bound.iter().collect::<Vec<_>>(), &draw, session)?;
+    let baseline = case(context, workload, &subjects[0]).id();
+    let mut exact = exact.into_iter();
+    let record = |(subject, Timed { mut outcome, resident_bytes }): (&Subject, Timed)| {
+        if let Some(Measurement { quantities, work, .. }) = outcome.measurement_mut() {
+            *quantities = exact.next().unwrap_or_default();
+            quantities.insert("resident_bytes".to_owned(), resident_bytes as f64);
+            let mut done = workload.work();
+            if task.template.vocabulary.is_some() && batch == 1 {
+                // Decoding a window without a cache: a pass for each token.
+                done.items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
+            }
+            *work = Some(done);
+        }
+        Record {
+            case: case(context, workload, subject),
+            baseline: subject.mode.map(|_| baseline.clone()),
+            seed: context.seed,
+            command: format!("{} quantization", context.command),
+            outcome,
+        }
+    };
+    Ok(subjects.iter().zip(found).map(record).collect())
 }

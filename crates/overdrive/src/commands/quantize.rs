@@ -3,6 +3,7 @@
 //! What is judged is what was written: the folder is read back, and its outputs must be those of the graph in memory bit
 //! for bit before a figure is printed.
 
+mod mixed;
 mod samples;
 mod tables;
 
@@ -14,62 +15,137 @@ use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::rules::Rules;
 use overdrive::formats::{ModelConfig, ModelFolder};
-use overdrive::ir::{Backend, Block, Graph, Tensor};
+use overdrive::ir::{Backend, Block, Graph, Init, Tensor};
+use overdrive::models;
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
 use overdrive::studies::Template;
-use overdrive::studies::quantization::{Footprint, agreement, apply, latency, outputs};
+use overdrive::studies::quantization::{Footprint, Judge, Metric, agreement, apply, latency, outputs};
+use overdrive::train::trained;
+use samples::Samples;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// A mode, or a mix of modes, with the model that it made.
+struct Chosen {
+    name: String,
+    quantization: Quantization,
+    made: Quantized,
+}
+
 pub(crate) fn quantize(arguments: &Quantize) -> Result<Exit, Failure> {
-    let mode = QuantizationMode::find(&arguments.mode).ok_or_else(|| {
-        let known: Vec<&str> = MODES.iter().map(|mode| mode.name).collect();
-        Failure::bad_input(format!("unknown mode `{}`: expected one of {}", arguments.mode, known.join(", ")))
-    })?;
-    let quantization = with_group(mode.quantization(), arguments.group);
-    let template = model::load(&arguments.model)?.template()?;
-    let workload = template.bind(&BTreeMap::new()).map_err(Failure::bad_input)?;
-    let samples = samples::samples(arguments, &workload)?;
+    let modes = modes(arguments)?;
+    let template = template(&arguments.model)?;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
-    let refused = |reason: overdrive::bench::outcome::Failure| Failure::bad_input(reason.reason);
-    let made =
-        apply(backend, &template, (mode.preparation, &quantization), &samples.seen).map_err(refused)?;
+    let samples = samples::samples(arguments, (backend, &template))?;
+    let chosen = if arguments.search || arguments.sensitivity {
+        match mixed::choose(arguments, &template, &samples, &modes)? {
+            mixed::Choice::Chosen(chosen) => *chosen,
+            mixed::Choice::Scanned => return Ok(Exit::Fine),
+            mixed::Choice::NoneWithin => return Ok(Exit::WrongOutputs),
+        }
+    } else {
+        let mode = modes[0];
+        let quantization = with_group(mode.quantization(), arguments.group);
+        let how = (mode.preparation, &quantization);
+        let made = apply(backend, &template, how, &samples.seen).map_err(refused)?;
+        Chosen { name: mode.name.to_owned(), quantization, made }
+    };
+    finish(arguments, (backend, &template), &samples, &chosen)
+}
+
+/// Judges, writes and times what was chosen.
+fn finish(
+    arguments: &Quantize,
+    (backend, template): (&dyn Backend, &Template),
+    samples: &Samples<'_>,
+    chosen: &Chosen,
+) -> Result<Exit, Failure> {
+    let made = &chosen.made;
     for skipped in &made.skipped {
         println!("note: `{}` stays as it is: {}", skipped.layer, skipped.reason);
     }
+    for simplified in &made.simplified {
+        println!("note: `{}`: {}", simplified.layer, simplified.reason);
+    }
     if made.layers.is_empty() {
-        let text =
-            format!("no layer of `{}` can take mode `{}`; nothing was written", arguments.model, mode.name);
+        let (model, mode) = (&arguments.model, &chosen.name);
+        let text = format!("no layer of `{model}` can take mode `{mode}`; nothing was written");
         return Err(Failure::bad_input(text));
     }
     let graph = bind(&made.graph, &template.dimensions).map_err(Failure::harness)?;
-    let run = |graph: &Graph| {
-        outputs(backend, graph, &samples.held_out).map_err(|failure| Failure::harness(failure.reason))
-    };
-    let (float, found) = (run(&workload.graph)?, run(&graph)?);
-    let agreement = agreement(&float, &found);
-    if let Some(limit) = arguments.max_loss.filter(|limit| agreement.relative_error > *limit) {
-        let error = agreement.relative_error;
-        println!("outputs err by {error:.5} of their size, --max-loss allows {limit}: nothing was written");
-        return Ok(Exit::WrongOutputs);
+    let float_graph = bind(&template.graph, &template.dimensions).map_err(Failure::harness)?;
+    let run = |graph: &Graph| outputs(backend, graph, &samples.compared).map_err(harness);
+    let (float, found) = (run(&float_graph)?, run(&graph)?);
+    let judge = &samples.judge;
+    let scores = |graph: &Graph| judge.scores(graph).map(|scores| [scores]).map_err(harness);
+    let (before, after) = (scores(&template.graph)?, scores(&made.graph)?);
+    let lost = judge.metric.loss(&before, &after);
+    println!("{}", tables::quality(judge.metric, [&before, &after], &lost, samples.source));
+    if let Some(limit) = arguments.max_loss {
+        let (metric, unit) = (judge.metric.name(), judge.metric.unit_of_loss());
+        if lost.value > limit {
+            println!(
+                "{metric}: {:.5} {unit} lost, --max-loss allows {limit}: nothing was written",
+                lost.value
+            );
+            return Ok(Exit::WrongOutputs);
+        }
+        if lost.high > limit {
+            println!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high);
+        }
     }
-    write(&arguments.output, &template, (mode, &quantization), &made)?;
-    check_written(backend, (&arguments.output, &template), &samples.held_out, &found)?;
-    let folder_bytes = folder_bytes(&arguments.output)?;
-    println!("{}", tables::bytes(&template.graph, &Footprint::of(&made), folder_bytes));
-    println!("{}", tables::likeness(&agreement, samples.source));
-    let rules = match arguments.trials {
+    let output = arguments.output.as_deref().expect("clap asks for it where something is written");
+    write(output, template, chosen)?;
+    check_written(backend, (output, template), &samples.compared, &found)?;
+    let folder_bytes = folder_bytes(output)?;
+    println!("{}", tables::bytes(&template.graph, &Footprint::of(made), folder_bytes));
+    println!("{}", tables::likeness(&agreement(&float, &found)));
+    let clock = SystemClock::new();
+    let session = (&clock as _, rules(arguments), arguments.machine.seed);
+    let timed = latency(backend, &[&float_graph, &graph], &*samples.draw, session);
+    println!("{}", tables::times(&timed.map_err(Failure::harness)?));
+    println!("`{}` is a model: bench, eval, profile and quantize take it", output.display());
+    Ok(Exit::Fine)
+}
+
+/// The modes that were asked for: one, or for a search those that layers may take.
+fn modes(arguments: &Quantize) -> Result<Vec<&'static QuantizationMode>, Failure> {
+    let find = |name: &String| {
+        QuantizationMode::find(name).ok_or_else(|| {
+            let known: Vec<&str> = MODES.iter().map(|mode| mode.name).collect();
+            Failure::bad_input(format!("unknown mode `{name}`: expected one of {}", known.join(", ")))
+        })
+    };
+    let found = arguments.modes.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    if !arguments.search && !arguments.sensitivity && found.len() != 1 {
+        let text = format!("expected one --mode, found {}; --search mixes several", found.len());
+        return Err(Failure::bad_input(text));
+    }
+    if found.is_empty() {
+        mixed::MODES.iter().map(|name| find(&(*name).to_owned())).collect()
+    } else {
+        Ok(found)
+    }
+}
+
+/// The model; one that comes trained with the program begins as trained, for random weights have nothing to lose.
+fn template(name: &str) -> Result<Template, Failure> {
+    let mut template = model::load(name)?.template()?;
+    if let Some(weights) = models::find(name).ok().and_then(|model| trained(model.name)) {
+        println!("note: `{name}` has the trained weights that come with Overdrive");
+        template.graph = template.graph.with_initial_values(|name, _| Init::Value(weights[name].clone()));
+    }
+    Ok(template)
+}
+
+/// How long to sample latencies.
+fn rules(arguments: &Quantize) -> Rules {
+    match arguments.trials {
         Some(trials) => Rules::full().with_trials(5, trials as usize),
         None => Rules::full(),
-    };
-    let draw = |seed| workload.inputs(seed);
-    let clock = SystemClock::new();
-    let timed = latency(backend, &[&workload.graph, &graph], &draw, (&clock, rules, arguments.machine.seed));
-    println!("{}", tables::times(&timed.map_err(Failure::harness)?));
-    println!("`{}` is a model: bench, eval, profile and quantize take it", arguments.output.display());
-    Ok(Exit::Fine)
+    }
 }
 
 /// The quantization with groups of another size, where it has groups.
@@ -80,16 +156,24 @@ fn with_group(mut quantization: Quantization, group: Option<u32>) -> Quantizatio
     quantization
 }
 
+fn refused(reason: overdrive::bench::outcome::Failure) -> Failure {
+    Failure::bad_input(reason.reason)
+}
+
+fn harness(reason: overdrive::bench::outcome::Failure) -> Failure {
+    Failure::harness(reason.reason)
+}
+
 /// Writes the model with its recipe, whole or not at all.
-fn write(
-    folder: &Path,
-    template: &Template,
-    (mode, quantization): (&QuantizationMode, &Quantization),
-    made: &Quantized,
-) -> Result<(), Failure> {
-    let skipped: BTreeMap<&str, &str> =
-        made.skipped.iter().map(|skipped| (skipped.layer.as_str(), skipped.reason.as_str())).collect();
-    let recipe = json!({ "mode": mode.name, "quantization": quantization, "skipped": skipped });
+fn write(folder: &Path, template: &Template, chosen: &Chosen) -> Result<(), Failure> {
+    let Chosen { name, quantization, made } = chosen;
+    let remarks = |of: &[overdrive::passes::Skipped]| -> BTreeMap<String, String> {
+        of.iter().map(|remark| (remark.layer.clone(), remark.reason.clone())).collect()
+    };
+    let (skipped, simplified) = (remarks(&made.skipped), remarks(&made.simplified));
+    let recipe = json!({
+        "mode": name, "quantization": quantization, "skipped": skipped, "simplified": simplified,
+    });
     let config = ModelConfig {
         name: template.name.clone(),
         dimensions: template.dimensions.clone(),
@@ -108,7 +192,7 @@ fn check_written(
 ) -> Result<(), Failure> {
     let written = ModelFolder::read(folder).map_err(Failure::harness)?;
     let graph = bind(&written.graph, &template.dimensions).map_err(Failure::harness)?;
-    let again = outputs(backend, &graph, held_out).map_err(|failure| Failure::harness(failure.reason))?;
+    let again = outputs(backend, &graph, held_out).map_err(harness)?;
     let same = again.iter().flatten().zip(found.iter().flatten()).all(|(a, b)| a.bytes() == b.bytes());
     if same { Ok(()) } else { Err(Failure::harness("the model that was written gives other outputs")) }
 }

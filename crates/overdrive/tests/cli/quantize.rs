@@ -71,6 +71,34 @@ fn limits_and_names_are_kept() {
 }
 
 #[test]
+fn labelled_samples_judge_by_what_they_say() {
+    let folder = Folder::new();
+    let words = ["trained weights", "top1_percent", "lost, paired (points)", "360 test samples"];
+    quantize(&folder, "--mode int8-static --data digits --max-loss 2 -o small").ends(0, &words);
+    let refused = quantize(&folder, "--mode int4-rtn --data digits --metric perplexity --max-loss 0 -o none");
+    refused.ends(4, &["perplexity", "--max-loss allows 0", "nothing was written"]);
+    quantize(&folder, "--mode int8-static --metric top1 -o none")
+        .ends(2, &["--metric top1 needs labels", "no --data"]);
+    quantize(&folder, "--mode int8-static --data text -o none").ends(2, &["at most 10 classes", "found 256"]);
+    assert!(!folder.path("none").exists());
+}
+
+#[test]
+fn a_scan_says_what_each_layer_costs_and_a_search_mixes_modes() {
+    let folder = Folder::new();
+    let scan = quantize(&folder, "--sensitivity --mode int4-rtn --data digits");
+    scan.ends(0, &["layer, alone", "fc1", "fc2", "fc3", "perplexity lost (%)"]);
+    assert_eq!(folder.files(), Vec::<String>::new());
+    let found = quantize(&folder, "--search --data digits --max-loss 1 -o mixed");
+    found.ends(0, &["front", "taken:", "all float", "`mixed` is a model"]);
+    let config = fs::read_to_string(folder.path("mixed/config.json")).unwrap();
+    assert!(config.contains("search of int8-dynamic, int4-gptq"), "{config}");
+    quantize(&folder, "--search --mode int4-awq -o none").ends(2, &["int4-awq", "alone"]);
+    quantize(&folder, "--mode int4-rtn,fp8 -o none").ends(2, &["expected one --mode, found 2"]);
+    assert!(!folder.path("none").exists());
+}
+
+#[test]
 fn a_damaged_model_is_refused() {
     let folder = Folder::new();
     quantize(&folder, "--mode mxfp4 -o small").ends(0, &["cosine"]);

@@ -2,7 +2,7 @@
 
 use super::chart::Chart;
 use super::chart::Study;
-use super::loss_by_mode::by_mode;
+use super::loss_by_mode::{by_mode, paired};
 use super::quality::{ACCURACIES, Metric, Reading};
 use crate::report::judged::Compared;
 
@@ -10,8 +10,11 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     ACCURACIES.iter().filter_map(|metric| by_mode(study, metric, "Accuracy by mode", difference)).collect()
 }
 
-/// `(-0.31)`: points against the baseline.
+/// `(-0.31)`: points against the baseline, with the interval of pairs where it was taken so.
 fn difference(metric: &Metric, row: &Compared<'_>, reading: &Reading) -> Option<String> {
+    if let Some(change) = row.measurement().and_then(|measurement| metric.change(measurement)) {
+        return Some(format!("   ({:+.2}{})", change.value, paired(&change)));
+    }
     let baseline = metric.read(row.baseline?.outcome.measurement()?)?;
     Some(format!("   ({:+.2})", reading.value - baseline.value))
 }

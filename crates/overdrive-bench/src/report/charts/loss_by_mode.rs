@@ -10,10 +10,18 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     LOSSES.iter().filter_map(|metric| by_mode(study, metric, "Loss by mode", increase)).collect()
 }
 
-/// `+1.2 %` over the baseline.
+/// `+1.2 %` over the baseline, with the interval of pairs where it was taken so.
 fn increase(metric: &Metric, row: &Compared<'_>, reading: &Reading) -> Option<String> {
+    if let Some(change) = row.measurement().and_then(|measurement| metric.change(measurement)) {
+        return Some(format!("   {:+.2} %{}", change.value, paired(&change)));
+    }
     let baseline = metric.read(row.baseline?.outcome.measurement()?)?;
     (baseline.value > 0.0).then(|| format!("   {:+.1} %", 100.0 * (reading.value / baseline.value - 1.0)))
+}
+
+/// ` [-0.30, +0.05]`, the interval of a change.
+pub(super) fn paired(change: &Reading) -> String {
+    change.interval.map_or(String::new(), |(low, high)| format!(" [{low:+.2}, {high:+.2}]"))
 }
 
 /// What stands behind a figure: its change against the baseline.

@@ -1,5 +1,6 @@
 //! Measures of quality that a study may record among its exact quantities, and how they are read: `top1_percent` with
-//! `top1_percent.low`, `.high` (its interval) and `.n` (over how many items or seeds).
+//! `top1_percent.low`, `.high` (its interval) and `.n` (over how many items or seeds); `.change`, `.change.low` and
+//! `.change.high` where it was compared with the baseline sample by sample, which says more than two intervals.
 
 use crate::record::Measurement;
 
@@ -66,6 +67,13 @@ impl Metric {
     pub(super) fn read(&self, measurement: &Measurement) -> Option<Reading> {
         let part = |suffix: &str| measurement.quantities.get(&format!("{}{suffix}", self.quantity)).copied();
         Some(Reading { value: part("")?, interval: part(".low").zip(part(".high")), n: part(".n") })
+    }
+
+    /// The change against the baseline that was measured in pairs: in the metric's unit, percent where less is better.
+    pub(super) fn change(&self, measurement: &Measurement) -> Option<Reading> {
+        let part =
+            |suffix: &str| measurement.quantities.get(&format!("{}.change{suffix}", self.quantity)).copied();
+        Some(Reading { value: part("")?, interval: part(".low").zip(part(".high")), n: None })
     }
 
     /// `97.3 % [96.9, 97.6]  n 1797`, or what is missing of it.

@@ -1,58 +1,157 @@
-//! Samples to calibrate on and samples to judge by: the user's, or random ones.
+//! Samples to calibrate on and samples to judge by: labelled ones, the user's inputs, or random ones.
 
-use crate::cli::Quantize;
+use super::{Judge, Metric, refused};
+use crate::cli::{MetricName, Quantize};
 use crate::failure::Failure;
 use overdrive::formats::{self, Tensors};
-use overdrive::ir::{Tensor, TensorType};
-use overdrive::studies::Workload;
+use overdrive::ir::{Backend, Tensor, TensorType};
+use overdrive::studies::quantization::{batch_of, calibration};
+use overdrive::studies::{Template, Workload};
+use overdrive::train::data::{Split, open};
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Seeds of random batches that judge begin this far after those that calibrate.
 const HELD_OUT: u64 = 1000;
 
-/// Batches of inputs in the order of the graph's.
-pub(super) struct Samples {
-    /// What calibration sees.
+/// What calibrates, what chooses, what judges and what is timed.
+pub(super) struct Samples<'a> {
+    /// Batches of inputs that calibration sees.
     pub seen: Vec<Vec<Tensor>>,
-    /// What judges; no calibration saw it.
-    pub held_out: Vec<Vec<Tensor>>,
+    /// Judges while a search chooses; where there are labels, other samples than those of the final judge.
+    pub chooser: Judge<'a>,
+    /// The final judge; neither calibration nor a search saw its samples.
+    pub judge: Judge<'a>,
+    /// Held-out batches on which outputs are compared.
+    pub compared: Vec<Vec<Tensor>>,
+    /// Inputs of timed calls by seed.
+    pub draw: Box<dyn Fn(u64) -> Vec<Tensor> + 'a>,
     /// Where they are from, in words.
     pub source: &'static str,
 }
 
-/// The samples that the command line asks for, in batches of the workload.
-pub(super) fn samples(arguments: &Quantize, workload: &Workload) -> Result<Samples, Failure> {
-    let Some(file) = &arguments.data else {
-        let draw = |from: u64| {
-            (0..u64::from(arguments.batches))
-                .map(|i| workload.inputs(arguments.machine.seed + from + i))
-                .collect()
-        };
-        return Ok(Samples { seen: draw(0), held_out: draw(HELD_OUT), source: "random inputs" });
+/// The samples that the command line asks for, in batches of the template's own size.
+pub(super) fn samples<'a>(
+    arguments: &Quantize,
+    (backend, template): (&'a dyn Backend, &'a Template),
+) -> Result<Samples<'a>, Failure> {
+    let workload = template.bind(&BTreeMap::new()).map_err(Failure::bad_input)?;
+    let data = arguments.data.as_deref();
+    match data.filter(|data| has_labels(data, &workload)) {
+        Some(data) => labelled(arguments, (backend, template), data),
+        None => by_outputs(arguments, (backend, template), data.map(Path::new), workload),
+    }
+}
+
+/// Whether a data set has labels: one of ours, or any file but one that holds the model's inputs alone.
+fn has_labels(data: &str, workload: &Workload) -> bool {
+    let path = Path::new(data);
+    let holds_tensors = path.extension().is_some_and(|e| e == "npz" || e == "safetensors");
+    if !holds_tensors {
+        return true;
+    }
+    let labels = |tensors: Tensors| ["y", "labels"].iter().any(|name| tensors.contains_key(*name));
+    let is_input = workload.graph.inputs().iter().any(|port| port.name == "y" || port.name == "labels");
+    formats::read(path).is_ok_and(labels) && !is_input
+}
+
+fn labelled<'a>(
+    arguments: &Quantize,
+    (backend, template): (&'a dyn Backend, &'a Template),
+    data: &str,
+) -> Result<Samples<'a>, Failure> {
+    let parts = open(data).and_then(|set| set.parts(&template.graph, 0)).map_err(Failure::bad_input)?;
+    let text = parts.test.batch(&[0]).map_err(Failure::bad_input)?.labels.ty().rank() > 1;
+    let metric = match arguments.metric {
+        Some(MetricName::Top1) => Metric::Top1,
+        Some(MetricName::Perplexity) => Metric::Perplexity,
+        Some(MetricName::Cosine) => Metric::Cosine,
+        None if text => Metric::Perplexity,
+        None => Metric::Top1,
     };
+    let batch = batch_of(template);
+    let seen = calibration(&parts.train, batch, arguments.batches as usize).map_err(refused)?;
+    let few = (parts.test.len() as usize / batch).clamp(1, arguments.batches as usize);
+    let compared = calibration(&parts.test, batch, few).map_err(refused)?;
+    let judge = |split: &Arc<dyn Split>| {
+        Judge::labelled((backend, template), metric, Arc::clone(split)).map_err(refused)
+    };
+    let timed = compared.clone();
+    Ok(Samples {
+        seen,
+        chooser: judge(&parts.validation)?,
+        judge: judge(&parts.test)?,
+        compared,
+        draw: Box::new(move |seed| timed[seed as usize % timed.len()].clone()),
+        source: "test samples",
+    })
+}
+
+fn by_outputs<'a>(
+    arguments: &Quantize,
+    (backend, template): (&'a dyn Backend, &'a Template),
+    file: Option<&Path>,
+    workload: Workload,
+) -> Result<Samples<'a>, Failure> {
+    if let Some(metric) = arguments.metric.filter(|metric| *metric != MetricName::Cosine) {
+        let text = format!(
+            "--metric {} needs labels: expected --data digits, text or a file with labels, found {}",
+            metric.name(),
+            file.map_or("no --data".to_owned(), |file| format!("`{}` with inputs alone", file.display()))
+        );
+        return Err(Failure::bad_input(text));
+    }
+    let (seen, held_out, source) = match file {
+        Some(file) => {
+            let [seen, held_out] = halves(file, &workload)?;
+            (seen, held_out, "held-out samples")
+        }
+        None => {
+            let seed = arguments.machine.seed;
+            let draw = |from: u64| {
+                (0..u64::from(arguments.batches))
+                    .map(|i| workload.inputs(seed + from + i))
+                    .collect::<Vec<_>>()
+            };
+            (draw(0), draw(HELD_OUT), "random inputs")
+        }
+    };
+    let judge =
+        |batches: &Vec<Vec<Tensor>>| Judge::by_outputs((backend, template), batches.clone()).map_err(refused);
+    Ok(Samples {
+        chooser: judge(&seen)?,
+        judge: judge(&held_out)?,
+        compared: held_out,
+        seen,
+        draw: Box::new(move |seed| workload.inputs(seed)),
+        source,
+    })
+}
+
+/// Inputs of a graph, call by call.
+type Batches = Vec<Vec<Tensor>>;
+
+/// The batches of a file: half of them to calibrate, half to judge.
+fn halves(file: &Path, workload: &Workload) -> Result<[Batches; 2], Failure> {
     let tensors = formats::read(file).map_err(Failure::bad_input)?;
     let mut seen = batches(file, &tensors, workload)?;
     if seen.len() < 2 {
-        let batch = batch_of(workload);
+        let graph = &workload.graph;
+        let first = graph.inputs().first().and_then(|port| graph.ty(port.value).sizes().first().copied());
         let text = format!(
             "{}: expected at least {} samples, half of them to calibrate and half to judge, found fewer",
             file.display(),
-            2 * batch
+            2 * first.unwrap_or(1).max(1)
         );
         return Err(Failure::bad_input(text));
     }
     let held_out = seen.split_off(seen.len() / 2);
-    Ok(Samples { seen, held_out, source: "held-out samples" })
-}
-
-/// Samples in a batch of the workload.
-fn batch_of(workload: &Workload) -> usize {
-    let graph = &workload.graph;
-    graph.inputs().first().and_then(|port| graph.ty(port.value).sizes().first().copied()).unwrap_or(1).max(1)
+    Ok([seen, held_out])
 }
 
 /// The whole batches that the tensors hold along their first axis.
-fn batches(file: &Path, tensors: &Tensors, workload: &Workload) -> Result<Vec<Vec<Tensor>>, Failure> {
+fn batches(file: &Path, tensors: &Tensors, workload: &Workload) -> Result<Batches, Failure> {
     let graph = &workload.graph;
     let mut columns = Vec::new();
     for port in graph.inputs() {

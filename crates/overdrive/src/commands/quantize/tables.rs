@@ -4,7 +4,10 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use overdrive::bench::digits;
 use overdrive::bench::outcome::Outcome;
 use overdrive::ir::Graph;
-use overdrive::studies::quantization::{Agreement, Footprint};
+use overdrive::studies::quantization::{
+    Agreement, Candidate, Estimate, Footprint, Metric, Scores, Sensitivity, Timed,
+};
+use std::collections::BTreeMap;
 
 fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
@@ -43,25 +46,105 @@ pub(super) fn bytes(float: &Graph, after: &Footprint, folder_bytes: u64) -> Tabl
 }
 
 /// How near the outputs are.
-pub(super) fn likeness(agreement: &Agreement, source: &str) -> Table {
+pub(super) fn likeness(agreement: &Agreement) -> Table {
     let mut table = table(["outputs against the float model's", "mean", "95 %"]);
-    let rows = [
-        ("cosine", agreement.cosine, agreement.cosine_half_width),
-        ("error relative to their size", agreement.relative_error, agreement.relative_error_half_width),
-    ];
-    for (name, mean, half) in rows {
-        table.add_row([Cell::new(name), right(format!("{mean:.6}")), right(format!("± {half:.1e}"))]);
+    let rows = [("cosine", agreement.cosine), ("error relative to their size", agreement.relative_error)];
+    for (name, Estimate { value, low, high }) in rows {
+        table.add_row([
+            Cell::new(name),
+            right(format!("{value:.6}")),
+            right(format!("{low:.6} to {high:.6}")),
+        ]);
     }
-    table.add_row([Cell::new(format!("over {} rows of {source}", agreement.samples))]);
+    table.add_row([Cell::new(format!("over {} rows", agreement.samples))]);
     table
 }
 
+/// The measure before and after, and what was lost, paired.
+pub(super) fn quality(
+    metric: Metric,
+    [before, after]: [&[Scores]; 2],
+    lost: &Estimate,
+    source: &str,
+) -> Table {
+    let mut table = table([metric.quantity(), "", "95 %"]);
+    let unit = metric.unit_of_loss();
+    let name = format!("lost, paired ({unit})");
+    for (name, Estimate { value, low, high }) in
+        [("float", metric.of(before)), ("quantized", metric.of(after)), (name.as_str(), *lost)]
+    {
+        table.add_row([
+            Cell::new(name),
+            right(format!("{value:.4}")),
+            right(format!("{low:.4} to {high:.4}")),
+        ]);
+    }
+    let samples: usize = after.iter().map(|scores| scores.samples.len()).sum();
+    table.add_row([Cell::new(format!("over {samples} {source}"))]);
+    table
+}
+
+/// What each layer costs alone, dearest first.
+pub(super) fn sensitivities(metric: Metric, scanned: &[Sensitivity]) -> Table {
+    let lost = format!("{} lost ({})", metric.name(), metric.unit_of_loss());
+    let mut table = table(["layer, alone", "mode", &lost, "95 %", "bytes", "of"]);
+    let mut rows: Vec<&Sensitivity> = scanned.iter().collect();
+    rows.sort_by(|a, b| b.lost.value.total_cmp(&a.lost.value));
+    for row in rows {
+        let Estimate { value, low, high } = row.lost;
+        table.add_row([
+            Cell::new(&row.layer),
+            Cell::new(row.mode),
+            right(format!("{value:.4}")),
+            right(format!("{low:.4} to {high:.4}")),
+            right(digits::bytes(row.bytes)),
+            right(digits::bytes(row.float_bytes)),
+        ]);
+    }
+    table
+}
+
+/// The models of a search, largest first.
+pub(super) fn front(metric: Metric, float: &Graph, found: &[Candidate]) -> Table {
+    let lost = format!("{} lost ({})", metric.name(), metric.unit_of_loss());
+    let mut table = table(["front", "layers", "parameters", "share", &lost, "95 %", "latency", "95 %"]);
+    let whole: u64 = float.states().iter().map(|state| float.ty(state.value).bytes() as u64).sum();
+    for candidate in found {
+        let Estimate { value, low, high } = candidate.lost;
+        let time = |ns: f64| digits::time(ns, None);
+        let [median, interval] = match candidate.time_ns {
+            Some(ns) => [time(ns.value), format!("{} to {}", time(ns.low), time(ns.high))],
+            None => ["not measured".to_owned(), String::new()],
+        };
+        table.add_row([
+            Cell::new(if candidate.on_front { "*" } else { "" }),
+            Cell::new(assignment(candidate)),
+            right(digits::bytes(candidate.bytes)),
+            right(format!("{:.3}", candidate.bytes as f64 / whole.max(1) as f64)),
+            right(format!("{value:.4}")),
+            right(format!("{low:.4} to {high:.4}")),
+            right(median),
+            right(interval),
+        ]);
+    }
+    table
+}
+
+/// How many layers have which mode.
+pub(super) fn assignment(candidate: &Candidate) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    candidate.assignment.values().for_each(|mode| *counts.entry(mode).or_default() += 1);
+    let parts: Vec<String> = counts.iter().map(|(mode, count)| format!("{count} {mode}")).collect();
+    if parts.is_empty() { "all float".to_owned() } else { parts.join(", ") }
+}
+
 /// Median latencies with their intervals, float first.
-pub(super) fn times(outcomes: &[Outcome]) -> Table {
+pub(super) fn times(timed: &[Timed]) -> Table {
     let mut table = table(["latency", "median", "interval", "share"]);
     let series = |outcome: &Outcome| outcome.measurement().and_then(|m| m.latency.clone());
-    let float = outcomes.first().and_then(series).map(|series| series.summary.median_ns);
-    for (name, outcome) in ["float", "quantized"].iter().zip(outcomes) {
+    let outcomes = || timed.iter().map(|timed| &timed.outcome);
+    let float = outcomes().next().and_then(series).map(|series| series.summary.median_ns);
+    for (name, outcome) in ["float", "quantized"].iter().zip(outcomes()) {
         let row = match (series(outcome), outcome.failure()) {
             (Some(series), _) => {
                 let summary = &series.summary;

@@ -1,0 +1,98 @@
+//! Judges graphs of one interface on the same held-out samples: by their labels, or by the float model's outputs.
+
+use super::calibrate::outputs;
+use super::cosines;
+use super::metric::{Metric, Scores};
+use super::task::{batch_of, calibration, evaluate};
+use crate::Template;
+use overdrive_bench::outcome::Failure;
+use overdrive_ir::{Backend, Graph, Tensor};
+use overdrive_passes::bind;
+use overdrive_train::data::{Split, Subset};
+use std::sync::Arc;
+
+/// What graphs are judged on.
+enum HeldOut {
+    Labelled(Arc<dyn Split>),
+    /// Batches and what the float model makes of them.
+    Outputs(Vec<Vec<Tensor>>, Vec<Vec<Tensor>>),
+}
+
+/// A metric with its samples.
+pub struct Judge<'a> {
+    /// Where graphs run.
+    pub backend: &'a dyn Backend,
+    /// The float model, whose dimensions graphs are bound to.
+    pub template: &'a Template,
+    /// What scores mean.
+    pub metric: Metric,
+    held_out: HeldOut,
+}
+
+impl<'a> Judge<'a> {
+    /// By labels; a cosine only takes the inputs of as many whole batches as there are.
+    ///
+    /// # Errors
+    /// When the back end cannot run the float model.
+    pub fn labelled(
+        (backend, template): (&'a dyn Backend, &'a Template),
+        metric: Metric,
+        split: Arc<dyn Split>,
+    ) -> Result<Self, Failure> {
+        if metric == Metric::Cosine {
+            let batch = batch_of(template);
+            let batches = calibration(&split, batch, (split.len() as usize / batch).max(1))?;
+            return Self::by_outputs((backend, template), batches);
+        }
+        Ok(Self { backend, template, metric, held_out: HeldOut::Labelled(split) })
+    }
+
+    /// By the float model's outputs on batches of the template's own size.
+    ///
+    /// # Errors
+    /// When the back end cannot run the float model.
+    pub fn by_outputs(
+        (backend, template): (&'a dyn Backend, &'a Template),
+        batches: Vec<Vec<Tensor>>,
+    ) -> Result<Self, Failure> {
+        let float = outputs(backend, &bound(template, &template.graph)?, &batches)?;
+        Ok(Self { backend, template, metric: Metric::Cosine, held_out: HeldOut::Outputs(batches, float) })
+    }
+
+    /// The same on `count` of its samples, by what changes most smoothly: the cross entropy where there are labels.
+    #[must_use]
+    pub fn screening(&self, count: u64) -> Self {
+        let (metric, held_out) = match &self.held_out {
+            HeldOut::Labelled(split) => {
+                let split: Arc<dyn Split> = Arc::new(Subset::evenly(Arc::clone(split), count));
+                (Metric::Perplexity, HeldOut::Labelled(split))
+            }
+            HeldOut::Outputs(batches, float) => {
+                let kept = (count as usize).div_ceil(batch_of(self.template)).min(batches.len());
+                (Metric::Cosine, HeldOut::Outputs(batches[..kept].to_vec(), float[..kept].to_vec()))
+            }
+        };
+        Self { metric, held_out, ..*self }
+    }
+
+    /// The score of a graph, unbound as the template's, on each sample.
+    ///
+    /// # Errors
+    /// When the back end cannot run it.
+    pub fn scores(&self, graph: &Graph) -> Result<Scores, Failure> {
+        match &self.held_out {
+            HeldOut::Labelled(split) => {
+                Ok(self.metric.scores(0, &evaluate(self.backend, self.template, graph, split.as_ref())?))
+            }
+            HeldOut::Outputs(batches, float) => {
+                let found = outputs(self.backend, &bound(self.template, graph)?, batches)?;
+                Ok(Scores { fold: 0, samples: cosines(float, &found) })
+            }
+        }
+    }
+}
+
+/// A graph of the template's interface in its dimensions.
+pub(super) fn bound(template: &Template, graph: &Graph) -> Result<Graph, Failure> {
+    bind(graph, &template.dimensions).map_err(|e| Failure::failed(e.to_string()))
+}

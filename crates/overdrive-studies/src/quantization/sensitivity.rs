@@ -1,0 +1,70 @@
+//! How much each layer alone costs: the model with one layer quantized, for each layer and each mode.
+
+use super::calibrate::calibrate;
+use super::estimate::Estimate;
+use super::judge::{Judge, bound};
+use overdrive_bench::outcome::Failure;
+use overdrive_ir::Tensor;
+use overdrive_passes::{Evidence, Preparation, QuantizationMode, Statistic, layers, quantize};
+
+/// A layer in a mode, all others in f32.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sensitivity {
+    /// The layer.
+    pub layer: String,
+    /// The mode.
+    pub mode: &'static str,
+    /// What the model lost, paired over the judge's samples.
+    pub lost: Estimate,
+    /// Bytes of its weight in f32.
+    pub float_bytes: u64,
+    /// Bytes of its codes and scales.
+    pub bytes: u64,
+}
+
+/// Every layer in every mode that it can take, in the order of the graph. All see the same evidence, that of the float
+/// model on `seen`.
+///
+/// # Errors
+/// When a mode changes the graph before it rounds, so that no layer has it alone, or the back end cannot run a graph.
+pub fn sensitivities(
+    judge: &Judge<'_>,
+    modes: &[&'static QuantizationMode],
+    seen: &[Vec<Tensor>],
+) -> Result<Vec<Sensitivity>, Failure> {
+    let failed = |e: overdrive_ir::GraphError| Failure::failed(e.to_string());
+    if let Some(mode) = modes.iter().find(|mode| mode.preparation != Preparation::None) {
+        return Err(Failure::failed(format!(
+            "mode `{}` scales weights and activations before it rounds: expected modes that a layer can have alone",
+            mode.name
+        )));
+    }
+    let graph = &judge.template.graph;
+    let (found, _) = layers(graph).map_err(failed)?;
+    let names: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
+    let mut statistics: Vec<Statistic> =
+        modes.iter().flat_map(|mode| mode.quantization().statistics()).collect();
+    statistics.sort();
+    statistics.dedup();
+    let evidence: Evidence = calibrate(judge.backend, &bound(judge.template, graph)?, &statistics, seen)?;
+    let float = [judge.scores(graph)?];
+    let mut scanned = Vec::new();
+    for layer in &names {
+        for mode in modes {
+            let alone = mode.quantization().only(&[layer], &names);
+            let made = quantize(graph, &alone, &evidence).map_err(failed)?;
+            let Some(report) = made.layers.first() else { continue };
+            let lost = judge.metric.loss(&float, &[judge.scores(&made.graph)?]);
+            let elements: usize =
+                found.iter().find(|l| l.name == *layer).map_or(0, |l| l.shape[0] * l.shape[1]);
+            scanned.push(Sensitivity {
+                layer: (*layer).to_owned(),
+                mode: mode.name,
+                lost,
+                float_bytes: 4 * elements as u64,
+                bytes: report.code_bytes + report.scale_bytes,
+            });
+        }
+    }
+    Ok(scanned)
+}

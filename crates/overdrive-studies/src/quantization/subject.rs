@@ -1,0 +1,108 @@
+//! What is judged and timed side by side: the float model, and what each mode makes of it.
+
+use super::figures::{self, Quantities};
+use super::metric::{Metric, Scores};
+use super::{Footprint, Task, agreement, outputs};
+use overdrive_bench::outcome::Failure;
+use overdrive_formats::states_file_bytes;
+use overdrive_ir::{Backend, Graph, Tensor};
+use overdrive_passes::{QuantizationMode, Quantized, Skipped, bind};
+
+/// The float model (no mode) or a mode of it.
+pub(super) struct Subject {
+    pub(super) mode: Option<&'static QuantizationMode>,
+    /// A score for each sample of each trained model so far.
+    pub(super) scores: Vec<Scores>,
+    /// Bits that a byte of text takes, where labels are text.
+    bits_per_byte: Option<f64>,
+    /// Of the first trained model: the graph that is timed and weighed.
+    pub(super) first: Option<Graph>,
+    footprint: Option<Footprint>,
+    likeness: Quantities,
+}
+
+/// What one trained model gives.
+pub(super) struct Judged {
+    scores: Scores,
+    bits_per_byte: Option<f64>,
+    graph: Graph,
+    footprint: Footprint,
+    /// Layers that are not what the mode says, with the reason.
+    pub(super) remarks: Vec<Skipped>,
+}
+
+impl Subject {
+    pub(super) fn new(mode: Option<&'static QuantizationMode>) -> Self {
+        let (scores, likeness) = (Vec::new(), Quantities::new());
+        Self { mode, scores, bits_per_byte: None, first: None, footprint: None, likeness }
+    }
+
+    /// Makes the subject of a trained model and has it judge the held-out samples.
+    pub(super) fn judge(
+        &self,
+        backend: &dyn Backend,
+        metric: Metric,
+        task: &Task,
+    ) -> Result<Judged, Failure> {
+        let (graph, footprint, remarks) = match self.mode {
+            None => (task.template.graph.clone(), Footprint::float(&task.template.graph), vec![]),
+            Some(mode) => {
+                let made = task.apply(backend, mode)?;
+                let footprint = Footprint::of(&made);
+                let Quantized { graph, layers, skipped, simplified } = made;
+                if layers.is_empty() {
+                    return Err(Failure::unsupported("no layer of the model can take it"));
+                }
+                let stays = |s: Skipped| Skipped { reason: format!("stays as it is: {}", s.reason), ..s };
+                (graph, footprint, skipped.into_iter().map(stays).chain(simplified).collect())
+            }
+        };
+        let evaluation = task.evaluate(backend, &graph)?;
+        Ok(Judged {
+            scores: metric.scores(task.fold, &evaluation),
+            bits_per_byte: evaluation.bits_per_byte(),
+            graph,
+            footprint,
+            remarks,
+        })
+    }
+
+    /// Takes in what the next trained model gave.
+    pub(super) fn add(&mut self, judged: Judged) {
+        self.scores.push(judged.scores);
+        if self.first.is_none() {
+            self.first = Some(judged.graph);
+            self.footprint = Some(judged.footprint);
+            self.bits_per_byte = judged.bits_per_byte;
+        }
+    }
+
+    /// Compares outputs with the float model's on these batches of the task's samples.
+    pub(super) fn compare(
+        &mut self,
+        backend: &dyn Backend,
+        task: &Task,
+        (batches, float): (&[Vec<Tensor>], &[Vec<Tensor>]),
+    ) -> Result<(), Failure> {
+        let Some(graph) = &self.first else { return Ok(()) };
+        let bound = bind(graph, &task.template.dimensions).map_err(|e| Failure::failed(e.to_string()))?;
+        let found = outputs(backend, &bound, batches)?;
+        figures::likeness(&mut self.likeness, &agreement(float, &found));
+        Ok(())
+    }
+
+    /// Everything exact that is known of it; `float` is the float model, `None` of itself.
+    pub(super) fn quantities(&self, metric: Metric, float: Option<&Subject>) -> Result<Quantities, Failure> {
+        let mut quantities = self.likeness.clone();
+        figures::quality(&mut quantities, metric, &self.scores, float.map(|float| &float.scores[..]));
+        if let (Some(graph), Some(footprint)) = (&self.first, &self.footprint) {
+            let file_bytes = states_file_bytes(graph).map_err(|e| Failure::failed(e.to_string()))?;
+            figures::bytes(&mut quantities, file_bytes, footprint);
+        }
+        if let Some(bits) = self.bits_per_byte {
+            quantities.insert("bits_per_byte".to_owned(), bits);
+        }
+        quantities.insert("models.n".to_owned(), self.scores.len() as f64);
+        Ok(quantities)
+    }
+}

@@ -1,0 +1,163 @@
+//! A model with its trained weights, the samples that calibrate it, and those that judge it.
+//!
+//! Invariant: what judges was seen neither in training nor in calibration.
+
+use super::{apply, calibrate};
+use crate::Template;
+use overdrive_bench::outcome::Failure;
+use overdrive_formats::Tensors;
+use overdrive_ir::{Backend, Graph, Init, State, Tensor};
+use overdrive_models::Model;
+use overdrive_passes::{QuantizationMode, Quantized, bind};
+use overdrive_train::data::{Parts, Split, Subset, open};
+use overdrive_train::{
+    Evaluation, Evaluator, Fit, Recipe, TrainError, fit, quantize_aware, recipe_of, trained, tuning_of,
+};
+use std::sync::Arc;
+
+/// Which samples train, and what the weights are drawn from.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Trial {
+    /// The fold that judges; a text has only fold 0.
+    pub fold: usize,
+    /// Seed of the weights and of the order of samples.
+    pub seed: u64,
+}
+
+impl Trial {
+    /// The one whose weights come with the program.
+    pub const CARRIED: Self = Self { fold: 0, seed: 1 };
+}
+
+/// A trained model and its samples.
+#[derive(Clone)]
+pub struct Task {
+    /// The model; its states begin as the trained weights.
+    pub template: Template,
+    /// The fold that judges.
+    pub fold: usize,
+    /// Calibration sees these training samples, in batches of the template's own size.
+    pub seen: Vec<Vec<Tensor>>,
+    /// What judges.
+    pub held_out: Arc<dyn Split>,
+    /// What it learnt from, and may learn from further.
+    parts: Parts,
+    seed: u64,
+}
+
+impl Task {
+    /// A built-in model that learns from `digits` or `text`, trained if no weights come with the program; calibration
+    /// sees `batches` batches of `batch`.
+    ///
+    /// # Errors
+    /// When the back end cannot train it, or there are fewer samples than that.
+    pub fn trained(
+        backend: &dyn Backend,
+        model: &Model,
+        trial: Trial,
+        [batches, batch]: [usize; 2],
+    ) -> Result<Self, Failure> {
+        let mut template = Template::built_in(model).map_err(|e| Failure::failed(e.to_string()))?;
+        template.dimensions.insert("batch".to_owned(), batch);
+        let data = open(if model.vocabulary.is_some() { "text" } else { "digits" }).map_err(failure)?;
+        let parts = data.parts(&template.graph, trial.fold).map_err(failure)?;
+        let carried = trained(model.name).filter(|_| trial == Trial::CARRIED);
+        let weights = match carried {
+            Some(weights) => weights,
+            None => learn(backend, &template, &parts, trial.seed)?,
+        };
+        template.graph = template.graph.with_initial_values(|name, _| Init::Value(weights[name].clone()));
+        let seen = calibration(&parts.train, batch, batches)?;
+        let held_out = Arc::clone(&parts.test);
+        Ok(Self { template, fold: trial.fold, seen, held_out, parts, seed: trial.seed })
+    }
+
+    /// The model in this mode: by calibration, or by training where its codes are learnt.
+    ///
+    /// # Errors
+    /// When weights are not finite, or the back end cannot run or train a graph.
+    pub fn apply(&self, backend: &dyn Backend, mode: &QuantizationMode) -> Result<Quantized, Failure> {
+        let quantization = mode.quantization();
+        if !mode.is_trained() {
+            return apply(backend, &self.template, (mode.preparation, &quantization), &self.seen);
+        }
+        let graph = &self.template.graph;
+        let bound = bind(graph, &self.template.dimensions).map_err(|e| Failure::failed(e.to_string()))?;
+        let evidence = calibrate(backend, &bound, &quantization.statistics(), &self.seen)?;
+        let recipe = Recipe { seed: self.seed, ..tuning_of(&self.template.name) };
+        let run = fit_of(backend, graph, &recipe, &self.parts);
+        Ok(quantize_aware(&run, &quantization, &evidence, &mut ()).map_err(failure)?.quantized)
+    }
+
+    /// What `graph`, the template's or one made of it, makes of the held-out samples.
+    ///
+    /// # Errors
+    /// When the back end cannot run it.
+    pub fn evaluate(&self, backend: &dyn Backend, graph: &Graph) -> Result<Evaluation, Failure> {
+        evaluate(backend, &self.template, graph, self.held_out.as_ref())
+    }
+}
+
+/// What a graph of the template's interface, bound to its dimensions, makes of each sample of a split.
+///
+/// # Errors
+/// When the back end cannot run it, or samples do not fit.
+pub fn evaluate(
+    backend: &dyn Backend,
+    template: &Template,
+    graph: &Graph,
+    split: &dyn Split,
+) -> Result<Evaluation, Failure> {
+    let bound = bind(graph, &template.dimensions).map_err(|e| Failure::failed(e.to_string()))?;
+    let mut state = State::initial(&bound, backend)?;
+    let mut evaluator = Evaluator::new(backend, &bound).map_err(failure)?;
+    evaluator.evaluate(&mut state, split).map_err(failure)
+}
+
+/// `batches` whole batches of inputs, spread evenly over a split.
+///
+/// # Errors
+/// When it has fewer samples, or they cannot be read.
+pub fn calibration(
+    split: &Arc<dyn Split>,
+    batch: usize,
+    batches: usize,
+) -> Result<Vec<Vec<Tensor>>, Failure> {
+    let count = (batch * batches) as u64;
+    if split.len() < count {
+        let found = split.len();
+        return Err(Failure::failed(format!(
+            "calibration: expected at least {count} samples ({batches} batches of {batch}), found {found}; \
+             give more data, or ask for fewer batches"
+        )));
+    }
+    let picked = Subset::evenly(Arc::clone(split), count);
+    let batch_at = |from: u64| {
+        let numbers: Vec<u64> = (from..from + batch as u64).collect();
+        Ok(vec![picked.batch(&numbers).map_err(failure)?.x])
+    };
+    (0..batches as u64).map(|i| batch_at(i * batch as u64)).collect()
+}
+
+/// Samples in a batch of the template.
+pub fn batch_of(template: &Template) -> usize {
+    template.dimensions.get("batch").copied().unwrap_or(1)
+}
+
+fn learn(backend: &dyn Backend, template: &Template, parts: &Parts, seed: u64) -> Result<Tensors, Failure> {
+    let recipe = Recipe { seed, ..recipe_of(&template.name) };
+    let run = fit_of(backend, &template.graph, &recipe, parts);
+    Ok(fit(&run, &mut ()).map_err(failure)?.parameters)
+}
+
+fn fit_of<'a>(backend: &'a dyn Backend, model: &'a Graph, recipe: &'a Recipe, parts: &'a Parts) -> Fit<'a> {
+    let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
+    Fit { backend, model, recipe, train, validation, resume: None, checkpoint: None }
+}
+
+fn failure(error: TrainError) -> Failure {
+    match error {
+        TrainError::Backend(error) => error.into(),
+        other => Failure::failed(other.to_string()),
+    }
+}

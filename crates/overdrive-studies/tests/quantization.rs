@@ -1,0 +1,91 @@
+//! A trained model in every step that the study takes: it stays right, GPTQ repeats by block, too few samples are refused.
+
+#![allow(clippy::unwrap_used)]
+
+use overdrive_cpu::CpuBackend;
+use overdrive_ir::{Graph, Init};
+use overdrive_passes::{Preparation, QuantizationMode, bind, quantize};
+use overdrive_studies::quantization::{
+    Judge, Metric, Task, Trial, apply, calibrate, calibration, sensitivities,
+};
+use overdrive_train::data::{Split, Subset};
+use std::sync::Arc;
+
+fn task(backend: &CpuBackend) -> Task {
+    Task::trained(backend, overdrive_models::find("digits-mlp").unwrap(), Trial::CARRIED, [4, 32]).unwrap()
+}
+
+fn mode(name: &str) -> &'static QuantizationMode {
+    QuantizationMode::find(name).unwrap()
+}
+
+fn codes(graph: &Graph, name: &str) -> Vec<f64> {
+    let state = graph.states().iter().find(|state| state.name == name).unwrap();
+    match &state.init {
+        Init::Value(tensor) => tensor.to_f64(),
+        other => panic!("{name} begins as {other:?}"),
+    }
+}
+
+#[test]
+fn eight_bits_keep_what_a_trained_model_knows() {
+    let backend = CpuBackend::new(Some(1)).unwrap();
+    let task = task(&backend);
+    let scores = |graph: &Graph| vec![Metric::Top1.scores(0, &task.evaluate(&backend, graph).unwrap())];
+    let float = scores(&task.template.graph);
+    assert!(Metric::Top1.of(&float).low > 95.0, "{:?}", Metric::Top1.of(&float));
+    for name in ["int8-static", "int8-dynamic", "fp8", "mxfp8"] {
+        let made = task.apply(&backend, mode(name)).unwrap();
+        let lost = Metric::Top1.loss(&float, &scores(&made.graph));
+        assert!(lost.value.abs() < 1.0 && lost.low < 0.3, "{name}: {lost:?}");
+        assert!(lost.high > lost.value, "an interval has a width: {lost:?}");
+    }
+}
+
+#[test]
+fn gptq_calibrates_each_block_on_the_quantized_ones_before_it() {
+    let backend = CpuBackend::new(Some(1)).unwrap();
+    let task = task(&backend);
+    let quantization = mode("int4-gptq").quantization();
+    let repeated = apply(&backend, &task.template, (Preparation::None, &quantization), &task.seen).unwrap();
+    assert_eq!(repeated.layers.len(), 3);
+    assert!(repeated.skipped.is_empty() && repeated.simplified.is_empty());
+    let bound = bind(&task.template.graph, &task.template.dimensions).unwrap();
+    let evidence = calibrate(&backend, &bound, &quantization.statistics(), &task.seen).unwrap();
+    let once = quantize(&task.template.graph, &quantization, &evidence).unwrap();
+    let both = |name: &str| [&repeated.graph, &once.graph].map(|graph| codes(graph, name));
+    let [first, first_once] = both("fc1.weight");
+    assert_eq!(first, first_once, "nothing comes before the first block");
+    let [second, second_once] = both("fc2.weight");
+    assert_ne!(second, second_once, "the second sees what the first became");
+}
+
+#[test]
+fn a_scan_changes_one_layer_at_a_time() {
+    let backend = CpuBackend::new(Some(1)).unwrap();
+    let task = task(&backend);
+    let judge =
+        Judge::labelled((&backend, &task.template), Metric::Top1, Arc::clone(&task.held_out)).unwrap();
+    let screening = judge.screening(64);
+    let scanned = sensitivities(&screening, &[mode("int4-rtn"), mode("int8-weights")], &task.seen).unwrap();
+    let names: Vec<(&str, &str)> = scanned.iter().map(|s| (s.layer.as_str(), s.mode)).collect();
+    assert_eq!(names[..3], [("fc1", "int4-rtn"), ("fc1", "int8-weights"), ("fc2", "int4-rtn")]);
+    let of = |layer: &str, mode: &str| {
+        scanned.iter().find(|s| s.layer == layer && s.mode == mode).map(|s| s.lost.value.abs()).unwrap()
+    };
+    assert!(of("fc2", "int4-rtn") > of("fc2", "int8-weights"), "four bits move more than eight");
+    assert!(sensitivities(&screening, &[mode("int4-awq")], &task.seen).unwrap_err().reason.contains("alone"));
+}
+
+#[test]
+fn calibration_takes_whole_batches_or_says_how_many_samples_it_lacks() {
+    let backend = CpuBackend::new(Some(1)).unwrap();
+    let task = task(&backend);
+    let few: Arc<dyn Split> = Arc::new(Subset::evenly(Arc::clone(&task.held_out), 40));
+    assert_eq!(calibration(&few, 10, 4).unwrap().len(), 4);
+    let refused = calibration(&few, 32, 4).unwrap_err().reason;
+    assert!(refused.contains("at least 128 samples") && refused.contains("found 40"), "{refused}");
+    let picked = few.batch(&[0, 39]).unwrap();
+    let all = task.held_out.batch(&[0, 351]).unwrap();
+    assert_eq!(picked, all, "samples lie evenly over the part");
+}

@@ -1,0 +1,45 @@
+//! Some samples of a part, spread evenly over it: enough to calibrate on, or for a first look.
+
+use super::{Batch, Split};
+use crate::TrainError;
+use overdrive_ir::Tensor;
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+
+/// A part's samples at even distances.
+#[derive(Clone)]
+pub struct Subset {
+    split: Arc<dyn Split>,
+    members: Vec<u64>,
+}
+
+impl Subset {
+    /// `count` samples of a part, or all where it has fewer.
+    pub fn evenly(split: Arc<dyn Split>, count: u64) -> Self {
+        let count = count.min(split.len());
+        let place = |i: u64| (u128::from(i) * u128::from(split.len()) / u128::from(count.max(1))) as u64;
+        Self { members: (0..count).map(place).collect(), split }
+    }
+}
+
+impl Split for Subset {
+    fn len(&self) -> u64 {
+        self.members.len() as u64
+    }
+
+    fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError> {
+        let members: Vec<u64> = samples.iter().map(|&i| self.members[i as usize]).collect();
+        self.split.batch(&members)
+    }
+
+    fn text_bytes(&self, labels: &Tensor) -> Option<Vec<u64>> {
+        self.split.text_bytes(labels)
+    }
+
+    fn hash(&self) -> Result<String, TrainError> {
+        let mut hash = Sha256::new();
+        hash.update(self.split.hash()?);
+        self.members.iter().for_each(|member| hash.update(member.to_le_bytes()));
+        Ok(super::labelled::hex(hash))
+    }
+}

@@ -1,0 +1,73 @@
+//! Arguments of `quantize`.
+
+use super::{Machine, tolerance};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// Arguments of `quantize`.
+#[derive(Args, Debug)]
+pub(crate) struct Quantize {
+    /// A built-in model, or the folder of one
+    pub model: String,
+    /// How: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a wrong name lists them all.
+    /// For --search and --sensitivity those that layers may take, with commas [default there: int8-dynamic,int4-gptq]
+    #[arg(
+        long = "mode",
+        value_name = "MODE",
+        value_delimiter = ',',
+        required_unless_present_any = ["search", "sensitivity"]
+    )]
+    pub modes: Vec<String>,
+    /// Where to write the model: a folder
+    #[arg(short, long, value_name = "DIR", required_unless_present = "sensitivity")]
+    pub output: Option<PathBuf>,
+    /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by name, .npz or
+    /// .safetensors, of which half calibrates and half judges [default: random inputs]
+    #[arg(long, value_name = "DATA")]
+    pub data: Option<String>,
+    /// What judges [default: top1 of labelled samples, perplexity of text, cosine to the float outputs of inputs alone]
+    #[arg(long, value_name = "METRIC")]
+    pub metric: Option<MetricName>,
+    /// Writes nothing and exits 4 where more is lost: points of top1, percent of perplexity, 1 - cosine
+    #[arg(long, value_name = "X", value_parser = tolerance)]
+    pub max_loss: Option<f64>,
+    /// Mixes modes: scans every layer alone, prints the front of loss, bytes and latency, and writes the smallest model of
+    /// it that keeps --max-loss
+    #[arg(long)]
+    pub search: bool,
+    /// Prints what each layer costs alone, and writes nothing
+    #[arg(long, conflicts_with = "search")]
+    pub sensitivity: bool,
+    /// Weights that share a scale, for modes with groups [default: 128; MX 32; NVFP4 16]
+    #[arg(long, value_name = "N", conflicts_with_all = ["search", "sensitivity"], value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub group: Option<u32>,
+    /// Batches that calibrate; of inputs without labels as many judge
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batches: u32,
+    /// Samples per latency [default: until the interval is within 1 %]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=10_000))]
+    pub trials: Option<u32>,
+    /// Machine and seed.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// Measures of quality by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum MetricName {
+    Top1,
+    Perplexity,
+    Cosine,
+}
+
+impl MetricName {
+    /// As it is written on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Top1 => "top1",
+            Self::Perplexity => "perplexity",
+            Self::Cosine => "cosine",
+        }
+    }
+}
