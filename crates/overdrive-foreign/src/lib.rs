@@ -17,6 +17,8 @@ mod python;
 mod rten;
 #[cfg(feature = "tract")]
 mod tract;
+#[cfg(feature = "xla")]
+pub mod xla;
 
 pub use engine::{Engine, Found, Missing, OriginalFile, Place, Places, Request, find};
 pub use gemm_crate::gemm_matmul;
@@ -36,6 +38,10 @@ pub const ENGINES: &[&dyn Engine] = &[
     &onnxruntime::Provider::TensorRt,
     #[cfg(feature = "tract")]
     &tract::Tract,
+    #[cfg(feature = "xla")]
+    &xla::Xla::Gpu,
+    #[cfg(feature = "xla")]
+    &xla::Xla::Processor,
 ];
 
 /// Engines that another build has, each with the feature that it needs.
@@ -50,4 +56,8 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("tensorrt", "onnxruntime"),
     #[cfg(not(feature = "tract"))]
     ("tract", "tract"),
+    #[cfg(not(feature = "xla"))]
+    ("xla", "xla"),
+    #[cfg(not(feature = "xla"))]
+    ("xla-cpu", "xla"),
 ];

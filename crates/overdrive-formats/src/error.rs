@@ -38,6 +38,17 @@ pub enum FormatError {
         /// Every such op, with the names of its nodes.
         ops: Vec<(String, Vec<String>)>,
     },
+    /// A graph has parts that the format has no words for.
+    #[error(
+        "{format} cannot express {}; run these parts with one of our own back ends, or rewrite them with other ops",
+        reasons(parts)
+    )]
+    Inexpressible {
+        /// The format.
+        format: &'static str,
+        /// Every such part, and why.
+        parts: Vec<(String, String)>,
+    },
     /// A model has values that decide shapes and are known only when it runs.
     #[error("{}: {place}: `{value}` must be known before the model runs, {}", path.display(), decided_by(inputs))]
     Undecided {
@@ -66,6 +77,10 @@ fn listed(ops: &[(String, Vec<String>)]) -> String {
         format!("{op} (nodes {}{more})", nodes[..nodes.len().min(LISTED)].join(", "))
     };
     ops.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn reasons(parts: &[(String, String)]) -> String {
+    parts.iter().map(|(part, why)| format!("{part}: {why}")).collect::<Vec<_>>().join("; ")
 }
 
 fn decided_by(inputs: &[String]) -> String {

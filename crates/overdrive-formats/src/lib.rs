@@ -1,4 +1,4 @@
-//! Bytes to tensors and models and back: safetensors, npz, model folders, ONNX.
+//! Bytes to tensors and models and back: safetensors, npz, model folders, ONNX; and StableHLO text.
 //!
 //! A file is untrusted: every length in it is checked against the bytes that are really there before anything is
 //! allocated for it, and every fault is an error that names the file, the place, what was expected and what was
@@ -13,6 +13,7 @@ pub mod npz;
 pub mod onnx;
 mod parameters;
 pub mod safetensors;
+pub mod stablehlo;
 mod tensors;
 pub mod triton;
 

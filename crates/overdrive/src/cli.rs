@@ -266,11 +266,14 @@ pub(crate) struct Export {
     /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
     /// The ONNX file to write
-    #[arg(long, value_name = "FILE", required_unless_present = "triton")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["triton", "stablehlo"])]
     pub onnx: Option<PathBuf>,
     /// The model repository of the Triton Inference Server to write; its largest batch is the model's, or --shape batch=N
     #[arg(long, value_name = "DIR")]
     pub triton: Option<PathBuf>,
+    /// The file of StableHLO text to write, for XLA
+    #[arg(long, value_name = "FILE")]
+    pub stablehlo: Option<PathBuf>,
     /// Size of a named dimension [default: the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,

@@ -4,7 +4,7 @@ use crate::cli::Export;
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use overdrive::bench::exit::Exit;
-use overdrive::formats::{self, onnx, triton};
+use overdrive::formats::{self, onnx, stablehlo, triton};
 use overdrive::ir::{Dim, Graph, Port, TensorType};
 use overdrive::studies::Workload;
 use std::collections::BTreeMap;
@@ -13,13 +13,21 @@ use std::path::Path;
 pub(crate) fn export(arguments: &Export) -> Result<Exit, Failure> {
     let model = model::load(&arguments.model)?;
     let sizes: BTreeMap<String, usize> = arguments.shapes.iter().cloned().collect();
+    let graph = || -> Result<Graph, Failure> {
+        match &arguments.inputs {
+            Some(inputs) => model.fitting(&formats::read(inputs).map_err(Failure::bad_input)?),
+            None => Ok(model.bind(&sizes)?.graph),
+        }
+    };
     if let Some(file) = &arguments.onnx {
-        let graph = match &arguments.inputs {
-            Some(inputs) => model.fitting(&formats::read(inputs).map_err(Failure::bad_input)?)?,
-            None => model.bind(&sizes)?.graph,
-        };
+        let graph = graph()?;
         onnx::write(file, &graph).map_err(Failure::bad_input)?;
         println!("{} as ONNX: {}", graph.name(), file.display());
+    }
+    if let Some(file) = &arguments.stablehlo {
+        let graph = graph()?;
+        stablehlo::write(file, &graph).map_err(Failure::bad_input)?;
+        println!("{} as StableHLO, states as arguments after the inputs: {}", graph.name(), file.display());
     }
     if let Some(folder) = &arguments.triton {
         let served = served(&model, &sizes, &model.bind(&sizes)?)?;

@@ -1,0 +1,118 @@
+//! A device of a PJRT plugin as a back end.
+
+use super::client::Client;
+use super::executable::XlaExecutable;
+use super::memory::XlaMemory;
+use overdrive_ir::{
+    Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType, Tuning,
+};
+use std::path::Path;
+use std::sync::Arc;
+
+/// XLA behind a plugin.
+pub struct XlaBackend {
+    client: Arc<Client>,
+    caps: Caps,
+    version: String,
+}
+
+impl XlaBackend {
+    /// Device number `ordinal` of the plugin at `path`.
+    ///
+    /// # Errors
+    /// `Device` with the words of the loader or of the plugin.
+    pub fn new(path: &Path, ordinal: usize) -> Result<Self, BackendError> {
+        let client = Arc::new(Client::open(path, ordinal)?);
+        let platform = client.platform()?;
+        let is_host = platform == "cpu" || platform == "Host";
+        let caps = Caps {
+            device: if is_host { "cpu".to_owned() } else { format!("{platform}:{ordinal}") },
+            memory_bytes: client.memory_limit().unwrap_or(u64::MAX),
+            contraction_dtypes: DType::ALL
+                .into_iter()
+                .filter(|d| super::api::element(*d).is_some())
+                .collect(),
+            ..Caps::default()
+        };
+        let (kind, interface) = (client.device_kind()?, client.interface());
+        let version = format!("PJRT {interface}, {} on {kind}", client.platform_version()?);
+        Ok(Self { client, caps, version })
+    }
+
+    /// The same with what is known of the device from elsewhere: its memory, and what nothing on it can exceed.
+    pub(super) fn with_limits(mut self, memory_bytes: u64, peaks: Peaks) -> Self {
+        self.caps.memory_bytes = self.caps.memory_bytes.min(memory_bytes);
+        self.caps.peaks = peaks;
+        self
+    }
+
+    /// Interface, plugin and device, in their own words.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+impl Backend for XlaBackend {
+    fn name(&self) -> &str {
+        if self.caps.device == "cpu" { "xla-cpu" } else { "xla" }
+    }
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn compile(&self, graph: &Graph, mode: Mode, _: &Tuning) -> Result<Box<dyn Executable>, BackendError> {
+        if mode != Mode::Compile {
+            return Err(BackendError::Unsupported {
+                backend: self.name().to_owned(),
+                op: format!("mode {mode}"),
+                scope: graph.name().to_owned(),
+                reason: "XLA compiles whole graphs, and decides itself what it captures; use mode `compile`"
+                    .to_owned(),
+            });
+        }
+        Ok(Box::new(XlaExecutable::new(&self.client, graph, mode)?))
+    }
+
+    fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError> {
+        let value = self.client.upload(tensor)?;
+        Ok(Buffer { ty: tensor.ty().clone(), memory: Box::new(XlaMemory::new(Some(value))) })
+    }
+
+    fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {
+        let memory = buffer.memory.as_any().downcast_ref::<XlaMemory>().ok_or_else(|| foreign(&buffer.ty))?;
+        match memory.value() {
+            Some(value) => value.download(&buffer.ty),
+            None => Ok(unwritten(&buffer.ty)),
+        }
+    }
+
+    /// Takes no memory: each call gives its results as new values.
+    fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError> {
+        Ok(Buffer { ty: ty.clone(), memory: Box::new(XlaMemory::new(None)) })
+    }
+
+    fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
+        if buffer.ty != *tensor.ty() {
+            let (expected, found) = (buffer.ty.to_string(), tensor.ty().to_string());
+            return Err(BackendError::Mismatch { what: "tensor to write".to_owned(), expected, found });
+        }
+        let memory =
+            buffer.memory.as_any_mut().downcast_mut::<XlaMemory>().ok_or_else(|| foreign(tensor.ty()))?;
+        memory.replace(self.client.upload(tensor)?);
+        Ok(())
+    }
+}
+
+/// All ones, which is a NaN in every float format that has one.
+fn unwritten(ty: &TensorType) -> Tensor {
+    Tensor::from_bytes(ty.clone(), vec![0xFF; ty.bytes()]).expect("as many bytes as the type has")
+}
+
+fn foreign(ty: &TensorType) -> BackendError {
+    BackendError::Mismatch {
+        what: "buffer".to_owned(),
+        expected: format!("{ty} of the xla back end"),
+        found: "a buffer of another back end".to_owned(),
+    }
+}

@@ -1,0 +1,254 @@
+//! A graph that XLA compiled: one program, and one for what parameters alone decide.
+//!
+//! Invariant: what was computed ahead is computed again before a call once a parameter that it depends on has changed.
+
+use super::ahead::Split;
+use super::api::Object;
+use super::client::{Client, DeviceBuffer, Event, Executable as Program, Rounding};
+use super::memory::XlaMemory;
+use overdrive_formats::stablehlo;
+use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Sample, StepProfile};
+use overdrive_ir::plan::{Arguments, Layout, Place, Slot};
+use overdrive_ir::{BackendError, Buffer, Executable, Graph, Mode, Plan, Port, SlotId, State, TensorType};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What parameters alone decide.
+struct Ahead {
+    program: Program,
+    /// States, by their place among those of the plan.
+    sources: Vec<usize>,
+    /// Stamps of the sources when it last ran.
+    seen: Vec<u64>,
+    values: Vec<DeviceBuffer>,
+    bytes: u64,
+}
+
+/// A compiled graph.
+pub(super) struct XlaExecutable {
+    plan: Plan,
+    program: Program,
+    ahead: Option<Ahead>,
+    arguments: Arguments,
+    /// Slot of each state, in the order of the plan's states, which is by name.
+    states: Vec<SlotId>,
+    /// The same in order of declaration.
+    declared: Vec<SlotId>,
+    /// Names of the states that a call replaces, in the order of its results.
+    updated: Vec<String>,
+    translation_ns: u64,
+}
+
+impl XlaExecutable {
+    /// Writes the graph down and has it compiled.
+    ///
+    /// # Errors
+    /// `Unsupported` with all that StableHLO or XLA cannot say; `Device` with the compiler's words.
+    pub(super) fn new(client: &Arc<Client>, graph: &Graph, mode: Mode) -> Result<Self, BackendError> {
+        let unsupported = |reason: String| BackendError::Unsupported {
+            backend: "xla".to_owned(),
+            op: "graph".to_owned(),
+            scope: graph.name().to_owned(),
+            reason,
+        };
+        let start = Instant::now();
+        let split = super::ahead::split(graph).map_err(|e| unsupported(e.to_string()))?;
+        let text = |graph: &Graph| stablehlo::text(graph).map_err(|e| unsupported(e.to_string()));
+        let (rest, early) = match &split {
+            Some(Split { ahead, rest }) => (text(rest)?, Some((text(ahead)?, ahead))),
+            None => (text(graph)?, None),
+        };
+        let translation_ns = start.elapsed().as_nanos() as u64;
+        let rounding = rounding(&rest);
+        let program = client.compile(&rest, rounding)?;
+        let plan = plan(graph, mode);
+        let names = |ports: &[Port]| -> Vec<String> { ports.iter().map(|port| port.name.clone()).collect() };
+        let arguments = Arguments::new(&plan, &names(graph.inputs()), &names(graph.outputs()));
+        let order: Vec<String> = arguments.state_names().into_iter().map(str::to_owned).collect();
+        let place =
+            |name: &str| order.iter().position(|state| state == name).expect("every state has a slot");
+        let slot_of = |name: &str| {
+            let is_it = |slot: &Slot| slot.place == Place::State(name.to_owned());
+            let at = plan.slots.iter().position(is_it).expect("every state has a slot");
+            SlotId(at as u32)
+        };
+        let ahead = early.map(|(text, part)| {
+            let bytes = part.outputs().iter().map(|port| part.ty(port.value).bytes() as u64).sum();
+            let sources: Vec<usize> = part.inputs().iter().map(|port| place(&port.name)).collect();
+            let program = client.compile(&text, rounding)?;
+            Ok(Ahead { program, seen: vec![0; sources.len()], sources, values: Vec::new(), bytes })
+        });
+        let updated = graph.states().iter().filter(|state| state.update.is_some());
+        Ok(Self {
+            program,
+            ahead: ahead.transpose()?,
+            states: order.iter().map(|name| slot_of(name)).collect(),
+            declared: graph.states().iter().map(|state| slot_of(&state.name)).collect(),
+            updated: updated.map(|state| state.name.clone()).collect(),
+            arguments,
+            plan,
+            translation_ns,
+        })
+    }
+
+    /// Checks what the caller passes and brings up to date what parameters decide; gives the program's arguments.
+    fn enter(
+        &mut self,
+        state: &mut State,
+        inputs: &[Buffer],
+        outputs: &mut [Buffer],
+    ) -> Result<Vec<Object>, BackendError> {
+        let mut values = vec![None; self.arguments.slot_count()];
+        self.arguments
+            .enter::<XlaMemory>(state, inputs, outputs, |slot, value| values[slot.0 as usize] = value)?;
+        let plan = &self.plan;
+        let in_slot = |&slot: &SlotId| {
+            values[slot.0 as usize].ok_or_else(|| BackendError::Mismatch {
+                what: format!("{:?}", plan.slot(slot).place),
+                expected: "a value".to_owned(),
+                found: "a buffer that nothing was written to".to_owned(),
+            })
+        };
+        let mut given = self.plan.inputs.iter().map(in_slot).collect::<Result<Vec<_>, _>>()?;
+        if let Some(ahead) = &mut self.ahead {
+            let stamps: Vec<u64> =
+                ahead.sources.iter().map(|&source| self.arguments.stamps()[source]).collect();
+            if ahead.values.is_empty() || stamps != ahead.seen {
+                let sources = ahead.sources.iter().map(|&source| in_slot(&self.states[source]));
+                let (made, event) = ahead.program.execute(&sources.collect::<Result<Vec<_>, _>>()?)?;
+                event.wait()?;
+                (ahead.values, ahead.seen) = (made, stamps);
+            }
+            given.extend(ahead.values.iter().map(DeviceBuffer::object));
+        }
+        for slot in &self.declared {
+            given.push(in_slot(slot)?);
+        }
+        Ok(given)
+    }
+
+    /// Enqueues one call.
+    fn call(
+        &mut self,
+        state: &mut State,
+        inputs: &[Buffer],
+        outputs: &mut [Buffer],
+    ) -> Result<Event, BackendError> {
+        let given = self.enter(state, inputs, outputs)?;
+        let (results, event) = self.program.execute(&given)?;
+        let mut results = results.into_iter();
+        for (buffer, result) in outputs.iter_mut().zip(results.by_ref()) {
+            entered(buffer).replace(result);
+        }
+        for (name, result) in self.updated.iter().zip(results) {
+            let buffer = state.buffers.get_mut(name).expect("`enter` found every state");
+            entered(buffer).replace(result);
+        }
+        Ok(event)
+    }
+}
+
+/// The memory of a buffer that `enter` has accepted.
+fn entered(buffer: &mut Buffer) -> &mut XlaMemory {
+    buffer.memory.as_any_mut().downcast_mut().expect("`enter` refuses buffers of other back ends")
+}
+
+/// Strict where a module quantizes, for then rounding is what it is about; else as XLA runs everybody's programs.
+fn rounding(module: &str) -> Rounding {
+    let formats = ["f8E4M3FN", "f8E5M2", "f8E8M0FNU", "f4E2M1FN"];
+    if formats.iter().any(|format| module.contains(format)) { Rounding::Strict } else { Rounding::Loose }
+}
+
+/// What is known of a plan that XLA keeps to itself: what is passed, and that updated states are replaced.
+fn plan(graph: &Graph, mode: Mode) -> Plan {
+    let mut plan = Plan { name: graph.name().to_owned(), mode, ..Plan::default() };
+    let mut add = |ty: &TensorType, place: Place| {
+        plan.slots.push(Slot { ty: ty.clone(), layout: Layout::RowMajor, place });
+        SlotId(plan.slots.len() as u32 - 1)
+    };
+    let inputs = graph.inputs().iter().enumerate();
+    let inputs = inputs.map(|(i, port)| add(graph.ty(port.value), Place::Input(i))).collect();
+    let outputs = graph.outputs().iter().enumerate();
+    let outputs = outputs.map(|(i, port)| add(graph.ty(port.value), Place::Output(i))).collect();
+    let mut updates = Vec::new();
+    for state in graph.states() {
+        let slot = add(graph.ty(state.value), Place::State(state.name.clone()));
+        updates.extend(state.update.map(|_| (state.name.clone(), slot, slot)));
+    }
+    (plan.inputs, plan.outputs, plan.updates) = (inputs, outputs, updates);
+    plan
+}
+
+impl Pending for Event {
+    fn wait(self: Box<Self>) -> Result<(), BackendError> {
+        Event::wait(*self)
+    }
+}
+
+impl Executable for XlaExecutable {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn translation_ns(&self) -> u64 {
+        self.translation_ns
+    }
+
+    fn run(
+        &mut self,
+        state: &mut State,
+        inputs: &[Buffer],
+        outputs: &mut [Buffer],
+    ) -> Result<Box<dyn Pending>, BackendError> {
+        Ok(Box::new(self.call(state, inputs, outputs)?))
+    }
+
+    /// XLA lends no events of its stream, so a sample has the host's time alone: from each call to its completion.
+    fn sample(
+        &mut self,
+        state: &mut State,
+        inputs: &[Buffer],
+        outputs: &mut [Buffer],
+        protocol: Protocol,
+    ) -> Result<Vec<Sample>, BackendError> {
+        let calls = protocol.calls_per_sample.max(1);
+        let mut samples = Vec::with_capacity(protocol.samples as usize);
+        for _ in 0..protocol.samples {
+            let start = Instant::now();
+            for _ in 0..calls {
+                self.call(state, inputs, outputs)?.wait()?;
+            }
+            let host_ns = start.elapsed().as_nanos() as f64 / f64::from(calls);
+            let flags = match protocol.cache {
+                overdrive_ir::backend::CacheState::Cold => vec!["warm".to_owned()],
+                overdrive_ir::backend::CacheState::Warm => vec![],
+            };
+            samples.push(Sample { device_ns: None, host_ns, cycles: None, flags });
+        }
+        Ok(samples)
+    }
+
+    fn memory(&self) -> MemoryReport {
+        MemoryReport {
+            transient_bytes: self.program.transient_bytes().unwrap_or(0),
+            persistent_bytes: self.ahead.as_ref().map_or(0, |ahead| ahead.bytes),
+            state_bytes: self.arguments.state_bytes() as u64,
+            workspace_bytes: 0,
+        }
+    }
+
+    fn profile(
+        &mut self,
+        _: &mut State,
+        _: &[Buffer],
+        _: &mut [Buffer],
+        _: u32,
+    ) -> Result<Vec<StepProfile>, BackendError> {
+        Err(BackendError::Unsupported {
+            backend: "xla".to_owned(),
+            op: "profile".to_owned(),
+            scope: self.plan.name.clone(),
+            reason: "XLA's steps are its own; use the profiler that comes with JAX".to_owned(),
+        })
+    }
+}
