@@ -7,6 +7,8 @@
 mod composite;
 mod indexing;
 mod prim;
+mod product;
+mod quantized;
 mod writer;
 
 use super::proto::{
@@ -15,7 +17,7 @@ use super::proto::{
 };
 use super::types::theirs;
 use crate::{FormatError, file};
-use overdrive_ir::{Graph, Node, TensorType, Value};
+use overdrive_ir::{DType, Graph, Node, Tensor, TensorType, Value};
 use prost::Message;
 use std::collections::HashMap;
 use std::path::Path;
@@ -78,7 +80,8 @@ pub(super) fn model_of(path: &Path, graph: &Graph) -> Result<ModelProto, FormatE
     walk(graph, &mut writer, &mut names, &mut functions, &mut unsaid);
     let mut proto = GraphProto { name: Some(graph.name().to_owned()), ..GraphProto::default() };
     for state in graph.states() {
-        match proto_of(&state.name, &state.init.tensor(&state.name, graph.ty(state.value))) {
+        let tensor = state.init.tensor(&state.name, graph.ty(state.value));
+        match proto_of(&state.name, &expressible(tensor)) {
             Ok(tensor) => proto.initializer.push(tensor),
             Err(reason) => unsaid.push((format!("state of {}", graph.ty(state.value)), reason.0)),
         }
@@ -117,6 +120,14 @@ pub(super) fn model_of(path: &Path, graph: &Graph) -> Result<ModelProto, FormatE
         ..ModelProto::default()
     };
     Ok(model)
+}
+
+/// Scales of microscaling formats, for which opset 23 has no type, as f32, which holds them exactly.
+fn expressible(tensor: Tensor) -> Tensor {
+    if !matches!(tensor.ty().dtype, DType::E8M0 | DType::F6E2M3 | DType::F6E3M2) {
+        return tensor;
+    }
+    Tensor::from_f64(DType::F32, tensor.ty().shape.clone(), &tensor.to_f64())
 }
 
 fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
@@ -178,7 +189,7 @@ fn node_of(
 ) -> Result<Vec<String>, Unsaid> {
     let types =
         prim::Signature { operands: graph.types(&node.operands), results: graph.types(&node.results) };
-    for ty in types.operands.iter().chain(&types.results) {
+    for ty in &types.results {
         theirs(ty.dtype).ok_or_else(|| Unsaid(format!("no element type for {}", ty.dtype)))?;
     }
     if let Some(prim) = node.op.prim() {
@@ -188,9 +199,16 @@ fn node_of(
     if let Some(results) = composite::write(node, w, operands, (&types, &used)) {
         return Ok(results);
     }
+    // What a form that is given up has written stays out of the file.
+    let written = w.nodes.len();
+    if let Some(result) = quantized::write(&node.op, w, operands, &types) {
+        return Ok(vec![result]);
+    }
+    w.nodes.truncate(written);
     let expansion = node.op.expansion(&types.operands, &node.regions);
     let mut problems = Vec::new();
-    if !node.regions.is_empty() {
+    // ONNX Runtime calls no local function with values of 4 bits, and ONNX none with a region: both are written in place.
+    if !node.regions.is_empty() || types.operands.iter().any(|ty| ty.dtype.bits() < 8) {
         let mut names: HashMap<Value, String> =
             expansion.inputs().iter().map(|port| port.value).zip(operands.iter().cloned()).collect();
         walk(&expansion, w, &mut names, functions, &mut problems);

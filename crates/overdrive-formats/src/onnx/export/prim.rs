@@ -1,12 +1,9 @@
-//! Primitives as nodes of the default domain. Those whose positions are data stand in `indexing`.
+//! Primitives as nodes of the default domain. Those whose positions are data stand in `indexing`, products in `product`.
 
-use super::indexing;
-use super::writer::{Unsaid, Writer, extents, int, list, text};
+use super::writer::{Unsaid, Writer, extents, int, text};
+use super::{indexing, product};
 use crate::onnx::types::theirs;
-use overdrive_ir::{
-    Binary, Compare, Convolution, DType, DotGeneral, Order, Overflow, Pad, Prim, Reducer, TensorType, Unary,
-    Window,
-};
+use overdrive_ir::{Binary, Compare, DType, Order, Overflow, Pad, Prim, Reducer, TensorType, Unary, Window};
 
 /// Types of a node.
 pub(super) struct Signature {
@@ -47,6 +44,9 @@ pub(super) fn write(
         Prim::Select => one(w.one("Where", &[&x[0], &x[1], &x[2]], vec![])),
         Prim::Convert { to, overflow } => {
             let code = theirs(*to).ok_or_else(|| Unsaid(format!("no element type for {to}")))?;
+            if *to == DType::E8M0 {
+                return Err(Unsaid("opset 23 rounds nothing to e8m0".into()));
+            }
             let mut attributes = vec![int("to", code as i64)];
             // Readers refuse the attribute where the type has no say in it.
             if matches!(to, DType::F8E4M3 | DType::F8E5M2) {
@@ -83,8 +83,8 @@ pub(super) fn write(
         }
         Prim::Reduce { reducer, axes } => one(reduce(w, &x[0], (*reducer, axes), dtype)?),
         Prim::ReduceWindow { reducer, windows } => one(reduce_window(w, &x[0], *reducer, (windows, types))?),
-        Prim::DotGeneral(dot) => one(contraction(w, [&x[0], &x[1]], dot, types)?),
-        Prim::Convolution(conv) => one(convolution(w, [&x[0], &x[1]], conv, types)?),
+        Prim::DotGeneral(dot) => one(product::contraction(w, [&x[0], &x[1]], dot, types)?),
+        Prim::Convolution(conv) => one(product::convolution(w, [&x[0], &x[1]], conv, types)?),
         Prim::Gather { axes } => one(indexing::gather(w, [&x[0], &x[1]], axes, types)?),
         Prim::Scatter { axes, reducer } => {
             one(indexing::scatter(w, [&x[0], &x[1], &x[2]], (axes, *reducer), types)?)
@@ -193,7 +193,7 @@ fn slice(w: &mut Writer, x: &str, parts: [&Vec<usize>; 3]) -> String {
 }
 
 /// Interior padding is padding of an extra dimension; edges, negative ones too, are ONNX's own.
-fn pad(w: &mut Writer, [x, value]: [&str; 2], sizes: &[usize], pads: &[Pad]) -> String {
+pub(super) fn pad(w: &mut Writer, [x, value]: [&str; 2], sizes: &[usize], pads: &[Pad]) -> String {
     let mut shape = sizes.to_vec();
     let mut spread = x.to_owned();
     for (axis, gaps) in pads.iter().map(|p| p.interior).enumerate().filter(|(_, gaps)| *gaps > 0) {
@@ -297,81 +297,4 @@ fn reduce_window(
     let apart = w.reshape(&y, &perm.iter().map(|&a| to[a]).collect::<Vec<usize>>());
     let back: Vec<usize> = (0..perm.len()).map(|a| perm.iter().position(|&p| p == a).unwrap_or(a)).collect();
     Ok(w.transpose(&apart, &back))
-}
-
-/// MatMul where the operands lie so, else Einsum. Short formats are multiplied in the accumulation type.
-fn contraction(w: &mut Writer, x: [&str; 2], dot: &DotGeneral, types: &Signature) -> Result<String, Unsaid> {
-    let (a, b) = (types.operands[0].rank(), types.operands[1].rank());
-    let wide = if dot.out.is_float() { dot.accumulate } else { DType::I32 };
-    let mut sides = x.map(str::to_owned);
-    for (side, ty) in sides.iter_mut().zip(&types.operands) {
-        if ty.dtype != wide {
-            *side = w.cast(side, wide)?;
-        }
-    }
-    let leading = dot.batch.iter().enumerate().all(|(i, &pair)| pair == (i, i));
-    let batch = dot.batch.len();
-    let plain =
-        leading && a >= 2 && b == batch + 2 && dot.contract == [(a - 1, batch)] && (batch == 0 || a == b);
-    let y = if plain {
-        w.one("MatMul", &[&sides[0], &sides[1]], vec![])
-    } else {
-        let letter = |n: usize| char::from_u32('a' as u32 + n as u32).filter(char::is_ascii_lowercase);
-        let mut left: Vec<usize> = (0..a).collect();
-        let mut right: Vec<usize> = (a..a + b).collect();
-        for &(i, j) in dot.batch.iter().chain(&dot.contract) {
-            right[j] = left[i];
-        }
-        let mut out: Vec<usize> = dot.batch.iter().map(|&(i, _)| left[i]).collect();
-        let taken: Vec<usize> = dot.batch.iter().chain(&dot.contract).map(|&(i, _)| left[i]).collect();
-        out.extend(left.iter().chain(&right).filter(|l| !taken.contains(l)));
-        let mut all = Vec::new();
-        for part in [&mut left, &mut right, &mut out] {
-            let word: Option<String> = part.iter().map(|&n| letter(n)).collect();
-            all.push(word.ok_or_else(|| Unsaid("more than 26 dimensions".into()))?);
-        }
-        let equation = format!("{},{}->{}", all[0], all[1], all[2]);
-        w.one("Einsum", &[&sides[0], &sides[1]], vec![text("equation", &equation)])
-    };
-    if dot.out == wide { Ok(y) } else { w.cast(&y, dot.out) }
-}
-
-/// Spread and negative padding are a Pad before a Conv of non-negative pads.
-fn convolution(
-    w: &mut Writer,
-    x: [&str; 2],
-    conv: &Convolution,
-    types: &Signature,
-) -> Result<String, Unsaid> {
-    let wide = if conv.out.is_float() { conv.accumulate } else { DType::F32 };
-    let mut sides = x.map(str::to_owned);
-    for (side, ty) in sides.iter_mut().zip(&types.operands) {
-        if ty.dtype != wide {
-            *side = w.cast(side, wide)?;
-        }
-    }
-    let simple = conv.window.iter().all(|d| d.input_dilation == 1 && d.pad_low >= 0 && d.pad_high >= 0);
-    let mut pads: Vec<i64> = conv.window.iter().map(|d| d.pad_low).collect();
-    pads.extend(conv.window.iter().map(|d| d.pad_high));
-    if !simple {
-        let edges = conv.window.iter().map(|d| Pad {
-            low: d.pad_low,
-            high: d.pad_high,
-            interior: d.input_dilation - 1,
-        });
-        let all: Vec<Pad> = [Pad::default(); 2].into_iter().chain(edges).collect();
-        let zero = w.number(wide, 0.0)?;
-        sides[0] = pad(w, [&sides[0], &zero], &types.sizes(0), &all);
-        pads.fill(0);
-    }
-    let attributes = vec![
-        extents("kernel_shape", &types.sizes(1)[2..]),
-        extents("strides", &conv.window.iter().map(|d| d.stride).collect::<Vec<usize>>()),
-        extents("dilations", &conv.window.iter().map(|d| d.kernel_dilation).collect::<Vec<usize>>()),
-        list("pads", pads),
-        int("group", conv.groups as i64),
-        text("auto_pad", "NOTSET"),
-    ];
-    let y = w.one("Conv", &[&sides[0], &sides[1]], attributes);
-    if conv.out == wide { Ok(y) } else { w.cast(&y, conv.out) }
 }

@@ -156,9 +156,9 @@ pub(super) fn col2im<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (image, block) = (extents(&c.ints(1)?)?, extents(&c.ints(2)?)?);
     let [batch, rows, columns] = exactly(x, "columns")?;
     let spatial = windows(c, &block, &image)?;
-    let window: usize = block.iter().product();
+    let window = block.iter().copied().fold(1, usize::saturating_mul);
     let counts: Vec<usize> = (0..image.len()).map(|d| spatial[d].output(image[d]).max(0) as usize).collect();
-    if window == 0 || rows % window != 0 || counts.iter().product::<usize>() != columns {
+    if window == 0 || rows % window != 0 || counts.iter().copied().fold(1, usize::saturating_mul) != columns {
         return Err(invalid(format!("columns of blocks {block:?} in {image:?}"), x.ty().to_string()));
     }
     // Every element goes to its place in the padded image, whose borders are cut off afterwards.

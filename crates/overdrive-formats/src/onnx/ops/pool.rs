@@ -105,7 +105,7 @@ pub(super) fn max_pool<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         .zip(&padded[2..])
         .map(|(s, &n)| ((n as i64 - s.reach()).div_euclid(s.stride as i64) + 1).max(0) as usize)
         .collect();
-    let taps: usize = pooling.spatial.iter().map(|s| s.size).product();
+    let taps = pooling.spatial.iter().map(|s| s.size).fold(1, usize::saturating_mul);
     if taps > 4096 {
         return Err(crate::onnx::fault::unsupported(format!("positions of {taps} taps")));
     }

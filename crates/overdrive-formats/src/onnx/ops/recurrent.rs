@@ -134,6 +134,9 @@ fn run<'b>(c: &Call<'_, 'b>, step: Step<'b>, (gates, defaults): (usize, &[&str])
     if exactly::<3>(r, "r")? != [directions, rows, hidden] || rows != gates * hidden {
         return Err(invalid(format!("r of [{directions}, {rows}, {hidden}]"), r.ty().to_string()));
     }
+    if directions > 2 {
+        return Err(invalid("one direction or two", directions.to_string()));
+    }
     if steps > MOST_STEPS {
         return Err(unsupported(format!("a sequence of more than {MOST_STEPS} steps")));
     }

@@ -8,6 +8,9 @@ use overdrive_ir::{DType, Expr, Tensor};
 /// Extent of a resized axis at most.
 const LARGEST: f64 = (1u64 << 24) as f64;
 
+/// Points on one side of a filter at most: each is a node of its own.
+const LARGEST_REACH: f64 = 1024.0;
+
 /// One axis: extents, the factor between them, and what of the input it shows.
 struct Axis {
     input: usize,
@@ -82,6 +85,9 @@ impl Rule {
         // The pixel at or left of the place is never the place itself, so that the ratio is in (0, 1].
         let left = place.ceil() - 1.0;
         let ratio = place - left;
+        if reach / scale > LARGEST_REACH {
+            return Err(unsupported(format!("a filter of {} points", 2.0 * reach / scale)));
+        }
         let first = (-reach / scale).floor() as i64 + 1;
         let weight = |i: i64| {
             let x = scale * (i as f64 - ratio);

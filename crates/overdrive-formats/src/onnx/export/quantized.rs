@@ -1,0 +1,174 @@
+//! Quantized composites as QuantizeLinear and DequantizeLinear: per tensor, per channel and in blocks.
+//!
+//! A layer of quantized weights is a DequantizeLinear of its codes before a Gemm, and static activations go through a pair
+//! of both (QDQ), which engines fuse into integer products. What opset 23 cannot say so (scales of two axes, zero points
+//! of another type than the codes) is left to the expansion of the op, and so are activations whose scales are computed.
+
+use super::prim::Signature;
+use super::writer::{Writer, float, int};
+use crate::onnx::types::theirs;
+use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use overdrive_ir::ops::{Dequantize, Quantize, QuantizedLinear};
+use overdrive_ir::{DType, Operation, TensorType};
+
+/// The result, or `None` where it is to be expanded.
+pub(super) fn write(op: &Operation, w: &mut Writer, x: &[String], types: &Signature) -> Option<String> {
+    if let Some(quantize) = op.composite::<Quantize>() {
+        return pair_up(w, x, &types.operands)?.quantize(w, quantize.to);
+    }
+    if op.composite::<Dequantize>().is_some() {
+        return pair_up(w, x, &types.operands)?.dequantize(w);
+    }
+    let linear = op.composite::<QuantizedLinear>()?;
+    let static_of = match linear.activations {
+        Activations::Float => None,
+        Activations::Static(dtype) => Some(dtype),
+        Activations::Dynamic(_) | Activations::Blocks(..) => return None,
+    };
+    if types.operands[0].dtype == DType::F64 || types.operands[0].elements() == 0 {
+        return None;
+    }
+    let names = linear.operands();
+    let at = |name: &str| names.iter().position(|n| *n == name);
+    let beside = |names: &[&str]| -> (Vec<String>, Vec<TensorType>) {
+        names.iter().filter_map(|name| at(name)).map(|i| (x[i].clone(), types.operands[i].clone())).unzip()
+    };
+    let (of_weights, weight_types) = beside(&["codes", "scale", "zero"]);
+    let mut weights = pair_up(w, &of_weights, &weight_types)?.dequantize(w)?;
+    if linear.weights == Weights::TwoLevel {
+        let scale = w.cast(&x[at("tensor_scale")?], DType::F32).ok()?;
+        weights = w.one("Mul", &[&weights, &scale], vec![]);
+    }
+    // Flat before it is quantized: nothing stands between the pair and the product.
+    let flat = vec![types.operands[0].elements() / types.sizes(1)[1], types.sizes(1)[1]];
+    let wide = w.cast(&x[0], DType::F32).ok()?;
+    let mut left = w.reshape(&wide, &flat);
+    if let Some(dtype) = static_of {
+        let (names, mut scalars) = beside(&["x_scale", "x_zero"]);
+        // A scalar scales the whole tensor: one block of every axis.
+        scalars.iter_mut().for_each(|ty| *ty = ty.with_shape(vec![1; flat.len()]));
+        let names: Vec<String> = [left.clone()].into_iter().chain(names).collect();
+        let of_x: Vec<TensorType> = [TensorType::new(DType::F32, flat)].into_iter().chain(scalars).collect();
+        let mut pair = pair_up(w, &names, &of_x)?;
+        pair.x = pair.quantize(w, dtype)?;
+        pair.dtype = dtype;
+        left = pair.dequantize(w)?;
+    }
+    let attributes = vec![float("alpha", 1.0), float("beta", 1.0), int("transA", 0), int("transB", 1)];
+    let product = w.one("Gemm", &[&left, &weights], attributes);
+    let y = w.reshape(&product, &types.results[0].sizes());
+    w.cast(&y, types.results[0].dtype).ok()
+}
+
+/// Inputs of QuantizeLinear and DequantizeLinear.
+struct Pair {
+    x: String,
+    dtype: DType,
+    scale: String,
+    zero: Option<(String, DType)>,
+    axis: usize,
+    block: usize,
+}
+
+/// A tensor, its scale and perhaps its zero point as ONNX wants them.
+fn pair_up(w: &mut Writer, x: &[String], types: &[TensorType]) -> Option<Pair> {
+    let (sizes, counts) = (types[0].sizes(), types[1].sizes());
+    if types[1].dtype == DType::F64 || types.get(2).is_some_and(|zero| zero.sizes() != counts) {
+        return None;
+    }
+    let Along { axis, block, shape } = along(&sizes, &counts)?;
+    // ONNX Runtime reshapes nothing of 4 bits.
+    if shape != counts && types.get(2).is_some_and(|zero| zero.dtype.bits() < 8) {
+        return None;
+    }
+    let mut shaped = |name: &str| if shape == counts { name.to_owned() } else { w.reshape(name, &shape) };
+    let zero = x.get(2).map(|zero| (shaped(zero), types[2].dtype));
+    let scale = shaped(&x[1]);
+    let scale = if types[1].dtype == DType::F32 { scale } else { w.cast(&scale, DType::F32).ok()? };
+    Some(Pair { x: x[0].clone(), dtype: types[0].dtype, scale, zero, axis, block })
+}
+
+/// How scales lie: along one axis, in blocks of it, or one for all; and the shape that says so.
+#[derive(Debug, PartialEq)]
+struct Along {
+    axis: usize,
+    block: usize,
+    shape: Vec<usize>,
+}
+
+fn along(sizes: &[usize], counts: &[usize]) -> Option<Along> {
+    if sizes.contains(&0) {
+        return None;
+    }
+    let several: Vec<usize> = (0..counts.len()).filter(|&a| counts[a] > 1).collect();
+    match several[..] {
+        [] => return Some(Along { axis: 0, block: 0, shape: vec![] }),
+        [axis] if counts[axis] == sizes[axis] => {
+            return Some(Along { axis, block: 0, shape: vec![sizes[axis]] });
+        }
+        _ => {}
+    }
+    let partial: Vec<usize> = (0..counts.len()).filter(|&a| counts[a] != sizes[a]).collect();
+    match partial[..] {
+        [] => Some(Along { axis: counts.len() - 1, block: 1, shape: counts.to_vec() }),
+        [axis] => Some(Along { axis, block: sizes[axis] / counts[axis], shape: counts.to_vec() }),
+        _ => None,
+    }
+}
+
+impl Pair {
+    fn attributes(&self) -> Vec<crate::onnx::proto::AttributeProto> {
+        vec![int("axis", self.axis as i64), int("block_size", self.block as i64)]
+    }
+
+    fn quantize(&self, w: &mut Writer, to: DType) -> Option<String> {
+        let codes = matches!(
+            to,
+            DType::I4 | DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::F8E4M3 | DType::F8E5M2
+        );
+        if !codes || self.dtype == DType::F64 || self.zero.as_ref().is_some_and(|(_, dtype)| *dtype != to) {
+            return None;
+        }
+        let mut attributes = self.attributes();
+        attributes.push(int("saturate", 1));
+        // The zero point has the type, and rewriters of engines that change it forget the attribute.
+        if self.zero.is_none() {
+            attributes.push(int("output_dtype", theirs(to)? as i64));
+        }
+        let x = w.cast(&self.x, DType::F32).ok()?;
+        Some(w.one("QuantizeLinear", &self.inputs(&x), attributes))
+    }
+
+    fn dequantize(&self, w: &mut Writer) -> Option<String> {
+        let codes = matches!(
+            self.dtype,
+            DType::I4 | DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::F8E4M3 | DType::F8E5M2
+        );
+        if !codes || self.zero.as_ref().is_some_and(|(_, dtype)| *dtype != self.dtype) {
+            return None;
+        }
+        Some(w.one("DequantizeLinear", &self.inputs(&self.x), self.attributes()))
+    }
+
+    fn inputs<'a>(&'a self, x: &'a str) -> Vec<&'a str> {
+        [x, &self.scale].into_iter().chain(self.zero.as_ref().map(|(name, _)| name.as_str())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_are_per_tensor_per_channel_or_in_blocks() {
+        let found =
+            |sizes: &[usize], counts: &[usize]| along(sizes, counts).map(|a| (a.axis, a.block, a.shape));
+        assert_eq!(found(&[4, 6], &[1, 1]), Some((0, 0, vec![])));
+        assert_eq!(found(&[4, 6], &[4, 1]), Some((0, 0, vec![4])));
+        assert_eq!(found(&[4, 6], &[1, 6]), Some((1, 0, vec![6])));
+        assert_eq!(found(&[4, 6], &[4, 2]), Some((1, 3, vec![4, 2])));
+        assert_eq!(found(&[2, 3, 8], &[2, 3, 1]), Some((2, 8, vec![2, 3, 1])));
+        assert_eq!(found(&[4, 6], &[2, 2]), None);
+        assert_eq!(found(&[0, 6], &[1, 1]), None);
+    }
+}

@@ -1,0 +1,216 @@
+//! What a file of ONNX can do to its reader: graphs that never end, shapes that do not fit, data that is elsewhere.
+//!
+//! Each file is written here field by field, so that it says exactly the one wrong thing. The answer is an error that
+//! names the place, within memory that the file's size bounds.
+
+use overdrive_formats::onnx::{Binding, Model};
+use std::fs;
+use std::path::Path;
+
+/// A field of bytes.
+fn bytes(field: u64, body: &[u8]) -> Vec<u8> {
+    [&varint(field << 3 | 2)[..], &varint(body.len() as u64), body].concat()
+}
+
+/// A field that is a number.
+fn number(field: u64, value: i64) -> Vec<u8> {
+    [varint(field << 3), varint(value as u64)].concat()
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    while value > 127 {
+        out.push(value as u8 | 128);
+        value >>= 7;
+    }
+    out.push(value as u8);
+    out
+}
+
+const FLOAT: i64 = 1;
+const INT64: i64 = 7;
+
+fn tensor(name: &str, kind: i64, dims: &[i64], more: &[Vec<u8>]) -> Vec<u8> {
+    let dims: Vec<u8> = dims.iter().flat_map(|&n| number(1, n)).collect();
+    [dims, number(2, kind), bytes(8, name.as_bytes()), more.concat()].concat()
+}
+
+fn ints(name: &str, values: &[i64]) -> Vec<u8> {
+    let raw: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    tensor(name, INT64, &[values.len() as i64], &[bytes(9, &raw)])
+}
+
+fn scalar(name: &str, value: i64) -> Vec<u8> {
+    tensor(name, INT64, &[], &[bytes(9, &value.to_le_bytes())])
+}
+
+fn port(name: &str, kind: i64, dims: &[i64]) -> Vec<u8> {
+    let dims: Vec<u8> = dims.iter().flat_map(|&n| bytes(1, &number(1, n))).collect();
+    let tensor = [number(1, kind), bytes(2, &dims)].concat();
+    [bytes(1, name.as_bytes()), bytes(2, &bytes(1, &tensor))].concat()
+}
+
+fn node(op: &str, inputs: &[&str], output: &str, attributes: &[Vec<u8>]) -> Vec<u8> {
+    let inputs: Vec<u8> = inputs.iter().flat_map(|name| bytes(1, name.as_bytes())).collect();
+    let attributes: Vec<u8> = attributes.iter().flat_map(|a| bytes(5, a)).collect();
+    [inputs, bytes(2, output.as_bytes()), bytes(4, op.as_bytes()), attributes].concat()
+}
+
+fn int_attribute(name: &str, value: i64) -> Vec<u8> {
+    [bytes(1, name.as_bytes()), number(3, value), number(20, 2)].concat()
+}
+
+fn ints_attribute(name: &str, values: &[i64]) -> Vec<u8> {
+    let values: Vec<u8> = values.iter().flat_map(|&n| number(8, n)).collect();
+    [bytes(1, name.as_bytes()), values, number(20, 7)].concat()
+}
+
+/// A graph with the output `y`.
+fn graph(nodes: &[Vec<u8>], initializers: &[Vec<u8>], inputs: &[Vec<u8>]) -> Vec<u8> {
+    let each =
+        |field, parts: &[Vec<u8>]| parts.iter().flat_map(|part| bytes(field, part)).collect::<Vec<u8>>();
+    let output = bytes(12, &port("y", FLOAT, &[]));
+    [each(1, nodes), bytes(2, b"g"), each(5, initializers), each(11, inputs), output].concat()
+}
+
+fn model(graph: &[u8], functions: &[Vec<u8>]) -> Vec<u8> {
+    let opset = [bytes(1, b""), number(2, 21)].concat();
+    let functions: Vec<u8> = functions.iter().flat_map(|f| bytes(25, f)).collect();
+    [number(1, 10), bytes(8, &opset), bytes(7, graph), functions].concat()
+}
+
+fn outcome(bytes: Vec<u8>) -> Result<usize, String> {
+    let model = Model::decode(Path::new("m.onnx"), bytes.into()).map_err(|e| e.to_string())?;
+    model.graph(&Binding::default()).map(|graph| graph.nodes().len()).map_err(|e| e.to_string())
+}
+
+fn error(bytes: Vec<u8>) -> String {
+    outcome(bytes).expect_err("the file is wrong")
+}
+
+#[test]
+fn graphs_that_refer_to_themselves_are_errors() {
+    let x = || port("x", FLOAT, &[2]);
+    let cycle =
+        [node("Add", &["x", "b"], "a", &[]), node("Relu", &["a"], "b", &[]), node("Relu", &["b"], "y", &[])];
+    let said = error(model(&graph(&cycle, &[], &[x()]), &[]));
+    assert!(said.contains("`b`, which nothing before computes"), "{said}");
+
+    let opset = bytes(9, &[bytes(1, b""), number(2, 21)].concat());
+    let body = [&node("F", &["p"], "q", &[])[..], &bytes(7, b"d")].concat();
+    let function =
+        [bytes(1, b"F"), bytes(4, b"p"), bytes(5, b"q"), bytes(7, &body), opset, bytes(10, b"d")].concat();
+    let call = [&node("F", &["x"], "y", &[])[..], &bytes(7, b"d")].concat();
+    let said = error(model(&graph(&[call], &[], &[x()]), &[function]));
+    assert!(said.contains("inside itself") || said.contains("functions that end"), "{said}");
+
+    let forever =
+        graph(&[node("Identity", &["c"], "d", &[])], &[], &[port("i", INT64, &[]), port("c", 9, &[])]);
+    let forever = String::from_utf8_lossy(&forever).replace("\u{1}y", "\u{1}d").into_bytes();
+    let body = [bytes(1, b"body"), bytes(6, &forever), number(20, 5)].concat();
+    let endless = node("Loop", &["", ""], "y", &[body]);
+    assert!(outcome(model(&graph(&[endless], &[], &[]), &[])).is_err());
+}
+
+#[test]
+fn shapes_that_cannot_be_are_errors_in_little_memory() {
+    const HUGE: i64 = 1 << 60;
+    let x = || port("x", FLOAT, &[4, 4]);
+    let one = |node: Vec<u8>, constants: &[Vec<u8>], inputs: &[Vec<u8>]| {
+        model(&graph(&[node], constants, inputs), &[])
+    };
+    let files = [
+        ("an input", one(node("Relu", &["x"], "y", &[]), &[], &[port("x", FLOAT, &[HUGE, HUGE])])),
+        ("a negative extent", one(node("Relu", &["x"], "y", &[]), &[], &[port("x", FLOAT, &[-3])])),
+        ("an initializer", one(node("Relu", &["x"], "y", &[]), &[tensor("x", FLOAT, &[HUGE], &[])], &[])),
+        (
+            "a negative initializer",
+            one(node("Relu", &["x"], "y", &[]), &[tensor("x", FLOAT, &[-1], &[])], &[]),
+        ),
+        (
+            "few bytes for many",
+            one(node("Relu", &["x"], "y", &[]), &[tensor("x", FLOAT, &[1 << 30], &[bytes(9, &[0; 8])])], &[]),
+        ),
+        ("expand", one(node("Expand", &["x", "s"], "y", &[]), &[ints("s", &[HUGE, 4, 4])], &[x()])),
+        ("tile", one(node("Tile", &["x", "s"], "y", &[]), &[ints("s", &[HUGE, 8])], &[x()])),
+        ("constant", one(node("ConstantOfShape", &["s"], "y", &[]), &[ints("s", &[HUGE, HUGE])], &[])),
+        ("pad", one(node("Pad", &["x", "s"], "y", &[]), &[ints("s", &[HUGE, 0, HUGE, 0])], &[x()])),
+        ("resize", one(node("Resize", &["x", "", "", "s"], "y", &[]), &[ints("s", &[HUGE, HUGE])], &[x()])),
+        ("reshape", one(node("Reshape", &["x", "s"], "y", &[]), &[ints("s", &[HUGE, HUGE])], &[x()])),
+        ("negative reshape", one(node("Reshape", &["x", "s"], "y", &[]), &[ints("s", &[-5, 4])], &[x()])),
+        (
+            "range",
+            one(
+                node("Range", &["a", "b", "c"], "y", &[]),
+                &[scalar("a", 0), scalar("b", i64::MAX), scalar("c", 1)],
+                &[],
+            ),
+        ),
+        ("gemm of vectors", one(node("Gemm", &["x", "x"], "y", &[]), &[], &[port("x", FLOAT, &[4])])),
+        ("transpose", one(node("Transpose", &["x"], "y", &[ints_attribute("perm", &[0, 7])]), &[], &[x()])),
+        ("concat", one(node("Concat", &["x", "x"], "y", &[int_attribute("axis", HUGE)]), &[], &[x()])),
+        (
+            "pool",
+            one(
+                node("MaxPool", &["x"], "y", &[ints_attribute("kernel_shape", &[1 << 31, 1 << 31, 1 << 31])]),
+                &[],
+                &[port("x", FLOAT, &[1, 1, 4, 4, 4])],
+            ),
+        ),
+        (
+            "lstm",
+            one(
+                node("LSTM", &["x", "w", "r"], "y", &[int_attribute("hidden_size", 1)]),
+                &[],
+                &[
+                    port("x", FLOAT, &[1, 1, 1]),
+                    port("w", FLOAT, &[1 << 40, 4, 1]),
+                    port("r", FLOAT, &[1 << 40, 4, 1]),
+                ],
+            ),
+        ),
+        ("trip count", one(node("Split", &["x"], "y", &[int_attribute("num_outputs", HUGE)]), &[], &[x()])),
+    ];
+    for (what, file) in files {
+        let said = outcome(file);
+        assert!(said.is_err(), "{what}: {said:?}");
+    }
+}
+
+#[test]
+fn external_data_stays_in_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join("model");
+    fs::create_dir(&inner).unwrap();
+    fs::write(folder.path().join("secret.bin"), [1u8; 64]).unwrap();
+    fs::write(inner.join("weights.bin"), [0u8; 64]).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(folder.path().join("secret.bin"), inner.join("link.bin")).unwrap();
+    let read = |location: &str, offset: &str, length: &str, dims: &[i64]| {
+        let entry = |key: &str, value: &str| {
+            bytes(13, &[bytes(1, key.as_bytes()), bytes(2, value.as_bytes())].concat())
+        };
+        let more =
+            [entry("location", location), entry("offset", offset), entry("length", length), number(14, 1)];
+        let weight = tensor("x", FLOAT, dims, &more);
+        let path = inner.join("m.onnx");
+        fs::write(&path, model(&graph(&[node("Relu", &["x"], "y", &[])], &[weight], &[]), &[])).unwrap();
+        let read = Model::open(&path).and_then(|model| model.graph(&Binding::default()));
+        read.map(|_| ()).map_err(|e| e.to_string())
+    };
+    assert_eq!(read("weights.bin", "0", "64", &[16]), Ok(()));
+    let secret = folder.path().join("secret.bin");
+    for location in ["../secret.bin", "a/../../secret.bin", secret.to_str().unwrap(), "link.bin"] {
+        let said = read(location, "0", "64", &[16]).unwrap_err();
+        assert!(said.contains("folder") || said.contains("cannot open"), "{location}: {said}");
+        assert!(!said.contains("0x01"), "{said}");
+    }
+    for (offset, length) in
+        [("60", "64"), ("18446744073709551615", "2"), ("-1", "4"), ("0", "99999999999999999999")]
+    {
+        assert!(read("weights.bin", offset, length, &[16]).is_err(), "{offset} {length}");
+    }
+    assert!(read("weights.bin", "0", "64", &[1 << 60]).is_err());
+    assert!(read("missing.bin", "0", "64", &[16]).unwrap_err().contains("missing.bin"));
+    assert!(read(".", "0", "64", &[16]).is_err());
+}
