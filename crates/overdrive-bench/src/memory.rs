@@ -68,7 +68,8 @@ impl MemoryUse {
     pub fn with_device(self, report: &MemoryReport) -> Self {
         let before_bytes = report.state_bytes + report.persistent_bytes;
         let peak_bytes = before_bytes + report.transient_bytes + report.workspace_bytes;
-        Self { device: Some(Peak { before_bytes, peak_bytes }), ..self }
+        let device = Some(Peak { before_bytes, peak_bytes });
+        Self { device, device_context_bytes: report.context_bytes, ..self }
     }
 }
 

@@ -60,6 +60,7 @@ pub fn caps(properties: &Properties) -> Caps {
         device: properties.name.clone(),
         memory_bytes: properties.memory_bytes,
         claims: kernels::CLAIMS.map(str::to_owned).into(),
+        declines: Some(kernels::declines),
         contraction_dtypes: gemm::DTYPES.into(),
         loop_dtypes: BTreeSet::from(DType::ALL),
         flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),

@@ -5,6 +5,7 @@ use crate::cache::Cache;
 use crate::compiler::{Architecture, Source, compile_cached};
 use crate::libraries::Library;
 use crate::memory::{PoolUse, pool_use};
+use crate::occupancy::Occupancy;
 use crate::staging::Staging;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute};
 use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaStream, result};
@@ -21,6 +22,8 @@ pub struct Device {
     stream: Arc<CudaStream>,
     pool: Pool,
     properties: Properties,
+    /// See `context_bytes`.
+    context_bytes: Option<u64>,
     /// By the name of the source and its text.
     modules: Mutex<HashMap<Source, Arc<CudaModule>>>,
     /// Compiled kernels of earlier runs.
@@ -77,7 +80,9 @@ impl Device {
             return Err(Error::NoSuchDevice { ordinal, found });
         }
         Library::Nvrtc.require()?;
+        let opening = Occupancy::before(ordinal);
         let context = CudaContext::new(ordinal)?;
+        let context_bytes = opening.and_then(|opening| opening.grown_bytes());
         // SAFETY: all work of a device goes through one stream, so nothing needs the events of cudarc.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
@@ -86,7 +91,17 @@ impl Device {
         let staging = Mutex::new(Staging::new(&context, &stream)?);
         let (modules, events) = (Mutex::default(), Mutex::default());
         let cache = Cache::of_user();
-        Ok(Arc::new(Self { staging, context, stream, pool, properties, modules, cache, events }))
+        Ok(Arc::new(Self {
+            staging,
+            context,
+            stream,
+            pool,
+            properties,
+            context_bytes,
+            modules,
+            cache,
+            events,
+        }))
     }
 
     /// The context.
@@ -97,6 +112,12 @@ impl Device {
     /// The stream that all work of this device goes through.
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
+    }
+
+    /// What the driver took of the device's memory for this process when the context was made, in bytes; absent without
+    /// NVIDIA's management library, and where this process had opened the device before.
+    pub fn context_bytes(&self) -> Option<u64> {
+        self.context_bytes
     }
 
     /// What the driver says about it.

@@ -18,6 +18,7 @@ pub mod launch;
 pub mod libraries;
 pub mod loops;
 pub mod memory;
+mod occupancy;
 mod staging;
 
 pub use backend::{CudaBackend, caps, gpus};

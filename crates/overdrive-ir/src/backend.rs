@@ -194,6 +194,9 @@ pub struct MemoryReport {
     pub state_bytes: u64,
     /// Scratch of worker threads and libraries.
     pub workspace_bytes: u64,
+    /// What the driver took on the device for the process itself when it was opened, where that can be told.
+    #[serde(default)]
+    pub context_bytes: Option<u64>,
 }
 
 /// Self time of one step, summed over the profiled calls.

@@ -1,6 +1,6 @@
 //! What a device can do and what was chosen for it, as data: all that passes and `plan` may know of a device.
 
-use crate::DType;
+use crate::{DType, OpRef, TensorType};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,6 +15,9 @@ pub struct Caps {
     /// Names of the ops, composites and primitives, that the back end runs by a kernel of its own. Loops,
     /// contractions and data movement need no claim.
     pub claims: BTreeSet<String>,
+    /// Why the kernel of a claimed composite does not take operands of these types, where it does not: the composite is
+    /// then expanded, and the plan gives the reason. Absent where every claim holds for all types.
+    pub declines: Option<Declines>,
     /// Input types that contractions take natively; others are converted and the plan says so.
     pub contraction_dtypes: BTreeSet<DType>,
     /// Types that fused loops can load and store.
@@ -27,6 +30,9 @@ pub struct Caps {
     /// What no implementation can exceed; empty where the device does not tell.
     pub peaks: Peaks,
 }
+
+/// The reason why a claimed composite is not run by its kernel on operands of these types; `None` where it is.
+pub type Declines = fn(&OpRef, &[TensorType]) -> Option<String>;
 
 /// Rates from a data sheet at the highest clock: a time that beats them is a defect of the measurement.
 #[derive(Clone, Debug, Default, PartialEq)]

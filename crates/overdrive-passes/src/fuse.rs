@@ -12,7 +12,7 @@ mod region;
 pub use grouping::groups;
 pub(crate) use region::{cut_one, is_cloned, split_at};
 
-use crate::legalize::{must_expand, primitives};
+use crate::legalize::{must_expand, primitives, types};
 use crate::lower::{contraction, is_contraction, lower};
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{Note, SlotId, View};
@@ -70,10 +70,10 @@ fn is_view_of_input(region: &Graph, value: Value) -> bool {
 /// Keeps each op one step where its expansion allows it, else expands it.
 pub fn node_by_node(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
     graph.rewrite(&mut |b, node, operands| {
-        if !must_expand(node, caps) {
+        let types = types(operands);
+        if !must_expand(node, &types, caps) {
             return None;
         }
-        let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
         let expansion = node.op.expansion(&types, &node.regions);
         let flat = primitives(&expansion, caps);
         let operands: &[Expr<'_>] = operands;

@@ -4,19 +4,18 @@
 //! primitive, a claimed composite or `fused`.
 
 use overdrive_ir::plan::Note;
-use overdrive_ir::{Caps, Expr, Graph, GraphError, Node, Operation};
+use overdrive_ir::{Caps, Expr, Graph, GraphError, Node, Operation, TensorType};
 
 /// Expands unclaimed composites into primitives, all the way down.
 pub fn legalize(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
     graph.rewrite(&mut |b, node, operands| {
-        if !must_expand(node, caps) {
+        let types = types(operands);
+        if !must_expand(node, &types, caps) {
             return None;
         }
-        notes.push(Note::Expanded {
-            op: node.op.name(),
-            scope: node.scope.to_string(),
-            reason: format!("{} has no kernel for it", caps.device),
-        });
+        let declined = declined(&node.op, &types, caps);
+        let reason = declined.unwrap_or_else(|| format!("{} has no kernel for it", caps.device));
+        notes.push(Note::Expanded { op: node.op.name(), scope: node.scope.to_string(), reason });
         let flat = expansion(node, operands, caps);
         // Says where the primitives came from, so that what they fuse into keeps a name.
         let _scope = b.scope_path(&format!("{EXPANDED}{}", node.op.name()));
@@ -42,15 +41,19 @@ pub(crate) fn model_scope(scope: &str) -> &str {
 
 /// True for a composite that the device does not run as such. A kernel that also takes the op's regions says so
 /// by a second claim, `attention with regions`.
-pub(crate) fn must_expand(node: &Node, caps: &Caps) -> bool {
+pub(crate) fn must_expand(node: &Node, types: &[TensorType], caps: &Caps) -> bool {
     let regions = || caps.claims.contains(&format!("{} with regions", node.op.name()));
-    let whole = is_claimed(&node.op, caps) && (node.regions.is_empty() || regions());
+    let whole = is_claimed(&node.op, types, caps) && (node.regions.is_empty() || regions());
     node.op.prim().is_none() && !whole
 }
 
 /// True for an op that the device has a kernel for: all of its forms, by its name, or those with an attribute of one value,
-/// by a claim such as `quantized_linear activations=float`.
-pub(crate) fn is_claimed(op: &Operation, caps: &Caps) -> bool {
+/// by a claim such as `quantized_linear activations=float`; not where the device declines these types of operands.
+pub(crate) fn is_claimed(op: &Operation, types: &[TensorType], caps: &Caps) -> bool {
+    is_named(op, caps) && declined(op, types, caps).is_none()
+}
+
+fn is_named(op: &Operation, caps: &Caps) -> bool {
     let name = op.name();
     let form = |(key, value): (String, serde_json::Value)| {
         value.as_str().is_some_and(|value| caps.claims.contains(&format!("{name} {key}={value}")))
@@ -58,16 +61,26 @@ pub(crate) fn is_claimed(op: &Operation, caps: &Caps) -> bool {
     caps.claims.contains(&name) || op.prim().is_none() && op.attributes().into_iter().any(form)
 }
 
+/// Why the device does not take an op that it claims.
+fn declined(op: &Operation, types: &[TensorType], caps: &Caps) -> Option<String> {
+    let Operation::Composite(composite) = op else { return None };
+    if is_named(op, caps) { caps.declines.and_then(|declines| declines(composite, types)) } else { None }
+}
+
+/// The types of a node's operands.
+pub(crate) fn types(operands: &[Expr<'_>]) -> Vec<TensorType> {
+    operands.iter().map(|e| e.ty()).collect()
+}
+
 /// The primitives of one node, as a graph of its own.
 fn expansion(node: &Node, operands: &[Expr<'_>], caps: &Caps) -> Graph {
-    let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
-    primitives(&node.op.expansion(&types, &node.regions), caps)
+    primitives(&node.op.expansion(&types(operands), &node.regions), caps)
 }
 
 /// A state-free graph with every unclaimed composite expanded, repeatedly.
 pub(crate) fn primitives(graph: &Graph, caps: &Caps) -> Graph {
     let expanded = graph.rewrite(&mut |b, node, operands| {
-        if !must_expand(node, caps) {
+        if !must_expand(node, &types(operands), caps) {
             return None;
         }
         Some(b.inline(&expansion(node, operands, caps), operands))

@@ -270,7 +270,8 @@ impl<'g> Planner<'g> {
             Operation::Composite(op) => KernelOp::Composite(op.clone(), regions),
         };
         let call = KernelCall { op: kernel_op, operands, results, workspace: None };
-        let kind = if is_claimed(op, self.caps) {
+        let types: Vec<_> = node.operands.iter().map(|&v| self.graph.ty(v).clone()).collect();
+        let kind = if is_claimed(op, &types, self.caps) {
             StepKind::Kernel(call)
         } else {
             let reason =

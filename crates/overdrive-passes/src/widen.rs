@@ -5,7 +5,7 @@
 //! what the reference evaluator sums in. Invariant: afterwards every contraction that is not inside a claimed
 //! composite is on a type of `Caps::contraction_dtypes`, or on one that no wider native type holds.
 
-use crate::legalize::{must_expand, primitives};
+use crate::legalize::{must_expand, primitives, types};
 use overdrive_ir::plan::Note;
 use overdrive_ir::{Caps, DType, Expr, Graph, GraphError, Node, Operation, Prim};
 
@@ -15,8 +15,8 @@ pub(crate) fn widen(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result
         let prim = match &node.op {
             Operation::Prim(prim) => prim,
             Operation::Composite(_) => {
-                let types: Vec<_> = operands.iter().map(|e| e.ty()).collect();
-                if !must_expand(node, caps) {
+                let types = types(operands);
+                if !must_expand(node, &types, caps) {
                     return None;
                 }
                 let flat = primitives(&node.op.expansion(&types, &node.regions), caps);

@@ -179,6 +179,7 @@ impl Executable for CpuExecutable {
             persistent_bytes: self.kept.iter().map(|bytes| bytes.len() as u64).sum(),
             state_bytes: self.arguments.state_bytes() as u64,
             workspace_bytes: (self.pool.scratch_bytes() + own) as u64,
+            context_bytes: None,
         }
     }
 

@@ -310,6 +310,7 @@ impl Executable for CudaExecutable {
             persistent_bytes: self.kept.iter().map(|bytes| bytes.len() as u64).sum(),
             state_bytes: self.arguments.state_bytes() as u64,
             workspace_bytes: self.workspace.len() as u64 + graphs,
+            context_bytes: self.device.context_bytes(),
         }
     }
 

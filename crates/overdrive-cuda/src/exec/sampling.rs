@@ -138,6 +138,9 @@ impl Sampling {
         protocol: Protocol,
     ) -> Result<OnDevice, BackendError> {
         if self.estimate_ns.is_none() {
+            // The first call in a mode with graphs captures, which waits for the device: not behind a closed gate.
+            executable.call()?;
+            self.tools().wait()?;
             let mut fastest = f64::INFINITY;
             for _ in 0..TRIALS {
                 fastest = fastest.min(self.tools().one(executable, CacheState::Warm)?.ns);

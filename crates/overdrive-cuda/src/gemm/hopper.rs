@@ -11,7 +11,7 @@ pub(super) use tile::{Schedule, TILES, Tile};
 
 use super::base::Base;
 use super::epilogue::{self, is_printable};
-use super::problem::{Dense, Major, SLOT_ALIGNMENT, dense, one_batch, split, strides};
+use super::problem::{Dense, Major, SLOT_ALIGNMENT, dense, one_batch, split, strides, sums};
 use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
@@ -55,7 +55,8 @@ impl Fit {
         let half = |dtype| matches!(dtype, DType::F16 | DType::BF16);
         let fp8 = |dtype| matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
         let (left, right) = (call.lhs.dtype, call.rhs.dtype);
-        let typed = (half(left) && left == right) || (fp8(left) && fp8(right));
+        let whole_numbers = left == DType::I8 && right == left && call.accumulate == DType::I32;
+        let typed = (half(left) && left == right) || (fp8(left) && fp8(right)) || whole_numbers;
         let whole = call.k > 0 && call.accumulate != DType::F64 && is_printable(&call.epilogue.0);
         if !typed || !whole || [call.m, call.n, call.k].iter().any(|&extent| extent > i32::MAX as usize / 2) {
             return None;
@@ -64,7 +65,7 @@ impl Fit {
         // Rows of both operands are outer, columns contracted.
         let lhs = Matrix::of(&call.lhs, dense([call.m, call.k], [lr, lc])?, call)?;
         let rhs = Matrix::of(&call.rhs, dense([call.n, call.k], [rc, rr])?, call)?;
-        if fp8(left) && !(lhs.by_k && rhs.by_k) {
+        if left.bits() == 8 && !(lhs.by_k && rhs.by_k) {
             return None;
         }
         Some(Self { lhs, rhs, out: stored(call) })
@@ -114,7 +115,7 @@ pub(super) fn tiles(call: &GemmCall, together: usize, multiprocessors: u32) -> V
 
 /// Whether sums leave the tensor core's narrow accumulator of fp8 after each tile.
 fn promotes(call: &GemmCall) -> bool {
-    call.lhs.dtype.bits() == 8 && call.precision != Precision::FastFp8
+    call.lhs.dtype.bits() == 8 && call.lhs.dtype.is_float() && call.precision != Precision::FastFp8
 }
 
 /// The first store, if it is of rows that TMA can write.
@@ -155,7 +156,7 @@ pub(super) fn source(
     let blocks = clusters.min(multiprocessors as usize / tile.cluster) * tile.cluster;
     let text = epilogue::print(call).text;
     let flag = |value: bool| u8::from(value).to_string();
-    let mut defines = epilogue::defines(call, DType::F32);
+    let mut defines = epilogue::defines(call, sums(call));
     defines.extend([
         ("TILE_M", tile.rows.to_string()),
         ("TILE_N", tile.columns.to_string()),

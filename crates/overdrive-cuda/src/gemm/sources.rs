@@ -15,10 +15,13 @@ pub(crate) const TEXT: &str = concat!(
 
 /// `gelu(a x b + bias)` of dense row-major matrices, where the right one may lie transposed.
 fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCall {
-    let accumulate = dtype.accumulation();
+    let accumulate = if dtype.is_int() { DType::I32 } else { dtype.accumulation() };
     let mut p = Program { extents: vec![m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, accumulate);
     let out = if dtype.bits() == 8 { DType::BF16 } else { dtype };
+    // Of whole numbers the sums are converted on their way out.
+    let (sums, accumulate) = (accumulate, if dtype.is_int() { DType::F32 } else { accumulate });
+    let sum = if dtype.is_int() { p.push(Instr::Convert(sum, Overflow::Ieee), accumulate) } else { sum };
     let load = Access { slot: SlotId(2), offset: 0, strides: vec![0, 1] };
     let bias = p.push(Instr::Load(load), out);
     let bias = p.push(Instr::Convert(bias, Overflow::Ieee), accumulate);
@@ -45,7 +48,7 @@ fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCal
     let rhs = if transposed { view(1, 1, k as i64) } else { view(1, n as i64, 1) };
     let lhs = view(0, k as i64, 1);
     let precision = Precision::Exact;
-    GemmCall { batch: vec![], m, n, k, lhs, rhs, accumulate, precision, epilogue: Epilogue(p) }
+    GemmCall { batch: vec![], m, n, k, lhs, rhs, accumulate: sums, precision, epilogue: Epilogue(p) }
 }
 
 /// At least one source of every kernel here, and of each way through it, with the architectures that it is for.
@@ -65,6 +68,7 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
         (large, DType::BF16, false, 6),
         (large, DType::F16, true, 2),
         (large, DType::F8E4M3, true, 2),
+        (large, DType::I8, true, 2),
         (ragged, DType::BF16, false, TILES.len()),
     ] {
         let call = linear_gelu(shape, dtype, transposed);

@@ -1,4 +1,5 @@
-//! cuBLASLt: products whose matrices have contiguous rows or columns, stored plainly, with a bias or added to a matrix.
+//! cuBLASLt: products whose matrices have contiguous rows or columns, stored plainly, with a bias, added to a matrix, or of fp8
+//! with scales.
 //!
 //! cuBLASLt thinks in columns; a row-major result is asked for as its transpose. Its ReLU drops NaN and its GELU is the
 //! tanh formula alone, so neither is used. Invariant: a descriptor that cuBLASLt does not support is `None`, never
@@ -25,6 +26,9 @@ use sys::cublasComputeType_t as Compute;
 /// Most calls of the library that one product may take where its batch is no single progression.
 const CALLS: usize = 64;
 
+/// Stands for the address of a scale until the first call: aligned, and never read.
+const UNKNOWN_ADDRESS: u64 = 256;
+
 /// Scratch that an algorithm may ask for; what NVIDIA recommends for Hopper.
 const WORKSPACE_BYTES: usize = 32 << 20;
 
@@ -37,6 +41,8 @@ struct Fused {
     bias: Option<Access>,
     /// A matrix that is added.
     added: Option<Access>,
+    /// Scalars of f32 that multiply the sums: the scales of operands of fp8.
+    scales: Vec<Access>,
 }
 
 impl Fused {
@@ -44,7 +50,7 @@ impl Fused {
     fn of(program: &Program) -> Option<Self> {
         let [store] = &program.stores[..] else { return None };
         let out = program.dtype(store.value);
-        let mut fused = Self { store: store.access.clone(), out, bias: None, added: None };
+        let mut fused = Self { store: store.access.clone(), out, bias: None, added: None, scales: vec![] };
         let widened = |register: Register| match program.instr(register) {
             Instr::Convert(from, _) if program.dtype(*from).bits() < program.dtype(register).bits() => *from,
             _ => register,
@@ -54,6 +60,18 @@ impl Fused {
             _ => store.value,
         };
         while *program.instr(value) != Instr::Accumulator {
+            if let Instr::Binary(Binary::Mul, a, b) = *program.instr(value) {
+                let scaled =
+                    [(a, b), (b, a)].into_iter().find_map(|(sum, by)| Some((sum, scalars(program, by)?)));
+                let (sum, by) = scaled?;
+                fused.scales.extend(by);
+                value = sum;
+                continue;
+            }
+            // What is added is added after the scales.
+            if !fused.scales.is_empty() {
+                return None;
+            }
             let Instr::Binary(Binary::Add, a, b) = *program.instr(value) else { return None };
             let (sum, term) = match program.instr(widened(b)) {
                 Instr::Load(_) => (a, widened(b)),
@@ -74,7 +92,18 @@ impl Fused {
             }
             value = sum;
         }
-        Some(fused)
+        (fused.scales.len() <= 2).then_some(fused)
+    }
+}
+
+/// The scalars of f32 that a register is the product of; `None` where it is anything else.
+fn scalars(program: &Program, register: Register) -> Option<Vec<Access>> {
+    match program.instr(register) {
+        Instr::Load(access) if program.dtype(register) == DType::F32 => {
+            access.strides.iter().all(|&stride| stride == 0).then(|| vec![access.clone()])
+        }
+        Instr::Binary(Binary::Mul, a, b) => Some([scalars(program, *a)?, scalars(program, *b)?].concat()),
+        _ => None,
     }
 }
 
@@ -169,6 +198,9 @@ struct Vendor {
     bias: Option<Base>,
     /// The address of the bias that the description holds.
     bias_address: Cell<u64>,
+    scales: Vec<Base>,
+    /// The addresses of the scales that the description holds.
+    scale_addresses: Cell<[u64; 2]>,
     /// First elements of A, B, C and D for each call.
     calls: Vec<[Base; 4]>,
 }
@@ -213,7 +245,9 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
         let (compute, factor) = compute(call)?;
         let columns = Columns::of(call, &fused)?;
         let along = fused.bias.as_ref().map(|access| split(access).1);
-        (call.k > 0 && along.is_none_or(|s| s == columns.bias)).then_some((fused, compute, factor, columns))
+        let fp8 = matches!(call.lhs.dtype, DType::F8E4M3 | DType::F8E5M2);
+        let fits = along.is_none_or(|s| s == columns.bias) && (fp8 || fused.scales.is_empty());
+        (call.k > 0 && fits).then_some((fused, compute, factor, columns))
     };
     let Some((fused, compute, factor, columns)) = wanted() else { return Ok(None) };
     let types = [columns.a.dtype, columns.b.dtype, fused.out, factor].map(data_type);
@@ -257,6 +291,9 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
         description.bias(out_type)?;
     }
 
+    // That there are scales is part of what algorithms are asked for.
+    (0..fused.scales.len()).try_for_each(|number| description.scale_address(number, UNKNOWN_ADDRESS))?;
+
     let out = Base::at(fused.store.slot, fused.out, fused.store.offset);
     let added = fused.added.as_ref().map_or(out, |access| Base::at(access.slot, fused.out, access.offset));
     let bases = [columns.a.base, columns.b.base, added, out];
@@ -287,6 +324,8 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
         factors: [1.0, beta].map(|x| bytes_of(x, factor)),
         bias,
         bias_address: Cell::new(0),
+        scales: fused.scales.iter().map(|access| Base::at(access.slot, DType::F32, access.offset)).collect(),
+        scale_addresses: Cell::default(),
         calls,
     };
     Ok(Some(Product { vendor, aligned }))
@@ -311,6 +350,12 @@ impl Launch for Vendor {
             if self.bias_address.replace(address) != address {
                 self.description.bias_address(address)?;
             }
+        }
+        let mut scales = [0; 2];
+        self.scales.iter().zip(&mut scales).for_each(|(base, scale)| *scale = base.address(addresses));
+        if self.scale_addresses.replace(scales) != scales {
+            let used = &scales[..self.scales.len()];
+            used.iter().enumerate().try_for_each(|(i, &at)| self.description.scale_address(i, at))?;
         }
         let [a_layout, b_layout, c_layout, d_layout] = &self.layouts;
         for call in &self.calls {

@@ -5,12 +5,14 @@
 //! are parameters of it, so that one machine code serves all shapes.
 
 mod attention;
+mod cast_transpose;
 pub mod convolution;
 mod dynamic_slice;
 mod element;
 mod gather;
 mod named;
 mod nest;
+mod quantized_linear;
 mod reduce_window;
 mod rows;
 mod scatter;
@@ -19,5 +21,5 @@ mod source;
 mod sources;
 mod transfer;
 
-pub use named::{CLAIMS, compile};
+pub use named::{CLAIMS, compile, declines};
 pub use sources::{sources, sources_of};

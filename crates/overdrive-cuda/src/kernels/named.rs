@@ -1,23 +1,33 @@
 //! The choice of a kernel by the name of its op.
 
-use overdrive_ir::Prim;
-use overdrive_ir::ops::Attention;
+use overdrive_ir::ops::{Attention, CastTranspose, QuantizedLinear};
 use overdrive_ir::plan::{KernelCall, KernelOp, View};
+use overdrive_ir::{OpRef, Prim, TensorType};
 
-use super::{attention, dynamic_slice, gather, reduce_window, scatter, sort};
+use super::{
+    attention, cast_transpose, dynamic_slice, gather, quantized_linear, reduce_window, scatter, sort,
+};
 use crate::launch::{Launch, Refusal, Site};
 
 /// Names of the ops that have a kernel here.
-pub const CLAIMS: [&str; 8] = [
+pub const CLAIMS: [&str; 10] = [
     "attention",
     "attention with regions",
+    "cast_transpose",
     "dynamic_slice",
     "dynamic_update_slice",
     "gather",
+    // With codes on both sides it is a product of codes, with an epilogue.
+    "quantized_linear activations=float",
     "reduce_window",
     "scatter",
     "sort",
 ];
+
+/// Why a claimed composite has no kernel for operands of these types; `None` where it has.
+pub fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
+    quantized_linear::declines(op, types).or_else(|| cast_transpose::declines(op, types))
+}
 
 /// Compiles a named kernel.
 ///
@@ -28,6 +38,12 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Launch>, Re
     let prim = match &call.op {
         KernelOp::Prim(prim, _) => prim,
         KernelOp::Composite(op, regions) => {
+            if let Some(op) = op.downcast::<QuantizedLinear>() {
+                return quantized_linear::compile(site, call, op);
+            }
+            if let Some(op) = op.downcast::<CastTranspose>() {
+                return cast_transpose::compile(site, call, op);
+            }
             let attention = op.downcast::<Attention>();
             let unknown = || Refusal::Unsupported(format!("`{}` has no kernel on this device", op.name()));
             return attention::compile(site, call, (attention.ok_or_else(unknown)?, regions));

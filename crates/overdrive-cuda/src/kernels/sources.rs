@@ -6,7 +6,10 @@ use overdrive_ir::ops::Attention;
 use overdrive_ir::plan::{KernelOp, StepKind};
 
 use super::source::source;
-use super::{attention, convolution, dynamic_slice, gather, reduce_window, scatter, sort, transfer};
+use super::{
+    attention, cast_transpose, convolution, dynamic_slice, gather, quantized_linear, reduce_window, scatter,
+    sort, transfer,
+};
 use crate::compiler::Source;
 use crate::launch::Refusal;
 
@@ -42,6 +45,8 @@ pub fn sources() -> Vec<Source> {
         }
         all.push(source("sort", sort::TEXT, define(&sorted)));
     }
+    all.extend(quantized_linear::sources());
+    all.extend(cast_transpose::sources());
     all
 }
 

@@ -3,6 +3,9 @@
 //! The fast functions err by less than 2^-17 of their result, a half format rounds by 2^-12 or more. A value is loose
 //! where each of its uses is rounded to such a format, or keeps relative errors as they are and is loose itself;
 //! a difference may amplify them, so nothing that is added to what can be negative is loose.
+//!
+//! The exponential of `x - max x` of its row is loose in any case where it is only summed over that row: one term of the
+//! sum is 1, and the others err by less than 2^-22 each plus 2^-24 times their exponent, by which they have shrunk too.
 
 use overdrive_ir::plan::{Instr, Program, Register};
 use overdrive_ir::{Binary, DType, Reducer, Unary};
@@ -40,7 +43,24 @@ pub fn loose(program: &Program) -> Vec<bool> {
             loose[operand] &= keeps;
         }
     }
-    (0..count).map(|at| loose[at] && used[at] && program.dtypes[at] == DType::F32).collect()
+    let sums = |at: usize| only_summed(program, Register(at as u32));
+    let shifted = |at: usize| is_shifted_exponential(program, &program.instrs[at]) && sums(at);
+    let single = |at: usize| used[at] && program.dtypes[at] == DType::F32;
+    (0..count).map(|at| single(at) && (loose[at] || shifted(at))).collect()
+}
+
+/// Whether an instruction is `exp(x - max)` with the maximum of a row of x.
+fn is_shifted_exponential(program: &Program, instr: &Instr) -> bool {
+    let Instr::Unary(Unary::Exp, argument) = instr else { return false };
+    let Instr::Binary(Binary::Sub, x, max) = program.instr(*argument) else { return false };
+    matches!(program.instr(*max), Instr::Reduce(fold) if fold.reducer == Reducer::Max && fold.value == *x)
+}
+
+/// Whether nothing uses a register but sums over a row.
+fn only_summed(program: &Program, register: Register) -> bool {
+    let uses = |instr: &&Instr| instr.operands().contains(&register);
+    let sum = |instr: &Instr| matches!(instr, Instr::Reduce(fold) if fold.reducer == Reducer::Sum);
+    program.instrs.iter().filter(uses).all(sum) && program.stores.iter().all(|store| store.value != register)
 }
 
 fn is_half(dtype: DType) -> bool {

@@ -21,6 +21,7 @@ ops! {
     avg_pool2d::AvgPool2d,
     batch_norm::BatchNorm,
     block_scale::BlockScale,
+    cast_transpose::CastTranspose,
     conv2d::Conv2d,
     cross_entropy::CrossEntropy,
     dequantize::Dequantize,

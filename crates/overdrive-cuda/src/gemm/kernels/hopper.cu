@@ -12,7 +12,7 @@
 // memory. PROMOTE: sums of fp8 leave the tensor core's narrow accumulator after each tile. GROUP: tiles of rows that
 // are walked before the next column of tiles. BLOCKS: of the grid. TOGETHER: products of one left operand that differ
 // in addresses alone; more than one have no batch.
-// From the printed text: wgmma (one instruction), Slots, epilogue, store_result.
+// SUM: f32, or i32 of i8. From the printed text: wgmma (one instruction), Slots, epilogue, store_result.
 
 constexpr int WARPGROUP = 128;
 constexpr int ELEMENT_BYTES = sizeof(LHS);
@@ -186,11 +186,15 @@ __device__ __forceinline__ void give_registers() {
     if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-typedef f32 Sums[TILE_N / 2];
+typedef SUM Sums[TILE_N / 2];
+
+// Keeps the compiler from moving what reads or writes a sum past this point.
+__device__ __forceinline__ void fence_sum(f32& sum) { asm volatile("" : "+f"(sum)::"memory"); }
+__device__ __forceinline__ void fence_sum(i32& sum) { asm volatile("" : "+r"(sum)::"memory"); }
 
 __device__ __forceinline__ void fence_sums(Sums& sums) {
 #pragma unroll
-    for (int i = 0; i < TILE_N / 2; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+    for (int i = 0; i < TILE_N / 2; ++i) fence_sum(sums[i]);
 }
 
 // Two neighbours of a row as they are stored.
@@ -228,7 +232,7 @@ __device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const Tenso
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int r = tile.row + row + half * 8, c = tile.col + slice + j + col, at = (slice + j) / 2 + half * 2;
-                const f32 pair[2] = {sums[at], sums[at + 1]};
+                const SUM pair[2] = {sums[at], sums[at + 1]};
                 if (WHOLE || (r < M && c < N)) {
                     OUT(&out)[2] = values[j / 8][half].at;
                     epilogue<2>(slots, tile.batch, r, c, pair, WHOLE ? 2 : N - c, out);

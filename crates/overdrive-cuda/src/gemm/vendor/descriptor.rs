@@ -57,6 +57,15 @@ impl Description {
         self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)
     }
 
+    /// Where the scale of operand `number` (A or B) of fp8 is, which multiplies the sums.
+    pub(super) fn scale_address(&self, number: usize, address: u64) -> Result<(), Error> {
+        let scales = [
+            Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+            Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+        ];
+        self.set(scales[number], &address)
+    }
+
     pub(super) fn raw(&self) -> sys::cublasLtMatmulDesc_t {
         self.0
     }

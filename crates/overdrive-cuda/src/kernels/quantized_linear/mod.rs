@@ -1,0 +1,7 @@
+//! `quantized_linear` of float activations: which of them have a kernel, and its launch.
+
+mod rows;
+mod shape;
+
+pub(super) use rows::{compile, sources};
+pub(super) use shape::declines;

@@ -1,0 +1,203 @@
+//! The compiled step: source, parameters, launch (`rows.cu` says how it works).
+
+use super::shape::{ROWS, Shape};
+use crate::Error;
+use crate::compiler::Source;
+use crate::entry::Entry;
+use crate::kernels::nest::Place;
+use crate::launch::{Addresses, Launch, Refusal, Site};
+use cudarc::driver::{CudaStream, LaunchConfig};
+use overdrive_ir::ops::QuantizedLinear;
+use overdrive_ir::plan::{KernelCall, SlotId, View};
+use overdrive_ir::{DType, row_major};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// `Rows` of `rows.cu`: first elements of the rows of x and y.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Rows {
+    x: [i64; ROWS],
+    y: [i64; ROWS],
+}
+
+#[derive(Debug)]
+struct Compiled {
+    entry: Entry,
+    x: Place,
+    /// Codes, scale, zero, tensor scale.
+    weights: [Option<SlotId>; 4],
+    y: Place,
+    rows: i32,
+    y_step: i64,
+    at: Box<Rows>,
+}
+
+/// What the source depends on.
+struct Wanted {
+    x: DType,
+    codes: DType,
+    scale: DType,
+    zero: Option<DType>,
+    has_tensor_scale: bool,
+    n: usize,
+    k: usize,
+    groups: usize,
+    /// Scales from row to row.
+    scale_row: usize,
+    x_step: i64,
+    is_aligned: bool,
+}
+
+impl Wanted {
+    fn source(&self, shape: &Shape) -> Source {
+        let defines = [
+            ("X", self.x.to_string()),
+            ("CODE", self.codes.to_string()),
+            ("SCALE", self.scale.to_string()),
+            ("ZERO", self.zero.unwrap_or(DType::F32).to_string()),
+            ("N", self.n.to_string()),
+            ("K", self.k.to_string()),
+            ("GROUP", (self.k / self.groups).to_string()),
+            ("SCALE_ROW", self.scale_row.to_string()),
+            ("X_STEP", self.x_step.to_string()),
+            ("WARPS_N", shape.warps[0].to_string()),
+            ("WARPS_K", shape.warps[1].to_string()),
+            ("TILES", shape.tiles.to_string()),
+            ("DEPTH", shape.depth.to_string()),
+            ("STEPS_AT_ONCE", shape.steps_at_once.to_string()),
+            ("BUFFERS", shape.buffers.to_string()),
+            ("HAS_ZERO", self.zero.is_some().to_string()),
+            ("HAS_TENSOR_SCALE", self.has_tensor_scale.to_string()),
+            ("ALIGNED", self.is_aligned.to_string()),
+        ];
+        let defines: String = defines.iter().map(|(key, value)| format!("#define {key} {value}\n")).collect();
+        let text = format!("#include \"loop.cuh\"\n{defines}{}", include_str!("rows.cu"));
+        Source { name: "quantized_linear".into(), text: text.into(), defines: vec![] }
+    }
+}
+
+/// Sources that stand for all others.
+pub(in crate::kernels) fn sources() -> Vec<Source> {
+    let plain = |x, codes, scale, group: usize| Wanted {
+        x,
+        codes,
+        scale,
+        zero: None,
+        has_tensor_scale: false,
+        n: 4096,
+        k: 4096,
+        groups: 4096 / group,
+        scale_row: 4096 / group,
+        x_step: 1,
+        is_aligned: true,
+    };
+    let int4 = plain(DType::BF16, DType::I4, DType::F32, 128);
+    let asymmetric = Wanted {
+        zero: Some(DType::F32),
+        x_step: 2,
+        is_aligned: false,
+        ..plain(DType::F16, DType::I4, DType::F16, 32)
+    };
+    let shifted = Wanted { zero: Some(DType::I4), ..plain(DType::BF16, DType::I4, DType::F32, 128) };
+    let mx = plain(DType::BF16, DType::F4E2M1, DType::E8M0, 32);
+    let two_level = Wanted { has_tensor_scale: true, ..plain(DType::BF16, DType::F4E2M1, DType::F8E4M3, 16) };
+    let int8 = plain(DType::BF16, DType::I8, DType::F32, 4096);
+    let all = [(1, int4), (3, asymmetric), (1, shifted), (1, mx), (12, two_level), (16, int8)];
+    all.map(|(rows, wanted)| wanted.source(&Shape::new(rows, [wanted.n, wanted.k], wanted.codes.bits(), 132)))
+        .into()
+}
+
+/// Compiles a product by quantized weights.
+///
+/// # Errors
+/// `Unsupported` for weights that do not lie row after row.
+pub(in crate::kernels) fn compile(
+    site: &Site<'_>,
+    call: &KernelCall,
+    op: &QuantizedLinear,
+) -> Result<Box<dyn Launch>, Refusal> {
+    let names = op.operands();
+    let find = |name: &str| names.iter().position(|n| *n == name).map(|at| &call.operands[at]);
+    let (Some(x), Some(codes), Some(scale), Some(Some(y))) =
+        (find("x"), find("codes"), find("scale"), call.results.first())
+    else {
+        return Err(Refusal::Unsupported("a product that nobody reads".to_owned()));
+    };
+    let weights = ["codes", "scale", "zero", "tensor_scale"].map(find);
+    if let Some(view) = weights.into_iter().flatten().find(|view| !is_dense(view)) {
+        let reason = format!("weights of {} whose rows do not follow each other; copy them first", view.ty);
+        return Err(Refusal::Unsupported(reason));
+    }
+    let [n, k] = [codes.ty.sizes()[0], codes.ty.sizes()[1]];
+    let [scale_rows, groups] = [scale.ty.sizes()[0], scale.ty.sizes()[1]];
+    let (of_x, x_step) = row_offsets(x);
+    let (of_y, y_step) = row_offsets(y);
+    let eighth = |offset: &i64| offset % 8 == 0;
+    let wanted = Wanted {
+        x: x.ty.dtype,
+        codes: codes.ty.dtype,
+        scale: scale.ty.dtype,
+        zero: find("zero").map(|view| view.ty.dtype),
+        has_tensor_scale: find("tensor_scale").is_some(),
+        n,
+        k,
+        groups,
+        scale_row: if scale_rows == 1 { 0 } else { groups },
+        x_step,
+        is_aligned: x_step == 1 && Place::new(x).is_aligned(16) && of_x.iter().all(eighth),
+    };
+    let rows = of_x.len();
+    let shape =
+        Shape::new(rows, [n, k], codes.ty.dtype.bits(), site.device.properties().multiprocessors as usize);
+    let config = LaunchConfig {
+        grid_dim: (shape.blocks as u32, 1, 1),
+        block_dim: (shape.threads() as u32, 1, 1),
+        shared_mem_bytes: shape.shared_bytes as u32,
+    };
+    let mut at = Box::new(Rows { x: [0; ROWS], y: [0; ROWS] });
+    at.x[..rows].copy_from_slice(&of_x);
+    at.y[..rows].copy_from_slice(&of_y);
+    Ok(Box::new(Compiled {
+        entry: Entry::new(site.device, (&wanted.source(&shape), "quantized_rows"), config)?,
+        x: Place::new(x),
+        weights: weights.map(|view| view.map(|view| view.slot)),
+        y: Place::new(y),
+        rows: rows as i32,
+        y_step,
+        at,
+    }))
+}
+
+/// Whether a view is all of its slot, row after row.
+fn is_dense(view: &View) -> bool {
+    let sizes = view.ty.sizes();
+    let dense = row_major(&sizes).into_iter().map(|stride| stride as i64);
+    view.offset == 0
+        && dense.zip(&view.strides).zip(&sizes).all(|((dense, &found), &size)| dense == found || size <= 1)
+}
+
+/// Where the rows of a view begin, in elements from its first, and the step along them.
+fn row_offsets(view: &View) -> (Vec<i64>, i64) {
+    let sizes = view.ty.sizes();
+    let (outer, last) = (&sizes[..sizes.len() - 1], sizes.len() - 1);
+    let mut offsets = Vec::new();
+    overdrive_ir::eval::for_each_index(outer, |index| {
+        offsets.push(index.iter().zip(&view.strides).map(|(&at, step)| at as i64 * step).sum());
+    });
+    (offsets, view.strides[last])
+}
+
+impl Launch for Compiled {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        let mut places: Vec<u64> = vec![self.x.of(addresses)];
+        places.extend(self.weights.map(|slot| slot.map_or(0, |slot| addresses.of(slot))));
+        places.push(self.y.of(addresses));
+        let mut parameters: Vec<*mut c_void> =
+            places.iter_mut().map(|place| (&raw mut *place).cast()).collect();
+        let (mut rows, mut y_step, mut at) = (self.rows, self.y_step, *self.at);
+        parameters.extend([(&raw mut rows).cast(), (&raw mut y_step).cast(), (&raw mut at).cast()]);
+        // SAFETY: the parameters are those of the kernel; rows beyond the weights' last are not stored.
+        unsafe { self.entry.launch(stream, &mut parameters) }
+    }
+}

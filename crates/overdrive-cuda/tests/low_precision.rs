@@ -1,0 +1,212 @@
+//! Products of codes against the f64 definition: few rows by weights that stay codes, in every way through the kernel, and
+//! codes in both orders.
+
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
+mod support;
+
+use overdrive_cuda::kernels::declines;
+use overdrive_ir::eval::philox;
+use overdrive_ir::ops::QuantizedLinear;
+use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use overdrive_ir::plan::StepKind;
+use overdrive_ir::{Array, Backend, Builder, DType, Expr, Graph, Mode, Operation, TensorType, Tuning};
+use support::gpu;
+use testkit::check_backend;
+
+fn uniform(dtype: DType, shape: &[usize], [low, high]: [f64; 2], site: u64) -> Array {
+    let values = philox::uniforms(3, site).take(shape.iter().product());
+    let values: Vec<f64> = values.map(|u| low + u * (high - low)).collect();
+    let rounded = if dtype.is_float() { values } else { values.into_iter().map(f64::floor).collect() };
+    Array::from(&Array::from_f64(dtype, shape, rounded).to_tensor())
+}
+
+fn normal(dtype: DType, shape: &[usize], site: u64) -> Array {
+    let values = philox::normals(3, site).take(shape.iter().product()).collect();
+    Array::from(&Array::from_f64(dtype, shape, values).to_tensor())
+}
+
+/// A layer by codes.
+#[derive(Clone, Copy)]
+struct Layer {
+    x: DType,
+    codes: DType,
+    scale: DType,
+    weights: Weights,
+    zero: DType,
+    group: usize,
+    shape: [usize; 3],
+}
+
+const INT4: Layer = Layer {
+    x: DType::BF16,
+    codes: DType::I4,
+    scale: DType::F32,
+    weights: Weights::Symmetric,
+    zero: DType::F32,
+    group: 128,
+    shape: [1, 96, 512],
+};
+
+impl Layer {
+    fn op(&self) -> QuantizedLinear {
+        QuantizedLinear { weights: self.weights, activations: Activations::Float }
+    }
+
+    fn declined(&self, inputs: &[Array]) -> Option<String> {
+        let types: Vec<TensorType> = inputs.iter().map(Array::ty).collect();
+        let Operation::Composite(op) = Operation::from(self.op()) else { panic!("no primitive") };
+        declines(&op, &types)
+    }
+
+    fn inputs(&self) -> Vec<Array> {
+        let [rows, n, k] = self.shape;
+        let range = match self.codes {
+            DType::I8 => [-128.0, 128.0],
+            DType::I4 => [-8.0, 8.0],
+            _ => [-6.5, 6.5],
+        };
+        let groups = [n, k / self.group];
+        let scale = match self.scale {
+            DType::E8M0 => Array::from(
+                &uniform(DType::F32, &groups, [-4.0, 2.0], 3)
+                    .map(|x| x.floor().exp2())
+                    .to_tensor()
+                    .convert(DType::E8M0),
+            ),
+            dtype => uniform(dtype, &groups, [0.05, 0.2], 3),
+        };
+        let mut inputs = vec![normal(self.x, &[rows, k], 1), uniform(self.codes, &[n, k], range, 2), scale];
+        match self.weights {
+            Weights::Symmetric => {}
+            Weights::Asymmetric => inputs.push(uniform(self.zero, &groups, [-3.0, 4.0], 4)),
+            Weights::TwoLevel => inputs.push(Array::from_f64(DType::F32, &[], vec![0.37])),
+        }
+        inputs
+    }
+
+    fn graph(&self, inputs: &[Array], f: impl for<'b> Fn(Expr<'b>, &[Expr<'b>]) -> Expr<'b>) -> Graph {
+        let b = Builder::new("layer");
+        let args: Vec<Expr<'_>> =
+            inputs.iter().enumerate().map(|(i, a)| b.input(&format!("x{i}"), a.ty())).collect();
+        b.output("y", f(args[0], &args[1..]));
+        b.finish().unwrap()
+    }
+
+    fn name(&self) -> String {
+        let [rows, n, k] = self.shape;
+        let (codes, group, scale) = (self.codes, self.group, self.scale);
+        format!(
+            "{rows} rows of {} by {n}x{k} {codes} in groups of {group}, {scale} {:?} {}",
+            self.x, self.weights, self.zero
+        )
+    }
+
+    /// Runs it, by a kernel and not by its expansion.
+    fn check(&self) {
+        let inputs = self.inputs();
+        assert_eq!(self.declined(&inputs), None, "{}", self.name());
+        let Some(backend) = gpu() else { return };
+        let graph = self.graph(&inputs, |x, weights| x.quantized_linear(self.op(), weights));
+        let executable = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
+        let is_kernel = |kind: &StepKind| matches!(kind, StepKind::Kernel(_));
+        assert!(executable.plan().steps.iter().all(|step| is_kernel(&step.kind)), "{}", executable.plan());
+        check_backend(&backend, Mode::Compile, &graph, &inputs)
+            .unwrap_or_else(|e| panic!("{}: {e}", self.name()));
+    }
+}
+
+#[test]
+fn few_rows_by_codes_of_every_kind() {
+    let asymmetric = Layer { weights: Weights::Asymmetric, ..INT4 };
+    let mx = Layer { codes: DType::F4E2M1, scale: DType::E8M0, group: 32, ..INT4 };
+    let int8 = Layer { codes: DType::I8, group: 512, ..INT4 };
+    let layers = [
+        INT4,
+        Layer { x: DType::F16, scale: DType::F16, ..INT4 },
+        Layer { group: 512, ..INT4 },
+        Layer { group: 32, scale: DType::BF16, ..INT4 },
+        Layer { group: 16, ..INT4 },
+        Layer { zero: DType::I4, ..asymmetric },
+        Layer { zero: DType::F32, ..asymmetric },
+        Layer { zero: DType::I8, group: 32, x: DType::F16, ..asymmetric },
+        mx,
+        Layer { x: DType::F16, ..mx },
+        Layer { codes: DType::F4E2M1, scale: DType::F8E4M3, weights: Weights::TwoLevel, group: 16, ..INT4 },
+        int8,
+        Layer { group: 16, x: DType::F16, ..int8 },
+        Layer { group: 64, weights: Weights::Asymmetric, zero: DType::I8, ..int8 },
+    ];
+    layers.iter().for_each(Layer::check);
+}
+
+#[test]
+fn few_rows_of_every_shape() {
+    for rows in [1, 2, 3, 7, 8, 9, 15, 16] {
+        for [n, k] in [[16, 32], [33, 96], [130, 1056], [2200, 128], [4300, 160], [64, 4096]] {
+            // The definition takes its time.
+            if rows * n * k > 1 << 20 {
+                continue;
+            }
+            Layer { shape: [rows, n, k], group: 32, ..INT4 }.check();
+            Layer { shape: [rows, n, k], group: k, ..INT4 }.check();
+            Layer { shape: [rows, n, k], group: k, codes: DType::I8, ..INT4 }.check();
+        }
+    }
+}
+
+#[test]
+fn rows_that_do_not_follow_each_other() {
+    let Some(backend) = gpu() else { return };
+    let layer = Layer { shape: [6, 48, 256], ..INT4 };
+    let mut inputs = layer.inputs();
+    // [T, B, K] read as [B, T, K]; then columns that lie across.
+    inputs[0] = normal(DType::BF16, &[3, 2, 256], 9);
+    let across = layer.graph(&inputs, |x, w| x.transpose(&[1, 0, 2]).quantized_linear(layer.op(), w));
+    check_backend(&backend, Mode::Compile, &across, &inputs).unwrap_or_else(|e| panic!("{e}"));
+    inputs[0] = normal(DType::BF16, &[256, 5], 9);
+    let columns = layer.graph(&inputs, |x, w| x.transpose(&[1, 0]).quantized_linear(layer.op(), w));
+    check_backend(&backend, Mode::Compile, &columns, &inputs).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn what_has_no_kernel_is_dequantized_and_the_plan_says_so() {
+    let layer = Layer { shape: [17, 32, 128], ..INT4 };
+    let inputs = layer.inputs();
+    let reason = layer.declined(&inputs).unwrap();
+    assert!(reason.contains("up to 16 rows, not 17"), "{reason}");
+    let wide = Layer { x: DType::F32, ..INT4 };
+    assert!(wide.declined(&wide.inputs()).unwrap().contains("bf16 and f16, not f32"));
+    let Some(backend) = gpu() else { return };
+    let graph = layer.graph(&inputs, |x, weights| x.quantized_linear(layer.op(), weights));
+    let plan = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap().plan().to_string();
+    assert!(plan.contains(&reason), "{plan}");
+    check_backend(&backend, Mode::Compile, &graph, &inputs).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn codes_in_both_orders_of_whole_and_partial_tiles() {
+    let Some(backend) = gpu() else { return };
+    for shape in [[128, 64], [16, 8], [272, 200], [1000, 72], [37, 53], [1, 300]] {
+        for (dtype, to, scale) in [
+            (DType::BF16, DType::F8E4M3, 0.0078125),
+            (DType::BF16, DType::F8E5M2, 0.0003),
+            (DType::F32, DType::F8E4M3, 0.011),
+            (DType::F16, DType::F8E4M3, 0.3),
+        ] {
+            let mut x = normal(dtype, &shape, 1);
+            if shape[0] == 37 {
+                x = Array::from(&x.map(|x| if x > 2.0 { f64::INFINITY } else { x }).to_tensor());
+            }
+            let inputs = [x, Array::from_f64(DType::F32, &[], vec![scale])];
+            let b = Builder::new("cast");
+            let args: Vec<Expr<'_>> =
+                inputs.iter().enumerate().map(|(i, a)| b.input(&format!("x{i}"), a.ty())).collect();
+            let results = args[0].cast_transpose(args[1], to);
+            ["codes", "transposed", "largest"].iter().zip(results).for_each(|(name, y)| b.output(name, y));
+            let graph = b.finish().unwrap();
+            check_backend(&backend, Mode::Compile, &graph, &inputs)
+                .unwrap_or_else(|e| panic!("{dtype} {shape:?} to {to} by {scale}: {e}"));
+        }
+    }
+}

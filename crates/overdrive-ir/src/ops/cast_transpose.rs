@@ -1,0 +1,74 @@
+//! `cast_transpose(x, scale)`: `[M, N]` as codes of a small float, row after row and column after column, and `max |x|`.
+//!
+//! The codes are those of `quantize`: `x / scale`, rounded and saturated. Training in fp8 wants both orders, since its
+//! products contract rows in one pass and columns in the other while the tensor cores of some devices read the contracted
+//! index contiguously, and it wants the largest magnitude for the scale of a later step (delayed scaling). One pass over x
+//! gives all three. Results: codes `[M, N]`, codes `[N, M]`, the magnitude `[]` in the type that sums use.
+//! Source: Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
+
+use super::quantize::code;
+use crate::{Array, Builder, DType, Expr, Fill, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType, Types, Unary};
+use serde::{Deserialize, Serialize};
+
+/// Codes in both orders.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CastTranspose {
+    /// The type of the codes: a float of one byte.
+    pub to: DType,
+}
+
+impl<'b> Expr<'b> {
+    /// Codes of self `[M, N]` by a scalar scale: `[M, N]`, `[N, M]`, and the largest magnitude.
+    pub fn cast_transpose(self, scale: Expr<'b>, to: DType) -> [Expr<'b>; 3] {
+        let results = self.builder().op(CastTranspose { to }, &[self, scale]);
+        [results[0], results[1], results[2]]
+    }
+}
+
+impl Op for CastTranspose {
+    const NAME: &'static str = "cast_transpose";
+
+    fn infer(&self, types: &Types<'_>) -> Result<Vec<TensorType>, Mismatch> {
+        let [x, scale] = types.exactly()?;
+        types.same_float(&types.operands[..1])?;
+        if x.rank() != 2 || scale.rank() != 0 || !scale.dtype.is_arithmetic_float() {
+            let remedy = "reshape x to a matrix; one scale covers all of it";
+            return Err(Mismatch::new("x of [M, N] and a scalar scale", format!("{x} and {scale}")).remedy(remedy));
+        }
+        if !matches!(self.to, DType::F8E4M3 | DType::F8E5M2) {
+            return Err(Mismatch::new("codes of f8e4m3 or f8e5m2", self.to.to_string()));
+        }
+        let codes = x.with_dtype(self.to);
+        let transposed = codes.with_shape(Shape(x.shape.0.iter().rev().cloned().collect()));
+        Ok(vec![codes, transposed, TensorType::scalar(x.dtype.accumulation())])
+    }
+
+    fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
+        let (x, scale) = (&args[0], args[1].get(0));
+        let of = |at: &[usize]| code(self.to, x.at(at) / scale, 0.0);
+        let largest =
+            (0..x.len()).map(|i| x.get(i).abs()).fold(0.0, |a: f64, x| if x.is_nan() { x } else { a.max(x) });
+        let largest = if (0..x.len()).any(|i| x.get(i).is_nan()) { f64::NAN } else { largest };
+        vec![
+            Array::build(self.to, &x.shape, of),
+            Array::build(self.to, &[x.shape[1], x.shape[0]], |at| of(&[at[1], at[0]])),
+            Array::float(x.dtype.accumulation(), &[], vec![largest]),
+        ]
+    }
+
+    fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], _regions: &[Graph]) -> Vec<Expr<'b>> {
+        let (x, scale) = (args[0], args[1].reshape([1usize, 1]));
+        let codes = x.quantize(scale, None, self.to);
+        let magnitude = x.widen().unary(Unary::Abs).reduce(Reducer::Max, &[0, 1]);
+        // Of no elements it is 0, not the identity of the maximum.
+        vec![codes, codes.transpose(&[1, 0]), magnitude.max(magnitude.constant(0.0))]
+    }
+
+    fn samples() -> Vec<Sample> {
+        let sample = |to, scale| {
+            let scale = (TensorType::scalar(DType::F32), Fill::Values(vec![scale]));
+            Sample::new(CastTranspose { to }).normal(["M", "N"]).operand(scale.0, scale.1)
+        };
+        vec![sample(DType::F8E4M3, 0.0078125), sample(DType::F8E4M3, 0.013), sample(DType::F8E5M2, 0.00003)]
+    }
+}
