@@ -104,7 +104,7 @@ pub const MODELS: &[Model] = &[
     },
     Model {
         name: "digits-conv",
-        summary: "1x8x8; two 3x3 convolutions to 16 and 32 with ReLU, global average pool, linear 10",
+        summary: "1x8x8; 3x3 convolutions to 16, 32 (stride 2) and 32 with ReLU, linear 10 on all places",
         build: conv::digits_conv,
         dimensions: &[("batch", 64)],
         vocabulary: None,

@@ -54,7 +54,7 @@ fn parameter_counts_follow_from_the_sizes() {
         ("gpt-1.3b", gpt(50_304, 1024, 2048, 24)),
         ("gpt-6.7b", gpt(50_304, 1024, 4096, 32)),
         ("digits-mlp", 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10),
-        ("digits-conv", 16 * 9 + 16 + 32 * 16 * 9 + 32 + 32 * 10 + 10),
+        ("digits-conv", 16 * 9 + 16 + 32 * 16 * 9 + 32 + 32 * 32 * 9 + 32 + 512 * 10 + 10),
         ("text-transformer", gpt(256, 128, 128, 5)),
     ] {
         assert_eq!(parameters(&build(name)), count, "{name}");

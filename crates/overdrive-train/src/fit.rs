@@ -1,9 +1,9 @@
 //! The loop around the step: batches, validation, early stop, checkpoints.
 
-use crate::data::{Batch, Split};
+use crate::data::{Batch, Shifted, Split};
 use crate::{
-    Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shuffle, StepReport, TrainError, Trainer,
-    initial_parameters, with_loss,
+    Augmentation, Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shuffle, StepReport, TrainError,
+    Trainer, initial_parameters, with_loss,
 };
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::philox;
@@ -92,9 +92,14 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         Some(_) => Checkpoint { recipe: recipe.clone(), data: run.train.hash()?, ..Checkpoint::default() },
         None => Checkpoint::default(),
     };
+    let shifted = match recipe.augmentation {
+        Augmentation::None => None,
+        Augmentation::Shift => Some(Shifted::new(run.train)?),
+    };
+    let train = shifted.as_ref().map_or(run.train, |shifted| shifted as &dyn Split);
     let mut ending = Ending::Finished;
     while trainer.done() < recipe.steps {
-        let report = trainer.step(&batches(run.train, recipe, trainer.done())?)?;
+        let report = trainer.step(&batches(train, recipe, trainer.done())?)?;
         let goes_on = observer.stepped(&report).is_continue();
         progress.done = trainer.done();
         let looks = progress.done.is_multiple_of(recipe.evaluate_every) || progress.done == recipe.steps;

@@ -34,7 +34,7 @@ pub use fit::{Ending, Fit, Fitted, Observer, batches, fit};
 pub use loss::with_loss;
 pub use optimizer::Optimizer;
 pub use quantize_aware::{Tuned, quantize_aware};
-pub use recipe::{EarlyStop, LossScaling, Recipe};
+pub use recipe::{Augmentation, EarlyStop, LossScaling, Recipe};
 pub use recipes::{recipe_of, tuning_of};
 pub use schedule::{Decay, Schedule};
 pub use shuffle::Shuffle;

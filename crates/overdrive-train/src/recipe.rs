@@ -28,6 +28,20 @@ pub struct Recipe {
     pub evaluate_every: u64,
     /// When to stop early.
     pub early_stop: Option<EarlyStop>,
+    /// What becomes of samples before they are learnt from.
+    #[serde(default)]
+    pub augmentation: Augmentation,
+}
+
+/// What training makes of samples that mean the same when changed so.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Augmentation {
+    /// They stay as they are.
+    #[default]
+    None,
+    /// Images appear moved by one pixel too ([`Shifted`](crate::data::Shifted)).
+    Shift,
 }
 
 /// Stops when the validation loss has not become smaller for a while; the best parameters are what is kept.
@@ -68,6 +82,7 @@ impl Default for Recipe {
             precision: DType::F32,
             evaluate_every: 100,
             early_stop: None,
+            augmentation: Augmentation::None,
         }
     }
 }
