@@ -234,6 +234,7 @@ impl Executable for XlaExecutable {
             persistent_bytes: self.ahead.as_ref().map_or(0, |ahead| ahead.bytes),
             state_bytes: self.arguments.state_bytes() as u64,
             workspace_bytes: 0,
+            context_bytes: None,
         }
     }
 
