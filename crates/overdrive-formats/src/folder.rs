@@ -1,12 +1,12 @@
 //! A model as a folder: `config.json` (what it is), `graph.txt` (IR text), `model.safetensors` (its states).
 //!
+//! Quantized states are named and packed as compressed-tensors does, and `quantization_config` says in its words what they are.
 //! This is what training and quantization leave and what every command takes as a model. The states of the graph that
 //! is read begin as the file says, so that nobody who runs the graph needs to know where its weights came from.
 //! Invariant: a folder appears whole, by rename, or not at all; what was written is read back bit for bit.
 
-use crate::safetensors::can_hold;
-use crate::{Differences, FormatError, ParametersError, Tensors, file, safetensors};
-use overdrive_ir::{DType, Graph, Init, Tensor, TensorType};
+use crate::{Differences, FormatError, ParametersError, Tensors, compressed_tensors, file, safetensors};
+use overdrive_ir::{Graph, Init};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,6 +49,9 @@ struct ConfigFile {
     overdrive_model: u32,
     #[serde(flatten)]
     config: ModelConfig,
+    /// What the graph says of its quantized layers, for the ecosystem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quantization_config: Option<serde_json::Value>,
 }
 
 impl ModelFolder {
@@ -63,19 +66,23 @@ impl ModelFolder {
     /// # Errors
     /// When a file is missing, damaged or of another version, or when the states are not those of the graph.
     pub fn read(folder: &Path) -> Result<Self, ParametersError> {
-        let config = read_config(&folder.join(CONFIG))?;
+        let ConfigFile { config, quantization_config, .. } = read_config(&folder.join(CONFIG))?;
         let path = folder.join(GRAPH);
         let text = fs::read_to_string(&path).map_err(FormatError::io(&path, "read"))?;
         let graph: Graph = text
             .parse()
             .map_err(|error| FormatError::damaged(&path, "graph", "the text of a graph", error))?;
-        let path = folder.join(STATES);
-        let mut states = safetensors::read(&path)?;
-        for state in graph.states() {
-            if let Some(stored) = states.get_mut(&state.name) {
-                *stored = unpacked(stored, graph.ty(state.value));
-            }
+        let described = compressed_tensors::quantization_config(&graph);
+        if let Some(found) = quantization_config.filter(|found| described.as_ref() != Some(found)) {
+            let expected =
+                described.map_or("none, as the graph has no such layers".to_owned(), |d| d.to_string());
+            let error = FormatError::damaged(&folder.join(CONFIG), "quantization_config", expected, found);
+            return Err(error
+                .remedy("config and graph are of different models: write the model again")
+                .into());
         }
+        let path = folder.join(STATES);
+        let states = compressed_tensors::restored(&path, &graph, safetensors::read(&path)?)?;
         let differences = Differences::between(&graph, &states);
         if !differences.is_empty() {
             return Err(ParametersError::Different { path, differences });
@@ -91,7 +98,11 @@ impl ModelFolder {
     /// When `folder` holds something else, when a state has no fixed size, or when the system refuses.
     pub fn write(&self, folder: &Path) -> Result<(), FormatError> {
         let states = states(&self.graph, folder)?;
-        let config = ConfigFile { overdrive_model: FOLDER_VERSION, config: self.config.clone() };
+        let config = ConfigFile {
+            overdrive_model: FOLDER_VERSION,
+            config: self.config.clone(),
+            quantization_config: compressed_tensors::quantization_config(&self.graph),
+        };
         let config = serde_json::to_string_pretty(&config).expect("a config is plain data") + "\n";
         let graph = self.graph.clone().with_initial_values(|_, _| Init::ZEROS).to_string();
         file::replace_folder(folder, Self::is_at, |unfinished| {
@@ -122,12 +133,12 @@ fn states(graph: &Graph, place: &Path) -> Result<Tensors, FormatError> {
             let error = FormatError::damaged(place, &state.name, "a state of fixed size", ty);
             return Err(error.remedy("bind its dimensions first"));
         }
-        states.insert(state.name.clone(), packed(state.init.tensor(&state.name, ty)));
+        states.insert(state.name.clone(), state.init.tensor(&state.name, ty));
     }
-    Ok(states)
+    Ok(compressed_tensors::stored(states))
 }
 
-fn read_config(path: &Path) -> Result<ModelConfig, FormatError> {
+fn read_config(path: &Path) -> Result<ConfigFile, FormatError> {
     let text = fs::read_to_string(path).map_err(FormatError::io(path, "read"))?;
     let file: ConfigFile = serde_json::from_str(&text)
         .map_err(|error| FormatError::damaged(path, "config", "the config of a model folder", error))?;
@@ -135,26 +146,5 @@ fn read_config(path: &Path) -> Result<ModelConfig, FormatError> {
         let error = FormatError::damaged(path, "overdrive_model", FOLDER_VERSION, file.overdrive_model);
         return Err(error.remedy("write the model again with this version of Overdrive"));
     }
-    Ok(file.config)
-}
-
-/// What safetensors has no type for is stored as its packed bytes.
-fn packed(tensor: Tensor) -> Tensor {
-    if can_hold(tensor.ty().dtype) {
-        return tensor;
-    }
-    let bytes = tensor.bytes().to_vec();
-    let ty = TensorType::new(DType::U8, [bytes.len()]);
-    Tensor::from_bytes(ty, bytes).expect("a byte an element")
-}
-
-/// The state of type `ty` that was stored as its packed bytes; any other tensor as it is.
-fn unpacked(stored: &Tensor, ty: &TensorType) -> Tensor {
-    let is_packed = !can_hold(ty.dtype)
-        && ty.is_addressable()
-        && *stored.ty() == TensorType::new(DType::U8, [ty.bytes()]);
-    if !is_packed {
-        return stored.clone();
-    }
-    Tensor::from_bytes(ty.clone(), stored.bytes().to_vec()).expect("the length was compared")
+    Ok(file)
 }

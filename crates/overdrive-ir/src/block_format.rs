@@ -114,9 +114,10 @@ impl BlockFormat {
     pub fn tensor_scale(&self, values: &[f64]) -> Option<f64> {
         let largest = || values.iter().fold(0.0f64, |a, x| a.max(x.abs()));
         let levels = self.element.max_value() * DType::F8E4M3.max_value();
-        (self.scale == ScaleFormat::F8e4m3).then(|| {
-            DType::F32.round((largest() / levels).max(f64::from(f32::MIN_POSITIVE)), Overflow::Saturate)
-        })
+        let narrow = |x: f64| DType::F32.round(x, Overflow::Saturate);
+        // The reciprocal of an f32, which is what files of the ecosystem hold.
+        (self.scale == ScaleFormat::F8e4m3)
+            .then(|| narrow(1.0 / narrow((levels / largest()).min(f64::from(1.0 / f32::MIN_POSITIVE)))))
     }
 
     /// Scale and zero point for values between `low` and `high`; `tensor_scale` is 1 for formats without.

@@ -42,5 +42,5 @@ pub use quantize::{
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use rematerialize::{Rematerialize, rematerialize};
-pub use sparsify::{Pruning, Sparsified, sparsify};
+pub use sparsify::{Pruning, Sparsified, compress, sparsify};
 pub use to_f64::to_f64;

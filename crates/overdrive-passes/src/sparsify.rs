@@ -1,11 +1,16 @@
 //! `sparsify` prunes weights to 2:4: of four consecutive inputs of an output, two weights stay.
 //!
-//! The pattern that sparse tensor cores take. The graph keeps its types; zeros are values, which a back end may store
-//! compressed and `quantize` may round afterwards. Which two stay: the largest (magnitude), the largest by what they
-//! multiply (Wanda: Sun et al., arXiv:2306.11695), or those whose loss the weights after them make up for best
-//! (SparseGPT: Frantar and Alistarh, arXiv:2301.00774). Invariant: a layer that is not pruned is listed with the reason.
+//! The pattern that sparse tensor cores take. The graph keeps its types; zeros are values, which `quantize` may round
+//! afterwards and [`compress`] stores no more. Which two stay is the method's choice, one file each. Invariant: a layer that is
+//! not pruned is listed with the reason.
 
-use crate::quantize::{damped, factor_of_inverse};
+mod compress;
+mod magnitude;
+mod sparse_gpt;
+mod wanda;
+
+pub use compress::compress;
+
 use crate::{Evidence, Layer, LayerKind, Skipped, Statistic, layers};
 use overdrive_ir::{Graph, GraphError, Init, Tensor};
 use serde::{Deserialize, Serialize};
@@ -59,9 +64,11 @@ pub fn sparsify(graph: &Graph, pruning: Pruning, evidence: &Evidence) -> Result<
     let mut names = Vec::new();
     for layer in found {
         let reason = match (layer.kind, layer.shape[1] % GROUP) {
-            (LayerKind::Convolution, _) => Some("only linear layers have a 2:4 product".to_owned()),
+            (LayerKind::Convolution, _) => {
+                Some("not pruned: only linear layers have a 2:4 product".to_owned())
+            }
             (_, 0) => None,
-            (_, _) => Some(format!("{} inputs are no multiple of {GROUP}", layer.shape[1])),
+            (_, _) => Some(format!("not pruned: {} inputs are no multiple of {GROUP}", layer.shape[1])),
         };
         if let Some(reason) = reason {
             skipped.push(Skipped { layer: layer.name, reason });
@@ -103,25 +110,9 @@ fn prune(layer: &Layer, rows: &mut [f64], pruning: Pruning, evidence: &Evidence)
         })
     };
     match pruning {
-        Pruning::Magnitude => rows.chunks_mut(GROUP).for_each(|w| {
-            let kept = largest(w.iter().map(|w| w.abs()));
-            zero(w, kept);
-        }),
-        Pruning::Wanda => {
-            let gram = gram()?;
-            for row in rows.chunks_mut(k) {
-                for (at, w) in row.chunks_mut(GROUP).enumerate() {
-                    let seen = |i: usize| gram[(at * GROUP + i) * (k + 1)].sqrt();
-                    let kept = largest(w.iter().enumerate().map(|(i, w)| w.abs() * seen(i)));
-                    zero(w, kept);
-                }
-            }
-        }
-        Pruning::SparseGpt => {
-            let factor =
-                factor_of_inverse(&damped(gram()?, k), k).expect("a damped Gram matrix is positive definite");
-            rows.chunks_mut(k).for_each(|row| sparse_gpt(row, &factor));
-        }
+        Pruning::Magnitude => magnitude::prune(rows),
+        Pruning::Wanda => wanda::prune(rows, k, gram()?),
+        Pruning::SparseGpt => sparse_gpt::prune(rows, k, gram()?),
     }
     Ok(())
 }
@@ -137,20 +128,4 @@ fn largest(scores: impl Iterator<Item = f64>) -> [bool; GROUP] {
 
 fn zero(w: &mut [f64], kept: [bool; GROUP]) {
     w.iter_mut().zip(kept).for_each(|(w, kept)| *w = if kept { *w } else { 0.0 });
-}
-
-/// One row of SparseGPT; `factor` is U with `Uᵀ U` the inverse Hessian.
-fn sparse_gpt(row: &mut [f64], factor: &[f64]) {
-    let k = row.len();
-    let mut w = row.to_vec();
-    let mut kept = [false; GROUP];
-    for column in 0..k {
-        let pivot = |column: usize| factor[column * (k + 1)];
-        if column % GROUP == 0 {
-            kept = largest((0..GROUP).map(|i| (w[column + i] / pivot(column + i)).powi(2)));
-        }
-        row[column] = if kept[column % GROUP] { w[column] } else { 0.0 };
-        let error = (w[column] - row[column]) / pivot(column);
-        w[column..].iter_mut().zip(&factor[column * k + column..]).for_each(|(w, u)| *w -= error * u);
-    }
 }

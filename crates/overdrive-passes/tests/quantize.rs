@@ -7,8 +7,8 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{Block, BlockFormat, Builder, DType, Dim, Graph, Init, Tensor, TensorType};
 use overdrive_passes::{
-    Evidence, MODES, Preparation, Pruning, Quantization, Rounding, Statistic, awq, bind, layers, observe,
-    quantize, smooth, sparsify,
+    Evidence, MODES, Preparation, Pruning, Quantization, Rounding, Statistic, awq, bind, compress, layers,
+    observe, quantize, smooth, sparsify,
 };
 use std::collections::BTreeMap;
 
@@ -90,6 +90,8 @@ fn every_mode_stays_near_the_float_model() {
             Preparation::None => float.clone(),
             Preparation::Smooth(strength) => smooth(&float, &evidence, strength).unwrap(),
             Preparation::Awq => awq(&float, &evidence, &quantization.scheme.weights).unwrap(),
+            // Loses by itself: judged with the methods of pruning.
+            Preparation::Prune(_) => continue,
         };
         assert!(error(&float, &prepared) < 1e-5, "{}: preparation changes nothing", mode.name);
         let evidence = calibrated(&prepared);
@@ -297,4 +299,52 @@ fn two_of_four_weights_stay_and_what_data_says_helps() {
     let both = error(&float, &quantized(&sparse, &int8, &evidence));
     assert!(both < 1.2 * sparse_gpt, "with int8 {both}, without {sparse_gpt}");
     assert!(sparsify(&float, Pruning::Wanda, &Evidence::default()).unwrap_err().remedy.contains("calibrate"));
+}
+
+#[test]
+fn what_is_pruned_is_stored_as_what_stays_and_means_the_same() {
+    let float = model();
+    let evidence = calibrated(&float);
+    let sparse = sparsify(&float, Pruning::Wanda, &evidence).unwrap();
+    let x = rows(99, 8);
+    let int8 =
+        Quantization::new(BlockFormat::plain(DType::I8, Block::Channel), Activations::Dynamic(DType::I8));
+    let alone = Quantization::new(BlockFormat::plain(DType::F32, Block::Tensor), Activations::Float);
+    // Values and bits of a mask: 17/32 of f32, 5/8 of i8, where weights were a quarter of it before.
+    for (quantization, share) in [(alone, 17.0 / 32.0), (int8, 0.25 * 5.0 / 8.0)] {
+        let dense = quantize(&sparse.graph, &quantization, &evidence).unwrap();
+        let packed = compress(dense.clone(), &sparse.layers).unwrap();
+        assert_eq!(outputs(&dense.graph, &x), outputs(&packed.graph, &x));
+        assert!(packed.skipped.is_empty() && packed.layers.len() == 2, "{:?}", packed.layers);
+        for layer in &packed.layers {
+            let scales =
+                if layer.scheme.is_some() { 4 * if layer.name == "first" { K } else { N } } else { 0 };
+            let bytes = (layer.code_bytes + layer.scale_bytes) as f64 - scales as f64;
+            assert_eq!(bytes, share * layer.float_bytes as f64, "{}", layer.name);
+            let of_layer = packed
+                .graph
+                .states()
+                .iter()
+                .filter(|s| s.name.starts_with(&format!("{}.weight", layer.name)));
+            let held: usize = of_layer.map(|s| packed.graph.ty(s.value).bytes()).sum();
+            assert_eq!(held as u64, layer.code_bytes + layer.scale_bytes, "{}", layer.name);
+        }
+    }
+    // Four-bit codes have no such form: the layer stays dense, and it is said.
+    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Channel), Activations::Float);
+    let dense = quantize(&sparse.graph, &int4, &evidence).unwrap();
+    let packed = compress(dense.clone(), &sparse.layers).unwrap();
+    assert_eq!(packed.graph, dense.graph);
+    assert!(packed.skipped.iter().all(|s| s.reason.contains("share a byte")) && packed.skipped.len() == 2);
+    // A weight that only claims to be pruned is no 2:4 matrix.
+    let never = compress(quantize(&float, &int8_weights(), &evidence).unwrap(), &sparse.layers).unwrap();
+    assert!(
+        never.skipped.iter().all(|s| s.reason.contains("of four weights are not 0")),
+        "{:?}",
+        never.skipped
+    );
+}
+
+fn int8_weights() -> Quantization {
+    Quantization::new(BlockFormat::plain(DType::I8, Block::Channel), Activations::Float)
 }

@@ -18,6 +18,7 @@ mod search;
 mod sensitivity;
 mod subject;
 mod task;
+mod tune;
 
 pub use agreement::{Agreement, agreement, cosines};
 pub use apply::apply;
@@ -31,3 +32,4 @@ pub(crate) use rows::Quantization;
 pub use search::{Assignment, Candidate, Search, search};
 pub use sensitivity::{Sensitivity, sensitivities};
 pub use task::{Task, Trial, batch_of, calibration, evaluate};
+pub use tune::tune;

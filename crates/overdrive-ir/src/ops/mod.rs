@@ -41,4 +41,5 @@ ops! {
     silu::Silu,
     softmax::Softmax,
     straight_through::StraightThrough,
+    unpack_24::Unpack24,
 }

@@ -1,7 +1,7 @@
 //! The modes by name: what the command line and the study choose from.
 
 use super::{Quantization, RangeRule, Rounding};
-use crate::Statistic;
+use crate::{Pruning, Statistic};
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{Block, BlockFormat, DType};
@@ -16,6 +16,8 @@ pub enum Preparation {
     Smooth(f64),
     /// AWQ.
     Awq,
+    /// Pruning to 2:4; weights are stored as what stays of them.
+    Prune(Pruning),
 }
 
 impl Preparation {
@@ -25,6 +27,7 @@ impl Preparation {
             Preparation::None => &[],
             Preparation::Smooth(_) => &[Statistic::ChannelMagnitude],
             Preparation::Awq => &[Statistic::Gram],
+            Preparation::Prune(pruning) => pruning.statistics(),
         }
     }
 }
@@ -87,6 +90,8 @@ impl QuantizationMode {
 const INT8: BlockFormat = BlockFormat::plain(DType::I8, Block::Channel);
 const INT4: BlockFormat = BlockFormat::plain(DType::I4, Block::Group(128));
 const FP8: BlockFormat = BlockFormat::plain(DType::F8E4M3, Block::Channel);
+/// Weights that are only pruned.
+const FLOAT: BlockFormat = BlockFormat::plain(DType::F32, Block::Tensor);
 const FP8_TENSOR: BlockFormat = BlockFormat::plain(DType::F8E4M3, Block::Tensor);
 const UP: ScaleFormat = ScaleFormat::E8m0Up;
 const FLOOR: ScaleFormat = ScaleFormat::E8m0Floor;
@@ -221,4 +226,46 @@ pub const MODES: &[QuantizationMode] = &[
         Activations::Float,
     )
     .rounded(Rounding::Learned),
+    QuantizationMode::new(
+        "sparse24-magnitude",
+        "two of four weights stay, the largest; float otherwise",
+        FLOAT,
+        Activations::Float,
+    )
+    .prepared(Preparation::Prune(Pruning::Magnitude)),
+    QuantizationMode::new(
+        "sparse24-wanda",
+        "two of four weights stay, the largest by the size of their inputs (Wanda); float otherwise",
+        FLOAT,
+        Activations::Float,
+    )
+    .prepared(Preparation::Prune(Pruning::Wanda)),
+    QuantizationMode::new(
+        "sparse24-sparsegpt",
+        "two of four weights stay, by SparseGPT; float otherwise",
+        FLOAT,
+        Activations::Float,
+    )
+    .prepared(Preparation::Prune(Pruning::SparseGpt)),
+    QuantizationMode::new(
+        "sparse24-magnitude-int8",
+        "int8-dynamic after two of four weights stay, the largest",
+        INT8,
+        Activations::Dynamic(DType::I8),
+    )
+    .prepared(Preparation::Prune(Pruning::Magnitude)),
+    QuantizationMode::new(
+        "sparse24-wanda-int8",
+        "int8-dynamic after two of four weights stay, the largest by the size of their inputs (Wanda)",
+        INT8,
+        Activations::Dynamic(DType::I8),
+    )
+    .prepared(Preparation::Prune(Pruning::Wanda)),
+    QuantizationMode::new(
+        "sparse24-sparsegpt-int8",
+        "int8-dynamic after two of four weights stay, by SparseGPT",
+        INT8,
+        Activations::Dynamic(DType::I8),
+    )
+    .prepared(Preparation::Prune(Pruning::SparseGpt)),
 ];

@@ -28,11 +28,13 @@ pub struct Quantized {
 pub struct QuantizedLayer {
     /// Its name.
     pub name: String,
-    /// Its formats.
-    pub scheme: Scheme,
+    /// Its formats; `None` where its weights are only pruned.
+    pub scheme: Option<Scheme>,
+    /// Bytes of its weight before.
+    pub float_bytes: u64,
     /// Bytes of its codes.
     pub code_bytes: u64,
-    /// Bytes of its scales and zero points.
+    /// Bytes of its scales and zero points, and of the mask of a pruned weight.
     pub scale_bytes: u64,
     /// Root of the mean square of the weights' error, relative to that of the weights.
     pub weight_error: f64,
@@ -87,6 +89,10 @@ pub(super) fn prepare(
             skipped.push(Skipped { layer: layer.name, reason: "left as it is by the recipe".to_owned() });
             continue;
         };
+        if scheme.weights.element == DType::F32 {
+            // Its codes would be the weights themselves.
+            continue;
+        }
         if let Some(reason) = cannot_take(&layer, &scheme) {
             skipped.push(Skipped { layer: layer.name, reason });
             continue;
@@ -120,7 +126,8 @@ pub(super) fn conclude(
         let [codes, beside] = prepared.encoded.bytes();
         QuantizedLayer {
             name: prepared.layer.name.clone(),
-            scheme: prepared.scheme,
+            scheme: Some(prepared.scheme),
+            float_bytes: graph.ty(prepared.layer.state(graph).value).bytes() as u64,
             code_bytes: codes as u64,
             scale_bytes: beside as u64,
             weight_error: relative_error(&prepared.layer.rows(graph), &prepared.encoded.decode()),
@@ -262,7 +269,7 @@ impl Prepared {
         let codes = state(weight.clone(), codes);
         let scale = state(self.weight_step(), scale);
         let zero = zero.as_ref().map(|zero| state(format!("{weight}_zero_point"), zero));
-        let tensor_scale = tensor_scale.as_ref().map(|scale| state(format!("{weight}_global_scale"), scale));
+        let tensor_scale = tensor_scale.as_ref().map(|scale| state(format!("{weight}_tensor_scale"), scale));
         let input = self.input.map(|(grid, element)| {
             let scale = state(self.layer.input("scale"), &Tensor::scalar(DType::F32, grid.scale));
             let zero = Tensor::scalar(element, grid.zero);

@@ -8,8 +8,8 @@ use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
-    Layer, LayerKind, Preparation, Quantization, Quantized, Rounding, Skipped, awq, bind, layers, quantize,
-    smooth,
+    Layer, LayerKind, Preparation, Quantization, Quantized, Rounding, Skipped, awq, bind, compress, layers,
+    quantize, smooth, sparsify,
 };
 
 /// The template's graph, unbound as it was, prepared and quantized; what has to be seen is seen on `batches`, which fit
@@ -29,10 +29,16 @@ pub fn apply(
     };
     let graph = &template.graph;
     let seen = evidence(graph, preparation.statistics())?;
+    let (mut pruned, mut unpruned) = (Vec::new(), Vec::new());
     let prepared = match preparation {
         Preparation::None => graph.clone(),
         Preparation::Smooth(strength) => smooth(graph, &seen, strength).map_err(failed)?,
         Preparation::Awq => awq(graph, &seen, &quantization.scheme.weights).map_err(failed)?,
+        Preparation::Prune(pruning) => {
+            let sparse = sparsify(graph, pruning, &seen).map_err(failed)?;
+            (pruned, unpruned) = (sparse.layers, sparse.skipped);
+            sparse.graph
+        }
     };
     let statistics = quantization.statistics();
     let (found, unable) = layers(&prepared).map_err(failed)?;
@@ -56,13 +62,21 @@ pub fn apply(
         quantize(&prepared, quantization, &evidence(&prepared, &statistics)?).map_err(failed)?
     };
     made.simplified.extend(unprepared(preparation, &found, &made));
-    Ok(made)
+    for layer in unpruned {
+        let named = |others: &[Skipped]| others.iter().any(|other| other.layer == layer.layer);
+        if made.layers.iter().any(|report| report.name == layer.layer) {
+            made.simplified.push(layer);
+        } else if !named(&made.skipped) {
+            made.skipped.push(layer);
+        }
+    }
+    compress(made, &pruned).map_err(failed)
 }
 
 /// The quantized layers that a preparation passes by.
 fn unprepared(preparation: Preparation, found: &[Layer], made: &Quantized) -> Vec<Skipped> {
     let method = match preparation {
-        Preparation::None => return vec![],
+        Preparation::None | Preparation::Prune(_) => return vec![],
         Preparation::Smooth(_) => "SmoothQuant",
         Preparation::Awq => "AWQ",
     };

@@ -1,6 +1,6 @@
 //! Where the bytes of a model are.
 
-use overdrive_ir::{DType, Graph};
+use overdrive_ir::Graph;
 use overdrive_passes::Quantized;
 
 /// Bytes of the states of a model, by what they are.
@@ -26,11 +26,7 @@ impl Footprint {
     pub fn of(quantized: &Quantized) -> Self {
         let sum = |f: fn(&overdrive_passes::QuantizedLayer) -> u64| quantized.layers.iter().map(f).sum();
         let (codes, scales) = (sum(|layer| layer.code_bytes), sum(|layer| layer.scale_bytes));
-        let elements = |layer: &overdrive_passes::QuantizedLayer| {
-            8 * layer.code_bytes / layer.scheme.weights.element.bits() as u64
-        };
-        let replaced =
-            quantized.layers.iter().map(|layer| DType::F32.bytes_for(elements(layer) as usize) as u64).sum();
+        let replaced = sum(|layer| layer.float_bytes);
         let unquantized = state_bytes(&quantized.graph) - codes - scales;
         Self { codes, scales, unquantized, replaced }
     }

@@ -33,9 +33,9 @@ pub fn sensitivities(
     seen: &[Vec<Tensor>],
 ) -> Result<Vec<Sensitivity>, Failure> {
     let failed = |e: overdrive_ir::GraphError| Failure::failed(e.to_string());
-    if let Some(mode) = modes.iter().find(|mode| mode.preparation != Preparation::None) {
+    if let Some(mode) = modes.iter().find(|mode| mode.preparation != Preparation::None || mode.is_trained()) {
         return Err(Failure::failed(format!(
-            "mode `{}` scales weights and activations before it rounds: expected modes that a layer can have alone",
+            "mode `{}` changes the model before it rounds, or trains it: expected modes that a layer can have alone",
             mode.name
         )));
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what judges was seen neither in training nor in calibration.
 
-use super::{apply, calibrate};
+use super::{apply, tune};
 use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_formats::Tensors;
@@ -10,9 +10,7 @@ use overdrive_ir::{Backend, Graph, Init, State, Tensor};
 use overdrive_models::Model;
 use overdrive_passes::{QuantizationMode, Quantized, bind};
 use overdrive_train::data::{Parts, Split, Subset, open};
-use overdrive_train::{
-    Evaluation, Evaluator, Fit, Recipe, TrainError, fit, quantize_aware, recipe_of, trained, tuning_of,
-};
+use overdrive_train::{Evaluation, Evaluator, Fit, Recipe, TrainError, fit, recipe_of, trained};
 use std::sync::Arc;
 
 /// Which samples train, and what the weights are drawn from.
@@ -81,12 +79,7 @@ impl Task {
         if !mode.is_trained() {
             return apply(backend, &self.template, (mode.preparation, &quantization), &self.seen);
         }
-        let graph = &self.template.graph;
-        let bound = bind(graph, &self.template.dimensions).map_err(|e| Failure::failed(e.to_string()))?;
-        let evidence = calibrate(backend, &bound, &quantization.statistics(), &self.seen)?;
-        let recipe = Recipe { seed: self.seed, ..tuning_of(&self.template.name) };
-        let run = fit_of(backend, graph, &recipe, &self.parts);
-        Ok(quantize_aware(&run, &quantization, &evidence, &mut ()).map_err(failure)?.quantized)
+        tune((backend, &self.template), &quantization, &self.seen, (&self.parts, self.seed))
     }
 
     /// What `graph`, the template's or one made of it, makes of the held-out samples.

@@ -48,11 +48,26 @@ pub(crate) fn quantize(arguments: &Quantize) -> Result<Exit, Failure> {
     } else {
         let mode = modes[0];
         let quantization = with_group(mode.quantization(), arguments.group);
-        let how = (mode.preparation, &quantization);
-        let made = apply(backend, &template, how, &samples.seen).map_err(refused)?;
+        let made = match (mode.is_trained(), &samples.parts) {
+            (false, _) => apply(backend, &template, (mode.preparation, &quantization), &samples.seen),
+            (true, Some(parts)) => {
+                let learnt = (parts, arguments.machine.seed);
+                tune((backend, &template), &quantization, &samples.seen, learnt)
+            }
+            (true, None) => return Err(unlabelled(mode, samples.source)),
+        };
+        let made = made.map_err(refused)?;
         Chosen { name: mode.name.to_owned(), quantization, made }
     };
     finish(arguments, (backend, &template), &samples, &chosen)
+}
+
+/// A mode that learns was given nothing to learn from.
+fn unlabelled(mode: &QuantizationMode, found: &str) -> Failure {
+    Failure::bad_input(format!(
+        "mode `{}` learns: expected labelled samples, --data digits, text or a file with labels, found {found}",
+        mode.name
+    ))
 }
 
 /// Judges, writes and times what was chosen.

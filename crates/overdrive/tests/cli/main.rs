@@ -12,6 +12,7 @@ mod generate;
 mod invocation;
 mod over_time;
 mod quantize;
+mod quantize_data;
 mod regress;
 mod results;
 mod usage;

@@ -7,7 +7,7 @@ use overdrive::formats::{self, Tensors};
 use overdrive::ir::{Backend, Tensor, TensorType};
 use overdrive::studies::quantization::{batch_of, calibration};
 use overdrive::studies::{Template, Workload};
-use overdrive::train::data::{Split, open};
+use overdrive::train::data::{Parts, Split, open};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub(super) struct Samples<'a> {
     pub draw: Box<dyn Fn(u64) -> Vec<Tensor> + 'a>,
     /// Where they are from, in words.
     pub source: &'static str,
+    /// What a mode that learns learns from; `None` without labels.
+    pub parts: Option<Parts>,
 }
 
 /// The samples that the command line asks for, in batches of the template's own size.
@@ -85,6 +87,7 @@ fn labelled<'a>(
         compared,
         draw: Box::new(move |seed| timed[seed as usize % timed.len()].clone()),
         source: "test samples",
+        parts: Some(parts),
     })
 }
 
@@ -126,6 +129,7 @@ fn by_outputs<'a>(
         seen,
         draw: Box::new(move |seed| workload.inputs(seed)),
         source,
+        parts: None,
     })
 }
 

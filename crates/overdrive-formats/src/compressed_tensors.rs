@@ -1,0 +1,324 @@
+//! The layout of quantized states in a file: names and packing of compressed-tensors, which the ecosystem's engines read.
+//!
+//! A graph has a state for what it computes with; a file holds, for a state `W` (`layer.weight`):
+//!
+//! | state | in the file |
+//! |---|---|
+//! | `W` i4 `[N, K]` | `W_packed` i32 `[N, ⌈K/8⌉]`, eight codes plus 8 from the lowest bits, and `W_shape` i64 `[2]` |
+//! | `W` f4e2m1 `[N, K]`, K even | `W_packed` u8 `[N, K/2]`, the even column in the low bits |
+//! | e8m0, whatever its name | u8 of the same name: the biased exponent |
+//! | `W_tensor_scale` f32 `[]` | `W_global_scale` f32 `[1]`, its reciprocal, where that is exact both ways |
+//! | `layer.input_scale`, `layer.input_zero_point` `[]` | the same `[1]` |
+//! | `W.compressed` `[N, K/2]` of 2:4 | the same, and `W.shape` i64 `[2]` |
+//!
+//! Everything else is as it is, e4m3 as `F8_E4M3`. Types that safetensors lacks are stored as their bytes. Invariant: what is
+//! read is bit for bit what was written. Source: <https://github.com/vllm-project/compressed-tensors>, its formats
+//! pack-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized, float-quantized, int-quantized and sparse-24-bitmask.
+
+mod config;
+
+pub(crate) use config::quantization_config;
+
+use crate::safetensors::can_hold;
+use crate::{FormatError, Tensors};
+use overdrive_ir::{DType, Graph, Tensor, TensorType};
+use std::path::Path;
+
+const PACKED: &str = "_packed";
+const SHAPE: &str = "_shape";
+const TENSOR_SCALE: &str = "_tensor_scale";
+const GLOBAL_SCALE: &str = "_global_scale";
+const INPUTS: [&str; 2] = [".input_scale", ".input_zero_point"];
+const COMPRESSED: &str = ".compressed";
+const SPARSE_SHAPE: &str = ".shape";
+
+/// Four-bit codes of an i32.
+const CODES: usize = 8;
+/// What makes a signed code of four bits unsigned.
+const OFFSET: u8 = 8;
+
+/// The tensors of a file that hold these states.
+pub(crate) fn stored(states: Tensors) -> Tensors {
+    let mut file = Tensors::new();
+    for (name, tensor) in states {
+        match form(&name, tensor.ty()) {
+            Form::Own => drop(file.insert(name, tensor)),
+            Form::Int4([n, k]) => {
+                file.insert(format!("{name}{SHAPE}"), shape_of([n, k]));
+                file.insert(format!("{name}{PACKED}"), packed_int4(&tensor, [n, k]));
+            }
+            Form::Float4([n, k]) => {
+                let ty = TensorType::new(DType::U8, [n, k / 2]);
+                file.insert(format!("{name}{PACKED}"), relabelled(&tensor, ty));
+            }
+            Form::Exponent(ty) | Form::Bytes(ty) | Form::Single(ty) => {
+                file.insert(name, relabelled(&tensor, ty));
+            }
+            Form::Reciprocal(base) => match reciprocal(tensor.to_f32()[0]) {
+                Some(global) => {
+                    drop(file.insert(format!("{base}{GLOBAL_SCALE}"), Tensor::from_f32([1usize], &[global])))
+                }
+                None => drop(file.insert(name, tensor)),
+            },
+            Form::Sparse(base) => {
+                let [n, half] = [tensor.ty().sizes()[0], tensor.ty().sizes()[1]];
+                file.insert(format!("{base}{SPARSE_SHAPE}"), shape_of([n, 2 * half]));
+                file.insert(name, tensor);
+            }
+        }
+    }
+    file
+}
+
+/// The states of a graph that a file holds; tensors that are none of them stay, for the caller to name.
+///
+/// # Errors
+/// When a tensor of a state has another type or shape than the state's layout.
+pub(crate) fn restored(path: &Path, graph: &Graph, mut file: Tensors) -> Result<Tensors, FormatError> {
+    let mut states = Tensors::new();
+    for state in graph.states() {
+        let (name, ty) = (&state.name, graph.ty(state.value));
+        if ty.shape.known().is_none() || !ty.is_addressable() {
+            continue;
+        }
+        if file.get(name).is_some_and(|tensor| tensor.ty() == ty) {
+            // What a file has as it is needs no layout; 2:4 values bring their shape with them.
+            if let Form::Sparse(base) = form(name, ty) {
+                let half = ty.sizes()[1];
+                take(path, &mut file, &format!("{base}{SPARSE_SHAPE}"), shape_of([ty.sizes()[0], 2 * half]))?;
+            }
+            continue;
+        }
+        let tensor = match form(name, ty) {
+            Form::Own | Form::Sparse(_) => continue,
+            Form::Int4([n, k]) => {
+                let packed = TensorType::new(DType::I32, [n, k.div_ceil(CODES)]);
+                let Some(packed) = typed(path, &mut file, &format!("{name}{PACKED}"), &packed)? else {
+                    continue;
+                };
+                take(path, &mut file, &format!("{name}{SHAPE}"), shape_of([n, k]))?;
+                unpacked_int4(&packed, [n, k])
+            }
+            Form::Float4([n, k]) => {
+                let packed = TensorType::new(DType::U8, [n, k / 2]);
+                let Some(packed) = typed(path, &mut file, &format!("{name}{PACKED}"), &packed)? else {
+                    continue;
+                };
+                relabelled(&packed, ty.clone())
+            }
+            Form::Exponent(held) | Form::Bytes(held) | Form::Single(held) => {
+                // Of another type it is a difference like any other.
+                match file.remove(name) {
+                    Some(tensor) if *tensor.ty() == held => relabelled(&tensor, ty.clone()),
+                    other => {
+                        file.extend(other.map(|tensor| (name.clone(), tensor)));
+                        continue;
+                    }
+                }
+            }
+            Form::Reciprocal(base) => {
+                let held = TensorType::new(DType::F32, [1usize]);
+                let Some(global) = typed(path, &mut file, &format!("{base}{GLOBAL_SCALE}"), &held)? else {
+                    continue;
+                };
+                Tensor::from_f32(Vec::<usize>::new(), &[1.0 / global.to_f32()[0]])
+            }
+        };
+        states.insert(name.clone(), tensor);
+    }
+    states.extend(file);
+    Ok(states)
+}
+
+/// How a file holds a state.
+enum Form<'n> {
+    /// As it is.
+    Own,
+    /// Codes of an i4 matrix.
+    Int4([usize; 2]),
+    /// Codes of an f4e2m1 matrix.
+    Float4([usize; 2]),
+    /// Exponents.
+    Exponent(TensorType),
+    /// Its bytes.
+    Bytes(TensorType),
+    /// A scalar as one element.
+    Single(TensorType),
+    /// The scale of a tensor, of the weight of this name, as what values were multiplied by.
+    Reciprocal(&'n str),
+    /// Values of the 2:4 weight of this name.
+    Sparse(&'n str),
+}
+
+fn form<'n>(name: &'n str, ty: &TensorType) -> Form<'n> {
+    match (ty.dtype, &ty.sizes()[..]) {
+        (DType::I4, &[n, k]) => Form::Int4([n, k]),
+        (DType::F4E2M1, &[n, k]) if k.is_multiple_of(2) => Form::Float4([n, k]),
+        (DType::E8M0, _) => Form::Exponent(ty.with_dtype(DType::U8)),
+        (dtype, _) if !can_hold(dtype) => Form::Bytes(TensorType::new(DType::U8, [ty.bytes()])),
+        (DType::F32, []) if name.ends_with(TENSOR_SCALE) => {
+            Form::Reciprocal(name.strip_suffix(TENSOR_SCALE).expect("it ends so"))
+        }
+        (dtype, []) if INPUTS.iter().any(|input| name.ends_with(input)) => {
+            Form::Single(TensorType::new(dtype, [1usize]))
+        }
+        (_, &[_, _]) if name.ends_with(COMPRESSED) => {
+            Form::Sparse(name.strip_suffix(COMPRESSED).expect("it ends so"))
+        }
+        _ => Form::Own,
+    }
+}
+
+/// The same bytes under a type of as many.
+fn relabelled(tensor: &Tensor, ty: TensorType) -> Tensor {
+    Tensor::from_bytes(ty, tensor.bytes().to_vec()).expect("both types have as many bytes")
+}
+
+fn shape_of([n, k]: [usize; 2]) -> Tensor {
+    Tensor::from_ints(DType::I64, [2usize], &[n as i128, k as i128])
+}
+
+/// The tensor of this name and type, out of the file; `None` where there is none of the name.
+fn typed(
+    path: &Path,
+    file: &mut Tensors,
+    name: &str,
+    ty: &TensorType,
+) -> Result<Option<Tensor>, FormatError> {
+    match file.remove(name) {
+        Some(tensor) if tensor.ty() != ty => Err(FormatError::damaged(path, name, ty, tensor.ty())
+            .remedy("the file is mislabelled: write the model again")),
+        found => Ok(found),
+    }
+}
+
+/// Takes a tensor out of the file that must hold just this.
+fn take(path: &Path, file: &mut Tensors, name: &str, expected: Tensor) -> Result<(), FormatError> {
+    let wrong = |found: String| {
+        let expected = format!("{:?}", expected.to_ints());
+        FormatError::damaged(path, name, expected, found)
+            .remedy("the file is mislabelled: write the model again")
+    };
+    match file.remove(name) {
+        Some(tensor) if tensor == expected => Ok(()),
+        Some(tensor) if tensor.ty() == expected.ty() => Err(wrong(format!("{:?}", tensor.to_ints()))),
+        Some(tensor) => Err(wrong(tensor.ty().to_string())),
+        None => Err(wrong("no tensor of this name".to_owned())),
+    }
+}
+
+/// The four bits of an element.
+fn nibble(bytes: &[u8], at: usize) -> u8 {
+    bytes[at / 2] >> (4 * (at % 2)) & 0xF
+}
+
+/// Rows of whole i32, what is left over being zero bits.
+fn packed_int4(tensor: &Tensor, [n, k]: [usize; 2]) -> Tensor {
+    let width = 4 * k.div_ceil(CODES);
+    let mut bytes = vec![0u8; n * width];
+    for at in 0..n * k {
+        let (row, column) = (at / k, at % k);
+        bytes[row * width + column / 2] |= (nibble(tensor.bytes(), at) ^ OFFSET) << (4 * (column % 2));
+    }
+    Tensor::from_bytes(TensorType::new(DType::I32, [n, width / 4]), bytes).expect("rows are whole")
+}
+
+fn unpacked_int4(packed: &Tensor, [n, k]: [usize; 2]) -> Tensor {
+    let ty = TensorType::new(DType::I4, [n, k]);
+    let (width, mut bytes) = (4 * k.div_ceil(CODES), vec![0u8; ty.bytes()]);
+    for at in 0..n * k {
+        let code = nibble(packed.bytes(), 2 * (at / k) * width + at % k) ^ OFFSET;
+        bytes[at / 2] |= code << (4 * (at % 2));
+    }
+    Tensor::from_bytes(ty, bytes).expect("the bytes were counted from the type")
+}
+
+/// A number whose reciprocal is `x` bit for bit, if f32 has one near `1 / x`.
+fn reciprocal(x: f32) -> Option<f32> {
+    let near = (1.0 / x).to_bits();
+    let candidates = [near, near.wrapping_add(1), near.wrapping_sub(1)].map(f32::from_bits);
+    candidates.into_iter().find(|c| c.is_finite() && (1.0 / c).to_bits() == x.to_bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overdrive_ir::{Builder, Init};
+
+    fn graph(states: &Tensors) -> Graph {
+        let b = Builder::new("states");
+        for (name, tensor) in states {
+            b.state_named(name, tensor.ty().clone(), Init::Value(tensor.clone()));
+        }
+        b.finish().expect("states alone are a graph")
+    }
+
+    fn codes(dtype: DType, sizes: [usize; 2]) -> Tensor {
+        let ty = TensorType::new(dtype, sizes);
+        let bytes = (0..ty.bytes()).map(|i| (i * 37 % 256) as u8).collect::<Vec<_>>();
+        // Bits behind the last element are zero in a tensor.
+        let values = Tensor::from_bytes(ty, bytes).expect("counted").to_f64();
+        Tensor::from_f64(dtype, sizes, &values)
+    }
+
+    fn states() -> Tensors {
+        let scalar = |dtype, x| Tensor::scalar(dtype, x);
+        [
+            ("a.weight", codes(DType::I4, [3, 13])),
+            ("a.weight_scale", Tensor::from_f32([3usize, 1], &[0.5, 0.25, 3.0])),
+            ("b.weight", codes(DType::F4E2M1, [2, 32])),
+            ("b.weight_scale", codes(DType::E8M0, [2, 1])),
+            ("b.weight_tensor_scale", Tensor::from_f32(Vec::<usize>::new(), &[1.0 / 2688.25f32])),
+            ("c.weight", codes(DType::F8E4M3, [2, 3])),
+            ("c.input_scale", scalar(DType::F32, 0.125)),
+            ("c.input_zero_point", scalar(DType::I8, -7.0)),
+            ("d.weight.compressed", codes(DType::I8, [2, 4])),
+            ("d.weight.bitmask", codes(DType::U8, [2, 1])),
+        ]
+        .map(|(name, tensor)| (name.to_owned(), tensor))
+        .into()
+    }
+
+    #[test]
+    fn names_and_packing_are_those_of_the_ecosystem() {
+        let file = stored(states());
+        let ty = |name: &str| file[name].ty().to_string();
+        assert_eq!([ty("a.weight_packed"), ty("a.weight_shape")], ["i32[3, 2]", "i64[2]"]);
+        assert_eq!([ty("b.weight_packed"), ty("b.weight_scale")], ["u8[2, 16]", "u8[2, 1]"]);
+        assert_eq!(ty("b.weight_global_scale"), "f32[1]");
+        assert_eq!([ty("c.weight"), ty("c.input_scale")], ["f8e4m3[2, 3]", "f32[1]"]);
+        assert_eq!(file["d.weight.shape"].to_ints(), [2, 8]);
+        // -8 to 7 become 0 to 15, the first in the lowest bits.
+        let row: Vec<f64> = (0..8).map(|i| f64::from(i) - 8.0).collect();
+        let packed = packed_int4(&Tensor::from_f64(DType::I4, [1usize, 8], &row), [1, 8]);
+        assert_eq!(packed.to_ints(), [0x7654_3210]);
+    }
+
+    #[test]
+    fn what_was_written_is_read_back_bit_for_bit() {
+        let (states, path) = (states(), Path::new("model.safetensors"));
+        assert_eq!(restored(path, &graph(&states), stored(states.clone())).expect("whole"), states);
+        for bits in (1..2000u32).map(|i| 0x3880_0000 + i * 4099) {
+            let global = f32::from_bits(bits);
+            let scale = 1.0 / global;
+            assert!(reciprocal(scale).is_some_and(|g| 1.0 / g == scale), "{global}");
+        }
+    }
+
+    #[test]
+    fn a_mislabelled_file_is_an_error() {
+        let (states, path) = (states(), Path::new("model.safetensors"));
+        let graph = graph(&states);
+        let spoilt = |name: &str, tensor: Tensor| {
+            let mut file = stored(states.clone());
+            file.insert(name.to_owned(), tensor);
+            restored(path, &graph, file).expect_err("it is mislabelled").to_string()
+        };
+        let message = spoilt("a.weight_packed", Tensor::from_f32([3usize, 2], &[0.0; 6]));
+        assert!(message.contains("i32[3, 2]") && message.contains("f32[3, 2]"), "{message}");
+        let message = spoilt("a.weight_shape", shape_of([3, 16]));
+        assert!(message.contains("[3, 13]") && message.contains("[3, 16]"), "{message}");
+        let message = spoilt("b.weight_global_scale", Tensor::from_f32([2usize], &[1.0; 2]));
+        assert!(message.contains("f32[1]"), "{message}");
+    }
+}

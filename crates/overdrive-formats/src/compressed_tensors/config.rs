@@ -1,0 +1,144 @@
+//! `quantization_config`: what a graph's quantized layers are, in the words of compressed-tensors.
+//!
+//! A function of the graph alone, so that a folder whose words and tensors disagree can be told from a good one.
+//! Invariant: none where a layer has codes that the ecosystem has no words for (six bits, zero points that are no codes).
+
+use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
+use overdrive_ir::ops::{Linear, Unpack24};
+use overdrive_ir::{DType, Graph, Node, Origin, Value};
+use serde_json::{Value as Json, json};
+
+/// Layers that are alike.
+struct Group {
+    format: &'static str,
+    weights: Json,
+    activations: Json,
+    targets: Vec<String>,
+}
+
+/// The config of a graph with quantized or 2:4 layers; `None` of any other, and of one without words.
+pub(crate) fn quantization_config(graph: &Graph) -> Option<Json> {
+    let (mut groups, mut ignore, mut sparse) = (Vec::<Group>::new(), Vec::new(), Vec::new());
+    for node in graph.nodes() {
+        let quantized = node.op.composite::<QuantizedLinear>();
+        if quantized.is_none() && node.op.composite::<Linear>().is_none() {
+            continue;
+        }
+        let (layer, compressed) = layer(graph, node.operands[1])?;
+        if compressed {
+            sparse.push(layer.clone());
+        }
+        let Some(op) = quantized else {
+            ignore.push(layer);
+            continue;
+        };
+        let (format, weights) = weights(graph, node, *op)?;
+        let activations = activations(graph, node, *op);
+        let alike =
+            |g: &&mut Group| g.format == format && g.weights == weights && g.activations == activations;
+        match groups.iter_mut().find(alike) {
+            Some(group) => group.targets.push(layer),
+            None => groups.push(Group { format, weights, activations, targets: vec![layer] }),
+        }
+    }
+    if groups.is_empty() && sparse.is_empty() {
+        return None;
+    }
+    let mut config = json!({ "quant_method": "compressed-tensors", "quantization_status": "compressed" });
+    if let Some(first) = groups.first() {
+        let mixed = groups.iter().any(|group| group.format != first.format);
+        config["format"] = if mixed { "mixed-precision" } else { first.format }.into();
+        let named = groups.iter().enumerate().map(|(i, group)| {
+            let Group { format, weights, activations, targets } = group;
+            let group = json!({
+                "targets": targets, "weights": weights, "input_activations": activations, "format": format,
+            });
+            (format!("group_{i}"), group)
+        });
+        config["config_groups"] = Json::Object(named.collect());
+        config["ignore"] = ignore.into();
+    }
+    if !sparse.is_empty() {
+        config["sparsity_config"] = json!({
+            "format": "sparse-24-bitmask", "sparsity_structure": "2:4", "targets": sparse, "ignore": [],
+        });
+    }
+    Some(config)
+}
+
+/// The layer whose weight a value is, and whether it is stored as the two of four that stay.
+fn layer(graph: &Graph, weight: Value) -> Option<(String, bool)> {
+    let state = |value: Value| match graph.origin(value) {
+        Origin::State(state) => Some(graph.states()[state].name.as_str()),
+        _ => None,
+    };
+    let layer = |name: &str| name.strip_suffix(".weight").unwrap_or(name).to_owned();
+    if let Some(name) = state(weight) {
+        return Some((layer(name), false));
+    }
+    // Transposed, where the layer has its weight input-major.
+    let mut node = graph.producer(weight)?;
+    if node.op.composite::<Unpack24>().is_none() {
+        node = graph.producer(*node.operands.first()?)?;
+    }
+    node.op.composite::<Unpack24>()?;
+    let name = state(node.operands[0])?;
+    Some((layer(name.strip_suffix(".compressed").unwrap_or(name)), true))
+}
+
+/// The format of a layer's file and the arguments of its weights.
+fn weights(graph: &Graph, node: &Node, op: QuantizedLinear) -> Option<(&'static str, Json)> {
+    let (codes, scale) = (graph.ty(node.operands[1]), graph.ty(node.operands[2]));
+    let ([rows, groups], columns) = (<[usize; 2]>::try_from(scale.sizes()).ok()?, codes.sizes()[1]);
+    let strategy = match (rows, groups) {
+        (1, 1) if codes.sizes()[0] > 1 => "tensor",
+        (_, 1) => "channel",
+        _ => "group",
+    };
+    if op.weights == Weights::Asymmetric && !graph.ty(node.operands[3]).dtype.is_int() {
+        return None;
+    }
+    let format = match (codes.dtype, scale.dtype) {
+        (DType::I4, _) => "pack-quantized",
+        (DType::I8, DType::F32) => "int-quantized",
+        (DType::F8E4M3, DType::F32) => "float-quantized",
+        (DType::F8E4M3, DType::E8M0) => "mxfp8-quantized",
+        (DType::F4E2M1, DType::E8M0) => "mxfp4-pack-quantized",
+        (DType::F4E2M1, DType::F8E4M3) => "nvfp4-pack-quantized",
+        _ => return None,
+    };
+    let group_size = (strategy == "group").then(|| columns / groups);
+    let strategy = if op.weights == Weights::TwoLevel { "tensor_group" } else { strategy };
+    let arguments = json!({
+        "num_bits": codes.dtype.bits(), "type": kind(codes.dtype), "strategy": strategy, "group_size": group_size,
+        "symmetric": op.weights != Weights::Asymmetric, "dynamic": false,
+    });
+    Some((format, arguments))
+}
+
+fn activations(graph: &Graph, node: &Node, op: QuantizedLinear) -> Json {
+    let arguments = |dtype: DType, strategy: &str, dynamic: bool| {
+        json!({
+            "num_bits": dtype.bits(), "type": kind(dtype), "strategy": strategy, "dynamic": dynamic, "symmetric": true,
+        })
+    };
+    match op.activations {
+        Activations::Float => Json::Null,
+        Activations::Dynamic(dtype) => arguments(dtype, "token", true),
+        Activations::Static(dtype) => {
+            let mut found = arguments(dtype, "tensor", false);
+            found["symmetric"] = (!dtype.is_int()).into();
+            found
+        }
+        Activations::Blocks(dtype, _) => {
+            let mut found = arguments(dtype, "group", true);
+            let (codes, scale) = (graph.ty(node.operands[1]), graph.ty(node.operands[2]));
+            found["group_size"] = (codes.sizes()[1] / scale.sizes()[1].max(1)).into();
+            found
+        }
+    }
+}
+
+fn kind(dtype: DType) -> &'static str {
+    if dtype.is_int() { "int" } else { "float" }
+}
