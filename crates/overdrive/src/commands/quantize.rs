@@ -19,7 +19,7 @@ use overdrive::ir::{Backend, Block, Graph, Init, Tensor};
 use overdrive::models;
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
 use overdrive::studies::Template;
-use overdrive::studies::quantization::{Footprint, Judge, Metric, agreement, apply, latency, outputs};
+use overdrive::studies::quantization::{Footprint, Judge, Metric, agreement, apply, latency, outputs, tune};
 use overdrive::train::trained;
 use samples::Samples;
 use serde_json::json;
