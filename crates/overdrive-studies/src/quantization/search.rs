@@ -86,8 +86,10 @@ pub fn search(
     for (candidate, timed) in candidates.iter_mut().zip(timed) {
         let series = timed.outcome.measurement().and_then(|measurement| measurement.latency.as_ref());
         candidate.time_ns = series.map(|series| {
-            let (value, interval) = (series.summary.median_ns, series.summary.median_interval.as_ref());
-            let [low, high] = interval.map_or([value; 2], |interval| [interval.low_ns, interval.high_ns]);
+            let summary = &series.summary;
+            // Too few samples for an interval: all that is known is where they lay.
+            let ends = summary.median_interval.as_ref().map(|interval| [interval.low_ns, interval.high_ns]);
+            let ([low, high], value) = (ends.unwrap_or([summary.min_ns, summary.max_ns]), summary.median_ns);
             Estimate { value, low, high }
         });
     }
