@@ -28,7 +28,7 @@ fn what_takes_part_is_named_or_refused_with_what_there_is() {
 #[test]
 fn a_repository_for_triton_holds_against_the_server_s_schema() {
     let folder = Folder::new();
-    folder.line("export digits-mlp").ends(2, &["--onnx", "--triton"]);
+    folder.line("export digits-mlp").ends(2, &["--onnx"]);
     folder.line("export digits-conv --triton served --shape batch=8").ends(0, &["batches of up to 8"]);
     let config = folder.path("served/digits-conv/config.pbtxt");
     let text = std::fs::read_to_string(&config).unwrap();
