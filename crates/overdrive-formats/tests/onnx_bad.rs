@@ -3,9 +3,17 @@
 //! Each file is written here field by field, so that it says exactly the one wrong thing. The answer is an error that
 //! names the place, within memory that the file's size bounds.
 
+use overdrive_bench::memory::CountingAllocator;
 use overdrive_formats::onnx::{Binding, Model};
 use std::fs;
 use std::path::Path;
+
+#[global_allocator]
+static HEAP: CountingAllocator = CountingAllocator::new();
+
+/// What reading a bad file may take, in bytes: the files here have less than a kilobyte, and the tests beside them run
+/// at the same time.
+const MEMORY: u64 = 16 << 20;
 
 /// A field of bytes.
 fn bytes(field: u64, body: &[u8]) -> Vec<u8> {
@@ -172,8 +180,11 @@ fn shapes_that_cannot_be_are_errors_in_little_memory() {
         ("trip count", one(node("Split", &["x"], "y", &[int_attribute("num_outputs", HUGE)]), &[], &[x()])),
     ];
     for (what, file) in files {
+        let before = HEAP.restart_peak().live_bytes;
         let said = outcome(file);
+        let taken = HEAP.count().peak_bytes.saturating_sub(before);
         assert!(said.is_err(), "{what}: {said:?}");
+        assert!(taken < MEMORY, "{what}: {taken} bytes");
     }
 }
 

@@ -67,9 +67,10 @@ pub(crate) struct Ready {
 pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, Failure> {
     let backend: &dyn Backend = entry.device.backend;
     let clock = context.clock;
-    let (needed, available) = (entry.workload.state_bytes(), backend.caps().memory_bytes);
+    let (needed, available) = (entry.workload.least_bytes(), backend.caps().memory_bytes);
     if needed > available {
-        let reason = format!("the parameters alone need {needed} bytes, the device has {available}");
+        let reason =
+            format!("parameters, inputs and outputs alone need {needed} bytes, the device has {available}");
         return Err(Failure::out_of_memory(reason));
     }
     let known = context.tuning.borrow().clone();

@@ -97,9 +97,11 @@ impl Workload {
         Work { flops: graph.cost().flops, bytes, items: self.items.clone() }
     }
 
-    /// Bytes of the states.
-    pub fn state_bytes(&self) -> u64 {
-        self.graph.states().iter().map(|s| self.graph.ty(s.value).bytes() as u64).sum()
+    /// Bytes that any back end holds in a call, before a plan says what else: states, inputs and outputs.
+    pub fn least_bytes(&self) -> u64 {
+        let states = self.graph.states().iter().map(|state| state.value);
+        let ports = self.graph.inputs().iter().chain(self.graph.outputs()).map(|port| port.value);
+        states.chain(ports).map(|value| self.graph.ty(value).bytes() as u64).sum()
     }
 
     /// Inputs of a seed: what is given, else standard normal, integers uniform below the vocabulary.

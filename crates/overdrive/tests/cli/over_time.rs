@@ -7,7 +7,7 @@ use overdrive::bench::report::{from_json, to_json};
 fn measured() -> (Folder, String) {
     let folder = Folder::new();
     folder
-        .line("bench digits-mlp --trials 6 --warmup 1 --threads 1 --modes jit,compile --out a")
+        .line("bench digits-mlp --backends cpu --trials 6 --warmup 1 --threads 1 --modes jit,compile --out a")
         .ends(0, &[]);
     let text = std::fs::read_to_string(folder.path("a/results.json")).unwrap();
     (folder, text)

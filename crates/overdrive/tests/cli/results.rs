@@ -10,7 +10,7 @@ use overdrive::bench::results::Results;
 #[test]
 fn a_quick_bench_gives_results_that_read_back() {
     let folder = Folder::new();
-    let line = "bench digits-mlp --trials 5 --warmup 1 --threads 1 --dtype f32,bf16 --batch 1,3 --out report";
+    let line = "bench digits-mlp --backends cpu --trials 5 --warmup 1 --threads 1 --dtype f32,bf16 --batch 1,3 --out report";
     let outcome = folder.line(&format!("{line} --json"));
     let results = from_json(&outcome.ends(0, &[]).stdout).unwrap();
     // Two batches, two formats, three modes.
@@ -82,7 +82,7 @@ fn a_model_that_no_memory_holds_says_so_at_once() {
     for model in ["digits-mlp", "gpt-125m"] {
         let line = format!("bench {model} --trials 5 --batch {most} --json");
         let results = from_json(&folder.line(&line).ends(3, &[]).stdout).unwrap();
-        assert_eq!(results.records.len(), 3);
+        assert!(results.records.len() >= 3, "our modes, and every engine that is found");
         for record in &results.records {
             let failure = record.outcome.failure().unwrap();
             assert_eq!(failure.kind, FailureKind::OutOfMemory, "{record:?}");
