@@ -1,6 +1,6 @@
 //! The CUDA back end: plans on NVIDIA GPUs, from a binary that was built where there is no CUDA at all.
 //!
-//! Driver, NVRTC, cuBLASLt and cuDNN are loaded at run time; a missing one is an `Err` that says what to install.
+//! Driver, NVRTC and cuBLASLt are loaded at run time; a missing one is an `Err` that says what to install.
 //! Invariant: compiling a step does all that can fail or take long, so that running it only enqueues launches.
 #![allow(unsafe_code)]
 

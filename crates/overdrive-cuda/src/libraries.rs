@@ -4,7 +4,7 @@
 //! first. Invariant: nothing here fails on a machine without any of them.
 
 use crate::Error;
-use cudarc::{cublaslt, cudnn, driver, nvrtc};
+use cudarc::{cublaslt, driver, nvrtc};
 
 /// A library that is loaded when the program runs.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -15,13 +15,11 @@ pub enum Library {
     Nvrtc,
     /// Matrix products.
     CublasLt,
-    /// Convolutions.
-    Cudnn,
 }
 
 impl Library {
     /// All of them, the indispensable ones first.
-    pub const ALL: [Library; 4] = [Self::Driver, Self::Nvrtc, Self::CublasLt, Self::Cudnn];
+    pub const ALL: [Library; 3] = [Self::Driver, Self::Nvrtc, Self::CublasLt];
 
     /// Its name for people.
     pub fn name(self) -> &'static str {
@@ -29,7 +27,6 @@ impl Library {
             Self::Driver => "CUDA driver",
             Self::Nvrtc => "NVRTC",
             Self::CublasLt => "cuBLASLt",
-            Self::Cudnn => "cuDNN",
         }
     }
 
@@ -39,7 +36,6 @@ impl Library {
             Self::Driver => "libcuda.so.1",
             Self::Nvrtc => "libnvrtc.so.13",
             Self::CublasLt => "libcublasLt.so.13",
-            Self::Cudnn => "libcudnn.so.9",
         }
     }
 
@@ -53,9 +49,6 @@ impl Library {
             Self::CublasLt => {
                 "install the CUDA 13 toolkit's cuBLAS, or `pip install nvidia-cublas` and add its lib folder to LD_LIBRARY_PATH"
             }
-            Self::Cudnn => {
-                "install cuDNN 9, or `pip install nvidia-cudnn-cu13` and add its lib folder to LD_LIBRARY_PATH"
-            }
         }
     }
 
@@ -67,7 +60,6 @@ impl Library {
                 Self::Driver => driver::sys::is_culib_present(),
                 Self::Nvrtc => nvrtc::sys::is_culib_present(),
                 Self::CublasLt => cublaslt::sys::is_culib_present(),
-                Self::Cudnn => cudnn::sys::is_culib_present(),
             }
         }
     }
@@ -99,10 +91,6 @@ impl Library {
                 Self::Nvrtc => nvrtc::sys::nvrtcVersion(&mut major, &mut minor).result().ok()?,
                 Self::CublasLt => {
                     let version = cublaslt::sys::cublasLtGetVersion() as i32;
-                    (major, minor) = (version / 10_000, version % 10_000 / 100);
-                }
-                Self::Cudnn => {
-                    let version = cudnn::sys::cudnnGetVersion() as i32;
                     (major, minor) = (version / 10_000, version % 10_000 / 100);
                 }
             }

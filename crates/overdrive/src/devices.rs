@@ -104,7 +104,6 @@ pub(crate) fn describe(backend: &CudaBackend) -> environment::Device {
         ("cuda_of_driver", version(Library::Driver)),
         ("nvrtc", version(Library::Nvrtc)),
         ("cublaslt", version(Library::CublasLt)),
-        ("cudnn", version(Library::Cudnn)),
     ];
     let driver = properties.driver.clone().map(|version| ("driver", version));
     let properties_by_name: BTreeMap<String, String> =
