@@ -156,7 +156,10 @@ def by_liger(name):
         "softmax": lambda p, x: LigerSoftmaxFunction.apply(x),
         "layer_norm": lambda p, x: LigerLayerNormFunction.apply(x, p["scale"], p["bias"], 1e-5),
         "rms_norm": lambda p, x: LigerRMSNormFunction.apply(x, p["scale"], 1e-5),
-        "cross_entropy": lambda p, logits, targets: LigerCrossEntropyFunction.apply(logits, targets.long())[0],
+        # Class weights, ignored class, z-loss and smoothing are those of `F.cross_entropy`: none.
+        "cross_entropy": lambda p, logits, targets: LigerCrossEntropyFunction.apply(
+            logits, targets.long(), None, -100, 0.0, 0.0, "none"
+        )[0],
     }
     if name not in ours:
         raise Unsupported(f"liger-kernel has no {name}")
