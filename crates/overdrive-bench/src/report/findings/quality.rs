@@ -30,7 +30,7 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
                 0 => String::new(),
                 others => format!(" with {}", counted(others, "other")),
             };
-            let figure = format!("{metric} {best}, best of {}{others}, {how}", candidates.len());
+            let figure = format!("{metric} {}, best of {}{others}, {how}", shown(best), candidates.len());
             Some(Win { winner, candidates, figure, weight: 0.0 })
         });
         found.extend(sentences(Topic::Quality, &format!("quality ({metric})"), wins.collect()));
@@ -40,7 +40,8 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         let winner = least(&candidates, bytes);
         let alone = candidates.iter().filter(|row| bytes(row) == bytes(winner)).count() == 1;
         let quality = METRICS.iter().find_map(|(metric, _)| Some((metric, quantity(winner, metric)?)));
-        let quality = quality.map_or(String::new(), |(metric, value)| format!(" at {metric} {value}"));
+        let quality =
+            quality.map_or(String::new(), |(metric, value)| format!(" at {metric} {}", shown(value)));
         let figure = format!("{} B{quality}, smallest of {}, {how}", bytes(winner), candidates.len());
         alone.then_some(Win { winner, candidates, figure, weight: 0.0 })
     });
@@ -58,6 +59,11 @@ fn candidates<'j, 'r>(
         Some((row.record.case.study.clone(), row.record.case.workload.clone()))
     });
     groups.into_values().filter(|candidates| candidates.len() > 1)
+}
+
+/// A figure to the sixth decimal: what is behind it is in the records.
+fn shown(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
 }
 
 /// A quantity of a row.
