@@ -8,10 +8,9 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use overdrive_ir::backend::Memory;
-use overdrive_ir::plan::Addressed;
+use overdrive_ir::plan::{Addressed, new_stamp};
 use overdrive_ir::{BackendError, Plan};
 
 /// The size of a large page on x86-64 and AArch64, and the alignment of whatever is as long as one.
@@ -136,7 +135,7 @@ impl Memory for CpuMemory {
 impl CpuMemory {
     /// Takes over bytes.
     pub fn new(bytes: AlignedBytes) -> Self {
-        Self { bytes, stamp: next_stamp() }
+        Self { bytes, stamp: new_stamp() }
     }
 
     /// The content.
@@ -163,14 +162,8 @@ impl Addressed for CpuMemory {
     }
 
     fn touch(&mut self) {
-        self.stamp = next_stamp();
+        self.stamp = new_stamp();
     }
-}
-
-/// Unique in the process, so that a buffer that took another's place is recognised too.
-fn next_stamp() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 #[cfg(test)]

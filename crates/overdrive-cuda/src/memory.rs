@@ -8,10 +8,9 @@ use crate::{Device, Error};
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUdeviceptr, CUmemPool_attribute, CUresult};
 use overdrive_ir::backend::Memory;
-use overdrive_ir::plan::Addressed;
+use overdrive_ir::plan::{Addressed, new_stamp};
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What every block is aligned to, and the unit of the pool, in bytes.
 pub const BLOCK: usize = 512;
@@ -137,7 +136,7 @@ pub struct CudaMemory {
 impl CudaMemory {
     /// Takes over a block.
     pub fn new(bytes: DeviceBytes) -> Self {
-        Self { bytes, stamp: next_stamp() }
+        Self { bytes, stamp: new_stamp() }
     }
 
     /// The block.
@@ -167,12 +166,6 @@ impl Addressed for CudaMemory {
     }
 
     fn touch(&mut self) {
-        self.stamp = next_stamp();
+        self.stamp = new_stamp();
     }
-}
-
-/// Unique in the process, so that a buffer that took another's place is recognised too.
-fn next_stamp() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }

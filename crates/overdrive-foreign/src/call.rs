@@ -142,6 +142,21 @@ pub(crate) fn plan(graph: &Graph, mode: Mode) -> Plan {
     plan
 }
 
+/// Samples of a call by the host's clock: the mean of each sample's calls.
+pub(crate) fn timed_on_the_host(
+    protocol: Protocol,
+    mut call: impl FnMut() -> Result<(), BackendError>,
+) -> Result<Vec<Sample>, BackendError> {
+    let calls = protocol.calls_per_sample.max(1);
+    let mut sample = |_| {
+        let start = Instant::now();
+        (0..calls).try_for_each(|_| call())?;
+        let host_ns = start.elapsed().as_nanos() as f64 / f64::from(calls);
+        Ok(Sample { device_ns: None, host_ns, cycles: None, flags: vec![] })
+    };
+    (0..protocol.samples).map(&mut sample).collect()
+}
+
 struct HostExecutable {
     plan: Plan,
     inputs: Vec<TensorType>,
@@ -234,17 +249,7 @@ impl Executable for HostExecutable {
         outputs: &mut [Buffer],
         protocol: Protocol,
     ) -> Result<Vec<Sample>, BackendError> {
-        let calls = protocol.calls_per_sample.max(1);
-        let mut samples = Vec::with_capacity(protocol.samples as usize);
-        for _ in 0..protocol.samples {
-            let start = Instant::now();
-            for _ in 0..calls {
-                self.call(state, inputs, outputs)?;
-            }
-            let host_ns = start.elapsed().as_nanos() as f64 / f64::from(calls);
-            samples.push(Sample { device_ns: None, host_ns, cycles: None, flags: vec![] });
-        }
-        Ok(samples)
+        timed_on_the_host(protocol, || self.call(state, inputs, outputs))
     }
 
     fn memory(&self) -> MemoryReport {

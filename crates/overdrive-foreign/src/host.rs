@@ -5,10 +5,10 @@
 #![allow(unsafe_code)] // Lines of memory are seen as bytes.
 
 use overdrive_ir::backend::Memory;
+use overdrive_ir::plan::new_stamp;
 use overdrive_ir::{BackendError, Buffer, Tensor, TensorType};
 use std::any::Any;
 use std::hash::{DefaultHasher, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A cache line, which is as aligned as any engine asks for.
 #[derive(Clone, Copy)]
@@ -69,11 +69,6 @@ impl Memory for HostMemory {
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
-}
-
-fn new_stamp() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A hash by which contents are told apart.

@@ -13,7 +13,7 @@ mod prepared;
 mod program;
 mod step;
 
-pub use arguments::{Addressed, Arguments};
+pub use arguments::{Addressed, Arguments, new_stamp};
 pub use host::HostCall;
 pub use lives::Together;
 pub use prepared::Prepared;

@@ -3,6 +3,7 @@
 use super::client::Client;
 use super::executable::XlaExecutable;
 use super::memory::XlaMemory;
+use crate::call::unsupported;
 use overdrive_ir::{
     Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType, Tuning,
 };
@@ -63,13 +64,8 @@ impl Backend for XlaBackend {
 
     fn compile(&self, graph: &Graph, mode: Mode, _: &Tuning) -> Result<Box<dyn Executable>, BackendError> {
         if mode != Mode::Compile {
-            return Err(BackendError::Unsupported {
-                backend: self.name().to_owned(),
-                op: format!("mode {mode}"),
-                scope: graph.name().to_owned(),
-                reason: "XLA compiles whole graphs, and decides itself what it captures; use mode `compile`"
-                    .to_owned(),
-            });
+            let reason = "XLA compiles whole graphs, and decides itself what it captures; use mode `compile`";
+            return Err(unsupported(self.name(), &format!("mode {mode}"), graph.name(), reason));
         }
         Ok(Box::new(XlaExecutable::new(&self.client, graph, mode)?))
     }

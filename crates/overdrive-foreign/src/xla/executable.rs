@@ -6,10 +6,11 @@ use super::ahead::Split;
 use super::api::Object;
 use super::client::{Client, DeviceBuffer, Event, Executable as Program, Rounding};
 use super::memory::XlaMemory;
+use crate::call::{timed_on_the_host, unsupported};
 use overdrive_formats::stablehlo;
-use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Sample, StepProfile};
+use overdrive_ir::backend::{CacheState, MemoryReport, Pending, Protocol, Sample, StepProfile};
 use overdrive_ir::plan::{Arguments, Layout, Place, Slot};
-use overdrive_ir::{BackendError, Buffer, Executable, Graph, Mode, Plan, Port, SlotId, State, TensorType};
+use overdrive_ir::{BackendError, Buffer, Executable, Graph, Mode, Plan, Port, SlotId, State};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -45,15 +46,10 @@ impl XlaExecutable {
     /// # Errors
     /// `Unsupported` with all that StableHLO or XLA cannot say; `Device` with the compiler's words.
     pub(super) fn new(client: &Arc<Client>, graph: &Graph, mode: Mode) -> Result<Self, BackendError> {
-        let unsupported = |reason: String| BackendError::Unsupported {
-            backend: "xla".to_owned(),
-            op: "graph".to_owned(),
-            scope: graph.name().to_owned(),
-            reason,
-        };
         let start = Instant::now();
-        let split = super::ahead::split(graph).map_err(|e| unsupported(e.to_string()))?;
-        let text = |graph: &Graph| stablehlo::text(graph).map_err(|e| unsupported(e.to_string()));
+        let split = super::ahead::split(graph).map_err(|e| unsupported("xla", "graph", graph.name(), e))?;
+        let text =
+            |part: &Graph| stablehlo::text(part).map_err(|e| unsupported("xla", "graph", graph.name(), e));
         let (rest, early) = match &split {
             Some(Split { ahead, rest }) => (text(rest)?, Some((text(ahead)?, ahead))),
             None => (text(graph)?, None),
@@ -161,21 +157,13 @@ fn rounding(module: &str) -> Rounding {
 
 /// What is known of a plan that XLA keeps to itself: what is passed, and that updated states are replaced.
 fn plan(graph: &Graph, mode: Mode) -> Plan {
-    let mut plan = Plan { name: graph.name().to_owned(), mode, ..Plan::default() };
-    let mut add = |ty: &TensorType, place: Place| {
-        plan.slots.push(Slot { ty: ty.clone(), layout: Layout::RowMajor, place });
-        SlotId(plan.slots.len() as u32 - 1)
-    };
-    let inputs = graph.inputs().iter().enumerate();
-    let inputs = inputs.map(|(i, port)| add(graph.ty(port.value), Place::Input(i))).collect();
-    let outputs = graph.outputs().iter().enumerate();
-    let outputs = outputs.map(|(i, port)| add(graph.ty(port.value), Place::Output(i))).collect();
-    let mut updates = Vec::new();
+    let mut plan = crate::call::plan(graph, mode);
     for state in graph.states() {
-        let slot = add(graph.ty(state.value), Place::State(state.name.clone()));
-        updates.extend(state.update.map(|_| (state.name.clone(), slot, slot)));
+        let slot = SlotId(plan.slots.len() as u32);
+        let (ty, place) = (graph.ty(state.value).clone(), Place::State(state.name.clone()));
+        plan.slots.push(Slot { ty, layout: Layout::RowMajor, place });
+        plan.updates.extend(state.update.map(|_| (state.name.clone(), slot, slot)));
     }
-    (plan.inputs, plan.outputs, plan.updates) = (inputs, outputs, updates);
     plan
 }
 
@@ -211,19 +199,9 @@ impl Executable for XlaExecutable {
         outputs: &mut [Buffer],
         protocol: Protocol,
     ) -> Result<Vec<Sample>, BackendError> {
-        let calls = protocol.calls_per_sample.max(1);
-        let mut samples = Vec::with_capacity(protocol.samples as usize);
-        for _ in 0..protocol.samples {
-            let start = Instant::now();
-            for _ in 0..calls {
-                self.call(state, inputs, outputs)?.wait()?;
-            }
-            let host_ns = start.elapsed().as_nanos() as f64 / f64::from(calls);
-            let flags = match protocol.cache {
-                overdrive_ir::backend::CacheState::Cold => vec!["warm".to_owned()],
-                overdrive_ir::backend::CacheState::Warm => vec![],
-            };
-            samples.push(Sample { device_ns: None, host_ns, cycles: None, flags });
+        let mut samples = timed_on_the_host(protocol, || self.call(state, inputs, outputs)?.wait())?;
+        if protocol.cache == CacheState::Cold {
+            samples.iter_mut().for_each(|sample| sample.flags.push("warm".to_owned()));
         }
         Ok(samples)
     }
@@ -245,11 +223,7 @@ impl Executable for XlaExecutable {
         _: &mut [Buffer],
         _: u32,
     ) -> Result<Vec<StepProfile>, BackendError> {
-        Err(BackendError::Unsupported {
-            backend: "xla".to_owned(),
-            op: "profile".to_owned(),
-            scope: self.plan.name.clone(),
-            reason: "XLA's steps are its own; use the profiler that comes with JAX".to_owned(),
-        })
+        let reason = "XLA's steps are its own; use the profiler that comes with JAX";
+        Err(unsupported("xla", "profile", &self.plan.name, reason))
     }
 }

@@ -5,9 +5,8 @@
 
 use super::client::DeviceBuffer;
 use overdrive_ir::backend::Memory;
-use overdrive_ir::plan::Addressed;
+use overdrive_ir::plan::{Addressed, new_stamp};
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The memory behind a buffer.
 pub(super) struct XlaMemory {
@@ -18,7 +17,7 @@ pub(super) struct XlaMemory {
 
 impl XlaMemory {
     pub(super) fn new(value: Option<DeviceBuffer>) -> Self {
-        Self { value, stamp: next_stamp() }
+        Self { value, stamp: new_stamp() }
     }
 
     pub(super) fn value(&self) -> Option<&DeviceBuffer> {
@@ -53,11 +52,6 @@ impl Addressed for XlaMemory {
     }
 
     fn touch(&mut self) {
-        self.stamp = next_stamp();
+        self.stamp = new_stamp();
     }
-}
-
-fn next_stamp() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }

@@ -8,6 +8,7 @@
 use super::{Place, Plan, SlotId};
 use crate::backend::Memory;
 use crate::{BackendError, Buffer, State, TensorType};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory that steps reach by an address, and that tells when it was written.
 pub trait Addressed: Memory {
@@ -19,6 +20,12 @@ pub trait Addressed: Memory {
     fn stamp(&self) -> u64;
     /// Says that the bytes are about to change.
     fn touch(&mut self);
+}
+
+/// A stamp that nothing else in the process has, so that a buffer that took another's place is recognised too. Never 0.
+pub fn new_stamp() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// A buffer that the plan expects, and the slots that are it, its home first where it has one.

@@ -4,11 +4,12 @@
 //! what the quantized blocks before it give (arXiv:2210.17323, section 4).
 
 use super::calibrate::calibrate;
+use super::judge::bound;
 use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
-    Layer, LayerKind, Preparation, Quantization, Quantized, Rounding, Skipped, awq, bind, compress, layers,
+    Layer, LayerKind, Preparation, Quantization, Quantized, Rounding, Skipped, awq, compress, layers,
     quantize, smooth, sparsify,
 };
 
@@ -23,10 +24,8 @@ pub fn apply(
     (preparation, quantization): (Preparation, &Quantization),
     batches: &[Vec<Tensor>],
 ) -> Result<Quantized, Failure> {
-    let evidence = |graph: &Graph, statistics: &[_]| {
-        let bound = bind(graph, &template.dimensions).map_err(failed)?;
-        calibrate(backend, &bound, statistics, batches)
-    };
+    let evidence =
+        |graph: &Graph, statistics: &[_]| calibrate(backend, &bound(template, graph)?, statistics, batches);
     let graph = &template.graph;
     let seen = evidence(graph, preparation.statistics())?;
     let (mut pruned, mut unpruned) = (Vec::new(), Vec::new());

@@ -2,6 +2,7 @@
 //! calibration saw, each against the float model that it came from.
 
 use super::figures::{Quantities, insert};
+use super::judge::bound;
 use super::metric::Metric;
 use super::subject::{Judged, Subject};
 use super::{Estimate, Task, Timed, Trial, latency, outputs};
@@ -188,8 +189,7 @@ fn judge(
 fn compare(context: &Context<'_>, task: &Task, subjects: &mut [Subject]) -> Result<(), Failure> {
     let backend = context.device().backend;
     let batches = super::calibration(&task.held_out, BATCH, COMPARED)?;
-    let bound = bind(&task.template.graph, &task.template.dimensions);
-    let float = outputs(backend, &bound.map_err(|e| Failure::failed(e.to_string()))?, &batches)?;
+    let float = outputs(backend, &bound(&task.template, &task.template.graph)?, &batches)?;
     let mut quantized = subjects.iter_mut().filter(|subject| subject.mode.is_some());
     quantized.try_for_each(|subject| subject.compare(backend, task, (&batches, &float)))
 }

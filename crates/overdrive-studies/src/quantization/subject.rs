@@ -1,12 +1,13 @@
 //! What is judged and timed side by side: the float model, and what each mode makes of it.
 
 use super::figures::{self, Quantities};
+use super::judge::bound;
 use super::metric::{Metric, Scores};
 use super::{Footprint, Task, agreement, outputs};
 use overdrive_bench::outcome::Failure;
 use overdrive_formats::states_file_bytes;
 use overdrive_ir::{Backend, Graph, Tensor};
-use overdrive_passes::{QuantizationMode, Quantized, Skipped, bind};
+use overdrive_passes::{QuantizationMode, Quantized, Skipped};
 
 /// The float model (no mode) or a mode of it.
 pub(super) struct Subject {
@@ -85,8 +86,7 @@ impl Subject {
         (batches, float): (&[Vec<Tensor>], &[Vec<Tensor>]),
     ) -> Result<(), Failure> {
         let Some(graph) = &self.first else { return Ok(()) };
-        let bound = bind(graph, &task.template.dimensions).map_err(|e| Failure::failed(e.to_string()))?;
-        let found = outputs(backend, &bound, batches)?;
+        let found = outputs(backend, &bound(&task.template, graph)?, batches)?;
         figures::likeness(&mut self.likeness, &agreement(float, &found));
         Ok(())
     }

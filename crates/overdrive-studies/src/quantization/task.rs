@@ -2,13 +2,14 @@
 //!
 //! Invariant: what judges was seen neither in training nor in calibration.
 
+use super::judge::bound;
 use super::{apply, tune};
 use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_formats::Tensors;
 use overdrive_ir::{Backend, Graph, Init, State, Tensor};
 use overdrive_models::Model;
-use overdrive_passes::{QuantizationMode, Quantized, bind};
+use overdrive_passes::{QuantizationMode, Quantized};
 use overdrive_train::data::{Parts, Split, Subset, open};
 use overdrive_train::{Evaluation, Evaluator, Fit, Recipe, TrainError, fit, recipe_of, trained};
 use std::sync::Arc;
@@ -101,7 +102,7 @@ pub fn evaluate(
     graph: &Graph,
     split: &dyn Split,
 ) -> Result<Evaluation, Failure> {
-    let bound = bind(graph, &template.dimensions).map_err(|e| Failure::failed(e.to_string()))?;
+    let bound = bound(template, graph)?;
     let mut state = State::initial(&bound, backend)?;
     let mut evaluator = Evaluator::new(backend, &bound).map_err(failure)?;
     evaluator.evaluate(&mut state, split).map_err(failure)

@@ -1,10 +1,11 @@
 //! A mode whose codes are learnt: the trained model goes on learning for a short while, with quantized weights.
 
 use super::calibrate::calibrate;
+use super::judge::bound;
 use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, Tensor};
-use overdrive_passes::{Quantization, Quantized, bind};
+use overdrive_passes::{Quantization, Quantized};
 use overdrive_train::data::Parts;
 use overdrive_train::{Fit, Recipe, TrainError, quantize_aware, tuning_of};
 
@@ -19,7 +20,7 @@ pub fn tune(
     batches: &[Vec<Tensor>],
     (parts, seed): (&Parts, u64),
 ) -> Result<Quantized, Failure> {
-    let bound = bind(&template.graph, &template.dimensions).map_err(|e| Failure::failed(e.to_string()))?;
+    let bound = bound(template, &template.graph)?;
     let evidence = calibrate(backend, &bound, &quantization.statistics(), batches)?;
     let recipe = Recipe { seed, ..tuning_of(&template.name) };
     let run = Fit {
