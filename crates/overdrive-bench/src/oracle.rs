@@ -11,21 +11,46 @@ use overdrive_ir::{DType, Graph, Tensor, TensorType, eval::philox};
 use crate::outcome::Failure;
 use crate::subject::Deviation;
 
-/// How far an output may be from its reference: `|output - reference| <= atol + rtol |reference|`.
+/// How far an output may be from its reference: each element by `|output - reference| <= atol + rtol |reference|`,
+/// and all of them together by the root of the mean square of their differences.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
     /// Relative part.
     pub rtol: f64,
     /// Absolute part, in the unit of the output.
     pub atol: f64,
+    /// Of the root of the mean square, in the unit of the output; infinite where elements alone are held.
+    pub rms: f64,
 }
 
 /// Outputs as f64, one vector per output.
 pub type Expected = Rc<Vec<Vec<f64>>>;
 
+/// How far right answers lie from one another, of the output where that is most.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Spread {
+    /// Largest difference of an element.
+    pub largest: f64,
+    /// Root of the mean square of the differences.
+    pub rms: f64,
+}
+
+/// A relative change of whatever a workload computes with, as large as its rounding.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Perturbation {
+    /// Largest relative change.
+    pub relative: f64,
+    /// Which of many such changes.
+    pub twin: u64,
+}
+
 type Inputs<'a> = Box<dyn Fn(u64) -> Vec<Tensor> + 'a>;
 type Reference<'a> = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>, Failure> + 'a>;
+type Twin<'a> = Box<dyn Fn(&[Tensor], Perturbation) -> Result<Vec<Tensor>, Failure> + 'a>;
 type Part<'a> = Box<dyn Fn(&Tensor) -> Tensor + 'a>;
+
+/// Perturbed evaluations that a [`Spread`] is the largest of.
+const TWINS: u64 = 4;
 
 /// Seeds whose inputs are kept: those that timed calls rotate through. Whoever takes part in a session shares them.
 const KEPT_SEEDS: usize = 2;
@@ -35,10 +60,12 @@ pub struct Oracle<'a> {
     name: String,
     inputs: Inputs<'a>,
     reference: Reference<'a>,
+    twin: Option<Twin<'a>>,
     part: Part<'a>,
     rows: Option<Vec<usize>>,
     drawn: RefCell<VecDeque<(u64, Vec<Tensor>)>>,
     known: RefCell<BTreeMap<u64, Expected>>,
+    spreads: RefCell<Vec<((u64, f64), Spread)>>,
 }
 
 impl<'a> Oracle<'a> {
@@ -53,11 +80,23 @@ impl<'a> Oracle<'a> {
             name: name.into(),
             inputs: Box::new(inputs),
             reference: Box::new(reference),
+            twin: None,
             part: Box::new(Tensor::clone),
             rows: None,
             drawn: RefCell::default(),
             known: RefCell::default(),
+            spreads: RefCell::default(),
         }
+    }
+
+    /// The reference of a workload that rounds to codes: there a value that lies between two codes goes to either, so that
+    /// answers which are equally right differ by more than rounding. `twin` evaluates what a perturbation makes of it.
+    #[must_use]
+    pub fn with_twins(
+        self,
+        twin: impl Fn(&[Tensor], Perturbation) -> Result<Vec<Tensor>, Failure> + 'a,
+    ) -> Self {
+        Self { twin: Some(Box::new(twin)), ..self }
     }
 
     /// The reference gives only these rows of each output, which `part` picks.
@@ -104,6 +143,34 @@ impl<'a> Oracle<'a> {
         Ok(expected)
     }
 
+    /// Whether the workload rounds to codes.
+    pub fn has_twins(&self) -> bool {
+        self.twin.is_some()
+    }
+
+    /// How far answers of `seed` lie apart that differ by perturbations of this size; nothing, where the workload rounds
+    /// to no codes.
+    ///
+    /// # Errors
+    /// The reference's own failure.
+    pub fn spread(&self, seed: u64, relative: f64) -> Result<Spread, Failure> {
+        let Some(twin) = &self.twin else { return Ok(Spread::default()) };
+        let key = (seed, relative);
+        if let Some((_, known)) = self.spreads.borrow().iter().find(|(k, _)| *k == key) {
+            return Ok(*known);
+        }
+        let (expected, inputs) = (self.expected(seed)?, self.inputs(seed));
+        let mut spread = Spread::default();
+        for twin_index in 0..TWINS {
+            let outputs = twin(&inputs, Perturbation { relative, twin: twin_index })?;
+            for (output, expected) in outputs.iter().zip(expected.iter()) {
+                spread = spread.or_wider(Spread::between(&output.to_f64(), expected));
+            }
+        }
+        self.spreads.borrow_mut().push((key, spread));
+        Ok(spread)
+    }
+
     /// How far `outputs` are from what the inputs of `seed` should give, at worst.
     ///
     /// # Errors
@@ -133,7 +200,7 @@ impl<'a> Oracle<'a> {
         }
         outputs.iter().zip(expected.iter()).try_fold(Deviation::none(), |worst, (output, expected)| {
             let found = output.to_f64();
-            let found = Deviation::between(&found, expected, tolerance.rtol, tolerance.atol)?;
+            let found = Deviation::between(&found, expected, tolerance)?;
             Ok(worst.or_worse(found))
         })
     }
@@ -181,9 +248,28 @@ fn normal(ty: &TensorType, seed: u64, site: u64) -> Tensor {
     Tensor::from_bytes(ty.clone(), bytes).expect("every element was drawn")
 }
 
+impl Spread {
+    /// Between two answers.
+    fn between(a: &[f64], b: &[f64]) -> Self {
+        let differences = || a.iter().zip(b).map(|(a, b)| (a - b).abs());
+        let squares: f64 = differences().map(|d| d * d).sum();
+        let rms = (squares / a.len().max(1) as f64).sqrt();
+        Self { largest: differences().fold(0.0, f64::max), rms }
+    }
+
+    fn or_wider(self, other: Self) -> Self {
+        Self { largest: self.largest.max(other.largest), rms: self.rms.max(other.rms) }
+    }
+}
+
 impl Tolerance {
+    /// Of each element alone.
+    pub fn of_elements(rtol: f64, atol: f64) -> Self {
+        Self { rtol, atol, rms: f64::INFINITY }
+    }
+
     /// Units in the last place of `dtype`, relative to an output's own size and to a typical output of size 1.
     pub fn ulps(dtype: DType, ulps: f64) -> Self {
-        Self { rtol: ulps * dtype.epsilon(), atol: ulps * dtype.epsilon() }
+        Self::of_elements(ulps * dtype.epsilon(), ulps * dtype.epsilon())
     }
 }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
+use crate::oracle::Tolerance;
 use crate::outcome::Failure;
 use crate::series::Flag;
 
@@ -128,12 +129,13 @@ impl Deviation {
         }
     }
 
-    /// Compares element by element under `|output - reference| <= atol + rtol |reference|`. A NaN agrees with
-    /// nothing, and an infinity only with itself.
+    /// Compares element by element, and all together where the tolerance says how. A NaN agrees with nothing, and an
+    /// infinity only with itself.
     ///
     /// # Errors
     /// When the lengths differ.
-    pub fn between(output: &[f64], reference: &[f64], rtol: f64, atol: f64) -> Result<Self, Failure> {
+    pub fn between(output: &[f64], reference: &[f64], tolerance: Tolerance) -> Result<Self, Failure> {
+        let Tolerance { rtol, atol, rms } = tolerance;
         if output.len() != reference.len() {
             return Err(Failure::incorrect(format!(
                 "the output has {} values, the reference {}",
@@ -142,9 +144,11 @@ impl Deviation {
             )));
         }
         let mut worst = Self { values: output.len() as u64, ..Self::none() };
+        let mut squares = 0.0;
         for (&value, &expected) in output.iter().zip(reference) {
             let difference = if value == expected { 0.0 } else { (value - expected).abs() };
             worst.absolute = larger(worst.absolute, difference);
+            squares += difference * difference;
             if difference != 0.0 {
                 if expected != 0.0 {
                     worst.relative = larger(worst.relative, difference / expected.abs());
@@ -152,6 +156,10 @@ impl Deviation {
                 worst.share_of_tolerance =
                     larger(worst.share_of_tolerance, difference / (atol + rtol * expected.abs()));
             }
+        }
+        if rms.is_finite() {
+            let found = (squares / output.len().max(1) as f64).sqrt();
+            worst.share_of_tolerance = larger(worst.share_of_tolerance, found / rms);
         }
         Ok(worst)
     }
@@ -208,11 +216,21 @@ mod tests {
 
     #[test]
     fn deviation_is_measured_against_the_tolerance() {
-        let deviation = Deviation::between(&[1.0, 2.02], &[1.0, 2.0], 0.01, 0.0).unwrap();
+        let deviation =
+            Deviation::between(&[1.0, 2.02], &[1.0, 2.0], Tolerance::of_elements(0.01, 0.0)).unwrap();
         assert!((deviation.absolute - 0.02).abs() < 1e-12 && (deviation.relative - 0.01).abs() < 1e-12);
-        assert!(Deviation::between(&[2.01], &[2.0], 0.01, 0.0).unwrap().agrees());
-        assert!(!Deviation::between(&[2.03], &[2.0], 0.01, 0.0).unwrap().agrees());
-        assert!(Deviation::between(&[0.0], &[0.0], 0.0, 0.0).unwrap().agrees());
+        assert!(Deviation::between(&[2.01], &[2.0], Tolerance::of_elements(0.01, 0.0)).unwrap().agrees());
+        assert!(!Deviation::between(&[2.03], &[2.0], Tolerance::of_elements(0.01, 0.0)).unwrap().agrees());
+        assert!(Deviation::between(&[0.0], &[0.0], Tolerance::of_elements(0.0, 0.0)).unwrap().agrees());
+    }
+
+    #[test]
+    fn many_small_differences_are_one_large_one() {
+        let held = Tolerance { rms: 0.02, ..Tolerance::of_elements(0.0, 0.1) };
+        let few = Deviation::between(&[1.05, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], &[1.0; 8], held).unwrap();
+        assert!(few.agrees() && (few.share_of_tolerance - 0.05 / 8f64.sqrt() / 0.02).abs() < 1e-9);
+        assert!(!Deviation::between(&[1.05; 8], &[1.0; 8], held).unwrap().agrees());
+        assert!(!Deviation::between(&[f64::NAN], &[1.0], held).unwrap().agrees());
     }
 
     #[test]
@@ -220,10 +238,16 @@ mod tests {
         for (output, reference) in
             [(f64::NAN, 1.0), (1.0, f64::NAN), (f64::INFINITY, 1.0), (1.0, f64::INFINITY)]
         {
-            let deviation = Deviation::between(&[output, 0.0], &[reference, 0.0], 1.0, 1.0).unwrap();
+            let deviation =
+                Deviation::between(&[output, 0.0], &[reference, 0.0], Tolerance::of_elements(1.0, 1.0))
+                    .unwrap();
             assert!(!deviation.agrees(), "{output} against {reference}");
         }
-        assert!(Deviation::between(&[f64::INFINITY], &[f64::INFINITY], 0.0, 0.0).unwrap().agrees());
-        assert!(Deviation::between(&[1.0], &[1.0, 2.0], 1.0, 1.0).is_err());
+        assert!(
+            Deviation::between(&[f64::INFINITY], &[f64::INFINITY], Tolerance::of_elements(0.0, 0.0))
+                .unwrap()
+                .agrees()
+        );
+        assert!(Deviation::between(&[1.0], &[1.0, 2.0], Tolerance::of_elements(1.0, 1.0)).is_err());
     }
 }

@@ -16,6 +16,7 @@ pub mod quantization;
 mod session;
 mod study;
 mod template;
+mod tolerance;
 mod workload;
 
 pub use ceilings::ceilings;

@@ -11,7 +11,7 @@ mod timed;
 
 pub use process::Peer;
 
-use crate::workload::{tolerance, typical_size};
+use crate::tolerance::tolerance;
 use crate::{Context, Workload};
 use overdrive_bench::case::{Case, Configuration};
 use overdrive_bench::oracle::{Oracle, Tolerance};
@@ -42,14 +42,13 @@ pub(crate) fn entrants<'a>(
     if taking_part.is_empty() {
         return vec![];
     }
-    let typical = oracle.expected(context.seed).map_or(1.0, |outputs| typical_size(&outputs));
-    let limit = tolerance(dtype, &workload.graph, typical);
+    let limit = tolerance(dtype, &workload.graph, (oracle, context.seed));
     let modes = context.peer_modes.iter().map(|&mode| (mode, None));
     let ways: Vec<_> = modes.chain(VARIANTS.map(|variant| ("eager", Some(variant)))).collect();
     let mut entrants = Vec::new();
     for peer in taking_part {
         let given = timed::Given::new(peer, (workload, oracle), context.seed);
-        entrants.extend(of_peer(peer, &ways, (study, workload), oracle, (&given, dtype, limit)));
+        entrants.extend(of_peer(peer, &ways, (study, workload), oracle, (&given, dtype, &limit)));
     }
     entrants
 }
@@ -60,14 +59,14 @@ fn of_peer<'a>(
     ways: &[(&str, Option<&str>)],
     (study, workload): (&str, &Workload),
     oracle: &'a Oracle<'a>,
-    (given, dtype, limit): (&Result<timed::Given, Failure>, DType, Tolerance),
+    (given, dtype, limit): (&Result<timed::Given, Failure>, DType, &Result<Tolerance, Failure>),
 ) -> Vec<Entrant<'a>> {
     let mut entrants = Vec::new();
     for &(mode, variant) in ways {
         let way = timed::Way { mode, variant, dtype };
-        let opened = match given {
-            Ok(given) => Timed::open(peer, oracle, given, way, limit),
-            Err(failure) => Err(failure.clone()),
+        let opened = match (given, limit) {
+            (Ok(given), Ok(limit)) => Timed::open(peer, oracle, given, way, *limit),
+            (Err(failure), _) | (_, Err(failure)) => Err(failure.clone()),
         };
         let is_unsupported = matches!(&opened, Err(failure) if failure.kind == FailureKind::Unsupported);
         if is_unsupported && (variant.is_some() || !peer.has_mode(mode)) {

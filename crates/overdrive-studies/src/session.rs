@@ -1,7 +1,7 @@
 //! A session: several entries compiled, checked and then sampled in alternation.
 
 use crate::peers::{self, Entrant};
-use crate::workload::{tolerance, typical_size};
+use crate::tolerance::tolerance;
 use crate::{Context, Device, Workload};
 use overdrive_bench::case::{Case, Configuration};
 use overdrive_bench::ceilings::{Ceiling, CeilingKind};
@@ -99,8 +99,7 @@ pub(crate) fn prepare<'a>(
 ) -> Result<Calls<'a>, Failure> {
     let Ready { executable, state, .. } = ready;
     let target = Target { backend: entry.device.backend, executable: executable.as_mut(), state };
-    let typical = typical_size(&oracle.expected(context.seed)?);
-    let limit = tolerance(entry.dtype, &entry.workload.graph, typical);
+    let limit = tolerance(entry.dtype, &entry.workload.graph, (oracle, context.seed))?;
     Calls::new(target, oracle, limit, context.seed)
 }
 

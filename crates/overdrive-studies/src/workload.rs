@@ -1,14 +1,15 @@
 //! A workload: a bound graph, its inputs by seed, and the f64 outputs that every variant is held against.
 
+use crate::tolerance::{perturbed, rounds_to_codes, with_perturbed_states};
 use crate::{Context, Template};
 use overdrive_bench::case;
-use overdrive_bench::oracle::{Oracle, Tolerance, normal_inputs};
+use overdrive_bench::oracle::{Oracle, normal_inputs};
 use overdrive_bench::outcome::Failure;
 use overdrive_bench::record::{Items, Work};
 use overdrive_ir::eval::{self, philox};
-use overdrive_ir::{Backend, Caps, DType, Graph, GraphError, Mode, Node, Port, Prim, State, Tensor, Tuning};
+use overdrive_ir::{Backend, DType, Graph, GraphError, Mode, Port, State, Tensor, Tuning};
 use overdrive_models::Model;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Above this many FLOPs the reference is the graph in f64 on the CPU back end, which is itself tested against the
 /// evaluator; below it the evaluator itself.
@@ -123,26 +124,43 @@ impl Workload {
 
     /// The oracle of this workload.
     pub fn oracle<'a>(&'a self, context: &'a Context<'_>) -> Oracle<'a> {
-        let inputs = |seed| self.inputs(seed);
-        if let Some(sampled) = &self.sampled {
-            let backend = context.reference;
-            let name = format!("{} rows of the graph in f64 on {}", sampled.picked.len(), backend.name());
-            let of_rows = |tensors: &[Tensor]| {
-                let mut part = tensors.to_vec();
+        self.judged_by(context.reference)
+    }
+
+    /// The oracle whose larger evaluations run in f64 on this back end.
+    pub(crate) fn judged_by<'a>(&'a self, backend: &'a dyn Backend) -> Oracle<'a> {
+        let graph = self.sampled.as_ref().map_or(&self.graph, |sampled| &sampled.graph);
+        let is_small = self.sampled.is_none() && self.work().flops <= EVALUATOR_FLOPS;
+        let place = if is_small {
+            "f64 evaluator".to_owned()
+        } else {
+            format!("the graph in f64 on {}", backend.name())
+        };
+        let evaluate = move |graph: &Graph, inputs: &[Tensor]| {
+            if is_small { Ok(eval::eval_tensors(graph, inputs)) } else { reference(backend, graph, inputs) }
+        };
+        let part = |tensors: &[Tensor]| {
+            let mut part = tensors.to_vec();
+            if let Some(sampled) = &self.sampled {
                 part[..sampled.inputs].iter_mut().for_each(|tensor| *tensor = sampled.of(tensor));
-                reference(backend, &sampled.graph, &part)
-            };
-            return Oracle::new(name, inputs, of_rows)
-                .of_rows(sampled.picked.clone(), |output| sampled.of(output));
-        }
-        if self.work().flops <= EVALUATOR_FLOPS {
-            return Oracle::new("f64 evaluator", inputs, |tensors| {
-                Ok(eval::eval_tensors(&self.graph, tensors))
+            }
+            part
+        };
+        let name = match &self.sampled {
+            Some(sampled) => format!("{} rows of {place}", sampled.picked.len()),
+            None => place,
+        };
+        let mut oracle =
+            Oracle::new(name, |seed| self.inputs(seed), move |inputs| evaluate(graph, &part(inputs)));
+        if rounds_to_codes(graph) {
+            oracle = oracle.with_twins(move |inputs, by| {
+                evaluate(&with_perturbed_states(graph, by), &perturbed(&part(inputs), by))
             });
         }
-        let backend = context.reference;
-        let name = format!("the graph in f64 on {}", backend.name());
-        Oracle::new(name, inputs, |tensors| reference(backend, &self.graph, tensors))
+        match &self.sampled {
+            Some(sampled) => oracle.of_rows(sampled.picked.clone(), |output| sampled.of(output)),
+            None => oracle,
+        }
     }
 }
 
@@ -162,39 +180,4 @@ fn reference(backend: &dyn Backend, graph: &Graph, inputs: &[Tensor]) -> Result<
     let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
     executable.run(&mut state, &inputs, &mut outputs)?.wait()?;
     Ok(outputs.iter().map(|o| backend.download(o)).collect::<Result<_, _>>()?)
-}
-
-/// What a correct computation in `dtype` may differ by from outputs of this typical size.
-///
-/// Rounding is random: the error of a contraction of length k is about `unit(dtype) + unit(f32) sqrt(k)` of its
-/// typical result, and errors of contractions that follow one another add up as their root. The factor 8 leaves
-/// room for the extremes of millions of elements; a wrong element is off by the typical size itself.
-pub(crate) fn tolerance(dtype: DType, graph: &Graph, typical: f64) -> Tolerance {
-    let caps = Caps { claims: BTreeSet::new(), ..Caps::default() };
-    let flat = overdrive_passes::legalize(graph, &caps, &mut Vec::new());
-    let lengths: Vec<usize> =
-        flat.map_or(vec![], |flat| flat.nodes().iter().filter_map(|node| contracted(&flat, node)).collect());
-    let longest = lengths.iter().copied().max().unwrap_or(1) as f64;
-    let depth = lengths.len().max(1) as f64;
-    let unit = dtype.epsilon() + DType::F32.epsilon() * longest.sqrt();
-    let relative = 8.0 * unit * depth.sqrt();
-    Tolerance { rtol: relative, atol: relative * typical }
-}
-
-/// Number of products behind one element of a contraction.
-fn contracted(graph: &Graph, node: &Node) -> Option<usize> {
-    let sizes = |i: usize| graph.ty(node.operands[i]).sizes();
-    match node.op.prim()? {
-        Prim::DotGeneral(dot) => Some(dot.contract.iter().map(|&(axis, _)| sizes(0)[axis]).product()),
-        Prim::Convolution(_) => Some(sizes(1)[1..].iter().product()),
-        Prim::Reduce { axes, .. } => Some(axes.iter().map(|&axis| sizes(0)[axis]).product()),
-        _ => None,
-    }
-}
-
-/// Root of the mean square.
-pub(crate) fn typical_size(outputs: &[Vec<f64>]) -> f64 {
-    let count: usize = outputs.iter().map(Vec::len).sum();
-    let sum: f64 = outputs.iter().flatten().map(|x| x * x).sum();
-    (sum / count.max(1) as f64).sqrt()
 }

@@ -5,6 +5,7 @@
 
 use overdrive::bench::case::{Case, Configuration, Workload};
 use overdrive::bench::clock::SystemClock;
+use overdrive::bench::oracle::Tolerance;
 use overdrive::bench::record::Record;
 use overdrive::bench::rules::Rules;
 use overdrive::bench::runner::Runner;
@@ -30,7 +31,9 @@ fn sixteen_sums(x: &[f32]) -> f32 {
 fn main() {
     let x: Vec<f32> = (0..N).map(|i| ((i * 2654435761) % 1000) as f32 / 1000.0).collect();
     let exact: f64 = x.iter().map(|&v| f64::from(v)).sum();
-    let check = |sum: f32| Deviation::between(&[f64::from(sum)], &[exact], 1e-3, 0.0).map(Some);
+    let check = |sum: f32| {
+        Deviation::between(&[f64::from(sum)], &[exact], Tolerance::of_elements(1e-3, 0.0)).map(Some)
+    };
     let mut plain = Function::new(|_| one_sum(&x), |_| check(one_sum(&x)));
     let mut unrolled = Function::new(|_| sixteen_sums(&x), |_| check(sixteen_sums(&x)));
 

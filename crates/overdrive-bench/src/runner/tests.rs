@@ -1,6 +1,7 @@
 //! The runner against invented time.
 
 use super::*;
+use crate::oracle::Tolerance;
 use crate::outcome::{Failure, FailureKind};
 use crate::record::Measurement;
 use crate::series::{Basis, Series, Settling, Stopped};
@@ -209,11 +210,11 @@ impl Subject for WrongWhenTimed {
     }
 
     fn verify(&mut self, _seed: u64) -> Result<Option<Deviation>, Failure> {
-        Deviation::between(&[1.0], &[1.0], 0.0, 0.0).map(Some)
+        Deviation::between(&[1.0], &[1.0], Tolerance::of_elements(0.0, 0.0)).map(Some)
     }
 
     fn verify_last(&mut self) -> Result<Option<Deviation>, Failure> {
-        Deviation::between(&[f64::NAN], &[1.0], 0.1, 0.1).map(Some)
+        Deviation::between(&[f64::NAN], &[1.0], Tolerance::of_elements(0.1, 0.1)).map(Some)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Products by other libraries, called directly, in one session with ours.
 
 use super::NAME;
-use crate::workload::{tolerance, typical_size};
+use crate::tolerance::tolerance;
 use crate::{Context, Entry, Workload, measure};
 use overdrive_bench::case::{Case, Configuration};
+use overdrive_bench::oracle::Tolerance;
 use overdrive_bench::record::Record;
 use overdrive_bench::subject::{Deviation, Function, Subject};
 use std::cell::RefCell;
@@ -23,8 +24,8 @@ pub(super) fn measure_with_peers(
     }
     let oracle = workload.oracle(context);
     // A reference that fails is met again, and told, by the entries' own session.
-    let typical = oracle.expected(context.seed).map_or(1.0, |outputs| typical_size(&outputs));
-    let limit = tolerance(overdrive_ir::DType::F32, &workload.graph, typical);
+    let limit = tolerance(overdrive_ir::DType::F32, &workload.graph, (&oracle, context.seed))
+        .unwrap_or(Tolerance::ulps(overdrive_ir::DType::F32, 1.0));
     let tensors = workload.inputs(context.seed);
     let [a, b] = [0, 1].map(|i| tensors[i].to_f32());
     let peers: Vec<_> = context.matmul_peers.iter().filter(|p| p.threads == threads).collect();
@@ -50,7 +51,7 @@ pub(super) fn measure_with_peers(
                 let mut c = vec![f32::NAN; shape[0] * shape[1]];
                 (peer.run)(&inputs[0].to_f32(), &inputs[1].to_f32(), &mut c, shape);
                 let found: Vec<f64> = c.iter().map(|&x| f64::from(x)).collect();
-                Deviation::between(&found, &oracle.expected(seed)?[0], limit.rtol, limit.atol).map(Some)
+                Deviation::between(&found, &oracle.expected(seed)?[0], limit).map(Some)
             };
             (case, Box::new(Function::new(call, verify)) as Box<dyn Subject + '_>)
         })

@@ -43,7 +43,7 @@ pub fn latency(
             Oracle::new("another run of the same graph", draw, move |inputs: &[Tensor]| own(graph, inputs))
         })
         .collect();
-    let tolerance = Tolerance { rtol: 1e-6, atol: 1e-6 };
+    let tolerance = Tolerance::of_elements(1e-6, 1e-6);
     let mut calls = Vec::new();
     for ((executable, state), oracle) in compiled.iter_mut().zip(&oracles) {
         let target = Target { backend, executable: executable.as_mut(), state };

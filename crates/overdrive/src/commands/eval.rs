@@ -5,6 +5,7 @@ use crate::devices;
 use crate::failure::Failure;
 use crate::model::{self, input};
 use overdrive::bench::exit::Exit;
+use overdrive::bench::oracle::Tolerance;
 use overdrive::bench::subject::Deviation;
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::plan::StepKind;
@@ -127,6 +128,7 @@ fn check_expected(graph: &Graph, expected: &Tensors, file: &Path) -> Result<(), 
 
 /// Compares what [`check_expected`] let pass.
 fn compare(outputs: &Tensors, expected: &Tensors, arguments: &Eval) -> Result<Exit, Failure> {
+    let limit = Tolerance::of_elements(arguments.rtol, arguments.atol);
     let mut agree = true;
     for (name, reference) in expected {
         let output = &outputs[name];
@@ -141,8 +143,7 @@ fn compare(outputs: &Tensors, expected: &Tensors, arguments: &Eval) -> Result<Ex
         for (a, b) in found.iter_mut().zip(&mut wanted).filter(|(a, b)| a.is_nan() && b.is_nan()) {
             (*a, *b) = (0.0, 0.0);
         }
-        let worst =
-            Deviation::between(&found, &wanted, arguments.rtol, arguments.atol).map_err(Failure::harness)?;
+        let worst = Deviation::between(&found, &wanted, limit).map_err(Failure::harness)?;
         let verdict = if worst.agrees() { "agrees" } else { "DISAGREES" };
         println!(
             "{name}: largest difference {:.3e} absolute, {:.3e} relative, {:.2} of the tolerance: {verdict}",

@@ -1,0 +1,120 @@
+//! How far a right answer may lie from the f64 reference: by rounding, and by codes that rounding decides
+//! ([decision 0005](../../../docs/decisions/0005-tolerance-of-codes.md)).
+//!
+//! Where a graph rounds activations to codes, a value between two of them goes to either, and layers after it turn one
+//! step into many. How far that reaches is asked of the reference itself: it is evaluated on inputs and parameters that
+//! differ by as much as rounding may, and what is measured must lie as near as these twins do, element by element and in
+//! the mean. Invariant: nothing here looks at what is judged, so that no fault of a back end widens its own tolerance.
+
+use overdrive_bench::oracle::{Oracle, Perturbation, Tolerance};
+use overdrive_bench::outcome::Failure;
+use overdrive_ir::eval::philox;
+use overdrive_ir::{Caps, DType, Graph, Init, Node, Prim, Tensor, TensorType, Unary};
+use std::collections::BTreeSet;
+
+/// Times what rounding comes to on the average: room for the extremes of millions of elements.
+const EXTREMES: f64 = 8.0;
+/// Times the largest difference of a twin's elements.
+const OVER_LARGEST: f64 = 2.0;
+/// Times the root of the mean square of a twin's differences.
+const OVER_RMS: f64 = 1.5;
+
+/// What a correct computation of `graph` in `dtype` may differ by from the oracle's outputs, judged on those of `seed`.
+///
+/// Rounding is random: the error of a contraction of length k is about `unit(dtype) + unit(f32) sqrt(k)` of its
+/// typical result, and errors of contractions that follow one another add up as their root. A wrong element is off by the
+/// typical size itself.
+///
+/// # Errors
+/// Those of the reference.
+pub(crate) fn tolerance(
+    dtype: DType,
+    graph: &Graph,
+    (oracle, seed): (&Oracle<'_>, u64),
+) -> Result<Tolerance, Failure> {
+    let lengths: Vec<usize> =
+        flat(graph).map_or(vec![], |g| g.nodes().iter().filter_map(|node| contracted(&g, node)).collect());
+    let longest = lengths.iter().copied().max().unwrap_or(1) as f64;
+    let depth = lengths.len().max(1) as f64;
+    let unit = dtype.epsilon() + DType::F32.epsilon() * longest.sqrt();
+    let relative = EXTREMES * unit * depth.sqrt();
+    let rounding = relative * typical_size(&oracle.expected(seed)?);
+    let elements = Tolerance::of_elements(relative, rounding);
+    if !oracle.has_twins() {
+        return Ok(elements);
+    }
+    let spread = oracle.spread(seed, relative)?;
+    let atol = elements.atol + OVER_LARGEST * spread.largest;
+    Ok(Tolerance { atol, rms: rounding + OVER_RMS * spread.rms, ..elements })
+}
+
+/// Whether a bound graph rounds what it computes to codes: to whole numbers, or to a format too small to compute in.
+pub(crate) fn rounds_to_codes(graph: &Graph) -> bool {
+    let is_rounding = |graph: &Graph, node: &Node| match node.op.prim() {
+        Some(Prim::Unary { kind }) => matches!(kind, Unary::Round | Unary::Floor | Unary::Ceil),
+        Some(Prim::Convert { to, .. }) => {
+            let from = graph.ty(node.operands[0]).dtype;
+            from.is_arithmetic_float() && !to.is_arithmetic_float() && *to != DType::Bool
+        }
+        _ => false,
+    };
+    flat(graph).is_some_and(|g| g.nodes().iter().any(|node| is_rounding(&g, node)))
+}
+
+/// Floats of inputs, each off by at most the perturbation.
+pub(crate) fn perturbed(tensors: &[Tensor], by: Perturbation) -> Vec<Tensor> {
+    let moved = |(index, tensor): (usize, &Tensor)| moved(tensor, by, &format!("input {index}"));
+    tensors.iter().enumerate().map(moved).collect()
+}
+
+/// The graph with its floats of states so, those aside that are codes.
+pub(crate) fn with_perturbed_states(graph: &Graph, by: Perturbation) -> Graph {
+    let mut states = graph.states().iter();
+    graph.clone().with_initial_values(|name: &str, ty: &TensorType| {
+        let init = &states.next().expect("asked once for each state, in their order").init;
+        if ty.dtype.is_arithmetic_float() {
+            Init::Value(moved(&init.tensor(name, ty), by, name))
+        } else {
+            init.clone()
+        }
+    })
+}
+
+fn moved(tensor: &Tensor, by: Perturbation, name: &str) -> Tensor {
+    let ty = tensor.ty();
+    if !ty.dtype.is_arithmetic_float() {
+        return tensor.clone();
+    }
+    // In f64, since a change of less than half a unit would be lost in the tensor's own format.
+    let draws = philox::uniforms(by.twin, philox::site_of(name));
+    let values: Vec<f64> =
+        tensor.to_f64().iter().zip(draws).map(|(x, u)| x * (1.0 + by.relative * (2.0 * u - 1.0))).collect();
+    Tensor::from_f64(ty.dtype, ty.shape.clone(), &values)
+}
+
+/// The graph in primitives alone.
+fn flat(graph: &Graph) -> Option<Graph> {
+    let caps = Caps { claims: BTreeSet::new(), ..Caps::default() };
+    overdrive_passes::legalize(graph, &caps, &mut Vec::new()).ok()
+}
+
+/// Number of products behind one element of a contraction.
+fn contracted(graph: &Graph, node: &Node) -> Option<usize> {
+    let sizes = |i: usize| graph.ty(node.operands[i]).sizes();
+    match node.op.prim()? {
+        Prim::DotGeneral(dot) => Some(dot.contract.iter().map(|&(axis, _)| sizes(0)[axis]).product()),
+        Prim::Convolution(_) => Some(sizes(1)[1..].iter().product()),
+        Prim::Reduce { axes, .. } => Some(axes.iter().map(|&axis| sizes(0)[axis]).product()),
+        _ => None,
+    }
+}
+
+/// Root of the mean square.
+fn typical_size(outputs: &[Vec<f64>]) -> f64 {
+    let count: usize = outputs.iter().map(Vec::len).sum();
+    let sum: f64 = outputs.iter().flatten().map(|x| x * x).sum();
+    (sum / count.max(1) as f64).sqrt()
+}
+
+#[cfg(test)]
+mod tests;
