@@ -36,8 +36,7 @@ impl Tokenizer {
         let tokenizer = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
             FormatError::damaged(path, "the file", "a tokenizer of the `tokenizers` library", error)
         })?;
-        let largest = tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
-        if let Some((token, id)) = largest.filter(|(_, id)| *id as usize >= vocabulary) {
+        if let Some((token, id)) = largest(&tokenizer).filter(|(_, id)| *id as usize >= vocabulary) {
             let expected = format!("ids below {vocabulary}, the model's vocabulary");
             let error = FormatError::damaged(path, "vocabulary", expected, format!("{id} for `{token}`"));
             return Err(error.remedy("the tokenizer is of another model: fetch both from one place"));
@@ -59,6 +58,34 @@ impl Tokenizer {
         }
     }
 
+    /// The ids of a part of a text, and how many of its bytes each stands for; these sum up to its length.
+    ///
+    /// # Errors
+    /// As `encode`.
+    pub fn tokens(&self, text: &str) -> Result<Vec<(u32, u32)>, String> {
+        let Kind::File(tokenizer) = &self.0 else { return Ok(text.bytes().map(|b| (b.into(), 1)).collect()) };
+        let encoding = tokenizer.encode(text, false).map_err(|error| error.to_string())?;
+        // What no offset covers, as white space often, belongs to the token after it, and at the end to the last.
+        let (mut tokens, mut before) = (Vec::with_capacity(encoding.len()), 0);
+        for (&id, &(_, end)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
+            let end = before.max(end as u32);
+            tokens.push((id, end - before));
+            before = end;
+        }
+        if let Some((_, bytes)) = tokens.last_mut() {
+            *bytes += text.len() as u32 - before;
+        }
+        Ok(tokens)
+    }
+
+    /// Ids are below this.
+    pub fn vocabulary(&self) -> usize {
+        match &self.0 {
+            Kind::Bytes => 1 << 8,
+            Kind::File(tokenizer) => largest(tokenizer).map_or(0, |(_, id)| id as usize + 1),
+        }
+    }
+
     /// The text of ids, without special tokens. A character of which a byte is missing is `\u{FFFD}`.
     ///
     /// # Errors
@@ -72,4 +99,9 @@ impl Tokenizer {
             Kind::File(tokenizer) => tokenizer.decode(ids, true).map_err(|error| error.to_string()),
         }
     }
+}
+
+/// The token of the largest id.
+fn largest(tokenizer: &tokenizers::Tokenizer) -> Option<(String, u32)> {
+    tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id)
 }

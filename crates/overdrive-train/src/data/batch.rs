@@ -28,10 +28,13 @@ pub trait Split: Send + Sync {
     /// When the data lies in a file that cannot be read any more.
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError>;
 
-    /// How many bytes of text each label `[B, T]` stands for, summed over each row; `None` where labels are not text.
-    fn text_bytes(&self, labels: &Tensor) -> Option<Vec<u64>> {
-        let _ = labels;
-        None
+    /// How many bytes of text the labels of each of these samples stand for; `None` where labels are not text.
+    ///
+    /// # Errors
+    /// As `batch`.
+    fn text_bytes(&self, samples: &[u64]) -> Result<Option<Vec<u64>>, TrainError> {
+        let _ = samples;
+        Ok(None)
     }
 
     /// SHA-256 of the part's content in its order, in hexadecimal: two runs learnt from the same if these are equal.

@@ -2,6 +2,7 @@
 
 use super::{Parts, Samples, Tokens, books, csv_file, digits, idx, npz_file};
 use crate::TrainError;
+use overdrive_formats::huggingface::Tokenizer;
 use overdrive_ir::{DType, Graph};
 use std::fs::File;
 use std::path::Path;
@@ -43,6 +44,18 @@ pub fn open(name: &str) -> Result<Dataset, TrainError> {
 }
 
 impl Dataset {
+    /// A text in the tokens of a `tokenizer.json`, for a model of ids below `vocabulary`.
+    ///
+    /// # Errors
+    /// When this is no text, or the file is no tokenizer or knows other ids.
+    pub fn encoded(self, tokenizer: &Path, vocabulary: usize) -> Result<Self, TrainError> {
+        let Self::Text(tokens) = self else {
+            let (expected, remedy) = ("text beside a tokenizer", "leave the tokenizer out");
+            return Err(TrainError::invalid("data", expected, "labelled samples", remedy));
+        };
+        Ok(Self::Text(Arc::new(tokens.encoded(&Tokenizer::read(tokenizer, vocabulary)?)?)))
+    }
+
     /// The three parts, samples shaped like input `x` of `model` (`[batch, ...]`, which may be unbound); `fold` is of
     /// samples only.
     ///

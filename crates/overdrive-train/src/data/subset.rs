@@ -2,7 +2,6 @@
 
 use super::{Batch, Split};
 use crate::TrainError;
-use overdrive_ir::Tensor;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
@@ -20,6 +19,11 @@ impl Subset {
         let place = |i: u64| (u128::from(i) * u128::from(split.len()) / u128::from(count.max(1))) as u64;
         Self { members: (0..count).map(place).collect(), split }
     }
+
+    /// Numbers of these samples in the split.
+    fn among(&self, samples: &[u64]) -> Vec<u64> {
+        samples.iter().map(|&i| self.members[i as usize]).collect()
+    }
 }
 
 impl Split for Subset {
@@ -28,12 +32,11 @@ impl Split for Subset {
     }
 
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError> {
-        let members: Vec<u64> = samples.iter().map(|&i| self.members[i as usize]).collect();
-        self.split.batch(&members)
+        self.split.batch(&self.among(samples))
     }
 
-    fn text_bytes(&self, labels: &Tensor) -> Option<Vec<u64>> {
-        self.split.text_bytes(labels)
+    fn text_bytes(&self, samples: &[u64]) -> Result<Option<Vec<u64>>, TrainError> {
+        self.split.text_bytes(&self.among(samples))
     }
 
     fn hash(&self) -> Result<String, TrainError> {

@@ -45,9 +45,9 @@ impl Split for Windows {
         Ok(Batch { x: tensor(&x), labels: tensor(&labels) })
     }
 
-    fn text_bytes(&self, labels: &Tensor) -> Option<Vec<u64>> {
-        let bytes: Vec<u64> = labels.to_ints().iter().map(|&t| self.tokens.bytes_of(t as u32)).collect();
-        Some(bytes.chunks(self.context).map(|row| row.iter().sum()).collect())
+    fn text_bytes(&self, samples: &[u64]) -> Result<Option<Vec<u64>>, TrainError> {
+        let labels = |sample: &u64| self.range.start + sample * self.stride as u64 + 1;
+        samples.iter().map(|sample| self.tokens.text_bytes(labels(sample), self.context).map(Some)).collect()
     }
 
     fn hash(&self) -> Result<String, TrainError> {

@@ -12,6 +12,9 @@ pub(crate) struct Train {
     /// `digits`, `text`, or a file: .csv, .npz, IDX (*-images-idx3-ubyte), any other is UTF-8 text
     #[arg(long, value_name = "DATA")]
     pub data: String,
+    /// Of text: a tokenizer.json whose ids the model knows [default: a token a byte]
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
     /// Number format of contractions; parameters stay in f32
     #[arg(long, default_value = "f32", value_name = "DTYPE")]
     pub precision: Precision,

@@ -24,7 +24,10 @@ pub(crate) fn train(arguments: &Train) -> Result<Exit, Failure> {
     let template = model::load(&arguments.model)?.template()?;
     let recipe = recipe(arguments, &template);
     recipe.check().map_err(Failure::bad_input)?;
-    let data = open(&arguments.data).map_err(failure)?;
+    let mut data = open(&arguments.data).map_err(failure)?;
+    if let Some(tokenizer) = &arguments.tokenizer {
+        data = data.encoded(tokenizer, template.vocabulary.unwrap_or(usize::MAX)).map_err(failure)?;
+    }
     let parts = data.parts(&template.graph, usize::from(arguments.fold)).map_err(failure)?;
     let checkpoint = place(&arguments.out)?;
     let earlier = match (arguments.resume, checkpoint.exists()) {
@@ -126,6 +129,7 @@ fn provenance(
     let entries = [
         ("command", command_line().into()),
         ("data", arguments.data.clone().into()),
+        ("tokenizer", arguments.tokenizer.as_ref().map(|file| file.display().to_string()).into()),
         ("fold", arguments.fold.into()),
         ("splits_sha256", splits),
         ("training", serde_json::to_value(recipe).expect("a recipe is plain data")),

@@ -99,6 +99,45 @@ fn files_of_every_format_calibrate_and_judge() {
     }
 }
 
+/// A tokenizer of the 128 characters of ASCII and, as one token, every word of `words`.
+fn tokenizer(folder: &Folder, words: &[&str]) {
+    let ascii = (0..128u8).map(|byte| char::from(byte).to_string());
+    let vocabulary: serde_json::Map<String, serde_json::Value> = ascii
+        .chain(words.iter().map(|word| (*word).to_owned()))
+        .enumerate()
+        .map(|(id, token)| (token, id.into()))
+        .collect();
+    let file = serde_json::json!({
+        "version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null, "decoder": null,
+        "truncation": null, "padding": null,
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[a-z]+| "}, "behavior": "Isolated", "invert": false},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "?"},
+    });
+    fs::write(folder.path("tokenizer.json"), file.to_string()).unwrap();
+}
+
+#[test]
+fn text_is_learnt_in_the_tokens_of_a_tokenizer() {
+    let folder = Folder::new();
+    let words = ["the", "cat", "sat", "on", "mat"];
+    tokenizer(&folder, &words);
+    fs::write(folder.path("own.txt"), "the cat sat on the mat ".repeat(2000)).unwrap();
+    let train = |arguments: &str| {
+        folder.line(&format!(
+            "train text-transformer --device cpu --threads 1 --steps 2 --batch 2 --data {arguments} -o out"
+        ))
+    };
+    // 24,000 tokens of 46,000 bytes: 9 windows of 128 in the last twentieth, where bytes would be 17.
+    train("own.txt --tokenizer tokenizer.json").ends(0, &["of 9 test windows", "bits per byte"]);
+    let config = fs::read_to_string(folder.path("out/config.json")).unwrap();
+    assert!(config.contains("tokenizer.json"), "{config}");
+    train("digits --tokenizer tokenizer.json").ends(2, &["text beside a tokenizer"]);
+    train("own.txt --tokenizer own.txt").ends(2, &["own.txt", "expected a tokenizer"]);
+    let many: Vec<String> = (0..200).map(|i| format!("word{i}")).collect();
+    tokenizer(&folder, &many.iter().map(String::as_str).collect::<Vec<_>>());
+    train("own.txt --tokenizer tokenizer.json").ends(2, &["ids below 256", "tokenizer is of another model"]);
+}
+
 #[test]
 fn data_that_does_not_fit_is_refused() {
     let folder = Folder::new();
