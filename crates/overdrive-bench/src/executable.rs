@@ -25,6 +25,15 @@ impl From<BackendError> for Failure {
     }
 }
 
+/// What the host's time of a call is, where the device keeps its own beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HostSpan {
+    /// That of a call which finds its caches as the device's does: empty.
+    AsTheDevice,
+    /// That of calls back to back, as whoever takes part without a device's clock is timed.
+    BackToBack,
+}
+
 /// Calls of one executable whose results do not depend on the calls before: inference, or a step whose state is
 /// put back. Inputs keep their buffers and get new values before each sample, so that what a call finds in the
 /// caches is what a pipeline would leave there.
@@ -38,6 +47,7 @@ pub struct Calls<'a> {
     current: usize,
     inputs: Vec<Buffer>,
     outputs: Vec<Buffer>,
+    host_span: HostSpan,
 }
 
 /// What [`Calls`] are made of.
@@ -68,7 +78,25 @@ impl<'a> Calls<'a> {
             .collect();
         let inputs = upload(backend, &sets[0].1)?;
         let outputs = fresh_outputs(backend, executable)?;
-        Ok(Self { backend, executable, state, oracle, tolerance, sets, current: 0, inputs, outputs })
+        let host_span = HostSpan::AsTheDevice;
+        Ok(Self {
+            backend,
+            executable,
+            state,
+            oracle,
+            tolerance,
+            sets,
+            current: 0,
+            inputs,
+            outputs,
+            host_span,
+        })
+    }
+
+    /// The same beside rivals that have the host's clock alone: its spans are then taken of all in one way.
+    #[must_use]
+    pub fn beside_host_clocks(self) -> Self {
+        Self { host_span: HostSpan::BackToBack, ..self }
     }
 
     fn deviation(&self, seed: u64, outputs: &[Buffer]) -> Result<Deviation, Failure> {
@@ -109,17 +137,23 @@ impl Subject for Calls<'_> {
         if calls.start == 0 || !self.executable.keeps_time() {
             return on_the_host(self, calls, clock);
         }
+        let back_to_back = match self.host_span {
+            HostSpan::AsTheDevice => None,
+            // First, since the device's sample begins by emptying the caches.
+            HostSpan::BackToBack => Some(on_the_host(self, calls.clone(), clock)?.host_ns),
+        };
         let count = calls.end - calls.start;
         let calls_per_sample = u32::try_from(count).expect("calls of a sample are below 2^24");
         let protocol = Protocol { samples: 1, calls_per_sample, cache: CacheState::Cold };
         let samples = self.executable.sample(self.state, &self.inputs, &mut self.outputs, protocol)?;
         let sample = samples.first().ok_or_else(|| Failure::failed("the device took no sample"))?;
         let total = |per_call: f64| (per_call * count as f64).round() as u64;
+        let said = sample.flags.iter().filter_map(|flag| Flag::named(flag));
         Ok(Reading {
-            host_ns: total(sample.host_ns),
+            host_ns: back_to_back.unwrap_or_else(|| total(sample.host_ns)),
             device_ns: sample.device_ns.map(total),
             cycles: sample.cycles.map(total),
-            flags: sample.flags.iter().filter_map(|flag| Flag::named(flag)).collect(),
+            flags: said.chain(back_to_back.map(|_| Flag::HostBackToBack)).collect(),
         })
     }
 

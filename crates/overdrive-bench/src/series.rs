@@ -44,6 +44,9 @@ pub enum Flag {
     PowerCap,
     /// Caches were to be cold and could not be made so.
     Warm,
+    /// The device timed its span after emptying its caches; the host's span is of calls back to back, as those are timed
+    /// that have the host's clock alone.
+    HostBackToBack,
 }
 
 impl Flag {
@@ -192,6 +195,19 @@ impl Series {
     /// The same, ascending.
     pub fn sorted_ns(&self) -> Sorted {
         Sorted::new(&self.times_ns()).expect("a series is only built from at least one sample")
+    }
+
+    /// The same samples by the host's clock, for a comparison with what has no other; `None` where the host's spans were not
+    /// taken as those of a rival are.
+    pub(crate) fn on_the_host(&self) -> Option<Self> {
+        if self.conditions.basis == Basis::Host {
+            return Some(self.clone());
+        }
+        let is_alike = |sample: &Sample| sample.flags.contains(&Flag::HostBackToBack);
+        let conditions =
+            Conditions { basis: Basis::Host, launches_per_call: None, ..self.conditions.clone() };
+        let alike = self.samples.iter().all(is_alike).then(|| Self::new(conditions, self.samples.clone()));
+        alike?.ok()
     }
 
     /// Whether labels and summary follow from the samples; false of a file that was edited.

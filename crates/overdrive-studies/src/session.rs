@@ -148,12 +148,16 @@ pub fn measure(
         entries.iter().map(|entry| guarded("compiling", || ready(context, entry))).collect();
     let paid: Vec<Option<Overhead>> =
         compiled.iter().map(|c| c.as_ref().ok().map(|ready| ready.paid.clone())).collect();
+    let keeps_time: Vec<bool> =
+        compiled.iter().flatten().map(|ready| ready.executable.keeps_time()).collect();
+    let clocks_differ = keeps_time.contains(&true) && keeps_time.contains(&false);
     let mut subjects: Vec<Result<Calls<'_>, Failure>> = entries
         .iter()
         .zip(&mut compiled)
         .map(|(entry, compiled)| {
             let compiled = compiled.as_mut().map_err(|failure| failure.clone())?;
-            guarded("preparing", || prepare(context, entry, oracle_of(entry), compiled))
+            let calls = guarded("preparing", || prepare(context, entry, oracle_of(entry), compiled))?;
+            Ok(if clocks_differ { calls.beside_host_clocks() } else { calls })
         })
         .collect();
     let mut running: Vec<&mut dyn Subject> =

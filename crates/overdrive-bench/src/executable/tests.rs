@@ -79,7 +79,11 @@ struct Evaluated {
     clock: SyntheticClock,
     fault: Fault,
     calls: u64,
+    keeps_time: bool,
 }
+
+/// Of a call that the host timed after emptying the caches, and of the same by the device's clock.
+const COLD_NS: [f64; 2] = [5e6, 2e6];
 
 impl Executable for Evaluated {
     fn plan(&self) -> &Plan {
@@ -116,12 +120,21 @@ impl Executable for Evaluated {
 
     fn sample(
         &mut self,
-        _: &mut State,
-        _: &[Buffer],
-        _: &mut [Buffer],
-        _: Protocol,
+        state: &mut State,
+        inputs: &[Buffer],
+        outputs: &mut [Buffer],
+        protocol: Protocol,
     ) -> Result<Vec<Sample>, BackendError> {
-        unreachable!("the host's clock is read around `run`")
+        assert!(self.keeps_time, "the host's clock is read around `run`");
+        for _ in 0..protocol.calls_per_sample {
+            self.run(state, inputs, outputs)?.wait()?;
+        }
+        let [host_ns, device_ns] = COLD_NS;
+        Ok(vec![Sample { host_ns, device_ns: Some(device_ns), cycles: None, flags: vec![] }])
+    }
+
+    fn keeps_time(&self) -> bool {
+        self.keeps_time
     }
 
     fn memory(&self) -> MemoryReport {
@@ -148,20 +161,46 @@ fn graph() -> Graph {
 }
 
 fn outcome_with(fault: Fault) -> crate::outcome::Outcome {
+    outcome_of(fault, Rivals::OfItsClock)
+}
+
+/// Who else takes part.
+#[derive(Clone, Copy, PartialEq)]
+enum Rivals {
+    OfItsClock,
+    DeviceAlone,
+    DeviceBesideHostClocks,
+}
+
+fn outcome_of(fault: Fault, rivals: Rivals) -> crate::outcome::Outcome {
     let graph = graph();
     let slot =
         Slot { ty: TensorType::new(DType::F32, [2, 3]), layout: Layout::RowMajor, place: Place::Output(0) };
     let plan = Plan { slots: vec![slot], outputs: vec![SlotId(0)], ..Plan::default() };
     let clock = SyntheticClock::default();
-    let mut executable = Evaluated { graph: graph.clone(), plan, clock: clock.clone(), fault, calls: 0 };
+    let keeps_time = rivals != Rivals::OfItsClock;
+    let mut executable =
+        Evaluated { graph: graph.clone(), plan, clock: clock.clone(), fault, calls: 0, keeps_time };
     let oracle = Oracle::new(
         "the definition in f64",
         |seed| crate::oracle::normal_inputs(&graph, seed),
         |inputs| Ok(eval::eval_tensors(&graph, inputs)),
     );
     let target = Target { backend: &Definition, executable: &mut executable, state: &mut State::default() };
-    let mut calls = Calls::new(target, &oracle, Tolerance::ulps(DType::F32, 4.0), 3).unwrap();
+    let calls = Calls::new(target, &oracle, Tolerance::ulps(DType::F32, 4.0), 3).unwrap();
+    let mut calls = if rivals == Rivals::DeviceBesideHostClocks { calls.beside_host_clocks() } else { calls };
     Runner::new(&clock, Rules::full(), 3).measure(&mut calls)
+}
+
+#[test]
+fn beside_host_clocks_the_host_s_time_is_of_calls_back_to_back() {
+    for (rivals, host_ns) in [(Rivals::DeviceAlone, 5_000_000), (Rivals::DeviceBesideHostClocks, 1_000_000)] {
+        let outcome = outcome_of(Fault::None, rivals);
+        let series = outcome.measurement().unwrap().latency.as_ref().unwrap();
+        assert_eq!(series.summary.median_ns, COLD_NS[1], "the latency is the device's");
+        assert!(series.samples.iter().all(|sample| sample.host_ns == host_ns));
+        assert_eq!(series.on_the_host().is_some(), rivals == Rivals::DeviceBesideHostClocks);
+    }
 }
 
 #[test]

@@ -200,3 +200,30 @@ fn a_warm_graph_is_not_held_against_a_cold_one() {
     assert_eq!(reasons(&warm, &cold), [Reason::DifferentCaches { side: Side::Baseline }]);
     assert!(Speedup::between(&warm, &warm).is_ok());
 }
+
+/// An engine without a device's clock beside a device that has one: their common clock is the host's.
+#[test]
+fn clocks_that_differ_meet_on_the_host() {
+    let mut device = record("graph", &spans(22_000));
+    let series = measurement(&mut device).latency.take().unwrap();
+    let on_device = |mut sample: crate::series::Sample| {
+        sample.device_ns = Some(16_000);
+        sample.flags.push(Flag::HostBackToBack);
+        sample
+    };
+    let taken = series.samples.into_iter().map(on_device).collect();
+    let conditions = crate::series::Conditions { basis: Basis::Device, ..series.conditions };
+    measurement(&mut device).latency = Some(Series::new(conditions, taken).unwrap());
+    let engine = record("compile", &spans(88_000));
+    let slower = Speedup::between(&device, &engine).unwrap();
+    assert!((slower.ratio() - 0.25).abs() < 0.001, "{slower}");
+    assert!(slower.figure().contains("by the host's clock, 22"), "{}", slower.figure());
+    assert!((Speedup::between(&engine, &device).unwrap().ratio() - 4.0).abs() < 0.05);
+    assert_eq!(Speedup::between(&device, &device).unwrap().host_medians_ns(), None);
+
+    // What the host saw scattered is no figure, however steady the device's own times are.
+    let series = measurement(&mut device).latency.as_mut().unwrap();
+    series.samples.iter_mut().enumerate().for_each(|(i, s)| s.host_ns *= 1 + i as u64 % 4);
+    let refused = reasons(&device, &engine);
+    assert!(matches!(refused[..], [Reason::Blocked { side: Side::Baseline, .. }]), "{refused:?}");
+}
