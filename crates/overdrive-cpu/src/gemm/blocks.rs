@@ -38,15 +38,20 @@ impl<T: Element> Kernel<T> {
         [self.a.width, self.b.width]
     }
 
-    /// The depth of blocks of k, as in products.
+    /// The depth of blocks of k: as in products, but all of k where that is little more, so that sums are stored once.
     pub(crate) fn depth(&self, k: usize) -> usize {
-        schedule::depth(self, k)
+        let most = schedule::most_depth(self);
+        if k <= most + most / 4 {
+            k.max(1).next_multiple_of(self.a.k_multiple)
+        } else {
+            schedule::depth(self, k)
+        }
     }
 
-    /// Whether a panel of B is its rows over k, one after the other, as they are: then it needs no packing.
-    pub(crate) fn takes_rows(&self) -> bool {
-        let Panel { group, k_multiple, .. } = self.b;
-        group == 1 && k_multiple == 1 && self.packed_bytes == size_of::<T>()
+    /// How many neighbouring k lie together in a panel of B, where elements are packed as they are and nothing precedes
+    /// them: then a panel is its groups one after the other, zeros up to its end, and needs no packing.
+    pub(crate) fn interleaves(&self) -> Option<usize> {
+        (self.b.head == 0 && self.packed_bytes == size_of::<T>()).then_some(self.b.group)
     }
 
     /// The same for sums of an earlier product of this kernel.

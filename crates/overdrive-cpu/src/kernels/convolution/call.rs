@@ -1,23 +1,22 @@
-//! The compiled step: chunks of output pixels, each a block product and its epilogue.
+//! The compiled step: spans of output pixels, each a block product and its epilogue.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use half::{bf16, f16};
-use overdrive_ir::plan::{ConvolutionCall, Program, View};
-use overdrive_ir::{DType, Plan, row_major};
+use overdrive_ir::plan::{ConvolutionCall, Program};
+use overdrive_ir::{DType, Plan};
 
-use super::columns::{Axis, Columns};
+use super::stage::{Axis, Channels, PIECE, Span, Stage};
+use super::weights::{Cut, Weights};
 use crate::exec::space::{accesses, along_columns, is_random, merge, merges, permuted};
 use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines};
 use crate::kernels::place::Strided;
-use crate::kernels::transfer::Transfer;
 use crate::loops::{CompiledEpilogue, Tile};
-use crate::memory::AlignedBytes;
 use crate::slots::SlotTable;
 use crate::threads::{Pool, Worker};
 
-/// Bytes of sums, and of packed columns, that a chunk may have: both stay in the second-level cache.
-const CHUNK_BYTES: usize = 256 << 10;
+/// Pixels of a span: its sums of a panel of weights stay in the first-level cache, its columns in the second.
+const SPAN: usize = 256;
 
 /// Compiles a convolution.
 pub(crate) fn compile(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Runnable>, Unsupported> {
@@ -33,29 +32,46 @@ pub(crate) fn compile(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Run
     })
 }
 
-/// Weights on their way into panels, and the panels: per group, per block of k.
-struct Weights {
-    view: Strided,
-    /// To a row-major copy, where the weights lie otherwise.
-    gather: Option<Transfer>,
-    dense: AlignedBytes,
-    packed: AlignedBytes,
-}
-
 /// A compiled `ConvolutionCall`.
 struct Convolution<T: Element> {
     kernel: &'static Kernel<T>,
     input: Strided,
-    weights: Weights,
-    columns: Columns,
+    weights: Weights<T>,
+    stage: Stage,
+    /// Elements of a unit of the stage.
+    interleaved: usize,
     groups: usize,
-    /// Output channels of a group.
-    outputs: usize,
-    /// Depth of a block of k.
+    /// What is summed over, in elements, and the depth of its blocks.
+    k: usize,
     depth: usize,
     epilogue: CompiledEpilogue,
     /// Pixels that are one row of the epilogue: all of an image, or a line of it.
     line: usize,
+}
+
+/// How the pixels of an image become spans: parts of lines, where those are long, and of planes otherwise.
+#[derive(Clone, Copy)]
+struct Cutting {
+    /// Pixels that no span reaches over the end of.
+    whole: usize,
+    /// Pixels of a span.
+    span: usize,
+}
+
+impl Cutting {
+    fn spans(&self) -> usize {
+        self.whole.div_ceil(self.span)
+    }
+}
+
+/// The parts of a worker's scratch.
+struct Buffers {
+    stage: *mut u8,
+    b: *mut u8,
+    /// A panel of B that is yet to be packed.
+    panel: *mut u8,
+    sums: *mut u8,
+    epilogue: *mut u8,
 }
 
 impl<T: Format> Convolution<T> {
@@ -67,196 +83,201 @@ impl<T: Format> Convolution<T> {
         }
         let (input, kernel) = (Strided::new(&call.input), Kernel::<T>::best());
         let (sizes, extents) = (call.kernel.ty.sizes(), &call.epilogue.0.extents);
+        let width = size_of::<T>();
+        let bytes = |stride: i64| stride as isize * width as isize;
         let axis = |d: usize| Axis {
             dimension: call.window[d],
             input: input.sizes[2 + d],
-            stride: input.strides[2 + d],
+            stride: bytes(input.strides[2 + d]),
             output: extents[2 + d],
+            taps: sizes[2 + d],
         };
-        let axes = (0..call.window.len()).map(axis).collect();
-        let columns = Columns::new(axes, (sizes[1], input.strides[1]), &sizes[2..]);
-        let depth = kernel.depth(columns.rows());
-        let outputs = sizes[0] / call.groups;
+        let interleaved = kernel.interleaves().unwrap_or(1);
+        let channels = Channels { count: sizes[1], stride: bytes(input.strides[1]), width, interleaved };
+        let stage = Stage::new((0..call.window.len()).map(axis).collect(), channels);
+        let k = stage.rows() * interleaved;
+        let depth = kernel.depth(k);
         let (program, line) = by_lines(&call.epilogue.0)?;
         let epilogue = CompiledEpilogue::new(&program, &|slot| plan.slot(slot).ty.dtype)
             .map_err(|e| Unsupported::new(e.to_string()))?;
-        let weights =
-            Weights::new(&call.kernel, packed_bytes(kernel, outputs, columns.rows(), depth) * call.groups)?;
-        Ok(Self { kernel, input, weights, columns, groups: call.groups, outputs, depth, epilogue, line })
+        let weights = Weights::new(kernel, &call.kernel, Cut { groups: call.groups, interleaved, k, depth })?;
+        Ok(Self { kernel, input, weights, stage, interleaved, groups: call.groups, k, depth, epilogue, line })
     }
 
-    /// Pixels of a chunk: whole panels, few enough that its sums and columns stay in cache, and that there is a chunk
-    /// for each thread.
-    fn chunk(&self, threads: usize) -> usize {
+    /// Spans of whole panels, as even as can be, so that there are some for each thread.
+    fn cutting(&self, threads: usize) -> Cutting {
         let width = self.kernel.tile()[1];
-        let wide = self.outputs.max(self.depth) * size_of::<T::Acc>();
-        let pixels = self.columns.pixels();
-        let shared = (pixels * self.input.sizes[0] * self.groups).div_ceil(4 * threads);
-        let most = (CHUNK_BYTES / wide).min(shared).min(pixels);
-        (most / width).max(1) * width
+        let [plane, line] = self.stage.plane_and_line();
+        let planes = self.stage.outer() * self.input.sizes[0] * self.groups;
+        let most = SPAN.min((plane * planes).div_ceil(4 * threads)).max(width);
+        let whole = if line >= most { line } else { plane };
+        let span = whole.div_ceil(whole.div_ceil(most)).next_multiple_of(width);
+        Cutting { whole, span }
     }
 
-    /// Fills the panels of the weights.
-    fn pack(&self, pool: &Pool, slots: &SlotTable) {
-        let rows = self.columns.rows();
-        let from = match &self.weights.gather {
-            None => self.weights.view.get(slots).cast_const(),
-            Some(transfer) => {
-                // SAFETY: the view has its elements, and the copy has room for them.
-                pool.run(transfer.parts(), |part, _| unsafe {
-                    transfer.run_part(part, self.weights.view.get(slots), self.weights.dense.start());
-                });
-                self.weights.dense.start().cast_const()
-            }
+    /// Whether sums wait for further blocks of k, and rows of them that are kept.
+    fn sums(&self) -> (bool, usize) {
+        let waits = self.k > self.depth;
+        let outputs = self.weights.outputs();
+        (waits, if waits { outputs } else { outputs.min(self.kernel.tile()[0]) })
+    }
+
+    /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary.
+    fn buffers(&self, span: usize, worker: &mut Worker<'_>) -> Buffers {
+        let panel = match self.kernel.interleaves() {
+            Some(_) => 0,
+            None => self.depth * self.kernel.tile()[1] * size_of::<T>() + PIECE,
         };
-        let from = Shared(from.cast::<T>());
-        let blocks = rows.div_ceil(self.depth);
-        pool.run(self.groups * blocks, |task, _| {
-            let (group, k0) = (task / blocks, task % blocks * self.depth);
-            let lines = Lines {
-                from: from.get().wrapping_add(group * self.outputs * rows + k0),
-                lines: self.outputs,
-                line_stride: rows,
-                k: (rows - k0).min(self.depth),
-                k_stride: 1,
-            };
-            // SAFETY: the weights are dense; each block of panels has a place of its own.
-            unsafe { self.kernel.pack_a(lines, self.panels(group, k0)) }
-        });
+        let bytes = [
+            self.stage.bytes(self.depth / self.interleaved, span),
+            self.kernel.b_bytes(span, self.depth) + PIECE,
+            panel,
+            self.sums().1 * span * size_of::<T::Acc>(),
+        ];
+        let [stage, b, panel, sums] = bytes.map(|bytes| bytes.next_multiple_of(64));
+        let all = stage + b + panel + sums + self.epilogue.scratch_bytes();
+        let start = worker.scratch.bytes(all).as_mut_ptr();
+        Buffers {
+            stage: start,
+            b: start.wrapping_add(stage),
+            panel: start.wrapping_add(stage + b),
+            sums: start.wrapping_add(stage + b + panel),
+            epilogue: start.wrapping_add(stage + b + panel + sums),
+        }
     }
 
-    /// Where the panels of a block of k begin.
-    fn panels(&self, group: usize, k0: usize) -> *mut u8 {
-        let of_group = packed_bytes(self.kernel, self.outputs, self.columns.rows(), self.depth);
-        let before = k0 / self.depth * self.kernel.a_bytes(self.outputs, self.depth);
-        self.weights.packed.start().wrapping_add(group * of_group + before)
-    }
-
-    /// The pixels `first..` of a chunk, of one image and group.
-    fn run_chunk(
+    /// A span of one image and group.
+    fn run_span(
         &self,
         (image, group): (usize, usize),
-        pixels: [usize; 2],
-        worker: &mut Worker<'_>,
+        (span, stride): (Span, usize),
+        buffers: &Buffers,
         slots: &SlotTable,
     ) {
-        let [first, chunk] = pixels;
-        let (rows, width) = (self.columns.rows(), self.kernel.tile()[1]);
-        let cols = (self.columns.pixels() - first).min(chunk);
-        let aligned = |bytes: usize| bytes.next_multiple_of(64);
-        let sums_bytes = aligned(self.outputs * chunk * size_of::<T::Acc>());
-        let b_bytes = aligned(self.kernel.b_bytes(chunk, self.depth));
-        let panel_bytes = aligned(self.depth * width * size_of::<T>());
-        let scratch =
-            worker.scratch.bytes(sums_bytes + b_bytes + panel_bytes + self.epilogue.scratch_bytes());
-        let (sums, rest) = scratch.split_at_mut(sums_bytes);
-        let (b, rest) = rest.split_at_mut(b_bytes);
-        let (panel, epilogue_scratch) = rest.split_at_mut(panel_bytes);
-        let channels = self.input.sizes[1] / self.groups;
-        let offset = image as i64 * self.input.strides[0] + (group * channels) as i64 * self.input.strides[1];
+        let (channels, strides) = (self.input.sizes[1] / self.groups, &self.input.strides);
+        let offset = image as i64 * strides[0] + (group * channels) as i64 * strides[1];
         let from = self.input.get(slots).cast::<T>().wrapping_offset(offset as isize);
-        for k0 in (0..rows).step_by(self.depth) {
-            let depth = (rows - k0).min(self.depth);
-            for column in (0..cols).step_by(width) {
-                // SAFETY: the buffers hold a block, and a panel; the image has what the columns read.
+        let (waits, _) = self.sums();
+        let (outputs, height) = (self.weights.outputs(), self.kernel.tile()[0]);
+        // A sum over nothing is zeros: one block of depth 0.
+        for k0 in (0..self.k.max(1)).step_by(self.depth) {
+            let depth = (self.k - k0).min(self.depth);
+            let rows = (k0 / self.interleaved, depth / self.interleaved);
+            if depth > 0 {
+                // SAFETY: the image has what the axes say, and the buffers were made for such a span.
                 unsafe {
-                    let to = b.as_mut_ptr().add(self.kernel.b_bytes(column, depth));
-                    let direct = self.kernel.takes_rows();
-                    let rows = if direct { to.cast() } else { panel.as_mut_ptr().cast::<T>() };
-                    self.columns.panel(from, (k0, depth), (first + column, width), rows);
-                    if !direct {
-                        let lines = Lines {
-                            from: rows.cast_const(),
-                            lines: width,
-                            line_stride: 1,
-                            k: depth,
-                            k_stride: width,
-                        };
-                        self.kernel.pack_b_block(lines, to);
-                    }
+                    self.stage.fill(from.cast_const().cast(), span, rows, buffers.stage);
+                    self.fill_panels(span, rows, buffers);
                 }
             }
-            let product = BlockProduct {
-                a: self.panels(group, k0).cast_const(),
-                b: b.as_ptr(),
-                c: sums.as_mut_ptr().cast(),
-                c_stride: chunk,
-                rows: self.outputs,
-                cols,
-                k: depth,
-                accumulate: k0 > 0,
-            };
-            // SAFETY: both sides are packed for this kernel, and the sums are this worker's.
-            unsafe { self.kernel.multiply_block(product) };
+            for row in (0..outputs).step_by(height) {
+                let rows = (outputs - row).min(height);
+                let above = if waits { row * stride * size_of::<T::Acc>() } else { 0 };
+                let sums = buffers.sums.wrapping_add(above);
+                let product = BlockProduct {
+                    a: self.weights.panels(group, k0, row),
+                    b: buffers.b.cast_const(),
+                    c: sums.cast(),
+                    c_stride: stride,
+                    rows,
+                    cols: span.pixels,
+                    k: depth,
+                    accumulate: k0 > 0,
+                };
+                // SAFETY: both sides are packed for this kernel, and the sums are this worker's.
+                unsafe { self.kernel.multiply_block(product) };
+                if k0 + depth == self.k {
+                    let at = (image, group * outputs + row);
+                    self.finish(at, (span, rows), (sums, stride), (slots, buffers.epilogue));
+                }
+            }
         }
-        let mut pixel = first;
-        while pixel < first + cols {
-            let run = (self.line - pixel % self.line).min(first + cols - pixel);
-            let lines = self.columns.pixels() / self.line;
+    }
+
+    /// Fills the panels of B with the given rows, in units, of what is staged.
+    ///
+    /// # Safety
+    /// The rows are staged for the span.
+    unsafe fn fill_panels(&self, span: Span, (first, count): (usize, usize), buffers: &Buffers) {
+        let (width, depth) = (self.kernel.tile()[1], count * self.interleaved);
+        let panel_bytes = self.kernel.b_bytes(width, depth);
+        let made = depth * width * size_of::<T>();
+        let direct = self.kernel.interleaves().is_some();
+        for pixel in (0..span.pixels).step_by(width) {
+            let to = buffers.b.wrapping_add(pixel / width * panel_bytes);
+            let rows = if direct { to } else { buffers.panel };
+            // SAFETY: as the caller promised; the buffers hold all panels of the span, and one.
+            unsafe {
+                self.stage.panel(buffers.stage, span, (first, count), (pixel, width), rows);
+                if direct {
+                    std::slice::from_raw_parts_mut(to.add(made), panel_bytes - made).fill(0);
+                } else {
+                    let from = rows.cast_const().cast();
+                    let lines = Lines { from, lines: width, line_stride: 1, k: depth, k_stride: width };
+                    self.kernel.pack_b_block(lines, to);
+                }
+            }
+        }
+    }
+
+    /// Hands the sums of some rows over a span to the epilogue.
+    fn finish(
+        &self,
+        (image, row): (usize, usize),
+        (span, rows): (Span, usize),
+        (sums, stride): (*mut u8, usize),
+        (slots, scratch): (&SlotTable, *mut u8),
+    ) {
+        let [plane, _] = self.stage.plane_and_line();
+        let (first, pixels) = (span.outer * plane + span.first, self.stage.outer() * plane);
+        // SAFETY: `buffers` left room for it.
+        let scratch = unsafe { std::slice::from_raw_parts_mut(scratch, self.epilogue.scratch_bytes()) };
+        let mut done = 0;
+        while done < span.pixels {
+            let pixel = first + done;
+            let run = (self.line - pixel % self.line).min(span.pixels - done);
             let tile = Tile {
-                sums: sums.as_ptr().wrapping_add((pixel - first) * size_of::<T::Acc>()),
-                row_bytes: chunk * size_of::<T::Acc>(),
-                batch: image * lines + pixel / self.line,
-                row: group * self.outputs,
+                sums: sums.wrapping_add(done * size_of::<T::Acc>()).cast_const(),
+                row_bytes: stride * size_of::<T::Acc>(),
+                batch: image * (pixels / self.line) + pixel / self.line,
+                row,
                 col: pixel % self.line,
-                rows: self.outputs,
+                rows,
                 cols: run,
             };
             // SAFETY: the tile lies in the output, whose other parts belong to other tasks.
-            unsafe { self.epilogue.apply(slots, tile, epilogue_scratch) };
-            pixel += run;
+            unsafe { self.epilogue.apply(slots, tile, scratch) };
+            done += run;
         }
     }
 }
 
 impl<T: Format> Runnable for Convolution<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
-        let pixels = self.columns.pixels();
-        if pixels == 0 || self.outputs == 0 || self.input.sizes[0] == 0 {
+        let [plane, _] = self.stage.plane_and_line();
+        let (outer, images) = (self.stage.outer(), self.input.sizes[0]);
+        if plane * outer * images * self.weights.outputs() == 0 {
             return;
         }
-        self.pack(pool, slots);
-        let chunk = self.chunk(pool.threads());
-        let chunks = pixels.div_ceil(chunk);
-        pool.run(self.input.sizes[0] * self.groups * chunks, |task, worker| {
-            let (image, rest) = (task / (self.groups * chunks), task % (self.groups * chunks));
-            self.run_chunk((image, rest / chunks), [rest % chunks * chunk, chunk], worker, slots);
+        self.weights.pack(pool, slots);
+        let cutting = self.cutting(pool.threads());
+        let (spans, wholes) = (cutting.spans(), plane / cutting.whole);
+        pool.run(images * self.groups * outer * wholes * spans, |task, worker| {
+            let (part, task) = (task % spans, task / spans);
+            let (whole, task) = (task % wholes, task / wholes);
+            let (outer, task) = (task % outer, task / outer);
+            let within = part * cutting.span;
+            let pixels = (cutting.whole - within).min(cutting.span);
+            let span = Span { outer, first: whole * cutting.whole + within, pixels };
+            let buffers = self.buffers(cutting.span, worker);
+            let at = (task / self.groups, task % self.groups);
+            self.run_span(at, (span, cutting.span), &buffers, slots);
         });
     }
 
     fn workspace_bytes(&self) -> usize {
-        self.weights.dense.len() + self.weights.packed.len()
+        self.weights.bytes()
     }
-}
-
-/// A pointer that tasks read from.
-#[derive(Clone, Copy)]
-struct Shared<T>(*const T);
-
-// SAFETY: what it points to is only read.
-unsafe impl<T: Sync> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    fn get(&self) -> *const T {
-        self.0
-    }
-}
-
-impl Weights {
-    fn new(view: &View, packed_bytes: usize) -> Result<Self, Unsupported> {
-        let dense: Vec<i64> = row_major(&view.ty.sizes()).into_iter().map(|s| s as i64).collect();
-        let strided = Strided::new(view);
-        let gather = (strided.strides != dense)
-            .then(|| Transfer::new(&strided.sizes, &strided.strides, &dense, strided.width()));
-        let bytes = gather.as_ref().map_or(0, |_| view.ty.bytes());
-        let filled = |bytes| AlignedBytes::filled(bytes, 0).map_err(|e| Unsupported::new(e.to_string()));
-        Ok(Self { view: strided, gather, dense: filled(bytes)?, packed: filled(packed_bytes)? })
-    }
-}
-
-/// Bytes of all panels of a group's weights.
-fn packed_bytes<T: Element>(kernel: &Kernel<T>, outputs: usize, rows: usize, depth: usize) -> usize {
-    rows / depth * kernel.a_bytes(outputs, depth) + kernel.a_bytes(outputs, rows % depth)
 }
 
 /// The epilogue over `[images and lines..., O, pixels of a line]`, and how many pixels that is: all of an image where its

@@ -1,0 +1,374 @@
+//! The part of an image that a chunk of output pixels sees, copied once so that every tap of it is a plain copy.
+//!
+//! Of each channel the lines that the chunk touches are staged: padded, with the zeros of an input dilation written
+//! out, columns apart by their remainder by the stride, and groups of channels interleaved as the micro-kernel wants
+//! its k. What a tap sees at neighbouring pixels of a line is then neighbouring memory, whatever the geometry, and
+//! a panel of the right matrix is made of copies. One tap after the other read from the input itself, masks and
+//! borders cost more than the product does.
+//!
+//! Terms: a *unit* is a group of channels at one place; a *plane* holds the lines of a unit's channels, for one tap of
+//! the axes outside of the last two; a *row* of the right matrix is a tap of a plane, in units.
+#![allow(unsafe_code)] // Raw pointers into the input and scratch; places outside of the input are zeros.
+
+use overdrive_ir::plan::Dimension;
+
+use super::weave::{Weave, weave};
+
+/// A spatial dimension: its geometry, the input's extent and stride (in bytes), the output's extent, the taps.
+#[derive(Clone, Debug)]
+pub(super) struct Axis {
+    pub(super) dimension: Dimension,
+    pub(super) input: usize,
+    pub(super) stride: isize,
+    pub(super) output: usize,
+    pub(super) taps: usize,
+}
+
+/// Channels of a group, their distance in bytes, bytes of an element, and how many are interleaved.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Channels {
+    pub(super) count: usize,
+    pub(super) stride: isize,
+    pub(super) width: usize,
+    pub(super) interleaved: usize,
+}
+
+/// A tap of the last two axes: lines and columns from a pixel's first.
+#[derive(Clone, Copy, Debug)]
+struct Tap {
+    line: usize,
+    /// Which of the remainders, and how many columns of it.
+    phase: usize,
+    shift: usize,
+}
+
+/// The geometry of a convolution's staging.
+#[derive(Clone, Debug)]
+pub(super) struct Stage {
+    channels: Channels,
+    outer: Vec<Axis>,
+    /// Per tap of the outer axes, where it is in the input with its zeros inserted.
+    outer_taps: Vec<Vec<usize>>,
+    y: Axis,
+    x: Axis,
+    taps: Vec<Tap>,
+    /// Remainders by the stride of columns that some tap sees.
+    phases: Vec<usize>,
+    weave: Weave,
+}
+
+/// Output pixels that are computed together: neighbours on the last two axes, at one place of the outer axes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// Row-major position on the outer axes.
+    pub(super) outer: usize,
+    /// The first pixel on the last two axes.
+    pub(super) first: usize,
+    pub(super) pixels: usize,
+}
+
+/// Where things are in a staged span, in units.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    first_line: usize,
+    first_column: usize,
+    lines: usize,
+    /// Columns of a line and phase.
+    pitch: usize,
+    line: usize,
+    plane: usize,
+}
+
+/// Neighbouring pixels of a line in a panel.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    /// Bytes from the start of the panel's row.
+    to: usize,
+    /// Bytes from where the row's tap sees the span's first pixel.
+    from: usize,
+    bytes: usize,
+}
+
+/// Copies are of whole pieces; buffers have room for one more.
+pub(super) const PIECE: usize = 64;
+
+/// Columns of the widest panel.
+const MOST_COLUMNS: usize = 32;
+
+impl Stage {
+    /// `axes` are the spatial ones.
+    pub(super) fn new(mut axes: Vec<Axis>, channels: Channels) -> Self {
+        let one = || Axis {
+            dimension: Dimension {
+                stride: 1,
+                pad_low: 0,
+                pad_high: 0,
+                input_dilation: 1,
+                kernel_dilation: 1,
+            },
+            input: 1,
+            stride: 0,
+            output: 1,
+            taps: 1,
+        };
+        while axes.len() < 2 {
+            axes.insert(0, one());
+        }
+        let x = axes.pop().expect("there are two axes");
+        let y = axes.pop().expect("there are two axes");
+        let mut phases: Vec<usize> = Vec::new();
+        let mut columns = Vec::new();
+        for tap in 0..x.taps {
+            let at = tap * x.dimension.kernel_dilation;
+            let (remainder, shift) = (at % x.dimension.stride, at / x.dimension.stride);
+            let known = phases.iter().position(|&phase| phase == remainder);
+            let phase = known.unwrap_or_else(|| {
+                phases.push(remainder);
+                phases.len() - 1
+            });
+            columns.push((phase, shift));
+        }
+        let line = |tap: usize| tap * y.dimension.kernel_dilation;
+        let taps = (0..y.taps)
+            .flat_map(|tap| columns.iter().map(move |&(phase, shift)| (tap, phase, shift)))
+            .map(|(tap, phase, shift)| Tap { line: line(tap), phase, shift })
+            .collect();
+        let mut outer_taps = Vec::new();
+        let extents: Vec<usize> = axes.iter().map(|axis| axis.taps).collect();
+        overdrive_ir::eval::for_each_index(&extents, |tap| {
+            let dilated = tap.iter().zip(&axes).map(|(&t, axis)| t * axis.dimension.kernel_dilation);
+            outer_taps.push(dilated.collect());
+        });
+        let step = x.stride / channels.width as isize * x.dimension.stride as isize;
+        let weave = weave(channels.width, channels.interleaved, step);
+        Self { channels, outer: axes, outer_taps, y, x, taps, phases, weave }
+    }
+
+    /// Bytes of a unit.
+    fn unit(&self) -> usize {
+        self.channels.width * self.channels.interleaved
+    }
+
+    /// Rows of the right matrix, in units.
+    pub(super) fn rows(&self) -> usize {
+        self.channels.count.div_ceil(self.channels.interleaved) * self.outer_taps.len() * self.taps.len()
+    }
+
+    /// Places on the outer axes.
+    pub(super) fn outer(&self) -> usize {
+        self.outer.iter().map(|axis| axis.output).product()
+    }
+
+    /// Pixels on the last two axes, and on the last.
+    pub(super) fn plane_and_line(&self) -> [usize; 2] {
+        [self.y.output * self.x.output, self.x.output]
+    }
+
+    /// The planes that `count` rows from `first` on are taps of.
+    fn planes(&self, first: usize, count: usize) -> std::ops::Range<usize> {
+        first / self.taps.len()..(first + count).div_ceil(self.taps.len())
+    }
+
+    /// Bytes that any `rows` rows of any span of at most `pixels` pixels are staged in. A span that is not within a line
+    /// has at least as many pixels as a line.
+    pub(super) fn bytes(&self, rows: usize, pixels: usize) -> usize {
+        let taps = self.taps.len().max(1);
+        let planes = (rows.div_ceil(taps) + 1).min(self.rows() / taps);
+        let lines = if pixels < self.x.output { 1 } else { (pixels - 1).div_ceil(self.x.output) + 1 };
+        let lines = self.lines(lines.min(self.y.output));
+        let plane = lines * self.phases.len() * self.pitch(pixels.min(self.x.output));
+        planes * plane * self.unit() + MOST_COLUMNS * self.unit() + PIECE
+    }
+
+    /// Lines of the input, its zeros included, that `outputs` lines of the output see.
+    fn lines(&self, outputs: usize) -> usize {
+        let reach = self.taps.last().map_or(0, |tap| tap.line);
+        (outputs - 1) * self.y.dimension.stride + reach + 1
+    }
+
+    /// Columns of a phase that `outputs` columns of the output see.
+    fn pitch(&self, outputs: usize) -> usize {
+        outputs + self.taps.last().map_or(0, |tap| tap.shift)
+    }
+
+    fn layout(&self, span: Span) -> Layout {
+        let line = self.x.output;
+        let (first_line, last_line) = (span.first / line, (span.first + span.pixels - 1) / line);
+        let (first_column, columns) =
+            if first_line == last_line { (span.first % line, span.pixels) } else { (0, line) };
+        let (lines, pitch) = (self.lines(last_line - first_line + 1), self.pitch(columns));
+        let line = self.phases.len() * pitch;
+        Layout { first_line, first_column, lines, pitch, line, plane: lines * line }
+    }
+
+    /// Stages what `count` rows from `first` on see at a span. `image` is the first element of the group's first channel.
+    ///
+    /// # Safety
+    /// The image has all elements that the axes say, and `to` has [`bytes`](Self::bytes).
+    pub(super) unsafe fn fill(
+        &self,
+        image: *const u8,
+        span: Span,
+        (first, count): (usize, usize),
+        to: *mut u8,
+    ) {
+        let layout = self.layout(span);
+        let mut to = to;
+        for plane in self.planes(first, count) {
+            let (group, tap) = (plane / self.outer_taps.len(), plane % self.outer_taps.len());
+            let channel = group * self.channels.interleaved;
+            let offset = self.outer_offset(span.outer, &self.outer_taps[tap]);
+            for line in 0..layout.lines {
+                let source = self.y.source(layout.first_line * self.y.dimension.stride + line);
+                let from = offset.zip(source).map(|(offset, at)| {
+                    let start = channel as isize * self.channels.stride + offset;
+                    image.wrapping_offset(start + at as isize * self.y.stride)
+                });
+                for &phase in &self.phases {
+                    // SAFETY: as the caller promised.
+                    unsafe { self.columns(from, channel, (layout, phase), to) };
+                    to = to.wrapping_add(layout.pitch * self.unit());
+                }
+            }
+        }
+    }
+
+    /// Bytes to a tap of the outer axes, if it is inside of the input.
+    fn outer_offset(&self, mut position: usize, taps: &[usize]) -> Option<isize> {
+        let mut offset = 0;
+        for (axis, tap) in self.outer.iter().zip(taps).rev() {
+            let at = axis.source(position % axis.output * axis.dimension.stride + tap)?;
+            offset += at as isize * axis.stride;
+            position /= axis.output;
+        }
+        Some(offset)
+    }
+
+    /// The columns of one line and phase, of the channels from `channel` on. Without `from` they are zeros.
+    unsafe fn columns(
+        &self,
+        from: Option<*const u8>,
+        channel: usize,
+        (layout, phase): (Layout, usize),
+        to: *mut u8,
+    ) {
+        let (unit, pitch) = (self.unit(), layout.pitch);
+        let Dimension { stride, pad_low, input_dilation, .. } = self.x.dimension;
+        let first = layout.first_column * stride + phase;
+        // SAFETY: the caller has room for the columns, and an input with the elements that `source` finds.
+        unsafe {
+            let zeros = |from: usize, until: usize| {
+                std::slice::from_raw_parts_mut(to.add(from * unit), (until - from) * unit).fill(0);
+            };
+            let Some(from) = from else { return zeros(0, pitch) };
+            let mut lines = [std::ptr::null(); 4];
+            let here = (self.channels.count - channel).min(self.channels.interleaved);
+            for (i, line) in lines[..here].iter_mut().enumerate() {
+                *line = from.wrapping_offset(i as isize * self.channels.stride);
+            }
+            if input_dilation == 1 {
+                // Column j sees element `begin + j * stride`: from `low` to `high` that is inside.
+                let begin = first as i64 - pad_low;
+                let reach = |limit: i64| (limit - begin).max(0) as usize;
+                let low = reach(0).div_ceil(stride).min(pitch);
+                let high = reach(self.x.input as i64).div_ceil(stride).clamp(low, pitch);
+                zeros(0, low);
+                zeros(high, pitch);
+                let skip = (begin + (low * stride) as i64) as isize * self.x.stride;
+                lines[..here].iter_mut().for_each(|line| *line = line.wrapping_offset(skip));
+                (self.weave)(lines, self.x.stride * stride as isize, to.add(low * unit), high - low);
+            } else {
+                zeros(0, pitch);
+                for column in 0..pitch {
+                    let Some(at) = self.x.source(first + column * stride) else { continue };
+                    let skip = at as isize * self.x.stride;
+                    let mut here_at = lines;
+                    here_at[..here].iter_mut().for_each(|line| *line = line.wrapping_offset(skip));
+                    (self.weave)(here_at, 0, to.add(column * unit), 1);
+                }
+            }
+        }
+    }
+
+    /// Copies rows to a panel: `count` rows from `first` on at the pixels of a span from `pixel` on, `columns` units each;
+    /// what is past the span's last pixel repeats some of it. `from` is where [`fill`](Self::fill) put these rows.
+    ///
+    /// # Safety
+    /// `from` holds the rows, and `to` has room for them and for a [`PIECE`].
+    pub(super) unsafe fn panel(
+        &self,
+        from: *const u8,
+        span: Span,
+        (first, count): (usize, usize),
+        (pixel, columns): (usize, usize),
+        to: *mut u8,
+    ) {
+        let (layout, unit, taps) = (self.layout(span), self.unit(), self.taps.len());
+        let mut runs = [Run::default(); MOST_COLUMNS];
+        let runs = self.runs((layout, span), (pixel, columns), &mut runs);
+        let row_bytes = columns * unit;
+        let start = self.planes(first, count).start;
+        let (mut plane, mut tap) = (first / taps - start, first % taps);
+        let mut to = to;
+        for _ in 0..count {
+            let Tap { line, phase, shift } = self.taps[tap];
+            let at = plane * layout.plane + line * layout.line + phase * layout.pitch + shift;
+            // SAFETY: as the caller promised; what a piece writes behind its run, later pieces write over.
+            unsafe {
+                let row = from.add(at * unit);
+                for run in runs {
+                    for piece in (0..run.bytes).step_by(PIECE) {
+                        let piece_of = row.add(run.from + piece).cast::<[u8; PIECE]>();
+                        to.add(run.to + piece)
+                            .cast::<[u8; PIECE]>()
+                            .write_unaligned(piece_of.read_unaligned());
+                    }
+                }
+            }
+            to = to.wrapping_add(row_bytes);
+            tap += 1;
+            if tap == taps {
+                (plane, tap) = (plane + 1, 0);
+            }
+        }
+    }
+
+    /// The runs of a panel.
+    fn runs<'a>(
+        &self,
+        (layout, span): (Layout, Span),
+        (pixel, columns): (usize, usize),
+        runs: &'a mut [Run; MOST_COLUMNS],
+    ) -> &'a [Run] {
+        let (unit, line, step) = (self.unit(), self.x.output, self.y.dimension.stride);
+        let (mut done, mut count) = (0, 0);
+        while done < columns {
+            let at = pixel + done;
+            if at < span.pixels {
+                let at = span.first + at;
+                let length = (line - at % line).min(span.pixels - pixel - done).min(columns - done);
+                let lines = (at / line - layout.first_line) * step * layout.line;
+                let from = lines + at % line - layout.first_column;
+                runs[count] = Run { to: done * unit, from: from * unit, bytes: length * unit };
+                done += length;
+            } else {
+                let bytes = (columns - done) * unit;
+                let last = runs[count - 1];
+                runs[count] = Run { to: done * unit, from: last.from, bytes: bytes.min(last.bytes) };
+                done += runs[count].bytes / unit;
+            }
+            count += 1;
+        }
+        &runs[..count]
+    }
+}
+
+impl Axis {
+    /// The element of the input at a place of the padded input with its zeros inserted, if it is one.
+    fn source(&self, place: usize) -> Option<usize> {
+        let Dimension { pad_low, input_dilation, .. } = self.dimension;
+        let position = usize::try_from(place as i64 - pad_low).ok()?;
+        let inside = position.is_multiple_of(input_dilation) && position / input_dilation < self.input;
+        inside.then_some(position / input_dilation)
+    }
+}

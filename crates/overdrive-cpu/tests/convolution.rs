@@ -1,0 +1,129 @@
+//! Convolutions of random geometry against the reference: odd extents, strides, dilations of both sides, groups, pads of
+//! either sign, tails of every block, one to three spatial dimensions, operands as they lie and transposed.
+
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
+mod support;
+
+use overdrive_ir::plan::Dimension;
+use overdrive_ir::{Builder, Convolution, DType, Graph, Prim, TensorType};
+use proptest::prelude::*;
+use support::{agrees, random};
+use testkit::Tolerance;
+
+/// A convolution of any geometry, with what follows it.
+#[derive(Clone, Debug)]
+struct Case {
+    dtype: DType,
+    images: usize,
+    groups: usize,
+    /// Of a group.
+    channels: usize,
+    outputs: usize,
+    extents: Vec<usize>,
+    taps: Vec<usize>,
+    window: Vec<Dimension>,
+    /// Whether the operands lie with channels last.
+    transposed: bool,
+    /// Whether a bias and a ReLU follow.
+    followed: bool,
+}
+
+fn axis() -> impl Strategy<Value = (usize, usize, Dimension)> {
+    let dimension = (1usize..4, -1i64..3, -1i64..3, prop_oneof![4 => Just(1usize), 1 => Just(2)], 1usize..3);
+    let dimension = dimension.prop_map(|(stride, pad_low, pad_high, input_dilation, kernel_dilation)| {
+        Dimension { stride, pad_low, pad_high, input_dilation, kernel_dilation }
+    });
+    (3usize..21, 1usize..4, dimension).prop_filter("the kernel fits", |(extent, taps, d)| {
+        let input = (extent - 1) * d.input_dilation + 1;
+        input as i64 + d.pad_low + d.pad_high >= ((taps - 1) * d.kernel_dilation + 1) as i64
+    })
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let dtypes = [DType::F32, DType::BF16, DType::F16, DType::I8, DType::F64];
+    let channels = prop_oneof![3 => 1usize..9, 1 => 60usize..90];
+    let outputs = prop_oneof![3 => 1usize..20, 1 => 30usize..50];
+    let shape = (1usize..3, 1usize..3, channels, outputs, proptest::collection::vec(axis(), 0..4));
+    (proptest::sample::select(dtypes.to_vec()), shape, any::<bool>(), any::<bool>()).prop_map(
+        |(dtype, (images, groups, channels, outputs, axes), transposed, followed)| {
+            // Three dimensions are walked through in full by the reference: fewer channels.
+            let channels = if axes.len() > 2 { channels.min(4) } else { channels };
+            Case {
+                dtype,
+                images,
+                groups,
+                channels,
+                outputs,
+                extents: axes.iter().map(|a| a.0).collect(),
+                taps: axes.iter().map(|a| a.1).collect(),
+                window: axes.iter().map(|a| a.2).collect(),
+                transposed,
+                followed: followed && dtype.is_float(),
+            }
+        },
+    )
+}
+
+impl Case {
+    fn shapes(&self) -> [Vec<usize>; 3] {
+        let with = |a: usize, b: usize, rest: &[usize]| [&[a, b], rest].concat();
+        let outputs = self.groups * self.outputs;
+        [
+            with(self.images, self.groups * self.channels, &self.extents),
+            with(outputs, self.channels, &self.taps),
+            vec![outputs],
+        ]
+    }
+
+    /// With `transposed`, the graph's own inputs have channels last.
+    fn graph(&self) -> (Graph, Vec<Vec<usize>>) {
+        let b = Builder::new("convolution");
+        let rank = 2 + self.extents.len();
+        let last: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+        let back: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+        let [x, w, bias] = self.shapes();
+        let mut shapes = vec![x, w, bias];
+        if self.transposed {
+            for shape in &mut shapes[..2] {
+                *shape = last.iter().map(|&d| shape[d]).collect();
+            }
+        }
+        let input = |i: usize| b.input(&format!("x{i}"), TensorType::new(self.dtype, shapes[i].clone()));
+        let [x, w, bias] = [0, 1, 2].map(input);
+        let [x, w] = [x, w].map(|v| if self.transposed { v.transpose(&back) } else { v });
+        let (accumulate, out) = match self.dtype {
+            DType::I8 => (DType::I32, DType::I32),
+            dtype => (dtype.accumulation(), dtype),
+        };
+        let convolution = Convolution { window: self.window.clone(), groups: self.groups, accumulate, out };
+        let y = b.op1(Prim::Convolution(convolution), &[x, w]);
+        if self.followed {
+            b.output("y", (y + bias.broadcast_in(&y.shape(), &[1])).relu());
+        } else {
+            b.output("y", y);
+            b.output("bias", bias);
+        }
+        (b.finish().unwrap(), shapes)
+    }
+
+    fn terms(&self) -> usize {
+        self.channels * self.taps.iter().product::<usize>()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_convolution_is_what_the_definition_says(case in cases()) {
+        let (graph, shapes) = case.graph();
+        let inputs: Vec<_> =
+            shapes.iter().enumerate().map(|(i, shape)| random(case.dtype, shape, 1 + i as u64)).collect();
+        let tolerance = match case.dtype {
+            DType::I8 => Tolerance { absolute: 0.0, relative: 0.0 },
+            dtype => Tolerance::new(dtype, case.terms() + 2, 4.0),
+        };
+        agrees(&graph, &inputs, tolerance).map_err(TestCaseError::fail)?;
+    }
+}
