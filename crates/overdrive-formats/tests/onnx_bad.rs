@@ -188,6 +188,24 @@ fn shapes_that_cannot_be_are_errors_in_little_memory() {
     }
 }
 
+/// Exporters name dimensions `s77`: the message says which axis of which input that is, and what to type.
+#[test]
+fn dimensions_without_a_size_are_named_with_their_places() {
+    let named = |name: &str| bytes(1, &bytes(2, name.as_bytes()));
+    let port = |input: &str, dims: &[u8]| {
+        let tensor = [number(1, FLOAT), bytes(2, dims)].concat();
+        [bytes(1, input.as_bytes()), bytes(2, &bytes(1, &tensor))].concat()
+    };
+    let x = port("x", &[named("s77"), bytes(1, &number(1, 3)), named("s27")].concat());
+    let mask = port("mask", &named("s77"));
+    let said = error(model(&graph(&[node("Relu", &["x"], "y", &[])], &[], &[x, mask]), &[]));
+    for words in
+        ["s27 (axis 2 of `x`)", "s77 (axis 0 of `x`, axis 0 of `mask`)", "--shape s27=1 --shape s77=1"]
+    {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
 #[test]
 fn external_data_stays_in_the_folder() {
     let folder = tempfile::tempdir().unwrap();

@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 /// Above this many FLOPs the reference is the graph in f64 on the CPU back end, which is itself tested against the
 /// evaluator; below it the evaluator itself.
 const EVALUATOR_FLOPS: u64 = 1_000_000_000;
+/// The same where codes are multiplied: the definition looks a scale up for every product, and twins are evaluated too.
+const EVALUATOR_FLOPS_OF_CODES: u64 = 10_000_000;
 
 /// What is computed, whoever computes it.
 pub struct Workload {
@@ -130,7 +132,9 @@ impl Workload {
     /// The oracle whose larger evaluations run in f64 on this back end.
     pub(crate) fn judged_by<'a>(&'a self, backend: &'a dyn Backend) -> Oracle<'a> {
         let graph = self.sampled.as_ref().map_or(&self.graph, |sampled| &sampled.graph);
-        let is_small = self.sampled.is_none() && self.work().flops <= EVALUATOR_FLOPS;
+        let has_codes = rounds_to_codes(graph);
+        let limit = if has_codes { EVALUATOR_FLOPS_OF_CODES } else { EVALUATOR_FLOPS };
+        let is_small = self.sampled.is_none() && self.work().flops <= limit;
         let place = if is_small {
             "f64 evaluator".to_owned()
         } else {
@@ -152,7 +156,7 @@ impl Workload {
         };
         let mut oracle =
             Oracle::new(name, |seed| self.inputs(seed), move |inputs| evaluate(graph, &part(inputs)));
-        if rounds_to_codes(graph) {
+        if has_codes {
             oracle = oracle.with_twins(move |inputs, by| {
                 evaluate(&with_perturbed_states(graph, by), &perturbed(&part(inputs), by))
             });

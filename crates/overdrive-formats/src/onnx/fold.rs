@@ -6,7 +6,7 @@
 use super::call::Call;
 use super::fault::Fault;
 use super::importer::Importer;
-use super::item::{Item, Value};
+use super::item::{Coded, Item, Value};
 use overdrive_ir::{Builder, Graph, eval};
 
 /// Values of more elements are left to the back end, as the `fold` pass leaves them.
@@ -32,7 +32,7 @@ pub(super) fn fold<'b>(import: Importer, call: &Call<'_, 'b>) -> Result<Option<V
             for (i, value) in values.iter().enumerate() {
                 results.push(match value {
                     Value::Known(known) => Some(Value::Known(known.clone())),
-                    Value::Computed(expr) => {
+                    Value::Computed(expr) | Value::Coded(Coded { numbers: expr, .. }) => {
                         b.output(&i.to_string(), *expr);
                         None
                     }

@@ -26,6 +26,20 @@ pub(super) enum Value<'b> {
     Known(Known),
     /// It is computed when the model runs.
     Computed(Expr<'b>),
+    /// It is what a matrix of codes stands for.
+    Coded(Coded<'b>),
+}
+
+/// Numbers `[N, K]` and what they are made of, so that a product can take the codes as they are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Coded<'b> {
+    /// `(codes - zero) scale`
+    pub(super) numbers: Expr<'b>,
+    pub(super) codes: Expr<'b>,
+    /// `[N, G]`, each for K/G consecutive codes of a row, or `[1, G]`.
+    pub(super) scale: Expr<'b>,
+    /// Of the same shape.
+    pub(super) zero: Option<Expr<'b>>,
 }
 
 impl<'b> From<Expr<'b>> for Value<'b> {
@@ -56,14 +70,14 @@ impl<'b> Item<'b> {
     pub(super) fn tensor(&self) -> Option<&Tensor> {
         match &self.value {
             Value::Known(known) => Some(&known.tensor),
-            Value::Computed(_) => None,
+            Value::Computed(_) | Value::Coded(_) => None,
         }
     }
 
     /// The value as an operand of nodes.
     pub(super) fn expr(&self, b: &'b Builder) -> Expr<'b> {
         match &self.value {
-            Value::Computed(expr) => *expr,
+            Value::Computed(expr) | Value::Coded(Coded { numbers: expr, .. }) => *expr,
             Value::Known(known) => known.expr(b),
         }
     }

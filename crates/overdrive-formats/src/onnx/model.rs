@@ -99,6 +99,20 @@ impl Model {
         Ok(names)
     }
 
+    /// Named dimensions without a size, with the axes of inputs that have them.
+    fn unbound(&self, binding: &Binding) -> Result<BTreeMap<String, Vec<String>>, FormatError> {
+        let mut unbound: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (input, ty) in self.inputs()? {
+            for (axis, dim) in ty.shape.0.iter().enumerate() {
+                let name = dim.to_string();
+                if dim.size().is_none() && !binding.sizes.contains_key(&name) {
+                    unbound.entry(name).or_default().push(format!("axis {axis} of `{input}`"));
+                }
+            }
+        }
+        Ok(unbound)
+    }
+
     /// The graph for these sizes and values.
     ///
     /// # Errors
@@ -109,16 +123,15 @@ impl Model {
         if !missing.is_empty() {
             return Err(FormatError::Lacking { path: self.path.clone(), ops: missing });
         }
-        let unbound: Vec<String> =
-            self.dimensions()?.into_iter().filter(|name| !binding.sizes.contains_key(name)).collect();
+        let unbound = self.unbound(binding)?;
         if !unbound.is_empty() {
-            let error = FormatError::damaged(
-                &self.path,
-                "inputs",
-                "a size for every named dimension",
-                unbound.join(", "),
-            );
-            return Err(error.remedy("give sizes: --shape NAME=SIZE"));
+            // Exporters invent names such as `s77`: where each stands is what tells a batch from a length.
+            let places: Vec<String> =
+                unbound.iter().map(|(name, places)| format!("{name} ({})", places.join(", "))).collect();
+            let found = places.join("; ");
+            let error = FormatError::damaged(&self.path, "inputs", "a size for every named dimension", found);
+            let example: Vec<String> = unbound.keys().map(|name| format!("--shape {name}=1")).collect();
+            return Err(error.remedy(&format!("give sizes, as in {}", example.join(" "))));
         }
         let b = Builder::new(&self.name());
         let outcome = self.build(&b, binding);

@@ -6,7 +6,7 @@
 use super::product::dot;
 use crate::onnx::axes::{common, exactly, positive, sizes, take};
 use crate::onnx::call::{Call, Outcome, one};
-use crate::onnx::fault::{Fault, invalid, unsupported};
+use crate::onnx::fault::{Fault, invalid};
 use crate::onnx::item::Value;
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
@@ -280,95 +280,4 @@ fn embed<'b>(c: &Call<'_, 'b>, [cos, sin, positions]: [usize; 3]) -> Outcome<'b>
     };
     let y = rotated(apart, [table(cos)?, table(sin)?], interleaved)?;
     one(if flat { merged(y)? } else { y })
-}
-
-/// com.microsoft: q, k, v `[B, T, H D]`, optional bias, key mask, additive bias and cache.
-pub(super) fn multi_head<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let count = positive(c.int_or("num_heads", 0), "a number of heads")?;
-    c.ignore(&["mask_filter_value"]);
-    let (mut q, mut k, mut v) = (c.x(0)?, c.x(1)?, c.x(2)?);
-    if let Some(bias) = c.maybe(3)? {
-        let widths = [sizes(q)?, sizes(k)?, sizes(v)?].map(|s| s.last().copied().unwrap_or(0));
-        let part = |i: usize| bias.slice_axis(0, widths[..i].iter().sum(), widths[..=i].iter().sum());
-        (q, k, v) = (q + part(0), k + part(1), v + part(2));
-    }
-    let q = heads(q, count)?;
-    let apart = |x: Expr<'b>| if sizes(x)?.len() == 4 { Ok(x) } else { heads(x, count) };
-    let (k, v) = (cached(c.maybe(6)?, apart(k)?), cached(c.maybe(7)?, apart(v)?));
-    let [batch, _, queries, width] = exactly(q, "q")?;
-    let [_, _, keys, _] = exactly(k, "k")?;
-    let scale = match c.float_or("scale", 0.0) {
-        0.0 => 1.0 / (width.max(1) as f64).sqrt(),
-        scale => scale,
-    };
-    let directed = c.flag("unidirectional", 0);
-    let visible = match c.maybe(4)? {
-        None => None,
-        Some(mask) => {
-            let mask = mask.compare(Compare::Ne, mask.constant(0.0));
-            Some(match sizes(mask)?[..] {
-                [b, k] if [b, k] == [batch, keys] => mask.reshape([batch, 1, 1, keys]),
-                [b, q, k] if [b, q, k] == [batch, queries, keys] => mask.reshape([batch, 1, queries, keys]),
-                _ => return Err(unsupported(format!("a key mask of {}", mask.ty()))),
-            })
-        }
-    };
-    let bias = c.maybe(5)?;
-    let y = if visible.is_none() && bias.is_none() {
-        let mask = if directed { Mask::Causal } else { Mask::Full };
-        q.attention(k, v, Attention { scale: Some(scale), mask })[0]
-    } else if directed {
-        return Err(unsupported("a causal mask beside another"));
-    } else {
-        WrittenOut { scale, cap: 0.0, bias, visible }.apply([q, k, v])?[0]
-    };
-    Ok([merged(y)?, k, v].map(Value::from).to_vec())
-}
-
-/// com.microsoft: q, k, v with a cache that is filled up to known lengths, rotary positions inside.
-pub(super) fn group_query<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let count = positive(c.int_or("num_heads", 0), "a number of heads")?;
-    let shared = positive(c.int_or("kv_num_heads", 0), "a number of key heads")?;
-    let (q, k, v) = match (c.maybe(1)?, c.maybe(2)?) {
-        (Some(k), Some(v)) => (c.x(0)?, k, v),
-        _ => {
-            let packed = c.x(0)?;
-            let width = sizes(packed)?.last().copied().unwrap_or(0) / (count + 2 * shared);
-            let at = |from: usize, to: usize| packed.slice_axis(2, from * width, to * width);
-            exactly::<3>(packed, "packed q, k, v")?;
-            (at(0, count), at(count, count + shared), at(count + shared, count + 2 * shared))
-        }
-    };
-    let (mut q, mut k, v) = (heads(q, count)?, heads(k, shared)?, heads(v, shared)?);
-    let [batch, _, steps, width] = exactly(q, "q")?;
-    let past = c.maybe(3)?;
-    let past_length = past.map_or(Ok(0), |p| Ok::<_, Fault>(sizes(p)?.get(2).copied().unwrap_or(0)))?;
-    if c.flag("do_rotary", 0) {
-        let interleaved = c.flag("rotary_interleaved", 0);
-        let start = super::conv::integer(c, past_length as i64);
-        let table = |i: usize| angles(c.x(i)?, start, [batch, steps]);
-        let angles = [table(7)?, table(8)?];
-        (q, k) = (rotated(q, angles, interleaved)?, rotated(k, angles, interleaved)?);
-    }
-    let (k, v) = (cached(past, k), cached(c.maybe(4)?, v));
-    let [_, _, keys, _] = exactly(k, "k")?;
-    let scale = match c.float_or("scale", 0.0) {
-        0.0 => 1.0 / (width.max(1) as f64).sqrt(),
-        scale => scale,
-    };
-    let (cap, window) = (c.float_or("softcap", 0.0), c.int_or("local_window_size", -1));
-    c.ignore(&["smooth_softmax", "rotary_interleaved"]);
-    if c.flag("smooth_softmax", 0) {
-        return Err(unsupported("smooth_softmax"));
-    }
-    // Keys past each sequence's length are padding; the last query stands at that length.
-    let last = c.x(5)?.convert(DType::I64).reshape([batch]);
-    let offset = last - super::conv::integer(c, steps as i64 - 1);
-    let mut visible = causal(c, [steps, keys], offset)?;
-    if window >= 0 {
-        let behind = causal(c, [steps, keys], offset - super::conv::integer(c, window))?;
-        visible = visible.binary(Binary::And, behind.unary(overdrive_ir::Unary::Not));
-    }
-    let out = WrittenOut { scale, cap, bias: None, visible: Some(visible) };
-    Ok([merged(out.apply([q, k, v])?[0])?, k, v].map(Value::from).to_vec())
 }

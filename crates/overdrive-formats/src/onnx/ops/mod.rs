@@ -5,6 +5,7 @@
 
 mod activation;
 mod attention;
+mod attention_microsoft;
 mod constant;
 mod control;
 mod conv;
@@ -202,15 +203,16 @@ pub(super) static CONTROL: &[(&str, ControlImporter)] =
 
 /// Ops of com.microsoft that exporters of transformers and quantizers emit.
 pub(super) static MICROSOFT: &[(&str, Importer)] = &[
+    ("Attention", attention_microsoft::projected),
     ("BiasGelu", |c| activation::bias_gelu(c, Approximation::Erf)),
     ("DequantizeLinear", quantize::dequantize),
     ("DynamicQuantizeMatMul", quantize::dynamic_mat_mul),
     ("FastGelu", |c| activation::bias_gelu(c, Approximation::Tanh)),
     ("FusedMatMul", product::fused_mat_mul),
     ("Gelu", |c| activation::bias_gelu(c, Approximation::Erf)),
-    ("GroupQueryAttention", attention::group_query),
+    ("GroupQueryAttention", attention_microsoft::group_query),
     ("MatMulNBits", quantize::mat_mul_n_bits),
-    ("MultiHeadAttention", attention::multi_head),
+    ("MultiHeadAttention", attention_microsoft::multi_head),
     ("QuantizeLinear", quantize::quantize),
     ("QuickGelu", activation::quick_gelu),
     ("RotaryEmbedding", attention::rotary_microsoft),

@@ -3,6 +3,9 @@
 use crate::onnx::axes::{broadcast, common, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid};
+use crate::onnx::item::{Coded, Value};
+use overdrive_ir::ops::QuantizedLinear;
+use overdrive_ir::ops::quantized_linear::{Activations, Weights};
 use overdrive_ir::{Compare, DType, DotGeneral, Expr, Precision, Prim, Reducer};
 
 /// `dot` of any arithmetic type; integers are summed and given in `out`.
@@ -55,6 +58,14 @@ pub(super) fn mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     one(matmul(x, c.x(1)?, x.dtype())?)
 }
 
+/// `x Wᵀ` of codes, which stay codes: weights are the larger part of a model, and read as they lie.
+fn of_codes<'b>(x: Expr<'b>, w: Coded<'b>) -> Expr<'b> {
+    let weights = if w.zero.is_some() { Weights::Asymmetric } else { Weights::Symmetric };
+    let op = QuantizedLinear { weights, activations: Activations::Float };
+    let operands: Vec<Expr<'b>> = [w.codes, w.scale].into_iter().chain(w.zero).collect();
+    x.quantized_linear(op, &operands)
+}
+
 /// `alpha A B + beta C`, either transposed: `linear` where that is all.
 pub(super) fn gemm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     c.ignore(&["broadcast"]);
@@ -68,6 +79,13 @@ pub(super) fn gemm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let bias = c.maybe(2)?;
     let columns = sizes(b)?[1];
     let plain = alpha == 1.0 && beta == 1.0 && a.dtype().is_arithmetic_float();
+    if let (true, true, Value::Coded(w)) = (plain, c.flag("transB", 0), c.value(1)?) {
+        let product = of_codes(a, w);
+        return one(match bias {
+            None => product,
+            Some(bias) => product + broadcast(bias, &sizes(product)?),
+        });
+    }
     if plain && bias.is_none_or(|bias| bias.shape() == [columns].into()) {
         return one(a.linear(b, bias));
     }

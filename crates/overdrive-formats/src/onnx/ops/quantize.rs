@@ -4,7 +4,7 @@ use super::product::matmul;
 use crate::onnx::axes::{axis, extent, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid, unsupported};
-use crate::onnx::item::Value;
+use crate::onnx::item::{Coded, Value};
 use overdrive_ir::{Binary, Compare, DType, Expr, Overflow, Prim, Reducer, Shape, Tensor, Unary};
 
 /// One number, one per element of an axis, or one per block along it, spread over `shape`.
@@ -89,7 +89,24 @@ pub(super) fn dequantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         }
         Some(zero) => x.convert(wide.dtype()) - zero.convert(wide.dtype()),
     };
-    one((centred * spread(wide, &shape, along, block)?).convert(dtype))
+    let numbers = (centred * spread(wide, &shape, along, block)?).convert(dtype);
+    let Some(shaped) = as_rows(&shape, (&sizes(scale)?, along, block)) else { return one(numbers) };
+    let scale = scale.reshape(shaped);
+    let zero = c.maybe(2)?.map(|zero| zero.reshape(shaped));
+    Ok(vec![Value::Coded(Coded { numbers, codes: x, scale, zero })])
+}
+
+/// The shape `[N or 1, G]` of scales that lie along the rows of a matrix of codes `[N, K]`; `None` of all others.
+fn as_rows(shape: &[usize], (scales, along, block): (&[usize], i64, usize)) -> Option<[usize; 2]> {
+    let [n, k] = *shape else { return None };
+    let along = axis(along, 2).ok()?;
+    match (scales, block) {
+        _ if n * k == 0 => None,
+        ([] | [1], 0) => Some([1, 1]),
+        ([_], 0) if along == 0 => Some([n, 1]),
+        ([_, groups], 1..) if along == 1 && groups * block == k => Some([n, *groups]),
+        _ => None,
+    }
 }
 
 /// u8 codes over the range of x, which includes 0; the scale and zero point beside them.
