@@ -13,8 +13,8 @@ use cudarc::driver::result;
 use cudarc::driver::sys::CUevent_flags;
 use overdrive_cuda::Device;
 use overdrive_cuda::memory::DeviceBytes;
-use overdrive_ir::plan::{Access, Program, Register};
-use overdrive_ir::{Binary, DType, Reducer, TensorType, Unary};
+use overdrive_ir::plan::{Access, Instr, Program, Register};
+use overdrive_ir::{Binary, Compare, DType, Reducer, TensorType, Unary};
 use single::Single;
 use std::sync::Arc;
 use testkit::programs::{Build, access, by_row, dense};
@@ -190,6 +190,30 @@ impl Rows {
         self.end(b, y, &[ty(self.dtype, &[self.n])])
     }
 
+    /// Loss and log-sum-exp of each row, as `cross_entropy` expands to.
+    fn cross_entropy(&self) -> (Program, Vec<TensorType>) {
+        let (mut b, x) = self.begin();
+        let extents = [self.rows, self.n];
+        let target = b.load(by_row(1, &extents), DType::I32);
+        let index = b.0.push(Instr::Index(1), DType::I32);
+        let here = b.0.push(Instr::Compare(Compare::Eq, target, index), DType::Bool);
+        let zero = b.constant(0.0, DType::F32);
+        let term = b.0.push(Instr::Select(here, x, zero), DType::F32);
+        let max = b.reduce(Reducer::Max, x);
+        let shifted = b.binary(Binary::Sub, x, max);
+        let e = b.unary(Unary::Exp, shifted);
+        let sum = b.reduce(Reducer::Sum, e);
+        let log = b.unary(Unary::Log, sum);
+        let log = b.binary(Binary::Add, log, max);
+        let logit = b.reduce(Reducer::Sum, term);
+        let loss = b.binary(Binary::Sub, log, logit);
+        b.store(by_row(2, &extents), loss);
+        b.store(by_row(3, &extents), log);
+        let row = |dtype| ty(dtype, &[self.rows]);
+        let types = vec![ty(self.dtype, &extents), row(DType::I32), row(DType::F32), row(DType::F32)];
+        (b.0, types)
+    }
+
     /// Sum of each row.
     fn row_sum(&self) -> (Program, Vec<TensorType>) {
         let (mut b, x) = self.begin();
@@ -230,6 +254,7 @@ fn main() {
         report(format!("softmax bf16 8192 x {n}"), rows.softmax());
         report(format!("layer_norm bf16 8192 x {n}"), rows.layer_norm());
         report(format!("rms_norm bf16 8192 x {n}"), rows.rms_norm());
+        report(format!("cross_entropy bf16 8192 x {n}"), rows.cross_entropy());
     }
     for (rows, n) in [(8192, 64), (8192, 1000), (8192, 4096), (64, 1 << 20), (1, 256 << 20)] {
         let rows = Rows { rows, n, dtype: DType::BF16 };

@@ -9,8 +9,8 @@ use overdrive_cuda::Device;
 use overdrive_cuda::compiler::{Architecture, compile};
 use overdrive_cuda::loops::{Machine, sources};
 use overdrive_ir::eval::philox;
-use overdrive_ir::plan::{Access, Instr, Program};
-use overdrive_ir::{Binary, DType, Overflow, Reducer, SlotId, Tensor, TensorType, Unary, row_major};
+use overdrive_ir::plan::{Access, Instr, Program, Register};
+use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, SlotId, Tensor, TensorType, Unary, row_major};
 use single::Single;
 use std::sync::Arc;
 use testkit::programs::{Build, access, assert_agrees, blank, by_row, dense, normal, random_program};
@@ -112,6 +112,82 @@ fn layer_norm_with_statistics_and_scale() {
             check(&device, &program, &slots, &format!("layer_norm {rows} x {n} {dtype}"));
         }
     }
+}
+
+/// `log sum exp(x) - x[target]` and the logarithm of each row, as `cross_entropy` expands to.
+fn cross_entropy(rows: usize, n: usize, dtype: DType) -> Program {
+    let extents = [rows, n];
+    let mut b = Build::new(&extents, 1);
+    let x = b.load(dense(0, &extents), dtype);
+    let x = b.convert(x, DType::F32);
+    let target = b.load(by_row(1, &extents), DType::I32);
+    let max = b.reduce(Reducer::Max, x);
+    let shifted = b.binary(Binary::Sub, x, max);
+    let e = b.unary(Unary::Exp, shifted);
+    let sum = b.reduce(Reducer::Sum, e);
+    let log = b.unary(Unary::Log, sum);
+    let log = b.binary(Binary::Add, log, max);
+    let picked = picked(&mut b, (target, shifted), Compare::Eq);
+    let logit = b.binary(Binary::Add, picked, max);
+    let loss = b.binary(Binary::Sub, log, logit);
+    b.store(by_row(2, &extents), loss);
+    b.store(by_row(3, &extents), log);
+    b.0
+}
+
+/// The sum over a row of `x` where its index compares to `place`, of 0 elsewhere.
+fn picked(b: &mut Build, (place, x): (Register, Register), kind: Compare) -> Register {
+    let index = b.0.push(Instr::Index(1), DType::I32);
+    let here = b.0.push(Instr::Compare(kind, place, index), DType::Bool);
+    let zero = b.constant(0.0, DType::F32);
+    let term = b.0.push(Instr::Select(here, x, zero), DType::F32);
+    b.reduce(Reducer::Sum, term)
+}
+
+#[test]
+fn one_element_of_a_row_is_picked() {
+    let Some(device) = device() else { return };
+    for (rows, n) in [(5, 1), (40, 7), (9, 1024), (3, 1030), (2, 16_384), (3, 65_536), (1, 300_000)] {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            // The last place, and both sides of the row.
+            let places: Vec<i128> =
+                [n as i128 - 1, -1, n as i128, 0].into_iter().cycle().take(rows).collect();
+            let row = || blank(DType::F32, &[rows]);
+            let slots =
+                [normal(dtype, &[rows, n], 4), Tensor::from_ints(DType::I32, [rows], &places), row(), row()];
+            let what = format!("cross-entropy {rows} x {n} {dtype}");
+            check(&device, &cross_entropy(rows, n, dtype), &slots, &what);
+        }
+    }
+    // Nothing but the pick: no pass at all over rows that few blocks would share.
+    let (extents, places) = ([2, 100_000], [77, 100_000]);
+    let mut b = Build::new(&extents, 1);
+    let x = b.load(dense(0, &extents), DType::F32);
+    let place = b.load(by_row(1, &extents), DType::I32);
+    let y = picked(&mut b, (place, x), Compare::Eq);
+    b.store(by_row(2, &extents), y);
+    let slots = [
+        normal(DType::F32, &extents, 5),
+        Tensor::from_ints(DType::I32, [2usize], &places),
+        blank(DType::F32, &[2]),
+    ];
+    check(&device, &b.0, &slots, "a pick alone");
+}
+
+#[test]
+fn a_picked_element_is_loaded_and_other_sums_are_folded() {
+    let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+    let text = |program: &Program| sources(program, &[], machine).unwrap()[0].text.to_string();
+    let loss = text(&cross_entropy(8192, 4096, DType::BF16));
+    assert!(loss.contains("place == i1") && !loss.contains("op_eq"), "{loss}");
+    assert!(loss.contains("Pairs<Max, bf16, 8>"), "{loss}");
+    let mut b = Build::new(&[8192, 4096], 1);
+    let x = b.load(dense(0, &[8192, 4096]), DType::F32);
+    let place = b.load(by_row(1, &[8192, 4096]), DType::I32);
+    let before = picked(&mut b, (place, x), Compare::Gt);
+    b.store(by_row(2, &[8192, 4096]), before);
+    let folded = text(&b.0);
+    assert!(folded.contains("op_gt") && !folded.contains("place == "), "{folded}");
 }
 
 #[test]
@@ -278,7 +354,8 @@ fn programs_compile_for_every_architecture() {
     let mut turned = Build::new(&[1030, 70], 0);
     let x = turned.load(access(0, &[1, 1030]), DType::BF16);
     turned.store(dense(1, &[1030, 70]), x);
-    let programs = std::iter::once(turned.0).chain((0..12).map(|seed| random_program(seed).0));
+    let losses = [DType::BF16, DType::F16, DType::F32].map(|dtype| cross_entropy(512, 4096, dtype));
+    let programs = std::iter::once(turned.0).chain(losses).chain((0..12).map(|seed| random_program(seed).0));
     for (program, architecture) in programs.zip(architectures.into_iter().cycle()) {
         let machine = Machine { multiprocessors: 132, architecture };
         for source in sources(&program, &[], machine).unwrap() {

@@ -290,6 +290,9 @@ pub(crate) struct Profile {
     /// Execution mode
     #[arg(long, default_value = "compile", value_name = "MODE")]
     pub mode: ModeName,
+    /// Number format of contractions: f32, bf16, f16
+    #[arg(long, default_value = "f32", value_name = "DTYPE")]
+    pub dtype: Precision,
     /// Batch size [default: the model's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: Option<u32>,

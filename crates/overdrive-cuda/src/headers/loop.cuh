@@ -65,11 +65,13 @@ struct Kept {
 
     __device__ __forceinline__ void keep(const T (&x)[V]) { memcpy(bits, x, sizeof(x)); }
 
-    // `zero` is `hidden_zero`.
+    __device__ __forceinline__ void recall(T (&x)[V]) const { memcpy(x, bits, sizeof(x)); }
+
+    // As if it were read anew; `zero` is `hidden_zero`.
     __device__ __forceinline__ void recall(T (&x)[V], u32 zero) {
 #pragma unroll
         for (int i = 0; i < words; ++i) bits[i] += zero;
-        memcpy(x, bits, sizeof(x));
+        recall(x);
     }
 };
 
@@ -150,6 +152,43 @@ struct Or {
     __device__ static T identity() { return of_integer<T>(0); }
     template <class T>
     __device__ static T of(T x, T y) { return op_or(x, y); }
+};
+
+// The larger (or smaller) ones of two pairs of half floats, NaN where either is.
+template <class R, class T>
+__device__ __forceinline__ u32 of_pairs(u32 x, u32 y) {
+    u32 z;
+    if constexpr (same<R, Max> && same<T, bf16>) asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+    if constexpr (same<R, Min> && same<T, bf16>) asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+    if constexpr (same<R, Max> && same<T, f16>) asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+    if constexpr (same<R, Min> && same<T, f16>) asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+    return z;
+}
+
+// A thread's fold of half floats, two at a time and before they are widened, which keeps their order.
+template <class R, class T, int V>
+struct Pairs {
+    u32 bits[V / 2];
+
+    __device__ __forceinline__ Pairs() {
+        const u32 code = convert<T>(R::template identity<f32>()).code;
+#pragma unroll
+        for (int i = 0; i < V / 2; ++i) bits[i] = code << 16 | code;
+    }
+
+    __device__ __forceinline__ void take(const T (&x)[V]) {
+        u32 more[V / 2];
+        memcpy(more, x, sizeof(x));
+#pragma unroll
+        for (int i = 0; i < V / 2; ++i) bits[i] = of_pairs<R, T>(bits[i], more[i]);
+    }
+
+    __device__ __forceinline__ f32 result() const {
+        u32 all = bits[0];
+#pragma unroll
+        for (int i = 1; i < V / 2; ++i) all = of_pairs<R, T>(all, bits[i]);
+        return R::of(decode(T{(u16)all}), decode(T{(u16)(all >> 16)}));
+    }
 };
 
 // The fold over a thread's neighbours.

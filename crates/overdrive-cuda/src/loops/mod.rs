@@ -13,6 +13,8 @@ mod coordinates;
 mod kernel;
 mod map;
 mod nest;
+mod pairs;
+mod pick;
 mod points;
 pub mod print;
 mod rows;

@@ -122,6 +122,20 @@ impl<'a> Points<'a> {
         self.load(register, text);
     }
 
+    /// Declares and reads the one element at the counters, lane `v` of one.
+    pub(super) fn load_single(&self, register: Register, text: &mut Text) {
+        let of = Of::Load(register);
+        let (dtype, slot) = (self.program.dtype(register), self.parameters.name(self.access(of).slot));
+        let lanes = if self.moves(of) { "[1]" } else { "" };
+        let place = self.place(of);
+        let element = if dtype.bits() < 8 {
+            format!("packed<{dtype}>({slot}, {place})")
+        } else {
+            format!("{slot}[{place}]")
+        };
+        text.line(format!("const {dtype} x{}{lanes} = {{{element}}};", register.0));
+    }
+
     /// Declares what a load brings, `groups` times.
     pub(super) fn declare(&self, register: Register, groups: &str, text: &mut Text) {
         let dtype = self.program.dtype(register);

@@ -5,6 +5,7 @@
 
 use super::coordinates::Counter;
 use super::kernel::{Kernel, Machine};
+use super::pairs::{only_pairs, paired};
 use super::points::Points;
 use super::print::{reducer, statement};
 use super::shape::Shape;
@@ -70,6 +71,8 @@ impl Row<'_> {
         let body = |text: &mut Text| {
             let counter = Counter { name: "row", int, first: 0 };
             counter.split(points.nest.kept(), |_| 1, text);
+            // First, so that nothing which waits for another load is in their way.
+            self.keep(text);
             self.registers_of_row(0, text);
             self.passes(text);
         };
@@ -93,8 +96,9 @@ impl Row<'_> {
         });
     }
 
-    fn passes(&self, text: &mut Text) {
-        let (points, passes) = (self.points, &self.points.stages.passes);
+    /// Reads what the passes share.
+    fn keep(&self, text: &mut Text) {
+        let points = self.points;
         if let Some(kept) = self.shape.kept {
             text.line("const u32 zero = hidden_zero();");
             for register in &self.shape.kept_loads {
@@ -109,11 +113,15 @@ impl Row<'_> {
                 }
             });
         }
+    }
+
+    fn passes(&self, text: &mut Text) {
+        let passes = &self.points.stages.passes;
         for (number, pass) in passes.iter().enumerate() {
             if number < self.share.passes.start {
                 self.gather_parts(pass, text);
             } else if self.share.passes.contains(&number) {
-                self.pass(pass, text);
+                self.pass(number, text);
             }
             if number < self.share.passes.start || !self.share.is_split() || pass.folds.is_empty() {
                 self.registers_of_row(number + 1, text);
@@ -128,6 +136,10 @@ impl Row<'_> {
     fn registers_of_row(&self, stage: usize, text: &mut Text) {
         let points = self.points;
         for register in points.stages.registers(points.program, Level::Row, stage) {
+            if let Some(pick) = points.stages.picks.get(&register) {
+                points.picked(register, *pick, text);
+                continue;
+            }
             if matches!(points.program.instr(register), Instr::Load(_)) {
                 points.load_one(register, text);
             }
@@ -191,10 +203,23 @@ impl Row<'_> {
         }
     }
 
-    fn pass(&self, pass: &Pass, text: &mut Text) {
+    fn pass(&self, number: usize, text: &mut Text) {
         let points = self.points;
         let (program, vector) = (points.program, points.nest.vector);
+        let passes = &points.stages.passes;
+        let pass = &passes[number];
         let folds = self.folds(pass);
+        let (pairs, folds): (Vec<Fold>, Vec<Fold>) =
+            folds.into_iter().partition(|(fold, ..)| paired(points, *fold).is_some());
+        let pairs: Vec<(Fold, Register)> =
+            pairs.into_iter().filter_map(|fold| Some((fold, paired(points, fold.0)?))).collect();
+        // What an earlier pass computed from the same bits would be kept as well.
+        let again = passes[..number].iter().any(|earlier| !only_pairs(points, earlier));
+        let zero = if again { ", zero" } else { "" };
+        for ((register, kind, _), load) in &pairs {
+            let dtype = program.dtype(*load);
+            text.line(format!("Pairs<{kind}, {dtype}, {vector}> a{};", register.0));
+        }
         let each_lane = format!("for (int v = 0; v < {vector}; ++v)");
         for (register, kind, _) in &folds {
             let dtype = program.dtype(*register);
@@ -208,11 +233,12 @@ impl Row<'_> {
             for register in pass.elements.iter().filter(is_load) {
                 points.declare(*register, "", text);
                 if self.shape.kept_loads.contains(register) {
-                    text.line(format!("k{0}[k].recall(x{0}, zero);", register.0));
+                    text.line(format!("k{0}[k].recall(x{0}{zero});", register.0));
                 } else {
                     points.load(*register, text);
                 }
             }
+            pairs.iter().for_each(|((r, ..), load)| text.line(format!("a{}.take(x{});", r.0, load.0)));
             for number in &pass.stores {
                 let dtype = program.dtype(program.stores[*number].value);
                 text.line(format!("{dtype} y{number}[{vector}];"));
@@ -236,9 +262,10 @@ impl Row<'_> {
             }
         });
         let Shape { threads, cluster, .. } = *self.shape;
-        for (register, kind, _) in &folds {
+        let of_lanes = folds.iter().map(|(r, kind, _)| (r, kind, format!("fold_lanes<{kind}>(a{})", r.0)));
+        let of_pairs = pairs.iter().map(|((r, kind, _), _)| (r, kind, format!("a{}.result()", r.0)));
+        for (register, kind, lanes) in of_pairs.chain(of_lanes) {
             let (dtype, r) = (program.dtype(*register), register.0);
-            let lanes = format!("fold_lanes<{kind}>(a{r})");
             let row = format!("fold_row<{kind}, {threads}>({lanes})");
             let fold = if cluster > 1 { format!("fold_cluster<{kind}, {cluster}>({row})") } else { row };
             if self.share.is_split() {

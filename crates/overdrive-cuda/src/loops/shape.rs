@@ -78,7 +78,10 @@ impl Shape {
             parts: 1,
             resident: 0,
         };
-        shape.cut(rows, machine);
+        // Rows of which single elements are picked are not walked.
+        if !passes.is_empty() {
+            shape.cut(rows, machine);
+        }
         if let Some(each) = shape.kept {
             let room =
                 if each * kept_bytes > BYTES_OF_THREAD { RESIDENT_THREADS / 2 } else { RESIDENT_THREADS };

@@ -7,7 +7,9 @@
 
 use super::accuracy::loose;
 use super::nest::{Nest, Of};
+use super::pick::{Pick, pick};
 use overdrive_ir::plan::{Instr, Program, Register};
+use std::collections::BTreeMap;
 
 /// How often a register is computed.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -41,12 +43,15 @@ pub(super) struct Stages {
     pub(super) used: Vec<bool>,
     /// Registers for which fast functions will do.
     pub(super) loose: Vec<bool>,
+    /// Reductions that are one element of their row, which no pass folds.
+    pub(super) picks: BTreeMap<Register, Pick>,
 }
 
 impl Stages {
     pub(super) fn new(program: &Program, nest: &Nest) -> Stages {
         let count = program.instrs.len();
         let (mut levels, mut stage) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut picks = BTreeMap::new();
         for (r, instr) in program.instrs.iter().enumerate() {
             let operands = instr.operands();
             let walk = match instr {
@@ -64,8 +69,11 @@ impl Stages {
             let inherited = operands.iter().map(|o: &Register| levels[o.0 as usize]).max();
             let waits = operands.iter().map(|o| stage[o.0 as usize]).max().unwrap_or(0);
             let reduces = matches!(instr, Instr::Reduce(_));
+            let picked = pick(program, nest, (Register(r as u32), &levels));
+            let folds = reduces && picked.is_none();
+            picks.extend(picked.map(|pick| (Register(r as u32), pick)));
             levels.push(if reduces { Level::Row } else { own.max(inherited.unwrap_or(Level::Kernel)) });
-            stage.push(waits + usize::from(reduces));
+            stage.push(waits + usize::from(folds));
         }
         let mut used = vec![false; count];
         program.stores.iter().for_each(|s| used[s.value.0 as usize] = true);
@@ -79,8 +87,8 @@ impl Stages {
             |s: &usize| nest.walks[&Of::Store(*s)].strides[folded..].iter().any(|&stride| stride != 0);
         let (element_stores, row_stores): (Vec<usize>, Vec<usize>) =
             (0..program.stores.len()).partition(of_elements);
-        let mut stages =
-            Stages { levels, stage, passes: Vec::new(), row_stores, used, loose: loose(program) };
+        let loose = loose(program);
+        let mut stages = Stages { levels, stage, passes: Vec::new(), row_stores, used, loose, picks };
         stages.plan(program, element_stores);
         stages
     }
@@ -89,6 +97,7 @@ impl Stages {
         let registers = || (0..program.instrs.len() as u32).map(Register);
         let folds: Vec<Register> = registers()
             .filter(|r| self.used[r.0 as usize] && matches!(program.instr(*r), Instr::Reduce(_)))
+            .filter(|r| !self.picks.contains_key(r))
             .collect();
         let of_folds = folds.iter().map(|r| self.stage[r.0 as usize]);
         let of_stores = element_stores.iter().map(|&s| self.stage[program.stores[s].value.0 as usize] + 1);
@@ -118,14 +127,14 @@ impl Stages {
         self.levels[register.0 as usize]
     }
 
-    /// Registers of a level and stage that reach a store, in order; reductions apart.
+    /// Registers of a level and stage that reach a store, in order; what passes fold apart.
     pub(super) fn registers(&self, program: &Program, level: Level, stage: usize) -> Vec<Register> {
         (0..program.instrs.len() as u32)
             .map(Register)
-            .filter(|r| {
-                let r = r.0 as usize;
+            .filter(|register| {
+                let r = register.0 as usize;
                 let is = self.used[r] && self.levels[r] == level && self.stage[r] == stage;
-                is && !matches!(program.instrs[r], Instr::Reduce(_))
+                is && (!matches!(program.instrs[r], Instr::Reduce(_)) || self.picks.contains_key(register))
             })
             .collect()
     }

@@ -11,6 +11,7 @@ use overdrive::bench::exit::Exit;
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
 use overdrive::bench::report::write_atomically;
 use overdrive::ir::{Mode, State, Tuning};
+use overdrive::passes::{Recipe, precision};
 use serde_json::json;
 
 pub(crate) fn profile(arguments: &Arguments) -> Result<Exit, Failure> {
@@ -20,8 +21,12 @@ pub(crate) fn profile(arguments: &Arguments) -> Result<Exit, Failure> {
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.mode.into();
-    let graph = &workload.graph;
-    let mut executable = backend.compile(graph, mode, &Tuning::default()).map_err(devices::failure)?;
+    let recipe = Recipe { contractions: arguments.dtype.into() };
+    let graph = &precision(&workload.graph, &recipe).map_err(Failure::harness)?;
+    // What is profiled is what a study would time.
+    let mut tuning = Tuning::default();
+    backend.tune(graph, mode, &mut tuning).map_err(devices::failure)?;
+    let mut executable = backend.compile(graph, mode, &tuning).map_err(devices::failure)?;
     let mut state = State::initial(graph, backend).map_err(devices::failure)?;
     let target = Target { backend, executable: executable.as_mut(), state: &mut state };
     let inputs = workload.inputs(arguments.machine.seed);

@@ -1,0 +1,76 @@
+//! Sums that pick: of `i == place ? x : 0` over a row one term is left, the element of x at `place`.
+//!
+//! That is how the loss of a row reads the logit of its target without a gather. Folded like any sum it would cost
+//! every element a comparison, a choice and an addition, more than its exponential does; picked, one load a row.
+//! Invariant: the same value, 0 where `place` is outside of the row.
+
+use super::nest::{Lanes, Nest, Of};
+use super::points::Points;
+use super::print::statement;
+use super::stages::Level;
+use super::text::Text;
+use overdrive_ir::plan::{Instr, Program, Register};
+use overdrive_ir::{Compare, Reducer};
+
+/// One element of a row instead of a sum.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Pick {
+    /// Where it is, of an integer type; the same for a whole row.
+    place: Register,
+    /// What is picked.
+    value: Register,
+}
+
+/// Whether a register is such a sum, given the levels of those before it.
+pub(super) fn pick(program: &Program, nest: &Nest, (sum, levels): (Register, &[Level])) -> Option<Pick> {
+    let Instr::Reduce(fold) = program.instr(sum) else { return None };
+    let Instr::Select(condition, value, other) = *program.instr(fold.value) else { return None };
+    let Instr::Compare(Compare::Eq, a, b) = *program.instr(condition) else { return None };
+    let is_zero = matches!(program.instr(other), Instr::Constant(number) if *number == 0.0);
+    let of_row = |r: Register| levels[r.0 as usize] != Level::Element && program.dtype(r).is_int();
+    let counts = |r: Register| matches!(program.instr(r), Instr::Index(d) if is_place(nest, *d));
+    let place = [(a, b), (b, a)].into_iter().find(|&(place, index)| of_row(place) && counts(index))?.0;
+    let fits = program.dtype(value) == program.dtype(sum) && program.dtype(place).bits() >= 32;
+    (fold.reducer == Reducer::Sum && is_zero && fits).then_some(Pick { place, value })
+}
+
+/// Whether the index along a dimension says where in its row an element is.
+fn is_place(nest: &Nest, dimension: usize) -> bool {
+    let walk = &nest.walks[&Of::Index(dimension)];
+    let along = nest.lanes == Lanes::Along && nest.reduced == 1;
+    let others = walk.strides.iter().enumerate().all(|(d, &stride)| stride == i64::from(d == nest.lane()));
+    along && walk.offset == 0 && others
+}
+
+impl Points<'_> {
+    /// The value of a picked register, at the counters of its row.
+    pub(super) fn picked(&self, register: Register, pick: Pick, text: &mut Text) {
+        let (program, lane) = (self.program, self.nest.lane());
+        let (int, dtype, last) = (self.int(), program.dtype(register), self.nest.extents[lane] - 1);
+        let mut needed = vec![false; program.instrs.len()];
+        needed[pick.value.0 as usize] = true;
+        for r in (0..needed.len()).rev() {
+            if needed[r] && self.stages.levels[r] == Level::Element {
+                program.instrs[r].operands().iter().for_each(|o| needed[o.0 as usize] = true);
+            }
+        }
+        let elements = (0..needed.len() as u32)
+            .map(Register)
+            .filter(|r| needed[r.0 as usize] && self.stages.level(*r) == Level::Element);
+        text.line(format!("{dtype} t{};", register.0));
+        text.block("", |text| {
+            // Read in any case: a branch would keep the loads after it from being under way.
+            text.line(format!("const i64 place = convert<i64>(t{});", pick.place.0));
+            text.line(format!("const {int} i{lane} = min(max(place, 0ll), {last}ll);"));
+            text.line("const int v = 0;");
+            for element in elements {
+                if matches!(program.instr(element), Instr::Load(_)) {
+                    self.load_single(element, text);
+                }
+                text.line(statement(program, element, self));
+            }
+            let zero = super::print::constant(0.0, dtype);
+            text.line(format!("t{} = place == i{lane} ? t{} : {zero};", register.0, pick.value.0));
+        });
+    }
+}
