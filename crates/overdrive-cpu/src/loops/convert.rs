@@ -1,6 +1,6 @@
 //! Kernels that convert values between types, and keep narrow integers in their range.
 //!
-//! What hot programs use (f32 with bf16, f16, and the integers) vectorises. The rest goes lane by lane through
+//! What hot programs use (f32 with the narrower floats and the integers) vectorises. The rest goes lane by lane through
 //! `DType::round`, the definition itself.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
 
@@ -11,6 +11,8 @@ use overdrive_ir::{DType, Overflow};
 use super::half;
 use super::isa::{Entry, Isa, Kernel, Operands};
 use super::lane::{Class, Integer, Lane};
+use super::math;
+use super::small_floats::{Small, from_e8m0, to_e8m0};
 
 /// A conversion between lanes that `as` or a rounding function does.
 trait Cast {
@@ -60,6 +62,42 @@ fn saturate(x: f32, max: f32) -> f32 {
     if x.is_infinite() { x } else { limited }
 }
 
+/// `x` without its fraction, limited to a range; NaN is 0. What `as` does for a narrow integer, in a form that vectorises:
+/// LLVM converts vectors to integers of 32 bits and takes those of 8 and 16 one by one.
+#[inline(always)]
+fn limited(x: f32, low: f32, high: f32) -> i32 {
+    math::clamp(x, low, high) as i32
+}
+
+/// Conversions from f32 to small floats, as lanes of f32.
+fn to_small<I: Isa>(to: DType, overflow: Overflow) -> Option<Entry> {
+    macro_rules! rounding {
+        ($dtype:ident) => {{
+            type Format = Small<{ DType::$dtype as usize }>;
+            match overflow {
+                Overflow::Ieee => entry_of_cast!(I, |x: f32| -> f32 { Format::round(x, Overflow::Ieee) }),
+                Overflow::Saturate => {
+                    entry_of_cast!(I, |x: f32| -> f32 { Format::round(x, Overflow::Saturate) })
+                }
+            }
+        }};
+    }
+    Some(match (to, overflow) {
+        (DType::F8E4M3, _) => rounding!(F8E4M3),
+        (DType::F8E5M2, _) => rounding!(F8E5M2),
+        (DType::F6E2M3, _) => rounding!(F6E2M3),
+        (DType::F6E3M2, _) => rounding!(F6E3M2),
+        (DType::F4E2M1, _) => rounding!(F4E2M1),
+        (DType::E8M0, Overflow::Ieee) => {
+            entry_of_cast!(I, |x: f32| -> f32 { from_e8m0(to_e8m0(x, Overflow::Ieee)) })
+        }
+        (DType::E8M0, Overflow::Saturate) => {
+            entry_of_cast!(I, |x: f32| -> f32 { from_e8m0(to_e8m0(x, Overflow::Saturate)) })
+        }
+        _ => return None,
+    })
+}
+
 /// Conversions from f32 lanes.
 fn from_f32<I: Isa>(to: DType, overflow: Overflow) -> Option<Entry> {
     const F16_MAX: f32 = 65504.0;
@@ -81,14 +119,15 @@ fn from_f32<I: Isa>(to: DType, overflow: Overflow) -> Option<Entry> {
         }
         (DType::I64, _) => entry_of_cast!(I, |x: f32| -> i64 { x as i64 }),
         (DType::I32, _) => entry_of_cast!(I, |x: f32| -> i32 { x as i32 }),
-        (DType::I16, _) => entry_of_cast!(I, |x: f32| -> i32 { (x as i16).into() }),
-        (DType::I8, _) => entry_of_cast!(I, |x: f32| -> i32 { (x as i8).into() }),
+        (DType::I16, _) => entry_of_cast!(I, |x: f32| -> i32 { limited(x, -32768.0, 32767.0) }),
+        (DType::I8, _) => entry_of_cast!(I, |x: f32| -> i32 { limited(x, -128.0, 127.0) }),
+        (DType::I4, _) => entry_of_cast!(I, |x: f32| -> i32 { limited(x, -8.0, 7.0) }),
         (DType::U64, _) => entry_of_cast!(I, |x: f32| -> u64 { x as u64 }),
         (DType::U32, _) => entry_of_cast!(I, |x: f32| -> u32 { x as u32 }),
-        (DType::U16, _) => entry_of_cast!(I, |x: f32| -> u32 { (x as u16).into() }),
-        (DType::U8, _) => entry_of_cast!(I, |x: f32| -> u32 { (x as u8).into() }),
+        (DType::U16, _) => entry_of_cast!(I, |x: f32| -> u32 { limited(x, 0.0, 65535.0) as u32 }),
+        (DType::U8, _) => entry_of_cast!(I, |x: f32| -> u32 { limited(x, 0.0, 255.0) as u32 }),
         (DType::Bool, _) => entry_of_cast!(I, |x: f32| -> u32 { (x != 0.0) as u32 }),
-        _ => return None,
+        _ => return to_small::<I>(to, overflow),
     })
 }
 

@@ -11,6 +11,7 @@ use overdrive_ir::{DType, Overflow};
 use super::half;
 use super::isa::{Entry, Isa, Kernel, Operands};
 use super::lane::{Class, Lane};
+use super::small_floats::{Small, from_e8m0, to_e8m0};
 use crate::stream;
 
 /// An element as memory holds it.
@@ -67,19 +68,35 @@ impl Stored for F16 {
     }
 }
 
-/// A float of 8 bits: `DType::ALL[D]`.
+/// A float of 8 bits with a sign: `DType::ALL[D]`.
 #[derive(Clone, Copy)]
 struct Byte<const D: usize>(u8);
 
 impl<const D: usize> Stored for Byte<D> {
     type Lane = f32;
+    #[inline(always)]
     fn widen(self) -> f32 {
-        let format = DType::ALL[D].float_format().expect("a float of 8 bits has a format");
-        format.decode(self.0.into()) as f32
+        Small::<D>::decode(self.0)
     }
+    #[inline(always)]
     fn narrow(lane: f32) -> Self {
-        let format = DType::ALL[D].float_format().expect("a float of 8 bits has a format");
-        Byte(format.encode(lane.into(), Overflow::Ieee) as u8)
+        Byte(Small::<D>::encode(lane, Overflow::Ieee))
+    }
+}
+
+/// A power of two.
+#[derive(Clone, Copy)]
+struct Power(u8);
+
+impl Stored for Power {
+    type Lane = f32;
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        from_e8m0(self.0)
+    }
+    #[inline(always)]
+    fn narrow(lane: f32) -> Self {
+        Power(to_e8m0(lane, Overflow::Ieee))
     }
 }
 
@@ -208,7 +225,7 @@ pub(super) fn load<I: Isa>(dtype: DType) -> Option<Entry> {
         DType::BF16 => I::entry::<Load<Bf16>>(),
         DType::F8E4M3 => I::entry::<Load<Byte<{ DType::F8E4M3 as usize }>>>(),
         DType::F8E5M2 => I::entry::<Load<Byte<{ DType::F8E5M2 as usize }>>>(),
-        DType::E8M0 => I::entry::<Load<Byte<{ DType::E8M0 as usize }>>>(),
+        DType::E8M0 => I::entry::<Load<Power>>(),
         DType::I64 => I::entry::<Load<i64>>(),
         DType::I32 => I::entry::<Load<i32>>(),
         DType::I16 => I::entry::<Load<i16>>(),
@@ -230,7 +247,7 @@ pub(super) fn store<I: Isa>(dtype: DType) -> Option<Entry> {
         DType::BF16 => I::entry::<Store<Bf16>>(),
         DType::F8E4M3 => I::entry::<Store<Byte<{ DType::F8E4M3 as usize }>>>(),
         DType::F8E5M2 => I::entry::<Store<Byte<{ DType::F8E5M2 as usize }>>>(),
-        DType::E8M0 => I::entry::<Store<Byte<{ DType::E8M0 as usize }>>>(),
+        DType::E8M0 => I::entry::<Store<Power>>(),
         DType::I64 => I::entry::<Store<i64>>(),
         DType::I32 => I::entry::<Store<i32>>(),
         DType::I16 => I::entry::<Store<i16>>(),

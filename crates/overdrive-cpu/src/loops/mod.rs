@@ -26,6 +26,7 @@ mod memory;
 mod nest;
 mod operations;
 mod random;
+pub(crate) mod small_floats;
 mod stages;
 mod unsupported;
 

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 use half::{bf16, f16};
 use overdrive_ir::DType;
 
+use crate::loops::small_floats::from_e8m0;
+
 /// Numbers packed as tensors are: element `i` at bits `[i * bits, (i + 1) * bits)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers<'a> {
@@ -81,7 +83,7 @@ impl<'a> Numbers<'a> {
             DType::F16 => wide(bytes(&range), to, |bytes| f16::from_le_bytes(bytes).to_f32()),
             DType::BF16 => wide(bytes(&range), to, |bytes| bf16::from_le_bytes(bytes).to_f32()),
             // As a loop of arithmetic, which vectorises; scales of small blocks are many.
-            DType::E8M0 => wide(bytes(&range), to, power),
+            DType::E8M0 => wide(bytes(&range), to, |[code]| from_e8m0(code)),
             dtype if dtype.bits() == 8 => {
                 let table = Table::of(dtype);
                 wide(bytes(&range), to, |[code]: [u8; 1]| table.0[usize::from(code)]);
@@ -97,13 +99,6 @@ impl<'a> Numbers<'a> {
 #[inline(always)]
 fn wide<const N: usize>(from: &[u8], to: &mut [f32], number: impl Fn([u8; N]) -> f32) {
     to.iter_mut().zip(from.as_chunks::<N>().0).for_each(|(to, &bytes)| *to = number(bytes));
-}
-
-/// The value of an e8m0 code: the exponent of a f32, whose smallest is subnormal and whose largest is NaN.
-#[inline(always)]
-fn power([code]: [u8; 1]) -> f32 {
-    let bits = (u32::from(code) << 23).max(1 << 22);
-    f32::from_bits(if code == u8::MAX { f32::NAN.to_bits() } else { bits })
 }
 
 /// What each code of a format of at most 8 bits is worth; every one is a number of f32.
