@@ -1,10 +1,10 @@
 //! Products in low precision beside those of f32, in one process, alternating: medians, and medians of the ratios round by round.
 //!
-//! `int8`: activations quantized by rows inside of the time, weights packed before, through compiled graphs; and the products
-//! alone, kernel by kernel, with `rten-gemm` beside them. `weights`: codes that become numbers in registers, against f32, on
-//! copies that together exceed the last cache.
+//! `layers`: linear layers in int8, fp8 and MXFP8, activations quantized inside of the time, weights packed before, through
+//! compiled graphs. `int8`: its products alone, kernel by kernel, with `rten-gemm` beside them. `weights`: codes that become
+//! numbers in registers or in panels, against f32 that is packed as it comes, on copies that together exceed the last cache.
 //!
-//! `cargo bench -p overdrive-cpu --bench low_precision [-- int8|weights [THREADS]]`
+//! `cargo bench -p overdrive-cpu --bench low_precision [-- layers|int8|weights [THREADS]]`
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A program; bytes that are numbers.
 
 use std::num::NonZeroUsize;
@@ -15,9 +15,11 @@ use overdrive_cpu::gemm::{Kernel, Output, View, ViewMut, gemm};
 use overdrive_cpu::memory::AlignedBytes;
 use overdrive_cpu::quantized::{Numbers, Weights, product, room_floats};
 use overdrive_cpu::threads::Pool;
+use overdrive_ir::ops::QuantizedLinear;
+use overdrive_ir::ops::block_scale::ScaleFormat;
+use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
-    Backend, Buffer, Builder, DType, DotGeneral, Executable, Expr, Graph, Init, Mode, Precision, Prim,
-    Reducer, State, Tensor, TensorType, Tuning, Unary,
+    Backend, Buffer, Builder, DType, Executable, Graph, Init, Mode, State, Tensor, TensorType, Tuning,
 };
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
 use rten_tensor::NdTensorView;
@@ -30,15 +32,20 @@ fn main() {
     for threads in threads {
         let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
         println!("{threads} thread(s)");
-        if wants("int8") {
-            for shape in [[1024; 3], [1024, 2048, 512], [1024, 512, 2048], [32, 2048, 2048]] {
-                graphs(threads, shape);
+        if wants("layers") {
+            let small = [[128, 128, 128], [128, 512, 128], [128, 128, 512]];
+            for shape in
+                small.into_iter().chain([[1024; 3], [1024, 2048, 512], [1024, 512, 2048], [32, 2048, 2048]])
+            {
+                layers(threads, shape);
             }
+        }
+        if wants("int8") {
             let rayon = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             [[256; 3], [1024; 3]].iter().for_each(|&shape| rayon.install(|| kernels(&pool, shape)));
         }
         if wants("weights") {
-            [1, 4, 8, 16, 64].iter().for_each(|&m| weights(&pool, m, [4096, 4096]));
+            [1, 4, 8, 12, 13, 16, 32, 64, 256].iter().for_each(|&m| weights(&pool, m, [4096, 4096]));
         }
     }
 }
@@ -85,41 +92,38 @@ fn gain<const N: usize>(rounds: &[[f64; N]], i: usize) -> f64 {
     median(rounds.iter().map(|times| times[0] / times[i]).collect())
 }
 
-/// `x w`, with weights as a state, so that they are packed once.
-fn linear([m, n, k]: [usize; 3], int8: Option<&[f32]>) -> Graph {
+/// The form of a layer: its operation, the format of codes and of scales, the codes' scale, and the elements that share one.
+#[derive(Clone, Copy)]
+struct Layer {
+    op: QuantizedLinear,
+    codes: DType,
+    scales: DType,
+    scale: f64,
+    group: Option<usize>,
+    /// What rounding of an operand may do to an element, of the largest.
+    rounding: f32,
+}
+
+/// `x w^T`, with weights as a state, so that they are packed once.
+fn linear([m, n, k]: [usize; 3], layer: Option<Layer>) -> Graph {
     let b = Builder::new("linear");
     let x = b.input("x", TensorType::new(DType::F32, [m, k]));
     let state = |name: &str, tensor: Tensor| b.state(name, tensor.ty().clone(), Init::Value(tensor));
     let w = noise(n * k, 2);
-    let y = match int8 {
+    let y = match layer {
         None => x.dot(state("w", Tensor::from_f32([n, k], &w)), &[], &[(1, 1)]),
-        Some(scales) => {
-            let codes: Vec<f64> = w
-                .chunks(k)
-                .zip(scales)
-                .flat_map(|(row, s)| row.iter().map(move |w| f64::from((w / s).round())))
-                .collect();
-            let codes = state("codes", Tensor::from_f64(DType::I8, [n, k], &codes));
-            let scale = state("scale", Tensor::from_f32([n], scales));
-            by_rows(x, codes, scale)
+        Some(layer) => {
+            let of = |w: &f32| f64::from(*w) / layer.scale;
+            let of = |w: &f32| if layer.codes.is_int() { of(w).round() } else { of(w) };
+            let codes: Vec<f64> = w.iter().map(of).collect();
+            let groups = layer.group.map_or(1, |group| k / group);
+            let scales = Tensor::from_f64(layer.scales, [n, groups], &vec![layer.scale; n * groups]);
+            let codes = state("codes", Tensor::from_f64(layer.codes, [n, k], &codes));
+            x.quantized_linear(layer.op, &[codes, state("scale", scales)])
         }
     };
     b.output("y", y);
     b.finish().unwrap()
-}
-
-/// Rows of x quantized by their largest magnitude, products of codes summed in i32, scaled.
-fn by_rows<'b>(x: Expr<'b>, codes: Expr<'b>, scale: Expr<'b>) -> Expr<'b> {
-    let of_row = x.unary(Unary::Abs).reduce_keep(Reducer::Max, &[1]) * (1.0 / 127.0);
-    let x_codes = (x / of_row).unary(Unary::Round).convert(DType::I8);
-    let dot = DotGeneral {
-        batch: vec![],
-        contract: vec![(1, 1)],
-        accumulate: DType::I32,
-        out: DType::I32,
-        precision: Precision::Exact,
-    };
-    x.builder().op1(Prim::DotGeneral(dot), &[x_codes, codes]).convert(DType::F32) * of_row * scale
 }
 
 /// A compiled graph of one input and one output.
@@ -146,25 +150,36 @@ impl Session {
     }
 }
 
-fn graphs(threads: usize, [m, n, k]: [usize; 3]) {
+fn layers(threads: usize, [m, n, k]: [usize; 3]) {
     let backend = CpuBackend::new(Some(threads)).unwrap();
     let x = noise(m * k, 1);
-    let scales = vec![1.0 / 127.0; n];
-    let mut f32 = Session::new(&backend, &linear([m, n, k], None), &x);
-    let mut int8 = Session::new(&backend, &linear([m, n, k], Some(&scales)), &x);
-    let rounds = rounds([&mut || f32.run(), &mut || int8.run()]);
-    let [a, b] = [&f32, &int8].map(|s| backend.download(&s.y[0]).unwrap().to_f32());
-    // Two roundings of an element to 1/254 of the largest, each of k products.
-    let far = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(far <= 4.0 * (k as f32).sqrt() / 127.0, "{far}");
+    let op = |activations| QuantizedLinear { activations, ..QuantizedLinear::default() };
+    let (int8, fp8) = (Activations::Dynamic(DType::I8), Activations::Dynamic(DType::F8E4M3));
+    let mxfp8 = Activations::Blocks(DType::F8E4M3, ScaleFormat::E8m0Up);
+    let wide = Layer {
+        op: op(int8),
+        codes: DType::I8,
+        scales: DType::F32,
+        scale: 1.0 / 127.0,
+        group: None,
+        rounding: 1.0 / 127.0,
+    };
+    let eight = Layer { op: op(fp8), codes: DType::F8E4M3, scale: 1.0 / 448.0, rounding: 1.0 / 16.0, ..wide };
+    let blocks = Layer { op: op(mxfp8), scales: DType::E8M0, scale: 1.0 / 256.0, group: Some(32), ..eight };
+    let session = |layer| Session::new(&backend, &linear([m, n, k], layer), &x);
+    let [mut f32, mut a, mut b, mut c] = [None, Some(wide), Some(eight), Some(blocks)].map(session);
+    let rounds = rounds([&mut || f32.run(), &mut || a.run(), &mut || b.run(), &mut || c.run()]);
+    let result = |session: &Session| backend.download(&session.y[0]).unwrap().to_f32();
     let rate = |i| 2e-9 * (m * n * k) as f64 / seconds(&rounds, i);
-    println!(
-        "{:>16}: f32 {:7.1} GFLOP/s, int8 with quantization {:8.1} GOP/s, {:5.2}x",
-        format!("{m}x{n}x{k}"),
-        rate(0),
-        rate(1),
-        gain(&rounds, 1)
-    );
+    print!("{:>16}: f32 {:7.1} GFLOP/s", format!("{m}x{n}x{k}"), rate(0));
+    let forms = [("int8", &a, wide), ("fp8", &b, eight), ("mxfp8", &c, blocks)];
+    for (i, (name, session, layer)) in forms.into_iter().enumerate() {
+        let far = result(&f32).iter().zip(result(session)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        // Two roundings of elements of at most 1, each of k products.
+        assert!(far <= 4.0 * (k as f32).sqrt() * layer.rounding, "{name}: {far}");
+        print!(", {name} {:7.1} ({:5.2}x)", rate(i + 1), gain(&rounds, i + 1));
+    }
+    println!();
 }
 
 /// Room for a packed matrix, on a cache line.

@@ -3,6 +3,7 @@
 //! Nothing falls back silently: each expansion is a note that the plan shows. Invariant: afterwards every node is a
 //! primitive, a claimed composite or `fused`.
 
+use crate::cse::merge;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{Caps, Expr, Graph, GraphError, Node, Operation, TensorType};
 
@@ -18,13 +19,24 @@ pub fn legalize(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Gra
         notes.push(Note::Expanded { op: node.op.name(), scope: node.scope.to_string(), reason });
         let flat = expansion(node, operands, caps);
         // Says where the primitives came from, so that what they fuse into keeps a name.
-        let _scope = b.scope_path(&format!("{EXPANDED}{}", node.op.name()));
+        let _scope = b.scope_path(&scope_of(&node.op));
         Some(b.inline(&flat, operands))
     })
 }
 
+/// Computes once what kernels would compute several times from the same values for composites that were expanded: layers
+/// that share their input share its quantization. What loops compute is left to them: it is cheap where it is needed.
+pub(crate) fn share(graph: &Graph) -> Result<Graph, GraphError> {
+    merge(graph, |node| node.op.prim().is_none() && expanded_from(&node.scope).is_some())
+}
+
 /// Opens the last part of the scope of a node that a composite was expanded into.
 const EXPANDED: char = '#';
+
+/// The scope of what a composite is expanded into, within its own.
+pub(crate) fn scope_of(op: &Operation) -> String {
+    format!("{EXPANDED}{}", op.name())
+}
 
 /// The composite that a node of this scope was expanded from, if it was.
 pub(crate) fn expanded_from(scope: &str) -> Option<&str> {

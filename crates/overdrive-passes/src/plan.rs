@@ -11,7 +11,7 @@ mod movement;
 mod updates;
 
 use crate::fuse::{groups, is_cloned, node_by_node};
-use crate::legalize::{is_claimed, legalize, model_scope};
+use crate::legalize::{is_claimed, legalize, model_scope, share};
 use crate::lower::lower;
 use crate::widen::widen;
 use overdrive_ir::ops::Fused;
@@ -76,7 +76,9 @@ pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<P
     let native = widen(graph, caps, &mut notes)?;
     let fused = match mode {
         Mode::Eager | Mode::Jit => node_by_node(&native, caps, &mut notes)?,
-        Mode::Compile | Mode::Graph => groups(&legalize(&native, caps, &mut notes)?, caps, &mut notes)?,
+        Mode::Compile | Mode::Graph => {
+            groups(&share(&legalize(&native, caps, &mut notes)?)?, caps, &mut notes)?
+        }
     };
     let mut planner = Planner::new(&fused, mode, caps);
     planner.plan.notes = notes;

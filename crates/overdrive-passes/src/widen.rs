@@ -1,11 +1,12 @@
 //! Widen: contractions on element types that the device does not multiply run in a wider type that it does.
 //!
-//! Nothing is cast in silence: each is a note that the plan shows. Narrow floats become f32, which holds every
-//! product of theirs and sums as `accumulate` asks or better; integers become f64, which is exact up to 2^53 and is
-//! what the reference evaluator sums in. Invariant: afterwards every contraction that is not inside a claimed
+//! Nothing is cast in silence: each is a note that the plan shows. Floats of at most 8 bits become bf16, which holds every one of
+//! them and whose products are exact in the f32 that they are summed in; other narrow floats, and those where the device lacks
+//! it, become f32, which sums as `accumulate` asks or better; integers become f64, which is exact up to 2^53 and is what the
+//! reference evaluator sums in. Invariant: afterwards every contraction that is not inside a claimed
 //! composite is on a type of `Caps::contraction_dtypes`, or on one that no wider native type holds.
 
-use crate::legalize::{must_expand, primitives, types};
+use crate::legalize::{must_expand, primitives, scope_of, types};
 use overdrive_ir::plan::Note;
 use overdrive_ir::{Caps, DType, Expr, Graph, GraphError, Node, Operation, Prim};
 
@@ -29,6 +30,7 @@ pub(crate) fn widen(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result
                 }
                 let flat =
                     widen(&flat, caps, notes).unwrap_or_else(|e| panic!("expansions are well typed: {e}"));
+                let _scope = b.scope_path(&scope_of(&node.op));
                 return Some(b.inline(&flat, operands));
             }
         };
@@ -45,7 +47,8 @@ pub(crate) fn widen(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result
             _ => unreachable!("only contractions are widened"),
         };
         let result = *out.1;
-        (*out.0, *out.1) = (wide, wide);
+        let sums = wide.accumulation();
+        (*out.0, *out.1) = (sums, sums);
         let operands: Vec<Expr<'_>> = operands.iter().map(|x| x.convert(wide)).collect();
         Some(vec![b.op1(prim, &operands).convert(result)])
     })
@@ -63,6 +66,10 @@ fn wider(prim: &Prim, narrow: DType, caps: &Caps) -> Option<DType> {
     if sums && caps.contraction_dtypes.contains(&narrow) {
         return None;
     }
-    let wide = if narrow.is_float() && accumulate != DType::F64 { DType::F32 } else { DType::F64 };
-    (narrow != wide && caps.contraction_dtypes.contains(&wide)).then_some(wide)
+    let wider: &[DType] = match (narrow.is_float() && accumulate != DType::F64, narrow.bits()) {
+        (true, ..=8) => &[DType::BF16, DType::F32],
+        (true, _) => &[DType::F32],
+        (false, _) => &[DType::F64],
+    };
+    wider.iter().copied().find(|&wide| narrow != wide && caps.contraction_dtypes.contains(&wide))
 }

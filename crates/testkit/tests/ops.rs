@@ -4,7 +4,7 @@
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear};
-use overdrive_ir::ops::{FakeQuantize, OPS};
+use overdrive_ir::ops::{FakeQuantize, OPS, QuantizeRows};
 use overdrive_ir::{Array, Builder, Compare, DType, Graph, Op, Operation, Tensor, TensorType, Types, Unary};
 use overdrive_passes::differentiate;
 use testkit::{Case, Gradients, Tolerance, check_expansion, compare, derivative};
@@ -43,7 +43,8 @@ fn names_are_inferred_through_and_ops_survive_their_attributes() {
 }
 
 /// Ops whose gradient is by design not that of their values; each has a test of its own below.
-const STRAIGHT_THROUGH: [&str; 3] = ["fake_quantize", "quantized_linear", "straight_through"];
+const STRAIGHT_THROUGH: [&str; 4] =
+    ["fake_quantize", "quantize_rows", "quantized_linear", "straight_through"];
 
 /// The f64 cases of every op that has the gradient of its values.
 fn smooth_cases() -> impl Iterator<Item = Case> {
@@ -130,6 +131,17 @@ fn the_straight_through_gradient_is_that_of_the_frozen_rounding() {
                 let tolerance = Tolerance::new(DType::F64, found.len(), 100.0);
                 compare(expected, found, tolerance).unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
             }
+        }
+    }
+}
+
+#[test]
+fn quantized_rows_are_steps_without_a_gradient() {
+    for sample in QuantizeRows::samples() {
+        for case in Case::all(&sample).unwrap().iter().filter(|case| case.dtype == DType::F64) {
+            let found = Gradients::at(&case.graph(), &case.inputs(3), 11).unwrap();
+            let flat = found.grads.iter().all(|(_, grad)| grad.floats().iter().all(|g| *g == 0.0));
+            assert!(flat, "{}", case.describe());
         }
     }
 }

@@ -1,24 +1,25 @@
 //! The choice of a kernel by the name of its op.
 
-use overdrive_ir::ops::{Attention, QuantizedLinear};
+use overdrive_ir::ops::{Attention, QuantizeRows, QuantizedLinear};
 use overdrive_ir::plan::{KernelCall, KernelOp, View};
 use overdrive_ir::{DType, Plan, Prim};
 
 use super::attention;
 use super::dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
 use super::indexed::{Gather, Scatter};
-use super::quantized_linear;
 use super::reduce_window::ReduceWindow;
 use super::sort::Sort;
+use super::{quantize_rows, quantized_linear};
 use crate::exec::{Host, Runnable, Unsupported};
 
 /// Names of the ops that have a kernel here.
-pub(crate) const CLAIMS: [&str; 8] = [
+pub(crate) const CLAIMS: [&str; 9] = [
     "attention",
     "dynamic_slice",
     "dynamic_update_slice",
     "gather",
-    // With codes on both sides it is a product of i8, with an epilogue.
+    "quantize_rows",
+    // With codes on both sides it is a product of those, with an epilogue.
     "quantized_linear activations=float",
     "reduce_window",
     "scatter",
@@ -33,6 +34,9 @@ pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Result<Box<dyn Runnable
         KernelOp::Composite(op, regions) => {
             if let Some(op) = op.downcast::<QuantizedLinear>() {
                 return quantized_linear::compile(plan, call, op);
+            }
+            if let Some(op) = op.downcast::<QuantizeRows>() {
+                return quantize_rows::compile(plan, call, op);
             }
             let attention = op.downcast::<Attention>();
             let attention =

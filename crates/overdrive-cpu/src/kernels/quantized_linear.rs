@@ -7,12 +7,10 @@
 use half::{bf16, f16};
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::plan::{KernelCall, View};
-use overdrive_ir::{DType, Plan, SlotId, row_major};
+use overdrive_ir::{DType, Plan, SlotId};
 
-use super::place::Strided;
-use super::transfer::Transfer;
-use crate::exec::{Format, Host, Runnable, Unsupported};
-use crate::gemm::{Narrow, Widen};
+use super::rows::{Number, Rows, Side, is_dense, numbers_at};
+use crate::exec::{Host, Runnable, Unsupported};
 use crate::memory::AlignedBytes;
 use crate::quantized::{Numbers, Weights, product, room_floats};
 use crate::slots::SlotTable;
@@ -42,13 +40,6 @@ pub(super) fn compile(
     })
 }
 
-fn is_dense(view: &View) -> bool {
-    let dense = row_major(&view.ty.sizes()).into_iter().map(|stride| stride as i64);
-    let sizes = view.ty.sizes();
-    view.offset == 0
-        && dense.zip(&view.strides).zip(sizes).all(|((dense, &found), size)| dense == found || size <= 1)
-}
-
 /// An operand of the weights, as it lies in its slot.
 #[derive(Debug)]
 struct Kept {
@@ -71,55 +62,6 @@ impl Kept {
     }
 }
 
-/// Rows of numbers that a slot holds, and where they are when they are f32 and side by side.
-struct Rows<T> {
-    place: Strided,
-    /// Between the slot and dense rows, where the slot's are not.
-    transfer: Option<Transfer>,
-    dense: AlignedBytes,
-    wide: AlignedBytes,
-    elements: usize,
-    format: std::marker::PhantomData<T>,
-}
-
-impl<T: Format> Rows<T> {
-    fn new(view: &View, [from, to]: [Side; 2]) -> Result<Self, Unsupported> {
-        let (place, elements) = (Strided::new(view), view.ty.elements());
-        let dense: Vec<i64> = row_major(&place.sizes).into_iter().map(|stride| stride as i64).collect();
-        let strides = |side| if side == Side::Slot { &place.strides } else { &dense };
-        let transfer =
-            (!is_dense(view)).then(|| Transfer::new(&place.sizes, strides(from), strides(to), place.width()));
-        let room = |wanted: bool, width: usize| {
-            let bytes = if wanted { elements * width } else { 0 };
-            AlignedBytes::filled(bytes, 0).map_err(|e| Unsupported::new(e.to_string()))
-        };
-        let dense = room(transfer.is_some(), place.width())?;
-        let wide = room(T::DTYPE != DType::F32, size_of::<f32>())?;
-        Ok(Self { place, transfer, dense, wide, elements, format: std::marker::PhantomData })
-    }
-
-    /// The first of the dense rows.
-    fn dense(&self, slots: &SlotTable) -> *mut u8 {
-        if self.transfer.is_some() { self.dense.start() } else { self.place.get(slots) }
-    }
-
-    /// The first of the dense rows of f32.
-    fn wide(&self, slots: &SlotTable) -> *mut f32 {
-        if T::DTYPE == DType::F32 { self.dense(slots).cast() } else { self.wide.start().cast() }
-    }
-
-    fn bytes(&self) -> usize {
-        self.dense.len() + self.wide.len()
-    }
-}
-
-/// A side of a transfer.
-#[derive(Clone, Copy, PartialEq)]
-enum Side {
-    Slot,
-    Rows,
-}
-
 /// A compiled product.
 struct Product<T> {
     x: Rows<T>,
@@ -135,10 +77,7 @@ struct Product<T> {
     room: AlignedBytes,
 }
 
-/// Elements that are widened or narrowed by one task.
-const CHUNK: usize = 16 << 10;
-
-impl<T: Format> Product<T> {
+impl<T: Number> Product<T> {
     fn new(call: &KernelCall, y: &View, names: &[&str]) -> Result<Self, Unsupported> {
         let operand =
             |name: &str| names.iter().position(|n| *n == name).map(|i| Kept::new(&call.operands[i]));
@@ -162,49 +101,10 @@ impl<T: Format> Product<T> {
     }
 }
 
-/// A pointer that tasks share; each touches a chunk of its own.
-#[derive(Clone, Copy)]
-struct Shared<T>(*mut T);
-
-// SAFETY: see above.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    /// # Safety
-    /// The elements exist, and nobody else touches them.
-    unsafe fn chunk<'a>(self, first: usize, len: usize) -> &'a mut [T] {
-        // SAFETY: as the caller promised.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(first), len) }
-    }
-}
-
-/// Calls `convert` with the chunks of two arrays of `elements`.
-fn by_chunks<A: Copy, B: Copy>(
-    pool: &Pool,
-    elements: usize,
-    (from, to): (*mut A, *mut B),
-    convert: impl Fn(&[A], &mut [B]) + Sync,
-) {
-    let (from, to) = (Shared(from), Shared(to));
-    pool.run(elements.div_ceil(CHUNK), |task, _| {
-        let (first, len) = (task * CHUNK, (elements - task * CHUNK).min(CHUNK));
-        // SAFETY: both arrays have their elements, and chunks are apart.
-        unsafe { convert(from.chunk(first, len), to.chunk(first, len)) }
-    });
-}
-
-impl<T: Format + Narrow + Widen<f32> + crate::gemm::Element<Acc = f32>> Runnable for Product<T> {
+impl<T: Number> Runnable for Product<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         let (x, y) = (&self.x, &self.y);
-        if let Some(transfer) = &x.transfer {
-            // SAFETY: the view lies in its slot, and the room has all of its elements.
-            pool.run(transfer.parts(), |part, _| unsafe {
-                transfer.run_part(part, x.place.get(slots), x.dense.start());
-            });
-        }
-        if T::DTYPE != DType::F32 {
-            by_chunks(pool, x.elements, (x.dense(slots).cast::<T>(), x.wide(slots)), T::widen);
-        }
+        x.read(pool, slots);
         // SAFETY: earlier steps wrote the operands; nobody else touches the result and the step's own room.
         unsafe {
             let numbers = |kept: &Kept| kept.numbers(slots);
@@ -212,22 +112,11 @@ impl<T: Format + Narrow + Widen<f32> + crate::gemm::Element<Acc = f32>> Runnable
             let zeros = self.zeros.as_ref().map(numbers);
             let weights =
                 Weights::new(self.shape, self.group, numbers(&self.codes), numbers(&self.scales), zeros);
-            let (from, to) = (x.wide(slots), y.wide(slots));
-            let slice = |start: *mut f32, len| {
-                if len == 0 { &mut [][..] } else { std::slice::from_raw_parts_mut(start, len) }
-            };
-            let room = slice(self.room.start().cast(), self.room.len() / size_of::<f32>());
-            product(pool, slice(from, x.elements), &weights.times(factor), slice(to, y.elements), room);
+            let room = numbers_at(self.room.start().cast(), self.room.len() / size_of::<f32>());
+            let (x, y) = (numbers_at(x.wide(slots), x.elements()), numbers_at(y.wide(slots), y.elements()));
+            product(pool, x, &weights.times(factor), y, room);
         }
-        if T::DTYPE != DType::F32 {
-            by_chunks(pool, y.elements, (y.wide(slots), y.dense(slots).cast::<T>()), T::narrow);
-        }
-        if let Some(transfer) = &y.transfer {
-            // SAFETY: likewise.
-            pool.run(transfer.parts(), |part, _| unsafe {
-                transfer.run_part(part, y.dense.start(), y.place.get(slots));
-            });
-        }
+        y.write(pool, slots);
     }
 
     fn workspace_bytes(&self) -> usize {

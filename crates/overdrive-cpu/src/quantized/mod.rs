@@ -3,9 +3,12 @@
 //! What bounds a few rows of x is how fast memory delivers the weights, so codes become numbers in registers
 //! (`strips`, `x86`; `rows` where no such path is); for many rows they become numbers on their way into the panels of the
 //! f32 product (`columns`). Codes are read as they lie, so that a weight is in memory once.
+//! Where activations are codes too, they become that row by row (`activations`), and the product is one of codes.
 //!
-//! Invariants: any format of codes and any group goes through `Weights::decode`, which is the definition in f32; the faster ways agree with it but for the order of sums. Results do not depend on the number of threads.
+//! Invariants: any format of codes and any group goes through `Weights::decode`, which is the definition in f32; the faster
+//! ways agree with it but for the order of sums. Results do not depend on the number of threads.
 
+mod activations;
 mod columns;
 mod numbers;
 mod product;
@@ -16,6 +19,7 @@ mod weights;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use activations::RowQuantizer;
 pub use numbers::Numbers;
 pub use product::{product, room_floats};
 pub use weights::Weights;

@@ -35,6 +35,7 @@ ops! {
     linear::Linear,
     max_pool2d::MaxPool2d,
     quantize::Quantize,
+    quantize_rows::QuantizeRows,
     quantized_linear::QuantizedLinear,
     relu::Relu,
     rms_norm::RmsNorm,

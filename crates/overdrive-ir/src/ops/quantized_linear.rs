@@ -15,6 +15,7 @@
 use super::block_scale::ScaleFormat;
 use super::dequantize::gradients;
 use super::quantize::{check_scale, code};
+use super::quantize_rows::QuantizeRows;
 use crate::blocks::Blocks;
 use crate::{
     Array, Builder, Cost, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Sample, Shape, TensorType,
@@ -135,6 +136,9 @@ impl QuantizedLinear {
         let Some(element) = self.element() else { return Ok(()) };
         let integers = [codes.dtype, element].map(DType::is_int);
         let exact = match integers {
+            _ if let Activations::Blocks(element, format) = self.activations => {
+                QuantizeRows::is_exact(element, format.dtype(x.dtype))
+            }
             [true, true] => element == DType::I8 && matches!(codes.dtype, DType::I8 | DType::I4),
             [false, false] => element != DType::E8M0 && !element.is_arithmetic_float(),
             _ => false,
@@ -154,37 +158,21 @@ impl QuantizedLinear {
         n.tensor_scale.map_or(w, |scale| w * scale.convert(w.dtype()))
     }
 
-    /// Codes of x, and their scale in the type that sums use: `[..., 1]`, `[..., G]` or `[]`.
-    fn quantized<'b>(&self, n: &Named<Expr<'b>>) -> (Expr<'b>, Expr<'b>) {
-        let x = n.x;
-        let wide = x.dtype().accumulation();
-        let whole_row: Vec<Option<usize>> = (0..x.rank()).map(|axis| (axis + 1 < x.rank()).then_some(1)).collect();
+    /// How rows of x become numbers, where that depends on them.
+    fn rows(&self, block: usize) -> Option<QuantizeRows> {
         match self.activations {
-            Activations::Float => unreachable!("the caller handles floats"),
-            Activations::Dynamic(element) => {
-                let scale = x.block_scale(&whole_row, element, ScaleFormat::Wide);
-                (x.quantize(scale, None, element), scale)
-            }
-            Activations::Blocks(element, format) => {
-                let mut block = whole_row.clone();
-                block[x.rank() - 1] = Some(x.size(x.rank() - 1) / n.scale.size(1).max(1));
-                if format != ScaleFormat::F8e4m3 {
-                    let scale = x.block_scale(&block, element, format);
-                    return (x.quantize(scale, None, element), scale.convert(wide));
-                }
-                // The largest of a row gets the largest scale: (448 6) times the scale of the row.
-                let row = x.block_scale(&whole_row, element, ScaleFormat::Wide) * (1.0 / DType::F8E4M3.max_value());
-                let reduced = x.convert(wide) / row;
-                let scale = reduced.block_scale(&block, element, format);
-                (reduced.quantize(scale, None, element), scale.convert(wide) * row)
-            }
-            Activations::Static(element) => {
-                let scale = n.x_scale.expect("a static scale is an operand");
-                let ones = vec![1usize; x.rank()];
-                let zero = n.x_zero.map(|zero| zero.reshape(ones.clone()));
-                (x.quantize(scale.reshape(ones), zero, element), scale.convert(wide))
-            }
+            Activations::Float | Activations::Static(_) => None,
+            Activations::Dynamic(element) => Some(QuantizeRows { block: None, element, scale: ScaleFormat::Wide }),
+            Activations::Blocks(element, scale) => Some(QuantizeRows { block: Some(block), element, scale }),
         }
+    }
+
+    /// x as codes with one scale for all.
+    fn static_codes<'b>(n: &Named<Expr<'b>>, element: DType) -> (Expr<'b>, Expr<'b>) {
+        let scale = n.x_scale.expect("a static scale is an operand");
+        let ones = vec![1usize; n.x.rank()];
+        let zero = n.x_zero.map(|zero| zero.reshape(ones.clone()));
+        (n.x.quantize(scale.reshape(ones), zero, element), scale.convert(n.x.dtype().accumulation()))
     }
 
     /// The product of integer codes, summed exactly in each group, then scaled.
@@ -198,14 +186,9 @@ impl QuantizedLinear {
             let blocks = Blocks::new(&[outputs, k], &zero.sizes());
             weights = blocks.join(blocks.split(weights) - blocks.spread(zero.convert(exact)));
         }
-        let group = k / groups.max(1);
-        let rows: Vec<usize> = codes.sizes()[..rank - 1].to_vec();
-        let x = codes.convert(exact).reshape([&rows[..], &[groups, group]].concat());
-        let w = weights.reshape([outputs, groups, group]);
-        // [G, rows..., N]
-        let product = |x: Expr<'b>, w: Expr<'b>, batch: (usize, usize), contract: (usize, usize)| {
+        let product = |x: Expr<'b>, w: Expr<'b>, batch: Vec<(usize, usize)>, contract: (usize, usize)| {
             let dot = crate::DotGeneral {
-                batch: vec![batch],
+                batch,
                 contract: vec![contract],
                 accumulate: DType::I32,
                 out: DType::I32,
@@ -213,7 +196,21 @@ impl QuantizedLinear {
             };
             x.builder().op1(crate::Prim::DotGeneral(dot), &[x, w])
         };
-        let mut sums = product(x, w, (rank - 1, 1), (rank, 2));
+        // Scales stand one after the other: with a bias, the second is a multiply-add.
+        if groups == 1 {
+            // Without a batch axis the rows stay where they are, and what follows fuses with the product.
+            let mut sums = product(codes.convert(exact), weights, vec![], (rank - 1, 1));
+            if let Some(zero) = n.x_zero {
+                sums = sums - weights.convert(DType::I32).sum(&[1]) * zero.convert(DType::I32);
+            }
+            return sums.convert(wide) * scale * n.scale.convert(wide).reshape([n.scale.size(0)]);
+        }
+        let group = k / groups.max(1);
+        let rows: Vec<usize> = codes.sizes()[..rank - 1].to_vec();
+        let x = codes.convert(exact).reshape([&rows[..], &[groups, group]].concat());
+        let w = weights.reshape([outputs, groups, group]);
+        // [G, rows..., N]
+        let mut sums = product(x, w, vec![(rank - 1, 1)], (rank, 2));
         let of_columns = |per_column: Expr<'b>| {
             let sizes = per_column.sizes();
             let shape = [&[sizes[1]][..], &vec![1; rank - 1], &[sizes[0]]].concat();
@@ -223,15 +220,9 @@ impl QuantizedLinear {
             let column_sums = w.convert(DType::I32).sum(&[2]);
             sums = sums - of_columns(column_sums) * zero.convert(DType::I32);
         }
-        // [G or 1, rows..., 1]
-        let of_rows = if scale.rank() == 0 {
-            scale
-        } else {
-            let perm: Vec<usize> = std::iter::once(rank - 1).chain(0..rank - 1).collect();
-            scale.transpose(&perm).reshape([&[scale.size(rank - 1)][..], &rows, &[1]].concat())
-        };
-        let scaled = sums.convert(wide) * (of_columns(n.scale.convert(wide)) * of_rows);
-        if groups == 1 { scaled.reshape([&rows[..], &[outputs]].concat()) } else { scaled.sum(&[0]) }
+        // [1, rows..., 1]
+        let of_rows = if scale.rank() == 0 { scale } else { scale.reshape([&[1][..], &rows, &[1]].concat()) };
+        (sums.convert(wide) * of_rows * of_columns(n.scale.convert(wide))).sum(&[0])
     }
 
     /// The product of float codes in the type that sums use.
@@ -239,20 +230,28 @@ impl QuantizedLinear {
         let wide = n.x.dtype().accumulation();
         let last = codes.rank() - 1;
         // Scales of whole rows stand outside the sum, so that the product is of the codes themselves.
-        let whole_rows = n.scale.size(1) == 1 && (scale.rank() == 0 || scale.size(last) == 1);
+        let whole_rows = n.scale.size(1) == 1;
         if whole_rows && wide == DType::F32 && n.zero.is_none() && codes.dtype() == n.codes.dtype() {
             let product = codes.dot_to(n.codes, &[], &[(last, 1)], DType::F32).convert(wide);
             let y = product * scale * n.scale.convert(wide).reshape([n.scale.size(0)]);
             return n.tensor_scale.map_or(y, |tensor| y * tensor.convert(wide));
         }
-        let numbers = codes.convert(wide);
-        let x = if scale.rank() == 0 {
-            numbers * scale
+        (codes.convert(wide) * scale).dot(Self::dequantized(n), &[], &[(last, 1)])
+    }
+
+    /// The product of scaled codes in bf16: exact, and summed in f32, where bf16 holds the weights too.
+    fn block_product<'b>((numbers, row): (Expr<'b>, Option<Expr<'b>>), n: &Named<Expr<'b>>) -> Expr<'b> {
+        let wide = n.x.dtype().accumulation();
+        let contract = [(numbers.rank() - 1, 1)];
+        let exact = wide == DType::F32 && n.zero.is_none() && QuantizeRows::is_exact(n.codes.dtype(), n.scale.dtype());
+        let w = n.codes.dequantize(n.scale, n.zero);
+        let product = if exact {
+            numbers.dot_to(w.convert(DType::BF16), &[], &contract, wide)
         } else {
-            let blocks = Blocks::new(&codes.sizes(), &scale.sizes());
-            blocks.join(blocks.split(numbers) * blocks.spread(scale))
+            numbers.convert(wide).dot(w.convert(wide), &[], &contract)
         };
-        x.dot(Self::dequantized(n), &[], &[(last, 1)])
+        let scales = [row, n.tensor_scale].into_iter().flatten();
+        scales.fold(product, |y, scale| y * scale.convert(wide))
     }
 }
 
@@ -299,16 +298,23 @@ impl Op for QuantizedLinear {
         let Some(element) = self.element() else {
             return vec![x.dot(Self::dequantized(&n).convert(x.dtype()), &[], &[(x.rank() - 1, 1)])];
         };
-        let (codes, scale) = self.quantized(&n);
-        if codes.is_poison() {
+        let rows = self.rows(n.codes.size(1) / n.scale.size(1).max(1)).map(|op| x.quantize_rows(op));
+        if rows.is_some_and(|(numbers, _)| numbers.is_poison()) {
             // Types that this op takes and a part of it does not: the builder holds the error, and a poison has no axes.
-            return vec![codes];
+            return rows.map(|(numbers, _)| numbers).into_iter().collect();
         }
-        let product = if element.is_int() {
-            let product = Self::integer_product((codes, scale), &n);
-            n.tensor_scale.map_or(product, |tensor| product * tensor.convert(product.dtype()))
-        } else {
-            Self::float_product((codes, scale), &n)
+        let product = match (self.activations, rows) {
+            (Activations::Blocks(..), Some(rows)) => Self::block_product(rows, &n),
+            (_, rows) => {
+                let by_rows = rows.and_then(|(codes, scale)| Some((codes, scale?)));
+                let codes = by_rows.unwrap_or_else(|| Self::static_codes(&n, element));
+                if element.is_int() {
+                    let product = Self::integer_product(codes, &n);
+                    n.tensor_scale.map_or(product, |tensor| product * tensor.convert(product.dtype()))
+                } else {
+                    Self::float_product(codes, &n)
+                }
+            }
         };
         vec![product.convert(x.dtype())]
     }
@@ -351,29 +357,12 @@ impl Op for QuantizedLinear {
 impl QuantizedLinear {
     /// A row of x as the product sees it: rounded to codes and scaled back.
     fn rounded(&self, x: &[f64], groups: usize, [scale, zero]: [f64; 2]) -> Vec<f64> {
-        let largest = |x: &[f64]| x.iter().fold(0.0f64, |a, x| if x.is_nan() { f64::NAN } else { a.max(x.abs()) });
-        match self.activations {
-            Activations::Float => x.to_vec(),
-            Activations::Static(element) => {
-                x.iter().map(|x| (code(element, x / scale, zero) - zero) * scale).collect()
-            }
-            Activations::Dynamic(element) => {
-                let scale = ScaleFormat::Wide.of(largest(x), element);
-                x.iter().map(|x| code(element, x / scale, 0.0) * scale).collect()
-            }
-            Activations::Blocks(element, format) => {
-                let row = match format {
-                    ScaleFormat::F8e4m3 => ScaleFormat::Wide.of(largest(x), element) / DType::F8E4M3.max_value(),
-                    _ => 1.0,
-                };
-                let block = |x: &[f64]| {
-                    let x: Vec<f64> = x.iter().map(|x| x / row).collect();
-                    let scale = format.of(largest(&x), element);
-                    x.into_iter().map(|x| code(element, x / scale, 0.0) * scale * row).collect::<Vec<_>>()
-                };
-                x.chunks((x.len() / groups.max(1)).max(1)).flat_map(block).collect()
-            }
+        if let Activations::Static(element) = self.activations {
+            return x.iter().map(|x| (code(element, x / scale, zero) - zero) * scale).collect();
         }
+        let Some(rows) = self.rows((x.len() / groups.max(1)).max(1)) else { return x.to_vec() };
+        let (numbers, row) = rows.row(x);
+        numbers.into_iter().map(|x| x * row).collect()
     }
 }
 

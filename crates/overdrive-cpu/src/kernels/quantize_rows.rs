@@ -1,0 +1,102 @@
+//! `quantize_rows`: activations as a product by quantized weights takes them, a row at a time.
+//!
+//! A kernel of its own and no fused loop, because what a row costs counts: a loop calls a dozen kernels for the few vectors of
+//! a short row or a block of 32. Codes of less than a byte, results that do not lie row after row, rows of no elements and f64
+//! are the reference's.
+#![allow(unsafe_code)] // Rows of slots.
+
+use half::{bf16, f16};
+use overdrive_ir::ops::QuantizeRows;
+use overdrive_ir::plan::{KernelCall, View};
+use overdrive_ir::{DType, Plan, SlotId};
+
+use super::rows::{Number, Rows, Side, is_dense, numbers_at};
+use crate::exec::{Host, Runnable, Unsupported};
+use crate::quantized::RowQuantizer;
+use crate::slots::SlotTable;
+use crate::threads::Pool;
+
+/// Elements of a task: some microseconds of work.
+const TASK: usize = 16 << 10;
+
+/// Compiles the quantization of rows.
+pub(super) fn compile(
+    plan: &Plan,
+    call: &KernelCall,
+    op: &QuantizeRows,
+) -> Result<Box<dyn Runnable>, Unsupported> {
+    let x = &call.operands[0];
+    let results: Vec<&View> = call.results.iter().flatten().collect();
+    let whole =
+        results.len() == 1 + usize::from(op.scales_rows()) && results.iter().all(|view| is_dense(view));
+    let forward = x.strides.iter().all(|&stride| stride >= 0);
+    let empty = x.ty.sizes().last() == Some(&0);
+    let (Some(quantizer), true) = (RowQuantizer::new(op), whole && forward && !empty) else {
+        return Ok(Box::new(Host::new(plan, call)?));
+    };
+    Ok(match x.ty.dtype {
+        DType::F32 => Box::new(Quantization::<f32>::new(x, &results, quantizer)?),
+        DType::F16 => Box::new(Quantization::<f16>::new(x, &results, quantizer)?),
+        DType::BF16 => Box::new(Quantization::<bf16>::new(x, &results, quantizer)?),
+        _ => Box::new(Host::new(plan, call)?),
+    })
+}
+
+/// A compiled quantization.
+struct Quantization<T> {
+    x: Rows<T>,
+    k: usize,
+    quantizer: RowQuantizer,
+    numbers: SlotId,
+    /// Bytes of a number.
+    width: usize,
+    scales: Option<SlotId>,
+}
+
+impl<T: Number> Quantization<T> {
+    fn new(x: &View, results: &[&View], quantizer: RowQuantizer) -> Result<Self, Unsupported> {
+        Ok(Self {
+            x: Rows::new(x, [Side::Slot, Side::Rows])?,
+            k: x.ty.sizes().last().copied().unwrap_or(1),
+            quantizer,
+            numbers: results[0].slot,
+            width: results[0].ty.dtype.bits() / 8,
+            scales: results.get(1).map(|view| view.slot),
+        })
+    }
+}
+
+/// Results whose rows tasks share out.
+#[derive(Clone, Copy)]
+struct Shared([*mut u8; 2]);
+
+// SAFETY: each row is one task's.
+unsafe impl Sync for Shared {}
+
+impl<T: Number> Runnable for Quantization<T> {
+    fn run(&self, pool: &Pool, slots: &SlotTable) {
+        self.x.read(pool, slots);
+        let (k, width) = (self.k, self.width);
+        // SAFETY: earlier steps wrote x, and nobody else touches it during the step.
+        let x: &[f32] = unsafe { numbers_at(self.x.wide(slots), self.x.elements()) };
+        let scales = self.scales.map_or(std::ptr::null_mut(), |slot| slots.get(slot));
+        let to = Shared([slots.get(self.numbers), scales]);
+        let (rows, per_task) = (x.len() / k, (TASK / k).max(1));
+        pool.run(rows.div_ceil(per_task), |task, _| {
+            let Shared([numbers, scales]) = { to };
+            for row in task * per_task..((task + 1) * per_task).min(rows) {
+                let at = row * k;
+                // SAFETY: results have a number for each element of x and a scale for each row, apart from x; where there
+                // are no scales, none is written.
+                unsafe {
+                    let scale = scales.cast::<f32>().wrapping_add(row);
+                    self.quantizer.row(&x[at..at + k], numbers.add(at * width), scale);
+                }
+            }
+        });
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.x.bytes()
+    }
+}
