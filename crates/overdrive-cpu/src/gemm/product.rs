@@ -295,18 +295,25 @@ impl<T: Element> Product<'_, T> {
         buffers: &Buffers<T::Acc>,
     ) {
         let panel = self.kernel.b;
+        let as_it_is = panel.k_multiple == 1 && self.kernel.packed_bytes == size_of::<T>();
         for first in (0..cols).step_by(panel.width) {
             let lines = (cols - first).min(panel.width);
+            let at = buffers.b.wrapping_add(self.kernel.block_bytes(panel, first, depth));
             // SAFETY: the buffers hold the columns of a panel, any bytes of which are numbers, and a block of `nc` and `kc`.
             unsafe {
+                if as_it_is && lines == panel.width {
+                    let to = std::slice::from_raw_parts_mut(at.cast::<T>(), lines * depth);
+                    if columns.fill_panel([col + first, lines], k0..k0 + depth, to) {
+                        continue;
+                    }
+                }
                 let made = buffers.made.cast::<T>();
                 let to = std::slice::from_raw_parts_mut(made, lines * depth);
                 for (line, to) in to.chunks_exact_mut(depth.max(1)).enumerate() {
                     columns.fill(col + first + line, k0..k0 + depth, to);
                 }
                 let block = pack::Block { from: made, lines, line_stride: depth, k: depth, k_stride: 1 };
-                let at = self.kernel.block_bytes(panel, first, depth);
-                (self.kernel.pack)(block, panel, buffers.b.wrapping_add(at));
+                (self.kernel.pack)(block, panel, at);
             }
         }
     }

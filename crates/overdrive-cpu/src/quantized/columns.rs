@@ -13,4 +13,9 @@ impl Columns<f32> for Weights<'_> {
     fn fill(&self, column: usize, k: Range<usize>, to: &mut [f32]) {
         self.decode(column, k, to);
     }
+
+    #[cfg(target_arch = "x86_64")]
+    fn fill_panel(&self, columns: [usize; 2], k: Range<usize>, to: &mut [f32]) -> bool {
+        super::panels::panel(self, columns, k, to)
+    }
 }

@@ -36,9 +36,10 @@ pub(super) fn is_supported() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")
 }
 
-/// In which turn each code of a lane comes out.
+/// In which turn each code of a lane comes out: as `Codes::place`, which is its own inverse.
 pub(super) fn places(per_lane: usize) -> [usize; 8] {
-    std::array::from_fn(|i| if per_lane == Bytes::PER_LANE { per_lane.saturating_sub(i + 1) } else { i })
+    let place = if per_lane == Bytes::PER_LANE { Bytes::place } else { Nibbles::place };
+    std::array::from_fn(|i| if i < per_lane { place(i) } else { i })
 }
 
 /// As many rows of x as a strip takes at once, of `m`.
@@ -117,9 +118,12 @@ fn decode_bytes(codes: &[[u8; LANES]], [zero, scale]: [f32; 2], to: &mut [[f32; 
 }
 
 /// A format of codes.
-trait Codes: Copy {
+pub(super) trait Codes: Copy {
     /// Codes of a lane.
     const PER_LANE: usize;
+
+    /// Which code of a lane comes out at a turn.
+    fn place(turn: usize) -> usize;
 
     unsafe fn new(dtype: DType) -> Self;
 
@@ -129,10 +133,15 @@ trait Codes: Copy {
 
 /// Four bits, of any format.
 #[derive(Clone, Copy)]
-struct Nibbles(__m512);
+pub(super) struct Nibbles(__m512);
 
 impl Codes for Nibbles {
     const PER_LANE: usize = 8;
+
+    #[inline(always)]
+    fn place(turn: usize) -> usize {
+        turn
+    }
 
     #[inline(always)]
     unsafe fn new(dtype: DType) -> Self {
@@ -149,10 +158,15 @@ impl Codes for Nibbles {
 
 /// i8, the last of a lane first.
 #[derive(Clone, Copy)]
-struct Bytes;
+pub(super) struct Bytes;
 
 impl Codes for Bytes {
     const PER_LANE: usize = 4;
+
+    #[inline(always)]
+    fn place(turn: usize) -> usize {
+        3 - turn
+    }
 
     #[inline(always)]
     unsafe fn new(_: DType) -> Self {
