@@ -158,7 +158,10 @@ impl Line {
         let point = |point: &Point| {
             let mut item = json!({"value": [point.x, point.y], "tip": point.tip});
             if let Some(label) = &point.label {
-                item["label"] = json!({"show": true, "formatter": label.replace('{', "("), "position": "top", "color": "$muted", "fontSize": 11});
+                // Beside an interval, not across it.
+                let position = if point.interval.is_some() { "right" } else { "top" };
+                item["label"] = json!({"show": true, "formatter": label.replace('{', "("), "position": position, "color": "$muted", "fontSize": 11,
+                    "textBorderColor": "$surface", "textBorderWidth": 3});
             }
             item
         };
