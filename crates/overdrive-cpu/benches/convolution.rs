@@ -1,7 +1,6 @@
-//! Convolutions with batch norm and ReLU behind them, layer by layer, as plans of the back end: medians, and the share of
-//! time at which a product of the same size would run.
+//! Convolutions with batch norm and ReLU behind them, layer by layer, as plans of the back end: medians.
 //!
-//! `cargo bench -p overdrive-cpu --bench convolution [-- THREADS]`
+//! `cargo bench -p overdrive-cpu --bench convolution [-- THREADS [NUMBER OF A LAYER]]`
 #![allow(missing_docs, clippy::unwrap_used)] // A program.
 
 use std::num::NonZeroUsize;
@@ -9,7 +8,7 @@ use std::num::NonZeroUsize;
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::backend::{CacheState, Protocol};
 use overdrive_ir::ops::Conv2d;
-use overdrive_ir::{Backend, Builder, DType, Graph, Init, Mode, State, TensorType, Tuning};
+use overdrive_ir::{Backend, Builder, DType, Graph, Init, Mode, Prim, State, TensorType, Tuning};
 
 /// A layer: images, channels in and out, side of the image, taps a side, stride.
 struct Layer {
@@ -44,7 +43,9 @@ impl Layer {
         let x = b.input("x", TensorType::new(dtype, [self.images, inputs, self.side, self.side]));
         let std = Init::Normal { std: 0.1, seed: 1 };
         let w = b.state("w", f32s(&[outputs, inputs, self.taps, self.taps]), std.clone());
-        let y = x.conv2d(w.convert(dtype), None, Conv2d::new(self.stride, self.taps / 2)).convert(DType::F32);
+        let mut convolution = Conv2d::new(self.stride, self.taps / 2).convolution(dtype);
+        convolution.out = DType::F32;
+        let y = b.op1(Prim::Convolution(convolution), &[x, w.convert(dtype)]);
         let [scale, bias, mean] =
             ["scale", "bias", "mean"].map(|name| b.state(name, f32s(&[outputs]), std.clone()));
         let variance = b.state("variance", f32s(&[outputs]), Init::Constant(0.5));
@@ -60,11 +61,12 @@ impl Layer {
 }
 
 fn main() {
-    let given = std::env::args().skip(1).find_map(|a| a.parse().ok());
+    let given: Vec<usize> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     let all = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let backend = CpuBackend::new(Some(given.unwrap_or(all))).unwrap();
+    let backend = CpuBackend::new(Some(given.first().copied().unwrap_or(all))).unwrap();
     println!("{:>28} {:>6} {:>9} {:>9}", "layer", "", "ms", "GFLOP/s");
-    for layer in &LAYERS {
+    let chosen = given.get(1).map_or(0..LAYERS.len(), |&one| one..one + 1);
+    for layer in &LAYERS[chosen] {
         for dtype in [DType::F32, DType::BF16] {
             let Layer { images, channels: [inputs, outputs], side, taps, stride } = layer;
             let ms = median_ms(&backend, &layer.graph(dtype));

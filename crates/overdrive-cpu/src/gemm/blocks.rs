@@ -38,14 +38,9 @@ impl<T: Element> Kernel<T> {
         [self.a.width, self.b.width]
     }
 
-    /// The depth of blocks of k: as in products, but all of k where that is little more, so that sums are stored once.
+    /// The depth of blocks of k, as in products.
     pub(crate) fn depth(&self, k: usize) -> usize {
-        let most = schedule::most_depth(self);
-        if k <= most + most / 4 {
-            k.max(1).next_multiple_of(self.a.k_multiple)
-        } else {
-            schedule::depth(self, k)
-        }
+        schedule::depth(self, k)
     }
 
     /// How many neighbouring k lie together in a panel of B, where elements are packed as they are and nothing precedes

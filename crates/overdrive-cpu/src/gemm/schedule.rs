@@ -60,21 +60,15 @@ const PACK_COST: usize = 12;
 /// Columns of a tile whose sums wait in scratch: enough to amortise packing A.
 const WAITING_COLS: usize = 1024;
 
-/// The depth of k blocks: of `k` cut evenly, as deep as [`most_depth`]. It depends on nothing but the kernel and k, so
-/// that a B packed once serves any m and any number of threads.
+/// The depth of k blocks: of `k` cut evenly, as deep as leaves an A panel in two thirds of L1. It depends on
+/// nothing but the kernel and k, so that a B packed once serves any m and any number of threads.
 pub(super) fn depth<T: Element>(kernel: &Kernel<T>, k: usize) -> usize {
-    let multiple = kernel.b.k_multiple.max(8);
-    let blocks = k.div_ceil(most_depth(kernel)).max(1);
-    k.div_ceil(blocks).max(1).next_multiple_of(multiple)
-}
-
-/// The depth that leaves an A panel in two thirds of L1.
-pub(super) fn most_depth<T: Element>(kernel: &Kernel<T>) -> usize {
     let multiple = kernel.b.k_multiple.max(8);
     // Bytes leave room for more: sums are loaded and stored less often.
     let most = (1024 / kernel.packed_bytes).max(512);
     let most = (caches().l1 * 2 / 3 / (kernel.a.width * kernel.packed_bytes)).clamp(multiple, most);
-    most / multiple * multiple
+    let blocks = k.div_ceil(most / multiple * multiple).max(1);
+    k.div_ceil(blocks).max(1).next_multiple_of(multiple)
 }
 
 impl Schedule {

@@ -6,8 +6,11 @@
 //! (`map`, `fold`, `memory`, `convert`, `random`, with the functions of `math`) are compiled for each instruction
 //! set (`isa`) and chosen when a program is.
 //!
+//! A product's epilogue that is one multiply-add needs none of that (`affine`).
+//!
 //! Invariants: a run allocates nothing; results do not depend on the number of threads.
 
+mod affine;
 mod code;
 mod compiled;
 mod convert;
@@ -30,6 +33,7 @@ pub(crate) mod small_floats;
 mod stages;
 mod unsupported;
 
+pub(crate) use affine::Affine;
 pub use compiled::CompiledLoop;
 pub use epilogue::{CompiledEpilogue, Tile};
 pub use isa::Level;

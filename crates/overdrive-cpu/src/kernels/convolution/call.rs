@@ -5,18 +5,22 @@ use half::{bf16, f16};
 use overdrive_ir::plan::{ConvolutionCall, Program};
 use overdrive_ir::{DType, Plan};
 
-use super::stage::{Axis, Channels, PIECE, Span, Stage};
+use super::panel::PIECE;
+use super::stage::{Axis, Channels, Span, Stage};
 use super::weights::{Cut, Weights};
 use crate::exec::space::{accesses, along_columns, is_random, merge, merges, permuted};
 use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines};
 use crate::kernels::place::Strided;
-use crate::loops::{CompiledEpilogue, Tile};
+use crate::loops::{Affine, CompiledEpilogue, Tile};
 use crate::slots::SlotTable;
 use crate::threads::{Pool, Worker};
 
 /// Pixels of a span: its sums of a panel of weights stay in the first-level cache, its columns in the second.
 const SPAN: usize = 256;
+
+/// Bytes of panels of B that are filled before any is multiplied: they stay in the second-level cache.
+const PANELS: usize = 640 << 10;
 
 /// Compiles a convolution.
 pub(crate) fn compile(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Runnable>, Unsupported> {
@@ -44,9 +48,24 @@ struct Convolution<T: Element> {
     /// What is summed over, in elements, and the depth of its blocks.
     k: usize,
     depth: usize,
-    epilogue: CompiledEpilogue,
+    epilogue: Epilogue,
     /// Pixels that are one row of the epilogue: all of an image, or a line of it.
     line: usize,
+}
+
+/// What becomes of sums.
+enum Epilogue {
+    Affine(Box<Affine>),
+    Program(Box<CompiledEpilogue>),
+}
+
+impl Epilogue {
+    fn scratch_bytes(&self) -> usize {
+        match self {
+            Epilogue::Affine(_) => 0,
+            Epilogue::Program(program) => program.scratch_bytes(),
+        }
+    }
 }
 
 /// How the pixels of an image become spans: parts of lines, where those are long, and of planes otherwise.
@@ -98,8 +117,14 @@ impl<T: Format> Convolution<T> {
         let k = stage.rows() * interleaved;
         let depth = kernel.depth(k);
         let (program, line) = by_lines(&call.epilogue.0)?;
-        let epilogue = CompiledEpilogue::new(&program, &|slot| plan.slot(slot).ty.dtype)
-            .map_err(|e| Unsupported::new(e.to_string()))?;
+        let dtypes = |slot| plan.slot(slot).ty.dtype;
+        let epilogue = match Affine::of(&program, &dtypes) {
+            Some(affine) => Epilogue::Affine(Box::new(affine)),
+            None => {
+                let compiled = CompiledEpilogue::new(&program, &dtypes);
+                Epilogue::Program(Box::new(compiled.map_err(|e| Unsupported::new(e.to_string()))?))
+            }
+        };
         let weights = Weights::new(kernel, &call.kernel, Cut { groups: call.groups, interleaved, k, depth })?;
         Ok(Self { kernel, input, weights, stage, interleaved, groups: call.groups, k, depth, epilogue, line })
     }
@@ -115,11 +140,16 @@ impl<T: Format> Convolution<T> {
         Cutting { whole, span }
     }
 
-    /// Whether sums wait for further blocks of k, and rows of them that are kept.
-    fn sums(&self) -> (bool, usize) {
-        let waits = self.k > self.depth;
+    /// Blocks of k whose panels are filled at once.
+    fn blocks(&self, span: usize) -> usize {
+        let all = self.k.div_ceil(self.depth).max(1);
+        (PANELS / self.kernel.b_bytes(span, self.depth)).clamp(1, all)
+    }
+
+    /// Rows of sums that are kept: of a panel of weights, or, where they wait for further blocks of k, all.
+    fn kept_rows(&self, span: usize) -> usize {
         let outputs = self.weights.outputs();
-        (waits, if waits { outputs } else { outputs.min(self.kernel.tile()[0]) })
+        if self.blocks(span) * self.depth < self.k { outputs } else { outputs.min(self.kernel.tile()[0]) }
     }
 
     /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary.
@@ -128,11 +158,12 @@ impl<T: Format> Convolution<T> {
             Some(_) => 0,
             None => self.depth * self.kernel.tile()[1] * size_of::<T>() + PIECE,
         };
+        let blocks = self.blocks(span);
         let bytes = [
-            self.stage.bytes(self.depth / self.interleaved, span),
-            self.kernel.b_bytes(span, self.depth) + PIECE,
+            self.stage.bytes(blocks * self.depth / self.interleaved, span),
+            blocks * self.kernel.b_bytes(span, self.depth) + PIECE,
             panel,
-            self.sums().1 * span * size_of::<T::Acc>(),
+            self.kept_rows(span) * span * size_of::<T::Acc>(),
         ];
         let [stage, b, panel, sums] = bytes.map(|bytes| bytes.next_multiple_of(64));
         let all = stage + b + panel + sums + self.epilogue.scratch_bytes();
@@ -157,36 +188,44 @@ impl<T: Format> Convolution<T> {
         let (channels, strides) = (self.input.sizes[1] / self.groups, &self.input.strides);
         let offset = image as i64 * strides[0] + (group * channels) as i64 * strides[1];
         let from = self.input.get(slots).cast::<T>().wrapping_offset(offset as isize);
-        let (waits, _) = self.sums();
         let (outputs, height) = (self.weights.outputs(), self.kernel.tile()[0]);
+        let waits = self.kept_rows(stride) > height.min(outputs);
+        let b_bytes = self.kernel.b_bytes(stride, self.depth);
+        let round = self.blocks(stride) * self.depth;
         // A sum over nothing is zeros: one block of depth 0.
-        for k0 in (0..self.k.max(1)).step_by(self.depth) {
-            let depth = (self.k - k0).min(self.depth);
-            let rows = (k0 / self.interleaved, depth / self.interleaved);
-            if depth > 0 {
+        for first in (0..self.k.max(1)).step_by(round) {
+            let end = (first + round).min(self.k);
+            let staged = (first / self.interleaved, (end - first) / self.interleaved);
+            if end > first {
                 // SAFETY: the image has what the axes say, and the buffers were made for such a span.
-                unsafe {
-                    self.stage.fill(from.cast_const().cast(), span, rows, buffers.stage);
-                    self.fill_panels(span, rows, buffers);
-                }
+                unsafe { self.stage.fill(from.cast_const().cast(), span, staged, buffers.stage) };
+            }
+            let depth = |k0: usize| (end - k0).min(self.depth);
+            let panels = |k0: usize| buffers.b.wrapping_add((k0 - first) / self.depth * b_bytes);
+            for k0 in (first..end).step_by(self.depth) {
+                let rows = (k0 / self.interleaved, depth(k0) / self.interleaved);
+                // SAFETY: these rows are among those that are staged.
+                unsafe { self.fill_panels((span, staged), rows, (panels(k0), buffers)) };
             }
             for row in (0..outputs).step_by(height) {
                 let rows = (outputs - row).min(height);
                 let above = if waits { row * stride * size_of::<T::Acc>() } else { 0 };
                 let sums = buffers.sums.wrapping_add(above);
-                let product = BlockProduct {
-                    a: self.weights.panels(group, k0, row),
-                    b: buffers.b.cast_const(),
-                    c: sums.cast(),
-                    c_stride: stride,
-                    rows,
-                    cols: span.pixels,
-                    k: depth,
-                    accumulate: k0 > 0,
-                };
-                // SAFETY: both sides are packed for this kernel, and the sums are this worker's.
-                unsafe { self.kernel.multiply_block(product) };
-                if k0 + depth == self.k {
+                for k0 in (first..end.max(first + 1)).step_by(self.depth) {
+                    let product = BlockProduct {
+                        a: self.weights.panels(group, k0, row),
+                        b: panels(k0).cast_const(),
+                        c: sums.cast(),
+                        c_stride: stride,
+                        rows,
+                        cols: span.pixels,
+                        k: depth(k0),
+                        accumulate: k0 > 0,
+                    };
+                    // SAFETY: both sides are packed for this kernel, and the sums are this worker's.
+                    unsafe { self.kernel.multiply_block(product) };
+                }
+                if end == self.k {
                     let at = (image, group * outputs + row);
                     self.finish(at, (span, rows), (sums, stride), (slots, buffers.epilogue));
                 }
@@ -194,21 +233,27 @@ impl<T: Format> Convolution<T> {
         }
     }
 
-    /// Fills the panels of B with the given rows, in units, of what is staged.
+    /// Fills panels of B with some rows, in units, of those that are staged.
     ///
     /// # Safety
-    /// The rows are staged for the span.
-    unsafe fn fill_panels(&self, span: Span, (first, count): (usize, usize), buffers: &Buffers) {
+    /// The rows are staged for the span, and the panels have room for them.
+    unsafe fn fill_panels(
+        &self,
+        (span, staged): (Span, (usize, usize)),
+        (first, count): (usize, usize),
+        (panels, buffers): (*mut u8, &Buffers),
+    ) {
         let (width, depth) = (self.kernel.tile()[1], count * self.interleaved);
         let panel_bytes = self.kernel.b_bytes(width, depth);
         let made = depth * width * size_of::<T>();
+        let from = self.stage.planes_from(buffers.stage, span, (staged.0, first));
         let direct = self.kernel.interleaves().is_some();
         for pixel in (0..span.pixels).step_by(width) {
-            let to = buffers.b.wrapping_add(pixel / width * panel_bytes);
+            let to = panels.wrapping_add(pixel / width * panel_bytes);
             let rows = if direct { to } else { buffers.panel };
             // SAFETY: as the caller promised; the buffers hold all panels of the span, and one.
             unsafe {
-                self.stage.panel(buffers.stage, span, (first, count), (pixel, width), rows);
+                self.stage.panel(from, span, (first, count), (pixel, width), rows);
                 if direct {
                     std::slice::from_raw_parts_mut(to.add(made), panel_bytes - made).fill(0);
                 } else {
@@ -245,8 +290,12 @@ impl<T: Format> Convolution<T> {
                 rows,
                 cols: run,
             };
-            // SAFETY: the tile lies in the output, whose other parts belong to other tasks.
-            unsafe { self.epilogue.apply(slots, tile, scratch) };
+            match &self.epilogue {
+                // SAFETY: the tile lies in the output, whose other parts belong to other tasks.
+                Epilogue::Affine(affine) => unsafe { affine.apply(slots, tile) },
+                // SAFETY: likewise.
+                Epilogue::Program(program) => unsafe { program.apply(slots, tile, scratch) },
+            }
             done += run;
         }
     }
@@ -260,6 +309,10 @@ impl<T: Format> Runnable for Convolution<T> {
             return;
         }
         self.weights.pack(pool, slots);
+        if let Epilogue::Affine(affine) = &self.epilogue {
+            // SAFETY: the plan lets a step write only what no operand of it shares bytes with.
+            unsafe { affine.prepare(pool, slots) };
+        }
         let cutting = self.cutting(pool.threads());
         let (spans, wholes) = (cutting.spans(), plane / cutting.whole);
         pool.run(images * self.groups * outer * wholes * spans, |task, worker| {

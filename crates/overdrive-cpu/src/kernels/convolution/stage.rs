@@ -12,7 +12,9 @@
 
 use overdrive_ir::plan::Dimension;
 
-use super::weave::{Weave, weave};
+use super::panel::{PIECE, Panel, Run};
+use super::weave::{Columns, Weave, weave};
+use crate::stream::{Near, prefetch};
 
 /// A spatial dimension: its geometry, the input's extent and stride (in bytes), the output's extent, the taps.
 #[derive(Clone, Debug)]
@@ -42,6 +44,14 @@ struct Tap {
     shift: usize,
 }
 
+/// Columns that some tap sees, by their remainder by the stride.
+#[derive(Clone, Copy, Debug)]
+struct Phase {
+    remainder: usize,
+    /// The largest shift of a tap.
+    reach: usize,
+}
+
 /// The geometry of a convolution's staging.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
@@ -52,8 +62,7 @@ pub(super) struct Stage {
     y: Axis,
     x: Axis,
     taps: Vec<Tap>,
-    /// Remainders by the stride of columns that some tap sees.
-    phases: Vec<usize>,
+    phases: Vec<Phase>,
     weave: Weave,
 }
 
@@ -73,24 +82,12 @@ struct Layout {
     first_line: usize,
     first_column: usize,
     lines: usize,
-    /// Columns of a line and phase.
+    /// Columns of a line of the output, and room for those of a line and phase.
+    columns: usize,
     pitch: usize,
     line: usize,
     plane: usize,
 }
-
-/// Neighbouring pixels of a line in a panel.
-#[derive(Clone, Copy, Debug, Default)]
-struct Run {
-    /// Bytes from the start of the panel's row.
-    to: usize,
-    /// Bytes from where the row's tap sees the span's first pixel.
-    from: usize,
-    bytes: usize,
-}
-
-/// Copies are of whole pieces; buffers have room for one more.
-pub(super) const PIECE: usize = 64;
 
 /// Columns of the widest panel.
 const MOST_COLUMNS: usize = 32;
@@ -116,16 +113,17 @@ impl Stage {
         }
         let x = axes.pop().expect("there are two axes");
         let y = axes.pop().expect("there are two axes");
-        let mut phases: Vec<usize> = Vec::new();
+        let mut phases: Vec<Phase> = Vec::new();
         let mut columns = Vec::new();
         for tap in 0..x.taps {
             let at = tap * x.dimension.kernel_dilation;
             let (remainder, shift) = (at % x.dimension.stride, at / x.dimension.stride);
-            let known = phases.iter().position(|&phase| phase == remainder);
+            let known = phases.iter().position(|phase| phase.remainder == remainder);
             let phase = known.unwrap_or_else(|| {
-                phases.push(remainder);
+                phases.push(Phase { remainder, reach: 0 });
                 phases.len() - 1
             });
+            phases[phase].reach = shift;
             columns.push((phase, shift));
         }
         let line = |tap: usize| tap * y.dimension.kernel_dilation;
@@ -198,7 +196,7 @@ impl Stage {
             if first_line == last_line { (span.first % line, span.pixels) } else { (0, line) };
         let (lines, pitch) = (self.lines(last_line - first_line + 1), self.pitch(columns));
         let line = self.phases.len() * pitch;
-        Layout { first_line, first_column, lines, pitch, line, plane: lines * line }
+        Layout { first_line, first_column, lines, columns, pitch, line, plane: lines * line }
     }
 
     /// Stages what `count` rows from `first` on see at a span. `image` is the first element of the group's first channel.
@@ -213,23 +211,35 @@ impl Stage {
         to: *mut u8,
     ) {
         let layout = self.layout(span);
+        let ahead = self.channels.interleaved as isize * self.channels.stride;
+        let line_bytes = (layout.pitch - 1) as isize * self.x.stride * self.x.dimension.stride as isize;
         let mut to = to;
         for plane in self.planes(first, count) {
             let (group, tap) = (plane / self.outer_taps.len(), plane % self.outer_taps.len());
             let channel = group * self.channels.interleaved;
+            let here = (self.channels.count - channel).min(self.channels.interleaved);
             let offset = self.outer_offset(span.outer, &self.outer_taps[tap]);
-            for line in 0..layout.lines {
-                let source = self.y.source(layout.first_line * self.y.dimension.stride + line);
-                let from = offset.zip(source).map(|(offset, at)| {
-                    let start = channel as isize * self.channels.stride + offset;
-                    image.wrapping_offset(start + at as isize * self.y.stride)
-                });
-                for &phase in &self.phases {
+            for (at, phase) in self.phases.iter().enumerate() {
+                let columns = self.columns(layout, *phase);
+                for line in 0..layout.lines {
+                    let to = to.wrapping_add((line * layout.line + at * layout.pitch) * self.unit());
+                    let mut lines = [std::ptr::null(); 4];
+                    let source = self.y.source(layout.first_line * self.y.dimension.stride + line);
+                    if let Some((offset, y)) = offset.zip(source) {
+                        let start = offset + y as isize * self.y.stride;
+                        for (i, line) in lines[..here].iter_mut().enumerate() {
+                            *line =
+                                image.wrapping_offset((channel + i) as isize * self.channels.stride + start);
+                            if at == 0 {
+                                ask(line.wrapping_offset(ahead), line_bytes);
+                            }
+                        }
+                    }
                     // SAFETY: as the caller promised.
-                    unsafe { self.columns(from, channel, (layout, phase), to) };
-                    to = to.wrapping_add(layout.pitch * self.unit());
+                    unsafe { self.line(lines, columns, (layout, *phase), to) };
                 }
             }
+            to = to.wrapping_add(layout.plane * self.unit());
         }
     }
 
@@ -244,54 +254,58 @@ impl Stage {
         Some(offset)
     }
 
-    /// The columns of one line and phase, of the channels from `channel` on. Without `from` they are zeros.
-    unsafe fn columns(
+    /// The columns of a phase. Column j sees element `begin + j * stride` of a line: from `low` to `high` that is inside.
+    fn columns(&self, layout: Layout, phase: Phase) -> Columns {
+        let (stride, count) = (self.x.dimension.stride, layout.columns + phase.reach);
+        let begin = self.begin(layout, phase);
+        let reach = |limit: i64| (limit - begin).max(0) as usize;
+        let low = reach(0).div_ceil(stride).min(count);
+        let high = reach(self.x.input as i64).div_ceil(stride).clamp(low, count);
+        Columns { count, inside: [low, high] }
+    }
+
+    /// The place in a line, its zeros included, that a phase's first column sees.
+    fn begin(&self, layout: Layout, phase: Phase) -> i64 {
+        let Dimension { stride, pad_low, .. } = self.x.dimension;
+        (layout.first_column * stride + phase.remainder) as i64 - pad_low
+    }
+
+    /// One phase of lines that are null where they are outside of the input.
+    unsafe fn line(
         &self,
-        from: Option<*const u8>,
-        channel: usize,
-        (layout, phase): (Layout, usize),
+        lines: [*const u8; 4],
+        columns: Columns,
+        (layout, phase): (Layout, Phase),
         to: *mut u8,
     ) {
-        let (unit, pitch) = (self.unit(), layout.pitch);
         let Dimension { stride, pad_low, input_dilation, .. } = self.x.dimension;
-        let first = layout.first_column * stride + phase;
-        // SAFETY: the caller has room for the columns, and an input with the elements that `source` finds.
+        let begin = self.begin(layout, phase);
+        let from = |lines: [*const u8; 4], at: i64| {
+            let skip = at as isize * self.x.stride;
+            lines.map(|line| if line.is_null() { line } else { line.wrapping_offset(skip) })
+        };
+        // SAFETY: the caller has room for the columns, and an input with the elements that are inside of it.
         unsafe {
-            let zeros = |from: usize, until: usize| {
-                std::slice::from_raw_parts_mut(to.add(from * unit), (until - from) * unit).fill(0);
-            };
-            let Some(from) = from else { return zeros(0, pitch) };
-            let mut lines = [std::ptr::null(); 4];
-            let here = (self.channels.count - channel).min(self.channels.interleaved);
-            for (i, line) in lines[..here].iter_mut().enumerate() {
-                *line = from.wrapping_offset(i as isize * self.channels.stride);
-            }
             if input_dilation == 1 {
-                // Column j sees element `begin + j * stride`: from `low` to `high` that is inside.
-                let begin = first as i64 - pad_low;
-                let reach = |limit: i64| (limit - begin).max(0) as usize;
-                let low = reach(0).div_ceil(stride).min(pitch);
-                let high = reach(self.x.input as i64).div_ceil(stride).clamp(low, pitch);
-                zeros(0, low);
-                zeros(high, pitch);
-                let skip = (begin + (low * stride) as i64) as isize * self.x.stride;
-                lines[..here].iter_mut().for_each(|line| *line = line.wrapping_offset(skip));
-                (self.weave)(lines, self.x.stride * stride as isize, to.add(low * unit), high - low);
-            } else {
-                zeros(0, pitch);
-                for column in 0..pitch {
-                    let Some(at) = self.x.source(first + column * stride) else { continue };
-                    let skip = at as isize * self.x.stride;
-                    let mut here_at = lines;
-                    here_at[..here].iter_mut().for_each(|line| *line = line.wrapping_offset(skip));
-                    (self.weave)(here_at, 0, to.add(column * unit), 1);
-                }
+                (self.weave)(from(lines, begin), self.x.stride * stride as isize, to, columns);
+                return;
+            }
+            for column in 0..columns.count {
+                let source = self.x.source((begin + pad_low) as usize + column * stride);
+                let lines = source.map_or([std::ptr::null(); 4], |at| from(lines, at as i64));
+                (self.weave)(lines, 0, to.add(column * self.unit()), Columns { count: 1, inside: [0, 1] });
             }
         }
     }
 
+    /// Where the planes of row `row` begin in a stage `from` that begins with those of row `first`.
+    pub(super) fn planes_from(&self, from: *const u8, span: Span, (first, row): (usize, usize)) -> *const u8 {
+        let planes = row / self.taps.len() - first / self.taps.len();
+        from.wrapping_add(planes * self.layout(span).plane * self.unit())
+    }
+
     /// Copies rows to a panel: `count` rows from `first` on at the pixels of a span from `pixel` on, `columns` units each;
-    /// what is past the span's last pixel repeats some of it. `from` is where [`fill`](Self::fill) put these rows.
+    /// what is past the span's last pixel repeats some of it. `from` is where [`fill`](Self::fill) put the planes of these rows.
     ///
     /// # Safety
     /// `from` holds the rows, and `to` has room for them and for a [`PIECE`].
@@ -306,31 +320,20 @@ impl Stage {
         let (layout, unit, taps) = (self.layout(span), self.unit(), self.taps.len());
         let mut runs = [Run::default(); MOST_COLUMNS];
         let runs = self.runs((layout, span), (pixel, columns), &mut runs);
-        let row_bytes = columns * unit;
         let start = self.planes(first, count).start;
         let (mut plane, mut tap) = (first / taps - start, first % taps);
-        let mut to = to;
-        for _ in 0..count {
+        let mut row = || {
             let Tap { line, phase, shift } = self.taps[tap];
             let at = plane * layout.plane + line * layout.line + phase * layout.pitch + shift;
-            // SAFETY: as the caller promised; what a piece writes behind its run, later pieces write over.
-            unsafe {
-                let row = from.add(at * unit);
-                for run in runs {
-                    for piece in (0..run.bytes).step_by(PIECE) {
-                        let piece_of = row.add(run.from + piece).cast::<[u8; PIECE]>();
-                        to.add(run.to + piece)
-                            .cast::<[u8; PIECE]>()
-                            .write_unaligned(piece_of.read_unaligned());
-                    }
-                }
-            }
-            to = to.wrapping_add(row_bytes);
             tap += 1;
             if tap == taps {
                 (plane, tap) = (plane + 1, 0);
             }
-        }
+            from.wrapping_add(at * unit)
+        };
+        let panel = Panel { runs, rows: count, row_bytes: columns * unit, to };
+        // SAFETY: as the caller promised.
+        unsafe { panel.copy(&mut row) }
     }
 
     /// The runs of a panel.
@@ -363,11 +366,21 @@ impl Stage {
     }
 }
 
+/// Asks for a line of the next channels: they lie pages apart, where the CPU's own prefetchers start anew.
+fn ask(line: *const u8, bytes: isize) {
+    for byte in (0..=bytes).step_by(64) {
+        prefetch(line.wrapping_offset(byte), Near::First);
+    }
+}
+
 impl Axis {
     /// The element of the input at a place of the padded input with its zeros inserted, if it is one.
     fn source(&self, place: usize) -> Option<usize> {
         let Dimension { pad_low, input_dilation, .. } = self.dimension;
         let position = usize::try_from(place as i64 - pad_low).ok()?;
+        if input_dilation == 1 {
+            return (position < self.input).then_some(position);
+        }
         let inside = position.is_multiple_of(input_dilation) && position / input_dilation < self.input;
         inside.then_some(position / input_dilation)
     }

@@ -4,18 +4,26 @@
 //! vector is masked, so that nothing is read past the last element that is asked for.
 #![allow(unsafe_code)] // Raw pointers; `Weave` says what they point to.
 
-/// Writes `count` units: of each line its elements, `step` bytes apart, side by side with those of the other lines. A null
-/// line is zeros.
+/// Columns of a line that are woven, and those of them that are inside of the input; the others are zeros.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Columns {
+    pub(super) count: usize,
+    pub(super) inside: [usize; 2],
+}
+
+/// Writes a unit for each column: of each line its elements, `step` bytes apart, side by side with those of the other lines.
+/// A null line is zeros.
 ///
 /// # Safety
-/// Each line that is not null has the elements, and `to` has room for the units.
-pub(super) type Weave = unsafe fn(lines: [*const u8; 4], step: isize, to: *mut u8, count: usize);
+/// Each line that is not null has the elements of the columns inside, and `to` has room for the units.
+pub(super) type Weave = unsafe fn(lines: [*const u8; 4], step: isize, to: *mut u8, columns: Columns);
 
 /// The function for elements of `width` bytes, lines of which `interleaved` are woven, and a step of `step` elements.
 pub(super) fn weave(width: usize, interleaved: usize, step: isize) -> Weave {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
         match (width, interleaved, step) {
+            (4, 1, 1) => return x86::units::<1>,
             (4, 1, 2) => return x86::units::<2>,
             (2, 2, 1) => return x86::pairs::<1>,
             (2, 2, 2) => return x86::pairs::<2>,
@@ -41,9 +49,15 @@ pub(super) fn weave(width: usize, interleaved: usize, step: isize) -> Weave {
 }
 
 /// One line as it is.
-unsafe fn copy<const WIDTH: usize>([line, ..]: [*const u8; 4], _: isize, to: *mut u8, count: usize) {
-    // SAFETY: as the caller promised; the one line of a unit is not null.
-    unsafe { to.copy_from_nonoverlapping(line, count * WIDTH) }
+unsafe fn copy<const WIDTH: usize>([line, ..]: [*const u8; 4], _: isize, to: *mut u8, columns: Columns) {
+    let Columns { count, inside: [low, high] } = columns;
+    let [low, high] = if line.is_null() { [count; 2] } else { [low, high] };
+    // SAFETY: as the caller promised.
+    unsafe {
+        to.write_bytes(0, low * WIDTH);
+        to.add(low * WIDTH).copy_from_nonoverlapping(line.wrapping_add(low * WIDTH), (high - low) * WIDTH);
+        to.add(high * WIDTH).write_bytes(0, (count - high) * WIDTH);
+    }
 }
 
 /// Any step.
@@ -51,13 +65,13 @@ unsafe fn elements<T: Copy + Default, const G: usize>(
     lines: [*const u8; 4],
     step: isize,
     to: *mut u8,
-    count: usize,
+    Columns { count, inside }: Columns,
 ) {
     let to = to.cast::<[T; G]>();
     for i in 0..count {
         // SAFETY: as the caller promised.
         unsafe {
-            let element = |line: *const u8| match line.is_null() {
+            let element = |line: *const u8| match line.is_null() || !(inside[0]..inside[1]).contains(&i) {
                 true => T::default(),
                 false => line.offset(i as isize * step).cast::<T>().read_unaligned(),
             };
@@ -70,24 +84,28 @@ unsafe fn elements<T: Copy + Default, const G: usize>(
 mod x86 {
     use std::arch::x86_64::*;
 
+    use super::Columns;
+
     /// Units of four bytes in a vector.
     const UNITS: usize = 16;
 
-    /// The elements that `count` units read of a line, as a mask: the last is not followed by those that it steps over.
-    fn mask<const STEP: usize>(line: *const u8, count: usize) -> u32 {
-        if line.is_null() { 0 } else { ((1u64 << (STEP * (count - 1) + 1)) - 1) as u32 }
-    }
-
-    /// Calls `vector` for each vector's worth of units: the first of them, and how many.
+    /// Calls `vector` for each vector's worth of units: the first of them, the mask of those that are stored, and that of the
+    /// elements that they read of a line. The last one is not followed by those that it steps over.
     #[inline(always)]
-    fn vectors(count: usize, mut vector: impl FnMut(usize, usize)) {
+    fn vectors<const STEP: usize>(columns: Columns, mut vector: impl FnMut(usize, u16, u32)) {
+        let Columns { count, inside: [low, high] } = columns;
         for first in (0..count).step_by(UNITS) {
-            vector(first, (count - first).min(UNITS));
+            let (low, high) = (low.saturating_sub(first).min(UNITS), high.saturating_sub(first).min(UNITS));
+            let below = |elements: usize| ((1u64 << elements) - 1) as u32;
+            let read = if low < high { below(STEP * (high - 1) + 1) & !below(STEP * low) } else { 0 };
+            vector(first, below((count - first).min(UNITS)) as u16, read);
         }
     }
 
-    fn stored(count: usize) -> u16 {
-        (u32::MAX >> (32 - count)) as u16
+    /// The mask of what is read of a line that may be null.
+    #[inline(always)]
+    fn of(line: *const u8, read: u32) -> u32 {
+        if line.is_null() { 0 } else { read }
     }
 
     /// Every `STEP`-th element of four bytes, of one line.
@@ -99,19 +117,19 @@ mod x86 {
         [line, ..]: [*const u8; 4],
         _: isize,
         to: *mut u8,
-        count: usize,
+        columns: Columns,
     ) {
         let index: [i32; 16] = std::array::from_fn(|i| (STEP * i) as i32);
         // SAFETY: as the caller promised; masks leave out what does not exist.
         unsafe {
             let index = _mm512_loadu_si512(index.as_ptr().cast());
-            vectors(count, |first, n| {
-                let mask = mask::<STEP>(line, n);
+            vectors::<STEP>(columns, |first, stored, read| {
+                let mask = of(line, read);
                 let from = line.wrapping_add(4 * STEP * first);
                 let low = _mm512_maskz_loadu_epi32(mask as u16, from.cast());
                 let high = _mm512_maskz_loadu_epi32((mask >> 16) as u16, from.wrapping_add(64).cast());
                 let units = _mm512_permutex2var_epi32(low, index, high);
-                _mm512_mask_storeu_epi32(to.add(4 * first).cast(), stored(n), units);
+                _mm512_mask_storeu_epi32(to.add(4 * first).cast(), stored, units);
             });
         }
     }
@@ -125,20 +143,20 @@ mod x86 {
         [a, b, ..]: [*const u8; 4],
         _: isize,
         to: *mut u8,
-        count: usize,
+        columns: Columns,
     ) {
         // Index bit 5 chooses the second line.
         let index: [i16; 32] = std::array::from_fn(|i| (i / 2 * STEP + i % 2 * 32) as i16);
         // SAFETY: as the caller promised; masks leave out what does not exist.
         unsafe {
             let index = _mm512_loadu_si512(index.as_ptr().cast());
-            vectors(count, |first, n| {
+            vectors::<STEP>(columns, |first, stored, read| {
                 let load = |line: *const u8| {
                     let from = line.wrapping_add(2 * STEP * first).cast();
-                    _mm512_maskz_loadu_epi16(mask::<STEP>(line, n), from)
+                    _mm512_maskz_loadu_epi16(of(line, read), from)
                 };
                 let units = _mm512_permutex2var_epi16(load(a), index, load(b));
-                _mm512_mask_storeu_epi32(to.add(4 * first).cast(), stored(n), units);
+                _mm512_mask_storeu_epi32(to.add(4 * first).cast(), stored, units);
             });
         }
     }
@@ -152,13 +170,13 @@ mod x86 {
         lines: [*const u8; 4],
         _: isize,
         to: *mut u8,
-        count: usize,
+        columns: Columns,
     ) {
         // SAFETY: as the caller promised; masks leave out what does not exist.
         unsafe {
-            vectors(count, |first, n| {
+            vectors::<STEP>(columns, |first, stored, read| {
                 let [a, b, c, d] = lines.map(|line| {
-                    let (from, mask) = (line.wrapping_add(STEP * first).cast(), mask::<STEP>(line, n));
+                    let (from, mask) = (line.wrapping_add(STEP * first).cast(), of(line, read));
                     match STEP {
                         1 => _mm_maskz_loadu_epi8(mask as u16, from),
                         _ => _mm256_cvtepi16_epi8(_mm256_maskz_loadu_epi8(mask, from)),
@@ -170,7 +188,7 @@ mod x86 {
                 let (ab, cd) = (_mm_unpackhi_epi8(a, b), _mm_unpackhi_epi8(c, d));
                 let units = _mm512_inserti32x4::<2>(units, _mm_unpacklo_epi16(ab, cd));
                 let units = _mm512_inserti32x4::<3>(units, _mm_unpackhi_epi16(ab, cd));
-                _mm512_mask_storeu_epi32(to.add(4 * first).cast(), stored(n), units);
+                _mm512_mask_storeu_epi32(to.add(4 * first).cast(), stored, units);
             });
         }
     }
@@ -185,9 +203,11 @@ mod tests {
         let bytes: Vec<u8> = (0..4096u32).map(|i| (i * 167 % 251) as u8).collect();
         let cases = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (8, 1)];
         for ((width, interleaved), step) in cases.into_iter().flat_map(|case| [1, 2, 3].map(|s| (case, s))) {
-            for count in [0, 1, 2, 15, 16, 17, 40] {
+            for count in [0, 1, 2, 15, 16, 17, 40_usize] {
+                // One column at either end is outside.
+                let inside = [1.min(count), count.saturating_sub(1).max(1.min(count))];
                 // The last line ends where its last element does; one of several is not there.
-                let reach = if count == 0 { 0 } else { ((count - 1) * step + 1) * width };
+                let reach = if inside[0] == inside[1] { 0 } else { ((inside[1] - 1) * step + 1) * width };
                 let lines: [*const u8; 4] = std::array::from_fn(|i| match i {
                     1 if interleaved > 1 => std::ptr::null(),
                     _ => bytes[i * 777..][..reach].as_ptr(),
@@ -195,11 +215,12 @@ mod tests {
                 let mut woven = vec![0xEE_u8; count * width * interleaved + 64];
                 let function = weave(width, interleaved, step as isize);
                 // SAFETY: the lines have `reach` bytes, the target has room.
-                unsafe { function(lines, (step * width) as isize, woven.as_mut_ptr(), count) };
+                let columns = Columns { count, inside };
+                unsafe { function(lines, (step * width) as isize, woven.as_mut_ptr(), columns) };
                 let expected = (0..count).flat_map(|i| (0..interleaved).map(move |line| (i, line))).flat_map(
                     |(i, line)| {
                         let at = line * 777 + i * step * width;
-                        let zero = line == 1 && interleaved > 1;
+                        let zero = line == 1 && interleaved > 1 || !(inside[0]..inside[1]).contains(&i);
                         (0..width).map(move |byte| (at + byte, zero)).collect::<Vec<_>>()
                     },
                 );
