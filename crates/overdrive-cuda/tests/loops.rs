@@ -101,6 +101,36 @@ fn softmax_along_rows_and_down_columns() {
     check(&device, &both, &slots, "softmax in place");
 }
 
+/// Rows whose blocks each fold more than one, on a machine of 132 multiprocessors.
+const AHEAD: [[usize; 2]; 2] = [[140, 65_536], [70, 131_072]];
+
+#[test]
+fn rows_set_out_before_the_one_before_is_done() {
+    let Some(device) = device() else { return };
+    for extents in AHEAD {
+        let program = softmax(&extents, dense(0, &extents), dense(1, &extents), DType::BF16);
+        let slots = [normal(DType::BF16, &extents, 6), blank(DType::BF16, &extents)];
+        check(&device, &program, &slots, &format!("{extents:?}"));
+    }
+}
+
+#[test]
+fn rows_set_out_where_they_can() {
+    let text = |architecture, n, to: u32| {
+        let extents = [8192, n];
+        let program = softmax(&extents, dense(0, &extents), dense(to, &extents), DType::BF16);
+        let machine = Machine { multiprocessors: 132, architecture };
+        sources(&program, &[], machine).unwrap()[0].text.to_string()
+    };
+    let out = text(Architecture::Sm90a, 131_072, 1);
+    assert!(out.contains("Ahead<131072>") && out.contains("__cluster_dims__(2, 1, 1)"), "{out}");
+    // In place, what a block wrote may not be what another read; before Hopper nothing copies in bulk.
+    assert!(!text(Architecture::Sm90a, 131_072, 0).contains("Ahead"));
+    assert!(!text(Architecture::Sm80, 131_072, 1).contains("Ahead"));
+    // The part of a block would be more than its shared memory.
+    assert!(!text(Architecture::Sm90a, 1 << 20, 1).contains("Ahead"));
+}
+
 #[test]
 fn layer_norm_with_statistics_and_scale() {
     let Some(device) = device() else { return };
@@ -180,7 +210,7 @@ fn a_picked_element_is_loaded_and_other_sums_are_folded() {
     let text = |program: &Program| sources(program, &[], machine).unwrap()[0].text.to_string();
     let loss = text(&cross_entropy(8192, 4096, DType::BF16));
     assert!(loss.contains("place == i1") && !loss.contains("op_eq"), "{loss}");
-    assert!(loss.contains("Pairs<Max, bf16, 8>"), "{loss}");
+    assert!(loss.contains("FoldOfPairs<Max, bf16, 8>"), "{loss}");
     let mut b = Build::new(&[8192, 4096], 1);
     let x = b.load(dense(0, &[8192, 4096]), DType::F32);
     let place = b.load(by_row(1, &[8192, 4096]), DType::I32);
@@ -355,7 +385,12 @@ fn programs_compile_for_every_architecture() {
     let x = turned.load(access(0, &[1, 1030]), DType::BF16);
     turned.store(dense(1, &[1030, 70]), x);
     let losses = [DType::BF16, DType::F16, DType::F32].map(|dtype| cross_entropy(512, 4096, dtype));
-    let programs = std::iter::once(turned.0).chain(losses).chain((0..12).map(|seed| random_program(seed).0));
+    let long =
+        AHEAD.map(|[_, n]| softmax(&[8192, n], dense(0, &[8192, n]), dense(1, &[8192, n]), DType::BF16));
+    // In pairs, so that the long ones come to both architectures.
+    let long = long.into_iter().flat_map(|program| [program.clone(), program]);
+    let programs =
+        long.chain(std::iter::once(turned.0)).chain(losses).chain((0..12).map(|seed| random_program(seed).0));
     for (program, architecture) in programs.zip(architectures.into_iter().cycle()) {
         let machine = Machine { multiprocessors: 132, architecture };
         for source in sources(&program, &[], machine).unwrap() {

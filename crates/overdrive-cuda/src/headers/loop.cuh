@@ -75,6 +75,48 @@ struct Kept {
     }
 };
 
+// The part of a row that a block folds next, on its way to shared memory while the block folds this one. From Hopper on.
+extern __shared__ __align__(128) u8 brought[];
+
+template <u32 Bytes>
+struct Ahead {
+    u32 barrier, parity = 0;
+
+    __device__ __forceinline__ Ahead() {
+        __shared__ u64 arrived;
+        barrier = (u32)__cvta_generic_to_shared(&arrived);
+        if (threadIdx.x == 0)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(barrier) : "memory");
+        __syncthreads();
+    }
+
+    // After a barrier that all threads passed once they had read what was brought before.
+    __device__ __forceinline__ void ask(const void* from) const {
+        if (threadIdx.x != 0) return;
+        const u32 to = (u32)__cvta_generic_to_shared(brought);
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(Bytes) : "memory");
+        constexpr u32 piece = 32 << 10;
+        for (u32 at = 0; at < Bytes; at += piece)
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + at),
+                         "l"((const u8*)from + at), "r"(min(piece, Bytes - at)), "r"(barrier)
+                         : "memory");
+    }
+
+    __device__ __forceinline__ void wait() {
+        u32 done;
+        do {
+            asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                         : "=r"(done)
+                         : "r"(barrier), "r"(parity)
+                         : "memory");
+        } while (!done);
+        parity ^= 1;
+    }
+
+    template <class T>
+    __device__ __forceinline__ const T* part() const { return reinterpret_cast<const T*>(brought); }
+};
+
 // A zero that the assembler cannot know to be one: grids have one dimension. Where it saw that two passes recall the
 // same bits, it would keep every value that the first computed from them, for which there are no registers.
 __device__ __forceinline__ u32 hidden_zero() { return blockIdx.z; }
@@ -167,10 +209,10 @@ __device__ __forceinline__ u32 of_pairs(u32 x, u32 y) {
 
 // A thread's fold of half floats, two at a time and before they are widened, which keeps their order.
 template <class R, class T, int V>
-struct Pairs {
+struct FoldOfPairs {
     u32 bits[V / 2];
 
-    __device__ __forceinline__ Pairs() {
+    __device__ __forceinline__ FoldOfPairs() {
         const u32 code = convert<T>(R::template identity<f32>()).code;
 #pragma unroll
         for (int i = 0; i < V / 2; ++i) bits[i] = code << 16 | code;
@@ -240,13 +282,22 @@ __device__ __forceinline__ T fold_row(T x) {
     return x;
 }
 
-// The fold over the blocks of a cluster, of a value that is the same in all threads of each, in every one of them.
-template <class R, int Blocks, class T>
-__device__ __forceinline__ T fold_cluster(T x) {
-    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "words of shared memory");
-    __shared__ T mine;
-    if (threadIdx.x == 0) mine = x;
+// Waits for all threads of a cluster; also the last thing that they do, since a block's memory goes when it ends.
+__device__ __forceinline__ void meet_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The fold over the blocks of a cluster, of a value that is the same in all threads of each, in every one of them.
+// Values of two folds in a row have places of their own, so that one meeting a fold is enough: who writes a place again
+// has met everybody since they read it.
+template <class R, int Blocks, class T>
+__device__ __forceinline__ T fold_cluster(T x, u32& turn) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "words of shared memory");
+    __shared__ T places[2];
+    T& mine = places[turn];
+    turn ^= 1;
+    if (threadIdx.x == 0) mine = x;
+    meet_cluster();
     const u32 here = (u32)__cvta_generic_to_shared(&mine);
     T all = R::template identity<T>();
 #pragma unroll
@@ -265,8 +316,6 @@ __device__ __forceinline__ T fold_cluster(T x) {
         }
         all = R::of(all, part);
     }
-    // Nobody writes the next value, or leaves, before all have read this one.
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
     return all;
 }
 

@@ -46,7 +46,7 @@ pub(super) fn columns(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usi
         column.print(&mut text);
         let most = machine.multiprocessors as usize * BLOCKS_PER_MULTIPROCESSOR;
         let grid = if column.is_part() { blocks * parts } else { blocks.min(most) };
-        let block = Block { threads: across * down, resident: 0, cluster: 1 };
+        let block = Block { threads: across * down, resident: 0, cluster: 1, shared_bytes: 0 };
         let workspace = if share.is_split() { Workspace::Used } else { Workspace::Unused };
         Sketch { points: &points, text, grid, block, workspace }.finish()
     };

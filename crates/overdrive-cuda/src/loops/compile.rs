@@ -61,7 +61,7 @@ fn kernels(
     refuse_shared_bytes(program, &nest)?;
     let points = Points::new(program, (&nest, &stages), aliases);
     Ok(match nest.lanes {
-        _ if program.reduced == 0 => (vec![map(points, machine)], 0),
+        _ if program.reduced == 0 => (vec![map(points)], 0),
         Lanes::Along => rows(points, machine),
         Lanes::Across => columns(points, machine),
     })
@@ -96,7 +96,7 @@ impl Loaded {
         let config = LaunchConfig {
             grid_dim: (kernel.grid, 1, 1),
             block_dim: (kernel.block, 1, 1),
-            shared_mem_bytes: 0,
+            shared_mem_bytes: kernel.shared_bytes,
         };
         let entry = Entry::new(device, (&kernel.source, ENTRY), config)?;
         Ok(Self { entry, arguments: kernel.arguments })

@@ -20,6 +20,8 @@ pub(super) struct Kernel {
     pub(super) grid: u32,
     /// Threads of a block.
     pub(super) block: u32,
+    /// Bytes of shared memory beside what the source declares.
+    pub(super) shared_bytes: u32,
     /// In the order of the parameters.
     pub(super) arguments: Vec<Argument>,
 }
@@ -61,6 +63,12 @@ impl Parameters {
     pub(super) fn shared(&self, old: SlotId, new: SlotId) -> Vec<(SlotId, DType)> {
         let of = |slot: &SlotId| self.slots.iter().find(|(other, ..)| other == slot);
         [old, new].iter().filter_map(of).map(|(slot, dtype, _)| (*slot, *dtype)).collect()
+    }
+
+    /// How a slot is used.
+    pub(super) fn usage(&self, slot: SlotId) -> Use {
+        let used = self.slots.iter().find(|(other, ..)| *other == slot);
+        used.expect("every slot of a program is a parameter").2
     }
 
     /// `p2`.

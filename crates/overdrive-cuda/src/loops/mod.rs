@@ -7,6 +7,7 @@
 //! equal bits.
 
 mod accuracy;
+mod ahead;
 mod columns;
 mod compile;
 mod coordinates;

@@ -3,6 +3,7 @@
 //! The loops' counters are `i0, i1, ...`; that of the lanes' loop is the first of `V` neighbours, `v` counts them, and
 //! `count` says how many of them exist where they need not all.
 
+use super::coordinates::Counter;
 use super::kernel::{Parameters, Use};
 use super::nest::{Lanes, Nest, Of, Walk};
 use super::print::{Spelling, statement};
@@ -120,6 +121,18 @@ impl<'a> Points<'a> {
     pub(super) fn load_one(&self, register: Register, text: &mut Text) {
         self.declare(register, "", text);
         self.load(register, text);
+    }
+
+    /// Declares the counters of a row's loops from its number, `row`.
+    pub(super) fn counters_of_row(&self, text: &mut Text) {
+        let counter = Counter { name: "row", int: self.int(), first: 0 };
+        counter.split(self.nest.kept(), |_| 1, text);
+    }
+
+    /// The address that a load reads from at the counters.
+    pub(super) fn address(&self, load: Register) -> String {
+        let of = Of::Load(load);
+        format!("{} + ({})", self.parameters.name(self.access(of).slot), self.place(of))
     }
 
     /// Declares and reads the one element at the counters, lane `v` of one.

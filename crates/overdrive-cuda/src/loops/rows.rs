@@ -3,6 +3,7 @@
 //! A short row belongs to a few lanes of a warp, a long one to a block or to a cluster of blocks. Where the row is
 //! walked more than once and registers hold it, each byte is read once.
 
+use super::ahead::Ahead;
 use super::coordinates::Counter;
 use super::kernel::{Kernel, Machine};
 use super::pairs::{only_pairs, paired};
@@ -15,8 +16,11 @@ use super::stages::{Level, Pass};
 use super::text::Text;
 use overdrive_ir::plan::{Instr, Register};
 
-/// Blocks of a grid for each multiprocessor.
-const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
+/// Most blocks of a grid, whose blocks begin in the order of their rows and so walk memory in its order: 3 to 7 % faster
+/// on an H200 than blocks that stay and step through all rows.
+const MOST_BLOCKS: usize = 1 << 30;
+/// Blocks for each multiprocessor where they come in clusters, which are dear to begin.
+const BLOCKS_IN_CLUSTERS: usize = 16;
 
 /// Prints the kernels, with the bytes of workspace that they share.
 pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize) {
@@ -34,14 +38,17 @@ pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize)
         points.constants(&mut text);
         row.print(&mut text);
         let parts = if share.passes.is_empty() { 1 } else { share.parts };
-        let most = (machine.multiprocessors as usize * BLOCKS_PER_MULTIPROCESSOR).next_multiple_of(8);
-        let grid = if share.is_split() {
-            rows * parts
-        } else {
-            (rows.div_ceil(shape.rows) * shape.cluster).min(most)
+        let multiprocessors = machine.multiprocessors as usize;
+        let most = match shape.cluster {
+            cluster if shape.ahead => (multiprocessors / cluster).max(1) * cluster,
+            1 => MOST_BLOCKS,
+            cluster => (multiprocessors * BLOCKS_IN_CLUSTERS / cluster).max(1) * cluster,
         };
+        let blocks = rows.div_ceil(shape.rows) * shape.cluster;
+        let grid = if share.is_split() { rows * parts } else { blocks.min(most) };
         let threads = shape.threads * shape.rows;
-        let block = Block { threads, resident: shape.resident, cluster: shape.cluster };
+        let shared_bytes = if shape.ahead { row.ahead().bytes() } else { 0 };
+        let block = Block { threads, resident: shape.resident, cluster: shape.cluster, shared_bytes };
         let workspace = if share.is_split() { Workspace::Used } else { Workspace::Unused };
         Sketch { points: &points, text, grid, block, workspace }.finish()
     };
@@ -65,12 +72,17 @@ impl Row<'_> {
         let (points, int, all) = (self.points, self.points.int(), self.rows);
         if cluster > 1 {
             text.line(format!("const int t = blockIdx.x % {cluster} * {threads} + threadIdx.x;"));
+            text.line("u32 turn = 0;");
         } else {
             text.line(format!("const int t = threadIdx.x % {threads};"));
         }
+        if self.shape.ahead {
+            let each = self.shape.kept.unwrap_or(0) * threads;
+            text.line(format!("const int first = blockIdx.x % {cluster} * {each} + threadIdx.x;"));
+            self.ahead().begin(text);
+        }
         let body = |text: &mut Text| {
-            let counter = Counter { name: "row", int, first: 0 };
-            counter.split(points.nest.kept(), |_| 1, text);
+            points.counters_of_row(text);
             // First, so that nothing which waits for another load is in their way.
             self.keep(text);
             self.registers_of_row(0, text);
@@ -94,6 +106,13 @@ impl Row<'_> {
             }
             body(text);
         });
+        if cluster > 1 {
+            text.line("meet_cluster();");
+        }
+    }
+
+    fn ahead(&self) -> Ahead<'_> {
+        Ahead { points: self.points, shape: self.shape, rows: self.rows }
     }
 
     /// Reads what the passes share.
@@ -104,6 +123,9 @@ impl Row<'_> {
             for register in &self.shape.kept_loads {
                 let (dtype, vector) = (points.program.dtype(*register), points.nest.vector);
                 text.line(format!("Kept<{dtype}, {vector}> k{}[{kept}];", register.0));
+            }
+            if self.shape.ahead {
+                return self.ahead().take(text);
             }
             self.each_group(text, |text| {
                 for register in &self.shape.kept_loads {
@@ -164,7 +186,9 @@ impl Row<'_> {
         };
         match self.shape.kept {
             Some(kept) => text.unrolled(format!("for (int k = 0; k < {kept}; ++k)"), |text| {
-                text.line(format!("const {int} group = k * {threads} + t;"));
+                let first = if self.shape.ahead { "first" } else { "t" };
+                let step = if self.shape.ahead { self.shape.threads } else { threads };
+                text.line(format!("const {int} group = k * {step} + {first};"));
                 if kept * threads == groups {
                     inside(text);
                 } else {
@@ -218,7 +242,7 @@ impl Row<'_> {
         let zero = if again { ", zero" } else { "" };
         for ((register, kind, _), load) in &pairs {
             let dtype = program.dtype(*load);
-            text.line(format!("Pairs<{kind}, {dtype}, {vector}> a{};", register.0));
+            text.line(format!("FoldOfPairs<{kind}, {dtype}, {vector}> a{};", register.0));
         }
         let each_lane = format!("for (int v = 0; v < {vector}; ++v)");
         for (register, kind, _) in &folds {
@@ -267,7 +291,8 @@ impl Row<'_> {
         for (register, kind, lanes) in of_pairs.chain(of_lanes) {
             let (dtype, r) = (program.dtype(*register), register.0);
             let row = format!("fold_row<{kind}, {threads}>({lanes})");
-            let fold = if cluster > 1 { format!("fold_cluster<{kind}, {cluster}>({row})") } else { row };
+            let fold =
+                if cluster > 1 { format!("fold_cluster<{kind}, {cluster}>({row}, turn)") } else { row };
             if self.share.is_split() {
                 let (to, parts) = (self.partials.address(program, *register), self.share.parts);
                 text.line(format!("const {dtype} b{r} = {fold};"));

@@ -1,5 +1,6 @@
 //! How many threads share a row, what of it they keep, and into how many parts it is cut.
 
+use super::ahead::{has_room, is_copied_whole};
 use super::kernel::Machine;
 use super::nest::Of;
 use super::points::Points;
@@ -12,6 +13,8 @@ const BLOCK: usize = 256;
 const BYTES_OF_THREAD: usize = 128;
 /// Most threads of a block that a row gets.
 const MOST_THREADS: usize = 512;
+/// Threads of a block that has a multiprocessor for itself, where rows set out ahead.
+const ALL_THREADS: usize = 1024;
 /// Bytes of a row that a thread keeps in registers at most: half of those that it may have.
 const MOST_KEPT_BYTES: usize = 256;
 /// Most blocks of a cluster that every device with clusters has.
@@ -38,6 +41,8 @@ pub(super) struct Shape {
     pub(super) parts: usize,
     /// See `Block::resident`.
     pub(super) resident: usize,
+    /// Whether a row sets out before the one before it is done (see `ahead`).
+    pub(super) ahead: bool,
 }
 
 impl Shape {
@@ -57,12 +62,20 @@ impl Shape {
         let kept_bytes = bytes(&kept_loads);
         let weight = if kept_bytes > 0 { kept_bytes } else { bytes(&loads).max(1) };
         let enough = (groups * weight).div_ceil(BYTES_OF_THREAD).next_power_of_two();
-        // Below a warp, a thread for each group; a warp needs no shared memory.
-        let threads = enough.min(MOST_THREADS).max(groups.next_power_of_two().min(32));
         let clusters = !matches!(machine.architecture, Architecture::Sm80 | Architecture::Sm89);
         let clusters = clusters && !matches!(machine.architecture, Architecture::Other(older) if older < 90);
         let mut folds = passes.iter().flat_map(|pass| &pass.folds);
         let words = folds.all(|r| points.program.dtype(*r).bits() >= 32);
+        let whole = enough / ALL_THREADS;
+        // Where a block has one row, there is none to bring meanwhile.
+        let several = rows * whole > machine.multiprocessors as usize;
+        let ahead = several
+            && (1..=MOST_BLOCKS).contains(&whole)
+            && groups.is_multiple_of(ALL_THREADS * whole)
+            && (words && has_room(machine) && is_copied_whole(points, &kept_loads));
+        // Below a warp, a thread for each group; a warp needs no shared memory.
+        let most = if ahead { ALL_THREADS } else { MOST_THREADS };
+        let threads = enough.min(most).max(groups.next_power_of_two().min(32));
         let cluster =
             if clusters && words && kept_bytes > 0 { (enough / threads).clamp(1, MOST_BLOCKS) } else { 1 };
         let each = groups.div_ceil(threads * cluster);
@@ -77,6 +90,7 @@ impl Shape {
             kept_loads,
             parts: 1,
             resident: 0,
+            ahead,
         };
         // Rows of which single elements are picked are not walked.
         if !passes.is_empty() {

@@ -27,6 +27,8 @@ pub(super) struct Block {
     pub(super) resident: usize,
     /// Blocks of a cluster; 1 for none.
     pub(super) cluster: usize,
+    /// Bytes of shared memory that the launch brings.
+    pub(super) shared_bytes: usize,
 }
 
 /// Whether a kernel has the parameter `workspace`.
@@ -41,7 +43,7 @@ impl Sketch<'_> {
     pub(super) fn finish(self) -> Kernel {
         let mut text = Text::default();
         text.line("#include \"loop.cuh\"");
-        let Block { threads, resident, cluster } = self.block;
+        let Block { threads, resident, cluster, shared_bytes } = self.block;
         let mut parameters = self.points.parameters.declarations();
         let mut arguments = self.points.parameters.arguments();
         if self.workspace == Workspace::Used {
@@ -62,6 +64,7 @@ impl Sketch<'_> {
             body.lines().for_each(|line| text.line(line));
         });
         let source = Source { name: ENTRY.into(), text: text.finish().into(), defines: vec![] };
-        Kernel { source, grid: self.grid as u32, block: threads as u32, arguments }
+        let [grid, block, shared_bytes] = [self.grid, threads, shared_bytes].map(|n| n as u32);
+        Kernel { source, grid, block, shared_bytes, arguments }
     }
 }

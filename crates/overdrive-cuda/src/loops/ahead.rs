@@ -1,0 +1,89 @@
+//! Rows that set out for shared memory while the row before them is folded.
+//!
+//! A row that fills the registers of a multiprocessor leaves no room for a second block, which would read while the
+//! first one computes, meets its cluster and writes: memory would stand still meanwhile. So the bulk copy engine brings
+//! the next row to shared memory, which needs no registers; a block moves it to its registers when it gets there and
+//! lets the one after that set out. Invariant: only of operands that the kernel does not write.
+
+use super::kernel::{Machine, Use};
+use super::nest::Of;
+use super::points::Points;
+use super::shape::Shape;
+use super::text::Text;
+use crate::compiler::Architecture;
+use overdrive_ir::plan::{Instr, Register};
+
+/// Bytes that bulk copies want addresses and lengths to be multiples of.
+const ALIGNMENT: usize = 16;
+
+/// Whether a block may have as much shared memory as rows take that set out ahead, and bulk copies to bring them.
+pub(super) fn has_room(machine: Machine) -> bool {
+    matches!(machine.architecture, Architecture::Sm90a | Architecture::Sm100a)
+}
+
+/// Whether the one operand that passes share lies in memory as a bulk copy takes it.
+pub(super) fn is_copied_whole(points: &Points<'_>, kept_loads: &[Register]) -> bool {
+    let (nest, [load]) = (points.nest, kept_loads) else { return false };
+    let Instr::Load(access) = points.program.instr(*load) else { return false };
+    let (walk, bytes) = (&nest.walks[&Of::Load(*load)], points.program.dtype(*load).bits() / 8);
+    let lies = nest.reduced == 1 && !nest.has_tail() && walk.strides[nest.lane()] == 1;
+    lies && nest.alignment(walk) * bytes >= ALIGNMENT && points.parameters.usage(access.slot) == Use::Read
+}
+
+/// What prints the copies of a kernel's rows.
+pub(super) struct Ahead<'a> {
+    pub(super) points: &'a Points<'a>,
+    pub(super) shape: &'a Shape,
+    /// Of this many rows.
+    pub(super) rows: usize,
+}
+
+impl Ahead<'_> {
+    fn load(&self) -> Register {
+        self.shape.kept_loads[0]
+    }
+
+    /// Elements of a block's part of a row.
+    fn elements(&self) -> usize {
+        self.shape.groups / self.shape.cluster * self.points.nest.vector
+    }
+
+    /// Bytes of them.
+    pub(super) fn bytes(&self) -> usize {
+        self.elements() * self.points.program.dtype(self.load()).bits() / 8
+    }
+
+    /// Lets the first row of a block set out.
+    pub(super) fn begin(&self, text: &mut Text) {
+        text.line(format!("Ahead<{}> ahead;", self.bytes()));
+        text.block("", |text| self.ask(&format!("blockIdx.x / {}", self.shape.cluster), text));
+    }
+
+    /// Lets a row set out, the one numbered `row` in C++.
+    fn ask(&self, row: &str, text: &mut Text) {
+        let (points, lane) = (self.points, self.points.nest.lane());
+        let int = points.int();
+        text.line(format!("const {int} row = {row};"));
+        points.counters_of_row(text);
+        let (rank, elements) = (format!("blockIdx.x % {}", self.shape.cluster), self.elements());
+        text.line(format!("const {int} i{lane} = {rank} * {elements};"));
+        text.line(format!("ahead.ask({});", points.address(self.load())));
+    }
+
+    /// Moves the row that arrived to registers, and lets the block's next one set out.
+    pub(super) fn take(&self, text: &mut Text) {
+        let (load, vector) = (self.load(), self.points.nest.vector);
+        let Shape { threads, cluster, kept, .. } = *self.shape;
+        let dtype = self.points.program.dtype(load);
+        text.line("ahead.wait();");
+        text.unrolled(format!("for (int k = 0; k < {}; ++k)", kept.unwrap_or(0)), |text| {
+            text.line(format!("{dtype} x{}[{vector}];", load.0));
+            let from = format!("ahead.part<{dtype}>() + (k * {threads} + threadIdx.x) * {vector}");
+            text.line(format!("load<{}>(x{1}, {from});", vector.min(128 / dtype.bits()), load.0));
+            text.line(format!("k{0}[k].keep(x{0});", load.0));
+        });
+        text.line("__syncthreads();");
+        let next = format!("base + gridDim.x / {cluster}");
+        text.block(format!("if ({next} < {})", self.rows), |text| self.ask(&next, text));
+    }
+}
