@@ -1,4 +1,6 @@
 //! Loops on a GPU against the slow definition of their programs, and, with no GPU, through the compiler.
+//!
+//! Long because every kind of loop has programs of its own beside the random ones.
 #![allow(unsafe_code, clippy::unwrap_used)] // Copies to the device; a test may panic.
 
 #[path = "support/single.rs"]
