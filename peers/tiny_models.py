@@ -115,6 +115,10 @@ def main():
     write_decoder(root / "llama", llama, torch.bfloat16, shard="20KB")
     write_decoder(root / "mistral", t.MistralConfig(**common, head_dim=6, sliding_window=48), torch.bfloat16)
     write_decoder(root / "qwen2", t.Qwen2Config(**common, tie_word_embeddings=True), torch.float16)
+    # The beginning of a sequence is longer than what the angles were learnt from, and the ramp has channels on both sides.
+    longer = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,
+              "beta_fast": 4.0, "beta_slow": 0.5}
+    write_decoder(root / "yarn", t.Qwen2Config(**{**common, "hidden_size": 32}, tie_word_embeddings=True, rope_parameters=longer), torch.float16)
     write_decoder(root / "qwen3", t.Qwen3Config(**common, head_dim=8, tie_word_embeddings=True), torch.bfloat16)
     bert = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
                 max_position_embeddings=32)

@@ -215,9 +215,12 @@ impl Speedup {
             (false, _) => [old_series.clone(), new_series.clone()],
         };
         if crosses_clocks {
+            // What blocks by the clock of the record itself is among the reasons already.
             for (series, side) in alike.iter().zip([Side::Baseline, Side::Variant]) {
-                let found = gate(series).into_iter().filter(|status| status.kind.block() == Block::Ratio);
-                reasons.extend(found.map(|status| Reason::Blocked { side, status }));
+                let blocks = gate(series).into_iter().filter(|status| status.kind.block() == Block::Ratio);
+                let found = blocks.map(|status| Reason::Blocked { side, status });
+                let new: Vec<Reason> = found.filter(|reason| !reasons.contains(reason)).collect();
+                reasons.extend(new);
             }
         }
         if old_series.conditions.depth != new_series.conditions.depth {

@@ -142,6 +142,21 @@ fn a_named_dimension_of_a_file_has_the_size_that_was_asked_for() {
     }
 }
 
+/// PyTorch's exporter names the batch `s31`, and repeats the name in the shapes of all values between.
+#[test]
+fn a_file_that_pytorch_exported_runs_at_any_batch() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/torch_export.onnx");
+    let sizes = BTreeMap::from([("s31".to_owned(), 3)]);
+    let binding = onnx::Binding { sizes: sizes.clone(), ..onnx::Binding::default() };
+    let graph = onnx::Model::open(&path).unwrap().graph(&binding).unwrap();
+    assert_eq!(eval_tensors(&graph, &inputs(&graph))[0].ty().sizes(), [3, 5]);
+    let original = OriginalFile { path, sizes, graph: graph.clone() };
+    for engine in engines() {
+        let backend = open(engine, Some(&original));
+        assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, engine.name());
+    }
+}
+
 #[test]
 fn other_weights_than_the_compiled_ones_are_refused() {
     for engine in engines() {

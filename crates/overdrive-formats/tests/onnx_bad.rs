@@ -5,8 +5,10 @@
 
 use overdrive_bench::memory::CountingAllocator;
 use overdrive_formats::onnx::{Binding, Model};
+use overdrive_ir::{DType, Tensor, verify};
+use proptest::prelude::*;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
@@ -242,4 +244,102 @@ fn external_data_stays_in_the_folder() {
     assert!(read("weights.bin", "0", "64", &[1 << 60]).is_err());
     assert!(read("missing.bin", "0", "64", &[16]).unwrap_err().contains("missing.bin"));
     assert!(read(".", "0", "64", &[16]).is_err());
+}
+
+/// The models that are vendored, whose damaged copies are read below.
+fn corpus() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx");
+    let entries = fs::read_dir(folder).expect("the corpus is vendored");
+    let entries = entries.map(|entry| entry.expect("a folder can be listed").path().join("model.onnx"));
+    let mut found: Vec<PathBuf> = entries.filter(|path| path.is_file()).collect();
+    found.sort();
+    assert!(found.len() > 60, "the corpus is where it belongs");
+    found
+}
+
+/// Reads a model that may be anything: the answer is a graph that verifies or an error.
+fn must_not_panic(bytes: Vec<u8>) {
+    let Ok(model) = Model::decode(Path::new("none.onnx"), bytes.into()) else { return };
+    let Ok(inputs) = model.inputs() else { return };
+    let mut binding = Binding::default();
+    for name in model.dimensions().unwrap_or_default() {
+        binding.sizes.insert(name, 2);
+    }
+    for (name, ty) in &inputs {
+        let dims: Vec<usize> = ty.shape.0.iter().map(|d| d.size().unwrap_or(2)).collect();
+        let small = ty.is_addressable()
+            && dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).is_some_and(|n| n < 64);
+        if small && ty.dtype == DType::I64 {
+            let ones = vec![1; dims.iter().product()];
+            binding.values.insert(name.clone(), Tensor::from_ints(ty.dtype, dims, &ones));
+        }
+    }
+    if let Ok(graph) = model.graph(&binding) {
+        verify(&graph).expect("what is read is well-formed");
+    }
+}
+
+/// What becomes of a file on its way.
+#[derive(Clone, Debug)]
+enum Damage {
+    Byte(prop::sample::Index, u8),
+    Bit(prop::sample::Index, u8),
+    /// A piece is left out.
+    Cut(prop::sample::Index, u8),
+    /// A piece comes twice.
+    Repeat(prop::sample::Index, u8),
+    /// The end is missing.
+    End(prop::sample::Index),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let at = any::<prop::sample::Index>;
+    prop_oneof![
+        4 => (at(), any::<u8>()).prop_map(|(at, byte)| Damage::Byte(at, byte)),
+        4 => (at(), 0..8u8).prop_map(|(at, bit)| Damage::Bit(at, bit)),
+        1 => (at(), 1..32u8).prop_map(|(at, n)| Damage::Cut(at, n)),
+        1 => (at(), 1..32u8).prop_map(|(at, n)| Damage::Repeat(at, n)),
+        1 => at().prop_map(Damage::End),
+    ]
+}
+
+fn damaged(mut bytes: Vec<u8>, damages: &[Damage]) -> Vec<u8> {
+    for damage in damages {
+        if bytes.is_empty() {
+            break;
+        }
+        let length = bytes.len();
+        let piece = |at: &prop::sample::Index, n: &u8| {
+            let at = at.index(length);
+            at..length.min(at + usize::from(*n))
+        };
+        match damage {
+            Damage::Byte(at, byte) => bytes[at.index(length)] = *byte,
+            Damage::Bit(at, bit) => bytes[at.index(length)] ^= 1 << bit,
+            Damage::Cut(at, n) => drop(bytes.drain(piece(at, n))),
+            Damage::Repeat(at, n) => {
+                let piece = bytes[piece(at, n)].to_vec();
+                bytes.splice(at.index(length)..at.index(length), piece);
+            }
+            Damage::End(at) => bytes.truncate(at.index(length)),
+        }
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn damaged_models_are_errors_in_little_memory_and_never_panics(
+        case in any::<prop::sample::Index>(),
+        damages in prop::collection::vec(damage(), 1..6),
+    ) {
+        let corpus = corpus();
+        let bytes = damaged(fs::read(&corpus[case.index(corpus.len())]).unwrap(), &damages);
+        let before = HEAP.restart_peak().live_bytes;
+        must_not_panic(bytes);
+        let taken = HEAP.count().peak_bytes.saturating_sub(before);
+        prop_assert!(taken < MEMORY, "{taken} bytes");
+    }
 }

@@ -10,6 +10,15 @@ use crate::parameters::{Bias, NORMAL, f32s, projection};
 use crate::span::{Sequence, Span};
 use overdrive_ir::{Builder, DType, Dim, Expr, Graph, GraphError, Init, Shape, Tensor, Unary};
 
+/// The rotation of queries and keys by their positions.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rotary {
+    /// Angle per position of each pair of channels, `depth / 2` of them.
+    pub frequencies: Vec<f64>,
+    /// What cosines and sines are multiplied by: 1 but for YaRN.
+    pub gain: f64,
+}
+
 /// Sizes and variants of a Llama.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Llama {
@@ -29,8 +38,8 @@ pub struct Llama {
     pub hidden: usize,
     /// ε of the norms.
     pub eps: f64,
-    /// Angle per position of each pair of channels, `depth / 2` of them.
-    pub frequencies: Vec<f64>,
+    /// How queries and keys are turned.
+    pub rotary: Rotary,
     /// Biases of queries, keys and values.
     pub qkv_bias: Bias,
     /// Bias of attention's output projection.
@@ -73,19 +82,20 @@ impl Llama {
         b.finish()
     }
 
-    /// For each token the matrices `[[cos, -sin], [sin, cos]]` that turn pairs of channels: `[T, 2, 2, D/2]`.
+    /// For each token the matrices `[[cos, -sin], [sin, cos]]`, times the gain, that turn pairs of channels: `[T, 2, 2, D/2]`.
     fn rotation<'b>(&self, sequence: &Sequence<'b>) -> Expr<'b> {
         let b = sequence.ids.builder();
         let _scope = b.scope("rotary");
         let half = self.depth / 2;
         let constant =
             |shape: Vec<usize>, values: &[f64]| b.constant(Tensor::from_f64(DType::F32, shape, values));
-        let frequencies = constant(vec![half], &self.frequencies);
+        let frequencies = constant(vec![half], &self.rotary.frequencies);
         let tokens = sequence.positions.shape()[0].clone();
         let angles = sequence.positions.convert(DType::F32).reshape([tokens.clone(), 1.into()]) * frequencies;
         let angles = angles.reshape([tokens, 1.into(), 1.into(), half.into()]);
-        let straight = constant(vec![2, 2, 1], &[1.0, 0.0, 0.0, 1.0]);
-        let crossed = constant(vec![2, 2, 1], &[0.0, -1.0, 1.0, 0.0]);
+        let gain = self.rotary.gain;
+        let straight = constant(vec![2, 2, 1], &[gain, 0.0, 0.0, gain]);
+        let crossed = constant(vec![2, 2, 1], &[0.0, -gain, gain, 0.0]);
         angles.unary(Unary::Cos) * straight + angles.unary(Unary::Sin) * crossed
     }
 

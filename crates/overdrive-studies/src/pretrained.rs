@@ -6,6 +6,7 @@
 
 mod architecture;
 mod names;
+mod rotary;
 
 pub use architecture::Architecture;
 

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DECODERS: [&str; 5] = ["gpt2", "llama", "mistral", "qwen2", "qwen3"];
+const DECODERS: [&str; 6] = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "yarn"];
 const ENCODERS: [&str; 2] = ["bert", "sentence"];
 
 fn folder(name: &str) -> PathBuf {
@@ -299,8 +299,8 @@ fn fields_that_are_wrong_are_named_with_what_was_expected() {
     with(
         "llama",
         "\"rope_type\": \"llama3\"",
-        "\"rope_type\": \"yarn\"",
-        &["rope_parameters.rope_type", "default, linear or llama3"],
+        "\"rope_type\": \"longrope\"",
+        &["rope_parameters.rope_type", "default, linear, llama3 or yarn"],
     );
     with(
         "llama",

@@ -226,4 +226,10 @@ fn clocks_that_differ_meet_on_the_host() {
     series.samples.iter_mut().enumerate().for_each(|(i, s)| s.host_ns *= 1 + i as u64 % 4);
     let refused = reasons(&device, &engine);
     assert!(matches!(refused[..], [Reason::Blocked { side: Side::Baseline, .. }]), "{refused:?}");
+
+    // What has the host's clock alone is not blamed twice.
+    let scattered: Vec<u64> = (0..20).map(|i| 50_000 * (1 + i % 4)).collect();
+    let refused = reasons(&record("compile", &scattered), &device);
+    let of_baseline = |reason: &&Reason| matches!(reason, Reason::Blocked { side: Side::Baseline, .. });
+    assert_eq!(refused.iter().filter(of_baseline).count(), 1, "{refused:?}");
 }

@@ -4,6 +4,7 @@
 //! error that names it, never an approximation. Invariant: sizes that are returned can be multiplied, and no more than
 //! [`MAX_LAYERS`] blocks are built.
 
+use super::rotary::rotary;
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::{Config, Otherwise};
 use overdrive_ir::ops::gelu::Approximation;
@@ -12,7 +13,6 @@ use overdrive_models::bert::{Bert, Pooling};
 use overdrive_models::gpt2::Gpt2;
 use overdrive_models::llama::Llama;
 use overdrive_models::{Bias, Span};
-use std::f64::consts::TAU;
 use std::path::{Component, Path};
 
 /// More blocks than any model has; a graph of them is built in a moment.
@@ -225,7 +225,7 @@ fn llama(config: &Config, kin: &str) -> Result<Architecture, FormatError> {
         depth,
         hidden: config.count(&["intermediate_size"])?,
         eps: config.find_positive(&["rms_norm_eps"])?.unwrap_or(1e-6),
-        frequencies: frequencies(config, depth)?,
+        rotary: rotary(config, [depth, longest])?,
         qkv_bias: bias(has_bias || kin == "qwen2"),
         output_bias: bias(has_bias),
         qk_norm: kin == "qwen3",
@@ -234,45 +234,6 @@ fn llama(config: &Config, kin: &str) -> Result<Architecture, FormatError> {
     };
     let context = Context { tokens: window.unwrap_or(longest), is_window: window.is_some() };
     Ok(Architecture::Llama(sizes, context))
-}
-
-/// Angles per position, stretched where the config says so.
-fn frequencies(config: &Config, depth: usize) -> Result<Vec<f64>, FormatError> {
-    let newer = config.section(&["rope_parameters"])?;
-    let scaling = match &newer {
-        Some(parameters) => Some(parameters.clone()),
-        None => config.section(&["rope_scaling"])?,
-    };
-    let base = newer.as_ref().unwrap_or(config).find_positive(&["rope_theta"])?.unwrap_or(10_000.0);
-    let plain = Llama::plain_frequencies(base, depth);
-    let Some(scaling) = scaling else { return Ok(plain) };
-    if let Some(part) = scaling.find_positive(&["partial_rotary_factor"])?.filter(|&part| part != 1.0) {
-        return Err(scaling.wrong("partial_rotary_factor", "1", &part.to_string()));
-    }
-    match scaling.find_text(&["rope_type", "type"])?.unwrap_or("default") {
-        "default" => Ok(plain),
-        "linear" => {
-            let factor = scaling.positive(&["factor"])?;
-            Ok(plain.into_iter().map(|frequency| frequency / factor).collect())
-        }
-        "llama3" => {
-            let factor = scaling.positive(&["factor"])?;
-            let [low, high] =
-                [scaling.positive(&["low_freq_factor"])?, scaling.positive(&["high_freq_factor"])?];
-            let trained = scaling.count(&["original_max_position_embeddings"])? as f64;
-            if low >= high {
-                return Err(scaling.wrong("low_freq_factor", "less than high_freq_factor", &low.to_string()));
-            }
-            // Long waves are stretched, short ones are not, those between are in proportion.
-            let stretched = |frequency: f64| {
-                let turns = trained * frequency / TAU;
-                let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-                frequency * (kept + (1.0 - kept) / factor)
-            };
-            Ok(plain.into_iter().map(stretched).collect())
-        }
-        other => Err(scaling.wrong("rope_type", "default, linear or llama3", &format!("`{other}`"))),
-    }
 }
 
 fn bert(config: &Config, _: &str, folder: &Path) -> Result<Architecture, FormatError> {
