@@ -20,6 +20,7 @@ pub mod loops;
 pub mod memory;
 mod occupancy;
 mod staging;
+mod tensor_map;
 
 pub use backend::{CudaBackend, caps, gpus};
 pub use device::Device;

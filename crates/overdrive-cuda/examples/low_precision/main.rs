@@ -1,7 +1,7 @@
 //! What low precision gains on a GPU, against bf16 in the same process: `cargo run --release --example low_precision
 //! [rows] [products] [step] [step_tuned] [adamw]`.
 //!
-//! `rows`: a chain of layers of 8192 x 8192 held as codes, by 1 to 16 rows; together its weights are many times the
+//! `rows`: a chain of layers of 8192 x 8192 held as codes, by 1 to 32 rows; together its weights are many times the
 //! second-level cache, so that each layer's come from memory. `products`: layers whose activations are quantized too. `step`: the
 //! twelve products of a transformer block's training step in fp8, quantization in both orders included, by cuBLASLt's first choices, or
 //! tuned. `adamw`: the optimizer.

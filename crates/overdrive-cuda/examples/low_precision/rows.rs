@@ -10,7 +10,7 @@ const WIDTH: usize = 8192;
 /// Layers of a chain: the fewest codes are 33 MB a layer, and a second-level cache 50 to 60 MB.
 const LAYERS: usize = 12;
 /// Rows of x.
-const ROWS: [usize; 4] = [1, 4, 8, 16];
+const ROWS: [usize; 4] = [1, 4, 16, 32];
 /// Columns of a result that are checked.
 const CHECKED: usize = 64;
 

@@ -4,7 +4,6 @@
 //! is new. Invariant: a tile never needs more shared memory than a block may have.
 
 mod instruction;
-mod map;
 mod tile;
 
 pub(super) use tile::{Schedule, TILES, Tile};
@@ -16,9 +15,9 @@ use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::tensor_map::{Boxes, Extent};
 use cudarc::driver::sys::CUtensorMap;
 use cudarc::driver::{CudaStream, LaunchConfig};
-use map::{Boxes, Extent};
 use overdrive_ir::plan::{GemmCall, MatrixView, SlotId};
 use overdrive_ir::{DType, Precision};
 use std::cell::RefCell;

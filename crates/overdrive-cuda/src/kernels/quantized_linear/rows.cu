@@ -1,36 +1,47 @@
-// `quantized_linear` of a few rows of half floats: weights stay codes until they are in registers, and meet x in the
+// `quantized_linear` of few rows of half floats: weights stay codes until they are in registers, and meet x in the
 // tensor cores, with the weights as the left operand, so that sixteen of them share what is read of x.
 //
-// What bounds it is reading the codes, so each thread reads 16 bytes of two rows at a time, DEPTH of such pairs ahead. The order
-// of the contracted index within a CHUNK is the one in which a thread's codes come out of its words (pairs four or
-// one apart), and x is read in that order from shared memory, where pieces of 16 bytes lie so that no two lanes meet in a bank.
+// Between two of these in a row memory must not rest, and what stands in the way is that each needs all that the one before
+// wrote. So codes set out before that is there, by the bulk copy engine, which keeps no thread waiting; each warp has chunks of
+// its own (one in WARPS), in a ring of its own in shared memory, AHEAD of them at once, and waits for no other warp until
+// sums meet at the end. What is left between two kernels is the time of the products, so numbers are made of codes in
+// as few instructions as there are: the integer pipes take two cycles for each of theirs.
 //
-// Learnt from Marlin (codes to half floats by bits of the mantissa, weights streamed past x) and from Machete.
+// The order of the contracted index within a chunk is the one in which codes come out of their words: the code at bit 0
+// with the one at bit 16; x is turned around to fit.
+//
+// Learnt from Marlin (codes to half floats by bits, weights streamed past x) and from Machete.
 //
 // X: bf16 or f16. CODE: i4, f4e2m1 or i8. SCALE, ZERO: types. N, K, GROUP: codes under a scale; SCALE_ROW: scales from row
-// to row, 0 where all rows share them. WARPS_N, WARPS_K: warps of a block along rows and along k. TILES: of eight rows
-// of x. DEPTH; STEPS_AT_ONCE: steps whose x is in one of the BUFFERS. HAS_ZERO, HAS_TENSOR_SCALE, ALIGNED: whether every row of x
-// begins at 16 bytes.
+// to row, 0 where all rows share them. WARPS of a block, along k. MTILES: of sixteen weights' rows; TILES: of eight rows of x,
+// at most ROWS in all. HALVES: of 64 bytes of a row of codes in a chunk. AHEAD. X_STEP: elements of x from one to the next in a
+// row. HAS_ZERO, HAS_TENSOR_SCALE, ALIGNED: whether every row of x begins at 16 bytes; SETTLED: whether all that belongs to the
+// weights was there before this call.
 
 constexpr int CODES = 128 / width<CODE>; // of 16 bytes
-constexpr int CHUNK = 4 * CODES;         // of a warp: four lanes side by side, eight pairs of rows
-constexpr int PIECES = CODES / 8;        // 16 bytes of x for each lane of a chunk
+constexpr int LINE_BYTES = HALVES * 64;  // of a row in a chunk
+constexpr int CHUNK = HALVES * 4 * CODES;
+constexpr int PIECES = CODES / 8; // 16 bytes of x for each lane of half a chunk
 constexpr int CHUNKS = (K + CHUNK - 1) / CHUNK;
-constexpr int STEPS = (CHUNKS + WARPS_K - 1) / WARPS_K;
-constexpr int LOADS = (STEPS + STEPS_AT_ONCE - 1) / STEPS_AT_ONCE;
-constexpr int THREADS = 32 * WARPS_N * WARPS_K;
-constexpr int ROW_BYTES = STEPS_AT_ONCE * WARPS_K * CHUNK * 2;
-constexpr int PITCH = ROW_BYTES + (PIECES == 4 ? 64 : 16); // neighbours of a quarter of a warp in other banks
+constexpr int STEPS = (CHUNKS + WARPS - 1) / WARPS;
+constexpr int THREADS = 32 * WARPS;
+constexpr int BLOCK_N = 16 * MTILES;
+constexpr int CODE_BYTES = BLOCK_N * LINE_BYTES;
 constexpr int COLUMNS = TILES * 8;
-constexpr int LINE = WARPS_N * 16 + 4;
-// A scale that covers whole chunks multiplies their sums; a smaller one multiplies the weights.
-constexpr bool AFTER = GROUP % CHUNK == 0 || GROUP == K;
+constexpr int LINE = BLOCK_N + 4;
+constexpr int BARRIERS = 1024; // bytes before the rings
+constexpr i64 ROW_BYTES = (i64)K * width<CODE> / 8;
+// A scale that covers whole halves multiplies their sums; a smaller one multiplies the weights.
+constexpr bool AFTER = GROUP % (4 * CODES) == 0 || GROUP == K;
 constexpr int SCALES = AFTER || GROUP >= CODES ? 1 : CODES / GROUP;
-constexpr int CHAINS = TILES == 1 ? 2 : 1;
 constexpr bool IS_BF16 = same<X, bf16>;
+// What to multiply the pairs of `numbers` by.
+constexpr f32 UNIT = same<CODE, f4e2m1> ? 1.0f : IS_BF16 ? 128.0f : 512.0f;
+// Whether x is kept in registers from tile to tile.
+constexpr bool KEEPS_X = TILES <= 2;
 
 struct Rows {
-    i64 x[16], y[16];
+    i64 x[ROWS], y[ROWS];
 };
 struct alignas(16) Words {
     u32 at[4];
@@ -63,248 +74,336 @@ __device__ __forceinline__ f32 low_of(u32 pair) { return decode(X{(u16)pair}); }
 __device__ __forceinline__ f32 high_of(u32 pair) { return decode(X{(u16)(pair >> 16)}); }
 constexpr u32 ONE = IS_BF16 ? 0x3f803f80u : 0x3c003c00u;
 
-// Eight codes as four pairs of exact half floats: words of four bits give the pairs (i, i + 4), words of bytes neighbours.
+// Eight codes as four pairs of half floats, exact but for UNIT. Bits at the low end of a half float are a subnormal, which is
+// as good a number as any to `fma`; so are two codes of four bits beside each other, each in its place.
 __device__ __forceinline__ void numbers(const Words& words, int piece, u32 (&pairs)[4]) {
     if constexpr (same<CODE, i4>) {
-        // As the mantissa of 128 (or 1024): the sign bit turned around makes the code one of 0 to 15.
-        constexpr u32 magic = IS_BF16 ? 0x43084308u : 0x64086408u, less = IS_BF16 ? 0xc308c308u : 0xe408e408u;
-        u32 word = words.at[piece];
+        // The sign bit turned around makes the code one of 0 to 15. Pairs (i, i + 4).
+        constexpr u32 first = IS_BF16 ? 0x7e807e80u : 0x78007800u, second = IS_BF16 ? 0x7c807c80u : 0x68006800u;
+        constexpr u32 less = IS_BF16 ? 0xbd80bd80u : 0xa400a400u;
+        const u32 word = words.at[piece], high = word >> 8;
+        pairs[0] = multiply_add(logic<0x6a>(word, 0x000f000fu, 0x00080008u), first, less);
+        pairs[1] = multiply_add(logic<0x6a>(word, 0x00f000f0u, 0x00800080u), second, less);
+        pairs[2] = multiply_add(logic<0x6a>(high, 0x000f000fu, 0x00080008u), first, less);
+        pairs[3] = multiply_add(logic<0x6a>(high, 0x00f000f0u, 0x00800080u), second, less);
+    } else if constexpr (same<CODE, f4e2m1>) {
+        // Exponent and mantissa in place: a number of the format's own but for the bias. Pairs (i, i + 4).
+        const u32 word = words.at[piece];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            pairs[i] = multiply_add(logic<0x6a>(word >> (4 * i), 0x000f000fu, magic), ONE, less);
+            const int by = (IS_BF16 ? 6 : 9) - 4 * i;
+            const u32 moved = by > 0 ? word << (by > 0 ? by : 0) : word >> (by > 0 ? 0 : -by);
+            const u32 magnitude = moved & (IS_BF16 ? 0x01c001c0u : 0x0e000e00u);
+            const u32 tiny = logic<0xea>(word << (12 - 4 * i), 0x80008000u, magnitude);
+            pairs[i] = multiply_add(tiny, IS_BF16 ? 0x7e807e80u : 0x74007400u, 0x80008000u);
         }
-    } else if constexpr (same<CODE, f4e2m1>) {
-        // The bytes of 0, 0.5, 1, 1.5, 2, 3, 4 and 6.
-        constexpr u32 low[2] = {IS_BF16 ? 0xc0800000u : 0u, IS_BF16 ? 0xc0804000u : 0u};
-        constexpr u32 high[2] = {IS_BF16 ? 0x3f3f3f00u : 0x3e3c3800u, IS_BF16 ? 0x40404040u : 0x46444240u};
-        const u32 word = words.at[piece], magnitudes = word & 0x77777777u;
-        const u32 even = (magnitudes & 0x0f0fu) | (magnitudes >> 12 & 0xf0f0u);
-        const u32 odd = (magnitudes >> 4 & 0x0f0fu) | (magnitudes >> 16 & 0xf0f0u);
+    } else {
+        // Pairs (i, i + 2) of a word.
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const u32 at = half ? odd : even;
-            const u32 h = select_bytes(high[0], high[1], at), l = IS_BF16 ? select_bytes(low[0], low[1], at) : 0;
-            const u32 first = select_bytes(l, h, 0x5140), second = select_bytes(l, h, 0x7362);
-            // first | (word << .. & signs)
-            pairs[half] = logic<0xea>(word << (12 - 4 * half), 0x80008000u, first);
-            pairs[half + 2] = logic<0xea>(word << (4 - 4 * half), 0x80008000u, second);
+        for (int i = 0; i < 4; ++i) {
+            const u32 word = words.at[piece * 2 + i / 2] >> (i % 2 * 8);
+            pairs[i] = multiply_add(logic<0x6a>(word, 0x00ff00ffu, 0x00800080u), IS_BF16 ? 0x7e807e80u : 0x78007800u,
+                                    IS_BF16 ? 0xbf80bf80u : 0xb400b400u);
+        }
+    }
+}
+
+// Eight of x in the order of the pairs of `numbers`.
+__device__ __forceinline__ void arrange(u32 (&x)[4]) {
+    if constexpr (width<CODE> == 4) {
+        const u32 from[4] = {x[0], x[1], x[2], x[3]};
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            x[2 * i] = select_bytes(from[i], from[i + 2], 0x5410);
+            x[2 * i + 1] = select_bytes(from[i], from[i + 2], 0x7632);
         }
     } else {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const u32 word = words.at[piece * 2 + i] ^ 0x80808080u;
-            f32 x[4];
-#pragma unroll
-            for (int byte = 0; byte < 4; ++byte)
-                x[byte] = __uint_as_float(select_bytes(word, 0x4b000000u, 0x7440u + byte)) - 8388736.0f;
-            pairs[2 * i] = pack(x[0], x[1]);
-            pairs[2 * i + 1] = pack(x[2], x[3]);
+            const u32 a = x[2 * i], b = x[2 * i + 1];
+            x[2 * i] = select_bytes(a, b, 0x5410);
+            x[2 * i + 1] = select_bytes(a, b, 0x7632);
         }
     }
 }
 
-__device__ __forceinline__ void multiply(f32 (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+// d = a b + c
+__device__ __forceinline__ void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, const f32* c) {
     if constexpr (IS_BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+                     : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
     else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+                     : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 
-__device__ __forceinline__ Words read_once(const u8* from) {
+// What lies there, or zeros where nothing does.
+__device__ __forceinline__ Words read_shared(u32 from, bool there = true) {
     Words words;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words.at[0]), "=r"(words.at[1]), "=r"(words.at[2]), "=r"(words.at[3])
-                 : "l"(from));
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+                 "@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "=&r"(words.at[0]), "=&r"(words.at[1]), "=&r"(words.at[2]), "=&r"(words.at[3])
+                 : "r"(from), "r"((u32)there));
     return words;
+}
+// `there` or zeros.
+__device__ __forceinline__ void copy_in(u32 to, const void* from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
 // Element `index` of scales or zero points.
 template <class T>
-__device__ __forceinline__ f32 element(const T* from, i64 index) {
-    if constexpr (width<T> < 8) return convert<f32>(packed<T>(reinterpret_cast<const u8*>(from), index));
-    else return convert<f32>(from[index]);
+__device__ __forceinline__ T raw_element(const T* from, i64 index) {
+    if constexpr (width<T> < 8) return packed<T>(reinterpret_cast<const u8*>(from), index);
+    else return from[index];
 }
 
-// What a lane holds of a chunk: rows g and g + 8 of its tile.
-struct Part {
-    Words codes[2];
-    f32 scale[2][SCALES], zero[2][SCALES];
+// What a lane holds beside the codes of a chunk: of rows g and g + 8 of each tile.
+struct Factors {
+    SCALE scale[HALVES][MTILES][2][SCALES];
+    ZERO zero[HALVES][MTILES][2][SCALES];
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+struct alignas(64) TensorMap {
+    u64 opaque[16];
+};
+#define COPIES_IN_BULK (__CUDA_ARCH__ >= 900)
+
+// Where the bulk copy engine puts 16 bytes of a line, so that the same of other lines are in other banks.
+__device__ __forceinline__ int turned(int row, int piece) { return HALVES == 2 ? piece ^ (row & 7) : piece ^ (row >> 1 & 3); }
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+    asm volatile(
+        "{\n.reg .pred p;\nagain: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}" ::"r"(barrier), "r"(parity)
+        : "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero, const f32* tensor_scale, X* y, i32 rows,
-               i64 y_step, const __grid_constant__ Rows at) {
-    extern __shared__ __align__(128) u8 dynamic[];
+               i64 y_step, const __grid_constant__ Rows at, const __grid_constant__ TensorMap map) {
+    extern __shared__ __align__(1024) u8 dynamic[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int across = warp % WARPS_N, along = warp / WARPS_N;
-    const int first = blockIdx.x * WARPS_N * 16 + across * 16;
+    const int first = blockIdx.x * BLOCK_N;
+    // Of a tile's rows a lane has `own` and the one eight later; neighbours lie where the copy put them into other banks.
+    const int own = HALVES == 2 ? g >> 1 | (g & 1) << 2 : g;
+    const int x_bytes = rows * CHUNK * 2;
+    const u32 base = (u32)__cvta_generic_to_shared(dynamic), barriers = base + warp * AHEAD * 8;
+    const u32 ring = base + BARRIERS + warp * AHEAD * CODE_BYTES;
+    const u32 x_offset = BARRIERS + WARPS * AHEAD * CODE_BYTES + warp * AHEAD * x_bytes;
+
     // Rows beyond the last are read as the last.
-    const int row[2] = {min(first + g, N - 1), min(first + g + 8, N - 1)};
-    constexpr i64 ROW = (i64)K * width<CODE> / 8;
-    const auto place = [&](int step, int half) { return codes + row[half] * ROW + ((i64)(step * WARPS_K + along) * 64 + t * 16); };
-    const auto has = [&](int step) { return (step * WARPS_K + along) * CHUNK + t * CODES < K; };
+    const auto row_of = [&](int local) { return N % BLOCK_N == 0 ? first + local : min(first + local, N - 1); };
+    const auto fetch_codes = [&](int step, int slot) {
+        const int from = (step * WARPS + warp) * LINE_BYTES;
+        const u32 to = ring + slot * CODE_BYTES;
+#if COPIES_IN_BULK
+        if (lane == 0) {
+            const u32 barrier = barriers + slot * 8;
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(CODE_BYTES) : "memory");
+            asm volatile(
+                "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+                    "r"(to), "l"(&map), "r"(barrier), "r"(from), "r"(first), "r"(0)
+                : "memory");
+        }
+#else
+#pragma unroll 1
+        for (int i = lane; i < CODE_BYTES / 16; i += 32) {
+            const int row = i / (LINE_BYTES / 16), piece = i % (LINE_BYTES / 16);
+            const bool there = from + piece * 16 < ROW_BYTES;
+            const u8* const place = codes + row_of(row) * ROW_BYTES + from + piece * 16;
+            copy_in(to + row * LINE_BYTES + turned(row, piece) * 16, there ? place : codes, there);
+        }
+#endif
+    };
+    const auto read_factors = [&](int step, Factors& to) {
 #pragma unroll
-    for (int d = 0; d < DEPTH; ++d)
+        for (int h = 0; h < HALVES; ++h) {
+            const int k = (step * WARPS + warp) * CHUNK + h * 4 * CODES + (AFTER ? 0 : t * CODES);
+            const bool known = (CHUNKS * CHUNK == K && CHUNKS % WARPS == 0) || k < K;
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-            if (d < STEPS && has(d)) asm volatile("prefetch.global.L2 [%0];" ::"l"(place(d, half)));
+            for (int m = 0; m < MTILES; ++m)
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+#pragma unroll
+                    for (int s = 0; s < SCALES; ++s) {
+                        const i64 from = (i64)row_of(m * 16 + half * 8 + own) * SCALE_ROW + k / GROUP + s;
+                        to.scale[h][m][half][s] = known ? raw_element(scale, from) : SCALE{};
+                        if constexpr (HAS_ZERO) to.zero[h][m][half][s] = known ? raw_element(zero, from) : ZERO{};
+                    }
+        }
+    };
+    constexpr int in_row = CHUNK / 8;
+    // 16 bytes of x at a time, where no two lanes of a quarter of a warp meet in a bank.
+    const auto fetch_x = [&](int step, int slot) {
+        const int first_k = (step * WARPS + warp) * CHUNK;
+#pragma unroll 1
+        for (int i = lane; i < rows * in_row; i += 32) {
+            const int r = i / in_row, piece = i % in_row, k = first_k + piece * 8, owner = piece / PIECES;
+            const int turn = PIECES == 4 ? (owner >> 1 & 1) | (r & 1) << 1 : r & 1;
+            const int to = x_offset + slot * x_bytes + r * CHUNK * 2 + (piece ^ turn) * 16;
+            const X* const from = x + at.x[r] + (i64)k * X_STEP;
+            if constexpr (ALIGNED) {
+                copy_in(base + to, k < K ? from : x, k < K);
+            } else {
+#pragma unroll
+                for (int e = 0; e < 8; ++e) reinterpret_cast<u16*>(dynamic + to)[e] = k < K ? from[e * X_STEP].code : (u16)0;
+            }
+        }
+    };
+    const auto close = [] { asm volatile("cp.async.commit_group;" ::: "memory"); };
+
+#if COPIES_IN_BULK
+    if (lane == 0) {
+        for (int slot = 0; slot < AHEAD; ++slot)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + slot * 8) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncwarp();
+#endif
+    Factors factors;
+    const auto begin = [&] {
+        for (int step = 0; step < AHEAD && step < STEPS; ++step) fetch_codes(step, step);
+        read_factors(0, factors);
+    };
+    if (SETTLED) begin();
     after_previous();
+    if (!SETTLED) begin();
+    for (int step = 0; step < AHEAD; ++step) {
+        if (step < STEPS) fetch_x(step, step);
+        close();
+    }
 
-    const auto read = [&](int step, Part& part) {
-        const bool there = has(step);
-        const int k = (step * WARPS_K + along) * CHUNK + (AFTER ? 0 : t * CODES);
+    f32 totals[MTILES][TILES][4] = {};
+    const int from_x = g * CHUNK * 2 + t * PIECES * 16, turn = PIECES == 4 ? t >> 1 | (g & 1) << 1 : g & 1;
+    const auto read_x = [&](u32 slot, int h, int tile, int piece, u32 (&b)[4]) {
+        const Words words = read_shared(slot + from_x + h * 4 * PIECES * 16 + tile * 8 * CHUNK * 2 + ((piece ^ turn) * 16), tile * 8 + g < rows);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            part.codes[half] = there ? read_once(place(step, half)) : Words{};
-#pragma unroll
-            for (int s = 0; s < SCALES; ++s) {
-                const i64 from = (i64)row[half] * SCALE_ROW + k / GROUP + s;
-                const bool known = AFTER ? k < K : there;
-                part.scale[half][s] = known ? element(scale, from) : 0.0f;
-                if constexpr (HAS_ZERO) part.zero[half][s] = known ? element(zero, from) : 0.0f;
-            }
-        }
+        for (int i = 0; i < 4; ++i) b[i] = words.at[i];
+        arrange(b);
     };
-    const auto fetch = [&](int load) {
-        if (load < LOADS) {
-            u8* const buffer = dynamic + load % BUFFERS * (rows * PITCH);
-            constexpr int in_row = ROW_BYTES / 16;
-            for (int i = threadIdx.x; i < rows * in_row; i += THREADS) {
-                const int r = i / in_row, piece = i % in_row, k = load * (ROW_BYTES / 2) + piece * 8;
-                const int owner = piece / PIECES % 4, own = piece % PIECES;
-                const int to = piece - own + (PIECES == 4 ? own ^ owner : own);
-                const u32 shared = (u32)__cvta_generic_to_shared(buffer + r * PITCH + to * 16);
-                if (k >= K) {
-                    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(shared), "r"(0) : "memory");
-                } else if constexpr (ALIGNED) {
-                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(x + at.x[r] + k) : "memory");
-                } else {
+    int slot = 0;
+    u32 parity = 0;
+    for (int step = 0; step < STEPS; ++step) {
+        Factors next;
+        if (GROUP != K) read_factors(step + 1 < STEPS ? step + 1 : step, next);
+#if COPIES_IN_BULK
+        barrier_wait(barriers + slot * 8, parity);
+#endif
+        asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
+        __syncwarp();
+        const u32 x_here = base + x_offset + slot * x_bytes;
 #pragma unroll
-                    for (int e = 0; e < 8; ++e)
-                        reinterpret_cast<u16*>(buffer + r * PITCH + to * 16)[e] = x[at.x[r] + (i64)(k + e) * X_STEP].code;
-                }
+        for (int h = 0; h < HALVES; ++h) {
+            u32 b[KEEPS_X ? TILES : 1][PIECES][4];
+            // With zero points the sums of x.
+            f32 x_sums[TILES][4] = {};
+            if constexpr (KEEPS_X) {
+#pragma unroll
+                for (int tile = 0; tile < TILES; ++tile)
+#pragma unroll
+                    for (int piece = 0; piece < PIECES; ++piece) read_x(x_here, h, tile, piece, b[tile][piece]);
             }
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    };
-
-    f32 totals[TILES][4] = {};
-    fetch(0);
-    Part parts[DEPTH];
+            if constexpr (AFTER && HAS_ZERO) {
+                const u32 a[4] = {ONE, ONE, ONE, ONE};
 #pragma unroll
-    for (int d = 0; d < DEPTH; ++d)
-        if (d < STEPS) read(d, parts[d]);
-
-    const auto product = [&](int step, const Part& part) {
-        const u8* const buffer = dynamic + step / STEPS_AT_ONCE % BUFFERS * (rows * PITCH);
-        const int local = (step % STEPS_AT_ONCE * WARPS_K + along) * 4 * PIECES + t * PIECES;
-        f32 sums[CHAINS][TILES][4] = {};
-        f32 x_sums[HAS_ZERO && AFTER ? TILES : 1][4] = {};
+                for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
-        for (int piece = 0; piece < PIECES; ++piece) {
-            u32 own[2][4];
+                    for (int piece = 0; piece < PIECES; ++piece) {
+                        u32 other[4];
+                        if constexpr (!KEEPS_X) read_x(x_here, h, tile, piece, other);
+                        const u32(&from)[4] = KEEPS_X ? b[KEEPS_X ? tile : 0][piece] : other;
+                        multiply(x_sums[tile], a, from[0], from[1], x_sums[tile]);
+                        multiply(x_sums[tile], a, from[2], from[3], x_sums[tile]);
+                    }
+            }
+            const u32 from_codes = ring + slot * CODE_BYTES + own * LINE_BYTES + turned(own, h * 4 + t) * 16;
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                numbers(part.codes[half], piece, own[half]);
-                if constexpr (!AFTER) {
-                    const int s = piece * SCALES / PIECES;
-                    const f32 factor = part.scale[half][s];
-                    constexpr bool exact = IS_BF16 && !HAS_ZERO && (same<SCALE, e8m0> || same<SCALE, f8e4m3>);
-                    if constexpr (exact) {
-                        const u32 both = pack(factor, factor);
+            for (int m = 0; m < MTILES; ++m) {
+                const Words words[2] = {read_shared(from_codes + m * 16 * LINE_BYTES), read_shared(from_codes + (m * 16 + 8) * LINE_BYTES)};
+                f32 sums[TILES][4];
+                const f32 none[4] = {};
 #pragma unroll
-                        for (int i = 0; i < 4; ++i) own[half][i] = multiply_add(own[half][i], both, 0x80008000u);
-                    } else {
-                        const f32 less = HAS_ZERO ? part.zero[half][s] : 0.0f;
+                for (int piece = 0; piece < PIECES; ++piece) {
+                    u32 pairs[2][4];
 #pragma unroll
-                        for (int i = 0; i < 4; ++i) {
-                            const u32 pair = own[half][i];
-                            own[half][i] = pack((low_of(pair) - less) * factor, (high_of(pair) - less) * factor);
+                    for (int half = 0; half < 2; ++half) {
+                        numbers(words[half], piece, pairs[half]);
+                        if constexpr (!AFTER) {
+                            const int s = piece * SCALES / PIECES;
+                            const f32 factor = convert<f32>(factors.scale[h][m][half][s]) * UNIT;
+                            // Products that need no more digits than there are.
+                            constexpr bool exact = IS_BF16 && !HAS_ZERO && (same<SCALE, e8m0> || same<SCALE, f8e4m3>);
+                            if constexpr (exact) {
+                                const u32 both = pack(factor, factor);
+#pragma unroll
+                                for (int i = 0; i < 4; ++i) pairs[half][i] = multiply_add(pairs[half][i], both, 0x80008000u);
+                            } else {
+                                const f32 less = HAS_ZERO ? convert<f32>(factors.zero[h][m][half][s]) / UNIT : 0.0f;
+#pragma unroll
+                                for (int i = 0; i < 4; ++i) {
+                                    const u32 pair = pairs[half][i];
+                                    pairs[half][i] = pack((low_of(pair) - less) * factor, (high_of(pair) - less) * factor);
+                                }
+                            }
+                        }
+                    }
+#pragma unroll
+                    for (int tile = 0; tile < TILES; ++tile) {
+                        u32 other[4];
+                        if constexpr (!KEEPS_X) read_x(x_here, h, tile, piece, other);
+                        const u32(&from)[4] = KEEPS_X ? b[KEEPS_X ? tile : 0][piece] : other;
+#pragma unroll
+                        for (int i = 0; i < 2; ++i) {
+                            const u32 a[4] = {pairs[0][2 * i], pairs[1][2 * i], pairs[0][2 * i + 1], pairs[1][2 * i + 1]};
+                            multiply(sums[tile], a, from[2 * i], from[2 * i + 1], piece + i > 0 ? sums[tile] : none);
                         }
                     }
                 }
-            }
 #pragma unroll
-            for (int tile = 0; tile < TILES; ++tile) {
-                u32 from[4] = {};
-                if (tile * 8 + g < rows) {
-                    const u32 shared = (u32)__cvta_generic_to_shared(
-                        buffer + (tile * 8 + g) * PITCH + (local + (PIECES == 4 ? piece ^ t : piece)) * 16);
-                    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                                 : "=r"(from[0]), "=r"(from[1]), "=r"(from[2]), "=r"(from[3])
-                                 : "r"(shared));
-                }
-                u32 b[4] = {from[0], from[1], from[2], from[3]};
-                if constexpr (width<CODE> == 4) {
+                for (int half = 0; half < 2; ++half) {
+                    const f32 factor = AFTER ? convert<f32>(factors.scale[h][m][half][0]) * UNIT : 1.0f;
+                    const f32 less = AFTER && HAS_ZERO ? convert<f32>(factors.zero[h][m][half][0]) / UNIT : 0.0f;
 #pragma unroll
-                    for (int i = 0; i < 2; ++i) {
-                        b[2 * i] = select_bytes(from[i], from[i + 2], 0x5410);
-                        b[2 * i + 1] = select_bytes(from[i], from[i + 2], 0x7632);
-                    }
-                }
+                    for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const u32 a[4] = {own[0][2 * i], own[1][2 * i], own[0][2 * i + 1], own[1][2 * i + 1]};
-                    multiply(sums[i % CHAINS][tile], a, b[2 * i], b[2 * i + 1]);
-                    if constexpr (HAS_ZERO && AFTER) {
-                        const u32 ones[4] = {ONE, ONE, ONE, ONE};
-                        multiply(x_sums[tile], ones, b[2 * i], b[2 * i + 1]);
-                    }
+                        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                            f32 sum = sums[tile][i];
+                            if constexpr (AFTER && HAS_ZERO) sum = fmaf(-less, x_sums[tile][i], sum);
+                            totals[m][tile][i] = AFTER ? fmaf(factor, sum, totals[m][tile][i]) : totals[m][tile][i] + sum;
+                        }
                 }
             }
         }
+        // All lanes have read the slot.
+        __syncwarp();
+        if (step + AHEAD < STEPS) {
+            fetch_codes(step + AHEAD, slot);
+            fetch_x(step + AHEAD, slot);
+        }
+        close();
+        if (GROUP != K) factors = next;
+        if (++slot == AHEAD) slot = 0, parity ^= 1;
+    }
+
+    // Warps add up, always in the same order.
+    __syncthreads();
+    f32* const all = reinterpret_cast<f32*>(dynamic + BARRIERS);
+#pragma unroll
+    for (int m = 0; m < MTILES; ++m)
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                f32 sum = CHAINS == 2 ? sums[0][tile][i] + sums[CHAINS - 1][tile][i] : sums[0][tile][i];
-                if constexpr (AFTER) {
-                    if constexpr (HAS_ZERO) sum = fmaf(-part.zero[i / 2][0], x_sums[tile][i], sum);
-                    totals[tile][i] = fmaf(part.scale[i / 2][0], sum, totals[tile][i]);
-                } else {
-                    totals[tile][i] += sum;
-                }
-            }
-    };
-
-    for (int base = 0; base < STEPS; base += DEPTH) {
-#pragma unroll
-        for (int d = 0; d < DEPTH; ++d) {
-            const int step = base + d;
-            if (step >= STEPS) break;
-            if (step % STEPS_AT_ONCE == 0) {
-                const int load = step / STEPS_AT_ONCE;
-                // Nobody reads the other buffer any more.
-                if (load > 0) __syncthreads();
-                if (BUFFERS > 1) fetch(load + 1);
-                asm volatile("cp.async.wait_group %0;" ::"n"(BUFFERS - 1) : "memory");
-                __syncthreads();
-            }
-            product(step, parts[d]);
-            if (step + DEPTH < STEPS) read(step + DEPTH, parts[d]);
-        }
-    }
-
-    // Warps that shared k add up, always in the same order.
-    __syncthreads();
-    f32* const all = reinterpret_cast<f32*>(dynamic);
-#pragma unroll
-    for (int tile = 0; tile < TILES; ++tile)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            all[(along * COLUMNS + tile * 8 + 2 * t + i % 2) * LINE + across * 16 + g + i / 2 * 8] = totals[tile][i];
+            for (int i = 0; i < 4; ++i)
+                if (tile * 8 + 2 * t + i % 2 < rows)
+                    all[(warp * COLUMNS + tile * 8 + 2 * t + i % 2) * LINE + m * 16 + own + i / 2 * 8] = totals[m][tile][i];
     __syncthreads();
     const f32 factor = HAS_TENSOR_SCALE ? *tensor_scale : 1.0f;
-    for (int i = threadIdx.x; i < rows * WARPS_N * 16; i += THREADS) {
-        const int r = i / (WARPS_N * 16), n = i % (WARPS_N * 16);
+    for (int i = threadIdx.x; i < rows * BLOCK_N; i += THREADS) {
+        const int r = i / BLOCK_N, n = i % BLOCK_N;
         f32 sum = 0.0f;
 #pragma unroll
-        for (int k = 0; k < WARPS_K; ++k) sum += all[(k * COLUMNS + r) * LINE + n];
-        const int column = blockIdx.x * WARPS_N * 16 + n;
-        if (column < N) y[at.y[r] + column * y_step] = convert<X>(sum * factor);
+        for (int k = 0; k < WARPS; ++k) sum += all[(k * COLUMNS + r) * LINE + n];
+        if (first + n < N) y[at.y[r] + (first + n) * y_step] = convert<X>(sum * factor);
     }
 }

@@ -1,15 +1,18 @@
 //! The compiled step: source, parameters, launch (`rows.cu` says how it works).
 
-use super::shape::{ROWS, Shape};
+use super::shape::{LINE_BYTES, ROWS, Shape};
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
 use crate::kernels::nest::Place;
 use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::tensor_map::{Boxes, Extent};
+use cudarc::driver::sys::CUtensorMap;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::plan::{KernelCall, SlotId, View};
+use overdrive_ir::plan::{KernelCall, Place as Home, Plan, SlotId, View};
 use overdrive_ir::{DType, row_major};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -31,6 +34,10 @@ struct Compiled {
     rows: i32,
     y_step: i64,
     at: Box<Rows>,
+    /// How the bulk copy engine finds codes, where the device has one.
+    boxes: Option<Boxes>,
+    /// The map of the address of the last call.
+    encoded: Cell<(u64, CUtensorMap)>,
 }
 
 /// What the source depends on.
@@ -47,6 +54,8 @@ struct Wanted {
     scale_row: usize,
     x_step: i64,
     is_aligned: bool,
+    /// Whether all that belongs to the weights is there before the call.
+    is_settled: bool,
 }
 
 impl Wanted {
@@ -61,15 +70,16 @@ impl Wanted {
             ("GROUP", (self.k / self.groups).to_string()),
             ("SCALE_ROW", self.scale_row.to_string()),
             ("X_STEP", self.x_step.to_string()),
-            ("WARPS_N", shape.warps[0].to_string()),
-            ("WARPS_K", shape.warps[1].to_string()),
+            ("ROWS", ROWS.to_string()),
+            ("WARPS", shape.warps.to_string()),
+            ("MTILES", shape.weight_tiles.to_string()),
             ("TILES", shape.tiles.to_string()),
-            ("DEPTH", shape.depth.to_string()),
-            ("STEPS_AT_ONCE", shape.steps_at_once.to_string()),
-            ("BUFFERS", shape.buffers.to_string()),
+            ("HALVES", shape.halves.to_string()),
+            ("AHEAD", shape.ahead.to_string()),
             ("HAS_ZERO", self.zero.is_some().to_string()),
             ("HAS_TENSOR_SCALE", self.has_tensor_scale.to_string()),
             ("ALIGNED", self.is_aligned.to_string()),
+            ("SETTLED", self.is_settled.to_string()),
         ];
         let defines: String = defines.iter().map(|(key, value)| format!("#define {key} {value}\n")).collect();
         let text = format!("#include \"loop.cuh\"\n{defines}{}", include_str!("rows.cu"));
@@ -91,19 +101,21 @@ pub(in crate::kernels) fn sources() -> Vec<Source> {
         scale_row: 4096 / group,
         x_step: 1,
         is_aligned: true,
+        is_settled: true,
     };
     let int4 = plain(DType::BF16, DType::I4, DType::F32, 128);
     let asymmetric = Wanted {
         zero: Some(DType::F32),
         x_step: 2,
         is_aligned: false,
+        is_settled: false,
         ..plain(DType::F16, DType::I4, DType::F16, 32)
     };
     let shifted = Wanted { zero: Some(DType::I4), ..plain(DType::BF16, DType::I4, DType::F32, 128) };
     let mx = plain(DType::BF16, DType::F4E2M1, DType::E8M0, 32);
     let two_level = Wanted { has_tensor_scale: true, ..plain(DType::BF16, DType::F4E2M1, DType::F8E4M3, 16) };
     let int8 = plain(DType::BF16, DType::I8, DType::F32, 4096);
-    let all = [(1, int4), (3, asymmetric), (1, shifted), (1, mx), (12, two_level), (16, int8)];
+    let all = [(1, int4), (3, asymmetric), (1, shifted), (1, mx), (12, two_level), (24, int8)];
     all.map(|(rows, wanted)| wanted.source(&Shape::new(rows, [wanted.n, wanted.k], wanted.codes.bits(), 132)))
         .into()
 }
@@ -146,6 +158,7 @@ pub(in crate::kernels) fn compile(
         scale_row: if scale_rows == 1 { 0 } else { groups },
         x_step,
         is_aligned: x_step == 1 && Place::new(x).is_aligned(16) && of_x.iter().all(eighth),
+        is_settled: weights.into_iter().flatten().all(|view| is_settled(site.plan, view.slot)),
     };
     let rows = of_x.len();
     let shape =
@@ -166,7 +179,34 @@ pub(in crate::kernels) fn compile(
         rows: rows as i32,
         y_step,
         at,
+        boxes: copies_in_bulk(site.device.architecture()).then(|| {
+            let row = k * codes.ty.dtype.bits() / 8;
+            let extents = [Extent::new(row, 1), Extent::new(n, row as i64), Extent::new(1, row as i64)];
+            Boxes::new(DType::U8, extents, [shape.halves * LINE_BYTES, shape.weight_tiles * 16])
+        }),
+        encoded: Cell::new((0, CUtensorMap { opaque: [0; 16] })),
     }))
+}
+
+/// Whether the device has the bulk copy engine: `COPIES_IN_BULK` of `rows.cu`.
+fn copies_in_bulk(architecture: Architecture) -> bool {
+    match architecture {
+        Architecture::Sm80 | Architecture::Sm89 => false,
+        Architecture::Sm90a | Architecture::Sm100a => true,
+        Architecture::Other(capability) => capability >= 90,
+    }
+}
+
+/// Whether no step of a call writes a slot, nor the state that it is: then it may be read while earlier steps still run.
+fn is_settled(plan: &Plan, slot: SlotId) -> bool {
+    let home = &plan.slot(slot).place;
+    let writes = |other: &SlotId| match (home, &plan.slot(*other).place) {
+        (Home::State(name), Home::State(written)) => name == written,
+        _ => *other == slot,
+    };
+    let outlives =
+        matches!(home, Home::Input(_) | Home::State(_) | Home::Constant(_) | Home::Persistent { .. });
+    outlives && !plan.steps.iter().any(|step| !step.prepare && step.writes.iter().any(writes))
 }
 
 /// Whether a view is all of its slot, row after row.
@@ -197,6 +237,13 @@ impl Launch for Compiled {
             places.iter_mut().map(|place| (&raw mut *place).cast()).collect();
         let (mut rows, mut y_step, mut at) = (self.rows, self.y_step, *self.at);
         parameters.extend([(&raw mut rows).cast(), (&raw mut y_step).cast(), (&raw mut at).cast()]);
+        let (mut known, mut map) = self.encoded.get();
+        let codes = self.weights[0].map_or(0, |slot| addresses.of(slot));
+        if let Some(boxes) = self.boxes.as_ref().filter(|_| known != codes) {
+            (known, map) = (codes, boxes.encode(codes)?);
+            self.encoded.set((known, map));
+        }
+        parameters.push((&raw mut map).cast());
         // SAFETY: the parameters are those of the kernel; rows beyond the weights' last are not stored.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }

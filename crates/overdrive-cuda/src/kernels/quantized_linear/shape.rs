@@ -1,25 +1,30 @@
 //! What of `quantized_linear` the kernel takes, and how it shares the work.
 //!
-//! Codes are read once whatever the rows of x are, so that a few rows cost little more than one; on an H200 products of
-//! weights that were dequantized before are faster from 32 rows on. Invariant: what `declines` lets through, `Shape` has a place for.
+//! Codes are read once whatever the rows of x are, so that a few rows cost little more than one; on an H200 products of weights
+//! that were dequantized before are faster from 33 rows on. Invariant: what `declines` lets
+//! through, `Shape` has a place for.
 
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::{DType, OpRef, TensorType};
 
 /// Most rows of x.
-pub(super) const ROWS: usize = 16;
+pub(super) const ROWS: usize = 32;
+/// Bytes of a row of codes that four lanes read at a time.
+pub(super) const LINE_BYTES: usize = 64;
 /// Bits that a thread reads of a row of codes.
 const LOAD_BITS: usize = 128;
 /// Fewest codes under a scale: those of a piece of x.
 const PIECE: usize = 8;
-/// Lanes that lie along the contracted index.
-const LANES: usize = 4;
-/// Warps that hide a multiprocessor's memory.
-const RESIDENT_WARPS: usize = 16;
-/// Most warps of a block along the contracted index.
-const MOST_ALONG: usize = 8;
-/// Shared memory that the blocks of a multiprocessor may have together, and that one may have.
-const SHARED_BYTES: usize = 200 << 10;
+/// Warps of a block, along the contracted index.
+const WARPS: usize = 8;
+/// Rows of x up to which two halves of a chunk leave room for enough of them.
+const ROWS_OF_TWO_HALVES: usize = 4;
+/// Most chunks of a warp that are under way.
+const MOST_AHEAD: usize = 4;
+/// Shared memory of a block: what is under way before more stands in its own way (measured on an H200), and all that there is.
+const SHARED_BYTES: [usize; 2] = [150 << 10, 226 << 10];
+/// Before the rings.
+const BARRIER_BYTES: usize = 1024;
 
 /// Why `op` over operands of these types is not for the kernel; `None` where it is.
 pub(in crate::kernels) fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
@@ -59,16 +64,16 @@ pub(in crate::kernels) fn declines(op: &OpRef, types: &[TensorType]) -> Option<S
 /// How the kernel shares the work.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
-    /// Warps of a block along rows of the weights, sixteen each, and along k.
-    pub(super) warps: [usize; 2],
+    /// Warps of a block, along k.
+    pub(super) warps: usize,
+    /// Tiles of sixteen rows of the weights.
+    pub(super) weight_tiles: usize,
     /// Tiles of eight rows of x.
     pub(super) tiles: usize,
-    /// Pairs of loads under way in each thread.
-    pub(super) depth: usize,
-    /// Steps of all warps whose x is in shared memory at once.
-    pub(super) steps_at_once: usize,
-    /// How often that much of x has room.
-    pub(super) buffers: usize,
+    /// Lines of a row of codes in a chunk.
+    pub(super) halves: usize,
+    /// Chunks of each warp that are under way.
+    pub(super) ahead: usize,
     pub(super) blocks: usize,
     pub(super) shared_bytes: usize,
 }
@@ -76,41 +81,32 @@ pub(super) struct Shape {
 impl Shape {
     /// For `rows` rows of x by `[n, k]` codes of `bits` bits.
     pub(super) fn new(rows: usize, [n, k]: [usize; 2], bits: usize, multiprocessors: usize) -> Self {
-        let chunk = LANES * LOAD_BITS / bits;
-        let blocks = |across: usize| n.div_ceil(16 * across);
+        let blocks = |tiles: usize| n.div_ceil(16 * tiles);
         // x is read once a block, so blocks are wide where there are enough of them.
-        let across = [4, 2].into_iter().find(|&w| 10 * blocks(w) >= 9 * multiprocessors).unwrap_or(1);
-        let blocks = blocks(across);
-        let each = blocks.div_ceil(multiprocessors);
-        let wanted = (RESIDENT_WARPS / (across * each)).clamp(1, MOST_ALONG);
+        let weight_tiles = [4, 2].into_iter().find(|&t| 10 * blocks(t) >= 9 * multiprocessors).unwrap_or(1);
         let tiles = rows.div_ceil(8).next_power_of_two();
-        let mut along = (1 << wanted.ilog2()).min(k.div_ceil(chunk).next_power_of_two());
-        let padding = if bits == 4 { 64 } else { 16 };
-        let bytes = |along: usize, steps: usize| rows * (steps * along * chunk * 2 + padding);
-        while along > 1 && 2 * bytes(along, 1) > SHARED_BYTES {
-            along /= 2;
-        }
-        let steps = k.div_ceil(chunk * along);
-        let budget = SHARED_BYTES * across * along / RESIDENT_WARPS;
-        let (steps_at_once, buffers) = if bytes(along, steps) <= budget {
-            (steps, 1)
-        } else {
-            ((1..=steps).take_while(|&at_once| 2 * bytes(along, at_once) <= budget).last().unwrap_or(1), 2)
-        };
-        let sums = along * tiles * 8 * (across * 16 + 4) * size_of::<f32>();
+        let halves = if rows <= ROWS_OF_TWO_HALVES { 2 } else { 1 };
+        let chunk = halves * LINE_BYTES * 8 / bits;
+        let warps = WARPS.min(k.div_ceil(chunk).next_power_of_two());
+        let slot = weight_tiles * 16 * halves * LINE_BYTES + rows * chunk * size_of::<u16>();
+        let bytes = |ahead: usize| BARRIER_BYTES + warps * ahead * slot;
+        let steps = k.div_ceil(chunk * warps);
+        let fits = |ahead: &usize| bytes(*ahead) <= SHARED_BYTES[usize::from(*ahead <= 2)];
+        let ahead = (2..=MOST_AHEAD.min(steps)).rev().find(fits).unwrap_or(1);
+        let sums = BARRIER_BYTES + warps * tiles * 8 * (weight_tiles * 16 + 4) * size_of::<f32>();
         Self {
-            warps: [across, along],
+            warps,
+            weight_tiles,
             tiles,
-            depth: if tiles <= 2 { 4 } else { 2 },
-            steps_at_once,
-            buffers,
-            blocks,
-            shared_bytes: sums.max(buffers * bytes(along, steps_at_once)),
+            halves,
+            ahead,
+            blocks: blocks(weight_tiles),
+            shared_bytes: sums.max(bytes(ahead)),
         }
     }
 
     pub(super) fn threads(&self) -> usize {
-        32 * self.warps[0] * self.warps[1]
+        32 * self.warps
     }
 }
 
@@ -120,12 +116,15 @@ mod tests {
 
     #[test]
     fn every_shape_fits_a_multiprocessor() {
-        for rows in [1, 2, 7, 8, 9, 16] {
+        for rows in [1, 2, 7, 8, 9, 16, 17, 32] {
             for [n, k] in [[8192, 8192], [16, 32], [4096, 14336], [28672, 4096], [100, 96]] {
                 for bits in [4, 8] {
                     let shape = Shape::new(rows, [n, k], bits, 132);
-                    assert!(shape.shared_bytes <= SHARED_BYTES && shape.threads() <= 512, "{shape:?}");
-                    assert!(shape.tiles * 8 >= rows && shape.blocks * shape.warps[0] * 16 >= n, "{shape:?}");
+                    assert!(shape.shared_bytes <= SHARED_BYTES[1] && shape.threads() <= 256, "{shape:?}");
+                    assert!(
+                        shape.tiles * 8 >= rows && shape.blocks * shape.weight_tiles * 16 >= n,
+                        "{shape:?}"
+                    );
                 }
             }
         }
@@ -134,6 +133,6 @@ mod tests {
     #[test]
     fn a_row_by_a_large_matrix_fills_the_machine() {
         let shape = Shape::new(1, [8192, 8192], 4, 132);
-        assert_eq!((shape.warps, shape.blocks, shape.buffers), ([4, 4], 128, 1));
+        assert_eq!((shape.warps, shape.weight_tiles, shape.blocks, shape.ahead), (8, 4, 128, 2));
     }
 }

@@ -9,32 +9,32 @@ use overdrive_ir::DType;
 
 /// One dimension: its extent, and the elements from one index to the next.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) struct Extent {
+pub(crate) struct Extent {
     size: u64,
     stride: u64,
 }
 
 impl Extent {
-    pub(super) fn new(size: usize, stride: i64) -> Self {
+    pub(crate) fn new(size: usize, stride: i64) -> Self {
         Self { size: size as u64, stride: stride.unsigned_abs() }
     }
 }
 
 /// A tensor map but for its address: three dimensions, along memory first, and a box of the first two.
 #[derive(Clone, Debug)]
-pub(super) struct Boxes {
+pub(crate) struct Boxes {
     dtype: DType,
     extents: [Extent; 3],
     shape: [u32; 2],
 }
 
 impl Boxes {
-    pub(super) fn new(dtype: DType, extents: [Extent; 3], shape: [usize; 2]) -> Self {
+    pub(crate) fn new(dtype: DType, extents: [Extent; 3], shape: [usize; 2]) -> Self {
         Self { dtype, extents, shape: shape.map(|n| n as u32) }
     }
 
     /// The map for a matrix at `address`. What a box has outside of it reads as zero and is not written.
-    pub(super) fn encode(&self, address: u64) -> Result<CUtensorMap, Error> {
+    pub(crate) fn encode(&self, address: u64) -> Result<CUtensorMap, Error> {
         use CUtensorMapDataType as Type;
         let bytes = self.dtype.bits() as u64 / 8;
         let dtype = match self.dtype {
