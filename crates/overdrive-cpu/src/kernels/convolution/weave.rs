@@ -214,8 +214,8 @@ mod tests {
                 });
                 let mut woven = vec![0xEE_u8; count * width * interleaved + 64];
                 let function = weave(width, interleaved, step as isize);
-                // SAFETY: the lines have `reach` bytes, the target has room.
                 let columns = Columns { count, inside };
+                // SAFETY: the lines have `reach` bytes, the target has room.
                 unsafe { function(lines, (step * width) as isize, woven.as_mut_ptr(), columns) };
                 let expected = (0..count).flat_map(|i| (0..interleaved).map(move |line| (i, line))).flat_map(
                     |(i, line)| {
