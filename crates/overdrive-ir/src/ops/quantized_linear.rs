@@ -308,6 +308,9 @@ impl Op for QuantizedLinear {
             (_, rows) => {
                 let by_rows = rows.and_then(|(codes, scale)| Some((codes, scale?)));
                 let codes = by_rows.unwrap_or_else(|| Self::static_codes(&n, element));
+                if codes.0.is_poison() {
+                    return vec![codes.0];
+                }
                 if element.is_int() {
                     let product = Self::integer_product(codes, &n);
                     n.tensor_scale.map_or(product, |tensor| product * tensor.convert(product.dtype()))
