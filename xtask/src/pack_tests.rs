@@ -1,7 +1,8 @@
 //! `pack-tests`: every test of the workspace, built, in one archive that runs on a machine without cargo.
 //!
 //! For machines with a GPU and no toolchain: there `cargo-nextest`, itself one file, unpacks the archive beside a
-//! checkout and runs it. Invariant: the archive replaces an older one whole or not at all.
+//! checkout and runs it; snapshot tests, which ask cargo for the workspace, are told it.
+//! Invariant: the archive replaces an older one whole or not at all.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
@@ -21,11 +22,11 @@ pub(crate) fn run(workspace: &Workspace, packages: &[&str]) -> Result<()> {
     let mut command = Command::new("cargo");
     command.current_dir(workspace.root()).args(["nextest", "archive", "--archive-format", "tar-zst"]);
     command.args(["--archive-file", &part]);
-    if packages.is_empty() {
-        command.arg("--workspace");
-    }
-    for package in packages {
-        command.args(["--package", package]);
+    // The whole workspace is built, so that what is packed has the features of every other build.
+    command.arg("--workspace");
+    if !packages.is_empty() {
+        let named: Vec<String> = packages.iter().map(|package| format!("package({package})")).collect();
+        command.args(["--filterset", &named.join(" + ")]);
     }
     let status = command.status().context("starting cargo nextest")?;
     ensure!(status.success(), "cargo nextest archive ended with {status}");
@@ -33,7 +34,9 @@ pub(crate) fn run(workspace: &Workspace, packages: &[&str]) -> Result<()> {
     std::fs::rename(workspace.root().join(part), &archive).context("naming the archive")?;
     println!("{}", archive.display());
     println!("where there is no cargo, in a checkout, with this file and cargo-nextest:");
-    println!("  cargo-nextest nextest run --archive-file tests.tar.zst --workspace-remap .");
+    println!(
+        "  INSTA_WORKSPACE_ROOT=$PWD cargo-nextest nextest run --archive-file tests.tar.zst --workspace-remap ."
+    );
     println!("OVERDRIVE_GPU=1 makes a GPU test that is skipped a failure");
     Ok(())
 }
