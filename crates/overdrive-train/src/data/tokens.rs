@@ -130,7 +130,12 @@ impl Tokens {
     /// # Errors
     /// As `read`.
     pub fn text_bytes(&self, start: u64, count: usize) -> Result<u64, TrainError> {
-        Ok(self.tokens(start, count)?.into_iter().map(|(_, bytes)| u64::from(bytes)).sum())
+        match self.form {
+            Form::Byte => Ok(count as u64),
+            Form::Encoded => {
+                Ok(self.tokens(start, count)?.into_iter().map(|(_, bytes)| u64::from(bytes)).sum())
+            }
+        }
     }
 
     fn tokens(&self, start: u64, count: usize) -> Result<Vec<Token>, TrainError> {
