@@ -6,7 +6,7 @@
 mod support;
 
 use overdrive_ir::plan::Dimension;
-use overdrive_ir::{Builder, Convolution, DType, Graph, Prim, TensorType};
+use overdrive_ir::{Builder, Convolution, DType, Graph, Init, Prim, TensorType};
 use proptest::prelude::*;
 use support::{agrees, random};
 use testkit::Tolerance;
@@ -25,6 +25,8 @@ struct Case {
     window: Vec<Dimension>,
     /// Whether the operands lie with channels last.
     transposed: bool,
+    /// Whether the weights never change, so that they are packed ahead.
+    fixed: bool,
     /// Whether a factor and a summand of each channel and a ReLU follow.
     followed: bool,
 }
@@ -45,8 +47,8 @@ fn cases() -> impl Strategy<Value = Case> {
     let channels = prop_oneof![3 => 1usize..9, 1 => 60usize..90];
     let outputs = prop_oneof![3 => 1usize..20, 1 => 30usize..50];
     let shape = (1usize..3, 1usize..3, channels, outputs, proptest::collection::vec(axis(), 0..4));
-    (proptest::sample::select(dtypes.to_vec()), shape, any::<bool>(), any::<bool>()).prop_map(
-        |(dtype, (images, groups, channels, outputs, axes), transposed, followed)| {
+    (proptest::sample::select(dtypes.to_vec()), shape, any::<[bool; 3]>()).prop_map(
+        |(dtype, (images, groups, channels, outputs, axes), [transposed, fixed, followed])| {
             // Three dimensions are walked through in full by the reference: fewer channels.
             let channels = if axes.len() > 2 { channels.min(4) } else { channels };
             Case {
@@ -59,6 +61,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 taps: axes.iter().map(|a| a.1).collect(),
                 window: axes.iter().map(|a| a.2).collect(),
                 transposed,
+                fixed,
                 followed: followed && dtype.is_float(),
             }
         },
@@ -90,7 +93,12 @@ impl Case {
             }
         }
         let input = |i: usize| b.input(&format!("x{i}"), TensorType::new(self.dtype, shapes[i].clone()));
-        let [x, w, bias] = [0, 1, 2].map(input);
+        let weights = || {
+            let ty = TensorType::new(DType::F32, shapes[1].clone());
+            let std = if self.dtype.is_float() { 1.0 } else { 9.0 };
+            b.state("w", ty, Init::Normal { std, seed: 7 }).convert(self.dtype)
+        };
+        let (x, w, bias) = (input(0), if self.fixed { weights() } else { input(1) }, input(2));
         let [x, w] = [x, w].map(|v| if self.transposed { v.transpose(&back) } else { v });
         let (accumulate, out) = match self.dtype {
             DType::I8 => (DType::I32, DType::I32),
@@ -105,6 +113,9 @@ impl Case {
         } else {
             b.output("y", y);
             b.output("bias", bias);
+        }
+        if self.fixed {
+            shapes.remove(1);
         }
         (b.finish().unwrap(), shapes)
     }

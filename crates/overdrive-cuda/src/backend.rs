@@ -65,6 +65,7 @@ pub fn caps(properties: &Properties) -> Caps {
         loop_dtypes: BTreeSet::from(DType::ALL),
         flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),
         packings: BTreeMap::new(),
+        filters: None,
         peaks,
     }
 }

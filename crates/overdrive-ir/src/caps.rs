@@ -1,5 +1,6 @@
 //! What a device can do and what was chosen for it, as data: all that passes and `plan` may know of a device.
 
+use crate::plan::ConvolutionCall;
 use crate::{DType, OpRef, TensorType};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,8 @@ pub struct Caps {
     /// How GEMM right operands that are states are packed ahead of time, by element type; types that are absent
     /// are not packed.
     pub packings: BTreeMap<DType, Packing>,
+    /// How kernels of convolutions that are states are packed ahead of time; `None` where none is.
+    pub filters: Option<FilterPacking>,
     /// What no implementation can exceed; empty where the device does not tell.
     pub peaks: Peaks,
 }
@@ -51,6 +54,10 @@ pub struct Packing {
     /// Size in bytes of a packed `[k, n]` matrix.
     pub bytes: fn(k: usize, n: usize) -> usize,
 }
+
+/// The name, for `Layout::Packed`, and the size in bytes of the packed kernel of a convolution; `None` for one whose kernel
+/// is not packed.
+pub type FilterPacking = fn(&ConvolutionCall) -> Option<(&'static str, usize)>;
 
 /// Choices that change how, never what, is computed. Stored with results so that they can be repeated.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

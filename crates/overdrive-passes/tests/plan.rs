@@ -1,7 +1,7 @@
 //! Plans of small models: what becomes a step, what fuses, and that the arena holds no overlap.
 
-use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::quantized_linear::Activations;
+use overdrive_ir::ops::{Conv2d, QuantizedLinear};
 use overdrive_ir::plan::{Place, StepKind};
 use overdrive_ir::{
     Builder, Caps, DType, DotGeneral, Expr, Graph, Init, Mode, Packing, Plan, Prim, TensorType, Tuning,
@@ -226,6 +226,36 @@ fn a_claim_of_one_form_leaves_the_others_to_their_expansion() {
         _ => false,
     });
     assert!(packs && product && !kinds(&int8).contains(&"kernel"), "{int8}");
+}
+
+#[test]
+fn kernels_of_convolutions_that_never_change_are_packed_once() {
+    let caps = Caps { filters: Some(|call| Some(("test", 2 * call.kernel.ty.bytes()))), ..caps() };
+    let planned = |learns: bool, mode| {
+        let b = Builder::new("shared");
+        let [x, y] = ["x", "y"].map(|name| b.input(name, f32s([2usize, 4, 8, 8])));
+        let w = b.state("w", f32s([4usize, 4, 3, 3]), Init::Constant(0.1));
+        let geometry = Conv2d::new(1, 1);
+        b.output("x", x.conv2d(w, None, geometry.clone()));
+        b.output("y", y.conv2d(w, None, geometry));
+        if learns {
+            b.update("w", w * 0.5);
+        }
+        plan(&b.finish().expect("well typed"), mode, &caps, &Tuning::default()).expect("plans")
+    };
+    let packs = |plan: &Plan| {
+        let pack = |step: &&overdrive_ir::plan::Step| matches!(step.kind, StepKind::PackFilter(_));
+        let packed = plan.steps.iter().filter(pack).inspect(|step| assert!(step.prepare)).count();
+        let reads = plan.steps.iter().filter_map(|step| match &step.kind {
+            StepKind::Convolution(call) => Some(plan.slot(call.kernel.slot).bytes()),
+            _ => None,
+        });
+        (packed, reads.collect::<Vec<_>>())
+    };
+    assert_eq!(packs(&planned(false, Mode::Compile)), (1, vec![1152; 2]));
+    // Nothing is prepared where nothing stays, or where each call stands alone.
+    assert_eq!(packs(&planned(true, Mode::Compile)), (0, vec![576; 2]));
+    assert_eq!(packs(&planned(false, Mode::Eager)), (0, vec![576; 2]));
 }
 
 #[test]

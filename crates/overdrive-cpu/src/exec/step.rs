@@ -52,6 +52,7 @@ fn compile_kind(plan: &Plan, step: &Step) -> Result<Box<dyn Runnable>, Unsupport
         StepKind::Convolution(call) => kernels::convolution::compile(plan, call),
         StepKind::Gemm(call) => product::compile(plan, call),
         StepKind::Pack { source, k, n } => product::compile_pack(plan, source, [*k, *n], step.writes[0]),
+        StepKind::PackFilter(call) => kernels::convolution::compile_pack(call, step.writes[0]),
         StepKind::Copy => Ok(Box::new(Copy::of_step(plan, step))),
         StepKind::Host(call) => Ok(Box::new(Host::new(plan, call)?)),
         StepKind::CollectiveStart { prim } => {

@@ -92,7 +92,7 @@ fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
             }
             compiled => compiled.map(Task::Launch),
         },
-        StepKind::Pack { .. } => {
+        StepKind::Pack { .. } | StepKind::PackFilter(_) => {
             unreachable!("no plan packs for a device whose capabilities name no packing")
         }
         StepKind::Copy => Ok(Task::Launch(Box::new(Copy::new(plan, step.reads[0], step.writes[0])))),

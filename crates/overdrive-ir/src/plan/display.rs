@@ -98,6 +98,7 @@ impl Plan {
             StepKind::Pack { source, k, n } => {
                 writeln!(f, "      [{k}, {n}] of {source}")
             }
+            StepKind::PackFilter(call) => writeln!(f, "      {}", call.kernel),
             StepKind::Copy | StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. } => Ok(()),
         }
     }
@@ -108,7 +109,7 @@ fn kind(kind: &StepKind) -> &'static str {
         StepKind::Loop(_) => "loop",
         StepKind::Gemm(_) => "gemm",
         StepKind::Convolution(_) => "convolution",
-        StepKind::Pack { .. } => "pack",
+        StepKind::Pack { .. } | StepKind::PackFilter(_) => "pack",
         StepKind::Kernel(_) => "kernel",
         StepKind::Copy => "copy",
         StepKind::CollectiveStart { .. } => "start",

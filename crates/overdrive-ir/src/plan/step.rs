@@ -48,6 +48,9 @@ pub enum StepKind {
         /// Columns.
         n: usize,
     },
+    /// Rearranges the kernel of later convolutions into `Layout::Packed`: `reads[0]` to `writes[0]`. The call is the first
+    /// of those convolutions, as it would be without this step.
+    PackFilter(ConvolutionCall),
     /// A kernel that a back end has by name for a composite or a primitive.
     Kernel(KernelCall),
     /// Plain copy of `reads[0]` to `writes[0]`, of equal bytes.
@@ -163,7 +166,7 @@ impl View {
 pub struct ConvolutionCall {
     /// `[N, C, spatial...]`.
     pub input: View,
-    /// `[O, C/groups, spatial...]`.
+    /// `[O, C/groups, spatial...]`. With `Layout::Packed` strides are those of the unpacked kernel.
     pub kernel: View,
     /// Geometry per spatial dimension.
     pub window: Vec<Dimension>,

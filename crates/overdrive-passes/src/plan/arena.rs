@@ -61,7 +61,8 @@ fn lives(plan: &Plan) -> Vec<Option<RangeInclusive<usize>>> {
     };
     for (index, step) in plan.steps.iter().enumerate() {
         step.reads.iter().chain(&step.writes).for_each(|s| touch(s.0 as usize, index));
-        debug_assert!(!matches!(step.kind, StepKind::Pack { .. }) || step.prepare, "packing is preparation");
+        let packs = matches!(step.kind, StepKind::Pack { .. } | StepKind::PackFilter(_));
+        debug_assert!(!packs || step.prepare, "packing is preparation");
     }
     let end = plan.steps.len().saturating_sub(1);
     let copied_at_the_end = plan.updates.iter().map(|u| u.2);

@@ -76,7 +76,7 @@ impl Planner<'_> {
                 }
             }
             Some(Prim::Convolution(conv)) => {
-                let call = ConvolutionCall {
+                let mut call = ConvolutionCall {
                     input: a,
                     kernel: b,
                     window: conv.window.clone(),
@@ -85,6 +85,7 @@ impl Planner<'_> {
                     epilogue: Epilogue(epilogue),
                     workspace: None,
                 };
+                self.pack_filter_ahead(&mut call);
                 let reads = [call.input.slot, call.kernel.slot].into_iter().chain(loads(&call.epilogue.0));
                 let touched = [reads.collect(), stores(&call.epilogue.0)];
                 self.step(StepKind::Convolution(call), touched, about);
@@ -228,6 +229,29 @@ impl Planner<'_> {
         });
         self.packed.insert(key, slot);
         call.rhs.slot = slot;
+    }
+
+    /// Packs the kernel of a convolution likewise.
+    fn pack_filter_ahead(&mut self, call: &mut ConvolutionCall) {
+        let ahead = self.is_fixed(call.kernel.slot) && self.plan.mode != overdrive_ir::Mode::Eager;
+        let packing = self.caps.filters.filter(|_| ahead).and_then(|packing| packing(call));
+        let Some((name, bytes)) = packing else { return };
+        // What the packed form may depend on: everything but what becomes of the sums.
+        let ConvolutionCall { input, kernel, window, groups, accumulate, epilogue, .. } = &*call;
+        let (ty, extents) = (&input.ty, &epilogue.0.extents);
+        let strides = &input.strides;
+        let key = format!("{kernel} by {ty} {strides:?} {window:?} {groups} {accumulate} to {extents:?}");
+        let known = self.packed.get(&key).copied();
+        let slot = known.unwrap_or_else(|| {
+            let slot = self.slot(&kernel.ty, Place::Persistent { space: Default::default(), offset: 0 });
+            self.plan.slots[slot.0 as usize].layout = Layout::Packed { name, bytes };
+            let cost = overdrive_ir::Cost { flops: 0, bytes: (kernel.ty.bytes() + bytes) as u64 };
+            let touched = [vec![kernel.slot], vec![slot]];
+            self.step(StepKind::PackFilter(call.clone()), touched, About { name: "pack", scope: "", cost });
+            slot
+        });
+        self.packed.insert(key, slot);
+        call.kernel.slot = slot;
     }
 
     /// The contraction into a buffer of its own, then the rest as a loop: where the epilogue's buffers are laid

@@ -2,17 +2,16 @@
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use half::{bf16, f16};
-use overdrive_ir::plan::{ConvolutionCall, Program};
-use overdrive_ir::{DType, Plan};
+use overdrive_ir::plan::ConvolutionCall;
+use overdrive_ir::{DType, Plan, SlotId};
 
+use super::finish::{Finish, Sums};
 use super::panel::PIECE;
 use super::stage::{Axis, Channels, Span, Stage};
-use super::weights::{Cut, Weights};
-use crate::exec::space::{accesses, along_columns, is_random, merge, merges, permuted};
+use super::weights::{KBlock, Order, PackFilter, Packer, Weights};
 use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines};
 use crate::kernels::place::Strided;
-use crate::loops::{Affine, CompiledEpilogue, Tile};
 use crate::slots::SlotTable;
 use crate::threads::{Pool, Worker};
 
@@ -22,18 +21,77 @@ const SPAN: usize = 256;
 /// Bytes of panels of B that are filled before any is multiplied: they stay in the second-level cache.
 const PANELS: usize = 640 << 10;
 
+/// Calls `$then` with the type of the call's elements.
+macro_rules! by_format {
+    ($call:expr, $then:ident $arguments:tt, $otherwise:expr) => {
+        match $call.input.ty.dtype {
+            DType::F64 => $then::<f64>$arguments,
+            DType::F32 => $then::<f32>$arguments,
+            DType::F16 => $then::<f16>$arguments,
+            DType::BF16 => $then::<bf16>$arguments,
+            DType::I8 => $then::<i8>$arguments,
+            other => $otherwise(other),
+        }
+    };
+}
+
 /// Compiles a convolution.
 pub(crate) fn compile(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Runnable>, Unsupported> {
-    Ok(match call.input.ty.dtype {
-        DType::F64 => Box::new(Convolution::<f64>::new(plan, call)?),
-        DType::F32 => Box::new(Convolution::<f32>::new(plan, call)?),
-        DType::F16 => Box::new(Convolution::<f16>::new(plan, call)?),
-        DType::BF16 => Box::new(Convolution::<bf16>::new(plan, call)?),
-        DType::I8 => Box::new(Convolution::<i8>::new(plan, call)?),
-        other => {
-            return Err(Unsupported::new(format!("there are no convolutions of {other}; convert it first")));
-        }
+    fn step<T: Format>(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Runnable>, Unsupported> {
+        Ok(Box::new(Convolution::<T>::new(plan, call)?))
+    }
+    by_format!(call, step(plan, call), |other| {
+        Err(Unsupported::new(format!("there are no convolutions of {other}; convert it first")))
     })
+}
+
+/// Compiles the packing of a kernel for later convolutions.
+pub(crate) fn compile_pack(call: &ConvolutionCall, to: SlotId) -> Result<Box<dyn Runnable>, Unsupported> {
+    fn step<T: Format>(call: &ConvolutionCall, to: SlotId) -> Result<Box<dyn Runnable>, Unsupported> {
+        Ok(Box::new(PackFilter::<T> { packer: packer(call), to }))
+    }
+    by_format!(call, step(call, to), |other| {
+        Err(Unsupported::new(format!("there are no convolutions of {other}; convert it first")))
+    })
+}
+
+/// The name and the bytes of a convolution's packed kernel.
+pub(crate) fn packing(call: &ConvolutionCall) -> Option<(&'static str, usize)> {
+    fn of<T: Format>(call: &ConvolutionCall) -> Option<(&'static str, usize)> {
+        let same = call.kernel.ty.dtype == T::DTYPE && call.accumulate == T::Acc::DTYPE;
+        same.then(|| (Kernel::<T>::best().name(), packer::<T>(call).bytes()))
+    }
+    by_format!(call, of(call), |_| None)
+}
+
+/// The packing of a convolution's kernel.
+fn packer<T: Format>(call: &ConvolutionCall) -> Packer<T> {
+    let kernel = Kernel::<T>::best();
+    let sizes = call.kernel.ty.sizes();
+    let taps = Taps {
+        count: sizes[2..].iter().product(),
+        channels: sizes[1],
+        interleaved: kernel.interleaves().unwrap_or(1),
+    };
+    let k = taps.count * taps.channels.next_multiple_of(taps.interleaved);
+    Packer::new(kernel, call, Box::new(taps), KBlock::cut(kernel, 0, k))
+}
+
+/// k as `[groups of channels, taps, channels of one]`, with zeros for those that the last group lacks.
+struct Taps {
+    count: usize,
+    channels: usize,
+    interleaved: usize,
+}
+
+impl<T> Order<T> for Taps {
+    fn row(&self, weight: &dyn Fn(usize, usize) -> T, to: &mut [T]) {
+        let g = self.interleaved;
+        for channel in 0..self.channels {
+            let first = channel / g * self.count * g + channel % g;
+            (0..self.count).for_each(|tap| to[first + tap * g] = weight(channel, tap));
+        }
+    }
 }
 
 /// A compiled `ConvolutionCall`.
@@ -48,24 +106,7 @@ struct Convolution<T: Element> {
     /// What is summed over, in elements, and the depth of its blocks.
     k: usize,
     depth: usize,
-    epilogue: Epilogue,
-    /// Pixels that are one row of the epilogue: all of an image, or a line of it.
-    line: usize,
-}
-
-/// What becomes of sums.
-enum Epilogue {
-    Affine(Box<Affine>),
-    Program(Box<CompiledEpilogue>),
-}
-
-impl Epilogue {
-    fn scratch_bytes(&self) -> usize {
-        match self {
-            Epilogue::Affine(_) => 0,
-            Epilogue::Program(program) => program.scratch_bytes(),
-        }
-    }
+    finish: Finish,
 }
 
 /// How the pixels of an image become spans: parts of lines, where those are long, and of planes otherwise.
@@ -116,17 +157,9 @@ impl<T: Format> Convolution<T> {
         let stage = Stage::new((0..call.window.len()).map(axis).collect(), channels);
         let k = stage.rows() * interleaved;
         let depth = kernel.depth(k);
-        let (program, line) = by_lines(&call.epilogue.0)?;
-        let dtypes = |slot| plan.slot(slot).ty.dtype;
-        let epilogue = match Affine::of(&program, &dtypes) {
-            Some(affine) => Epilogue::Affine(Box::new(affine)),
-            None => {
-                let compiled = CompiledEpilogue::new(&program, &dtypes);
-                Epilogue::Program(Box::new(compiled.map_err(|e| Unsupported::new(e.to_string()))?))
-            }
-        };
-        let weights = Weights::new(kernel, &call.kernel, Cut { groups: call.groups, interleaved, k, depth })?;
-        Ok(Self { kernel, input, weights, stage, interleaved, groups: call.groups, k, depth, epilogue, line })
+        let finish = Finish::new(plan, &call.epilogue.0)?;
+        let weights = Weights::new(plan, call.kernel.slot, packer(call))?;
+        Ok(Self { kernel, input, weights, stage, interleaved, groups: call.groups, k, depth, finish })
     }
 
     /// Spans of whole panels, as even as can be, so that there are some for each thread.
@@ -166,7 +199,7 @@ impl<T: Format> Convolution<T> {
             self.kept_rows(span) * span * size_of::<T::Acc>(),
         ];
         let [stage, b, panel, sums] = bytes.map(|bytes| bytes.next_multiple_of(64));
-        let all = stage + b + panel + sums + self.epilogue.scratch_bytes();
+        let all = stage + b + panel + sums + self.finish.scratch_bytes();
         let start = worker.scratch.bytes(all).as_mut_ptr();
         Buffers {
             stage: start,
@@ -213,7 +246,7 @@ impl<T: Format> Convolution<T> {
                 let sums = buffers.sums.wrapping_add(above);
                 for k0 in (first..end.max(first + 1)).step_by(self.depth) {
                     let product = BlockProduct {
-                        a: self.weights.panels(group, k0, row),
+                        a: self.weights.panels(slots, group, k0 / self.depth, row),
                         b: panels(k0).cast_const(),
                         c: sums.cast(),
                         c_stride: stride,
@@ -226,8 +259,20 @@ impl<T: Format> Convolution<T> {
                     unsafe { self.kernel.multiply_block(product) };
                 }
                 if end == self.k {
-                    let at = (image, group * outputs + row);
-                    self.finish(at, (span, rows), (sums, stride), (slots, buffers.epilogue));
+                    let [plane, _] = self.stage.plane_and_line();
+                    let width = size_of::<T::Acc>();
+                    let done = Sums {
+                        image,
+                        row: group * outputs + row,
+                        rows,
+                        first: span.outer * plane + span.first,
+                        pixels: span.pixels,
+                        sums: sums.cast_const(),
+                        width,
+                        row_bytes: stride * width,
+                    };
+                    // SAFETY: the span is this task's, and `buffers` left room for the scratch.
+                    unsafe { self.finish.apply(done, slots, buffers.epilogue) };
                 }
             }
         }
@@ -264,41 +309,6 @@ impl<T: Format> Convolution<T> {
             }
         }
     }
-
-    /// Hands the sums of some rows over a span to the epilogue.
-    fn finish(
-        &self,
-        (image, row): (usize, usize),
-        (span, rows): (Span, usize),
-        (sums, stride): (*mut u8, usize),
-        (slots, scratch): (&SlotTable, *mut u8),
-    ) {
-        let [plane, _] = self.stage.plane_and_line();
-        let (first, pixels) = (span.outer * plane + span.first, self.stage.outer() * plane);
-        // SAFETY: `buffers` left room for it.
-        let scratch = unsafe { std::slice::from_raw_parts_mut(scratch, self.epilogue.scratch_bytes()) };
-        let mut done = 0;
-        while done < span.pixels {
-            let pixel = first + done;
-            let run = (self.line - pixel % self.line).min(span.pixels - done);
-            let tile = Tile {
-                sums: sums.wrapping_add(done * size_of::<T::Acc>()).cast_const(),
-                row_bytes: stride * size_of::<T::Acc>(),
-                batch: image * (pixels / self.line) + pixel / self.line,
-                row,
-                col: pixel % self.line,
-                rows,
-                cols: run,
-            };
-            match &self.epilogue {
-                // SAFETY: the tile lies in the output, whose other parts belong to other tasks.
-                Epilogue::Affine(affine) => unsafe { affine.apply(slots, tile) },
-                // SAFETY: likewise.
-                Epilogue::Program(program) => unsafe { program.apply(slots, tile, scratch) },
-            }
-            done += run;
-        }
-    }
 }
 
 impl<T: Format> Runnable for Convolution<T> {
@@ -309,10 +319,7 @@ impl<T: Format> Runnable for Convolution<T> {
             return;
         }
         self.weights.pack(pool, slots);
-        if let Epilogue::Affine(affine) = &self.epilogue {
-            // SAFETY: the plan lets a step write only what no operand of it shares bytes with.
-            unsafe { affine.prepare(pool, slots) };
-        }
+        self.finish.prepare(pool, slots);
         let cutting = self.cutting(pool.threads());
         let (spans, wholes) = (cutting.spans(), plane / cutting.whole);
         pool.run(images * self.groups * outer * wholes * spans, |task, worker| {
@@ -331,38 +338,4 @@ impl<T: Format> Runnable for Convolution<T> {
     fn workspace_bytes(&self) -> usize {
         self.weights.bytes()
     }
-}
-
-/// The epilogue over `[images and lines..., O, pixels of a line]`, and how many pixels that is: all of an image where its
-/// spatial dimensions merge into one, and the last of them otherwise.
-fn by_lines(program: &Program) -> Result<(Program, usize), Unsupported> {
-    let mut merged = program.clone();
-    if merged.extents.len() == 2 {
-        merged.extents.push(1);
-        accesses(&mut merged).for_each(|access| access.strides.push(0));
-    }
-    while merged.extents.len() > 3 {
-        let d = merged.extents.len() - 1;
-        let extent = merged.extents[d] as i64;
-        if !merges(&merged, d, |strides| strides[d - 1] == strides[d] * extent) {
-            break;
-        }
-        merge(&mut merged, d);
-    }
-    let rank = merged.extents.len();
-    if rank <= 3 {
-        along_columns(&mut merged);
-        let line = merged.extents[2];
-        return Ok((merged, line));
-    }
-    if is_random(program) {
-        return Err(Unsupported::new(
-            "random bits after a convolution whose result is not laid out by pixels",
-        ));
-    }
-    let order: Vec<usize> = [0].into_iter().chain(2..rank - 1).chain([1, rank - 1]).collect();
-    let line = merged.extents[rank - 1];
-    let mut result = permuted(&merged, &order);
-    along_columns(&mut result);
-    Ok((result, line))
 }

@@ -1,15 +1,16 @@
 //! `convolution` as a matrix product that is never written down: `[O, C taps]` by `[C taps, pixels]`.
 //!
-//! The left matrix is the weights, packed once a call (`weights`). Of the right one only the panels of a chunk of output
+//! The left matrix is the weights, packed once where they never change (`weights`). Of the right one only the panels of a chunk of output
 //! pixels ever exist: what the chunk sees of the image is staged once (`stage`, with the inner copies in `weave` and `panel`), so
 //! that each tap is a plain copy into the panels of the micro-kernel. The workspace is a few hundred kilobytes whatever
 //! the convolution, and 1x1 kernels, strides, dilations and groups are no cases of their own. `call` is the compiled step.
 //! Source: Chetlur et al., "cuDNN: efficient primitives for deep learning", arXiv:1410.0759 (implicit GEMM).
 
 mod call;
+mod finish;
 mod panel;
 mod stage;
 mod weave;
 mod weights;
 
-pub(crate) use call::compile;
+pub(crate) use call::{compile, compile_pack, packing};

@@ -1,154 +1,209 @@
 //! The left matrix: weights in the panels of the micro-kernel, per group and block of k.
+//!
+//! Where they never change, a step of the plan packs them once (`PackFilter`), and convolutions read its slot; weights that
+//! training moves are packed in each call.
 #![allow(unsafe_code)] // Raw pointers into slots and buffers.
 
-use overdrive_ir::plan::View;
-use overdrive_ir::row_major;
+use overdrive_ir::plan::{ConvolutionCall, Layout};
+use overdrive_ir::{Plan, SlotId};
 
-use crate::exec::Unsupported;
+use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{Element, Kernel, Lines};
 use crate::kernels::place::Strided;
-use crate::kernels::transfer::Transfer;
 use crate::memory::AlignedBytes;
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
-/// Weights on their way into panels, and the panels.
-pub(super) struct Weights<T: Element> {
-    kernel: &'static Kernel<T>,
-    view: Strided,
-    /// To a row-major copy, where the weights lie otherwise.
-    gather: Option<Transfer>,
-    dense: AlignedBytes,
-    /// Channels that are interleaved, if they are: `[O, groups of channels, taps, channels of one]`, with zeros for those
-    /// that the last group lacks.
-    interleaved: usize,
-    woven: AlignedBytes,
-    packed: AlignedBytes,
-    /// Output channels of a group.
-    outputs: usize,
-    /// What is summed over, and the depth of its blocks.
-    k: usize,
-    depth: usize,
+/// The order of k: how a row of the left matrix is made of an output channel's weights.
+pub(super) trait Order<T>: Send + Sync {
+    /// Fills `to`, which holds zeros, from the weight at `(channel, tap)`; taps are row-major.
+    fn row(&self, weight: &dyn Fn(usize, usize) -> T, to: &mut [T]);
 }
 
-/// How weights are cut.
-#[derive(Clone, Copy)]
-pub(super) struct Cut {
-    pub(super) groups: usize,
-    pub(super) interleaved: usize,
-    pub(super) k: usize,
+/// A range of k that is packed, and multiplied, at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KBlock {
+    pub(super) first: usize,
     pub(super) depth: usize,
 }
 
+impl KBlock {
+    /// Cuts a range of k as the kernel wants it. A sum over nothing is one block of depth 0.
+    pub(super) fn cut<T: Element>(kernel: &Kernel<T>, first: usize, k: usize) -> Vec<Self> {
+        let depth = kernel.depth(k);
+        let block = |at: usize| Self { first: first + at, depth: (k - at).min(depth) };
+        (0..k.max(1)).step_by(depth).map(block).collect()
+    }
+}
+
+/// Weights on their way into panels.
+pub(super) struct Packer<T: Element> {
+    kernel: &'static Kernel<T>,
+    view: Strided,
+    /// Where each tap lies, in elements from the first.
+    taps: Vec<i64>,
+    order: Box<dyn Order<T>>,
+    groups: usize,
+    /// Output channels of a group.
+    outputs: usize,
+    k: usize,
+    blocks: Vec<KBlock>,
+    /// Where the panels of each block begin, and behind the last those of the next group.
+    starts: Vec<usize>,
+}
+
+impl<T: Element> Packer<T> {
+    /// `blocks` cover k one after the other.
+    pub(super) fn new(
+        kernel: &'static Kernel<T>,
+        call: &ConvolutionCall,
+        order: Box<dyn Order<T>>,
+        blocks: Vec<KBlock>,
+    ) -> Self {
+        let (view, groups) = (Strided::new(&call.kernel), call.groups);
+        let outputs = view.sizes[0] / groups;
+        let mut taps = Vec::new();
+        overdrive_ir::eval::for_each_index(&view.sizes[2..], |tap| {
+            taps.push(tap.iter().zip(&view.strides[2..]).map(|(&t, &stride)| t as i64 * stride).sum());
+        });
+        let k = blocks.last().map_or(0, |block| block.first + block.depth);
+        let mut starts = vec![0];
+        for block in &blocks {
+            starts.push(starts[starts.len() - 1] + kernel.a_bytes(outputs, block.depth));
+        }
+        Self { kernel, view, taps, order, groups, outputs, k, blocks, starts }
+    }
+
+    /// Bytes of all panels.
+    pub(super) fn bytes(&self) -> usize {
+        self.groups * self.starts[self.blocks.len()]
+    }
+
+    /// Bytes from the first panel to those of a block and group from `row` on, which is a panel's first.
+    fn offset(&self, group: usize, block: usize, row: usize) -> usize {
+        let above = self.kernel.a_bytes(row, self.blocks[block].depth);
+        group * self.starts[self.blocks.len()] + self.starts[block] + above
+    }
+
+    /// Fills the panels.
+    ///
+    /// # Safety
+    /// The weights are there, and `to` has [`bytes`](Self::bytes), aligned to 64, that nobody else touches.
+    pub(super) unsafe fn pack(&self, pool: &Pool, slots: &SlotTable, to: *mut u8) {
+        let (from, to) = (Address(self.view.get(slots)), Address(to));
+        let height = self.kernel.tile()[0];
+        let panels = self.outputs.div_ceil(height);
+        pool.run(self.groups * panels, |task, worker| {
+            let (group, row) = (task / panels, task % panels * height);
+            let rows = (self.outputs - row).min(height);
+            let dense = worker.scratch.bytes(rows * self.k * size_of::<T>()).as_mut_ptr().cast::<T>();
+            for line in 0..rows {
+                let output = (group * self.outputs + row + line) as i64 * self.view.strides[0];
+                let weight = |channel: usize, tap: usize| {
+                    let at = output + channel as i64 * self.view.strides[1] + self.taps[tap];
+                    // SAFETY: as the caller promised; the view has all of its elements.
+                    unsafe { *from.get().cast::<T>().offset(at as isize) }
+                };
+                // SAFETY: the scratch is this worker's and has room for the rows; any bits are an element of these types.
+                let line = unsafe { std::slice::from_raw_parts_mut(dense.add(line * self.k), self.k) };
+                line.fill(T::default());
+                self.order.row(&weight, line);
+            }
+            for (block, &KBlock { first, depth }) in self.blocks.iter().enumerate() {
+                let from = dense.cast_const().wrapping_add(first);
+                let lines = Lines { from, lines: rows, line_stride: self.k, k: depth, k_stride: 1 };
+                // SAFETY: the rows are in scratch; each panel has a place of its own.
+                unsafe { self.kernel.pack_a(lines, to.get().add(self.offset(group, block, row))) }
+            }
+        });
+    }
+}
+
+/// Packed weights.
+pub(super) struct Weights<T: Element> {
+    packer: Packer<T>,
+    packed: Packed,
+}
+
+enum Packed {
+    /// A prepare step has packed them.
+    Ahead(SlotId),
+    /// Each call packs them.
+    PerCall(AlignedBytes),
+}
+
 impl<T: Element> Weights<T> {
-    pub(super) fn new(kernel: &'static Kernel<T>, view: &View, cut: Cut) -> Result<Self, Unsupported> {
-        let Cut { groups, interleaved, k, depth } = cut;
-        let dense: Vec<i64> = row_major(&view.ty.sizes()).into_iter().map(|s| s as i64).collect();
-        let strided = Strided::new(view);
-        let gather = (strided.strides != dense)
-            .then(|| Transfer::new(&strided.sizes, &strided.strides, &dense, strided.width()));
-        let outputs = view.ty.sizes()[0] / groups;
-        let filled = |bytes| AlignedBytes::filled(bytes, 0).map_err(|e| Unsupported::new(e.to_string()));
-        let dense = filled(gather.as_ref().map_or(0, |_| view.ty.bytes()))?;
-        let woven = filled(if interleaved > 1 { groups * outputs * k * size_of::<T>() } else { 0 })?;
-        let mut weights = Self {
-            kernel,
-            view: strided,
-            gather,
-            dense,
-            interleaved,
-            woven,
-            packed: filled(0)?,
-            outputs,
-            k,
-            depth,
+    pub(super) fn new(plan: &Plan, slot: SlotId, packer: Packer<T>) -> Result<Self, Unsupported> {
+        let packed = match plan.slot(slot).layout {
+            Layout::Packed { bytes, .. } => {
+                assert_eq!(
+                    bytes,
+                    packer.bytes(),
+                    "the plan asks for the packing that this back end declares"
+                );
+                Packed::Ahead(slot)
+            }
+            _ => {
+                let own = AlignedBytes::filled(packer.bytes(), 0);
+                Packed::PerCall(own.map_err(|e| Unsupported::new(e.to_string()))?)
+            }
         };
-        weights.packed = filled(weights.packed_bytes() * groups)?;
-        Ok(weights)
+        Ok(Self { packer, packed })
     }
 
     /// Output channels of a group.
     pub(super) fn outputs(&self) -> usize {
-        self.outputs
+        self.packer.outputs
     }
 
-    /// Bytes of the buffers.
+    /// Bytes of the own buffer.
     pub(super) fn bytes(&self) -> usize {
-        self.dense.len() + self.woven.len() + self.packed.len()
+        match &self.packed {
+            Packed::Ahead(_) => 0,
+            Packed::PerCall(own) => own.len(),
+        }
     }
 
-    /// Bytes of all panels of a group.
-    fn packed_bytes(&self) -> usize {
-        let Self { kernel, outputs, k, depth, .. } = self;
-        k / depth * kernel.a_bytes(*outputs, *depth) + kernel.a_bytes(*outputs, k % depth)
-    }
-
-    /// Where the panels of rows from `row` on, which is a panel's first, begin in a block of k.
-    pub(super) fn panels(&self, group: usize, k0: usize, row: usize) -> *const u8 {
-        let before = k0 / self.depth * self.kernel.a_bytes(self.outputs, self.depth);
-        let above = self.kernel.a_bytes(row, (self.k - k0).min(self.depth));
-        self.packed.start().wrapping_add(group * self.packed_bytes() + before + above).cast_const()
-    }
-
-    /// Fills the panels.
+    /// Packs what is packed in each call.
     pub(super) fn pack(&self, pool: &Pool, slots: &SlotTable) {
-        if self.k == 0 {
-            return;
+        if let Packed::PerCall(own) = &self.packed {
+            // SAFETY: the plan lets a step read its operands; the buffer is this step's own.
+            unsafe { self.packer.pack(pool, slots, own.start()) }
         }
-        let mut from = Shared(self.view.get(slots).cast_const().cast::<T>());
-        if let Some(transfer) = &self.gather {
-            // SAFETY: the view has its elements, and the copy has room for them.
-            pool.run(transfer.parts(), |part, _| unsafe {
-                transfer.run_part(part, self.view.get(slots), self.dense.start());
-            });
-            from = Shared(self.dense.start().cast_const().cast());
-        }
-        let groups = self.view.sizes[0] / self.outputs.max(1);
-        if self.interleaved > 1 {
-            // SAFETY: the weights are dense; each output channel has a place of its own.
-            pool.run(groups * self.outputs, |output, _| unsafe { self.weave(from.get(), output) });
-            from = Shared(self.woven.start().cast_const().cast());
-        }
-        let blocks = self.k.div_ceil(self.depth);
-        pool.run(groups * blocks, |task, _| {
-            let (group, k0) = (task / blocks, task % blocks * self.depth);
-            let lines = Lines {
-                from: from.get().wrapping_add(group * self.outputs * self.k + k0),
-                lines: self.outputs,
-                line_stride: self.k,
-                k: (self.k - k0).min(self.depth),
-                k_stride: 1,
-            };
-            // SAFETY: the weights are dense; each block of panels has a place of its own.
-            unsafe { self.kernel.pack_a(lines, self.panels(group, k0, 0).cast_mut()) }
-        });
     }
 
-    /// Interleaves the channels of an output channel's weights.
-    unsafe fn weave(&self, from: *const T, output: usize) {
-        let (channels, g) = (self.view.sizes[1], self.interleaved);
-        let taps = self.k / channels.next_multiple_of(g);
-        // SAFETY: the output channel has its weights, dense, and as many places, and those of zeros are never written.
-        unsafe {
-            let from = std::slice::from_raw_parts(from.add(output * channels * taps), channels * taps);
-            let to = self.woven.start().cast::<T>().add(output * self.k);
-            for (channel, weights) in from.chunks_exact(taps).enumerate() {
-                let to = to.add(channel / g * taps * g + channel % g);
-                weights.iter().enumerate().for_each(|(tap, &weight)| *to.add(tap * g) = weight);
-            }
-        }
+    /// The panels of a block of k from `row` on, which is a panel's first.
+    pub(super) fn panels(&self, slots: &SlotTable, group: usize, block: usize, row: usize) -> *const u8 {
+        let start = match &self.packed {
+            Packed::Ahead(slot) => slots.get(*slot),
+            Packed::PerCall(own) => own.start(),
+        };
+        start.wrapping_add(self.packer.offset(group, block, row)).cast_const()
     }
 }
 
-/// A pointer that tasks read from.
+/// The step that packs ahead.
+pub(super) struct PackFilter<T: Element> {
+    pub(super) packer: Packer<T>,
+    pub(super) to: SlotId,
+}
+
+impl<T: Element> Runnable for PackFilter<T> {
+    fn run(&self, pool: &Pool, slots: &SlotTable) {
+        // SAFETY: the plan's slots are apart, and the packed one is as long as the capabilities said.
+        unsafe { self.packer.pack(pool, slots, slots.get(self.to)) }
+    }
+}
+
+/// An address that tasks share: those of weights, which are only read, and of panels, each of which one task writes.
 #[derive(Clone, Copy)]
-struct Shared<T>(*const T);
+struct Address(*mut u8);
 
-// SAFETY: what it points to is only read.
-unsafe impl<T: Sync> Sync for Shared<T> {}
+// SAFETY: as the type says.
+unsafe impl Sync for Address {}
 
-impl<T> Shared<T> {
-    fn get(&self) -> *const T {
+impl Address {
+    fn get(self) -> *mut u8 {
         self.0
     }
 }
