@@ -287,7 +287,8 @@ impl Form {
         let codes = Numbers::new(self.codes.next(), self.format, n * k);
         let weights = Weights::new([n, k], self.group, codes, scales, zeros);
         room.resize(room_floats(x.len() / k, k), 0.0);
-        product(pool, x, &weights, y, room);
+        let m = x.len() / k;
+        product(pool, x, &weights, Output::Store(ViewMut::matrix(y, m, n)), room);
     }
 
     /// Bytes that a product reads of the weights.

@@ -70,7 +70,7 @@ fn caps(threads: usize) -> Caps {
         device: "cpu".to_owned(),
         memory_bytes: available_bytes(),
         claims: kernels::CLAIMS.map(str::to_owned).into(),
-        declines: None,
+        declines: Some(kernels::declined),
         contraction_dtypes: [DType::F64, DType::F32, DType::I8].into_iter().chain(halves).collect(),
         // Lanes are loaded by address: types that share bytes are not.
         loop_dtypes: DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8).collect(),

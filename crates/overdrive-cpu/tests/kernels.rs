@@ -5,11 +5,13 @@
 mod support;
 
 use overdrive_ir::eval::philox;
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::ops::QuantizedLinear;
+use overdrive_ir::plan::{Dimension, StepKind};
 use overdrive_ir::{
-    Array, Builder, Convolution, DType, DotGeneral, Expr, Graph, Order, Prim, Reducer, TensorType, Window,
+    Array, Builder, Convolution, DType, DotGeneral, Expr, Graph, Mode, Order, Prim, Reducer, TensorType,
+    Window,
 };
-use support::{check, random};
+use support::{Session, check, random};
 use testkit::Tolerance;
 
 fn indices(shape: &[usize], low: i64, high: i64) -> Array {
@@ -221,5 +223,39 @@ fn convolutions_of_i8_are_exact() {
             vec![b.op1(Prim::Convolution(convolution), x)]
         });
         check(&convolution, &inputs, EXACT);
+    }
+}
+
+fn by_codes<'b>(x: &[Expr<'b>]) -> Expr<'b> {
+    x[0].quantized_linear(QuantizedLinear::default(), &x[1..3])
+}
+
+/// What follows a product by codes, for few rows and for many, in rows that collapse and in rows that do not.
+#[test]
+fn products_by_codes_take_their_epilogue() {
+    let shapes: [&[usize]; 5] = [&[32], &[5, 32], &[2, 3, 32], &[3, 7, 32], &[2, 2, 2, 9, 32]];
+    for (dtype, relative) in [(DType::F32, 1e-5), (DType::BF16, 1e-2)] {
+        for x in shapes {
+            let rows = &x[..x.len() - 1];
+            let inputs = [
+                random(dtype, x, 1),
+                random(DType::I8, &[20, 32], 2),
+                random(DType::F32, &[20, 2], 3),
+                random(dtype, &[20], 4),
+                random(dtype, &[rows, &[20]].concat(), 5),
+            ];
+            let tolerance = Tolerance { absolute: 40.0 * relative, relative };
+            let residual = graph("residual", &inputs, |_, x| vec![(by_codes(x) + x[3]).relu() + x[4]]);
+            check(&residual, &inputs, tolerance);
+            let both = graph("two results", &inputs, |_, x| vec![by_codes(x) + x[3], -by_codes(x).relu()]);
+            check(&both, &inputs, tolerance);
+            let last_first: Vec<usize> = [x.len() - 1].into_iter().chain(0..x.len() - 1).collect();
+            let turned = graph("turned", &inputs, |_, x| vec![(by_codes(x) + x[4]).transpose(&last_first)]);
+            check(&turned, &inputs, tolerance);
+            let tensors: Vec<_> = inputs.iter().map(Array::to_tensor).collect();
+            let session = Session::new(&residual, Mode::Compile, 1, &tensors).unwrap();
+            let kinds: Vec<_> = session.executable.plan().steps.iter().map(|step| &step.kind).collect();
+            assert!(matches!(kinds[..], [StepKind::Kernel(_)]), "{}", session.executable.plan());
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::num::NonZeroUsize;
 
+use overdrive_cpu::gemm::{Output, ViewMut};
 use overdrive_cpu::quantized::{Numbers, Weights, product, room_floats};
 use overdrive_cpu::threads::Pool;
 use overdrive_ir::{DType, Tensor};
@@ -62,7 +63,7 @@ fn run(case: &Case) -> (Vec<f32>, Vec<[f64; 2]>) {
     let pool = Pool::new(NonZeroUsize::new(case.threads).unwrap()).unwrap();
     let mut room = vec![f32::NAN; room_floats(m, k)];
     let mut y = vec![f32::NAN; m * n];
-    product(&pool, &x, &weights, &mut y, &mut room);
+    product(&pool, &x, &weights, Output::Store(ViewMut::matrix(&mut y, m, n)), &mut room);
 
     let (codes, scales) = (codes.to_f64(), scales.to_f64());
     let zeros = zeros.map(|zeros| zeros.to_f64());

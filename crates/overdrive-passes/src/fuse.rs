@@ -12,7 +12,7 @@ mod region;
 pub use grouping::groups;
 pub(crate) use region::{cut_one, is_cloned, split_at};
 
-use crate::legalize::{must_expand, primitives, types};
+use crate::legalize::{must_expand, primitives, takes_epilogue, types};
 use crate::lower::{contraction, is_contraction, lower};
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{Note, SlotId, View};
@@ -25,10 +25,12 @@ fn is_loop(prim: &Prim) -> bool {
         || matches!(prim, Prim::Constant { value } if value.ty().elements() == 1)
 }
 
-/// True for a bare primitive that is a loop or a contraction by itself.
+/// True for a bare primitive that is a loop or a contraction by itself, and for a composite that is one to the device.
 pub(crate) fn is_step_of_its_own(graph: &Graph, node: &Node, caps: &Caps) -> bool {
-    let is_loop = node.op.prim().is_some_and(is_loop);
-    is_loop && loops_take(graph, node, caps) || is_contraction(node)
+    match node.op.prim() {
+        Some(prim) => is_loop(prim) && loops_take(graph, node, caps) || is_contraction(node),
+        None => takes_epilogue(&node.op, caps),
+    }
 }
 
 /// Whether the device's loops can load and store what a node reads and writes.
@@ -43,7 +45,11 @@ fn loops_take_all(region: &Graph, caps: &Caps) -> Result<(), String> {
 }
 
 /// Errs with the reason why a region is not one step.
-fn one_step(region: &Graph) -> Result<(), String> {
+fn one_step(region: &Graph, caps: &Caps) -> Result<(), String> {
+    let alone = |n: &&Node| n.op.prim().is_none() && !takes_epilogue(&n.op, caps);
+    if let Some(node) = region.nodes().iter().find(alone) {
+        return Err(format!("`{}` is not a loop", node.op.name()));
+    }
     let contractions = region.nodes().iter().filter(|n| is_contraction(n)).count();
     let reductions = region.nodes().iter().any(|n| matches!(n.op.prim(), Some(Prim::Reduce { .. })));
     if contractions > 1 || (contractions == 1 && reductions) {
@@ -77,7 +83,7 @@ pub fn node_by_node(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result
         let expansion = node.op.expansion(&types, &node.regions);
         let flat = primitives(&expansion, caps);
         let operands: &[Expr<'_>] = operands;
-        match loops_take_all(&flat, caps).and_then(|()| one_step(&flat)) {
+        match loops_take_all(&flat, caps).and_then(|()| one_step(&flat, caps)) {
             Ok(()) => Some(b.node(Fused { label: node.op.name() }, operands, vec![flat])),
             Err(reason) => {
                 notes.push(Note::Expanded { op: node.op.name(), scope: node.scope.to_string(), reason });

@@ -59,6 +59,12 @@ pub(crate) fn must_expand(node: &Node, types: &[TensorType], caps: &Caps) -> boo
     node.op.prim().is_none() && !whole
 }
 
+/// True for a composite whose kernel hands its result to an epilogue, as a contraction does: a product by another name. The
+/// device says so by a second claim, `quantized_linear with epilogue`.
+pub(crate) fn takes_epilogue(op: &Operation, caps: &Caps) -> bool {
+    op.prim().is_none() && caps.claims.contains(&format!("{} with epilogue", op.name()))
+}
+
 /// True for an op that the device has a kernel for: all of its forms, by its name, or those with an attribute of one value,
 /// by a claim such as `quantized_linear activations=float`; not where the device declines these types of operands.
 pub(crate) fn is_claimed(op: &Operation, types: &[TensorType], caps: &Caps) -> bool {

@@ -18,9 +18,10 @@ pub(crate) fn contraction(region: &Graph) -> Option<&Node> {
     region.nodes().iter().find(|n| is_contraction(n))
 }
 
-/// True for the primitives that run as GEMM or convolution.
+/// True for the primitives that run as GEMM or convolution. Of composites, a region has none but those whose kernel hands its
+/// sums to an epilogue: `fuse` lets no other into one.
 pub(crate) fn is_contraction(node: &Node) -> bool {
-    matches!(node.op.prim(), Some(Prim::DotGeneral(_) | Prim::Convolution(_)))
+    node.op.prim().is_none_or(|prim| matches!(prim, Prim::DotGeneral(_) | Prim::Convolution(_)))
 }
 
 /// The type in which a register holds a value of this type.

@@ -220,10 +220,10 @@ impl<'g> Planner<'g> {
             return;
         }
         match &node.op {
-            Operation::Prim(prim) if crate::fuse::is_step_of_its_own(graph, node, self.caps) => {
+            op if crate::fuse::is_step_of_its_own(graph, node, self.caps) => {
                 let cut = crate::fuse::cut_one(graph, id);
                 let operands: Vec<View> = cut.inputs.iter().map(|&v| self.locate(v)).collect();
-                self.region(&cut.region, &operands, &node.results, (&prim.name(), node));
+                self.region(&cut.region, &operands, &node.results, (&op.name(), node));
             }
             Operation::Prim(Prim::Reshape { .. } | Prim::Constant { .. }) => {
                 node.results.iter().for_each(|&v| drop(self.locate(v)));
@@ -271,7 +271,7 @@ impl<'g> Planner<'g> {
             Operation::Prim(prim) => KernelOp::Prim(prim.clone(), regions),
             Operation::Composite(op) => KernelOp::Composite(op.clone(), regions),
         };
-        let call = KernelCall { op: kernel_op, operands, results, workspace: None };
+        let call = KernelCall { op: kernel_op, operands, results, epilogue: None, workspace: None };
         let types: Vec<_> = node.operands.iter().map(|&v| self.graph.ty(v).clone()).collect();
         let kind = if is_claimed(op, &types, self.caps) {
             StepKind::Kernel(call)

@@ -2,7 +2,7 @@
 
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::ops::{Conv2d, QuantizedLinear};
-use overdrive_ir::plan::{Place, StepKind};
+use overdrive_ir::plan::{Place, Step, StepKind};
 use overdrive_ir::{
     Builder, Caps, DType, DotGeneral, Expr, Graph, Init, Mode, Packing, Plan, Prim, TensorType, Tuning,
 };
@@ -256,6 +256,21 @@ fn kernels_of_convolutions_that_never_change_are_packed_once() {
     // Nothing is prepared where nothing stays, or where each call stands alone.
     assert_eq!(packs(&planned(true, Mode::Compile)), (0, vec![576; 2]));
     assert_eq!(packs(&planned(false, Mode::Eager)), (0, vec![576; 2]));
+}
+
+#[test]
+fn a_kernel_that_takes_an_epilogue_takes_what_follows_it() {
+    let claims = ["quantized_linear activations=float", "quantized_linear with epilogue"];
+    let caps = Caps { claims: claims.map(str::to_owned).into(), ..caps() };
+    let graph = model("quantized", |b, x| {
+        let codes = b.state("codes", TensorType::new(DType::I8, [32usize, 16]), Init::ZEROS);
+        let scale = b.state("scale", f32s([32usize, 1]), Init::Constant(0.1));
+        x.quantized_linear(QuantizedLinear::default(), &[codes, scale]).relu()
+    });
+    let plan = plan(&graph, Mode::Compile, &caps, &Tuning::default()).expect("plans");
+    let [Step { kind: StepKind::Kernel(call), .. }] = &plan.steps[..] else { panic!("{plan}") };
+    let epilogue = call.epilogue.as_ref().expect("it has one");
+    assert!(call.results.is_empty() && epilogue.plain_store().is_none(), "{plan}");
 }
 
 #[test]

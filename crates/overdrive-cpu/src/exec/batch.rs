@@ -3,37 +3,36 @@
 //! Neighbouring dimensions that every buffer strides through as one become one; what is left over two is unrolled
 //! into calls of their own. Invariant: the products, and the row-major order of their elements, stay the same.
 
-use overdrive_ir::plan::{GemmCall, MatrixView, Program};
+use overdrive_ir::plan::Program;
 
 use super::space::{along_columns, fixed, is_random, lift, merge, merges};
 use super::step::Unsupported;
 
 /// One call of `gemm`: a program over `[batch0, batch1, m, n]`, and where its operands start.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
-    pub(super) lhs_offset: i64,
-    pub(super) rhs_offset: i64,
-    pub(super) program: Program,
+pub(crate) struct Part {
+    pub(crate) lhs_offset: i64,
+    pub(crate) rhs_offset: i64,
+    pub(crate) program: Program,
 }
 
 /// All calls, and the strides that they share.
 #[derive(Clone, Debug)]
-pub(super) struct Parts {
-    pub(super) parts: Vec<Part>,
+pub(crate) struct Parts {
+    pub(crate) parts: Vec<Part>,
     /// Of the two batch dimensions.
-    pub(super) lhs_strides: [i64; 2],
-    pub(super) rhs_strides: [i64; 2],
+    pub(crate) lhs_strides: [i64; 2],
+    pub(crate) rhs_strides: [i64; 2],
 }
 
 impl Parts {
-    pub(super) fn of(call: &GemmCall) -> Result<Self, Unsupported> {
-        let strides = |view: &MatrixView| match view.batch_strides.as_slice() {
-            [] => vec![0; call.batch.len()],
-            strides => strides.to_vec(),
-        };
-        let (mut lhs, mut rhs) = (strides(&call.lhs), strides(&call.rhs));
-        let mut program = call.epilogue.0.clone();
-        for d in (0..call.batch.len()).rev() {
+    /// Of a product with this epilogue over `[batch..., m, n]`, and these strides of its operands along the batch; none
+    /// means that all of the batch shares the operand.
+    pub(crate) fn of(mut program: Program, strides: [&[i64]; 2]) -> Result<Self, Unsupported> {
+        let batch = program.extents.len() - 2;
+        let [mut lhs, mut rhs] =
+            strides.map(|strides| if strides.is_empty() { vec![0; batch] } else { strides.to_vec() });
+        for d in (0..batch).rev() {
             if program.extents[d] == 1 {
                 program = fixed(&program, d, 0);
                 lhs.remove(d);

@@ -2,7 +2,7 @@
 //!
 //! `executable` is the whole; `overdrive_ir::plan` checks what the caller passes (`Arguments`) and knows what is derived
 //! from states and kept between calls (`Prepared`); `storage` holds what lives within a call (`size_classes` under it in
-//! eager mode). `step` compiles a step into a `Runnable`: `product` contracts (`batch` and `space` under it), `copy`
+//! eager mode). `step` compiles a step into a `Runnable`: `product` contracts (`batch`, `space` and `sums` under it), `copy`
 //! moves, `nest` is a fused loop, `host` evaluates in f64. Invariant: after the first call, a call allocates nothing on the heap (but in
 //! `host` steps, which the plan names).
 
@@ -16,9 +16,12 @@ mod size_classes;
 pub(crate) mod space;
 mod step;
 mod storage;
+mod sums;
 
+pub(crate) use batch::Parts;
 pub use executable::CpuExecutable;
 pub(crate) use executable::uploaded;
 pub(crate) use host::Host;
 pub(crate) use product::{Format, Named};
 pub(crate) use step::{Runnable, Unsupported};
+pub(crate) use sums::Sums;

@@ -2,13 +2,13 @@
 #![allow(unsafe_code)] // Slices over slots.
 
 use half::{bf16, f16};
-use overdrive_ir::plan::{Access, Epilogue, GemmCall, Layout, MatrixView};
+use overdrive_ir::plan::{Epilogue, GemmCall, Layout, MatrixView};
 use overdrive_ir::{DType, Plan, SlotId};
 
 use super::batch::Parts;
 use super::step::{Runnable, Unsupported};
-use crate::gemm::{self, Element, Kernel, Output, Packed, Rhs, View, ViewMut};
-use crate::loops::{CompiledEpilogue, Tile};
+use super::sums::Sums;
+use crate::gemm::{Element, Kernel, Packed, Rhs, View};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
@@ -103,49 +103,12 @@ enum Right<T: Element> {
     Packed { slot: SlotId, kernel: &'static Kernel<T>, shape: [usize; 4] },
 }
 
-/// What becomes of the sums of a call.
-#[derive(Debug)]
-enum Sums {
-    /// They are stored as they are.
-    Stored(Access),
-    /// They go through an epilogue, and may wait where it puts its results, if that is a place for them.
-    Applied(Box<CompiledEpilogue>, Option<Access>),
-}
-
 /// One call of `gemm`: where its operands start, and where its sums go.
 #[derive(Debug)]
 struct Call {
     lhs_offset: usize,
     rhs_offset: usize,
     sums: Sums,
-}
-
-/// An epilogue with the addresses of a call.
-struct Applied<'a> {
-    epilogue: &'a CompiledEpilogue,
-    slots: &'a SlotTable,
-    /// Extent of the second batch dimension.
-    inner: usize,
-}
-
-impl<A> gemm::Epilogue<A> for Applied<'_> {
-    fn scratch_bytes(&self) -> usize {
-        self.epilogue.scratch_bytes()
-    }
-
-    fn apply(&self, block: gemm::Block<'_, A>, scratch: &mut [u8]) {
-        let tile = Tile {
-            sums: block.start().cast(),
-            row_bytes: block.row_stride * size_of::<A>(),
-            batch: block.batch[0] * self.inner + block.batch[1],
-            row: block.row0,
-            col: block.col0,
-            rows: block.rows,
-            cols: block.cols,
-        };
-        // SAFETY: the block lies within the product; blocks are apart, and so is what their elements become.
-        unsafe { self.epilogue.apply(self.slots, tile, scratch) }
-    }
 }
 
 /// A compiled `GemmCall`.
@@ -165,7 +128,8 @@ impl<T: Format> Product<T> {
             let found = format!("{} by {} with sums in {}", call.lhs.dtype, call.rhs.dtype, call.accumulate);
             return Err(Unsupported::new(format!("products are {expected}, not {found}")));
         }
-        let Parts { parts, lhs_strides, rhs_strides } = Parts::of(call)?;
+        let strides = [call.lhs.batch_strides.as_slice(), &call.rhs.batch_strides];
+        let Parts { parts, lhs_strides, rhs_strides } = Parts::of(call.epilogue.0.clone(), strides)?;
         let extents = &parts[0].program.extents;
         let shape = [extents[0], extents[1], call.m, call.n];
         let batch = |strides| ([shape[0], shape[1]], strides);
@@ -183,41 +147,10 @@ impl<T: Format> Product<T> {
         let mut calls = Vec::with_capacity(parts.len());
         for part in parts {
             let (lhs_offset, rhs_offset) = (offset(part.lhs_offset), offset(part.rhs_offset));
-            calls.push(Call { lhs_offset, rhs_offset, sums: Self::sums(plan, Epilogue(part.program))? });
+            let sums = Sums::new::<T::Acc>(plan, &Epilogue(part.program))?;
+            calls.push(Call { lhs_offset, rhs_offset, sums });
         }
         Ok(Self { lhs, rhs, shape, calls })
-    }
-
-    fn sums(plan: &Plan, epilogue: Epilogue) -> Result<Sums, Unsupported> {
-        let forward = |access: &&Access| access.offset >= 0 && access.strides.iter().all(|&s| s >= 0);
-        let stored = epilogue.plain_store().filter(|access| plan.slot(access.slot).ty.dtype == T::Acc::DTYPE);
-        if let Some(access) = stored.filter(forward) {
-            return Ok(Sums::Stored(access.clone()));
-        }
-        let place = match epilogue.0.stores.as_slice() {
-            [store] if plan.slot(store.access.slot).ty.dtype == T::Acc::DTYPE => Some(&store.access),
-            _ => None,
-        };
-        let place = place.filter(|access| forward(access) && access.strides[3] == 1).cloned();
-        let compiled = CompiledEpilogue::new(&epilogue.0, &|slot| plan.slot(slot).ty.dtype);
-        compiled
-            .map(|epilogue| Sums::Applied(Box::new(epilogue), place))
-            .map_err(|e| Unsupported::new(e.to_string()))
-    }
-}
-
-impl<T: Format> Product<T> {
-    /// What an access writes.
-    ///
-    /// # Safety
-    /// The slot has its memory, and no operand of the product shares bytes with it.
-    unsafe fn view<'a>(&self, slots: &'a SlotTable, access: &Access) -> ViewMut<'a, T::Acc> {
-        let strides = [0, 1, 2, 3].map(|d| access.strides[d] as usize);
-        let last = |d: usize| self.shape[d].saturating_sub(1) * strides[d];
-        let (first, reach) = (access.offset as usize, (0..4).map(last).sum::<usize>() + 1);
-        // SAFETY: as the caller promised; the access stays inside of its slot.
-        let data = unsafe { slots.slice_mut::<T::Acc>(access.slot, first + reach) };
-        ViewMut::new(&mut data[first..], self.shape, strides)
     }
 }
 
@@ -237,22 +170,9 @@ impl<T: Format> Runnable for Product<T> {
                     (*kernel, Rhs::Packed(Packed::new(kernel, bytes, *shape)))
                 }
             };
-            match &call.sums {
-                Sums::Stored(access) => {
-                    // SAFETY: likewise.
-                    let to = unsafe { self.view(slots, access) };
-                    kernel.gemm(pool, lhs, rhs, Output::Store(to));
-                }
-                Sums::Applied(epilogue, place) => {
-                    let applied = Applied { epilogue, slots, inner: self.shape[1] };
-                    let place = place.as_ref().filter(|_| epilogue.lends_its_place(slots));
-                    let output = match place {
-                        // SAFETY: likewise; the epilogue writes an element after it has read its sum.
-                        Some(access) => Output::InPlace(unsafe { self.view(slots, access) }, &applied),
-                        None => Output::Apply(self.shape, &applied),
-                    };
-                    kernel.gemm(pool, lhs, rhs, output);
-                }
+            // SAFETY: likewise.
+            unsafe {
+                call.sums.take(slots, self.shape, |output| kernel.gemm(pool, lhs, rhs, output));
             }
         }
     }

@@ -30,7 +30,7 @@ impl<A> Block<'_, A> {
     ///
     /// # Safety
     /// The rows of the block are initialised, and nobody else's while it lives.
-    pub(super) unsafe fn new(start: *mut A, row_stride: usize, part: Part) -> Self {
+    pub(crate) unsafe fn new(start: *mut A, row_stride: usize, part: Part) -> Self {
         let Part { batch, row: row0, col: col0, rows, cols } = part;
         Self { start, row_stride, batch, row0, col0, rows, cols, values: PhantomData }
     }
@@ -52,7 +52,7 @@ impl<A> Block<'_, A> {
 }
 
 /// A part of C.
-pub(super) struct Part {
+pub(crate) struct Part {
     pub batch: [usize; 2],
     pub row: usize,
     pub col: usize,
@@ -85,6 +85,16 @@ pub enum Output<'a, A> {
     /// Through an epilogue that writes results where the view is, element for element: sums can wait right there, as in
     /// a product alone, where rows are of adjacent elements. The epilogue gets them there, or elsewhere.
     InPlace(ViewMut<'a, A>, &'a dyn Epilogue<A>),
+}
+
+impl<A> Output<'_, A> {
+    /// `[batch0, batch1, rows, cols]` of the product.
+    pub(crate) fn shape(&self) -> [usize; 4] {
+        match self {
+            Output::Apply(shape, _) => *shape,
+            Output::Store(view) | Output::InPlace(view, _) => view.shape,
+        }
+    }
 }
 
 impl<A> std::fmt::Debug for dyn Epilogue<A> + '_ {

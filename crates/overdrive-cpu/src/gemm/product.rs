@@ -10,7 +10,7 @@ use super::pack::{self, Panel};
 use super::packed::Rhs;
 use super::schedule::{Schedule, Size, Traits, columns_of_few_rows};
 use super::simd::PackedBlock;
-use super::target::{Memory, Target};
+use super::target::Target;
 use super::view::View;
 use crate::threads::{Pool, Worker};
 
@@ -53,19 +53,9 @@ impl<T: Element> Kernel<T> {
     /// # Panics
     /// If the shapes do not fit each other, or if B is packed for another kernel.
     pub fn gemm(&'static self, pool: &Pool, a: View<'_, T>, b: Rhs<'_, T>, output: Output<'_, T::Acc>) {
-        let (shape, memory, epilogue) = match output {
-            Output::Apply(shape, epilogue) => (shape, None, Some(epilogue)),
-            Output::Store(view) => (view.shape, Some(Memory::new(view)), None),
-            Output::InPlace(view, epilogue) => (view.shape, Some(Memory::new(view)), Some(epilogue)),
-        };
+        let shape = output.shape();
         assert_shapes(a.shape, b.shape(), shape);
-        let target = match (&memory, epilogue) {
-            (Some(c), None) if c.has_rows() => Target::Rows(c),
-            (Some(c), Some(epilogue)) if c.has_rows() => Target::InPlace(c, epilogue),
-            (Some(c), None) => Target::Epilogue(c),
-            (_, Some(epilogue)) => Target::Epilogue(epilogue),
-            (None, None) => unreachable!("every output has a memory or an epilogue"),
-        };
+        let target = Target::new(output);
         let [outer, inner, m, n] = shape;
         let size = Size { m, n, k: a.cols(), batch: outer * inner };
         let traits = Traits {

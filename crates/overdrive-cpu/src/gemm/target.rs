@@ -1,39 +1,55 @@
 //! Where sums are kept and who takes them.
 #![allow(unsafe_code)] // Threads write disjoint parts of one output.
 
-use super::epilogue::{Block, Epilogue};
+use super::epilogue::{Block, Epilogue, Output};
 use super::view::{ViewMut, batch_offset};
 
 /// C, or who takes its blocks.
-pub(super) enum Target<'a, A> {
+pub(crate) enum Target<'a, A> {
     /// Rows of adjacent elements: sums are kept right here.
-    Rows(&'a Memory<A>),
+    Rows(Memory<A>),
     /// Likewise, and handed on when they are finished.
-    InPlace(&'a Memory<A>, &'a dyn Epilogue<A>),
+    InPlace(Memory<A>, &'a dyn Epilogue<A>),
+    /// Elements apart from each other: sums are kept in scratch.
+    Apart(Memory<A>),
     /// Sums are kept in scratch.
     Epilogue(&'a dyn Epilogue<A>),
 }
 
-impl<A: Copy + Sync> Target<'_, A> {
+impl<'a, A: Copy + Sync> Target<'a, A> {
+    pub(crate) fn new(output: Output<'a, A>) -> Self {
+        match output {
+            Output::Apply(_, epilogue) => Target::Epilogue(epilogue),
+            Output::Store(view) => match Memory::new(view) {
+                c if c.has_rows() => Target::Rows(c),
+                c => Target::Apart(c),
+            },
+            Output::InPlace(view, epilogue) => match Memory::new(view) {
+                c if c.has_rows() => Target::InPlace(c, epilogue),
+                _ => Target::Epilogue(epilogue),
+            },
+        }
+    }
+
     /// Where sums are kept, if not in scratch.
     pub(super) fn memory(&self) -> Option<&Memory<A>> {
         match self {
             Target::Rows(c) | Target::InPlace(c, _) => Some(c),
-            Target::Epilogue(_) => None,
+            Target::Apart(_) | Target::Epilogue(_) => None,
         }
     }
 
     /// Who takes blocks that are not where they belong.
-    pub(super) fn epilogue(&self) -> &dyn Epilogue<A> {
+    pub(crate) fn epilogue(&self) -> &dyn Epilogue<A> {
         match self {
-            Target::Rows(c) => *c,
+            Target::Rows(c) | Target::Apart(c) => c,
             Target::InPlace(_, epilogue) | Target::Epilogue(epilogue) => *epilogue,
         }
     }
 }
 
 /// A [`ViewMut`] that threads share.
-pub(super) struct Memory<A> {
+pub(crate) struct Memory<A> {
     start: *mut A,
     shape: [usize; 4],
     pub(super) strides: [usize; 4],

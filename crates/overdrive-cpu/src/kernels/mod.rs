@@ -18,3 +18,4 @@ mod sort;
 mod transfer;
 
 pub(crate) use named::{CLAIMS, compile};
+pub(crate) use quantized_linear::declined;

@@ -13,7 +13,7 @@ use super::{quantize_rows, quantized_linear};
 use crate::exec::{Host, Runnable, Unsupported};
 
 /// Names of the ops that have a kernel here.
-pub(crate) const CLAIMS: [&str; 9] = [
+pub(crate) const CLAIMS: [&str; 10] = [
     "attention",
     "dynamic_slice",
     "dynamic_update_slice",
@@ -21,6 +21,7 @@ pub(crate) const CLAIMS: [&str; 9] = [
     "quantize_rows",
     // With codes on both sides it is a product of those, with an epilogue.
     "quantized_linear activations=float",
+    "quantized_linear with epilogue",
     "reduce_window",
     "scatter",
     "sort",

@@ -10,7 +10,7 @@ use overdrive_ir::ops::QuantizeRows;
 use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, Plan, SlotId};
 
-use super::rows::{Number, Rows, Side, is_dense, numbers_at};
+use super::rows::{Number, Rows, is_dense, numbers_at};
 use crate::exec::{Host, Runnable, Unsupported};
 use crate::quantized::RowQuantizer;
 use crate::slots::SlotTable;
@@ -56,7 +56,7 @@ struct Quantization<T> {
 impl<T: Number> Quantization<T> {
     fn new(x: &View, results: &[&View], quantizer: RowQuantizer) -> Result<Self, Unsupported> {
         Ok(Self {
-            x: Rows::new(x, [Side::Slot, Side::Rows])?,
+            x: Rows::new(x)?,
             k: x.ty.sizes().last().copied().unwrap_or(1),
             quantizer,
             numbers: results[0].slot,

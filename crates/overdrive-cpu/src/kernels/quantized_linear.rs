@@ -1,20 +1,35 @@
-//! `quantized_linear` of float activations: codes are read as they lie, and become numbers in registers or in panels.
+//! `quantized_linear` of float activations, with its epilogue: codes are read as they lie, and become numbers in registers or
+//! in panels.
 //!
-//! Activations below f32 are widened on their way in, and results narrowed on their way out. What has no kernel (f64,
-//! weights that do not lie row after row, or have no elements) is the reference's.
+//! Activations below f32 are widened on their way in; the epilogue rounds what goes out. Types that have no kernel are
+//! [`declined`], and so expanded by the plan.
 #![allow(unsafe_code)] // Slices over slots, and the step's own room.
 
 use half::{bf16, f16};
 use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::plan::{KernelCall, View};
-use overdrive_ir::{DType, Plan, SlotId};
+use overdrive_ir::plan::{Epilogue, KernelCall, View};
+use overdrive_ir::{DType, OpRef, Plan, SlotId, TensorType, row_major};
 
-use super::rows::{Number, Rows, Side, is_dense, numbers_at};
-use crate::exec::{Host, Runnable, Unsupported};
+use super::rows::{Number, Rows, numbers_at};
+use crate::exec::{Parts, Runnable, Sums, Unsupported};
 use crate::memory::AlignedBytes;
 use crate::quantized::{Numbers, Weights, product, room_floats};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
+
+/// Why operands of these types have no kernel here, where they have none.
+pub(crate) fn declined(op: &OpRef, operands: &[TensorType]) -> Option<String> {
+    op.downcast::<QuantizedLinear>()?;
+    let [x, weights @ ..] = operands else { return None };
+    if !matches!(x.dtype, DType::F32 | DType::F16 | DType::BF16) {
+        return Some(format!("activations of {} are multiplied by no codes", x.dtype));
+    }
+    if weights.iter().any(|ty| ty.elements() == 0) {
+        return Some("weights without elements".to_owned());
+    }
+    let refused = weights.iter().find(|ty| !Numbers::takes(ty.dtype));
+    refused.map(|ty| format!("codes, scales and zeros of {} have no kernel", ty.dtype))
+}
 
 /// Compiles a product by quantized weights.
 pub(super) fn compile(
@@ -22,21 +37,13 @@ pub(super) fn compile(
     call: &KernelCall,
     op: &QuantizedLinear,
 ) -> Result<Box<dyn Runnable>, Unsupported> {
-    let (Some(Some(y)), names) = (call.results.first(), op.operands()) else {
-        return Ok(Box::new(Host::new(plan, call)?));
-    };
-    let weights = || names.iter().zip(&call.operands).skip(1);
-    let kept = |(_, view): (&&str, &View)| Numbers::takes(view.ty.dtype) && is_dense(view);
-    let forward = [&call.operands[0], y].iter().all(|view| view.strides.iter().all(|&stride| stride >= 0));
-    let empty = call.operands[1].ty.elements() == 0;
-    if !forward || empty || !weights().all(kept) {
-        return Ok(Box::new(Host::new(plan, call)?));
-    }
+    let epilogue = call.epilogue.as_ref().ok_or_else(|| Unsupported::new("a product without an epilogue"))?;
+    let names = op.operands();
     Ok(match call.operands[0].ty.dtype {
-        DType::F32 => Box::new(Product::<f32>::new(call, y, &names)?),
-        DType::F16 => Box::new(Product::<f16>::new(call, y, &names)?),
-        DType::BF16 => Box::new(Product::<bf16>::new(call, y, &names)?),
-        _ => Box::new(Host::new(plan, call)?),
+        DType::F32 => Box::new(Product::<f32>::new(plan, call, epilogue, &names)?),
+        DType::F16 => Box::new(Product::<f16>::new(plan, call, epilogue, &names)?),
+        DType::BF16 => Box::new(Product::<bf16>::new(plan, call, epilogue, &names)?),
+        other => return Err(Unsupported::new(format!("activations of {other}"))),
     })
 }
 
@@ -65,9 +72,11 @@ impl Kept {
 /// A compiled product.
 struct Product<T> {
     x: Rows<T>,
-    y: Rows<T>,
-    /// N, K.
-    shape: [usize; 2],
+    /// `[batch0, batch1, m, n]`.
+    shape: [usize; 4],
+    /// Where the rows of x of each call begin, and where its sums go.
+    calls: Vec<(usize, Sums)>,
+    k: usize,
     codes: Kept,
     scales: Kept,
     zeros: Option<Kept>,
@@ -78,48 +87,65 @@ struct Product<T> {
 }
 
 impl<T: Number> Product<T> {
-    fn new(call: &KernelCall, y: &View, names: &[&str]) -> Result<Self, Unsupported> {
+    fn new(
+        plan: &Plan,
+        call: &KernelCall,
+        Epilogue(program): &Epilogue,
+        names: &[&str],
+    ) -> Result<Self, Unsupported> {
         let operand =
             |name: &str| names.iter().position(|n| *n == name).map(|i| Kept::new(&call.operands[i]));
-        let sizes = call.operands[1].ty.sizes();
-        let (shape, groups) = ([sizes[0], sizes[1]], call.operands[2].ty.sizes()[1]);
-        let group = shape[1].checked_div(groups).unwrap_or(1).max(1);
+        let (k, groups) = (call.operands[1].ty.sizes()[1], call.operands[2].ty.sizes()[1]);
+        let [batch @ .., m, n] = program.extents.as_slice() else {
+            return Err(Unsupported::new("a product without rows and columns"));
+        };
+        let of_x: Vec<i64> = row_major(&[batch, &[m * k]].concat()).into_iter().map(|s| s as i64).collect();
+        let Parts { parts, .. } = Parts::of(program.clone(), [&of_x[..batch.len()], &[]])?;
+        let extents = &parts[0].program.extents;
+        let shape = [extents[0], extents[1], *m, *n];
+        let calls = parts.into_iter().map(|part| {
+            let sums = Sums::new::<f32>(plan, &Epilogue(part.program))?;
+            Ok((usize::try_from(part.lhs_offset).expect("rows of x lie row after row"), sums))
+        });
+        let room = size_of::<f32>() * room_floats(shape[..3].iter().product(), k);
         let always = "quantized_linear has codes and a scale";
-        let rows = y.ty.elements().checked_div(shape[0]).unwrap_or(0);
-        let room = AlignedBytes::filled(size_of::<f32>() * room_floats(rows, shape[1]), 0);
         Ok(Self {
-            x: Rows::new(&call.operands[0], [Side::Slot, Side::Rows])?,
-            y: Rows::new(y, [Side::Rows, Side::Slot])?,
+            x: Rows::new(&call.operands[0])?,
             shape,
+            calls: calls.collect::<Result<_, Unsupported>>()?,
+            k,
             codes: operand("codes").expect(always),
             scales: operand("scale").expect(always),
             zeros: operand("zero"),
             tensor_scale: operand("tensor_scale"),
-            group,
-            room: room.map_err(|e| Unsupported::new(e.to_string()))?,
+            group: k.checked_div(groups).unwrap_or(1).max(1),
+            room: AlignedBytes::filled(room, 0).map_err(|e| Unsupported::new(e.to_string()))?,
         })
     }
 }
 
 impl<T: Number> Runnable for Product<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
-        let (x, y) = (&self.x, &self.y);
-        x.read(pool, slots);
-        // SAFETY: earlier steps wrote the operands; nobody else touches the result and the step's own room.
-        unsafe {
-            let numbers = |kept: &Kept| kept.numbers(slots);
-            let factor = self.tensor_scale.as_ref().map_or(1.0, |kept| numbers(kept).first());
-            let zeros = self.zeros.as_ref().map(numbers);
-            let weights =
-                Weights::new(self.shape, self.group, numbers(&self.codes), numbers(&self.scales), zeros);
-            let room = numbers_at(self.room.start().cast(), self.room.len() / size_of::<f32>());
-            let (x, y) = (numbers_at(x.wide(slots), x.elements()), numbers_at(y.wide(slots), y.elements()));
-            product(pool, x, &weights.times(factor), y, room);
+        self.x.read(pool, slots);
+        let [outer, inner, m, n] = self.shape;
+        for (first, sums) in &self.calls {
+            // SAFETY: earlier steps wrote the operands; nobody else touches the result and the step's own room.
+            unsafe {
+                let numbers = |kept: &Kept| kept.numbers(slots);
+                let factor = self.tensor_scale.as_ref().map_or(1.0, |kept| numbers(kept).first());
+                let (codes, scales) = (numbers(&self.codes), numbers(&self.scales));
+                let weights =
+                    Weights::new([n, self.k], self.group, codes, scales, self.zeros.as_ref().map(numbers));
+                let weights = weights.times(factor);
+                let room = numbers_at(self.room.start().cast(), self.room.len() / size_of::<f32>());
+                let x: &[f32] = numbers_at(self.x.wide(slots), self.x.elements());
+                let x = &x[*first..first + outer * inner * m * self.k];
+                sums.take(slots, self.shape, |output| product(pool, x, &weights, output, room));
+            }
         }
-        y.write(pool, slots);
     }
 
     fn workspace_bytes(&self) -> usize {
-        self.x.bytes() + self.y.bytes() + self.room.len()
+        self.x.bytes() + self.room.len()
     }
 }

@@ -1,5 +1,5 @@
-//! Rows of numbers that a slot holds, as dense rows of f32: what kernels on f32 make of operands and results with any
-//! strides and of a lower precision.
+//! Rows of numbers that a slot holds, as dense rows of f32: what kernels on f32 make of operands with any strides and of a
+//! lower precision.
 #![allow(unsafe_code)] // Slices over slots and rooms.
 
 use overdrive_ir::plan::View;
@@ -8,15 +8,15 @@ use overdrive_ir::{DType, row_major};
 use super::place::Strided;
 use super::transfer::Transfer;
 use crate::exec::{Format, Unsupported};
-use crate::gemm::{Element, Narrow, Widen};
+use crate::gemm::{Element, Widen};
 use crate::memory::AlignedBytes;
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
-/// Formats that become f32 and come from it.
-pub(super) trait Number: Format + Narrow + Widen<f32> + Element<Acc = f32> {}
+/// Formats that become f32.
+pub(super) trait Number: Format + Widen<f32> + Element<Acc = f32> {}
 
-impl<T: Format + Narrow + Widen<f32> + Element<Acc = f32>> Number for T {}
+impl<T: Format + Widen<f32> + Element<Acc = f32>> Number for T {}
 
 /// Whether a view is its whole slot, row after row.
 pub(super) fn is_dense(view: &View) -> bool {
@@ -38,7 +38,7 @@ pub(super) unsafe fn numbers_at<'a, T>(start: *mut T, len: usize) -> &'a mut [T]
 /// Rows of numbers that a slot holds, and where they are when they are f32 and side by side.
 pub(super) struct Rows<T> {
     place: Strided,
-    /// Between the slot and dense rows, where the slot's are not.
+    /// From the slot to dense rows, where the slot's are not.
     transfer: Option<Transfer>,
     dense: AlignedBytes,
     wide: AlignedBytes,
@@ -47,13 +47,11 @@ pub(super) struct Rows<T> {
 }
 
 impl<T: Number> Rows<T> {
-    /// Rows on their way from one side to the other.
-    pub(super) fn new(view: &View, [from, to]: [Side; 2]) -> Result<Self, Unsupported> {
+    pub(super) fn new(view: &View) -> Result<Self, Unsupported> {
         let (place, elements) = (Strided::new(view), view.ty.elements());
         let dense: Vec<i64> = row_major(&place.sizes).into_iter().map(|stride| stride as i64).collect();
-        let strides = |side| if side == Side::Slot { &place.strides } else { &dense };
         let transfer =
-            (!is_dense(view)).then(|| Transfer::new(&place.sizes, strides(from), strides(to), place.width()));
+            (!is_dense(view)).then(|| Transfer::new(&place.sizes, &place.strides, &dense, place.width()));
         let room = |wanted: bool, width: usize| {
             let bytes = if wanted { elements * width } else { 0 };
             AlignedBytes::filled(bytes, 0).map_err(|e| Unsupported::new(e.to_string()))
@@ -95,37 +93,12 @@ impl<T: Number> Rows<T> {
         }
     }
 
-    /// Puts dense rows of f32 where the slot has them.
-    pub(super) fn write(&self, pool: &Pool, slots: &SlotTable) {
-        if T::DTYPE != DType::F32 {
-            by_chunks(
-                pool,
-                self.elements,
-                (self.wide.start().cast(), self.dense(slots).cast::<T>()),
-                T::narrow,
-            );
-        }
-        if let Some(transfer) = &self.transfer {
-            // SAFETY: as for reading.
-            pool.run(transfer.parts(), |part, _| unsafe {
-                transfer.run_part(part, self.dense.start(), self.place.get(slots));
-            });
-        }
-    }
-
     pub(super) fn bytes(&self) -> usize {
         self.dense.len() + self.wide.len()
     }
 }
 
-/// A side of a transfer.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Side {
-    Slot,
-    Rows,
-}
-
-/// Elements that are widened or narrowed by one task.
+/// Elements that are widened by one task.
 const CHUNK: usize = 16 << 10;
 
 /// A pointer that tasks share; each touches a chunk of its own.

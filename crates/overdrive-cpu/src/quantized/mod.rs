@@ -10,6 +10,7 @@
 
 mod activations;
 mod columns;
+mod finish;
 mod numbers;
 #[cfg(target_arch = "x86_64")]
 mod panels;

@@ -1,9 +1,10 @@
 //! A few rows of x, for every format and every CPU: a piece of a row of weights becomes numbers on the stack, and all rows
 //! of x are multiplied by it.
-#![allow(unsafe_code)] // Threads write disjoint parts of one y.
+#![allow(unsafe_code)] // Sums in a task's own room.
 
-use super::product::Shared;
+use super::finish::Finish;
 use super::weights::Weights;
+use crate::gemm::{Output, Target};
 use crate::threads::Pool;
 
 /// Elements of a piece.
@@ -13,25 +14,31 @@ const LANES: usize = 16;
 /// Rows of weights that a task takes.
 const TASK_ROWS: usize = 32;
 
-/// `y = x w^T` for `m` rows of x.
-pub(super) fn run(pool: &Pool, m: usize, x: &[f32], weights: &Weights<'_>, y: &mut [f32]) {
+/// `y = x w^T` for a few rows of x.
+pub(super) fn run(pool: &Pool, x: &[f32], weights: &Weights<'_>, output: Output<'_, f32>) {
     let [n, k] = [weights.n, weights.k];
-    y.fill(0.0);
-    let y = Shared(y.as_mut_ptr());
-    pool.run(n.div_ceil(TASK_ROWS), |task, _| {
+    let m = output.shape()[2];
+    let target = Target::new(output);
+    pool.run(n.div_ceil(TASK_ROWS), |task, worker| {
+        let columns = task * TASK_ROWS..((task + 1) * TASK_ROWS).min(n);
+        let sums = Finish::new(worker, &target, (m, columns.clone()), 0);
         let mut piece = [0.0_f32; PIECE];
-        for row in task * TASK_ROWS..((task + 1) * TASK_ROWS).min(n) {
+        for row in columns {
+            // SAFETY: here and below, the place of one of the task's sums.
+            (0..m).for_each(|i| unsafe { *sums.at(i, row) = 0.0 });
             for first in (0..k).step_by(PIECE) {
                 let last = (first + PIECE).min(k);
                 let piece = &mut piece[..last - first];
                 weights.decode(row, first..last, piece);
                 for i in 0..m {
                     let sum = dot(&x[i * k + first..i * k + last], piece);
-                    // SAFETY: y has m x n elements, and each column of it is one task's.
-                    unsafe { *y.at(i * n + row) += sum }
+                    // SAFETY: as above.
+                    unsafe { *sums.at(i, row) += sum }
                 }
             }
         }
+        // SAFETY: all were written.
+        unsafe { sums.done() }
     });
 }
 

@@ -7,10 +7,11 @@
 
 use overdrive_ir::DType;
 
-use super::product::Shared;
+use super::finish::Finish;
 use super::weights::Weights;
 use super::x86::{self, Strip};
-use crate::threads::{Pool, Worker};
+use crate::gemm::{Output, Target};
+use crate::threads::Pool;
 
 /// Lanes of a block.
 pub(super) const LANES: usize = 16;
@@ -20,6 +21,19 @@ const TASK_ROWS: usize = 64;
 const ROWS: usize = 4;
 /// Blocks that are arranged by one task.
 const ARRANGED: usize = 16;
+
+/// The room that tasks arrange x in; each writes to places of its own.
+#[derive(Clone, Copy)]
+struct Shared(*mut f32);
+
+// SAFETY: see above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn at(&self, offset: usize) -> *mut f32 {
+        self.0.wrapping_add(offset)
+    }
+}
 
 /// Weights that can go this way.
 pub(super) struct Strips<'a> {
@@ -51,20 +65,23 @@ impl<'a> Strips<'a> {
         self.blocks * LANES * (self.per_lane + 1)
     }
 
-    pub(super) fn run(&self, pool: &Pool, x: &[f32], y: &mut [f32], room: &mut [f32]) {
-        let n = self.weights.n;
-        let m = y.len() / n;
+    pub(super) fn run(&self, pool: &Pool, x: &[f32], output: Output<'_, f32>, room: &mut [f32]) {
+        let [_, _, m, n] = output.shape();
+        let target = Target::new(output);
         let room = &mut room[..m * self.row_floats()];
         self.arrange(pool, m, x, room);
-        let y = Shared(y.as_mut_ptr());
         let rows = n.div_ceil(4 * pool.threads()).next_multiple_of(ROWS).min(TASK_ROWS);
         pool.run(n.div_ceil(rows), |task, worker| {
             let (mut row, end) = (task * rows, ((task + 1) * rows).min(n));
+            let scales = 2 * ROWS * self.weights.groups();
+            let mut sums = Finish::new(worker, &target, (m, row..end), scales);
             while row < end {
                 let count = if row + ROWS <= end { ROWS } else { 1 };
-                self.strip([row, count], room, y, worker);
+                self.strip([row, count], room, &mut sums);
                 row += count;
             }
+            // SAFETY: strips wrote them all.
+            unsafe { sums.done() }
         });
     }
 
@@ -96,31 +113,28 @@ impl<'a> Strips<'a> {
     }
 
     /// `count` rows of weights from `row` on, times all rows of x.
-    fn strip(&self, [row, count]: [usize; 2], room: &[f32], y: Shared, worker: &mut Worker<'_>) {
+    fn strip(&self, [row, count]: [usize; 2], room: &[f32], sums: &mut Finish<'_>) {
         let weights = self.weights;
-        let (groups, n) = (weights.groups(), weights.n);
+        let groups = weights.groups();
         let m = room.len() / self.row_floats();
-        let scratch = worker.scratch.bytes(2 * count * groups * size_of::<f32>());
-        // SAFETY: the scratch has this many numbers, and starts on a cache line.
-        let numbers =
-            unsafe { std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast::<f32>(), 2 * count * groups) };
-        let (scales, zeros) = numbers.split_at_mut(count * groups);
+        let (scales, zeros) = sums.own[..2 * count * groups].split_at_mut(count * groups);
         let codes = weights.codes.from(row * weights.k);
         let mut done = 0;
         x86::scales(weights, row, [scales, zeros]);
+        let (scales, zeros) = (scales.as_ptr(), zeros.as_ptr());
         while done < m {
             let rows = x86::most_rows(m - done);
             let strip = Strip {
                 codes: codes.as_ptr(),
                 code_stride: weights.k * weights.codes.dtype().bits() / 8,
-                scales: scales.as_ptr(),
-                zeros: weights.zeros.map(|_| zeros.as_ptr()),
+                scales,
+                zeros: weights.zeros.map(|_| zeros),
                 groups,
                 x: room[done * self.row_floats()..].as_ptr(),
                 x_stride: self.row_floats(),
                 sums: self.blocks * LANES * self.per_lane,
-                y: y.at(done * n + row),
-                y_stride: n,
+                y: sums.at(done, row),
+                y_stride: sums.stride(),
                 k: weights.k,
                 group: weights.group,
             };

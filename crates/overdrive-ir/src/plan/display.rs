@@ -185,7 +185,9 @@ impl Display for KernelCall {
         let operands: Vec<String> = self.operands.iter().map(View::to_string).collect();
         let results: Vec<String> =
             self.results.iter().map(|r| r.as_ref().map_or("_".to_owned(), View::to_string)).collect();
-        writeln!(f, "      {} = {name}({})", results.join(", "), operands.join(", "))
+        let results = if self.epilogue.is_some() { "acc".to_owned() } else { results.join(", ") };
+        writeln!(f, "      {results} = {name}({})", operands.join(", "))?;
+        self.epilogue.as_ref().map_or(Ok(()), |epilogue| epilogue.0.fmt(f))
     }
 }
 

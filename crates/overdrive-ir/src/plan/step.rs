@@ -187,8 +187,11 @@ pub struct KernelCall {
     pub op: KernelOp,
     /// Operands in order, captures last. Every kernel takes any strides.
     pub operands: Vec<View>,
-    /// Results in order, of distinct elements; `None` where nobody uses the result.
+    /// Results in order, of distinct elements; `None` where nobody uses the result. Empty where there is an epilogue.
     pub results: Vec<Option<View>>,
+    /// What happens to each element of the only result of a product, over `[batch..., m, n]` with the columns n of x's rows
+    /// last, where the kernel takes that over. Operands of such a call are dense.
+    pub epilogue: Option<Epilogue>,
     /// Workspace slot, the last of `writes`, if the kernel asked for one.
     pub workspace: Option<SlotId>,
 }

@@ -59,7 +59,7 @@ impl Grouping<'_> {
             if candidate == group {
                 continue;
             }
-            match self.mergeable(candidate, group) {
+            match self.mergeable([candidate, group], caps) {
                 Ok(()) => {
                     let moved = std::mem::take(&mut self.groups[group]);
                     moved.iter().for_each(|&id| self.group_of[id as usize] = Some(candidate));
@@ -93,7 +93,7 @@ impl Grouping<'_> {
         found.into_iter().rev().collect()
     }
 
-    fn mergeable(&self, a: usize, b: usize) -> Result<(), String> {
+    fn mergeable(&self, [a, b]: [usize; 2], caps: &Caps) -> Result<(), String> {
         let members: BTreeSet<u32> = self.groups[a].union(&self.groups[b]).copied().collect();
         if members.len() > MAX_MEMBERS {
             return Err(format!("the group would have more than {MAX_MEMBERS} members"));
@@ -105,7 +105,7 @@ impl Grouping<'_> {
         if cut.inputs.iter().any(|&v| self.depends_on(v, &members)) {
             return Err("another step between them needs the first and is needed by the second".into());
         }
-        one_step(&cut.region)
+        one_step(&cut.region, caps)
     }
 
     fn cut(&self, members: &BTreeSet<u32>) -> Cut {

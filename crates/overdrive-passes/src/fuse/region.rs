@@ -101,9 +101,9 @@ pub(super) fn cut(graph: &Graph, members: &BTreeSet<u32>, used_outside: impl Fn(
 pub(super) fn label(graph: &Graph, members: &BTreeSet<u32>) -> String {
     let named = |id: &u32| {
         let node = graph.node(NodeId(*id));
-        let prim = node.op.prim().filter(|p| !is_view(p))?;
-        let name = expanded_from(&node.scope).map_or_else(|| prim.name(), str::to_owned);
-        (is_loop(prim) || crate::lower::is_contraction(node)).then_some(name)
+        let counts = node.op.prim().is_none_or(|prim| !is_view(prim) && is_loop(prim));
+        let name = || expanded_from(&node.scope).map_or_else(|| node.op.name(), str::to_owned);
+        (counts || crate::lower::is_contraction(node)).then(name)
     };
     let mut names: Vec<String> = members.iter().filter_map(named).collect();
     names.dedup();

@@ -100,13 +100,10 @@ impl Emitter<'_> {
     fn node(&mut self, node: &Node, map: &IndexMap) -> Result<Register, String> {
         let ty = self.region.ty(node.results[0]).clone();
         let dtype = register_dtype(ty.dtype);
-        let Some(prim) = node.op.prim() else {
-            return Err(format!("`{}` is not a loop", node.op.name()));
-        };
         if is_contraction(node) {
-            return self.accumulator(prim, map, ty.dtype);
+            return self.accumulator(node, map, ty.dtype);
         }
-        match prim {
+        match node.op.prim().expect("what is no primitive is a contraction") {
             Prim::Constant { value } if value.ty().elements() == 1 => {
                 Ok(self.constant(value.to_f64()[0], dtype))
             }
@@ -162,14 +159,15 @@ impl Emitter<'_> {
         }
     }
 
-    fn accumulator(&mut self, prim: &Prim, map: &IndexMap, out: DType) -> Result<Register, String> {
+    fn accumulator(&mut self, node: &Node, map: &IndexMap, out: DType) -> Result<Register, String> {
         if !(0..self.rank()).map(Affine::dim).eq(map.iter().cloned()) {
             return Err("an epilogue sees each sum once, in place".into());
         }
-        let accumulate = match prim {
-            Prim::DotGeneral(dot) => dot.accumulate,
-            Prim::Convolution(conv) => conv.accumulate,
-            _ => unreachable!("only contractions accumulate"),
+        let accumulate = match node.op.prim() {
+            Some(Prim::DotGeneral(dot)) => dot.accumulate,
+            Some(Prim::Convolution(conv)) => conv.accumulate,
+            Some(_) => unreachable!("only contractions accumulate"),
+            None => out.accumulation(),
         };
         let sum = self.push(Instr::Accumulator, accumulate);
         let dtype = register_dtype(out);

@@ -3,14 +3,14 @@
 //! Free axes collapse into one m and one n where strides allow; outer axes that do not collapse become batch
 //! dimensions. Operands are copied only where no assignment of strides exists, and the copy is a step of its own.
 
-use super::locate::view_of;
+use super::locate::{is_dense, view_of};
 use super::{About, Planner};
 use crate::lower::{contraction, lower};
 use overdrive_ir::plan::{
-    ConvolutionCall, Epilogue, GemmCall, Instr, Layout, MatrixView, Note, Place, Program, SlotId, StepKind,
-    View,
+    ConvolutionCall, Epilogue, GemmCall, Instr, KernelCall, KernelOp, Layout, MatrixView, Note, Place,
+    Program, SlotId, StepKind, View,
 };
-use overdrive_ir::{DotGeneral, Graph, Node, Origin, Prim, Value};
+use overdrive_ir::{DotGeneral, Graph, Node, Operation, Origin, Prim, Value};
 use std::ops::Range;
 
 /// Axes of both operands by role, and how the result's dimensions collapse.
@@ -61,24 +61,25 @@ impl Planner<'_> {
         (name, node): (&str, &Node),
     ) {
         let core = contraction(region).expect("the caller saw one");
-        let [a, b] = [0, 1].map(|i| self.region_view(region, core.operands[i], operands, node));
+        let views: Vec<View> =
+            core.operands.iter().map(|&v| self.region_view(region, v, operands, node)).collect();
         let results: Vec<View> = values.iter().map(|&v| self.destination(v)).collect();
         let cost = self.region_cost(region, operands, &results);
         let about = About { name, scope: &node.scope, cost };
         let epilogue = lower(region, operands, &results)
             .unwrap_or_else(|reason| panic!("`{name}` was fused because it lowers: {reason}"));
-        match core.op.prim() {
-            Some(Prim::DotGeneral(dot)) => {
-                if let Some(call) = self.gemm(dot, (&a, &b), &epilogue) {
+        match &core.op {
+            Operation::Prim(Prim::DotGeneral(dot)) => {
+                if let Some(call) = self.gemm(dot, (&views[0], &views[1]), &epilogue) {
                     self.gemm_step(call, about);
                 } else {
                     self.unfused(region, core, (operands, &results), about);
                 }
             }
-            Some(Prim::Convolution(conv)) => {
+            Operation::Prim(Prim::Convolution(conv)) => {
                 let mut call = ConvolutionCall {
-                    input: a,
-                    kernel: b,
+                    input: views[0].clone(),
+                    kernel: views[1].clone(),
                     window: conv.window.clone(),
                     groups: conv.groups,
                     accumulate: conv.accumulate,
@@ -90,8 +91,25 @@ impl Planner<'_> {
                 let touched = [reads.collect(), stores(&call.epilogue.0)];
                 self.step(StepKind::Convolution(call), touched, about);
             }
-            _ => unreachable!("contractions are dot_general and convolution"),
+            Operation::Prim(_) => unreachable!("contractions are dot_general and convolution"),
+            Operation::Composite(op) => {
+                let op = KernelOp::Composite(op.clone(), core.regions.clone());
+                self.product_kernel(op, views, &epilogue, about);
+            }
         }
+    }
+
+    /// A product that the device has by name, whose rows collapse into one m as far as the epilogue's buffers allow.
+    fn product_kernel(&mut self, op: KernelOp, operands: Vec<View>, epilogue: &Program, about: About<'_>) {
+        let dense = |view: View| if is_dense(&view) { view } else { self.materialize(&view, about.name) };
+        let operands: Vec<View> = operands.into_iter().map(dense).collect();
+        let n = epilogue.extents.len() - 1;
+        let collapsed = (0..=n).find_map(|first| collapse_program(epilogue, &(first..n), &(n..n + 1)));
+        let epilogue = Epilogue(collapsed.expect("no dimension collapses with itself"));
+        let reads = operands.iter().map(|view| view.slot).chain(loads(&epilogue.0)).collect();
+        let touched = [reads, stores(&epilogue.0)];
+        let call = KernelCall { op, operands, results: vec![], epilogue: Some(epilogue), workspace: None };
+        self.step(StepKind::Kernel(call), touched, about);
     }
 
     /// A view of a value inside a region: an input seen through view primitives.

@@ -1,0 +1,60 @@
+//! Sums of a few rows by some columns, which a task keeps in its worker's scratch and hands on when they are finished.
+#![allow(unsafe_code)] // A worker's scratch as the parts of it.
+
+use std::ops::Range;
+
+use crate::gemm::{Block, Part, Target};
+use crate::threads::Worker;
+
+/// The parts of a worker's scratch while a task runs; each starts on a cache line.
+pub(super) struct Finish<'a> {
+    target: &'a Target<'a, f32>,
+    /// Rows of the product.
+    m: usize,
+    columns: Range<usize>,
+    sums: *mut f32,
+    /// Numbers that the task asked for.
+    pub(super) own: &'a mut [f32],
+    scratch: &'a mut [u8],
+}
+
+impl<'a> Finish<'a> {
+    /// For `columns` of a product of `m` rows, with room for `own` numbers beside.
+    pub(super) fn new(
+        worker: &'a mut Worker<'_>,
+        target: &'a Target<'a, f32>,
+        (m, columns): (usize, Range<usize>),
+        own: usize,
+    ) -> Self {
+        let bytes = |numbers: usize| (numbers * size_of::<f32>()).next_multiple_of(64);
+        let [sums, owned] = [bytes(m * columns.len()), bytes(own)];
+        let room = worker.scratch.bytes(sums + owned + target.epilogue().scratch_bytes());
+        let (sums, rest) = room.split_at_mut(sums);
+        let (owned, scratch) = rest.split_at_mut(owned);
+        // SAFETY: the bytes are there, aligned, initialised, and this task's; any of them are numbers.
+        let own = unsafe { std::slice::from_raw_parts_mut(owned.as_mut_ptr().cast(), own) };
+        Self { target, m, columns, sums: sums.as_mut_ptr().cast(), own, scratch }
+    }
+
+    /// Where the sum of a row and of a column, counted from the first of the product, is kept; the row below is
+    /// [`stride`](Self::stride) numbers on.
+    pub(super) fn at(&self, row: usize, column: usize) -> *mut f32 {
+        self.sums.wrapping_add(row * self.stride() + column - self.columns.start)
+    }
+
+    pub(super) fn stride(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Hands the sums on.
+    ///
+    /// # Safety
+    /// Every sum has been written.
+    pub(super) unsafe fn done(self) {
+        let (stride, Range { start: col, end }) = (self.stride(), self.columns);
+        let part = Part { batch: [0, 0], row: 0, col, rows: self.m, cols: end - col };
+        // SAFETY: the sums are this task's, and written, as the caller promised.
+        let block = unsafe { Block::new(self.sums, stride, part) };
+        self.target.epilogue().apply(block, self.scratch);
+    }
+}
