@@ -11,6 +11,7 @@ mod fold;
 mod fuse;
 mod legalize;
 mod lower;
+mod multiply_codes;
 mod observe;
 mod pass;
 mod plan;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use overdrive_ir::backend::{CacheState, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
-use overdrive_ir::plan::{Arguments, Place, Prepared};
+use overdrive_ir::plan::{Arguments, Note, Place, Prepared, StepKind};
 use overdrive_ir::{BackendError, Buffer, Executable, Plan, SlotId, State, Tensor};
 
 use super::copy::Copy;
@@ -44,13 +44,15 @@ impl CpuExecutable {
     /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the plan needs more
     /// memory than there is.
     pub fn new(
-        plan: Plan,
+        mut plan: Plan,
         pool: Arc<Pool>,
         inputs: &[String],
         outputs: &[String],
     ) -> Result<Self, BackendError> {
         check_memory(&plan)?;
-        let steps = plan.steps.iter().map(|step| compile(&plan, step)).collect::<Result<_, _>>()?;
+        let steps: Vec<Box<dyn Runnable>> =
+            plan.steps.iter().map(|step| compile(&plan, step)).collect::<Result<_, _>>()?;
+        say_what_the_reference_does(&mut plan, &steps);
         let arguments = Arguments::new(&plan, inputs, outputs);
         let prepared = Prepared::new(&plan, &arguments.state_names());
         let deliver = |(from, home)| Copy::new(from, home, plan.slot(from).bytes());
@@ -90,6 +92,20 @@ impl CpuExecutable {
             self.has_run = true;
         }
         Ok(())
+    }
+}
+
+/// Kernels that do not know the element types of their step leave it to the reference, as the plan then says.
+fn say_what_the_reference_does(plan: &mut Plan, steps: &[Box<dyn Runnable>]) {
+    for (step, compiled) in plan.steps.iter_mut().zip(steps) {
+        let StepKind::Kernel(call) = &step.kind else { continue };
+        if compiled.is_reference() {
+            step.kind = StepKind::Host(call.clone());
+            let (what, scope) = (step.name.clone(), step.scope.clone());
+            let reason =
+                "its kernel does not take these types: the f64 reference runs on the host".to_owned();
+            plan.notes.push(Note::Declined { what, scope, reason });
+        }
     }
 }
 

@@ -23,6 +23,10 @@ impl Host {
 }
 
 impl Runnable for Host {
+    fn is_reference(&self) -> bool {
+        true
+    }
+
     fn run(&self, _: &Pool, slots: &SlotTable) {
         // SAFETY: the slot has this many bytes, an earlier step wrote them, and nothing else runs now.
         let read = |slot, bytes| Ok::<_, Infallible>(Cow::Borrowed(unsafe { slots.slice(slot, bytes) }));

@@ -17,6 +17,11 @@ pub(crate) trait Runnable: Send + Sync {
     /// reads and writes.
     fn run(&self, pool: &Pool, slots: &SlotTable);
 
+    /// Whether the f64 reference does it.
+    fn is_reference(&self) -> bool {
+        false
+    }
+
     /// Bytes that the step holds beside what the plan gave it, between calls too.
     fn workspace_bytes(&self) -> usize {
         0

@@ -42,7 +42,7 @@ pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Result<Box<dyn Runnable
             let attention = op.downcast::<Attention>();
             let attention =
                 attention.ok_or_else(|| Unsupported::new(format!("no kernel for `{}`", op.name())))?;
-            return attention::compile(plan, call, (attention, regions.len()));
+            return attention::compile(call, (attention, regions.len()));
         }
     };
     if views().any(|view| !view.ty.dtype.bits().is_multiple_of(8))

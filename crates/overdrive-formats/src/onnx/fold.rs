@@ -7,7 +7,8 @@ use super::call::Call;
 use super::fault::Fault;
 use super::importer::Importer;
 use super::item::{Coded, Item, Value};
-use overdrive_ir::{Builder, Graph, eval};
+use overdrive_ir::ops::Dequantize;
+use overdrive_ir::{Builder, Graph, Node, eval};
 
 /// Values of more elements are left to the back end, as the `fold` pass leaves them.
 const LIMIT: usize = 1024;
@@ -44,7 +45,9 @@ pub(super) fn fold<'b>(import: Importer, call: &Call<'_, 'b>) -> Result<Option<V
     }
     drop(scratch);
     let graph = b.finish()?;
-    if !is_small(&graph) {
+    // Codes stay codes, however few: products look for them.
+    let dequantizes = |node: &Node| node.op.composite::<Dequantize>().is_some();
+    if !is_small(&graph) || graph.nodes().iter().any(dequantizes) {
         return Ok(None);
     }
     let mut computed = eval::eval(&graph, &[], &mut Default::default()).into_iter();

@@ -4,14 +4,14 @@
 use std::f64::consts::{LN_2, LOG2_E};
 
 use half::{bf16, f16};
+use overdrive_ir::DType;
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::KernelCall;
-use overdrive_ir::{DType, Plan};
 
 use super::softmax::{Score, passes};
 use super::task::{Rows, Shape};
-use crate::exec::{Format, Host, Runnable, Unsupported};
+use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, Kernel, Narrow};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
@@ -24,15 +24,17 @@ const TASKS: usize = 64;
 /// Keys of a block, at most: their scores against a panel of 32 queries fill two thirds of the first-level cache.
 const BLOCK: usize = 256;
 
-/// Compiles attention; with score or mask regions it is the reference that runs.
+/// Compiles attention without regions: with score or mask functions it is not claimed, and runs as its expansion.
 pub(crate) fn compile(
-    plan: &Plan,
     call: &KernelCall,
     (attention, regions): (&Attention, usize),
 ) -> Result<Box<dyn Runnable>, Unsupported> {
     let views = call.operands.iter().chain(call.results.iter().flatten());
-    if regions > 0 || views.flat_map(|view| &view.strides).any(|&stride| stride < 0) {
-        return Ok(Box::new(Host::new(plan, call)?));
+    let backwards = views.flat_map(|view| &view.strides).any(|&stride| stride < 0);
+    if regions > 0 || backwards {
+        return Err(Unsupported::new(
+            "attention with regions or over views that run backwards has no kernel",
+        ));
     }
     Ok(match call.operands[0].ty.dtype {
         DType::F64 => Box::new(Compiled::<f64>::new(call, attention)),

@@ -1,12 +1,13 @@
 //! Convolutions: plain, transposed, of integers; columns to images.
 
+use super::integer::{Offset, check};
 use super::window::{Spatial, list, windows};
 use crate::onnx::axes::{exactly, extents, positive, reverse, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid};
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::plan::Dimension;
-use overdrive_ir::{Convolution, DType, Expr, Prim, Reducer, Shape, Tensor};
+use overdrive_ir::{Codes, Convolution, DType, Expr, Prim, Reducer, Shape, Tensor};
 
 /// `[O]` under every element of `[N, O, ...]`.
 pub(super) fn per_channel<'b>(channel: Expr<'b>, like: Expr<'b>) -> Expr<'b> {
@@ -34,13 +35,8 @@ pub(super) fn conv<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     one(convolve(c, [x, w], c.maybe(2)?, x.dtype())?)
 }
 
-/// `conv2d` where it is one; other ranks and types are the primitive and a bias.
-pub(super) fn convolve<'b>(
-    c: &Call<'_, 'b>,
-    [x, w]: [Expr<'b>; 2],
-    bias: Option<Expr<'b>>,
-    out: DType,
-) -> Result<Expr<'b>, Fault> {
+/// The window over x and the groups of its channels.
+fn geometry(c: &Call<'_, '_>, [x, w]: [Expr<'_>; 2]) -> Result<(Vec<Spatial>, usize), Fault> {
     let (input, weights) = (sizes(x)?, sizes(w)?);
     if input.len() < 3 || weights.len() != input.len() {
         return Err(invalid(
@@ -49,7 +45,17 @@ pub(super) fn convolve<'b>(
         ));
     }
     let spatial = windows(c, &kernel_of(c, &weights)?, &input[2..])?;
-    let groups = positive(c.int_or("group", 1), "a group")?;
+    Ok((spatial, positive(c.int_or("group", 1), "a group")?))
+}
+
+/// `conv2d` where it is one; other ranks and types are the primitive and a bias.
+fn convolve<'b>(
+    c: &Call<'_, 'b>,
+    [x, w]: [Expr<'b>; 2],
+    bias: Option<Expr<'b>>,
+    out: DType,
+) -> Result<Expr<'b>, Fault> {
+    let (spatial, groups) = geometry(c, [x, w])?;
     let padded = |s: &Spatial| s.low >= 0 && s.high >= 0;
     if let ([h, v], true) = (&spatial[..], x.dtype().is_arithmetic_float() && spatial.iter().all(padded)) {
         let conv2d = Conv2d {
@@ -66,19 +72,29 @@ pub(super) fn convolve<'b>(
     Ok(bias.map_or(y, |bias| y + per_channel(bias, y)))
 }
 
-/// i32 sums; padding is the zero point, which is 0 once it is taken off.
-pub(super) fn conv_integer<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let centred = |index: usize, zero: usize| {
-        let x = c.x(index)?.convert(DType::I32);
-        let Some(zero) = c.maybe(zero)? else { return Ok::<_, Fault>(x) };
-        let zero = zero.convert(DType::I32);
-        Ok(if sizes(zero)?.iter().product::<usize>() == 1 {
-            x - zero.reshape(Shape::default())
-        } else {
-            x - zero.broadcast_in(&x.shape(), &[0])
-        })
+/// The convolution of codes, in i32: one zero point of x, one or one for each output of the weights.
+pub(super) fn convolve_codes<'b>(c: &Call<'_, 'b>, [x, w]: [Offset<'b>; 2]) -> Result<Expr<'b>, Fault> {
+    let (spatial, groups) = geometry(c, [x.0, w.0])?;
+    let codes = |(codes, zero): Offset<'b>, most: usize| {
+        check(codes)?;
+        let aligned = |zero: Expr<'b>| {
+            let mut shape = vec![1; codes.rank()];
+            shape[0] = sizes(zero)?.iter().product();
+            let fits = shape[0] == 1 || shape[0] == most;
+            if fits { Ok(zero.reshape(shape)) } else { Err(invalid("a zero point", zero.ty().to_string())) }
+        };
+        Ok::<_, Fault>(Codes { codes, zero: zero.map(aligned).transpose()? })
     };
-    one(convolve(c, [centred(0, 2)?, centred(1, 3)?], None, DType::I32)?)
+    let window = spatial.iter().map(Spatial::dimension).collect();
+    let geometry = Convolution { window, groups, accumulate: DType::I32, out: DType::I32 };
+    let y = codes(x, 1)?.convolve(codes(w, sizes(w.0)?[0])?, &geometry);
+    sizes(y)?;
+    Ok(y)
+}
+
+/// i32 sums of codes, zero points taken off.
+pub(super) fn conv_integer<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    one(convolve_codes(c, [(c.x(0)?, c.maybe(2)?), (c.x(1)?, c.maybe(3)?)])?)
 }
 
 /// The gradient of a convolution in its input: spread by the stride, kernel flipped.

@@ -11,11 +11,13 @@ mod control;
 mod conv;
 mod elementwise;
 mod indexing;
+mod integer;
 mod loss;
 mod norm;
 mod pool;
 mod product;
 mod quantize;
+mod quantized_microsoft;
 mod recurrent;
 mod reduce;
 mod resize;
@@ -116,7 +118,7 @@ pub(super) static OPS: &[(&str, Importer)] = &[
     ("LpNormalization", norm::lp_norm),
     ("LpPool", pool::lp_pool),
     ("MatMul", product::mat_mul),
-    ("MatMulInteger", product::mat_mul_integer),
+    ("MatMulInteger", integer::mat_mul_integer),
     ("Max", |c| elementwise::variadic(c, Binary::Max)),
     ("MaxPool", pool::max_pool),
     ("MaxUnpool", pool::max_unpool),
@@ -211,8 +213,17 @@ pub(super) static MICROSOFT: &[(&str, Importer)] = &[
     ("FusedMatMul", product::fused_mat_mul),
     ("Gelu", |c| activation::bias_gelu(c, Approximation::Erf)),
     ("GroupQueryAttention", attention_microsoft::group_query),
+    ("MatMulIntegerToFloat", quantized_microsoft::mat_mul_to_float),
     ("MatMulNBits", quantize::mat_mul_n_bits),
     ("MultiHeadAttention", attention_microsoft::multi_head),
+    ("QGemm", quantized_microsoft::gemm),
+    ("QLinearAdd", |c| quantized_microsoft::binary(c, Binary::Add)),
+    ("QLinearAveragePool", quantized_microsoft::average_pool),
+    ("QLinearConcat", quantized_microsoft::concat),
+    ("QLinearGlobalAveragePool", quantized_microsoft::global_average),
+    ("QLinearLeakyRelu", quantized_microsoft::leaky_relu),
+    ("QLinearMul", |c| quantized_microsoft::binary(c, Binary::Mul)),
+    ("QLinearSigmoid", |c| quantized_microsoft::unary(c, |x| x.unary(Unary::Logistic))),
     ("QuantizeLinear", quantize::quantize),
     ("QuickGelu", activation::quick_gelu),
     ("RotaryEmbedding", attention::rotary_microsoft),

@@ -225,26 +225,6 @@ fn contract<'b>(mut a: Labelled<'b>, mut b: Labelled<'b>, needed: &[u32]) -> Res
     Ok(Labelled { x, labels })
 }
 
-/// i32 sums of 8-bit products, zero points taken off first.
-pub(super) fn mat_mul_integer<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let (x, y) = (c.x(0)?, c.x(1)?);
-    // A zero point per row of the left side, per column of the right.
-    let per_row = |zero: Expr<'b>| {
-        let mut shape = sizes(zero)?;
-        if shape.len() == 1 && shape[0] > 1 {
-            shape.push(1);
-        }
-        Ok::<_, Fault>(zero.reshape(shape))
-    };
-    let centred = |x: Expr<'b>, zero: Option<Expr<'b>>| {
-        let x = x.convert(DType::I32);
-        zero.map_or(x, |zero| x - zero.convert(DType::I32))
-    };
-    let left = centred(x, c.maybe(2)?.map(per_row).transpose()?);
-    let right = centred(y, c.maybe(3)?);
-    one(matmul(left, right, DType::I32)?)
-}
-
 /// com.microsoft: a scaled product with either side transposed.
 pub(super) fn fused_mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     c.ignore(&["transBatchA", "transBatchB"]);

@@ -1,5 +1,6 @@
 //! Quantized models: codes, scales and zero points stay separate values, so that a back end sees what is quantized.
 
+use super::integer::{Side, matmul_codes, offset};
 use super::product::matmul;
 use crate::onnx::axes::{axis, extent, sizes};
 use crate::onnx::call::{Call, Outcome, one};
@@ -41,7 +42,7 @@ fn block(c: &Call<'_, '_>) -> Result<usize, Fault> {
 }
 
 /// Rounds `x` (in units of the scale) to codes of a type.
-fn codes<'b>(x: Expr<'b>, zero: Option<Expr<'b>>, dtype: DType) -> Expr<'b> {
+pub(super) fn codes<'b>(x: Expr<'b>, zero: Option<Expr<'b>>, dtype: DType) -> Expr<'b> {
     if dtype.is_float() {
         let shifted = zero.map_or(x, |zero| x + zero.convert(x.dtype()));
         return x.builder().op1(Prim::Convert { to: dtype, overflow: Overflow::Saturate }, &[shifted]);
@@ -53,18 +54,44 @@ fn codes<'b>(x: Expr<'b>, zero: Option<Expr<'b>>, dtype: DType) -> Expr<'b> {
     clamped.convert(dtype)
 }
 
+/// The shape in which scales cover a tensor of `shape` block by block, as our ops have them; `None` where the last block is
+/// not whole.
+fn covering(
+    own: &[usize],
+    shape: &[usize],
+    (along, block): (i64, usize),
+) -> Result<Option<Vec<usize>>, Fault> {
+    if own.iter().product::<usize>() == 1 && block == 0 {
+        return Ok(Some(vec![1; shape.len()]));
+    }
+    let along = axis(along, shape.len())?;
+    let mut counts = if block == 0 { vec![1; shape.len()] } else { shape.to_vec() };
+    counts[along] = shape[along].checked_div(block).unwrap_or(shape[along]);
+    let whole = (block == 0 || shape[along].is_multiple_of(block)) && !shape.contains(&0);
+    let given = if block == 0 { own == [counts[along]] } else { own == counts };
+    Ok((whole && given).then_some(counts))
+}
+
 pub(super) fn quantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (x, scale) = (c.x(0)?, c.x(1)?);
     let shape = sizes(x)?;
     let (along, block) = (c.int_or("axis", 1), block(c)?);
     c.ignore(&["saturate"]);
-    let zero = c.maybe(2)?;
     let asked = if c.int_or("output_dtype", 0) != 0 { c.dtype("output_dtype")? } else { None };
-    let dtype = zero.map(Expr::dtype).or(asked).unwrap_or(DType::U8);
+    let of_zero = c.maybe(2)?.map(Expr::dtype);
+    let dtype = of_zero.or(asked).unwrap_or(DType::U8);
     let precision = if c.int_or("precision", 0) != 0 { c.dtype("precision")? } else { None };
     let inner = precision.unwrap_or(if x.dtype().is_float() { x.dtype() } else { scale.dtype() });
     if !inner.is_arithmetic_float() {
         return Err(unsupported(format!("division in {inner}")));
+    }
+    let zero = offset(c, 2)?;
+    if let ([DType::F32, DType::F32, DType::F32], true, Some(counts)) = (
+        [x.dtype(), scale.dtype(), inner],
+        dtype.is_int() || zero.is_none(),
+        covering(&sizes(scale)?, &shape, (along, block))?,
+    ) {
+        return one(x.quantize(scale.reshape(counts.clone()), zero.map(|zero| zero.reshape(counts)), dtype));
     }
     // A quotient in a short format is rounded to that format before it is rounded to a code.
     let spread_scale = spread(scale.convert(inner), &shape, along, block)?;
@@ -78,10 +105,18 @@ pub(super) fn dequantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let shape = sizes(x)?;
     let (along, block) = (c.int_or("axis", 1), block(c)?);
     let asked = if c.int_or("output_dtype", 0) != 0 { c.dtype("output_dtype")? } else { None };
-    let wide = if scale.dtype().is_arithmetic_float() { scale.widen() } else { scale.convert(DType::F32) };
     let dtype = asked.unwrap_or(if scale.dtype().is_arithmetic_float() { scale.dtype() } else { DType::F32 });
-    let zero = c.maybe(2)?.map(|zero| spread(zero, &shape, along, block)).transpose()?;
-    let centred = match zero {
+    let zero = offset(c, 2)?;
+    let exact = zero.is_none_or(|zero| zero.dtype().is_int() && x.dtype().bits() <= 16);
+    if let (true, Some(counts)) = (exact, covering(&sizes(scale)?, &shape, (along, block))?) {
+        let of_codes = |parameter: Expr<'b>| parameter.reshape(counts.clone());
+        let numbers = x.dequantize(of_codes(scale), zero.map(of_codes)).convert(dtype);
+        let Some(shaped) = as_rows(&shape, (&sizes(scale)?, along, block)) else { return one(numbers) };
+        let (scale, zero) = (scale.reshape(shaped), zero.map(|zero| zero.reshape(shaped)));
+        return Ok(vec![Value::Coded(Coded { numbers, codes: x, scale, zero })]);
+    }
+    let wide = if scale.dtype().is_arithmetic_float() { scale.widen() } else { scale.convert(DType::F32) };
+    let centred = match zero.map(|zero| spread(zero, &shape, along, block)).transpose()? {
         None => x.convert(wide.dtype()),
         // 32-bit codes come without a zero point of their own; differences of the others fit i32 exactly.
         Some(zero) if x.dtype().is_int() => {
@@ -89,11 +124,7 @@ pub(super) fn dequantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         }
         Some(zero) => x.convert(wide.dtype()) - zero.convert(wide.dtype()),
     };
-    let numbers = (centred * spread(wide, &shape, along, block)?).convert(dtype);
-    let Some(shaped) = as_rows(&shape, (&sizes(scale)?, along, block)) else { return one(numbers) };
-    let scale = scale.reshape(shaped);
-    let zero = c.maybe(2)?.map(|zero| zero.reshape(shaped));
-    Ok(vec![Value::Coded(Coded { numbers, codes: x, scale, zero })])
+    one((centred * spread(wide, &shape, along, block)?).convert(dtype))
 }
 
 /// The shape `[N or 1, G]` of scales that lie along the rows of a matrix of codes `[N, K]`; `None` of all others.
@@ -129,10 +160,10 @@ fn dynamically(x: Expr<'_>) -> Result<[Expr<'_>; 3], Fault> {
     Ok([y, scale, zero.convert(DType::U8)])
 }
 
-/// One zero point, or one per row (or column) of a matrix.
-fn lined_up<'b>(parameter: Expr<'b>, by_row: Side) -> Result<Expr<'b>, Fault> {
+/// One number, or one per row (or column) of a matrix.
+fn lined_up<'b>(parameter: Expr<'b>, side: Side) -> Result<Expr<'b>, Fault> {
     let mut shape = sizes(parameter)?;
-    match (shape.len(), by_row) {
+    match (shape.len(), side) {
         (1, _) if shape[0] == 1 => Ok(parameter.reshape(Shape::default())),
         (1, Side::Rows) => {
             shape.push(1);
@@ -142,18 +173,8 @@ fn lined_up<'b>(parameter: Expr<'b>, by_row: Side) -> Result<Expr<'b>, Fault> {
     }
 }
 
-#[derive(Copy, Clone)]
-enum Side {
-    Rows,
-    Columns,
-}
-
 pub(super) fn qlinear_matmul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let centred = |x: usize, side: Side| {
-        let zero = lined_up(c.x(x + 2)?, side)?;
-        Ok::<_, Fault>(c.x(x)?.convert(DType::I32) - zero.convert(DType::I32))
-    };
-    let sums = matmul(centred(0, Side::Rows)?, centred(3, Side::Columns)?, DType::I32)?;
+    let sums = matmul_codes((c.x(0)?, offset(c, 2)?), (c.x(3)?, offset(c, 5)?))?;
     let scale = |i: usize, side: Side| Ok::<_, Fault>(lined_up(c.x(i)?, side)?.widen());
     let factor = scale(1, Side::Rows)? * scale(4, Side::Columns)? / scale(6, Side::Rows)?;
     let zero = c.x(7)?;
@@ -162,21 +183,19 @@ pub(super) fn qlinear_matmul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 }
 
 pub(super) fn qlinear_conv<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let x = c.x(0)?.convert(DType::I32) - c.x(2)?.reshape(Shape::default()).convert(DType::I32);
-    let (w, w_scale, w_zero) = (c.x(3)?.convert(DType::I32), c.x(4)?, c.x(5)?.convert(DType::I32));
-    let per_output = |p: Expr<'b>, like: Expr<'b>, at: usize| {
+    let sums = super::conv::convolve_codes(c, [(c.x(0)?, offset(c, 2)?), (c.x(3)?, offset(c, 5)?)])?;
+    let per_output = |p: Expr<'b>| {
         Ok::<_, Fault>(match sizes(p)?.iter().product::<usize>() {
             1 => p.reshape(Shape::default()),
-            _ => p.broadcast_in(&like.shape(), &[at]),
+            _ => p.broadcast_in(&sums.shape(), &[1]),
         })
     };
-    let w = w - per_output(w_zero, w, 0)?;
-    let bias = c.maybe(8)?.map(|bias| bias.convert(DType::I32));
-    let sums = super::conv::convolve(c, [x, w], bias, DType::I32)?.convert(DType::F32);
+    let sums =
+        c.maybe(8)?.map_or(sums, |bias| sums + bias.convert(DType::I32).broadcast_in(&sums.shape(), &[1]));
     let number = |i: usize| Ok::<_, Fault>(c.x(i)?.reshape(Shape::default()));
-    let factor = per_output(w_scale, sums, 1)? * number(1)? / number(6)?;
+    let factor = per_output(c.x(4)?)? * number(1)? / number(6)?;
     let zero = number(7)?;
-    one(codes(sums * factor, Some(zero), zero.dtype()))
+    one(codes(sums.convert(DType::F32) * factor, Some(zero), zero.dtype()))
 }
 
 /// com.microsoft: x times weights of `bits` each, packed in blocks along K: codes `[N, blocks, bytes]`.
@@ -238,12 +257,7 @@ pub(super) fn mat_mul_n_bits<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 pub(super) fn dynamic_mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (x, w, scale) = (c.x(0)?, c.x(1)?, c.x(2)?);
     let [codes, x_scale, x_zero] = dynamically(x)?;
-    let left = codes.convert(DType::I32) - x_zero.convert(DType::I32);
-    let right = match c.maybe(3)? {
-        Some(zero) => w.convert(DType::I32) - lined_up(zero, Side::Columns)?.convert(DType::I32),
-        None => w.convert(DType::I32),
-    };
-    let y = matmul(left, right, DType::I32)?.convert(scale.dtype());
+    let y = matmul_codes((codes, Some(x_zero)), (w, offset(c, 3)?))?.convert(scale.dtype());
     let y = y * lined_up(scale, Side::Columns)? * x_scale;
     one(match c.maybe(4)? {
         Some(bias) => y + bias,
