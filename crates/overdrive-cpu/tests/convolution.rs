@@ -5,6 +5,7 @@
 
 mod support;
 
+use overdrive_ir::ops::Conv2d;
 use overdrive_ir::plan::Dimension;
 use overdrive_ir::{Builder, Convolution, DType, Graph, Init, Prim, TensorType};
 use proptest::prelude::*;
@@ -68,6 +69,38 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
+/// Convolutions that are computed with fewer multiplications: 3x3 taps, steps of 1 and 2, odd ends of lines and panels.
+fn winograd_cases() -> impl Strategy<Value = Case> {
+    let channels = prop_oneof![6 => 16usize..40, 1 => 129usize..133];
+    let axis = (3usize..27, -1i64..3, -1i64..3)
+        .prop_filter("the kernel fits", |(e, low, high)| *e as i64 + low + high >= 3);
+    let shape = (1usize..3, 1usize..3, channels, 32usize..50, 1usize..3, proptest::collection::vec(axis, 2));
+    (shape, any::<[bool; 2]>()).prop_map(
+        |((images, groups, channels, outputs, stride, axes), [fixed, followed])| {
+            let dimension = |&(_, pad_low, pad_high): &(usize, i64, i64)| Dimension {
+                stride,
+                pad_low,
+                pad_high,
+                input_dilation: 1,
+                kernel_dilation: 1,
+            };
+            Case {
+                dtype: DType::F32,
+                images,
+                groups,
+                channels,
+                outputs,
+                extents: axes.iter().map(|a| a.0).collect(),
+                taps: vec![3, 3],
+                window: axes.iter().map(dimension).collect(),
+                transposed: false,
+                fixed,
+                followed,
+            }
+        },
+    )
+}
+
 impl Case {
     fn shapes(&self) -> [Vec<usize>; 3] {
         let with = |a: usize, b: usize, rest: &[usize]| [&[a, b], rest].concat();
@@ -125,18 +158,52 @@ impl Case {
     }
 }
 
+fn agrees_with_the_definition(case: &Case) -> Result<(), TestCaseError> {
+    let (graph, shapes) = case.graph();
+    let inputs: Vec<_> =
+        shapes.iter().enumerate().map(|(i, shape)| random(case.dtype, shape, 1 + i as u64)).collect();
+    let tolerance = match case.dtype {
+        DType::I8 => Tolerance { absolute: 0.0, relative: 0.0 },
+        dtype => Tolerance::new(dtype, case.terms() + 2, 16.0),
+    };
+    agrees(&graph, &inputs, tolerance).map_err(TestCaseError::fail)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_convolution_is_what_the_definition_says(case in cases()) {
-        let (graph, shapes) = case.graph();
-        let inputs: Vec<_> =
-            shapes.iter().enumerate().map(|(i, shape)| random(case.dtype, shape, 1 + i as u64)).collect();
-        let tolerance = match case.dtype {
-            DType::I8 => Tolerance { absolute: 0.0, relative: 0.0 },
-            dtype => Tolerance::new(dtype, case.terms() + 2, 16.0),
-        };
-        agrees(&graph, &inputs, tolerance).map_err(TestCaseError::fail)?;
+        agrees_with_the_definition(&case)?;
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn fewer_multiplications_give_what_the_definition_says(case in winograd_cases()) {
+        agrees_with_the_definition(&case)?;
+    }
+}
+
+#[test]
+fn codes_are_convolved_as_what_they_stand_for() {
+    let b = Builder::new("codes");
+    let shapes: [&[usize]; 5] = [&[2, 19, 11, 13], &[2, 1, 1, 1], &[21, 171], &[21, 1], &[21]];
+    let input = |i: usize| {
+        let dtype = if i == 0 || i == 2 { DType::I8 } else { DType::F32 };
+        b.input(&format!("x{i}"), TensorType::new(dtype, shapes[i].to_vec()))
+    };
+    let [x, x_scale, w, scale, bias] = std::array::from_fn(input);
+    let w = w.dequantize(scale, None).reshape([21usize, 19, 3, 3]);
+    let y = x.dequantize(x_scale, None).conv2d(w, Some(bias), Conv2d::new(2, 1));
+    b.output("y", y.relu());
+    let graph = b.finish().unwrap();
+    let inputs: Vec<_> = graph
+        .inputs()
+        .iter()
+        .map(|port| random(graph.ty(port.value).dtype, &graph.ty(port.value).sizes(), 3))
+        .collect();
+    agrees(&graph, &inputs, Tolerance::new(DType::F32, 173, 16.0)).unwrap();
 }

@@ -1,14 +1,13 @@
 //! The compiled step: spans of output pixels, each a block product and its epilogue.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
-use half::{bf16, f16};
+use overdrive_ir::Plan;
 use overdrive_ir::plan::ConvolutionCall;
-use overdrive_ir::{DType, Plan, SlotId};
 
 use super::finish::{Finish, Sums};
 use super::panel::PIECE;
 use super::stage::{Axis, Channels, Span, Stage};
-use super::weights::{KBlock, Order, PackFilter, Packer, Weights};
+use super::weights::{KBlock, Order, Packer, Weights};
 use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines};
 use crate::kernels::place::Strided;
@@ -21,51 +20,8 @@ const SPAN: usize = 256;
 /// Bytes of panels of B that are filled before any is multiplied: they stay in the second-level cache.
 const PANELS: usize = 640 << 10;
 
-/// Calls `$then` with the type of the call's elements.
-macro_rules! by_format {
-    ($call:expr, $then:ident $arguments:tt, $otherwise:expr) => {
-        match $call.input.ty.dtype {
-            DType::F64 => $then::<f64>$arguments,
-            DType::F32 => $then::<f32>$arguments,
-            DType::F16 => $then::<f16>$arguments,
-            DType::BF16 => $then::<bf16>$arguments,
-            DType::I8 => $then::<i8>$arguments,
-            other => $otherwise(other),
-        }
-    };
-}
-
-/// Compiles a convolution.
-pub(crate) fn compile(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Runnable>, Unsupported> {
-    fn step<T: Format>(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Runnable>, Unsupported> {
-        Ok(Box::new(Convolution::<T>::new(plan, call)?))
-    }
-    by_format!(call, step(plan, call), |other| {
-        Err(Unsupported::new(format!("there are no convolutions of {other}; convert it first")))
-    })
-}
-
-/// Compiles the packing of a kernel for later convolutions.
-pub(crate) fn compile_pack(call: &ConvolutionCall, to: SlotId) -> Result<Box<dyn Runnable>, Unsupported> {
-    fn step<T: Format>(call: &ConvolutionCall, to: SlotId) -> Result<Box<dyn Runnable>, Unsupported> {
-        Ok(Box::new(PackFilter::<T> { packer: packer(call), to }))
-    }
-    by_format!(call, step(call, to), |other| {
-        Err(Unsupported::new(format!("there are no convolutions of {other}; convert it first")))
-    })
-}
-
-/// The name and the bytes of a convolution's packed kernel.
-pub(crate) fn packing(call: &ConvolutionCall) -> Option<(&'static str, usize)> {
-    fn of<T: Format>(call: &ConvolutionCall) -> Option<(&'static str, usize)> {
-        let same = call.kernel.ty.dtype == T::DTYPE && call.accumulate == T::Acc::DTYPE;
-        same.then(|| (Kernel::<T>::best().name(), packer::<T>(call).bytes()))
-    }
-    by_format!(call, of(call), |_| None)
-}
-
 /// The packing of a convolution's kernel.
-fn packer<T: Format>(call: &ConvolutionCall) -> Packer<T> {
+pub(super) fn packer<T: Format>(call: &ConvolutionCall) -> Packer<T> {
     let kernel = Kernel::<T>::best();
     let sizes = call.kernel.ty.sizes();
     let taps = Taps {
@@ -95,7 +51,7 @@ impl<T> Order<T> for Taps {
 }
 
 /// A compiled `ConvolutionCall`.
-struct Convolution<T: Element> {
+pub(super) struct Convolution<T: Element> {
     kernel: &'static Kernel<T>,
     input: Strided,
     weights: Weights<T>,
@@ -135,7 +91,7 @@ struct Buffers {
 }
 
 impl<T: Format> Convolution<T> {
-    fn new(plan: &Plan, call: &ConvolutionCall) -> Result<Self, Unsupported> {
+    pub(super) fn new(plan: &Plan, call: &ConvolutionCall) -> Result<Self, Unsupported> {
         if call.kernel.ty.dtype != T::DTYPE || call.accumulate != T::Acc::DTYPE {
             let expected = format!("{} by {} with sums in {}", T::DTYPE, T::DTYPE, T::Acc::DTYPE);
             let found = format!("{} with sums in {}", call.kernel.ty.dtype, call.accumulate);

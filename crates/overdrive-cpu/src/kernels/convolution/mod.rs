@@ -3,14 +3,22 @@
 //! The left matrix is the weights, packed once where they never change (`weights`). Of the right one only the panels of a chunk of output
 //! pixels ever exist: what the chunk sees of the image is staged once (`stage`, with the inner copies in `weave` and `panel`), so
 //! that each tap is a plain copy into the panels of the micro-kernel. The workspace is a few hundred kilobytes whatever
-//! the convolution, and 1x1 kernels, strides, dilations and groups are no cases of their own. `call` is the compiled step.
+//! the convolution, and 1x1 kernels, strides, dilations and groups are no cases of their own. `call` is the compiled step;
+//! `winograd` is another one for 3x3 taps in f32, with fewer multiplications, and `choice` says which.
 //! Source: Chetlur et al., "cuDNN: efficient primitives for deep learning", arXiv:1410.0759 (implicit GEMM).
 
 mod call;
+mod choice;
 mod finish;
 mod panel;
+#[cfg(target_arch = "x86_64")]
+mod scheme;
 mod stage;
+#[cfg(target_arch = "x86_64")]
+mod transform;
 mod weave;
 mod weights;
+#[cfg(target_arch = "x86_64")]
+mod winograd;
 
-pub(crate) use call::{compile, compile_pack, packing};
+pub(crate) use choice::{compile, compile_pack, packing};

@@ -156,6 +156,11 @@ impl<T: Element> Weights<T> {
         self.packer.outputs
     }
 
+    /// The blocks of k.
+    pub(super) fn blocks(&self) -> &[KBlock] {
+        &self.packer.blocks
+    }
+
     /// Bytes of the own buffer.
     pub(super) fn bytes(&self) -> usize {
         match &self.packed {

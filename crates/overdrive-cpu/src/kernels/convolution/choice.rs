@@ -1,0 +1,100 @@
+//! Which of the forms a convolution is computed in, and the packing of its weights, by the call alone: the step that packs
+//! ahead and the convolution choose alike.
+
+use half::{bf16, f16};
+use overdrive_ir::plan::ConvolutionCall;
+use overdrive_ir::{DType, Plan, SlotId};
+
+use super::call::{self, Convolution};
+#[cfg(target_arch = "x86_64")]
+use super::scheme::{Step1, Step2};
+use super::weights::{PackFilter, Packer};
+#[cfg(target_arch = "x86_64")]
+use super::winograd::{self, Winograd};
+use crate::exec::{Format, Runnable, Unsupported};
+use crate::gemm::{Element, Kernel};
+
+/// What is made of a call in one of its forms.
+trait Then {
+    type Made;
+    fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made;
+    #[cfg(target_arch = "x86_64")]
+    fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made;
+}
+
+fn choose<D: Then>(call: &ConvolutionCall, then: D) -> Option<D::Made> {
+    #[cfg(target_arch = "x86_64")]
+    match winograd::step_of(call) {
+        Some(1) => return Some(then.winograd::<Step1>(call)),
+        Some(_) => return Some(then.winograd::<Step2>(call)),
+        None => {}
+    }
+    Some(match call.input.ty.dtype {
+        DType::F64 => then.plain::<f64>(call),
+        DType::F32 => then.plain::<f32>(call),
+        DType::F16 => then.plain::<f16>(call),
+        DType::BF16 => then.plain::<bf16>(call),
+        DType::I8 => then.plain::<i8>(call),
+        _ => return None,
+    })
+}
+
+fn refused(call: &ConvolutionCall) -> Unsupported {
+    let dtype = call.input.ty.dtype;
+    Unsupported::new(format!("there are no convolutions of {dtype}; convert it first"))
+}
+
+/// Compiles a convolution.
+pub(crate) fn compile(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Runnable>, Unsupported> {
+    struct Step<'a>(&'a Plan);
+    impl Then for Step<'_> {
+        type Made = Result<Box<dyn Runnable>, Unsupported>;
+        fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made {
+            Ok(Box::new(Convolution::<T>::new(self.0, call)?))
+        }
+        #[cfg(target_arch = "x86_64")]
+        fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made {
+            Ok(Box::new(Winograd::<S>::new(self.0, call)?))
+        }
+    }
+    choose(call, Step(plan)).unwrap_or_else(|| Err(refused(call)))
+}
+
+/// Compiles the packing of a kernel for later convolutions.
+pub(crate) fn compile_pack(call: &ConvolutionCall, to: SlotId) -> Result<Box<dyn Runnable>, Unsupported> {
+    struct Pack(SlotId);
+    impl Pack {
+        fn step<T: Element>(self, packer: Packer<T>) -> Box<dyn Runnable> {
+            Box::new(PackFilter { packer, to: self.0 })
+        }
+    }
+    impl Then for Pack {
+        type Made = Box<dyn Runnable>;
+        fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made {
+            self.step(call::packer::<T>(call))
+        }
+        #[cfg(target_arch = "x86_64")]
+        fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made {
+            self.step(winograd::packer::<S>(call))
+        }
+    }
+    choose(call, Pack(to)).ok_or_else(|| refused(call))
+}
+
+/// The name and the bytes of a convolution's packed kernel.
+pub(crate) fn packing(call: &ConvolutionCall) -> Option<(&'static str, usize)> {
+    struct Bytes;
+    impl Then for Bytes {
+        type Made = Option<(&'static str, usize)>;
+        fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made {
+            let same =
+                call.kernel.ty.dtype == T::DTYPE && call.accumulate == <T::Acc as crate::exec::Named>::DTYPE;
+            same.then(|| (Kernel::<T>::best().name(), call::packer::<T>(call).bytes()))
+        }
+        #[cfg(target_arch = "x86_64")]
+        fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made {
+            Some((S::NAME, winograd::packer::<S>(call).bytes()))
+        }
+    }
+    choose(call, Bytes).flatten()
+}

@@ -1,0 +1,152 @@
+//! Two outputs of a filter of three taps with fewer multiplications than taps, as tables.
+//!
+//! A *point* is a combination of the input times a combination of the taps; a *sum* adds up the products of its points, of
+//! all channels; outputs are sums of sums. In two dimensions each axis is combined as the table says, so that points and sums
+//! are pairs. Points that only one output wants together lie in one sum, and so in one product: a step of 2 needs no more sums
+//! than its middle point makes (25 points in 9 sums instead of 36 products of 4), a step of 1 is F(2x2, 3x3) with 16 instead of 36.
+//!
+//! Coefficients of the input and of sums are 0, 1 and -1, so that what rounding adds is a small multiple of what it is in the
+//! plain sum, and non-finite elements reach the outputs whose windows hold them and no others.
+//! Sources: Winograd, "Arithmetic complexity of computations" (1980); Lavin and Gray, "Fast algorithms for convolutional neural
+//! networks", arXiv:1509.09308; for steps, the polyphase form of fast FIR filters (Parker and Parhi, 1997).
+
+use std::ops::Range;
+
+/// Taps of a filter.
+pub(super) const TAPS: usize = 3;
+
+/// Outputs of a tile.
+pub(super) const OUTPUTS: usize = 2;
+
+/// A combination of the elements that a tile's window holds, and that of the taps which it is multiplied by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Point {
+    /// An element of the window.
+    pub(super) first: usize,
+    /// What is added or subtracted.
+    pub(super) second: Option<(Sign, usize)>,
+    pub(super) taps: [f64; TAPS],
+}
+
+/// A coefficient.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sign {
+    Plus,
+    Minus,
+}
+
+const fn point(first: usize, taps: [f64; TAPS]) -> Point {
+    Point { first, second: None, taps }
+}
+
+const fn pair(first: usize, sign: Sign, second: usize, taps: [f64; TAPS]) -> Point {
+    Point { first, second: Some((sign, second)), taps }
+}
+
+/// Numbers that outputs are made of.
+pub(super) trait Sum: Copy {
+    /// `self + other`.
+    fn plus(self, other: Self) -> Self;
+    /// `self - other`.
+    fn minus(self, other: Self) -> Self;
+}
+
+/// A table.
+pub(super) trait Scheme: Send + Sync + 'static {
+    /// Of weights that are combined for it.
+    const NAME: &'static str;
+    /// Elements between the windows of neighbouring outputs.
+    const STRIDE: usize;
+    /// Elements of a tile's window.
+    const WINDOW: usize = (OUTPUTS - 1) * Self::STRIDE + TAPS;
+    /// Elements between the windows of neighbouring tiles.
+    const STEP: usize = OUTPUTS * Self::STRIDE;
+    const POINTS: &'static [Point];
+    /// The points of each sum.
+    const SUMS: &'static [Range<usize>];
+
+    /// The outputs; there are as many sums as in [`SUMS`](Self::SUMS).
+    fn outputs<S: Sum>(sums: &[S]) -> [S; OUTPUTS];
+}
+
+/// Steps of 1: F(2, 3).
+pub(super) struct Step1;
+
+impl Scheme for Step1 {
+    const NAME: &'static str = "winograd 2x2, 3x3";
+    const STRIDE: usize = 1;
+    const POINTS: &'static [Point] = &[
+        pair(0, Sign::Minus, 2, [1.0, 0.0, 0.0]),
+        pair(1, Sign::Plus, 2, [0.5, 0.5, 0.5]),
+        pair(2, Sign::Minus, 1, [0.5, -0.5, 0.5]),
+        pair(1, Sign::Minus, 3, [0.0, 0.0, 1.0]),
+    ];
+    const SUMS: &'static [Range<usize>] = &[0..1, 1..2, 2..3, 3..4];
+
+    #[inline(always)]
+    fn outputs<S: Sum>(sums: &[S]) -> [S; OUTPUTS] {
+        [sums[0].plus(sums[1]).plus(sums[2]), sums[1].minus(sums[2]).minus(sums[3])]
+    }
+}
+
+/// Steps of 2: the outer taps share an element between neighbouring outputs, the middle one does not.
+pub(super) struct Step2;
+
+impl Scheme for Step2 {
+    const NAME: &'static str = "winograd 2x2, 3x3 by 2";
+    const STRIDE: usize = 2;
+    const POINTS: &'static [Point] = &[
+        pair(0, Sign::Minus, 2, [1.0, 0.0, 0.0]),
+        point(1, [0.0, 1.0, 0.0]),
+        point(2, [1.0, 0.0, 1.0]),
+        pair(4, Sign::Minus, 2, [0.0, 0.0, 1.0]),
+        point(3, [0.0, 1.0, 0.0]),
+    ];
+    const SUMS: &'static [Range<usize>] = &[0..2, 2..3, 3..5];
+
+    #[inline(always)]
+    fn outputs<S: Sum>(sums: &[S]) -> [S; OUTPUTS] {
+        [sums[0].plus(sums[1]), sums[2].plus(sums[1])]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Sum for f64 {
+        fn plus(self, other: Self) -> Self {
+            self + other
+        }
+        fn minus(self, other: Self) -> Self {
+            self - other
+        }
+    }
+
+    fn filters<S: Scheme>() {
+        let x = [3.0, -1.0, 4.0, 1.0, -5.0];
+        let taps = [2.0, -7.0, 18.0];
+        let products: Vec<f64> = S::POINTS
+            .iter()
+            .map(|point| {
+                let second = point.second.map_or(0.0, |(sign, at)| match sign {
+                    Sign::Plus => x[at],
+                    Sign::Minus => -x[at],
+                });
+                let weight: f64 = point.taps.iter().zip(taps).map(|(c, tap)| c * tap).sum();
+                (x[point.first] + second) * weight
+            })
+            .collect();
+        let sums: Vec<f64> = S::SUMS.iter().map(|of| products[of.clone()].iter().sum()).collect();
+        let plain = |at: usize| (0..TAPS).map(|tap| x[at * S::STRIDE + tap] * taps[tap]).sum::<f64>();
+        assert_eq!(S::outputs(&sums), [plain(0), plain(1)]);
+        let reach = S::POINTS.iter().flat_map(|p| [p.first, p.second.map_or(0, |s| s.1)]).max();
+        assert_eq!(reach, Some(S::WINDOW - 1));
+    }
+
+    #[test]
+    fn tables_filter() {
+        filters::<Step1>();
+        filters::<Step2>();
+    }
+}
