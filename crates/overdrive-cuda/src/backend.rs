@@ -5,8 +5,9 @@ use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
 use crate::launch::{Refusal, Site};
 use crate::memory::{CudaMemory, DeviceBytes};
+use crate::together::gather;
 use crate::{Device, Error, gemm, kernels};
-use overdrive_ir::plan::{Plan, StepKind};
+use overdrive_ir::plan::{Plan, Step, StepKind};
 use overdrive_ir::{
     Backend, BackendError, Buffer, Caps, Choice, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType,
     Tuning,
@@ -131,8 +132,10 @@ impl Backend for CudaBackend {
             }
         }
         // One by one is what running together is held against, so it comes second.
-        let together = gemm::gather(&mut plan, |calls| gemm::run_together(&self.device, tuning, calls));
-        for (&at, calls) in &together {
+        let wanted = |steps: &[Step]| gemm::run_together(&self.device, tuning, &gemm::calls(steps));
+        let together = gather(&mut plan, gemm::joins, wanted);
+        for (&at, steps) in &together {
+            let calls = &gemm::calls(steps);
             let site = Site { plan: &plan, step: &plan.steps[at], device: &self.device, tuning, mode };
             let key = gemm::key_together(calls);
             if let Some((key, choice)) = self.choose(&site, key, || gemm::tune_together(&site, calls))? {

@@ -21,6 +21,7 @@ pub mod memory;
 mod occupancy;
 mod staging;
 mod tensor_map;
+pub mod together;
 
 pub use backend::{CudaBackend, caps, gpus};
 pub use device::Device;

@@ -1,9 +1,15 @@
-//! Products of one left operand in one launch: which are gathered, and that together they compute what each does.
+//! Steps in one launch, products of one left operand and loops that are alike: which are gathered, and that together they
+//! compute what each does.
+
+#![allow(clippy::unwrap_used)] // A test may panic.
 
 mod support;
 
-use overdrive_cuda::gemm::{self, Together};
+use overdrive_cuda::compiler::{Architecture, compile};
+use overdrive_cuda::together::{Together, gather};
+use overdrive_cuda::{gemm, loops};
 use overdrive_ir::eval::{States, eval};
+use overdrive_ir::ops::AdamW;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::{
     Array, Backend, Binary, Builder, Caps, DType, Expr, Graph, Mode, Plan, State, Tensor, TensorType, Tuning,
@@ -42,7 +48,7 @@ fn gathered(graph: &Graph, mode: Mode) -> (Plan, Together) {
     };
     let mut plan =
         overdrive_passes::plan(graph, mode, &caps, &Tuning::default()).expect("the graph is bound");
-    let together = gemm::gather(&mut plan, |_| true);
+    let together = gather(&mut plan, |all, step| gemm::joins(all, step) || loops::joins(all, step), |_| true);
     (plan, together)
 }
 
@@ -60,17 +66,67 @@ fn equal_products_of_one_operand_are_gathered_and_dependent_ones_are_not() {
     assert!(together.is_empty() && plan.steps.len() >= 3, "not where nothing is fused: {plan}");
 }
 
+/// One step of AdamW on parameters of these shapes; where `chained`, the gradient of each is the parameter before it, updated.
+fn updates(shapes: &[Vec<usize>], chained: bool) -> Graph {
+    let b = Builder::new("updates");
+    let [step, lr] =
+        [("step", DType::I32), ("lr", DType::F32)].map(|(n, t)| b.input(n, TensorType::scalar(t)));
+    let mut last: Option<Expr<'_>> = None;
+    for (i, shape) in shapes.iter().enumerate() {
+        let input = |name: &str| b.input(&format!("{name}{i}"), TensorType::new(DType::F32, shape.clone()));
+        let (p, g, m, v) = (input("p"), input("g"), input("m"), input("v"));
+        let g = last.filter(|_| chained).unwrap_or(g);
+        let results = p.adamw([g, m, v * v], step, lr, AdamW::default());
+        ["p", "m", "v"].iter().zip(results).for_each(|(name, y)| b.output(&format!("new_{name}{i}"), y));
+        last = Some(results[0]);
+    }
+    b.finish().expect("the graph is well-formed")
+}
+
+/// Lengths of whole blocks, of less and more than one, of one group, and one that four does not divide.
+const LENGTHS: [usize; 6] = [4096, 768, 5 * 1024 + 4, 4, 1 << 18, 70_001];
+
 #[test]
-fn together_they_compute_what_each_does() {
+fn updates_of_many_parameters_are_one_launch() {
+    let shapes = LENGTHS.map(|n| vec![n]);
+    let (plan, together) = gathered(&updates(&shapes, false), Mode::Graph);
+    // The last has neighbours that are missing at its end, which is another text.
+    assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [5], "{plan}");
+    // The first two compute what depends on step and rate alone, once for all.
+    assert!(plan.steps.len() == 4 && plan.steps[2].writes.len() == 15, "{plan}");
+    let source = loops::source_together(&together[&2]);
+    for architecture in Architecture::DECLARED {
+        match compile(&source, architecture) {
+            Err(missing @ overdrive_cuda::Error::Missing { .. }) => return eprintln!("SKIPPED: {missing}"),
+            compiled => drop(compiled.unwrap_or_else(|e| panic!("{e}\n{}", source.text))),
+        }
+    }
+    let same = [vec![4096], vec![4096], vec![4096]];
+    let (plan, together) = gathered(&updates(&same, true), Mode::Graph);
+    let updates = together.values().flatten().filter(|step| step.writes.len() == 3);
+    assert_eq!(updates.count(), 0, "each reads what the one before it writes: {plan}");
+}
+
+#[test]
+fn products_together_compute_what_each_does() {
+    agrees(&layers(3, false), Tolerance::new(DType::BF16, SHAPE[2], (SHAPE[2] as f64).sqrt() + 4.0));
+}
+
+#[test]
+fn updates_together_compute_what_each_does() {
+    agrees(&updates(&LENGTHS.map(|n| vec![n]), false), Tolerance::new(DType::F32, 1, 8.0));
+}
+
+/// Runs a graph in modes that gather, by the best guess and by what was timed, against the definition.
+fn agrees(graph: &Graph, tolerance: Tolerance) {
     let Some(backend) = gpu() else { return };
-    let graph = layers(3, false);
-    let tensors: Vec<Tensor> = drawn(&graph);
+    let tensors: Vec<Tensor> = drawn(graph);
     let arrays: Vec<Array> = tensors.iter().map(Array::from).collect();
-    let expected = eval(&graph, &arrays, &mut States::new());
+    let expected = eval(graph, &arrays, &mut States::new());
     for mode in [Mode::Compile, Mode::Graph] {
         let mut tuning = Tuning::default();
         for round in ["by the best guess", "as timed"] {
-            let mut executable = backend.compile(&graph, mode, &tuning).unwrap();
+            let mut executable = backend.compile(graph, mode, &tuning).unwrap();
             let inputs: Vec<_> = tensors.iter().map(|t| backend.upload(t).unwrap()).collect();
             let types = graph.outputs().iter().map(|o| graph.ty(o.value));
             let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
@@ -80,20 +136,20 @@ fn together_they_compute_what_each_does() {
             }
             for (expected, output) in expected.iter().zip(&outputs) {
                 let found = Array::from(&backend.download(output).unwrap());
-                let tolerance = Tolerance::new(DType::BF16, SHAPE[2], (SHAPE[2] as f64).sqrt() + 4.0);
                 compare(expected, &found, tolerance).unwrap_or_else(|e| panic!("{mode:?} {round}: {e}"));
             }
-            backend.tune(&graph, mode, &mut tuning).unwrap();
+            backend.tune(graph, mode, &mut tuning).unwrap();
         }
     }
 }
 
-/// Normal numbers for each input.
+/// Normal numbers for each input; counts are ten.
 fn drawn(graph: &Graph) -> Vec<Tensor> {
     let normal = |(site, port): (usize, &overdrive_ir::Port)| {
         let ty = graph.ty(port.value);
-        let draws: Vec<f64> =
-            overdrive_ir::eval::philox::normals(7, site as u64).take(ty.elements()).collect();
+        let normals = overdrive_ir::eval::philox::normals(7, site as u64);
+        let draws = normals.map(|x| if ty.dtype.is_int() { 10.0 } else { x });
+        let draws: Vec<f64> = draws.take(ty.elements()).collect();
         Tensor::from_f64(ty.dtype, ty.sizes(), &draws)
     };
     graph.inputs().iter().enumerate().map(normal).collect()

@@ -10,11 +10,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The graph with equal nodes merged into the first of them, in regions too.
 pub fn cse(graph: &Graph) -> Result<Graph, GraphError> {
-    merge(graph, |_| true)
+    merge(graph, |_, _| true)
 }
 
 /// The same for nodes of some kinds only.
-pub(crate) fn merge(graph: &Graph, kinds: fn(&Node) -> bool) -> Result<Graph, GraphError> {
+pub(crate) fn merge(graph: &Graph, kinds: fn(&Graph, &Node) -> bool) -> Result<Graph, GraphError> {
     let firsts = firsts(graph, kinds);
     rebuild(graph, &Clone::clone, &mut |place| {
         let twin = |v: &Value| firsts[v.0 as usize];
@@ -26,11 +26,11 @@ pub(crate) fn merge(graph: &Graph, kinds: fn(&Node) -> bool) -> Result<Graph, Gr
 }
 
 /// For each value the first live one that is equal to it.
-fn firsts(graph: &Graph, kinds: fn(&Node) -> bool) -> Vec<Value> {
+fn firsts(graph: &Graph, kinds: fn(&Graph, &Node) -> bool) -> Vec<Value> {
     let live = live(graph);
     let mut firsts: Vec<Value> = graph.values().collect();
     let mut seen: HashMap<(Vec<Value>, u64), Vec<&Node>> = HashMap::new();
-    let wanted = |n: &&Node| kinds(n) && n.results.iter().any(|v| live[v.0 as usize]);
+    let wanted = |n: &&Node| kinds(graph, n) && n.results.iter().any(|v| live[v.0 as usize]);
     for node in graph.nodes().iter().filter(wanted) {
         let mut operands: Vec<Value> = node.operands.iter().map(|v| firsts[v.0 as usize]).collect();
         if commutes(&node.op) {

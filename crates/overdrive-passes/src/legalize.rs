@@ -25,9 +25,13 @@ pub fn legalize(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Gra
 }
 
 /// Computes once what kernels would compute several times from the same values for composites that were expanded: layers
-/// that share their input share its quantization. What loops compute is left to them: it is cheap where it is needed.
+/// that share their input share its quantization, and the updates of all parameters the numbers that depend on the step
+/// alone, which would be a loop for each. What loops compute else is left to them: it is cheap where it is needed.
 pub(crate) fn share(graph: &Graph) -> Result<Graph, GraphError> {
-    merge(graph, |node| node.op.prim().is_none() && expanded_from(&node.scope).is_some())
+    merge(graph, |graph, node| {
+        let is_number = node.results.iter().all(|v| graph.ty(*v).elements() == 1);
+        expanded_from(&node.scope).is_some() && (node.op.prim().is_none() || is_number)
+    })
 }
 
 /// Opens the last part of the scope of a node that a composite was expanded into.

@@ -64,7 +64,7 @@ pub fn precision(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
         Ok(values.iter().zip(results).zip(&stays).map(|each| each.0.0.convert(back(each))).collect())
     })?;
     // Several contractions of one value round it once, and where it is made.
-    merge(&early(&cast)?, |node| matches!(node.op.prim(), Some(Prim::Convert { .. })))
+    merge(&early(&cast)?, |_, node| matches!(node.op.prim(), Some(Prim::Convert { .. })))
 }
 
 /// The graph with conversions before the views that they follow: there the op that makes the value writes it in the

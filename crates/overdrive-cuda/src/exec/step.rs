@@ -1,9 +1,10 @@
 //! `Task`: a step of a plan compiled for this device, and the choice of its kernel.
 
 use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::together::{self, Together};
 use crate::{Device, Error, gemm, kernels, loops};
 use cudarc::driver::{CudaStream, result};
-use overdrive_ir::plan::{GemmCall, HostCall, Plan, StepKind};
+use overdrive_ir::plan::{HostCall, Plan, Step, StepKind};
 use overdrive_ir::{BackendError, Prim, SlotId, Tuning};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -53,20 +54,28 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
     })
 }
 
-/// Gathers products that run together, but for those that are known to be faster apart.
-pub(super) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> gemm::Together {
-    gemm::gather(plan, |calls| gemm::run_together(device, tuning, calls))
+/// Gathers what runs together: loops that are alike, and products but for those that are known to be faster apart.
+pub(super) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Together {
+    let joins = |steps: &[&Step], step: &Step| gemm::joins(steps, step) || loops::joins(steps, step);
+    let wanted = |steps: &[Step]| match steps[0].kind {
+        StepKind::Gemm(_) => gemm::run_together(device, tuning, &gemm::calls(steps)),
+        _ => true,
+    };
+    together::gather(plan, joins, wanted)
 }
 
-/// Compiles the step of `site`, which may stand for several products.
+/// Compiles the step of `site`, which may stand for several.
 ///
 /// # Errors
 /// `Unsupported` when no kernel here takes the step as it is; `Device` when CUDA failed on the way.
-pub(super) fn compile(site: &Site<'_>, together: Option<&[GemmCall]>) -> Result<Task, BackendError> {
+pub(super) fn compile(site: &Site<'_>, together: Option<&[Step]>) -> Result<Task, BackendError> {
     let step = site.step;
-    let compiled = match together {
-        Some(calls) => gemm::compile_together(site, calls).map(Task::Launch),
-        None => compile_kind(site),
+    let compiled = match (together, &step.kind) {
+        (Some(steps), StepKind::Gemm(_)) => {
+            gemm::compile_together(site, &gemm::calls(steps)).map(Task::Launch)
+        }
+        (Some(steps), _) => loops::compile_together(site, steps).map(Task::Launch),
+        (None, _) => compile_kind(site),
     };
     compiled.map_err(|refusal| match refusal {
         Refusal::Unsupported(reason) => BackendError::Unsupported {

@@ -28,5 +28,5 @@ pub use peak::peak;
 pub(crate) use sources::TEXT;
 pub use sources::sources;
 pub(crate) use together::key_together;
-pub use together::{Together, compile_together, gather, run_together};
+pub use together::{calls, compile_together, joins, run_together};
 pub use tune::{tune, tune_together};

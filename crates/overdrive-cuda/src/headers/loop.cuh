@@ -8,6 +8,18 @@ struct alignas(sizeof(T) * N) Vector {
     T at[N];
 };
 
+// The last of the parts of a grid that begin at a block or before it.
+template <class Part, int N>
+__device__ __forceinline__ int last_from(const Part (&parts)[N], u32 block) {
+    int low = 0, high = N;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (parts[middle].first <= block) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
 // Reads `V` neighbours, `A` at a time; where only `count` of them exist, one by one.
 template <int A, class T, int V>
 __device__ __forceinline__ void load(T (&to)[V], const T* from, int count = V) {

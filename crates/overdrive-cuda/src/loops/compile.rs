@@ -68,7 +68,7 @@ fn kernels(
 }
 
 /// Packed elements are written by whole bytes, which must belong to one thread.
-fn refuse_shared_bytes(program: &Program, nest: &Nest) -> Result<(), Refusal> {
+pub(super) fn refuse_shared_bytes(program: &Program, nest: &Nest) -> Result<(), Refusal> {
     for (number, store) in program.stores.iter().enumerate() {
         let dtype = program.dtype(store.value);
         let walk = &nest.walks[&Of::Store(number)];
@@ -111,14 +111,8 @@ struct Loop {
 impl Launch for Loop {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         for kernel in &self.kernels {
-            let mut values: Vec<CUdeviceptr> = kernel
-                .arguments
-                .iter()
-                .map(|argument| match argument {
-                    Argument::Slot(slot) => addresses.of(*slot),
-                    Argument::Workspace => addresses.workspace(),
-                })
-                .collect();
+            let mut values: Vec<CUdeviceptr> =
+                kernel.arguments.iter().map(|argument| argument.address(addresses)).collect();
             debug_assert!(
                 values.iter().all(|address| address % 16 == 0),
                 "slots are aligned for vector access"

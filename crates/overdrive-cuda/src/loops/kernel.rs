@@ -1,6 +1,8 @@
 //! `Kernel`: a printed loop with its grid, before any device has seen it.
 
 use crate::compiler::{Architecture, Source};
+use crate::launch::Addresses;
+use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::{DType, SlotId};
 
 /// An argument of a kernel.
@@ -10,6 +12,16 @@ pub(super) enum Argument {
     Slot(SlotId),
     /// Address of the step's workspace.
     Workspace,
+}
+
+impl Argument {
+    /// Where it is in a call.
+    pub(super) fn address(self, addresses: &Addresses) -> CUdeviceptr {
+        match self {
+            Argument::Slot(slot) => addresses.of(slot),
+            Argument::Workspace => addresses.workspace(),
+        }
+    }
 }
 
 /// One launch.

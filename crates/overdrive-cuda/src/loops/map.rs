@@ -19,12 +19,38 @@ const BLOCK: usize = 256;
 /// Bytes that a thread has under way before it computes, as far as registers allow.
 const BYTES_UNDER_WAY: usize = 16;
 
+/// How many groups of neighbours a map has, and how many of them a block takes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Groups {
+    pub(super) count: usize,
+    pub(super) of_block: usize,
+}
+
+impl Groups {
+    /// Blocks that take them all.
+    pub(super) fn blocks(self) -> usize {
+        self.count.div_ceil(self.of_block).max(1)
+    }
+}
+
+/// The threads of a map.
+pub(super) fn block() -> Block {
+    Block { threads: BLOCK, resident: 0, cluster: 1, shared_bytes: 0 }
+}
+
 /// Prints the kernel.
 pub(super) fn map(mut points: Points<'_>) -> Kernel {
+    let count = Order::new(points.nest).count();
+    let (text, groups) = body(&mut points, ("blockIdx.x", &count.to_string()));
+    Sketch { points: &points, text, grid: groups.blocks(), block: block(), workspace: Workspace::Unused }
+        .finish()
+}
+
+/// What the threads of the block numbered `number` do, of `count` groups; both in C++.
+pub(super) fn body(points: &mut Points<'_>, (number, count): (&str, &str)) -> (Text, Groups) {
     let (nest, stages) = (points.nest, points.stages);
     let vector = nest.vector;
     let order = Order::new(nest);
-    let groups = order.count();
     // Elements of this program are rows to `Stages`: there is no reduced loop.
     let elements = stages.registers(points.program, Level::Row, 0);
     let loads: Vec<Register> =
@@ -33,14 +59,14 @@ pub(super) fn map(mut points: Points<'_>) -> Kernel {
     let unroll = (BYTES_UNDER_WAY / bytes.max(1)).clamp(1, 4);
     points.grouped = loads.clone();
     points.group = "[u]";
-    let int = points.int();
+    let (points, int) = (&*points, points.int());
     let mut text = Text::default();
     let each_lane = format!("for (int v = 0; v < {vector}; ++v)");
     let each_group = format!("for (int u = 0; u < {unroll}; ++u)");
     let at = |text: &mut Text, content: &dyn Fn(&mut Text)| {
         text.unrolled(&each_group, |text| {
             text.line(format!("const {int} group = first + u * {BLOCK};"));
-            text.block(format!("if (group < {groups})"), |text| {
+            text.block(format!("if (group < {count})"), |text| {
                 order.at(int, text, &|text| {
                     points.count_lanes(text);
                     content(text);
@@ -49,7 +75,7 @@ pub(super) fn map(mut points: Points<'_>) -> Kernel {
         });
     };
     points.constants(&mut text);
-    text.line(format!("const {int} first = ({int})blockIdx.x * {} + threadIdx.x;", BLOCK * unroll));
+    text.line(format!("const {int} first = ({int}){number} * {} + threadIdx.x;", BLOCK * unroll));
     loads.iter().for_each(|r| points.declare(*r, &format!("[{unroll}]"), &mut text));
     if !loads.is_empty() {
         at(&mut text, &|text| loads.iter().for_each(|r| points.load(*r, text)));
@@ -61,7 +87,7 @@ pub(super) fn map(mut points: Points<'_>) -> Kernel {
             text.line(format!("{dtype} y{number}[{vector}];"));
         }
         text.unrolled(&each_lane, |text| {
-            elements.iter().for_each(|r| text.line(statement(points.program, *r, &points)));
+            elements.iter().for_each(|r| text.line(statement(points.program, *r, points)));
             for number in numbers.clone() {
                 let value = points.program.stores[number].value;
                 text.line(format!("y{number}[v] = t{};", value.0));
@@ -69,7 +95,5 @@ pub(super) fn map(mut points: Points<'_>) -> Kernel {
         });
         numbers.for_each(|number| points.store(number, text));
     });
-    let grid = groups.div_ceil(BLOCK * unroll).max(1);
-    let block = Block { threads: BLOCK, resident: 0, cluster: 1, shared_bytes: 0 };
-    Sketch { points: &points, text, grid, block, workspace: Workspace::Unused }.finish()
+    (text, Groups { count: order.count(), of_block: BLOCK * unroll })
 }

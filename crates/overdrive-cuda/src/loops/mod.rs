@@ -2,7 +2,8 @@
 //!
 //! `print` has the scalar expressions, which epilogues and score functions share. `nest` turns the iteration space
 //! into loops and chooses the one that neighbouring threads share; `stages` says what is computed once a kernel, once
-//! a row and for every element; `map`, `rows` and `columns` print the three shapes of kernel. Invariants: what is
+//! a row and for every element; `map`, `rows` and `columns` print the three shapes of kernel,
+//! `together` several maps as one. Invariants: what is
 //! printed is a function of program and machine alone; sums are combined in a fixed order, so that equal inputs give
 //! equal bits.
 
@@ -25,7 +26,9 @@ mod split;
 mod stages;
 mod text;
 mod tiles;
+mod together;
 
 pub use accuracy::loose;
 pub use compile::{compile, sources};
 pub use kernel::Machine;
+pub use together::{compile_together, joins, source_together};

@@ -38,28 +38,33 @@ pub(super) enum Workspace {
     Unused,
 }
 
+/// What a kernel's text begins with.
+pub(super) fn head(block: Block, parameters: &str) -> String {
+    let Block { threads, resident, cluster, .. } = block;
+    let mut bounds = match resident {
+        0 => format!("__launch_bounds__({threads})"),
+        resident => format!("__launch_bounds__({threads}, {resident})"),
+    };
+    if cluster > 1 {
+        bounds = format!("__cluster_dims__({cluster}, 1, 1) {bounds}");
+    }
+    format!("extern \"C\" __global__ void {bounds} {ENTRY}({parameters})")
+}
+
 impl Sketch<'_> {
     /// The whole source.
     pub(super) fn finish(self) -> Kernel {
         let mut text = Text::default();
         text.line("#include \"loop.cuh\"");
-        let Block { threads, resident, cluster, shared_bytes } = self.block;
+        let Block { threads, shared_bytes, .. } = self.block;
         let mut parameters = self.points.parameters.declarations();
         let mut arguments = self.points.parameters.arguments();
         if self.workspace == Workspace::Used {
             parameters.push("u8* workspace".to_owned());
             arguments.push(Argument::Workspace);
         }
-        let mut bounds = match resident {
-            0 => format!("__launch_bounds__({threads})"),
-            resident => format!("__launch_bounds__({threads}, {resident})"),
-        };
-        if cluster > 1 {
-            bounds = format!("__cluster_dims__({cluster}, 1, 1) {bounds}");
-        }
         let body = self.text.finish();
-        let head = format!("extern \"C\" __global__ void {bounds} {ENTRY}({})", parameters.join(", "));
-        text.block(head, |text| {
+        text.block(head(self.block, &parameters.join(", ")), |text| {
             text.line(WAIT);
             body.lines().for_each(|line| text.line(line));
         });
