@@ -113,7 +113,10 @@ def main():
     write_decoder(root / "gpt2", gpt2, torch.float32)
     llama = t.LlamaConfig(**common, tie_word_embeddings=False, rope_parameters=stretched)
     write_decoder(root / "llama", llama, torch.bfloat16, shard="20KB")
-    write_decoder(root / "mistral", t.MistralConfig(**common, head_dim=6, sliding_window=48), torch.bfloat16)
+    write_decoder(root / "mistral", t.MistralConfig(**common, head_dim=6, sliding_window=3), torch.bfloat16)
+    # The first block sees everything, the second a window.
+    sliding = dict(use_sliding_window=True, sliding_window=4, max_window_layers=1)
+    write_decoder(root / "qwen2_window", t.Qwen2Config(**common, **sliding), torch.float16)
     write_decoder(root / "qwen2", t.Qwen2Config(**common, tie_word_embeddings=True), torch.float16)
     # The beginning of a sequence is longer than what the angles were learnt from, and the ramp has channels on both sides.
     longer = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,

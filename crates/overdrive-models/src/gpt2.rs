@@ -71,7 +71,7 @@ impl Gpt2 {
                 sequence.split(x.linear(part(w, 1), Some(part(bias, 0))), self.heads, depth)
             })
         };
-        let joined = sequence.join(sequence.attend(layer, parts), self.heads, depth);
+        let joined = sequence.join(sequence.attend(layer, parts, None), self.heads, depth);
         affine(joined, "c_proj", [width, width])
     }
 

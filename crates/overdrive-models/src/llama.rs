@@ -1,10 +1,11 @@
 //! Llama and its kin (Mistral, Qwen2, Qwen3): rotary positions, RMS norm, grouped queries, SwiGLU, no biases.
 //!
 //! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. The kin differ in a few fields:
-//! Qwen2 has biases on queries, keys and values, Qwen3 norms on queries and keys instead. Names and orientation of the
+//! Qwen2 has biases on queries, keys and values, Qwen3 norms on queries and keys instead, some blocks of Mistral and Qwen see a window only. Names and orientation of the
 //! weights are those of Hugging Face's checkpoints (`[out, in]`), so that loading is a check and no mapping.
 //! Sources: Touvron et al., arXiv:2302.13971; rotary positions: Su et al., arXiv:2104.09864, with the two halves of a head
-//! as the pairs; grouped queries: Ainslie et al., arXiv:2305.13245; SwiGLU: Shazeer, arXiv:2002.05202.
+//! as the pairs; grouped queries: Ainslie et al., arXiv:2305.13245; SwiGLU: Shazeer, arXiv:2002.05202; sliding windows: Jiang et al.,
+//! "Mistral 7B", arXiv:2310.06825.
 
 use crate::parameters::{Bias, NORMAL, f32s, projection};
 use crate::span::{Sequence, Span};
@@ -40,6 +41,8 @@ pub struct Llama {
     pub eps: f64,
     /// How queries and keys are turned.
     pub rotary: Rotary,
+    /// How many tokens a query of each block sees, its own included; all of them behind the end of the list.
+    pub windows: Vec<Option<usize>>,
     /// Biases of queries, keys and values.
     pub qkv_bias: Bias,
     /// Bias of attention's output projection.
@@ -116,7 +119,8 @@ impl Llama {
         };
         let q = turned(project("q_proj", heads), "q_norm");
         let k = turned(project("k_proj", key_heads), "k_norm");
-        let mixed = sequence.attend(layer, [q, k, project("v_proj", key_heads)]);
+        let window = self.windows.get(layer).copied().flatten();
+        let mixed = sequence.attend(layer, [q, k, project("v_proj", key_heads)], window);
         let joined = sequence.join(mixed, heads, depth);
         projection(joined, "o_proj", [heads * depth, width], self.output_bias)
     }

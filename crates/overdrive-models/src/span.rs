@@ -6,7 +6,8 @@
 //! serves every position. Invariant: all three spans give the same logits for the same token after the same tokens.
 
 use overdrive_ir::ops::Attention;
-use overdrive_ir::{Builder, Compare, DType, Dim, Expr, Init, Prim, TensorType};
+use overdrive_ir::ops::attention::mask_region;
+use overdrive_ir::{Binary, Builder, Compare, DType, Dim, Expr, Init, Prim, TensorType};
 
 /// What a decoder's graph computes.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -71,21 +72,22 @@ impl<'b> Sequence<'b> {
         x.transpose(&[0, 2, 1, 3]).reshape(self.shape(&[heads * depth]))
     }
 
-    /// Causal attention of q `[batch, H, T, D]` over every token so far, of which k and v `[batch, Hkv, T, D]` are the last.
-    pub(crate) fn attend(&self, layer: usize, [q, k, v]: [Expr<'b>; 3]) -> Expr<'b> {
+    /// Causal attention of q `[batch, H, T, D]` over the tokens so far, of which k and v `[batch, Hkv, T, D]` are the last: over
+    /// all of them, or the last `window`, a query's own included.
+    pub(crate) fn attend(&self, layer: usize, [q, k, v]: [Expr<'b>; 3], window: Option<usize>) -> Expr<'b> {
         match self.span {
-            Span::Whole => q.attention(k, v, Attention::CAUSAL)[0],
+            Span::Whole => causal([q, k, v], window),
             Span::Prefill { capacity, .. } => {
                 let start = q.builder().constant(overdrive_ir::Tensor::scalar(DType::I64, 0.0));
                 keep(&format!("cache.{layer}.key"), k, start, capacity);
                 keep(&format!("cache.{layer}.value"), v, start, capacity);
-                q.attention(k, v, Attention::CAUSAL)[0]
+                causal([q, k, v], window)
             }
             Span::Step { capacity } => {
                 let position = self.position.expect("a step has a position");
                 let keys = keep(&format!("cache.{layer}.key"), k, position, capacity);
                 let values = keep(&format!("cache.{layer}.value"), v, position, capacity);
-                one_query(q, [keys, values], position)
+                one_query(q, [keys, values], (position, window))
             }
         }
     }
@@ -125,10 +127,25 @@ fn keep<'b>(name: &str, new: Expr<'b>, position: Expr<'b>, capacity: usize) -> E
     updated
 }
 
-/// Attention of one query `[1, H, 1, D]` over the keys up to `position` of caches `[1, Hkv, C, D]`. It is written out and no
+/// Causal attention over as many keys as there are queries, a window of them where one is given.
+fn causal<'b>([q, k, v]: [Expr<'b>; 3], window: Option<usize>) -> Expr<'b> {
+    let mask = window.map(|window| {
+        let inside =
+            mask_region(&[], |[_, _, q, k], _| (q - k).compare(Compare::Lt, q.constant(window as f64)));
+        inside.expect("a comparison of two indices is well typed")
+    });
+    q.attention_with([k, v], Attention::CAUSAL, mask.into_iter().collect(), &[])[0]
+}
+
+/// Attention of one query `[1, H, 1, D]` over the keys up to `position`, or the last `window` of those, of caches
+/// `[1, Hkv, C, D]`. It is written out and no
 /// `attention` with a mask function: with a single row there is nothing to keep from memory, and every back end has
 /// these loops and products, but not every one calls a function per score.
-fn one_query<'b>(q: Expr<'b>, [keys, values]: [Expr<'b>; 2], position: Expr<'b>) -> Expr<'b> {
+fn one_query<'b>(
+    q: Expr<'b>,
+    [keys, values]: [Expr<'b>; 2],
+    (position, window): (Expr<'b>, Option<usize>),
+) -> Expr<'b> {
     if q.is_poison() || keys.is_poison() {
         return q;
     }
@@ -136,7 +153,12 @@ fn one_query<'b>(q: Expr<'b>, [keys, values]: [Expr<'b>; 2], position: Expr<'b>)
     // The query heads of a group are rows for their key head.
     let rows = q.reshape([1, shared, heads / shared, depth]);
     let scores = rows.dot_to(keys, &[(0, 0), (1, 1)], &[(3, 3)], q.dtype().accumulation());
-    let visible = q.builder().iota(DType::I64, [capacity], 0).compare(Compare::Le, position);
+    let at = q.builder().iota(DType::I64, [capacity], 0);
+    let mut visible = at.compare(Compare::Le, position);
+    if let Some(window) = window {
+        let first = position - position.constant(window as f64);
+        visible = visible.binary(Binary::And, at.compare(Compare::Gt, first));
+    }
     let scores = scores * Attention::CAUSAL.factor(depth);
     let weights = visible.select(scores, scores.constant(f64::NEG_INFINITY)).softmax(3).convert(q.dtype());
     weights.dot(values, &[(0, 0), (1, 1)], &[(3, 2)]).reshape([1, heads, 1, depth])

@@ -22,6 +22,7 @@ mod recognise;
 mod rematerialize;
 mod sparsify;
 mod to_f64;
+mod unmask;
 mod widen;
 
 pub use bind::bind;

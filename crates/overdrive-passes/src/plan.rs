@@ -14,6 +14,7 @@ use crate::fuse::{groups, is_cloned, node_by_node};
 use crate::legalize::{is_claimed, legalize, model_scope, share};
 use crate::lower::lower;
 use crate::multiply_codes::multiply_codes;
+use crate::unmask::unmask;
 use crate::widen::widen;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View};
@@ -74,7 +75,7 @@ pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<P
         return Err(PlanError::Unbound { graph: graph.name().to_owned(), names });
     }
     let mut notes = Vec::new();
-    let native = widen(&multiply_codes(graph, caps, &mut notes)?, caps, &mut notes)?;
+    let native = widen(&multiply_codes(&unmask(graph)?, caps, &mut notes)?, caps, &mut notes)?;
     let fused = match mode {
         Mode::Eager | Mode::Jit => node_by_node(&native, caps, &mut notes)?,
         Mode::Compile | Mode::Graph => {

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DECODERS: [&str; 6] = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "yarn"];
+const DECODERS: [&str; 7] = ["gpt2", "llama", "mistral", "qwen2", "qwen2_window", "qwen3", "yarn"];
 const ENCODERS: [&str; 2] = ["bert", "sentence"];
 
 fn folder(name: &str) -> PathBuf {
@@ -166,7 +166,8 @@ fn text_comes_back_and_notes_say_what_was_done() {
     assert_eq!((encoded[0], encoded.len(), encoded[encoded.len() - 1]), (2, 7, 3));
     let said = |name| model(name).notes.join("; ");
     assert!(said("llama").contains("stored as bf16 and kept in f32"), "{}", said("llama"));
-    assert!(said("mistral").contains("end at 48 tokens, the sliding window"), "{}", said("mistral"));
+    assert!(said("mistral").contains("in 2 of 2 blocks a token sees the last 3"), "{}", said("mistral"));
+    assert!(said("qwen2_window").contains("in 1 of 2 blocks a token sees the last 4"));
     assert!(said("gpt2").contains("the head is the table of tokens"), "{}", said("gpt2"));
 }
 
@@ -277,6 +278,18 @@ fn shards_must_be_there_and_must_not_lead_out_of_the_folder() {
     refused(place.path(), &["expected model.safetensors", "found `pytorch_model.bin`"]);
 }
 
+/// Files of older versions give the number of the first block with a window.
+#[test]
+fn windows_are_read_from_files_of_every_age() {
+    let place = copy("qwen2_window");
+    let text = fs::read_to_string(place.path().join("config.json")).unwrap();
+    let (before, rest) = text.split_once("  \"layer_types\"").unwrap();
+    let (_, after) = rest.split_once("],\n").unwrap();
+    fs::write(place.path().join("config.json"), format!("{before}{after}")).unwrap();
+    let (old, new) = (Pretrained::read(place.path()).unwrap(), model("qwen2_window"));
+    assert_eq!(old.architecture, new.architecture);
+}
+
 #[test]
 fn fields_that_are_wrong_are_named_with_what_was_expected() {
     let with = |name: &str, from: &str, to: &str, words: &[&str]| {
@@ -313,6 +326,22 @@ fn fields_that_are_wrong_are_named_with_what_was_expected() {
         "\"rms_norm_eps\": 1e-06",
         "\"rms_norm_eps\": \"small\"",
         &["rms_norm_eps", "a number above 0", "`\"small\"`"],
+    );
+    let layer = "\"sliding_attention\"";
+    with(
+        "qwen2_window",
+        layer,
+        "\"chunked_attention\"",
+        &["layer_types", "full_attention or sliding", "`chunked_"],
+    );
+    with("qwen2_window", layer, "3", &["layer_types", "a list of strings"]);
+    with("qwen2_window", "\"full_attention\",", "", &["layer_types", "2 of them", "found 1"]);
+    let off = "\"use_sliding_window\": false";
+    with(
+        "qwen2_window",
+        "\"use_sliding_window\": true",
+        off,
+        &["sliding_window", "layer_types asks for", "none"],
     );
     with("bert", "\"is_decoder\": false", "\"is_decoder\": true", &["is_decoder", "expected false"]);
     with("bert", "{", "[", &["config.json: the file: expected a JSON object"]);

@@ -105,6 +105,15 @@ impl Config {
         self.present(names, "a whole number of at least 1", self.find_count(names)?)
     }
 
+    /// A whole number, which may be 0, if the field is there.
+    ///
+    /// # Errors
+    /// When it is something else, or larger than any dimension may be.
+    pub fn find_number(&self, name: &'static str) -> Result<Option<usize>, FormatError> {
+        let within = |value: &Value| value.as_u64().filter(|n| *n <= MAX_COUNT).map(|n| n as usize);
+        self.read_as(&[name], &format!("a whole number from 0 to {MAX_COUNT}"), within)
+    }
+
     /// A finite number above 0, if the field is there.
     ///
     /// # Errors
@@ -144,6 +153,16 @@ impl Config {
     /// Likewise, and when it is not.
     pub fn text(&self, names: &[&'static str]) -> Result<&str, FormatError> {
         self.present(names, "a string", self.find_text(names)?)
+    }
+
+    /// A list of strings, if the field is there.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn find_texts(&self, name: &'static str) -> Result<Option<Vec<&str>>, FormatError> {
+        self.read_as(&[name], "a list of strings", |value| {
+            value.as_array()?.iter().map(Value::as_str).collect()
+        })
     }
 
     /// Token ids: one, or a list of them; empty where the field is absent.

@@ -26,19 +26,10 @@ const MAX_DEPTH: usize = 4096;
 pub enum Architecture {
     /// GPT-2.
     Gpt2(Gpt2),
-    /// Llama and its kin, with the longest sequence and, if that is what limits it, the window.
-    Llama(Llama, Context),
+    /// Llama and its kin, with the tokens of the longest sequence.
+    Llama(Llama, usize),
     /// BERT and sentence encoders.
     Bert(Bert),
-}
-
-/// The longest sequence of a model whose positions are computed.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Context {
-    /// Tokens.
-    pub tokens: usize,
-    /// Whether it would go on with attention to a window only.
-    pub is_window: bool,
 }
 
 /// Values of `model_type`, and what reads the rest.
@@ -104,7 +95,7 @@ impl Architecture {
     pub fn context(&self) -> usize {
         match self {
             Self::Gpt2(gpt2) => gpt2.context,
-            Self::Llama(_, context) => context.tokens,
+            Self::Llama(_, context) => *context,
             Self::Bert(bert) => bert.context,
         }
     }
@@ -117,10 +108,12 @@ impl Architecture {
     /// What a user should know of how this runs.
     pub(super) fn notes(&self) -> Vec<String> {
         match self {
-            Self::Llama(_, Context { tokens, is_window: true }) => {
-                vec![format!(
-                    "sequences end at {tokens} tokens, the sliding window: attention to a window is not built"
-                )]
+            Self::Llama(llama, _) => {
+                let windows: Vec<usize> = llama.windows.iter().copied().flatten().collect();
+                let said = windows.first().map(|tokens| {
+                    format!("in {} of {} blocks a token sees the last {tokens}", windows.len(), llama.layers)
+                });
+                said.into_iter().collect()
             }
             _ => vec![],
         }
@@ -212,14 +205,14 @@ fn llama(config: &Config, kin: &str) -> Result<Architecture, FormatError> {
         return Err(config.wrong("hidden_act", "silu", &format!("`{activation}`")));
     }
     let longest = config.find_count(&["max_position_embeddings"])?.unwrap_or(2048);
-    let slides = kin == "mistral" || config.flag("use_sliding_window", Otherwise::False)?;
-    let window = config.find_count(&["sliding_window"])?.filter(|&window| slides && window < longest);
     let bias = |is_learnt| if is_learnt { Bias::Learnt } else { Bias::None };
     let has_bias = kin != "qwen2" && config.flag("attention_bias", Otherwise::False)?;
+    let layers = layers(config, &["num_hidden_layers"])?;
     let sizes = Llama {
         vocabulary: config.count(&["vocab_size"])?,
         width,
-        layers: layers(config, &["num_hidden_layers"])?,
+        layers,
+        windows: windows(config, kin, layers)?,
         heads,
         key_heads,
         depth,
@@ -232,9 +225,45 @@ fn llama(config: &Config, kin: &str) -> Result<Architecture, FormatError> {
         ffn_bias: bias(config.flag("mlp_bias", Otherwise::False)?),
         tied: config.flag("tie_word_embeddings", Otherwise::False)?,
     };
-    let context = Context { tokens: window.unwrap_or(longest), is_window: window.is_some() };
-    Ok(Architecture::Llama(sizes, context))
+    Ok(Architecture::Llama(sizes, longest))
 }
+
+/// How many tokens a query of each block sees. Mistral has one window for all blocks; Qwen names the blocks that have one, in
+/// older files by the number of the first.
+fn windows(config: &Config, kin: &str, layers: usize) -> Result<Vec<Option<usize>>, FormatError> {
+    if kin == "llama" {
+        return Ok(vec![]);
+    }
+    let window = config.find_count(&["sliding_window"])?;
+    if kin == "mistral" {
+        return Ok(vec![window; layers]);
+    }
+    let slides = config.flag("use_sliding_window", Otherwise::False)?;
+    let window = window.filter(|_| slides);
+    let Some(kinds) = config.find_texts("layer_types")? else {
+        let first = config.find_number("max_window_layers")?.unwrap_or(DEFAULT_FULL_LAYERS);
+        return Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect());
+    };
+    if kinds.len() != layers {
+        return Err(config.wrong("layer_types", &format!("{layers} of them"), &kinds.len().to_string()));
+    }
+    let of_kind = |kind: &&str| match *kind {
+        "full_attention" => Ok(None),
+        "sliding_attention" if window.is_some() => Ok(window),
+        "sliding_attention" => {
+            let expected = "a `sliding_window` with `use_sliding_window`, which layer_types asks for";
+            Err(config.wrong("sliding_window", expected, "none"))
+        }
+        other => {
+            let expected = "full_attention or sliding_attention";
+            Err(config.wrong("layer_types", expected, &format!("`{other}`")))
+        }
+    };
+    kinds.iter().map(of_kind).collect()
+}
+
+/// Of Qwen, blocks before the first with a window where a file does not say.
+const DEFAULT_FULL_LAYERS: usize = 28;
 
 fn bert(config: &Config, _: &str, folder: &Path) -> Result<Architecture, FormatError> {
     let width = config.count(&["hidden_size"])?;
