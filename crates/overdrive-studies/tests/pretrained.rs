@@ -1,6 +1,7 @@
 //! Folders in Hugging Face's format against what `transformers` makes of them, and every way in which one can be wrong.
 //!
 //! The folders in `pretrained/` are tiny random models; `peers/tiny_models.py` made them with their expected outputs.
+//! Long because every way in which a folder can be wrong has its lines.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
