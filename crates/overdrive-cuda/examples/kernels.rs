@@ -51,8 +51,7 @@ fn plans() -> Vec<Plan> {
 fn sources() -> Vec<(Source, Architecture)> {
     let mut all = Vec::new();
     let declared = |source: Source| Architecture::DECLARED.map(|architecture| (source.clone(), architecture));
-    all.extend(kernels::sources().into_iter().flat_map(declared));
-    for (source, architectures) in gemm::sources() {
+    for (source, architectures) in kernels::sources().into_iter().chain(gemm::sources()) {
         all.extend(architectures.iter().map(|&architecture| (source.clone(), architecture)));
     }
     for plan in plans() {

@@ -1,6 +1,7 @@
 //! `CudaBackend`: one GPU as a device with a compiler for graphs.
 
 use crate::choices::{self, Choices};
+use crate::compiler::Architecture;
 use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
 use crate::launch::{Refusal, Site};
@@ -57,10 +58,14 @@ impl CudaBackend {
 pub fn caps(properties: &Properties) -> Caps {
     let peaks = peaks(properties);
     let half_rate = peaks.flops_per_second.get(&DType::BF16).copied().unwrap_or(0.0);
+    let mut claims: BTreeSet<String> = kernels::CLAIMS.map(str::to_owned).into();
+    if properties.architecture == Architecture::Sm90a {
+        claims.extend(kernels::CLAIMS_OF_HOPPER.map(str::to_owned));
+    }
     Caps {
         device: properties.name.clone(),
         memory_bytes: properties.memory_bytes,
-        claims: kernels::CLAIMS.map(str::to_owned).into(),
+        claims,
         declines: Some(kernels::declines),
         contraction_dtypes: gemm::DTYPES.into(),
         loop_dtypes: BTreeSet::from(DType::ALL),
@@ -74,7 +79,6 @@ pub fn caps(properties: &Properties) -> Caps {
 /// Rates at the highest clock, from the FLOPs that a multiprocessor does in a cycle: NVIDIA's tuning guides and
 /// architecture white papers.
 fn peaks(properties: &Properties) -> Peaks {
-    use crate::compiler::Architecture;
     let cycles = f64::from(properties.multiprocessors) * properties.clock_hertz;
     // f64; f32 operands as tf32; bf16 and f16; fp8; int8.
     let per_cycle = match properties.architecture {

@@ -13,10 +13,11 @@ use std::ffi::{CStr, CString, c_char};
 use std::fmt;
 
 /// Our headers, which every source may include by name: nothing of the CUDA toolkit is needed.
-const HEADERS: [(&CStr, &str); 3] = [
+const HEADERS: [(&CStr, &str); 4] = [
     (c"number.cuh", include_str!("headers/number.cuh")),
     (c"scalar.cuh", include_str!("headers/scalar.cuh")),
     (c"loop.cuh", include_str!("headers/loop.cuh")),
+    (c"hopper.cuh", include_str!("headers/hopper.cuh")),
 ];
 
 /// What machine code is made for.

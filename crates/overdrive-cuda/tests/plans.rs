@@ -1,12 +1,14 @@
-//! What the built-in models plan to on a GPU that exists only as data, and what opening a GPU says where there is none.
+//! What models plan to on a GPU that exists only as data, and what opening a GPU says where there is none.
+
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
 use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::device::{Device, Properties};
 use overdrive_cuda::{Error, Library, caps};
-use overdrive_ir::plan::StepKind;
-use overdrive_ir::{Mode, Tuning};
+use overdrive_ir::plan::{Note, Plan, Step, StepKind};
+use overdrive_ir::{Builder, DType, Graph, Init, Mode, Tensor, TensorType, Tuning};
 use overdrive_models::MODELS;
-use overdrive_passes::{bind, plan};
+use overdrive_passes::{Evidence, Pruning, Quantized, Recipe, bind, compress, plan, precision, sparsify};
 use std::fmt::Write;
 
 /// An H200, from its data sheet.
@@ -58,6 +60,48 @@ fn the_data_sheet_of_an_h200_gives_its_peaks() {
     let bf16 = peaks.flops_per_second[&overdrive_ir::DType::BF16];
     // 989 TFLOP/s at the boost clock of 1.83 GHz that the data sheet has in mind; more at the highest clock.
     assert!((1.0e15..1.1e15).contains(&bf16), "{bf16:e}");
+}
+
+/// A layer that was pruned, stored as what stays, and put in bf16, as `quantize` and `--dtype bf16` make it.
+fn pruned(rows: usize) -> Graph {
+    let b = Builder::new("pruned");
+    let x = b.input("x", TensorType::new(DType::F32, [rows, 128]));
+    let values: Vec<f32> = (0..128 * 4096).map(|i| ((i * 37 % 1009) as f32 - 504.0) / 512.0).collect();
+    let weight = Tensor::from_f32([128usize, 4096], &values);
+    let w = b.state_named("fc.weight", weight.ty().clone(), Init::Value(weight.clone()));
+    b.output("y", x.linear(w, None));
+    let graph = b.finish().unwrap();
+    let sparse = sparsify(&graph, Pruning::Magnitude, &Evidence::default()).unwrap();
+    let made = Quantized { graph: sparse.graph, layers: vec![], skipped: vec![], simplified: vec![] };
+    let made = compress(made, &sparse.layers).unwrap();
+    assert!(made.skipped.is_empty(), "{:?}", made.skipped);
+    precision(&made.graph, &Recipe { contractions: DType::BF16 }).unwrap()
+}
+
+#[test]
+fn pruned_layers_multiply_what_stays_where_that_gains_and_the_plan_says_so() {
+    let plan = |rows, properties: &Properties| {
+        plan(&pruned(rows), Mode::Compile, &caps(properties), &Tuning::default()).unwrap()
+    };
+    let sparse = |plan: &Plan| {
+        let is_kernel =
+            |step: &Step| matches!(step.kind, StepKind::Kernel(_)) && step.name == "sparse_linear";
+        plan.steps.iter().any(is_kernel)
+    };
+    let few = plan(16, &h200());
+    assert!(sparse(&few) && !few.to_string().contains("unpack"), "{few}");
+    // Neither the dense weight nor another copy of the compressed one is ever there: bf16 values, made of the f32 ones.
+    assert_eq!(few.persistent_bytes, [128 / 2 * 4096 * 2], "{few}");
+    let a100 = Properties { name: "NVIDIA A100".to_owned(), architecture: Architecture::Sm80, ..h200() };
+    for (rows, properties, reason) in [(256, h200(), "32 tiles"), (16, a100, "NVIDIA A100 has no kernel")] {
+        let plan = plan(rows, &properties);
+        assert!(!sparse(&plan), "{plan}");
+        let said = |note: &Note| match note {
+            Note::Expanded { op, reason: why, .. } => op == "sparse_linear" && why.contains(reason),
+            _ => false,
+        };
+        assert!(plan.notes.iter().any(said), "{reason}: {plan}");
+    }
 }
 
 #[test]

@@ -30,6 +30,8 @@ const TENSOR_SCALE: &str = "_tensor_scale";
 const GLOBAL_SCALE: &str = "_global_scale";
 const INPUTS: [&str; 2] = [".input_scale", ".input_zero_point"];
 const COMPRESSED: &str = ".compressed";
+/// And its mask.
+const BITMASK: &str = ".bitmask";
 const SPARSE_SHAPE: &str = ".shape";
 
 /// Four-bit codes of an i32.
@@ -86,6 +88,8 @@ pub(crate) fn restored(path: &Path, graph: &Graph, mut file: Tensors) -> Result<
             if let Form::Sparse(base) = form(name, ty) {
                 let half = ty.sizes()[1];
                 take(path, &mut file, &format!("{base}{SPARSE_SHAPE}"), shape_of([ty.sizes()[0], 2 * half]))?;
+                let name = format!("{base}{BITMASK}");
+                file.get(&name).map_or(Ok(()), |mask| check_places(path, &name, mask, 2 * half))?;
             }
             continue;
         }
@@ -207,6 +211,20 @@ fn take(path: &Path, file: &mut Tensors, name: &str, expected: Tensor) -> Result
     }
 }
 
+/// Errs unless each four bits of the mask of a 2:4 weight of `k` columns have two set: values then stand in no other
+/// places than a sparse tensor core puts them.
+fn check_places(path: &Path, name: &str, mask: &Tensor, k: usize) -> Result<(), FormatError> {
+    let row = mask.ty().sizes().last().copied().unwrap_or(0).max(1);
+    let groups = (0..2 * mask.bytes().len()).filter(|at| 4 * (at % (2 * row)) < k);
+    let mut wrong =
+        groups.map(|at| (at, nibble(mask.bytes(), at).count_ones())).filter(|(_, bits)| *bits != 2);
+    let Some((at, bits)) = wrong.next() else { return Ok(()) };
+    let (group, line) = (at % (2 * row), at / (2 * row));
+    let found = format!("{bits} in group {group} of row {line}");
+    Err(FormatError::damaged(path, name, "two bits in each group of four", found)
+        .remedy("write the model again"))
+}
+
 /// The four bits of an element.
 fn nibble(bytes: &[u8], at: usize) -> u8 {
     bytes[at / 2] >> (4 * (at % 2)) & 0xF
@@ -273,7 +291,7 @@ mod tests {
             ("c.input_scale", scalar(DType::F32, 0.125)),
             ("c.input_zero_point", scalar(DType::I8, -7.0)),
             ("d.weight.compressed", codes(DType::I8, [2, 4])),
-            ("d.weight.bitmask", codes(DType::U8, [2, 1])),
+            ("d.weight.bitmask", Tensor::from_ints(DType::U8, [2usize, 1], &[0x35, 0xc6])),
         ]
         .map(|(name, tensor)| (name.to_owned(), tensor))
         .into()
@@ -320,5 +338,7 @@ mod tests {
         assert!(message.contains("[3, 13]") && message.contains("[3, 16]"), "{message}");
         let message = spoilt("b.weight_global_scale", Tensor::from_f32([2usize], &[1.0; 2]));
         assert!(message.contains("f32[1]"), "{message}");
+        let message = spoilt("d.weight.bitmask", Tensor::from_ints(DType::U8, [2usize, 1], &[0x35, 0x86]));
+        assert!(message.contains("1 in group 1 of row 1"), "{message}");
     }
 }

@@ -25,6 +25,7 @@ mod vendor;
 pub use candidate::{Candidate, DTYPES, UnknownCandidate};
 pub use compile::{compile, key};
 pub use peak::peak;
+pub(crate) use problem::one_batch;
 pub(crate) use sources::TEXT;
 pub use sources::sources;
 pub(crate) use together::key_together;

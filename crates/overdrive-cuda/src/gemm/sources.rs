@@ -8,6 +8,7 @@ use overdrive_ir::{Binary, DType, Overflow, Precision, Unary};
 
 /// The text of every kernel here: what a timing depends on beside the device.
 pub(crate) const TEXT: &str = concat!(
+    include_str!("../headers/hopper.cuh"),
     include_str!("kernels/hopper.cu"),
     include_str!("kernels/narrow.cu"),
     include_str!("kernels/plain.cu")

@@ -1,11 +1,12 @@
 //! The choice of a kernel by the name of its op.
 
-use overdrive_ir::ops::{Attention, CastTranspose, QuantizedLinear};
+use overdrive_ir::ops::{Attention, CastTranspose, QuantizedLinear, SparseLinear};
 use overdrive_ir::plan::{KernelCall, KernelOp, View};
 use overdrive_ir::{OpRef, Prim, TensorType};
 
 use super::{
     attention, cast_transpose, dynamic_slice, gather, quantized_linear, reduce_window, scatter, sort,
+    sparse_linear,
 };
 use crate::launch::{Launch, Refusal, Site};
 
@@ -24,9 +25,13 @@ pub const CLAIMS: [&str; 10] = [
     "sort",
 ];
 
+/// Names of those that only Hopper's tensor cores have one for.
+pub const CLAIMS_OF_HOPPER: [&str; 1] = ["sparse_linear"];
+
 /// Why a claimed composite has no kernel for operands of these types; `None` where it has.
 pub fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
-    quantized_linear::declines(op, types).or_else(|| cast_transpose::declines(op, types))
+    let declines = [quantized_linear::declines, cast_transpose::declines, sparse_linear::declines];
+    declines.into_iter().find_map(|declines| declines(op, types))
 }
 
 /// Compiles a named kernel.
@@ -43,6 +48,9 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Launch>, Re
             }
             if let Some(op) = op.downcast::<CastTranspose>() {
                 return cast_transpose::compile(site, call, op);
+            }
+            if op.downcast::<SparseLinear>().is_some() {
+                return sparse_linear::compile(site, call);
             }
             let attention = op.downcast::<Attention>();
             let unknown = || Refusal::Unsupported(format!("`{}` has no kernel on this device", op.name()));

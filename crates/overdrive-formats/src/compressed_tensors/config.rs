@@ -3,8 +3,9 @@
 //! A function of the graph alone, so that a folder whose words and tensors disagree can be told from a good one.
 //! Invariant: none where a layer has codes that the ecosystem has no words for (six bits, zero points that are no codes).
 
+use super::COMPRESSED;
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
-use overdrive_ir::ops::{Linear, Unpack24};
+use overdrive_ir::ops::{Linear, SparseLinear, Unpack24};
 use overdrive_ir::{DType, Graph, Node, Origin, Value};
 use serde_json::{Value as Json, json};
 
@@ -21,7 +22,8 @@ pub(crate) fn quantization_config(graph: &Graph) -> Option<Json> {
     let (mut groups, mut ignore, mut sparse) = (Vec::<Group>::new(), Vec::new(), Vec::new());
     for node in graph.nodes() {
         let quantized = node.op.composite::<QuantizedLinear>();
-        if quantized.is_none() && node.op.composite::<Linear>().is_none() {
+        let float = node.op.composite::<Linear>().is_some() || node.op.composite::<SparseLinear>().is_some();
+        if quantized.is_none() && !float {
             continue;
         }
         let (layer, compressed) = layer(graph, node.operands[1])?;
@@ -74,7 +76,8 @@ fn layer(graph: &Graph, weight: Value) -> Option<(String, bool)> {
     };
     let layer = |name: &str| name.strip_suffix(".weight").unwrap_or(name).to_owned();
     if let Some(name) = state(weight) {
-        return Some((layer(name), false));
+        let values = name.strip_suffix(COMPRESSED);
+        return Some((layer(values.unwrap_or(name)), values.is_some()));
     }
     // Transposed, where the layer has its weight input-major.
     let mut node = graph.producer(weight)?;
@@ -83,7 +86,7 @@ fn layer(graph: &Graph, weight: Value) -> Option<(String, bool)> {
     }
     node.op.composite::<Unpack24>()?;
     let name = state(node.operands[0])?;
-    Some((layer(name.strip_suffix(".compressed").unwrap_or(name)), true))
+    Some((layer(name.strip_suffix(COMPRESSED).unwrap_or(name)), true))
 }
 
 /// The format of a layer's file and the arguments of its weights.

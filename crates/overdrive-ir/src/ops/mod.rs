@@ -41,6 +41,7 @@ ops! {
     rms_norm::RmsNorm,
     silu::Silu,
     softmax::Softmax,
+    sparse_linear::SparseLinear,
     straight_through::StraightThrough,
     unpack_24::Unpack24,
 }

@@ -1,10 +1,11 @@
 //! `compress` stores the weights of pruned layers as the two of four that stayed and a mask of their places.
 //!
-//! The graph puts them back before it multiplies (`unpack_24`), once, since nothing changes them. It means bit for bit what
-//! it meant before. Weights are held output-major, as the ecosystem has them; four-bit codes have no compressed form.
+//! A linear layer multiplies by them as they are (`sparse_linear`); codes are put back in their places first (`unpack_24`),
+//! once, since nothing changes them. The graph means bit for bit what it meant before. Weights are held output-major, as
+//! the ecosystem has them; four-bit codes have no compressed form.
 
 use super::{GROUP, KEPT};
-use crate::{Quantized, QuantizedLayer, Skipped};
+use crate::{Quantized, QuantizedLayer, Skipped, dce};
 use overdrive_ir::ops::{Linear, QuantizedLinear};
 use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Origin, Tensor, TensorType};
 use std::collections::BTreeMap;
@@ -113,6 +114,7 @@ fn compressed(tensor: &Tensor, transposed: bool) -> Result<Stored, String> {
 fn rebuild(graph: &Graph, stored: &BTreeMap<String, Stored>) -> Result<Graph, GraphError> {
     let b = Builder::new(graph.name());
     let mut map: Vec<Option<Expr<'_>>> = vec![None; graph.value_count()];
+    let mut halves = BTreeMap::new();
     for port in graph.inputs() {
         map[port.value.0 as usize] = Some(b.input(&port.name, graph.ty(port.value).clone()));
     }
@@ -123,7 +125,10 @@ fn rebuild(graph: &Graph, stored: &BTreeMap<String, Stored>) -> Result<Graph, Gr
         };
         let value = match stored.get(&state.name) {
             Some(Stored { values, mask, transposed }) => {
-                let matrix = whole(values, "compressed").unpack_24(whole(mask, "bitmask"));
+                let [values, mask] = [whole(values, "compressed"), whole(mask, "bitmask")];
+                halves.insert(state.value, [values, mask]);
+                // For whatever else reads it; gone again where nothing does.
+                let matrix = values.unpack_24(mask);
                 if *transposed { matrix.t() } else { matrix }
             }
             None => b.state_named(&state.name, graph.ty(state.value).clone(), state.init.clone()),
@@ -133,9 +138,17 @@ fn rebuild(graph: &Graph, stored: &BTreeMap<String, Stored>) -> Result<Graph, Gr
     for node in graph.nodes() {
         let operands: Vec<Expr<'_>> =
             node.operands.iter().map(|v| map[v.0 as usize].expect("operands precede their node")).collect();
-        let results = b.again(node, &operands);
+        let of_four = node.op.composite::<Linear>().and_then(|_| halves.get(&node.operands[1]));
+        let results = match of_four {
+            Some(&[values, mask]) => {
+                let _scope = b.scope_path(&node.scope);
+                let product = operands[0].sparse_linear(values, mask);
+                vec![operands.get(2).map_or(product, |bias| product + *bias)]
+            }
+            None => b.again(node, &operands),
+        };
         node.results.iter().zip(results).for_each(|(v, result)| map[v.0 as usize] = Some(result));
     }
     b.conclude(graph, |v| map[v.0 as usize].expect("every value has its new one"));
-    b.finish()
+    dce(&b.finish()?)
 }

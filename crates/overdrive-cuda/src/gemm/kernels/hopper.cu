@@ -14,7 +14,8 @@
 // in addresses alone; more than one have no batch.
 // SUM: f32, or i32 of i8. From the printed text: wgmma (one instruction), Slots, epilogue, store_result.
 
-constexpr int WARPGROUP = 128;
+#include "hopper.cuh"
+
 constexpr int ELEMENT_BYTES = sizeof(LHS);
 constexpr int TILE_K = 128 / ELEMENT_BYTES;
 constexpr int STEPS = 4; // instructions of 32 bytes along k in a tile
@@ -31,93 +32,12 @@ constexpr int STORE_BYTES = 64 * 128; // 64 rows of one swizzle's width
 constexpr int STORE_BUFFERS = 2;
 constexpr bool WHOLE = M % TILE_M == 0 && N % TILE_N == 0 && PAIRS_M * CLUSTER == TILES_M;
 
-struct alignas(128) TensorMap {
-    u64 opaque[16];
-};
 struct Maps {
     TensorMap of[TOGETHER];
 };
 struct Buffers {
     Slots of[TOGETHER];
 };
-
-__device__ __forceinline__ u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
-
-__device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
-    u32 done;
-    do {
-        asm volatile(
-            "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-            : "=r"(done)
-            : "r"(barrier), "r"(parity)
-            : "memory");
-    } while (!done);
-}
-// In block `rank` of the cluster. What was read of the tile was read by the tensor cores and is over, so nothing needs
-// the device-wide barrier that a release at cluster scope is.
-__device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {
-    if constexpr (CLUSTER == 1) {
-        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-    } else {
-        asm volatile(
-            "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-            "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
-            "r"(rank)
-            : "memory");
-    }
-}
-__device__ __forceinline__ u32 cluster_rank() {
-    if constexpr (CLUSTER == 1) return 0;
-    u32 rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-__device__ __forceinline__ void cluster_sync() {
-    if constexpr (CLUSTER > 1)
-        asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-template <int Id>
-__device__ __forceinline__ void named_sync(int which, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(Id + which), "r"(threads) : "memory");
-}
-template <int Id>
-__device__ __forceinline__ void named_arrive(int which, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(Id + which), "r"(threads) : "memory");
-}
-
-// A box of a tensor to shared memory, here or in every block of the cluster.
-__device__ __forceinline__ void copy_in(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
-            "r"(to),
-        "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
-        : "memory");
-}
-__device__ __forceinline__ void copy_to_all(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-        "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"((u16)((1 << CLUSTER) - 1))
-        : "memory");
-}
-// Asks for a box before anybody may read it: what lies in L2 is always what was written last.
-__device__ __forceinline__ void ask_for(const TensorMap& map, int x, int y, int z) {
-    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map), "r"(x), "r"(y), "r"(z)
-                 : "memory");
-}
-__device__ __forceinline__ void copy_out(const TensorMap& map, u32 from, int x, int y, int z) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\ncp.async.bulk.commit_group;" ::"l"(
-            &map),
-        "r"(from), "r"(x), "r"(y), "r"(z)
-        : "memory");
-}
 
 // The part of an operand's tile that this block copies: rows (or columns) `first` on of `EXTENT`, as boxes.
 //
@@ -152,7 +72,7 @@ struct Operand {
         for (int r = 0; r < EXTENT; r += WIDTH) {
             const u32 at = to + row(r);
             const int x = BY_K ? k : first + r, y = BY_K ? first + r : k;
-            if constexpr (ALL) copy_to_all(at, map, barrier, x, y, batch);
+            if constexpr (ALL) copy_to_all<CLUSTER>(at, map, barrier, x, y, batch);
             else copy_in(at, map, barrier, x, y, batch);
         }
     }
@@ -177,20 +97,7 @@ __device__ __forceinline__ Tile tile_at(i64 index, u32 rank) {
     return {TOGETHER == 1 ? 0 : layer, TOGETHER == 1 ? layer : 0, (m * CLUSTER + (int)rank) * TILE_M, n * TILE_N};
 }
 
-template <int Registers>
-__device__ __forceinline__ void take_registers() {
-    if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
-}
-template <int Registers>
-__device__ __forceinline__ void give_registers() {
-    if constexpr (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
-}
-
 typedef SUM Sums[TILE_N / 2];
-
-// Keeps the compiler from moving what reads or writes a sum past this point.
-__device__ __forceinline__ void fence_sum(f32& sum) { asm volatile("" : "+f"(sum)::"memory"); }
-__device__ __forceinline__ void fence_sum(i32& sum) { asm volatile("" : "+r"(sum)::"memory"); }
 
 __device__ __forceinline__ void fence_sums(Sums& sums) {
 #pragma unroll
@@ -225,7 +132,7 @@ __device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const Tenso
     for (int slice = 0; slice < TILE_N; slice += SLICE) {
         // Until the copy that last read the buffer has done so. First, because the branch also parts the wait for wgmma
         // from the first use of its sums: without one ptxas finds them used too early and serialises all wgmma (C7514).
-        if (STORE_BY_TMA && thread == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(STORE_BUFFERS - 1) : "memory");
+        if (STORE_BY_TMA && thread == 0) copies_have_read<STORE_BUFFERS - 1>();
         Pair values[SLICE / 8][2];
 #pragma unroll
         for (int j = 0; j < SLICE; j += 8) {
@@ -250,7 +157,7 @@ __device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const Tenso
                 store_shared(to, values[j / 8][0]);
                 store_shared(to + 8 * 128, values[j / 8][1]);
             }
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            fence_shared();
             named_sync<4>(warpgroup, WARPGROUP);
             if (thread == 0) copy_out(map, buffer, tile.col + slice, tile.row, tile.batch);
             ++used;
@@ -270,19 +177,19 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
     const u32 base = (shared_address(dynamic) + 1023) & ~1023u;
     const u32 lhs_tiles = base, rhs_tiles = lhs_tiles + STAGES * LHS_BYTES, stores = rhs_tiles + STAGES * RHS_BYTES;
     const u32 filled = shared_address(full), freed = shared_address(empty);
-    const u32 rank = cluster_rank();
+    const u32 rank = cluster_rank<CLUSTER>();
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(filled + s * 8, 1);
             barrier_init(freed + s * 8, 4 * (PINGPONG ? 1 : CONSUMERS) * CLUSTER);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_are_set();
         asm volatile("prefetch.tensormap [%0];" ::"l"(&lhs_map) : "memory");
         asm volatile("prefetch.tensormap [%0];" ::"l"(&rhs_maps) : "memory");
     }
     __syncthreads();
-    cluster_sync();
+    cluster_sync<CLUSTER>();
     constexpr i64 CLUSTERS = BLOCKS / CLUSTER;
     const i64 first = blockIdx.x / CLUSTER;
     // Right operands are mostly weights, far away: they set out while the kernel before this one still runs.
@@ -294,7 +201,7 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
     }
     after_previous();
     if (warpgroup == 0) {
-        give_registers<40>();
+        if constexpr (CONSUMERS > 1) give_registers<40>();
         if (threadIdx.x == 0) {
             u32 stage = 0, parity = 1;
             for (i64 index = first; index < TILES; index += CLUSTERS) {
@@ -313,7 +220,7 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
             }
         }
     } else {
-        take_registers<232>();
+        if constexpr (CONSUMERS > 1) take_registers<232>();
         const int consumer = warpgroup - 1;
         const u32 buffers = stores + consumer * STORE_BUFFERS * STORE_BYTES;
         const int own = PINGPONG ? 0 : consumer * OWN_M;
@@ -351,19 +258,19 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                 const u64 rhs = Rhs::descriptor(rhs_tiles + stage * RHS_BYTES);
 #pragma unroll
                 for (int h = 0; h < HEIGHTS; ++h) fence_sums(sums[h]);
-                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+                products_begin();
 #pragma unroll
                 for (int step = 0; step < STEPS; ++step)
 #pragma unroll
                     for (int h = 0; h < HEIGHTS; ++h)
                         wgmma(sums[h], lhs + (Lhs::row(h * 64) >> 4) + step * Lhs::STEP, rhs + step * Rhs::STEP,
                               (PROMOTE ? 0 : k) | step);
-                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                products_commit();
 #pragma unroll
                 for (int h = 0; h < HEIGHTS; ++h) fence_sums(sums[h]);
 #if PROMOTE
-                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-                if (threadIdx.x % 32 < CLUSTER) barrier_arrive(freed + stage * 8, threadIdx.x % 32);
+                products_wait<0>();
+                if (threadIdx.x % 32 < CLUSTER) barrier_arrive<CLUSTER>(freed + stage * 8, threadIdx.x % 32);
 #pragma unroll
                 for (int h = 0; h < HEIGHTS; ++h) {
                     fence_sums(sums[h]);
@@ -372,8 +279,8 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                 }
 #else
                 // The tile before this one has been read once only this one's products are under way.
-                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-                if (k > 0 && threadIdx.x % 32 < CLUSTER) barrier_arrive(freed + previous * 8, threadIdx.x % 32);
+                products_wait<1>();
+                if (k > 0 && threadIdx.x % 32 < CLUSTER) barrier_arrive<CLUSTER>(freed + previous * 8, threadIdx.x % 32);
                 previous = stage;
 #endif
                 if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -384,10 +291,10 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
             for (int h = 0; h < HEIGHTS; ++h)
                 for (int i = 0; i < TILE_N / 2; ++i) sums[h][i] = totals[h][i];
 #else
-            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            products_wait<0>();
 #pragma unroll
             for (int h = 0; h < HEIGHTS; ++h) fence_sums(sums[h]);
-            if (threadIdx.x % 32 < CLUSTER) barrier_arrive(freed + previous * 8, threadIdx.x % 32);
+            if (threadIdx.x % 32 < CLUSTER) barrier_arrive<CLUSTER>(freed + previous * 8, threadIdx.x % 32);
 #endif
             if (PINGPONG) skip(TILES_K);
 #pragma unroll
@@ -397,8 +304,8 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                 finish(sums[h], part, out_maps.of[tile.member], buffers_of.of[tile.member], buffers, used, consumer);
             }
         }
-        if (STORE_BY_TMA && threadIdx.x % WARPGROUP == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+        if (STORE_BY_TMA && threadIdx.x % WARPGROUP == 0) copies_are_done();
     }
     // A block's barriers stay until its neighbours' last arrivals.
-    cluster_sync();
+    cluster_sync<CLUSTER>();
 }

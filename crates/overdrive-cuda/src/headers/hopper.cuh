@@ -1,0 +1,122 @@
+// What kernels for Hopper share: barriers in shared memory, the bulk copy engine (TMA), clusters, registers that move
+// from one warpgroup to another. PTX ISA, "mbarrier", "cp.async.bulk", "setmaxnreg".
+#pragma once
+#include "number.cuh"
+
+constexpr int WARPGROUP = 128;
+
+struct alignas(128) TensorMap {
+    u64 opaque[16];
+};
+
+__device__ __forceinline__ u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+
+__device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barriers_are_set() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+    u32 done;
+    do {
+        asm volatile(
+            "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+            : "=r"(done)
+            : "r"(barrier), "r"(parity)
+            : "memory");
+    } while (!done);
+}
+// In block `rank` of a cluster of `Blocks`. What was read of the tile was read by the tensor cores and is over, so
+// nothing needs the device-wide barrier that a release at cluster scope is.
+template <int Blocks>
+__device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {
+    if constexpr (Blocks == 1) {
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+    } else {
+        asm volatile(
+            "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+            "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+            "r"(rank)
+            : "memory");
+    }
+}
+template <int Blocks>
+__device__ __forceinline__ u32 cluster_rank() {
+    if constexpr (Blocks == 1) return 0;
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+template <int Blocks>
+__device__ __forceinline__ void cluster_sync() {
+    if constexpr (Blocks > 1) asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+template <int Id>
+__device__ __forceinline__ void named_sync(int which, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(Id + which), "r"(threads) : "memory");
+}
+template <int Id>
+__device__ __forceinline__ void named_arrive(int which, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(Id + which), "r"(threads) : "memory");
+}
+
+// A box of a tensor to shared memory, here or in every block of the cluster.
+__device__ __forceinline__ void copy_in(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+            "r"(to),
+        "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+        : "memory");
+}
+template <int Blocks>
+__device__ __forceinline__ void copy_to_all(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+        "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"((u16)((1 << Blocks) - 1))
+        : "memory");
+}
+// Asks for a box before anybody may read it: what lies in L2 is always what was written last.
+__device__ __forceinline__ void ask_for(const TensorMap& map, int x, int y, int z) {
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+__device__ __forceinline__ void copy_out(const TensorMap& map, u32 from, int x, int y, int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\ncp.async.bulk.commit_group;" ::"l"(
+            &map),
+        "r"(from), "r"(x), "r"(y), "r"(z)
+        : "memory");
+}
+// Until all but the last `Left` copies out of this thread have read what they copy.
+template <int Left>
+__device__ __forceinline__ void copies_have_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Left) : "memory");
+}
+__device__ __forceinline__ void copies_are_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// Between ordinary writes to shared memory and a copy or a product that reads them.
+__device__ __forceinline__ void fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+template <int Registers>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers>
+__device__ __forceinline__ void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all but the last `Left` groups of products are done.
+template <int Left>
+__device__ __forceinline__ void products_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory");
+}
+// Keeps the compiler from moving what reads or writes a sum past this point.
+__device__ __forceinline__ void fence_sum(f32& sum) { asm volatile("" : "+f"(sum)::"memory"); }
+__device__ __forceinline__ void fence_sum(i32& sum) { asm volatile("" : "+r"(sum)::"memory"); }
