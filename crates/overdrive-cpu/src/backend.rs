@@ -89,6 +89,7 @@ fn caps(threads: usize) -> Caps {
             (DType::I8, packing::<i8>(|k, n| Kernel::<i8>::best().packed_b_bytes([1, 1, k, n]))),
         ]),
         filters: Some(kernels::convolution::packing),
+        channels_last: Some(kernels::convolution::takes_channels_last),
         peaks: peaks(threads),
     }
 }

@@ -6,6 +6,7 @@
 mod support;
 
 use overdrive_ir::ops::Conv2d;
+use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::Dimension;
 use overdrive_ir::{Builder, Convolution, DType, Graph, Init, Prim, TensorType};
 use proptest::prelude::*;
@@ -158,6 +159,40 @@ impl Case {
     }
 }
 
+/// Chains that hand each other bf16 activations with channels last where tiles of pixels are multiplied: an image of few channels,
+/// interleaved, zeros around and none, steps, dilated taps, lines of the output that are no multiple of a tile.
+fn chains() -> impl Strategy<Value = Graph> {
+    let layer = || (1usize..4, 1usize..4, 1usize..3, 0usize..3, 1usize..3);
+    (1usize..3, 1usize..5, 30usize..40, 30usize..50, [layer(), layer(), layer()], any::<bool>()).prop_map(
+        |(images, channels, height, width, layers, ends)| {
+            let b = Builder::new("chain");
+            let x = b.input("x", TensorType::new(DType::F32, [images, channels, height, width]));
+            let std = |terms: usize| Init::Normal { std: (1.0 / terms as f64).sqrt(), seed: 7 };
+            let mut h = x.convert(DType::BF16);
+            for (i, (down, along, stride, pad, dilation)) in layers.into_iter().enumerate() {
+                let [inputs, outputs] = [h.size(1), [32, 64, 32][i]];
+                let shape = [outputs, inputs, down, along];
+                let w =
+                    b.state(&format!("w{i}"), TensorType::new(DType::F32, shape), std(inputs * down * along));
+                let bias = b.state(&format!("b{i}"), TensorType::new(DType::F32, [outputs]), std(1));
+                let geometry = Conv2d {
+                    stride: [stride, if i == 0 { 1 } else { stride }],
+                    pad: [[pad, 1], [1, pad]],
+                    dilation: if i == 0 { [1, 1] } else { [dilation; 2] },
+                    groups: 1,
+                };
+                let mut convolution = geometry.convolution(DType::BF16);
+                convolution.out = DType::F32;
+                let y = b.op1(Prim::Convolution(convolution), &[h, w.convert(DType::BF16)]);
+                let y = (y + bias.broadcast_in(&y.shape(), &[1])).relu();
+                h = if i == 1 && !ends { y.gelu(Approximation::Tanh) } else { y }.convert(DType::BF16);
+            }
+            b.output("y", h);
+            b.finish().unwrap()
+        },
+    )
+}
+
 fn agrees_with_the_definition(case: &Case) -> Result<(), TestCaseError> {
     let (graph, shapes) = case.graph();
     let inputs: Vec<_> =
@@ -179,11 +214,21 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn fewer_multiplications_give_what_the_definition_says(case in winograd_cases()) {
         agrees_with_the_definition(&case)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn chains_agree_whatever_the_order_of_their_channels(graph in chains()) {
+        let x = random(DType::F32, &graph.ty(graph.inputs()[0].value).sizes(), 1);
+        agrees(&graph, &[x], Tolerance::new(DType::BF16, 600, 2.0)).map_err(TestCaseError::fail)?;
     }
 }
 

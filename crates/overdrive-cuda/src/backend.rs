@@ -72,6 +72,7 @@ pub fn caps(properties: &Properties) -> Caps {
         flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),
         packings: BTreeMap::new(),
         filters: None,
+        channels_last: None,
         peaks,
     }
 }

@@ -1,7 +1,7 @@
 //! What a device can do and what was chosen for it, as data: all that passes and `plan` may know of a device.
 
 use crate::plan::ConvolutionCall;
-use crate::{DType, OpRef, TensorType};
+use crate::{Convolution, DType, OpRef, TensorType};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,6 +30,8 @@ pub struct Caps {
     pub packings: BTreeMap<DType, Packing>,
     /// How kernels of convolutions that are states are packed ahead of time; `None` where none is.
     pub filters: Option<FilterPacking>,
+    /// Which convolutions hand each other activations with channels innermost; `None` where none does.
+    pub channels_last: Option<ChannelsLast>,
     /// What no implementation can exceed; empty where the device does not tell.
     pub peaks: Peaks,
 }
@@ -58,6 +60,10 @@ pub struct Packing {
 /// The name, for `Layout::Packed`, and the size in bytes of the packed kernel of a convolution; `None` for one whose kernel
 /// is not packed.
 pub type FilterPacking = fn(&ConvolutionCall) -> Option<(&'static str, usize)>;
+
+/// Whether a convolution of input, kernel and output of these types reads its input, lying with these strides, and stores its
+/// output well with channels innermost.
+pub type ChannelsLast = fn(&Convolution, [&TensorType; 3], &[i64]) -> bool;
 
 /// Choices that change how, never what, is computed. Stored with results so that they can be repeated.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

@@ -6,6 +6,7 @@
 
 mod arena;
 mod contraction;
+mod convolution;
 mod locate;
 mod movement;
 mod updates;

@@ -229,6 +229,38 @@ fn a_claim_of_one_form_leaves_the_others_to_their_expansion() {
 }
 
 #[test]
+fn convolutions_hand_each_other_channels_innermost_where_the_device_reads_them_so() {
+    // One that reads an image of three channels stores for the next; all others read what is stored so.
+    let caps = Caps {
+        channels_last: Some(|_, types, strides| types[0].sizes()[1] == 3 || strides[1] == 1),
+        ..caps()
+    };
+    let planned = |residual: bool, caps: &Caps| {
+        let b = Builder::new("chain");
+        let x = b.input("x", f32s([2usize, 3, 8, 8]));
+        let layer =
+            |name: &str, inputs: usize| b.state(name, f32s([4usize, inputs, 3, 3]), Init::Constant(0.1));
+        let first = x.conv2d(layer("first", 3), None, Conv2d::new(1, 1)).relu();
+        let second = first.conv2d(layer("second", 4), None, Conv2d::new(1, 1)).relu();
+        b.output("y", if residual { second + first } else { second });
+        plan(&b.finish().expect("well typed"), Mode::Compile, caps, &Tuning::default()).expect("plans")
+    };
+    let strides = |plan: &Plan| {
+        let read = plan.steps.iter().filter_map(|step| match &step.kind {
+            StepKind::Convolution(call) => Some(call.input.strides.clone()),
+            _ => None,
+        });
+        read.collect::<Vec<_>>()
+    };
+    let (image, last) = (vec![192, 64, 8, 1], vec![256, 1, 32, 4]);
+    assert_eq!(strides(&planned(false, &caps)), [image.clone(), last]);
+    // What somebody else reads too, and what a device does not want so, lies as ever.
+    let ever = [image, vec![256, 64, 8, 1]];
+    assert_eq!(strides(&planned(true, &caps)), ever);
+    assert_eq!(strides(&planned(false, &self::caps())), ever);
+}
+
+#[test]
 fn kernels_of_convolutions_that_never_change_are_packed_once() {
     let caps = Caps { filters: Some(|call| Some(("test", 2 * call.kernel.ty.bytes()))), ..caps() };
     let planned = |learns: bool, mode| {

@@ -32,7 +32,18 @@ pub(crate) struct Affine {
     extents: Vec<usize>,
     store: Access,
     width: usize,
+    /// Which dimension of a tile the coefficients belong to.
+    along: Along,
     entry: Entry,
+}
+
+/// The dimension that coefficients belong to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Along {
+    /// Each row has one: results of a row are neighbours.
+    Rows,
+    /// Each column has one: all results are neighbours, row after row.
+    Columns,
 }
 
 /// What a register is.
@@ -52,10 +63,23 @@ enum Form {
 impl Affine {
     /// The program over `[batch..., m, n]` if it is such an epilogue of sums in f32.
     pub(crate) fn of(program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Option<Self> {
+        Self::along(Along::Rows, program, slots)
+    }
+
+    /// The program over `[batch..., n, m]` if it is such an epilogue with a multiply-add for each column, whose results are
+    /// one run.
+    pub(crate) fn of_columns(program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Option<Self> {
+        let (rank, columns) = (program.extents.len(), *program.extents.last()?);
+        let run = program.stores.iter().all(|store| store.access.strides[rank - 2] == columns as i64);
+        if run { Self::along(Along::Columns, program, slots) } else { None }
+    }
+
+    fn along(along: Along, program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Option<Self> {
         let (row, [store]) = (program.extents.len() - 2, program.stores.as_slice()) else { return None };
+        let of = if along == Along::Rows { row } else { row + 1 };
         let mut forms = Vec::with_capacity(program.instrs.len());
         for at in 0..program.instrs.len() {
-            forms.push(form(program, &forms, at));
+            forms.push(form(program, of, &forms, at));
         }
         let Form::Affine { factor, summand, floor } = forms[store.value.0 as usize] else { return None };
         let dtype = slots(store.access.slot);
@@ -63,15 +87,15 @@ impl Affine {
             return None;
         }
         let level = Level::best();
-        let entry = for_level!(level, entry(dtype, floor))?;
-        let m = program.extents[row];
+        let entry = for_level!(level, entry(dtype, floor, along))?;
+        let m = program.extents[of];
         let accesses = program.instrs.iter().filter_map(|instr| match instr {
             Instr::Load(access) => Some(access.slot),
             _ => None,
         });
         let loads: Vec<SlotId> = accesses.collect();
         let behind = loads.iter().map(|slot| slot.0 + 1).max().unwrap_or(0);
-        let coefficients = coefficients(program, row, [factor, summand], behind);
+        let coefficients = coefficients(program, of, [factor, summand], behind);
         let all = |slot: SlotId| if slot.0 >= behind { DType::F32 } else { slots(slot) };
         let coefficients = CompiledLoop::new(&coefficients, &all).ok()?;
         let values = AlignedBytes::filled(2 * m * size_of::<f32>(), 0).ok()?;
@@ -86,6 +110,7 @@ impl Affine {
             extents: program.extents.clone(),
             store: store.access.clone(),
             width: dtype.bits() / 8,
+            along,
             entry,
         })
     }
@@ -106,12 +131,26 @@ impl Affine {
     /// # Safety
     /// As for [`CompiledEpilogue::apply`](super::CompiledEpilogue::apply), after [`prepare`](Self::prepare).
     pub(crate) unsafe fn apply(&self, slots: &SlotTable, tile: Tile) {
-        let (batch, m) = (self.extents.len() - 2, self.extents[self.extents.len() - 2]);
+        let batch = self.extents.len() - 2;
+        let m = self.extents[batch];
         let mut offset = self.store.offset + tile.col as i64;
         let mut position = tile.batch;
         for d in (0..batch).rev() {
             offset += (position % self.extents[d]) as i64 * self.store.strides[d];
             position /= self.extents[d];
+        }
+        if self.along == Along::Columns {
+            let at = offset + tile.row as i64 * self.store.strides[batch];
+            let (columns, values) = (self.extents[batch + 1], self.values.start().cast_const().cast::<f32>());
+            debug_assert!(tile.cols == columns && tile.row_bytes == columns * size_of::<f32>(), "whole rows");
+            let operands = Operands {
+                dst: slots.get(self.store.slot).wrapping_offset(at as isize * self.width as isize),
+                src: [tile.sums, values.cast(), values.wrapping_add(columns).cast()],
+                immediate: columns as i64,
+                ahead: Ahead::NONE,
+            };
+            // SAFETY: as the caller promised.
+            return unsafe { (self.entry)(tile.rows * columns, &operands) };
         }
         for row in 0..tile.rows {
             let m_at = tile.row + row;
@@ -133,9 +172,9 @@ impl Affine {
     }
 }
 
-/// What instruction `at` makes of operands of the given forms.
-fn form(program: &Program, forms: &[Form], at: usize) -> Form {
-    let (row, of) = (program.extents.len() - 2, |register: Register| forms[register.0 as usize]);
+/// What instruction `at` makes of operands of the given forms, where coefficients belong to dimension `row`.
+fn form(program: &Program, row: usize, forms: &[Form], at: usize) -> Form {
+    let of = |register: Register| forms[register.0 as usize];
     let f32 = |register: Register| program.dtype(register) == DType::F32;
     let instr = &program.instrs[at];
     match *instr {
@@ -235,6 +274,11 @@ struct Scaled<S>(PhantomData<S>);
 /// The same, and 0 where that is less.
 struct Floored<S>(PhantomData<S>);
 
+/// `dst = sum * factor + summand` for runs of columns, `immediate` of them, each with a factor and a summand.
+struct ScaledColumns<S>(PhantomData<S>);
+/// The same, and 0 where that is less.
+struct FlooredColumns<S>(PhantomData<S>);
+
 impl<S: Stored> Kernel for Scaled<S> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
@@ -246,8 +290,47 @@ impl<S: Stored> Kernel for Scaled<S> {
 impl<S: Stored> Kernel for Floored<S> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised. NaN stays NaN.
-        unsafe { each::<I, S>(n, o, |x| if x < 0.0 { 0.0 } else { x }) }
+        // SAFETY: as the caller promised.
+        unsafe { each::<I, S>(n, o, floored) }
+    }
+}
+
+impl<S: Stored> Kernel for ScaledColumns<S> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised.
+        unsafe { columns::<I, S>(n, o, |x| x) }
+    }
+}
+
+impl<S: Stored> Kernel for FlooredColumns<S> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised.
+        unsafe { columns::<I, S>(n, o, floored) }
+    }
+}
+
+/// NaN stays NaN.
+#[inline(always)]
+fn floored(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+/// # Safety
+/// As for [`Kernel::run`].
+#[inline(always)]
+unsafe fn columns<I: Isa, S: Stored>(n: usize, o: &Operands, last: impl Fn(f32) -> f32) {
+    // SAFETY: as the caller promised; the results lie elsewhere than the sums.
+    unsafe {
+        let m = o.immediate as usize;
+        let (sums, dst) = (o.src::<f32>(0, n), o.dst::<S::T>(n));
+        let (factors, summands) = (o.src::<f32>(1, m), o.src::<f32>(2, m));
+        for (sums, dst) in sums.chunks_exact(m).zip(dst.chunks_exact_mut(m)) {
+            for (((&sum, to), &factor), &summand) in sums.iter().zip(dst).zip(factors).zip(summands) {
+                *to = S::round(last(I::fma(sum, factor, summand)));
+            }
+        }
     }
 }
 
@@ -265,14 +348,20 @@ unsafe fn each<I: Isa, S: Stored>(n: usize, o: &Operands, last: impl Fn(f32) -> 
     }
 }
 
-fn entry<I: Isa>(dtype: DType, floor: bool) -> Option<Entry> {
-    Some(match (dtype, floor) {
-        (DType::F32, false) => I::entry::<Scaled<F32>>(),
-        (DType::F32, true) => I::entry::<Floored<F32>>(),
-        (DType::BF16, false) => I::entry::<Scaled<Bf16>>(),
-        (DType::BF16, true) => I::entry::<Floored<Bf16>>(),
-        (DType::F16, false) => I::entry::<Scaled<F16>>(),
-        (DType::F16, true) => I::entry::<Floored<F16>>(),
+fn entry<I: Isa>(dtype: DType, floor: bool, along: Along) -> Option<Entry> {
+    Some(match dtype {
+        DType::F32 => stored_as::<I, F32>(floor, along),
+        DType::BF16 => stored_as::<I, Bf16>(floor, along),
+        DType::F16 => stored_as::<I, F16>(floor, along),
         _ => return None,
     })
+}
+
+fn stored_as<I: Isa, S: Stored + 'static>(floor: bool, along: Along) -> Entry {
+    match (along, floor) {
+        (Along::Rows, false) => I::entry::<Scaled<S>>(),
+        (Along::Rows, true) => I::entry::<Floored<S>>(),
+        (Along::Columns, false) => I::entry::<ScaledColumns<S>>(),
+        (Along::Columns, true) => I::entry::<FlooredColumns<S>>(),
+    }
 }

@@ -3,6 +3,7 @@
 //! Free axes collapse into one m and one n where strides allow; outer axes that do not collapse become batch
 //! dimensions. Operands are copied only where no assignment of strides exists, and the copy is a step of its own.
 
+use super::convolution::takes_channels_last;
 use super::locate::{is_dense, view_of};
 use super::{About, Planner};
 use crate::lower::{contraction, lower};
@@ -63,7 +64,8 @@ impl Planner<'_> {
         let core = contraction(region).expect("the caller saw one");
         let views: Vec<View> =
             core.operands.iter().map(|&v| self.region_view(region, v, operands, node)).collect();
-        let results: Vec<View> = values.iter().map(|&v| self.destination(v)).collect();
+        let last = takes_channels_last(self.caps, region, &views[0].strides);
+        let results: Vec<View> = values.iter().map(|&v| self.destination_after(v, last)).collect();
         let cost = self.region_cost(region, operands, &results);
         let about = About { name, scope: &node.scope, cost };
         let epilogue = lower(region, operands, &results)
@@ -247,29 +249,6 @@ impl Planner<'_> {
         });
         self.packed.insert(key, slot);
         call.rhs.slot = slot;
-    }
-
-    /// Packs the kernel of a convolution likewise.
-    fn pack_filter_ahead(&mut self, call: &mut ConvolutionCall) {
-        let ahead = self.is_fixed(call.kernel.slot) && self.plan.mode != overdrive_ir::Mode::Eager;
-        let packing = self.caps.filters.filter(|_| ahead).and_then(|packing| packing(call));
-        let Some((name, bytes)) = packing else { return };
-        // What the packed form may depend on: everything but what becomes of the sums.
-        let ConvolutionCall { input, kernel, window, groups, accumulate, epilogue, .. } = &*call;
-        let (ty, extents) = (&input.ty, &epilogue.0.extents);
-        let strides = &input.strides;
-        let key = format!("{kernel} by {ty} {strides:?} {window:?} {groups} {accumulate} to {extents:?}");
-        let known = self.packed.get(&key).copied();
-        let slot = known.unwrap_or_else(|| {
-            let slot = self.slot(&kernel.ty, Place::Persistent { space: Default::default(), offset: 0 });
-            self.plan.slots[slot.0 as usize].layout = Layout::Packed { name, bytes };
-            let cost = overdrive_ir::Cost { flops: 0, bytes: (kernel.ty.bytes() + bytes) as u64 };
-            let touched = [vec![kernel.slot], vec![slot]];
-            self.step(StepKind::PackFilter(call.clone()), touched, About { name: "pack", scope: "", cost });
-            slot
-        });
-        self.packed.insert(key, slot);
-        call.kernel.slot = slot;
     }
 
     /// The contraction into a buffer of its own, then the rest as a loop: where the epilogue's buffers are laid

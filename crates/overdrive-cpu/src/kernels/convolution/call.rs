@@ -7,7 +7,7 @@ use overdrive_ir::plan::ConvolutionCall;
 use super::finish::{Finish, Sums};
 use super::panel::PIECE;
 use super::stage::{Axis, Channels, Span, Stage};
-use super::weights::{KBlock, Order, Packer, Weights};
+use super::weights::{KBlock, Order, Packer, Side, Weights};
 use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines};
 use crate::kernels::place::Strided;
@@ -30,7 +30,7 @@ pub(super) fn packer<T: Format>(call: &ConvolutionCall) -> Packer<T> {
         interleaved: kernel.interleaves().unwrap_or(1),
     };
     let k = taps.count * taps.channels.next_multiple_of(taps.interleaved);
-    Packer::new(kernel, call, Box::new(taps), KBlock::cut(kernel, 0, k))
+    Packer::new((kernel, Side::Left), call, Box::new(taps), KBlock::cut(kernel, 0, k))
 }
 
 /// k as `[groups of channels, taps, channels of one]`, with zeros for those that the last group lacks.

@@ -7,6 +7,8 @@ use overdrive_ir::{DType, Plan, SlotId};
 
 use super::call::{self, Convolution};
 #[cfg(target_arch = "x86_64")]
+use super::pixels::{self, Pixels};
+#[cfg(target_arch = "x86_64")]
 use super::scheme::{Step1, Step2};
 use super::weights::{PackFilter, Packer};
 #[cfg(target_arch = "x86_64")]
@@ -20,11 +22,14 @@ trait Then {
     fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made;
     #[cfg(target_arch = "x86_64")]
     fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made;
+    #[cfg(target_arch = "x86_64")]
+    fn pixels(self, call: &ConvolutionCall) -> Self::Made;
 }
 
 fn choose<D: Then>(call: &ConvolutionCall, then: D) -> Option<D::Made> {
     #[cfg(target_arch = "x86_64")]
     match winograd::step_of(call) {
+        _ if pixels::takes_call(call) => return Some(then.pixels(call)),
         Some(1) => return Some(then.winograd::<Step1>(call)),
         Some(_) => return Some(then.winograd::<Step2>(call)),
         None => {}
@@ -56,8 +61,25 @@ pub(crate) fn compile(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Run
         fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made {
             Ok(Box::new(Winograd::<S>::new(self.0, call)?))
         }
+        #[cfg(target_arch = "x86_64")]
+        fn pixels(self, call: &ConvolutionCall) -> Self::Made {
+            Ok(Box::new(Pixels::new(self.0, call)?))
+        }
     }
     choose(call, Step(plan)).unwrap_or_else(|| Err(refused(call)))
+}
+
+/// Whether a convolution of these types of input, kernel and output is best handed its input with channels last, and hands its
+/// output on so; the strides are those of the input.
+pub(crate) fn takes_channels_last(
+    conv: &overdrive_ir::Convolution,
+    types: [&overdrive_ir::TensorType; 3],
+    strides: &[i64],
+) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return pixels::takes(conv, types, strides);
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
 }
 
 /// Compiles the packing of a kernel for later convolutions.
@@ -77,6 +99,10 @@ pub(crate) fn compile_pack(call: &ConvolutionCall, to: SlotId) -> Result<Box<dyn
         fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made {
             self.step(winograd::packer::<S>(call))
         }
+        #[cfg(target_arch = "x86_64")]
+        fn pixels(self, call: &ConvolutionCall) -> Self::Made {
+            self.step(pixels::packer(call))
+        }
     }
     choose(call, Pack(to)).ok_or_else(|| refused(call))
 }
@@ -94,6 +120,10 @@ pub(crate) fn packing(call: &ConvolutionCall) -> Option<(&'static str, usize)> {
         #[cfg(target_arch = "x86_64")]
         fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made {
             Some((S::NAME, winograd::packer::<S>(call).bytes()))
+        }
+        #[cfg(target_arch = "x86_64")]
+        fn pixels(self, call: &ConvolutionCall) -> Self::Made {
+            Some(("amx pixels by 32", pixels::packer(call).bytes()))
         }
     }
     choose(call, Bytes).flatten()

@@ -53,6 +53,54 @@ impl Finish {
         Ok(Self { epilogue, line, pixels })
     }
 
+    /// The same for sums whose rows are pixels and whose columns are output channels, where results lie so.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn of_pixels(plan: &Plan, program: &Program) -> Option<Self> {
+        let pixels = program.extents[2..].iter().product();
+        let (merged, line) = by_lines(program).ok()?;
+        if merged.extents.len() != 3 || line != pixels || is_random(&merged) {
+            return None;
+        }
+        let merged = permuted(&merged, &[0, 2, 1]);
+        let dtypes = |slot| plan.slot(slot).ty.dtype;
+        if !merged.stores.iter().all(|store| store.access.strides[2] == 1) {
+            return None;
+        }
+        let epilogue = match Affine::of_columns(&merged, &dtypes) {
+            Some(affine) => Epilogue::Affine(Box::new(affine)),
+            None => Epilogue::Program(Box::new(CompiledEpilogue::new(&merged, &dtypes).ok()?)),
+        };
+        Some(Self { epilogue, line, pixels })
+    }
+
+    /// Hands sums to an epilogue made by [`of_pixels`](Self::of_pixels): `pixels` rows of all `outputs` channels from pixel
+    /// `first` on.
+    ///
+    /// # Safety
+    /// As for [`apply`](Self::apply).
+    #[cfg(target_arch = "x86_64")]
+    pub(super) unsafe fn apply_pixels(&self, at: Sums, slots: &SlotTable, scratch: *mut u8) {
+        let Sums { image, row: col, rows: cols, first: row, pixels: rows, sums, row_bytes, .. } = at;
+        let tile = Tile { sums, row_bytes, batch: image, row, col, rows, cols };
+        // SAFETY: as the caller promised.
+        unsafe { self.tile(tile, slots, scratch) }
+    }
+
+    /// # Safety
+    /// As for [`apply`](Self::apply).
+    unsafe fn tile(&self, tile: Tile, slots: &SlotTable, scratch: *mut u8) {
+        // SAFETY: as the caller promised; the tile lies in the output, whose other parts belong to other tasks.
+        unsafe {
+            match &self.epilogue {
+                Epilogue::Affine(affine) => affine.apply(slots, tile),
+                Epilogue::Program(program) => {
+                    let scratch = std::slice::from_raw_parts_mut(scratch, self.scratch_bytes());
+                    program.apply(slots, tile, scratch);
+                }
+            }
+        }
+    }
+
     /// Bytes of scratch that [`apply`](Self::apply) wants.
     pub(super) fn scratch_bytes(&self) -> usize {
         match &self.epilogue {
@@ -76,8 +124,6 @@ impl Finish {
     /// [`scratch_bytes`](Self::scratch_bytes).
     pub(super) unsafe fn apply(&self, at: Sums, slots: &SlotTable, scratch: *mut u8) {
         let Sums { image, row, rows, first, pixels, sums, width, row_bytes } = at;
-        // SAFETY: as the caller promised.
-        let scratch = unsafe { std::slice::from_raw_parts_mut(scratch, self.scratch_bytes()) };
         let mut done = 0;
         while done < pixels {
             let pixel = first + done;
@@ -91,13 +137,8 @@ impl Finish {
                 rows,
                 cols: run,
             };
-            // SAFETY: the tile lies in the output, whose other parts belong to other tasks.
-            unsafe {
-                match &self.epilogue {
-                    Epilogue::Affine(affine) => affine.apply(slots, tile),
-                    Epilogue::Program(program) => program.apply(slots, tile, scratch),
-                }
-            }
+            // SAFETY: as the caller promised.
+            unsafe { self.tile(tile, slots, scratch) };
             done += run;
         }
     }

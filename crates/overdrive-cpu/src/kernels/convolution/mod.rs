@@ -4,13 +4,16 @@
 //! pixels ever exist: what the chunk sees of the image is staged once (`stage`, with the inner copies in `weave` and `panel`), so
 //! that each tap is a plain copy into the panels of the micro-kernel. The workspace is a few hundred kilobytes whatever
 //! the convolution, and 1x1 kernels, strides, dilations and groups are no cases of their own. `call` is the compiled step;
-//! `winograd` is another one for 3x3 taps in f32, with fewer multiplications, and `choice` says which.
+//! `winograd` is another one for 3x3 taps in f32, with fewer multiplications, `pixels` one in bf16 on AMX for images whose channels lie
+//! side by side, and `choice` says which.
 //! Source: Chetlur et al., "cuDNN: efficient primitives for deep learning", arXiv:1410.0759 (implicit GEMM).
 
 mod call;
 mod choice;
 mod finish;
 mod panel;
+#[cfg(target_arch = "x86_64")]
+mod pixels;
 #[cfg(target_arch = "x86_64")]
 mod scheme;
 mod stage;
@@ -21,4 +24,4 @@ mod weights;
 #[cfg(target_arch = "x86_64")]
 mod winograd;
 
-pub(crate) use choice::{compile, compile_pack, packing};
+pub(crate) use choice::{compile, compile_pack, packing, takes_channels_last};

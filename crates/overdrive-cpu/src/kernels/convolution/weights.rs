@@ -1,4 +1,4 @@
-//! The left matrix: weights in the panels of the micro-kernel, per group and block of k.
+//! Weights, most often the left matrix, in the panels of the micro-kernel, per group and block of k.
 //!
 //! Where they never change, a step of the plan packs them once (`PackFilter`), and convolutions read its slot; weights that
 //! training moves are packed in each call.
@@ -20,6 +20,44 @@ pub(super) trait Order<T>: Send + Sync {
     fn row(&self, weight: &dyn Fn(usize, usize) -> T, to: &mut [T]);
 }
 
+/// The side of the product that weights are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Side {
+    /// Output channels are rows.
+    Left,
+    /// Output channels are columns.
+    Right,
+}
+
+impl Side {
+    /// Output channels of a panel.
+    fn width<T: Element>(self, kernel: &Kernel<T>) -> usize {
+        match self {
+            Side::Left => kernel.tile()[0],
+            Side::Right => kernel.tile()[1],
+        }
+    }
+
+    fn bytes<T: Element>(self, kernel: &Kernel<T>, outputs: usize, k: usize) -> usize {
+        match self {
+            Side::Left => kernel.a_bytes(outputs, k),
+            Side::Right => kernel.b_bytes(outputs, k),
+        }
+    }
+
+    /// # Safety
+    /// The lines can be read, and `to` has the bytes of them.
+    unsafe fn pack<T: Element>(self, kernel: &Kernel<T>, lines: Lines<T>, to: *mut u8) {
+        // SAFETY: as the caller promised.
+        unsafe {
+            match self {
+                Side::Left => kernel.pack_a(lines, to),
+                Side::Right => kernel.pack_b_block(lines, to),
+            }
+        }
+    }
+}
+
 /// A range of k that is packed, and multiplied, at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KBlock {
@@ -39,6 +77,7 @@ impl KBlock {
 /// Weights on their way into panels.
 pub(super) struct Packer<T: Element> {
     kernel: &'static Kernel<T>,
+    side: Side,
     view: Strided,
     /// Where each tap lies, in elements from the first.
     taps: Vec<i64>,
@@ -55,7 +94,7 @@ pub(super) struct Packer<T: Element> {
 impl<T: Element> Packer<T> {
     /// `blocks` cover k one after the other.
     pub(super) fn new(
-        kernel: &'static Kernel<T>,
+        (kernel, side): (&'static Kernel<T>, Side),
         call: &ConvolutionCall,
         order: Box<dyn Order<T>>,
         blocks: Vec<KBlock>,
@@ -69,9 +108,9 @@ impl<T: Element> Packer<T> {
         let k = blocks.last().map_or(0, |block| block.first + block.depth);
         let mut starts = vec![0];
         for block in &blocks {
-            starts.push(starts[starts.len() - 1] + kernel.a_bytes(outputs, block.depth));
+            starts.push(starts[starts.len() - 1] + side.bytes(kernel, outputs, block.depth));
         }
-        Self { kernel, view, taps, order, groups, outputs, k, blocks, starts }
+        Self { kernel, side, view, taps, order, groups, outputs, k, blocks, starts }
     }
 
     /// Bytes of all panels.
@@ -81,7 +120,7 @@ impl<T: Element> Packer<T> {
 
     /// Bytes from the first panel to those of a block and group from `row` on, which is a panel's first.
     fn offset(&self, group: usize, block: usize, row: usize) -> usize {
-        let above = self.kernel.a_bytes(row, self.blocks[block].depth);
+        let above = self.side.bytes(self.kernel, row, self.blocks[block].depth);
         group * self.starts[self.blocks.len()] + self.starts[block] + above
     }
 
@@ -91,7 +130,7 @@ impl<T: Element> Packer<T> {
     /// The weights are there, and `to` has [`bytes`](Self::bytes), aligned to 64, that nobody else touches.
     pub(super) unsafe fn pack(&self, pool: &Pool, slots: &SlotTable, to: *mut u8) {
         let (from, to) = (Address(self.view.get(slots)), Address(to));
-        let height = self.kernel.tile()[0];
+        let height = self.side.width(self.kernel);
         let panels = self.outputs.div_ceil(height);
         pool.run(self.groups * panels, |task, worker| {
             let (group, row) = (task / panels, task % panels * height);
@@ -113,7 +152,7 @@ impl<T: Element> Packer<T> {
                 let from = dense.cast_const().wrapping_add(first);
                 let lines = Lines { from, lines: rows, line_stride: self.k, k: depth, k_stride: 1 };
                 // SAFETY: the rows are in scratch; each panel has a place of its own.
-                unsafe { self.kernel.pack_a(lines, to.get().add(self.offset(group, block, row))) }
+                unsafe { self.side.pack(self.kernel, lines, to.get().add(self.offset(group, block, row))) }
             }
         });
     }

@@ -12,7 +12,7 @@ use overdrive_ir::{DType, Plan};
 use super::finish::{Finish, Sums};
 use super::scheme::{OUTPUTS, Scheme, TAPS};
 use super::transform::{self, LANES, Points, Row, Tiles};
-use super::weights::{KBlock, Order, Packer, Weights};
+use super::weights::{KBlock, Order, Packer, Side, Weights};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Kernel};
 use crate::kernels::place::Strided;
@@ -83,7 +83,12 @@ pub(super) fn packer<S: Scheme>(call: &ConvolutionCall) -> Packer<f32> {
         let first = blocks.last().map_or(0, |block| block.first + block.depth);
         blocks.extend(KBlock::cut(kernel, first, channels * S::SUMS[y].len() * S::SUMS[x].len()));
     }
-    Packer::new(kernel, call, Box::new(Combined::<S>(std::marker::PhantomData, channels)), blocks)
+    Packer::new(
+        (kernel, Side::Left),
+        call,
+        Box::new(Combined::<S>(std::marker::PhantomData, channels)),
+        blocks,
+    )
 }
 
 /// A compiled convolution.

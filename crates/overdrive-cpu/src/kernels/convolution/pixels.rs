@@ -1,0 +1,354 @@
+//! Convolutions in bf16 on AMX whose left matrix is the image itself: pixels with their channels side by side.
+//!
+//! A tile of the left matrix is 16 pixels of a line by 32 channels of a tap, which the tile registers load with any distance
+//! between pixels, so that no panel is made of them: a span's lines are copied once, with the zeros around them, or read where
+//! they lie when there are none. Images of at most four channels are interleaved in that copy, and a step is all taps of a
+//! line. Sums come out with pixels as rows; they are stored so for a convolution that follows, and transposed in cache
+//! otherwise. Source: Georganas et al., "Harnessing deep learning via a single building block", IPDPS 2020 (direct
+//! convolutions as batches of small products).
+#![allow(unsafe_code)] // Raw pointers into the input and scratch.
+
+use half::bf16;
+use overdrive_ir::plan::{ConvolutionCall, Dimension};
+use overdrive_ir::{Convolution, DType, Plan, TensorType};
+
+use super::finish::{Finish, Sums};
+use super::weights::{KBlock, Order, Packer, Side, Weights};
+use crate::exec::{Runnable, Unsupported};
+use crate::gemm::{Kernel, Lines, PixelConfig, PixelTiles, bf16_is_granted, transpose};
+use crate::kernels::place::Strided;
+use crate::slots::SlotTable;
+use crate::threads::{Pool, Worker};
+
+/// Pixels and channels of a tile, and output channels of a panel.
+const PIXELS: usize = 16;
+const CHANNELS: usize = 32;
+const PANEL: usize = 32;
+
+/// Channels of an image that is interleaved.
+const FEW: usize = 4;
+
+/// Pixels of a span: their sums and what they see stay in the second-level cache.
+const SPAN: usize = 256;
+
+/// Bytes of an element, and of a sum.
+const ELEMENT: usize = size_of::<bf16>();
+const SUM: usize = size_of::<f32>();
+
+/// Whether a convolution of these types of input, kernel and output is computed in this form, its input lying with these
+/// strides.
+pub(crate) fn takes(conv: &Convolution, types: [&TensorType; 3], strides: &[i64]) -> bool {
+    let fits = |window: &[Dimension]| fits((window, conv.groups), types.map(TensorType::sizes), strides);
+    let [x, w, _] = types.map(|ty| ty.dtype);
+    (x, w, conv.accumulate) == (DType::BF16, DType::BF16, DType::F32) && fits(&conv.window)
+}
+
+/// The same for a call.
+pub(super) fn takes_call(call: &ConvolutionCall) -> bool {
+    let (x, w) = (&call.input.ty, &call.kernel.ty);
+    let sizes = [x.sizes(), w.sizes(), call.epilogue.0.extents.clone()];
+    (x.dtype, w.dtype, call.accumulate) == (DType::BF16, DType::BF16, DType::F32)
+        && fits((&call.window, call.groups), sizes, &call.input.strides)
+}
+
+fn fits((window, groups): (&[Dimension], usize), [_, w, y]: [Vec<usize>; 3], strides: &[i64]) -> bool {
+    let (&[outputs, channels, _, taps], &[_, x]) = (w.as_slice(), window) else { return false };
+    let line = y[3];
+    // Tiles at the ends of lines are computed whole.
+    let full = line > 0 && line.next_multiple_of(PIXELS) * 4 <= line * 5;
+    let last =
+        channels.is_multiple_of(CHANNELS) && channels > 0 && strides[1] == 1 && strides[3] == channels as i64;
+    let few =
+        (1..=FEW).contains(&channels) && strides[3] == 1 && x.kernel_dilation == 1 && taps * FEW <= CHANNELS;
+    let plain = groups == 1 && window.iter().all(|d| d.input_dilation == 1);
+    let whole = outputs.is_multiple_of(PANEL) && outputs > 0 && w[2] * taps > 0;
+    plain && full && whole && (last || few) && bf16_is_granted()
+}
+
+/// k as taps, row-major, of so many channels each.
+struct ByTaps {
+    taps: usize,
+    channels: usize,
+    room: usize,
+}
+
+impl Order<bf16> for ByTaps {
+    fn row(&self, weight: &dyn Fn(usize, usize) -> bf16, to: &mut [bf16]) {
+        for (tap, to) in to.chunks_exact_mut(self.room).enumerate().take(self.taps) {
+            (0..self.channels).for_each(|channel| to[channel] = weight(channel, tap));
+        }
+    }
+}
+
+/// The packing of a kernel.
+pub(super) fn packer(call: &ConvolutionCall) -> Packer<bf16> {
+    let sizes = call.kernel.ty.sizes();
+    let (taps, channels) = (sizes[2] * sizes[3], sizes[1]);
+    let room = if channels <= FEW { FEW } else { channels };
+    let whole = vec![KBlock { first: 0, depth: taps * room }];
+    Packer::new((Kernel::best(), Side::Right), call, Box::new(ByTaps { taps, channels, room }), whole)
+}
+
+/// A compiled convolution.
+pub(super) struct Pixels {
+    input: Strided,
+    window: [Dimension; 2],
+    taps: [usize; 2],
+    channels: usize,
+    /// Lines and pixels of a line of the output.
+    output: [usize; 2],
+    weights: Weights<bf16>,
+    finish: Finish,
+    /// Whether results lie with pixels as rows, as sums do.
+    as_rows: bool,
+    config: PixelConfig,
+    /// Whether the image is read where it lies.
+    in_place: bool,
+    /// Bytes from a line and a pixel of what is read to the next, and from a pixel to each step.
+    steps: [usize; 2],
+    offsets: Vec<isize>,
+}
+
+/// Neighbouring lines of an image of the output.
+#[derive(Clone, Copy)]
+struct Span {
+    image: usize,
+    first: usize,
+    lines: usize,
+}
+
+/// The parts of a worker's scratch.
+struct Buffers {
+    stage: *mut u8,
+    sums: *mut f32,
+    turned: *mut f32,
+    epilogue: *mut u8,
+}
+
+impl Pixels {
+    pub(super) fn new(plan: &Plan, call: &ConvolutionCall) -> Result<Self, Unsupported> {
+        let (input, sizes) = (Strided::new(&call.input), call.kernel.ty.sizes());
+        let (channels, taps, extents) = (sizes[1], [sizes[2], sizes[3]], &call.epilogue.0.extents);
+        let (window, output) = ([call.window[0], call.window[1]], [extents[2], extents[3]]);
+        let room = if channels <= FEW { FEW } else { channels };
+        let inside = |d: usize| {
+            let reach = (output[d] - 1) * window[d].stride + (taps[d] - 1) * window[d].kernel_dilation;
+            window[d].pad_low <= 0 && reach as i64 - window[d].pad_low < input.sizes[2 + d] as i64
+        };
+        let in_place = channels > FEW && inside(0) && inside(1) && output[1].is_multiple_of(PIXELS);
+        let columns = Self::columns(window[1], taps[1], output[1]);
+        let steps = match in_place {
+            true => [input.strides[2] as usize * ELEMENT, room * ELEMENT],
+            false => [columns * room * ELEMENT, room * ELEMENT],
+        };
+        let depth = if channels <= FEW { taps[1] * FEW } else { CHANNELS };
+        let mut offsets = Vec::new();
+        for line in 0..taps[0] {
+            let line = line * window[0].kernel_dilation * steps[0];
+            for tap in 0..if channels <= FEW { 1 } else { taps[1] } {
+                let tap = line + tap * window[1].kernel_dilation * steps[1];
+                offsets.extend((0..room.div_ceil(depth)).map(|step| (tap + step * depth * ELEMENT) as isize));
+            }
+        }
+        let pixels = Finish::of_pixels(plan, &call.epilogue.0);
+        let as_rows = pixels.is_some();
+        let finish = pixels.map_or_else(|| Finish::new(plan, &call.epilogue.0), Ok)?;
+        let weights = Weights::new(plan, call.kernel.slot, packer(call))?;
+        let config = PixelConfig::new(depth);
+        Ok(Self {
+            input,
+            window,
+            taps,
+            channels,
+            output,
+            weights,
+            finish,
+            as_rows,
+            config,
+            in_place,
+            steps,
+            offsets,
+        })
+    }
+
+    /// Columns of the image, zeros included, that whole tiles of a line see.
+    fn columns(window: Dimension, taps: usize, line: usize) -> usize {
+        (line.next_multiple_of(PIXELS) - 1) * window.stride + (taps - 1) * window.kernel_dilation + 1
+    }
+
+    /// Lines of the image, zeros included, that lines of the output see.
+    fn lines(&self, outputs: usize) -> usize {
+        (outputs - 1) * self.window[0].stride + (self.taps[0] - 1) * self.window[0].kernel_dilation + 1
+    }
+
+    /// Sums of a pixel that are kept.
+    fn kept(&self) -> usize {
+        if self.as_rows { self.weights.outputs() } else { PANEL }
+    }
+
+    /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary.
+    fn buffers(&self, lines: usize, worker: &mut Worker<'_>) -> Buffers {
+        let pixels = lines * self.output[1];
+        let bytes = [
+            // The last step of the last pixel reads a whole row of a tile.
+            if self.in_place { 0 } else { self.lines(lines) * self.steps[0] + 64 },
+            (pixels + PIXELS) * self.kept() * SUM,
+            if self.as_rows { 0 } else { pixels * PANEL * SUM },
+        ];
+        let [stage, sums, turned] = bytes.map(|bytes| bytes.next_multiple_of(64));
+        let scratch = worker.scratch.bytes(stage + sums + turned + self.finish.scratch_bytes());
+        let start = scratch.as_mut_ptr();
+        Buffers {
+            stage: start,
+            sums: start.wrapping_add(stage).cast(),
+            turned: start.wrapping_add(stage + sums).cast(),
+            epilogue: start.wrapping_add(stage + sums + turned),
+        }
+    }
+
+    /// Copies what a span sees, and returns where its first pixel's first tap lies.
+    fn stage(&self, span: Span, slots: &SlotTable, to: *mut u8) -> *const u8 {
+        let strides = &self.input.strides;
+        let image = self
+            .input
+            .get(slots)
+            .wrapping_offset(span.image as isize * strides[0] as isize * ELEMENT as isize);
+        let image = image.cast_const();
+        let Dimension { stride, pad_low, .. } = self.window[0];
+        let top = (span.first * stride) as i64 - pad_low;
+        if self.in_place {
+            let (down, along) = (top * strides[2], -self.window[1].pad_low * strides[3]);
+            return image.wrapping_offset((down + along) as isize * ELEMENT as isize);
+        }
+        let columns = self.steps[0] / self.steps[1];
+        let [height, width] = [self.input.sizes[2] as i64, self.input.sizes[3] as i64];
+        let skip = (-self.window[1].pad_low).clamp(0, width);
+        let low = (self.window[1].pad_low.max(0) as usize).min(columns);
+        let seen = (columns - low).min((width - skip) as usize);
+        for line in 0..self.lines(span.lines) {
+            let to = to.wrapping_add(line * self.steps[0]);
+            let y = top + line as i64;
+            let seen = if (0..height).contains(&y) { seen } else { 0 };
+            let from =
+                image.wrapping_offset((y * strides[2] + skip * strides[3]) as isize * ELEMENT as isize);
+            // SAFETY: the line of the stage has its columns, that of the image what is seen.
+            unsafe {
+                to.write_bytes(0, low * self.steps[1]);
+                let to = to.add(low * self.steps[1]);
+                if self.channels <= FEW {
+                    interleave(from.cast(), (self.channels, strides[1] as isize), seen, to.cast());
+                } else {
+                    to.copy_from_nonoverlapping(from, seen * self.steps[1]);
+                }
+                to.add(seen * self.steps[1]).write_bytes(0, (columns - low - seen) * self.steps[1]);
+            }
+        }
+        to.cast_const()
+    }
+
+    fn run_span(&self, span: Span, buffers: &Buffers, slots: &SlotTable) {
+        let start = self.stage(span, slots, buffers.stage);
+        let (line, kept) = (self.output[1], self.kept());
+        let (pixels, tiles) = (span.lines * line, line.div_ceil(PIXELS));
+        let pixel_bytes = self.window[1].stride * self.steps[1];
+        // A tile's first pixel in the stage, and its first sum.
+        let place = |tile: usize| {
+            let (y, x) = (tile / tiles, tile % tiles * PIXELS);
+            let from = y * self.window[0].stride * self.steps[0] + x * pixel_bytes;
+            (start.wrapping_add(from), (y * line + x) * kept)
+        };
+        let done = |row: usize, rows: usize, sums: *mut f32, row_bytes: usize| Sums {
+            image: span.image,
+            row,
+            rows,
+            first: span.first * line,
+            pixels,
+            sums: sums.cast_const().cast(),
+            width: SUM,
+            row_bytes,
+        };
+        for channel in (0..self.weights.outputs()).step_by(PANEL) {
+            let sums = if self.as_rows { buffers.sums.wrapping_add(channel) } else { buffers.sums };
+            let b = self.weights.panels(slots, 0, 0, channel);
+            // What a line's last tile makes of pixels that are none is written over by the next line's first.
+            for tile in (0..span.lines * tiles).step_by(2) {
+                let second = (tile + 1).min(span.lines * tiles - 1);
+                let ((p0, c0), (p1, c1)) = (place(tile), place(second));
+                let product = PixelTiles {
+                    pixels: [p0, p1],
+                    pixel_bytes,
+                    offsets: &self.offsets,
+                    b,
+                    c: [sums.wrapping_add(c0), sums.wrapping_add(c1)],
+                    c_bytes: kept * SUM,
+                };
+                // SAFETY: `run` holds the registers; what tiles see is staged or inside of the image, and sums have room.
+                unsafe { self.config.multiply(product) };
+            }
+            if !self.as_rows {
+                let lines = Lines {
+                    from: sums.cast_const(),
+                    lines: pixels,
+                    line_stride: PANEL,
+                    k: PANEL,
+                    k_stride: 1,
+                };
+                let done = done(channel, PANEL, buffers.turned, pixels * SUM);
+                // SAFETY: the sums of all pixels are there, and the span is this task's.
+                unsafe {
+                    transpose(lines, buffers.turned);
+                    self.finish.apply(done, slots, buffers.epilogue);
+                }
+            }
+        }
+        if self.as_rows {
+            let done = done(0, self.weights.outputs(), buffers.sums, kept * SUM);
+            // SAFETY: likewise.
+            unsafe { self.finish.apply_pixels(done, slots, buffers.epilogue) };
+        }
+    }
+}
+
+/// Writes the channels of each of `count` pixels side by side, zeros for those up to [`FEW`] that there are not.
+///
+/// # Safety
+/// The channels, `apart` elements from each other, have so many elements, and `to` has room for the pixels.
+unsafe fn interleave(from: *const u16, (channels, apart): (usize, isize), count: usize, to: *mut [u16; FEW]) {
+    // SAFETY: as the caller promised; a channel that is none is read from the first and not used.
+    let line = |channel: usize| unsafe {
+        let channel = if channel < channels { channel as isize } else { 0 };
+        std::slice::from_raw_parts(from.wrapping_offset(channel * apart), count)
+    };
+    // SAFETY: likewise.
+    let to = unsafe { std::slice::from_raw_parts_mut(to, count) };
+    let (a, b, c, d) = (line(0), line(1), line(2), line(3));
+    let [b_mask, c_mask, d_mask] = [1, 2, 3].map(|channel| if channel < channels { u16::MAX } else { 0 });
+    for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+        *to = [*a, *b & b_mask, *c & c_mask, *d & d_mask];
+    }
+}
+
+impl Runnable for Pixels {
+    fn run(&self, pool: &Pool, slots: &SlotTable) {
+        let (images, [height, line]) = (self.input.sizes[0], self.output);
+        if images * height * line == 0 {
+            return;
+        }
+        self.weights.pack(pool, slots);
+        self.finish.prepare(pool, slots);
+        let shared = (height * images).div_ceil(4 * pool.threads());
+        let lines = (SPAN / line).clamp(1, height).min(shared.max(1));
+        let spans = height.div_ceil(lines);
+        pool.run(images * spans, |task, worker| {
+            let (image, first) = (task / spans, task % spans * lines);
+            let buffers = self.buffers(lines, worker);
+            let span = Span { image, first, lines: lines.min(height - first) };
+            // SAFETY: `fits` asked whether the registers are granted.
+            unsafe { self.config.hold(|| self.run_span(span, &buffers, slots)) };
+        });
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+}
