@@ -1,5 +1,6 @@
 //! The raw samples of one timed case, in order, none ever deleted.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -199,15 +200,15 @@ impl Series {
 
     /// The same samples by the host's clock, for a comparison with what has no other; `None` where the host's spans were not
     /// taken as those of a rival are.
-    pub(crate) fn on_the_host(&self) -> Option<Self> {
+    pub(crate) fn on_the_host(&self) -> Option<Cow<'_, Self>> {
         if self.conditions.basis == Basis::Host {
-            return Some(self.clone());
+            return Some(Cow::Borrowed(self));
         }
         let is_alike = |sample: &Sample| sample.flags.contains(&Flag::HostBackToBack);
         let conditions =
             Conditions { basis: Basis::Host, launches_per_call: None, ..self.conditions.clone() };
         let alike = self.samples.iter().all(is_alike).then(|| Self::new(conditions, self.samples.clone()));
-        alike?.ok()
+        alike?.ok().map(Cow::Owned)
     }
 
     /// Whether labels and summary follow from the samples; false of a file that was edited.

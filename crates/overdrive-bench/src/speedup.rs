@@ -4,6 +4,7 @@
 //! reference, neither blocked by its own samples, same clock and same depth of measurement. Where one of these
 //! does not hold there is a [`NoClaim`] with every reason, and no number in it.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
@@ -212,7 +213,7 @@ impl Speedup {
                 reasons.push(Reason::DifferentClocks);
                 return Err(reasons);
             }
-            (false, _) => [old_series.clone(), new_series.clone()],
+            (false, _) => [old_series, new_series].map(Cow::Borrowed),
         };
         if crosses_clocks {
             // What blocks by the clock of the record itself is among the reasons already.
@@ -233,7 +234,7 @@ impl Speedup {
             reasons.push(Reason::DifferentCaches { side });
         }
         let counts = [old_series.summary.count, new_series.summary.count];
-        let [old_times, new_times] = alike.each_ref().map(Series::sorted_ns);
+        let [old_times, new_times] = alike.each_ref().map(|series| series.sorted_ns());
         let ratio = ratio_of_medians(&old_times, &new_times, variant.seed);
         let Some(ratio) = ratio else {
             reasons.push(Reason::TooFewSamples { counts });
