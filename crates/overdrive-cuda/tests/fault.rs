@@ -21,8 +21,9 @@ fn a_fault_is_an_error_in_the_words_of_cuda() {
     launch.arg(&nowhere);
     // SAFETY: it is not: that is the test. The fault stays on the device.
     unsafe { launch.launch(config) }.unwrap();
-    let error =
-        backend.download(&backend.upload(&Tensor::from_f64(DType::F32, [1], &[1.0])).unwrap()).unwrap_err();
+    // Whichever call comes after it meets the fault.
+    let uploaded = backend.upload(&Tensor::from_f64(DType::F32, [1], &[1.0]));
+    let error = uploaded.and_then(|buffer| backend.download(&buffer)).unwrap_err();
     let BackendError::Device { message, .. } = &error else { panic!("{error}") };
     assert!(message.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && message.contains("new process"), "{message}");
 }
