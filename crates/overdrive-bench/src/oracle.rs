@@ -219,9 +219,13 @@ pub fn normal_inputs(graph: &Graph, seed: u64) -> Vec<Tensor> {
 /// Elements that a thread draws at once; a multiple of what a block of random bits gives and of what a byte holds.
 const DRAWN_AT_ONCE: usize = 1 << 20;
 
+/// Elements after which a large tensor repeats itself: drawing a thousand million numbers took longer than all that was
+/// done with them. Eight times a prime, so that bytes are whole and rows whose length is a power of two all differ.
+const DRAWN_IN_ALL: usize = 8 * 2_097_143;
+
 /// The same numbers whatever the number of threads: each element depends on its index alone.
 fn normal(ty: &TensorType, seed: u64, site: u64) -> Tensor {
-    let count = ty.elements();
+    let count = ty.elements().min(DRAWN_IN_ALL);
     let parts: Vec<usize> = (0..count.div_ceil(DRAWN_AT_ONCE)).collect();
     let draw = |part: usize| {
         let start = part * DRAWN_AT_ONCE;
@@ -245,7 +249,16 @@ fn normal(ty: &TensorType, seed: u64, site: u64) -> Tensor {
         });
         drawn.iter().for_each(|tensor| bytes.extend_from_slice(tensor.bytes()));
     }
-    Tensor::from_bytes(ty.clone(), bytes).expect("every element was drawn")
+    Tensor::sharing(ty.clone(), repeated(bytes, ty.bytes()).into()).expect("every element was drawn")
+}
+
+/// These bytes again and again, up to a length.
+fn repeated(mut bytes: Vec<u8>, length: usize) -> Vec<u8> {
+    let period = bytes.len();
+    while bytes.len() < length {
+        bytes.extend_from_within(..period.min(length - bytes.len()));
+    }
+    bytes
 }
 
 impl Spread {
@@ -271,5 +284,21 @@ impl Tolerance {
     /// Units in the last place of `dtype`, relative to an output's own size and to a typical output of size 1.
     pub fn ulps(dtype: DType, ulps: f64) -> Self {
         Self::of_elements(ulps * dtype.epsilon(), ulps * dtype.epsilon())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn what_is_long_repeats_itself_and_no_two_rows_are_alike() {
+        assert_eq!(repeated(vec![1, 2, 3], 8), [1, 2, 3, 1, 2, 3, 1, 2]);
+        assert_eq!(repeated(vec![1, 2, 3], 3), [1, 2, 3]);
+        for columns in (3..18).map(|power| 1_usize << power) {
+            let starts: BTreeSet<usize> = (0..8192).map(|row| row * columns % DRAWN_IN_ALL).collect();
+            assert_eq!(starts.len(), 8192, "rows of {columns}");
+        }
     }
 }

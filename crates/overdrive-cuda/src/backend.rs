@@ -183,6 +183,19 @@ impl Backend for CudaBackend {
         overdrive_ir::plan::Addressed::touch(memory);
         self.copy_in(tensor, memory.bytes())
     }
+
+    fn copy(&self, from: &Buffer, to: &mut Buffer) -> Result<(), BackendError> {
+        if from.ty != to.ty {
+            let (expected, found) = (to.ty.to_string(), from.ty.to_string());
+            return Err(BackendError::Mismatch { what: "buffer to copy".to_owned(), expected, found });
+        }
+        let source = from.memory.as_any().downcast_ref::<CudaMemory>();
+        let source = source.ok_or_else(|| self.foreign(&from.ty))?;
+        let memory = to.memory.as_any_mut().downcast_mut::<CudaMemory>();
+        let memory = memory.ok_or_else(|| self.foreign(&from.ty))?;
+        overdrive_ir::plan::Addressed::touch(memory);
+        memory.bytes().copy_from(source.bytes()).map_err(|e| e.during(format!("copying {}", from.ty)))
+    }
 }
 
 impl CudaBackend {

@@ -66,6 +66,20 @@ impl DeviceBytes {
         &self.device
     }
 
+    /// Enqueues a copy of another block of this length.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(crate) fn copy_from(&self, other: &Self) -> Result<(), Error> {
+        assert_eq!(self.len, other.len, "blocks that are copied have one length");
+        if self.len > 0 && self.address != other.address {
+            let stream = self.device.stream();
+            // SAFETY: both blocks have this many bytes, are apart, and are freed later in the stream.
+            unsafe { result::memcpy_dtod_async(self.address, other.address, self.len, stream.cu_stream())? };
+        }
+        Ok(())
+    }
+
     /// Enqueues setting every byte.
     ///
     /// # Errors

@@ -22,7 +22,11 @@ fn what_goes_up_comes_down() {
         let other = Tensor::from_bytes(tensor.ty().clone(), vec![9; len].into_boxed_slice()).unwrap();
         backend.write(&mut buffer, &other).unwrap();
         assert_eq!(backend.download(&buffer).unwrap().bytes(), other.bytes(), "{len}");
+        backend.copy(&backend.upload(&tensor).unwrap(), &mut buffer).unwrap();
+        assert_eq!(backend.download(&buffer).unwrap().bytes(), tensor.bytes(), "{len}");
     }
+    let [short, mut long] = [1, 2].map(|len| backend.upload(&bytes_tensor(len)).unwrap());
+    assert!(backend.copy(&short, &mut long).is_err());
     let poisoned = backend.output(&TensorType::new(DType::F32, [33])).unwrap();
     assert!(backend.download(&poisoned).unwrap().to_f64().iter().all(|v| v.is_nan()));
 }

@@ -319,4 +319,9 @@ pub trait Backend: Send + Sync {
     fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError>;
     /// Overwrites a buffer of the same type without moving it.
     fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError>;
+    /// Overwrites a buffer with what another of the same type holds, without moving it; by way of the host, unless the
+    /// device knows better.
+    fn copy(&self, from: &Buffer, to: &mut Buffer) -> Result<(), BackendError> {
+        self.write(to, &self.download(from)?)
+    }
 }
