@@ -1,68 +1,34 @@
-"""PyTorch on the same work as Overdrive, as a process that Overdrive drives: one JSON request a line in, one answer out.
+"""PyTorch on the same work as Overdrive, in the process that `overdrive_peer` describes.
 
-Overdrive draws inputs and parameters, writes them as safetensors, alternates its own samples with the ones taken here, and
-judges the outputs that this program writes against its own f64 reference; statistics, FLOPs and records are Overdrive's.
-So this file only says what each workload is in PyTorch, makes it ready in a mode, and reads the clocks.
+This file only says what each workload is in PyTorch, makes it ready in a mode, and reads the clocks. A workload that comes
+with a config in Hugging Face's format is what `published_models` makes of it.
 
 Modes: `eager`; `jit` (torch.jit.trace); `compile` (torch.compile); `graph` (torch.compile with CUDA graphs). Variants of
 `eager`: attention by one back end of scaled_dot_product_attention (`sdpa-math`, `sdpa-flash`, `sdpa-cudnn`), rows by
 liger-kernel (`liger`). In bf16 and f16 parameters and inputs are of that type before the clock starts; f32 is f32 (no tf32).
-A request that cannot be met is answered with `unsupported`, `out_of_memory` or `failed` and a sentence.
 """
 
 import contextlib
 import functools
-import json
-import math
+import importlib.util
 import os
-import struct
-import sys
 import time
+import warnings
 
 import torch
 import torch.nn.functional as F
+from overdrive_peer import Ready, Unsupported, read, serve
+from published_models import published
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 STORED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "I64": torch.int64, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool}
 
 
-class Unsupported(Exception):
-    """What PyTorch, or this installation of it, does not do."""
-
-
-def read(path):
-    """Tensors by name. The format is a length, a JSON header and the data; no package is needed."""
-    with open(path, "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        data = bytearray(file.read())
-    tensors = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        first, end = entry["data_offsets"]
-        dtype = STORED[entry["dtype"]]
-        if first == end:
-            tensors[name] = torch.empty(entry["shape"], dtype=dtype)
-            continue
-        flat = torch.frombuffer(data, dtype=dtype, count=math.prod(entry["shape"]), offset=first)
-        tensors[name] = flat.reshape(entry["shape"]).clone()
-    return tensors
-
-
-def write(path, tensors, rows):
-    """f32 tensors by name; of each only these rows, or all where `rows` is None."""
-    header, at, parts = {}, 0, []
-    for name, tensor in tensors.items():
-        if rows is not None:
-            tensor = tensor[torch.tensor(rows, device=tensor.device)]
-        part = tensor.detach().float().cpu().contiguous().numpy().tobytes()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + len(part)]}
-        at += len(part)
-        parts.append(part)
-    text = json.dumps(header).encode()
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+def tensor(stored, shape, data):
+    """What was read, where it lies."""
+    flat = torch.frombuffer(data, dtype=STORED[stored]) if len(data) else torch.empty(0, dtype=STORED[stored])
+    return flat.reshape(shape)
 
 
 # Workloads: a function of the parameters by name and the inputs by name. Overdrive's weights are [in, out].
@@ -141,18 +107,18 @@ WORKLOADS = {
     "attention": lambda p, q, k, v: F.scaled_dot_product_attention(q, k, v),
 }
 ATTENDING = {"transformer", "quick-inference", "quick-memory", "causal attention", "attention"}
+# Of these liger-kernel has kernels.
+ROWS = {"softmax", "layer_norm", "rms_norm", "cross_entropy"}
 
 
 def by_liger(name):
     """The workload in liger-kernel."""
-    try:
-        from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
-        from liger_kernel.ops.layer_norm import LigerLayerNormFunction
-        from liger_kernel.ops.rms_norm import LigerRMSNormFunction
-        from liger_kernel.ops.softmax import LigerSoftmaxFunction
-    except ImportError as error:
-        raise Unsupported(f"liger-kernel is not installed: {error}") from error
-    ours = {
+    from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction
+
+    return {
         "softmax": lambda p, x: LigerSoftmaxFunction.apply(x),
         "layer_norm": lambda p, x: LigerLayerNormFunction.apply(x, p["scale"], p["bias"], 1e-5),
         "rms_norm": lambda p, x: LigerRMSNormFunction.apply(x, p["scale"], 1e-5),
@@ -160,18 +126,19 @@ def by_liger(name):
         "cross_entropy": lambda p, logits, targets: LigerCrossEntropyFunction.apply(
             logits, targets.long(), None, -100, 0.0, 0.0, "none"
         )[0],
-    }
-    if name not in ours:
-        raise Unsupported(f"liger-kernel has no {name}")
-    return ours[name]
+    }[name]
+
+
+SDPA = {"sdpa-math": "MATH", "sdpa-flash": "FLASH_ATTENTION", "sdpa-cudnn": "CUDNN_ATTENTION"}
 
 
 def attention_by(variant):
-    """Only this back end of scaled_dot_product_attention."""
+    """Only this back end of scaled_dot_product_attention; any, where the variant is none of it."""
+    if variant not in SDPA:
+        return contextlib.nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    backends = {"sdpa-math": "MATH", "sdpa-flash": "FLASH_ATTENTION", "sdpa-cudnn": "CUDNN_ATTENTION"}
-    return sdpa_kernel([getattr(SDPBackend, backends[variant])])
+    return sdpa_kernel([getattr(SDPBackend, SDPA[variant])])
 
 
 class Workload(torch.nn.Module):
@@ -180,221 +147,175 @@ class Workload(torch.nn.Module):
     def __init__(self, function, parameters):
         super().__init__()
         self.function, self.names = function, list(parameters)
-        for i, tensor in enumerate(parameters.values()):
-            self.register_buffer(f"parameter{i}", tensor)
+        for i, parameter in enumerate(parameters.values()):
+            self.register_buffer(f"parameter{i}", parameter)
 
     def forward(self, *inputs):
         return self.function({name: getattr(self, f"parameter{i}") for i, name in enumerate(self.names)}, *inputs)
 
 
-class Ready:
+class Made(Ready):
     """A workload in a mode, with its inputs in place."""
 
-    def __init__(self, request, device, files):
-        self.device, self.dtype, self.names = device, DTYPES[request["dtype"]], request["inputs"]
+    def __init__(self, request, torch_here):
+        self.here, self.dtype, self.names = torch_here, DTYPES[request["dtype"]], request["inputs"]
         name, mode, self.variant = request["workload"], request["mode"], request.get("variant")
-        if name not in WORKLOADS:
-            raise Unsupported(f"{name} is not written down for PyTorch")
-        if self.variant and self.variant.startswith("sdpa-") and name not in ATTENDING:
-            raise Unsupported(f"{name} has no attention")
-        function = by_liger(name) if self.variant == "liger" else WORKLOADS[name]
-        self.files = files
-        parameters = {key: self.place(tensor) for key, tensor in read(request["parameters"]).items()}
-        self.sets = [self.inputs(path) for path in request["sets"]]
-        self.current = self.sets[0]
+        parameters = {key: self.place(tensor(*stored)) for key, stored in read(request["parameters"]).items()}
+        if request.get("config"):
+            eager = published(request["config"], parameters, (self.dtype, torch_here.device))
+            module = lambda: eager  # noqa: E731
+        else:
+            function = by_liger(name) if self.variant == "liger" else WORKLOADS[name]
+            eager = functools.partial(function, parameters)
+            module = functools.partial(Workload, function, parameters)
+        self.sets = [torch_here.placed(path, self) for path in request["sets"]]
+        self.use(self.sets[0])
         start = time.perf_counter_ns()
-        self.function = self.made((function, parameters), mode)
-        self.compile_ns = time.perf_counter_ns() - start
+        self.function = eager if mode == "eager" else self.made(module(), mode)
+        compile_ns = time.perf_counter_ns() - start
         start = time.perf_counter_ns()
-        self.call()
-        self.synchronize()
-        self.first_call_ns = time.perf_counter_ns() - start
+        self.first_call()
+        self.paid = {"compile_ns": compile_ns, "first_call_ns": time.perf_counter_ns() - start}
 
-    def made(self, parts, mode):
-        if mode == "eager":
-            return functools.partial(*parts)
+    def made(self, module, mode):
         if mode == "jit":
-            return torch.jit.trace(Workload(*parts), self.current, check_trace=False)
+            with torch.no_grad():
+                return torch.jit.trace(module, self.current, check_trace=False)
         if mode == "compile":
-            return torch.compile(Workload(*parts))
-        if mode == "graph" and self.device.type == "cuda":
+            return torch.compile(module)
+        if mode == "graph" and self.here.is_cuda:
             # Replays read the inputs where they are; otherwise each would copy them first.
-            for tensor in (tensor for inputs in self.sets for tensor in inputs):
-                torch._dynamo.mark_static_address(tensor)
-            return torch.compile(Workload(*parts), mode="reduce-overhead")
-        raise Unsupported(f"PyTorch has no mode {mode} on {self.device}")
+            for given in (given for inputs in self.sets for given in inputs):
+                torch._dynamo.mark_static_address(given)
+            return torch.compile(module, mode="reduce-overhead")
+        raise Unsupported(f"PyTorch has no mode {mode} on {self.here.device}")
 
-    def place(self, tensor):
-        tensor = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
-        return tensor.to(self.device)
+    def first_call(self):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                self.call()
+                self.synchronize()
+            except RuntimeError as error:
+                # The one back end that was asked for declines; why, it only warns.
+                if self.variant not in SDPA or not str(error).startswith(("No available kernel", "No viable backend")):
+                    raise
+                reasons = dict.fromkeys(str(warning.message).split(" (Triggered")[0] for warning in said)
+                raise Unsupported(" ".join([str(error), *reasons])) from error
+
+    def place(self, given):
+        """On the device, in the workload's type, in memory of its own."""
+        return given.to(self.here.device, self.dtype if given.is_floating_point() else given.dtype, copy=True)
 
     def inputs(self, path):
-        tensors = self.files.tensors(path)
-        return tuple(self.place(tensors[name]) for name in self.names)
+        tensors = read(path)
+        return tuple(self.place(tensor(*tensors[name])) for name in self.names)
 
     @torch.no_grad()
     def call(self):
-        one = attention_by(self.variant) if self.variant and self.variant.startswith("sdpa-") else contextlib.nullcontext()
-        with one:
+        with attention_by(self.variant):
             return self.function(*self.current)
 
     def synchronize(self):
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+        self.here.synchronize()
 
-    def outputs(self):
+    def copies(self):
+        return [given.clone() for given in self.current]
+
+    def unchanged(self, copies):
+        return all(torch.equal(a, b) for a, b in zip(copies, self.current))
+
+    def outputs(self, rows):
         result = self.call()
         self.synchronize()
-        return {"0": result} if torch.is_tensor(result) else {str(i): part for i, part in enumerate(result)}
-
-
-class Files:
-    """Inputs as they were last read: every way in which a workload runs is given the same files."""
-
-    KEPT = 2
-
-    def __init__(self):
-        self.known = {}
-
-    def tensors(self, path):
-        status = os.stat(path)
-        version = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if self.known.get(path, (None,))[0] != version:
-            self.known.pop(path, None)
-            while len(self.known) >= self.KEPT:
-                self.known.pop(next(iter(self.known)))
-            self.known[path] = (version, read(path))
-        return self.known[path][1]
-
-
-class Clocks:
-    """The host's clock, and the device's with its L2 flushed before each call and launches hidden behind a gate."""
+        parts = [result] if torch.is_tensor(result) else result
+        if rows is not None:
+            parts = [part[torch.tensor(rows, device=part.device)] for part in parts]
+        return {str(i): part.detach().float().cpu().contiguous().numpy() for i, part in enumerate(parts)}
 
     # Cycles of a device's clock in a nanosecond, at most: a gate that is too long only takes time.
     CYCLES_PER_NS = 2.0
 
-    def __init__(self, device):
-        self.flush = None
-        if device.type == "cuda":
-            properties = torch.cuda.get_device_properties(device)
-            self.flush = torch.empty(2 * properties.L2_cache_size, dtype=torch.int8, device=device)
-
-    def sample(self, ready, calls):
-        if self.flush is None:
-            start = time.perf_counter_ns()
-            for _ in range(calls):
-                ready.call()
-            return {"host_ns": time.perf_counter_ns() - start}
+    def sample(self, calls):
+        """By the host's clock, and by the device's with its L2 flushed before each call and launches hidden behind a gate."""
+        if not self.here.is_cuda:
+            return super().sample(calls)
         host_ns, device_ms = 0, 0.0
         for _ in range(calls):
-            self.flush.zero_()
+            self.here.flush.zero_()
             torch.cuda.synchronize()
             began = time.perf_counter_ns()
-            ready.call()
+            self.call()
             enqueued_ns = time.perf_counter_ns() - began
             torch.cuda.synchronize()
             host_ns += time.perf_counter_ns() - began
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             # The device spins until all of the call is in its queue, so that launches cost nothing in between.
             torch.cuda._sleep(int(2 * enqueued_ns * self.CYCLES_PER_NS))
-            self.flush.zero_()
+            self.here.flush.zero_()
             start.record()
-            ready.call()
+            self.call()
             end.record()
             torch.cuda.synchronize()
             device_ms += start.elapsed_time(end)
         return {"host_ns": host_ns, "device_ns": int(device_ms * 1e6)}
 
 
-class Server:
-    """Answers requests until the input ends."""
+class Torch:
+    """The framework on a device."""
+
+    full = torch.OutOfMemoryError
+    # Sets of inputs that stay where they were put: every way in which a workload runs is given the same.
+    KEPT = 2
 
     def __init__(self, device, threads):
-        self.device, self.ready, self.count, self.files = torch.device(device), {}, 0, Files()
+        self.device, self.kept, self.flush = torch.device(device), {}, None
+        self.is_cuda = self.device.type == "cuda"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.benchmark = True
         if threads:
             torch.set_num_threads(threads)
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise Unsupported("this PyTorch finds no GPU")
-        self.clocks = Clocks(self.device)
+        if self.is_cuda:
+            if not torch.cuda.is_available():
+                raise Unsupported("this PyTorch finds no GPU")
+            properties = torch.cuda.get_device_properties(self.device)
+            self.flush = torch.empty(2 * properties.L2_cache_size, dtype=torch.int8, device=self.device)
 
-    def describe(self, _):
-        cuda = self.device.type == "cuda"
-        name = torch.cuda.get_device_name(self.device) if cuda else "cpu"
+    def synchronize(self):
+        if self.is_cuda:
+            torch.cuda.synchronize()
+
+    def placed(self, path, ready):
+        """Inputs of a file, as the workload has them; they are put in place once."""
+        status = os.stat(path)
+        key = (path, status.st_ino, status.st_mtime_ns, status.st_size, ready.dtype, *ready.names)
+        if key not in self.kept:
+            while len(self.kept) >= self.KEPT:
+                self.kept.pop(next(iter(self.kept)))
+            self.kept[key] = ready.inputs(path)
+        return self.kept[key]
+
+    def describe(self):
+        name = torch.cuda.get_device_name(self.device) if self.is_cuda else "cpu"
         return {"version": torch.__version__, "device": name, "threads": torch.get_num_threads()}
 
     def knows(self, request):
-        return {"known": request["workload"] in WORKLOADS}
+        name, variants = request["workload"], []
+        if request.get("config"):
+            return {"known": True, "by": "transformers"}
+        if name in ATTENDING:
+            variants += [variant for variant in SDPA if self.is_cuda or variant != "sdpa-cudnn"]
+        if name in ROWS and self.is_cuda and importlib.util.find_spec("liger_kernel"):
+            variants.append("liger")
+        return {"known": name in WORKLOADS, "variants": variants}
 
     def open(self, request):
-        ready = Ready(request, self.device, self.files)
-        self.count += 1
-        self.ready[self.count] = ready
-        return {"id": self.count, "compile_ns": ready.compile_ns, "first_call_ns": ready.first_call_ns}
+        return Made(request, self)
 
-    def close(self, request):
-        del self.ready[request["id"]]
+    def closed(self):
         torch.compiler.reset()
-        if self.device.type == "cuda":
+        if self.is_cuda:
             torch.cuda.empty_cache()
-        return {}
-
-    def select(self, request):
-        ready = self.ready[request["id"]]
-        ready.current = ready.sets[request["set"]]
-        return {}
-
-    def call(self, request):
-        ready = self.ready[request["id"]]
-        ready.call()
-        ready.synchronize()
-        return {}
-
-    def sample(self, request):
-        return self.clocks.sample(self.ready[request["id"]], request["calls"])
-
-    def run(self, request):
-        """On inputs of their own, which the call must leave as they were."""
-        ready = self.ready[request["id"]]
-        before, ready.current = ready.current, ready.inputs(request["inputs"])
-        try:
-            copies = [tensor.clone() for tensor in ready.current]
-            write(request["outputs"], ready.outputs(), request["rows"])
-            if any(not torch.equal(a, b) for a, b in zip(copies, ready.current)):
-                raise RuntimeError("the call changed its inputs")
-        finally:
-            ready.current = before
-        return {}
-
-    def last(self, request):
-        write(request["outputs"], self.ready[request["id"]].outputs(), request["rows"])
-        return {}
-
-    def answer(self, line):
-        request = json.loads(line)
-        try:
-            return getattr(self, request["do"])(request)
-        except Unsupported as error:
-            return {"unsupported": str(error)}
-        except torch.OutOfMemoryError as error:
-            return {"out_of_memory": str(error)}
-        except Exception as error:  # Whatever PyTorch raises is an outcome of this case, not the end of the run.
-            return {"failed": f"{type(error).__name__}: {error}"[:2000]}
 
 
-def main():
-    answers, sys.stdout = sys.stdout, sys.stderr  # What libraries print must not be taken for an answer.
-    device, threads = sys.argv[1], int(sys.argv[2])
-    try:
-        server = Server(device, threads)
-    except Unsupported as error:
-        print(json.dumps({"unsupported": str(error)}), file=answers, flush=True)
-        return
-    print(json.dumps(server.describe({})), file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(server.answer(line)), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+serve(Torch)

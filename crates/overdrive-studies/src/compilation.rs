@@ -1,6 +1,7 @@
-//! What planning and fusing gain: every built-in model in every mode that the device has, and in every engine that was
-//! found for it.
+//! What planning and fusing gain: every built-in model and published architecture in every mode that the device has, and
+//! in every engine that was found for it.
 
+use crate::published;
 use crate::{Context, Device, Entry, Study, Workload, measure};
 use overdrive_bench::outcome::{Failure, Outcome};
 use overdrive_bench::record::Record;
@@ -30,7 +31,7 @@ impl Study for Compilation {
     }
 
     fn summary(&self) -> &'static str {
-        "each built-in model in each execution mode, and in every engine found: latency, throughput, memory, overheads"
+        "each model in each execution mode, and in every engine found: latency, throughput, memory, overheads"
     }
 
     fn quick_seconds(&self) -> u64 {
@@ -40,7 +41,7 @@ impl Study for Compilation {
     fn run(&self, context: &Context<'_>, results: &mut Results) {
         let device = context.device();
         let [quick, full] = SECONDS_PER_MODEL;
-        let limit_s = context.quick_or(quick, full);
+        let limit_s = if context.is_brief() { quick } else { full };
         let (modes, dtypes) = if device.is_accelerator() {
             (&Mode::ALL[..], &[DType::F32, DType::BF16][..])
         } else {
@@ -57,6 +58,10 @@ impl Study for Compilation {
                     results.notes.push(Note { study: self.name().to_owned(), text });
                 }
             }
+        }
+        match published::workloads() {
+            Ok(published) => workloads.extend(published),
+            Err(error) => results.notes.push(Note { study: self.name().to_owned(), text: error.to_string() }),
         }
         // The cheapest first, so that a limit on time leaves out as few models as it can.
         workloads.sort_by_key(|workload| workload.graph.cost().flops);
@@ -84,7 +89,7 @@ impl Study for Compilation {
             let rate = if device.is_accelerator() { ASSUMED_FLOPS_OF_ACCELERATOR } else { threads };
             let seconds = workload.graph.cost().flops as f64 * calls / rate;
             let too_long = || {
-                let depth = context.quick_or(" with --quick", "");
+                let depth = if context.is_brief() { " with --quick" } else { "" };
                 format!(
                     "an estimated {seconds:.0} s for {calls:.0} calls, the limit is {limit_s:.0} s a model{depth}"
                 )

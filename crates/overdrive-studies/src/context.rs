@@ -1,12 +1,12 @@
 //! What a study is given: devices, rules, seed, and somebody to tell how far it is.
 
-use crate::Peer;
+use crate::{Allowance, Peer};
 use overdrive_bench::case::Case;
 use overdrive_bench::ceilings::Ceiling;
 use overdrive_bench::clock::Clock;
 use overdrive_bench::energy::EnergyProbe;
 use overdrive_bench::memory::CountingAllocator;
-use overdrive_bench::outcome::FailureKind;
+use overdrive_bench::outcome::{Failure, FailureKind};
 use overdrive_bench::record::Record;
 use overdrive_bench::results::Results;
 use overdrive_bench::rules::Rules;
@@ -80,6 +80,8 @@ pub struct Context<'a> {
     pub rules: Rules,
     /// When the study under way should have ended, on `clock`; a workload that would begin later is skipped.
     pub deadline_ns: Option<u64>,
+    /// What engines and frameworks may spend beside that.
+    pub allowance: &'a Allowance,
     /// Seed of inputs and of the order of cases.
     pub seed: u64,
     /// Asked for by Ctrl-C.
@@ -174,8 +176,32 @@ impl<'a> Context<'a> {
         if self.stop.is_requested() {
             return Some("interrupted".to_owned());
         }
-        let late = self.deadline_ns.is_some_and(|deadline| self.clock.now_ns() > deadline);
+        let own_ns = self.clock.now_ns().saturating_sub(self.allowance.spent_ns());
+        let late = self.deadline_ns.is_some_and(|deadline| own_ns > deadline);
         late.then(|| "the study's share of the time that --quick has was used up; run without it".to_owned())
+    }
+
+    /// What somebody who is not one of our devices needs to make something ready, at the expense of his own allowance.
+    pub(crate) fn at_own_expense<T>(
+        &self,
+        who: &str,
+        ready: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.allowance.check(who)?;
+        let start = self.clock.now_ns();
+        let outcome = ready();
+        self.allowance.charge(who, self.clock.now_ns() - start);
+        outcome
+    }
+
+    /// The sizes of a study: few with `--quick`, unless cases were named, which are taken then too.
+    pub(crate) fn sizes<'s, T>(&self, quick: &'s [T], full: &'s [T]) -> &'s [T] {
+        if self.is_brief() { quick } else { full }
+    }
+
+    /// Whether time is short: with `--quick`, unless cases were named.
+    pub(crate) fn is_brief(&self) -> bool {
+        self.is_quick() && self.only.is_empty()
     }
 
     /// One of two, by depth.

@@ -70,7 +70,7 @@ fn relate(records: &mut [Record], of: usize, over: usize, quantity: &str) {
 }
 
 fn matmuls(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
-    let sizes = context.quick_or(&[128usize, 256, 512, 1024][..], &[128, 256, 512, 1024, 2048][..]);
+    let sizes = context.sizes(&[128usize, 256, 512, 1024], &[128, 256, 512, 1024, 2048]);
     let both = [context.single(), context.device()];
     let devices = if context.device().threads > 1 { &both[..] } else { &both[1..] };
     for &n in sizes {
@@ -174,7 +174,9 @@ fn beside_copy(
     let some = |name: &str, build: Build| {
         let graph = build(dtype, shape)?;
         let row_inputs = (shape[0], graph.inputs().len());
-        Workload::new(name, dims, graph).with_sampled_rows(row_inputs, |n| build(dtype, [n, shape[1]]))
+        // What is drawn below the vocabulary are targets: columns.
+        let whole = Workload { vocabulary: shape[1], ..Workload::new(name, dims, graph) };
+        whole.with_sampled_rows(row_inputs, |n| build(dtype, [n, shape[1]]))
     };
     let workload = some(name, build)?;
     let stream = some(&format!("copy beside {name}"), |dtype, shape| copy(dtype, &shape))?;
@@ -200,7 +202,7 @@ fn share_of_bandwidth(records: &mut [Record]) {
 
 fn attentions(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     let device = context.device();
-    for t in context.quick_or(&[512usize, 2048][..], &[512, 2048, 8192][..]) {
+    for t in context.sizes(&[512usize, 2048], &[512, 2048, 8192]) {
         let shape = [1, 8, *t, 64];
         let dims = [("B", 1), ("H", 8), ("T", *t), ("D", 64)];
         let workload = Workload::new("causal attention", dims, attention(DType::F32, shape)?);

@@ -4,6 +4,7 @@
 //! Invariant: every variant of a comparison runs in one session, in alternation, and is checked against the f64
 //! reference before its time counts.
 
+mod allowance;
 mod ceilings;
 mod compilation;
 mod context;
@@ -12,6 +13,7 @@ pub mod decoding;
 mod kernels;
 mod peers;
 pub mod pretrained;
+mod published;
 pub mod quantization;
 mod session;
 mod study;
@@ -19,6 +21,7 @@ mod template;
 mod tolerance;
 mod workload;
 
+pub use allowance::Allowance;
 pub use ceilings::ceilings;
 pub use context::{Context, Device, EnergyProbes, Matmul, MatmulPeer, Progress};
 pub use peers::{PEER_MODES, Peer};

@@ -1,6 +1,6 @@
 //! Other frameworks on the same work, each in a process of its own that we drive.
 //!
-//! The process answers one JSON line for each that it is sent (`peers/pytorch.py` says which). We draw inputs and
+//! The process answers one JSON line for each that it is sent (`peers/overdrive_peer.py` says which). We draw inputs and
 //! parameters and write them as safetensors, or the graph as ONNX for whoever reads that; the process makes a workload ready
 //! and reads the clocks. So a peer is one more
 //! [`Subject`]: it alternates with ours in one session, under the same rules of sampling, and its outputs are held against
@@ -14,22 +14,20 @@ pub use process::Peer;
 use crate::tolerance::tolerance;
 use crate::{Context, Workload};
 use overdrive_bench::case::{Case, Configuration};
-use overdrive_bench::oracle::{Oracle, Tolerance};
+use overdrive_bench::oracle::Oracle;
 use overdrive_bench::outcome::{Failure, FailureKind};
 use overdrive_bench::record::Record;
 use overdrive_ir::DType;
+use process::Known;
 pub(crate) use timed::Timed;
 
 /// How a peer may run a workload.
 pub const PEER_MODES: [&str; 4] = ["eager", "jit", "compile", "graph"];
-/// What else sets eager calls apart: those of attention and of rows by a back end of their own.
-const VARIANTS: [&str; 4] = ["sdpa-math", "sdpa-flash", "sdpa-cudnn", "liger"];
-
 /// What a peer takes part with in a session: the case and, if the peer could make it ready, the subject.
 pub(crate) type Entrant<'a> = (Case, Result<Timed<'a>, Failure>);
 
-/// Every way in which a peer knows to run `workload` in `dtype`; what they do not write down or cannot do in a mode is left
-/// out where nobody would expect it (a variant of something else), and is a failure with its reason where one would.
+/// Every way in which a peer knows to run `workload` in `dtype`; what it cannot do in a mode is left out where nobody would
+/// expect it (graphs of a processor), and is a failure with its reason where one would.
 pub(crate) fn entrants<'a>(
     context: &'a Context<'_>,
     (study, workload): (&str, &'a Workload),
@@ -37,51 +35,40 @@ pub(crate) fn entrants<'a>(
     oracle: &'a Oracle<'a>,
 ) -> Vec<Entrant<'a>> {
     // Before anything is written for it: a large workload that nobody takes part in costs nothing.
-    let taking_part: Vec<&Peer> =
-        context.peers.iter().filter(|peer| peer.knows(&workload.key.name)).collect();
+    let knows = |peer| Peer::knows(peer, workload).map(|known| (peer, known));
+    let taking_part: Vec<(&Peer, Known)> = context.peers.iter().filter_map(knows).collect();
     if taking_part.is_empty() {
         return vec![];
     }
     let limit = tolerance(dtype, &workload.graph, (oracle, context.seed));
-    let modes = context.peer_modes.iter().map(|&mode| (mode, None));
-    let ways: Vec<_> = modes.chain(VARIANTS.map(|variant| ("eager", Some(variant)))).collect();
     let mut entrants = Vec::new();
-    for peer in taking_part {
+    for (peer, known) in taking_part {
         let given = timed::Given::new(peer, (workload, oracle), context.seed);
-        entrants.extend(of_peer(peer, &ways, (study, workload), oracle, (&given, dtype, &limit)));
-    }
-    entrants
-}
-
-/// One peer's part, in each of these modes and variants.
-fn of_peer<'a>(
-    peer: &'a Peer,
-    ways: &[(&str, Option<&str>)],
-    (study, workload): (&str, &Workload),
-    oracle: &'a Oracle<'a>,
-    (given, dtype, limit): (&Result<timed::Given, Failure>, DType, &Result<Tolerance, Failure>),
-) -> Vec<Entrant<'a>> {
-    let mut entrants = Vec::new();
-    for &(mode, variant) in ways {
-        let way = timed::Way { mode, variant, dtype };
-        let opened = match (given, limit) {
-            (Ok(given), Ok(limit)) => Timed::open(peer, oracle, given, way, *limit),
-            (Err(failure), _) | (_, Err(failure)) => Err(failure.clone()),
-        };
-        let is_unsupported = matches!(&opened, Err(failure) if failure.kind == FailureKind::Unsupported);
-        if is_unsupported && (variant.is_some() || !peer.has_mode(mode)) {
-            continue;
+        let modes = context.peer_modes.iter().map(|&mode| (mode, None));
+        let variants = known.variants.iter().map(|variant| ("eager", Some(variant.as_str())));
+        for (mode, variant) in modes.chain(variants) {
+            let way = timed::Way { mode, variant, dtype };
+            let opened = match (&given, &limit) {
+                (Ok(given), Ok(limit)) => {
+                    context.at_own_expense(peer.name(), || Timed::open(peer, oracle, given, way, *limit))
+                }
+                (Err(failure), _) | (_, Err(failure)) => Err(failure.clone()),
+            };
+            let is_unsupported = matches!(&opened, Err(failure) if failure.kind == FailureKind::Unsupported);
+            if is_unsupported && !peer.has_mode(mode) {
+                continue;
+            }
+            let configuration = Configuration {
+                backend: peer.name().to_owned(),
+                device: peer.device().to_owned(),
+                mode: mode.to_owned(),
+                dtype: dtype.name().to_owned(),
+                threads: peer.threads(),
+                variant: variant.or(known.by.as_deref()).map(str::to_owned),
+            };
+            let case = Case { study: study.to_owned(), workload: workload.key.clone(), configuration };
+            entrants.push((case, opened));
         }
-        let configuration = Configuration {
-            backend: peer.name().to_owned(),
-            device: peer.device().to_owned(),
-            mode: mode.to_owned(),
-            dtype: dtype.name().to_owned(),
-            threads: peer.threads(),
-            variant: variant.map(str::to_owned),
-        };
-        let case = Case { study: study.to_owned(), workload: workload.key.clone(), configuration };
-        entrants.push((case, opened));
     }
     entrants
 }

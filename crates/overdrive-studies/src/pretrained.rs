@@ -16,6 +16,7 @@ use overdrive_formats::huggingface::{self, Config, Tokenizer};
 use overdrive_formats::{Differences, FormatError, ParametersError, Tensors};
 use overdrive_ir::{DType, Graph, GraphError, Init};
 use overdrive_models::Span;
+use serde_json::Value;
 use std::path::Path;
 
 /// A model from a folder.
@@ -25,6 +26,8 @@ pub struct Pretrained {
     pub name: String,
     /// Its graphs.
     pub architecture: Architecture,
+    /// Its config.json, where the graph is all that it describes and no more: not of a sentence encoder, which pools.
+    pub config: Option<Value>,
     /// Its weights in f32, by the names of states.
     pub weights: Tensors,
     /// Text to tokens, where the folder tells.
@@ -97,7 +100,8 @@ impl Pretrained {
             .ok()
             .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
         let name = name.unwrap_or_else(|| folder.display().to_string());
-        Ok(Self { name, architecture, weights, tokenizer, ends, notes })
+        let config = (!architecture.pools()).then(|| config.to_json());
+        Ok(Self { name, architecture, config, weights, tokenizer, ends, notes })
     }
 
     /// The graph of a span of a decoder, whose states begin as the weights, caches empty.
@@ -126,6 +130,7 @@ impl Pretrained {
             dimensions: [("batch".to_owned(), 1), ("tokens".to_owned(), tokens)].into(),
             limits: [("tokens".to_owned(), self.architecture.context())].into(),
             vocabulary: Some(self.architecture.vocabulary()),
+            config: self.config.clone(),
         })
     }
 }

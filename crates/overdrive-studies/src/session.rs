@@ -144,8 +144,13 @@ pub fn measure(
             entrants.extend(peers::entrants(context, (study, entry.workload), entry.dtype, oracle_of(entry)));
         }
     }
-    let mut compiled: Vec<Result<Ready, Failure>> =
-        entries.iter().map(|entry| guarded("compiling", || ready(context, entry))).collect();
+    let is_guest = |entry: &Entry<'_>| context.engines.iter().any(|e| std::ptr::eq(e, entry.device));
+    let compile = |entry: &Entry<'_>| guarded("compiling", || ready(context, entry));
+    let compiled = entries.iter().map(|entry| match is_guest(entry) {
+        true => context.at_own_expense(entry.device.backend.name(), || compile(entry)),
+        false => compile(entry),
+    });
+    let mut compiled: Vec<Result<Ready, Failure>> = compiled.collect();
     let paid: Vec<Option<Overhead>> =
         compiled.iter().map(|c| c.as_ref().ok().map(|ready| ready.paid.clone())).collect();
     let keeps_time: Vec<bool> =

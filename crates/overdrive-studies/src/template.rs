@@ -3,8 +3,9 @@
 use crate::Workload;
 use overdrive_bench::record::Items;
 use overdrive_formats::ModelFolder;
-use overdrive_ir::{Graph, GraphError};
+use overdrive_ir::{Graph, GraphError, Port, Tensor};
 use overdrive_models::Model;
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// A model and what is needed to make a workload of it.
@@ -20,6 +21,8 @@ pub struct Template {
     pub limits: BTreeMap<String, usize>,
     /// What its integer inputs index: ids are below this.
     pub vocabulary: Option<usize>,
+    /// The config.json of a published architecture, see [`Workload::config`].
+    pub config: Option<Value>,
 }
 
 impl Template {
@@ -30,7 +33,8 @@ impl Template {
     pub fn built_in(model: &Model) -> Result<Self, GraphError> {
         let dimensions = model.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
         let (name, vocabulary) = (model.name.to_owned(), model.vocabulary);
-        Ok(Self { name, graph: (model.build)()?, dimensions, limits: BTreeMap::new(), vocabulary })
+        let (limits, config) = (BTreeMap::new(), None);
+        Ok(Self { name, graph: (model.build)()?, dimensions, limits, vocabulary, config })
     }
 
     /// The graph in which every named dimension has one of `sizes`.
@@ -63,7 +67,14 @@ impl Template {
         let dimensions = bound.iter().map(|(name, &size)| (name.as_str(), size));
         let items = bound.get("batch").map(|&n| Items { per_call: n as u64, name: "samples".to_owned() });
         let vocabulary = self.vocabulary.unwrap_or(2);
-        Ok(Workload { items, vocabulary, ..Workload::new(&self.name, dimensions, graph) })
+        // An encoder's mask lets every token through: numbers at random would be a mask to some and none to others.
+        let masks = graph.inputs().iter().filter(|port| port.name == "mask");
+        let ones = |port: &Port| {
+            let ty = graph.ty(port.value);
+            (port.name.clone(), Tensor::from_f64(ty.dtype, ty.shape.clone(), &vec![1.0; ty.elements()]))
+        };
+        let (given, config) = (masks.map(ones).collect(), self.config.clone());
+        Ok(Workload { items, vocabulary, given, config, ..Workload::new(&self.name, dimensions, graph) })
     }
 }
 
@@ -76,6 +87,7 @@ impl From<ModelFolder> for Template {
             dimensions: config.dimensions,
             limits,
             vocabulary: config.vocabulary,
+            config: None,
         }
     }
 }

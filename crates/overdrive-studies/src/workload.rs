@@ -9,6 +9,7 @@ use overdrive_bench::record::{Items, Work};
 use overdrive_ir::eval::{self, philox};
 use overdrive_ir::{Backend, DType, Graph, GraphError, Mode, Port, State, Tensor, Tuning};
 use overdrive_models::Model;
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Above this many FLOPs the reference is the graph in f64 on the CPU back end, which is itself tested against the
@@ -29,6 +30,8 @@ pub struct Workload {
     pub vocabulary: usize,
     /// Inputs by name that are the same for every seed.
     pub given: BTreeMap<String, Tensor>,
+    /// The config.json of a published architecture whose graph this is, for whoever has it in an implementation of their own.
+    pub config: Option<Value>,
     /// The rows that the reference computes, where it need not compute all.
     pub sampled: Option<SampledRows>,
 }
@@ -62,7 +65,7 @@ impl Workload {
     pub fn new<'a>(name: &str, dimensions: impl IntoIterator<Item = (&'a str, usize)>, graph: Graph) -> Self {
         let dimensions = dimensions.into_iter().map(|(name, size)| (name, size as u64));
         let (key, given) = (case::Workload::new(name, dimensions), BTreeMap::new());
-        Self { key, graph, items: None, vocabulary: 2, given, sampled: None }
+        Self { key, graph, items: None, vocabulary: 2, given, config: None, sampled: None }
     }
 
     /// A built-in model, its named dimensions bound to `sizes` where given, else to its defaults.

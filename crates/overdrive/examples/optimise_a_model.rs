@@ -10,7 +10,7 @@ use overdrive::bench::runner::Stop;
 use overdrive::cpu::CpuBackend;
 use overdrive::ir::{DType, Mode};
 use overdrive::passes::{Recipe, precision};
-use overdrive::studies::{Context, Device, Entry, PEER_MODES, Progress, Workload, measure};
+use overdrive::studies::{Allowance, Context, Device, Entry, PEER_MODES, Progress, Workload, measure};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -39,6 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         clock: &clock,
         rules: Rules::quick(),
         deadline_ns: None,
+        allowance: &Allowance::default(),
         seed: 1,
         stop: Stop::default(),
         heap: None,

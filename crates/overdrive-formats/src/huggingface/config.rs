@@ -59,6 +59,11 @@ impl Config {
         }
     }
 
+    /// All of it, for whoever reads such a config by rules of their own.
+    pub fn to_json(&self) -> Value {
+        Value::Object(self.fields.clone())
+    }
+
     /// The value of the first of these names that has one; `null` is none.
     fn find<'c>(&'c self, names: &[&'static str]) -> Option<(&'static str, &'c Value)> {
         let found =

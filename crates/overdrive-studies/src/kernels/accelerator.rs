@@ -22,7 +22,7 @@ pub(super) const CASES: [(&str, Case); 6] = [
 
 fn matmuls(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     let (device, once) = (context.device(), context.with_one_seed());
-    for &n in context.quick_or(&[4096usize][..], &[4096, 8192, 16384][..]) {
+    for &n in context.sizes(&[4096usize], &[4096, 8192, 16384]) {
         let dims = [("m", n), ("n", n), ("k", n)];
         let of = |dtype| {
             Workload::new("matmul", dims, matmul(dtype, [n; 3])?)
@@ -43,7 +43,7 @@ const LINEARS: [[usize; 3]; 4] = [[32, 512, 2048], [512, 512, 2048], [4096, 1024
 
 fn fused_linear(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     let (device, dtype) = (context.device(), DType::BF16);
-    for &[m, k, n] in context.quick_or(&LINEARS[..3], &LINEARS[..]) {
+    for &[m, k, n] in context.sizes(&LINEARS[..3], &LINEARS) {
         let dims = [("m", m), ("n", n), ("k", k)];
         let alone = Workload::new("linear", dims, linear(dtype, [m, k, n])?)
             .with_sampled_rows((m, 1), |rows| linear(dtype, [rows, k, n]))?;
@@ -88,7 +88,7 @@ fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> 
     ];
     // Tracing one call, or capturing it, changes nothing about one kernel.
     let context = &context.with_peer_modes(&["eager", "compile"]);
-    for &width in context.quick_or(&WIDTHS[..2], &WIDTHS[..]) {
+    for &width in context.sizes(&WIDTHS[..2], &WIDTHS) {
         for case in builders {
             let records = beside_copy(context, case, (DType::BF16, [ROWS, width]), Mode::Compile)?;
             context.add(results, records);
@@ -98,7 +98,7 @@ fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> 
 }
 
 fn attentions(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
-    for &t in context.quick_or(&[512usize, 2048][..], &[512, 2048, 8192][..]) {
+    for &t in context.sizes(&[512usize, 2048], &[512, 2048, 8192]) {
         let dims = [("B", 1), ("H", 8), ("T", t), ("D", 64)];
         let workload = Workload::new("causal attention", dims, attention(DType::BF16, [1, 8, t, 64])?);
         let entry = Entry::plain(&workload, context.device(), Mode::Compile);

@@ -1,10 +1,12 @@
 //! The process behind a peer: started once, asked line by line, ended with the run.
 
+use crate::Workload;
 use overdrive_bench::outcome::Failure;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -38,6 +40,17 @@ struct Pipe {
     from: BufReader<ChildStdout>,
 }
 
+/// What a program says of a workload.
+#[derive(Debug, Deserialize)]
+pub(super) struct Known {
+    known: bool,
+    /// Whose implementation it is, where that is not the framework's own.
+    pub(super) by: Option<String>,
+    /// What else sets eager calls apart: those of attention and of rows by a back end of their own.
+    #[serde(default)]
+    pub(super) variants: Vec<String>,
+}
+
 /// A framework with its program, which ours carries.
 struct Framework {
     name: &'static str,
@@ -47,6 +60,12 @@ struct Framework {
     package: &'static str,
     program: &'static str,
 }
+
+/// What programs import that are not packages: a name and a text each.
+const MODULES: [(&str, &str); 2] = [
+    ("overdrive_peer.py", include_str!("../../../../peers/overdrive_peer.py")),
+    ("published_models.py", include_str!("../../../../peers/published_models.py")),
+];
 
 const FRAMEWORKS: [Framework; 2] = [
     Framework {
@@ -82,9 +101,14 @@ impl Peer {
                 known.join(", ")
             )));
         };
-        let mut command = Command::new(python);
-        command.args(["-c", framework.program, device, &threads.to_string()]);
-        Self::start(framework.name, command).map_err(|failure| {
+        let start = || {
+            let folder = folder()?;
+            let mut command = Command::new(python);
+            command.args(["-c", framework.program, device, &threads.to_string()]);
+            command.env("PYTHONPATH", with_modules(&folder)?);
+            Self::start(framework.name, command, folder)
+        };
+        start().map_err(|failure| {
             let Framework { spelt, package, .. } = framework;
             let remedy = format!("install Python 3 and `pip install {package}`, or leave out --peers");
             Failure::unsupported(format!("{spelt} was not found: {python}: {}; {remedy}", failure.reason))
@@ -92,13 +116,7 @@ impl Peer {
     }
 
     /// A program that speaks first and then answers.
-    fn start(name: &'static str, mut command: Command) -> Result<Self, Failure> {
-        // Each peer of this process has a folder of its own.
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("overdrive-peer-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&folder)
-            .map_err(|e| Failure::failed(format!("{}: {e}", folder.display())))?;
+    fn start(name: &'static str, mut command: Command, folder: PathBuf) -> Result<Self, Failure> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(|e| Failure::failed(e.to_string()))?;
         let pipe =
@@ -128,13 +146,10 @@ impl Peer {
         self.description.threads
     }
 
-    /// Whether it writes this workload down.
-    pub(super) fn knows(&self, workload: &str) -> bool {
-        #[derive(Deserialize)]
-        struct Known {
-            known: bool,
-        }
-        self.ask::<Known>(&json!({ "do": "knows", "workload": workload })).is_ok_and(|answer| answer.known)
+    /// What it makes of this workload, if it writes it down.
+    pub(super) fn knows(&self, workload: &Workload) -> Option<Known> {
+        let request = json!({ "do": "knows", "workload": workload.key.name, "config": workload.config });
+        self.ask::<Known>(&request).ok().filter(|answer| answer.known)
     }
 
     /// Whether it would be expected to have a mode: graphs of a CPU are not.
@@ -167,6 +182,30 @@ impl Peer {
         }
         receive(&self.pipe)
     }
+}
+
+/// Each peer of this process has a folder of its own.
+fn folder() -> Result<PathBuf, Failure> {
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("overdrive-peer-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&folder).map_err(unwritable(&folder))?;
+    Ok(folder)
+}
+
+/// Writes the modules that programs import; the folders that the interpreter is to look for packages in, this one first.
+fn with_modules(folder: &Path) -> Result<OsString, Failure> {
+    for (name, text) in MODULES {
+        std::fs::write(folder.join(name), text).map_err(unwritable(folder))?;
+    }
+    let known = std::env::var_os("PYTHONPATH").unwrap_or_default();
+    let others = std::env::split_paths(&known).filter(|path| !path.as_os_str().is_empty());
+    std::env::join_paths(std::iter::once(folder.to_owned()).chain(others))
+        .map_err(|e| Failure::failed(format!("{}: {e}", folder.display())))
+}
+
+fn unwritable(folder: &Path) -> impl Fn(std::io::Error) -> Failure {
+    move |e| Failure::failed(format!("{}: {e}", folder.display()))
 }
 
 /// The next answer.
@@ -214,7 +253,7 @@ mod tests {
     fn script(text: &str) -> Result<Peer, Failure> {
         let mut command = Command::new("sh");
         command.args(["-c", text]);
-        Peer::start("script", command)
+        Peer::start("script", command, folder()?)
     }
 
     const HELLO: &str = r#"echo '{"version":"1","device":"cpu","threads":2}'; read line; "#;
@@ -238,6 +277,35 @@ mod tests {
             .expect("it says hello");
         assert_eq!(peer.ask::<Description>(&json!({})).expect("it answers").version, "2");
         assert_eq!(peer.ask::<Description>(&json!({})).expect_err("it is gone").kind, FailureKind::Failed);
+    }
+
+    #[test]
+    fn a_program_says_whose_a_workload_is_and_how_else_it_runs() {
+        let graph = crate::kernels::graphs::copy(overdrive_ir::DType::F32, &[2]).expect("it is well-formed");
+        let workload = Workload::new("copy", [("n", 2)], graph);
+        for (answer, expected) in [
+            (r#"{"known":true,"by":"transformers"}"#, Some((Some("transformers"), vec![]))),
+            (r#"{"known":true,"variants":["liger"]}"#, Some((None, vec!["liger"]))),
+            (r#"{"known":false}"#, None),
+            (r#"{"failed":"KeyError"}"#, None),
+        ] {
+            let peer = script(&format!("{HELLO} echo '{answer}'")).expect("it says hello");
+            let known = peer.knows(&workload);
+            let found =
+                known.as_ref().map(|k| (k.by.as_deref(), k.variants.iter().map(String::as_str).collect()));
+            assert_eq!(found, expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn programs_find_their_modules_before_anything_else() {
+        let folder = folder().expect("it can be written");
+        let path = with_modules(&folder).expect("it can be written");
+        assert_eq!(std::env::split_paths(&path).next(), Some(folder.clone()));
+        for (name, text) in MODULES {
+            assert_eq!(std::fs::read_to_string(folder.join(name)).expect("it is there"), text);
+        }
+        std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl<'a> Timed<'a> {
         let sets: Vec<Value> = given.sets.iter().map(|file| text(file)).collect();
         let mut request = json!({
             "do": "open", "workload": given.workload, "mode": way.mode, "dtype": way.dtype.name(), "variant": way.variant,
-            "inputs": given.names, "sets": sets,
+            "config": given.config, "inputs": given.names, "sets": sets,
         });
         request[given.kind] = text(&given.weights);
         let opened: Opened = peer.ask(&request)?;
@@ -110,6 +110,8 @@ impl<'a> Timed<'a> {
 /// Weights and inputs of a workload, written once for all the ways in which it runs.
 pub(crate) struct Given {
     workload: String,
+    /// That of a published architecture.
+    config: Option<Value>,
     names: Vec<String>,
     /// `parameters` by name, or the `model` with its weights.
     kind: &'static str,
@@ -144,7 +146,8 @@ impl Given {
         let sets = (0..seeds.len())
             .map(|set| save(peer, &format!("inputs{set}"), inputs(set)))
             .collect::<Result<_, _>>()?;
-        Ok(Self { workload: workload.key.name.clone(), names, kind, weights, sets, seeds })
+        let (name, config) = (workload.key.name.clone(), workload.config.clone());
+        Ok(Self { workload: name, config, names, kind, weights, sets, seeds })
     }
 }
 

@@ -46,7 +46,7 @@ type Read = fn(&Config, &str, &Path) -> Result<Architecture, FormatError>;
 
 impl Architecture {
     /// What config.json describes; `folder` is where sentence encoders say how they pool.
-    pub(super) fn read(config: &Config, folder: &Path) -> Result<Self, FormatError> {
+    pub(crate) fn read(config: &Config, folder: &Path) -> Result<Self, FormatError> {
         let found = config.text(&["model_type"])?;
         let Some((name, read)) = KNOWN.iter().find(|(name, _)| *name == found) else {
             let known = KNOWN.map(|(name, _)| name).join(", ");
@@ -57,7 +57,7 @@ impl Architecture {
     }
 
     /// The graph of whole sequences.
-    pub(super) fn whole(&self) -> Result<Graph, GraphError> {
+    pub(crate) fn whole(&self) -> Result<Graph, GraphError> {
         match self {
             Self::Bert(bert) => bert.build(),
             Self::Gpt2(_) | Self::Llama(..) => self.span(Span::Whole),
@@ -98,6 +98,11 @@ impl Architecture {
             Self::Llama(_, context) => *context,
             Self::Bert(bert) => bert.context,
         }
+    }
+
+    /// Whether hidden states become one vector at the end, which config.json does not tell.
+    pub(super) fn pools(&self) -> bool {
+        matches!(self, Self::Bert(bert) if bert.pooling != Pooling::None || bert.normalised)
     }
 
     /// Whether the head is the table of tokens.

@@ -16,7 +16,7 @@ use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
 use overdrive::ir::{Backend, DType, Mode};
 use overdrive::passes::{Recipe, precision};
-use overdrive::studies::{Context, Device, Entry, PEER_MODES, Peer, Progress, measure};
+use overdrive::studies::{Allowance, Context, Device, Entry, PEER_MODES, Peer, Progress, measure};
 use overdrive_foreign::OriginalFile;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -58,6 +58,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         clock: &clock,
         rules,
         deadline_ns: None,
+        allowance: &Allowance::default(),
         seed: arguments.machine.seed,
         stop: stop_on_interrupt(),
         heap: Some(&crate::HEAP),
