@@ -118,6 +118,23 @@ fn every_format_of_codes_and_scales() {
     }
 }
 
+/// Blocks of rows, of columns and of k, whole and not, with a scale for each row of weights and for each group.
+#[test]
+fn many_rows_by_every_kind_of_scale() {
+    let sizes = [(1, 1056), (5, 256), (20, 32), (35, 16)];
+    for (m, n) in [(13, 10), (270, 40), (33, 300)] {
+        for (groups, group) in sizes {
+            for (codes, scales) in
+                [(DType::I4, DType::F32), (DType::I8, DType::F16), (DType::F4E2M1, DType::E8M0)]
+            {
+                for zeros in [None, Some(DType::F32)] {
+                    check(&Case { m, n, groups, group, codes, scales, zeros, ..PLAIN });
+                }
+            }
+        }
+    }
+}
+
 fn case() -> impl Strategy<Value = Case> {
     let codes = prop_oneof![Just(DType::I4), Just(DType::I8), Just(DType::F4E2M1), Just(DType::F6E3M2)];
     let scales = prop_oneof![Just(DType::F32), Just(DType::E8M0)];

@@ -93,7 +93,9 @@ fn every_mode_stays_near_the_float_model() {
             // Loses by itself: judged with the methods of pruning.
             Preparation::Prune(_) => continue,
         };
-        assert!(error(&float, &prepared) < 1e-5, "{}: preparation changes nothing", mode.name);
+        // AWQ cuts off single weights too.
+        let changes = if mode.preparation == Preparation::Awq { 0.1 } else { 1e-5 };
+        assert!(error(&float, &prepared) < changes, "{}: preparation changes nothing", mode.name);
         let evidence = calibrated(&prepared);
         let found = error(&float, &quantized(&prepared, &quantization, &evidence));
         let limit = if quantization.scheme.weights.element.bits() > 4 { 0.08 } else { 0.25 };
@@ -113,7 +115,7 @@ fn gptq_awq_and_hqq_err_less_than_rounding_to_nearest() {
     }
     let scaled = awq(&float, &evidence, &int4.scheme.weights).unwrap();
     let found = error(&float, &quantized(&scaled, &int4, &evidence));
-    assert!(found < 0.9 * nearest, "AWQ errs by {found}, to nearest by {nearest}");
+    assert!(found < 0.8 * nearest, "AWQ errs by {found}, to nearest by {nearest}");
 }
 
 #[test]
@@ -298,7 +300,12 @@ fn two_of_four_weights_stay_and_what_data_says_helps() {
     let sparse = sparsify(&float, Pruning::SparseGpt, &evidence).unwrap().graph;
     let both = error(&float, &quantized(&sparse, &int8, &evidence));
     assert!(both < 1.2 * sparse_gpt, "with int8 {both}, without {sparse_gpt}");
-    assert!(sparsify(&float, Pruning::Wanda, &Evidence::default()).unwrap_err().remedy.contains("calibrate"));
+    assert!(
+        sparsify(&float, Pruning::Wanda, &Evidence::default())
+            .unwrap_err()
+            .remedy
+            .contains("calibrate")
+    );
 }
 
 #[test]

@@ -95,9 +95,7 @@ impl<'a> Evaluator<'a> {
             let ports = self.model.graph().outputs().iter();
             let y = ports.zip(&outputs).find(|(port, _)| port.name == "y").expect("`new` has seen it").1;
             judge(y, &batch, part.len(), &mut evaluation)?;
-            if let Some(bytes) = split.text_bytes(part)? {
-                evaluation.text_bytes.extend(bytes);
-            }
+            evaluation.text_bytes.extend(batch.text_bytes.iter().take(part.len()));
         }
         Ok(evaluation)
     }

@@ -60,7 +60,8 @@ fn regression() -> Graph {
 }
 
 fn batch(x: [f32; 4], labels: [i128; 2]) -> Batch {
-    Batch { x: Tensor::from_f32([2usize, 2], &x), labels: Tensor::from_ints(DType::I32, [2usize], &labels) }
+    let labels = Tensor::from_ints(DType::I32, [2usize], &labels);
+    Batch { x: Tensor::from_f32([2usize, 2], &x), labels, text_bytes: vec![] }
 }
 
 fn weights(trainer: &Trainer<'_>) -> Vec<f64> {

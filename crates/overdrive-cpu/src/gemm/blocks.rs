@@ -38,6 +38,11 @@ impl<T: Element> Kernel<T> {
         [self.a.width, self.b.width]
     }
 
+    /// Whether blocks are multiplied by a unit for whole tiles, which does several times what vectors do.
+    pub(crate) fn has_tiles(&self) -> bool {
+        self.a.k_multiple >= 32
+    }
+
     /// The depth of blocks of k, as in products.
     pub(crate) fn depth(&self, k: usize) -> usize {
         schedule::depth(self, k)

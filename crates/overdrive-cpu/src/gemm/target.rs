@@ -32,7 +32,7 @@ impl<'a, A: Copy + Sync> Target<'a, A> {
     }
 
     /// Where sums are kept, if not in scratch.
-    pub(super) fn memory(&self) -> Option<&Memory<A>> {
+    pub(crate) fn memory(&self) -> Option<&Memory<A>> {
         match self {
             Target::Rows(c) | Target::InPlace(c, _) => Some(c),
             Target::Apart(_) | Target::Epilogue(_) => None,
@@ -52,7 +52,7 @@ impl<'a, A: Copy + Sync> Target<'a, A> {
 pub(crate) struct Memory<A> {
     start: *mut A,
     shape: [usize; 4],
-    pub(super) strides: [usize; 4],
+    pub(crate) strides: [usize; 4],
 }
 
 // SAFETY: parts of C are disjoint, and so are the elements of a `ViewMut`.
@@ -68,7 +68,7 @@ impl<A> Memory<A> {
         self.strides[3] == 1 || self.shape[3] <= 1
     }
 
-    pub(super) fn at(&self, batch: [usize; 2], row: usize, col: usize) -> *mut A {
+    pub(crate) fn at(&self, batch: [usize; 2], row: usize, col: usize) -> *mut A {
         let matrix = batch_offset(self.shape, self.strides, batch);
         self.start.wrapping_add(matrix + row * self.strides[2] + col * self.strides[3])
     }

@@ -2,7 +2,8 @@
 //!
 //! What bounds a few rows of x is how fast memory delivers the weights, so codes become numbers in registers
 //! (`strips`, `x86`; `rows` where no such path is); for many rows they become numbers on their way into the panels of the
-//! f32 product (`columns`, `panels`). Codes are read as they lie, so that a weight is in memory once.
+//! f32 product (`columns`, `panels`), or, where the CPU has tiles of bf16, into those of its product with the three bf16 that an
+//! f32 is the sum of (`split`, `pairs`), which is as exact and a third of the work. Codes are read as they lie, so that a weight is in memory once.
 //! Where activations are codes too, they become that row by row (`activations`), and the product is one of codes.
 //!
 //! Invariants: any format of codes and any group goes through `Weights::decode`, which is the definition in f32; the faster
@@ -13,9 +14,13 @@ mod columns;
 mod finish;
 mod numbers;
 #[cfg(target_arch = "x86_64")]
+mod pairs;
+#[cfg(target_arch = "x86_64")]
 mod panels;
 mod product;
 mod rows;
+#[cfg(target_arch = "x86_64")]
+mod split;
 #[cfg(target_arch = "x86_64")]
 mod strips;
 mod weights;

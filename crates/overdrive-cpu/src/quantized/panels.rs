@@ -125,7 +125,7 @@ impl Columns<'_> {
 /// Element `i` of row `j` as element `j` of row `i`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
+pub(super) fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
     let zero = _mm512_setzero_si512();
     let (mut pairs, mut fours, mut columns) = ([zero; LANES], [zero; LANES], [zero; LANES]);
     for i in (0..LANES).step_by(2) {

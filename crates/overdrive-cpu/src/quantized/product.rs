@@ -28,6 +28,11 @@ pub fn product(pool: &Pool, x: &[f32], weights: &Weights<'_>, output: Output<'_,
     }
     assert_eq!((x.len(), n), (rows * k, weights.n), "x is [{rows}, {k}] and y [{rows}, {n}]");
     if rows > FEW_ROWS || rows > m {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(split) = super::split::Split::of(weights) {
+            split.run(pool, x, output);
+            return;
+        }
         let x = View::new(x, [outer, inner, m, k], [inner * m * k, m * k, k, 1]);
         Kernel::best().gemm(pool, x, Rhs::Made(weights), output);
         return;

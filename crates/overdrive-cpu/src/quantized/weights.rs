@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use overdrive_ir::DType;
+
 use super::numbers::Numbers;
 #[cfg(target_arch = "x86_64")]
 use super::x86;
@@ -55,6 +57,33 @@ impl<'a> Weights<'a> {
     /// Groups of a row.
     pub(super) fn groups(&self) -> usize {
         self.k / self.group
+    }
+
+    /// Writes all scales and zeros of the rows `range`, a row after the other.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn scales_of_rows(&self, range: Range<usize>, [scales, zeros]: [&mut [f32]; 2]) {
+        let groups = self.groups();
+        let each = |numbers: &Numbers<'_>| numbers.len() == self.n * groups;
+        if each(&self.scales) && self.zeros.as_ref().is_none_or(each) {
+            // One row of as many groups.
+            let all = Self { n: 1, k: self.n * self.k, ..*self };
+            return all.scales(0, range.start * groups..range.end * groups, [scales, zeros]);
+        }
+        let rooms = scales.chunks_mut(groups).zip(zeros.chunks_mut(groups));
+        range.zip(rooms).for_each(|(row, (scales, zeros))| self.scales(row, 0..groups, [scales, zeros]));
+    }
+
+    /// Writes the scales of the groups `range` of row `row` as they are kept: without the factor of all.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn plain_scales(&self, row: usize, range: Range<usize>, scales: &mut [f32]) {
+        let row = row / (self.n / (self.scales.len() / self.groups())) * self.groups();
+        self.scales.decode(row + range.start..row + range.end, scales);
+    }
+
+    /// The format of scales, and what all of them are multiplied by.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn scale_format(&self) -> (DType, f32) {
+        (self.scales.dtype(), self.factor)
     }
 
     /// Writes the scales, and the zeros where there are any and zeros where not, of the groups `range` of row `row`.

@@ -18,8 +18,8 @@ use super::quantize::{check_scale, code};
 use super::quantize_rows::QuantizeRows;
 use crate::blocks::Blocks;
 use crate::{
-    Array, Builder, Cost, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Sample, Shape, TensorType,
-    Types,
+    Array, Builder, Cost, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Overflow, Prim, Sample, Shape,
+    TensorType, Types, Unary,
 };
 use serde::{Deserialize, Serialize};
 
@@ -167,12 +167,18 @@ impl QuantizedLinear {
         }
     }
 
-    /// x as codes with one scale for all.
+    /// x as codes with one scale for all. What is divided by it is multiplied by its reciprocal, which is taken once: a
+    /// quotient within half an ulp of a tie may fall to the other side of it, as in [`QuantizeRows`].
     fn static_codes<'b>(n: &Named<Expr<'b>>, element: DType) -> (Expr<'b>, Expr<'b>) {
         let scale = n.x_scale.expect("a static scale is an operand");
-        let ones = vec![1usize; n.x.rank()];
-        let zero = n.x_zero.map(|zero| zero.reshape(ones.clone()));
-        (n.x.quantize(scale.reshape(ones), zero, element), scale.convert(n.x.dtype().accumulation()))
+        let x = n.x.widen();
+        let ones = vec![1usize; x.rank()];
+        let inverse = scale.convert(x.dtype()).unary(Unary::Reciprocal);
+        let quotient = x * inverse.reshape(ones.clone());
+        let rounded = if element.is_int() { quotient.unary(Unary::Round) } else { quotient };
+        let rounded = n.x_zero.map_or(rounded, |zero| rounded + zero.convert(x.dtype()).reshape(ones));
+        let to_codes = Prim::Convert { to: element, overflow: Overflow::Saturate };
+        (x.builder().op1(to_codes, &[rounded]), scale.convert(n.x.dtype().accumulation()))
     }
 
     /// The product of integer codes, summed exactly in each group, then scaled.

@@ -1,19 +1,23 @@
 //! AWQ: enlarges the weights that large activations read before they are rounded, and shrinks the activations as much.
 //!
 //! `f_k = (mean |x_k|²)^(α/2)`, normalised to a geometric mean of the ends of 1, with the α of a grid whose rounded layer
-//! errs least on what was seen. The error of a row is `e G eᵀ` with the Gram matrix G of the calibration rows, so that no
-//! sample has to be kept. Source: Lin et al., "AWQ", arXiv:2306.00978: the grid of 20, the normalisation.
+//! errs least on what was seen. Then each group of a row is cut off at that share of its largest weight, of a grid down to a half,
+//! which errs least: the few weights that are cut lose less than the finer step saves the others. The error of a row is
+//! `e G eᵀ` with the Gram matrix G of the calibration rows, so that no sample has to be kept.
+//! Source: Lin et al., "AWQ", arXiv:2306.00978, with its published program: the grids, the normalisation, the clipping.
 
 use super::layers::{LayerKind, layers};
 use super::rescale::rescale;
 use crate::{Evidence, Statistic};
-use overdrive_ir::{BlockFormat, Graph, GraphError};
+use overdrive_ir::{BlockFormat, Graph, GraphError, Init, Tensor};
 use std::collections::BTreeMap;
 
 /// Values of α that are tried.
 const STEPS: usize = 20;
 /// Rows of a weight that judge an α.
 const JUDGES: usize = 32;
+/// Shares of the largest weight that are tried as the end of a group, in twentieths.
+const SHARES: std::ops::RangeInclusive<u32> = 10..=20;
 
 /// The graph with rescaled linear layers, to be rounded to `format`. Layers without evidence, or that cannot take the
 /// format, stay.
@@ -42,7 +46,51 @@ pub fn awq(graph: &Graph, evidence: &Evidence, format: &BlockFormat) -> Result<G
         let best = tried.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are steps");
         factors.insert(layer.name.clone(), best.1);
     }
-    rescale(graph, &factors)
+    let scaled = rescale(graph, &factors)?;
+    let mut clipped: BTreeMap<&str, Tensor> = BTreeMap::new();
+    for layer in &found {
+        let (Some(factors), Some(gram)) =
+            (factors.get(&layer.name), evidence.get(&layer.site, Statistic::Gram))
+        else {
+            continue;
+        };
+        let mut rows = layer.rows(&scaled);
+        let groups = format.block.counts(layer.shape).map_or(1, |counts| counts[1]);
+        clip(&mut rows, gram, factors, (format, layer.shape[1] / groups.max(1)));
+        let ty = scaled.ty(layer.state(&scaled).value);
+        let tensor = Tensor::from_f64(ty.dtype, ty.shape.clone(), &layer.stored(&rows));
+        clipped.insert(&layer.weight, tensor);
+    }
+    let inits: BTreeMap<&str, &Init> = scaled.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
+    Ok(scaled.clone().with_initial_values(|name, _| match clipped.get(name) {
+        Some(tensor) => Init::Value(tensor.clone()),
+        None => inits[name].clone(),
+    }))
+}
+
+/// Cuts each group of scaled rows off where the layer then errs least by what the group sees.
+fn clip(rows: &mut [f64], gram: &[f64], factors: &[f64], (format, group): (&BlockFormat, usize)) {
+    let k = factors.len();
+    for first in (0..k).step_by(group.max(1)) {
+        let columns = first..(first + group).min(k);
+        let seen = |i: usize, j: usize| gram[i * k + j] / (factors[i] * factors[j]);
+        let seen: Vec<f64> = columns.clone().flat_map(|i| columns.clone().map(move |j| seen(i, j))).collect();
+        for row in rows.chunks_mut(k) {
+            let part = &mut row[columns.clone()];
+            let [low, high] = part.iter().fold([0.0f64; 2], |[low, high], &x| [low.min(x), high.max(x)]);
+            let tried = SHARES.rev().map(|share| {
+                let ends = [low, high].map(|end| end * f64::from(share) / f64::from(*SHARES.end()));
+                let grid = format.grid(ends, 1.0);
+                let error = |w: &f64| w - format.value(format.code(w.clamp(ends[0], ends[1]), grid), grid);
+                let error: Vec<f64> = part.iter().map(error).collect();
+                let through = |row: &[f64]| row.iter().zip(&error).map(|(g, e)| g * e).sum::<f64>();
+                let squares = seen.chunks(error.len()).zip(&error).map(|(row, e)| e * through(row));
+                (squares.sum::<f64>(), ends)
+            });
+            let (_, [low, high]) = tried.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are shares");
+            part.iter_mut().for_each(|w| *w = w.clamp(low, high));
+        }
+    }
 }
 
 fn candidate(gram: &[f64], k: usize, alpha: f64) -> Vec<f64> {

@@ -10,6 +10,8 @@ pub struct Batch {
     pub x: Tensor,
     /// What each should give, i32: `[B]` classes or `[B, T]` next tokens.
     pub labels: Tensor,
+    /// How many bytes of text the labels of each sample stand for; empty where labels are not text.
+    pub text_bytes: Vec<u64>,
 }
 
 /// A part of a data set: training, validation or test.
@@ -27,15 +29,6 @@ pub trait Split: Send + Sync {
     /// # Errors
     /// When the data lies in a file that cannot be read any more.
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError>;
-
-    /// How many bytes of text the labels of each of these samples stand for; `None` where labels are not text.
-    ///
-    /// # Errors
-    /// As `batch`.
-    fn text_bytes(&self, samples: &[u64]) -> Result<Option<Vec<u64>>, TrainError> {
-        let _ = samples;
-        Ok(None)
-    }
 
     /// SHA-256 of the part's content in its order, in hexadecimal: two runs learnt from the same if these are equal.
     ///

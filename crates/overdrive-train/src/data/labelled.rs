@@ -127,7 +127,7 @@ impl Split for Labelled {
         let labels: Vec<i128> = members.iter().map(|&i| i128::from(self.samples.labels[i])).collect();
         let shape: Vec<usize> = [samples.len()].into_iter().chain(self.shape.iter().copied()).collect();
         let labels = Tensor::from_ints(DType::I32, [samples.len()], &labels);
-        Ok(Batch { x: Tensor::from_f32(shape, &x), labels })
+        Ok(Batch { x: Tensor::from_f32(shape, &x), labels, text_bytes: vec![] })
     }
 
     fn hash(&self) -> Result<String, TrainError> {

@@ -22,6 +22,6 @@ pub use open::{Dataset, open};
 pub use parts::{FOLDS, Parts};
 pub use shifted::Shifted;
 pub use subset::Subset;
-pub use tokens::Tokens;
+pub use tokens::{Token, Tokens};
 pub use vendored::{books, digits};
 pub use windows::Windows;

@@ -34,7 +34,7 @@ impl Split for Shifted<'_> {
 
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError> {
         let own: Vec<u64> = samples.iter().map(|sample| sample % self.0.len()).collect();
-        let Batch { x, labels } = self.0.batch(&own)?;
+        let Batch { x, labels, text_bytes } = self.0.batch(&own)?;
         let sizes = x.ty().sizes();
         let [.., height, width] = sizes[..] else { unreachable!("`new` has seen that samples are images") };
         let mut values = x.to_f32();
@@ -43,7 +43,7 @@ impl Split for Shifted<'_> {
             let by = MOVES[(sample / self.0.len()) as usize];
             image.chunks_mut(height * width).for_each(|plane| shift(plane, width, by));
         }
-        Ok(Batch { x: Tensor::from_f32(sizes, &values), labels })
+        Ok(Batch { x: Tensor::from_f32(sizes, &values), labels, text_bytes })
     }
 
     fn hash(&self) -> Result<String, TrainError> {

@@ -35,10 +35,6 @@ impl Split for Subset {
         self.split.batch(&self.among(samples))
     }
 
-    fn text_bytes(&self, samples: &[u64]) -> Result<Option<Vec<u64>>, TrainError> {
-        self.split.text_bytes(&self.among(samples))
-    }
-
     fn hash(&self) -> Result<String, TrainError> {
         let mut hash = Sha256::new();
         hash.update(self.split.hash()?);

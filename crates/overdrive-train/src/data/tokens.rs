@@ -41,7 +41,7 @@ impl Form {
 }
 
 /// A token: its id and how many bytes of text it stands for.
-type Token = (u32, u32);
+pub type Token = (u32, u32);
 
 /// A sequence of token ids.
 #[derive(Debug)]
@@ -125,20 +125,11 @@ impl Tokens {
         Ok(self.tokens(start, count)?.into_iter().map(|(id, _)| id).collect())
     }
 
-    /// Bytes of text behind the same.
+    /// The same with the bytes of text behind each.
     ///
     /// # Errors
     /// As `read`.
-    pub fn text_bytes(&self, start: u64, count: usize) -> Result<u64, TrainError> {
-        match self.form {
-            Form::Byte => Ok(count as u64),
-            Form::Encoded => {
-                Ok(self.tokens(start, count)?.into_iter().map(|(_, bytes)| u64::from(bytes)).sum())
-            }
-        }
-    }
-
-    fn tokens(&self, start: u64, count: usize) -> Result<Vec<Token>, TrainError> {
+    pub fn tokens(&self, start: u64, count: usize) -> Result<Vec<Token>, TrainError> {
         assert!(start + count as u64 <= self.len, "tokens {start} + {count} of {}", self.len);
         let (offset, bytes) = (start * self.form.bytes() as u64, count * self.form.bytes());
         let number = |four: &[u8]| u32::from_le_bytes(four.try_into().expect("four bytes"));

@@ -34,20 +34,16 @@ impl Split for Windows {
     }
 
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError> {
-        let (mut x, mut labels) = (Vec::new(), Vec::new());
+        let (mut x, mut labels, mut text_bytes) = (Vec::new(), Vec::new(), Vec::new());
         for sample in samples {
             let start = self.range.start + sample * self.stride as u64;
-            let tokens = self.tokens.read(start, self.context + 1)?;
-            x.extend(tokens[..self.context].iter().map(|&t| i128::from(t)));
-            labels.extend(tokens[1..].iter().map(|&t| i128::from(t)));
+            let tokens = self.tokens.tokens(start, self.context + 1)?;
+            x.extend(tokens[..self.context].iter().map(|&(id, _)| i128::from(id)));
+            labels.extend(tokens[1..].iter().map(|&(id, _)| i128::from(id)));
+            text_bytes.push(tokens[1..].iter().map(|&(_, bytes)| u64::from(bytes)).sum());
         }
         let tensor = |values: &[i128]| Tensor::from_ints(DType::I32, [samples.len(), self.context], values);
-        Ok(Batch { x: tensor(&x), labels: tensor(&labels) })
-    }
-
-    fn text_bytes(&self, samples: &[u64]) -> Result<Option<Vec<u64>>, TrainError> {
-        let labels = |sample: &u64| self.range.start + sample * self.stride as u64 + 1;
-        samples.iter().map(|sample| self.tokens.text_bytes(labels(sample), self.context).map(Some)).collect()
+        Ok(Batch { x: tensor(&x), labels: tensor(&labels), text_bytes })
     }
 
     fn hash(&self) -> Result<String, TrainError> {

@@ -1,0 +1,318 @@
+//! Many rows of x on tiles of bf16: x as the sum of three bf16, times codes as bf16.
+//!
+//! An f32 has 24 bits of significand, a bf16 has 8: the upper half of x, the upper half of what is left and the rest of it are bf16
+//! and sum up to x exactly (but for what lies under the smallest normal number, which tiles take for zero). A code is a bf16
+//! too, so products are exact in the f32 that they are summed in, and what a sum of f32 products rounds away is all that
+//! this rounds. Three products on tiles take about half the time of one on vectors. A scale is multiplied into codes where the product
+//! is still a bf16, and else into the sums of its group. After Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial
+//! intelligence datatype for higher-precision computations", arXiv:1904.06376.
+//! Invariant: each sum runs over k in an order of its own, whatever the number of rows and threads.
+#![allow(unsafe_code)] // Packed panels and sums in a worker's scratch.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use half::bf16;
+use overdrive_ir::DType;
+
+use super::pairs::{self, MOST_GROUPS, Scaled, WIDTH};
+use super::strips::LANES;
+use super::weights::Weights;
+use super::x86;
+use crate::gemm::{Block, BlockProduct, Kernel, Output, Part, Target};
+use crate::threads::{Pool, Worker};
+
+/// The bf16 that an f32 is the sum of.
+const PARTS: usize = 3;
+/// k of a step of the tiles, and rows of a panel.
+const STEP: usize = 32;
+/// The most k whose parts are kept at a time.
+const DEPTH: usize = 512;
+/// k of a unit where nothing asks for another: its codes, once for each part, stay in the first-level cache.
+const UNIT: usize = 128;
+/// The most rows and columns of a task: the parts of the rows and their sums stay in the second-level cache.
+const BLOCK: usize = 256;
+/// Multiply-adds that are done before other threads could have been woken.
+const WORTH_SHARING: usize = 1 << 18;
+
+/// Weights that can go this way.
+pub(super) struct Split<'a> {
+    weights: &'a Weights<'a>,
+    kernel: &'static Kernel<bf16>,
+    scaled: Scaled,
+    /// Consecutive k that are summed before a scale.
+    unit: usize,
+    /// Units whose parts are kept at a time.
+    together: usize,
+}
+
+impl<'a> Split<'a> {
+    /// Whether the CPU has the tiles, there are kernels for the codes, and groups are whole steps or their scales need no sums
+    /// of their own.
+    pub(super) fn of(weights: &'a Weights<'a>) -> Option<Self> {
+        let kernel = Kernel::<bf16>::best();
+        let (k, group, codes) = (weights.k, weights.group, weights.codes.dtype());
+        let per_lane = match codes {
+            DType::I4 | DType::F4E2M1 => 8,
+            DType::I8 => 4,
+            _ => return None,
+        };
+        let (scales, _) = weights.scale_format();
+        let exact = scales == DType::E8M0 || (codes, scales) == (DType::F4E2M1, DType::F8E4M3);
+        let scaled = if exact && weights.zeros.is_none() { Scaled::Here } else { Scaled::Later };
+        let whole = k.is_multiple_of(STEP) && k > 0 && group.is_multiple_of(per_lane);
+        let fits = match scaled {
+            Scaled::Here => group * MOST_GROUPS >= UNIT,
+            Scaled::Later => group == k || group.is_multiple_of(STEP) && group <= DEPTH,
+        };
+        if !(kernel.has_tiles() && x86::is_supported() && whole && fits) {
+            return None;
+        }
+        let single = group == k || scaled == Scaled::Here;
+        let unit = if single { k.div_ceil(k.div_ceil(UNIT)).next_multiple_of(STEP) } else { group };
+        let together = DEPTH / unit;
+        Some(Self { weights, kernel, scaled, unit, together })
+    }
+
+    /// Whether sums run over all of k before they are scaled.
+    fn sums_all(&self) -> bool {
+        self.weights.group == self.weights.k || self.scaled == Scaled::Here
+    }
+
+    pub(super) fn run(&self, pool: &Pool, x: &[f32], output: Output<'_, f32>) {
+        let ([outer, inner, m, n], k) = (output.shape(), self.weights.k);
+        let target = Target::new(output);
+        let even = |len: usize, parts: usize| len.div_ceil(parts).next_multiple_of(WIDTH);
+        let shares = outer * inner * m * n * k >= WORTH_SHARING;
+        let tasks = if shares { pool.threads().div_ceil(outer * inner) } else { 1 };
+        // Tasks side by side all take x apart, tasks one above the other all unpack the codes: what is less.
+        let [above, beside] = if m >= n { [tasks, 1] } else { [1, tasks] };
+        let rows = even(m, m.div_ceil(BLOCK).max(above));
+        let cols = even(n, n.div_ceil(BLOCK).max(beside));
+        let tall = outer * inner * m.div_ceil(rows);
+        pool.run(tall * n.div_ceil(cols), |task, worker| {
+            let (above, left) = (task / n.div_ceil(cols), task % n.div_ceil(cols) * cols);
+            let (matrix, row) = (above / m.div_ceil(rows), above % m.div_ceil(rows) * rows);
+            let part = Part {
+                batch: [matrix / inner, matrix % inner],
+                row,
+                col: left,
+                rows: (m - row).min(rows),
+                cols: (n - left).min(cols),
+            };
+            let first = (matrix * m + row) * k;
+            self.block(&x[first..first + part.rows * k], part, &target, worker);
+        });
+    }
+
+    /// Some rows of some columns.
+    fn block(&self, x: &[f32], part: Part, target: &Target<'_, f32>, worker: &mut Worker<'_>) {
+        let (weights, unit) = (self.weights, self.unit);
+        let (rows, cols, groups) = (part.rows, part.cols, weights.groups());
+        let tall = rows.next_multiple_of(STEP);
+        let later = self.scaled == Scaled::Later;
+        let floats = |wanted: bool, numbers: usize| if wanted { numbers } else { 0 };
+        let mut sizes = [
+            tall * self.together * unit * PARTS * size_of::<bf16>(),
+            WIDTH * unit * PARTS * size_of::<bf16>(),
+            size_of::<f32>() * floats(!self.sums_all(), rows * WIDTH),
+            size_of::<f32>() * floats(target.memory().is_none(), rows * cols),
+            size_of::<f32>() * floats(later, 2 * cols * groups),
+            size_of::<f32>() * floats(weights.zeros.is_some(), rows * groups),
+            target.epilogue().scratch_bytes(),
+        ];
+        sizes.iter_mut().for_each(|bytes| *bytes = bytes.next_multiple_of(64));
+        let mut at = worker.scratch.bytes(sizes.iter().sum()).as_mut_ptr();
+        let [a, b, own, kept, scales, of_x, scratch] = sizes.map(|bytes| {
+            let start = at;
+            at = at.wrapping_add(bytes);
+            start
+        });
+        // SAFETY: the parts of the scratch are apart and as long as asked for; the result's place is the task's alone.
+        unsafe {
+            let numbers =
+                |start: *mut u8, len: usize| std::slice::from_raw_parts_mut(start.cast::<f32>(), len);
+            let (sums, stride) = match target.memory() {
+                Some(c) => (c.at(part.batch, part.row, part.col), c.strides[2]),
+                None => (kept.cast::<f32>(), cols),
+            };
+            let (scales, zeros) =
+                numbers(scales, floats(later, 2 * cols * groups)).split_at_mut(floats(later, cols * groups));
+            if later {
+                weights.scales_of_rows(part.col..part.col + cols, [scales, zeros]);
+            }
+            let of_x = numbers(of_x, floats(weights.zeros.is_some(), rows * groups));
+            if !of_x.is_empty() {
+                sum_groups(x, weights.group, of_x);
+            }
+            let scale = Scale { scales, zeros, of_x, groups };
+            let depth = unit * self.together;
+            for k0 in (0..weights.k).step_by(depth) {
+                let k = k0..(k0 + depth).min(weights.k);
+                split(x, weights.k, k.clone(), unit, a.cast());
+                for col in (0..cols).step_by(WIDTH) {
+                    let width = (cols - col).min(WIDTH);
+                    let c = sums.add(col);
+                    for (index, k) in units(k.clone(), unit).enumerate() {
+                        let first = k.start;
+                        let a = a.add(index * tall * unit * PARTS * size_of::<bf16>());
+                        pairs::write(weights, part.col + col, k.clone(), self.scaled, b.cast());
+                        (1..PARTS)
+                            .for_each(|i| b.copy_to_nonoverlapping(b.add(i * bytes_of(&k)), bytes_of(&k)));
+                        let product = BlockProduct {
+                            a,
+                            b,
+                            c,
+                            c_stride: stride,
+                            rows,
+                            cols: width,
+                            k: PARTS * k.len(),
+                            accumulate: first > 0,
+                        };
+                        if self.sums_all() {
+                            self.kernel.multiply_block(product);
+                        } else {
+                            let own: *mut f32 = own.cast();
+                            let sums = BlockProduct { c: own, c_stride: WIDTH, accumulate: false, ..product };
+                            self.kernel.multiply_block(sums);
+                            let at = [col, first / weights.group];
+                            scale.add((own.cast_const(), WIDTH), (c, stride), [rows, width], at);
+                        }
+                    }
+                }
+            }
+            if self.sums_all() && later {
+                for col in (0..cols).step_by(WIDTH) {
+                    let to = sums.add(col);
+                    scale.add(
+                        (to.cast_const(), stride),
+                        (to, stride),
+                        [rows, (cols - col).min(WIDTH)],
+                        [col, 0],
+                    );
+                }
+            } else if self.scaled == Scaled::Here && weights.scale_format().1 != 1.0 {
+                let factor = weights.scale_format().1;
+                for row in 0..rows {
+                    let sums = std::slice::from_raw_parts_mut(sums.add(row * stride), cols);
+                    sums.iter_mut().for_each(|sum| *sum *= factor);
+                }
+            }
+            if !matches!(target, Target::Rows(_)) {
+                let scratch = std::slice::from_raw_parts_mut(scratch, target.epilogue().scratch_bytes());
+                target.epilogue().apply(Block::new(sums, stride, part), scratch);
+            }
+        }
+    }
+}
+
+/// The units of a range.
+fn units(k: Range<usize>, unit: usize) -> impl Iterator<Item = Range<usize>> {
+    k.clone().step_by(unit).map(move |first| first..(first + unit).min(k.end))
+}
+
+/// The scales and zeros of a task's columns, a row for each of them, and the sums of x over each group.
+struct Scale<'a> {
+    scales: &'a [f32],
+    zeros: &'a [f32],
+    of_x: &'a [f32],
+    groups: usize,
+}
+
+impl Scale<'_> {
+    /// Adds the sums of a group, scaled, to those of the groups before; those of the first replace what was there.
+    ///
+    /// # Safety
+    /// `x86::is_supported` said yes; both have their rows and columns, at most [`WIDTH`], and are the same or apart.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn add(
+        &self,
+        (from, from_stride): (*const f32, usize),
+        (to, to_stride): (*mut f32, usize),
+        [rows, cols]: [usize; 2],
+        [col, group]: [usize; 2],
+    ) {
+        let (mut scales, mut zeros) = ([0.0_f32; WIDTH], [0.0_f32; WIDTH]);
+        for i in 0..cols {
+            let at = (col + i) * self.groups + group;
+            (scales[i], zeros[i]) = (self.scales[at], self.zeros[at]);
+        }
+        for half in (0..cols).step_by(LANES) {
+            let mask = u16::MAX >> (LANES - (cols - half).min(LANES));
+            // SAFETY: as the caller promised; only elements that exist are touched.
+            unsafe {
+                let [scale, zero] = [&scales, &zeros].map(|of| _mm512_loadu_ps(of.as_ptr().add(half)));
+                for row in 0..rows {
+                    let to = to.add(row * to_stride + half);
+                    let mut sums = _mm512_maskz_loadu_ps(mask, from.add(row * from_stride + half));
+                    if let Some(&of_x) = self.of_x.get(row * self.groups + group) {
+                        sums = _mm512_fnmadd_ps(zero, _mm512_set1_ps(of_x), sums);
+                    }
+                    let before =
+                        if group == 0 { _mm512_setzero_ps() } else { _mm512_maskz_loadu_ps(mask, to) };
+                    _mm512_mask_storeu_ps(to, mask, _mm512_fmadd_ps(sums, scale, before));
+                }
+            }
+        }
+    }
+}
+
+/// Writes the sum of each group of each row.
+fn sum_groups(x: &[f32], group: usize, to: &mut [f32]) {
+    for (x, to) in x.chunks_exact(group).zip(to) {
+        let (whole, rest) = x.as_chunks::<16>();
+        let mut sums = [0.0_f32; 16];
+        whole.iter().for_each(|x| sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x));
+        *to = sums.iter().chain(rest).sum();
+    }
+}
+
+/// Bytes of a panel of codes.
+fn bytes_of(k: &Range<usize>) -> usize {
+    WIDTH * k.len() * size_of::<bf16>()
+}
+
+/// Writes the parts of rows of x, of `stride` elements, over `k`: for each unit panels of 32 rows, which have the parts one after the
+/// other, the smallest first, as if each were more k; for each 32 k these of every row.
+///
+/// # Safety
+/// `x86::is_supported` said yes; `to` has room for `PARTS` numbers for each of whole panels.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn split(x: &[f32], stride: usize, k: Range<usize>, unit: usize, to: *mut u16) {
+    let rows = x.len() / stride;
+    let tall = rows.next_multiple_of(STEP);
+    let odd: [u16; STEP] = std::array::from_fn(|i| 2 * i as u16 + 1);
+    // SAFETY: as many bytes are there.
+    let upper_halves = unsafe { _mm512_loadu_si512(odd.as_ptr().cast()) };
+    for (row, x) in x.chunks_exact(stride).enumerate() {
+        for (index, k) in units(k.clone(), unit).enumerate() {
+            let steps = k.len() / STEP;
+            for (step, x) in x[k.clone()].as_chunks::<STEP>().0.iter().enumerate() {
+                let panel = index * tall * unit * PARTS + row / STEP * PARTS * steps * STEP * STEP;
+                // SAFETY: as the caller promised; a step is two vectors of numbers, and one of each part.
+                unsafe {
+                    let halves = [0, 16].map(|i| parts(_mm512_loadu_ps(x.as_ptr().add(i))));
+                    for part in 0..PARTS {
+                        let [a, b] = halves.map(|of| _mm512_castps_si512(of[part]));
+                        let upper = _mm512_permutex2var_epi16(a, upper_halves, b);
+                        let at = ((PARTS - 1 - part) * steps + step) * STEP * STEP + row % STEP * STEP;
+                        _mm512_storeu_si512(to.add(panel + at).cast(), upper);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Numbers whose upper halves are all of them, and which sum up to x; an infinity is the first of its parts.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn parts(x: __m512) -> [__m512; PARTS] {
+    let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+    let cut = |x: __m512| _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper));
+    let high = cut(x);
+    let finite = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(_mm512_abs_ps(x), _mm512_set1_ps(f32::INFINITY));
+    let left = _mm512_maskz_sub_ps(finite, x, high);
+    let middle = cut(left);
+    [high, middle, _mm512_sub_ps(left, middle)]
+}
