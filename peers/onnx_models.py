@@ -27,7 +27,8 @@ from onnx_cases import runtime_says, write  # noqa: E402
 from onnx_exported import read  # noqa: E402
 
 BUILT_IN = ["mlp", "conv", "transformer", "quick-inference", "quick-memory", "digits-mlp", "digits-conv", "text-transformer"]
-QUANTIZED = ["int8-weights", "int8-dynamic", "int8-static", "int8-smooth", "fp8", "int4-rtn", "int4-gptq", "int4-hqq"]
+QUANTIZED = ["int8-weights", "int8-dynamic", "int8-static", "int8-smooth", "fp8", "mxfp8", "mxint8", "mxfp6", "mxfp4", "nvfp4",
+             "int4-rtn", "int4-gptq", "int4-hqq"]
 
 
 class Residual(nn.Module):

@@ -3,7 +3,7 @@
 //!
 //! Invariant: finding an engine compiles nothing and changes nothing; what is missing is said with what to install.
 
-use overdrive_ir::{Backend, Caps, Graph};
+use overdrive_ir::{Backend, Caps, Graph, Mode};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,10 @@ pub trait Engine: Sync {
     fn about(&self) -> &'static str;
     /// Where it runs models.
     fn runs_on(&self) -> Place;
+    /// The modes that mean something of its own there.
+    fn modes(&self) -> &'static [Mode] {
+        &[Mode::Compile]
+    }
     /// Looks for it.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ mod session;
 use crate::call::HostBackend;
 use crate::engine::{Engine, Found, Missing, Place, Places, Request};
 use library::Library;
-use overdrive_ir::{Backend, Caps};
+use overdrive_ir::{Backend, Caps, Mode};
 use session::Sessions;
 
 /// Who runs the nodes of a graph.
@@ -81,6 +81,13 @@ impl Engine for Provider {
         }
     }
 
+    fn modes(&self) -> &'static [Mode] {
+        match self {
+            Self::Cpu | Self::Cuda => &[Mode::Eager, Mode::Jit, Mode::Compile],
+            Self::OpenVino | Self::TensorRt => &[Mode::Compile],
+        }
+    }
+
     fn runs_on(&self) -> Place {
         match self {
             Self::Cpu | Self::OpenVino => Place::Processor,
@@ -100,9 +107,25 @@ impl Engine for Provider {
         let original = request.original.cloned();
         let engine = Sessions { provider: *self, library, caps, ordinal: request.ordinal, original };
         // What a provider needs beside the library is looked for when it is registered: here, not in the first model.
-        engine
-            .builder(overdrive_ir::Mode::Compile, request.threads)
-            .map_err(|reason| self.missing(reason))?;
+        engine.builder(Mode::Compile, request.threads).map_err(|reason| self.missing(reason))?;
         Ok(Box::new(HostBackend { engine, threads: request.threads }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn providers_for_gpus_say_what_to_get() {
+        let places = Places { named: [("onnxruntime".to_owned(), "/none".into())].into(), installed: None };
+        for (provider, words) in [
+            (Provider::Cuda, ["onnxruntime-gpu", "CUDA 13", "cuDNN 9"]),
+            (Provider::TensorRt, ["onnxruntime-gpu", "libnvinfer.so.10", "not 11"]),
+        ] {
+            let said = provider.find(&places).map(|found| found.version).unwrap_err().to_string();
+            assert!(said.starts_with(provider.name()), "{said}");
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        }
     }
 }

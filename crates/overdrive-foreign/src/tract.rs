@@ -34,6 +34,10 @@ impl Engine for Tract {
         "inference engine in Rust"
     }
 
+    fn modes(&self) -> &'static [Mode] {
+        &[Mode::Eager, Mode::Jit, Mode::Compile]
+    }
+
     fn runs_on(&self) -> Place {
         Place::Processor
     }

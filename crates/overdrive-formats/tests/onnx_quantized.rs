@@ -2,8 +2,9 @@
 
 use overdrive_formats::onnx::{self, Binding, Model};
 use overdrive_ir::ops::QuantizedLinear;
+use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::{Activations, Weights};
-use overdrive_ir::{Builder, DType, Graph, Init, Tensor, TensorType, eval};
+use overdrive_ir::{Builder, DType, Graph, Init, Overflow, Tensor, TensorType, eval};
 use std::path::Path;
 
 /// So many that the codes are not computed with while the file is read, as shapes are.
@@ -44,6 +45,69 @@ fn layer(codes: DType, groups: usize, op: QuantizedLinear) -> Graph {
         .collect();
     b.output("y", x.quantized_linear(op, &states));
     b.finish().expect("a layer that fits")
+}
+
+/// A layer in blocks of `block` along K, of `codes` with scales of type `scale`.
+fn in_blocks((codes, scale, block): (DType, DType, usize), op: QuantizedLinear) -> Graph {
+    const K: usize = 64;
+    let b = Builder::new("layer");
+    let x = b.input("x", TensorType::new(DType::F32, [2, 3, K]));
+    let count = N * K;
+    // Every value that the type has, up to its largest.
+    let all: Vec<f64> =
+        (0..count).map(|i| codes.round(((i * 7) % 61) as f64 * 0.25 - 7.5, Overflow::Saturate)).collect();
+    let scales: Vec<f64> = (0..N * K / block).map(|i| 2f64.powi((i % 5) as i32 - 4)).collect();
+    let mut operands = vec![
+        ("codes", Tensor::from_f64(codes, [N, K], &all)),
+        ("scale", Tensor::from_f64(scale, [N, K / block], &scales)),
+    ];
+    if op.weights == Weights::TwoLevel {
+        operands.push(("tensor_scale", Tensor::scalar(DType::F32, 0.3)));
+    }
+    let state = |(name, tensor): (&str, Tensor)| b.state(name, tensor.ty().clone(), Init::Value(tensor));
+    let states: Vec<_> = operands.into_iter().map(state).collect();
+    b.output("y", x.quantized_linear(op, &states));
+    b.finish().expect("a layer that fits")
+}
+
+/// Microscaling formats, in types that every engine has: what is written means the same to the last code.
+#[test]
+fn layers_in_blocks_of_small_floats_are_written_in_types_that_engines_have() {
+    let float = |weights| QuantizedLinear { weights, activations: Activations::Float };
+    let blocks = |element, scale| QuantizedLinear {
+        weights: Weights::Symmetric,
+        activations: Activations::Blocks(element, scale),
+    };
+    let e8m0 = |codes| (codes, DType::E8M0, 32);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    for (name, kind, op) in [
+        ("mxfp8", e8m0(DType::F8E4M3), blocks(DType::F8E4M3, ScaleFormat::E8m0Up)),
+        ("mxint8", e8m0(DType::I8), blocks(DType::I8, ScaleFormat::E8m0Floor)),
+        ("mxfp6_e2m3", e8m0(DType::F6E2M3), float(Weights::Symmetric)),
+        ("mxfp6_e3m2", e8m0(DType::F6E3M2), float(Weights::Symmetric)),
+        ("mxfp4", e8m0(DType::F4E2M1), float(Weights::Symmetric)),
+        ("nvfp4", (DType::F4E2M1, DType::F8E4M3, 16), float(Weights::TwoLevel)),
+    ] {
+        let graph = in_blocks(kind, op);
+        let path = folder.join(format!("layer_{name}.onnx"));
+        onnx::write(&path, &graph).unwrap();
+        let back = Model::open(&path).unwrap().graph(&Binding::default()).unwrap();
+        if op.activations == Activations::Float && op.weights == Weights::Symmetric {
+            let found = back.nodes().iter().find_map(|node| node.op.composite::<QuantizedLinear>());
+            assert_eq!(found, Some(&op), "{name} is read as a product of codes");
+        }
+        // Rows of zeros, of the smallest numbers, of powers of two and beside them.
+        let mut values: Vec<f64> = numbers(DType::F32, &[2, 3, 64], -1.03, 0.217).to_f64();
+        values[..64].fill(0.0);
+        values[64..128].iter_mut().for_each(|x| *x *= 1e-38);
+        values[128..192].iter_mut().enumerate().for_each(|(i, x)| *x = 448.0 * 2f64.powi(i as i32 / 32));
+        let x = Tensor::from_f64(DType::F32, [2, 3, 64], &values);
+        let [before, after] =
+            [&graph, &back].map(|g| eval::eval_tensors(g, std::slice::from_ref(&x))[0].to_f64());
+        for (a, b) in before.iter().zip(&after) {
+            assert!((a - b).abs() <= 1e-5 * (1e-30 + a.abs()), "{name}: {a} became {b}");
+        }
+    }
 }
 
 #[test]

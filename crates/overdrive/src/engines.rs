@@ -4,7 +4,7 @@ use crate::cli::Machine;
 use crate::devices::{self, Opened};
 use crate::failure::Failure;
 use overdrive::cuda::cache::Cache;
-use overdrive::ir::{Backend, Caps};
+use overdrive::ir::{Backend, Caps, Mode};
 use overdrive::studies::Device;
 use overdrive_foreign::{ENGINES, Engine, OriginalFile, Place, Places, Request};
 use std::path::PathBuf;
@@ -97,9 +97,10 @@ impl Contestants {
             Contestant::Own(own) => {
                 Some((Whose::Ours, Device { backend: own.backend.as_ref(), threads: own.threads }))
             }
-            Contestant::Engine { .. } => {
+            Contestant::Engine { engine, .. } => {
                 let backend = started.as_deref()?;
-                Some((Whose::Theirs, Device { backend, threads: self.threads as u32 }))
+                let device = Device { backend, threads: self.threads as u32 };
+                Some((Whose::Theirs(engine.modes()), device))
             }
         };
         self.all.iter().zip(started).filter_map(device).collect()
@@ -123,8 +124,24 @@ impl Contestants {
 pub(crate) enum Whose {
     /// Overdrive's.
     Ours,
-    /// An engine's.
-    Theirs,
+    /// An engine's, which has these modes.
+    Theirs(&'static [Mode]),
+}
+
+impl Whose {
+    /// The modes to measure of those that the user asked for, and those of them that do not exist there. A mode that a device
+    /// of ours lacks has a row with its reason.
+    pub(crate) fn modes(self, asked: Option<&[Mode]>) -> [Vec<Mode>; 2] {
+        match (asked, self) {
+            (Some(asked), Self::Theirs(has)) => {
+                let (there, absent) = asked.iter().copied().partition(|mode| has.contains(mode));
+                [there, absent]
+            }
+            (Some(asked), Self::Ours) => [asked.to_vec(), vec![]],
+            (None, Self::Ours) => [vec![Mode::Eager, Mode::Jit, Mode::Compile], vec![]],
+            (None, Self::Theirs(_)) => [vec![Mode::Compile], vec![]],
+        }
+    }
 }
 
 /// The engines that this machine has for what a device of ours is.
@@ -157,4 +174,21 @@ fn named(names: &[String], machine: &Machine, places: &Places) -> Result<Vec<Con
         Ok(Contestant::Engine { engine, is_named: true })
     };
     names.iter().map(contestant).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_that_an_engine_lacks_is_no_row_of_it() {
+        let asked = [Mode::Graph, Mode::Compile, Mode::Eager];
+        let of = |whose: Whose| whose.modes(Some(&asked));
+        assert_eq!(
+            of(Whose::Theirs(&[Mode::Compile])),
+            [vec![Mode::Compile], vec![Mode::Graph, Mode::Eager]]
+        );
+        assert_eq!(of(Whose::Ours), [asked.to_vec(), vec![]]);
+        assert_eq!(Whose::Theirs(&[Mode::Eager, Mode::Compile]).modes(None)[0], [Mode::Compile]);
+    }
 }

@@ -6,6 +6,7 @@
 
 mod composite;
 mod indexing;
+mod microscaling;
 mod prim;
 mod product;
 mod quantized;
@@ -17,7 +18,8 @@ use super::proto::{
 };
 use super::types::theirs;
 use crate::{FormatError, file};
-use overdrive_ir::{DType, Graph, Node, Tensor, TensorType, Value};
+use overdrive_ir::ops::BlockScale;
+use overdrive_ir::{Graph, Node, Origin, Port, TensorType, Value};
 use prost::Message;
 use std::collections::HashMap;
 use std::path::Path;
@@ -77,11 +79,28 @@ pub(super) fn model_of(path: &Path, graph: &Graph) -> Result<ModelProto, FormatE
     }
     graph.outputs().iter().for_each(|port| writer.reserve(&port.name));
     let mut unsaid = Vec::new();
+    for state in graph.states() {
+        let dtype = graph.ty(state.value).dtype;
+        if let (Some(_), Ok(numbers)) =
+            (microscaling::steps(dtype), microscaling::numbers(&mut writer, &state.name, dtype))
+        {
+            writer.steps.insert(numbers.clone(), (state.name.clone(), dtype));
+            names.insert(state.value, numbers);
+        }
+    }
+    let replaced = |port: &&Port| {
+        matches!(graph.origin(port.value), Origin::Node(..) | Origin::State(_))
+            && microscaling::is_replaced(graph.ty(port.value).dtype)
+    };
+    for port in graph.outputs().iter().filter(replaced) {
+        let why = "values of this type are of another one in the file";
+        unsaid.push((format!("output `{}` of {}", port.name, graph.ty(port.value)), why.to_owned()));
+    }
     walk(graph, &mut writer, &mut names, &mut functions, &mut unsaid);
     let mut proto = GraphProto { name: Some(graph.name().to_owned()), ..GraphProto::default() };
     for state in graph.states() {
         let tensor = state.init.tensor(&state.name, graph.ty(state.value));
-        match proto_of(&state.name, &expressible(tensor)) {
+        match proto_of(&state.name, &microscaling::expressible(tensor)) {
             Ok(tensor) => proto.initializer.push(tensor),
             Err(reason) => unsaid.push((format!("state of {}", graph.ty(state.value)), reason.0)),
         }
@@ -98,7 +117,7 @@ pub(super) fn model_of(path: &Path, graph: &Graph) -> Result<ModelProto, FormatE
     let info = |name: &str, value: Value| value_info(name, graph.ty(value));
     proto.input = graph.inputs().iter().map(|port| info(&port.name, port.value)).collect();
     proto.output = graph.outputs().iter().map(|port| info(&port.name, port.value)).collect();
-    proto.node = writer.nodes;
+    proto.node = writer.used();
     let bodies = functions.written.iter().map(|function| &function.node).chain([&proto.node]);
     let casts_bits = bodies.flatten().any(|node| node.op_type() == "BitCast");
     let (version, ir_version) =
@@ -120,14 +139,6 @@ pub(super) fn model_of(path: &Path, graph: &Graph) -> Result<ModelProto, FormatE
         ..ModelProto::default()
     };
     Ok(model)
-}
-
-/// Scales of microscaling formats, for which opset 23 has no type, as f32, which holds them exactly.
-fn expressible(tensor: Tensor) -> Tensor {
-    if !matches!(tensor.ty().dtype, DType::E8M0 | DType::F6E2M3 | DType::F6E3M2) {
-        return tensor;
-    }
-    Tensor::from_f64(DType::F32, tensor.ty().shape.clone(), &tensor.to_f64())
 }
 
 fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
@@ -194,6 +205,11 @@ fn node_of(
     }
     if let Some(prim) = node.op.prim() {
         return prim::write(prim, w, operands, &types);
+    }
+    if let Some(op) = node.op.composite::<BlockScale>()
+        && let Some(scale) = microscaling::block_scale(op, w, &operands[0], &types)
+    {
+        return scale.map(|scale| vec![scale]);
     }
     let used = |index: usize| graph.use_counts()[node.results[index].0 as usize] > 0;
     if let Some(results) = composite::write(node, w, operands, (&types, &used)) {

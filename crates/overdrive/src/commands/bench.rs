@@ -107,13 +107,17 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
             let graph =
                 precision(&workload.graph, &Recipe { contractions: dtype }).map_err(Failure::harness)?;
             for (whose, device) in &devices {
-                let modes: &[Mode] = match (&modes, whose) {
-                    (Some(modes), _) => modes,
-                    (None, Whose::Ours) => &[Mode::Eager, Mode::Jit, Mode::Compile],
-                    (None, Whose::Theirs) => &[Mode::Compile],
-                };
+                let [modes, absent] = whose.modes(modes.as_deref());
+                if !absent.is_empty() {
+                    let names: Vec<&str> = absent.iter().map(|mode| mode.name()).collect();
+                    let text = format!("{}: no mode {} there", device.backend.name(), names.join(", "));
+                    let note = Note { study: "bench".to_owned(), text };
+                    if !results.notes.contains(&note) {
+                        results.notes.push(note);
+                    }
+                }
                 let load_ns = load_ns.filter(|_| *whose == Whose::Ours);
-                for &mode in modes {
+                for mode in modes {
                     let entry = Entry::plain(&workload, device, mode);
                     entries.push(Entry { dtype, graph: graph.clone(), load_ns, ..entry });
                 }

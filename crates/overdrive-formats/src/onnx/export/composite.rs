@@ -8,7 +8,7 @@ use overdrive_ir::ops::batch_norm::Statistics;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::ops::{
     Attention, AvgPool2d, BatchNorm, Conv2d, Embedding, Gelu, GlobalAvgPool, LayerNorm, Linear, MaxPool2d,
-    Relu, RmsNorm, Softmax,
+    Relu, RmsNorm, Silu, Softmax,
 };
 use overdrive_ir::{Node, Operation};
 
@@ -32,6 +32,11 @@ fn standard(op: &Operation, w: &mut Writer, x: &[String], (types, _): About<'_>)
     if let Some(gelu) = op.composite::<Gelu>() {
         let approximate = if gelu.approximation == Approximation::Erf { "none" } else { "tanh" };
         return Some(w.one("Gelu", &operands, vec![text("approximate", approximate)]));
+    }
+    if op.composite::<Silu>().is_some() && types.operands[0].dtype.bits() >= 32 {
+        // Two nodes and no function, which not every reader has; opset 24 has Swish.
+        let gate = w.one("Sigmoid", &operands, vec![]);
+        return Some(w.one("Mul", &[operands[0], &gate], vec![]));
     }
     if let Some(softmax) = op.composite::<Softmax>() {
         return Some(w.one("Softmax", &operands, vec![int("axis", softmax.axis as i64)]));

@@ -4,6 +4,7 @@
 //! of both (QDQ), which engines fuse into integer products. What opset 23 cannot say so (scales of two axes, zero points
 //! of another type than the codes) is left to the expansion of the op, and so are activations whose scales are computed.
 
+use super::microscaling::steps;
 use super::prim::Signature;
 use super::writer::{Writer, float, int};
 use crate::onnx::types::theirs;
@@ -84,8 +85,15 @@ fn pair_up(w: &mut Writer, x: &[String], types: &[TensorType]) -> Option<Pair> {
     let mut shaped = |name: &str| if shape == counts { name.to_owned() } else { w.reshape(name, &shape) };
     let zero = x.get(2).map(|zero| (shaped(zero), types[2].dtype));
     let scale = shaped(&x[1]);
-    let scale = if types[1].dtype == DType::F32 { scale } else { w.cast(&scale, DType::F32).ok()? };
-    Some(Pair { x: x[0].clone(), dtype: types[0].dtype, scale, zero, axis, block })
+    let mut scale = if types[1].dtype == DType::F32 { scale } else { w.cast(&scale, DType::F32).ok()? };
+    let (mut x, mut dtype) = (x[0].clone(), types[0].dtype);
+    if let Some((codes, small)) = w.steps.get(&x).cloned() {
+        let (integer, step) = steps(small)?;
+        let step = w.number(DType::F32, step).ok()?;
+        scale = w.one("Mul", &[&scale, &step], vec![]);
+        (x, dtype) = (codes, integer);
+    }
+    Some(Pair { x, dtype, scale, zero, axis, block })
 }
 
 /// How scales lie: along one axis, in blocks of it, or one for all; and the shape that says so.

@@ -5,7 +5,7 @@ use crate::onnx::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::onnx::types::theirs;
 use bytes::Bytes;
 use overdrive_ir::{DType, Shape, Tensor};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Why ONNX cannot say something.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(super) struct Unsaid(pub(super) String);
 #[derive(Default)]
 pub(super) struct Writer {
     pub(super) nodes: Vec<NodeProto>,
+    /// By the name of the numbers of a parameter, the name and type of its codes, which are integers in the file.
+    pub(super) steps: HashMap<String, (String, DType)>,
     taken: HashSet<String>,
     values: usize,
     scope: String,
@@ -28,6 +30,21 @@ impl Writer {
     /// Scope of the nodes that follow.
     pub(super) fn enter(&mut self, scope: &str) {
         self.scope = scope.to_owned();
+    }
+
+    /// The nodes, without those that made numbers of codes which are read as codes.
+    pub(super) fn used(mut self) -> Vec<NodeProto> {
+        for numbers in self.steps.into_keys() {
+            if self.nodes.iter().any(|node| node.input.contains(&numbers)) {
+                continue;
+            }
+            // The product, and before it the constant and the cast that are its operands alone.
+            let at = self.nodes.iter().position(|node| node.output.contains(&numbers));
+            let product = at.map(|at| self.nodes.remove(at));
+            let parts = product.map(|product| product.input).unwrap_or_default();
+            self.nodes.retain(|node| !node.output.iter().any(|name| parts.contains(name)));
+        }
+        self.nodes
     }
 
     fn fresh(&mut self) -> String {
