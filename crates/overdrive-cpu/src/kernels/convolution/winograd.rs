@@ -40,11 +40,14 @@ pub(super) fn step_of(call: &ConvolutionCall) -> Option<usize> {
         && call.accumulate == DType::F32;
     let lines = call.input.strides[3] == 1 && sizes[2..] == [TAPS, TAPS];
     let width = Kernel::<f32>::best().tile()[1];
-    // Points of a tile, and tiles of a line.
-    let rows = (step + OUTPUTS + 1).pow(2) * channels;
-    let tiles =
-        call.epilogue.0.extents.get(3).map_or(0, |line| line.div_ceil(OUTPUTS).next_multiple_of(width));
-    let pays = channels >= LEAST[0] && outputs >= LEAST[1] && rows * tiles * size_of::<f32>() <= PANELS;
+    let [height, line] = [2, 3].map(|d| call.epilogue.0.extents[d]);
+    // Points of a tile in panels of tiles, beside taps in panels of pixels: the ends of small images cost more than is saved.
+    let (points, tiles) = ((step + OUTPUTS + 1).pow(2), line.div_ceil(OUTPUTS));
+    let padded = |columns: usize| columns.next_multiple_of(width);
+    let fewer =
+        10 * points * padded(height.div_ceil(OUTPUTS) * tiles) <= 9 * TAPS * TAPS * padded(height * line);
+    let bytes = points * channels * padded(tiles) * size_of::<f32>();
+    let pays = fewer && channels >= LEAST[0] && outputs >= LEAST[1] && bytes <= PANELS;
     let vectors = is_x86_feature_detected!("avx512f") && width.is_multiple_of(LANES);
     (plain && f32s && lines && pays && vectors && (step == 1 || step == 2)).then_some(step)
 }
