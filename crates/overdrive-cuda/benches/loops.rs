@@ -13,11 +13,12 @@ use cudarc::driver::result;
 use cudarc::driver::sys::CUevent_flags;
 use overdrive_cuda::Device;
 use overdrive_cuda::memory::DeviceBytes;
-use overdrive_ir::plan::{Access, Instr, Program, Register};
-use overdrive_ir::{Binary, Compare, DType, Reducer, TensorType, Unary};
+use overdrive_ir::plan::{Access, Program, Register};
+use overdrive_ir::{Binary, DType, Reducer, TensorType, Unary};
 use single::Single;
 use std::sync::Arc;
 use testkit::programs::{Build, access, by_row, dense};
+use testkit::rows;
 
 const SAMPLES: usize = 15;
 /// More than the second-level cache of any GPU.
@@ -140,13 +141,12 @@ impl Rows {
     }
 
     fn softmax(&self) -> (Program, Vec<TensorType>) {
-        let (mut b, x) = self.begin();
-        let max = b.reduce(Reducer::Max, x);
-        let shifted = b.binary(Binary::Sub, x, max);
-        let e = b.unary(Unary::Exp, shifted);
-        let sum = b.reduce(Reducer::Sum, e);
-        let y = b.binary(Binary::Div, e, sum);
-        self.end(b, y, &[])
+        let extents = [self.rows, self.n];
+        let whole = ty(self.dtype, &extents);
+        (
+            rows::softmax(&extents, dense(0, &extents), dense(1, &extents), self.dtype),
+            vec![whole.clone(), whole],
+        )
     }
 
     fn layer_norm(&self) -> (Program, Vec<TensorType>) {
@@ -190,28 +190,11 @@ impl Rows {
         self.end(b, y, &[ty(self.dtype, &[self.n])])
     }
 
-    /// Loss and log-sum-exp of each row, as `cross_entropy` expands to.
     fn cross_entropy(&self) -> (Program, Vec<TensorType>) {
-        let (mut b, x) = self.begin();
-        let extents = [self.rows, self.n];
-        let target = b.load(by_row(1, &extents), DType::I32);
-        let index = b.0.push(Instr::Index(1), DType::I32);
-        let here = b.0.push(Instr::Compare(Compare::Eq, target, index), DType::Bool);
-        let zero = b.constant(0.0, DType::F32);
-        let term = b.0.push(Instr::Select(here, x, zero), DType::F32);
-        let max = b.reduce(Reducer::Max, x);
-        let shifted = b.binary(Binary::Sub, x, max);
-        let e = b.unary(Unary::Exp, shifted);
-        let sum = b.reduce(Reducer::Sum, e);
-        let log = b.unary(Unary::Log, sum);
-        let log = b.binary(Binary::Add, log, max);
-        let logit = b.reduce(Reducer::Sum, term);
-        let loss = b.binary(Binary::Sub, log, logit);
-        b.store(by_row(2, &extents), loss);
-        b.store(by_row(3, &extents), log);
         let row = |dtype| ty(dtype, &[self.rows]);
-        let types = vec![ty(self.dtype, &extents), row(DType::I32), row(DType::F32), row(DType::F32)];
-        (b.0, types)
+        let types =
+            vec![ty(self.dtype, &[self.rows, self.n]), row(DType::I32), row(DType::F32), row(DType::F32)];
+        (rows::cross_entropy(self.rows, self.n, self.dtype), types)
     }
 
     /// Sum of each row.

@@ -11,11 +11,12 @@ use overdrive_cuda::Device;
 use overdrive_cuda::compiler::{Architecture, compile};
 use overdrive_cuda::loops::{Machine, sources};
 use overdrive_ir::eval::philox;
-use overdrive_ir::plan::{Access, Instr, Program, Register};
+use overdrive_ir::plan::{Access, Instr, Program};
 use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, SlotId, Tensor, TensorType, Unary, row_major};
 use single::Single;
 use std::sync::Arc;
 use testkit::programs::{Build, access, assert_agrees, blank, by_row, dense, normal, random_program};
+use testkit::rows::{cross_entropy, picked, softmax};
 use testkit::{Value, define};
 
 /// The first GPU, or nothing and a word about it.
@@ -37,20 +38,6 @@ fn check(device: &Arc<Device>, program: &Program, slots: &[Tensor], what: &str) 
         got.iter().zip(&again).all(|(a, b)| a.bytes() == b.bytes()),
         "{what}: a second run gives other bits"
     );
-}
-
-fn softmax(extents: &[usize], x: Access, y: Access, dtype: DType) -> Program {
-    let mut b = Build::new(extents, 1);
-    let x = b.load(x, dtype);
-    let x = if dtype == DType::F64 { x } else { b.convert(x, DType::F32) };
-    let max = b.reduce(Reducer::Max, x);
-    let shifted = b.binary(Binary::Sub, x, max);
-    let e = b.unary(Unary::Exp, shifted);
-    let sum = b.reduce(Reducer::Sum, e);
-    let value = b.binary(Binary::Div, e, sum);
-    let value = b.convert(value, dtype);
-    b.store(y, value);
-    b.0
 }
 
 fn layer_norm(rows: usize, n: usize, dtype: DType) -> (Program, Vec<Tensor>) {
@@ -146,36 +133,6 @@ fn layer_norm_with_statistics_and_scale() {
     }
 }
 
-/// `log sum exp(x) - x[target]` and the logarithm of each row, as `cross_entropy` expands to.
-fn cross_entropy(rows: usize, n: usize, dtype: DType) -> Program {
-    let extents = [rows, n];
-    let mut b = Build::new(&extents, 1);
-    let x = b.load(dense(0, &extents), dtype);
-    let x = b.convert(x, DType::F32);
-    let target = b.load(by_row(1, &extents), DType::I32);
-    let max = b.reduce(Reducer::Max, x);
-    let shifted = b.binary(Binary::Sub, x, max);
-    let e = b.unary(Unary::Exp, shifted);
-    let sum = b.reduce(Reducer::Sum, e);
-    let log = b.unary(Unary::Log, sum);
-    let log = b.binary(Binary::Add, log, max);
-    let picked = picked(&mut b, (target, shifted), Compare::Eq);
-    let logit = b.binary(Binary::Add, picked, max);
-    let loss = b.binary(Binary::Sub, log, logit);
-    b.store(by_row(2, &extents), loss);
-    b.store(by_row(3, &extents), log);
-    b.0
-}
-
-/// The sum over a row of `x` where its index compares to `place`, of 0 elsewhere.
-fn picked(b: &mut Build, (place, x): (Register, Register), kind: Compare) -> Register {
-    let index = b.0.push(Instr::Index(1), DType::I32);
-    let here = b.0.push(Instr::Compare(kind, place, index), DType::Bool);
-    let zero = b.constant(0.0, DType::F32);
-    let term = b.0.push(Instr::Select(here, x, zero), DType::F32);
-    b.reduce(Reducer::Sum, term)
-}
-
 #[test]
 fn one_element_of_a_row_is_picked() {
     let Some(device) = device() else { return };
@@ -207,12 +164,44 @@ fn one_element_of_a_row_is_picked() {
 }
 
 #[test]
+fn sums_beside_a_maximum_of_what_is_no_number() {
+    let Some(device) = device() else { return };
+    let (none, all) = (f64::NEG_INFINITY, f64::INFINITY);
+    for n in [3, 500, 8192, 65_536, 300_000] {
+        let extents = [5, n];
+        for dtype in [DType::F32, DType::BF16] {
+            // Nothing but negative infinities, one number at the very end, an infinity, a NaN, and numbers that rise.
+            let mut rows = vec![none; 5 * n];
+            rows[2 * n - 1] = 2.0;
+            rows[2 * n..3 * n].fill(1.0);
+            rows[2 * n + n / 2] = all;
+            rows[3 * n..4 * n].fill(-1.0);
+            rows[3 * n + n / 3] = f64::NAN;
+            rows[4 * n..].iter_mut().enumerate().for_each(|(i, x)| *x = (i * 16 / n) as f64 * 7.0 - 40.0);
+            let x = Tensor::from_f64(dtype, extents, &rows);
+            let slots = [x, blank(dtype, &extents)];
+            check(
+                &device,
+                &softmax(&extents, dense(0, &extents), dense(1, &extents), dtype),
+                &slots,
+                &format!("softmax {n} {dtype}"),
+            );
+            let [x, _] = slots;
+            let row = || blank(DType::F32, &[5]);
+            let slots = [x, Tensor::from_ints(DType::I32, [5usize], &[0; 5]), row(), row()];
+            check(&device, &cross_entropy(5, n, dtype), &slots, &format!("cross-entropy {n} {dtype}"));
+        }
+    }
+}
+
+#[test]
 fn a_picked_element_is_loaded_and_other_sums_are_folded() {
     let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
     let text = |program: &Program| sources(program, &[], machine).unwrap()[0].text.to_string();
     let loss = text(&cross_entropy(8192, 4096, DType::BF16));
     assert!(loss.contains("place == i1") && !loss.contains("op_eq"), "{loss}");
-    assert!(loss.contains("FoldOfPairs<Max, bf16, 8>"), "{loss}");
+    // One walk over rows that are kept nowhere, with pairs for the maximum.
+    assert!(loss.contains(", largest(x0[u]))") && !loss.contains("Kept"), "{loss}");
     let mut b = Build::new(&[8192, 4096], 1);
     let x = b.load(dense(0, &[8192, 4096]), DType::F32);
     let place = b.load(by_row(1, &[8192, 4096]), DType::I32);

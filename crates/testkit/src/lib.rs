@@ -12,6 +12,7 @@ mod gradient;
 mod graphs;
 mod primitives;
 pub mod programs;
+pub mod rows;
 mod specification;
 mod tolerance;
 

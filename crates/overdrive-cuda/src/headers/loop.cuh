@@ -258,12 +258,55 @@ __device__ __forceinline__ T fold_lanes(const T (&x)[V]) {
     return parts[0];
 }
 
+// The largest element of a row so far and the sum of exponentials of what each is less than it, which is 0 where there are none.
+struct Online {
+    f32 max, sum;
+
+    // The shift of a sum: what is shifted by no number stays as it is.
+    __device__ __forceinline__ static f32 shift(f32 max) { return max == __uint_as_float(0xff800000u) ? 0.0f : max; }
+
+    // More elements, whose largest is `top`.
+    template <int V>
+    __device__ __forceinline__ void take(const f32 (&x)[V], f32 top) {
+        top = Max::of(max, top);
+        const f32 from = shift(top);
+        f32 terms[V];
+#pragma unroll
+        for (int v = 0; v < V; ++v) terms[v] = fast_exp(x[v] - from);
+        sum = fmaf(sum, fast_exp(max - from), fold_lanes<Sum>(terms));
+        max = top;
+    }
+
+    // The sum by the definition: of nothing but negative infinities it is none.
+    __device__ __forceinline__ f32 total() const { return max == __uint_as_float(0xff800000u) ? __uint_as_float(0x7fffffffu) : sum; }
+};
+
+// How two of them combine.
+struct Grow {
+    template <class T>
+    __device__ static T identity() { return {__uint_as_float(0xff800000u), 0.0f}; }
+    __device__ __forceinline__ static Online of(Online a, Online b) {
+        const f32 max = Max::of(a.max, b.max), from = Online::shift(max);
+        return {max, a.sum * fast_exp(a.max - from) + b.sum * fast_exp(b.max - from)};
+    }
+};
+
+// The largest of a thread's neighbours.
+template <class T, int V>
+__device__ __forceinline__ f32 largest(const T (&x)[V]) {
+    FoldOfPairs<Max, T, V> pairs;
+    pairs.take(x);
+    return pairs.result();
+}
+
 template <class T>
 __device__ __forceinline__ T shuffled(T x, int mask) {
     if constexpr (sizeof(T) == 8) {
-        const u64 bits = bitcast<u64>(x);
-        const u32 low = __shfl_xor_sync(~0u, (u32)bits, mask), high = __shfl_xor_sync(~0u, (u32)(bits >> 32), mask);
-        return bitcast<T>((u64)high << 32 | low);
+        u32 words[2];
+        memcpy(words, &x, 8);
+        words[0] = __shfl_xor_sync(~0u, words[0], mask), words[1] = __shfl_xor_sync(~0u, words[1], mask);
+        memcpy(&x, words, 8);
+        return x;
     } else if constexpr (same<T, bool>) {
         return __shfl_xor_sync(~0u, (u32)x, mask) != 0;
     } else if constexpr (is_small<T>) {
@@ -305,7 +348,7 @@ __device__ __forceinline__ void meet_cluster() {
 template <class R, int Blocks, class T>
 __device__ __forceinline__ T fold_cluster(T x, u32& turn) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "words of shared memory");
-    __shared__ T places[2];
+    __shared__ __align__(8) T places[2];
     T& mine = places[turn];
     turn ^= 1;
     if (threadIdx.x == 0) mine = x;
@@ -320,11 +363,11 @@ __device__ __forceinline__ T fold_cluster(T x, u32& turn) {
         if constexpr (sizeof(T) == 4) {
             u32 bits;
             asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(bits) : "r"(there));
-            part = bitcast<T>(bits);
+            memcpy(&part, &bits, 4);
         } else {
             u64 bits;
             asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(bits) : "r"(there));
-            part = bitcast<T>(bits);
+            memcpy(&part, &bits, 8);
         }
         all = R::of(all, part);
     }

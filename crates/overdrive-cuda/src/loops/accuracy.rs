@@ -44,16 +44,17 @@ pub fn loose(program: &Program) -> Vec<bool> {
         }
     }
     let sums = |at: usize| only_summed(program, Register(at as u32));
-    let shifted = |at: usize| is_shifted_exponential(program, &program.instrs[at]) && sums(at);
+    let shifted = |at: usize| shifted_exponential(program, &program.instrs[at]).is_some() && sums(at);
     let single = |at: usize| used[at] && program.dtypes[at] == DType::F32;
     (0..count).map(|at| single(at) && (loose[at] || shifted(at))).collect()
 }
 
-/// Whether an instruction is `exp(x - max)` with the maximum of a row of x.
-fn is_shifted_exponential(program: &Program, instr: &Instr) -> bool {
-    let Instr::Unary(Unary::Exp, argument) = instr else { return false };
-    let Instr::Binary(Binary::Sub, x, max) = program.instr(*argument) else { return false };
-    matches!(program.instr(*max), Instr::Reduce(fold) if fold.reducer == Reducer::Max && fold.value == *x)
+/// Of `exp(x - max)` with the maximum of a row of x: x and the maximum.
+pub(super) fn shifted_exponential(program: &Program, instr: &Instr) -> Option<(Register, Register)> {
+    let Instr::Unary(Unary::Exp, argument) = instr else { return None };
+    let Instr::Binary(Binary::Sub, x, max) = program.instr(*argument) else { return None };
+    let is_max = matches!(program.instr(*max), Instr::Reduce(fold) if fold.reducer == Reducer::Max && fold.value == *x);
+    is_max.then_some((*x, *max))
 }
 
 /// Whether nothing uses a register but sums over a row.

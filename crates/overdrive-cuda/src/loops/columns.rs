@@ -150,7 +150,7 @@ impl Column<'_> {
         self.begin(&folds, text);
         for (register, kind, _) in &folds {
             let (dtype, r) = (points.program.dtype(*register), register.0);
-            let from = self.partials.address(points.program, *register);
+            let from = self.partials.address(&points.program.dtype(*register).to_string(), *register);
             text.block(format!("for (int part = t; part < {parts}; part += {down})"), |text| {
                 text.line(format!("{dtype} b{r}[{vector}];"));
                 text.line(format!("load<1>(b{r}, {from} + (part * (i64){groups} + column) * {vector});"));
@@ -231,7 +231,11 @@ impl Column<'_> {
         for (register, kind, _) in &folds {
             text.line(format!("fold_columns<{kind}, {across}, {down}>(t{});", register.0));
             if self.is_part() {
-                let (to, r, groups) = (self.partials.address(program, *register), register.0, self.groups);
+                let (to, r, groups) = (
+                    self.partials.address(&program.dtype(*register).to_string(), *register),
+                    register.0,
+                    self.groups,
+                );
                 let place = format!("(part * (i64){groups} + column) * {vector}");
                 text.line(format!("if (t == 0 && active) store<1>({to} + {place}, t{r});"));
             }

@@ -15,6 +15,7 @@ mod coordinates;
 mod kernel;
 mod map;
 mod nest;
+mod online;
 mod pairs;
 mod pick;
 mod points;
@@ -27,6 +28,7 @@ mod stages;
 mod text;
 mod tiles;
 mod together;
+mod walk;
 
 pub use accuracy::loose;
 pub use compile::{compile, sources};

@@ -13,6 +13,7 @@ use overdrive_ir::SlotId;
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 
 /// A program over a nest, as seen by a thread.
+#[derive(Clone)]
 pub(super) struct Points<'a> {
     pub(super) program: &'a Program,
     pub(super) nest: &'a Nest,
@@ -161,7 +162,7 @@ impl<'a> Points<'a> {
     pub(super) fn load(&self, register: Register, text: &mut Text) {
         let of = Of::Load(register);
         let (dtype, slot) = (self.program.dtype(register), self.parameters.name(self.access(of).slot));
-        let to = format!("x{}{}", register.0, self.group_of(register));
+        let to = self.loaded(register);
         let (place, count) = (self.place(of), self.count());
         let (step, alignment) = (self.step(of), self.nest.alignment(self.walk(of)).min(self.nest.vector));
         if dtype.bits() < 8 {
@@ -195,8 +196,9 @@ impl<'a> Points<'a> {
         });
     }
 
-    fn group_of(&self, load: Register) -> &'static str {
-        if self.grouped.contains(&load) { self.group } else { "" }
+    /// What a load brought, all lanes of it.
+    pub(super) fn loaded(&self, load: Register) -> String {
+        format!("x{}{}", load.0, if self.grouped.contains(&load) { self.group } else { "" })
     }
 
     /// The element that a store writes which does not move with the lanes.
@@ -214,7 +216,7 @@ impl<'a> Points<'a> {
 impl Spelling for Points<'_> {
     fn load(&self, register: Register, _: &Access) -> String {
         let lanes = if self.moves(Of::Load(register)) { "[v]" } else { "" };
-        format!("x{}{}{lanes}", register.0, self.group_of(register))
+        format!("{}{lanes}", self.loaded(register))
     }
 
     fn index(&self, dimension: usize) -> String {

@@ -4,7 +4,6 @@
 //! walked more than once and registers hold it, each byte is read once.
 
 use super::ahead::Ahead;
-use super::coordinates::Counter;
 use super::kernel::{Kernel, Machine};
 use super::pairs::{only_pairs, paired};
 use super::points::Points;
@@ -55,16 +54,23 @@ pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize)
     (shares.iter().map(kernel).collect(), partials.bytes)
 }
 
-struct Row<'a> {
-    points: &'a Points<'a>,
-    shape: &'a Shape,
-    share: &'a Share,
+/// What prints a kernel.
+pub(super) struct Row<'a> {
+    pub(super) points: &'a Points<'a>,
+    pub(super) shape: &'a Shape,
+    pub(super) share: &'a Share,
     partials: &'a Partials,
     rows: usize,
 }
 
-/// A reduction with the name of its fold and the value that it folds.
-type Fold = (Register, &'static str, Register);
+/// A reduction with the names of its fold and of the type that it folds, and the value that it folds.
+#[derive(Clone)]
+struct Fold {
+    register: Register,
+    kind: &'static str,
+    ty: String,
+    value: Register,
+}
 
 impl Row<'_> {
     fn print(&self, text: &mut Text) {
@@ -127,7 +133,7 @@ impl Row<'_> {
             if self.shape.ahead {
                 return self.ahead().take(text);
             }
-            self.each_group(text, |text| {
+            self.each_kept(kept, text, |text| {
                 for register in &self.shape.kept_loads {
                     points.declare(*register, "", text);
                     points.load(*register, text);
@@ -169,92 +175,82 @@ impl Row<'_> {
         }
     }
 
-    /// A loop over this thread's groups of the row, at whose counters `content` stands.
-    fn each_group(&self, text: &mut Text, content: impl Fn(&mut Text)) {
-        let (nest, int) = (self.points.nest, self.points.int());
-        let (threads, groups) = (self.shape.threads_of_row(), self.shape.groups);
-        let first = nest.kept().len();
-        let mut extents = nest.folded().to_vec();
-        if let Some(lane) = extents.last_mut() {
-            *lane = lane.div_ceil(nest.vector);
-        }
-        let inside = |text: &mut Text| {
-            let counter = Counter { name: "group", int, first };
-            counter.split(&extents, |d| if d == nest.lane() { nest.vector } else { 1 }, text);
-            self.points.count_lanes(text);
-            content(text);
-        };
-        match self.shape.kept {
-            Some(kept) => text.unrolled(format!("for (int k = 0; k < {kept}; ++k)"), |text| {
-                let first = if self.shape.ahead { "first" } else { "t" };
-                let step = if self.shape.ahead { self.shape.threads } else { threads };
-                text.line(format!("const {int} group = k * {step} + {first};"));
-                if kept * threads == groups {
-                    inside(text);
-                } else {
-                    text.block(format!("if (group < {groups})"), inside);
-                }
-            }),
-            None => {
-                let (mut first, mut end) = ("t".to_owned(), groups.to_string());
-                if self.share.is_split() {
-                    let length = groups.div_ceil(self.share.parts);
-                    text.line(format!("const {int} end = min((part + 1) * {length}, ({int}){groups});"));
-                    (first, end) = (format!("part * {length} + t"), "end".to_owned());
-                }
-                text.line("#pragma unroll 4");
-                text.block(format!("for ({int} group = {first}; group < {end}; group += {threads})"), inside);
-            }
-        }
-    }
-
     fn folds(&self, pass: &Pass) -> Vec<Fold> {
-        let fold = |r: &Register| match self.points.program.instr(*r) {
-            Instr::Reduce(fold) => (*r, reducer(fold.reducer), fold.value),
-            _ => unreachable!("folds are reductions"),
+        let (program, stages) = (self.points.program, self.points.stages);
+        let fold = |&register: &Register| {
+            let value = stages.folded(program, register);
+            match program.instr(register) {
+                _ if stages.online.contains_key(&register) => {
+                    Fold { register, kind: "Grow", ty: "Online".to_owned(), value }
+                }
+                Instr::Reduce(fold) => Fold {
+                    register,
+                    kind: reducer(fold.reducer),
+                    ty: program.dtype(register).to_string(),
+                    value,
+                },
+                _ => unreachable!("folds are reductions"),
+            }
         };
         pass.folds.iter().map(fold).collect()
     }
 
+    /// Declares what a reduction gives, from its fold in C++.
+    fn result(&self, fold: &Fold, folded: &str, text: &mut Text) {
+        let (ty, r) = (&fold.ty, fold.register.0);
+        match self.points.stages.online.get(&fold.register) {
+            None => text.line(format!("const {ty} t{r} = {folded};")),
+            Some(online) => {
+                text.line(format!("const {ty} o{r} = {folded};"));
+                text.line(format!("const f32 t{} = o{r}.max, t{r} = o{r}.total();", online.max.0));
+            }
+        }
+    }
+
     /// What the kernels before left of a pass.
     fn gather_parts(&self, pass: &Pass, text: &mut Text) {
-        let (program, parts, threads) = (self.points.program, self.share.parts, self.shape.threads);
-        for (register, kind, _) in self.folds(pass) {
-            let (dtype, r) = (program.dtype(register), register.0);
-            let from = self.partials.address(program, register);
-            let value = format!("t < {parts} ? {from}[row * {parts} + t] : {kind}::identity<{dtype}>()");
-            text.line(format!("const {dtype} t{r} = fold_row<{kind}, {threads}>({value});"));
+        let (parts, threads) = (self.share.parts, self.shape.threads);
+        for fold in self.folds(pass) {
+            let (ty, kind) = (&fold.ty, fold.kind);
+            let from = self.partials.address(ty, fold.register);
+            let value = format!("t < {parts} ? {from}[row * {parts} + t] : {kind}::identity<{ty}>()");
+            self.result(&fold, &format!("fold_row<{kind}, {threads}>({value})"), text);
         }
     }
 
     fn pass(&self, number: usize, text: &mut Text) {
-        let points = self.points;
-        let (program, vector) = (points.program, points.nest.vector);
-        let passes = &points.stages.passes;
-        let pass = &passes[number];
-        let folds = self.folds(pass);
+        let (program, vector, stages) = (self.points.program, self.points.nest.vector, self.points.stages);
+        let pass = &stages.passes[number];
+        let is_load = |r: &Register| matches!(program.instr(*r), Instr::Load(_));
+        let loads: Vec<Register> = pass.elements.iter().copied().filter(is_load).collect();
+        let points = &self.batched(if self.shape.kept.is_none() { &loads } else { &[] });
+        let (online, folds): (Vec<Fold>, Vec<Fold>) =
+            self.folds(pass).into_iter().partition(|fold| stages.online.contains_key(&fold.register));
         let (pairs, folds): (Vec<Fold>, Vec<Fold>) =
-            folds.into_iter().partition(|(fold, ..)| paired(points, *fold).is_some());
-        let pairs: Vec<(Fold, Register)> =
-            pairs.into_iter().filter_map(|fold| Some((fold, paired(points, fold.0)?))).collect();
+            folds.into_iter().partition(|fold| paired(points, fold.register).is_some());
+        let pairs: Vec<(Fold, Register)> = pairs
+            .into_iter()
+            .filter_map(|fold| Some((fold.clone(), paired(points, fold.register)?)))
+            .collect();
         // What an earlier pass computed from the same bits would be kept as well.
-        let again = passes[..number].iter().any(|earlier| !only_pairs(points, earlier));
+        let again = stages.passes[..number].iter().any(|earlier| !only_pairs(points, earlier));
         let zero = if again { ", zero" } else { "" };
-        for ((register, kind, _), load) in &pairs {
+        for (Fold { register, kind, .. }, load) in &pairs {
             let dtype = program.dtype(*load);
             text.line(format!("FoldOfPairs<{kind}, {dtype}, {vector}> a{};", register.0));
         }
         let each_lane = format!("for (int v = 0; v < {vector}; ++v)");
-        for (register, kind, _) in &folds {
-            let dtype = program.dtype(*register);
-            text.line(format!("{dtype} a{}[{vector}];", register.0));
+        for Fold { register, kind, ty, .. } in &folds {
+            text.line(format!("{ty} a{}[{vector}];", register.0));
             text.unrolled(&each_lane, |text| {
-                text.line(format!("a{}[v] = {kind}::identity<{dtype}>();", register.0));
+                text.line(format!("a{}[v] = {kind}::identity<{ty}>();", register.0));
             });
         }
-        self.each_group(text, |text| {
-            let is_load = |r: &&Register| matches!(program.instr(**r), Instr::Load(_));
-            for register in pass.elements.iter().filter(is_load) {
+        for Fold { register, kind, ty, .. } in &online {
+            text.line(format!("{ty} a{} = {kind}::identity<{ty}>();", register.0));
+        }
+        let recall = |text: &mut Text| {
+            for register in &loads {
                 points.declare(*register, "", text);
                 if self.shape.kept_loads.contains(register) {
                     text.line(format!("k{0}[k].recall(x{0}{zero});", register.0));
@@ -262,43 +258,68 @@ impl Row<'_> {
                     points.load(*register, text);
                 }
             }
-            pairs.iter().for_each(|((r, ..), load)| text.line(format!("a{}.take(x{});", r.0, load.0)));
+        };
+        let fold = |text: &mut Text| {
+            for (fold, load) in &pairs {
+                text.line(format!("a{}.take({});", fold.register.0, points.loaded(*load)));
+            }
             for number in &pass.stores {
                 let dtype = program.dtype(program.stores[*number].value);
                 text.line(format!("{dtype} y{number}[{vector}];"));
             }
+            online.iter().for_each(|fold| text.line(format!("f32 e{}[{vector}];", fold.register.0)));
             text.unrolled(&each_lane, |text| {
                 pass.elements.iter().for_each(|r| text.line(statement(program, *r, points)));
-                for (register, kind, value) in &folds {
+                for Fold { register, kind, value, .. } in &folds {
                     let guard = if points.nest.has_tail() { "if (v < count) " } else { "" };
                     let (r, value) = (register.0, value.0);
                     text.line(format!("{guard}a{r}[v] = {kind}::of(a{r}[v], t{value});"));
+                }
+                for Fold { register, value, .. } in &online {
+                    let none =
+                        if points.nest.has_tail() { "v >= count ? Max::identity<f32>() : " } else { "" };
+                    text.line(format!("e{}[v] = {none}t{};", register.0, value.0));
                 }
                 for number in &pass.stores {
                     text.line(format!("y{number}[v] = t{};", program.stores[*number].value.0));
                 }
             });
+            for Fold { register, .. } in &online {
+                let (r, max) = (register.0, stages.online[register].max);
+                let pairs = paired(points, max).map(|load| format!("largest({})", points.loaded(load)));
+                let top = pairs.unwrap_or_else(|| format!("fold_lanes<Max>(e{r})"));
+                text.line(format!("a{r}.take(e{r}, {top});"));
+            }
             let stores = |text: &mut Text| pass.stores.iter().for_each(|s| points.store(*s, text));
             if self.shape.rows > 1 && !pass.stores.is_empty() && !self.share.is_split() {
                 text.block("if (active)", stores);
             } else {
                 stores(text);
             }
-        });
+        };
+        match self.shape.kept {
+            Some(kept) => self.each_kept(kept, text, |text| {
+                recall(text);
+                fold(text);
+            }),
+            None => self.each_batch(&loads, text, fold),
+        }
         let Shape { threads, cluster, .. } = *self.shape;
-        let of_lanes = folds.iter().map(|(r, kind, _)| (r, kind, format!("fold_lanes<{kind}>(a{})", r.0)));
-        let of_pairs = pairs.iter().map(|((r, kind, _), _)| (r, kind, format!("a{}.result()", r.0)));
-        for (register, kind, lanes) in of_pairs.chain(of_lanes) {
-            let (dtype, r) = (program.dtype(*register), register.0);
+        let of_lanes =
+            folds.iter().map(|fold| (fold, format!("fold_lanes<{}>(a{})", fold.kind, fold.register.0)));
+        let of_pairs = pairs.iter().map(|(fold, _)| (fold, format!("a{}.result()", fold.register.0)));
+        let of_online = online.iter().map(|fold| (fold, format!("a{}", fold.register.0)));
+        for (fold, lanes) in of_pairs.chain(of_lanes).chain(of_online) {
+            let (kind, r) = (fold.kind, fold.register.0);
             let row = format!("fold_row<{kind}, {threads}>({lanes})");
-            let fold =
+            let folded =
                 if cluster > 1 { format!("fold_cluster<{kind}, {cluster}>({row}, turn)") } else { row };
             if self.share.is_split() {
-                let (to, parts) = (self.partials.address(program, *register), self.share.parts);
-                text.line(format!("const {dtype} b{r} = {fold};"));
+                let (to, parts) = (self.partials.address(&fold.ty, fold.register), self.share.parts);
+                text.line(format!("const {} b{r} = {folded};", fold.ty));
                 text.line(format!("if (t == 0) {to}[row * {parts} + part] = b{r};"));
             } else {
-                text.line(format!("const {dtype} t{r} = {fold};"));
+                self.result(fold, &folded, text);
             }
         }
     }

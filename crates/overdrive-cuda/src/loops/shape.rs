@@ -10,7 +10,7 @@ use overdrive_ir::plan::{Instr, Register};
 /// Threads of a block that has several rows.
 const BLOCK: usize = 256;
 /// Bytes of a row that a thread takes before it gets help: eight loads of 16 bytes are under way at once.
-const BYTES_OF_THREAD: usize = 128;
+pub(super) const BYTES_OF_THREAD: usize = 128;
 /// Most threads of a block that a row gets.
 const MOST_THREADS: usize = 512;
 /// Threads of a block that has a multiprocessor for itself, where rows set out ahead.
@@ -96,11 +96,10 @@ impl Shape {
         if !passes.is_empty() {
             shape.cut(rows, machine);
         }
-        if let Some(each) = shape.kept {
-            let room =
-                if each * kept_bytes > BYTES_OF_THREAD { RESIDENT_THREADS / 2 } else { RESIDENT_THREADS };
-            shape.resident = room / (shape.threads * shape.rows);
-        } else {
+        let kept_bytes = shape.kept.map_or(0, |each| each * kept_bytes);
+        let room = if kept_bytes > BYTES_OF_THREAD { RESIDENT_THREADS / 2 } else { RESIDENT_THREADS };
+        shape.resident = room / (shape.threads * shape.rows);
+        if shape.kept.is_none() {
             shape.kept_loads.clear();
         }
         shape

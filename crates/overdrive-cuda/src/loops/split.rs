@@ -69,15 +69,16 @@ impl Partials {
         let mut partials = Partials::default();
         for register in stages.passes.iter().flat_map(|pass| &pass.folds) {
             partials.offsets.insert(*register, partials.bytes);
-            let bytes = each * program.dtype(*register).bits().div_ceil(8);
+            let bits =
+                program.dtype(*register).bits() * if stages.online.contains_key(register) { 2 } else { 1 };
+            let bytes = each * bits.div_ceil(8);
             partials.bytes += bytes.next_multiple_of(ALIGNMENT);
         }
         partials
     }
 
-    /// The address of the partial results of a fold as C++.
-    pub(super) fn address(&self, program: &Program, register: Register) -> String {
-        let (dtype, offset) = (program.dtype(register), self.offsets[&register]);
-        format!("reinterpret_cast<{dtype}*>(workspace + {offset})")
+    /// The address of the partial results of a fold, of type `ty`, as C++.
+    pub(super) fn address(&self, ty: &str, register: Register) -> String {
+        format!("reinterpret_cast<{ty}*>(workspace + {})", self.offsets[&register])
     }
 }

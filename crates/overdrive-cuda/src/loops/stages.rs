@@ -6,7 +6,8 @@
 //! registers have room for.
 
 use super::accuracy::loose;
-use super::nest::{Nest, Of};
+use super::nest::{Lanes, Nest, Of};
+use super::online::{Online, online};
 use super::pick::{Pick, pick};
 use overdrive_ir::plan::{Instr, Program, Register};
 use std::collections::BTreeMap;
@@ -45,6 +46,8 @@ pub(super) struct Stages {
     pub(super) loose: Vec<bool>,
     /// Reductions that are one element of their row, which no pass folds.
     pub(super) picks: BTreeMap<Register, Pick>,
+    /// Sums that are folded beside a maximum.
+    pub(super) online: BTreeMap<Register, Online>,
 }
 
 impl Stages {
@@ -52,6 +55,7 @@ impl Stages {
         let count = program.instrs.len();
         let (mut levels, mut stage) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let mut picks = BTreeMap::new();
+        let mut beside: BTreeMap<Register, Online> = BTreeMap::new();
         for (r, instr) in program.instrs.iter().enumerate() {
             let operands = instr.operands();
             let walk = match instr {
@@ -67,7 +71,14 @@ impl Stages {
                 _ => Level::Kernel,
             };
             let inherited = operands.iter().map(|o: &Register| levels[o.0 as usize]).max();
-            let waits = operands.iter().map(|o| stage[o.0 as usize]).max().unwrap_or(0);
+            let online = online(program, Register(r as u32)).filter(|_| nest.lanes == Lanes::Along);
+            // One sum for each maximum.
+            let online = online.filter(|of| beside.values().all(|other| other.max != of.max));
+            let waits = match online {
+                Some(of) => stage[of.value.0 as usize],
+                None => operands.iter().map(|o| stage[o.0 as usize]).max().unwrap_or(0),
+            };
+            beside.extend(online.map(|of| (Register(r as u32), of)));
             let reduces = matches!(instr, Instr::Reduce(_));
             let picked = pick(program, nest, (Register(r as u32), &levels));
             let folds = reduces && picked.is_none();
@@ -88,7 +99,9 @@ impl Stages {
         let (element_stores, row_stores): (Vec<usize>, Vec<usize>) =
             (0..program.stores.len()).partition(of_elements);
         let loose = loose(program);
-        let mut stages = Stages { levels, stage, passes: Vec::new(), row_stores, used, loose, picks };
+        beside.retain(|sum, _| used[sum.0 as usize]);
+        let online = beside;
+        let mut stages = Stages { levels, stage, passes: Vec::new(), row_stores, used, loose, picks, online };
         stages.plan(program, element_stores);
         stages
     }
@@ -98,6 +111,7 @@ impl Stages {
         let folds: Vec<Register> = registers()
             .filter(|r| self.used[r.0 as usize] && matches!(program.instr(*r), Instr::Reduce(_)))
             .filter(|r| !self.picks.contains_key(r))
+            .filter(|r| self.online.values().all(|online| online.max != *r))
             .collect();
         let of_folds = folds.iter().map(|r| self.stage[r.0 as usize]);
         let of_stores = element_stores.iter().map(|&s| self.stage[program.stores[s].value.0 as usize] + 1);
@@ -107,7 +121,7 @@ impl Stages {
                 folds.iter().copied().filter(|r| self.stage[r.0 as usize] == pass + 1).collect();
             let stores = if pass + 1 == count { element_stores.clone() } else { Vec::new() };
             let mut needed = vec![false; program.instrs.len()];
-            folds.iter().for_each(|r| needed[program.instr(*r).operands()[0].0 as usize] = true);
+            folds.iter().for_each(|r| needed[self.folded(program, *r).0 as usize] = true);
             stores.iter().for_each(|&s| needed[program.stores[s].value.0 as usize] = true);
             for r in (0..needed.len()).rev() {
                 let computed = needed[r] && self.levels[r] == Level::Element;
@@ -120,6 +134,11 @@ impl Stages {
                 .collect();
             self.passes.push(Pass { elements, folds, stores });
         }
+    }
+
+    /// The elements that a reduction folds.
+    pub(super) fn folded(&self, program: &Program, reduction: Register) -> Register {
+        self.online.get(&reduction).map_or(program.instr(reduction).operands()[0], |online| online.value)
     }
 
     /// The level of a register.

@@ -1,0 +1,26 @@
+//! Sums of exponentials that are folded beside the maximum they are shifted by: `sum exp(x - max x)` in one walk.
+//!
+//! The largest element so far will do as long as what was summed shrinks when a larger one comes (Milakov and Gimelshein,
+//! "Online normalizer calculation for softmax", arXiv:1805.02867). A row that nothing else walks is then read once and kept
+//! nowhere; the threads of any other meet once instead of twice. Maximum and sum are one value to fold, `Online` of `loop.cuh`.
+
+use super::accuracy::shifted_exponential;
+use overdrive_ir::plan::{Instr, Program, Register};
+use overdrive_ir::{DType, Reducer};
+
+/// What is folded beside a sum.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Online {
+    /// The maximum.
+    pub(super) max: Register,
+    /// The elements that it is of.
+    pub(super) value: Register,
+}
+
+/// The maximum that a sum can be folded with.
+pub(super) fn online(program: &Program, sum: Register) -> Option<Online> {
+    let Instr::Reduce(fold) = program.instr(sum) else { return None };
+    let (value, max) = shifted_exponential(program, program.instr(fold.value))?;
+    let single = [sum, value, max].iter().all(|r| program.dtype(*r) == DType::F32);
+    (fold.reducer == Reducer::Sum && single).then_some(Online { max, value })
+}
