@@ -2,7 +2,7 @@
 //!
 //! What a kernel does before it touches memory (barriers, tensor maps, its own launch) then hides under the end of the
 //! one before: programmatic dependent launch, CUDA C++ Programming Guide, "Programmatic Dependent Launch and
-//! Synchronization". Invariants: every entry begins with `after_previous()`, which waits for all that was written
+//! Synchronization". Invariants: every entry begins with `after_previous()` or its half, which waits for all that was written
 //! before, also by kernels that were never waited for themselves, since each ends only after it has waited; the first
 //! kernel of a call is an ordinary launch, so that no time of one call is counted as another's.
 
@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// What the text of every entry begins with.
 pub(crate) const WAIT: &str = "after_previous();";
+/// The first half of it, in those that say themselves when the next kernel may begin.
+const WAIT_ALONE: &str = "wait_for_previous();";
 
 /// Beyond this much a kernel may have dynamic shared memory only when asked.
 const UNASKED_SHARED_BYTES: u32 = 48 << 10;
@@ -50,7 +52,8 @@ impl Entry {
         (source, entry): (&Source, &str),
         config: LaunchConfig,
     ) -> Result<Self, Error> {
-        assert!(source.text.contains(WAIT), "`{entry}` would not wait for what it reads");
+        let waits = [WAIT, WAIT_ALONE].iter().any(|wait| source.text.contains(wait));
+        assert!(waits, "`{entry}` would not wait for what it reads");
         let function = device.function(source, entry)?;
         if config.shared_mem_bytes > UNASKED_SHARED_BYTES {
             let limit = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

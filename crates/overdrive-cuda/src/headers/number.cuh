@@ -18,13 +18,24 @@ typedef unsigned char u8;
 enum class Specials { ieee, nan_only, none, scale };
 enum class Overflow { ieee, saturate };
 
-// The first thing that every kernel does which touches memory: waits until all that kernels before this one wrote can
-// be read, then lets the next kernel take its place (it waits here in turn).
-__device__ __forceinline__ void after_previous() {
+// Waits until all that kernels before this one wrote can be read.
+__device__ __forceinline__ void wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel begin where there is room; it waits for this one in turn.
+__device__ __forceinline__ void let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+// The first thing that a kernel does which touches memory, unless it has a better moment for the next one to begin.
+__device__ __forceinline__ void after_previous() {
+    wait_for_previous();
+    let_next_begin();
 }
 
 // A float of at most 16 bits, as its code.

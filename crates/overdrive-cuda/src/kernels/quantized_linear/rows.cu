@@ -13,10 +13,10 @@
 // Learnt from Marlin (codes to half floats by bits, weights streamed past x) and from Machete.
 //
 // X: bf16 or f16. CODE: i4, f4e2m1 or i8. SCALE, ZERO: types. N, K, GROUP: codes under a scale; SCALE_ROW: scales from row
-// to row, 0 where all rows share them. WARPS of a block, along k. MTILES: of sixteen weights' rows; TILES: of eight rows of x,
-// at most ROWS in all. HALVES: of 64 bytes of a row of codes in a chunk. AHEAD. X_STEP: elements of x from one to the next in a
-// row. HAS_ZERO, HAS_TENSOR_SCALE, ALIGNED: whether every row of x begins at 16 bytes; SETTLED: whether all that belongs to the
-// weights was there before this call.
+// to row, 0 where all rows share them. WARPS of a block, along k. MTILES: of sixteen weights' rows; TILES: of eight rows of x;
+// ROWS: places of rows, no more than there are, since a launch takes longer the more parameters it has. HALVES: of 64 bytes of
+// a row of codes in a chunk. AHEAD. X_STEP: elements of x from one to the next in a row. HAS_ZERO, HAS_TENSOR_SCALE, ALIGNED:
+// whether every row of x begins at 16 bytes; SETTLED: whether all that belongs to the weights was there before this call.
 
 constexpr int CODES = 128 / width<CODE>; // of 16 bytes
 constexpr int LINE_BYTES = HALVES * 64;  // of a row in a chunk
@@ -267,7 +267,7 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
         read_factors(0, factors);
     };
     if (SETTLED) begin();
-    after_previous();
+    wait_for_previous();
     if (!SETTLED) begin();
     for (int step = 0; step < AHEAD; ++step) {
         if (step < STEPS) fetch_x(step, step);
@@ -382,6 +382,8 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
             fetch_x(step + AHEAD, slot);
         }
         close();
+        // The next kernel's blocks would take their share of what this one still waits for.
+        if (step + AHEAD + 1 == STEPS || (STEPS <= AHEAD && step == 0)) let_next_begin();
         if (GROUP != K) factors = next;
         if (++slot == AHEAD) slot = 0, parity ^= 1;
     }

@@ -1,6 +1,6 @@
 //! The compiled step: source, parameters, launch (`rows.cu` says how it works).
 
-use super::shape::{LINE_BYTES, ROWS, Shape};
+use super::shape::{LINE_BYTES, Shape};
 use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
@@ -16,14 +16,6 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// `Rows` of `rows.cu`: first elements of the rows of x and y.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-struct Rows {
-    x: [i64; ROWS],
-    y: [i64; ROWS],
-}
-
 #[derive(Debug)]
 struct Compiled {
     entry: Entry,
@@ -33,7 +25,8 @@ struct Compiled {
     y: Place,
     rows: i32,
     y_step: i64,
-    at: Box<Rows>,
+    /// `Rows` of `rows.cu`: first elements of the rows of x, then of y.
+    at: Vec<i64>,
     /// How the bulk copy engine finds codes, where the device has one.
     boxes: Option<Boxes>,
     /// The map of the address of the last call.
@@ -70,7 +63,7 @@ impl Wanted {
             ("GROUP", (self.k / self.groups).to_string()),
             ("SCALE_ROW", self.scale_row.to_string()),
             ("X_STEP", self.x_step.to_string()),
-            ("ROWS", ROWS.to_string()),
+            ("ROWS", shape.rows.to_string()),
             ("WARPS", shape.warps.to_string()),
             ("MTILES", shape.weight_tiles.to_string()),
             ("TILES", shape.tiles.to_string()),
@@ -168,9 +161,6 @@ pub(in crate::kernels) fn compile(
         block_dim: (shape.threads() as u32, 1, 1),
         shared_mem_bytes: shape.shared_bytes as u32,
     };
-    let mut at = Box::new(Rows { x: [0; ROWS], y: [0; ROWS] });
-    at.x[..rows].copy_from_slice(&of_x);
-    at.y[..rows].copy_from_slice(&of_y);
     Ok(Box::new(Compiled {
         entry: Entry::new(site.device, (&wanted.source(&shape), "quantized_rows"), config)?,
         x: Place::new(x),
@@ -178,7 +168,7 @@ pub(in crate::kernels) fn compile(
         y: Place::new(y),
         rows: rows as i32,
         y_step,
-        at,
+        at: [of_x, of_y].concat(),
         boxes: copies_in_bulk(site.device.architecture()).then(|| {
             let row = k * codes.ty.dtype.bits() / 8;
             let extents = [Extent::new(row, 1), Extent::new(n, row as i64), Extent::new(1, row as i64)];
@@ -235,8 +225,10 @@ impl Launch for Compiled {
         places.push(self.y.of(addresses));
         let mut parameters: Vec<*mut c_void> =
             places.iter_mut().map(|place| (&raw mut *place).cast()).collect();
-        let (mut rows, mut y_step, mut at) = (self.rows, self.y_step, *self.at);
-        parameters.extend([(&raw mut rows).cast(), (&raw mut y_step).cast(), (&raw mut at).cast()]);
+        let (mut rows, mut y_step) = (self.rows, self.y_step);
+        parameters.extend([(&raw mut rows).cast(), (&raw mut y_step).cast()]);
+        // The driver only reads parameters.
+        parameters.push(self.at.as_ptr().cast_mut().cast());
         let (mut known, mut map) = self.encoded.get();
         let codes = self.weights[0].map_or(0, |slot| addresses.of(slot));
         if let Some(boxes) = self.boxes.as_ref().filter(|_| known != codes) {

@@ -8,7 +8,7 @@ use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::{DType, OpRef, TensorType};
 
 /// Most rows of x.
-pub(super) const ROWS: usize = 32;
+const ROWS: usize = 32;
 /// Bytes of a row of codes that four lanes read at a time.
 pub(super) const LINE_BYTES: usize = 64;
 /// Bits that a thread reads of a row of codes.
@@ -64,6 +64,8 @@ pub(in crate::kernels) fn declines(op: &OpRef, types: &[TensorType]) -> Option<S
 /// How the kernel shares the work.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
+    /// Rows of x.
+    pub(super) rows: usize,
     /// Warps of a block, along k.
     pub(super) warps: usize,
     /// Tiles of sixteen rows of the weights.
@@ -95,6 +97,7 @@ impl Shape {
         let ahead = (2..=MOST_AHEAD.min(steps)).rev().find(fits).unwrap_or(1);
         let sums = BARRIER_BYTES + warps * tiles * 8 * (weight_tiles * 16 + 4) * size_of::<f32>();
         Self {
+            rows,
             warps,
             weight_tiles,
             tiles,
