@@ -300,12 +300,7 @@ fn two_of_four_weights_stay_and_what_data_says_helps() {
     let sparse = sparsify(&float, Pruning::SparseGpt, &evidence).unwrap().graph;
     let both = error(&float, &quantized(&sparse, &int8, &evidence));
     assert!(both < 1.2 * sparse_gpt, "with int8 {both}, without {sparse_gpt}");
-    assert!(
-        sparsify(&float, Pruning::Wanda, &Evidence::default())
-            .unwrap_err()
-            .remedy
-            .contains("calibrate")
-    );
+    assert!(sparsify(&float, Pruning::Wanda, &Evidence::default()).unwrap_err().remedy.contains("calibrate"));
 }
 
 #[test]
