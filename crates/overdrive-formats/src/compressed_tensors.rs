@@ -26,6 +26,7 @@ use std::path::Path;
 
 const PACKED: &str = "_packed";
 const SHAPE: &str = "_shape";
+const SCALE: &str = "_scale";
 const TENSOR_SCALE: &str = "_tensor_scale";
 const GLOBAL_SCALE: &str = "_global_scale";
 const INPUTS: [&str; 2] = [".input_scale", ".input_zero_point"];
@@ -75,7 +76,7 @@ pub(crate) fn stored(states: Tensors) -> Tensors {
 /// The states of a graph that a file holds; tensors that are none of them stay, for the caller to name.
 ///
 /// # Errors
-/// When a tensor of a state has another type or shape than the state's layout.
+/// When a tensor of a state has another type or shape than the state's layout, or a scale is not finite.
 pub(crate) fn restored(path: &Path, graph: &Graph, mut file: Tensors) -> Result<Tensors, FormatError> {
     let mut states = Tensors::new();
     for state in graph.states() {
@@ -131,6 +132,7 @@ pub(crate) fn restored(path: &Path, graph: &Graph, mut file: Tensors) -> Result<
         states.insert(name.clone(), tensor);
     }
     states.extend(file);
+    check_scales(path, &states)?;
     Ok(states)
 }
 
@@ -223,6 +225,20 @@ fn check_places(path: &Path, name: &str, mask: &Tensor, k: usize) -> Result<(), 
     let found = format!("{bits} in group {group} of row {line}");
     Err(FormatError::damaged(path, name, "two bits in each group of four", found)
         .remedy("write the model again"))
+}
+
+/// Errs where a scale is not finite: what it scales would be lost, and silently so where codes are clamped.
+fn check_scales(path: &Path, states: &Tensors) -> Result<(), FormatError> {
+    let scales = states.iter().filter(|(name, tensor)| name.ends_with(SCALE) && !tensor.ty().dtype.is_int());
+    for (name, tensor) in scales {
+        if let Some((at, scale)) = tensor.to_f64().into_iter().enumerate().find(|(_, x)| !x.is_finite()) {
+            let found = format!("{scale} at element {at}");
+            return Err(
+                FormatError::damaged(path, name, "finite scales", found).remedy("write the model again")
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The four bits of an element.
@@ -340,5 +356,7 @@ mod tests {
         assert!(message.contains("f32[1]"), "{message}");
         let message = spoilt("d.weight.bitmask", Tensor::from_ints(DType::U8, [2usize, 1], &[0x35, 0x86]));
         assert!(message.contains("1 in group 1 of row 1"), "{message}");
+        let message = spoilt("b.weight_global_scale", Tensor::from_f32([1usize], &[0.0]));
+        assert!(message.contains("expected finite scales, found inf at element 0"), "{message}");
     }
 }
