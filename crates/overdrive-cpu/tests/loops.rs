@@ -14,6 +14,7 @@ use overdrive_ir::plan::{Access, Instr, Program, Store};
 use overdrive_ir::{Binary, DType, Overflow, Reducer, SlotId, Tensor, Unary, row_major};
 use testkit::define;
 use testkit::programs::{Build, access, assert_agrees, blank, by_row, dense, normal, random_program};
+use testkit::rows::softmax;
 
 /// Memory of a tensor's bytes, aligned as arenas are.
 struct Memory(Vec<u128>);
@@ -70,20 +71,6 @@ fn check(program: &Program, slots: &[Tensor], what: &str) {
 }
 
 const SIZES: [usize; 7] = [0, 1, 2, 15, 64, 257, 1500];
-
-fn softmax(extents: &[usize], x: Access, y: Access, dtype: DType) -> Program {
-    let mut b = Build::new(extents, 1);
-    let x = b.load(x, dtype);
-    let x = b.convert(x, DType::F32);
-    let max = b.reduce(Reducer::Max, x);
-    let shifted = b.binary(Binary::Sub, x, max);
-    let e = b.unary(Unary::Exp, shifted);
-    let sum = b.reduce(Reducer::Sum, e);
-    let value = b.binary(Binary::Div, e, sum);
-    let value = b.convert(value, dtype);
-    b.store(y, value);
-    b.0
-}
 
 #[test]
 fn softmax_along_rows_and_down_columns() {
