@@ -269,81 +269,62 @@ stored! {
     F16: u16, half::to_f16;
 }
 
+/// What becomes of a number before it is stored.
+trait Last {
+    fn last(x: f32) -> f32;
+}
+
+/// Nothing.
+struct Plain;
+/// 0 where it is less; NaN stays NaN.
+struct Floored;
+
+impl Last for Plain {
+    #[inline(always)]
+    fn last(x: f32) -> f32 {
+        x
+    }
+}
+
+impl Last for Floored {
+    #[inline(always)]
+    fn last(x: f32) -> f32 {
+        if x < 0.0 { 0.0 } else { x }
+    }
+}
+
 /// `dst = sum * factor + summand`: sums are source 0, the others one number each.
-struct Scaled<S>(PhantomData<S>);
-/// The same, and 0 where that is less.
-struct Floored<S>(PhantomData<S>);
+struct Scaled<S, L>(PhantomData<(S, L)>);
+/// The same for runs of columns, `immediate` of them, each with a factor and a summand.
+struct ScaledColumns<S, L>(PhantomData<(S, L)>);
 
-/// `dst = sum * factor + summand` for runs of columns, `immediate` of them, each with a factor and a summand.
-struct ScaledColumns<S>(PhantomData<S>);
-/// The same, and 0 where that is less.
-struct FlooredColumns<S>(PhantomData<S>);
-
-impl<S: Stored> Kernel for Scaled<S> {
+impl<S: Stored, L: Last> Kernel for Scaled<S, L> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
-        unsafe { each::<I, S>(n, o, |x| x) }
-    }
-}
-
-impl<S: Stored> Kernel for Floored<S> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
-        unsafe { each::<I, S>(n, o, floored) }
-    }
-}
-
-impl<S: Stored> Kernel for ScaledColumns<S> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
-        unsafe { columns::<I, S>(n, o, |x| x) }
-    }
-}
-
-impl<S: Stored> Kernel for FlooredColumns<S> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
-        unsafe { columns::<I, S>(n, o, floored) }
-    }
-}
-
-/// NaN stays NaN.
-#[inline(always)]
-fn floored(x: f32) -> f32 {
-    if x < 0.0 { 0.0 } else { x }
-}
-
-/// # Safety
-/// As for [`Kernel::run`].
-#[inline(always)]
-unsafe fn columns<I: Isa, S: Stored>(n: usize, o: &Operands, last: impl Fn(f32) -> f32) {
-    // SAFETY: as the caller promised; the results lie elsewhere than the sums.
-    unsafe {
-        let m = o.immediate as usize;
-        let (sums, dst) = (o.src::<f32>(0, n), o.dst::<S::T>(n));
-        let (factors, summands) = (o.src::<f32>(1, m), o.src::<f32>(2, m));
-        for (sums, dst) in sums.chunks_exact(m).zip(dst.chunks_exact_mut(m)) {
-            for (((&sum, to), &factor), &summand) in sums.iter().zip(dst).zip(factors).zip(summands) {
-                *to = S::round(last(I::fma(sum, factor, summand)));
+        // SAFETY: as the caller promised; the results lie elsewhere than the sums.
+        unsafe {
+            let (sums, dst) = (o.src::<f32>(0, n), o.dst::<S::T>(n));
+            let (factor, summand) = (*o.src[1].cast::<f32>(), *o.src[2].cast::<f32>());
+            for (&sum, to) in sums.iter().zip(dst) {
+                *to = S::round(L::last(I::fma(sum, factor, summand)));
             }
         }
     }
 }
 
-/// # Safety
-/// As for [`Kernel::run`].
-#[inline(always)]
-unsafe fn each<I: Isa, S: Stored>(n: usize, o: &Operands, last: impl Fn(f32) -> f32) {
-    // SAFETY: as the caller promised; the results lie elsewhere than the sums.
-    unsafe {
-        let (sums, dst) = (o.src::<f32>(0, n), o.dst::<S::T>(n));
-        let (factor, summand) = (*o.src[1].cast::<f32>(), *o.src[2].cast::<f32>());
-        for (&sum, to) in sums.iter().zip(dst) {
-            *to = S::round(last(I::fma(sum, factor, summand)));
+impl<S: Stored, L: Last> Kernel for ScaledColumns<S, L> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised; the results lie elsewhere than the sums.
+        unsafe {
+            let m = o.immediate as usize;
+            let (sums, dst) = (o.src::<f32>(0, n), o.dst::<S::T>(n));
+            let (factors, summands) = (o.src::<f32>(1, m), o.src::<f32>(2, m));
+            for (sums, dst) in sums.chunks_exact(m).zip(dst.chunks_exact_mut(m)) {
+                for (((&sum, to), &factor), &summand) in sums.iter().zip(dst).zip(factors).zip(summands) {
+                    *to = S::round(L::last(I::fma(sum, factor, summand)));
+                }
+            }
         }
     }
 }
@@ -359,9 +340,9 @@ fn entry<I: Isa>(dtype: DType, floor: bool, along: Along) -> Option<Entry> {
 
 fn stored_as<I: Isa, S: Stored + 'static>(floor: bool, along: Along) -> Entry {
     match (along, floor) {
-        (Along::Rows, false) => I::entry::<Scaled<S>>(),
-        (Along::Rows, true) => I::entry::<Floored<S>>(),
-        (Along::Columns, false) => I::entry::<ScaledColumns<S>>(),
-        (Along::Columns, true) => I::entry::<FlooredColumns<S>>(),
+        (Along::Rows, false) => I::entry::<Scaled<S, Plain>>(),
+        (Along::Rows, true) => I::entry::<Scaled<S, Floored>>(),
+        (Along::Columns, false) => I::entry::<ScaledColumns<S, Plain>>(),
+        (Along::Columns, true) => I::entry::<ScaledColumns<S, Floored>>(),
     }
 }
