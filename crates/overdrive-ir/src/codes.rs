@@ -18,21 +18,38 @@ pub struct Codes<'b> {
     pub zero: Option<Expr<'b>>,
 }
 
-/// What a sum over some axes of one side has to do with the result.
-struct Side<'b> {
-    /// i8.
-    codes: Expr<'b>,
-    /// i32.
-    zero: Option<Expr<'b>>,
+/// Where the axes of one side of a product stand in its result.
+#[derive(Clone, Debug)]
+pub struct Placement {
     /// Axes in the order of the result, those that are summed over last.
     order: Vec<usize>,
     /// How many are not summed over, and where they stand in the result.
     places: Vec<usize>,
 }
 
-impl<'b> Side<'b> {
-    /// A tensor with extent 1 where the product sums, in the shape of the result.
-    fn spread(&self, x: Expr<'b>, result: &Shape) -> Expr<'b> {
+impl Placement {
+    /// Of both sides of a product of these ranks: batch axes first, then the free ones of both.
+    pub fn of_dot(ranks: [usize; 2], batch: &[(usize, usize)], contract: &[(usize, usize)]) -> [Self; 2] {
+        let side = |rank: usize, axis: fn(&(usize, usize)) -> usize, first: usize| {
+            let [batched, summed] =
+                [batch, contract].map(|pairs| pairs.iter().map(axis).collect::<Vec<usize>>());
+            let mut free: Vec<usize> = (0..rank).collect();
+            free.retain(|axis| !batched.contains(axis) && !summed.contains(axis));
+            let places = (0..batch.len()).chain((0..free.len()).map(|i| first + i)).collect();
+            Self { order: [batched, free, summed].concat(), places }
+        };
+        let left = side(ranks[0], |pair| pair.0, batch.len());
+        let right = side(ranks[1], |pair| pair.1, left.places.len());
+        [left, right]
+    }
+
+    /// Of a side of this rank that is summed over all axes but its first, which stands at `place`.
+    pub fn of_first(rank: usize, place: usize) -> Self {
+        Self { order: (0..rank).collect(), places: vec![place] }
+    }
+
+    /// A tensor with extent 1 where the product sums, or one number, in the shape of the result.
+    pub fn spread<'b>(&self, x: Expr<'b>, result: &Shape) -> Expr<'b> {
         if x.sizes().iter().product::<usize>() == 1 {
             return x.reshape(Shape::default()).broadcast_in(result, &[]);
         }
@@ -40,13 +57,27 @@ impl<'b> Side<'b> {
         let kept: Vec<usize> = ordered.sizes()[..self.places.len()].to_vec();
         ordered.reshape(kept).broadcast_in(result, &self.places)
     }
+}
+
+/// One side of a product of codes.
+struct Side<'b> {
+    /// i8, with an i32 zero point.
+    of: Codes<'b>,
+    placement: Placement,
+}
+
+impl<'b> Side<'b> {
+    fn spread(&self, x: Expr<'b>, result: &Shape) -> Expr<'b> {
+        self.placement.spread(x, result)
+    }
 
     /// The sums of the codes over what the product sums, kept with extent 1.
     fn sums(&self) -> Expr<'b> {
-        let mut axes = self.order[self.places.len()..].to_vec();
+        let Placement { order, places } = &self.placement;
+        let mut axes = order[places.len()..].to_vec();
         axes.sort_unstable();
-        let sums = self.codes.convert(DType::I32).sum(&axes);
-        let mut shape = self.codes.sizes();
+        let sums = self.of.codes.convert(DType::I32).sum(&axes);
+        let mut shape = self.of.codes.sizes();
         axes.iter().for_each(|&axis| shape[axis] = 1);
         sums.reshape(shape)
     }
@@ -79,24 +110,17 @@ impl<'b> Codes<'b> {
         if sums.is_poison() {
             return sums;
         }
-        let side = |of: Codes<'b>, axis: fn(&(usize, usize)) -> usize, first: usize| {
-            let (batched, summed): (Vec<usize>, Vec<usize>) =
-                (batch.iter().map(axis).collect(), contract.iter().map(axis).collect());
-            let mut free: Vec<usize> = (0..of.codes.rank()).collect();
-            free.retain(|axis| !batched.contains(axis) && !summed.contains(axis));
-            let places = (0..batch.len()).chain((0..free.len()).map(|i| first + i)).collect();
-            Side { codes: of.codes, zero: of.zero, order: [batched, free, summed].concat(), places }
-        };
-        let left = side(left, |pair| pair.0, batch.len());
-        let right = side(right, |pair| pair.1, left.places.len());
+        let placements = Placement::of_dot([left.codes.rank(), right.codes.rank()], batch, contract);
+        let [of_left, of_right] = placements;
+        let (left, right) = (Side { of: left, placement: of_left }, Side { of: right, placement: of_right });
         let k: usize = contract.iter().map(|&(axis, _)| self.codes.size(axis)).product();
         let shape = sums.shape();
         let mut corrected = sums;
-        if let Some(zero) = right.zero {
-            let of_left = left.zero.map_or(left.sums(), |own| left.sums() - own * own.constant(k as f64));
+        if let Some(zero) = right.of.zero {
+            let of_left = left.of.zero.map_or(left.sums(), |own| left.sums() - own * own.constant(k as f64));
             corrected = corrected - left.spread(of_left, &shape) * right.spread(zero, &shape);
         }
-        if let Some(zero) = left.zero {
+        if let Some(zero) = left.of.zero {
             corrected = corrected
                 - match zero.sizes().iter().product() {
                     1usize => right.spread(right.sums() * zero.reshape(Shape::default()), &shape),

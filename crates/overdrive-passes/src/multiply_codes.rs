@@ -10,7 +10,7 @@ use overdrive_ir::ops::quantized_linear::{Activations, Weights};
 use overdrive_ir::ops::{Conv2d, Dequantize, Linear, QuantizedLinear};
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
-    Caps, Codes, Convolution, DType, Expr, Graph, GraphError, Node, Operation, Prim, Shape, Value,
+    Caps, Codes, Convolution, DType, Expr, Graph, GraphError, Node, Operation, Placement, Prim, Shape, Value,
 };
 
 /// Takes scales and zero points out of sums, where the device multiplies i8.
@@ -177,41 +177,18 @@ impl<'b> Product<'b> {
         let [left, right] = self.sides;
         let ty = graph.ty(place.node.results[0]);
         let (rank, shape) = (ty.rank(), ty.shape.clone());
-        // Where each axis of the sides stands in the result; what is summed has extent 1 in parameters.
-        let (sums, axes): (Expr<'b>, [Vec<usize>; 2]) = match &self.meeting {
+        let ranks = [left, right].map(|side| side.codes.codes.rank());
+        let (sums, placements) = match &self.meeting {
             Meeting::Dot { batch, contract } => {
-                let sums = left.codes.dot(right.codes, batch, contract);
-                let order = |side: fn(&(usize, usize)) -> usize, of: Expr<'b>| {
-                    let batched: Vec<usize> = batch.iter().map(side).collect();
-                    let summed: Vec<usize> = contract.iter().map(side).collect();
-                    let free =
-                        (0..of.rank()).filter(|axis| !batched.contains(axis) && !summed.contains(axis));
-                    batched.iter().copied().chain(free).collect()
-                };
-                (sums, [order(|p| p.0, left.codes.codes), order(|p| p.1, right.codes.codes)])
+                (left.codes.dot(right.codes, batch, contract), Placement::of_dot(ranks, batch, contract))
             }
-            Meeting::Convolution(conv) => (left.codes.convolve(right.codes, conv), [vec![0], vec![0]]),
+            Meeting::Convolution(conv) => {
+                let placements = [0, 1].map(|side| Placement::of_first(ranks[side], side));
+                (left.codes.convolve(right.codes, conv), placements)
+            }
         };
-        let mut y = sums.convert(DType::F32);
-        for (at, (side, axes)) in [left, right].iter().zip(&axes).enumerate() {
-            if is_one(side.scale) {
-                y = y * side.scale.reshape(Shape::default());
-                continue;
-            }
-            let places: Vec<usize> = match &self.meeting {
-                Meeting::Dot { batch, .. } => {
-                    let free = axes.len() - batch.len();
-                    let first = if at == 0 { batch.len() } else { rank - free };
-                    (0..batch.len()).chain(first..first + free).collect()
-                }
-                Meeting::Convolution(_) => vec![at],
-            };
-            let mut perm = axes.clone();
-            perm.extend((0..side.scale.rank()).filter(|axis| !axes.contains(axis)));
-            let ordered = side.scale.transpose(&perm);
-            let kept: Vec<usize> = ordered.sizes()[..axes.len()].to_vec();
-            y = y * ordered.reshape(kept).broadcast_in(&shape, &places);
-        }
+        let of_left = placements[0].spread(left.scale, &shape);
+        let y = sums.convert(DType::F32) * of_left * placements[1].spread(right.scale, &shape);
         match (bias(&place.node.op), place.operands.get(2)) {
             (Some(axis), Some(bias)) => y + bias.broadcast_in(&shape, &[axis.unwrap_or(rank - 1)]),
             _ => y,
