@@ -191,10 +191,12 @@ pub(in crate::kernels) fn compile(site: &Site<'_>, call: &KernelCall) -> Result<
 
 impl Launch for Compiled {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let [_, x, y] = &self.rows;
-        if let Some((transfer, _)) = &x.staged {
-            // SAFETY: x, and the part of the workspace that was taken for it.
-            unsafe { transfer.run(stream, [x.place.of(addresses), x.address(addresses)])? };
+        let [values, x, y] = &self.rows;
+        for rows in [values, x] {
+            if let Some((transfer, _)) = &rows.staged {
+                // SAFETY: an operand, and the part of the workspace that was taken for it.
+                unsafe { transfer.run(stream, [rows.place.of(addresses), rows.address(addresses)])? };
+            }
         }
         let (mut known, mut maps) = self.encoded.get();
         for (i, rows) in self.rows.iter().enumerate() {
