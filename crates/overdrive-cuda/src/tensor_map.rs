@@ -1,4 +1,6 @@
 //! Tensor maps: how the bulk copy engine (TMA) finds boxes in a matrix.
+//!
+//! A map holds an address, and the host encodes it. Invariant: a map is encoded anew only when its address is.
 
 use crate::Error;
 use cudarc::driver::sys::{
@@ -6,6 +8,7 @@ use cudarc::driver::sys::{
     CUtensorMapL2promotion, CUtensorMapSwizzle,
 };
 use overdrive_ir::DType;
+use std::cell::{RefCell, RefMut};
 
 /// One dimension: its extent, and the elements from one index to the next.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -33,8 +36,8 @@ impl Boxes {
         Self { dtype, extents, shape: shape.map(|n| n as u32) }
     }
 
-    /// The map for a matrix at `address`. What a box has outside of it reads as zero and is not written.
-    pub(crate) fn encode(&self, address: u64) -> Result<CUtensorMap, Error> {
+    /// The map of a matrix at `address`. What a box has outside of it reads as zero and is not written.
+    fn encode(&self, address: u64) -> Result<CUtensorMap, Error> {
         use CUtensorMapDataType as Type;
         let bytes = self.dtype.bits() as u64 / 8;
         let dtype = match self.dtype {
@@ -76,5 +79,33 @@ impl Boxes {
             .result()?;
         }
         Ok(map)
+    }
+}
+
+/// The tensor maps that a launch passes, as they were at the addresses of the last one.
+#[derive(Debug)]
+pub(crate) struct Maps {
+    boxes: Vec<Boxes>,
+    /// Addresses, and the maps that hold them.
+    last: RefCell<(Vec<u64>, Vec<CUtensorMap>)>,
+}
+
+impl Maps {
+    pub(crate) fn new(boxes: Vec<Boxes>) -> Self {
+        let blank = CUtensorMap { opaque: [0; 16] };
+        Self { last: RefCell::new((vec![0; boxes.len()], vec![blank; boxes.len()])), boxes }
+    }
+
+    /// The maps of matrices at `addresses`, as many as there are boxes.
+    pub(crate) fn at(&self, addresses: &[u64]) -> Result<RefMut<'_, [CUtensorMap]>, Error> {
+        assert_eq!(addresses.len(), self.boxes.len(), "each box has an address");
+        let mut last = self.last.borrow_mut();
+        let (known, maps) = &mut *last;
+        for (i, &address) in addresses.iter().enumerate() {
+            if known[i] != address {
+                (known[i], maps[i]) = (address, self.boxes[i].encode(address)?);
+            }
+        }
+        Ok(RefMut::map(last, |(_, maps)| maps.as_mut_slice()))
     }
 }

@@ -15,12 +15,10 @@ use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
-use crate::tensor_map::{Boxes, Extent};
-use cudarc::driver::sys::CUtensorMap;
+use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::plan::{GemmCall, MatrixView, SlotId};
 use overdrive_ir::{DType, Precision};
-use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -194,10 +192,8 @@ struct Hopper {
     /// Buffers of the epilogues, one product's after the other's.
     slots: Vec<SlotId>,
     /// Of the left operand, of each right one, of each result.
-    boxes: Vec<Boxes>,
+    maps: Maps,
     bases: Vec<Base>,
-    /// The maps of the addresses of the last call.
-    encoded: RefCell<(Vec<u64>, Vec<CUtensorMap>)>,
 }
 
 /// Compiles the kernel for one call, or for several that are alike (see `together`); `None` where it does not apply.
@@ -245,24 +241,15 @@ pub(super) fn compile(
     let rights = calls.iter().map(|call| Base::of(&call.rhs));
     let bases: Vec<Base> =
         std::iter::once(fit.lhs.base).chain(rights).chain(calls.iter().map(result)).collect();
-    let boxes: Vec<Boxes> =
-        std::iter::once(lhs).chain(vec![rhs; together]).chain(vec![out; together]).collect();
+    let boxes = std::iter::once(lhs).chain(vec![rhs; together]).chain(vec![out; together]).collect();
     let slots = calls.iter().flat_map(|call| epilogue::print(call).slots).collect();
-    let encoded = RefCell::new((vec![0; bases.len()], vec![CUtensorMap { opaque: [0; 16] }; bases.len()]));
-    Ok(Some(Box::new(Hopper { entry, together, slots, boxes, bases, encoded })))
+    Ok(Some(Box::new(Hopper { entry, together, slots, maps: Maps::new(boxes), bases })))
 }
 
 impl Launch for Hopper {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let mut encoded = self.encoded.borrow_mut();
-        let (known, maps) = &mut *encoded;
-        for i in 0..self.bases.len() {
-            let address = self.bases[i].address(addresses);
-            if known[i] != address {
-                maps[i] = self.boxes[i].encode(address)?;
-                known[i] = address;
-            }
-        }
+        let bases: Vec<u64> = self.bases.iter().map(|base| base.address(addresses)).collect();
+        let mut maps = self.maps.at(&bases)?;
         let mut slots: Vec<u64> = self.slots.iter().map(|&s| addresses.of(s)).collect();
         let (lhs, others) = maps.split_at_mut(1);
         let (rights, results) = others.split_at_mut(self.together);

@@ -6,13 +6,12 @@ use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
 use crate::kernels::nest::Place;
 use crate::launch::{Addresses, Launch, Refusal, Site};
-use crate::tensor_map::{Boxes, Extent};
+use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::sys::CUtensorMap;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::plan::{KernelCall, Place as Home, Plan, SlotId, View};
 use overdrive_ir::{DType, row_major};
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -28,9 +27,7 @@ struct Compiled {
     /// `Rows` of `rows.cu`: first elements of the rows of x, then of y.
     at: Vec<i64>,
     /// How the bulk copy engine finds codes, where the device has one.
-    boxes: Option<Boxes>,
-    /// The map of the address of the last call.
-    encoded: Cell<(u64, CUtensorMap)>,
+    map: Option<Maps>,
 }
 
 /// What the source depends on.
@@ -169,12 +166,12 @@ pub(in crate::kernels) fn compile(
         rows: rows as i32,
         y_step,
         at: [of_x, of_y].concat(),
-        boxes: copies_in_bulk(site.device.architecture()).then(|| {
+        map: copies_in_bulk(site.device.architecture()).then(|| {
             let row = k * codes.ty.dtype.bits() / 8;
             let extents = [Extent::new(row, 1), Extent::new(n, row as i64), Extent::new(1, row as i64)];
-            Boxes::new(DType::U8, extents, [shape.halves * LINE_BYTES, shape.weight_tiles * 16])
+            let boxes = Boxes::new(DType::U8, extents, [shape.halves * LINE_BYTES, shape.weight_tiles * 16]);
+            Maps::new(vec![boxes])
         }),
-        encoded: Cell::new((0, CUtensorMap { opaque: [0; 16] })),
     }))
 }
 
@@ -229,12 +226,10 @@ impl Launch for Compiled {
         parameters.extend([(&raw mut rows).cast(), (&raw mut y_step).cast()]);
         // The driver only reads parameters.
         parameters.push(self.at.as_ptr().cast_mut().cast());
-        let (mut known, mut map) = self.encoded.get();
         let codes = self.weights[0].map_or(0, |slot| addresses.of(slot));
-        if let Some(boxes) = self.boxes.as_ref().filter(|_| known != codes) {
-            (known, map) = (codes, boxes.encode(codes)?);
-            self.encoded.set((known, map));
-        }
+        let map = self.map.as_ref().map(|map| map.at(&[codes])).transpose()?;
+        // Other devices' kernels do not look at it.
+        let mut map = map.map_or(CUtensorMap { opaque: [0; 16] }, |maps| maps[0]);
         parameters.push((&raw mut map).cast());
         // SAFETY: the parameters are those of the kernel; rows beyond the weights' last are not stored.
         unsafe { self.entry.launch(stream, &mut parameters) }

@@ -12,12 +12,10 @@ use crate::gemm::one_batch;
 use crate::kernels::nest::Place;
 use crate::kernels::transfer::Transfer;
 use crate::launch::{Addresses, Launch, Refusal, Site};
-use crate::tensor_map::{Boxes, Extent};
-use cudarc::driver::sys::CUtensorMap;
+use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::DType;
 use overdrive_ir::plan::{KernelCall, View};
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -90,9 +88,7 @@ struct Compiled {
     entry: Entry,
     /// Values, x, y.
     rows: [Rows; 3],
-    boxes: [Boxes; 3],
-    /// The maps of the addresses of the last call.
-    encoded: Cell<([u64; 3], [CUtensorMap; 3])>,
+    maps: Maps,
     mask: Place,
     workspace_bytes: usize,
 }
@@ -174,16 +170,15 @@ pub(in crate::kernels) fn compile(site: &Site<'_>, call: &KernelCall) -> Result<
         Rows::new(site, x, Way::In, &mut workspace_bytes)?,
         Rows::new(site, y, Way::Out, &mut workspace_bytes)?,
     ];
-    let boxes = [
+    let maps = Maps::new(vec![
         rows[0].boxes(wanted.dtype, [n, half], [32, tile.outputs()]),
         rows[1].boxes(wanted.dtype, [wanted.rows, wanted.k], [64, tile.rows]),
         rows[2].boxes(wanted.dtype, [wanted.rows, n], [64, tile.slice()]),
-    ];
+    ]);
     Ok(Box::new(Compiled {
         entry: Entry::new(site.device, (&wanted.source(tile, multiprocessors), "sparse_linear"), config)?,
         rows,
-        boxes,
-        encoded: Cell::new(([0; 3], [CUtensorMap { opaque: [0; 16] }; 3])),
+        maps,
         mask: Place::new(mask),
         workspace_bytes,
     }))
@@ -198,14 +193,7 @@ impl Launch for Compiled {
                 unsafe { transfer.run(stream, [rows.place.of(addresses), rows.address(addresses)])? };
             }
         }
-        let (mut known, mut maps) = self.encoded.get();
-        for (i, rows) in self.rows.iter().enumerate() {
-            let address = rows.address(addresses);
-            if known[i] != address {
-                (known[i], maps[i]) = (address, self.boxes[i].encode(address)?);
-            }
-        }
-        self.encoded.set((known, maps));
+        let mut maps = self.maps.at(&[values, x, y].map(|rows| rows.address(addresses)))?;
         let mut mask = self.mask.of(addresses);
         let mut parameters: Vec<*mut c_void> = maps.iter_mut().map(|map| (&raw mut *map).cast()).collect();
         parameters.push((&raw mut mask).cast());
