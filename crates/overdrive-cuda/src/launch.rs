@@ -7,7 +7,7 @@
 use crate::{Device, Error};
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUdeviceptr;
-use overdrive_ir::plan::{Plan, SlotId, Step};
+use overdrive_ir::plan::{Place, Plan, SlotId, Step};
 use overdrive_ir::{Mode, Tuning};
 use std::sync::Arc;
 
@@ -73,6 +73,21 @@ pub struct Site<'a> {
     pub tuning: &'a Tuning,
     /// The mode, which says whether trying candidates is allowed.
     pub mode: Mode,
+}
+
+impl Site<'_> {
+    /// Whether no step of a call writes a slot, nor the state that it is: then it may be read while earlier steps still
+    /// run.
+    pub(crate) fn is_settled(&self, slot: SlotId) -> bool {
+        let home = &self.plan.slot(slot).place;
+        let writes = |other: &SlotId| match (home, &self.plan.slot(*other).place) {
+            (Place::State(name), Place::State(written)) => name == written,
+            _ => *other == slot,
+        };
+        let outlives =
+            matches!(home, Place::Input(_) | Place::State(_) | Place::Constant(_) | Place::Persistent { .. });
+        outlives && !self.plan.steps.iter().any(|step| !step.prepare && step.writes.iter().any(writes))
+    }
 }
 
 /// Why a step cannot be compiled; the executable adds its name and scope.

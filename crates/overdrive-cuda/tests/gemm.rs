@@ -232,6 +232,17 @@ fn cases() -> Vec<Case> {
         all.push(every(case(DType::BF16, &[], shape, layout, epilogue)));
     }
     all.push(every(case(DType::F16, &[3], [160, 272, 96], "NN", "residual")));
+    // Few rows: fewer tiles of the contracted index than share it, more than are in flight, and edges of everything.
+    for (shape, layout, epilogue) in [
+        ([1, 200, 520], "NT", "bias"),
+        ([13, 328, 1104], "NN", "residual"),
+        ([64, 264, 2048], "NT", "bias+gelu"),
+        ([32, 72, 8192], "NN", "bias+gelu"),
+        ([48, 64, 64], "NN", ""),
+    ] {
+        all.push(every(case(DType::BF16, &[], shape, layout, epilogue)));
+    }
+    all.push(every(case(DType::F16, &[], [25, 136, 4104], "NT", "residual")));
     all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "bool"));
     all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "tanh"));
     all.push(case(DType::F16, &[], [96, 64, 64], "NT", "tanh"));

@@ -4,7 +4,7 @@ use super::epilogue::is_printable;
 use super::hopper::{self, Tile};
 use super::problem::sums;
 use super::staged::Halves;
-use super::{narrow, plain, vendor};
+use super::{few, narrow, plain, vendor};
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
 use overdrive_ir::DType;
@@ -30,6 +30,8 @@ pub enum Candidate {
     VendorStaged(usize),
     /// Our Hopper kernel with this tile.
     Hopper(Tile),
+    /// Our kernel for products of few rows, by so many blocks that share the contracted index.
+    Few(usize),
     /// Our kernel for products of few columns.
     Narrow,
     /// Our kernel for every product.
@@ -45,8 +47,10 @@ impl Candidate {
         let mut all: Vec<_> = (0..vendor(site, call)?).map(Candidate::Vendor).collect();
         let whole = !all.is_empty();
         if site.device.architecture() == Architecture::Sm90a {
-            let tiles = hopper::tiles(call, 1, site.device.properties().multiprocessors);
+            let multiprocessors = site.device.properties().multiprocessors;
+            let tiles = hopper::tiles(call, 1, multiprocessors);
             all.extend(tiles.into_iter().take(TILES).map(Candidate::Hopper));
+            all.splice(..0, few::splits(call, multiprocessors).into_iter().map(Candidate::Few));
         }
         // A second step costs more than any algorithm gains.
         if !whole {
@@ -73,6 +77,7 @@ impl Candidate {
                 halves(site, call).compile(site, |site, call| Ok(vendor::compile(site, call, rank)?))
             }
             Candidate::Hopper(tile) => hopper::compile(site, std::slice::from_ref(call), tile),
+            Candidate::Few(split) => few::compile(site, call, split),
             Candidate::Narrow => narrow::compile(site, call),
             Candidate::Plain if !is_printable(&call.epilogue.0) => Ok(None),
             Candidate::Plain => plain::compile(site, call).map(Some),
@@ -113,6 +118,7 @@ impl fmt::Display for Candidate {
             Candidate::Vendor(rank) => write!(f, "cublaslt {rank}"),
             Candidate::VendorStaged(rank) => write!(f, "cublaslt {rank} then loop"),
             Candidate::Hopper(tile) => tile.fmt(f),
+            Candidate::Few(split) => write!(f, "few by {split}"),
             Candidate::Narrow => f.write_str("narrow"),
             Candidate::Plain => f.write_str("plain"),
             Candidate::PlainStaged => f.write_str("plain then loop"),
@@ -130,10 +136,12 @@ impl FromStr for Candidate {
     fn from_str(text: &str) -> Result<Self, UnknownCandidate> {
         let words: Vec<&str> = text.split(' ').collect();
         let rank = |text: &str| text.parse().map_err(|_| UnknownCandidate);
+        let split = |text: &str| rank(text).ok().filter(|s| few::SPLITS.contains(s)).ok_or(UnknownCandidate);
         Ok(match words[..] {
             ["cublaslt", number] => Candidate::Vendor(rank(number)?),
             ["cublaslt", number, "then", "loop"] => Candidate::VendorStaged(rank(number)?),
             ["hopper", ..] => Candidate::Hopper(text.parse().map_err(|_| UnknownCandidate)?),
+            ["few", "by", number] => Candidate::Few(split(number)?),
             ["narrow"] => Candidate::Narrow,
             ["plain"] => Candidate::Plain,
             ["plain", "then", "loop"] => Candidate::PlainStaged,
@@ -149,11 +157,13 @@ mod tests {
     #[test]
     fn names_parse_back() {
         let ours = hopper::TILES.into_iter().map(Candidate::Hopper);
+        let ours = ours.chain(few::SPLITS.map(Candidate::Few));
         let vendors = [Candidate::Vendor(3), Candidate::VendorStaged(0)];
         let others = vendors.into_iter().chain([Candidate::Narrow, Candidate::Plain, Candidate::PlainStaged]);
         for candidate in ours.chain(others) {
             assert_eq!(candidate.to_string().parse(), Ok(candidate));
         }
         assert_eq!("cublaslt x".parse::<Candidate>(), Err(UnknownCandidate));
+        assert_eq!("few by 3".parse::<Candidate>(), Err(UnknownCandidate));
     }
 }

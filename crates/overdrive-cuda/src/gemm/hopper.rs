@@ -6,6 +6,7 @@
 mod instruction;
 mod tile;
 
+pub(super) use instruction::print as wgmma;
 pub(super) use tile::{Schedule, TILES, Tile};
 
 use super::base::Base;
@@ -30,17 +31,17 @@ const LINE: usize = 128;
 
 /// A product as the kernel sees it.
 pub(super) struct Fit {
-    lhs: Matrix,
-    rhs: Matrix,
+    pub(super) lhs: Matrix,
+    pub(super) rhs: Matrix,
     /// Where the result lies if TMA can store it: its first element, elements from row to row and batch to batch.
     out: Option<(Base, i64, i64)>,
 }
 
 /// An operand.
-struct Matrix {
-    base: Base,
+pub(super) struct Matrix {
+    pub(super) base: Base,
     /// Whether the contracted index is contiguous.
-    by_k: bool,
+    pub(super) by_k: bool,
     leading: i64,
     /// Elements from batch to batch; 0 where all share it.
     batch: i64,
@@ -84,7 +85,7 @@ impl Matrix {
     }
 
     /// The tensor map's extents: along memory, then the other way, then batches.
-    fn extents(&self, rows: usize, call: &GemmCall) -> [Extent; 3] {
+    pub(super) fn extents(&self, rows: usize, call: &GemmCall) -> [Extent; 3] {
         let (inner, outer) = if self.by_k { (call.k, rows) } else { (rows, call.k) };
         let batches = if self.batch == 0 { 1 } else { call.batch.iter().product() };
         let step = if self.batch == 0 { self.leading } else { self.batch };
@@ -92,7 +93,7 @@ impl Matrix {
     }
 
     /// The shape of a box: along memory, then the other way.
-    fn boxes(&self, rows: usize, dtype: DType) -> [usize; 2] {
+    pub(super) fn boxes(&self, rows: usize, dtype: DType) -> [usize; 2] {
         let line = LINE * 8 / dtype.bits();
         if self.by_k { [line, rows] } else { [line.min(rows), line] }
     }
@@ -171,8 +172,7 @@ pub(super) fn source(
         ("BLOCKS", blocks.to_string()),
         ("TOGETHER", calls.len().to_string()),
     ]);
-    let wgmma =
-        instruction::print(tile.columns, [call.lhs.dtype, call.rhs.dtype], [fit.lhs.by_k, fit.rhs.by_k]);
+    let wgmma = wgmma(tile.columns, [call.lhs.dtype, call.rhs.dtype], [fit.lhs.by_k, fit.rhs.by_k]);
     let source =
         epilogue::source("gemm_hopper", &defines, &(text + &wgmma + include_str!("kernels/hopper.cu")));
     Some((source, Grid { blocks: blocks as u32, by_tma, shared_bytes: tile.shared_bytes(by_tma) as u32 }))

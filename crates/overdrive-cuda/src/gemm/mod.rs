@@ -1,7 +1,7 @@
 //! Matrix products with epilogues: cuBLASLt where it is there and fits, our own kernels everywhere else.
 //!
 //! `compile` takes a `GemmCall` of any strides and types. A product has several candidates (`candidates`): algorithms
-//! of cuBLASLt, our kernels (for Hopper, for few columns, for everything) with the epilogue in registers; all are right, `tune`
+//! of cuBLASLt, our kernels (for Hopper, for few rows, for few columns, for everything) with the epilogue in registers; all are right, `tune`
 //! times them and `Tuning` remembers which is fast. Where a candidate cannot apply the epilogue itself the sums go
 //! through workspace and the epilogue is a loop of its own: the candidate's name says so.
 
@@ -9,6 +9,7 @@ mod base;
 mod candidate;
 mod compile;
 mod epilogue;
+mod few;
 mod gelu;
 mod hopper;
 mod narrow;

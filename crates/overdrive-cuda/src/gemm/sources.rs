@@ -1,7 +1,7 @@
 //! Specialisations that stand for all others of the kernels here, for compilation where there is no GPU.
 
 use super::hopper::{self, Fit, TILES};
-use super::{narrow, plain};
+use super::{few, narrow, plain};
 use crate::compiler::{Architecture, Source};
 use overdrive_ir::plan::{Access, Epilogue, GemmCall, Instr, MatrixView, Program, SlotId, Store};
 use overdrive_ir::{Binary, DType, Overflow, Precision, Unary};
@@ -9,6 +9,7 @@ use overdrive_ir::{Binary, DType, Overflow, Precision, Unary};
 /// The text of every kernel here: what a timing depends on beside the device.
 pub(crate) const TEXT: &str = concat!(
     include_str!("../headers/hopper.cuh"),
+    include_str!("kernels/few.cu"),
     include_str!("kernels/hopper.cu"),
     include_str!("kernels/narrow.cu"),
     include_str!("kernels/plain.cu")
@@ -82,5 +83,15 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
     let fit = Fit::of(&calls[0]).expect("dense, aligned and typed");
     let sources = TILES.into_iter().filter_map(|tile| hopper::source(&calls, &fit, tile, 132));
     all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
+    for (shape, dtype, transposed, weights) in [
+        ([32, 2048, 2048], DType::BF16, false, few::Weights::Settled),
+        ([64, 4096, 8192], DType::F16, true, few::Weights::Settled),
+        ([13, 200, 1104], DType::BF16, true, few::Weights::Moving),
+    ] {
+        let call = linear_gelu(shape, dtype, transposed);
+        let cuts = few::SPLITS.map(|split| few::Cut::new(&call, split));
+        let sources = cuts.iter().filter_map(|cut| few::source(&call, cut, weights));
+        all.extend(sources.map(|source| (source, &[Architecture::Sm90a][..])));
+    }
     all
 }

@@ -120,3 +120,44 @@ __device__ __forceinline__ void products_wait() {
 // Keeps the compiler from moving what reads or writes a sum past this point.
 __device__ __forceinline__ void fence_sum(f32& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 __device__ __forceinline__ void fence_sum(i32& sum) { asm volatile("" : "+r"(sum)::"memory"); }
+
+// The part of an operand's tile that a block copies: rows (or columns) `first` on of `EXTENT`, as boxes.
+//
+// Contiguous along k a box is 128 bytes of k by up to 256 rows; else it is one swizzle's width of rows by as many k as
+// fill 128 bytes.
+template <int ELEMENT_BYTES, bool BY_K, int EXTENT>
+struct Operand {
+    // Bytes of an atom's line where k is not contiguous.
+    static constexpr int LINE = BY_K ? 128 : (EXTENT * ELEMENT_BYTES < 128 ? EXTENT * ELEMENT_BYTES : 128);
+    static constexpr int WIDTH = BY_K ? EXTENT : LINE / ELEMENT_BYTES;
+    static constexpr int BOX_BYTES = BY_K ? EXTENT * 128 : LINE * (128 / ELEMENT_BYTES);
+    static constexpr u64 SWIZZLE = LINE == 128 ? 1 : LINE == 64 ? 2 : 3;
+    // Matrix descriptor (PTX ISA, "Matrix Descriptor Format"): leading byte offset, from one atom to the next along
+    // rows; stride byte offset, from eight lines to the next eight.
+    static constexpr u64 DESCRIPTOR =
+        SWIZZLE << 62 | (u64)(LINE * 8 / 16) << 32 | (u64)(BY_K ? 1 : BOX_BYTES / 16) << 16;
+    // From one instruction's bytes to the next along k, in 16 bytes.
+    static constexpr u32 STEP = (BY_K ? 32 : 32 / ELEMENT_BYTES * LINE) / 16;
+
+    // From the tile's first row to row `r`, a multiple of an atom's, in bytes.
+    __device__ static constexpr u32 row(int r) { return BY_K ? r * 128 : r / WIDTH * BOX_BYTES; }
+
+    __device__ static u64 descriptor(u32 address) { return DESCRIPTOR | (u64)((address & 0x3ffff) >> 4); }
+
+    __device__ static void ask(const TensorMap& map, int first, int k, int batch) {
+#pragma unroll
+        for (int r = 0; r < EXTENT; r += WIDTH) ask_for(map, BY_K ? k : first + r, BY_K ? first + r : k, batch);
+    }
+
+    // To all `Blocks` of the cluster.
+    template <int Blocks>
+    __device__ static void copy(u32 to, const TensorMap& map, u32 barrier, int first, int k, int batch) {
+#pragma unroll
+        for (int r = 0; r < EXTENT; r += WIDTH) {
+            const u32 at = to + row(r);
+            const int x = BY_K ? k : first + r, y = BY_K ? first + r : k;
+            if constexpr (Blocks > 1) copy_to_all<Blocks>(at, map, barrier, x, y, batch);
+            else copy_in(at, map, barrier, x, y, batch);
+        }
+    }
+};

@@ -4,7 +4,7 @@ use overdrive_ir::DType;
 
 /// `wgmma(sums, left, right, accumulate)` for `columns` columns; operands that are not contiguous along k are read
 /// transposed.
-pub(super) fn print(columns: usize, dtypes: [DType; 2], by_k: [bool; 2]) -> String {
+pub(in crate::gemm) fn print(columns: usize, dtypes: [DType; 2], by_k: [bool; 2]) -> String {
     let registers = columns / 2;
     let list = |each: &dyn Fn(usize) -> String| (0..registers).map(each).collect::<Vec<_>>().join(", ");
     let whole = dtypes[0] == DType::I8;

@@ -39,48 +39,9 @@ struct Buffers {
     Slots of[TOGETHER];
 };
 
-// The part of an operand's tile that this block copies: rows (or columns) `first` on of `EXTENT`, as boxes.
-//
-// Contiguous along k a box is 128 bytes of k by up to 256 rows; else it is one swizzle's width of rows by TILE_K.
-template <bool BY_K, int EXTENT>
-struct Operand {
-    // Bytes of an atom's line where k is not contiguous.
-    static constexpr int LINE = BY_K ? 128 : (EXTENT * ELEMENT_BYTES < 128 ? EXTENT * ELEMENT_BYTES : 128);
-    static constexpr int WIDTH = BY_K ? EXTENT : LINE / ELEMENT_BYTES;
-    static constexpr int BOX_BYTES = BY_K ? EXTENT * 128 : LINE * TILE_K;
-    static constexpr u64 SWIZZLE = LINE == 128 ? 1 : LINE == 64 ? 2 : 3;
-    // Matrix descriptor (PTX ISA, "Matrix Descriptor Format"): leading byte offset, from one atom to the next along
-    // rows; stride byte offset, from eight lines to the next eight.
-    static constexpr u64 DESCRIPTOR =
-        SWIZZLE << 62 | (u64)(LINE * 8 / 16) << 32 | (u64)(BY_K ? 1 : BOX_BYTES / 16) << 16;
-    // From one instruction's bytes to the next along k, in 16 bytes.
-    static constexpr u32 STEP = (BY_K ? 32 : 32 / ELEMENT_BYTES * LINE) / 16;
-
-    // From the tile's first row to row `r`, a multiple of an atom's, in bytes.
-    __device__ static constexpr u32 row(int r) { return BY_K ? r * 128 : r / WIDTH * BOX_BYTES; }
-
-    __device__ static u64 descriptor(u32 address) { return DESCRIPTOR | (u64)((address & 0x3ffff) >> 4); }
-
-    __device__ static void ask(const TensorMap& map, int first, int k, int batch) {
-#pragma unroll
-        for (int r = 0; r < EXTENT; r += WIDTH) ask_for(map, BY_K ? k : first + r, BY_K ? first + r : k, batch);
-    }
-
-    template <bool ALL>
-    __device__ static void copy(u32 to, const TensorMap& map, u32 barrier, int first, int k, int batch) {
-#pragma unroll
-        for (int r = 0; r < EXTENT; r += WIDTH) {
-            const u32 at = to + row(r);
-            const int x = BY_K ? k : first + r, y = BY_K ? first + r : k;
-            if constexpr (ALL) copy_to_all<CLUSTER>(at, map, barrier, x, y, batch);
-            else copy_in(at, map, barrier, x, y, batch);
-        }
-    }
-};
-
-typedef Operand<LHS_BY_K, TILE_M> Lhs;
+typedef Operand<ELEMENT_BYTES, LHS_BY_K, TILE_M> Lhs;
 // Each block of a cluster copies its share of the right tile to all.
-typedef Operand<RHS_BY_K, TILE_N / CLUSTER> Rhs;
+typedef Operand<ELEMENT_BYTES, RHS_BY_K, TILE_N / CLUSTER> Rhs;
 
 struct Tile {
     int member, batch, row, col;
@@ -211,9 +172,9 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                     const u32 barrier = filled + stage * 8;
                     barrier_expect(barrier, LHS_BYTES + RHS_BYTES);
                     const u32 lhs = lhs_tiles + stage * LHS_BYTES, rhs = rhs_tiles + stage * RHS_BYTES;
-                    Lhs::copy<false>(lhs, lhs_map, barrier, tile.row, k * TILE_K, LHS_BATCHED ? tile.batch : 0);
+                    Lhs::copy<1>(lhs, lhs_map, barrier, tile.row, k * TILE_K, LHS_BATCHED ? tile.batch : 0);
                     constexpr int share = TILE_N / CLUSTER;
-                    Rhs::copy<(CLUSTER > 1)>(rhs + Rhs::BOX_BYTES * (share / Rhs::WIDTH) * rank, rhs_maps.of[tile.member], barrier,
+                    Rhs::copy<CLUSTER>(rhs + Rhs::BOX_BYTES * (share / Rhs::WIDTH) * rank, rhs_maps.of[tile.member], barrier,
                                              tile.col + share * (int)rank, k * TILE_K, RHS_BATCHED ? tile.batch : 0);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }

@@ -10,9 +10,15 @@
 // spills at most 8 bytes before sm_90, of sixteen columns: an address that is read again after the loop.
 
 extern "C" __global__ void __launch_bounds__(THREADS) gemm_narrow(const LHS* lhs, const RHS* rhs, const Slots slots) {
+    const i32 row = blockIdx.x, thread = threadIdx.x;
+    // Right operands are mostly weights, far away: they set out while the kernel before this one still runs.
+    for (i64 k = (i64)row * THREADS + thread; k < K; k += (i64)gridDim.x * THREADS) {
+#pragma unroll
+        for (int j = 0; j < N; j += RHS_COL == 1 ? N : 1)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(rhs + rhs_batch(blockIdx.y) + k * (i64)RHS_ROW + j * (i64)RHS_COL));
+    }
     after_previous();
     __shared__ SUM parts[THREADS / 32][N];
-    const i32 row = blockIdx.x, thread = threadIdx.x;
     for (u32 batch = blockIdx.y; batch < BATCH; batch += gridDim.y) {
         const LHS* const a = lhs + lhs_batch(batch) + row * (i64)LHS_ROW;
         const RHS* const b = rhs + rhs_batch(batch);

@@ -10,7 +10,7 @@ use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::sys::CUtensorMap;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::plan::{KernelCall, Place as Home, Plan, SlotId, View};
+use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, row_major};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ pub(in crate::kernels) fn compile(
         scale_row: if scale_rows == 1 { 0 } else { groups },
         x_step,
         is_aligned: x_step == 1 && Place::new(x).is_aligned(16) && of_x.iter().all(eighth),
-        is_settled: weights.into_iter().flatten().all(|view| is_settled(site.plan, view.slot)),
+        is_settled: weights.into_iter().flatten().all(|view| site.is_settled(view.slot)),
     };
     let rows = of_x.len();
     let shape =
@@ -182,18 +182,6 @@ fn copies_in_bulk(architecture: Architecture) -> bool {
         Architecture::Sm90a | Architecture::Sm100a => true,
         Architecture::Other(capability) => capability >= 90,
     }
-}
-
-/// Whether no step of a call writes a slot, nor the state that it is: then it may be read while earlier steps still run.
-fn is_settled(plan: &Plan, slot: SlotId) -> bool {
-    let home = &plan.slot(slot).place;
-    let writes = |other: &SlotId| match (home, &plan.slot(*other).place) {
-        (Home::State(name), Home::State(written)) => name == written,
-        _ => *other == slot,
-    };
-    let outlives =
-        matches!(home, Home::Input(_) | Home::State(_) | Home::Constant(_) | Home::Persistent { .. });
-    outlives && !plan.steps.iter().any(|step| !step.prepare && step.writes.iter().any(writes))
 }
 
 /// Whether a view is all of its slot, row after row.
