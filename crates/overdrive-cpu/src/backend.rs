@@ -90,6 +90,7 @@ fn caps(threads: usize) -> Caps {
         ]),
         filters: Some(kernels::convolution::packing),
         channels_last: Some(kernels::convolution::takes_channels_last),
+        folds: Some(kernels::convolution::folded_parts),
         peaks: peaks(threads),
     }
 }

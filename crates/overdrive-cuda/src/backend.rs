@@ -73,6 +73,7 @@ pub fn caps(properties: &Properties) -> Caps {
         packings: BTreeMap::new(),
         filters: None,
         channels_last: None,
+        folds: None,
         peaks,
     }
 }

@@ -32,6 +32,8 @@ pub struct Caps {
     pub filters: Option<FilterPacking>,
     /// Which convolutions hand each other activations with channels innermost; `None` where none does.
     pub channels_last: Option<ChannelsLast>,
+    /// Into how many parts a convolution cuts the space of an image that its epilogue folds over; `None` where no epilogue folds.
+    pub folds: Option<FoldedParts>,
     /// What no implementation can exceed; empty where the device does not tell.
     pub peaks: Peaks,
 }
@@ -64,6 +66,9 @@ pub type FilterPacking = fn(&ConvolutionCall) -> Option<(&'static str, usize)>;
 /// Whether a convolution of input, kernel and output of these types reads its input, lying with these strides, and stores its
 /// output well with channels innermost.
 pub type ChannelsLast = fn(&Convolution, [&TensorType; 3], &[i64]) -> bool;
+
+/// The most parts of an image's space that a convolution folds apart from each other, at least 1.
+pub type FoldedParts = fn(&ConvolutionCall) -> usize;
 
 /// Choices that change how, never what, is computed. Stored with results so that they can be repeated.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

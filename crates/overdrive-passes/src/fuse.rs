@@ -13,9 +13,9 @@ pub use grouping::groups;
 pub(crate) use region::{cut_one, is_cloned, split_at};
 
 use crate::legalize::{must_expand, primitives, takes_epilogue, types};
-use crate::lower::{contraction, is_contraction, lower};
+use crate::lower::{contraction, folds_space, is_contraction, lower};
 use overdrive_ir::ops::Fused;
-use overdrive_ir::plan::{Note, SlotId, View};
+use overdrive_ir::plan::{Instr, Note, Program, SlotId, Store, View};
 use overdrive_ir::{Caps, Expr, Graph, GraphError, Node, Prim, Value};
 
 /// True for primitives that are computed element by element or by folding, or that cost nothing in a loop.
@@ -52,7 +52,8 @@ fn one_step(region: &Graph, caps: &Caps) -> Result<(), String> {
     }
     let contractions = region.nodes().iter().filter(|n| is_contraction(n)).count();
     let reductions = region.nodes().iter().any(|n| matches!(n.op.prim(), Some(Prim::Reduce { .. })));
-    if contractions > 1 || (contractions == 1 && reductions) {
+    let folds = caps.folds.is_some() && folds_space(region);
+    if contractions > 1 || (contractions == 1 && reductions && !folds) {
         return Err("a contraction's epilogue holds neither a second contraction nor a reduction".into());
     }
     if let Some(node) = contraction(region)
@@ -63,7 +64,33 @@ fn one_step(region: &Graph, caps: &Caps) -> Result<(), String> {
     let view = |value| View::row_major(SlotId(0), region.ty(value).clone());
     let operands: Vec<View> = region.inputs().iter().map(|p| view(p.value)).collect();
     let results: Vec<View> = region.outputs().iter().map(|p| view(p.value)).collect();
-    lower(region, &operands, &results).map(|_| ())
+    let program = lower(region, &operands, &results)?;
+    if contractions == 1 && reductions { folds_once(&program) } else { Ok(()) }
+}
+
+/// Errs with the reason why sums that come part by part are not all that a program folds.
+fn folds_once(program: &Program) -> Result<(), String> {
+    let varies = program.element_level();
+    let first_reduced = program.extents.len() - program.reduced;
+    let folds = program.instrs.iter().filter(|instr| matches!(instr, Instr::Reduce(_))).count();
+    let mut after: Vec<bool> = Vec::with_capacity(program.instrs.len());
+    for (at, instr) in program.instrs.iter().enumerate() {
+        let follows = instr.operands().iter().any(|register| after[register.0 as usize]);
+        if follows && varies[at] {
+            return Err("what varies in space waits for the fold over it".into());
+        }
+        after.push(follows || matches!(instr, Instr::Reduce(_)));
+    }
+    let spread = |store: &Store| {
+        after[store.value.0 as usize] && store.access.strides[first_reduced..].iter().any(|&s| s != 0)
+    };
+    if program.stores.iter().any(spread) {
+        return Err("a fold over space is spread over it again".into());
+    }
+    if program.instrs.iter().any(|instr| matches!(instr, Instr::RandomBits { .. })) {
+        return Err("random bits are numbered by the pixels of a whole image".into());
+    }
+    if folds == 1 { Ok(()) } else { Err("an epilogue folds once".into()) }
 }
 
 /// True for a region input seen through views, or a scalar or iota that will be a buffer.

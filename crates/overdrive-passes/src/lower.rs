@@ -29,6 +29,29 @@ pub(crate) fn register_dtype(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
 }
 
+/// Axes of the first reduction of a region.
+fn reduced(region: &Graph) -> Option<(&Node, &[usize])> {
+    region.nodes().iter().find_map(|node| match node.op.prim() {
+        Some(Prim::Reduce { axes, .. }) => Some((node, axes.as_slice())),
+        _ => None,
+    })
+}
+
+/// Whether a region is a convolution whose results are folded over all of space, and over nothing else.
+pub(crate) fn folds_space(region: &Graph) -> bool {
+    let Some(core) = contraction(region) else { return false };
+    let (rank, space) = (region.ty(core.results[0]).rank(), region.ty(core.results[0]).sizes());
+    let whole = |node: &Node| match node.op.prim() {
+        Some(Prim::Reduce { axes, .. }) => {
+            axes.iter().copied().eq(2..rank) && region.ty(node.operands[0]).sizes() == space
+        }
+        _ => true,
+    };
+    let convolution = matches!(core.op.prim(), Some(Prim::Convolution(_)));
+    // Of no pixels nothing would be handed on.
+    convolution && rank > 2 && !space.contains(&0) && region.nodes().iter().all(whole)
+}
+
 /// The iteration space of a region.
 pub(crate) struct Space {
     /// Full shape, in axis order.
@@ -40,13 +63,10 @@ pub(crate) struct Space {
 impl Space {
     /// The space of a region: that of its contraction, of its reductions' operands, or of its first result.
     pub(crate) fn of(region: &Graph) -> Result<Self, String> {
-        if let Some(node) = contraction(region) {
-            return Ok(Self { full: region.ty(node.results[0]).sizes(), reduced: vec![] });
-        }
-        for node in region.nodes() {
-            if let Some(Prim::Reduce { axes, .. }) = node.op.prim() {
-                return Ok(Self { full: region.ty(node.operands[0]).sizes(), reduced: axes.clone() });
-            }
+        let fold = reduced(region);
+        let axes = fold.map_or(vec![], |(_, axes)| axes.to_vec());
+        if let Some(value) = contraction(region).map(|n| n.results[0]).or(fold.map(|(n, _)| n.operands[0])) {
+            return Ok(Self { full: region.ty(value).sizes(), reduced: axes });
         }
         let first = region.outputs().first().ok_or("the region has no result")?;
         Ok(Self { full: region.ty(first.value).sizes(), reduced: vec![] })

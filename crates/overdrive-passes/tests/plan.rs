@@ -33,6 +33,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
     let kind = |s: &overdrive_ir::plan::Step| match s.kind {
         StepKind::Loop(_) => "loop",
         StepKind::Gemm(_) => "gemm",
+        StepKind::Convolution(_) => "convolution",
         StepKind::Kernel(_) => "kernel",
         StepKind::Host(_) => "host",
         _ => "other",
@@ -258,6 +259,29 @@ fn convolutions_hand_each_other_channels_innermost_where_the_device_reads_them_s
     let ever = [image, vec![256, 64, 8, 1]];
     assert_eq!(strides(&planned(true, &caps)), ever);
     assert_eq!(strides(&planned(false, &self::caps())), ever);
+}
+
+#[test]
+fn a_mean_over_space_is_folded_behind_the_convolution_where_the_device_does_so() {
+    let folding = Caps { folds: Some(|_| 5), ..caps() };
+    let planned = |caps: &Caps, head: fn(Expr<'_>) -> Expr<'_>| {
+        let b = Builder::new("mean");
+        let x = b.input("x", f32s([2usize, 3, 8, 8]));
+        let w = b.state("w", f32s([4usize, 3, 3, 3]), Init::Constant(0.1));
+        b.output("y", head(x.conv2d(w, None, Conv2d::new(1, 1)).relu()));
+        plan(&b.finish().expect("well typed"), Mode::Compile, caps, &Tuning::default()).expect("plans")
+    };
+    let mean = planned(&folding, |y| y.global_avg_pool());
+    assert_eq!(kinds(&mean), ["convolution"], "{mean}");
+    let StepKind::Convolution(call) = &mean.steps[0].kind else { panic!("{mean}") };
+    let parts = call.workspace.expect("parts of an image are kept apart");
+    assert_eq!((mean.slot(parts).ty.sizes(), mean.steps[0].writes.last()), (vec![2, 5, 4], Some(&parts)));
+    assert!(mean.to_string().contains("for [2, 4] fold [8, 8]"), "{mean}");
+    assert_eq!(kinds(&planned(&caps(), |y| y.global_avg_pool())), ["convolution", "loop"]);
+    // A fold over other axes, and pixels that wait for the fold, are another step.
+    assert_eq!(kinds(&planned(&folding, |y| y.sum(&[0, 2, 3]))), ["convolution", "loop"]);
+    let centred = planned(&folding, |y| y - y.mean_keep(&[2, 3]));
+    assert_eq!(kinds(&centred), ["convolution", "loop"], "{centred}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use overdrive_ir::plan::Program;
 
-use super::space::{along_columns, fixed, is_random, lift, merge, merges};
+use super::space::{along_columns, fixed, insert, is_random, merge, merges};
 use super::step::Unsupported;
 
 /// One call of `gemm`: a program over `[batch0, batch1, m, n]`, and where its operands start.
@@ -49,7 +49,7 @@ impl Parts {
             }
         }
         while lhs.len() < 2 {
-            lift(&mut program);
+            insert(&mut program, 0, 1);
             lhs.insert(0, 0);
             rhs.insert(0, 0);
         }

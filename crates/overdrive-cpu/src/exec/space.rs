@@ -52,11 +52,11 @@ pub(crate) fn merge(program: &mut Program, d: usize) {
     program.extents.remove(d - 1);
 }
 
-/// Adds a dimension of 1 in front.
-pub(crate) fn lift(program: &mut Program) {
-    accesses(program).for_each(|access| access.strides.insert(0, 0));
-    indices(program).for_each(|dim| *dim += 1);
-    program.extents.insert(0, 1);
+/// Adds dimension `d`, which nothing depends on.
+pub(crate) fn insert(program: &mut Program, d: usize, extent: usize) {
+    accesses(program).for_each(|access| access.strides.insert(d, 0));
+    indices(program).filter(|dim| **dim >= d).for_each(|dim| *dim += 1);
+    program.extents.insert(d, extent);
 }
 
 /// The program over dimensions in another order: dimension `i` of the result is dimension `order[i]`. Programs with

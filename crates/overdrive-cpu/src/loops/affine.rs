@@ -1,21 +1,20 @@
 //! Epilogues that are one multiply-add per sum, `s[m] acc + t[m]`, with or without a floor of 0: what follows most
-//! convolutions (bias, batch norm, ReLU).
+//! convolutions (bias, batch norm, ReLU); stored, or added up over the other dimension of the block.
 //!
 //! As a program of the block interpreter it costs a dozen calls per row, as much as the product itself where rows are
 //! short and tiles fast. Here what depends on the row alone is computed for all rows once a call, by a loop that is the
 //! rest of the program, and each row is one pass from sums to results.
 #![allow(unsafe_code)] // Runs over the addresses of a slot table, as the caller vouches for them.
 
-use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
 use overdrive_ir::plan::{Access, Instr, Program, Register, Store};
-use overdrive_ir::{Binary, DType, Overflow, SlotId};
+use overdrive_ir::{Binary, DType, Overflow, Reducer, SlotId};
 
 use super::compiled::CompiledLoop;
 use super::epilogue::Tile;
-use super::half;
-use super::isa::{Ahead, Entry, Isa, Kernel, Level, Operands, for_level};
+use super::isa::{Ahead, Entry, Level, Operands, for_level};
+use super::scaled::{Along, entry, sum_entry};
 use crate::memory::AlignedBytes;
 use crate::slots::SlotTable;
 use crate::threads::Pool;
@@ -35,15 +34,6 @@ pub(crate) struct Affine {
     /// Which dimension of a tile the coefficients belong to.
     along: Along,
     entry: Entry,
-}
-
-/// The dimension that coefficients belong to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Along {
-    /// Each row has one: results of a row are neighbours.
-    Rows,
-    /// Each column has one: all results are neighbours, row after row.
-    Columns,
 }
 
 /// What a register is.
@@ -67,10 +57,11 @@ impl Affine {
     }
 
     /// The program over `[batch..., n, m]` if it is such an epilogue with a multiply-add for each column, whose results are
-    /// one run.
+    /// one run, or one number a column.
     pub(crate) fn of_columns(program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Option<Self> {
         let (rank, columns) = (program.extents.len(), *program.extents.last()?);
-        let run = program.stores.iter().all(|store| store.access.strides[rank - 2] == columns as i64);
+        let rows = if program.reduced > 0 { 0 } else { columns as i64 };
+        let run = program.stores.iter().all(|store| store.access.strides[rank - 2..] == [rows, 1]);
         if run { Self::along(Along::Columns, program, slots) } else { None }
     }
 
@@ -81,13 +72,21 @@ impl Affine {
         for at in 0..program.instrs.len() {
             forms.push(form(program, of, &forms, at));
         }
-        let Form::Affine { factor, summand, floor } = forms[store.value.0 as usize] else { return None };
+        let (value, summed) = match program.reduced {
+            0 => (store.value, false),
+            _ => (summed(program, store)?, true),
+        };
+        let Form::Affine { factor, summand, floor } = forms[value.0 as usize] else { return None };
         let dtype = slots(store.access.slot);
-        if store.access.strides[row + 1] != 1 || program.dtype(store.value) != dtype {
+        let run = summed || store.access.strides[row + 1] == 1;
+        if !run || program.dtype(store.value) != dtype {
             return None;
         }
         let level = Level::best();
-        let entry = for_level!(level, entry(dtype, floor, along))?;
+        let entry = match summed {
+            true => for_level!(level, sum_entry(dtype, floor, along))?,
+            false => for_level!(level, entry(dtype, floor, along))?,
+        };
         let m = program.extents[of];
         let accesses = program.instrs.iter().filter_map(|instr| match instr {
             Instr::Load(access) => Some(access.slot),
@@ -133,7 +132,7 @@ impl Affine {
     pub(crate) unsafe fn apply(&self, slots: &SlotTable, tile: Tile) {
         let batch = self.extents.len() - 2;
         let m = self.extents[batch];
-        let mut offset = self.store.offset + tile.col as i64;
+        let mut offset = self.store.offset + tile.col as i64 * self.store.strides[batch + 1];
         let mut position = tile.batch;
         for d in (0..batch).rev() {
             offset += (position % self.extents[d]) as i64 * self.store.strides[d];
@@ -169,6 +168,17 @@ impl Affine {
             // SAFETY: as the caller promised.
             unsafe { (self.entry)(tile.cols, &operands) }
         }
+    }
+}
+
+/// What is added up, if a store holds what it held and a sum.
+fn summed(program: &Program, store: &Store) -> Option<Register> {
+    let Instr::Binary(Binary::Add, known, sum) = program.instr(store.value) else { return None };
+    match (program.instr(*known), program.instr(*sum)) {
+        (Instr::Load(access), Instr::Reduce(of)) if *access == store.access && of.reducer == Reducer::Sum => {
+            (program.dtype(of.value) == DType::F32).then_some(of.value)
+        }
+        _ => None,
     }
 }
 
@@ -230,7 +240,9 @@ fn coefficients(program: &Program, row: usize, values: [Option<Register>; 2], be
                 Instr::Load(Access { strides: vec![access.strides[row]], ..access.clone() })
             }
             // Nobody reads these: what is stored is of the row.
-            Instr::Accumulator | Instr::Index(_) | Instr::RandomBits { .. } => Instr::Constant(0.0),
+            Instr::Accumulator | Instr::Index(_) | Instr::RandomBits { .. } | Instr::Reduce(_) => {
+                Instr::Constant(0.0)
+            }
             other => other.clone(),
         };
         result.push(instr, dtype);
@@ -241,108 +253,4 @@ fn coefficients(program: &Program, row: usize, values: [Option<Register>; 2], be
         result.stores.push(Store { access, value });
     }
     result
-}
-
-/// A format that results are stored in.
-trait Stored {
-    type T;
-    fn round(x: f32) -> Self::T;
-}
-
-macro_rules! stored {
-    ($($name:ident: $t:ty, $round:expr;)*) => {$(
-        struct $name;
-
-        impl Stored for $name {
-            type T = $t;
-            #[inline(always)]
-            fn round(x: f32) -> $t {
-                $round(x)
-            }
-        }
-    )*};
-}
-
-stored! {
-    F32: f32, |x| x;
-    Bf16: u16, half::to_bf16;
-    F16: u16, half::to_f16;
-}
-
-/// What becomes of a number before it is stored.
-trait Last {
-    fn last(x: f32) -> f32;
-}
-
-/// Nothing.
-struct Plain;
-/// 0 where it is less; NaN stays NaN.
-struct Floored;
-
-impl Last for Plain {
-    #[inline(always)]
-    fn last(x: f32) -> f32 {
-        x
-    }
-}
-
-impl Last for Floored {
-    #[inline(always)]
-    fn last(x: f32) -> f32 {
-        if x < 0.0 { 0.0 } else { x }
-    }
-}
-
-/// `dst = sum * factor + summand`: sums are source 0, the others one number each.
-struct Scaled<S, L>(PhantomData<(S, L)>);
-/// The same for runs of columns, `immediate` of them, each with a factor and a summand.
-struct ScaledColumns<S, L>(PhantomData<(S, L)>);
-
-impl<S: Stored, L: Last> Kernel for Scaled<S, L> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised; the results lie elsewhere than the sums.
-        unsafe {
-            let (sums, dst) = (o.src::<f32>(0, n), o.dst::<S::T>(n));
-            let (factor, summand) = (*o.src[1].cast::<f32>(), *o.src[2].cast::<f32>());
-            for (&sum, to) in sums.iter().zip(dst) {
-                *to = S::round(L::last(I::fma(sum, factor, summand)));
-            }
-        }
-    }
-}
-
-impl<S: Stored, L: Last> Kernel for ScaledColumns<S, L> {
-    #[inline(always)]
-    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised; the results lie elsewhere than the sums.
-        unsafe {
-            let m = o.immediate as usize;
-            let (sums, dst) = (o.src::<f32>(0, n), o.dst::<S::T>(n));
-            let (factors, summands) = (o.src::<f32>(1, m), o.src::<f32>(2, m));
-            for (sums, dst) in sums.chunks_exact(m).zip(dst.chunks_exact_mut(m)) {
-                for (((&sum, to), &factor), &summand) in sums.iter().zip(dst).zip(factors).zip(summands) {
-                    *to = S::round(L::last(I::fma(sum, factor, summand)));
-                }
-            }
-        }
-    }
-}
-
-fn entry<I: Isa>(dtype: DType, floor: bool, along: Along) -> Option<Entry> {
-    Some(match dtype {
-        DType::F32 => stored_as::<I, F32>(floor, along),
-        DType::BF16 => stored_as::<I, Bf16>(floor, along),
-        DType::F16 => stored_as::<I, F16>(floor, along),
-        _ => return None,
-    })
-}
-
-fn stored_as<I: Isa, S: Stored + 'static>(floor: bool, along: Along) -> Entry {
-    match (along, floor) {
-        (Along::Rows, false) => I::entry::<Scaled<S, Plain>>(),
-        (Along::Rows, true) => I::entry::<Scaled<S, Floored>>(),
-        (Along::Columns, false) => I::entry::<ScaledColumns<S, Plain>>(),
-        (Along::Columns, true) => I::entry::<ScaledColumns<S, Floored>>(),
-    }
 }

@@ -40,7 +40,7 @@ pub struct CompiledEpilogue {
 }
 
 impl CompiledEpilogue {
-    /// Compiles a program over `[batch..., m, n]` without reduced dimensions; see
+    /// Compiles a program over `[batch..., m, n]`, which may fold over n what a block has of it; see
     /// [`CompiledLoop::new`](super::CompiledLoop::new).
     ///
     /// # Errors
@@ -63,11 +63,11 @@ impl CompiledEpilogue {
     ) -> Result<Self, Unsupported> {
         assert!(Level::supported().any(|l| l == level), "{level:?} needs instructions that this CPU lacks");
         assert!(
-            program.extents.len() >= 2 && program.reduced == 0,
+            program.extents.len() >= 2 && program.reduced <= 1,
             "an epilogue ranges over [batch..., m, n]"
         );
         let expression = Expression::new(program, slots)?;
-        let nest = Nest::rows(&expression, &program.extents);
+        let nest = Nest::rows(&expression, program);
         Ok(Self { body: Body::new(&expression, nest, level)? })
     }
 

@@ -65,7 +65,7 @@ impl<C: Combine> Kernel for Across<C> {
 
 /// Folds lanes by halves, into the first.
 #[inline(always)]
-fn halve<T: Copy>(mut lanes: &mut [T], combine: impl Fn(T, T) -> T) {
+pub(super) fn halve<T: Copy>(mut lanes: &mut [T], combine: impl Fn(T, T) -> T) {
     // The same for as many lanes as most rows have accumulators for, in registers.
     if let Ok(whole) = <&mut [T; LANES]>::try_from(&mut *lanes) {
         let mut half = LANES / 2;
@@ -220,7 +220,7 @@ pub(super) fn gather<I: Isa>(reducer: Reducer, class: Class) -> Option<Entry> {
 }
 
 /// The bits of the value that changes nothing.
-pub(super) fn identity(reducer: Reducer, dtype: DType) -> i64 {
+pub(crate) fn identity(reducer: Reducer, dtype: DType) -> i64 {
     match dtype.int_range() {
         None => Class::of(dtype).bits_of(reducer.identity()),
         Some(_) if reducer == Reducer::And && dtype != DType::Bool => -1,

@@ -6,7 +6,7 @@
 //! (`map`, `fold`, `memory`, `convert`, `random`, with the functions of `math`) are compiled for each instruction
 //! set (`isa`) and chosen when a program is.
 //!
-//! A product's epilogue that is one multiply-add needs none of that (`affine`).
+//! A product's epilogue that is one multiply-add needs none of that (`affine`, `scaled`).
 //!
 //! Invariants: a run allocates nothing; results do not depend on the number of threads.
 
@@ -29,6 +29,7 @@ mod memory;
 mod nest;
 mod operations;
 mod random;
+mod scaled;
 pub(crate) mod small_floats;
 mod stages;
 mod unsupported;
@@ -36,5 +37,6 @@ mod unsupported;
 pub(crate) use affine::Affine;
 pub use compiled::CompiledLoop;
 pub use epilogue::{CompiledEpilogue, Tile};
+pub(crate) use fold::identity;
 pub use isa::Level;
 pub use unsupported::Unsupported;

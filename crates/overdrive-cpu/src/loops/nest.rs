@@ -4,6 +4,8 @@
 //! estimated cost. *Along*: a row's lanes are walked block by block, and folded where the program reduces.
 //! *Across*: lanes are a block of neighbouring results, and the loops inside fold down the columns.
 
+use overdrive_ir::plan::Program;
+
 use super::expression::{Affine, Expression, Node, Source};
 
 /// How the lanes lie to what is folded.
@@ -102,10 +104,13 @@ impl Nest {
     }
 
     /// The loops of an epilogue: rows of the product outside, columns along the lanes.
-    pub(super) fn rows(expression: &Expression, extents: &[usize]) -> Nest {
-        let dims: Vec<Dim> = extents.iter().map(|&extent| Dim { extent, reduced: false }).collect();
+    pub(super) fn rows(expression: &Expression, program: &Program) -> Nest {
+        let columns = program.extents.len() - 1;
+        let dim =
+            |(d, &extent): (usize, &usize)| Dim { extent, reduced: d == columns && program.reduced > 0 };
+        let dims: Vec<Dim> = program.extents.iter().enumerate().map(dim).collect();
         let walks = expression.affines.iter().map(|a| a.strides.clone()).collect();
-        Nest::around(expression, &dims, walks, Some(extents.len() - 1), false)
+        Nest::around(expression, &dims, walks, Some(columns), program.reduced > 0)
     }
 
     fn around(

@@ -129,7 +129,9 @@ impl Program {
                 Instr::Load(access) => access.strides[first_reduced..].iter().any(|&s| s != 0),
                 Instr::Index(dim) => *dim >= first_reduced,
                 Instr::RandomBits { .. } => self.reduced > 0,
-                Instr::Accumulator | Instr::Constant(_) | Instr::Reduce(_) => false,
+                // An epilogue that folds sees each sum of what it folds over.
+                Instr::Accumulator => self.reduced > 0,
+                Instr::Constant(_) | Instr::Reduce(_) => false,
                 other => other.operands().iter().any(|r| level[r.0 as usize]),
             };
             level.push(varies);

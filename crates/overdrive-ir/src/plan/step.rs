@@ -111,7 +111,9 @@ pub struct GemmCall {
 }
 
 /// What a contraction does with each finished sum: a program over `[batch..., m, n]` without reduced dimensions
-/// that reads `Instr::Accumulator`. Plain storing is the program with one (possibly converted) store.
+/// that reads `Instr::Accumulator`. Plain storing is the program with one (possibly converted) store. That of a convolution,
+/// over `[N, O, spatial...]`, may fold over all of space, once, where the device says so (`Caps::folds`): nothing that varies in
+/// space then depends on the fold.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Epilogue(pub Program);
 
@@ -176,7 +178,8 @@ pub struct ConvolutionCall {
     pub accumulate: DType,
     /// What happens to each sum.
     pub epilogue: Epilogue,
-    /// Workspace slot, if the algorithm wants one.
+    /// Where an epilogue that folds over space keeps the folds of parts of it: `[N, parts, O]` of the fold's type, as many
+    /// parts as `Caps::folds` says. The last of the step's writes.
     pub workspace: Option<SlotId>,
 }
 

@@ -89,8 +89,10 @@ impl Planner<'_> {
                     workspace: None,
                 };
                 self.pack_filter_ahead(&mut call);
+                call.workspace = self.parts_of_a_fold(&call);
                 let reads = [call.input.slot, call.kernel.slot].into_iter().chain(loads(&call.epilogue.0));
-                let touched = [reads.collect(), stores(&call.epilogue.0)];
+                let writes = stores(&call.epilogue.0).into_iter().chain(call.workspace);
+                let touched = [reads.collect(), writes.collect()];
                 self.step(StepKind::Convolution(call), touched, about);
             }
             Operation::Prim(_) => unreachable!("contractions are dot_general and convolution"),

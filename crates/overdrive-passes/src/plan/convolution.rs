@@ -1,10 +1,11 @@
-//! What a plan decides for convolutions alone: kernels that are packed ahead, and activations with channels innermost.
+//! What a plan decides for convolutions alone: kernels that are packed ahead, activations with channels innermost, and room for
+//! folds of parts of an image.
 
 use super::{About, Planner};
 use crate::lower::contraction;
 use overdrive_ir::ops::Fused;
-use overdrive_ir::plan::{ConvolutionCall, Layout, Place, StepKind, View};
-use overdrive_ir::{Caps, Graph, Mode, Prim, Value};
+use overdrive_ir::plan::{ConvolutionCall, Instr, Layout, Place, SlotId, StepKind, View};
+use overdrive_ir::{Caps, Graph, Mode, Prim, TensorType, Value};
 
 impl Planner<'_> {
     /// Packs a kernel that never changes, once, where the device has a packed form.
@@ -28,6 +29,15 @@ impl Planner<'_> {
         });
         self.packed.insert(key, slot);
         call.kernel.slot = slot;
+    }
+
+    /// Where a convolution keeps what it folds of parts of space.
+    pub(super) fn parts_of_a_fold(&mut self, call: &ConvolutionCall) -> Option<SlotId> {
+        let program = &call.epilogue.0;
+        let fold = program.instrs.iter().position(|instr| matches!(instr, Instr::Reduce(_)))?;
+        let parts = self.caps.folds.expect("`fuse` folds where the device does")(call);
+        let sizes = [program.extents[0], parts, program.extents[1]];
+        Some(self.arena_slot(&TensorType::new(program.dtypes[fold], sizes)))
     }
 
     /// Where a contraction stores a value: with channels innermost if the contraction is a convolution that stores so, and

@@ -33,6 +33,12 @@ pub(super) fn packer<T: Format>(call: &ConvolutionCall) -> Packer<T> {
     Packer::new((kernel, Side::Left), call, Box::new(taps), KBlock::cut(kernel, 0, k))
 }
 
+/// The most spans of an image: each has the width of a panel at least, but for the last of a line or plane.
+pub(super) fn most_spans<T: Format>(call: &ConvolutionCall) -> usize {
+    let (line, lines) = call.epilogue.0.extents[2..].split_last().expect("a fold over space has space");
+    lines.iter().product::<usize>() * line.div_ceil(Kernel::<T>::best().tile()[1])
+}
+
 /// k as `[groups of channels, taps, channels of one]`, with zeros for those that the last group lacks.
 struct Taps {
     count: usize,
@@ -113,7 +119,7 @@ impl<T: Format> Convolution<T> {
         let stage = Stage::new((0..call.window.len()).map(axis).collect(), channels);
         let k = stage.rows() * interleaved;
         let depth = kernel.depth(k);
-        let finish = Finish::new(plan, &call.epilogue.0)?;
+        let finish = Finish::new(plan, call)?;
         let weights = Weights::new(plan, call.kernel.slot, packer(call))?;
         Ok(Self { kernel, input, weights, stage, interleaved, groups: call.groups, k, depth, finish })
     }
@@ -169,7 +175,7 @@ impl<T: Format> Convolution<T> {
     /// A span of one image and group.
     fn run_span(
         &self,
-        (image, group): (usize, usize),
+        (image, group, part): (usize, usize, usize),
         (span, stride): (Span, usize),
         buffers: &Buffers,
         slots: &SlotTable,
@@ -219,6 +225,7 @@ impl<T: Format> Convolution<T> {
                     let width = size_of::<T::Acc>();
                     let done = Sums {
                         image,
+                        part,
                         row: group * outputs + row,
                         rows,
                         first: span.outer * plane + span.first,
@@ -286,9 +293,11 @@ impl<T: Format> Runnable for Convolution<T> {
             let pixels = (cutting.whole - within).min(cutting.span);
             let span = Span { outer, first: whole * cutting.whole + within, pixels };
             let buffers = self.buffers(cutting.span, worker);
-            let at = (task / self.groups, task % self.groups);
+            let number = (outer * wholes + whole) * spans + part;
+            let at = (task / self.groups, task % self.groups, number);
             self.run_span(at, (span, cutting.span), &buffers, slots);
         });
+        self.finish.conclude(pool, slots, self.stage.outer() * wholes * spans);
     }
 
     fn workspace_bytes(&self) -> usize {

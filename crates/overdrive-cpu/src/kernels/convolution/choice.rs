@@ -128,3 +128,24 @@ pub(crate) fn packing(call: &ConvolutionCall) -> Option<(&'static str, usize)> {
     }
     choose(call, Bytes).flatten()
 }
+
+/// The most spans that an image is cut into.
+pub(crate) fn folded_parts(call: &ConvolutionCall) -> usize {
+    struct Most;
+    impl Then for Most {
+        type Made = usize;
+        fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made {
+            call::most_spans::<T>(call)
+        }
+        #[cfg(target_arch = "x86_64")]
+        fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made {
+            call.epilogue.0.extents[2].div_ceil(super::scheme::OUTPUTS)
+        }
+        #[cfg(target_arch = "x86_64")]
+        fn pixels(self, call: &ConvolutionCall) -> Self::Made {
+            call.epilogue.0.extents[2]
+        }
+    }
+    // A type that there is no form for is refused when the step is compiled.
+    choose(call, Most).unwrap_or(1)
+}

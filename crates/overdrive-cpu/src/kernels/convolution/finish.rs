@@ -1,9 +1,11 @@
-//! What becomes of the sums of a span of pixels: the epilogue, line by line where the result's pixels are no one run.
+//! What becomes of the sums of a span of pixels: the epilogue, line by line where the result's pixels are no one run; stored,
+//! folded over space (`fold`), or both.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use overdrive_ir::Plan;
-use overdrive_ir::plan::Program;
+use overdrive_ir::plan::{ConvolutionCall, Program};
 
+use super::fold::{self, Fold, Rows};
 use crate::exec::Unsupported;
 use crate::exec::space::{accesses, along_columns, is_random, merge, merges, permuted};
 use crate::loops::{Affine, CompiledEpilogue, Tile};
@@ -12,14 +14,17 @@ use crate::threads::Pool;
 
 /// The compiled epilogue of a convolution.
 pub(super) struct Finish {
-    epilogue: Epilogue,
+    /// What happens to each sum, if anything is stored of it.
+    each: Option<Epilogue>,
+    fold: Option<Fold>,
     /// Pixels that are one row of the epilogue: all of an image, or a line of it.
     line: usize,
     /// Pixels of an image.
     pixels: usize,
 }
 
-enum Epilogue {
+/// What happens to the sums of a tile.
+pub(super) enum Epilogue {
     Affine(Box<Affine>),
     Program(Box<CompiledEpilogue>),
 }
@@ -28,6 +33,8 @@ enum Epilogue {
 #[derive(Clone, Copy)]
 pub(super) struct Sums {
     pub(super) image: usize,
+    /// The number of the span in its image.
+    pub(super) part: usize,
     pub(super) row: usize,
     pub(super) rows: usize,
     pub(super) first: usize,
@@ -38,39 +45,78 @@ pub(super) struct Sums {
     pub(super) row_bytes: usize,
 }
 
+impl Epilogue {
+    /// # Safety
+    /// The sums can be read, what becomes of them belongs to this task, and there are
+    /// [`scratch_bytes`](Self::scratch_bytes).
+    pub(super) unsafe fn apply(&self, tile: Tile, slots: &SlotTable, scratch: *mut u8) {
+        // SAFETY: as the caller promised.
+        unsafe {
+            match self {
+                Self::Affine(affine) => affine.apply(slots, tile),
+                Self::Program(program) => {
+                    let scratch = std::slice::from_raw_parts_mut(scratch, program.scratch_bytes());
+                    program.apply(slots, tile, scratch);
+                }
+            }
+        }
+    }
+
+    pub(super) fn scratch_bytes(&self) -> usize {
+        match self {
+            Self::Affine(_) => 0,
+            Self::Program(program) => program.scratch_bytes(),
+        }
+    }
+
+    pub(super) fn prepare(&self, pool: &Pool, slots: &SlotTable) {
+        if let Self::Affine(affine) = self {
+            // SAFETY: the plan lets a step write only what no operand of it shares bytes with.
+            unsafe { affine.prepare(pool, slots) };
+        }
+    }
+}
+
 impl Finish {
-    pub(super) fn new(plan: &Plan, program: &Program) -> Result<Self, Unsupported> {
-        let pixels = program.extents[2..].iter().product();
-        let (program, line) = by_lines(program)?;
+    pub(super) fn new(plan: &Plan, call: &ConvolutionCall) -> Result<Self, Unsupported> {
+        let whole = &call.epilogue.0;
+        let (merged, line) = by_lines(whole)?;
         let dtypes = |slot| plan.slot(slot).ty.dtype;
-        let epilogue = match Affine::of(&program, &dtypes) {
-            Some(affine) => Epilogue::Affine(Box::new(affine)),
+        let compiled = |program: Program| match Affine::of(&program, &dtypes) {
+            Some(affine) => Ok(Epilogue::Affine(Box::new(affine))),
             None => {
                 let compiled = CompiledEpilogue::new(&program, &dtypes);
-                Epilogue::Program(Box::new(compiled.map_err(|e| Unsupported::new(e.to_string()))?))
+                let compiled = compiled.map_err(|e| Unsupported::new(e.to_string()))?;
+                Ok(Epilogue::Program(Box::new(compiled)))
             }
         };
-        Ok(Self { epilogue, line, pixels })
+        let each = fold::each(whole, &merged).map(compiled).transpose()?;
+        let fold = Fold::new(plan, call, (&merged, Rows::Channels))?;
+        Ok(Self { each, fold, line, pixels: whole.extents[2..].iter().product() })
     }
 
     /// The same for sums whose rows are pixels and whose columns are output channels, where results lie so.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn of_pixels(plan: &Plan, program: &Program) -> Option<Self> {
-        let pixels = program.extents[2..].iter().product();
-        let (merged, line) = by_lines(program).ok()?;
+    pub(super) fn of_pixels(plan: &Plan, call: &ConvolutionCall) -> Option<Self> {
+        let whole = &call.epilogue.0;
+        let pixels = whole.extents[2..].iter().product();
+        let (merged, line) = by_lines(whole).ok()?;
         if merged.extents.len() != 3 || line != pixels || is_random(&merged) {
             return None;
         }
         let merged = permuted(&merged, &[0, 2, 1]);
         let dtypes = |slot| plan.slot(slot).ty.dtype;
-        if !merged.stores.iter().all(|store| store.access.strides[2] == 1) {
-            return None;
-        }
-        let epilogue = match Affine::of_columns(&merged, &dtypes) {
-            Some(affine) => Epilogue::Affine(Box::new(affine)),
-            None => Epilogue::Program(Box::new(CompiledEpilogue::new(&merged, &dtypes).ok()?)),
+        let each = match fold::each(whole, &merged) {
+            Some(each) if !each.stores.iter().all(|store| store.access.strides[2] == 1) => return None,
+            Some(each) => Some(match Affine::of_columns(&each, &dtypes) {
+                Some(affine) => Epilogue::Affine(Box::new(affine)),
+                None => Epilogue::Program(Box::new(CompiledEpilogue::new(&each, &dtypes).ok()?)),
+            }),
+            None => None,
         };
-        Some(Self { epilogue, line, pixels })
+        let fold = Fold::new(plan, call, (&merged, Rows::Pixels)).ok()?;
+        let complete = fold.is_some() || whole.reduced == 0;
+        complete.then_some(Self { each, fold, line, pixels })
     }
 
     /// Hands sums to an epilogue made by [`of_pixels`](Self::of_pixels): `pixels` rows of all `outputs` channels from pixel
@@ -80,50 +126,51 @@ impl Finish {
     /// As for [`apply`](Self::apply).
     #[cfg(target_arch = "x86_64")]
     pub(super) unsafe fn apply_pixels(&self, at: Sums, slots: &SlotTable, scratch: *mut u8) {
-        let Sums { image, row: col, rows: cols, first: row, pixels: rows, sums, row_bytes, .. } = at;
+        let Sums { image, part, row: col, rows: cols, first: row, pixels: rows, sums, row_bytes, .. } = at;
         let tile = Tile { sums, row_bytes, batch: image, row, col, rows, cols };
         // SAFETY: as the caller promised.
-        unsafe { self.tile(tile, slots, scratch) }
+        unsafe {
+            self.fold.iter().for_each(|fold| fold.begin(&at, slots));
+            self.tile((tile, part), slots, scratch);
+        }
     }
 
     /// # Safety
     /// As for [`apply`](Self::apply).
-    unsafe fn tile(&self, tile: Tile, slots: &SlotTable, scratch: *mut u8) {
+    unsafe fn tile(&self, (tile, part): (Tile, usize), slots: &SlotTable, scratch: *mut u8) {
         // SAFETY: as the caller promised; the tile lies in the output, whose other parts belong to other tasks.
         unsafe {
-            match &self.epilogue {
-                Epilogue::Affine(affine) => affine.apply(slots, tile),
-                Epilogue::Program(program) => {
-                    let scratch = std::slice::from_raw_parts_mut(scratch, self.scratch_bytes());
-                    program.apply(slots, tile, scratch);
-                }
-            }
+            self.each.iter().for_each(|each| each.apply(tile, slots, scratch));
+            self.fold.iter().for_each(|fold| fold.apply((tile, part), slots, scratch));
         }
     }
 
     /// Bytes of scratch that [`apply`](Self::apply) wants.
     pub(super) fn scratch_bytes(&self) -> usize {
-        match &self.epilogue {
-            Epilogue::Affine(_) => 0,
-            Epilogue::Program(program) => program.scratch_bytes(),
-        }
+        let each = self.each.as_ref().map_or(0, Epilogue::scratch_bytes);
+        each.max(self.fold.as_ref().map_or(0, Fold::scratch_bytes))
     }
 
     /// Computes what all pixels share, before the first [`apply`](Self::apply) of a call.
     pub(super) fn prepare(&self, pool: &Pool, slots: &SlotTable) {
-        if let Epilogue::Affine(affine) = &self.epilogue {
-            // SAFETY: the plan lets a step write only what no operand of it shares bytes with.
-            unsafe { affine.prepare(pool, slots) };
-        }
+        self.each.iter().for_each(|each| each.prepare(pool, slots));
+        self.fold.iter().for_each(|fold| fold.prepare(pool, slots));
+    }
+
+    /// Makes what a fold is followed by, after the last [`apply`](Self::apply) of a call whose images had so many spans each.
+    pub(super) fn conclude(&self, pool: &Pool, slots: &SlotTable, spans: usize) {
+        self.fold.iter().for_each(|fold| fold.finish(pool, slots, spans));
     }
 
     /// Hands sums to the epilogue.
     ///
     /// # Safety
-    /// The sums can be read, their pixels of the output belong to this task, and there are
+    /// The sums can be read, their pixels of the output and their part belong to this task, and there are
     /// [`scratch_bytes`](Self::scratch_bytes).
     pub(super) unsafe fn apply(&self, at: Sums, slots: &SlotTable, scratch: *mut u8) {
-        let Sums { image, row, rows, first, pixels, sums, width, row_bytes } = at;
+        let Sums { image, part, row, rows, first, pixels, sums, width, row_bytes } = at;
+        // SAFETY: as the caller promised.
+        self.fold.iter().for_each(|fold| unsafe { fold.begin(&at, slots) });
         let mut done = 0;
         while done < pixels {
             let pixel = first + done;
@@ -138,7 +185,7 @@ impl Finish {
                 cols: run,
             };
             // SAFETY: as the caller promised.
-            unsafe { self.tile(tile, slots, scratch) };
+            unsafe { self.tile((tile, part), slots, scratch) };
             done += run;
         }
     }
@@ -147,7 +194,8 @@ impl Finish {
 /// The epilogue over `[images and lines..., O, pixels of a line]`, and how many pixels that is: all of an image where its
 /// spatial dimensions merge into one, and the last of them otherwise.
 fn by_lines(program: &Program) -> Result<(Program, usize), Unsupported> {
-    let mut merged = program.clone();
+    // Of a fold over space each pixel is a part like any other.
+    let mut merged = Program { reduced: 0, ..program.clone() };
     if merged.extents.len() == 2 {
         merged.extents.push(1);
         accesses(&mut merged).for_each(|access| access.strides.push(0));

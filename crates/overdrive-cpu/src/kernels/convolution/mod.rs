@@ -11,6 +11,7 @@
 mod call;
 mod choice;
 mod finish;
+mod fold;
 mod panel;
 #[cfg(target_arch = "x86_64")]
 mod pixels;
@@ -24,4 +25,4 @@ mod weights;
 #[cfg(target_arch = "x86_64")]
 mod winograd;
 
-pub(crate) use choice::{compile, compile_pack, packing, takes_channels_last};
+pub(crate) use choice::{compile, compile_pack, folded_parts, packing, takes_channels_last};

@@ -113,6 +113,8 @@ pub(super) struct Pixels {
 #[derive(Clone, Copy)]
 struct Span {
     image: usize,
+    /// Its number in the image.
+    part: usize,
     first: usize,
     lines: usize,
 }
@@ -150,9 +152,9 @@ impl Pixels {
                 offsets.extend((0..room.div_ceil(depth)).map(|step| (tap + step * depth * ELEMENT) as isize));
             }
         }
-        let pixels = Finish::of_pixels(plan, &call.epilogue.0);
+        let pixels = Finish::of_pixels(plan, call);
         let as_rows = pixels.is_some();
-        let finish = pixels.map_or_else(|| Finish::new(plan, &call.epilogue.0), Ok)?;
+        let finish = pixels.map_or_else(|| Finish::new(plan, call), Ok)?;
         let weights = Weights::new(plan, call.kernel.slot, packer(call))?;
         let config = PixelConfig::new(depth);
         Ok(Self {
@@ -259,6 +261,7 @@ impl Pixels {
         };
         let done = |row: usize, rows: usize, sums: *mut f32, row_bytes: usize| Sums {
             image: span.image,
+            part: span.part,
             row,
             rows,
             first: span.first * line,
@@ -340,12 +343,14 @@ impl Runnable for Pixels {
         let lines = (SPAN / line).clamp(1, height).min(shared.max(1));
         let spans = height.div_ceil(lines);
         pool.run(images * spans, |task, worker| {
-            let (image, first) = (task / spans, task % spans * lines);
+            let (image, part) = (task / spans, task % spans);
+            let first = part * lines;
             let buffers = self.buffers(lines, worker);
-            let span = Span { image, first, lines: lines.min(height - first) };
+            let span = Span { image, part, first, lines: lines.min(height - first) };
             // SAFETY: `fits` asked whether the registers are granted.
             unsafe { self.config.hold(|| self.run_span(span, &buffers, slots)) };
         });
+        self.finish.conclude(pool, slots, spans);
     }
 
     fn workspace_bytes(&self) -> usize {

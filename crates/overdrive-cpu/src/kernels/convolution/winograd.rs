@@ -147,7 +147,7 @@ impl<S: Scheme> Winograd<S> {
             kernel: Kernel::best(),
             input: Strided::new(&call.input),
             weights: Weights::new(plan, call.kernel.slot, packer)?,
-            finish: Finish::new(plan, &call.epilogue.0)?,
+            finish: Finish::new(plan, call)?,
             groups: call.groups,
             channels: call.kernel.ty.sizes()[1],
             pads: [call.window[0].pad_low, call.window[1].pad_low],
@@ -271,7 +271,13 @@ impl<S: Scheme> Winograd<S> {
     }
 
     /// A span of an image and group.
-    fn run_span(&self, (image, group): (usize, usize), span: Span, buffers: &Buffers, slots: &SlotTable) {
+    fn run_span(
+        &self,
+        (image, group, part): (usize, usize, usize),
+        span: Span,
+        buffers: &Buffers,
+        slots: &SlotTable,
+    ) {
         let strides = &self.input.strides;
         let offset = image as i64 * strides[0] + (group * self.channels) as i64 * strides[1];
         let from = self.input.get(slots).cast::<f32>().wrapping_offset(offset as isize);
@@ -313,6 +319,7 @@ impl<S: Scheme> Winograd<S> {
             }
             let done = Sums {
                 image,
+                part,
                 row: group * outputs + row,
                 rows,
                 first,
@@ -349,8 +356,10 @@ impl<S: Scheme> Runnable for Winograd<S> {
             let buffers = self.buffers(self.span(0, lines), worker);
             let first = part * lines;
             let span = self.span(first, lines.min(self.tiles[0] - first));
-            self.run_span((task / self.groups, task % self.groups), span, &buffers, slots);
+            let at = (task / self.groups, task % self.groups, part);
+            self.run_span(at, span, &buffers, slots);
         });
+        self.finish.conclude(pool, slots, spans);
     }
 
     fn workspace_bytes(&self) -> usize {

@@ -1,0 +1,227 @@
+//! A fold over all of space behind an epilogue (a mean over each image, say): what it folds need not be stored.
+//!
+//! Each span folds what it makes of its sums into a part of its image, in the order of its pixels; a loop over the parts, with
+//! the rest of the program behind it, follows when all are there. So results do not depend on which thread computed what.
+#![allow(unsafe_code)] // Raw pointers into slots.
+
+use std::sync::OnceLock;
+
+use overdrive_ir::plan::{Access, ConvolutionCall, Instr, Program, Reduction, Store};
+use overdrive_ir::{Binary, DType, Plan, Reducer, SlotId};
+
+use super::finish::{Epilogue, Sums};
+use crate::exec::Unsupported;
+use crate::exec::space::{accesses, insert};
+use crate::loops::{Affine, CompiledEpilogue, CompiledLoop, Tile, identity};
+use crate::slots::SlotTable;
+use crate::threads::Pool;
+
+/// The compiled fold of a convolution.
+pub(super) struct Fold {
+    /// Folds a tile into a part.
+    tile: Epilogue,
+    parts: Parts,
+    /// What a part is before anything is folded into it, in as many bytes as an element has.
+    identity: Vec<u8>,
+    whole: Program,
+    dtypes: Vec<DType>,
+    /// From parts to results: made in the first call, which knows how many there are.
+    last: OnceLock<CompiledLoop>,
+}
+
+/// Where parts lie: `[N, most, outputs]`.
+#[derive(Clone, Copy)]
+struct Parts {
+    slot: SlotId,
+    most: usize,
+    outputs: usize,
+}
+
+impl Parts {
+    /// The first part of each channel of an image, over an iteration space in which `strides` belong to images, parts and
+    /// channels.
+    fn access(self, strides: impl FnOnce([i64; 3]) -> Vec<i64>) -> Access {
+        let Self { slot, most, outputs } = self;
+        Access { slot, offset: 0, strides: strides([(most * outputs) as i64, outputs as i64, 1]) }
+    }
+}
+
+/// What is stored of each sum, of a program `whole` in the form `merged`; `None` where nothing is.
+pub(super) fn each(whole: &Program, merged: &Program) -> Option<Program> {
+    let first_reduced = whole.extents.len() - whole.reduced;
+    let spread = |store: &Store| store.access.strides[first_reduced..].iter().any(|&s| s != 0);
+    let kept = |(store, of): (&Store, &Store)| (whole.reduced == 0 || spread(of)).then(|| store.clone());
+    let stores: Vec<Store> = merged.stores.iter().zip(&whole.stores).filter_map(kept).collect();
+    if stores.is_empty() { None } else { Some(Program { stores, ..before(merged) }) }
+}
+
+/// The program without its fold and what follows from it: nothing that varies in space does.
+fn before(program: &Program) -> Program {
+    let mut after: Vec<bool> = Vec::with_capacity(program.instrs.len());
+    let mut result = Program { stores: vec![], ..program.clone() };
+    for (at, instr) in program.instrs.iter().enumerate() {
+        let folds = matches!(instr, Instr::Reduce(_));
+        after.push(folds || instr.operands().iter().any(|register| after[register.0 as usize]));
+        if after[at] {
+            result.instrs[at] = Instr::Constant(0.0);
+        }
+    }
+    result
+}
+
+/// The fold of a program, and its type.
+fn reduction(program: &Program) -> Option<(&Reduction, DType)> {
+    program.instrs.iter().zip(&program.dtypes).find_map(|(instr, &dtype)| match instr {
+        Instr::Reduce(reduction) => Some((reduction, dtype)),
+        _ => None,
+    })
+}
+
+fn combining(reducer: Reducer) -> Binary {
+    match reducer {
+        Reducer::Sum => Binary::Add,
+        Reducer::Prod => Binary::Mul,
+        Reducer::Max => Binary::Max,
+        Reducer::Min => Binary::Min,
+        Reducer::And => Binary::And,
+        Reducer::Or => Binary::Or,
+    }
+}
+
+/// How the rows and columns of a tile lie in space.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// Rows are output channels, columns are pixels.
+    Channels,
+    /// The reverse.
+    Pixels,
+}
+
+impl Fold {
+    /// The fold of a call whose epilogue, without what the fold is followed by, has the form `merged`: `[..., O, pixels]` or, if
+    /// rows are pixels, `[N, pixels, O]`. `None` where there is no fold; for rows that are pixels also where there is one that
+    /// such tiles are not made for.
+    pub(super) fn new(
+        plan: &Plan,
+        call: &ConvolutionCall,
+        (merged, rows): (&Program, Rows),
+    ) -> Result<Option<Self>, Unsupported> {
+        let whole = &call.epilogue.0;
+        let (Some((reduction, dtype)), Some(slot)) = (reduction(whole), call.workspace) else {
+            return Ok(None);
+        };
+        let parts = Parts { slot, most: plan.slot(slot).ty.sizes()[1], outputs: whole.extents[1] };
+        let program = of_tiles(merged, (reduction, dtype), (parts, rows));
+        let dtypes: Vec<DType> = plan.slots.iter().map(|slot| slot.ty.dtype).collect();
+        let of = |slot: SlotId| dtypes[slot.0 as usize];
+        let tile = match rows {
+            Rows::Channels => Affine::of(&program, &of),
+            Rows::Pixels => Affine::of_columns(&program, &of),
+        };
+        let tile = match (tile, rows) {
+            (Some(affine), _) => Epilogue::Affine(Box::new(affine)),
+            (None, Rows::Pixels) => return Ok(None),
+            (None, Rows::Channels) => {
+                let compiled = CompiledEpilogue::new(&program, &of);
+                Epilogue::Program(Box::new(compiled.map_err(|e| Unsupported::new(e.to_string()))?))
+            }
+        };
+        // Whatever the number of parts, what the loop can do is the same.
+        CompiledLoop::new(&of_parts(whole, parts, 1), &of).map_err(|e| Unsupported::new(e.to_string()))?;
+        let identity = identity(reduction.reducer, dtype).to_le_bytes()[..dtype.bits() / 8].to_vec();
+        Ok(Some(Self { tile, parts, identity, whole: whole.clone(), dtypes, last: OnceLock::new() }))
+    }
+
+    pub(super) fn scratch_bytes(&self) -> usize {
+        self.tile.scratch_bytes()
+    }
+
+    pub(super) fn prepare(&self, pool: &Pool, slots: &SlotTable) {
+        self.tile.prepare(pool, slots);
+    }
+
+    /// Empties a span's part of the channels that it has sums of.
+    ///
+    /// # Safety
+    /// The span is this task's.
+    pub(super) unsafe fn begin(&self, span: &Sums, slots: &SlotTable) {
+        let Parts { slot, most, outputs } = self.parts;
+        let width = self.identity.len();
+        let first = (span.image * most + span.part) * outputs + span.row;
+        debug_assert!(span.part < most && span.row + span.rows <= outputs, "the plan has room for each part");
+        let to = slots.get(slot).wrapping_add(first * width);
+        for row in 0..span.rows {
+            // SAFETY: the part is of this span alone, and an element of it as long as the identity.
+            unsafe { to.add(row * width).copy_from_nonoverlapping(self.identity.as_ptr(), width) };
+        }
+    }
+
+    /// Folds a tile into a part of its image.
+    ///
+    /// # Safety
+    /// As for [`Epilogue::apply`], after [`begin`](Self::begin).
+    pub(super) unsafe fn apply(&self, (tile, part): (Tile, usize), slots: &SlotTable, scratch: *mut u8) {
+        let tile = Tile { batch: tile.batch * self.parts.most + part, ..tile };
+        // SAFETY: as the caller promised; the dimension of parts is the last before those of the tile.
+        unsafe { self.tile.apply(tile, slots, scratch) }
+    }
+
+    /// Makes results of the first `used` parts of each image, all of which are there.
+    pub(super) fn finish(&self, pool: &Pool, slots: &SlotTable, used: usize) {
+        let last = self.last.get_or_init(|| {
+            let of = |slot: SlotId| self.dtypes[slot.0 as usize];
+            CompiledLoop::new(&of_parts(&self.whole, self.parts, used), &of)
+                .expect("a loop over one part was compiled")
+        });
+        // SAFETY: the plan keeps apart what the step reads and writes, and all tasks that write parts are over.
+        unsafe { last.run(pool, slots) }
+    }
+}
+
+/// The program that folds what is made of the sums of a tile into a part: over `[..., parts, rows, columns]`.
+fn of_tiles(
+    merged: &Program,
+    (reduction, dtype): (&Reduction, DType),
+    (parts, rows): (Parts, Rows),
+) -> Program {
+    let mut program = before(merged);
+    let batch = program.extents.len() - 2;
+    insert(&mut program, batch, parts.most);
+    program.reduced = 1;
+    let access = parts.access(|[image, part, channel]| {
+        let mut strides = vec![0; batch];
+        strides[0] = image;
+        strides.extend(match rows {
+            Rows::Channels => [part, channel, 0],
+            Rows::Pixels => [part, 0, channel],
+        });
+        strides
+    });
+    let known = program.push(Instr::Load(access.clone()), dtype);
+    let folded = program.push(Instr::Reduce(reduction.clone()), dtype);
+    let value = program.push(Instr::Binary(combining(reduction.reducer), known, folded), dtype);
+    program.stores.push(Store { access, value });
+    program
+}
+
+/// The program that folds parts, and what follows: over `[N, O, parts]`.
+fn of_parts(whole: &Program, parts: Parts, used: usize) -> Program {
+    let varies = whole.element_level();
+    let extents = vec![whole.extents[0], whole.extents[1], used];
+    let mut program = Program { extents, reduced: 1, ..whole.clone() };
+    let spatial = &whole.extents[2..];
+    program.stores.retain(|store| store.access.strides[2..].iter().all(|&s| s == 0));
+    debug_assert!(!spatial.is_empty(), "a fold over space has space");
+    for access in accesses(&mut program) {
+        access.strides.truncate(2);
+        access.strides.push(0);
+    }
+    // What varied in space is not there any more; the folded value is a part.
+    for (instr, _) in program.instrs.iter_mut().zip(&varies).filter(|(_, varies)| **varies) {
+        *instr = Instr::Constant(0.0);
+    }
+    let (reduction, _) = reduction(whole).expect("the caller found one");
+    let access = parts.access(|[image, part, channel]| vec![image, channel, part]);
+    program.instrs[reduction.value.0 as usize] = Instr::Load(access);
+    program
+}
