@@ -91,6 +91,7 @@ fn caps(threads: usize) -> Caps {
         filters: Some(kernels::convolution::packing),
         channels_last: Some(kernels::convolution::takes_channels_last),
         folds: Some(kernels::convolution::folded_parts),
+        chains: Some(kernels::convolution::takes_chain),
         peaks: peaks(threads),
     }
 }

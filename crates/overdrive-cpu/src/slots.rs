@@ -22,6 +22,11 @@ impl SlotTable {
         Self(vec![std::ptr::null_mut(); count])
     }
 
+    /// Takes over the addresses of another table, with its memory where it has as much.
+    pub(crate) fn clone_from(&mut self, other: &Self) {
+        self.0.clone_from(&other.0);
+    }
+
     /// Enters where a slot lies.
     pub fn set(&mut self, slot: SlotId, start: *mut u8) {
         self.0[slot.0 as usize] = start;

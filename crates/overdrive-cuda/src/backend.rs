@@ -74,6 +74,7 @@ pub fn caps(properties: &Properties) -> Caps {
         filters: None,
         channels_last: None,
         folds: None,
+        chains: None,
         peaks,
     }
 }

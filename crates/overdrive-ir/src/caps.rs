@@ -34,6 +34,8 @@ pub struct Caps {
     pub channels_last: Option<ChannelsLast>,
     /// Into how many parts a convolution cuts the space of an image that its epilogue folds over; `None` where no epilogue folds.
     pub folds: Option<FoldedParts>,
+    /// Which convolutions, each of which reads what the one before stores, are run as one step; `None` where none are.
+    pub chains: Option<Chains>,
     /// What no implementation can exceed; empty where the device does not tell.
     pub peaks: Peaks,
 }
@@ -69,6 +71,9 @@ pub type ChannelsLast = fn(&Convolution, [&TensorType; 3], &[i64]) -> bool;
 
 /// The most parts of an image's space that a convolution folds apart from each other, at least 1.
 pub type FoldedParts = fn(&ConvolutionCall) -> usize;
+
+/// Whether convolutions are run band by band, so that what one hands the next stays near.
+pub type Chains = fn(&[ConvolutionCall]) -> bool;
 
 /// Choices that change how, never what, is computed. Stored with results so that they can be repeated.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

@@ -27,7 +27,9 @@ mod verify;
 
 pub use backend::{Backend, BackendError, Buffer, Executable, Mode, State};
 pub use block_format::{Block, BlockFormat, BlockIndex, Encoded, Grid, Symmetry};
-pub use caps::{Caps, ChannelsLast, Choice, Declines, FilterPacking, FoldedParts, Packing, Peaks, Tuning};
+pub use caps::{
+    Caps, Chains, ChannelsLast, Choice, Declines, FilterPacking, FoldedParts, Packing, Peaks, Tuning,
+};
 pub use codes::{Codes, Placement};
 pub use dtype::{DType, UnknownDType};
 pub use eval::Array;

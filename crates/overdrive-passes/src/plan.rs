@@ -5,6 +5,7 @@
 //! transpose reads are stored in the order that the transpose wants. Invariant: as `Plan` says.
 
 mod arena;
+mod chains;
 mod contraction;
 mod convolution;
 mod locate;
@@ -91,6 +92,9 @@ pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<P
     planner.finish();
     planner.settle_prepared();
     let mut plan = planner.plan;
+    if matches!(mode, Mode::Compile | Mode::Graph) {
+        chains::join(&mut plan, caps);
+    }
     updates::in_place(&mut plan);
     if let Some(error) = updates::copied_cache(graph, &plan) {
         return Err(error);

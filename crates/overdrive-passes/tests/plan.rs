@@ -34,6 +34,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
         StepKind::Loop(_) => "loop",
         StepKind::Gemm(_) => "gemm",
         StepKind::Convolution(_) => "convolution",
+        StepKind::Chain(_) => "chain",
         StepKind::Kernel(_) => "kernel",
         StepKind::Host(_) => "host",
         _ => "other",
@@ -282,6 +283,37 @@ fn a_mean_over_space_is_folded_behind_the_convolution_where_the_device_does_so()
     assert_eq!(kinds(&planned(&folding, |y| y.sum(&[0, 2, 3]))), ["convolution", "loop"]);
     let centred = planned(&folding, |y| y - y.mean_keep(&[2, 3]));
     assert_eq!(kinds(&centred), ["convolution", "loop"], "{centred}");
+}
+
+#[test]
+fn convolutions_that_only_the_next_one_reads_are_a_chain_where_the_device_runs_it() {
+    let planned = |mode, caps: &Caps, residual: bool| {
+        let b = Builder::new("chain");
+        let x = b.input("x", f32s([2usize, 4, 8, 8]));
+        let weights = |name: &str| b.state(name, f32s([4usize, 4, 3, 3]), Init::Constant(0.1));
+        let [first, second, third] = ["a", "b", "c"].map(weights);
+        let first = x.conv2d(first, None, Conv2d::new(1, 1)).relu();
+        let second = first.conv2d(second, None, Conv2d::new(1, 1)).relu();
+        let third = second.conv2d(third, None, Conv2d::new(1, 1)).relu();
+        b.output("y", if residual { third + first } else { third });
+        plan(&b.finish().expect("well typed"), mode, caps, &Tuning::default()).expect("plans")
+    };
+    let image = 4 * 2 * 4 * 8 * 8;
+    let any = Caps { chains: Some(|_| true), ..caps() };
+    let all = planned(Mode::Compile, &any, false);
+    assert_eq!((kinds(&all), all.arena_bytes.clone()), (vec!["chain"], vec![0]), "{all}");
+    let step = &all.steps[0];
+    assert_eq!(step.writes, all.outputs, "what is between is written nowhere");
+    // Two images less to write, and to read.
+    let apart = planned(Mode::Compile, &caps(), false);
+    assert_eq!((kinds(&apart), apart.arena_bytes.clone()), (vec!["convolution"; 3], vec![2 * image]));
+    assert_eq!(apart.cost().bytes - all.cost().bytes, 4 * image as u64);
+    assert_eq!(apart.cost().flops, all.cost().flops);
+    // As long as the device wants them, and without what somebody else reads.
+    let two = Caps { chains: Some(|calls| calls.len() == 2), ..caps() };
+    assert_eq!(kinds(&planned(Mode::Compile, &two, false)), ["chain", "convolution"]);
+    assert_eq!(kinds(&planned(Mode::Compile, &any, true)), ["convolution", "chain"]);
+    assert_eq!(kinds(&planned(Mode::Jit, &any, false)), kinds(&planned(Mode::Jit, &caps(), false)));
 }
 
 #[test]

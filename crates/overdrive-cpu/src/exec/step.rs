@@ -55,6 +55,7 @@ fn compile_kind(plan: &Plan, step: &Step) -> Result<Box<dyn Runnable>, Unsupport
     match &step.kind {
         StepKind::Loop(program) => Ok(Box::new(Nest::new(plan, program)?)),
         StepKind::Convolution(call) => kernels::convolution::compile(plan, call),
+        StepKind::Chain(calls) => kernels::convolution::compile_chain(plan, calls),
         StepKind::Gemm(call) => product::compile(plan, call),
         StepKind::Pack { source, k, n } => product::compile_pack(plan, source, [*k, *n], step.writes[0]),
         StepKind::PackFilter(call) => kernels::convolution::compile_pack(call, step.writes[0]),

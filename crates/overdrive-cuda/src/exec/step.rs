@@ -101,8 +101,8 @@ fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
             }
             compiled => compiled.map(Task::Launch),
         },
-        StepKind::Pack { .. } | StepKind::PackFilter(_) => {
-            unreachable!("no plan packs for a device whose capabilities name no packing")
+        StepKind::Pack { .. } | StepKind::PackFilter(_) | StepKind::Chain(_) => {
+            unreachable!("no plan packs or chains for a device whose capabilities do not say how")
         }
         StepKind::Copy => Ok(Task::Launch(Box::new(Copy::new(plan, step.reads[0], step.writes[0])))),
         StepKind::Host(call) => HostCall::new(plan, call).map(Task::Host).map_err(Refusal::Unsupported),

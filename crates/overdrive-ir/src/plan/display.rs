@@ -94,6 +94,7 @@ impl Plan {
             StepKind::Loop(program) => program.fmt(f),
             StepKind::Gemm(call) => call.fmt(f),
             StepKind::Convolution(call) => call.fmt(f),
+            StepKind::Chain(calls) => calls.iter().try_for_each(|call| call.fmt(f)),
             StepKind::Kernel(call) | StepKind::Host(call) => call.fmt(f),
             StepKind::Pack { source, k, n } => {
                 writeln!(f, "      [{k}, {n}] of {source}")
@@ -109,6 +110,7 @@ fn kind(kind: &StepKind) -> &'static str {
         StepKind::Loop(_) => "loop",
         StepKind::Gemm(_) => "gemm",
         StepKind::Convolution(_) => "convolution",
+        StepKind::Chain(_) => "chain",
         StepKind::Pack { .. } | StepKind::PackFilter(_) => "pack",
         StepKind::Kernel(_) => "kernel",
         StepKind::Copy => "copy",

@@ -39,6 +39,9 @@ pub enum StepKind {
     Gemm(GemmCall),
     /// A convolution with an epilogue.
     Convolution(ConvolutionCall),
+    /// Convolutions of which each but the first reads what the one before stores, and nobody else does: a device runs them band by
+    /// band, and of the slots between them, which have no place in the plan, holds only what it is at.
+    Chain(Vec<ConvolutionCall>),
     /// Rearranges the right operand of later GEMMs into `Layout::Packed`: `reads[0]` to `writes[0]`.
     Pack {
         /// The matrix, rows k, columns n.

@@ -1,10 +1,13 @@
 //! The compiled step: spans of output pixels, each a block product and its epilogue.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
+use std::ops::Range;
+
 use overdrive_ir::Plan;
 use overdrive_ir::plan::ConvolutionCall;
 
 use super::finish::{Finish, Sums};
+use super::lines::ByLines;
 use super::panel::PIECE;
 use super::stage::{Axis, Channels, Span, Stage};
 use super::weights::{KBlock, Order, Packer, Side, Weights};
@@ -12,7 +15,7 @@ use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
-use crate::threads::{Pool, Worker};
+use crate::threads::Pool;
 
 /// Pixels of a span: its sums of a panel of weights stay in the first-level cache, its columns in the second.
 const SPAN: usize = 256;
@@ -135,6 +138,13 @@ impl<T: Format> Convolution<T> {
         Cutting { whole, span }
     }
 
+    /// Pixels of a span of whole lines, or of a part of one.
+    fn line_span(&self) -> usize {
+        let ([_, line], width) = (self.stage.plane_and_line(), self.kernel.tile()[1]);
+        let most = if line > SPAN { SPAN } else { SPAN / line * line };
+        most.next_multiple_of(width)
+    }
+
     /// Blocks of k whose panels are filled at once.
     fn blocks(&self, span: usize) -> usize {
         let all = self.k.div_ceil(self.depth).max(1);
@@ -147,8 +157,8 @@ impl<T: Format> Convolution<T> {
         if self.blocks(span) * self.depth < self.k { outputs } else { outputs.min(self.kernel.tile()[0]) }
     }
 
-    /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary.
-    fn buffers(&self, span: usize, worker: &mut Worker<'_>) -> Buffers {
+    /// Bytes of the buffers of a span: stage, panels of B, one of them, sums, and what the epilogue wants.
+    fn buffer_bytes(&self, span: usize) -> [usize; 5] {
         let panel = match self.kernel.interleaves() {
             Some(_) => 0,
             None => self.depth * self.kernel.tile()[1] * size_of::<T>() + PIECE,
@@ -161,8 +171,13 @@ impl<T: Format> Convolution<T> {
             self.kept_rows(span) * span * size_of::<T::Acc>(),
         ];
         let [stage, b, panel, sums] = bytes.map(|bytes| bytes.next_multiple_of(64));
-        let all = stage + b + panel + sums + self.finish.scratch_bytes();
-        let start = worker.scratch.bytes(all).as_mut_ptr();
+        [stage, b, panel, sums, self.finish.scratch_bytes()]
+    }
+
+    /// Cuts scratch into buffers that each begin on a 64-byte boundary.
+    fn buffers(&self, span: usize, scratch: &mut [u8]) -> Buffers {
+        let [stage, b, panel, sums, _] = self.buffer_bytes(span);
+        let start = scratch.as_mut_ptr();
         Buffers {
             stage: start,
             b: start.wrapping_add(stage),
@@ -281,10 +296,10 @@ impl<T: Format> Runnable for Convolution<T> {
         if plane * outer * images * self.weights.outputs() == 0 {
             return;
         }
-        self.weights.pack(pool, slots);
-        self.finish.prepare(pool, slots);
+        self.prepare(pool, slots);
         let cutting = self.cutting(pool.threads());
         let (spans, wholes) = (cutting.spans(), plane / cutting.whole);
+        let bytes = self.buffer_bytes(cutting.span).iter().sum();
         pool.run(images * self.groups * outer * wholes * spans, |task, worker| {
             let (part, task) = (task % spans, task / spans);
             let (whole, task) = (task % wholes, task / wholes);
@@ -292,9 +307,12 @@ impl<T: Format> Runnable for Convolution<T> {
             let within = part * cutting.span;
             let pixels = (cutting.whole - within).min(cutting.span);
             let span = Span { outer, first: whole * cutting.whole + within, pixels };
-            let buffers = self.buffers(cutting.span, worker);
+            let buffers = self.buffers(cutting.span, worker.scratch.bytes(bytes));
             let number = (outer * wholes + whole) * spans + part;
             let at = (task / self.groups, task % self.groups, number);
+            let rows = at.1 * self.weights.outputs();
+            // SAFETY: the span is this task's.
+            unsafe { self.finish.begin((at.0, number), rows..rows + self.weights.outputs(), slots) };
             self.run_span(at, (span, cutting.span), &buffers, slots);
         });
         self.finish.conclude(pool, slots, self.stage.outer() * wholes * spans);
@@ -302,5 +320,39 @@ impl<T: Format> Runnable for Convolution<T> {
 
     fn workspace_bytes(&self) -> usize {
         self.weights.bytes()
+    }
+}
+
+impl<T: Format> ByLines for Convolution<T> {
+    fn scratch_bytes(&self, _: usize) -> usize {
+        self.buffer_bytes(self.line_span()).iter().sum()
+    }
+
+    fn prepare(&self, pool: &Pool, slots: &SlotTable) {
+        self.weights.pack(pool, slots);
+        self.finish.prepare(pool, slots);
+    }
+
+    fn run_lines(
+        &self,
+        (image, part): (usize, usize),
+        lines: Range<usize>,
+        slots: &SlotTable,
+        scratch: &mut [u8],
+    ) {
+        let ([_, line], stride) = (self.stage.plane_and_line(), self.line_span());
+        let buffers = self.buffers(stride, scratch);
+        // Spans are within lines, or whole ones.
+        let whole = if line > stride { line } else { lines.len() * line };
+        for start in (lines.start * line..lines.end * line).step_by(whole) {
+            for first in (start..start + whole).step_by(stride) {
+                let span = Span { outer: 0, first, pixels: (start + whole - first).min(stride) };
+                self.run_span((image, 0, part), (span, stride), &buffers, slots);
+            }
+        }
+    }
+
+    fn finish(&self) -> &Finish {
+        &self.finish
     }
 }

@@ -6,6 +6,7 @@ use overdrive_ir::plan::ConvolutionCall;
 use overdrive_ir::{DType, Plan, SlotId};
 
 use super::call::{self, Convolution};
+use super::lines::ByLines;
 #[cfg(target_arch = "x86_64")]
 use super::pixels::{self, Pixels};
 #[cfg(target_arch = "x86_64")]
@@ -51,9 +52,14 @@ fn refused(call: &ConvolutionCall) -> Unsupported {
 
 /// Compiles a convolution.
 pub(crate) fn compile(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Runnable>, Unsupported> {
+    Ok(compile_lines(plan, call)?)
+}
+
+/// The same for one that may be run by lines.
+pub(super) fn compile_lines(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn ByLines>, Unsupported> {
     struct Step<'a>(&'a Plan);
     impl Then for Step<'_> {
-        type Made = Result<Box<dyn Runnable>, Unsupported>;
+        type Made = Result<Box<dyn ByLines>, Unsupported>;
         fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made {
             Ok(Box::new(Convolution::<T>::new(self.0, call)?))
         }

@@ -2,6 +2,8 @@
 //! folded over space (`fold`), or both.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
+use std::ops::Range;
+
 use overdrive_ir::Plan;
 use overdrive_ir::plan::{ConvolutionCall, Program};
 
@@ -33,7 +35,7 @@ pub(super) enum Epilogue {
 #[derive(Clone, Copy)]
 pub(super) struct Sums {
     pub(super) image: usize,
-    /// The number of the span in its image.
+    /// The number in its image of the span, or of those that are folded as one.
     pub(super) part: usize,
     pub(super) row: usize,
     pub(super) rows: usize,
@@ -129,10 +131,7 @@ impl Finish {
         let Sums { image, part, row: col, rows: cols, first: row, pixels: rows, sums, row_bytes, .. } = at;
         let tile = Tile { sums, row_bytes, batch: image, row, col, rows, cols };
         // SAFETY: as the caller promised.
-        unsafe {
-            self.fold.iter().for_each(|fold| fold.begin(&at, slots));
-            self.tile((tile, part), slots, scratch);
-        }
+        unsafe { self.tile((tile, part), slots, scratch) }
     }
 
     /// # Safety
@@ -162,15 +161,22 @@ impl Finish {
         self.fold.iter().for_each(|fold| fold.finish(pool, slots, spans));
     }
 
-    /// Hands sums to the epilogue.
+    /// Makes some channels of a part of an image ready, before the first [`apply`](Self::apply) of it.
+    ///
+    /// # Safety
+    /// The part is this task's.
+    pub(super) unsafe fn begin(&self, (image, part): (usize, usize), rows: Range<usize>, slots: &SlotTable) {
+        // SAFETY: as the caller promised.
+        self.fold.iter().for_each(|fold| unsafe { fold.begin((image, part), rows.clone(), slots) });
+    }
+
+    /// Hands sums to the epilogue, after [`begin`](Self::begin).
     ///
     /// # Safety
     /// The sums can be read, their pixels of the output and their part belong to this task, and there are
     /// [`scratch_bytes`](Self::scratch_bytes).
     pub(super) unsafe fn apply(&self, at: Sums, slots: &SlotTable, scratch: *mut u8) {
         let Sums { image, part, row, rows, first, pixels, sums, width, row_bytes } = at;
-        // SAFETY: as the caller promised.
-        self.fold.iter().for_each(|fold| unsafe { fold.begin(&at, slots) });
         let mut done = 0;
         while done < pixels {
             let pixel = first + done;

@@ -4,12 +4,13 @@
 //! the rest of the program behind it, follows when all are there. So results do not depend on which thread computed what.
 #![allow(unsafe_code)] // Raw pointers into slots.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use overdrive_ir::plan::{Access, ConvolutionCall, Instr, Program, Reduction, Store};
 use overdrive_ir::{Binary, DType, Plan, Reducer, SlotId};
 
-use super::finish::{Epilogue, Sums};
+use super::finish::Epilogue;
 use crate::exec::Unsupported;
 use crate::exec::space::{accesses, insert};
 use crate::loops::{Affine, CompiledEpilogue, CompiledLoop, Tile, identity};
@@ -140,19 +141,18 @@ impl Fold {
         self.tile.prepare(pool, slots);
     }
 
-    /// Empties a span's part of the channels that it has sums of.
+    /// Empties some channels of a part of an image.
     ///
     /// # Safety
-    /// The span is this task's.
-    pub(super) unsafe fn begin(&self, span: &Sums, slots: &SlotTable) {
+    /// The part is this task's.
+    pub(super) unsafe fn begin(&self, (image, part): (usize, usize), rows: Range<usize>, slots: &SlotTable) {
         let Parts { slot, most, outputs } = self.parts;
-        let width = self.identity.len();
-        let first = (span.image * most + span.part) * outputs + span.row;
-        debug_assert!(span.part < most && span.row + span.rows <= outputs, "the plan has room for each part");
-        let to = slots.get(slot).wrapping_add(first * width);
-        for row in 0..span.rows {
-            // SAFETY: the part is of this span alone, and an element of it as long as the identity.
-            unsafe { to.add(row * width).copy_from_nonoverlapping(self.identity.as_ptr(), width) };
+        debug_assert!(part < most && rows.end <= outputs, "the plan has room for each part");
+        let (first, width) = ((image * most + part) * outputs, self.identity.len());
+        for row in rows {
+            let to = slots.get(slot).wrapping_add((first + row) * width);
+            // SAFETY: nobody else touches the part, and an element of it is as long as the identity.
+            unsafe { to.copy_from_nonoverlapping(self.identity.as_ptr(), width) };
         }
     }
 

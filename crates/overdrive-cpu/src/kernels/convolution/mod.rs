@@ -5,13 +5,16 @@
 //! that each tap is a plain copy into the panels of the micro-kernel. The workspace is a few hundred kilobytes whatever
 //! the convolution, and 1x1 kernels, strides, dilations and groups are no cases of their own. `call` is the compiled step;
 //! `winograd` is another one for 3x3 taps in f32, with fewer multiplications, `pixels` one in bf16 on AMX for images whose channels lie
-//! side by side, and `choice` says which.
+//! side by side, and `choice` says which. `chain` runs several of them one after the other, band by band (`bands`).
 //! Source: Chetlur et al., "cuDNN: efficient primitives for deep learning", arXiv:1410.0759 (implicit GEMM).
 
+mod bands;
 mod call;
+mod chain;
 mod choice;
 mod finish;
 mod fold;
+mod lines;
 mod panel;
 #[cfg(target_arch = "x86_64")]
 mod pixels;
@@ -25,4 +28,5 @@ mod weights;
 #[cfg(target_arch = "x86_64")]
 mod winograd;
 
+pub(crate) use chain::{compile_chain, takes_chain};
 pub(crate) use choice::{compile, compile_pack, folded_parts, packing, takes_channels_last};

@@ -8,25 +8,26 @@
 //! convolutions as batches of small products).
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.
 
+use std::ops::Range;
+
 use half::bf16;
 use overdrive_ir::plan::{ConvolutionCall, Dimension};
 use overdrive_ir::{Convolution, DType, Plan, TensorType};
 
 use super::finish::{Finish, Sums};
+use super::lines::ByLines;
+use super::weave::{FEW, interleave};
 use super::weights::{KBlock, Order, Packer, Side, Weights};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{Kernel, Lines, PixelConfig, PixelTiles, bf16_is_granted, transpose};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
-use crate::threads::{Pool, Worker};
+use crate::threads::Pool;
 
 /// Pixels and channels of a tile, and output channels of a panel.
 const PIXELS: usize = 16;
 const CHANNELS: usize = 32;
 const PANEL: usize = 32;
-
-/// Channels of an image that is interleaved.
-const FEW: usize = 4;
 
 /// Pixels of a span: their sums and what they see stay in the second-level cache.
 const SPAN: usize = 256;
@@ -178,6 +179,12 @@ impl Pixels {
         (line.next_multiple_of(PIXELS) - 1) * window.stride + (taps - 1) * window.kernel_dilation + 1
     }
 
+    /// Lines of the output that are computed at once.
+    fn lines_at_once(&self) -> usize {
+        let [height, line] = self.output;
+        (SPAN / line).clamp(1, height.max(1))
+    }
+
     /// Lines of the image, zeros included, that lines of the output see.
     fn lines(&self, outputs: usize) -> usize {
         (outputs - 1) * self.window[0].stride + (self.taps[0] - 1) * self.window[0].kernel_dilation + 1
@@ -188,8 +195,8 @@ impl Pixels {
         if self.as_rows { self.weights.outputs() } else { PANEL }
     }
 
-    /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary.
-    fn buffers(&self, lines: usize, worker: &mut Worker<'_>) -> Buffers {
+    /// Bytes of the buffers of a span: stage, sums, sums transposed, and what the epilogue wants.
+    fn buffer_bytes(&self, lines: usize) -> [usize; 4] {
         let pixels = lines * self.output[1];
         let bytes = [
             // The last step of the last pixel reads a whole row of a tile.
@@ -198,7 +205,12 @@ impl Pixels {
             if self.as_rows { 0 } else { pixels * PANEL * SUM },
         ];
         let [stage, sums, turned] = bytes.map(|bytes| bytes.next_multiple_of(64));
-        let scratch = worker.scratch.bytes(stage + sums + turned + self.finish.scratch_bytes());
+        [stage, sums, turned, self.finish.scratch_bytes()]
+    }
+
+    /// Cuts scratch into buffers that each begin on a 64-byte boundary.
+    fn buffers(&self, lines: usize, scratch: &mut [u8]) -> Buffers {
+        let [stage, sums, turned, _] = self.buffer_bytes(lines);
         let start = scratch.as_mut_ptr();
         Buffers {
             stage: start,
@@ -312,40 +324,23 @@ impl Pixels {
     }
 }
 
-/// Writes the channels of each of `count` pixels side by side, zeros for those up to [`FEW`] that there are not.
-///
-/// # Safety
-/// The channels, `apart` elements from each other, have so many elements, and `to` has room for the pixels.
-unsafe fn interleave(from: *const u16, (channels, apart): (usize, isize), count: usize, to: *mut [u16; FEW]) {
-    // SAFETY: as the caller promised; a channel that is none is read from the first and not used.
-    let line = |channel: usize| unsafe {
-        let channel = if channel < channels { channel as isize } else { 0 };
-        std::slice::from_raw_parts(from.wrapping_offset(channel * apart), count)
-    };
-    // SAFETY: likewise.
-    let to = unsafe { std::slice::from_raw_parts_mut(to, count) };
-    let (a, b, c, d) = (line(0), line(1), line(2), line(3));
-    let [b_mask, c_mask, d_mask] = [1, 2, 3].map(|channel| if channel < channels { u16::MAX } else { 0 });
-    for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-        *to = [*a, *b & b_mask, *c & c_mask, *d & d_mask];
-    }
-}
-
 impl Runnable for Pixels {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         let (images, [height, line]) = (self.input.sizes[0], self.output);
         if images * height * line == 0 {
             return;
         }
-        self.weights.pack(pool, slots);
-        self.finish.prepare(pool, slots);
+        self.prepare(pool, slots);
         let shared = (height * images).div_ceil(4 * pool.threads());
-        let lines = (SPAN / line).clamp(1, height).min(shared.max(1));
+        let lines = self.lines_at_once().min(shared.max(1));
         let spans = height.div_ceil(lines);
+        let bytes = self.buffer_bytes(lines).iter().sum();
         pool.run(images * spans, |task, worker| {
             let (image, part) = (task / spans, task % spans);
             let first = part * lines;
-            let buffers = self.buffers(lines, worker);
+            let buffers = self.buffers(lines, worker.scratch.bytes(bytes));
+            // SAFETY: the span is this task's.
+            unsafe { self.finish.begin((image, part), 0..self.weights.outputs(), slots) };
             let span = Span { image, part, first, lines: lines.min(height - first) };
             // SAFETY: `fits` asked whether the registers are granted.
             unsafe { self.config.hold(|| self.run_span(span, &buffers, slots)) };
@@ -355,5 +350,40 @@ impl Runnable for Pixels {
 
     fn workspace_bytes(&self) -> usize {
         self.weights.bytes()
+    }
+}
+
+impl ByLines for Pixels {
+    fn scratch_bytes(&self, lines: usize) -> usize {
+        self.buffer_bytes(self.lines_at_once().min(lines)).iter().sum()
+    }
+
+    fn prepare(&self, pool: &Pool, slots: &SlotTable) {
+        self.weights.pack(pool, slots);
+        self.finish.prepare(pool, slots);
+    }
+
+    fn run_lines(
+        &self,
+        (image, part): (usize, usize),
+        lines: Range<usize>,
+        slots: &SlotTable,
+        scratch: &mut [u8],
+    ) {
+        let most = self.lines_at_once().min(lines.len());
+        let buffers = self.buffers(most, scratch);
+        // SAFETY: `fits` asked whether the registers are granted.
+        unsafe {
+            self.config.hold(|| {
+                for first in lines.clone().step_by(most) {
+                    let span = Span { image, part, first, lines: most.min(lines.end - first) };
+                    self.run_span(span, &buffers, slots);
+                }
+            });
+        }
+    }
+
+    fn finish(&self) -> &Finish {
+        &self.finish
     }
 }

@@ -10,7 +10,10 @@
 //! Sources: Winograd, "Arithmetic complexity of computations" (1980); Lavin and Gray, "Fast algorithms for convolutional neural
 //! networks", arXiv:1509.09308; for steps, the polyphase form of fast FIR filters (Parker and Parhi, 1997).
 
+use std::marker::PhantomData;
 use std::ops::Range;
+
+use super::weights::Order;
 
 /// Taps of a filter.
 pub(super) const TAPS: usize = 3;
@@ -108,6 +111,41 @@ impl Scheme for Step2 {
     fn outputs<S: Sum>(sums: &[S]) -> [S; OUTPUTS] {
         [sums[0].plus(sums[1]), sums[2].plus(sums[1])]
     }
+}
+
+/// k as the points of a sum for each channel, sum after sum.
+pub(super) struct Combined<S> {
+    channels: usize,
+    scheme: PhantomData<fn() -> S>,
+}
+
+impl<S: Scheme> Combined<S> {
+    pub(super) fn new(channels: usize) -> Self {
+        Self { channels, scheme: PhantomData }
+    }
+}
+
+impl<S: Scheme> Order<f32> for Combined<S> {
+    fn row(&self, weight: &dyn Fn(usize, usize) -> f32, to: &mut [f32]) {
+        let mut to = to.iter_mut();
+        for (y, x) in sums::<S>() {
+            for channel in 0..self.channels {
+                for (y, x) in S::SUMS[y].clone().flat_map(|y| S::SUMS[x].clone().map(move |x| (y, x))) {
+                    let taps = (0..TAPS * TAPS).map(|tap| {
+                        let factor = S::POINTS[y].taps[tap / TAPS] * S::POINTS[x].taps[tap % TAPS];
+                        // A weight that is not finite reaches no point that it is no part of.
+                        if factor == 0.0 { 0.0 } else { factor * f64::from(weight(channel, tap)) }
+                    });
+                    *to.next().expect("k is as long") = taps.sum::<f64>() as f32;
+                }
+            }
+        }
+    }
+}
+
+/// Pairs of sums, down and along.
+pub(super) fn sums<S: Scheme>() -> impl Iterator<Item = (usize, usize)> {
+    (0..S::SUMS.len()).flat_map(|y| (0..S::SUMS.len()).map(move |x| (y, x)))
 }
 
 #[cfg(test)]

@@ -367,7 +367,7 @@ impl Stage {
 }
 
 /// Asks for a line of the next channels: they lie pages apart, where the CPU's own prefetchers start anew.
-fn ask(line: *const u8, bytes: isize) {
+pub(super) fn ask(line: *const u8, bytes: isize) {
     for byte in (0..=bytes).step_by(64) {
         prefetch(line.wrapping_offset(byte), Near::First);
     }

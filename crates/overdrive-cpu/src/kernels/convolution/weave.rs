@@ -80,6 +80,35 @@ unsafe fn elements<T: Copy + Default, const G: usize>(
     }
 }
 
+/// Channels of an image that is interleaved as a whole.
+#[cfg(target_arch = "x86_64")]
+pub(super) const FEW: usize = 4;
+
+/// Writes the channels of each of `count` pixels side by side, zeros for those up to [`FEW`] that there are not.
+///
+/// # Safety
+/// The channels, `apart` elements from each other, have so many elements, and `to` has room for the pixels.
+#[cfg(target_arch = "x86_64")]
+pub(super) unsafe fn interleave(
+    from: *const u16,
+    (channels, apart): (usize, isize),
+    count: usize,
+    to: *mut [u16; FEW],
+) {
+    // SAFETY: as the caller promised; a channel that is none is read from the first and not used.
+    let line = |channel: usize| unsafe {
+        let channel = if channel < channels { channel as isize } else { 0 };
+        std::slice::from_raw_parts(from.wrapping_offset(channel * apart), count)
+    };
+    // SAFETY: likewise.
+    let to = unsafe { std::slice::from_raw_parts_mut(to, count) };
+    let (a, b, c, d) = (line(0), line(1), line(2), line(3));
+    let [b_mask, c_mask, d_mask] = [1, 2, 3].map(|channel| if channel < channels { u16::MAX } else { 0 });
+    for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+        *to = [*a, *b & b_mask, *c & c_mask, *d & d_mask];
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;

@@ -6,19 +6,22 @@
 //! are combined in f64 and rounded once.
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.
 
+use std::ops::Range;
+
 use overdrive_ir::plan::ConvolutionCall;
 use overdrive_ir::{DType, Plan};
 
 use super::finish::{Finish, Sums};
-use super::scheme::{OUTPUTS, Scheme, TAPS};
+use super::lines::ByLines;
+use super::scheme::{Combined, OUTPUTS, Scheme, TAPS, sums};
+use super::stage::ask;
 use super::transform::{self, LANES, Points, Row, Tiles};
-use super::weights::{KBlock, Order, Packer, Side, Weights};
+use super::weights::{KBlock, Packer, Side, Weights};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Kernel};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
-use crate::stream::{Near, prefetch};
-use crate::threads::{Pool, Worker};
+use crate::threads::Pool;
 
 /// Channels and output channels of a group from which on the transforms are paid for.
 const LEAST: [usize; 2] = [16, 32];
@@ -52,32 +55,6 @@ pub(super) fn step_of(call: &ConvolutionCall) -> Option<usize> {
     (plain && f32s && lines && pays && vectors && (step == 1 || step == 2)).then_some(step)
 }
 
-/// k as the points of a sum for each channel, sum after sum.
-struct Combined<S>(std::marker::PhantomData<fn() -> S>, usize);
-
-impl<S: Scheme> Order<f32> for Combined<S> {
-    fn row(&self, weight: &dyn Fn(usize, usize) -> f32, to: &mut [f32]) {
-        let mut to = to.iter_mut();
-        for (y, x) in sums::<S>() {
-            for channel in 0..self.1 {
-                for (y, x) in S::SUMS[y].clone().flat_map(|y| S::SUMS[x].clone().map(move |x| (y, x))) {
-                    let taps = (0..TAPS * TAPS).map(|tap| {
-                        let factor = S::POINTS[y].taps[tap / TAPS] * S::POINTS[x].taps[tap % TAPS];
-                        // A weight that is not finite reaches no point that it is no part of.
-                        if factor == 0.0 { 0.0 } else { factor * f64::from(weight(channel, tap)) }
-                    });
-                    *to.next().expect("k is as long") = taps.sum::<f64>() as f32;
-                }
-            }
-        }
-    }
-}
-
-/// Pairs of sums, down and along.
-fn sums<S: Scheme>() -> impl Iterator<Item = (usize, usize)> {
-    (0..S::SUMS.len()).flat_map(|y| (0..S::SUMS.len()).map(move |x| (y, x)))
-}
-
 /// The packing of a kernel.
 pub(super) fn packer<S: Scheme>(call: &ConvolutionCall) -> Packer<f32> {
     let (kernel, channels) = (Kernel::best(), call.kernel.ty.sizes()[1]);
@@ -86,12 +63,7 @@ pub(super) fn packer<S: Scheme>(call: &ConvolutionCall) -> Packer<f32> {
         let first = blocks.last().map_or(0, |block| block.first + block.depth);
         blocks.extend(KBlock::cut(kernel, first, channels * S::SUMS[y].len() * S::SUMS[x].len()));
     }
-    Packer::new(
-        (kernel, Side::Left),
-        call,
-        Box::new(Combined::<S>(std::marker::PhantomData, channels)),
-        blocks,
-    )
+    Packer::new((kernel, Side::Left), call, Box::new(Combined::<S>::new(channels)), blocks)
 }
 
 /// A compiled convolution.
@@ -162,12 +134,11 @@ impl<S: Scheme> Winograd<S> {
         self.weights.blocks().last().map_or(0, |block| block.first + block.depth)
     }
 
-    /// Lines of tiles of a span: as fill panels best, so many that they stay in cache and that there is a span for each thread.
-    fn lines(&self, threads: usize) -> usize {
+    /// Lines of tiles of a span: as fill panels best, so many that they stay in cache, and no more than there are for each thread.
+    fn span_lines(&self, shared: usize) -> usize {
         let [lines, tiles] = self.tiles;
         let width = self.kernel.tile()[1];
         let most = SPAN.min(PANELS / (self.k() * size_of::<f32>())).max(width) / tiles;
-        let shared = (lines * self.input.sizes[0] * self.groups).div_ceil(4 * threads);
         let most = most.min(shared).clamp(1, lines);
         let waste = |lines: usize| (lines * tiles).next_multiple_of(width) as f64 / (lines * tiles) as f64;
         (1..=most).rev().min_by(|&a, &b| waste(a).total_cmp(&waste(b))).unwrap_or(1)
@@ -179,8 +150,8 @@ impl<S: Scheme> Winograd<S> {
         Span { first, lines, columns, pitch: (lines + 2) * self.tiles[1] + columns }
     }
 
-    /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary.
-    fn buffers(&self, span: Span, worker: &mut Worker<'_>) -> Buffers {
+    /// Bytes of the buffers of a span: line, points, panels, sums, pixels, and what the epilogue wants.
+    fn buffer_bytes(&self, span: Span) -> [usize; 6] {
         let height = self.kernel.tile()[0];
         let elements = [
             self.tiles[1].next_multiple_of(LANES) * S::STEP + S::WINDOW + 4 * LANES,
@@ -189,15 +160,21 @@ impl<S: Scheme> Winograd<S> {
             S::SUMS.len().pow(2) * height * span.columns + LANES,
             height * OUTPUTS * span.lines * self.output[1],
         ];
-        let bytes = elements.map(|elements| (elements * size_of::<f32>()).next_multiple_of(64));
-        let scratch = worker.scratch.bytes(bytes.iter().sum::<usize>() + self.finish.scratch_bytes());
+        let [line, points, panels, sums, pixels] =
+            elements.map(|elements| (elements * size_of::<f32>()).next_multiple_of(64));
+        [line, points, panels, sums, pixels, self.finish.scratch_bytes()]
+    }
+
+    /// Cuts scratch into buffers that each begin on a 64-byte boundary.
+    fn buffers(&self, span: Span, scratch: &mut [u8]) -> Buffers {
         let mut rest = scratch.as_mut_ptr();
-        let [line, points, panels, sums, pixels] = bytes.map(|bytes| {
-            let start = rest.cast();
+        let [line, points, panels, sums, pixels, epilogue] = self.buffer_bytes(span).map(|bytes| {
+            let start = rest;
             rest = rest.wrapping_add(bytes);
             start
         });
-        Buffers { line, points, panels, sums, pixels, epilogue: rest }
+        let [line, points, panels, sums, pixels] = [line, points, panels, sums, pixels].map(<*mut u8>::cast);
+        Buffers { line, points, panels, sums, pixels, epilogue }
     }
 
     /// Fills the panels of a span. `image` is the first element of the group's first channel.
@@ -229,7 +206,10 @@ impl<S: Scheme> Winograd<S> {
                     let y = (span.first * S::STEP + line) as i64 - self.pads[0];
                     if (0..height).contains(&y) {
                         let from = image.wrapping_offset((y * strides[2] + skip) as isize);
-                        ask(from.wrapping_offset(strides[1] as isize), seen);
+                        ask(
+                            from.wrapping_offset(strides[1] as isize).cast(),
+                            (seen * size_of::<f32>()) as isize,
+                        );
                         buffers.line.add(begin).copy_from_nonoverlapping(from, seen);
                         transform::line::<S>(buffers.line, tiles, points(line));
                     } else {
@@ -334,29 +314,26 @@ impl<S: Scheme> Winograd<S> {
     }
 }
 
-/// Asks for a line of the next channel: they lie pages apart, where the CPU's own prefetchers start anew.
-fn ask(line: *const f32, elements: usize) {
-    for element in (0..elements).step_by(LANES) {
-        prefetch(line.wrapping_add(element).cast(), Near::First);
-    }
-}
-
 impl<S: Scheme> Runnable for Winograd<S> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         let images = self.input.sizes[0];
         if images * self.output[0] * self.output[1] == 0 {
             return;
         }
-        self.weights.pack(pool, slots);
-        self.finish.prepare(pool, slots);
-        let lines = self.lines(pool.threads());
+        self.prepare(pool, slots);
+        let shared = (self.tiles[0] * images * self.groups).div_ceil(4 * pool.threads());
+        let lines = self.span_lines(shared);
         let spans = self.tiles[0].div_ceil(lines);
+        let bytes = self.buffer_bytes(self.span(0, lines)).iter().sum();
         pool.run(images * self.groups * spans, |task, worker| {
             let (part, task) = (task % spans, task / spans);
-            let buffers = self.buffers(self.span(0, lines), worker);
+            let buffers = self.buffers(self.span(0, lines), worker.scratch.bytes(bytes));
             let first = part * lines;
             let span = self.span(first, lines.min(self.tiles[0] - first));
             let at = (task / self.groups, task % self.groups, part);
+            let rows = at.1 * self.weights.outputs();
+            // SAFETY: the span is this task's.
+            unsafe { self.finish.begin((at.0, part), rows..rows + self.weights.outputs(), slots) };
             self.run_span(at, span, &buffers, slots);
         });
         self.finish.conclude(pool, slots, spans);
@@ -364,5 +341,37 @@ impl<S: Scheme> Runnable for Winograd<S> {
 
     fn workspace_bytes(&self) -> usize {
         self.weights.bytes()
+    }
+}
+
+impl<S: Scheme> ByLines for Winograd<S> {
+    fn scratch_bytes(&self, lines: usize) -> usize {
+        let most = self.span_lines(lines.div_ceil(OUTPUTS));
+        self.buffer_bytes(self.span(0, most)).iter().sum()
+    }
+
+    fn prepare(&self, pool: &Pool, slots: &SlotTable) {
+        self.weights.pack(pool, slots);
+        self.finish.prepare(pool, slots);
+    }
+
+    fn run_lines(
+        &self,
+        (image, part): (usize, usize),
+        lines: Range<usize>,
+        slots: &SlotTable,
+        scratch: &mut [u8],
+    ) {
+        let tiles = lines.start / OUTPUTS..lines.end.div_ceil(OUTPUTS);
+        let most = self.span_lines(tiles.len());
+        let buffers = self.buffers(self.span(0, most), scratch);
+        for first in tiles.clone().step_by(most) {
+            let span = self.span(first, most.min(tiles.end - first));
+            self.run_span((image, 0, part), span, &buffers, slots);
+        }
+    }
+
+    fn finish(&self) -> &Finish {
+        &self.finish
     }
 }

@@ -1,0 +1,139 @@
+//! How a chain of convolutions is cut into bands: lines of the last output, and those of the others that they need.
+
+use std::ops::Range;
+
+use overdrive_ir::plan::{ConvolutionCall, Dimension};
+
+/// The longest chain.
+pub(super) const MOST: usize = 4;
+
+/// Lines that some forms of convolutions compute together: ranges begin with a multiple, and end with one or the last line.
+const GRAIN: usize = 2;
+
+/// Bytes between two convolutions below which they would stay in caches as a whole.
+const LEAST: usize = 4 << 20;
+
+/// Bytes of a band, which shares the second-level cache with packed weights and panels.
+const BAND: usize = 512 << 10;
+
+/// Bands that there should be, so that there are some for each thread.
+const BANDS: usize = 32;
+
+/// FLOPs that may be done twice for each byte that needs not be moved.
+const FLOPS_PER_BYTE: usize = 8;
+
+/// Lines of the output of a convolution, and what each of them needs of its input's.
+#[derive(Clone, Copy, Debug)]
+struct Lines {
+    count: usize,
+    taps: usize,
+    dimension: Dimension,
+}
+
+/// Bands of a chain.
+#[derive(Clone, Debug)]
+pub(super) struct Bands {
+    links: Vec<Lines>,
+    /// Lines of the last output in a band.
+    lines: usize,
+    /// Bands of an image.
+    pub(super) count: usize,
+    /// For each convolution the most lines that a band has of its output.
+    pub(super) most: Vec<usize>,
+}
+
+impl Bands {
+    fn of_lines(links: Vec<Lines>, lines: usize) -> Self {
+        let count = links[links.len() - 1].count.div_ceil(lines);
+        let mut bands = Self { most: vec![0; links.len()], links, lines, count };
+        for band in 0..count {
+            let ranges = bands.ranges(band);
+            bands.most.iter_mut().zip(ranges).for_each(|(most, range)| *most = range.len().max(*most));
+        }
+        bands
+    }
+
+    /// The bands of a chain; `None` where its convolutions are none that can be cut so.
+    pub(super) fn new(calls: &[ConvolutionCall]) -> Option<Self> {
+        if calls.len() > MOST || !calls.iter().all(is_plane) || !calls[1..].iter().all(is_handed_line_by_line)
+        {
+            return None;
+        }
+        let lines = |call: &ConvolutionCall| Lines {
+            count: call.epilogue.0.extents[2],
+            taps: call.kernel.ty.sizes()[2],
+            dimension: call.window[0],
+        };
+        let links: Vec<Lines> = calls.iter().map(lines).collect();
+        let (images, all) = (calls[0].input.ty.sizes()[0], links[links.len() - 1].count);
+        let largest = (all * images).div_ceil(BANDS).clamp(1, all).next_multiple_of(GRAIN);
+        let fits = |bands: &Self| calls[1..].iter().enumerate().all(|(i, call)| bands.bytes(i, call) <= BAND);
+        let of_lines = |lines| Self::of_lines(links.clone(), lines);
+        let most = (1..=largest / GRAIN).rev().map(|lines| of_lines(lines * GRAIN)).find(fits)?;
+        // As many, but as even as can be.
+        Some(of_lines(all.div_ceil(most.count).next_multiple_of(GRAIN)))
+    }
+
+    /// Whether what is not moved is worth what is computed twice.
+    pub(super) fn pay(&self, calls: &[ConvolutionCall]) -> bool {
+        let handed = || calls[1..].iter().map(|call| call.input.ty.bytes());
+        handed().all(|bytes| bytes >= LEAST)
+            && self.flops_done_twice(calls) <= FLOPS_PER_BYTE * handed().sum::<usize>()
+    }
+
+    /// Bytes of what convolution `link` hands the next, `call`, of a band.
+    pub(super) fn bytes(&self, link: usize, call: &ConvolutionCall) -> usize {
+        let sizes = call.input.ty.sizes();
+        self.most[link] * sizes[1] * sizes[3] * call.input.ty.dtype.bits() / 8
+    }
+
+    fn flops_done_twice(&self, calls: &[ConvolutionCall]) -> usize {
+        let twice = |(i, call): (usize, &ConvolutionCall)| {
+            let computed: usize = (0..self.count).map(|band| self.ranges(band)[i].len()).sum();
+            let terms: usize = call.kernel.ty.sizes()[1..].iter().product();
+            2 * terms * call.epilogue.0.points() / self.links[i].count
+                * computed.saturating_sub(self.links[i].count)
+        };
+        calls.iter().enumerate().map(twice).sum()
+    }
+
+    /// The lines of each output that a band has.
+    pub(super) fn ranges(&self, band: usize) -> [Range<usize>; MOST] {
+        let mut ranges = [const { 0..0 }; MOST];
+        let last = self.links.len() - 1;
+        let start = band * self.lines;
+        ranges[last] = start..(start + self.lines).min(self.links[last].count);
+        // A range of a band whose windows lie in padding is empty, and so are those before it.
+        for i in (0..last).rev() {
+            if ranges[i + 1].is_empty() {
+                break;
+            }
+            let Lines { taps, dimension, .. } = self.links[i + 1];
+            let Dimension { stride, pad_low, kernel_dilation, .. } = dimension;
+            let (first, end) = (ranges[i + 1].start, ranges[i + 1].end.next_multiple_of(GRAIN));
+            let line = |at: i64| at.clamp(0, self.links[i].count as i64) as usize;
+            let low = line((first * stride) as i64 - pad_low);
+            let high = line(((end - 1) * stride + (taps - 1) * kernel_dilation + 1) as i64 - pad_low);
+            let start = low / GRAIN * GRAIN;
+            ranges[i] = start..high.next_multiple_of(GRAIN).min(self.links[i].count).max(start);
+        }
+        ranges
+    }
+}
+
+/// Whether a convolution is over planes, and each of its lines needs neighbouring ones.
+fn is_plane(call: &ConvolutionCall) -> bool {
+    let taps = call.kernel.ty.sizes()[2..].iter().product::<usize>();
+    call.window.len() == 2
+        && call.groups == 1
+        && call.window[0].input_dilation == 1
+        && taps * call.epilogue.0.points() > 0
+}
+
+/// Whether what a convolution is handed lies line by line, all channels of a pixel or all pixels of a channel side by side.
+fn is_handed_line_by_line(call: &ConvolutionCall) -> bool {
+    let sizes = call.input.ty.sizes();
+    let [_, c, h, w] = [0, 1, 2, 3].map(|d| sizes[d] as i64);
+    let rows = [[c * h * w, h * w, w, 1], [h * w * c, 1, w * c, c]];
+    call.input.offset == 0 && rows.iter().any(|row| call.input.strides == row)
+}

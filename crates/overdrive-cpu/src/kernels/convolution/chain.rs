@@ -1,0 +1,122 @@
+//! Convolutions one after the other, band by band: a task computes some lines of an image of the last one, and before them
+//! those lines of the others that they need, so that what is handed on stays in the second-level cache of its core.
+//!
+//! Lines that two bands need are computed twice. A buffer of scratch stands for the slot between two convolutions: each worker has a
+//! table of its own, in which that slot begins where its first line would be. Bands depend on the calls alone, and so do results.
+//! Source: Alwani et al., "Fused-layer CNN accelerators", MICRO 2016.
+#![allow(unsafe_code)] // A part of a fold is begun by the task that it belongs to.
+
+use std::sync::{Mutex, PoisonError};
+
+use overdrive_ir::plan::ConvolutionCall;
+use overdrive_ir::{Plan, SlotId};
+
+use super::bands::Bands;
+use super::choice::compile_lines;
+use super::lines::ByLines;
+use crate::exec::{Runnable, Unsupported};
+use crate::slots::SlotTable;
+use crate::threads::Pool;
+
+/// What vectors may read behind a band.
+const BEHIND: usize = 128;
+
+/// Whether convolutions are run as a chain.
+pub(crate) fn takes_chain(calls: &[ConvolutionCall]) -> bool {
+    Bands::new(calls).is_some_and(|bands| bands.pay(calls))
+}
+
+/// Compiles a chain.
+pub(crate) fn compile_chain(
+    plan: &Plan,
+    calls: &[ConvolutionCall],
+) -> Result<Box<dyn Runnable>, Unsupported> {
+    let bands = Bands::new(calls);
+    let bands =
+        bands.ok_or_else(|| Unsupported::new("these convolutions are no chain that is cut into bands"))?;
+    let (mut links, mut start) = (Vec::new(), 0);
+    for (i, call) in calls.iter().enumerate() {
+        let mut call = call.clone();
+        if i > 0 {
+            of_band(&mut call.input.strides, bands.most[i - 1]);
+        }
+        let mut to = None;
+        if let Some(next) = calls.get(i + 1) {
+            let store = &mut call.epilogue.0.stores[0].access;
+            of_band(&mut store.strides, bands.most[i]);
+            let width = next.input.ty.dtype.bits() / 8;
+            to = Some(Between { slot: store.slot, start, line_bytes: store.strides[2] as usize * width });
+            start += (bands.bytes(i, next) + BEHIND).next_multiple_of(64);
+        }
+        links.push((compile_lines(plan, &call)?, to));
+    }
+    let [images, outputs] = [0, 1].map(|d| calls[calls.len() - 1].epilogue.0.extents[d]);
+    Ok(Box::new(Chain { links, images, outputs, bands, between: start, tables: Mutex::default() }))
+}
+
+/// The strides of what lies in a band of so many lines instead of images: where channels lie apart, they are nearer.
+fn of_band(strides: &mut [i64], lines: usize) {
+    strides[0] = 0;
+    if strides[1] > strides[2] {
+        strides[1] = strides[2] * lines as i64;
+    }
+}
+
+/// Where a convolution stores for the next.
+struct Between {
+    slot: SlotId,
+    /// Bytes of scratch before it.
+    start: usize,
+    line_bytes: usize,
+}
+
+/// A compiled chain.
+struct Chain {
+    links: Vec<(Box<dyn ByLines>, Option<Between>)>,
+    images: usize,
+    /// Channels of the last result, which alone may be folded.
+    outputs: usize,
+    bands: Bands,
+    /// Bytes of all bands between convolutions.
+    between: usize,
+    /// Of each worker.
+    tables: Mutex<Vec<Mutex<SlotTable>>>,
+}
+
+impl Runnable for Chain {
+    fn run(&self, pool: &Pool, slots: &SlotTable) {
+        let mut tables = lock(&self.tables);
+        tables.resize_with(pool.threads(), || Mutex::new(SlotTable::new(0)));
+        tables.iter().for_each(|table| lock(table).clone_from(slots));
+        self.links.iter().for_each(|(link, _)| link.prepare(pool, slots));
+        let of_links =
+            self.links.iter().zip(&self.bands.most).map(|((link, _), &most)| link.scratch_bytes(most));
+        let bytes = self.between + of_links.max().unwrap_or(0);
+        let (tables, count) = (&*tables, self.bands.count);
+        pool.run(self.images * count, |task, worker| {
+            let (image, band) = (task / count, task % count);
+            let mut table = lock(&tables[worker.index]);
+            let (between, scratch) = worker.scratch.bytes(bytes).split_at_mut(self.between);
+            for ((link, to), lines) in self.links.iter().zip(self.bands.ranges(band)) {
+                if let Some(Between { slot, start, line_bytes }) = to {
+                    let first = between.as_mut_ptr().wrapping_add(*start);
+                    table.set(*slot, first.wrapping_sub(lines.start * line_bytes));
+                }
+                if !lines.is_empty() {
+                    // SAFETY: the band is this task's.
+                    unsafe { link.finish().begin((image, band), 0..self.outputs, &table) };
+                    link.run_lines((image, band), lines, &table, scratch);
+                }
+            }
+        });
+        self.links.iter().for_each(|(link, _)| link.finish().conclude(pool, slots, count));
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.links.iter().map(|(link, _)| link.workspace_bytes()).sum()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
