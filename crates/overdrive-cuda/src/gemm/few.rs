@@ -26,8 +26,7 @@ const OUTPUTS: usize = 64;
 const LINE: usize = 128;
 /// Warpgroups of a block.
 const GROUPS: usize = 4;
-/// Blocks that may share the contracted index; eight were slower, since a cluster has to find room in one part of the
-/// device.
+/// Blocks that may share the contracted index.
 pub(super) const SPLITS: [usize; 3] = [1, 2, 4];
 /// Dynamic shared memory that each of two blocks may have, less what the barriers take.
 const SHARED_BYTES: usize = 113 * 1024 - 512;
@@ -76,12 +75,16 @@ fn fit(call: &GemmCall) -> Option<Fit> {
     Fit::of(call).filter(|fit| few && single && fit.lhs.by_k)
 }
 
-/// The ways to cut the contracted index that are worth timing, best guess first: those of which half would not fill the
-/// device; none where the kernel cannot take the call.
+/// The ways to cut the contracted index that are worth timing, best guess first; none where the kernel cannot take the
+/// call. A cluster needs room in one part of the device: clusters of four are no slower alone, but beside the kernel before
+/// they find it only while half of the multiprocessors are free, and eight blocks were slower in any case.
 pub(super) fn splits(call: &GemmCall, multiprocessors: u32) -> Vec<usize> {
     let tiles = call.n.div_ceil(OUTPUTS);
-    let helps = |&split: &usize| split == 1 || tiles * split / 2 < multiprocessors as usize;
-    if fit(call).is_none() { vec![] } else { SPLITS.into_iter().filter(helps).rev().collect() }
+    let has_room = |&split: &usize| {
+        let places = if split > 2 { multiprocessors / 2 } else { multiprocessors };
+        split == 1 || tiles * split <= places as usize
+    };
+    if fit(call).is_none() { vec![] } else { SPLITS.into_iter().filter(has_room).rev().collect() }
 }
 
 /// Whether a step of the call may write the weights while it runs.
