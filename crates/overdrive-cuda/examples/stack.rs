@@ -1,16 +1,26 @@
 //! Products through the whole stack (graph, plan, tuner, executable) beside cuBLASLt called directly by its best
-//! algorithm, in alternation, cold: `cargo run --release --example stack`.
+//! algorithm, on the same buffers: `cargo run --release --example stack`.
+//!
+//! Both run twice at a time, the second call cold and timed, in turns of one (A B B A): at its power limit a device
+//! is as fast as what ran before, and what it multiplies, let it be. `stack N` multiplies matrices of N alone.
 
-use overdrive_cuda::CudaBackend;
-use overdrive_cuda::gemm;
-use overdrive_cuda::launch::Site;
+use cudarc::driver::sys::CUevent_flags;
+use overdrive_cuda::gemm::Candidate;
+use overdrive_cuda::launch::{Addresses, Launch, Site};
+use overdrive_cuda::memory::{CudaMemory, DeviceBytes};
+use overdrive_cuda::{CudaBackend, Device};
 use overdrive_ir::backend::{CacheState, Protocol};
 use overdrive_ir::plan::StepKind;
-use overdrive_ir::{Backend, Builder, DType, Graph, Mode, State, Tensor, TensorType, Tuning, eval::philox};
+use overdrive_ir::{
+    Backend, Buffer, Builder, DType, Executable, Graph, Mode, State, Tensor, TensorType, Tuning, eval::philox,
+};
+use std::sync::Arc;
 
 const MODE: Mode = Mode::Compile;
 /// Times that both sides take turns.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 20;
+/// Times that an algorithm of cuBLASLt is tried before one is taken.
+const TRIALS: usize = 5;
 
 fn product(dtype: DType, n: usize) -> Graph {
     let b = Builder::new("product");
@@ -19,16 +29,59 @@ fn product(dtype: DType, n: usize) -> Graph {
     b.finish().expect("the product is well typed")
 }
 
-/// Median of cuBLASLt's fastest algorithm, in ns, as the tuner times it.
-fn direct_ns(backend: &CudaBackend, graph: &Graph) -> Option<f64> {
-    let tuning = Tuning::default();
-    let plan = overdrive_passes::plan(graph, MODE, backend.caps(), &tuning).expect("the graph is bound");
-    let [step] = &plan.steps[..] else { panic!("planned as more than a product:\n{plan}") };
-    let StepKind::Gemm(call) = &step.kind else { panic!("planned as no product:\n{plan}") };
-    let site = Site { plan: &plan, step, device: backend.device(), tuning: &tuning, mode: MODE };
-    let (_, choice) = gemm::tune(&site, call).ok()??;
-    let vendor = choice.timings_ns.iter().filter(|(name, _)| name.starts_with("cublaslt"));
-    vendor.map(|(_, ns)| *ns).min_by(f64::total_cmp)
+/// cuBLASLt called directly.
+struct Direct {
+    device: Arc<Device>,
+    addresses: Addresses,
+    flush: DeviceBytes,
+    _workspace: DeviceBytes,
+}
+
+impl Direct {
+    /// Its fastest algorithm, by name, on these buffers (operands, result).
+    fn new(backend: &CudaBackend, graph: &Graph, buffers: [&Buffer; 3]) -> (Self, String, Box<dyn Launch>) {
+        let (device, tuning) = (backend.device(), Tuning::default());
+        let plan = overdrive_passes::plan(graph, MODE, backend.caps(), &tuning).expect("the graph is bound");
+        let [step] = &plan.steps[..] else { panic!("planned as more than a product:\n{plan}") };
+        let StepKind::Gemm(call) = &step.kind else { panic!("planned as no product:\n{plan}") };
+        let site = Site { plan: &plan, step, device, tuning: &tuning, mode: MODE };
+        let all = Candidate::all(&site, call).expect("the product has candidates");
+        let algorithms: Vec<(String, Box<dyn Launch>)> = all
+            .into_iter()
+            .filter(|candidate| matches!(candidate, Candidate::Vendor(_)))
+            .filter_map(|c| Some((c.to_string(), c.compile(&site, call).expect("cuBLASLt is there")?)))
+            .collect();
+        let bytes = algorithms.iter().map(|(_, launch)| launch.workspace_bytes()).max().unwrap_or(0);
+        let block = |bytes| DeviceBytes::new(device, bytes).expect("the device has memory");
+        let workspace = block(bytes);
+        let mut addresses = Addresses::new(plan.slots.len(), workspace.address());
+        for (slot, buffer) in plan.inputs.iter().chain(&plan.outputs).zip(buffers) {
+            let memory = buffer.memory.as_any().downcast_ref::<CudaMemory>().expect("a buffer of the device");
+            addresses.set(*slot, memory.bytes().address());
+        }
+        let flush = block(2 * device.properties().l2_bytes);
+        let direct = Self { device: Arc::clone(device), addresses, flush, _workspace: workspace };
+        let time = |launch: &dyn Launch| median((0..TRIALS).map(|_| direct.time_ns(launch)).collect());
+        let timed = algorithms.into_iter().map(|(name, launch)| (time(launch.as_ref()), name, launch));
+        let fastest = timed.min_by(|a, b| a.0.total_cmp(&b.0)).expect("cuBLASLt has an algorithm");
+        (direct, fastest.1, fastest.2)
+    }
+
+    /// Of the second call, by the device's clock.
+    fn time_ns(&self, launch: &dyn Launch) -> f64 {
+        let stream = self.device.stream();
+        let event = || self.device.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        let (start, end) = (event().expect("an event"), event().expect("an event"));
+        let call = || launch.launch(stream, &self.addresses).expect("cuBLASLt runs");
+        call();
+        stream.synchronize().expect("the device works");
+        self.flush.fill(0x55).expect("the device works");
+        start.record(stream).expect("the device works");
+        call();
+        end.record(stream).expect("the device works");
+        end.synchronize().expect("the device works");
+        f64::from(start.elapsed_ms(&end).expect("both events happened")) * 1e6
+    }
 }
 
 fn median(mut times: Vec<f64>) -> f64 {
@@ -44,36 +97,54 @@ fn main() {
             std::process::exit(2);
         }
     };
+    let only: Option<usize> = std::env::args().nth(1).and_then(|n| n.parse().ok());
     for (dtype, n) in [(DType::BF16, 4096), (DType::BF16, 8192), (DType::BF16, 16384), (DType::F32, 4096)] {
+        if only.is_some_and(|only| only != n) {
+            continue;
+        }
         let graph = product(dtype, n);
         let mut tuning = Tuning::default();
         backend.tune(&graph, MODE, &mut tuning).expect("the product has candidates");
         let mut executable = backend.compile(&graph, MODE, &tuning).expect("the product compiles");
+        // Rows of the same normal numbers, each turned on from the one before.
         let draw = |site: u64| {
             let values: Vec<f64> = philox::normals(1, site).take(n).collect();
-            let rows: Vec<f64> = (0..n)
-                .flat_map(|i| (0..n).map(move |j| (i, j)))
-                .map(|(i, j)| values[(i * 31 + j) % n])
-                .collect();
-            Tensor::from_f64(dtype, [n, n], &rows)
+            let twice = Tensor::from_f64(dtype, [2 * n], &[values.clone(), values].concat());
+            let of_row = n * dtype.bits() / 8;
+            let rows = (0..n).flat_map(|i| &twice.bytes()[i * 31 % n * dtype.bits() / 8..][..of_row]);
+            Tensor::from_bytes(TensorType::new(dtype, [n, n]), rows.copied().collect::<Vec<u8>>())
+                .expect("whole rows")
         };
         let inputs = [0, 1].map(|site| backend.upload(&draw(site)).expect("the operand fits"));
         let mut outputs = [backend.output(&TensorType::new(dtype, [n, n])).expect("the result fits")];
-        let protocol = Protocol { samples: 9, calls_per_sample: 1, cache: CacheState::Cold };
-        let (mut direct, mut ours) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
-            direct.extend(direct_ns(&backend, &graph));
+        let (direct, name, algorithm) = Direct::new(&backend, &graph, [&inputs[0], &inputs[1], &outputs[0]]);
+        let mut ours_ns = |executable: &mut dyn Executable| {
+            let protocol = Protocol { samples: 1, calls_per_sample: 1, cache: CacheState::Cold };
             let samples = executable.sample(&mut State::default(), &inputs, &mut outputs, protocol);
-            let samples = samples.expect("the product runs");
-            ours.push(median(samples.iter().filter_map(|s| s.device_ns).collect()));
+            samples.expect("the product runs")[0].device_ns.expect("a GPU has a clock")
+        };
+        ours_ns(executable.as_mut());
+        let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            if round % 2 == 0 {
+                theirs.push(direct.time_ns(algorithm.as_ref()));
+                ours.push(ours_ns(executable.as_mut()));
+            } else {
+                ours.push(ours_ns(executable.as_mut()));
+                theirs.push(direct.time_ns(algorithm.as_ref()));
+            }
         }
+        let mut ratios: Vec<f64> = theirs.iter().zip(&ours).map(|(theirs, ours)| theirs / ours).collect();
+        ratios.sort_by(f64::total_cmp);
+        // Ends of the interval of a median that holds in 95 of 100 cases.
+        let reach = ((ROUNDS as f64).sqrt() * 0.98).ceil() as usize;
+        let [low, high] = [ROUNDS / 2 - reach, ROUNDS / 2 + reach - 1].map(|at| ratios[at]);
         let chosen = tuning.choices.values().next().map_or("the only candidate", |c| c.candidate.as_str());
-        let (direct, ours) = (median(direct), median(ours));
         println!(
-            "{dtype} {n}: cuBLASLt {:.1} us, whole stack {:.1} us ({chosen}), {:.3}x its speed",
-            direct / 1e3,
-            ours / 1e3,
-            direct / ours
+            "{dtype} {n}: cuBLASLt ({name}) {:.1} us, whole stack ({chosen}) {:.1} us, {:.3}x its speed [{low:.3}, {high:.3}]",
+            median(theirs) / 1e3,
+            median(ours) / 1e3,
+            median(ratios),
         );
     }
 }
