@@ -51,7 +51,8 @@ fn plans() -> Vec<Plan> {
 fn sources() -> Vec<(Source, Architecture)> {
     let mut all = Vec::new();
     let declared = |source: Source| Architecture::DECLARED.map(|architecture| (source.clone(), architecture));
-    for (source, architectures) in kernels::sources().into_iter().chain(gemm::sources()) {
+    all.extend(kernels::sources().into_iter().flat_map(declared));
+    for (source, architectures) in gemm::sources() {
         all.extend(architectures.iter().map(|&architecture| (source.clone(), architecture)));
     }
     for plan in plans() {

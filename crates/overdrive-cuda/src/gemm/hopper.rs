@@ -117,7 +117,7 @@ fn promotes(call: &GemmCall) -> bool {
 }
 
 /// The first store, if it is of rows that TMA can write.
-fn stored(call: &GemmCall) -> Option<(Base, i64, i64)> {
+pub(super) fn stored(call: &GemmCall) -> Option<(Base, i64, i64)> {
     let program = &call.epilogue.0;
     let store = &program.stores[0];
     let dtype = program.dtype(store.value);

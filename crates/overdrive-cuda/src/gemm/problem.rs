@@ -41,7 +41,7 @@ pub(super) fn dense([rows, columns]: [usize; 2], [row_stride, col_stride]: [i64;
 
 /// Several batch dimensions as one: its extent, and for each list of strides the one stride. `None` where a list is
 /// no arithmetic progression.
-pub(crate) fn one_batch<const N: usize>(
+pub(super) fn one_batch<const N: usize>(
     extents: &[usize],
     strides: [&[i64]; N],
 ) -> Option<(usize, [i64; N])> {

@@ -1,7 +1,7 @@
 //! Specialisations that stand for all others of the kernels here, for compilation where there is no GPU.
 
 use super::hopper::{self, Fit, TILES};
-use super::{few, narrow, plain};
+use super::{few, narrow, plain, sparse_linear};
 use crate::compiler::{Architecture, Source};
 use overdrive_ir::plan::{Access, Epilogue, GemmCall, Instr, MatrixView, Program, SlotId, Store};
 use overdrive_ir::{Binary, DType, Overflow, Precision, Unary};
@@ -12,7 +12,8 @@ pub(crate) const TEXT: &str = concat!(
     include_str!("kernels/few.cu"),
     include_str!("kernels/hopper.cu"),
     include_str!("kernels/narrow.cu"),
-    include_str!("kernels/plain.cu")
+    include_str!("kernels/plain.cu"),
+    include_str!("kernels/sparse_linear.cu")
 );
 
 /// `gelu(a x b + bias)` of dense row-major matrices, where the right one may lie transposed.
@@ -92,6 +93,11 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
         let cuts = few::SPLITS.map(|split| few::Cut::new(&call, split));
         let sources = cuts.iter().filter_map(|cut| few::source(&call, cut, weights));
         all.extend(sources.map(|source| (source, &[Architecture::Sm90a][..])));
+    }
+    // By 2:4 weights: whole tiles, and results that the copy engine cannot store.
+    for (shape, dtype) in [([8192, 16384, 4096], DType::BF16), ([333, 519, 1152], DType::F16)] {
+        let call = linear_gelu(shape, dtype, true);
+        all.extend(sparse_linear::sources(&call).map(|source| (source, &[Architecture::Sm90a][..])));
     }
     all
 }

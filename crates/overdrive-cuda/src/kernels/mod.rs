@@ -19,7 +19,6 @@ mod scatter;
 mod sort;
 mod source;
 mod sources;
-mod sparse_linear;
 mod transfer;
 
 pub use named::{CLAIMS, CLAIMS_OF_HOPPER, compile, declines};

@@ -6,8 +6,8 @@ use overdrive_ir::{OpRef, Prim, TensorType};
 
 use super::{
     attention, cast_transpose, dynamic_slice, gather, quantized_linear, reduce_window, scatter, sort,
-    sparse_linear,
 };
+use crate::gemm::sparse_linear;
 use crate::launch::{Launch, Refusal, Site};
 
 /// Names of the ops that have a kernel here.
@@ -26,7 +26,7 @@ pub const CLAIMS: [&str; 10] = [
 ];
 
 /// Names of those that only Hopper's tensor cores have one for.
-pub const CLAIMS_OF_HOPPER: [&str; 1] = ["sparse_linear"];
+pub const CLAIMS_OF_HOPPER: [&str; 2] = ["sparse_linear", "sparse_linear with epilogue"];
 
 /// Why a claimed composite has no kernel for operands of these types; `None` where it has.
 pub fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {

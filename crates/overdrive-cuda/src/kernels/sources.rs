@@ -8,13 +8,13 @@ use overdrive_ir::plan::{KernelOp, StepKind};
 use super::source::source;
 use super::{
     attention, cast_transpose, convolution, dynamic_slice, gather, quantized_linear, reduce_window, scatter,
-    sort, sparse_linear, transfer,
+    sort, transfer,
 };
-use crate::compiler::{Architecture, Source};
+use crate::compiler::Source;
 use crate::launch::Refusal;
 
-/// At least one source of every kernel here, and of each way through it, with the architectures that it is for.
-pub fn sources() -> Vec<(Source, &'static [Architecture])> {
+/// At least one source of every kernel here, and of each way through it.
+pub fn sources() -> Vec<Source> {
     let define =
         |pairs: &[(&'static str, &str)]| pairs.iter().map(|&(key, value)| (key, value.to_owned())).collect();
     let mut all = Vec::new();
@@ -47,8 +47,7 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
     }
     all.extend(quantized_linear::sources());
     all.extend(cast_transpose::sources());
-    let of_hopper = sparse_linear::sources().into_iter().map(|source| (source, &[Architecture::Sm90a][..]));
-    all.into_iter().map(|source| (source, &Architecture::DECLARED[..])).chain(of_hopper).collect()
+    all
 }
 
 /// The sources of a plan's attentions and convolutions, whose text depends on their shapes.

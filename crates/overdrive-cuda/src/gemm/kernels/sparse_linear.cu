@@ -1,4 +1,4 @@
-// `sparse_linear` on Hopper: sparse tensor cores multiply the two weights of each four that stay by the two inputs that they
+// Products by 2:4 weights on Hopper, with the printed epilogue: sparse tensor cores multiply the two weights of each four that stay by the two inputs that they
 // stand for. A matrix instruction takes the sparse operand on its left alone, so that this forms `y^T = W x^T`.
 //
 // A producer warp copies values and x to shared memory by TMA, consumer warpgroups multiply them. The places need no
@@ -13,21 +13,26 @@
 // Metadata: PTX ISA, "Sparse wgmma", figures of metadata of .m64nNk32. Of a warp's 16 rows, lane 4g + h (h of 0 and 1 for
 // selector 0, 2 and 3 for selector 1) has 16 places of row g in the low half, of row g + 8 in the high one.
 //
-// X: bf16 or f16. ROWS of x, N outputs, K inputs. CONSUMERS: warpgroups, each with 64 outputs of a block's. TILE_N: rows of x
-// of a block. STAGES: tiles in flight. GROUP: tiles of outputs that are walked before the next rows of x. BLOCKS: of the
-// grid. From the printed text: wgmma.
+// CONSUMERS: warpgroups, each with 64 outputs of a block's. TILE_N: rows of x of a block. STAGES: tiles in flight. GROUP: tiles
+// of outputs that are walked before the next rows of x. BLOCKS: of the grid. STORE_BY_TMA: the result, of two bytes, goes
+// through shared memory. M rows of x in each of BATCH that the epilogue tells apart, N outputs, K inputs. From the printed
+// text: wgmma, Slots, epilogue, store_result.
 
+#include "hopper.cuh"
+
+constexpr int ROWS = M * (int)BATCH, INPUTS = (int)K;
 constexpr int TILE_M = CONSUMERS * 64;
 constexpr int TILE_K = 64;                       // inputs, of which 32 stay
 constexpr int VALUES_BYTES = TILE_M * TILE_K;    // 64 bytes a row
 constexpr int X_BYTES = TILE_N * TILE_K * 2;     // 128 bytes a row
-constexpr int TILES_K = K / TILE_K;
+constexpr int TILES_K = INPUTS / TILE_K;
 constexpr int TILES_M = (N + TILE_M - 1) / TILE_M, TILES_N = (ROWS + TILE_N - 1) / TILE_N;
 constexpr int TILES = TILES_M * TILES_N;
 constexpr int SLICE = TILE_N < 64 ? TILE_N : 64;
 constexpr int STORE_BYTES = SLICE * 128; // 64 outputs of a slice's rows
 constexpr int WINDOW = 4;                // tiles whose places a thread reads at once
-constexpr int MASK_ROW = K / 8;
+constexpr int MASK_ROW = INPUTS / 8;
+constexpr bool WHOLE = N % TILE_M == 0 && ROWS % TILE_N == 0;
 
 typedef f32 Sums[TILE_N / 2];
 template <int V>
@@ -37,13 +42,6 @@ struct Number {
 struct alignas(16) Bits {
     u32 at[4];
 };
-
-__device__ __forceinline__ u32 pack(f32 low, f32 high) {
-    u32 d;
-    if constexpr (same<X, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-    return d;
-}
 
 // Of each four bits the numbers of the first two that are set, which is one, two or three after the first.
 __device__ __forceinline__ u32 places(u32 mask) {
@@ -88,36 +86,58 @@ __device__ __forceinline__ void take_places(u32 (&meta)[WINDOW], const Bits (&bi
     for (int i = 0; i < WINDOW; ++i) meta[i] = places(__byte_perm(bits[0].at[i], bits[1].at[i], selector));
 }
 
-// Stores a warpgroup's sums, a slice of rows of y at a time.
-__device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& map, u32 buffer) {
+// Applies the epilogue to a warpgroup's sums and stores them, a slice of rows of y at a time.
+__device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& map, const Slots& slots, u32 buffer) {
     const int warpgroup = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP, lane = thread % 32, warp = thread / 32;
 #pragma unroll
     for (int slice = 0; slice < TILE_N; slice += SLICE) {
         // Until the copy that last read the buffer has done so; this also parts the wait for wgmma from the first use of its
         // sums (see the kernel of dense products).
         if (thread == 0) copies_have_read<0>();
-        named_sync<1>(warpgroup, WARPGROUP);
+        if constexpr (STORE_BY_TMA) named_sync<1>(warpgroup, WARPGROUP);
 #pragma unroll
         for (int j = 0; j < SLICE; j += 16) {
-            const f32* at = sums + (slice + j) / 2;
-            u32 pairs[4];
+            // Of eight rows by eight outputs a thread has two rows of one output, of sixteen by sixteen four times that.
+            OUT values[4][2];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) pairs[i] = pack(at[i * 2], at[i * 2 + 1]);
-            const int row = j + lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
-            const u32 to = buffer + row * 128 + ((chunk ^ (row & 7)) << 4);
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(pairs[0]),
-                         "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
-                         : "memory");
+            for (int i = 0; i < 4; ++i) {
+#pragma unroll
+                for (int next = 0; next < 2; ++next) {
+                    const int row = tile.row + slice + j + i / 2 * 8 + lane % 4 * 2 + next;
+                    const int output = tile.output + warp * 16 + i % 2 * 8 + lane / 4;
+                    const f32 sum[1] = {sums[(slice + j) / 2 + i * 2 + next]};
+                    OUT out[1];
+                    if (WHOLE || (row < ROWS && output < N)) {
+                        const u32 batch = BATCH == 1 ? 0 : row / M;
+                        const int within = BATCH == 1 ? row : row % M;
+                        epilogue<1>(slots, batch, within, output, sum, 1, out);
+                        if constexpr (!STORE_BY_TMA) store_result<1>(slots, batch, within, output, out, 1);
+                    }
+                    values[i][next] = out[0];
+                }
+            }
+            if constexpr (STORE_BY_TMA) {
+                u32 pairs[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) pairs[i] = bitcast<u16>(values[i][0]) | (u32)bitcast<u16>(values[i][1]) << 16;
+                const int row = j + lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
+                const u32 to = buffer + row * 128 + ((chunk ^ (row & 7)) << 4);
+                asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                             "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                             : "memory");
+            }
         }
-        fence_shared();
-        named_sync<1>(warpgroup, WARPGROUP);
-        if (thread == 0) copy_out(map, buffer, tile.output, tile.row + slice, 0);
+        if constexpr (STORE_BY_TMA) {
+            fence_shared();
+            named_sync<1>(warpgroup, WARPGROUP);
+            if (thread == 0) copy_out(map, buffer, tile.output, tile.row + slice, 0);
+        }
     }
 }
 
 extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
 sparse_linear(const __grid_constant__ TensorMap values_map, const __grid_constant__ TensorMap x_map,
-              const __grid_constant__ TensorMap y_map, const u8* mask) {
+              const __grid_constant__ TensorMap y_map, const u8* mask, const __grid_constant__ Slots slots) {
     extern __shared__ u8 dynamic[];
     __shared__ alignas(8) u64 full[STAGES], empty[STAGES];
     const u32 base = (shared_address(dynamic) + 1023) & ~1023u;
@@ -219,7 +239,7 @@ sparse_linear(const __grid_constant__ TensorMap values_map, const __grid_constan
             if (lane == 0) barrier_arrive<1>(freed + previous * 8, 0);
             // The next tile's first bits come while this one is stored.
             if (index + BLOCKS < TILES) read_bits(bits, mask, output_of(index + BLOCKS), 0);
-            finish(sums, tile, y_map, buffer);
+            finish(sums, tile, y_map, slots, buffer);
         }
         if (threadIdx.x % WARPGROUP == 0) copies_are_done();
     }

@@ -25,7 +25,7 @@ const SLACK: usize = 1024;
 const MOST_STAGES: usize = 16;
 
 /// Why `op` over operands of these types is not for the kernel; `None` where it is, and for other ops.
-pub(in crate::kernels) fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
+pub(crate) fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
     op.downcast::<SparseLinear>()?;
     let [x, values, _, ..] = types else { return None };
     let unpacked = "the weight is unpacked before the product";
