@@ -139,6 +139,12 @@ fn what_follows_is_fused() {
     let ragged = Layer { n: 4100, ..layer };
     let mut of_ragged = ragged.inputs();
     of_ragged.extend([normal(DType::BF16, &[4100], 3), normal(DType::BF16, &[24, 4100], 4)]);
+    // Sums of quarters' products are exact, so that codes are the same whatever the order of the sums.
+    let quarters = |array: &Array| {
+        let values = array.floats().iter().map(|v| (v * 2.0).round() / 4.0).collect();
+        Array::from_f64(array.dtype, &array.shape, values)
+    };
+    let exact = vec![quarters(&inputs[0]), quarters(&inputs[1]), inputs[2].clone()];
     let Some(backend) = hopper() else { return };
     for (name, steps, inputs, graph) in [
         ("bias, gelu and a residual", 1, &inputs, graph(&inputs, block)),
@@ -153,7 +159,7 @@ fn what_follows_is_fused() {
                 (sparse(args) + args[3]).reshape([2, 12, 32, 128]).transpose(&[0, 2, 1, 3])
             }),
         ),
-        ("codes of four bits", 1, &inputs, graph(&inputs, |args| sparse(args).convert(DType::I4))),
+        ("codes of four bits", 1, &exact, graph(&exact, |args| sparse(args).convert(DType::I4))),
     ] {
         let executable = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
         assert_sparse(&*executable);
