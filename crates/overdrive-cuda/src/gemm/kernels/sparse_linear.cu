@@ -1,5 +1,6 @@
-// Products by 2:4 weights on Hopper, with the printed epilogue: sparse tensor cores multiply the two weights of each four that stay by the two inputs that they
-// stand for. A matrix instruction takes the sparse operand on its left alone, so that this forms `y^T = W x^T`.
+// `sparse_linear` on Hopper, with the printed epilogue: sparse tensor cores multiply the two weights of each four that
+// stay by the two inputs that they stand for. A matrix instruction takes the sparse operand on its left alone, so that
+// this forms `y^T = W x^T`.
 //
 // A producer warp copies values and x to shared memory by TMA, consumer warpgroups multiply them. The places need no
 // memory of their own: a thread reads bits of the mask, 32 bytes of a row in four lanes, long before they are wanted, and
