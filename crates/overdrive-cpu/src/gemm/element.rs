@@ -1,4 +1,5 @@
 //! The number formats that can be multiplied.
+#![allow(unsafe_code)] // One function of AVX-512.
 
 use std::fmt::Debug;
 use std::ops::AddAssign;
@@ -7,6 +8,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::kernel::{self, Kernel};
+use crate::loops::half::to_bf16;
 
 mod sealed {
     pub trait Sealed {}
@@ -85,13 +87,20 @@ impl Narrow for f16 {
 
 impl Narrow for bf16 {
     fn narrow(from: &[f32], to: &mut [Self]) {
-        // Round to nearest even in integers, which vectorise; a NaN stays one.
-        for (from, to) in from.iter().zip(to) {
-            let bits = from.to_bits();
-            let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
-            let quiet = bits >> 16 | 0x40;
-            *to = bf16::from_bits(if from.is_nan() { quiet } else { rounded } as u16);
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
+            // SAFETY: the CPU has the instructions.
+            return unsafe { super::x86::round_to_bf16(from, to) };
         }
+        round_to_bf16(from, to);
+    }
+}
+
+/// Rounds to nearest even.
+#[inline(always)]
+pub(super) fn round_to_bf16(from: &[f32], to: &mut [bf16]) {
+    for (from, to) in from.iter().zip(to) {
+        *to = bf16::from_bits(to_bf16(*from));
     }
 }
 

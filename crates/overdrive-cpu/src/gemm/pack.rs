@@ -90,6 +90,10 @@ unsafe fn pack_side_by_side<T: Copy + Default>(block: Block<T>, panel: Panel, to
             (2, 16) => group_rows::<T, 16, 2>(block, panel, to),
             (2, 14) => group_rows::<T, 14, 2>(block, panel, to),
             (4, 32) => group_rows::<T, 32, 4>(block, panel, to),
+            #[cfg(target_arch = "x86_64")]
+            (32, 32) if size_of::<T>() == 2 => turn_rows::<T, 2>(block, panel, to),
+            #[cfg(target_arch = "x86_64")]
+            (64, 32) if size_of::<T>() == 1 => turn_rows::<T, 4>(block, panel, to),
             _ => 0,
         }
     }
@@ -305,14 +309,44 @@ unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
     panels
 }
 
+/// Each k is a row, and groups are cache lines: `G` rows become units of four bytes, as [`group_rows`] makes them, and the units of
+/// each line then come together.
+#[cfg(target_arch = "x86_64")]
+unsafe fn turn_rows<T: Copy + Default, const G: usize>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+    const W: usize = 32;
+    const UNITS: usize = 16;
+    let grouped = Panel { group: G, ..panel };
+    let mut units = [0_u32; UNITS * W];
+    let panels = block.lines / W;
+    for i in 0..panels {
+        for k in (0..panel.len(block.k) / W).step_by(panel.group) {
+            let part =
+                Block { from: block.at(i * W, k), lines: W, k: (block.k - k).min(panel.group), ..block };
+            // SAFETY: the block has the part; `units` hold a group of k of `W` lines, and the panel has room for them.
+            unsafe {
+                group_rows::<T, W, G>(part, grouped, units.as_mut_ptr().cast());
+                let from = units.as_ptr().cast();
+                let rows = Block { from, lines: UNITS, line_stride: 4 * W, k: W, k_stride: 4 };
+                if transpose_units(rows, UNITS, to.add(i * panel.len(block.k) + k * W).cast()) == 0 {
+                    return i;
+                }
+            }
+        }
+    }
+    panels
+}
+
 /// k side by side, in groups of a cache line. Returns the groups that it packed.
 unsafe fn copy_lines<T: Copy>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
     let whole_groups = block.k / panel.group;
-    for group in 0..whole_groups {
-        for line in 0..panel.width {
+    for line in 0..panel.width {
+        let from = block.at(line.min(block.lines - 1), 0);
+        // Lines may lie pages apart, where the CPU's own prefetchers do not follow.
+        prefetch(block.at((line + 2).min(block.lines - 1), 0), whole_groups * panel.group);
+        for group in 0..whole_groups {
             // SAFETY: the line's group exists, and the panel has room for it.
             unsafe {
-                let from = block.at(line.min(block.lines - 1), group * panel.group);
+                let from = from.add(group * panel.group);
                 let to = to.add((group * panel.width + line) * panel.group);
                 to.cast::<[u8; 64]>().write_unaligned(from.cast::<[u8; 64]>().read_unaligned());
             }

@@ -3,6 +3,9 @@
 
 use std::arch::x86_64::*;
 
+use half::bf16;
+
+use super::element;
 use super::few_rows::{self, FewRows};
 use super::simd::{PackedBlock, Simd, Tile, micro_kernel, sweep};
 
@@ -231,6 +234,12 @@ pub(super) unsafe fn f64_avx2(block: &PackedBlock<f64>) {
     unsafe {
         sweep::<F64x4, 6, 2>(block, |tile: Tile<'_, F64x4>| by_rows!(F64x4, 6, 2, tile, [6 1 2 3 4 5]));
     }
+}
+
+/// Rounds a run of f32: the loop of every CPU, in longer vectors.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn round_to_bf16(from: &[f32], to: &mut [bf16]) {
+    element::round_to_bf16(from, to);
 }
 
 /// A few rows with AVX-512F.

@@ -10,7 +10,7 @@ pub(super) fn from_bf16(code: u16) -> f32 {
 
 /// Nearest, ties to even; every NaN becomes the quiet one of its sign.
 #[inline(always)]
-pub(super) fn to_bf16(x: f32) -> u16 {
+pub(crate) fn to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     let code = if x.is_nan() { bits >> 16 | 0x40 } else { rounded };

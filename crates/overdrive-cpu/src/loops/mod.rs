@@ -20,7 +20,7 @@ mod expression;
 mod fold;
 mod frame;
 mod gelu;
-mod half;
+pub(crate) mod half;
 pub(crate) mod isa;
 mod lane;
 mod map;

@@ -72,6 +72,7 @@ where
         let shape = Shape {
             kernel,
             passes: passes::<T::Acc>(width),
+            pairs: T::DTYPE == DType::BF16 && kernel.interleaves() == Some(2),
             depth: q.sizes[3],
             values: v.sizes[3],
             queries: q.sizes[2],

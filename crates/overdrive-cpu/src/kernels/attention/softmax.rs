@@ -4,6 +4,7 @@
 
 use std::marker::PhantomData;
 
+use crate::loops::half::to_bf16;
 #[cfg(target_arch = "x86_64")]
 use crate::loops::isa::{Avx2, Avx512};
 use crate::loops::isa::{Entry, Isa, Kernel, Level, Operands, Portable};
@@ -25,6 +26,8 @@ pub(super) trait Score: Copy + PartialOrd + 'static {
     fn log2(self) -> Self;
     fn recip(self) -> Self;
     fn from_f64(x: f64) -> Self;
+    /// The bits of the nearest bf16.
+    fn bf16_bits(self) -> u32;
 }
 
 macro_rules! score {
@@ -63,6 +66,10 @@ macro_rules! score {
             fn from_f64(x: f64) -> Self {
                 x as $t
             }
+            #[inline(always)]
+            fn bf16_bits(self) -> u32 {
+                to_bf16(self as f32).into()
+            }
         }
     };
 }
@@ -89,6 +96,8 @@ pub(super) struct Passes {
     pub(super) update: Entry,
     /// Multiplies each of `rows` rows of `W` at `dst` by the row at `src[0]`.
     pub(super) scale: Entry,
+    /// Rounds `pairs` pairs of rows of `W` at `src[0]` to rows of `W` pairs of bf16 at `dst`.
+    pub(super) pair: Entry,
 }
 
 /// The passes over panels of `width`.
@@ -105,7 +114,11 @@ pub(super) fn passes<A: Score>(width: usize) -> Passes {
 
 fn entries<A: Score, const W: usize>() -> Passes {
     fn on<A: Score, const W: usize, I: Isa>() -> Passes {
-        Passes { update: I::entry::<Update<A, W>>(), scale: I::entry::<Scale<A, W>>() }
+        Passes {
+            update: I::entry::<Update<A, W>>(),
+            scale: I::entry::<Scale<A, W>>(),
+            pair: I::entry::<Pair<A, W>>(),
+        }
     }
     match Level::best() {
         #[cfg(target_arch = "x86_64")]
@@ -200,6 +213,21 @@ impl<A: Score, const W: usize> Kernel for Scale<A, W> {
         for row in rest {
             for j in 0..W {
                 row[j] = row[j].mul(by[j]);
+            }
+        }
+    }
+}
+
+struct Pair<A, const W: usize>(PhantomData<A>);
+
+impl<A: Score, const W: usize> Kernel for Pair<A, W> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(pairs: usize, operands: &Operands) {
+        // SAFETY: the caller's rows are `2 * pairs x W`, and its pairs `pairs x W`.
+        let (from, to) = unsafe { (operands.src::<[[A; W]; 2]>(0, pairs), operands.dst::<[u32; W]>(pairs)) };
+        for ([even, odd], to) in from.iter().zip(to) {
+            for j in 0..W {
+                to[j] = even[j].bf16_bits() | odd[j].bf16_bits() << 16;
             }
         }
     }

@@ -21,11 +21,16 @@ impl<T> Rows<T> {
     }
 }
 
+/// What no kernel of pairs fills its panels up beyond a multiple of.
+const KEYS: usize = 32;
+
 /// Sizes of the attention and of its tiles, and the kernels.
 #[derive(Debug)]
 pub(super) struct Shape<T: Element> {
     pub(super) kernel: &'static Kernel<T>,
     pub(super) passes: Passes,
+    /// Whether probabilities are rounded to the pairs of bf16 that the kernel takes.
+    pub(super) pairs: bool,
     /// Channels of q and k.
     pub(super) depth: usize,
     /// Channels of v.
@@ -86,8 +91,8 @@ where
             q: part(self.kernel.b_bytes(self.tile, self.depth)),
             k: part(self.kernel.a_bytes(self.block, self.depth)),
             v: part(self.kernel.a_bytes(self.values, self.block)),
-            scores: part(self.block * width * acc),
-            rounded: part(only_if(!direct, self.block * width * size_of::<T>())),
+            scores: part(self.block.next_multiple_of(KEYS) * width * acc),
+            rounded: part(only_if(!direct && !self.pairs, self.block * width * size_of::<T>())),
             packed: part(only_if(!direct, self.kernel.b_bytes(width, self.block))),
             running: part(3 * self.tile * acc),
             out: part(self.values * self.tile * acc),
@@ -236,6 +241,19 @@ where
         let at = |offset: usize| scratch.wrapping_add(offset);
         if self.kernel.takes_sums() {
             return at(parts.scores).cast_const();
+        }
+        if self.pairs {
+            let rows = seen.next_multiple_of(KEYS);
+            let (from, missing) = (at(parts.scores), (rows - seen) * self.width());
+            let operands =
+                Operands { dst: at(parts.packed), src: [from; 3], immediate: 0, ahead: Ahead::NONE };
+            // SAFETY: the scores have room for whole groups of keys, and so have their pairs.
+            unsafe {
+                let rest = from.cast::<T::Acc>().add(seen * self.width());
+                std::slice::from_raw_parts_mut(rest, missing).fill(T::Acc::ZERO);
+                (self.passes.pair)(rows / 2, &operands);
+            }
+            return at(parts.packed).cast_const();
         }
         let count = seen * self.width();
         // SAFETY: each buffer has its room.
