@@ -55,7 +55,7 @@ fn layer() -> impl Strategy<Value = Layer> {
 
 fn cases() -> impl Strategy<Value = Case> {
     let channels = prop_oneof![Just(3usize), Just(16)];
-    let input = (1usize..3, channels, 14usize..30, 14usize..36);
+    let input = (1usize..3, channels, 20usize..44, 14usize..36);
     let layers = proptest::collection::vec(layer(), 2..4);
     (proptest::sample::select(vec![DType::F32, DType::BF16]), input, layers, any::<bool>())
         .prop_map(|(dtype, (n, c, h, w), layers, folded)| Case { dtype, input: [n, c, h, w], layers, folded })

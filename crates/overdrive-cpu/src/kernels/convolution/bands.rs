@@ -11,13 +11,19 @@ pub(super) const MOST: usize = 4;
 const GRAIN: usize = 2;
 
 /// Bytes between two convolutions below which they would stay in caches as a whole.
-const LEAST: usize = 4 << 20;
+const LEAST: usize = 8 << 20;
 
 /// Bytes of a band, which shares the second-level cache with packed weights and panels.
 const BAND: usize = 512 << 10;
 
+/// Bytes of all kernels, which each band reads, and which are packed into up to three times as many.
+const KERNELS: usize = 512 << 10;
+
 /// Bands that there should be, so that there are some for each thread.
-const BANDS: usize = 32;
+const BANDS: usize = 8;
+
+/// Pixels of the last output that a band has at least, so that panels are full.
+const PIXELS: usize = 256;
 
 /// FLOPs that may be done twice for each byte that needs not be moved.
 const FLOPS_PER_BYTE: usize = 8;
@@ -65,19 +71,22 @@ impl Bands {
             dimension: call.window[0],
         };
         let links: Vec<Lines> = calls.iter().map(lines).collect();
-        let (images, all) = (calls[0].input.ty.sizes()[0], links[links.len() - 1].count);
-        let largest = (all * images).div_ceil(BANDS).clamp(1, all).next_multiple_of(GRAIN);
+        let [images, _, all, width] = *calls[calls.len() - 1].epilogue.0.extents else { return None };
+        let least = PIXELS.div_ceil(width).min(all);
+        let largest = (all * images).div_ceil(BANDS).clamp(least, all);
         let fits = |bands: &Self| calls[1..].iter().enumerate().all(|(i, call)| bands.bytes(i, call) <= BAND);
-        let of_lines = |lines| Self::of_lines(links.clone(), lines);
-        let most = (1..=largest / GRAIN).rev().map(|lines| of_lines(lines * GRAIN)).find(fits)?;
+        let of_lines = |lines| Self::of_lines(links.clone(), lines * GRAIN);
+        let some = (least.div_ceil(GRAIN)..=largest.div_ceil(GRAIN)).rev().map(of_lines).find(fits)?;
         // As many, but as even as can be.
-        Some(of_lines(all.div_ceil(most.count).next_multiple_of(GRAIN)))
+        Some(of_lines(all.div_ceil(some.count).div_ceil(GRAIN)))
     }
 
     /// Whether what is not moved is worth what is computed twice.
     pub(super) fn pay(&self, calls: &[ConvolutionCall]) -> bool {
         let handed = || calls[1..].iter().map(|call| call.input.ty.bytes());
+        let kernels: usize = calls.iter().map(|call| call.kernel.ty.bytes()).sum();
         handed().all(|bytes| bytes >= LEAST)
+            && kernels <= KERNELS
             && self.flops_done_twice(calls) <= FLOPS_PER_BYTE * handed().sum::<usize>()
     }
 

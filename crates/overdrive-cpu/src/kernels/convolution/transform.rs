@@ -36,27 +36,63 @@ fn combined(point: &Point, element: impl Fn(usize) -> __m512) -> __m512 {
     }
 }
 
-/// Every `STEP`-th element, 2 or 4, of 16 times as many from `from` on.
+/// Every second element of 32 from `from` on.
 #[inline(always)]
-unsafe fn every<const STEP: usize>(from: *const f32) -> __m512 {
-    const fn index<const STEP: usize>() -> [i32; LANES] {
+unsafe fn pairs(from: *const f32) -> __m512 {
+    const fn index() -> [i32; LANES] {
         let (mut index, mut i) = ([0; LANES], 0);
         while i < LANES {
-            index[i] = (i * STEP % (2 * LANES)) as i32;
+            index[i] = 2 * i as i32;
             i += 1;
         }
         index
     }
     // SAFETY: as the caller promised.
     unsafe {
-        let index = _mm512_loadu_si512(const { &index::<STEP>() }.as_ptr().cast());
-        let load = |i: usize| _mm512_loadu_ps(from.add(i * LANES));
-        let low = _mm512_permutex2var_ps(load(0), index, load(1));
-        if STEP == 2 {
-            return low;
+        let index = _mm512_loadu_si512(const { &index() }.as_ptr().cast());
+        _mm512_permutex2var_ps(_mm512_loadu_ps(from), index, _mm512_loadu_ps(from.add(LANES)))
+    }
+}
+
+/// The elements of the windows of 16 tiles of two, of which there are four.
+#[inline(always)]
+unsafe fn twos(from: *const f32) -> [__m512; 5] {
+    // SAFETY: as the caller promised.
+    unsafe {
+        let [a, b] = [pairs(from), pairs(from.add(1))];
+        [a, b, pairs(from.add(2)), pairs(from.add(3)), b]
+    }
+}
+
+/// The elements of the windows of 16 tiles of four, transposed: the last of a window is the first of the next.
+#[inline(always)]
+unsafe fn fours(from: *const f32) -> [__m512; 5] {
+    const fn index(first: i32) -> [i32; LANES] {
+        let (mut index, mut i) = ([0; LANES], 0);
+        while i < LANES {
+            index[i] = (i % 8 * 4) as i32 + first + (i / 8) as i32;
+            i += 1;
         }
-        let high = _mm512_permutex2var_ps(load(2), index, load(3));
-        _mm512_mask_blend_ps(0xFF00, low, high)
+        index
+    }
+    // SAFETY: as the caller promised.
+    unsafe {
+        let load = |i: usize| _mm512_loadu_ps(from.add(i * LANES));
+        let [v0, v1, v2, v3] = [load(0), load(1), load(2), load(3)];
+        let low = _mm512_loadu_si512(const { &index(0) }.as_ptr().cast());
+        let high = _mm512_loadu_si512(const { &index(2) }.as_ptr().cast());
+        let [a, b] = [_mm512_permutex2var_ps(v0, low, v1), _mm512_permutex2var_ps(v2, low, v3)];
+        let [c, d] = [_mm512_permutex2var_ps(v0, high, v1), _mm512_permutex2var_ps(v2, high, v3)];
+        let first = _mm512_shuffle_f32x4::<0x44>(a, b);
+        let next = _mm512_set1_epi32(from.add(4 * LANES).cast::<i32>().read_unaligned());
+        let last = _mm512_alignr_epi32::<1>(next, _mm512_castps_si512(first));
+        [
+            first,
+            _mm512_shuffle_f32x4::<0xEE>(a, b),
+            _mm512_shuffle_f32x4::<0x44>(c, d),
+            _mm512_shuffle_f32x4::<0xEE>(c, d),
+            _mm512_castsi512_ps(last),
+        ]
     }
 }
 
@@ -78,10 +114,12 @@ pub(super) unsafe fn line<S: Scheme>(from: *const f32, tiles: usize, to: Points)
         // SAFETY: as the caller promised.
         unsafe {
             let from = from.add(tile * S::STEP);
-            let element =
-                |at: usize| if S::STEP == 2 { every::<2>(from.add(at)) } else { every::<4>(from.add(at)) };
+            let elements = match S::STEP {
+                2 => twos(from),
+                _ => fours(from),
+            };
             for (i, point) in S::POINTS.iter().enumerate() {
-                _mm512_storeu_ps(to.to.add(i * to.pitch + tile), combined(point, element));
+                _mm512_storeu_ps(to.to.add(i * to.pitch + tile), combined(point, |at| elements[at]));
             }
         }
     }
@@ -152,8 +190,11 @@ pub(super) unsafe fn outputs<S: Scheme>(of: Tiles) {
                 };
                 let mut down = [[_mm512_setzero_ps(); MOST]; OUTPUTS];
                 for x in 0..count {
-                    let column: [__m512; MOST] =
-                        std::array::from_fn(|y| if y < count { sum(y, x) } else { _mm512_setzero_ps() });
+                    // No function that takes a closure: it would not be compiled for these vectors.
+                    let mut column = [_mm512_setzero_ps(); MOST];
+                    for (y, line) in column.iter_mut().enumerate().take(count) {
+                        *line = sum(y, x);
+                    }
                     for (down, output) in down.iter_mut().zip(S::outputs(&column)) {
                         down[x] = output;
                     }

@@ -88,6 +88,7 @@ pub(super) const FEW: usize = 4;
 ///
 /// # Safety
 /// The channels, `apart` elements from each other, have so many elements, and `to` has room for the pixels.
+#[inline]
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn interleave(
     from: *const u16,
