@@ -6,9 +6,8 @@ use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
 use crate::launch::{Refusal, Site};
 use crate::memory::{CudaMemory, DeviceBytes};
-use crate::together::gather;
 use crate::{Device, Error, gemm, kernels};
-use overdrive_ir::plan::{Plan, Step, StepKind};
+use overdrive_ir::plan::{Plan, StepKind};
 use overdrive_ir::{
     Backend, BackendError, Buffer, Caps, Choice, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType,
     Tuning,
@@ -139,13 +138,21 @@ impl Backend for CudaBackend {
             }
         }
         // One by one is what running together is held against, so it comes second.
-        let wanted = |steps: &[Step]| gemm::run_together(&self.device, tuning, &gemm::calls(steps));
-        let together = gather(&mut plan, gemm::joins, wanted);
-        for (&at, steps) in &together {
-            let calls = &gemm::calls(steps);
+        for (&at, steps) in &crate::exec::gather(&mut plan, &self.device, tuning) {
             let site = Site { plan: &plan, step: &plan.steps[at], device: &self.device, tuning, mode };
-            let key = gemm::key_together(calls);
-            if let Some((key, choice)) = self.choose(&site, key, || gemm::tune_together(&site, calls))? {
+            let chosen = match (&steps[0].kind, gemm::calls_following(steps)) {
+                (_, Some((call, program))) => {
+                    let both = (&call, &program);
+                    let key = gemm::key_following(&call, &program);
+                    self.choose(&site, key, || gemm::tune_following(&site, both))?
+                }
+                (StepKind::Gemm(_), None) => {
+                    let calls = &gemm::calls(steps);
+                    self.choose(&site, gemm::key_together(calls), || gemm::tune_together(&site, calls))?
+                }
+                _ => None,
+            };
+            if let Some((key, choice)) = chosen {
                 tuning.choices.insert(key, choice);
             }
         }

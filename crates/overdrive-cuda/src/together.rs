@@ -1,11 +1,12 @@
 //! `Together`: steps that a plan has in a row, as one launch.
 //!
 //! Each of them alone pays for a launch, a first read of far memory and a last wave: products of one left operand (query,
-//! key and value), or the optimizer's updates of a hundred parameters. Which steps one launch can do, `gemm` and `loops`
-//! say. Invariant: the steps gathered read nothing that another of them writes, and share no byte that one of them writes,
-//! so that they may run in any order and at once.
+//! key and value), the optimizer's updates of a hundred parameters, or a product and the norm of its rows. Which steps one
+//! launch can do, `gemm` and `loops` say. Invariant: the steps gathered read nothing that another of them writes, and share
+//! no byte that one of them writes, so that they may run in any order and at once; but for a step that follows another, whose
+//! launch sees to that order for what the one hands to the other.
 
-use overdrive_ir::plan::{Place, Step};
+use overdrive_ir::plan::{Note, Place, Step};
 use overdrive_ir::{Mode, Plan, SlotId};
 use std::collections::BTreeMap;
 
@@ -13,19 +14,26 @@ use std::collections::BTreeMap;
 pub type Together = BTreeMap<usize, Vec<Step>>;
 
 /// Gathers steps into the first of them, in modes that fuse: those that follow one another but for prepare steps, where
-/// `joins` takes one more to those there are, and `wanted` agrees to all. The step's name then says how many it is.
+/// `joins` takes one more to those there are, and `wanted` agrees to all. The step's name then says how many it is. Else
+/// the step after it, where that reads what it writes and `follows` says that one launch does both; the plan notes why
+/// not where it has a reason.
 pub fn gather(
     plan: &mut Plan,
     joins: impl Fn(&[&Step], &Step) -> bool,
+    follows: impl Fn(&Step, &Step) -> Option<Result<(), String>>,
     wanted: impl Fn(&[Step]) -> bool,
 ) -> Together {
     let mut together = Together::new();
     if !matches!(plan.mode, Mode::Compile | Mode::Graph) {
         return together;
     }
-    let mut first = 0;
+    let (mut first, mut chained) = (0, false);
     while first < plan.steps.len() {
-        let members = members(plan, first, &joins);
+        let mut members = members(plan, first, &joins);
+        let beside = members.len() > 1;
+        if !beside {
+            members.extend(follower(plan, first, &follows));
+        }
         let steps: Vec<Step> = members.iter().map(|&step| plan.steps[step].clone()).collect();
         if steps.len() > 1 && wanted(&steps) {
             for &step in members[1..].iter().rev() {
@@ -40,10 +48,21 @@ pub fn gather(
             let head = &mut plan.steps[first];
             head.reads.sort_unstable();
             head.reads.dedup();
-            head.name = format!("{} x {}", steps.len(), head.name);
+            if !beside {
+                chained = true;
+                // What the one hands to the other is not read from memory.
+                head.reads.retain(|slot| !steps[0].writes.contains(slot) || steps[0].reads.contains(slot));
+            }
+            head.name = match beside {
+                true => format!("{} x {}", steps.len(), head.name),
+                false => format!("{} then {}", head.name, steps[1].name),
+            };
             together.insert(first, steps);
         }
         first += 1;
+    }
+    if chained {
+        overdrive_passes::place(plan);
     }
     together
 }
@@ -65,6 +84,35 @@ fn members(plan: &Plan, first: usize, joins: impl Fn(&[&Step], &Step) -> bool) -
         members.push(at);
     }
     members
+}
+
+/// The step that one launch can do after `first`, which reads its results and shares no byte with what else it touches.
+fn follower(
+    plan: &mut Plan,
+    first: usize,
+    follows: impl Fn(&Step, &Step) -> Option<Result<(), String>>,
+) -> Option<usize> {
+    let step = &plan.steps[first];
+    let at = first + 1 + plan.steps[first + 1..].iter().position(|step| !step.prepare)?;
+    let next = &plan.steps[at];
+    if step.prepare {
+        return None;
+    }
+    // The arena is laid out again for both as one step; buffers of others stay where they are.
+    let in_arena = |slot: SlotId| matches!(plan.slot(slot).place, Place::Arena { .. });
+    let meets = |slot: &SlotId| {
+        let fixed = |w: SlotId| overlap(plan, w, *slot) && !(in_arena(w) && in_arena(*slot));
+        next.writes.iter().any(|&w| w == *slot || fixed(w))
+    };
+    let reason = match follows(step, next)? {
+        Ok(()) if !step.reads.iter().chain(&step.writes).any(meets) => return Some(at),
+        Ok(()) => "its result lies where the other's operands do".to_owned(),
+        Err(reason) => reason,
+    };
+    let what = format!("{} into the launch of {}", next.name, step.name);
+    let scope = next.scope.clone();
+    plan.notes.push(Note::Declined { what, scope, reason });
+    None
 }
 
 /// Whether one of two steps writes bytes that the other touches.

@@ -226,6 +226,8 @@ fn cases() -> Vec<Case> {
         ([320, 264, 192], "NN", "bias+gelu"),
         ([320, 264, 192], "TT", ""),
         ([130, 520, 200], "NT", "residual"),
+        // Whole tiles and few steps: blocks that leave room.
+        ([256, 384, 192], "NN", "bias+gelu"),
         ([32, 10, 2000], "NT", "bias+gelu"),
         ([70, 200, 1104], "NN", "bias"),
     ] {

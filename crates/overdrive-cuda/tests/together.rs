@@ -11,6 +11,7 @@ use overdrive_cuda::{gemm, loops};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::AdamW;
 use overdrive_ir::ops::gelu::Approximation;
+use overdrive_ir::plan::{Note, Step};
 use overdrive_ir::{
     Array, Backend, Binary, Builder, Caps, DType, Expr, Graph, Mode, Plan, State, Tensor, TensorType, Tuning,
 };
@@ -48,7 +49,8 @@ fn gathered(graph: &Graph, mode: Mode) -> (Plan, Together) {
     };
     let mut plan =
         overdrive_passes::plan(graph, mode, &caps, &Tuning::default()).expect("the graph is bound");
-    let together = gather(&mut plan, |all, step| gemm::joins(all, step) || loops::joins(all, step), |_| true);
+    let joins = |all: &[&Step], step: &Step| gemm::joins(all, step) || loops::joins(all, step);
+    let together = gather(&mut plan, joins, gemm::follows, |_| true);
     (plan, together)
 }
 
@@ -155,6 +157,40 @@ fn drawn(graph: &Graph) -> Vec<Tensor> {
     graph.inputs().iter().enumerate().map(normal).collect()
 }
 
+/// `layer_norm(r + x w)` over rows of `n`, and the sum; rows of x are `[2, m / 2]`.
+fn normed([m, n, k]: [usize; 3]) -> Graph {
+    let b = Builder::new("normed");
+    let input = |name: &str, dtype, shape: &[usize]| b.input(name, TensorType::new(dtype, shape));
+    let (x, w) = (input("x", DType::BF16, &[2, m / 2, k]), input("w", DType::BF16, &[k, n]));
+    let r = input("r", DType::F32, &[2, m / 2, n]);
+    let [scale, bias] = ["scale", "bias"].map(|name| input(name, DType::F32, &[n]));
+    let sum = r + x.matmul(w).convert(DType::F32);
+    b.output("sum", sum);
+    b.output("y", sum.layer_norm(scale, bias, 1e-5).convert(DType::BF16));
+    b.finish().expect("the graph is well-formed")
+}
+
+#[test]
+fn a_norm_runs_in_the_launch_of_the_product_before_it_where_a_cluster_holds_its_rows() {
+    for columns in [64, 128, 512, 1024] {
+        let (plan, together) = gathered(&normed([192, columns, 128]), Mode::Compile);
+        assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [2], "{columns}: {plan}");
+    }
+    for (shape, why) in [([192, 520, 128], "no cluster"), ([192, 4096, 128], "no cluster")] {
+        let (plan, together) = gathered(&normed(shape), Mode::Compile);
+        let noted = |note: &Note| matches!(note, Note::Declined { reason, .. } if reason.contains(why));
+        assert!(together.is_empty() && plan.notes.iter().any(noted), "{plan}");
+    }
+}
+
+#[test]
+fn a_norm_in_the_launch_of_its_product_computes_what_it_does() {
+    // Rows of one block and of clusters, in every tile; rows that no tile divides.
+    for shape in [[192, 512, 128], [200, 128, 192], [64, 1024, 64], [130, 64, 64]] {
+        agrees(&normed(shape), Tolerance::new(DType::BF16, shape[2], (shape[2] as f64).sqrt() + 8.0));
+    }
+}
+
 #[test]
 fn query_key_and_value_of_every_block_are_one_launch() {
     let model = overdrive_models::find("transformer").expect("a built-in model");
@@ -163,5 +199,8 @@ fn query_key_and_value_of_every_block_are_one_launch() {
     let recipe = overdrive_passes::Recipe { contractions: DType::BF16 };
     let half = overdrive_passes::precision(&graph, &recipe).unwrap();
     let (plan, together) = gathered(&half, Mode::Graph);
-    assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [3; 6], "{plan}");
+    let counts: Vec<usize> = together.values().map(Vec::len).collect();
+    assert_eq!(counts.iter().filter(|&&count| count == 3).count(), 6, "{plan}");
+    // Each norm but the first follows a residual.
+    assert_eq!(counts.iter().filter(|&&count| count == 2).count(), 11, "{plan}");
 }

@@ -35,7 +35,7 @@ pub use legalize::legalize;
 pub use observe::{Evidence, HISTOGRAM_BITS, Site, Statistic, histogram_value, observe, sites};
 pub use overdrive_ir::gradients;
 pub use pass::{PASSES, Pass};
-pub use plan::{PlanError, plan};
+pub use plan::{PlanError, place, plan};
 pub use precision::{Recipe, precision};
 pub use quantize::{
     Layer, LayerKind, Learning, MODES, Preparation, Quantization, QuantizationMode, Quantized,

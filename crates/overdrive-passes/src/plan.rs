@@ -12,6 +12,8 @@ mod locate;
 mod movement;
 mod updates;
 
+pub use arena::place;
+
 use crate::fuse::{groups, is_cloned, node_by_node};
 use crate::legalize::{is_claimed, legalize, model_scope, share};
 use crate::lower::lower;
@@ -99,7 +101,7 @@ pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<P
     if let Some(error) = updates::copied_cache(graph, &plan) {
         return Err(error);
     }
-    arena::assign(&mut plan);
+    place(&mut plan);
     let needed = plan.arena_bytes.iter().map(|&bytes| bytes as u64).fold(0, u64::saturating_add);
     match tuning.memory_limit {
         Some(limit) if needed > limit => {

@@ -15,3 +15,4 @@ mod step;
 mod storage;
 
 pub(crate) use executable::CudaExecutable;
+pub(crate) use step::gather;

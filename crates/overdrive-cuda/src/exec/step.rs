@@ -1,5 +1,6 @@
 //! `Task`: a step of a plan compiled for this device, and the choice of its kernel.
 
+use crate::compiler::Architecture;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::together::{self, Together};
 use crate::{Device, Error, gemm, kernels, loops};
@@ -54,14 +55,26 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
     })
 }
 
-/// Gathers what runs together: loops that are alike, and products but for those that are known to be faster apart.
-pub(super) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Together {
+/// Gathers what runs together: loops that are alike, and products, beside each other or with a loop over their rows, but
+/// for those that are known to be faster apart.
+pub(crate) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Together {
     let joins = |steps: &[&Step], step: &Step| gemm::joins(steps, step) || loops::joins(steps, step);
-    let wanted = |steps: &[Step]| match steps[0].kind {
-        StepKind::Gemm(_) => gemm::run_together(device, tuning, &gemm::calls(steps)),
+    let hopper = device.architecture() == Architecture::Sm90a;
+    let follows = |step: &Step, next: &Step| gemm::follows(step, next).filter(|_| hopper);
+    let wanted = |steps: &[Step]| match (&steps[0].kind, gemm::calls_following(steps)) {
+        (_, Some((call, program))) => gemm::run_following(device, tuning, (&call, &program)),
+        (StepKind::Gemm(_), _) => gemm::run_together(device, tuning, &gemm::calls(steps)),
         _ => true,
     };
-    together::gather(plan, joins, wanted)
+    let apart = plan.clone();
+    let together = together::gather(plan, joins, follows, wanted);
+    let bytes = |plan: &Plan| plan.arena_bytes.iter().map(|&bytes| bytes as u64).sum::<u64>();
+    if tuning.memory_limit.is_none_or(|limit| bytes(plan) <= limit) {
+        return together;
+    }
+    // What one launch does lives at once.
+    *plan = apart;
+    together::gather(plan, joins, |_, _| None, wanted)
 }
 
 /// Compiles the step of `site`, which may stand for several.
@@ -71,9 +84,10 @@ pub(super) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Toget
 pub(super) fn compile(site: &Site<'_>, together: Option<&[Step]>) -> Result<Task, BackendError> {
     let step = site.step;
     let compiled = match (together, &step.kind) {
-        (Some(steps), StepKind::Gemm(_)) => {
-            gemm::compile_together(site, &gemm::calls(steps)).map(Task::Launch)
-        }
+        (Some(steps), StepKind::Gemm(_)) => match gemm::calls_following(steps) {
+            Some((call, program)) => gemm::compile_following(site, (&call, &program)).map(Task::Launch),
+            None => gemm::compile_together(site, &gemm::calls(steps)).map(Task::Launch),
+        },
         (Some(steps), _) => loops::compile_together(site, steps).map(Task::Launch),
         (None, _) => compile_kind(site),
     };

@@ -1,7 +1,7 @@
 //! `Candidate`: one way to compute a product, by a name that a `Tuning` remembers.
 
 use super::epilogue::is_printable;
-use super::hopper::{self, Tile};
+use super::hopper::{self, Tile, Work};
 use super::problem::sums;
 use super::staged::Halves;
 use super::{few, narrow, plain, vendor};
@@ -76,7 +76,7 @@ impl Candidate {
             Candidate::VendorStaged(rank) => {
                 halves(site, call).compile(site, |site, call| Ok(vendor::compile(site, call, rank)?))
             }
-            Candidate::Hopper(tile) => hopper::compile(site, std::slice::from_ref(call), tile),
+            Candidate::Hopper(tile) => hopper::compile(site, Work::of(std::slice::from_ref(call)), tile),
             Candidate::Few(split) => few::compile(site, call, split),
             Candidate::Narrow => narrow::compile(site, call),
             Candidate::Plain if !is_printable(&call.epilogue.0) => Ok(None),

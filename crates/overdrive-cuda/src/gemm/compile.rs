@@ -4,7 +4,7 @@ use super::candidate::Candidate;
 use crate::Error;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use cudarc::driver::CudaStream;
-use overdrive_ir::plan::{GemmCall, Instr, SlotId};
+use overdrive_ir::plan::{GemmCall, Instr, Program, SlotId};
 use std::sync::Arc;
 
 /// Compiles a product: the candidate that `site.tuning` names under `key`, else the first that applies.
@@ -35,23 +35,43 @@ pub fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Box<dyn Launch>, Refu
 /// What a `Tuning` remembers a product by: the call in words, without the numbers of slots.
 pub fn key(call: &GemmCall) -> String {
     let mut call = call.clone();
-    let mut seen: Vec<SlotId> = Vec::new();
-    let mut renumber = |slot: &mut SlotId| {
-        let number = seen.iter().position(|s| s == slot).unwrap_or_else(|| {
-            seen.push(*slot);
-            seen.len() - 1
+    let mut numbers = Numbers::default();
+    numbers.renumber(&mut call.lhs.slot);
+    numbers.renumber(&mut call.rhs.slot);
+    numbers.renumber_all(&mut call.epilogue.0);
+    format!("gemm {}", call.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// A program without the numbers of its slots.
+pub(super) fn renumbered(program: &Program) -> Program {
+    let mut program = program.clone();
+    Numbers::default().renumber_all(&mut program);
+    program
+}
+
+/// Slots, numbered as they are met.
+#[derive(Default)]
+struct Numbers {
+    seen: Vec<SlotId>,
+}
+
+impl Numbers {
+    fn renumber(&mut self, slot: &mut SlotId) {
+        let number = self.seen.iter().position(|s| s == slot).unwrap_or_else(|| {
+            self.seen.push(*slot);
+            self.seen.len() - 1
         });
         *slot = SlotId(number as u32);
-    };
-    renumber(&mut call.lhs.slot);
-    renumber(&mut call.rhs.slot);
-    for instr in &mut call.epilogue.0.instrs {
-        if let Instr::Load(access) = instr {
-            renumber(&mut access.slot);
-        }
     }
-    call.epilogue.0.stores.iter_mut().for_each(|store| renumber(&mut store.access.slot));
-    format!("gemm {}", call.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
+
+    fn renumber_all(&mut self, program: &mut Program) {
+        for instr in &mut program.instrs {
+            if let Instr::Load(access) = instr {
+                self.renumber(&mut access.slot);
+            }
+        }
+        program.stores.iter_mut().for_each(|store| self.renumber(&mut store.access.slot));
+    }
 }
 
 /// A product without elements.

@@ -1,13 +1,15 @@
 //! Prints the epilogue of a product: what our kernels do with `V` neighbouring sums of a row, in registers.
 //!
 //! The text declares `Slots` (addresses of the buffers), `epilogue` (loads what the program reads, makes every other
-//! store, gives the values of the first store) and `store_result` (writes those), apart so that a kernel may send the
-//! result through shared memory instead; `prefetch` asks for what an element reads. Invariant: neighbours are read and written at once only where every row starts
-//! at an address that allows it.
+//! store, gives the values of the first store; its halves are `Loaded`, for kernels that load early) and `store_result`
+//! (writes those), apart so that a kernel may send the result through shared memory instead; `prefetch` asks for what an
+//! element reads. Invariant: neighbours are read and written at once only where every row starts at an address that
+//! allows it.
 
 use super::gelu;
 use super::problem::{SLOT_ALIGNMENT, alignment, split};
 use crate::compiler::Source;
+use crate::loops::Following;
 use crate::loops::print::{Spelling, statement};
 use overdrive_ir::DType;
 use overdrive_ir::plan::{Access, GemmCall, Instr, MatrixView, Program, Register, SlotId};
@@ -31,6 +33,11 @@ pub(super) fn is_printable(program: &Program) -> bool {
 /// # Panics
 /// If the program is not printable, or stores nothing.
 pub(super) fn print(call: &GemmCall) -> Printed {
+    print_followed(call, None)
+}
+
+/// The same, and what follows the product in the rows of its first result: `follow`.
+pub(super) fn print_followed(call: &GemmCall, following: Option<&Following<'_>>) -> Printed {
     let program = &call.epilogue.0;
     assert!(is_printable(program), "the caller asked");
     let mut slots: Vec<SlotId> = Vec::new();
@@ -40,25 +47,28 @@ pub(super) fn print(call: &GemmCall) -> Printed {
             slots.len() - 1
         })
     };
-    let (mut reads, mut ahead) = (String::new(), String::new());
+    let (mut places, mut reads, mut ahead) = (String::new(), String::new(), String::new());
     for (register, instr) in program.instrs.iter().enumerate() {
         if let Instr::Load(access) = instr {
             let (dtype, slot) = (program.dtypes[register], number(access.slot));
-            reads += &load(register, dtype, access, slot);
+            let (place, read) = load(register, dtype, access, slot);
+            (places, reads) = (places + &place, reads + &read);
             let (at, _, _) = address(dtype, access, slot);
             let _ = writeln!(ahead, "    asm volatile(\"prefetch.global.L2 [%0];\" ::\"l\"({at}));");
         }
     }
     let (mut assigns, mut writes, mut last) = (String::new(), String::new(), String::new());
+    let mut others = String::new();
     for (i, store) in program.stores.iter().enumerate() {
         let dtype = program.dtype(store.value);
         let (to, name) = if i == 0 { (&mut last, "out".to_owned()) } else { (&mut writes, format!("s{i}")) };
         if i > 0 {
-            let _ = writeln!(reads, "    {dtype} {name}[V];");
+            let _ = writeln!(others, "    {dtype} {name}[V];");
         }
         let _ = writeln!(assigns, "        {name}[v] = t{};", store.value.0);
         *to += &store_text(&name, dtype, &store.access, number(store.access.slot));
     }
+    let follow = following.map(|following| following.print(&mut number)).unwrap_or_default();
     let out = program.dtype(program.stores.first().expect("an epilogue stores").value);
     let batch = batch_indices(&call.batch);
     let spelling = InKernel { batch: call.batch.len() };
@@ -75,7 +85,15 @@ pub(super) fn print(call: &GemmCall) -> Printed {
     let arguments = "const Slots& slots, u32 batch, i32 row, i32 col";
     let _ = write!(
         text,
-        "template <int V>\n__device__ __forceinline__ void epilogue({arguments}, const SUM (&sums)[V], i32 count, OUT (&out)[V]) {{\n{batch}{reads}#pragma unroll\n    for (int v = 0; v < V; ++v) {{\n{statements}{assigns}    }}\n{writes}}}\n"
+        "template <int V>\nstruct Loaded {{\n{places}__device__ __forceinline__ void load_all({arguments}, i32 count) {{\n{batch}{reads}}}\n"
+    );
+    let _ = write!(
+        text,
+        "__device__ __forceinline__ void apply({arguments}, const SUM (&sums)[V], i32 count, OUT (&out)[V]) {{\n{batch}{others}#pragma unroll\n    for (int v = 0; v < V; ++v) {{\n{statements}{assigns}    }}\n{writes}}}\n}};\n"
+    );
+    let _ = write!(
+        text,
+        "template <int V>\n__device__ __forceinline__ void epilogue({arguments}, const SUM (&sums)[V], i32 count, OUT (&out)[V]) {{\n    Loaded<V> loaded;\n    loaded.load_all(slots, batch, row, col, count);\n    loaded.apply(slots, batch, row, col, sums, count, out);\n}}\n"
     );
     let _ = write!(
         text,
@@ -89,7 +107,7 @@ pub(super) fn print(call: &GemmCall) -> Printed {
             offset(view.offset, &batch_terms(&view.batch_strides))
         );
     }
-    Printed { text, slots }
+    Printed { text: text + &follow, slots }
 }
 
 /// What tells a kernel the extents and types of a product that it sums in `sums`.
@@ -154,16 +172,17 @@ fn address(dtype: DType, access: &Access, slot: usize) -> (String, i64, u64) {
     (format!("({dtype}*)slots.at[{slot}] + ({})", offset(access.offset, &terms)), col, at_once)
 }
 
-fn load(register: usize, dtype: DType, access: &Access, slot: usize) -> String {
+/// The declaration of what `register` reads, and its reading.
+fn load(register: usize, dtype: DType, access: &Access, slot: usize) -> (String, String) {
     let (at, step, once) = address(dtype, access, slot);
+    let neighbours = format!("    {dtype} l{register}[V];\n");
     match step {
-        0 => format!("    const {dtype} l{register} = *(const {dtype}*)({at});\n"),
-        1 => format!(
-            "    {dtype} l{register}[V];\n    load<(V < {once} ? V : {once})>(l{register}, (const {dtype}*)({at}), count);\n"
-        ),
-        _ => format!(
-            "    {dtype} l{register}[V];\n    gather(l{register}, (const {dtype}*)({at}), {step}ll, count);\n"
-        ),
+        0 => (format!("    {dtype} l{register};\n"), format!("    l{register} = *(const {dtype}*)({at});\n")),
+        1 => {
+            let load = format!("load<(V < {once} ? V : {once})>(l{register}, (const {dtype}*)({at}), count)");
+            (neighbours, format!("    {load};\n"))
+        }
+        _ => (neighbours, format!("    gather(l{register}, (const {dtype}*)({at}), {step}ll, count);\n")),
     }
 }
 

@@ -7,6 +7,7 @@ mod instruction;
 mod tile;
 
 pub(super) use instruction::print as wgmma;
+use tile::ROOM;
 pub(super) use tile::{Schedule, TILES, Tile};
 
 use super::base::Base;
@@ -16,6 +17,7 @@ use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::loops::Following;
 use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::plan::{GemmCall, MatrixView, SlotId};
@@ -131,28 +133,48 @@ pub(super) fn stored(call: &GemmCall) -> Option<(Base, i64, i64)> {
     (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4).then_some((base, row, step))
 }
 
-/// The source of the kernel for calls that are alike and a tile, on a device of so many multiprocessors; `None` where
-/// they do not go together.
-pub(super) fn source(
-    calls: &[GemmCall],
-    fit: &Fit,
-    tile: Tile,
-    multiprocessors: u32,
-) -> Option<(Source, Grid)> {
+/// What a launch does: products that are alike, and what follows in the rows of the only one.
+#[derive(Copy, Clone)]
+pub(super) struct Work<'a> {
+    pub(super) calls: &'a [GemmCall],
+    pub(super) following: Option<&'a Following<'a>>,
+}
+
+impl<'a> Work<'a> {
+    /// Products alone.
+    pub(super) fn of(calls: &'a [GemmCall]) -> Self {
+        Self { calls, following: None }
+    }
+}
+
+/// The source of the kernel for some work and a tile, on a device of so many multiprocessors; `None` where they do not
+/// go together.
+pub(super) fn source(work: Work<'_>, fit: &Fit, tile: Tile, multiprocessors: u32) -> Option<(Source, Grid)> {
+    let Work { calls, following } = work;
     let call = &calls[0];
     let program = &call.epilogue.0;
     let out = program.dtype(program.stores[0].value);
-    let by_tma = fit.out.is_some() && (tile.columns * out.bits() / 8).is_multiple_of(LINE);
+    let by_tma =
+        following.is_none() && fit.out.is_some() && (tile.columns * out.bits() / 8).is_multiple_of(LINE);
+    let folds = following.map_or(0, Following::folds);
+    let span = following.map_or(Some(0), |_| tile.span(call.n))?;
+    let beside = if by_tma { tile.store_bytes() } else { tile.meeting_bytes(span, folds) };
     let promote = promotes(call);
     if !tile.applies(promote, [fit.lhs.by_k, fit.rhs.by_k]) {
         return None;
     }
-    let stages = tile.stages(by_tma)?;
+    let steps = call.k.div_ceil(LINE * 8 / call.lhs.dtype.bits());
+    let lean = following.is_none() && !promote && tile.is_lean([call.m, call.n], steps);
+    let stages = tile.stages(if lean { beside + ROOM } else { beside })?;
     let batch = calls.len() * call.batch.iter().product::<usize>();
     let pairs = call.m.div_ceil(tile.rows).div_ceil(tile.cluster);
     let clusters = (pairs * call.n.div_ceil(tile.columns)).checked_mul(batch)?;
-    let blocks = clusters.min(multiprocessors as usize / tile.cluster) * tile.cluster;
-    let text = epilogue::print(call).text;
+    // Blocks that meet have one tile each.
+    let blocks = match following {
+        None => clusters.min(multiprocessors as usize / tile.cluster) * tile.cluster,
+        Some(_) => clusters,
+    };
+    let text = epilogue::print_followed(call, following).text;
     let flag = |value: bool| u8::from(value).to_string();
     let mut defines = epilogue::defines(call, sums(call));
     defines.extend([
@@ -171,16 +193,22 @@ pub(super) fn source(
         ("GROUP", tile.group(pairs).to_string()),
         ("BLOCKS", blocks.to_string()),
         ("TOGETHER", calls.len().to_string()),
+        ("SPAN", span.to_string()),
+        ("FOLDS", folds.to_string()),
+        ("LEAN", flag(lean)),
     ]);
     let wgmma = wgmma(tile.columns, [call.lhs.dtype, call.rhs.dtype], [fit.lhs.by_k, fit.rhs.by_k]);
     let source =
         epilogue::source("gemm_hopper", &defines, &(text + &wgmma + include_str!("kernels/hopper.cu")));
-    Some((source, Grid { blocks: blocks as u32, by_tma, shared_bytes: tile.shared_bytes(by_tma) as u32 }))
+    let threads = tile.consumers as u32 * 128 + if lean { 32 } else { 128 };
+    let shared_bytes = tile.shared_bytes(stages, beside) as u32;
+    Some((source, Grid { blocks: blocks as u32, threads, by_tma, shared_bytes }))
 }
 
 /// How the kernel is launched.
 pub(super) struct Grid {
     blocks: u32,
+    threads: u32,
     by_tma: bool,
     shared_bytes: u32,
 }
@@ -196,23 +224,24 @@ struct Hopper {
     bases: Vec<Base>,
 }
 
-/// Compiles the kernel for one call, or for several that are alike (see `together`); `None` where it does not apply.
+/// Compiles the kernel for one call, for several that are alike (see `together`), or for one and what follows it (see
+/// `following`); `None` where it does not apply.
 pub(super) fn compile(
     site: &Site<'_>,
-    calls: &[GemmCall],
+    work: Work<'_>,
     tile: Tile,
 ) -> Result<Option<Box<dyn Launch>>, Refusal> {
+    let calls = work.calls;
     let call = &calls[0];
     if site.device.architecture() != Architecture::Sm90a {
         return Ok(None);
     }
     let Some(fit) = Fit::of(call) else { return Ok(None) };
     let multiprocessors = site.device.properties().multiprocessors;
-    let Some((source, grid)) = source(calls, &fit, tile, multiprocessors) else { return Ok(None) };
-    let threads = (tile.consumers as u32 + 1) * 128;
+    let Some((source, grid)) = source(work, &fit, tile, multiprocessors) else { return Ok(None) };
     let config = LaunchConfig {
         grid_dim: (grid.blocks, 1, 1),
-        block_dim: (threads, 1, 1),
+        block_dim: (grid.threads, 1, 1),
         shared_mem_bytes: grid.shared_bytes,
     };
     let entry = Entry::new(site.device, (&source, "gemm_hopper"), config)?;
@@ -242,7 +271,8 @@ pub(super) fn compile(
     let bases: Vec<Base> =
         std::iter::once(fit.lhs.base).chain(rights).chain(calls.iter().map(result)).collect();
     let boxes = std::iter::once(lhs).chain(vec![rhs; together]).chain(vec![out; together]).collect();
-    let slots = calls.iter().flat_map(|call| epilogue::print(call).slots).collect();
+    let others = calls[1..].iter().flat_map(|call| epilogue::print(call).slots);
+    let slots = epilogue::print_followed(call, work.following).slots.into_iter().chain(others).collect();
     Ok(Some(Box::new(Hopper { entry, together, slots, maps: Maps::new(boxes), bases })))
 }
 

@@ -1,10 +1,11 @@
 //! Specialisations that stand for all others of the kernels here, for compilation where there is no GPU.
 
-use super::hopper::{self, Fit, TILES};
+use super::hopper::{self, Fit, TILES, Work};
 use super::{few, narrow, plain, sparse_linear};
 use crate::compiler::{Architecture, Source};
-use overdrive_ir::plan::{Access, Epilogue, GemmCall, Instr, MatrixView, Program, SlotId, Store};
-use overdrive_ir::{Binary, DType, Overflow, Precision, Unary};
+use crate::loops::Following;
+use overdrive_ir::plan::{Access, Epilogue, GemmCall, Instr, MatrixView, Program, Reduction, SlotId, Store};
+use overdrive_ir::{Binary, DType, Overflow, Precision, Reducer, Unary};
 
 /// The text of every kernel here: what a timing depends on beside the device.
 pub(crate) const TEXT: &str = concat!(
@@ -54,6 +55,26 @@ fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCal
     GemmCall { batch: vec![], m, n, k, lhs, rhs, accumulate: sums, precision, epilogue: Epilogue(p) }
 }
 
+/// `x * scale / sqrt(mean(x^2))` over the rows of what `linear_gelu` stores.
+fn rms_norm(call: &GemmCall) -> Program {
+    let mut p = Program { extents: vec![call.m, call.n], reduced: 1, ..Program::default() };
+    let load = |slot, strides| Instr::Load(Access { slot: SlotId(slot), offset: 0, strides });
+    let rows = vec![call.n as i64, 1];
+    let x = p.push(load(3, rows.clone()), DType::BF16);
+    let x = p.push(Instr::Convert(x, Overflow::Ieee), DType::F32);
+    let value = p.push(Instr::Binary(Binary::Mul, x, x), DType::F32);
+    let sum = p.push(Instr::Reduce(Reduction { reducer: Reducer::Sum, value }), DType::F32);
+    let count = p.push(Instr::Constant(call.n as f64), DType::F32);
+    let mean = p.push(Instr::Binary(Binary::Div, sum, count), DType::F32);
+    let factor = p.push(Instr::Unary(Unary::Rsqrt, mean), DType::F32);
+    let scale = p.push(load(4, vec![0, 1]), DType::F32);
+    let scaled = p.push(Instr::Binary(Binary::Mul, x, scale), DType::F32);
+    let y = p.push(Instr::Binary(Binary::Mul, scaled, factor), DType::F32);
+    let value = p.push(Instr::Convert(y, Overflow::Ieee), DType::BF16);
+    p.stores.push(Store { access: Access { slot: SlotId(5), offset: 0, strides: rows }, value });
+    p
+}
+
 /// At least one source of every kernel here, and of each way through it, with the architectures that it is for.
 pub fn sources() -> Vec<(Source, &'static [Architecture])> {
     let mut all: Vec<(Source, &'static [Architecture])> = Vec::new();
@@ -77,12 +98,19 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
         let call = linear_gelu(shape, dtype, transposed);
         let fit = Fit::of(&call).expect("dense, aligned and typed");
         let calls = [call];
-        let sources = TILES.into_iter().filter_map(|tile| hopper::source(&calls, &fit, tile, 132));
+        let sources = TILES.into_iter().filter_map(|tile| hopper::source(Work::of(&calls), &fit, tile, 132));
         all.extend(sources.take(tiles).map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     }
     let calls = vec![linear_gelu([1024, 512, 512], DType::BF16, false); 3];
     let fit = Fit::of(&calls[0]).expect("dense, aligned and typed");
-    let sources = TILES.into_iter().filter_map(|tile| hopper::source(&calls, &fit, tile, 132));
+    let sources = TILES.into_iter().filter_map(|tile| hopper::source(Work::of(&calls), &fit, tile, 132));
+    all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
+    let calls = &calls[..1];
+    let program = rms_norm(&calls[0]);
+    let result = &calls[0].epilogue.0.stores[0].access;
+    let following = Following::new(&program, result, [1024, 512]).expect("it folds rows of the result");
+    let work = Work { calls, following: Some(&following) };
+    let sources = TILES.into_iter().filter_map(|tile| hopper::source(work, &fit, tile, 132));
     all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     for (shape, dtype, transposed, weights) in [
         ([32, 2048, 2048], DType::BF16, false, few::Weights::Settled),

@@ -4,7 +4,7 @@
 //! looks up its right operand, result and buffers.
 
 use super::compile::key;
-use super::hopper::{self, Tile};
+use super::hopper::{self, Tile, Work};
 use crate::Device;
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
@@ -60,7 +60,7 @@ pub fn compile_together(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn L
     let chosen = site.tuning.choices.get(&key_together(calls));
     let chosen = chosen.and_then(|choice| choice.candidate.parse().ok());
     for tile in chosen.into_iter().chain(tiles(calls, site.device.properties().multiprocessors)) {
-        if let Some(launch) = hopper::compile(site, calls, tile)? {
+        if let Some(launch) = hopper::compile(site, Work::of(calls), tile)? {
             return Ok(launch);
         }
     }

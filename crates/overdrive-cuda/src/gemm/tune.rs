@@ -2,7 +2,8 @@
 
 use super::candidate::{Candidate, TILES};
 use super::compile::{compile, key};
-use super::hopper;
+use super::following::{self, Ready, key_following};
+use super::hopper::{self, Work};
 use super::together::{self, key_together};
 use crate::compiler::Source;
 use crate::entry::begin_call;
@@ -10,7 +11,7 @@ use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::{Device, Error};
 use cudarc::driver::sys::{CUdevice_attribute, CUevent_flags};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result};
-use overdrive_ir::plan::{GemmCall, Instr, SlotId};
+use overdrive_ir::plan::{GemmCall, Instr, Program, SlotId};
 use overdrive_ir::{Choice, DType};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub fn tune(site: &Site<'_>, call: &GemmCall) -> Result<Option<(String, Choice)>
     if call.epilogue.0.points() == 0 || call.lhs.dtype.bits() < 8 || call.rhs.dtype.bits() < 8 {
         return Ok(None);
     }
-    let mut ready: Vec<(String, Box<dyn Launch>)> = Vec::new();
+    let mut ready = Ready::new();
     for candidate in Candidate::all(site, call)? {
         if let Some(launch) = candidate.compile(site, call)? {
             ready.push((candidate.to_string(), launch));
@@ -36,7 +37,7 @@ pub fn tune(site: &Site<'_>, call: &GemmCall) -> Result<Option<(String, Choice)>
     if ready.len() < 2 {
         return Ok(None);
     }
-    Ok(fastest(site, std::slice::from_ref(call), ready)?.map(|choice| (key(call), choice)))
+    Ok(fastest(site, (std::slice::from_ref(call), None), ready)?.map(|choice| (key(call), choice)))
 }
 
 /// The same for products that may run in one launch: in each tile, and one by one, each in its own best way.
@@ -44,9 +45,9 @@ pub fn tune(site: &Site<'_>, call: &GemmCall) -> Result<Option<(String, Choice)>
 /// # Errors
 /// As `tune`.
 pub fn tune_together(site: &Site<'_>, calls: &[GemmCall]) -> Result<Option<(String, Choice)>, Refusal> {
-    let mut ready: Vec<(String, Box<dyn Launch>)> = Vec::new();
+    let mut ready = Ready::new();
     for tile in together::tiles(calls, site.device.properties().multiprocessors).into_iter().take(TILES) {
-        if let Some(launch) = hopper::compile(site, calls, tile)? {
+        if let Some(launch) = hopper::compile(site, Work::of(calls), tile)? {
             ready.push((tile.to_string(), launch));
         }
     }
@@ -55,10 +56,28 @@ pub fn tune_together(site: &Site<'_>, calls: &[GemmCall]) -> Result<Option<(Stri
     }
     let apart = calls.iter().map(|call| compile(site, call)).collect::<Result<_, _>>()?;
     ready.push((together::APART.to_owned(), Box::new(Apart { launches: apart })));
-    Ok(fastest(site, calls, ready)?.map(|choice| (key_together(calls), choice)))
+    Ok(fastest(site, (calls, None), ready)?.map(|choice| (key_together(calls), choice)))
 }
 
-/// Products one after the other.
+/// The same for a product that a loop follows: in each tile, and one after the other, each in its own best way.
+///
+/// # Errors
+/// As `tune`.
+pub fn tune_following(
+    site: &Site<'_>,
+    (call, program): (&GemmCall, &Program),
+) -> Result<Option<(String, Choice)>, Refusal> {
+    let mut ready = following::candidates(site, (call, program))?;
+    if ready.is_empty() {
+        return Ok(None);
+    }
+    let launches = vec![compile(site, call)?, crate::loops::compile(site, program)?];
+    ready.push((together::APART.to_owned(), Box::new(Apart { launches })));
+    let choice = fastest(site, (std::slice::from_ref(call), Some(program)), ready)?;
+    Ok(choice.map(|choice| (key_following(call, program), choice)))
+}
+
+/// Launches one after the other.
 struct Apart {
     launches: Vec<Box<dyn Launch>>,
 }
@@ -73,14 +92,14 @@ impl Launch for Apart {
     }
 }
 
-/// Times what is ready, on the buffers of `calls`.
+/// Times what is ready, on the buffers of products and of what follows them.
 fn fastest(
     site: &Site<'_>,
-    calls: &[GemmCall],
-    mut ready: Vec<(String, Box<dyn Launch>)>,
+    (calls, program): (&[GemmCall], Option<&Program>),
+    mut ready: Ready,
 ) -> Result<Option<Choice>, Refusal> {
     let workspace_bytes = ready.iter().map(|(_, launch)| launch.workspace_bytes()).max().unwrap_or(0);
-    let bench = Bench::new(site, calls, workspace_bytes)?;
+    let bench = Bench::new(site, (calls, program), workspace_bytes)?;
     // What fails here is no candidate; whether anything works, `compile` says.
     ready.retain(|(_, launch)| bench.time_ns(launch.as_ref()).is_ok());
     let mut samples = vec![Vec::with_capacity(SAMPLES); ready.len()];
@@ -106,7 +125,11 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(site: &Site<'_>, calls: &[GemmCall], workspace_bytes: usize) -> Result<Self, Error> {
+    fn new(
+        site: &Site<'_>,
+        (calls, program): (&[GemmCall], Option<&Program>),
+        workspace_bytes: usize,
+    ) -> Result<Self, Error> {
         let (device, stream) = (site.device, site.device.stream());
         let l2 = device.context().attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
         // SAFETY: written before it is read, by `noise` or by a candidate.
@@ -115,15 +138,16 @@ impl Bench {
         let workspace = allocate(workspace_bytes)?;
         let mut addresses = Addresses::new(site.plan.slots.len(), address(&workspace));
         let mut memory = vec![workspace];
-        let of_call = |call: &GemmCall| -> Vec<SlotId> {
-            let loads = call.epilogue.0.instrs.iter().filter_map(|i| match i {
+        let of_program = |program: &Program| -> Vec<SlotId> {
+            let loads = program.instrs.iter().filter_map(|i| match i {
                 Instr::Load(access) => Some(access.slot),
                 _ => None,
             });
-            let stores = call.epilogue.0.stores.iter().map(|store| store.access.slot);
-            [call.lhs.slot, call.rhs.slot].into_iter().chain(loads).chain(stores).collect()
+            loads.chain(program.stores.iter().map(|store| store.access.slot)).collect()
         };
-        let mut slots: Vec<SlotId> = calls.iter().flat_map(of_call).collect();
+        let operands = calls.iter().flat_map(|call| [call.lhs.slot, call.rhs.slot]);
+        let programs = calls.iter().map(|call| &call.epilogue.0).chain(program);
+        let mut slots: Vec<SlotId> = operands.chain(programs.flat_map(of_program)).collect();
         slots.sort_unstable();
         slots.dedup();
         for slot in slots {

@@ -55,6 +55,23 @@ template <int Blocks>
 __device__ __forceinline__ void cluster_sync() {
     if constexpr (Blocks > 1) asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
+// Writes a number to the place of block `rank` that is here at `to`, and tells the barrier there, which waits for bytes.
+__device__ __forceinline__ void push(u32 to, u32 barrier, u32 rank, f32 value) {
+    asm volatile(
+        "{\n.reg .b32 there, told;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 told, %1, %2;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %3, [told];\n}" ::"r"(to),
+        "r"(barrier), "r"(rank), "r"(__float_as_uint(value))
+        : "memory");
+}
+// The halves of `cluster_sync`, for threads that have something to do in between.
+template <int Blocks>
+__device__ __forceinline__ void arrive_in_cluster() {
+    if constexpr (Blocks > 1) asm volatile("barrier.cluster.arrive;" ::: "memory");
+}
+template <int Blocks>
+__device__ __forceinline__ void wait_for_cluster() {
+    if constexpr (Blocks > 1) asm volatile("barrier.cluster.wait;" ::: "memory");
+}
 template <int Id>
 __device__ __forceinline__ void named_sync(int which, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(Id + which), "r"(threads) : "memory");

@@ -3,7 +3,7 @@
 //! `print` has the scalar expressions, which epilogues and score functions share. `nest` turns the iteration space
 //! into loops and chooses the one that neighbouring threads share; `stages` says what is computed once a kernel, once
 //! a row and for every element; `map`, `rows` and `columns` print the three shapes of kernel,
-//! `together` several maps as one. Invariants: what is
+//! `together` several maps as one, `following` what a product does with its own rows. Invariants: what is
 //! printed is a function of program and machine alone; sums are combined in a fixed order, so that equal inputs give
 //! equal bits.
 
@@ -12,6 +12,7 @@ mod ahead;
 mod columns;
 mod compile;
 mod coordinates;
+mod following;
 mod kernel;
 mod map;
 mod nest;
@@ -32,5 +33,6 @@ mod walk;
 
 pub use accuracy::loose;
 pub use compile::{compile, sources};
+pub(crate) use following::Following;
 pub use kernel::Machine;
 pub use together::{compile_together, joins, source_together};

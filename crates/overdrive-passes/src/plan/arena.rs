@@ -6,8 +6,9 @@
 use overdrive_ir::plan::{Place, Plan, StepKind};
 use std::ops::RangeInclusive;
 
-/// Gives every arena and persistent slot its offset, and the plan its sizes.
-pub(super) fn assign(plan: &mut Plan) {
+/// Gives every arena and persistent slot its offset, and the plan its sizes; again where a back end has made one step of
+/// several, since what the step touches then lives at the same time.
+pub fn place(plan: &mut Plan) {
     let lives = lives(plan);
     let aligned = |bytes: usize| bytes.next_multiple_of(Plan::ALIGNMENT);
     let mut order: Vec<usize> = (0..plan.slots.len())

@@ -11,8 +11,10 @@
 // LHS_BATCHED, RHS_BATCHED: the operand differs from batch to batch. STORE_BY_TMA: the result goes through shared
 // memory. PROMOTE: sums of fp8 leave the tensor core's narrow accumulator after each tile. GROUP: tiles of rows that
 // are walked before the next column of tiles. BLOCKS: of the grid. TOGETHER: products of one left operand that differ
-// in addresses alone; more than one have no batch.
-// SUM: f32, or i32 of i8. From the printed text: wgmma (one instruction), Slots, epilogue, store_result.
+// in addresses alone; more than one have no batch. SPAN: blocks, neighbours in columns, that hold whole rows of the result
+// between them, where a loop over its rows follows; FOLDS: times that they meet. Such blocks have one tile each. LEAN: one
+// warp copies and registers stay where they are, so that half of them are left to blocks of the next kernel.
+// SUM: f32, or i32 of i8. From the printed text: wgmma (one instruction), Slots, epilogue, store_result; follow.
 
 #include "hopper.cuh"
 
@@ -27,9 +29,13 @@ constexpr int TILES_K = (int)((K + TILE_K - 1) / TILE_K);
 constexpr int TILES_M = (M + TILE_M - 1) / TILE_M, TILES_N = (N + TILE_N - 1) / TILE_N;
 constexpr int PAIRS_M = (TILES_M + CLUSTER - 1) / CLUSTER;
 constexpr i64 LAYERS = (i64)BATCH * TOGETHER;
-constexpr i64 TILES = PAIRS_M * TILES_N * LAYERS; // of clusters
+constexpr bool FOLLOWED = SPAN > 0;
+constexpr int GANG = FOLLOWED ? SPAN : CLUSTER; // blocks of a cluster
+constexpr i64 TILES = FOLLOWED ? TILES_M : PAIRS_M * TILES_N * LAYERS; // of clusters
 constexpr int STORE_BYTES = 64 * 128; // 64 rows of one swizzle's width
 constexpr int STORE_BUFFERS = 2;
+constexpr int FIRST = CONSUMERS * WARPGROUP; // of the threads behind the consumers, the one that copies
+constexpr int THREADS = FIRST + (LEAN ? 32 : WARPGROUP);
 constexpr bool WHOLE = M % TILE_M == 0 && N % TILE_N == 0 && PAIRS_M * CLUSTER == TILES_M;
 
 struct Maps {
@@ -49,6 +55,7 @@ struct Tile {
 
 // Tiles in groups of GROUP rows of tiles, so that what runs at once shares operands in L2.
 __device__ __forceinline__ Tile tile_at(i64 index, u32 rank) {
+    if constexpr (FOLLOWED) return {0, 0, (int)index * TILE_M, (int)rank * TILE_N};
     const int per_batch = PAIRS_M * TILES_N;
     const int layer = LAYERS == 1 ? 0 : (int)(index / per_batch);
     const int in = LAYERS == 1 ? (int)index : (int)(index % per_batch);
@@ -126,11 +133,96 @@ __device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const Tenso
     }
 }
 
-extern "C" __global__ void
-#if CLUSTER > 1
-__cluster_dims__(CLUSTER, 1, 1)
+#if SPAN > 0
+// How the threads that have parts of a row fold it: four lanes of a warp, then the blocks of the cluster, each of which
+// tells all its part. Every meeting has places and a barrier of its own.
+struct Meeting {
+    u32 parts, barriers; // of this warpgroup
+    u32 rank;
+    int row; // in this warpgroup
+
+    static constexpr u32 BYTES = SPAN * 64 * 4;
+
+    template <class R, int Which, class Meanwhile>
+    __device__ __forceinline__ void fold(f32 (&part)[2], const Meanwhile& meanwhile) const {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            part[half] = R::of(part[half], __shfl_xor_sync(~0u, part[half], 1));
+            part[half] = R::of(part[half], __shfl_xor_sync(~0u, part[half], 2));
+        }
+        if constexpr (SPAN > 1) {
+            const u32 here = parts + Which * CONSUMERS * BYTES + row * 4, barrier = barriers + Which * CONSUMERS * 8;
+#pragma unroll
+            for (int first = 0; first < SPAN; first += 4) {
+                const u32 to = first + threadIdx.x % 4;
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+                    if (to < SPAN) push(here + rank * 256 + half * 32, barrier, to, part[half]);
+            }
+            meanwhile();
+            barrier_wait(barrier, 0);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                f32 all[SPAN];
+#pragma unroll
+                for (int block = 0; block < SPAN; ++block) {
+                    const u32 at = here + block * 256 + half * 32;
+                    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(all[block]) : "r"(at) : "memory");
+                }
+                part[half] = all[0];
+#pragma unroll
+                for (int block = 1; block < SPAN; ++block) part[half] = R::of(part[half], all[block]);
+            }
+        } else {
+            meanwhile();
+        }
+    }
+};
+
+// What the epilogue reads of a thread's elements, which sets out before the products where registers have room for it.
+constexpr bool EARLY = TILE_N <= 64;
+typedef Loaded<2> Operands[2][TILE_N / 8];
+
+__device__ __forceinline__ void load_operands(Operands& operands, const Tile& tile, const Slots& slots) {
+    const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
+    const int row = tile.row + thread / 32 * 16 + lane / 4, col = tile.col + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < TILE_N / 8; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+            if (row + half * 8 < M) operands[half][j].load_all(slots, 0, row + half * 8, col + j * 8, 2);
+}
+
+// As `finish`, and then what follows the product in its rows, on the result as it is stored.
+__device__ __forceinline__ void finish_rows(Sums& sums, Operands& operands, const Tile& tile, const Slots& slots, Meeting meeting) {
+    const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
+    const int row = tile.row + thread / 32 * 16 + lane / 4, col = tile.col + lane % 4 * 2;
+    meeting.row = row - tile.row;
+    OUT values[2][TILE_N / 8][2] = {};
+    if (!EARLY) load_operands(operands, tile, slots);
+#pragma unroll
+    for (int j = 0; j < TILE_N / 8; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const SUM pair[2] = {sums[j * 4 + half * 2], sums[j * 4 + half * 2 + 1]};
+            if (row + half * 8 < M) operands[half][j].apply(slots, 0, row + half * 8, col + j * 8, pair, 2, values[half][j]);
+        }
+    wait_for_cluster<GANG>();
+    follow(slots, row, col, values, meeting, [&] {
+#pragma unroll
+        for (int j = 0; j < TILE_N / 8; ++j)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                if (row + half * 8 < M) store_result<2>(slots, 0, row + half * 8, col + j * 8, values[half][j], 2);
+    });
+}
 #endif
-__launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
+
+extern "C" __global__ void
+#if CLUSTER > 1 || SPAN > 1
+__cluster_dims__(GANG, 1, 1)
+#endif
+__launch_bounds__(THREADS, LEAN ? 2 : 1)
 gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ Maps rhs_maps,
             const __grid_constant__ Maps out_maps, const __grid_constant__ Buffers buffers_of) {
     extern __shared__ u8 dynamic[];
@@ -138,32 +230,44 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
     const u32 base = (shared_address(dynamic) + 1023) & ~1023u;
     const u32 lhs_tiles = base, rhs_tiles = lhs_tiles + STAGES * LHS_BYTES, stores = rhs_tiles + STAGES * RHS_BYTES;
     const u32 filled = shared_address(full), freed = shared_address(empty);
-    const u32 rank = cluster_rank<CLUSTER>();
+    const u32 rank = cluster_rank<GANG>();
+    const u32 own_share = CLUSTER > 1 ? rank : 0; // of right tiles
+#if SPAN > 0
+    __shared__ alignas(8) u64 met[(FOLDS > 0 ? FOLDS : 1) * CONSUMERS];
+    const u32 meetings = shared_address(met);
+#endif
     const int warpgroup = threadIdx.x / WARPGROUP;
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == FIRST) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(filled + s * 8, 1);
             barrier_init(freed + s * 8, 4 * (PINGPONG ? 1 : CONSUMERS) * CLUSTER);
         }
+#if SPAN > 1
+        for (int meeting = 0; meeting < FOLDS * CONSUMERS; ++meeting) {
+            barrier_init(meetings + meeting * 8, 1);
+            barrier_expect(meetings + meeting * 8, Meeting::BYTES);
+        }
+#endif
         barriers_are_set();
         asm volatile("prefetch.tensormap [%0];" ::"l"(&lhs_map) : "memory");
         asm volatile("prefetch.tensormap [%0];" ::"l"(&rhs_maps) : "memory");
     }
     __syncthreads();
-    cluster_sync<CLUSTER>();
-    constexpr i64 CLUSTERS = BLOCKS / CLUSTER;
-    const i64 first = blockIdx.x / CLUSTER;
+    if constexpr (FOLLOWED) arrive_in_cluster<GANG>();
+    else cluster_sync<CLUSTER>();
+    constexpr i64 CLUSTERS = BLOCKS / GANG;
+    const i64 first = blockIdx.x / GANG;
     // Right operands are mostly weights, far away: they set out while the kernel before this one still runs.
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == FIRST) {
         const Tile tile = tile_at(first, rank);
         constexpr int share = TILE_N / CLUSTER;
         for (int k = 0; k < (STAGES < TILES_K ? STAGES : TILES_K); ++k)
-            Rhs::ask(rhs_maps.of[tile.member], tile.col + share * (int)rank, k * TILE_K, RHS_BATCHED ? tile.batch : 0);
+            Rhs::ask(rhs_maps.of[tile.member], tile.col + share * (int)own_share, k * TILE_K, RHS_BATCHED ? tile.batch : 0);
     }
     after_previous();
-    if (warpgroup == 0) {
-        if constexpr (CONSUMERS > 1) give_registers<40>();
-        if (threadIdx.x == 0) {
+    if (warpgroup == CONSUMERS) {
+        if constexpr (CONSUMERS > 1 && !LEAN) give_registers<40>();
+        if (threadIdx.x == FIRST) {
             u32 stage = 0, parity = 1;
             for (i64 index = first; index < TILES; index += CLUSTERS) {
                 const Tile tile = tile_at(index, rank);
@@ -174,18 +278,18 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                     const u32 lhs = lhs_tiles + stage * LHS_BYTES, rhs = rhs_tiles + stage * RHS_BYTES;
                     Lhs::copy<1>(lhs, lhs_map, barrier, tile.row, k * TILE_K, LHS_BATCHED ? tile.batch : 0);
                     constexpr int share = TILE_N / CLUSTER;
-                    Rhs::copy<CLUSTER>(rhs + Rhs::BOX_BYTES * (share / Rhs::WIDTH) * rank, rhs_maps.of[tile.member], barrier,
-                                             tile.col + share * (int)rank, k * TILE_K, RHS_BATCHED ? tile.batch : 0);
+                    Rhs::copy<CLUSTER>(rhs + Rhs::BOX_BYTES * (share / Rhs::WIDTH) * own_share, rhs_maps.of[tile.member], barrier,
+                                             tile.col + share * (int)own_share, k * TILE_K, RHS_BATCHED ? tile.batch : 0);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
         }
     } else {
-        if constexpr (CONSUMERS > 1) take_registers<232>();
-        const int consumer = warpgroup - 1;
-        const u32 buffers = stores + consumer * STORE_BUFFERS * STORE_BYTES;
+        if constexpr (CONSUMERS > 1 && !LEAN) take_registers<232>();
+        const int consumer = warpgroup;
+        [[maybe_unused]] const u32 buffers = stores + consumer * STORE_BUFFERS * STORE_BYTES;
         const int own = PINGPONG ? 0 : consumer * OWN_M;
-        int used = 0;
+        [[maybe_unused]] int used = 0;
         u32 stage = 0, parity = 0;
         const auto skip = [&](u32 by) {
             const u32 at = stage + by;
@@ -206,7 +310,14 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
 #pragma unroll
                 for (int h = 0; h < HEIGHTS; ++h)
                     if (r + h * 64 < M && at < N) prefetch(buffers_of.of[tile.member], tile.batch, r + h * 64, at);
+#if SPAN > 0
+                if (threadIdx.x % 64 < 8) prefetch_following(buffers_of.of[0], min(r, M - 1), at + threadIdx.x % 64 * 8);
+#endif
             }
+#if SPAN > 0
+            Operands operands;
+            if (EARLY) load_operands(operands, tile, buffers_of.of[0]);
+#endif
             Sums sums[HEIGHTS];
 #if PROMOTE
             Sums totals[HEIGHTS] = {};
@@ -262,11 +373,17 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
             for (int h = 0; h < HEIGHTS; ++h) {
                 Tile part = tile;
                 part.row += h * 64;
+#if SPAN > 0
+                const u32 parts = stores + consumer * Meeting::BYTES;
+                finish_rows(sums[h], operands, part, buffers_of.of[0], {parts, meetings + consumer * 8, rank, 0});
+#else
                 finish(sums[h], part, out_maps.of[tile.member], buffers_of.of[tile.member], buffers, used, consumer);
+#endif
             }
         }
         if (STORE_BY_TMA && threadIdx.x % WARPGROUP == 0) copies_are_done();
     }
-    // A block's barriers stay until its neighbours' last arrivals.
+    // A block's barriers stay until its neighbours' last arrivals; consumers of rows have met.
+    if (FOLLOWED && warpgroup == CONSUMERS) wait_for_cluster<GANG>();
     cluster_sync<CLUSTER>();
 }

@@ -1,0 +1,117 @@
+//! Products that a loop over the rows of their result follows (layer_norm after a residual), as one launch.
+//!
+//! Alone the loop pays for a launch and reads what the product has just written. Together the blocks that hold a row are
+//! a cluster, and meet where the loop folds. The loop's own result is written while blocks of other rows still read the
+//! product's operands, so it may share no byte with them.
+
+use super::candidate::TILES;
+use super::compile::{key, renumbered};
+use super::hopper::{self, Tile, Work};
+use super::together::APART;
+use crate::Device;
+use crate::compiler::Architecture;
+use crate::launch::{Launch, Refusal, Site};
+use crate::loops::Following;
+use overdrive_ir::Tuning;
+use overdrive_ir::plan::{GemmCall, Program, Step, StepKind};
+
+/// Whether one launch can do a product and the loop after it; `None` where the loop folds nothing of its result.
+///
+/// # Errors
+/// Why it cannot.
+pub fn follows(step: &Step, next: &Step) -> Option<Result<(), String>> {
+    let (call, program) = calls(&[step.clone(), next.clone()])?;
+    let result = call.epilogue.0.stores[0].access.slot;
+    let reads = next.reads.iter().any(|slot| step.writes.contains(slot));
+    if !reads || program.reduced == 0 || program.points() == 0 {
+        return None;
+    }
+    let others = next.reads.iter().any(|slot| *slot != result && step.writes.contains(slot));
+    let refusal = match following(&call, &program) {
+        Err(reason) => reason,
+        Ok(_) if others || !call.batch.is_empty() => "it reads more than one matrix of the product",
+        Ok(_) if !next.aliases.is_empty() => "it takes the place of an operand",
+        Ok(_) if tiles(&call).is_empty() => {
+            "no cluster of at most eight blocks holds a row of the product, whose operands are 16-bit floats, fp8 or i8"
+        }
+        Ok(_) => return Some(Ok(())),
+    };
+    Some(Err(refusal.to_owned()))
+}
+
+/// A product and the loop after it.
+pub fn calls(steps: &[Step]) -> Option<(GemmCall, Program)> {
+    match steps {
+        [Step { kind: StepKind::Gemm(call), .. }, Step { kind: StepKind::Loop(program), .. }] => {
+            Some((call.clone(), program.clone()))
+        }
+        _ => None,
+    }
+}
+
+fn following<'a>(call: &'a GemmCall, program: &'a Program) -> Result<Following<'a>, &'static str> {
+    Following::new(program, &call.epilogue.0.stores[0].access, [call.m, call.n])
+}
+
+/// The tiles whose clusters hold whole rows, by the time that the product is expected to take in them; last those whose
+/// clusters would have room all at once if they could lie anywhere. They cannot: an H200 has places for 15 clusters of
+/// eight blocks that fill a multiprocessor each, and sixteen take twice as long.
+fn tiles(call: &GemmCall) -> Vec<Tile> {
+    /// Of any Hopper GPU, which only the order depends on.
+    const MULTIPROCESSORS: usize = 132;
+    const PLACES: usize = MULTIPROCESSORS * 15 / 16;
+    let mut tiles = hopper::tiles(call, 1, MULTIPROCESSORS as u32);
+    tiles.retain(|tile| tile.span(call.n).is_some());
+    tiles.sort_by_key(|tile| {
+        let span = tile.span(call.n).expect("retained above");
+        let blocks = call.m.div_ceil(tile.rows) * span;
+        span > 1 && blocks <= MULTIPROCESSORS && blocks > PLACES / span * span
+    });
+    tiles
+}
+
+/// What a `Tuning` remembers a product with its loop by.
+pub fn key_following(call: &GemmCall, program: &Program) -> String {
+    let program = renumbered(program).to_string();
+    format!("{} then {}", key(call), program.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Whether a product with its loop is not known to be faster apart.
+pub fn run_following(device: &Device, tuning: &Tuning, (call, program): (&GemmCall, &Program)) -> bool {
+    let chosen = tuning.choices.get(&key_following(call, program));
+    device.architecture() == Architecture::Sm90a && chosen.is_none_or(|choice| choice.candidate != APART)
+}
+
+/// Candidates by name, ready to run.
+pub(super) type Ready = Vec<(String, Box<dyn Launch>)>;
+
+/// Every tile that a product with its loop can be computed in, best guess first.
+pub(super) fn candidates(site: &Site<'_>, (call, program): (&GemmCall, &Program)) -> Result<Ready, Refusal> {
+    let following = following(call, program).map_err(|reason| Refusal::Unsupported(reason.to_owned()))?;
+    let work = Work { calls: std::slice::from_ref(call), following: Some(&following) };
+    let mut all = Ready::new();
+    for tile in tiles(call).into_iter().take(TILES) {
+        all.extend(hopper::compile(site, work, tile)?.map(|launch| (tile.to_string(), launch)));
+    }
+    Ok(all)
+}
+
+/// Compiles a product with its loop: in the remembered tile, else in the best guess.
+///
+/// # Errors
+/// As `compile` of one.
+pub fn compile_following(
+    site: &Site<'_>,
+    (call, program): (&GemmCall, &Program),
+) -> Result<Box<dyn Launch>, Refusal> {
+    let following = following(call, program).map_err(|reason| Refusal::Unsupported(reason.to_owned()))?;
+    let work = Work { calls: std::slice::from_ref(call), following: Some(&following) };
+    let chosen = site.tuning.choices.get(&key_following(call, program));
+    let chosen = chosen.and_then(|choice| choice.candidate.parse().ok());
+    for tile in chosen.into_iter().chain(tiles(call)) {
+        if let Some(launch) = hopper::compile(site, work, tile)? {
+            return Ok(launch);
+        }
+    }
+    Err(Refusal::Unsupported(format!("no tile takes {}", key_following(call, program))))
+}
