@@ -32,7 +32,7 @@ pub fn follows(step: &Step, next: &Step) -> Option<Result<(), String>> {
         Ok(_) if others || !call.batch.is_empty() => "it reads more than one matrix of the product",
         Ok(_) if !next.aliases.is_empty() => "it takes the place of an operand",
         Ok(_) if tiles(&call).is_empty() => {
-            "no cluster of at most eight blocks holds a row of the product, whose operands are 16-bit floats, fp8 or i8"
+            "no cluster of at most eight blocks holds a row of 16-bit floats, fp8 or i8 in tiles that cost less than a launch"
         }
         Ok(_) => return Some(Ok(())),
     };
@@ -53,15 +53,23 @@ fn following<'a>(call: &'a GemmCall, program: &'a Program) -> Result<Following<'
     Following::new(program, &call.epilogue.0.stores[0].access, [call.m, call.n])
 }
 
-/// The tiles whose clusters hold whole rows, by the time that the product is expected to take in them; last those whose
-/// clusters would have room all at once if they could lie anywhere. They cannot: an H200 has places for 15 clusters of
-/// eight blocks that fill a multiprocessor each, and sixteen take twice as long.
+/// The tiles whose clusters hold whole rows, by the time that the product is expected to take in them, as far as that is no
+/// more than it takes alone and the loop costs; last those whose clusters would have room all at once if they could lie
+/// anywhere. They cannot: an H200 has places for 15 clusters of eight blocks that fill a multiprocessor each, and sixteen
+/// take twice as long.
 fn tiles(call: &GemmCall) -> Vec<Tile> {
     /// Of any Hopper GPU, which only the order depends on.
     const MULTIPROCESSORS: usize = 132;
     const PLACES: usize = MULTIPROCESSORS * 15 / 16;
+    /// What a launch less saved on an H200 at 1024 rows of 512, and bytes that the loop moves in a cycle.
+    const LAUNCH_CYCLES: f64 = 1500.0;
+    const BYTES_OF_CYCLE: f64 = 2000.0;
+    let cycles = |tile: &Tile| tile.cycles([call.m, call.n, call.k], 1, MULTIPROCESSORS);
     let mut tiles = hopper::tiles(call, 1, MULTIPROCESSORS as u32);
-    tiles.retain(|tile| tile.span(call.n).is_some());
+    let program = &call.epilogue.0;
+    let bytes = 2 * call.m * call.n * program.dtype(program.stores[0].value).bits() / 8;
+    let most = tiles.first().map_or(0.0, cycles) + LAUNCH_CYCLES + bytes as f64 / BYTES_OF_CYCLE;
+    tiles.retain(|tile| tile.span(call.n).is_some() && cycles(tile) <= most);
     tiles.sort_by_key(|tile| {
         let span = tile.span(call.n).expect("retained above");
         let blocks = call.m.div_ceil(tile.rows) * span;

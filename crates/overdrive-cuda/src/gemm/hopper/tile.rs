@@ -121,7 +121,7 @@ impl Tile {
 
     /// About how many cycles a product takes in this tile: what candidates are ordered by, never what is chosen
     /// between them once they have been timed.
-    pub(super) fn cycles(&self, [m, n, k]: [usize; 3], batch: usize, multiprocessors: usize) -> f64 {
+    pub(in crate::gemm) fn cycles(&self, [m, n, k]: [usize; 3], batch: usize, multiprocessors: usize) -> f64 {
         /// Multiply-adds of 16-bit operands that a multiprocessor does in a cycle.
         const RATE: f64 = 2048.0;
         /// Bytes that a multiprocessor gets from L2 in a cycle.
