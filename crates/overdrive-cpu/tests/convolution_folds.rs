@@ -1,14 +1,14 @@
-//! Folds over space behind convolutions, of random geometry, against the reference: plain, with fewer multiplications, and of
-//! pixels in bf16; of what is one multiply-add and of what is not; with the folded values stored too, and without.
+//! Folds over space behind convolutions, of random geometry, over one to three dimensions and in groups, against the reference:
+//! plain, with fewer multiplications, and of pixels in bf16; of what is one multiply-add and of what is not; with the folded values
+//! stored too, and without.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
 mod support;
 
-use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::gelu::Approximation;
-use overdrive_ir::plan::{Instr, StepKind};
-use overdrive_ir::{Builder, DType, Expr, Graph, Init, Mode, Prim, Reducer, TensorType};
+use overdrive_ir::plan::{Dimension, Instr, StepKind};
+use overdrive_ir::{Builder, Convolution, DType, Expr, Graph, Init, Mode, Prim, Reducer, TensorType};
 use proptest::prelude::*;
 use support::{Session, agrees, random};
 use testkit::Tolerance;
@@ -29,9 +29,11 @@ enum Between {
 struct Case {
     dtype: DType,
     images: usize,
+    groups: usize,
+    /// Of a group.
     channels: usize,
     outputs: usize,
-    extents: [usize; 2],
+    extents: Vec<usize>,
     taps: usize,
     stride: usize,
     between: Between,
@@ -45,22 +47,19 @@ fn cases() -> impl Strategy<Value = Case> {
     let channels = prop_oneof![3 => 1usize..8, 2 => Just(32usize)];
     let outputs = prop_oneof![1 => 1usize..20, 1 => 33usize..50, 2 => Just(64usize), 1 => Just(96usize)];
     let extent = || prop_oneof![1 => 1usize..12, 1 => 28usize..37];
+    let extents = prop_oneof![
+        1 => proptest::collection::vec(20usize..400, 1),
+        6 => proptest::collection::vec(extent(), 2),
+        1 => proptest::collection::vec(1usize..7, 3),
+    ];
+    let groups = prop_oneof![3 => Just(1usize), 1 => Just(3)];
     let between =
         prop_oneof![Just(Between::Nothing), Just(Between::Affine), Just(Between::Gelu), Just(Between::Lines)];
     let reducer = prop_oneof![3 => Just(Reducer::Sum), 1 => Just(Reducer::Max)];
-    let shape = (1usize..4, channels, outputs, [extent(), extent()], 1usize..4, 1usize..3);
+    let shape = (1usize..4, groups, channels, outputs, extents, 1usize..4, 1usize..3);
     (dtype, shape, between, reducer, any::<bool>()).prop_map(
-        |(dtype, (images, channels, outputs, extents, taps, stride), between, reducer, stored)| Case {
-            dtype,
-            images,
-            channels,
-            outputs,
-            extents,
-            taps,
-            stride,
-            between,
-            reducer,
-            stored,
+        |(dtype, (images, groups, channels, outputs, extents, taps, stride), between, reducer, stored)| {
+            Case { dtype, images, groups, channels, outputs, extents, taps, stride, between, reducer, stored }
         },
     )
 }
@@ -68,18 +67,33 @@ fn cases() -> impl Strategy<Value = Case> {
 impl Case {
     fn graph(&self) -> Graph {
         let b = Builder::new("fold");
-        let [height, width] = self.extents;
-        let terms = self.channels * self.taps * self.taps;
+        let outputs = self.groups * self.outputs;
+        let terms = self.channels * self.taps.pow(self.extents.len() as u32);
         let state = |name: &str, shape: &[usize], std: f64| {
             b.state(name, TensorType::new(DType::F32, shape.to_vec()), Init::Normal { std, seed: 7 })
         };
-        let x = b.input("x", TensorType::new(self.dtype, [self.images, self.channels, height, width]));
-        let w = state("w", &[self.outputs, self.channels, self.taps, self.taps], 1.0 / (terms as f64).sqrt());
-        let mut convolution = Conv2d::new(self.stride, self.taps / 2).convolution(self.dtype);
-        convolution.out = self.dtype.accumulation();
+        let with = |a: usize, b: usize, rest: &[usize]| [&[a, b], rest].concat();
+        let channels = self.groups * self.channels;
+        let x = b.input("x", TensorType::new(self.dtype, with(self.images, channels, &self.extents)));
+        let taps = vec![self.taps; self.extents.len()];
+        let w = state("w", &with(outputs, self.channels, &taps), 1.0 / (terms as f64).sqrt());
+        let pad = (self.taps / 2) as i64;
+        let dimension = Dimension {
+            stride: self.stride,
+            pad_low: pad,
+            pad_high: pad,
+            input_dilation: 1,
+            kernel_dilation: 1,
+        };
+        let convolution = Convolution {
+            window: vec![dimension; taps.len()],
+            groups: self.groups,
+            accumulate: self.dtype.accumulation(),
+            out: self.dtype.accumulation(),
+        };
         let y = b.op1(Prim::Convolution(convolution), &[x, w.convert(self.dtype)]);
         let of_channels =
-            |name: &str| state(name, &[self.outputs], 1.0).convert(y.dtype()).broadcast_in(&y.shape(), &[1]);
+            |name: &str| state(name, &[outputs], 1.0).convert(y.dtype()).broadcast_in(&y.shape(), &[1]);
         let y = match self.between {
             Between::Nothing => y,
             Between::Affine => (y * of_channels("scale") + of_channels("bias")).relu(),
@@ -95,7 +109,8 @@ impl Case {
         if self.stored {
             b.output("y", y.convert(self.dtype));
         }
-        let folded = y.reduce(self.reducer, &[2, 3]);
+        let space: Vec<usize> = (2..2 + taps.len()).collect();
+        let folded = y.reduce(self.reducer, &space);
         b.output("folded", self.scaled(folded).convert(self.dtype));
         b.finish().unwrap()
     }
@@ -118,7 +133,8 @@ proptest! {
             random(ty.dtype, &ty.sizes(), 1 + i as u64)
         };
         let inputs: Vec<_> = graph.inputs().iter().enumerate().map(input).collect();
-        let terms = case.channels * case.taps * case.taps + case.extents.iter().product::<usize>();
+        let taps = case.taps.pow(case.extents.len() as u32);
+        let terms = case.channels * taps + case.extents.iter().product::<usize>();
         let tolerance = Tolerance::new(case.dtype, terms + 2, 16.0);
         agrees(&graph, &inputs, tolerance).map_err(TestCaseError::fail)?;
     }
@@ -129,9 +145,10 @@ fn a_mean_over_space_stores_no_image() {
     let case = Case {
         dtype: DType::F32,
         images: 2,
+        groups: 1,
         channels: 3,
         outputs: 16,
-        extents: [20, 20],
+        extents: vec![20, 20],
         taps: 3,
         stride: 1,
         between: Between::Affine,
