@@ -138,8 +138,10 @@ fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
     let (a_shape, a_strides, a_len) = case.layout([m, k], case.turned[0], of(0));
     let (b_shape, b_strides, b_len) = case.layout([k, n], case.turned[1], of(1));
     let (c_shape, c_strides, c_len) = case.layout([m, n], case.turned[2], batch);
-    let (a, b) = (fill(a_len), fill(b_len));
-    let (view_a, view_b) = (View::new(&a, a_shape, a_strides), View::new(&b, b_shape, b_strides));
+    // A begins a cache line, as slots do: kernels of tiles read some of them where they lie.
+    let (a, b) = (fill(64 + a_len), fill(b_len));
+    let a = &a[a.as_ptr().align_offset(64)..][..a_len];
+    let (view_a, view_b) = (View::new(a, a_shape, a_strides), View::new(&b, b_shape, b_strides));
 
     // Bytes are not zero to begin with, so that padding which is not written shows.
     let mut bytes = vec![0xff_u8; kernel.packed_b_bytes(b_shape) + 64];
@@ -252,6 +254,16 @@ fn several_blocks_of_k_are_summed() {
 #[test]
 fn several_tiles_cover_c() {
     check_all_formats(&Case { threads: 3, ..Case::plain(300, 350, 40) });
+}
+
+/// Whole tiles of rows without gaps, which tiles read where they lie, in one block and in several of columns.
+#[test]
+fn rows_of_a_are_read_where_they_lie() {
+    for (m, n, k) in [(32, 33, 64), (96, 64, 128), (64, 1100, 512)] {
+        check_all_formats(&Case { threads: 2, ..Case::plain(m, n, k) });
+    }
+    check_all_formats(&Case { batch: [2, 3], repeated: [false, true], ..Case::plain(32, 40, 64) });
+    check_all_formats(&Case { batch: [2, 3], repeated: [true, false], ..Case::plain(64, 40, 64) });
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Intel AMX: bf16 and i8 products on eight tile registers of 16 rows by 64 bytes.
 //!
 //! A tile of C is 32 x 32: four accumulators, and two tiles each of A and B, so that four multiplications of 16
-//! cycles share four loads of 8. Intrinsics are not stable yet; inline assembly is.
+//! cycles share four loads of 8. They outrun the second-level cache, so that whatever comes next is asked for ahead:
+//! the next step of B, the next tile of C, and the next block of packed weights. Intrinsics are not stable yet;
+//! inline assembly is.
 //!
 //! The registers are 8 KiB more for the kernel to save at a context switch, so Linux wants to be asked for them
 //! once a process; where it says no, the next kernel of the list is chosen.
@@ -79,16 +81,53 @@ static CONFIG: TileConfig = {
     TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
 };
 
+/// 32 rows of A: how tiles find their lines, in bytes.
+#[derive(Clone, Copy)]
+struct Left {
+    start: *const u8,
+    /// From one row to the next.
+    line: usize,
+    /// From the upper 16 rows to the lower.
+    below: usize,
+    /// From one step to the next.
+    step: usize,
+}
+
+/// What is asked for while a tile is computed.
+#[derive(Clone, Copy)]
+struct After {
+    /// Two lines a step into the second-level cache, and bytes from a step to the next.
+    from: *const u8,
+    step: usize,
+    /// The tile of C that follows, two rows a step into the first level, and bytes from a row to the next.
+    c: *const u8,
+    c_line: usize,
+}
+
 /// A number format of tiles: how a step's tiles are multiplied.
 trait Dot {
     /// An element of C.
     type Acc: Copy + Default + AddAssign;
 
-    /// Adds `steps` steps of the panels `a` and `b` to tiles 0 to 3.
+    /// Adds `steps` steps of A and of the panel `b` to tiles 0 to 3, and asks for what comes after.
     ///
     /// # Safety
-    /// The registers are configured, and the panels are as long as `steps` says, which is not 0.
-    unsafe fn walk(a: *const u8, b: *const u8, steps: usize);
+    /// The registers are configured, and both are as long as `steps` says, which is not 0.
+    unsafe fn walk(a: Left, b: *const u8, steps: usize, after: After);
+}
+
+/// Eight cache lines of the next step of B: a core's second-level cache gives 27 bytes a cycle, where tiles take 32, so that it
+/// must never wait to be asked.
+macro_rules! near {
+    ($offset:literal) => {
+        concat!(
+            near!(@ $offset, "0"), near!(@ $offset, "64"), near!(@ $offset, "128"), near!(@ $offset, "192"),
+            near!(@ $offset, "256"), near!(@ $offset, "320"), near!(@ $offset, "384"), near!(@ $offset, "448"),
+        )
+    };
+    (@ $offset:literal, $line:literal) => {
+        concat!("prefetcht0 [{b} + 2048 + ", $offset, " + ", $line, "]\n")
+    };
 }
 
 macro_rules! dot {
@@ -99,25 +138,43 @@ macro_rules! dot {
             type Acc = $acc;
 
             #[inline(always)]
-            unsafe fn walk(a: *const u8, b: *const u8, steps: usize) {
-                // SAFETY: as the caller promised.
+            unsafe fn walk(a: Left, b: *const u8, steps: usize, after: After) {
+                let Left { start, line, below, step } = a;
+                // SAFETY: as the caller promised; a prefetch never faults.
                 unsafe {
                     asm!(
                         "2:",
                         "tileloadd tmm4, [{a} + {line}]",
-                        "tileloadd tmm6, [{b} + 2 * {line}]",
+                        near!(0),
+                        "tileloadd tmm6, [{b} + 2 * {b_line}]",
                         concat!($instruction, " tmm0, tmm4, tmm6"),
-                        "tileloadd tmm7, [{b} + 2 * {line} + 64]",
+                        near!(512),
+                        "tileloadd tmm7, [{b} + 2 * {b_line} + 64]",
                         concat!($instruction, " tmm1, tmm4, tmm7"),
-                        "tileloadd tmm5, [{a} + {line} + 1024]",
+                        near!(1024),
+                        "tileloadd tmm5, [{below} + {line}]",
                         concat!($instruction, " tmm2, tmm5, tmm6"),
+                        near!(1536),
+                        "prefetcht1 [{after}]",
+                        "prefetcht1 [{after} + 64]",
+                        "prefetcht0 [{c}]",
+                        "prefetcht0 [{c} + 64]",
+                        "prefetcht0 [{c} + {c_line}]",
+                        "prefetcht0 [{c} + {c_line} + 64]",
                         concat!($instruction, " tmm3, tmm5, tmm7"),
-                        "add {a}, 2048",
+                        "add {a}, {step}",
+                        "add {below}, {step}",
                         "add {b}, 2048",
+                        "add {after}, {after_step}",
+                        "lea {c}, [{c} + 2 * {c_line}]",
                         "dec {steps}",
                         "jnz 2b",
-                        a = inout(reg) a => _, b = inout(reg) b => _, steps = inout(reg) steps => _,
-                        line = in(reg) 64_usize, options(nostack, readonly),
+                        a = inout(reg) start => _, below = inout(reg) start.wrapping_add(below) => _,
+                        line = in(reg) line, step = in(reg) step,
+                        b = inout(reg) b => _, b_line = in(reg) 64_usize,
+                        after = inout(reg) after.from => _, after_step = in(reg) after.step,
+                        c = inout(reg) after.c => _, c_line = in(reg) after.c_line,
+                        steps = inout(reg) steps => _, options(nostack, readonly),
                     );
                 }
             }
@@ -153,23 +210,38 @@ pub(super) unsafe fn i8_amx(block: &PackedBlock<i32>) {
 #[inline(always)]
 unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
     let panel = block.steps * STEP;
+    let a = match block.a_line {
+        0 => Left { start: block.a, line: 64, below: STEP / 2, step: STEP },
+        line => Left { start: block.a, line, below: SIDE / 2 * line, step: 64 },
+    };
+    let a_panel = if block.a_line == 0 { panel } else { SIDE * block.a_line };
+    let mut after = After {
+        from: block.next,
+        step: if block.next.is_null() { 0 } else { 128 },
+        c: block.c.cast(),
+        c_line: block.c_stride * size_of::<D::Acc>(),
+    };
     // SAFETY: panels follow each other; row and col are inside of C; a tile that reaches over C's edge is
     // computed in `edge`, which has room for a whole one.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly));
         let mut edge = [D::Acc::default(); SIDE * SIDE];
         for row in (0..block.rows).step_by(SIDE) {
+            let a = Left { start: a.start.add(row / SIDE * a_panel), ..a };
             for col in (0..block.cols).step_by(SIDE) {
-                let (a, b) = (block.a.add(row / SIDE * panel), block.b.add(col / SIDE * panel));
+                let b = block.b.add(col / SIDE * panel);
                 let c = block.c.add(row * block.c_stride + col);
                 let (rows, cols) = ((block.rows - row).min(SIDE), (block.cols - col).min(SIDE));
-                if rows == SIDE && cols == SIDE {
-                    let tile = Tile { a, b, c: c.cast(), c_stride: block.c_stride };
-                    tile.multiply::<D>(block.steps, block.accumulate);
+                let whole = rows == SIDE && cols == SIDE;
+                let (to, c_stride) =
+                    if whole { (c.cast(), block.c_stride) } else { (edge.as_mut_ptr().cast(), SIDE) };
+                let tile = Tile { a, b, c: to, c_stride };
+                after.c = c.wrapping_add(SIDE).cast();
+                tile.multiply::<D>(block.steps, block.accumulate && whole, after);
+                after.from = after.from.wrapping_add(block.steps * after.step);
+                if whole {
                     continue;
                 }
-                let tile = Tile { a, b, c: edge.as_mut_ptr().cast(), c_stride: SIDE };
-                tile.multiply::<D>(block.steps, false);
                 for i in 0..rows {
                     for j in 0..cols {
                         let to = c.add(i * block.c_stride + j);
@@ -184,9 +256,9 @@ unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
     }
 }
 
-/// A whole tile of C, of elements of four bytes, and its panels.
+/// A whole tile of C, of elements of four bytes, and what it is made of.
 struct Tile {
-    a: *const u8,
+    a: Left,
     b: *const u8,
     c: *mut u32,
     c_stride: usize,
@@ -196,7 +268,7 @@ impl Tile {
     /// # Safety
     /// The registers are configured, and panels and C are as long as `steps` and the tile say.
     #[inline(always)]
-    unsafe fn multiply<D: Dot>(self, steps: usize, accumulate: bool) {
+    unsafe fn multiply<D: Dot>(self, steps: usize, accumulate: bool, after: After) {
         let Self { a, b, c, c_stride } = self;
         let c_bytes = c_stride * size_of::<u32>();
         let below = c.wrapping_add(16 * c_stride);
@@ -221,7 +293,7 @@ impl Tile {
                 );
             }
             if steps > 0 {
-                D::walk(a, b, steps);
+                D::walk(a, b, steps, after);
             }
             asm!(
                 "tilestored [{c} + {s}], tmm0",

@@ -97,7 +97,8 @@ impl<T: Element> Kernel<T> {
         let BlockProduct { a, b, c, c_stride, rows, cols, k, accumulate } = product;
         let steps = k.div_ceil(self.a.k_multiple);
         let b_strides = [(steps + self.b.head) * self.b.width, self.b.width];
-        let block = PackedBlock { a, b, b_strides, c, c_stride, rows, cols, steps, accumulate };
+        let (a_line, next) = (0, std::ptr::null());
+        let block = PackedBlock { a, a_line, b, b_strides, next, c, c_stride, rows, cols, steps, accumulate };
         // SAFETY: as the caller promised.
         unsafe { (self.multiply)(&block) }
     }

@@ -19,6 +19,7 @@ mod few_rows;
 mod kernel;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod operands;
 mod pack;
 mod packed;
 mod portable;

@@ -1,7 +1,6 @@
 //! The loops around the micro-kernel.
 #![allow(unsafe_code)] // Raw pointers into operands, scratch and C; `Product::new` checks that they fit.
 
-use super::columns::Columns;
 use super::element::Element;
 use super::epilogue::{Block, Output, Part};
 use super::few_rows::{FewRows, MOST_ROWS, Order};
@@ -15,12 +14,12 @@ use super::view::View;
 use crate::threads::{Pool, Worker};
 
 /// One call, cut into tiles.
-struct Product<'a, T: Element> {
-    kernel: &'static Kernel<T>,
-    schedule: Schedule,
-    size: Size,
-    a: View<'a, T>,
-    b: Rhs<'a, T>,
+pub(super) struct Product<'a, T: Element> {
+    pub(super) kernel: &'static Kernel<T>,
+    pub(super) schedule: Schedule,
+    pub(super) size: Size,
+    pub(super) a: View<'a, T>,
+    pub(super) b: Rhs<'a, T>,
     target: Target<'a, T::Acc>,
     /// The inner of the two batch axes.
     inner: usize,
@@ -93,11 +92,11 @@ fn assert_shapes(a: [usize; 4], b: [usize; 4], c: [usize; 4]) {
 }
 
 /// The parts of a worker's scratch.
-struct Buffers<A> {
+pub(super) struct Buffers<A> {
     a: *mut u8,
-    b: *mut u8,
+    pub(super) b: *mut u8,
     /// Columns of a panel of B that are made.
-    made: *mut u8,
+    pub(super) made: *mut u8,
     sums: *mut A,
     epilogue: *mut u8,
 }
@@ -188,14 +187,19 @@ impl<T: Element> Product<'_, T> {
             Rhs::Strided(_) if self.reads_b_in_place() => 0,
             Rhs::Strided(_) | Rhs::Made(_) => kernel.block_bytes(kernel.b, nc, kc),
         };
-        let buffers = self.buffers(worker, [kernel.block_bytes(kernel.a, mc, kc), b_bytes, sums]);
+        let a_line = self.a_line();
+        let a_bytes = if a_line > 0 { 0 } else { kernel.block_bytes(kernel.a, mc, kc) };
+        let buffers = self.buffers(worker, [a_bytes, b_bytes, sums]);
         for row in (row0..row_end).step_by(mc) {
             let rows = (row_end - row).min(mc);
             // A product over no k at all is zeros: one block of depth 0.
             for k0 in (0..k.max(1)).step_by(kc) {
                 let depth = (k - k0).min(kc);
-                // SAFETY: the view reaches all of the block, and the buffer holds a block of `mc` and `kc`.
-                unsafe { (kernel.pack)(self.a_block(batch, [row, k0], [rows, depth]), kernel.a, buffers.a) };
+                let lines = self.a_block(batch, [row, k0], [rows, depth]);
+                if a_line == 0 {
+                    // SAFETY: the view reaches all of the block, and the buffer holds a block of `mc` and `kc`.
+                    unsafe { (kernel.pack)(lines, kernel.a, buffers.a) };
+                }
                 for col in (col0..col_end).step_by(nc) {
                     let cols = (col_end - col).min(nc);
                     let b = self.b_block(batch, [k0, col], [depth, cols], &buffers);
@@ -208,9 +212,15 @@ impl<T: Element> Product<'_, T> {
                         let rows = (rows - above).min(strip);
                         let part = Part { batch, row: row + above, col, rows, cols };
                         let (c, c_stride) = self.sums(&part, [above, col - col0], &buffers);
+                        let a = match a_line {
+                            0 => buffers.a.wrapping_add(kernel.block_bytes(kernel.a, above, depth)),
+                            _ => lines.at(above, 0).cast(),
+                        };
                         let block = PackedBlock {
-                            a: buffers.a.wrapping_add(kernel.block_bytes(kernel.a, above, depth)),
+                            a,
+                            a_line,
                             b,
+                            next: self.after(batch, [k0, col, above], [depth, cols], [col0, col_end]),
                             b_strides,
                             c,
                             c_stride,
@@ -227,96 +237,6 @@ impl<T: Element> Product<'_, T> {
                     }
                 }
             }
-        }
-    }
-
-    /// Whether the micro-kernel reads B where it lies, in panels that step from row to row: where packing would
-    /// not be worth its while, because few rows of A share a B that is small.
-    fn reads_b_in_place(&self) -> bool {
-        /// Measured: 128^3 gained 15 %, 256^3 lost 10 %, because rows 1 KiB apart share few sets of L1.
-        const MOST_BYTES: usize = 128 << 10;
-        let Rhs::Strided(b) = self.b else { return false };
-        let element = size_of::<T>();
-        let as_it_is = self.kernel.b.k_multiple == 1 && self.kernel.packed_bytes == element;
-        let whole_panels = self.size.n.is_multiple_of(self.kernel.b.width);
-        let small = self.size.m <= 256 && self.size.k * b.strides[2] * element <= MOST_BYTES;
-        as_it_is && b.strides[3] == 1 && whole_panels && small
-    }
-
-    /// B's panels over `[depth, cols]` from `[k0, col]` on: packed now, or long ago.
-    fn b_block(
-        &self,
-        batch: [usize; 2],
-        [k0, col]: [usize; 2],
-        [depth, cols]: [usize; 2],
-        buffers: &Buffers<T::Acc>,
-    ) -> *const u8 {
-        match self.b {
-            Rhs::Packed(packed) => packed.panels(batch, k0, col),
-            Rhs::Made(columns) => {
-                self.make(columns, [k0, col], [depth, cols], buffers);
-                buffers.b
-            }
-            Rhs::Strided(b) => {
-                let from = b.matrix_at(batch).wrapping_add(k0 * b.strides[2] + col * b.strides[3]);
-                if self.reads_b_in_place() {
-                    return from.cast();
-                }
-                let block = pack::Block {
-                    from,
-                    lines: cols,
-                    line_stride: b.strides[3],
-                    k: depth,
-                    k_stride: b.strides[2],
-                };
-                // SAFETY: the view reaches all of the block, and the buffer holds a block of `nc` and `kc`.
-                unsafe { (self.kernel.pack)(block, self.kernel.b, buffers.b) };
-                buffers.b
-            }
-        }
-    }
-
-    /// Makes and packs columns of B, a panel at a time.
-    fn make(
-        &self,
-        columns: &dyn Columns<T>,
-        [k0, col]: [usize; 2],
-        [depth, cols]: [usize; 2],
-        buffers: &Buffers<T::Acc>,
-    ) {
-        let panel = self.kernel.b;
-        let as_it_is = panel.k_multiple == 1 && self.kernel.packed_bytes == size_of::<T>();
-        for first in (0..cols).step_by(panel.width) {
-            let lines = (cols - first).min(panel.width);
-            let at = buffers.b.wrapping_add(self.kernel.block_bytes(panel, first, depth));
-            // SAFETY: the buffers hold the columns of a panel, any bytes of which are numbers, and a block of `nc` and `kc`.
-            unsafe {
-                if as_it_is && lines == panel.width {
-                    let to = std::slice::from_raw_parts_mut(at.cast::<T>(), lines * depth);
-                    if columns.fill_panel([col + first, lines], k0..k0 + depth, to) {
-                        continue;
-                    }
-                }
-                let made = buffers.made.cast::<T>();
-                let to = std::slice::from_raw_parts_mut(made, lines * depth);
-                for (line, to) in to.chunks_exact_mut(depth.max(1)).enumerate() {
-                    columns.fill(col + first + line, k0..k0 + depth, to);
-                }
-                let block = pack::Block { from: made, lines, line_stride: depth, k: depth, k_stride: 1 };
-                (self.kernel.pack)(block, panel, at);
-            }
-        }
-    }
-
-    /// Rows of A from `[row, k0]` on.
-    fn a_block(&self, batch: [usize; 2], [row, k0]: [usize; 2], [rows, depth]: [usize; 2]) -> pack::Block<T> {
-        let a = &self.a;
-        pack::Block {
-            from: a.matrix_at(batch).wrapping_add(row * a.strides[2] + k0 * a.strides[3]),
-            lines: rows,
-            line_stride: a.strides[2],
-            k: depth,
-            k_stride: a.strides[3],
         }
     }
 

@@ -88,7 +88,10 @@ impl Schedule {
             tile[1] = even(tile[1], WAITING_COLS, nr);
         }
         let line = kc * kernel.packed_bytes;
-        let nc = even(tile[1], l2 / 2 / line, nr);
+        // Tiles outrun the memory: what comes next is asked for meanwhile, strip by strip, and needs room beside.
+        let asks = kernel.has_tiles() && traits.packed_b;
+        let most = if asks { l2 / 4 / line } else { l2 / 2 / line };
+        let nc = even(tile[1], most, nr);
         // All of a tile's A is packed at once, within reason, so that B is packed but once. Sums that wait in
         // scratch for the next block of k should wait in L2; a B that is packed anew for each block of rows
         // gets more of them.
@@ -96,7 +99,7 @@ impl Schedule {
         let waiting = if traits.packed_b { l2 / 2 } else { l2 };
         let mc = if waits { (waiting / sum / tile[1]).min(2 * l2 / line) } else { 2 * l2 / line };
         let mc = even(tile[0], mc, mr);
-        let strip = if traits.strips { even(mc, l2 / 32 / sum / nc, mr) } else { mc };
+        let strip = if traits.strips || asks { even(mc, l2 / 32 / sum / nc, mr) } else { mc };
         Self { mc, nc, kc, strip, tile, grid: [size.m.div_ceil(tile[0]), size.n.div_ceil(tile[1])] }
     }
 

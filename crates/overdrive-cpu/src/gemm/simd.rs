@@ -47,9 +47,13 @@ const AHEAD: usize = 32;
 #[derive(Clone, Copy)]
 pub(super) struct PackedBlock<Acc> {
     pub a: *const u8,
+    /// Bytes from one row of A to the next where a kernel of tiles reads A as the operand lies, 0 where A is packed.
+    pub a_line: usize,
     pub b: *const u8,
     /// Units from one B panel to the next, and from one step of a panel to the next.
     pub b_strides: [usize; 2],
+    /// What will be multiplied after this block, to be asked for meanwhile: any address, or null.
+    pub next: *const u8,
     pub c: *mut Acc,
     pub c_stride: usize,
     /// Rows and columns of C that exist.
