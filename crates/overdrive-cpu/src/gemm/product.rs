@@ -188,7 +188,10 @@ impl<T: Element> Product<'_, T> {
             Rhs::Strided(_) | Rhs::Made(_) => kernel.block_bytes(kernel.b, nc, kc),
         };
         let a_line = self.a_line();
-        let a_bytes = if a_line > 0 { 0 } else { kernel.block_bytes(kernel.a, mc, kc) };
+        // A strip that meets all columns at once is packed when they are about to: it is in a nearer cache then.
+        let by_strip = col_end - col0 <= nc && self.a.strides[3] == 1;
+        let packed_rows = if by_strip { strip } else { mc };
+        let a_bytes = if a_line > 0 { 0 } else { kernel.block_bytes(kernel.a, packed_rows, kc) };
         let buffers = self.buffers(worker, [a_bytes, b_bytes, sums]);
         for row in (row0..row_end).step_by(mc) {
             let rows = (row_end - row).min(mc);
@@ -196,7 +199,7 @@ impl<T: Element> Product<'_, T> {
             for k0 in (0..k.max(1)).step_by(kc) {
                 let depth = (k - k0).min(kc);
                 let lines = self.a_block(batch, [row, k0], [rows, depth]);
-                if a_line == 0 {
+                if a_line == 0 && !by_strip {
                     // SAFETY: the view reaches all of the block, and the buffer holds a block of `mc` and `kc`.
                     unsafe { (kernel.pack)(lines, kernel.a, buffers.a) };
                 }
@@ -213,6 +216,12 @@ impl<T: Element> Product<'_, T> {
                         let part = Part { batch, row: row + above, col, rows, cols };
                         let (c, c_stride) = self.sums(&part, [above, col - col0], &buffers);
                         let a = match a_line {
+                            0 if by_strip => {
+                                let lines = self.a_block(batch, [row + above, k0], [rows, depth]);
+                                // SAFETY: likewise, a block of `strip`.
+                                unsafe { (kernel.pack)(lines, kernel.a, buffers.a) };
+                                buffers.a.cast_const()
+                            }
                             0 => buffers.a.wrapping_add(kernel.block_bytes(kernel.a, above, depth)),
                             _ => lines.at(above, 0).cast(),
                         };
