@@ -62,6 +62,13 @@ impl MemoryUse {
         Self { heap, allocations: None, ..self }
     }
 
+    /// Of an engine that says nothing of its device, whose own allocator is what counts: what this process saw of the call is
+    /// not what it took.
+    #[must_use]
+    pub fn unknown_on_device(self) -> Self {
+        Self { heap: None, allocations: None, ..self }
+    }
+
     /// Adds what an executable says of its device: the arena's or the pool's high-water mark of its last call, on top of
     /// what it keeps there between calls.
     #[must_use]

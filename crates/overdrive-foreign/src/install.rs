@@ -25,7 +25,7 @@ struct Package {
     folder: &'static str,
 }
 
-const PACKAGES: [Package; 3] = [
+const PACKAGES: [Package; 4] = [
     Package { name: "onnxruntime", version: "1.31.1", engine: "onnxruntime", folder: "onnxruntime/capi/" },
     Package {
         name: "onnxruntime-gpu",
@@ -38,6 +38,12 @@ const PACKAGES: [Package; 3] = [
         version: "1.24.1",
         engine: "onnxruntime",
         folder: "onnxruntime/capi/",
+    },
+    Package {
+        name: "onnxruntime-ep-nv-tensorrt-rtx-cu13",
+        version: "0.5.0",
+        engine: "tensorrt-rtx",
+        folder: "onnxruntime_ep_nv_tensorrt_rtx/",
     },
 ];
 

@@ -36,6 +36,8 @@ pub const ENGINES: &[&dyn Engine] = &[
     &onnxruntime::Provider::Cuda,
     #[cfg(feature = "onnxruntime")]
     &onnxruntime::Provider::TensorRt,
+    #[cfg(feature = "onnxruntime")]
+    &onnxruntime::Provider::TensorRtRtx,
     #[cfg(feature = "tract")]
     &tract::Tract,
     #[cfg(feature = "xla")]
@@ -54,6 +56,8 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("onnxruntime-cuda", "onnxruntime"),
     #[cfg(not(feature = "onnxruntime"))]
     ("tensorrt", "onnxruntime"),
+    #[cfg(not(feature = "onnxruntime"))]
+    ("tensorrt-rtx", "onnxruntime"),
     #[cfg(not(feature = "tract"))]
     ("tract", "tract"),
     #[cfg(not(feature = "xla"))]

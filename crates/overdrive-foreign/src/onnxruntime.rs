@@ -4,6 +4,7 @@
 //! has `compile` only. Invariant: a node that the provider would leave to the CPU is an error.
 
 mod library;
+mod plugin;
 mod session;
 
 use crate::call::HostBackend;
@@ -23,6 +24,8 @@ pub(crate) enum Provider {
     Cuda,
     /// NVIDIA's compiler.
     TensorRt,
+    /// Its edition for RTX cards, in a library of its own.
+    TensorRtRtx,
 }
 
 impl Provider {
@@ -32,6 +35,7 @@ impl Provider {
             Self::Cpu => "onnxruntime",
             Self::OpenVino => "onnxruntime-openvino",
             Self::Cuda | Self::TensorRt => "onnxruntime-gpu",
+            Self::TensorRtRtx => "onnxruntime-ep-nv-tensorrt-rtx-cu13",
         }
     }
 
@@ -39,6 +43,7 @@ impl Provider {
         let package = self.package();
         let more = match self {
             Self::Cpu | Self::OpenVino => "",
+            Self::TensorRtRtx => " beside `onnxruntime` 1.24 or newer; it needs an RTX card",
             Self::Cuda => ", and have the libraries of CUDA 13 and cuDNN 9 where the system finds them",
             Self::TensorRt => {
                 ", and have libnvinfer.so.10 and libnvonnxparser.so.10 where the system finds them: TensorRT 10, not 11"
@@ -51,9 +56,27 @@ impl Provider {
         }
     }
 
+    /// What is there and does not start.
+    fn refused(self, reason: String) -> Missing {
+        match self {
+            // It is silent about a device that it does not take: this is what its library names.
+            Self::TensorRtRtx => Missing {
+                engine: self.name().to_owned(),
+                reason,
+                remedy: "it takes RTX cards of compute capability 8.6, 8.9, 12.0 and newer, which data centres' cards are \
+                         not, and a driver for CUDA 13; elsewhere use `xla`, `onnxruntime-cuda`, or TensorRT 10 as `tensorrt`"
+                    .to_owned(),
+            },
+            _ => self.missing(reason),
+        }
+    }
+
     /// The library, if it was built with this provider.
     fn library(self, places: &Places) -> Result<&'static Library, Missing> {
         let library = Library::load(places).map_err(|reason| self.missing(reason))?;
+        if self == Self::TensorRtRtx {
+            return plugin::locate(places).map(|_| library).map_err(|reason| self.missing(reason));
+        }
         if library.has(self) {
             return Ok(library);
         }
@@ -69,6 +92,7 @@ impl Engine for Provider {
             Self::OpenVino => "onnxruntime-openvino",
             Self::Cuda => "onnxruntime-cuda",
             Self::TensorRt => "tensorrt",
+            Self::TensorRtRtx => "tensorrt-rtx",
         }
     }
 
@@ -78,26 +102,33 @@ impl Engine for Provider {
             Self::OpenVino => "OpenVINO, as a provider of ONNX Runtime",
             Self::Cuda => "CUDA kernels of ONNX Runtime",
             Self::TensorRt => "TensorRT 10, as a provider of ONNX Runtime",
+            Self::TensorRtRtx => "TensorRT-RTX, as a provider of ONNX Runtime in a library of its own",
         }
     }
 
     fn modes(&self) -> &'static [Mode] {
         match self {
             Self::Cpu | Self::Cuda => &[Mode::Eager, Mode::Jit, Mode::Compile],
-            Self::OpenVino | Self::TensorRt => &[Mode::Compile],
+            Self::OpenVino | Self::TensorRt | Self::TensorRtRtx => &[Mode::Compile],
         }
     }
 
     fn runs_on(&self) -> Place {
         match self {
             Self::Cpu | Self::OpenVino => Place::Processor,
-            Self::Cuda | Self::TensorRt => Place::Gpu,
+            Self::Cuda | Self::TensorRt | Self::TensorRtRtx => Place::Gpu,
         }
     }
 
     fn find(&self, places: &Places) -> Result<Found, Missing> {
         let library = self.library(places)?;
-        Ok(Found { version: library.version.clone(), library: Some(library.path.clone()) })
+        let (version, path) = (library.version.clone(), library.path.clone());
+        if *self == Self::TensorRtRtx {
+            let path = plugin::locate(places).map_err(|reason| self.missing(reason))?;
+            let version = format!("{} in ONNX Runtime {version}", plugin::version(&path));
+            return Ok(Found { version, library: Some(path) });
+        }
+        Ok(Found { version, library: Some(path) })
     }
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing> {
@@ -105,9 +136,13 @@ impl Engine for Provider {
         let &Caps { ref device, memory_bytes, ref peaks, .. } = request.device;
         let caps = Caps { device: device.clone(), memory_bytes, peaks: peaks.clone(), ..Caps::default() };
         let original = request.original.cloned();
-        let engine = Sessions { provider: *self, library, caps, ordinal: request.ordinal, original };
+        let plugin = match self {
+            Self::TensorRtRtx => Some(plugin::locate(request.places).map_err(|reason| self.missing(reason))?),
+            _ => None,
+        };
+        let engine = Sessions { provider: *self, library, caps, ordinal: request.ordinal, original, plugin };
         // What a provider needs beside the library is looked for when it is registered: here, not in the first model.
-        engine.builder(Mode::Compile, request.threads).map_err(|reason| self.missing(reason))?;
+        engine.builder(Mode::Compile, request.threads).map_err(|reason| self.refused(reason))?;
         Ok(Box::new(HostBackend { engine, threads: request.threads }))
     }
 }
@@ -122,10 +157,13 @@ mod tests {
         for (provider, words) in [
             (Provider::Cuda, ["onnxruntime-gpu", "CUDA 13", "cuDNN 9"]),
             (Provider::TensorRt, ["onnxruntime-gpu", "libnvinfer.so.10", "not 11"]),
+            (Provider::TensorRtRtx, ["onnxruntime-ep-nv-tensorrt-rtx-cu13", "1.24", "RTX card"]),
         ] {
             let said = provider.find(&places).map(|found| found.version).unwrap_err().to_string();
             assert!(said.starts_with(provider.name()), "{said}");
             assert!(words.iter().all(|word| said.contains(word)), "{said}");
         }
+        let said = Provider::TensorRtRtx.refused("none of the devices".to_owned()).to_string();
+        assert!(said.contains("none of the devices") && said.contains("8.6, 8.9, 12.0"), "{said}");
     }
 }

@@ -13,7 +13,7 @@ use overdrive_bench::outcome::{Failure, Outcome};
 use overdrive_bench::record::{CeilingShare, Measurement, Overhead, Record, Work};
 use overdrive_bench::status::{Physics, Status};
 use overdrive_bench::subject::Subject;
-use overdrive_ir::backend::Heap;
+use overdrive_ir::backend::{Heap, MemoryReport};
 use overdrive_ir::{Backend, DType, Executable, Graph, Mode, State, Tuning};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -295,6 +295,7 @@ fn resources(
     let memory = match (device == HOST, ready.executable.heap()) {
         (true, Heap::Process) => memory,
         (true, Heap::Library) => memory.with_library(&report),
+        (false, _) if !is_planned && report == MemoryReport::default() => memory.unknown_on_device(),
         (false, _) => memory.with_device(&report),
     };
     Ok((memory, energy))

@@ -58,6 +58,8 @@ impl Library {
             Provider::OpenVino => ep::OpenVINO::is_available(),
             Provider::Cuda => ep::CUDA::is_available(),
             Provider::TensorRt => ep::TensorRT::is_available(),
+            // No part of any build.
+            Provider::TensorRtRtx => Ok(false),
         };
         available.unwrap_or(false)
     }

@@ -3,11 +3,12 @@
 
 use super::Provider;
 use super::library::Library;
+use super::plugin;
 use crate::call::{HostEngine, Model, Prepared, unsupported};
 use crate::engine::{Engine, OriginalFile};
 use crate::host::HostMemory;
 use crate::onnx_model::{self, OnnxModel};
-use ort::ep::{self, ExecutionProviderDispatch};
+use ort::ep;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::{AsPointer, ortsys, sys};
@@ -15,6 +16,7 @@ use overdrive_formats::onnx::element_code;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{BackendError, Caps, Graph, Mode, Port, TensorType};
 use std::ffi::{CStr, CString};
+use std::path::PathBuf;
 use std::ptr;
 
 /// Makes sessions with one provider.
@@ -25,14 +27,18 @@ pub(super) struct Sessions {
     pub(super) caps: Caps,
     pub(super) ordinal: usize,
     pub(super) original: Option<OriginalFile>,
+    /// The library of a provider that is no part of ONNX Runtime's.
+    pub(super) plugin: Option<PathBuf>,
 }
 
 impl Sessions {
     /// The options of a session; registering the provider is part of making them.
     pub(super) fn builder(&self, mode: Mode, threads: usize) -> Result<SessionBuilder, String> {
         let level = match (self.provider, mode) {
-            (Provider::OpenVino | Provider::TensorRt, Mode::Compile) => GraphOptimizationLevel::All,
-            (Provider::OpenVino | Provider::TensorRt, _) => {
+            (Provider::OpenVino | Provider::TensorRt | Provider::TensorRtRtx, Mode::Compile) => {
+                GraphOptimizationLevel::All
+            }
+            (Provider::OpenVino | Provider::TensorRt | Provider::TensorRtRtx, _) => {
                 return Err("it compiles whole graphs and has mode `compile` only".to_owned());
             }
             (_, Mode::Eager) => GraphOptimizationLevel::Disable,
@@ -47,9 +53,11 @@ impl Sessions {
                 return Err("replaying needs inputs that stay on the GPU; use mode `compile`".to_owned());
             }
         };
-        self.configure(level, threads).map_err(|e| e.to_string())
+        let builder = self.configure(level, threads).map_err(|e| e.to_string())?;
+        self.with_provider(builder, threads)
     }
 
+    /// What does not depend on the provider.
     fn configure(&self, level: GraphOptimizationLevel, threads: usize) -> ort::Result<SessionBuilder> {
         let mut builder = Session::builder(&self.library.environment)?
             .with_optimization_level(level)?
@@ -58,17 +66,17 @@ impl Sessions {
             // Its threads spin within a call, as they would alone; between calls they leave the processor to others.
             .with_config_entry("session.force_spinning_stop", "1")?
             // Weights outside of the arena, so that the arena's marks are those of calls.
-            .with_device_allocated_initializers()?
-            .with_execution_providers([self.dispatch(threads).error_on_failure()])?;
+            .with_device_allocated_initializers()?;
         if self.provider != Provider::Cpu {
             builder = builder.with_disable_cpu_fallback()?;
         }
         Ok(builder)
     }
 
-    fn dispatch(&self, threads: usize) -> ExecutionProviderDispatch {
+    /// The options with the provider in them, or what it says where it cannot start.
+    fn with_provider(&self, builder: SessionBuilder, threads: usize) -> Result<SessionBuilder, String> {
         let device = i32::try_from(self.ordinal).expect("a machine has few GPUs");
-        match self.provider {
+        let provider = match self.provider {
             Provider::Cpu => ep::CPU::default().with_arena_allocator(true).build(),
             // Unless told otherwise it may compute f32 in bf16.
             Provider::OpenVino => ep::OpenVINO::default()
@@ -79,7 +87,21 @@ impl Sessions {
             // As everywhere here, f32 is f32.
             Provider::Cuda => ep::CUDA::default().with_device_id(device).with_tf32(false).build(),
             Provider::TensorRt => ep::TensorRT::default().with_device_id(device).build(),
-        }
+            Provider::TensorRtRtx => {
+                let path = self.plugin.as_ref().expect("a plug-in was located when it was opened");
+                let mut devices = plugin::devices(self.library, path)?;
+                if self.ordinal >= devices.len() {
+                    return Err(format!(
+                        "it takes {} devices, so none of number {}",
+                        devices.len(),
+                        self.ordinal
+                    ));
+                }
+                let device = devices.swap_remove(self.ordinal);
+                return builder.with_devices([device], None).map_err(|e| e.to_string());
+            }
+        };
+        builder.with_execution_providers([provider.error_on_failure()]).map_err(|e| e.to_string())
     }
 }
 
@@ -112,8 +134,14 @@ impl HostEngine for Sessions {
         let value = |port: &Port| Placed::new(&port.name, graph.ty(port.value)).map_err(refused);
         let inputs = graph.inputs().iter().map(value).collect::<Result<Vec<_>, _>>()?;
         let outputs = graph.outputs().iter().map(value).collect::<Result<Vec<_>, _>>()?;
-        let memory = HostInfo::new().map_err(|e| refused(e.to_string()))?;
-        let model = SessionModel { session, inputs, outputs, memory, name: name.to_owned() };
+        let memory = MemoryInfo::of_host().map_err(|e| refused(e.to_string()))?;
+        let arena = match self.provider {
+            Provider::Cpu | Provider::OpenVino => MemoryInfo::of_host().ok(),
+            Provider::Cuda | Provider::TensorRt => MemoryInfo::of_gpu(self.ordinal).ok(),
+            // What it calls its memory is its own.
+            Provider::TensorRtRtx => None,
+        };
+        let model = SessionModel { session, inputs, outputs, memory, arena, name: name.to_owned() };
         Ok(Prepared { model: Box::new(model), translation_ns })
     }
 }
@@ -137,7 +165,7 @@ impl Placed {
     }
 
     /// A value of the library around these bytes, which it neither copies nor frees.
-    fn around(&self, memory: &HostInfo, start: *mut u8, bytes: usize) -> ort::Result<OrtValue> {
+    fn around(&self, memory: &MemoryInfo, start: *mut u8, bytes: usize) -> ort::Result<OrtValue> {
         let mut value = ptr::null_mut();
         ortsys![unsafe CreateTensorWithDataAsOrtValue(
             memory.0, start.cast(), bytes, self.sizes.as_ptr(), self.sizes.len(), self.element, &mut value
@@ -155,22 +183,31 @@ impl Drop for OrtValue {
     }
 }
 
-/// What the library calls the host's memory.
-struct HostInfo(*mut sys::OrtMemoryInfo);
+/// What the library calls a memory.
+struct MemoryInfo(*mut sys::OrtMemoryInfo);
 
 // SAFETY: it is never changed after it was made.
-unsafe impl Send for HostInfo {}
+unsafe impl Send for MemoryInfo {}
 
-impl HostInfo {
-    fn new() -> ort::Result<Self> {
+impl MemoryInfo {
+    fn of_host() -> ort::Result<Self> {
         let mut info = ptr::null_mut();
         let kind = sys::OrtAllocatorType::OrtArenaAllocator;
         ortsys![unsafe CreateCpuMemoryInfo(kind, sys::OrtMemType::OrtMemTypeDefault, &mut info)?];
         Ok(Self(info))
     }
+
+    fn of_gpu(ordinal: usize) -> ort::Result<Self> {
+        let mut info = ptr::null_mut();
+        let device = i32::try_from(ordinal).expect("a machine has few GPUs");
+        let kind = sys::OrtAllocatorType::OrtArenaAllocator;
+        let default = sys::OrtMemType::OrtMemTypeDefault;
+        ortsys![unsafe CreateMemoryInfo(c"Cuda".as_ptr(), kind, device, default, &mut info)?];
+        Ok(Self(info))
+    }
 }
 
-impl Drop for HostInfo {
+impl Drop for MemoryInfo {
     fn drop(&mut self) {
         ortsys![unsafe ReleaseMemoryInfo(self.0)];
     }
@@ -180,7 +217,10 @@ struct SessionModel {
     session: Session,
     inputs: Vec<Placed>,
     outputs: Vec<Placed>,
-    memory: HostInfo,
+    /// Where inputs and outputs are.
+    memory: MemoryInfo,
+    /// Where the provider works.
+    arena: Option<MemoryInfo>,
     name: String,
 }
 
@@ -215,10 +255,10 @@ impl SessionModel {
         Ok(())
     }
 
-    /// The marks of the arena that the session's calls work in.
-    fn arena(&self) -> ort::Result<MemoryReport> {
+    /// The marks of an arena that the session's calls work in.
+    fn marks(&self, arena: &MemoryInfo) -> ort::Result<MemoryReport> {
         let mut allocator = ptr::null_mut();
-        ortsys![unsafe CreateAllocator(self.session.ptr(), self.memory.0, &mut allocator)?];
+        ortsys![unsafe CreateAllocator(self.session.ptr(), arena.0, &mut allocator)?];
         let mut pairs = ptr::null_mut();
         let asked = ortsys![@ort: unsafe AllocatorGetStats(allocator, &mut pairs) as Result];
         let statistic = |key: &CStr| -> u64 {
@@ -252,6 +292,6 @@ impl Model for SessionModel {
     }
 
     fn memory(&self) -> Option<MemoryReport> {
-        self.arena().ok()
+        self.marks(self.arena.as_ref()?).ok()
     }
 }
