@@ -78,11 +78,14 @@ impl<'a> Calls<'a> {
             .map(|set| seed.wrapping_add(set))
             .map(|seed| (seed, oracle.inputs(seed)))
             .collect();
-        let inputs = upload(backend, &sets[0].1)?;
         // A device apart from the host, told by its clock: gigabytes would cross to it before each sample.
         let placed = match executable.keeps_time() {
             true => sets.iter().map(|(_, tensors)| upload(backend, tensors)).collect::<Result<_, _>>()?,
             false => vec![],
+        };
+        let inputs = match placed.first() {
+            Some(first) => copies(backend, first)?,
+            None => upload(backend, &sets[0].1)?,
         };
         let outputs = fresh_outputs(backend, executable)?;
         let host_span = HostSpan::AsTheDevice;
@@ -116,6 +119,16 @@ impl<'a> Calls<'a> {
 
 pub(crate) fn upload(backend: &dyn Backend, tensors: &[Tensor]) -> Result<Vec<Buffer>, Failure> {
     Ok(tensors.iter().map(|tensor| backend.upload(tensor)).collect::<Result<_, _>>()?)
+}
+
+/// Buffers of their own on the device, with what these have.
+fn copies(backend: &dyn Backend, buffers: &[Buffer]) -> Result<Vec<Buffer>, Failure> {
+    let copy = |from: &Buffer| {
+        let mut to = backend.output(&from.ty)?;
+        backend.copy(from, &mut to)?;
+        Ok(to)
+    };
+    buffers.iter().map(copy).collect()
 }
 
 /// Output buffers full of NaN, so that what is not written is seen.

@@ -225,36 +225,43 @@ const DRAWN_IN_ALL: usize = 8 * 2_097_143;
 
 /// The same numbers whatever the number of threads: each element depends on its index alone.
 fn normal(ty: &TensorType, seed: u64, site: u64) -> Tensor {
-    let count = ty.elements().min(DRAWN_IN_ALL);
-    let parts: Vec<usize> = (0..count.div_ceil(DRAWN_AT_ONCE)).collect();
-    let draw = |part: usize| {
-        let start = part * DRAWN_AT_ONCE;
-        let length = DRAWN_AT_ONCE.min(count - start);
+    let bytes = side_by_side(ty.elements().min(DRAWN_IN_ALL), |start, length| {
         let draws = philox::normals_from(seed, site, start as u64 / 4).take(length);
         if ty.dtype.is_float() {
-            Tensor::from_f64(ty.dtype, [length], &draws.collect::<Vec<_>>())
-        } else {
-            let bits: Vec<i128> = draws.map(|draw| i128::from(draw > 0.0)).collect();
-            Tensor::from_ints(ty.dtype, [length], &bits)
+            return Tensor::from_f64(ty.dtype, [length], &draws.collect::<Vec<_>>());
         }
+        let bits: Vec<i128> = draws.map(|draw| i128::from(draw > 0.0)).collect();
+        Tensor::from_ints(ty.dtype, [length], &bits)
+    });
+    Tensor::sharing(ty.clone(), repeated(bytes, ty.bytes()).into()).expect("every element was drawn")
+}
+
+/// The bytes of `count` elements, drawn in parts by every thread of this machine: `draw` gives those from an index on, which
+/// is a multiple of a million and more, so many of them.
+pub fn side_by_side(count: usize, draw: impl Fn(usize, usize) -> Tensor + Sync) -> Vec<u8> {
+    let parts: Vec<usize> = (0..count.div_ceil(DRAWN_AT_ONCE)).collect();
+    let part = |part: usize| {
+        let start = part * DRAWN_AT_ONCE;
+        draw(start, DRAWN_AT_ONCE.min(count - start))
     };
     let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let mut bytes = Vec::with_capacity(ty.bytes());
+    let mut bytes = Vec::new();
     for round in parts.chunks(threads) {
         let drawn: Vec<Tensor> = std::thread::scope(|scope| {
-            let others: Vec<_> = round[1..].iter().map(|&part| scope.spawn(move || draw(part))).collect();
-            let first = draw(round[0]);
+            let others: Vec<_> = round[1..].iter().map(|&at| scope.spawn(move || part(at))).collect();
+            let first = part(round[0]);
             let joined = others.into_iter().map(|other| other.join().expect("drawing numbers cannot fail"));
             std::iter::once(first).chain(joined).collect()
         });
         drawn.iter().for_each(|tensor| bytes.extend_from_slice(tensor.bytes()));
     }
-    Tensor::sharing(ty.clone(), repeated(bytes, ty.bytes()).into()).expect("every element was drawn")
+    bytes
 }
 
 /// These bytes again and again, up to a length.
 fn repeated(mut bytes: Vec<u8>, length: usize) -> Vec<u8> {
     let period = bytes.len();
+    bytes.reserve_exact(length.saturating_sub(period));
     while bytes.len() < length {
         bytes.extend_from_within(..period.min(length - bytes.len()));
     }

@@ -171,8 +171,7 @@ impl Backend for CudaBackend {
         let mut bytes = vec![0; buffer.ty.bytes()];
         let copied = self.device.staging().download(memory.bytes().address(), &mut bytes);
         copied.map_err(|e| e.during(format!("downloading {}", buffer.ty)))?;
-        let bytes: Arc<[u8]> = bytes.into();
-        Ok(Tensor::from_bytes(buffer.ty.clone(), bytes).expect("a buffer has the bytes of its type"))
+        Ok(Tensor::sharing(buffer.ty.clone(), bytes.into()).expect("a buffer has the bytes of its type"))
     }
 
     fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError> {

@@ -10,6 +10,7 @@ mod compilation;
 mod context;
 mod cumulative;
 pub mod decoding;
+mod drawn;
 mod kernels;
 mod peers;
 pub mod pretrained;

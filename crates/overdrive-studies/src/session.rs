@@ -1,5 +1,6 @@
 //! A session: several entries compiled, checked and then sampled in alternation.
 
+use crate::drawn::Drawn;
 use crate::peers::{self, Entrant};
 use crate::tolerance::tolerance;
 use crate::{Context, Device, Workload};
@@ -40,6 +41,15 @@ impl<'a> Entry<'a> {
     pub fn plain(workload: &'a Workload, device: &'a Device<'a>, mode: Mode) -> Self {
         let graph = workload.graph.clone();
         Self { workload, device, mode, dtype: DType::F32, graph, variant: None, load_ns: None }
+    }
+
+    /// The same with values in place of their description, those of `workload` among them.
+    fn valued<'w>(&self, workload: &'w Workload, drawn: &Drawn) -> Entry<'w>
+    where
+        'a: 'w,
+    {
+        let described: &Entry<'w> = self;
+        Entry { workload, graph: drawn.graph(&self.graph), ..*described }
     }
 
     /// The key of its record.
@@ -130,6 +140,14 @@ pub fn measure(
         records.extend(peers::taken_earlier(context, &cases));
         return records;
     }
+    let (drawn, known) = (Drawn::default(), distinct(entries));
+    let workloads: Vec<Workload> = known.iter().map(|workload| drawn.workload(workload)).collect();
+    let of_drawn = |entry: &Entry<'_>| {
+        let position = known.iter().position(|w| std::ptr::eq(*w, entry.workload));
+        &workloads[position.expect("every entry's workload is known")]
+    };
+    let entries: Vec<Entry<'_>> = entries.iter().map(|entry| entry.valued(of_drawn(entry), &drawn)).collect();
+    let entries = &entries[..];
     let oracles: Vec<Oracle<'_>> = oracles(context, entries);
     let oracle_of = |entry: &Entry<'_>| {
         let position = distinct(entries).iter().position(|w| std::ptr::eq(*w, entry.workload));

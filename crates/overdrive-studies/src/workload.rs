@@ -94,6 +94,15 @@ impl Workload {
         Ok(Self { sampled: Some(SampledRows { graph: build(picked.len())?, inputs, picked }), ..self })
     }
 
+    /// The same with other graphs for the whole and for the sampled rows.
+    pub(crate) fn with_graphs(&self, of: impl Fn(&Graph) -> Graph) -> Self {
+        let sampled = self.sampled.as_ref();
+        let sampled = sampled.map(|s| SampledRows { graph: of(&s.graph), picked: s.picked.clone(), ..*s });
+        let (key, items, given) = (self.key.clone(), self.items.clone(), self.given.clone());
+        let config = self.config.clone();
+        Self { key, graph: of(&self.graph), items, given, config, sampled, ..*self }
+    }
+
     /// FLOPs and compulsory bytes: inputs and states read once, outputs written once.
     pub fn work(&self) -> Work {
         let graph = &self.graph;

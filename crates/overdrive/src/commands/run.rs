@@ -21,8 +21,8 @@ use overdrive::studies::{
 };
 use std::cell::RefCell;
 
-/// What an engine or a framework may spend on compiling and first calls in a study with `--quick`, in ns: XLA takes 23 s for a
-/// transformer on a GPU.
+/// What an engine or a framework may spend on compiling and first calls in a study with `--quick` where no cases were named,
+/// in ns: XLA takes 23 s for a transformer on a GPU.
 const GUEST_NS: u64 = 30_000_000_000;
 
 pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
@@ -67,7 +67,9 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
     let clock = SystemClock::new();
     let spinner = if arguments.ci { Spinner::silent() } else { Spinner::start() };
     let tuning = RefCell::default();
-    let allowance = Allowance::of(arguments.quick.then_some(GUEST_NS));
+    // Cases that were named are taken, however long they take, by whoever takes part.
+    let is_limited = arguments.quick && arguments.case.is_empty();
+    let allowance = Allowance::of(is_limited.then_some(GUEST_NS));
     let probes = if arguments.quick { EnergyProbes::new() } else { energy::probes(&clock) };
     // What cannot be written now is told when the run ends.
     let keep = |results: &Results| drop(output::write_results(&folder, results));
@@ -106,8 +108,6 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         }
         spinner.study(study.name());
         let share_ns = study.quick_seconds() * 1_000_000_000;
-        // Cases that were named are taken, however long they take.
-        let is_limited = arguments.quick && arguments.case.is_empty();
         context.deadline_ns = is_limited.then(|| clock.now_ns() + share_ns);
         allowance.renew();
         study.run(&context, &mut results);
@@ -120,7 +120,19 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         println!("{}", output::summary(&results));
         println!("report: {}", folder.join(output::PAGE).display());
     }
+    if results.records.is_empty() && !arguments.case.is_empty() && !context.stop.is_requested() {
+        return Err(Failure::harness(unmatched(&arguments.case)));
+    }
     Ok(Exit::of(&results))
+}
+
+/// Why nothing was measured although cases were named.
+fn unmatched(cases: &[String]) -> String {
+    let parts: Vec<String> = cases.iter().map(|part| format!("`{part}`")).collect();
+    format!(
+        "no case has {} in its name; a name is like `kernels: matmul k=512,m=512,n=512: cpu compile f32 t2`",
+        parts.join(" or ")
+    )
 }
 
 /// The studies named, or all of them.
