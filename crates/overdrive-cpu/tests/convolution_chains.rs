@@ -1,5 +1,6 @@
 //! Chains of convolutions that run band by band, of random geometry, against the reference, whether or not they would pay: steps
-//! and pads that make bands overlap, need nothing of an image or leave lines out, in all forms, with a fold over space at the end.
+//! and pads that make bands overlap, need nothing of an image or leave lines out, in all forms, with images that are added on the way, layers
+//! that are outputs too, and a fold over space at the end.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -13,8 +14,8 @@ use overdrive_cpu::{CpuBackend, CpuExecutable};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::gelu::Approximation;
-use overdrive_ir::plan::{Plan, StepKind};
-use overdrive_ir::{Array, Backend, Builder, Caps, DType, Executable, Graph, Init, Mode, Prim, State};
+use overdrive_ir::plan::{Plan, Step, StepKind};
+use overdrive_ir::{Array, Backend, Builder, Caps, DType, Executable, Graph, Init, Mode, Port, Prim, State};
 use overdrive_ir::{TensorType, Tuning};
 use proptest::prelude::*;
 use support::random;
@@ -25,7 +26,16 @@ struct Layer {
     outputs: usize,
     taps: [usize; 2],
     geometry: Conv2d,
-    gelu: bool,
+    then: Then,
+}
+
+/// What stands between the sums of a layer and its result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Then {
+    Relu,
+    Gelu,
+    /// An image that is added, of which a band reads the same lines as it stores.
+    Residual,
 }
 
 #[derive(Clone, Debug)]
@@ -34,13 +44,16 @@ struct Case {
     input: [usize; 4],
     layers: Vec<Layer>,
     folded: bool,
+    /// A layer whose result is an output too, so that it ends a chain.
+    seen: Option<usize>,
 }
 
 fn layer() -> impl Strategy<Value = Layer> {
     let outputs = prop_oneof![Just(5usize), Just(32), Just(40), Just(64)];
     let taps = prop_oneof![1 => [1usize..4, 1usize..4], 1 => Just([3, 3])];
-    (outputs, taps, [1usize..3, 1usize..3], [0usize..4, 0usize..2], any::<bool>()).prop_map(
-        |(outputs, taps, [stride, other], [pad, dilated], gelu)| {
+    let then = prop_oneof![Just(Then::Relu), Just(Then::Gelu), Just(Then::Residual)];
+    (outputs, taps, [1usize..3, 1usize..3], [0usize..4, 0usize..2], then).prop_map(
+        |(outputs, taps, [stride, other], [pad, dilated], then)| {
             let square = taps == [3, 3];
             let geometry = Conv2d {
                 stride: if square { [stride; 2] } else { [stride, other] },
@@ -48,7 +61,7 @@ fn layer() -> impl Strategy<Value = Layer> {
                 dilation: if square { [1; 2] } else { [1 + dilated, 1] },
                 groups: 1,
             };
-            Layer { outputs, taps, geometry, gelu }
+            Layer { outputs, taps, geometry, then }
         },
     )
 }
@@ -57,15 +70,19 @@ fn cases() -> impl Strategy<Value = Case> {
     let channels = prop_oneof![Just(3usize), Just(16)];
     let input = (1usize..3, channels, 20usize..44, 14usize..36);
     let layers = proptest::collection::vec(layer(), 2..4);
-    (proptest::sample::select(vec![DType::F32, DType::BF16]), input, layers, any::<bool>())
-        .prop_map(|(dtype, (n, c, h, w), layers, folded)| Case { dtype, input: [n, c, h, w], layers, folded })
+    let dtype = prop_oneof![3 => Just(DType::F32), 3 => Just(DType::BF16), 1 => Just(DType::F16), 1 => Just(DType::F64)];
+    let seen = prop_oneof![3 => Just(None), 1 => (0usize..3).prop_map(Some)];
+    (dtype, input, layers, any::<bool>(), seen).prop_map(|(dtype, (n, c, h, w), layers, folded, seen)| {
+        let seen = seen.filter(|&layer| layer + 1 < layers.len());
+        Case { dtype, input: [n, c, h, w], layers, folded, seen }
+    })
 }
 
 impl Case {
     fn graph(&self) -> Graph {
         let b = Builder::new("chain");
         let mut h = b.input("x", TensorType::new(self.dtype, self.input));
-        for (i, Layer { outputs, taps, geometry, gelu }) in self.layers.iter().enumerate() {
+        for (i, Layer { outputs, taps, geometry, then }) in self.layers.iter().enumerate() {
             let terms = h.size(1) * taps[0] * taps[1];
             let state = |name: &str, shape: &[usize], std: f64| {
                 let ty = TensorType::new(DType::F32, shape.to_vec());
@@ -73,11 +90,18 @@ impl Case {
             };
             let w = state("w", &[*outputs, h.size(1), taps[0], taps[1]], (1.0 / terms as f64).sqrt());
             let mut convolution = geometry.convolution(self.dtype);
-            convolution.out = DType::F32;
+            convolution.out = self.dtype.accumulation();
             let y = b.op1(Prim::Convolution(convolution), &[h, w.convert(self.dtype)]);
-            let y = y + state("b", &[*outputs], 1.0).broadcast_in(&y.shape(), &[1]);
-            let y = if *gelu { y.gelu(Approximation::Tanh) } else { y.relu() };
+            let y = y + state("b", &[*outputs], 1.0).convert(y.dtype()).broadcast_in(&y.shape(), &[1]);
+            let y = match then {
+                Then::Relu => y.relu(),
+                Then::Gelu => y.gelu(Approximation::Tanh),
+                Then::Residual => y + b.input(&format!("r{i}"), TensorType::new(y.dtype(), y.shape())),
+            };
             h = y.convert(self.dtype);
+            if self.seen == Some(i) {
+                b.output("seen", h);
+            }
         }
         b.output("y", if self.folded { h.global_avg_pool() } else { h });
         b.finish().unwrap()
@@ -85,21 +109,24 @@ impl Case {
 }
 
 /// What a plan with chains gives on so many threads, and the plan.
-fn run(graph: &Graph, x: &Array, threads: usize) -> Result<(Array, Plan), String> {
+fn run(graph: &Graph, inputs: &[Array], threads: usize) -> Result<(Vec<Array>, Plan), String> {
     let backend = CpuBackend::new(Some(threads)).unwrap();
     let caps = Caps { chains: Some(|_| true), ..backend.caps().clone() };
     let plan = overdrive_passes::plan(graph, Mode::Compile, &caps, &Tuning::default()).unwrap();
     let pool = Arc::new(Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap());
-    let names = |name: &str| vec![name.to_owned()];
-    let executable = CpuExecutable::new(plan.clone(), pool, &names("x"), &names("y"));
+    let names = |ports: &[Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
+    let (names_in, names_out) = (names(graph.inputs()), names(graph.outputs()));
+    let executable = CpuExecutable::new(plan.clone(), pool, &names_in, &names_out);
     let mut executable = executable.map_err(|e| format!("{e}\n{plan}"))?;
     let mut state = State::initial(graph, &backend).unwrap();
-    let inputs = [backend.upload(&x.to_tensor()).unwrap()];
-    let mut outputs = [backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
+    let inputs: Vec<_> = inputs.iter().map(|x| backend.upload(&x.to_tensor()).unwrap()).collect();
+    let output = |port: &Port| backend.output(graph.ty(port.value)).unwrap();
+    let mut outputs: Vec<_> = graph.outputs().iter().map(output).collect();
     for _ in 0..2 {
         executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
     }
-    Ok((Array::from(&backend.download(&outputs[0]).unwrap()), plan))
+    let download = |buffer| Array::from(&backend.download(buffer).unwrap());
+    Ok((outputs.iter().map(download).collect(), plan))
 }
 
 proptest! {
@@ -108,13 +135,22 @@ proptest! {
     #[test]
     fn bands_make_what_the_definition_says(case in cases()) {
         let graph = case.graph();
-        let x = random(case.dtype, &case.input, 1);
-        let expected = &eval(&graph, std::slice::from_ref(&x), &mut States::new())[0];
-        let (found, plan) = run(&graph, &x, 1).map_err(TestCaseError::fail)?;
-        let chains = plan.steps.iter().filter(|s| matches!(&s.kind, StepKind::Chain(c) if c.len() == case.layers.len()));
-        prop_assert_eq!(chains.count(), 1, "{}", plan);
+        let input = |(i, port): (usize, &Port)| {
+            let ty = graph.ty(port.value);
+            random(ty.dtype, &ty.sizes(), 1 + i as u64)
+        };
+        let inputs: Vec<Array> = graph.inputs().iter().enumerate().map(input).collect();
+        let expected = eval(&graph, &inputs, &mut States::new());
+        let (found, plan) = run(&graph, &inputs, 1).map_err(TestCaseError::fail)?;
+        // A layer that is seen ends a chain, and another begins behind it.
+        let first = case.seen.map_or(0, |layer| layer + 1);
+        let wanted = [first, case.layers.len() - first].into_iter().filter(|&links| links > 1);
+        let links = |step: &Step| if let StepKind::Chain(calls) = &step.kind { Some(calls.len()) } else { None };
+        prop_assert_eq!(plan.steps.iter().filter_map(links).collect::<Vec<_>>(), wanted.collect::<Vec<_>>(), "{}", plan);
         let tolerance = Tolerance::new(case.dtype, 600, 8.0);
-        compare(expected, &found, tolerance).map_err(|e| TestCaseError::fail(format!("{e}\n{plan}")))?;
-        prop_assert_eq!(run(&graph, &x, 2).unwrap().0, found, "threads change nothing");
+        for (expected, found) in expected.iter().zip(&found) {
+            compare(expected, found, tolerance).map_err(|e| TestCaseError::fail(format!("{e}\n{plan}")))?;
+        }
+        prop_assert_eq!(run(&graph, &inputs, 2).unwrap().0, found, "threads change nothing");
     }
 }

@@ -138,7 +138,7 @@ impl<T: Format> Convolution<T> {
         Cutting { whole, span }
     }
 
-    /// Pixels of a span of whole lines, or of a part of one.
+    /// Pixels of a span where the work is handed out by lines: full panels of a line, or of neighbouring ones that are short.
     fn line_span(&self) -> usize {
         let ([_, line], width) = (self.stage.plane_and_line(), self.kernel.tile()[1]);
         let most = if line > SPAN { SPAN } else { SPAN / line * line };
@@ -342,7 +342,7 @@ impl<T: Format> ByLines for Convolution<T> {
     ) {
         let ([_, line], stride) = (self.stage.plane_and_line(), self.line_span());
         let buffers = self.buffers(stride, scratch);
-        // Spans are within lines, or whole ones.
+        // Spans end with a long line; short ones are walked as one run.
         let whole = if line > stride { line } else { lines.len() * line };
         for start in (lines.start * line..lines.end * line).step_by(whole) {
             for first in (start..start + whole).step_by(stride) {
