@@ -1,7 +1,7 @@
 //! Specialisations that stand for all others of the kernels here, for compilation where there is no GPU.
 
 use super::hopper::{self, Fit, TILES, Work};
-use super::{few, narrow, plain, sparse_linear};
+use super::{few, narrow, plain, sparse_linear, tune};
 use crate::compiler::{Architecture, Source};
 use crate::loops::Following;
 use overdrive_ir::plan::{Access, Epilogue, GemmCall, Instr, MatrixView, Program, Reduction, SlotId, Store};
@@ -78,6 +78,9 @@ fn rms_norm(call: &GemmCall) -> Program {
 /// At least one source of every kernel here, and of each way through it, with the architectures that it is for.
 pub fn sources() -> Vec<(Source, &'static [Architecture])> {
     let mut all: Vec<(Source, &'static [Architecture])> = Vec::new();
+    for dtype in DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8) {
+        all.push((tune::noise_source(dtype), &Architecture::DECLARED));
+    }
     for dtype in [DType::F64, DType::F32, DType::BF16, DType::F8E4M3] {
         let (source, _) = plain::source(&linear_gelu([67, 129, 35], dtype, false));
         all.push((source, &Architecture::DECLARED));

@@ -181,14 +181,18 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples[samples.len() / 2]
 }
 
+/// The kernel that makes random numbers of a type. Its macro has a word of its own: one named as parameters of templates are
+/// would be read in the compiler's own headers, where `template <typename bool>` is an error.
+pub(super) fn noise_source(dtype: DType) -> Source {
+    let defines = vec![("ELEMENT", dtype.to_string())];
+    Source { name: "noise".into(), text: include_str!("kernels/noise.cu").into(), defines }
+}
+
 /// Fills a buffer with random numbers of a type.
 fn noise(device: &Device, address: u64, dtype: DType, bytes: usize) -> Result<(), Error> {
     // Types without whole bytes take part in no product; any bits do for them.
     let dtype = if dtype.bits() < 8 { DType::U8 } else { dtype };
-    let defines = vec![("T", dtype.to_string())];
-    let text = include_str!("kernels/noise.cu");
-    let source = Source { name: "noise".into(), text: text.into(), defines };
-    let function = device.function(&source, "noise")?;
+    let function = device.function(&noise_source(dtype), "noise")?;
     let count = (bytes * 8 / dtype.bits()) as u64;
     let shape = LaunchConfig { grid_dim: (1024, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
     // SAFETY: the kernel takes an address and a count, and writes that many elements.

@@ -1,8 +1,8 @@
-// Fills `count` elements of type T with numbers of about normal distribution: what products are timed on. Zeros would be
+// Fills `count` elements of type ELEMENT with numbers of about normal distribution: what products are timed on. Zeros would be
 // faster than any data.
 #include "number.cuh"
 
-extern "C" __global__ void noise(T* to, u64 count) {
+extern "C" __global__ void noise(ELEMENT* to, u64 count) {
     const u64 step = (u64)gridDim.x * blockDim.x;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         // splitmix64 (Steele et al., OOPSLA 2014); the sum of its four 16-bit parts is nearly normal.
@@ -11,6 +11,6 @@ extern "C" __global__ void noise(T* to, u64 count) {
         z = (z ^ z >> 27) * 0x94D049BB133111EBull;
         z ^= z >> 31;
         const i32 sum = (i32)(z & 0xffff) + (i32)(z >> 16 & 0xffff) + (i32)(z >> 32 & 0xffff) + (i32)(z >> 48) - 131070;
-        to[i] = convert<T>((f32)sum * (is_float<T> ? 1.0f / 37837.0f : 1.0f / 1024.0f));
+        to[i] = convert<ELEMENT>((f32)sum * (is_float<ELEMENT> ? 1.0f / 37837.0f : 1.0f / 1024.0f));
     }
 }
