@@ -181,7 +181,7 @@ impl Series {
         let times = times_per_call(&conditions, &samples)?;
         let sorted = Sorted::new(&times).ok_or_else(|| Failure::failed("no sample was taken"))?;
         for (sample, &time) in samples.iter_mut().zip(&times) {
-            sample.flags.retain(|flag| !matches!(flag, Flag::Outlier(_)));
+            sample.flags.retain(|flag| !matches!(flag, Flag::Outlier(_) | Flag::LowClock));
             sample.flags.extend(sorted.fence(time).map(Flag::Outlier));
         }
         label_low_clocks(&mut samples);
@@ -226,8 +226,7 @@ fn label_low_clocks(samples: &mut [Sample]) {
     let known: Vec<f64> = samples.iter().filter_map(frequency).collect();
     let Some(median) = Sorted::new(&known).map(|sorted| sorted.median()) else { return };
     for sample in samples {
-        let low = frequency(sample).is_some_and(|frequency| frequency < 0.95 * median);
-        if low && !sample.flags.contains(&Flag::LowClock) {
+        if frequency(sample).is_some_and(|frequency| frequency < 0.95 * median) {
             sample.flags.push(Flag::LowClock);
         }
     }
@@ -282,6 +281,9 @@ mod tests {
         let labelled: Vec<u32> =
             series.samples.iter().filter(|s| s.flags.contains(&Flag::LowClock)).map(|s| s.index).collect();
         assert_eq!(labelled, [4]);
+        // It is an outlier too: labels made again from labelled samples are the same, in the same order.
+        assert_eq!(series.samples[4].flags, [Flag::Outlier(Fence::SevereHigh), Flag::LowClock]);
+        assert!(series.is_consistent());
     }
 
     #[test]
