@@ -8,7 +8,7 @@ mod support;
 
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Dimension, Instr, StepKind};
-use overdrive_ir::{Builder, Convolution, DType, Expr, Graph, Init, Mode, Prim, Reducer, TensorType};
+use overdrive_ir::{Array, Builder, Convolution, DType, Expr, Graph, Init, Mode, Prim, Reducer, TensorType};
 use proptest::prelude::*;
 use support::{Session, agrees, random};
 use testkit::Tolerance;
@@ -137,6 +137,13 @@ proptest! {
         let terms = case.channels * taps + case.extents.iter().product::<usize>();
         let tolerance = Tolerance::new(case.dtype, terms + 2, 16.0);
         agrees(&graph, &inputs, tolerance).map_err(TestCaseError::fail)?;
+        let tensors: Vec<_> = inputs.iter().map(Array::to_tensor).collect();
+        let outputs = |threads| {
+            let mut session = Session::new(&graph, Mode::Compile, threads, &tensors).unwrap();
+            session.run().unwrap();
+            session.outputs()
+        };
+        prop_assert_eq!(outputs(1), outputs(3), "threads change nothing");
     }
 }
 

@@ -127,12 +127,12 @@ impl<T: Format> Convolution<T> {
         Ok(Self { kernel, input, weights, stage, interleaved, groups: call.groups, k, depth, finish })
     }
 
-    /// Spans of whole panels, as even as can be, so that there are some for each thread.
-    fn cutting(&self, threads: usize) -> Cutting {
+    /// Spans of whole panels, as even as can be, of which there are `pieces` where the work allows.
+    fn cutting(&self, pieces: usize) -> Cutting {
         let width = self.kernel.tile()[1];
         let [plane, line] = self.stage.plane_and_line();
         let planes = self.stage.outer() * self.input.sizes[0] * self.groups;
-        let most = SPAN.min((plane * planes).div_ceil(4 * threads)).max(width);
+        let most = SPAN.min((plane * planes).div_ceil(pieces)).max(width);
         let whole = if line >= most { line } else { plane };
         let span = whole.div_ceil(whole.div_ceil(most)).next_multiple_of(width);
         Cutting { whole, span }
@@ -297,7 +297,7 @@ impl<T: Format> Runnable for Convolution<T> {
             return;
         }
         self.prepare(pool, slots);
-        let cutting = self.cutting(pool.threads());
+        let cutting = self.cutting(self.finish.pieces(pool));
         let (spans, wholes) = (cutting.spans(), plane / cutting.whole);
         let bytes = self.buffer_bytes(cutting.span).iter().sum();
         pool.run(images * self.groups * outer * wholes * spans, |task, worker| {

@@ -121,6 +121,14 @@ impl Finish {
         complete.then_some(Self { each, fold, line, pixels })
     }
 
+    /// The pieces that a call is cut into where its work allows: some for each thread. Parts of a fold are pieces, of which there
+    /// are as many whatever the number of threads, or results would depend on it.
+    pub(super) fn pieces(&self, pool: &Pool) -> usize {
+        /// As many as eight threads want.
+        const OF_FOLD: usize = 32;
+        if self.fold.is_some() { OF_FOLD } else { 4 * pool.threads() }
+    }
+
     /// Hands sums to an epilogue made by [`of_pixels`](Self::of_pixels): `pixels` rows of all `outputs` channels from pixel
     /// `first` on.
     ///

@@ -331,7 +331,7 @@ impl Runnable for Pixels {
             return;
         }
         self.prepare(pool, slots);
-        let shared = (height * images).div_ceil(4 * pool.threads());
+        let shared = (height * images).div_ceil(self.finish.pieces(pool));
         let lines = self.lines_at_once().min(shared.max(1));
         let spans = height.div_ceil(lines);
         let bytes = self.buffer_bytes(lines).iter().sum();

@@ -321,7 +321,7 @@ impl<S: Scheme> Runnable for Winograd<S> {
             return;
         }
         self.prepare(pool, slots);
-        let shared = (self.tiles[0] * images * self.groups).div_ceil(4 * pool.threads());
+        let shared = (self.tiles[0] * images * self.groups).div_ceil(self.finish.pieces(pool));
         let lines = self.span_lines(shared);
         let spans = self.tiles[0].div_ceil(lines);
         let bytes = self.buffer_bytes(self.span(0, lines)).iter().sum();
