@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use overdrive_ir::plan::{Access, ConvolutionCall, Instr, Program, Reduction, Store};
-use overdrive_ir::{Binary, DType, Plan, Reducer, SlotId};
+use overdrive_ir::{DType, Plan, SlotId};
 
 use super::finish::Epilogue;
 use crate::exec::Unsupported;
@@ -77,17 +77,6 @@ fn reduction(program: &Program) -> Option<(&Reduction, DType)> {
         Instr::Reduce(reduction) => Some((reduction, dtype)),
         _ => None,
     })
-}
-
-fn combining(reducer: Reducer) -> Binary {
-    match reducer {
-        Reducer::Sum => Binary::Add,
-        Reducer::Prod => Binary::Mul,
-        Reducer::Max => Binary::Max,
-        Reducer::Min => Binary::Min,
-        Reducer::And => Binary::And,
-        Reducer::Or => Binary::Or,
-    }
 }
 
 /// How the rows and columns of a tile lie in space.
@@ -200,7 +189,7 @@ fn of_tiles(
     });
     let known = program.push(Instr::Load(access.clone()), dtype);
     let folded = program.push(Instr::Reduce(reduction.clone()), dtype);
-    let value = program.push(Instr::Binary(combining(reduction.reducer), known, folded), dtype);
+    let value = program.push(Instr::Binary(reduction.reducer.binary(), known, folded), dtype);
     program.stores.push(Store { access, value });
     program
 }
