@@ -70,20 +70,13 @@ fn one_step(region: &Graph, caps: &Caps) -> Result<(), String> {
 
 /// Errs with the reason why sums that come part by part are not all that a program folds.
 fn folds_once(program: &Program) -> Result<(), String> {
-    let varies = program.element_level();
-    let first_reduced = program.extents.len() - program.reduced;
+    let (varies, after) = (program.element_level(), program.after_reductions());
     let folds = program.instrs.iter().filter(|instr| matches!(instr, Instr::Reduce(_))).count();
-    let mut after: Vec<bool> = Vec::with_capacity(program.instrs.len());
-    for (at, instr) in program.instrs.iter().enumerate() {
-        let follows = instr.operands().iter().any(|register| after[register.0 as usize]);
-        if follows && varies[at] {
-            return Err("what varies in space waits for the fold over it".into());
-        }
-        after.push(follows || matches!(instr, Instr::Reduce(_)));
+    // A reduction itself does not vary.
+    if varies.iter().zip(&after).any(|(varies, after)| *varies && *after) {
+        return Err("what varies in space waits for the fold over it".into());
     }
-    let spread = |store: &Store| {
-        after[store.value.0 as usize] && store.access.strides[first_reduced..].iter().any(|&s| s != 0)
-    };
+    let spread = |store: &Store| after[store.value.0 as usize] && program.is_spread(&store.access);
     if program.stores.iter().any(spread) {
         return Err("a fold over space is spread over it again".into());
     }

@@ -126,7 +126,7 @@ impl Program {
         let mut level = Vec::with_capacity(self.instrs.len());
         for instr in &self.instrs {
             let varies = match instr {
-                Instr::Load(access) => access.strides[first_reduced..].iter().any(|&s| s != 0),
+                Instr::Load(access) => self.is_spread(access),
                 Instr::Index(dim) => *dim >= first_reduced,
                 Instr::RandomBits { .. } => self.reduced > 0,
                 // An epilogue that folds sees each sum of what it folds over.
@@ -137,6 +137,21 @@ impl Program {
             level.push(varies);
         }
         level
+    }
+
+    /// For each instruction: is it a reduction, or does it follow from one?
+    pub fn after_reductions(&self) -> Vec<bool> {
+        let mut after: Vec<bool> = Vec::with_capacity(self.instrs.len());
+        for instr in &self.instrs {
+            let follows = instr.operands().iter().any(|r| after[r.0 as usize]);
+            after.push(follows || matches!(instr, Instr::Reduce(_)));
+        }
+        after
+    }
+
+    /// Whether an access moves along a reduced dimension.
+    pub fn is_spread(&self, access: &Access) -> bool {
+        access.strides[self.extents.len() - self.reduced..].iter().any(|&s| s != 0)
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn lower(region: &Graph, operands: &[View], results: &[View]) -> Resu
     let varies = emitter.program.element_level();
     let first_reduced = emitter.rank() - emitter.program.reduced;
     for store in &emitter.program.stores {
-        let row_access = store.access.strides[first_reduced..].iter().all(|&s| s == 0);
+        let row_access = !emitter.program.is_spread(&store.access);
         let points: usize = emitter.program.extents[first_reduced..].iter().product();
         if row_access && varies[store.value.0 as usize] && points > 1 {
             return Err("a result of the reduced shape varies along the reduced dimensions".into());

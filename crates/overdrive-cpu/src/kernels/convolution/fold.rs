@@ -50,23 +50,18 @@ impl Parts {
 
 /// What is stored of each sum, of a program `whole` in the form `merged`; `None` where nothing is.
 pub(super) fn each(whole: &Program, merged: &Program) -> Option<Program> {
-    let first_reduced = whole.extents.len() - whole.reduced;
-    let spread = |store: &Store| store.access.strides[first_reduced..].iter().any(|&s| s != 0);
-    let kept = |(store, of): (&Store, &Store)| (whole.reduced == 0 || spread(of)).then(|| store.clone());
+    let kept = |(store, of): (&Store, &Store)| {
+        (whole.reduced == 0 || whole.is_spread(&of.access)).then(|| store.clone())
+    };
     let stores: Vec<Store> = merged.stores.iter().zip(&whole.stores).filter_map(kept).collect();
     if stores.is_empty() { None } else { Some(Program { stores, ..before(merged) }) }
 }
 
 /// The program without its fold and what follows from it: nothing that varies in space does.
 fn before(program: &Program) -> Program {
-    let mut after: Vec<bool> = Vec::with_capacity(program.instrs.len());
     let mut result = Program { stores: vec![], ..program.clone() };
-    for (at, instr) in program.instrs.iter().enumerate() {
-        let folds = matches!(instr, Instr::Reduce(_));
-        after.push(folds || instr.operands().iter().any(|register| after[register.0 as usize]));
-        if after[at] {
-            result.instrs[at] = Instr::Constant(0.0);
-        }
+    for (instr, _) in result.instrs.iter_mut().zip(program.after_reductions()).filter(|(_, after)| *after) {
+        *instr = Instr::Constant(0.0);
     }
     result
 }
@@ -200,7 +195,7 @@ fn of_parts(whole: &Program, parts: Parts, used: usize) -> Program {
     let extents = vec![whole.extents[0], whole.extents[1], used];
     let mut program = Program { extents, reduced: 1, ..whole.clone() };
     let spatial = &whole.extents[2..];
-    program.stores.retain(|store| store.access.strides[2..].iter().all(|&s| s == 0));
+    program.stores.retain(|store| !whole.is_spread(&store.access));
     debug_assert!(!spatial.is_empty(), "a fold over space has space");
     for access in accesses(&mut program) {
         access.strides.truncate(2);
