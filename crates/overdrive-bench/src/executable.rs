@@ -202,7 +202,8 @@ impl Subject for Calls<'_> {
     }
 
     fn launches_per_call(&self) -> Option<u64> {
-        Some(self.executable.plan().steps.len() as u64)
+        let steps = &self.executable.plan().steps;
+        Some(steps.iter().filter(|step| !step.prepare).count() as u64)
     }
 
     fn verify_last(&mut self) -> Result<Option<Deviation>, Failure> {

@@ -72,8 +72,8 @@ pub type ChannelsLast = fn(&Convolution, [&TensorType; 3], &[i64]) -> bool;
 /// The most parts of an image's space that a convolution folds apart from each other, at least 1.
 pub type FoldedParts = fn(&ConvolutionCall) -> usize;
 
-/// Whether convolutions are run band by band, so that what one hands the next stays near.
-pub type Chains = fn(&[ConvolutionCall]) -> bool;
+/// Whether convolutions are run band by band, so that what one hands the next stays near; errs with the reason why not.
+pub type Chains = fn(&[ConvolutionCall]) -> Result<(), String>;
 
 /// Choices that change how, never what, is computed. Stored with results so that they can be repeated.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

@@ -2,9 +2,10 @@
 
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::ops::{Conv2d, QuantizedLinear};
-use overdrive_ir::plan::{Place, Step, StepKind};
+use overdrive_ir::plan::{Note, Place, Step, StepKind};
 use overdrive_ir::{
-    Builder, Caps, DType, DotGeneral, Expr, Graph, Init, Mode, Packing, Plan, Prim, TensorType, Tuning,
+    Builder, Caps, Chains, DType, DotGeneral, Expr, Graph, Init, Mode, Packing, Plan, Prim, TensorType,
+    Tuning,
 };
 use overdrive_passes::plan;
 use std::collections::{BTreeMap, BTreeSet};
@@ -299,7 +300,7 @@ fn convolutions_that_only_the_next_one_reads_are_a_chain_where_the_device_runs_i
         plan(&b.finish().expect("well typed"), mode, caps, &Tuning::default()).expect("plans")
     };
     let image = 4 * 2 * 4 * 8 * 8;
-    let any = Caps { chains: Some(|_| true), ..caps() };
+    let any = Caps { chains: Some(|_| Ok(())), ..caps() };
     let all = planned(Mode::Compile, &any, false);
     assert_eq!((kinds(&all), all.arena_bytes.clone()), (vec!["chain"], vec![0]), "{all}");
     let step = &all.steps[0];
@@ -310,8 +311,12 @@ fn convolutions_that_only_the_next_one_reads_are_a_chain_where_the_device_runs_i
     assert_eq!(apart.cost().bytes - all.cost().bytes, 4 * image as u64);
     assert_eq!(apart.cost().flops, all.cost().flops);
     // As long as the device wants them, and without what somebody else reads.
-    let two = Caps { chains: Some(|calls| calls.len() == 2), ..caps() };
-    assert_eq!(kinds(&planned(Mode::Compile, &two, false)), ["chain", "convolution"]);
+    let pairs: Chains = |calls| if calls.len() == 2 { Ok(()) } else { Err("too long".into()) };
+    let two = Caps { chains: Some(pairs), ..caps() };
+    let planned_two = planned(Mode::Compile, &two, false);
+    assert_eq!(kinds(&planned_two), ["chain", "convolution"]);
+    let told = |note: &&Note| matches!(note, Note::Declined { reason, .. } if reason == "too long");
+    assert_eq!(planned_two.notes.iter().filter(told).count(), 1, "{planned_two}");
     assert_eq!(kinds(&planned(Mode::Compile, &any, true)), ["convolution", "chain"]);
     assert_eq!(kinds(&planned(Mode::Jit, &any, false)), kinds(&planned(Mode::Jit, &caps(), false)));
 }

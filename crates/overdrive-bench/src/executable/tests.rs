@@ -6,8 +6,8 @@ use crate::rules::Rules;
 use crate::runner::Runner;
 use crate::testing::SyntheticClock;
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
-use overdrive_ir::plan::{Layout, Place, Slot};
-use overdrive_ir::{Builder, Caps, DType, Graph, Mode, Plan, SlotId, TensorType, Tuning, eval};
+use overdrive_ir::plan::{Layout, Place, Slot, Step, StepKind};
+use overdrive_ir::{Builder, Caps, Cost, DType, Graph, Mode, Plan, SlotId, TensorType, Tuning, eval};
 use std::any::Any;
 use std::sync::Mutex;
 
@@ -160,6 +160,22 @@ fn graph() -> Graph {
     builder.finish().unwrap()
 }
 
+fn step(prepare: bool) -> Step {
+    Step {
+        kind: StepKind::Copy,
+        reads: vec![],
+        writes: vec![],
+        aliases: vec![],
+        stream: 0,
+        waits: vec![],
+        records: None,
+        prepare,
+        cost: Cost::default(),
+        name: "exp".into(),
+        scope: String::new(),
+    }
+}
+
 fn outcome_with(fault: Fault) -> crate::outcome::Outcome {
     outcome_of(fault, Rivals::OfItsClock)
 }
@@ -176,7 +192,9 @@ fn outcome_of(fault: Fault, rivals: Rivals) -> crate::outcome::Outcome {
     let graph = graph();
     let slot =
         Slot { ty: TensorType::new(DType::F32, [2, 3]), layout: Layout::RowMajor, place: Place::Output(0) };
-    let plan = Plan { slots: vec![slot], outputs: vec![SlotId(0)], ..Plan::default() };
+    // One step prepares, one runs in each call.
+    let steps = [true, false].map(step).to_vec();
+    let plan = Plan { steps, slots: vec![slot], outputs: vec![SlotId(0)], ..Plan::default() };
     let clock = SyntheticClock::default();
     let keeps_time = rivals != Rivals::OfItsClock;
     let mut executable =
@@ -199,6 +217,7 @@ fn beside_host_clocks_the_host_s_time_is_of_calls_back_to_back() {
         let series = outcome.measurement().unwrap().latency.as_ref().unwrap();
         assert_eq!(series.summary.median_ns, COLD_NS[1], "the latency is the device's");
         assert!(series.samples.iter().all(|sample| sample.host_ns == host_ns));
+        assert_eq!(series.conditions.launches_per_call, Some(1));
         assert_eq!(series.on_the_host().is_some(), rivals == Rivals::DeviceBesideHostClocks);
     }
 }

@@ -59,11 +59,15 @@ impl Bands {
         bands
     }
 
-    /// The bands of a chain; `None` where its convolutions are none that can be cut so.
-    pub(super) fn new(calls: &[ConvolutionCall]) -> Option<Self> {
-        if calls.len() > MOST || !calls.iter().all(is_plane) || !calls[1..].iter().all(is_handed_line_by_line)
-        {
-            return None;
+    /// The bands of a chain; errs with the reason where its convolutions are none that can be cut so.
+    pub(super) fn new(calls: &[ConvolutionCall]) -> Result<Self, String> {
+        if calls.len() > MOST {
+            return Err(format!("a chain has at most {MOST} convolutions"));
+        }
+        if !calls.iter().all(is_plane) || !calls[1..].iter().all(is_handed_line_by_line) {
+            return Err(
+                "only plain convolutions over planes, handed on line by line, are cut into bands".into()
+            );
         }
         let lines = |call: &ConvolutionCall| Lines {
             count: call.epilogue.0.extents[2],
@@ -71,23 +75,34 @@ impl Bands {
             dimension: call.window[0],
         };
         let links: Vec<Lines> = calls.iter().map(lines).collect();
-        let [images, _, all, width] = *calls[calls.len() - 1].epilogue.0.extents else { return None };
+        let [images, _, all, width] = *calls[calls.len() - 1].epilogue.0.extents else {
+            return Err("the last result is no batch of planes".into());
+        };
         let least = PIXELS.div_ceil(width).min(all);
         let largest = (all * images).div_ceil(BANDS).clamp(least, all);
         let fits = |bands: &Self| calls[1..].iter().enumerate().all(|(i, call)| bands.bytes(i, call) <= BAND);
         let of_lines = |lines| Self::of_lines(links.clone(), lines * GRAIN);
-        let some = (least.div_ceil(GRAIN)..=largest.div_ceil(GRAIN)).rev().map(of_lines).find(fits)?;
+        let some = (least.div_ceil(GRAIN)..=largest.div_ceil(GRAIN)).rev().map(of_lines).find(fits);
+        let some = some.ok_or_else(|| format!("no band of {PIXELS} pixels is within {BAND} bytes"))?;
         // As many, but as even as can be.
-        Some(of_lines(all.div_ceil(some.count).div_ceil(GRAIN)))
+        Ok(of_lines(all.div_ceil(some.count).div_ceil(GRAIN)))
     }
 
-    /// Whether what is not moved is worth what is computed twice.
-    pub(super) fn pay(&self, calls: &[ConvolutionCall]) -> bool {
+    /// Whether what is not moved is worth what is computed twice; errs with the reason where it is not.
+    pub(super) fn pay(&self, calls: &[ConvolutionCall]) -> Result<(), String> {
         let handed = || calls[1..].iter().map(|call| call.input.ty.bytes());
+        if let Some(bytes) = handed().find(|&bytes| bytes < LEAST) {
+            return Err(format!("{bytes} bytes between them stay in caches as a whole"));
+        }
         let kernels: usize = calls.iter().map(|call| call.kernel.ty.bytes()).sum();
-        handed().all(|bytes| bytes >= LEAST)
-            && kernels <= KERNELS
-            && self.flops_done_twice(calls) <= FLOPS_PER_BYTE * handed().sum::<usize>()
+        if kernels > KERNELS {
+            return Err(format!("each band would read {kernels} bytes of kernels"));
+        }
+        let (twice, kept) = (self.flops_done_twice(calls), handed().sum::<usize>());
+        if twice > FLOPS_PER_BYTE * kept {
+            return Err(format!("{twice} FLOPs would be done twice to keep {kept} bytes from memory"));
+        }
+        Ok(())
     }
 
     /// Bytes of what convolution `link` hands the next, `call`, of a band.

@@ -22,8 +22,9 @@ use crate::threads::Pool;
 const BEHIND: usize = 128;
 
 /// Whether convolutions are run as a chain.
-pub(crate) fn takes_chain(calls: &[ConvolutionCall]) -> bool {
-    Bands::new(calls).is_some_and(|bands| bands.pay(calls))
+/// Errs with the reason why they are better run one after the other.
+pub(crate) fn takes_chain(calls: &[ConvolutionCall]) -> Result<(), String> {
+    Bands::new(calls)?.pay(calls)
 }
 
 /// Compiles a chain.
@@ -31,9 +32,7 @@ pub(crate) fn compile_chain(
     plan: &Plan,
     calls: &[ConvolutionCall],
 ) -> Result<Box<dyn Runnable>, Unsupported> {
-    let bands = Bands::new(calls);
-    let bands =
-        bands.ok_or_else(|| Unsupported::new("these convolutions are no chain that is cut into bands"))?;
+    let bands = Bands::new(calls).map_err(Unsupported::new)?;
     let (mut links, mut start) = (Vec::new(), 0);
     for (i, call) in calls.iter().enumerate() {
         let mut call = call.clone();
