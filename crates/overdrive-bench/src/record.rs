@@ -56,6 +56,10 @@ pub struct Measurement {
     /// Peaks of memory, from a pass that was not timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryUse>,
+    /// What it takes to bring inputs to a device and outputs back, which is no part of the latency; absent where the
+    /// device is the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<Copies>,
     /// Energy, where the machine can tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy: Option<EnergyUse>,
@@ -159,6 +163,19 @@ impl Overhead {
         ];
         stages.into_iter().filter_map(|(name, ns)| Some((name, ns?)))
     }
+}
+
+/// Copies of one call's inputs from the host's memory to a device, and of its outputs back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Copies {
+    /// Bytes of the inputs.
+    pub in_bytes: u64,
+    /// From the start until a word that is written last has been read back: the median of several.
+    pub in_ns: u64,
+    /// Bytes of the outputs.
+    pub out_bytes: u64,
+    /// Until all of them are on the host: likewise.
+    pub out_ns: u64,
 }
 
 /// The work in one call, from the graph: a model's estimate, not a count by hardware.

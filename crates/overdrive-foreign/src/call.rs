@@ -1,5 +1,5 @@
-//! `HostBackend`: an engine that works on host memory, as a back end. All that an engine's file adds is how it makes a
-//! graph ready and how it is called.
+//! `HostBackend`: an engine that is handed memory of the host, or memory that it puts on its device itself, as a back end.
+//! All that an engine's file adds is how it makes a graph ready and how it is called.
 //!
 //! Weights are constants to such engines, since all of them pack and fold what they know. Invariant: a state that is not what
 //! the graph was compiled with is an error, never a result of the old weights.
@@ -187,7 +187,7 @@ impl HostExecutable {
             if self.checked.contains(&memory.stamp()) {
                 continue;
             }
-            if memory.fingerprint() != expected {
+            if memory.fingerprint()? != expected {
                 return Err(wrong("another; compile a graph that begins with it"));
             }
             self.checked.push(memory.stamp());

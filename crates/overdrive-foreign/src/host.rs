@@ -1,14 +1,20 @@
-//! Buffers of engines that work on host memory: aligned bytes that stay where they are.
+//! Buffers of engines: aligned bytes of the host that stay where they are, or what a call has put on a device.
 //!
 //! Invariants: every byte is initialised from the start; no two contents of a process have the same stamp, so that an
-//! engine knows without looking whether a state is still what it was compiled with.
+//! engine knows without looking whether a state is still what it was compiled with; what lies on a device is the only
+//! content of its buffer, and stays there.
 #![allow(unsafe_code)] // Lines of memory are seen as bytes.
 
+use crate::device::Block;
+#[cfg(feature = "onnxruntime")]
+use crate::device::Device;
 use overdrive_ir::backend::Memory;
 use overdrive_ir::plan::new_stamp;
 use overdrive_ir::{BackendError, Buffer, Tensor, TensorType};
 use std::any::Any;
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hasher};
+use std::sync::OnceLock;
 
 /// A cache line, which is as aligned as any engine asks for.
 #[derive(Clone, Copy)]
@@ -23,6 +29,8 @@ pub(crate) struct HostMemory {
     stamp: u64,
     /// A hash of the bytes, where they came from a tensor.
     fingerprint: Option<u64>,
+    /// Where they are since a call wanted them on a device. Weights, which engines make constants of, never get there.
+    block: OnceLock<Box<dyn Block>>,
 }
 
 impl HostMemory {
@@ -32,22 +40,43 @@ impl HostMemory {
             len,
             stamp: new_stamp(),
             fingerprint: None,
+            block: OnceLock::new(),
         }
     }
 
+    /// The bytes, of memory that no call has put on a device.
     pub(crate) fn bytes(&self) -> &[u8] {
+        assert!(self.block.get().is_none(), "an engine on the host was given memory of a device");
         // SAFETY: the lines are initialised, plain bytes, and hold at least `len` of them.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        assert!(self.block.get().is_none(), "an engine on the host was given memory of a device");
         (self.stamp, self.fingerprint) = (new_stamp(), None);
         // SAFETY: as in `bytes`, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 
-    fn fill_from(&mut self, tensor: &Tensor) {
-        self.bytes_mut().copy_from_slice(tensor.bytes());
+    fn fill_from(&mut self, tensor: &Tensor) -> Result<(), BackendError> {
+        match self.block.get_mut() {
+            Some(block) => {
+                (self.stamp, self.fingerprint) = (new_stamp(), None);
+                block.fill_from(tensor.bytes())
+            }
+            None => {
+                self.bytes_mut().copy_from_slice(tensor.bytes());
+                Ok(())
+            }
+        }
+    }
+
+    /// The bytes, wherever they are.
+    fn content(&self) -> Result<Cow<'_, [u8]>, BackendError> {
+        let Some(block) = self.block.get() else { return Ok(Cow::Borrowed(self.bytes())) };
+        let mut bytes = vec![0; self.len];
+        block.copy_to(&mut bytes)?;
+        Ok(Cow::Owned(bytes))
     }
 
     /// Differs from that of every other content.
@@ -56,8 +85,36 @@ impl HostMemory {
     }
 
     /// What `fingerprint` gives for the content.
-    pub(crate) fn fingerprint(&self) -> u64 {
-        self.fingerprint.unwrap_or_else(|| fingerprint(self.bytes()))
+    pub(crate) fn fingerprint(&self) -> Result<u64, BackendError> {
+        match self.fingerprint {
+            Some(known) => Ok(known),
+            None => Ok(fingerprint(&self.content()?)),
+        }
+    }
+}
+
+/// For engines that work on a device.
+#[cfg(feature = "onnxruntime")]
+impl HostMemory {
+    /// Number of bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where the bytes are on a device, to be read: the first time they are copied there.
+    pub(crate) fn on(&self, device: &dyn Device) -> Result<*mut u8, BackendError> {
+        if let Some(block) = self.block.get() {
+            return Ok(block.address());
+        }
+        let mut block = device.block(self.len)?;
+        block.fill_from(self.bytes())?;
+        Ok(self.block.get_or_init(|| block).address())
+    }
+
+    /// Likewise, to be written to.
+    pub(crate) fn on_mut(&mut self, device: &dyn Device) -> Result<*mut u8, BackendError> {
+        (self.stamp, self.fingerprint) = (new_stamp(), None);
+        self.on(device)
     }
 }
 
@@ -81,7 +138,7 @@ pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
 /// A buffer with the elements of a tensor.
 pub(crate) fn upload(tensor: &Tensor) -> Buffer {
     let mut memory = HostMemory::filled(tensor.bytes().len(), 0);
-    memory.fill_from(tensor);
+    memory.bytes_mut().copy_from_slice(tensor.bytes());
     // Now, since nobody times an upload, and states are checked in the first call.
     memory.fingerprint = Some(fingerprint(tensor.bytes()));
     Buffer { ty: tensor.ty().clone(), memory: Box::new(memory) }
@@ -89,7 +146,7 @@ pub(crate) fn upload(tensor: &Tensor) -> Buffer {
 
 /// The elements of a buffer.
 pub(crate) fn download(buffer: &Buffer) -> Result<Tensor, BackendError> {
-    let bytes = of(buffer)?.bytes();
+    let bytes = of(buffer)?.content()?;
     Ok(Tensor::from_bytes(buffer.ty.clone(), bytes).expect("a buffer has the bytes of its type"))
 }
 
@@ -101,8 +158,7 @@ pub(crate) fn output(ty: &TensorType) -> Buffer {
 /// Overwrites a buffer.
 pub(crate) fn write(buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
     check("tensor to write", &buffer.ty, tensor.ty())?;
-    of_mut(buffer)?.fill_from(tensor);
-    Ok(())
+    of_mut(buffer)?.fill_from(tensor)
 }
 
 /// The memory behind a buffer.
@@ -138,6 +194,8 @@ fn stranger(ty: &TensorType) -> BackendError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "onnxruntime")]
+    use crate::device::Beside;
     use overdrive_ir::DType;
 
     #[test]
@@ -145,17 +203,41 @@ mod tests {
         let tensor = Tensor::from_f32([3, 7], &[1.5; 21]);
         let mut buffer = upload(&tensor);
         assert_eq!(download(&buffer), Ok(tensor.clone()));
-        let (stamp, hash) = (of(&buffer).unwrap().stamp(), of(&buffer).unwrap().fingerprint());
+        let (stamp, hash) = (of(&buffer).unwrap().stamp(), of(&buffer).unwrap().fingerprint().unwrap());
         write(&mut buffer, &Tensor::from_f32([3, 7], &[2.5; 21])).unwrap();
         assert_ne!(of(&buffer).unwrap().stamp(), stamp);
-        assert_ne!(of(&buffer).unwrap().fingerprint(), hash);
+        assert_ne!(of(&buffer).unwrap().fingerprint(), Ok(hash));
         write(&mut buffer, &tensor).unwrap();
-        assert_eq!(of(&buffer).unwrap().fingerprint(), hash);
+        assert_eq!(of(&buffer).unwrap().fingerprint(), Ok(hash));
         assert!(write(&mut buffer, &Tensor::from_f32([21], &[2.5; 21])).is_err());
         assert_eq!(of(&buffer).unwrap().bytes().as_ptr() as usize % LINE, 0);
         let empty = output(&TensorType::new(DType::BF16, [0, 4]));
         assert_eq!(of(&empty).unwrap().bytes(), [0u8; 0]);
         let unwritten = download(&output(&TensorType::new(DType::F32, [2]))).unwrap();
         assert!(unwritten.to_f64().iter().all(|x| x.is_nan()));
+    }
+
+    #[test]
+    #[cfg(feature = "onnxruntime")]
+    fn what_a_call_puts_on_a_device_is_written_and_read_there() {
+        let (first, second) =
+            (Tensor::from_f32([3], &[1.0, 2.0, 3.0]), Tensor::from_f32([3], &[4.0, 5.0, 6.0]));
+        let device = Beside::default();
+        let mut buffer = upload(&first);
+        let hash = of(&buffer).unwrap().fingerprint();
+        let address = of(&buffer).unwrap().on(&device).unwrap();
+        assert_eq!(device.copies(), [12, 0]);
+        assert_eq!((download(&buffer), of(&buffer).unwrap().fingerprint()), (Ok(first), hash.clone()));
+        // A write goes there at once, so that the call after it copies nothing.
+        write(&mut buffer, &second).unwrap();
+        let before = device.copies();
+        assert_eq!(of_mut(&mut buffer).unwrap().on_mut(&device), Ok(address));
+        assert_eq!(device.copies(), before);
+        assert_eq!(download(&buffer), Ok(second));
+        assert_ne!(of(&buffer).unwrap().fingerprint(), hash);
+        // What nobody has written is all ones there too.
+        let mut fresh = output(&TensorType::new(DType::F32, [2]));
+        of_mut(&mut fresh).unwrap().on_mut(&device).unwrap();
+        assert!(download(&fresh).unwrap().to_f64().iter().all(|x| x.is_nan()));
     }
 }

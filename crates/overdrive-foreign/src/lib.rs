@@ -5,6 +5,8 @@
 //! ours; and what it hands back to its own CPU path without being asked is an error, not a figure.
 
 mod call;
+#[cfg_attr(not(feature = "onnxruntime"), allow(dead_code))]
+mod device;
 mod engine;
 mod gemm_crate;
 mod host;

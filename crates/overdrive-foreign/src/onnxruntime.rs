@@ -1,17 +1,23 @@
 //! ONNX Runtime (MIT): its CPU provider as an engine, and each of its other providers as one.
 //!
 //! Modes are its levels of graph optimisation: `eager` none, `jit` basic, `compile` all. A provider that compiles whole graphs
-//! has `compile` only. Invariant: a node that the provider would leave to the CPU is an error.
+//! has `compile` only; the CUDA provider replays what it has captured in mode `graph`. Providers for GPUs take inputs and
+//! leave outputs in the GPU's memory. Invariant: a node that the provider would leave to the CPU is an error.
 
+mod gpu;
 mod library;
 mod plugin;
 mod session;
+mod values;
 
 use crate::call::HostBackend;
+use crate::device::Device;
 use crate::engine::{Engine, Found, Missing, Place, Places, Request};
+use gpu::Gpu;
 use library::Library;
 use overdrive_ir::{Backend, Caps, Mode};
 use session::Sessions;
+use std::sync::Arc;
 
 /// Who runs the nodes of a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,7 +114,8 @@ impl Engine for Provider {
 
     fn modes(&self) -> &'static [Mode] {
         match self {
-            Self::Cpu | Self::Cuda => &[Mode::Eager, Mode::Jit, Mode::Compile],
+            Self::Cpu => &[Mode::Eager, Mode::Jit, Mode::Compile],
+            Self::Cuda => &Mode::ALL,
             Self::OpenVino | Self::TensorRt | Self::TensorRtRtx => &[Mode::Compile],
         }
     }
@@ -140,9 +147,14 @@ impl Engine for Provider {
             Self::TensorRtRtx => Some(plugin::locate(request.places).map_err(|reason| self.missing(reason))?),
             _ => None,
         };
-        let engine = Sessions { provider: *self, library, caps, ordinal: request.ordinal, original, plugin };
+        let ordinal = request.ordinal;
+        let mut engine = Sessions { provider: *self, library, caps, ordinal, original, plugin, device: None };
         // What a provider needs beside the library is looked for when it is registered: here, not in the first model.
         engine.builder(Mode::Compile, request.threads).map_err(|reason| self.refused(reason))?;
+        if self.runs_on() == Place::Gpu {
+            let gpu = Gpu::open(ordinal).map_err(|reason| self.refused(reason))?;
+            engine.device = Some(Arc::new(gpu) as Arc<dyn Device>);
+        }
         Ok(Box::new(HostBackend { engine, threads: request.threads }))
     }
 }

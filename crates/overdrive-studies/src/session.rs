@@ -1,21 +1,21 @@
 //! A session: several entries compiled, checked and then sampled in alternation.
 
+mod resources;
+
 use crate::drawn::Drawn;
 use crate::peers::{self, Entrant};
 use crate::tolerance::tolerance;
 use crate::{Context, Device, Workload};
 use overdrive_bench::case::{Case, Configuration};
 use overdrive_bench::ceilings::{Ceiling, CeilingKind};
-use overdrive_bench::energy::EnergyUse;
 use overdrive_bench::executable::{Calls, Target};
-use overdrive_bench::memory::{MemoryUse, peak_during};
 use overdrive_bench::oracle::Oracle;
 use overdrive_bench::outcome::{Failure, Outcome};
 use overdrive_bench::record::{CeilingShare, Measurement, Overhead, Record, Work};
 use overdrive_bench::status::{Physics, Status};
 use overdrive_bench::subject::Subject;
-use overdrive_ir::backend::{Heap, MemoryReport};
 use overdrive_ir::{Backend, DType, Executable, Graph, Mode, State, Tuning};
+use resources::{Resources, resources};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// One configuration of a workload.
@@ -208,10 +208,11 @@ pub fn measure(
             measurement.ceiling_shares = shares(context, entry, &work, measurement);
             measurement.work = Some(work);
             // What cannot be seen is absent; the case ran all the same.
-            if let Some(Ok((memory, energy))) =
+            if let Some(Ok(Resources { memory, copies, energy })) =
                 compiled[i].as_mut().ok().map(|ready| resources(context, (entry, oracle_of(entry)), ready))
             {
-                (measurement.memory, measurement.energy) = (Some(memory), energy);
+                (measurement.memory, measurement.copies) = (Some(memory), copies);
+                measurement.energy = energy;
             }
         }
         records.push(record);
@@ -285,39 +286,3 @@ fn impossible(entry: &Entry<'_>, work: &Work, measurement: &Measurement) -> Opti
     };
     physics.check(measurement.latency.as_ref()?.summary.median_ns, work)
 }
-
-/// Peaks of one more call, and energy of many more; none of them is timed. A screening has no time for energy.
-fn resources(
-    context: &Context<'_>,
-    (entry, oracle): (&Entry<'_>, &Oracle<'_>),
-    ready: &mut Ready,
-) -> Result<(MemoryUse, Option<EnergyUse>), Failure> {
-    let backend = entry.device.backend;
-    let tensors = oracle.inputs(context.seed);
-    let inputs = tensors.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
-    drop(tensors);
-    let types = entry.graph.outputs().iter().map(|o| entry.graph.ty(o.value));
-    let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
-    let Ready { executable, state, .. } = ready;
-    let mut call = || -> Result<(), Failure> { Ok(executable.run(state, &inputs, &mut outputs)?.wait()?) };
-    let (ran, mut memory) = peak_during(context.heap, &mut call);
-    ran?;
-    let device = &backend.caps().device;
-    let probe = context.energy.and_then(|probes| probes.get(device)).filter(|_| !context.is_quick());
-    let energy = probe.and_then(|probe| probe.borrow_mut().of_calls(context.clock, call).ok());
-    let report = ready.executable.memory();
-    // Engines plan no arena that we would know of.
-    let is_planned = !ready.executable.plan().arena_bytes.is_empty();
-    memory.planned_arena_bytes = is_planned.then_some(report.transient_bytes);
-    // On the host the heap and the kernel are the better witnesses, where the heap is ours.
-    let memory = match (device == HOST, ready.executable.heap()) {
-        (true, Heap::Process) => memory,
-        (true, Heap::Library) => memory.with_library(&report),
-        (false, _) if !is_planned && report == MemoryReport::default() => memory.unknown_on_device(),
-        (false, _) => memory.with_device(&report),
-    };
-    Ok((memory, energy))
-}
-
-/// The name of the device that this process itself runs on.
-const HOST: &str = "cpu";

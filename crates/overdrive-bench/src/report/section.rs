@@ -32,6 +32,7 @@ pub(super) fn section(judged: &Judged<'_>, study: &str) -> Section {
     let mut tables = vec![main_table(&compared)];
     tables.extend(side_tables::overhead(&compared));
     tables.extend(side_tables::memory(&compared));
+    tables.extend(side_tables::copies(&compared));
     tables.extend(side_tables::energy(&compared));
     tables.extend(side_tables::quantities(&compared));
     let mut remarks = means(&compared);

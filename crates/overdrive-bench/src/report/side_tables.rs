@@ -1,4 +1,4 @@
-//! What stands beside a study's main table: costs paid once, memory, energy, exact quantities.
+//! What stands beside a study's main table: costs paid once, memory, copies, energy, exact quantities.
 
 use super::judged::Compared;
 use super::section::Captioned;
@@ -92,6 +92,28 @@ pub(super) fn memory(compared: &[&Compared<'_>]) -> Option<Captioned> {
             "Memory of one call, in a pass that was not timed: what it added, and what was there before."
                 .to_owned(),
         table: table.without_unknown_columns(),
+    })
+}
+
+/// What a caller on the host pays beside a call.
+pub(super) fn copies(compared: &[&Compared<'_>]) -> Option<Captioned> {
+    use Align::{Left, Right};
+    let mut table =
+        Table::new(&[("Workload", Left), ("Configuration", Left), ("To the device", Right), ("Back", Right)]);
+    for Compared { record, .. } in compared {
+        let Some(copies) = record.outcome.measurement().and_then(|m| m.copies) else { continue };
+        let way = |bytes, ns| format!("{} in {}", digits::bytes(bytes), digits::time(ns as f64, None));
+        table.push(vec![
+            record.case.workload.to_string(),
+            record.case.configuration.to_string(),
+            way(copies.in_bytes, copies.in_ns),
+            way(copies.out_bytes, copies.out_ns),
+        ]);
+    }
+    (!table.rows.is_empty()).then(|| Captioned {
+        caption: "Copies of inputs to the device and of outputs back, in a pass of their own: no part of a latency."
+            .to_owned(),
+        table,
     })
 }
 

@@ -1,10 +1,14 @@
-//! A graph as a session of ONNX Runtime, called on our buffers where they lie.
+//! A graph as a session of ONNX Runtime, called on our buffers where they lie: on the host, or on the device of its provider.
+//!
+//! Invariant: a call copies nothing that its provider did not ask for, since inputs and outputs are in its memory before.
 #![allow(unsafe_code)] // Values of the library are made around our bytes, and it writes its results into them.
 
 use super::Provider;
 use super::library::Library;
 use super::plugin;
+use super::values::{MemoryInfo, Placed, RunOptions};
 use crate::call::{HostEngine, Model, Prepared, unsupported};
+use crate::device::Device;
 use crate::engine::{Engine, OriginalFile};
 use crate::host::HostMemory;
 use crate::onnx_model::{self, OnnxModel};
@@ -12,15 +16,16 @@ use ort::ep;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::{AsPointer, ortsys, sys};
-use overdrive_formats::onnx::element_code;
 use overdrive_ir::backend::MemoryReport;
-use overdrive_ir::{BackendError, Caps, Graph, Mode, Port, TensorType};
-use std::ffi::{CStr, CString};
+use overdrive_ir::{BackendError, Caps, Graph, Mode, Port};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::CStr;
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::Arc;
 
 /// Makes sessions with one provider.
-#[derive(Debug)]
 pub(super) struct Sessions {
     pub(super) provider: Provider,
     pub(super) library: &'static Library,
@@ -29,6 +34,8 @@ pub(super) struct Sessions {
     pub(super) original: Option<OriginalFile>,
     /// The library of a provider that is no part of ONNX Runtime's.
     pub(super) plugin: Option<PathBuf>,
+    /// Where inputs and outputs are, if not on the host.
+    pub(super) device: Option<Arc<dyn Device>>,
 }
 
 impl Sessions {
@@ -43,18 +50,15 @@ impl Sessions {
             }
             (_, Mode::Eager) => GraphOptimizationLevel::Disable,
             (_, Mode::Jit) => GraphOptimizationLevel::Level1,
-            (_, Mode::Compile) => GraphOptimizationLevel::All,
+            (_, Mode::Compile) | (Provider::Cuda, Mode::Graph) => GraphOptimizationLevel::All,
             (Provider::Cpu, Mode::Graph) => {
                 return Err(
                     "a processor has no launches to capture and replay; use mode `compile`".to_owned()
                 );
             }
-            (Provider::Cuda, Mode::Graph) => {
-                return Err("replaying needs inputs that stay on the GPU; use mode `compile`".to_owned());
-            }
         };
         let builder = self.configure(level, threads).map_err(|e| e.to_string())?;
-        self.with_provider(builder, threads)
+        self.with_provider(builder, mode, threads)
     }
 
     /// What does not depend on the provider.
@@ -74,7 +78,12 @@ impl Sessions {
     }
 
     /// The options with the provider in them, or what it says where it cannot start.
-    fn with_provider(&self, builder: SessionBuilder, threads: usize) -> Result<SessionBuilder, String> {
+    fn with_provider(
+        &self,
+        builder: SessionBuilder,
+        mode: Mode,
+        threads: usize,
+    ) -> Result<SessionBuilder, String> {
         let device = i32::try_from(self.ordinal).expect("a machine has few GPUs");
         let provider = match self.provider {
             Provider::Cpu => ep::CPU::default().with_arena_allocator(true).build(),
@@ -85,7 +94,10 @@ impl Sessions {
                 .with_num_threads(threads)
                 .build(),
             // As everywhere here, f32 is f32.
-            Provider::Cuda => ep::CUDA::default().with_device_id(device).with_tf32(false).build(),
+            Provider::Cuda => {
+                let cuda = ep::CUDA::default().with_device_id(device).with_tf32(false);
+                cuda.with_cuda_graph(mode == Mode::Graph).build()
+            }
             Provider::TensorRt => ep::TensorRT::default().with_device_id(device).build(),
             Provider::TensorRtRtx => {
                 let path = self.plugin.as_ref().expect("a plug-in was located when it was opened");
@@ -134,82 +146,21 @@ impl HostEngine for Sessions {
         let value = |port: &Port| Placed::new(&port.name, graph.ty(port.value)).map_err(refused);
         let inputs = graph.inputs().iter().map(value).collect::<Result<Vec<_>, _>>()?;
         let outputs = graph.outputs().iter().map(value).collect::<Result<Vec<_>, _>>()?;
-        let memory = MemoryInfo::of_host().map_err(|e| refused(e.to_string()))?;
+        let memory = match self.provider {
+            Provider::Cpu | Provider::OpenVino => MemoryInfo::of_host(),
+            Provider::Cuda | Provider::TensorRt | Provider::TensorRtRtx => MemoryInfo::of_gpu(self.ordinal),
+        };
+        let memory = memory.map_err(|e| refused(e.to_string()))?;
         let arena = match self.provider {
             Provider::Cpu | Provider::OpenVino => MemoryInfo::of_host().ok(),
             Provider::Cuda | Provider::TensorRt => MemoryInfo::of_gpu(self.ordinal).ok(),
             // What it calls its memory is its own.
             Provider::TensorRtRtx => None,
         };
-        let model = SessionModel { session, inputs, outputs, memory, arena, name: name.to_owned() };
+        let captures = (mode == Mode::Graph).then(HashMap::new);
+        let (device, name) = (self.device.clone(), name.to_owned());
+        let model = SessionModel { session, inputs, outputs, memory, device, captures, arena, name };
         Ok(Prepared { model: Box::new(model), translation_ns })
-    }
-}
-
-/// An input or an output as the library wants to be told of it.
-struct Placed {
-    name: CString,
-    sizes: Vec<i64>,
-    element: sys::ONNXTensorElementDataType,
-}
-
-impl Placed {
-    fn new(name: &str, ty: &TensorType) -> Result<Self, String> {
-        let code = element_code(ty.dtype).ok_or_else(|| format!("ONNX has no element type for {ty}"))?;
-        Ok(Self {
-            name: CString::new(name).map_err(|e| e.to_string())?,
-            sizes: ty.sizes().into_iter().map(|size| size as i64).collect(),
-            // SAFETY: the library numbers element types as ONNX does.
-            element: unsafe { std::mem::transmute::<i32, sys::ONNXTensorElementDataType>(code) },
-        })
-    }
-
-    /// A value of the library around these bytes, which it neither copies nor frees.
-    fn around(&self, memory: &MemoryInfo, start: *mut u8, bytes: usize) -> ort::Result<OrtValue> {
-        let mut value = ptr::null_mut();
-        ortsys![unsafe CreateTensorWithDataAsOrtValue(
-            memory.0, start.cast(), bytes, self.sizes.as_ptr(), self.sizes.len(), self.element, &mut value
-        )?];
-        Ok(OrtValue(value))
-    }
-}
-
-/// A value, released with its owner.
-struct OrtValue(*mut sys::OrtValue);
-
-impl Drop for OrtValue {
-    fn drop(&mut self) {
-        ortsys![unsafe ReleaseValue(self.0)];
-    }
-}
-
-/// What the library calls a memory.
-struct MemoryInfo(*mut sys::OrtMemoryInfo);
-
-// SAFETY: it is never changed after it was made.
-unsafe impl Send for MemoryInfo {}
-
-impl MemoryInfo {
-    fn of_host() -> ort::Result<Self> {
-        let mut info = ptr::null_mut();
-        let kind = sys::OrtAllocatorType::OrtArenaAllocator;
-        ortsys![unsafe CreateCpuMemoryInfo(kind, sys::OrtMemType::OrtMemTypeDefault, &mut info)?];
-        Ok(Self(info))
-    }
-
-    fn of_gpu(ordinal: usize) -> ort::Result<Self> {
-        let mut info = ptr::null_mut();
-        let device = i32::try_from(ordinal).expect("a machine has few GPUs");
-        let kind = sys::OrtAllocatorType::OrtArenaAllocator;
-        let default = sys::OrtMemType::OrtMemTypeDefault;
-        ortsys![unsafe CreateMemoryInfo(c"Cuda".as_ptr(), kind, device, default, &mut info)?];
-        Ok(Self(info))
-    }
-}
-
-impl Drop for MemoryInfo {
-    fn drop(&mut self) {
-        ortsys![unsafe ReleaseMemoryInfo(self.0)];
     }
 }
 
@@ -217,25 +168,55 @@ struct SessionModel {
     session: Session,
     inputs: Vec<Placed>,
     outputs: Vec<Placed>,
-    /// Where inputs and outputs are.
+    /// What the library calls the memory that inputs and outputs are in.
     memory: MemoryInfo,
+    /// Whose memory it is, if not the host's.
+    device: Option<Arc<dyn Device>>,
+    /// What calls are captured under, by the addresses of their inputs and outputs: a captured graph uses these whatever it
+    /// is handed. None where calls are not captured.
+    captures: Option<HashMap<Vec<usize>, RunOptions>>,
     /// Where the provider works.
     arena: Option<MemoryInfo>,
     name: String,
 }
 
 impl SessionModel {
-    fn run(&mut self, inputs: &[&HostMemory], outputs: &mut [&mut HostMemory]) -> ort::Result<()> {
-        let given = self.inputs.iter().zip(inputs).map(|(place, memory)| {
+    /// Where inputs and outputs are, in this order.
+    fn addresses(
+        &self,
+        inputs: &[&HostMemory],
+        outputs: &mut [&mut HostMemory],
+    ) -> Result<Vec<*mut u8>, BackendError> {
+        let given = inputs.iter().map(|memory| match &self.device {
+            Some(device) => memory.on(device.as_ref()),
             // The library only reads inputs.
-            place.around(&self.memory, memory.bytes().as_ptr().cast_mut(), memory.bytes().len())
+            None => Ok(memory.bytes().as_ptr().cast_mut()),
         });
-        let given = given.collect::<ort::Result<Vec<_>>>()?;
-        let taken = self.outputs.iter().zip(outputs).map(|(place, memory)| {
-            let bytes = memory.bytes_mut();
-            place.around(&self.memory, bytes.as_mut_ptr(), bytes.len())
+        let taken = outputs.iter_mut().map(|memory| match &self.device {
+            Some(device) => memory.on_mut(device.as_ref()),
+            None => Ok(memory.bytes_mut().as_mut_ptr()),
         });
-        let taken = taken.collect::<ort::Result<Vec<_>>>()?;
+        given.chain(taken).collect()
+    }
+
+    /// One call on memory that is borrowed until its end, at `addresses` and with so many bytes each.
+    fn run(&mut self, addresses: &[*mut u8], bytes: &[usize]) -> ort::Result<()> {
+        let places = self.inputs.iter().chain(&self.outputs);
+        let values = places.zip(addresses).zip(bytes);
+        let values = values.map(|((place, &start), &bytes)| place.around(&self.memory, start, bytes));
+        let values = values.collect::<ort::Result<Vec<_>>>()?;
+        let (given, taken) = values.split_at(self.inputs.len());
+        let options = match &mut self.captures {
+            None => ptr::null(),
+            Some(captures) => {
+                // The library keeps zero for calls without a number.
+                let number = captures.len() + 1;
+                match captures.entry(addresses.iter().map(|address| address.addr()).collect()) {
+                    Entry::Occupied(known) => known.get().0.cast_const(),
+                    Entry::Vacant(new) => new.insert(RunOptions::of_capture(number)?).0.cast_const(),
+                }
+            }
+        };
         let names = |places: &[Placed]| places.iter().map(|place| place.name.as_ptr()).collect::<Vec<_>>();
         let (input_names, output_names) = (names(&self.inputs), names(&self.outputs));
         let given_values: Vec<*const sys::OrtValue> =
@@ -244,7 +225,7 @@ impl SessionModel {
         // SAFETY: names, values and their number belong together; the bytes behind the values are borrowed until the end.
         ortsys![unsafe Run(
             self.session.ptr().cast_mut(),
-            ptr::null(),
+            options,
             input_names.as_ptr(),
             given_values.as_ptr(),
             given_values.len(),
@@ -287,11 +268,62 @@ impl SessionModel {
 
 impl Model for SessionModel {
     fn call(&mut self, inputs: &[&HostMemory], outputs: &mut [&mut HostMemory]) -> Result<(), BackendError> {
-        let outcome = self.run(inputs, outputs);
+        let addresses = self.addresses(inputs, outputs)?;
+        let outputs = outputs.iter().map(|memory| memory.len());
+        let bytes: Vec<usize> = inputs.iter().map(|memory| memory.len()).chain(outputs).collect();
+        let outcome = self.run(&addresses, &bytes);
         outcome.map_err(|e| BackendError::Device { step: self.name.clone(), message: e.to_string() })
     }
 
     fn memory(&self) -> Option<MemoryReport> {
         self.marks(self.arena.as_ref()?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Beside;
+    use crate::engine::Places;
+    use crate::host;
+    use overdrive_ir::{Builder, DType, Tensor, TensorType};
+
+    #[test]
+    fn calls_find_their_inputs_on_the_device_and_leave_their_outputs_there() {
+        let library = match Library::load(&Places::default()) {
+            Ok(library) => library,
+            Err(reason) => return eprintln!("SKIPPED: {reason}"),
+        };
+        let device = Beside::default();
+        let sessions = Sessions {
+            provider: Provider::Cpu,
+            library,
+            caps: Caps::default(),
+            ordinal: 0,
+            original: None,
+            plugin: None,
+            device: Some(Arc::new(device.clone())),
+        };
+        let b = Builder::new("sum");
+        let ty = TensorType::new(DType::F32, [4usize]);
+        b.output("y", b.input("x", ty.clone()) + b.input("z", ty.clone()));
+        let mut model = sessions.prepare(&b.finish().unwrap(), Mode::Compile, 1).unwrap().model;
+        let [x, z] = [[1.0, 2.0, 3.0, 4.0], [0.5; 4]].map(|v| host::upload(&Tensor::from_f32([4], &v)));
+        let (mut x, mut y) = (x, host::output(&ty));
+        let mut call = |x: &_, y: &mut _| {
+            let (x, z) = (host::of(x).unwrap(), host::of(&z).unwrap());
+            model.call(&[x, z], &mut [host::of_mut(y).unwrap()]).unwrap();
+        };
+        call(&x, &mut y);
+        // Two inputs, and an output that nobody has written yet.
+        assert_eq!(device.copies(), [48, 0]);
+        assert_eq!(host::download(&y).unwrap().to_f64(), [1.5, 2.5, 3.5, 4.5]);
+        host::write(&mut x, &Tensor::from_f32([4], &[2.0; 4])).unwrap();
+        let before = device.copies();
+        assert_eq!(before, [64, 16]);
+        call(&x, &mut y);
+        call(&x, &mut y);
+        assert_eq!(device.copies(), before);
+        assert_eq!(host::download(&y).unwrap().to_f64(), [2.5; 4]);
     }
 }

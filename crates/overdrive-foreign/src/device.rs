@@ -1,0 +1,82 @@
+//! Memory of a device apart from the host, for engines that take inputs and leave outputs there.
+//!
+//! Why: copies to and from a device are no part of its engine's calls, so that calls of all engines on it can be compared.
+//! Invariant: a copy is over when it returns.
+#![cfg_attr(test, allow(unsafe_code))] // The memory of the device that tests have is written to by its address.
+
+use overdrive_ir::BackendError;
+
+/// A device that has memory.
+pub(crate) trait Device: Send + Sync {
+    /// So many bytes of it.
+    fn block(&self, bytes: usize) -> Result<Box<dyn Block>, BackendError>;
+}
+
+/// A piece of a device's memory, freed with its owner.
+pub(crate) trait Block: Send + Sync {
+    /// Where it starts; the host may not look there.
+    fn address(&self) -> *mut u8;
+    /// Copies as many bytes as it has to it.
+    fn fill_from(&mut self, bytes: &[u8]) -> Result<(), BackendError>;
+    /// Copies all of it to the host.
+    fn copy_to(&self, bytes: &mut [u8]) -> Result<(), BackendError>;
+}
+
+#[cfg(test)]
+pub(crate) use beside::Beside;
+
+#[cfg(test)]
+mod beside {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A device whose memory is more of the host's, and which counts what is copied there and back, in bytes.
+    #[derive(Clone, Default)]
+    pub(crate) struct Beside {
+        copied: Arc<[AtomicU64; 2]>,
+    }
+
+    struct Words {
+        /// Atomic, since whoever knows the address writes there too.
+        words: Box<[AtomicU64]>,
+        len: usize,
+        copied: Arc<[AtomicU64; 2]>,
+    }
+
+    impl Beside {
+        /// Bytes copied to the device, and from it.
+        pub(crate) fn copies(&self) -> [u64; 2] {
+            [0, 1].map(|way| self.copied[way].load(Ordering::Relaxed))
+        }
+    }
+
+    impl Device for Beside {
+        fn block(&self, bytes: usize) -> Result<Box<dyn Block>, BackendError> {
+            let words = (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+            Ok(Box::new(Words { words, len: bytes, copied: Arc::clone(&self.copied) }))
+        }
+    }
+
+    impl Block for Words {
+        fn address(&self) -> *mut u8 {
+            self.words.as_ptr().cast_mut().cast()
+        }
+
+        fn fill_from(&mut self, bytes: &[u8]) -> Result<(), BackendError> {
+            assert_eq!(bytes.len(), self.len);
+            self.copied[0].fetch_add(self.len as u64, Ordering::Relaxed);
+            // SAFETY: the block has as many bytes.
+            unsafe { self.address().copy_from_nonoverlapping(bytes.as_ptr(), self.len) };
+            Ok(())
+        }
+
+        fn copy_to(&self, bytes: &mut [u8]) -> Result<(), BackendError> {
+            assert_eq!(bytes.len(), self.len);
+            self.copied[1].fetch_add(self.len as u64, Ordering::Relaxed);
+            // SAFETY: likewise.
+            unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(self.address(), self.len) };
+            Ok(())
+        }
+    }
+}

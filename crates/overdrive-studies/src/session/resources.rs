@@ -1,0 +1,142 @@
+//! What a call takes beside its time: memory, copies to and from its device, energy.
+//!
+//! Invariant: none of it is measured in a call whose time counts.
+
+use super::{Entry, Ready};
+use crate::Context;
+use overdrive_bench::clock::Clock;
+use overdrive_bench::energy::EnergyUse;
+use overdrive_bench::memory::{MemoryUse, peak_during};
+use overdrive_bench::oracle::Oracle;
+use overdrive_bench::outcome::Failure;
+use overdrive_bench::record::Copies;
+use overdrive_ir::backend::{Heap, MemoryReport};
+use overdrive_ir::{Backend, Buffer, Tensor};
+
+/// What a call takes beside its time.
+pub(super) struct Resources {
+    pub(super) memory: MemoryUse,
+    pub(super) copies: Option<Copies>,
+    pub(super) energy: Option<EnergyUse>,
+}
+
+/// Peaks of one more call, copies around it, and energy of many more; none of them is part of a latency. A screening has
+/// no time for energy.
+pub(super) fn resources(
+    context: &Context<'_>,
+    (entry, oracle): (&Entry<'_>, &Oracle<'_>),
+    ready: &mut Ready,
+) -> Result<Resources, Failure> {
+    let backend = entry.device.backend;
+    let device = &backend.caps().device;
+    let tensors = oracle.inputs(context.seed);
+    let mut inputs = tensors.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
+    let types = entry.graph.outputs().iter().map(|o| entry.graph.ty(o.value));
+    let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
+    let Ready { executable, state, .. } = ready;
+    let copies = match device == HOST {
+        true => None,
+        false => {
+            // The first call puts the buffers where the engine wants them.
+            executable.run(state, &inputs, &mut outputs)?.wait()?;
+            Some(copies(context.clock, backend, (&tensors, &mut inputs), &outputs)?)
+        }
+    };
+    drop(tensors);
+    let mut call = || -> Result<(), Failure> { Ok(executable.run(state, &inputs, &mut outputs)?.wait()?) };
+    let (ran, mut memory) = peak_during(context.heap, &mut call);
+    ran?;
+    let probe = context.energy.and_then(|probes| probes.get(device)).filter(|_| !context.is_quick());
+    let energy = probe.and_then(|probe| probe.borrow_mut().of_calls(context.clock, call).ok());
+    let report = ready.executable.memory();
+    // Engines plan no arena that we would know of.
+    let is_planned = !ready.executable.plan().arena_bytes.is_empty();
+    memory.planned_arena_bytes = is_planned.then_some(report.transient_bytes);
+    // On the host the heap and the kernel are the better witnesses, where the heap is ours.
+    let memory = match (device == HOST, ready.executable.heap()) {
+        (true, Heap::Process) => memory,
+        (true, Heap::Library) => memory.with_library(&report),
+        (false, _) if !is_planned && report == MemoryReport::default() => memory.unknown_on_device(),
+        (false, _) => memory.with_device(&report),
+    };
+    Ok(Resources { memory, copies, energy })
+}
+
+/// Times of which the median is a copy's.
+const ROUNDS: usize = 5;
+
+/// Copies of the inputs to the device, and of the outputs from it.
+fn copies(
+    clock: &dyn Clock,
+    backend: &dyn Backend,
+    (tensors, inputs): (&[Tensor], &mut [Buffer]),
+    outputs: &[Buffer],
+) -> Result<Copies, Failure> {
+    let word = Tensor::from_f32([1], &[1.0]);
+    let mut last = backend.upload(&word)?;
+    let (mut to, mut back) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
+    for _ in 0..ROUNDS {
+        let start = clock.now_ns();
+        for (buffer, tensor) in inputs.iter_mut().zip(tensors) {
+            backend.write(buffer, tensor)?;
+        }
+        // What is enqueued has arrived once this has been there and back.
+        backend.write(&mut last, &word)?;
+        backend.download(&last)?;
+        let arrived = clock.now_ns();
+        for buffer in outputs {
+            backend.download(buffer)?;
+        }
+        to.push(arrived - start);
+        back.push(clock.now_ns() - arrived);
+    }
+    let median = |mut times: Vec<u64>| {
+        times.sort_unstable();
+        times[ROUNDS / 2]
+    };
+    let bytes = |buffers: &[Buffer]| buffers.iter().map(|buffer| buffer.ty.bytes() as u64).sum();
+    Ok(Copies { in_bytes: bytes(inputs), in_ns: median(to), out_bytes: bytes(outputs), out_ns: median(back) })
+}
+
+/// The name of the device that this process itself runs on.
+const HOST: &str = "cpu";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overdrive_cpu::CpuBackend;
+    use overdrive_ir::{DType, TensorType};
+    use std::cell::Cell;
+
+    /// A clock that advances by a number of nanoseconds more at each reading: 1, 2, 3...
+    #[derive(Default)]
+    struct Slowing(Cell<u64>, Cell<u64>);
+
+    impl Clock for Slowing {
+        fn name(&self) -> &'static str {
+            "slowing"
+        }
+
+        fn now_ns(&self) -> u64 {
+            self.0.set(self.0.get() + 1);
+            self.1.set(self.1.get() + self.0.get());
+            self.1.get()
+        }
+    }
+
+    #[test]
+    fn copies_are_the_median_of_their_rounds_and_bring_the_inputs() {
+        let backend = CpuBackend::new(Some(1)).unwrap();
+        let backend: &dyn Backend = &backend;
+        let tensors = [Tensor::from_f32([3], &[1.0, 2.0, 3.0]), Tensor::from_f32([2, 2], &[4.0; 4])];
+        let mut inputs: Vec<Buffer> = tensors.iter().map(|t| backend.output(t.ty()).unwrap()).collect();
+        let outputs = [backend.output(&TensorType::new(DType::BF16, [5])).unwrap()];
+        let clock = Slowing::default();
+        let copies = copies(&clock, backend, (&tensors, &mut inputs), &outputs).unwrap();
+        // Readings of the third round are the seventh to the ninth.
+        assert_eq!(copies, Copies { in_bytes: 28, in_ns: 8, out_bytes: 10, out_ns: 9 });
+        for (buffer, tensor) in inputs.iter().zip(&tensors) {
+            assert_eq!(backend.download(buffer), Ok(tensor.clone()));
+        }
+    }
+}
