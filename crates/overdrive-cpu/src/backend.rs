@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use overdrive_ir::plan::GemmCall;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Packing, Tensor, TensorType, Tuning,
+    Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Tensor, TensorType, Tuning,
 };
 
 use crate::exec::{CpuExecutable, uploaded};
-use crate::gemm::Kernel;
+use crate::gemm::{Element, Kernel};
 use crate::kernels;
 use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
 use crate::peaks::peaks;
@@ -75,19 +76,7 @@ fn caps(threads: usize) -> Caps {
         // Lanes are loaded by address: types that share bytes are not.
         loop_dtypes: DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8).collect(),
         flops_per_byte: FLOPS_PER_BYTE,
-        packings: BTreeMap::from([
-            (DType::F64, packing::<f64>(|k, n| Kernel::<f64>::best().packed_b_bytes([1, 1, k, n]))),
-            (DType::F32, packing::<f32>(|k, n| Kernel::<f32>::best().packed_b_bytes([1, 1, k, n]))),
-            (
-                DType::F16,
-                packing::<half::f16>(|k, n| Kernel::<half::f16>::best().packed_b_bytes([1, 1, k, n])),
-            ),
-            (
-                DType::BF16,
-                packing::<half::bf16>(|k, n| Kernel::<half::bf16>::best().packed_b_bytes([1, 1, k, n])),
-            ),
-            (DType::I8, packing::<i8>(|k, n| Kernel::<i8>::best().packed_b_bytes([1, 1, k, n]))),
-        ]),
+        packings: Some(packing),
         filters: Some(kernels::convolution::packing),
         channels_last: Some(kernels::convolution::takes_channels_last),
         folds: Some(kernels::convolution::folded_parts),
@@ -96,8 +85,20 @@ fn caps(threads: usize) -> Caps {
     }
 }
 
-fn packing<T: crate::gemm::Element>(bytes: fn(usize, usize) -> usize) -> Packing {
-    Packing { name: Kernel::<T>::best().name(), bytes }
+/// How the right operand of a product is packed, where it never changes.
+fn packing(call: &GemmCall) -> Option<(&'static str, usize)> {
+    fn of<T: Element>(call: &GemmCall) -> (&'static str, usize) {
+        let kernel = Kernel::<T>::best_packed(call.m);
+        (kernel.name(), kernel.packed_b_bytes([1, 1, call.k, call.n]))
+    }
+    Some(match call.rhs.dtype {
+        DType::F64 => of::<f64>(call),
+        DType::F32 => of::<f32>(call),
+        DType::F16 => of::<half::f16>(call),
+        DType::BF16 => of::<half::bf16>(call),
+        DType::I8 => of::<i8>(call),
+        _ => return None,
+    })
 }
 
 impl Backend for CpuBackend {

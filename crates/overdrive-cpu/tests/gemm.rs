@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::Mutex;
 
 use half::{bf16, f16};
-use overdrive_cpu::gemm::{Accumulator, Block, Element, Epilogue, Kernel, Output, Rhs, View, ViewMut};
+use overdrive_cpu::gemm::{Block, Element, Epilogue, Kernel, Output, Rhs, View, ViewMut};
 use overdrive_cpu::threads::Pool;
 use proptest::prelude::*;
 
@@ -310,25 +310,91 @@ fn a_product_of_other_operands_is_noticed() {
     assert_ne!(product(a, b), product(a, b.transposed()));
 }
 
+/// Every kernel that the CPU has, on operands of its own.
+fn by_all_kernels<T: Format>(
+    [m, n, k]: [usize; 3],
+    threads: usize,
+    mut see: impl FnMut(&str, &[T], &[T], &[T::Acc]),
+) {
+    let mut random = Random(3);
+    let mut fill = |len: usize| (0..len).map(|_| T::from_f64(random.next())).collect::<Vec<_>>();
+    let (a, b) = (fill(m * k), fill(k * n));
+    let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
+    for kernel in Kernel::<T>::supported() {
+        let mut c = vec![T::NOTHING; m * n];
+        let rhs = View::matrix(&b, k, n).into();
+        kernel.gemm(&pool, View::matrix(&a, m, k), rhs, Output::Store(ViewMut::matrix(&mut c, m, n)));
+        see(kernel.name(), &a, &b, &c);
+    }
+}
+
 #[test]
 fn threads_do_not_change_a_bit() {
-    fn product<T: Format<Acc: Debug + PartialEq>>(threads: usize) -> Vec<T::Acc>
-    where
-        T::Acc: Accumulator,
-    {
-        let (m, n, k) = (150, 200, 900);
-        let mut random = Random(3);
-        let mut fill = |len: usize| (0..len).map(|_| T::from_f64(random.next())).collect::<Vec<_>>();
-        let (a, b) = (fill(m * k), fill(k * n));
-        let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
-        let mut c = vec![T::Acc::default(); m * n];
-        let b = View::matrix(&b, k, n).into();
-        Kernel::best().gemm(&pool, View::matrix(&a, m, k), b, Output::Store(ViewMut::matrix(&mut c, m, n)));
-        c
+    fn products<T: Format<Acc: Debug + PartialEq>>(threads: usize) -> Vec<Vec<T::Acc>> {
+        let mut products = vec![];
+        by_all_kernels::<T>([150, 200, 900], threads, |_, _, _, c| products.push(c.to_vec()));
+        products
     }
     for threads in [2, 3, 7] {
-        assert_eq!(product::<f32>(1), product::<f32>(threads));
-        assert_eq!(product::<bf16>(1), product::<bf16>(threads));
-        assert_eq!(product::<i8>(1), product::<i8>(threads));
+        assert_eq!(products::<f32>(1), products::<f32>(threads));
+        assert_eq!(products::<bf16>(1), products::<bf16>(threads));
+        assert_eq!(products::<i8>(1), products::<i8>(threads));
+    }
+}
+
+/// Sums of f32 are as near to the exact ones whichever kernel makes them: no more than a chain of multiply-adds strays.
+#[test]
+fn no_kernel_of_f32_is_less_accurate_than_multiply_adds() {
+    for k in [32, 500, 2048] {
+        let (n, mut strays) = (64, vec![]);
+        by_all_kernels::<f32>([64, n, k], 1, |name, a, b, c| {
+            let square = |i: usize, found: &dyn Fn(usize) -> f64| {
+                let exact: f64 =
+                    (0..k).map(|p| f64::from(a[i / n * k + p]) * f64::from(b[p * n + i % n])).sum();
+                (found(i) - exact).powi(2)
+            };
+            let chain = |i: usize| {
+                f64::from((0..k).fold(0.0, |sum, p| a[i / n * k + p].mul_add(b[p * n + i % n], sum)))
+            };
+            let rms = |found: &dyn Fn(usize) -> f64| {
+                ((0..c.len()).map(|i| square(i, found)).sum::<f64>() / c.len() as f64).sqrt()
+            };
+            strays.push((name.to_owned(), rms(&|i| f64::from(c[i])), rms(&chain)));
+        });
+        for (name, found, chain) in &strays {
+            assert!(found <= &(1.1 * chain), "{name} strays by {found:e} over k = {k}, a chain by {chain:e}");
+        }
+        println!("k = {k}: {strays:?}");
+    }
+}
+
+/// Operands that are not finite, and sums and products too large to be: what comes out is what f32 makes of them.
+#[test]
+fn what_is_not_finite_is_so_in_every_kernel_of_f32() {
+    let pool = Pool::new(NonZeroUsize::MIN).unwrap();
+    let (m, n, k) = (40, 40, 700);
+    for (x, y, sum) in [
+        (f32::INFINITY, 1.0, f32::INFINITY),
+        (1.5, f32::NEG_INFINITY, f32::NEG_INFINITY),
+        (f32::INFINITY, 0.0, f32::NAN),
+        (f32::NAN, 1.0, f32::NAN),
+        (f32::MAX, 1.0, f32::MAX),
+        (f32::MAX, 0.25, f32::MAX / 4.0),
+        (1.0, f32::MIN, f32::MIN),
+        (1e30, 1e30, f32::INFINITY),
+        (-1e30, 1e30, f32::NEG_INFINITY),
+    ] {
+        // In the last block of k, whose sums are added to others.
+        let (mut a, mut b) = (vec![0.0; m * k], vec![0.0; k * n]);
+        (a[35 * k + 690], b[690 * n + 34]) = (x, y);
+        for kernel in Kernel::<f32>::supported() {
+            let mut c = vec![7.0; m * n];
+            let rhs = View::matrix(&b, k, n).into();
+            kernel.gemm(&pool, View::matrix(&a, m, k), rhs, Output::Store(ViewMut::matrix(&mut c, m, n)));
+            let found = c[35 * n + 34];
+            let same = found == sum || found.is_nan() && sum.is_nan();
+            assert!(same, "{}: {x:e} by {y:e} is {found:e}, not {sum:e}", kernel.name());
+            assert_eq!(c[0], 0.0, "{}", kernel.name());
+        }
     }
 }

@@ -12,7 +12,7 @@ use overdrive_ir::{
     Backend, BackendError, Buffer, Caps, Choice, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType,
     Tuning,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Memory that is left to the context, to kernels and to libraries, in bytes.
@@ -69,7 +69,7 @@ pub fn caps(properties: &Properties) -> Caps {
         contraction_dtypes: gemm::DTYPES.into(),
         loop_dtypes: BTreeSet::from(DType::ALL),
         flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),
-        packings: BTreeMap::new(),
+        packings: None,
         filters: None,
         channels_last: None,
         folds: None,

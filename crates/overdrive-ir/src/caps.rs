@@ -1,6 +1,6 @@
 //! What a device can do and what was chosen for it, as data: all that passes and `plan` may know of a device.
 
-use crate::plan::ConvolutionCall;
+use crate::plan::{ConvolutionCall, GemmCall};
 use crate::{Convolution, DType, OpRef, TensorType};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,9 +25,8 @@ pub struct Caps {
     pub loop_dtypes: BTreeSet<DType>,
     /// FLOPs per byte of memory traffic at which compute and memory balance, measured or nominal.
     pub flops_per_byte: f64,
-    /// How GEMM right operands that are states are packed ahead of time, by element type; types that are absent
-    /// are not packed.
-    pub packings: BTreeMap<DType, Packing>,
+    /// How right operands of products that are states are packed ahead of time; `None` where none is.
+    pub packings: Option<Packing>,
     /// How kernels of convolutions that are states are packed ahead of time; `None` where none is.
     pub filters: Option<FilterPacking>,
     /// Which convolutions hand each other activations with channels innermost; `None` where none does.
@@ -52,14 +51,9 @@ pub struct Peaks {
     pub levels: Vec<(u64, f64)>,
 }
 
-/// A back end's packed form of a `[k, n]` matrix.
-#[derive(Copy, Clone, Debug)]
-pub struct Packing {
-    /// Its name, for `Layout::Packed`.
-    pub name: &'static str,
-    /// Size in bytes of a packed `[k, n]` matrix.
-    pub bytes: fn(k: usize, n: usize) -> usize,
-}
+/// The name, for `Layout::Packed`, and the size in bytes of the packed right operand of a product, of one matrix for its whole
+/// batch; `None` for one that is not packed.
+pub type Packing = fn(&GemmCall) -> Option<(&'static str, usize)>;
 
 /// The name, for `Layout::Packed`, and the size in bytes of the packed kernel of a convolution; `None` for one whose kernel
 /// is not packed.

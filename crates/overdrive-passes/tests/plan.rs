@@ -4,8 +4,7 @@ use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::ops::{Conv2d, QuantizedLinear};
 use overdrive_ir::plan::{Note, Place, Step, StepKind};
 use overdrive_ir::{
-    Builder, Caps, Chains, DType, DotGeneral, Expr, Graph, Init, Mode, Packing, Plan, Prim, TensorType,
-    Tuning,
+    Builder, Caps, Chains, DType, DotGeneral, Expr, Graph, Init, Mode, Plan, Prim, TensorType, Tuning,
 };
 use overdrive_passes::plan;
 use std::collections::{BTreeMap, BTreeSet};
@@ -208,7 +207,7 @@ fn a_claim_of_one_form_leaves_the_others_to_their_expansion() {
     let caps = Caps {
         claims: BTreeSet::from(["quantized_linear activations=float".to_owned()]),
         contraction_dtypes: BTreeSet::from([DType::F32, DType::I8]),
-        packings: BTreeMap::from([(DType::I8, Packing { name: "test", bytes: |k, n| k * n })]),
+        packings: Some(|call| (call.rhs.dtype == DType::I8).then_some(("test", call.k * call.n))),
         ..caps()
     };
     let planned = |activations| {

@@ -96,6 +96,12 @@ impl Operand {
     }
 }
 
+/// The kernel of a packed form.
+fn packed_as<T: Element>(name: &str) -> Result<&'static Kernel<T>, Unsupported> {
+    let kernel = Kernel::supported().find(|kernel| kernel.name() == name);
+    kernel.ok_or_else(|| Unsupported::new(format!("no kernel here packs as `{name}`")))
+}
+
 /// The right operand.
 #[derive(Debug)]
 enum Right<T: Element> {
@@ -136,9 +142,7 @@ impl<T: Format> Product<T> {
         let lhs = Operand::new(plan, &call.lhs, batch(lhs_strides), [call.m, call.k])?;
         let rhs = match plan.slot(call.rhs.slot).layout {
             Layout::Packed { name, .. } => {
-                let kernel = Kernel::supported().find(|kernel| kernel.name() == name);
-                let kernel =
-                    kernel.ok_or_else(|| Unsupported::new(format!("no kernel here packs as `{name}`")))?;
+                let kernel = packed_as(name)?;
                 Right::Packed { slot: call.rhs.slot, kernel, shape: [1, 1, call.k, call.n] }
             }
             _ => Right::Strided(Operand::new(plan, &call.rhs, batch(rhs_strides), [call.k, call.n])?),
@@ -206,7 +210,10 @@ struct Pack<T: Element> {
 impl<T: Element> Pack<T> {
     fn new(plan: &Plan, source: &MatrixView, size: [usize; 2], to: SlotId) -> Result<Self, Unsupported> {
         let source = Operand::new(plan, source, ([1, 1], [0, 0]), size)?;
-        let kernel = Kernel::best();
+        let Layout::Packed { name, .. } = plan.slot(to).layout else {
+            return Err(Unsupported::new("packing into a slot that has no packed form"));
+        };
+        let kernel = packed_as::<T>(name)?;
         assert_eq!(
             plan.slot(to).bytes(),
             kernel.packed_b_bytes(source.shape),

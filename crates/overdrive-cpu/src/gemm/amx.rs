@@ -17,9 +17,9 @@ use std::sync::OnceLock;
 use super::simd::PackedBlock;
 
 /// Rows and columns of C.
-const SIDE: usize = 32;
-/// Bytes of a panel's step: 32 lines of 32 bf16 or 64 i8.
-const STEP: usize = SIDE * 64;
+pub(super) const SIDE: usize = 32;
+/// Bytes of a step's two tiles: 32 lines of 32 bf16 or 64 i8.
+pub(super) const PAIR: usize = SIDE * 64;
 
 /// Whether the CPU multiplies tiles of bf16 and the operating system granted their registers.
 pub(crate) fn bf16_is_granted() -> bool {
@@ -62,15 +62,16 @@ fn request_tile_registers() -> bool {
 
 /// The operand of `ldtilecfg`: palette 1, and for each register its bytes a row and its rows.
 #[repr(C, align(64))]
-struct TileConfig {
+#[derive(Clone, Copy)]
+pub(super) struct TileConfig {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
+    pub(super) row_bytes: [u16; 16],
+    pub(super) rows: [u8; 16],
 }
 
-static CONFIG: TileConfig = {
+pub(super) static CONFIG: TileConfig = {
     let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
     let mut register = 0;
     while register < 8 {
@@ -83,10 +84,10 @@ static CONFIG: TileConfig = {
 
 /// 32 rows of A: how tiles find their lines, in bytes.
 #[derive(Clone, Copy)]
-struct Left {
-    start: *const u8,
+pub(super) struct Left {
+    pub(super) start: *const u8,
     /// From one row to the next.
-    line: usize,
+    pub(super) line: usize,
     /// From the upper 16 rows to the lower.
     below: usize,
     /// From one step to the next.
@@ -95,25 +96,70 @@ struct Left {
 
 /// What is asked for while a tile is computed.
 #[derive(Clone, Copy)]
-struct After {
-    /// Two lines a step into the second-level cache, and bytes from a step to the next.
-    from: *const u8,
-    step: usize,
-    /// The tile of C that follows, two rows a step into the first level, and bytes from a row to the next.
-    c: *const u8,
-    c_line: usize,
+pub(super) struct After {
+    /// A sixteenth of a step into the second-level cache, and bytes from a step to the next.
+    pub(super) from: *const u8,
+    pub(super) step: usize,
+    /// The tile of C that follows, some rows a step into the first level, and bytes from a row to the next.
+    pub(super) c: *const u8,
+    pub(super) c_line: usize,
 }
 
 /// A number format of tiles: how a step's tiles are multiplied.
-trait Dot {
+pub(super) trait Dot {
     /// An element of C.
     type Acc: Copy + Default + AddAssign;
+    /// Bytes of a panel's step.
+    const STEP: usize = PAIR;
+    /// Whether the sums of a block are looked at before they are added to C.
+    const LOOKS: bool = false;
 
     /// Adds `steps` steps of A and of the panel `b` to tiles 0 to 3, and asks for what comes after.
     ///
     /// # Safety
     /// The registers are configured, and both are as long as `steps` says, which is not 0.
     unsafe fn walk(a: Left, b: *const u8, steps: usize, after: After);
+
+    /// Delivers the sums of two panels, as far as C has them.
+    ///
+    /// # Safety
+    /// The panels are as long as `steps` says; nobody else touches what they are delivered to.
+    #[inline(always)]
+    unsafe fn deliver(
+        sums: &mut [Self::Acc; SIDE * SIDE],
+        _panels: [*const u8; 2],
+        _steps: usize,
+        to: To<Self::Acc>,
+    ) {
+        // SAFETY: as the caller promised.
+        unsafe { to.take(sums) }
+    }
+}
+
+/// A part of C, at most a tile.
+pub(super) struct To<A> {
+    pub(super) c: *mut A,
+    pub(super) stride: usize,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    /// Whether to add to what it holds, or to replace it.
+    pub(super) accumulate: bool,
+}
+
+impl<A: Copy + AddAssign> To<A> {
+    /// # Safety
+    /// Nobody else touches the part.
+    pub(super) unsafe fn take(&self, sums: &[A; SIDE * SIDE]) {
+        for (i, sums) in sums.chunks_exact(SIDE).enumerate().take(self.rows) {
+            // SAFETY: as the caller promised.
+            let to = unsafe { std::slice::from_raw_parts_mut(self.c.add(i * self.stride), self.cols) };
+            if self.accumulate {
+                to.iter_mut().zip(sums).for_each(|(to, &sum)| *to += sum);
+            } else {
+                to.copy_from_slice(&sums[..self.cols]);
+            }
+        }
+    }
 }
 
 /// Eight cache lines of the next step of B: a core's second-level cache gives 27 bytes a cycle, where tiles take 32, so that it
@@ -129,6 +175,7 @@ macro_rules! near {
         concat!("prefetcht0 [{b} + 2048 + ", $offset, " + ", $line, "]\n")
     };
 }
+pub(super) use near;
 
 macro_rules! dot {
     ($name:ident: $acc:ty, $instruction:literal) => {
@@ -208,21 +255,21 @@ pub(super) unsafe fn i8_amx(block: &PackedBlock<i32>) {
 /// # Safety
 /// The CPU has the format's tiles; the block is as [`PackedBlock`] says.
 #[inline(always)]
-unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
-    let panel = block.steps * STEP;
+pub(super) unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
+    let panel = block.steps * D::STEP;
     let a = match block.a_line {
-        0 => Left { start: block.a, line: 64, below: STEP / 2, step: STEP },
+        0 => Left { start: block.a, line: 64, below: PAIR / 2, step: D::STEP },
         line => Left { start: block.a, line, below: SIDE / 2 * line, step: 64 },
     };
     let a_panel = if block.a_line == 0 { panel } else { SIDE * block.a_line };
     let mut after = After {
         from: block.next,
-        step: if block.next.is_null() { 0 } else { 128 },
+        step: if block.next.is_null() { 0 } else { D::STEP / 16 },
         c: block.c.cast(),
         c_line: block.c_stride * size_of::<D::Acc>(),
     };
     // SAFETY: panels follow each other; row and col are inside of C; a tile that reaches over C's edge is
-    // computed in `edge`, which has room for a whole one.
+    // computed in `edge`, which has room for a whole one; so is one whose sums are looked at.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly));
         let mut edge = [D::Acc::default(); SIDE * SIDE];
@@ -232,7 +279,7 @@ unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
                 let b = block.b.add(col / SIDE * panel);
                 let c = block.c.add(row * block.c_stride + col);
                 let (rows, cols) = ((block.rows - row).min(SIDE), (block.cols - col).min(SIDE));
-                let whole = rows == SIDE && cols == SIDE;
+                let whole = rows == SIDE && cols == SIDE && !D::LOOKS;
                 let (to, c_stride) =
                     if whole { (c.cast(), block.c_stride) } else { (edge.as_mut_ptr().cast(), SIDE) };
                 let tile = Tile { a, b, c: to, c_stride };
@@ -242,14 +289,8 @@ unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
                 if whole {
                     continue;
                 }
-                for i in 0..rows {
-                    for j in 0..cols {
-                        let to = c.add(i * block.c_stride + j);
-                        let mut sum = if block.accumulate { *to } else { D::Acc::default() };
-                        sum += edge[i * SIDE + j];
-                        *to = sum;
-                    }
-                }
+                let to = To { c, stride: block.c_stride, rows, cols, accumulate: block.accumulate };
+                D::deliver(&mut edge, [a.start, b], block.steps, to);
             }
         }
         asm!("tilerelease", options(nostack, nomem));
@@ -301,99 +342,6 @@ impl Tile {
                 "tilestored [{below} + {s}], tmm2",
                 "tilestored [{below} + {s} + 64], tmm3",
                 c = in(reg) c, below = in(reg) below, s = in(reg) c_bytes, options(nostack),
-            );
-        }
-    }
-}
-
-/// Two tiles of 16 pixels by the 32 columns of a panel of weights, in bf16: the left tiles are read where the pixels lie.
-#[derive(Clone, Copy)]
-pub(crate) struct PixelTiles<'a> {
-    /// The first pixel of either tile, and bytes from a pixel to the next.
-    pub(crate) pixels: [*const u8; 2],
-    pub(crate) pixel_bytes: usize,
-    /// Bytes from a pixel to what each step multiplies of it.
-    pub(crate) offsets: &'a [isize],
-    /// Panels of the right matrix, in pairs of k.
-    pub(crate) b: *const u8,
-    /// The first sum of either tile, and bytes from a row to the next.
-    pub(crate) c: [*mut f32; 2],
-    pub(crate) c_bytes: usize,
-}
-
-/// The registers for steps of some depth.
-pub(crate) struct PixelConfig {
-    config: TileConfig,
-    /// Bytes from a step of the right matrix to the next.
-    b_bytes: usize,
-}
-
-impl PixelConfig {
-    /// `depth` is even and at most 32.
-    pub(crate) fn new(depth: usize) -> Self {
-        assert!(
-            depth.is_multiple_of(2) && (2..=32).contains(&depth),
-            "a step is of 2 to 32 elements in pairs"
-        );
-        let mut config = TileConfig { ..CONFIG };
-        config.row_bytes[4..6].fill(2 * depth as u16);
-        config.rows[6..8].fill(depth as u8 / 2);
-        Self { config, b_bytes: depth / 2 * 4 * SIDE }
-    }
-
-    /// Configures the registers, calls `work`, and releases them.
-    ///
-    /// # Safety
-    /// [`bf16_is_granted`] said yes.
-    pub(crate) unsafe fn hold(&self, work: impl FnOnce()) {
-        // SAFETY: as the caller promised.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &self.config, options(nostack, readonly)) };
-        work();
-        // SAFETY: likewise.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
-    }
-
-    /// Multiplies.
-    ///
-    /// # Safety
-    /// The registers are [held](Self::hold); 16 pixels of either tile can be read at each offset, the panel is as long as there
-    /// are offsets, at least one, and 16 rows of 32 sums of either tile can be written, those of the second after the first's.
-    pub(crate) unsafe fn multiply(&self, tiles: PixelTiles<'_>) {
-        let PixelTiles { pixels: [p0, p1], pixel_bytes, offsets, b, c: [c0, c1], c_bytes } = tiles;
-        // SAFETY: as the caller promised.
-        unsafe {
-            asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                "mov {o}, [{offsets}]",
-                "lea {p}, [{p0} + {o}]",
-                "tileloadd tmm4, [{p} + {row}]",
-                "tileloadd tmm6, [{b} + {line}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{b} + {line} + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "lea {p}, [{p1} + {o}]",
-                "tileloadd tmm5, [{p} + {row}]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {offsets}, 8",
-                "add {b}, {b_bytes}",
-                "dec {steps}",
-                "jnz 2b",
-                o = out(reg) _, p = out(reg) _, p0 = in(reg) p0, p1 = in(reg) p1, row = in(reg) pixel_bytes,
-                line = in(reg) 4 * SIDE, b_bytes = in(reg) self.b_bytes,
-                offsets = inout(reg) offsets.as_ptr() => _, b = inout(reg) b => _,
-                steps = inout(reg) offsets.len() => _, options(nostack, readonly),
-            );
-            asm!(
-                "tilestored [{c0} + {s}], tmm0",
-                "tilestored [{c0} + {s} + 64], tmm1",
-                "tilestored [{c1} + {s}], tmm2",
-                "tilestored [{c1} + {s} + 64], tmm3",
-                c0 = in(reg) c0, c1 = in(reg) c1, s = in(reg) c_bytes, options(nostack),
             );
         }
     }

@@ -10,7 +10,7 @@ use super::pack::{Block, Panel, pack, pack_shifted, pack_widened};
 use super::portable;
 use super::simd::PackedBlock;
 #[cfg(target_arch = "x86_64")]
-use super::{amx, x86};
+use super::{amx, thirds, x86};
 
 /// A micro-kernel: how it wants its operands packed, and the function that multiplies packed blocks.
 #[derive(Debug)]
@@ -27,12 +27,24 @@ pub struct Kernel<T: Element> {
     pub(super) multiply: unsafe fn(&PackedBlock<T::Acc>),
     /// The path for a few rows, where elements need no conversion.
     pub(super) few_rows: Option<unsafe fn(FewRows<T::Acc>)>,
+    /// For a kernel that is the best only where B is packed once: the rows of A that it is worth its while for.
+    pub(super) packed_for: Option<usize>,
 }
 
 impl<T: Element> Kernel<T> {
-    /// The best kernel that this CPU can execute.
+    /// The best kernel that this CPU can execute, whatever the product.
     pub fn best() -> &'static Self {
-        Self::supported().next().expect("every list ends with the portable kernel, which runs everywhere")
+        Self::first(|kernel| kernel.packed_for.is_none())
+    }
+
+    /// The best for products of `rows` rows of A by a B that is packed once.
+    pub fn best_packed(rows: usize) -> &'static Self {
+        Self::first(|kernel| kernel.packed_for.is_none_or(|least| rows >= least))
+    }
+
+    fn first(suits: impl Fn(&Self) -> bool) -> &'static Self {
+        let found = Self::supported().find(|kernel| suits(kernel));
+        found.expect("every list ends with the portable kernel, which runs everywhere")
     }
 
     /// All kernels that this CPU can execute, the best first.
@@ -105,6 +117,7 @@ macro_rules! f32_kernels {
                 pack: $pack,
                 multiply: x86::f32_avx512,
                 few_rows: $few_rows(x86::f32_avx512_few_rows),
+                packed_for: None,
             },
             #[cfg(target_arch = "x86_64")]
             Kernel {
@@ -116,6 +129,7 @@ macro_rules! f32_kernels {
                 pack: $pack,
                 multiply: x86::f32_avx2,
                 few_rows: $few_rows(x86::f32_avx2_few_rows),
+                packed_for: None,
             },
             #[cfg(target_arch = "aarch64")]
             Kernel {
@@ -127,6 +141,7 @@ macro_rules! f32_kernels {
                 pack: $pack,
                 multiply: neon::f32_neon,
                 few_rows: $few_rows(neon::f32_neon_few_rows),
+                packed_for: None,
             },
             Kernel {
                 name: "portable 4x8",
@@ -137,12 +152,27 @@ macro_rules! f32_kernels {
                 pack: $pack,
                 multiply: portable::f32_portable,
                 few_rows: $few_rows(portable::f32_portable_few_rows),
+                packed_for: None,
             },
         ]
     };
 }
 
-pub(super) static F32: &[Kernel<f32>] = f32_kernels!(pack::<f32>, Some);
+pub(super) static F32: &[Kernel<f32>] = f32_kernels!(
+    pack::<f32>,
+    Some,
+    Kernel {
+        name: "amx-thirds 32x32",
+        is_supported: thirds::is_supported,
+        a: groups(32, 32, 32),
+        b: groups(32, 2, 32),
+        packed_bytes: 6,
+        pack: thirds::pack_thirds,
+        multiply: thirds::f32_amx,
+        few_rows: None,
+        packed_for: Some(17),
+    }
+);
 pub(super) static F16: &[Kernel<f16>] = f32_kernels!(pack_widened::<f16, f32>, unless_converted);
 pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(
     pack_widened::<bf16, f32>,
@@ -156,6 +186,7 @@ pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(
         pack: pack::<bf16>,
         multiply: amx::bf16_amx,
         few_rows: None,
+        packed_for: None,
     },
     Kernel {
         name: "avx512-bf16 14x32",
@@ -166,6 +197,7 @@ pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(
         pack: pack::<bf16>,
         multiply: x86::bf16_avx512,
         few_rows: None,
+        packed_for: None,
     }
 );
 
@@ -180,6 +212,7 @@ pub(super) static I8: &[Kernel<i8>] = &[
         pack: pack::<i8>,
         multiply: amx::i8_amx,
         few_rows: None,
+        packed_for: None,
     },
     #[cfg(target_arch = "x86_64")]
     Kernel {
@@ -191,6 +224,7 @@ pub(super) static I8: &[Kernel<i8>] = &[
         pack: pack_shifted,
         multiply: x86::i8_vnni,
         few_rows: None,
+        packed_for: None,
     },
     #[cfg(target_arch = "x86_64")]
     Kernel {
@@ -202,6 +236,7 @@ pub(super) static I8: &[Kernel<i8>] = &[
         pack: pack_widened::<i8, i16>,
         multiply: x86::i8_avx2,
         few_rows: None,
+        packed_for: None,
     },
     Kernel {
         name: "portable-i32 4x8",
@@ -212,6 +247,7 @@ pub(super) static I8: &[Kernel<i8>] = &[
         pack: pack_widened::<i8, i32>,
         multiply: portable::i8_portable,
         few_rows: None,
+        packed_for: None,
     },
 ];
 
@@ -226,6 +262,7 @@ pub(super) static F64: &[Kernel<f64>] = &[
         pack: pack::<f64>,
         multiply: x86::f64_avx512,
         few_rows: Some(x86::f64_avx512_few_rows),
+        packed_for: None,
     },
     #[cfg(target_arch = "x86_64")]
     Kernel {
@@ -237,6 +274,7 @@ pub(super) static F64: &[Kernel<f64>] = &[
         pack: pack::<f64>,
         multiply: x86::f64_avx2,
         few_rows: Some(x86::f64_avx2_few_rows),
+        packed_for: None,
     },
     #[cfg(target_arch = "aarch64")]
     Kernel {
@@ -248,6 +286,7 @@ pub(super) static F64: &[Kernel<f64>] = &[
         pack: pack::<f64>,
         multiply: neon::f64_neon,
         few_rows: Some(neon::f64_neon_few_rows),
+        packed_for: None,
     },
     Kernel {
         name: "portable 4x8",
@@ -258,5 +297,6 @@ pub(super) static F64: &[Kernel<f64>] = &[
         pack: pack::<f64>,
         multiply: portable::f64_portable,
         few_rows: Some(portable::f64_portable_few_rows),
+        packed_for: None,
     },
 ];

@@ -2,7 +2,7 @@
 //! product applied to its blocks while they are in cache.
 //!
 //! The loops are those of BLIS (`product`, `schedule`): blocks of A and B are packed (`pack`, `transpose`) into the
-//! panels that a micro-kernel walks down (`simd`, and an instruction set each in `x86`, `amx`, `neon` and `portable`). The kernel
+//! panels that a micro-kernel walks down (`simd`, and an instruction set each in `x86`, `amx`, `neon` and `portable`; `thirds` is f32 on AMX). The kernel
 //! is chosen when the program runs (`kernel`), so that one binary serves every CPU.
 //!
 //! Invariants: sums of f16 and bf16 are f32, of i8 i32; each element of C is summed in an order that depends on the kernel
@@ -22,11 +22,15 @@ mod neon;
 mod operands;
 mod pack;
 mod packed;
+#[cfg(target_arch = "x86_64")]
+mod pixels;
 mod portable;
 mod product;
 mod schedule;
 mod simd;
 mod target;
+#[cfg(target_arch = "x86_64")]
+mod thirds;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
 mod view;
@@ -34,7 +38,7 @@ mod view;
 mod x86;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use amx::{PixelConfig, PixelTiles, bf16_is_granted};
+pub(crate) use amx::bf16_is_granted;
 pub(crate) use blocks::{BlockProduct, Lines, transpose};
 pub use columns::Columns;
 pub use element::{Accumulator, Element};
@@ -43,6 +47,8 @@ pub(crate) use epilogue::Part;
 pub use epilogue::{Block, Epilogue, Output};
 pub use kernel::Kernel;
 pub use packed::{Packed, Rhs};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use pixels::{PixelConfig, PixelTiles};
 pub use product::gemm;
 pub(crate) use target::Target;
 pub use view::{View, ViewMut};

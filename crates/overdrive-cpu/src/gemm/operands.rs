@@ -36,9 +36,9 @@ impl<T: Element> Product<'_, T> {
         let Rhs::Packed(packed) = self.b else { return std::ptr::null() };
         let (k, kernel) = (self.size.k, self.kernel);
         let next = if col + cols < col_end { [k0, col + cols] } else { [k0 + depth, col0] };
-        // Two lines of 64 bytes a step of a tile, as `amx` asks for them.
+        // A sixteenth of a step while a step of a tile is multiplied, as `amx` asks for it.
         let tiles = above / kernel.a.width * (cols / kernel.b.width);
-        let offset = tiles * depth.div_ceil(kernel.a.k_multiple) * 128;
+        let offset = tiles * kernel.block_bytes(kernel.b, kernel.b.width, depth) / 16;
         if next[0] >= k || offset >= kernel.block_bytes(kernel.b, cols, depth) {
             return std::ptr::null();
         }

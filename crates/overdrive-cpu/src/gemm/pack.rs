@@ -51,7 +51,7 @@ impl<T> Block<T> {
     }
 
     /// The panels of the block, each with where it begins in the packed block.
-    fn panels(self, panel: Panel) -> impl Iterator<Item = (Self, usize)> {
+    pub(super) fn panels(self, panel: Panel) -> impl Iterator<Item = (Self, usize)> {
         (0..self.lines).step_by(panel.width).map(move |line| {
             let part = Self { from: self.at(line, 0), lines: (self.lines - line).min(panel.width), ..self };
             (part, line / panel.width * panel.len(self.k))

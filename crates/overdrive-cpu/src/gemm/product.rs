@@ -180,7 +180,7 @@ impl<T: Element> Product<'_, T> {
         let (row_end, col_end) = ((row0 + tile[0]).min(m), (col0 + tile[1]).min(n));
         let sums = match self.target.memory() {
             Some(_) => 0,
-            None => self.schedule.sums(k).iter().product(),
+            None => self.schedule.sums::<T::Acc>(k).iter().product(),
         };
         let b_bytes = match self.b {
             Rhs::Packed(_) => 0,
@@ -259,7 +259,7 @@ impl<T: Element> Product<'_, T> {
         match self.target.memory() {
             Some(c) => (c.at(part.batch, part.row, part.col), c.strides[2]),
             None => {
-                let stride = self.schedule.sums(self.size.k)[1];
+                let stride = self.schedule.sums::<T::Acc>(self.size.k)[1];
                 let waits = self.size.k > self.schedule.kc;
                 let offset = if waits { above * stride + left } else { 0 };
                 (buffers.sums.wrapping_add(offset), stride)

@@ -103,10 +103,12 @@ impl Schedule {
         Self { mc, nc, kc, strip, tile, grid: [size.m.div_ceil(tile[0]), size.n.div_ceil(tile[1])] }
     }
 
-    /// Rows and columns of sums in scratch: a strip of a block when it is done at once, all that an A block
-    /// makes while k goes on.
-    pub(super) fn sums(&self, k: usize) -> [usize; 2] {
-        if k > self.kc { [self.mc, self.tile[1]] } else { [self.strip, self.nc] }
+    /// Rows of sums in scratch, and elements from one to the next: a strip of a block when it is done at once, all that
+    /// an A block makes while k goes on.
+    pub(super) fn sums<A>(&self, k: usize) -> [usize; 2] {
+        let [rows, cols] = if k > self.kc { [self.mc, self.tile[1]] } else { [self.strip, self.nc] };
+        // A line of the cache beyond the row: rows that lie powers of two apart evict each other.
+        [rows, cols + 64 / size_of::<A>()]
     }
 }
 

@@ -231,17 +231,14 @@ impl Planner<'_> {
         let eager = self.plan.mode == overdrive_ir::Mode::Eager;
         let mut batch = call.batch.iter().zip(&call.rhs.batch_strides);
         let shared = batch.all(|(&extent, &stride)| extent == 1 || stride == 0);
-        let Some(packing) = self.caps.packings.get(&call.rhs.dtype).filter(|_| fixed && shared && !eager)
-        else {
-            return;
-        };
-        let key = format!("{:?} {} {}", call.rhs, call.k, call.n);
+        let packing = self.caps.packings.filter(|_| fixed && shared && !eager);
+        let Some((name, bytes)) = packing.and_then(|packing| packing(call)) else { return };
+        let key = format!("{:?} {} {} {name}", call.rhs, call.k, call.n);
         let known = self.packed.get(&key).copied();
         let slot = known.unwrap_or_else(|| {
-            let bytes = (packing.bytes)(call.k, call.n);
             let ty = overdrive_ir::TensorType::new(call.rhs.dtype, [call.k, call.n]);
             let slot = self.slot(&ty, Place::Persistent { space: Default::default(), offset: 0 });
-            self.plan.slots[slot.0 as usize].layout = Layout::Packed { name: packing.name, bytes };
+            self.plan.slots[slot.0 as usize].layout = Layout::Packed { name, bytes };
             let source = MatrixView { batch_strides: vec![], ..call.rhs.clone() };
             let kind = StepKind::Pack { source, k: call.k, n: call.n };
             let cost = overdrive_ir::Cost { flops: 0, bytes: 2 * bytes as u64 };
