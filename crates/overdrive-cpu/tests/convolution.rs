@@ -8,9 +8,9 @@ mod support;
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::Dimension;
-use overdrive_ir::{Builder, Convolution, DType, Graph, Init, Prim, TensorType};
+use overdrive_ir::{Array, Builder, Convolution, DType, Graph, Init, Mode, Prim, TensorType};
 use proptest::prelude::*;
-use support::{agrees, random};
+use support::{Session, agrees, random};
 use testkit::Tolerance;
 
 /// A convolution of any geometry, with what follows it.
@@ -33,22 +33,31 @@ struct Case {
     followed: bool,
 }
 
-fn axis() -> impl Strategy<Value = (usize, usize, Dimension)> {
+fn axis(extents: std::ops::Range<usize>) -> impl Strategy<Value = (usize, usize, Dimension)> {
     let dimension = (1usize..4, -1i64..3, -1i64..3, prop_oneof![4 => Just(1usize), 1 => Just(2)], 1usize..3);
     let dimension = dimension.prop_map(|(stride, pad_low, pad_high, input_dilation, kernel_dilation)| {
         Dimension { stride, pad_low, pad_high, input_dilation, kernel_dilation }
     });
-    (3usize..21, 1usize..4, dimension).prop_filter("the kernel fits", |(extent, taps, d)| {
+    (extents, 1usize..4, dimension).prop_filter("the kernel fits", |(extent, taps, d)| {
         let input = (extent - 1) * d.input_dilation + 1;
         input as i64 + d.pad_low + d.pad_high >= ((taps - 1) * d.kernel_dilation + 1) as i64
     })
 }
 
 fn cases() -> impl Strategy<Value = Case> {
+    cases_of(1..3, 3..21)
+}
+
+/// Batches of images of so few pixels that several of them are computed together.
+fn small_images() -> impl Strategy<Value = Case> {
+    cases_of(1..12, 1..10)
+}
+
+fn cases_of(images: std::ops::Range<usize>, extents: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
     let dtypes = [DType::F32, DType::BF16, DType::F16, DType::I8, DType::F64];
     let channels = prop_oneof![3 => 1usize..9, 1 => 60usize..90];
     let outputs = prop_oneof![3 => 1usize..20, 1 => 30usize..50];
-    let shape = (1usize..3, 1usize..3, channels, outputs, proptest::collection::vec(axis(), 0..4));
+    let shape = (images, 1usize..3, channels, outputs, proptest::collection::vec(axis(extents), 0..4));
     (proptest::sample::select(dtypes.to_vec()), shape, any::<[bool; 3]>()).prop_map(
         |(dtype, (images, groups, channels, outputs, axes), [transposed, fixed, followed])| {
             // Three dimensions are walked through in full by the reference: fewer channels.
@@ -154,6 +163,13 @@ impl Case {
         (b.finish().unwrap(), shapes)
     }
 
+    /// The graph, and random inputs.
+    fn inputs(&self) -> (Graph, Vec<Array>) {
+        let (graph, shapes) = self.graph();
+        let input = |(i, shape): (usize, &Vec<usize>)| random(self.dtype, shape, 1 + i as u64);
+        (graph, shapes.iter().enumerate().map(input).collect())
+    }
+
     fn terms(&self) -> usize {
         self.channels * self.taps.iter().product::<usize>()
     }
@@ -194,9 +210,7 @@ fn chains() -> impl Strategy<Value = Graph> {
 }
 
 fn agrees_with_the_definition(case: &Case) -> Result<(), TestCaseError> {
-    let (graph, shapes) = case.graph();
-    let inputs: Vec<_> =
-        shapes.iter().enumerate().map(|(i, shape)| random(case.dtype, shape, 1 + i as u64)).collect();
+    let (graph, inputs) = case.inputs();
     let tolerance = match case.dtype {
         DType::I8 => Tolerance { absolute: 0.0, relative: 0.0 },
         dtype => Tolerance::new(dtype, case.terms() + 2, 16.0),
@@ -210,6 +224,23 @@ proptest! {
     #[test]
     fn any_convolution_is_what_the_definition_says(case in cases()) {
         agrees_with_the_definition(&case)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn small_images_of_a_batch_are_what_the_definition_says_on_any_number_of_threads(case in small_images()) {
+        agrees_with_the_definition(&case)?;
+        let (graph, inputs) = case.inputs();
+        let inputs: Vec<_> = inputs.iter().map(|input| input.to_tensor()).collect();
+        let outputs = |threads| {
+            let mut session = Session::new(&graph, Mode::Compile, threads, &inputs).unwrap();
+            session.run().unwrap();
+            session.outputs()
+        };
+        prop_assert_eq!(outputs(1), outputs(3), "threads change nothing");
     }
 }
 

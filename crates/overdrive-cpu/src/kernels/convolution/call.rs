@@ -10,7 +10,8 @@ use super::finish::{Finish, Sums};
 use super::lines::ByLines;
 use super::panel::PIECE;
 use super::stage::{Axis, Channels, Span, Stage};
-use super::weights::{KBlock, Order, Packer, Side, Weights};
+use super::table::Table;
+use super::weights::{KBlock, Packer, Side, Taps, Weights};
 use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines};
 use crate::kernels::place::Strided;
@@ -42,36 +43,21 @@ pub(super) fn most_spans<T: Format>(call: &ConvolutionCall) -> usize {
     lines.iter().product::<usize>() * line.div_ceil(Kernel::<T>::best().tile()[1])
 }
 
-/// k as `[groups of channels, taps, channels of one]`, with zeros for those that the last group lacks.
-struct Taps {
-    count: usize,
-    channels: usize,
-    interleaved: usize,
-}
-
-impl<T> Order<T> for Taps {
-    fn row(&self, weight: &dyn Fn(usize, usize) -> T, to: &mut [T]) {
-        let g = self.interleaved;
-        for channel in 0..self.channels {
-            let first = channel / g * self.count * g + channel % g;
-            (0..self.count).for_each(|tap| to[first + tap * g] = weight(channel, tap));
-        }
-    }
-}
-
 /// A compiled `ConvolutionCall`.
 pub(super) struct Convolution<T: Element> {
-    kernel: &'static Kernel<T>,
-    input: Strided,
-    weights: Weights<T>,
+    pub(super) kernel: &'static Kernel<T>,
+    pub(super) input: Strided,
+    pub(super) weights: Weights<T>,
     stage: Stage,
+    /// Where images are small, what takes the stage's place but for lines of one.
+    table: Option<Table>,
     /// Elements of a unit of the stage.
-    interleaved: usize,
-    groups: usize,
+    pub(super) interleaved: usize,
+    pub(super) groups: usize,
     /// What is summed over, in elements, and the depth of its blocks.
     k: usize,
     depth: usize,
-    finish: Finish,
+    pub(super) finish: Finish,
 }
 
 /// How the pixels of an image become spans: parts of lines, where those are long, and of planes otherwise.
@@ -89,12 +75,33 @@ impl Cutting {
     }
 }
 
+/// What is computed together: some pixels, from those of an image on, of some output channels of a group.
+pub(super) struct Work<'a> {
+    pub(super) image: usize,
+    pub(super) group: usize,
+    /// The number in its image of the span, or of those that are folded as one.
+    pub(super) part: usize,
+    pub(super) outputs: Range<usize>,
+    pub(super) pixels: Pixels<'a>,
+    /// Pixels that buffers are made for.
+    pub(super) stride: usize,
+}
+
+/// Where pixels lie.
+#[derive(Clone, Copy)]
+pub(super) enum Pixels<'a> {
+    /// Neighbours in one image.
+    Span(Span),
+    /// Those of so many whole images.
+    Images(&'a Table, usize),
+}
+
 /// The parts of a worker's scratch.
-struct Buffers {
-    stage: *mut u8,
+pub(super) struct Buffers {
+    pub(super) stage: *mut u8,
     b: *mut u8,
-    /// A panel of B that is yet to be packed.
-    panel: *mut u8,
+    /// Panels of B that are yet to be packed.
+    pub(super) panel: *mut u8,
     sums: *mut u8,
     epilogue: *mut u8,
 }
@@ -119,12 +126,16 @@ impl<T: Format> Convolution<T> {
         };
         let interleaved = kernel.interleaves().unwrap_or(1);
         let channels = Channels { count: sizes[1], stride: bytes(input.strides[1]), width, interleaved };
-        let stage = Stage::new((0..call.window.len()).map(axis).collect(), channels);
+        let axes: Vec<Axis> = (0..call.window.len()).map(axis).collect();
+        let pixels = axes.iter().map(|axis| axis.output).product::<usize>().max(1);
+        let images = (input.sizes[0].min(SPAN / pixels), bytes(input.strides[0]));
+        let table = Table::new(&axes, channels, images, kernel.tile()[1]);
+        let stage = Stage::new(axes, channels);
         let k = stage.rows() * interleaved;
         let depth = kernel.depth(k);
         let finish = Finish::new(plan, call)?;
         let weights = Weights::new(plan, call.kernel.slot, packer(call))?;
-        Ok(Self { kernel, input, weights, stage, interleaved, groups: call.groups, k, depth, finish })
+        Ok(Self { kernel, input, weights, stage, table, interleaved, groups: call.groups, k, depth, finish })
     }
 
     /// Spans of whole panels, as even as can be, of which there are `pieces` where the work allows.
@@ -157,15 +168,19 @@ impl<T: Format> Convolution<T> {
         if self.blocks(span) * self.depth < self.k { outputs } else { outputs.min(self.kernel.tile()[0]) }
     }
 
-    /// Bytes of the buffers of a span: stage, panels of B, one of them, sums, and what the epilogue wants.
-    fn buffer_bytes(&self, span: usize) -> [usize; 5] {
+    /// Bytes of the buffers of a span: stage, panels of B, what is yet to be packed of them, sums, and what the epilogue wants.
+    pub(super) fn buffer_bytes(&self, span: usize, table: Option<&Table>) -> [usize; 5] {
+        let blocks = self.blocks(span);
+        let (stage, columns) = match table {
+            Some(table) => (table.bytes(), span),
+            None => (self.stage.bytes(blocks * self.depth / self.interleaved, span), self.kernel.tile()[1]),
+        };
         let panel = match self.kernel.interleaves() {
             Some(_) => 0,
-            None => self.depth * self.kernel.tile()[1] * size_of::<T>() + PIECE,
+            None => self.depth * columns * size_of::<T>() + PIECE,
         };
-        let blocks = self.blocks(span);
         let bytes = [
-            self.stage.bytes(blocks * self.depth / self.interleaved, span),
+            stage,
             blocks * self.kernel.b_bytes(span, self.depth) + PIECE,
             panel,
             self.kept_rows(span) * span * size_of::<T::Acc>(),
@@ -175,8 +190,8 @@ impl<T: Format> Convolution<T> {
     }
 
     /// Cuts scratch into buffers that each begin on a 64-byte boundary.
-    fn buffers(&self, span: usize, scratch: &mut [u8]) -> Buffers {
-        let [stage, b, panel, sums, _] = self.buffer_bytes(span);
+    pub(super) fn buffers(&self, span: usize, table: Option<&Table>, scratch: &mut [u8]) -> Buffers {
+        let [stage, b, panel, sums, _] = self.buffer_bytes(span, table);
         let start = scratch.as_mut_ptr();
         Buffers {
             stage: start,
@@ -187,38 +202,48 @@ impl<T: Format> Convolution<T> {
         }
     }
 
-    /// A span of one image and group.
-    fn run_span(
-        &self,
-        (image, group, part): (usize, usize, usize),
-        (span, stride): (Span, usize),
-        buffers: &Buffers,
-        slots: &SlotTable,
-    ) {
+    /// A span of a group.
+    pub(super) fn run_span(&self, work: Work<'_>, buffers: &Buffers, slots: &SlotTable) {
+        let Work { image, group, part, pixels, stride, .. } = work;
         let (channels, strides) = (self.input.sizes[1] / self.groups, &self.input.strides);
         let offset = image as i64 * strides[0] + (group * channels) as i64 * strides[1];
-        let from = self.input.get(slots).cast::<T>().wrapping_offset(offset as isize);
+        let from = self.input.get(slots).cast::<T>().wrapping_offset(offset as isize).cast_const().cast();
         let (outputs, height) = (self.weights.outputs(), self.kernel.tile()[0]);
         let waits = self.kept_rows(stride) > height.min(outputs);
         let b_bytes = self.kernel.b_bytes(stride, self.depth);
         let round = self.blocks(stride) * self.depth;
+        let (first_pixel, count) = match pixels {
+            Pixels::Span(span) => (span.outer * self.stage.plane_and_line()[0] + span.first, span.pixels),
+            Pixels::Images(table, images) => (0, images * table.pixels_and_images()[0]),
+        };
         // A sum over nothing is zeros: one block of depth 0.
         for first in (0..self.k.max(1)).step_by(round) {
             let end = (first + round).min(self.k);
             let staged = (first / self.interleaved, (end - first) / self.interleaved);
-            if end > first {
+            if let Pixels::Span(span) = pixels
+                && end > first
+            {
                 // SAFETY: the image has what the axes say, and the buffers were made for such a span.
-                unsafe { self.stage.fill(from.cast_const().cast(), span, staged, buffers.stage) };
+                unsafe { self.stage.fill(from, span, staged, buffers.stage) };
             }
             let depth = |k0: usize| (end - k0).min(self.depth);
             let panels = |k0: usize| buffers.b.wrapping_add((k0 - first) / self.depth * b_bytes);
             for k0 in (first..end).step_by(self.depth) {
                 let rows = (k0 / self.interleaved, depth(k0) / self.interleaved);
-                // SAFETY: these rows are among those that are staged.
-                unsafe { self.fill_panels((span, staged), rows, (panels(k0), buffers)) };
+                // SAFETY: these rows are among those that are staged; the images are there, and the buffers were made for them.
+                unsafe {
+                    match pixels {
+                        Pixels::Span(span) => {
+                            self.fill_panels((span, staged), rows, (panels(k0), buffers));
+                        }
+                        Pixels::Images(table, images) => {
+                            self.pick_panels((table, from, images), rows, (panels(k0), buffers));
+                        }
+                    }
+                }
             }
-            for row in (0..outputs).step_by(height) {
-                let rows = (outputs - row).min(height);
+            for row in work.outputs.clone().step_by(height) {
+                let rows = (work.outputs.end - row).min(height);
                 let above = if waits { row * stride * size_of::<T::Acc>() } else { 0 };
                 let sums = buffers.sums.wrapping_add(above);
                 for k0 in (first..end.max(first + 1)).step_by(self.depth) {
@@ -228,7 +253,7 @@ impl<T: Format> Convolution<T> {
                         c: sums.cast(),
                         c_stride: stride,
                         rows,
-                        cols: span.pixels,
+                        cols: count,
                         k: depth(k0),
                         accumulate: k0 > 0,
                     };
@@ -236,15 +261,14 @@ impl<T: Format> Convolution<T> {
                     unsafe { self.kernel.multiply_block(product) };
                 }
                 if end == self.k {
-                    let [plane, _] = self.stage.plane_and_line();
                     let width = size_of::<T::Acc>();
                     let done = Sums {
                         image,
                         part,
                         row: group * outputs + row,
                         rows,
-                        first: span.outer * plane + span.first,
-                        pixels: span.pixels,
+                        first: first_pixel,
+                        pixels: count,
                         sums: sums.cast_const(),
                         width,
                         row_bytes: stride * width,
@@ -268,7 +292,6 @@ impl<T: Format> Convolution<T> {
     ) {
         let (width, depth) = (self.kernel.tile()[1], count * self.interleaved);
         let panel_bytes = self.kernel.b_bytes(width, depth);
-        let made = depth * width * size_of::<T>();
         let from = self.stage.planes_from(buffers.stage, span, (staged.0, first));
         let direct = self.kernel.interleaves().is_some();
         for pixel in (0..span.pixels).step_by(width) {
@@ -277,13 +300,26 @@ impl<T: Format> Convolution<T> {
             // SAFETY: as the caller promised; the buffers hold all panels of the span, and one.
             unsafe {
                 self.stage.panel(from, span, (first, count), (pixel, width), rows);
-                if direct {
-                    std::slice::from_raw_parts_mut(to.add(made), panel_bytes - made).fill(0);
-                } else {
-                    let from = rows.cast_const().cast();
-                    let lines = Lines { from, lines: width, line_stride: 1, k: depth, k_stride: width };
-                    self.kernel.pack_b_block(lines, to);
-                }
+                self.close_panel(rows, depth, to);
+            }
+        }
+    }
+
+    /// Makes a panel of its rows, or ends it where that is what they are.
+    ///
+    /// # Safety
+    /// The rows are there, over `depth`, and `to` has room for a panel.
+    pub(super) unsafe fn close_panel(&self, rows: *mut u8, depth: usize, to: *mut u8) {
+        let width = self.kernel.tile()[1];
+        // SAFETY: as the caller promised.
+        unsafe {
+            if self.kernel.interleaves().is_some() {
+                let made = depth * width * size_of::<T>();
+                to.add(made).write_bytes(0, self.kernel.b_bytes(width, depth) - made);
+            } else {
+                let from = rows.cast_const().cast();
+                let lines = Lines { from, lines: width, line_stride: 1, k: depth, k_stride: width };
+                self.kernel.pack_b_block(lines, to);
             }
         }
     }
@@ -297,9 +333,12 @@ impl<T: Format> Runnable for Convolution<T> {
             return;
         }
         self.prepare(pool, slots);
+        if let Some(table) = &self.table {
+            return self.run_images(table, pool, slots);
+        }
         let cutting = self.cutting(self.finish.pieces(pool));
         let (spans, wholes) = (cutting.spans(), plane / cutting.whole);
-        let bytes = self.buffer_bytes(cutting.span).iter().sum();
+        let bytes = self.buffer_bytes(cutting.span, None).iter().sum();
         pool.run(images * self.groups * outer * wholes * spans, |task, worker| {
             let (part, task) = (task % spans, task / spans);
             let (whole, task) = (task % wholes, task / wholes);
@@ -307,13 +346,15 @@ impl<T: Format> Runnable for Convolution<T> {
             let within = part * cutting.span;
             let pixels = (cutting.whole - within).min(cutting.span);
             let span = Span { outer, first: whole * cutting.whole + within, pixels };
-            let buffers = self.buffers(cutting.span, worker.scratch.bytes(bytes));
+            let buffers = self.buffers(cutting.span, None, worker.scratch.bytes(bytes));
             let number = (outer * wholes + whole) * spans + part;
-            let at = (task / self.groups, task % self.groups, number);
-            let rows = at.1 * self.weights.outputs();
+            let (image, group) = (task / self.groups, task % self.groups);
+            let outputs = 0..self.weights.outputs();
+            let rows = group * outputs.end..(group + 1) * outputs.end;
             // SAFETY: the span is this task's.
-            unsafe { self.finish.begin((at.0, number), rows..rows + self.weights.outputs(), slots) };
-            self.run_span(at, (span, cutting.span), &buffers, slots);
+            unsafe { self.finish.begin((image, number), rows, slots) };
+            let (pixels, stride) = (Pixels::Span(span), cutting.span);
+            self.run_span(Work { image, group, part: number, outputs, pixels, stride }, &buffers, slots);
         });
         self.finish.conclude(pool, slots, self.stage.outer() * wholes * spans);
     }
@@ -325,7 +366,7 @@ impl<T: Format> Runnable for Convolution<T> {
 
 impl<T: Format> ByLines for Convolution<T> {
     fn scratch_bytes(&self, _: usize) -> usize {
-        self.buffer_bytes(self.line_span()).iter().sum()
+        self.buffer_bytes(self.line_span(), None).iter().sum()
     }
 
     fn prepare(&self, pool: &Pool, slots: &SlotTable) {
@@ -341,13 +382,14 @@ impl<T: Format> ByLines for Convolution<T> {
         scratch: &mut [u8],
     ) {
         let ([_, line], stride) = (self.stage.plane_and_line(), self.line_span());
-        let buffers = self.buffers(stride, scratch);
+        let buffers = self.buffers(stride, None, scratch);
         // Spans end with a long line; short ones are walked as one run.
         let whole = if line > stride { line } else { lines.len() * line };
         for start in (lines.start * line..lines.end * line).step_by(whole) {
             for first in (start..start + whole).step_by(stride) {
                 let span = Span { outer: 0, first, pixels: (start + whole - first).min(stride) };
-                self.run_span((image, 0, part), (span, stride), &buffers, slots);
+                let (outputs, pixels) = (0..self.weights.outputs(), Pixels::Span(span));
+                self.run_span(Work { image, group: 0, part, outputs, pixels, stride }, &buffers, slots);
             }
         }
     }

@@ -375,7 +375,7 @@ pub(super) fn ask(line: *const u8, bytes: isize) {
 
 impl Axis {
     /// The element of the input at a place of the padded input with its zeros inserted, if it is one.
-    fn source(&self, place: usize) -> Option<usize> {
+    pub(super) fn source(&self, place: usize) -> Option<usize> {
         let Dimension { pad_low, input_dilation, .. } = self.dimension;
         let position = usize::try_from(place as i64 - pad_low).ok()?;
         if input_dilation == 1 {

@@ -20,6 +20,23 @@ pub(super) trait Order<T>: Send + Sync {
     fn row(&self, weight: &dyn Fn(usize, usize) -> T, to: &mut [T]);
 }
 
+/// k as `[groups of channels, taps, channels of one]`, with zeros for those that the last group lacks.
+pub(super) struct Taps {
+    pub(super) count: usize,
+    pub(super) channels: usize,
+    pub(super) interleaved: usize,
+}
+
+impl<T> Order<T> for Taps {
+    fn row(&self, weight: &dyn Fn(usize, usize) -> T, to: &mut [T]) {
+        let g = self.interleaved;
+        for channel in 0..self.channels {
+            let first = channel / g * self.count * g + channel % g;
+            (0..self.count).for_each(|tap| to[first + tap * g] = weight(channel, tap));
+        }
+    }
+}
+
 /// The side of the product that weights are.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Side {
