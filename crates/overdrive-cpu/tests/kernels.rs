@@ -35,6 +35,30 @@ fn graph(
     b.finish().expect("the test's graph is well typed")
 }
 
+/// Weights of fewer than 8 bits become bytes, or numbers, by a kernel: where files bring them so, nothing runs in the
+/// reference.
+#[test]
+fn codes_below_a_byte_are_converted_by_a_kernel() {
+    for from in [DType::I4, DType::F4E2M1, DType::F6E2M3, DType::F6E3M2] {
+        for to in [DType::I8, DType::I32, DType::BF16, DType::F32] {
+            for shape in [&[][..], &[7], &[3, 5], &[257, 129], &[2, 3, 5]] {
+                let inputs = [random(from, shape, 1)];
+                let last_first: Vec<usize> =
+                    shape.len().checked_sub(1).into_iter().chain(0..shape.len().max(1) - 1).collect();
+                let converted = graph("convert", &inputs, |_, x| {
+                    vec![x[0].convert(to), x[0].transpose(&last_first).convert(to)]
+                });
+                check(&converted, &inputs, EXACT);
+                let tensors: Vec<_> = inputs.iter().map(Array::to_tensor).collect();
+                let session = Session::new(&converted, Mode::Compile, 1, &tensors).unwrap();
+                let steps = &session.executable.plan().steps;
+                let host = steps.iter().find(|step| matches!(step.kind, StepKind::Host(_)));
+                assert!(host.is_none(), "{}", session.executable.plan());
+            }
+        }
+    }
+}
+
 const EXACT: Tolerance = Tolerance { absolute: 0.0, relative: 0.0 };
 
 /// Types of every width, and those that only the reference knows.

@@ -163,3 +163,34 @@ fn layers_are_written_with_their_codes_and_mean_the_same() {
         }
     }
 }
+
+/// Zero points that are fractions, as HQQ finds them: no op of ONNX takes them, and the codes stay codes all the same.
+#[test]
+fn layers_with_fractional_zero_points_come_back_with_their_codes() {
+    let op = QuantizedLinear { weights: Weights::Asymmetric, activations: Activations::Float };
+    for groups in [1, 3, 12] {
+        let b = Builder::new("layer");
+        let x = b.input("x", TensorType::new(DType::F32, [2, 3, K]));
+        let state = |name: &str, tensor: Tensor| b.state(name, tensor.ty().clone(), Init::Value(tensor));
+        let codes = state("codes", numbers(DType::I4, &[N, K], -5.0, 1.0));
+        let scale = state("scale", numbers(DType::F32, &[N, groups], 0.05, 0.01));
+        let zero = state("zero", numbers(DType::F32, &[N, groups], -3.3, 0.71));
+        b.output("y", x.quantized_linear(op, &[codes, scale, zero]));
+        let graph = b.finish().unwrap();
+        let path = Path::new("layer.onnx");
+        let bytes = onnx::encode(path, &graph).unwrap();
+        let back = Model::decode(path, bytes.into()).unwrap().graph(&Binding::default()).unwrap();
+        let layer = back.nodes().iter().find(|node| node.op.composite::<QuantizedLinear>() == Some(&op));
+        let layer = layer.expect("a product of codes");
+        assert_eq!(back.ty(layer.operands[1]), &TensorType::new(DType::I4, [N, K]));
+        assert_eq!(back.ty(layer.operands[3]), &TensorType::new(DType::F32, [N, groups]));
+        let held = back.states().iter().filter(|state| back.ty(state.value).dtype == DType::I4).count();
+        assert_eq!(held, 1, "codes are held once");
+        let x = numbers(DType::F32, &[2, 3, K], -1.03, 0.217);
+        let [before, after] =
+            [&graph, &back].map(|g| eval::eval_tensors(g, std::slice::from_ref(&x))[0].to_f64());
+        for (a, b) in before.iter().zip(&after) {
+            assert!((a - b).abs() <= 1e-5 * (1.0 + a.abs()), "{groups} groups: {a} became {b}");
+        }
+    }
+}

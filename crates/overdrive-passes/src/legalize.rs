@@ -72,7 +72,9 @@ pub(crate) fn takes_epilogue(op: &Operation, caps: &Caps) -> bool {
 /// True for an op that the device has a kernel for: all of its forms, by its name, or those with an attribute of one value,
 /// by a claim such as `quantized_linear activations=float`; not where the device declines these types of operands.
 pub(crate) fn is_claimed(op: &Operation, types: &[TensorType], caps: &Caps) -> bool {
-    is_named(op, caps) && declined(op, types, caps).is_none()
+    // Conversions of whole bytes are loops: what has a kernel is named with the type that it reads.
+    let of_type = |ty: &TensorType| caps.claims.contains(&format!("{} of {}", op.name(), ty.dtype));
+    types.first().is_some_and(of_type) || is_named(op, caps) && declined(op, types, caps).is_none()
 }
 
 fn is_named(op: &Operation, caps: &Caps) -> bool {

@@ -8,9 +8,8 @@ use crate::failure::Failure;
 use overdrive::bench::record::Items;
 use overdrive::formats::onnx::{self, Binding};
 use overdrive::formats::{FormatError, ModelFolder, Tensors};
-use overdrive::ir::{DType, Dim, Graph, Node, Prim, TensorType};
+use overdrive::ir::{Dim, Graph, TensorType};
 use overdrive::models;
-use overdrive::passes::recognise;
 use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::{Template, Workload};
 use std::collections::BTreeMap;
@@ -60,7 +59,7 @@ impl Model {
             }
             Self::Onnx(model) => {
                 let binding = Binding { sizes: sizes.clone(), ..Binding::default() };
-                let graph = raised(model.graph(&binding).map_err(Failure::bad_input)?)?;
+                let graph = model.graph(&binding).map_err(Failure::bad_input)?;
                 let dimensions = sizes.iter().map(|(name, &size)| (name.as_str(), size));
                 // Nothing in the file says which dimension is the batch, so that a call is what is counted.
                 let items = Some(Items { per_call: 1, name: "calls".to_owned() });
@@ -78,22 +77,9 @@ impl Model {
                 let ports = graph.inputs().iter().map(|port| (port.name.as_str(), graph.ty(port.value)));
                 template.graph_of(&sizes_of(ports, inputs)?).map_err(Failure::bad_input)
             }
-            Self::Onnx(model) => raised(fitting(model, inputs)?),
+            Self::Onnx(model) => fitting(model, inputs),
         }
     }
-}
-
-/// Ops in place of what exporters wrote them out as, where codes of 4 bits are unpacked that way (zero points that are
-/// fractions, as HQQ's, have no op in ONNX): kernels multiply them packed, and none unpacks them. Elsewhere what is written
-/// out is fused as it is, and looking for ops would take a tenth of a second.
-fn raised(graph: Graph) -> Result<Graph, Failure> {
-    let unpacks = |node: &Node| {
-        matches!(node.op.prim(), Some(Prim::Convert { .. })) && graph.ty(node.operands[0]).dtype == DType::I4
-    };
-    if !graph.nodes().iter().any(unpacks) {
-        return Ok(graph);
-    }
-    recognise(&graph).map_err(Failure::harness)
 }
 
 /// Reads the graph, binding the value of an input whenever a shape turns out to depend on it.
@@ -198,37 +184,4 @@ fn folder(path: &Path) -> Result<Model, Failure> {
     let read = Pretrained::read(path).map_err(Failure::bad_input)?;
     read.notes.iter().for_each(|note| eprintln!("note: {note}"));
     Ok(Model::Pretrained(Box::new(read)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use overdrive::ir::ops::QuantizedLinear;
-    use overdrive::ir::ops::quantized_linear::{Activations, Weights};
-    use overdrive::ir::{Builder, Init, Tensor};
-
-    #[test]
-    fn a_layer_whose_zero_points_are_fractions_comes_back_packed() {
-        let b = Builder::new("hqq");
-        let ty = |dtype, shape: [usize; 2]| TensorType::new(dtype, shape);
-        // More of them than are folded.
-        let values: Vec<i128> = (0..64 * 64).map(|i| i % 16 - 8).collect();
-        let codes = Init::Value(Tensor::from_ints(DType::I4, [64, 64], &values));
-        let codes = b.state("codes", ty(DType::I4, [64, 64]), codes);
-        let parameter = |name, first: f32| {
-            let values: Vec<f32> = (0..64u8).map(|row| first + f32::from(row) / 16.0).collect();
-            b.state(name, ty(DType::F32, [64, 1]), Init::Value(Tensor::from_f32([64, 1], &values)))
-        };
-        let op = QuantizedLinear { weights: Weights::Asymmetric, activations: Activations::Float };
-        let x = b.input("x", ty(DType::F32, [2, 64]));
-        b.output("y", x.quantized_linear(op, &[codes, parameter("scale", 0.5), parameter("zero", 0.25)]));
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("hqq.onnx");
-        onnx::write(&path, &b.finish().unwrap()).unwrap();
-        let read = onnx::Model::open(&path).unwrap().graph(&Binding::default()).unwrap();
-        let layers = |graph: &Graph| {
-            graph.nodes().iter().filter(|node| node.op.composite::<QuantizedLinear>().is_some()).count()
-        };
-        assert_eq!([layers(&read), layers(&raised(read.clone()).unwrap())], [0, 1]);
-    }
 }

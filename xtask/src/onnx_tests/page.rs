@@ -7,8 +7,8 @@ use super::exported::Exported;
 
 const HEAD: &str = "# ONNX models in, and out again\n\n\
     Written by `cargo xtask onnx-tests DIR...` with `onnx` 1.23 and `onnxruntime` in `python3`; `python3 peers/onnx_cases.py DIR` writes \
-    ONNX's own backend tests (node, simple, pytorch-operator and pytorch-converted cases) and `python3 peers/onnx_models.py DIR` models that \
-    PyTorch and Overdrive export.\n\n";
+    ONNX's own backend tests (node, simple, pytorch-operator and pytorch-converted cases), `python3 peers/onnx_models.py DIR` models that \
+    PyTorch and Overdrive export, and `python3 peers/onnx_quantized.py DIR` models that ONNX Runtime's quantizers write.\n\n";
 
 pub(crate) fn page(cases: &[Case]) -> String {
     let (models, tests): (Vec<&Case>, Vec<&Case>) =
@@ -18,9 +18,15 @@ pub(crate) fn page(cases: &[Case]) -> String {
         text.push_str("## ONNX's backend tests\n\n");
         section(&mut text, &tests);
     }
-    if !models.is_empty() {
-        text.push_str("## Models that PyTorch and Overdrive export\n\n");
-        section(&mut text, &models);
+    let (quantized, models): (Vec<&Case>, Vec<&Case>) =
+        models.into_iter().partition(|case| case.kind.starts_with("model, onnxruntime.quantization"));
+    let parts = [
+        ("Models that PyTorch and Overdrive export", models),
+        ("Models that ONNX Runtime quantized", quantized),
+    ];
+    for (title, cases) in parts.into_iter().filter(|(_, cases)| !cases.is_empty()) {
+        text.push_str(&format!("## {title}\n\n"));
+        section(&mut text, &cases);
     }
     text.trim_end().to_owned() + "\n"
 }

@@ -1,7 +1,7 @@
 //! Named kernels: primitives that are neither loop nor contraction, and the composites that this back end claims.
 //!
 //! Every kernel takes operands and results with any strides. Element types that have no kernel here (those of less
-//! than a byte, the narrow floats where they are combined) go through the reference evaluation.
+//! than a byte where they are moved, the narrow floats where they are combined) go through the reference evaluation.
 
 mod attention;
 pub(crate) mod convolution;
@@ -16,6 +16,7 @@ mod rows;
 mod scalar;
 mod sort;
 mod transfer;
+mod unpack;
 
 pub(crate) use named::{CLAIMS, compile};
 pub(crate) use quantized_linear::declined;

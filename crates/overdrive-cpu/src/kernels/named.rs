@@ -9,12 +9,18 @@ use super::dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
 use super::indexed::{Gather, Scatter};
 use super::reduce_window::ReduceWindow;
 use super::sort::Sort;
+use super::unpack::Unpack;
 use super::{quantize_rows, quantized_linear};
 use crate::exec::{Host, Runnable, Unsupported};
 
 /// Names of the ops that have a kernel here.
-pub(crate) const CLAIMS: [&str; 10] = [
+pub(crate) const CLAIMS: [&str; 14] = [
     "attention",
+    // Those of whole bytes are loops.
+    "convert of f4e2m1",
+    "convert of f6e2m3",
+    "convert of f6e3m2",
+    "convert of i4",
     "dynamic_slice",
     "dynamic_update_slice",
     "gather",
@@ -45,6 +51,12 @@ pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Result<Box<dyn Runnable
             return attention::compile(call, (attention, regions.len()));
         }
     };
+    if let (prim @ Prim::Convert { .. }, [operand], [Some(result)]) =
+        (prim, call.operands.as_slice(), call.results.as_slice())
+        && let Some(unpack) = Unpack::new(prim, operand, result)
+    {
+        return Ok(Box::new(unpack));
+    }
     if views().any(|view| !view.ty.dtype.bits().is_multiple_of(8))
         || !combines(prim, call.operands[0].ty.dtype)
     {

@@ -61,8 +61,17 @@ impl<'a, 'b> Call<'a, 'b> {
 
     /// Operand `index` as an expression.
     pub(super) fn x(&self, index: usize) -> Result<Expr<'b>, Fault> {
-        let expr = self.required(index)?.expr(self.b);
+        let expr = self.required(index)?.value.expr(self.b);
         if expr.is_poison() { Err(Fault::Built) } else { Ok(expr) }
+    }
+
+    /// The extents of operand `index`, without a node that computes it.
+    pub(super) fn extents(&self, index: usize) -> Result<Vec<usize>, Fault> {
+        match &self.required(index)?.value {
+            Value::Known(known) | Value::Unsigned4(known) => Ok(known.tensor.ty().sizes()),
+            Value::Coded(coded) => Ok(coded.kept.clone()),
+            Value::Computed(expr) => super::axes::sizes(*expr),
+        }
     }
 
     /// Operand `index`, if it is given.

@@ -6,9 +6,8 @@
 use super::call::Call;
 use super::fault::Fault;
 use super::importer::Importer;
-use super::item::{Coded, Item, Value};
-use overdrive_ir::ops::Dequantize;
-use overdrive_ir::{Builder, Graph, Node, eval};
+use super::item::{Item, Value};
+use overdrive_ir::{Builder, Graph, eval};
 
 /// Values of more elements are left to the back end, as the `fold` pass leaves them.
 const LIMIT: usize = 1024;
@@ -33,7 +32,10 @@ pub(super) fn fold<'b>(import: Importer, call: &Call<'_, 'b>) -> Result<Option<V
             for (i, value) in values.iter().enumerate() {
                 results.push(match value {
                     Value::Known(known) => Some(Value::Known(known.clone())),
-                    Value::Computed(expr) | Value::Coded(Coded { numbers: expr, .. }) => {
+                    Value::Unsigned4(known) => Some(Value::Unsigned4(known.clone())),
+                    // Codes stay codes, however few: products look for them.
+                    Value::Coded(_) => return Ok(None),
+                    Value::Computed(expr) => {
                         b.output(&i.to_string(), *expr);
                         None
                     }
@@ -45,9 +47,7 @@ pub(super) fn fold<'b>(import: Importer, call: &Call<'_, 'b>) -> Result<Option<V
     }
     drop(scratch);
     let graph = b.finish()?;
-    // Codes stay codes, however few: products look for them.
-    let dequantizes = |node: &Node| node.op.composite::<Dequantize>().is_some();
-    if !is_small(&graph) || graph.nodes().iter().any(dequantizes) {
+    if !is_small(&graph) {
         return Ok(None);
     }
     let mut computed = eval::eval(&graph, &[], &mut Default::default()).into_iter();

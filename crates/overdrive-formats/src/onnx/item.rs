@@ -4,7 +4,8 @@
 //! as an operand. Each computed value remembers the graph inputs that decide it, so that an error can say whose value
 //! would resolve a shape.
 
-use overdrive_ir::{Builder, Expr, Init, Tensor};
+use super::coded::Coded;
+use overdrive_ir::{Builder, DType, Expr, Init, Tensor};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -26,20 +27,10 @@ pub(super) enum Value<'b> {
     Known(Known),
     /// It is computed when the model runs.
     Computed(Expr<'b>),
-    /// It is what a matrix of codes stands for.
-    Coded(Coded<'b>),
-}
-
-/// Numbers `[N, K]` and what they are made of, so that a product can take the codes as they are.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Coded<'b> {
-    /// `(codes - zero) scale`
-    pub(super) numbers: Expr<'b>,
-    pub(super) codes: Expr<'b>,
-    /// `[N, G]`, each for K/G consecutive codes of a row, or `[1, G]`.
-    pub(super) scale: Expr<'b>,
-    /// Of the same shape.
-    pub(super) zero: Option<Expr<'b>>,
+    /// It is what codes stand for.
+    Coded(Rc<Coded<'b>>),
+    /// Codes of uint4, which has no type here: codes of i4, 8 less.
+    Unsigned4(Known),
 }
 
 impl<'b> From<Expr<'b>> for Value<'b> {
@@ -70,28 +61,54 @@ impl<'b> Item<'b> {
     pub(super) fn tensor(&self) -> Option<&Tensor> {
         match &self.value {
             Value::Known(known) => Some(&known.tensor),
-            Value::Computed(_) | Value::Coded(_) => None,
+            Value::Computed(_) | Value::Coded(_) | Value::Unsigned4(_) => None,
         }
     }
+}
 
+impl<'b> Value<'b> {
     /// The value as an operand of nodes.
     pub(super) fn expr(&self, b: &'b Builder) -> Expr<'b> {
-        match &self.value {
-            Value::Computed(expr) | Value::Coded(Coded { numbers: expr, .. }) => *expr,
+        match self {
+            Value::Computed(expr) => *expr,
             Value::Known(known) => known.expr(b),
+            Value::Coded(coded) => coded.numbers(b),
+            Value::Unsigned4(known) => {
+                let codes = known.expr(b).convert(DType::I32);
+                (codes + codes.constant(8.0)).convert(DType::U8)
+            }
+        }
+    }
+}
+
+/// How names of parameters end that hold elements of the file in another order or shape.
+const REARRANGED: &str = ".rows";
+
+impl Known {
+    /// A parameter where the file names it and it is more than one number, else a constant.
+    pub(super) fn expr<'b>(&self, b: &'b Builder) -> Expr<'b> {
+        // A name that ends like ours could be one of ours.
+        let own = |name: &&Rc<str>| self.tensor.ty().elements() > 1 && !name.ends_with(REARRANGED);
+        let Some(name) = self.parameter.as_ref().filter(own) else {
+            return b.constant(self.tensor.clone());
+        };
+        match b.find_state(name) {
+            Some(state) if state.ty() == *self.tensor.ty() => state,
+            // The same weights in another form.
+            Some(_) => self.rearranged(b, self.tensor.clone()),
+            None => b.state_named(name, self.tensor.ty().clone(), Init::Value(self.tensor.clone())),
         }
     }
 }
 
 impl Known {
-    /// A parameter where the file names it and it is more than one number, else a constant.
-    fn expr<'b>(&self, b: &'b Builder) -> Expr<'b> {
-        let Some(name) = self.parameter.as_ref().filter(|_| self.tensor.ty().elements() > 1) else {
-            return b.constant(self.tensor.clone());
-        };
-        b.find_state(name).unwrap_or_else(|| {
-            b.state_named(name, self.tensor.ty().clone(), Init::Value(self.tensor.clone()))
-        })
+    /// A parameter of its own with these elements, which are the same ones arranged otherwise.
+    pub(super) fn rearranged<'b>(&self, b: &'b Builder, tensor: Tensor) -> Expr<'b> {
+        let Some(name) = &self.parameter else { return b.constant(tensor) };
+        let names = (0..).map(|i| format!("{name}.{i}{REARRANGED}"));
+        let free = names.into_iter().find(|name| b.find_state(name).is_none());
+        let free = free.expect("there are more numbers than states");
+        b.state_named(&free, tensor.ty().clone(), Init::Value(tensor))
     }
 }
 

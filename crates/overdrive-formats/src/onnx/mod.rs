@@ -9,6 +9,7 @@
 mod axes;
 mod batch;
 mod call;
+mod coded;
 mod export;
 mod fault;
 mod fold;
@@ -20,6 +21,7 @@ mod ops;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 #[rustfmt::skip]
 mod proto;
+mod rearrange;
 mod tensor;
 mod types;
 mod walk;

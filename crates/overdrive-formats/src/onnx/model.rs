@@ -176,7 +176,7 @@ impl Model {
         let graph = self.proto.graph.as_ref().expect("checked when the file was opened");
         let outputs = walk.body(graph, &Frame::of_model(&opsets), env)?;
         for (info, item) in graph.output.iter().zip(outputs) {
-            b.output(info.name(), item.expr(b));
+            b.output(info.name(), item.value.expr(b));
         }
         Ok(())
     }

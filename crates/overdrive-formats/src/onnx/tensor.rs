@@ -3,6 +3,7 @@
 //! Every length is checked against the bytes that are there before anything is built. External data is read from the
 //! model's own folder only: a location that is absolute, climbs out, or leads out through a link is refused.
 
+use super::item::{Known, Value};
 use super::proto::TensorProto;
 use super::proto::tensor_proto::{DataLocation, DataType};
 use super::types::ours;
@@ -12,6 +13,7 @@ use overdrive_ir::{DType, Tensor, TensorType};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 /// Where a model's tensors are.
 #[derive(Debug)]
@@ -24,6 +26,20 @@ pub(super) struct Storage {
 impl Storage {
     pub(super) fn beside(path: &Path) -> Self {
         Self { path: path.to_owned(), files: RefCell::default() }
+    }
+
+    /// The value of a proto, which becomes a parameter of this name; errors call it by its own.
+    pub(super) fn value<'b>(
+        &self,
+        proto: &TensorProto,
+        parameter: Option<Rc<str>>,
+    ) -> Result<Value<'b>, FormatError> {
+        if proto.data_type() != DataType::Uint4 as i32 {
+            return Ok(Value::Known(Known { tensor: self.tensor(proto)?, parameter }));
+        }
+        let codes = TensorProto { data_type: Some(DataType::Int4 as i32), ..proto.clone() };
+        let tensor = signed(&self.tensor(&codes)?);
+        Ok(Value::Unsigned4(Known { tensor, parameter }))
     }
 
     /// The tensor of a proto; errors call it by its name.
@@ -118,6 +134,18 @@ impl Storage {
         self.files.borrow_mut().insert(location.to_owned(), bytes.clone());
         Ok(bytes)
     }
+}
+
+/// Codes of uint4 as those of i4 that are 8 less: their highest bit flips.
+fn signed(codes: &Tensor) -> Tensor {
+    let mut bytes: Vec<u8> = codes.bytes().iter().map(|pair| pair ^ 0x88).collect();
+    // What comes after the last code stays 0.
+    if codes.ty().elements() % 2 == 1
+        && let Some(last) = bytes.last_mut()
+    {
+        *last &= 0x0f;
+    }
+    Tensor::sharing(codes.ty().clone(), bytes.into()).expect("as many bytes as before")
 }
 
 /// Bytes of the typed fields. Small formats come as codes in `int32_data`, 4-bit ones two to an entry.

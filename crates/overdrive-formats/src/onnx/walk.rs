@@ -7,7 +7,7 @@ use super::call::Call;
 use super::fault::{Fault, invalid};
 use super::fold::fold;
 use super::importer::{Import, importer};
-use super::item::{Item, Known, Value};
+use super::item::Item;
 use super::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
 use super::tensor::Storage;
 use crate::FormatError;
@@ -121,8 +121,8 @@ impl<'m, 'b> Walk<'m, 'b> {
         }
         for proto in &graph.initializer {
             let parameter = (frame.named == Naming::Parameters).then(|| Rc::from(proto.name()));
-            let known = Known { tensor: self.storage.tensor(proto)?, parameter };
-            env.insert(proto.name(), Item { value: Value::Known(known), sources: Default::default() });
+            let value = self.storage.value(proto, parameter)?;
+            env.insert(proto.name(), Item { value, sources: Default::default() });
         }
         for node in &graph.node {
             self.node(node, frame, &mut env)?;

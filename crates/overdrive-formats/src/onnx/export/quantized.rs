@@ -1,8 +1,8 @@
 //! Quantized composites as QuantizeLinear and DequantizeLinear: per tensor, per channel and in blocks.
 //!
 //! A layer of quantized weights is a DequantizeLinear of its codes before a Gemm, and static activations go through a pair
-//! of both (QDQ), which engines fuse into integer products. What opset 23 cannot say so (scales of two axes, zero points
-//! of another type than the codes) is left to the expansion of the op, and so are activations whose scales are computed.
+//! of both (QDQ), which engines fuse into integer products. Zero points that are
+//! fractions are written out. What opset 23 cannot say so (scales of two axes, zero points of another integer type) is left to the expansion of the op, and so are activations whose scales are computed.
 
 use super::microscaling::steps;
 use super::prim::Signature;
@@ -35,7 +35,12 @@ pub(super) fn write(op: &Operation, w: &mut Writer, x: &[String], types: &Signat
         names.iter().filter_map(|name| at(name)).map(|i| (x[i].clone(), types.operands[i].clone())).unzip()
     };
     let (of_weights, weight_types) = beside(&["codes", "scale", "zero"]);
-    let mut weights = pair_up(w, &of_weights, &weight_types)?.dequantize(w)?;
+    let fractions = weight_types.get(2).is_some_and(|zero| zero.dtype.is_arithmetic_float());
+    let mut weights = if fractions {
+        written_out(w, &of_weights, &weight_types)?
+    } else {
+        pair_up(w, &of_weights, &weight_types)?.dequantize(w)?
+    };
     if linear.weights == Weights::TwoLevel {
         let scale = w.cast(&x[at("tensor_scale")?], DType::F32).ok()?;
         weights = w.one("Mul", &[&weights, &scale], vec![]);
@@ -59,6 +64,28 @@ pub(super) fn write(op: &Operation, w: &mut Writer, x: &[String], types: &Signat
     let product = w.one("Gemm", &[&left, &weights], attributes);
     let y = w.reshape(&product, &types.results[0].sizes());
     w.cast(&y, types.results[0].dtype).ok()
+}
+
+/// `(codes - zero) scale` in f32 of zero points that are fractions, which no op takes: groups get an axis of their own.
+fn written_out(w: &mut Writer, x: &[String], types: &[TensorType]) -> Option<String> {
+    let ([n, k], [rows, groups]) = (matrix(&types[0])?, matrix(&types[1])?);
+    if types[1..].iter().any(|ty| ty.dtype == DType::F64) || k.checked_rem(groups)? != 0 {
+        return None;
+    }
+    let several = groups > 1;
+    let mut wide = |name: &String, shape: &[usize]| {
+        let wide = w.cast(name, DType::F32).ok()?;
+        Some(if several { w.reshape(&wide, shape) } else { wide })
+    };
+    let codes = wide(&x[0], &[n, groups, k / groups])?;
+    let [scale, zero] = [&x[1], &x[2]].map(|name| wide(name, &[rows, groups, 1]));
+    let centred = w.one("Sub", &[&codes, &zero?], vec![]);
+    let numbers = w.one("Mul", &[&centred, &scale?], vec![]);
+    Some(if several { w.reshape(&numbers, &[n, k]) } else { numbers })
+}
+
+fn matrix(ty: &TensorType) -> Option<[usize; 2]> {
+    ty.sizes().try_into().ok()
 }
 
 /// Inputs of QuantizeLinear and DequantizeLinear.

@@ -8,8 +8,7 @@ use std::f64::consts::TAU;
 
 pub(super) fn constant<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     if let Some(proto) = c.attribute("value").and_then(|a| a.t.as_ref()) {
-        let tensor = c.storage.tensor(proto)?;
-        return one(tensor);
+        return one(c.storage.value(proto, None)?);
     }
     let ints = |list: &[i64]| list.iter().map(|&x| x.into()).collect::<Vec<i128>>();
     let floats = |list: &[f32]| list.iter().map(|&x| x.into()).collect::<Vec<f64>>();

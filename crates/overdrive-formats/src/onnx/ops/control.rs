@@ -33,7 +33,7 @@ pub(super) fn branch<'b>(
     yes.into_iter()
         .zip(no)
         .map(|(yes, no)| {
-            let (a, b) = (yes.expr(c.b), no.expr(c.b));
+            let (a, b) = (yes.value.expr(c.b), no.value.expr(c.b));
             if a.ty() != b.ty() {
                 // Only the condition's value can say which type it is.
                 c.known(0)?;
@@ -116,7 +116,7 @@ fn stacked<'b>(
     let sources = union(rows.iter());
     let mut parts: Vec<Expr<'b>> = Vec::with_capacity(rows.len());
     for row in &rows {
-        let row = row.expr(c.b);
+        let row = row.value.expr(c.b);
         let mut shape = sizes(row)?;
         shape.insert(along.min(shape.len()), 1);
         parts.push(row.reshape(shape));
@@ -193,7 +193,7 @@ pub(super) fn scan<'b>(
         if at(&out_backwards, i) != 0 {
             rows.reverse();
         }
-        let rank = rows.first().map_or(0, |row| row.expr(c.b).rank());
+        let rank = rows.first().map_or(0, |row| row.value.expr(c.b).rank());
         let along = axis(at(&out_axes, i), rank + 1)?;
         let info = &body.output[states + i];
         let ty = tensor_type(info).ok().filter(|ty| ty.shape.known().is_some());

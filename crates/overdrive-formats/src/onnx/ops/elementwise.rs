@@ -2,7 +2,9 @@
 
 use crate::onnx::axes::{broadcast, common, sizes};
 use crate::onnx::call::{Call, Outcome, one};
+use crate::onnx::coded::{Coded, Parameter};
 use crate::onnx::fault::{Fault, invalid, unsupported};
+use crate::onnx::item::Value;
 use crate::onnx::types;
 use overdrive_ir::{Binary, Compare, DType, Expr, Overflow, Prim, Unary};
 
@@ -25,8 +27,34 @@ fn pair<'b>(c: &Call<'_, 'b>) -> Result<[Expr<'b>; 2], Fault> {
 }
 
 pub(super) fn binary<'b>(c: &Call<'_, 'b>, kind: Binary) -> Outcome<'b> {
+    if let Some(coded) = of_codes(c, kind)? {
+        return one(Value::Coded(coded.into()));
+    }
     let [x, y] = pair(c)?;
     one(x.binary(kind, y))
+}
+
+/// Codes less a zero point, or times a scale: a layer whose zero points are fractions has no other way to be said.
+fn of_codes<'b>(c: &Call<'_, 'b>, kind: Binary) -> Result<Option<Coded<'b>>, Fault> {
+    let (codes, other) = match (kind, c.value(0)?, c.value(1)?) {
+        (Binary::Sub | Binary::Mul, Value::Coded(codes), _) => (codes, 1),
+        (Binary::Mul, _, Value::Coded(codes)) => (codes, 0),
+        _ => return Ok(None),
+    };
+    let parameter = c.value(other)?;
+    let dtype = match &parameter {
+        Value::Known(known) => known.tensor.ty().dtype,
+        Value::Computed(expr) => expr.dtype(),
+        Value::Coded(_) | Value::Unsigned4(_) => return Ok(None),
+    };
+    let own = c.extents(other)?;
+    let Some(missing) = codes.shape.len().checked_sub(own.len()).filter(|_| dtype == codes.dtype) else {
+        return Ok(None);
+    };
+    let counts = [vec![1; missing], own].concat();
+    let parameter =
+        if kind == Binary::Sub { Parameter::Zero(parameter) } else { Parameter::Scale(parameter) };
+    Ok(codes.with(parameter, counts))
 }
 
 pub(super) fn compare<'b>(c: &Call<'_, 'b>, kind: Compare) -> Outcome<'b> {
@@ -115,6 +143,14 @@ pub(super) fn cast<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         None => None,
     };
     let dtype = dtype.ok_or_else(|| invalid("a type to cast to", "none"))?;
+    if let Value::Known(known) = c.value(0)?
+        && known.tensor.ty().dtype == DType::I4
+        && dtype.is_arithmetic_float()
+    {
+        c.ignore(&["saturate", "round_mode"]);
+        let shape = known.tensor.ty().sizes();
+        return one(Value::Coded(Coded::bare(Value::Known(known), shape, dtype).into()));
+    }
     one(to(c, c.x(0)?, dtype))
 }
 

@@ -13,6 +13,7 @@ mod elementwise;
 mod indexing;
 mod integer;
 mod loss;
+mod n_bits;
 mod norm;
 mod pool;
 mod product;
@@ -211,10 +212,11 @@ pub(super) static MICROSOFT: &[(&str, Importer)] = &[
     ("DynamicQuantizeMatMul", quantize::dynamic_mat_mul),
     ("FastGelu", |c| activation::bias_gelu(c, Approximation::Tanh)),
     ("FusedMatMul", product::fused_mat_mul),
+    ("GatherBlockQuantized", n_bits::gather),
     ("Gelu", |c| activation::bias_gelu(c, Approximation::Erf)),
     ("GroupQueryAttention", attention_microsoft::group_query),
     ("MatMulIntegerToFloat", quantized_microsoft::mat_mul_to_float),
-    ("MatMulNBits", quantize::mat_mul_n_bits),
+    ("MatMulNBits", n_bits::mat_mul),
     ("MultiHeadAttention", attention_microsoft::multi_head),
     ("QGemm", quantized_microsoft::gemm),
     ("QLinearAdd", |c| quantized_microsoft::binary(c, Binary::Add)),
@@ -224,6 +226,7 @@ pub(super) static MICROSOFT: &[(&str, Importer)] = &[
     ("QLinearLeakyRelu", quantized_microsoft::leaky_relu),
     ("QLinearMul", |c| quantized_microsoft::binary(c, Binary::Mul)),
     ("QLinearSigmoid", |c| quantized_microsoft::unary(c, |x| x.unary(Unary::Logistic))),
+    ("QLinearSoftmax", quantized_microsoft::softmax),
     ("QuantizeLinear", quantize::quantize),
     ("QuickGelu", activation::quick_gelu),
     ("RotaryEmbedding", attention::rotary_microsoft),

@@ -2,10 +2,9 @@
 
 use crate::onnx::axes::{broadcast, common, sizes};
 use crate::onnx::call::{Call, Outcome, one};
+use crate::onnx::coded::Summed;
 use crate::onnx::fault::{Fault, invalid};
-use crate::onnx::item::{Coded, Value};
-use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use crate::onnx::item::Value;
 use overdrive_ir::{Compare, DType, DotGeneral, Expr, Precision, Prim, Reducer};
 
 /// `dot` of any arithmetic type; integers are summed and given in `out`.
@@ -55,15 +54,18 @@ pub(super) fn matmul<'b>(x: Expr<'b>, y: Expr<'b>, out: DType) -> Result<Expr<'b
 
 pub(super) fn mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let x = c.x(0)?;
+    if let Some(product) = of_codes(c, x, Summed::Rows)? {
+        return one(product);
+    }
     one(matmul(x, c.x(1)?, x.dtype())?)
 }
 
-/// `x Wᵀ` of codes, which stay codes: weights are the larger part of a model, and read as they lie.
-fn of_codes<'b>(x: Expr<'b>, w: Coded<'b>) -> Expr<'b> {
-    let weights = if w.zero.is_some() { Weights::Asymmetric } else { Weights::Symmetric };
-    let op = QuantizedLinear { weights, activations: Activations::Float };
-    let operands: Vec<Expr<'b>> = [w.codes, w.scale].into_iter().chain(w.zero).collect();
-    x.quantized_linear(op, &operands)
+/// The product with the second operand, where that is known by its codes.
+fn of_codes<'b>(c: &Call<'_, 'b>, x: Expr<'b>, summed: Summed) -> Result<Option<Expr<'b>>, Fault> {
+    Ok(match c.value(1)? {
+        Value::Coded(w) => w.product(x, summed),
+        _ => None,
+    })
 }
 
 /// `alpha A B + beta C`, either transposed: `linear` where that is all.
@@ -72,20 +74,22 @@ pub(super) fn gemm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (alpha, beta) = (c.float_or("alpha", 1.0), c.float_or("beta", 1.0));
     let turned =
         |index: usize, name| Ok::<_, Fault>(if c.flag(name, 0) { c.x(index)?.t() } else { c.x(index)? });
-    let (a, b) = (turned(0, "transA")?, turned(1, "transB")?);
+    let a = turned(0, "transA")?;
+    let plain = alpha == 1.0 && beta == 1.0 && a.dtype().is_arithmetic_float();
+    let summed = if c.flag("transB", 0) { Summed::Columns } else { Summed::Rows };
+    let by_codes = if plain && a.rank() == 2 { of_codes(c, a, summed)? } else { None };
+    if let Some(product) = by_codes {
+        return one(match c.maybe(2)? {
+            None => product,
+            Some(bias) => product + broadcast(bias, &sizes(product)?),
+        });
+    }
+    let b = turned(1, "transB")?;
     if a.rank() != 2 || b.rank() != 2 {
         return Err(invalid("two matrices", format!("{} and {}", a.ty(), b.ty())));
     }
     let bias = c.maybe(2)?;
     let columns = sizes(b)?[1];
-    let plain = alpha == 1.0 && beta == 1.0 && a.dtype().is_arithmetic_float();
-    if let (true, true, Value::Coded(w)) = (plain, c.flag("transB", 0), c.value(1)?) {
-        let product = of_codes(a, w);
-        return one(match bias {
-            None => product,
-            Some(bias) => product + broadcast(bias, &sizes(product)?),
-        });
-    }
     if plain && bias.is_none_or(|bias| bias.shape() == [columns].into()) {
         return one(a.linear(b, bias));
     }

@@ -1,12 +1,13 @@
 //! Quantized models: codes, scales and zero points stay separate values, so that a back end sees what is quantized.
 
 use super::integer::{Side, matmul_codes, offset};
-use super::product::matmul;
 use crate::onnx::axes::{axis, extent, sizes};
 use crate::onnx::call::{Call, Outcome, one};
+use crate::onnx::coded::Coded;
 use crate::onnx::fault::{Fault, invalid, unsupported};
-use crate::onnx::item::{Coded, Value};
-use overdrive_ir::{Binary, Compare, DType, Expr, Overflow, Prim, Reducer, Shape, Tensor, Unary};
+use crate::onnx::item::{Known, Value};
+use crate::onnx::rearrange::{filled, is_movable};
+use overdrive_ir::{Compare, DType, Expr, Overflow, Prim, Reducer, Shape, Tensor, Unary};
 
 /// One number, one per element of an axis, or one per block along it, spread over `shape`.
 fn spread<'b>(parameter: Expr<'b>, shape: &[usize], along: i64, block: usize) -> Result<Expr<'b>, Fault> {
@@ -66,8 +67,13 @@ fn covering(
     }
     let along = axis(along, shape.len())?;
     let mut counts = if block == 0 { vec![1; shape.len()] } else { shape.to_vec() };
-    counts[along] = shape[along].checked_div(block).unwrap_or(shape[along]);
-    let whole = (block == 0 || shape[along].is_multiple_of(block)) && !shape.contains(&0);
+    counts[along] = match block {
+        0 => shape[along],
+        // One block may be larger than all.
+        block => (shape[along] / block).max(1),
+    };
+    let fits = block == 0 || shape[along].is_multiple_of(block) || shape[along] < block;
+    let whole = fits && !shape.contains(&0);
     let given = if block == 0 { own == [counts[along]] } else { own == counts };
     Ok((whole && given).then_some(counts))
 }
@@ -78,6 +84,9 @@ pub(super) fn quantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (along, block) = (c.int_or("axis", 1), block(c)?);
     c.ignore(&["saturate"]);
     let asked = if c.int_or("output_dtype", 0) != 0 { c.dtype("output_dtype")? } else { None };
+    if c.has(2) && matches!(c.value(2)?, Value::Unsigned4(_)) {
+        return Err(unsupported("codes of uint4 that are computed"));
+    }
     let of_zero = c.maybe(2)?.map(Expr::dtype);
     let dtype = of_zero.or(asked).unwrap_or(DType::U8);
     let precision = if c.int_or("precision", 0) != 0 { c.dtype("precision")? } else { None };
@@ -100,22 +109,93 @@ pub(super) fn quantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     one(codes(quotient, zero, dtype))
 }
 
+/// What is dequantized by its codes; `None` where zero points are not of their kind, or blocks are not covered.
+fn by_codes<'b>(c: &Call<'_, 'b>, by: (i64, usize), dtype: DType) -> Result<Option<Coded<'b>>, Fault> {
+    let (given, kept) = (c.extents(1)?, c.extents(0)?);
+    let (codes, unsigned) = match c.value(0)? {
+        Value::Unsigned4(known) => (Value::Known(known), true),
+        codes => (codes, false),
+    };
+    let whole = match covering(&given, &kept, by)? {
+        Some(counts) => Some((codes, kept.clone(), counts)),
+        None => filled_up(&codes, &given, by)?,
+    };
+    let Some((codes, shape, counts)) = whole else { return Ok(None) };
+    if c.has(2) && c.extents(2)?.iter().product::<usize>() != counts.iter().product::<usize>() {
+        return Err(invalid("a zero point for each scale", format!("{:?}", c.extents(2)?)));
+    }
+    let zero = match (unsigned, if c.has(2) { Some(c.value(2)?) } else { None }) {
+        // The zero point of unsigned codes is 0 where there is none.
+        (true, None) => Some(all(&counts, -8)),
+        (true, Some(Value::Unsigned4(known))) => Some(Value::Known(known)),
+        (false, Some(Value::Unsigned4(_))) | (true, Some(_)) => {
+            return Err(invalid("a zero point of the codes' type", "another"));
+        }
+        (false, zero) => zero,
+    };
+    let zero = zero.filter(|zero| !is_nothing(zero));
+    let (of_codes, of_zero) = (dtype_of(&codes), zero.as_ref().map(dtype_of));
+    let exact = of_zero.is_none_or(|zero| zero.is_int() && of_codes.bits() <= 16);
+    let coded = Coded { codes, scale: Some(c.value(1)?), zero, shape, counts, kept, dtype };
+    Ok((exact && of_codes != DType::Bool).then_some(coded))
+}
+
+/// A zero point that is the same everywhere.
+fn all<'b>(counts: &[usize], zero: i128) -> Value<'b> {
+    let count = counts.iter().product();
+    Tensor::from_ints(DType::I4, counts.to_vec(), &vec![zero; count]).into()
+}
+
+/// Whether a value is known to be 0 throughout.
+fn is_nothing(value: &Value<'_>) -> bool {
+    matches!(value, Value::Known(known) if known.tensor.to_f64().iter().all(|&x| x == 0.0))
+}
+
+fn dtype_of(value: &Value<'_>) -> DType {
+    match value {
+        Value::Known(known) | Value::Unsigned4(known) => known.tensor.ty().dtype,
+        Value::Computed(expr) => expr.dtype(),
+        Value::Coded(coded) => coded.dtype,
+    }
+}
+
+/// A value, its shape, and the counts of its scales.
+type Covered<'b> = (Value<'b>, Vec<usize>, Vec<usize>);
+
+/// A known matrix whose last block along an axis is not whole, filled up.
+fn filled_up<'b>(
+    codes: &Value<'b>,
+    given: &[usize],
+    (along, block): (i64, usize),
+) -> Result<Option<Covered<'b>>, Fault> {
+    let Value::Known(Known { tensor, parameter }) = codes else { return Ok(None) };
+    let Ok([rows, columns]) = <[usize; 2]>::try_from(tensor.ty().sizes()) else { return Ok(None) };
+    let along = axis(along, 2)?;
+    let (mut full, mut counts) = ([rows, columns], vec![rows, columns]);
+    counts[along] = counts[along].div_ceil(block.max(1));
+    let several = block > 0 && rows * columns > 0 && counts[along] > 1;
+    if !several || given != counts || !is_movable(tensor.ty().dtype) {
+        return Ok(None);
+    }
+    full[along] = counts[along] * block;
+    let tensor = filled(tensor, [rows, columns], full);
+    Ok(Some((Value::Known(Known { tensor, parameter: parameter.clone() }), full.to_vec(), counts)))
+}
+
 pub(super) fn dequantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let (x, scale) = (c.x(0)?, c.x(1)?);
-    let shape = sizes(x)?;
+    let of_scale = dtype_of(&c.value(1)?);
     let (along, block) = (c.int_or("axis", 1), block(c)?);
     let asked = if c.int_or("output_dtype", 0) != 0 { c.dtype("output_dtype")? } else { None };
-    let dtype = asked.unwrap_or(if scale.dtype().is_arithmetic_float() { scale.dtype() } else { DType::F32 });
-    let zero = offset(c, 2)?;
-    let exact = zero.is_none_or(|zero| zero.dtype().is_int() && x.dtype().bits() <= 16);
-    if let (true, Some(counts)) = (exact, covering(&sizes(scale)?, &shape, (along, block))?) {
-        let of_codes = |parameter: Expr<'b>| parameter.reshape(counts.clone());
-        let numbers = x.dequantize(of_codes(scale), zero.map(of_codes)).convert(dtype);
-        let Some(shaped) = as_rows(&shape, (&sizes(scale)?, along, block)) else { return one(numbers) };
-        let (scale, zero) = (scale.reshape(shaped), zero.map(|zero| zero.reshape(shaped)));
-        return Ok(vec![Value::Coded(Coded { numbers, codes: x, scale, zero })]);
+    let dtype = asked.unwrap_or(if of_scale.is_arithmetic_float() { of_scale } else { DType::F32 });
+    if of_scale.is_float()
+        && let Some(coded) = by_codes(c, (along, block), dtype)?
+    {
+        return one(Value::Coded(coded.into()));
     }
+    let shape = c.extents(0)?;
+    let (x, scale) = (c.x(0)?, c.x(1)?);
     let wide = if scale.dtype().is_arithmetic_float() { scale.widen() } else { scale.convert(DType::F32) };
+    let zero = offset(c, 2)?;
     let centred = match zero.map(|zero| spread(zero, &shape, along, block)).transpose()? {
         None => x.convert(wide.dtype()),
         // 32-bit codes come without a zero point of their own; differences of the others fit i32 exactly.
@@ -125,19 +205,6 @@ pub(super) fn dequantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         Some(zero) => x.convert(wide.dtype()) - zero.convert(wide.dtype()),
     };
     one((centred * spread(wide, &shape, along, block)?).convert(dtype))
-}
-
-/// The shape `[N or 1, G]` of scales that lie along the rows of a matrix of codes `[N, K]`; `None` of all others.
-fn as_rows(shape: &[usize], (scales, along, block): (&[usize], i64, usize)) -> Option<[usize; 2]> {
-    let [n, k] = *shape else { return None };
-    let along = axis(along, 2).ok()?;
-    match (scales, block) {
-        _ if n * k == 0 => None,
-        ([] | [1], 0) => Some([1, 1]),
-        ([_], 0) if along == 0 => Some([n, 1]),
-        ([_, groups], 1..) if along == 1 && groups * block == k => Some([n, *groups]),
-        _ => None,
-    }
 }
 
 /// u8 codes over the range of x, which includes 0; the scale and zero point beside them.
@@ -196,61 +263,6 @@ pub(super) fn qlinear_conv<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let factor = per_output(c.x(4)?)? * number(1)? / number(6)?;
     let zero = number(7)?;
     one(codes(sums.convert(DType::F32) * factor, Some(zero), zero.dtype()))
-}
-
-/// com.microsoft: x times weights of `bits` each, packed in blocks along K: codes `[N, blocks, bytes]`.
-pub(super) fn mat_mul_n_bits<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let (x, packed) = (c.x(0)?, c.x(1)?);
-    let size = |name| extent(c.int_or(name, 0));
-    let (k, n, bits, block) = (size("K")?, size("N")?, size("bits")?, size("block_size")?);
-    c.ignore(&["accuracy_level"]);
-    if !matches!(bits, 2 | 4 | 8)
-        || block < 16
-        || !block.is_power_of_two()
-        || block > 1 << 20
-        || k > 1 << 31
-        || n > 1 << 31
-    {
-        return Err(invalid(
-            "bits of 2, 4 or 8 and blocks of 16 or more",
-            format!("{bits} bits, blocks of {block}"),
-        ));
-    }
-    if c.has(4) {
-        return Err(unsupported("weights in another order (g_idx)"));
-    }
-    let blocks = k.div_ceil(block);
-    let per_byte = 8 / bits;
-    let unpacked = |x: Expr<'b>, shape: Vec<usize>| {
-        let count = x.rank();
-        let bytes = x.reshape([sizes(x)?, vec![1]].concat());
-        let shifts: Vec<i128> = (0..per_byte).map(|i| (i * bits) as i128).collect();
-        let shifts = c.b.constant(Tensor::from_ints(DType::U8, [per_byte], &shifts));
-        let mask = c.b.constant(Tensor::from_ints(DType::U8, Shape::default(), &[(1 << bits) - 1]));
-        let codes = bytes.binary(Binary::Shr, shifts).binary(Binary::And, mask);
-        let mut flat = sizes(x)?;
-        flat[count - 1] *= per_byte;
-        Ok::<_, Fault>(codes.reshape(flat).reshape(shape))
-    };
-    let row = block / per_byte;
-    let codes = unpacked(packed.reshape([n, blocks, row]), vec![n, blocks, block])?;
-    let scales = c.x(2)?.reshape([n, blocks, 1]);
-    let wide = scales.dtype();
-    let zero = match c.maybe(3)? {
-        None => scales.constant((1 << (bits - 1)) as f64),
-        Some(zero) if zero.dtype() == DType::U8 => {
-            let bytes = blocks.div_ceil(per_byte);
-            let all = unpacked(zero.reshape([n, bytes]), vec![n, bytes * per_byte])?;
-            all.slice_axis(1, 0, blocks).reshape([n, blocks, 1]).convert(wide)
-        }
-        Some(zero) => zero.reshape([n, blocks, 1]).convert(wide),
-    };
-    let weights = ((codes.convert(wide) - zero) * scales).reshape([n, blocks * block]).slice_axis(1, 0, k);
-    let y = matmul(x, weights.convert(x.dtype()).t(), x.dtype())?;
-    one(match c.maybe(5)? {
-        Some(bias) => y + bias,
-        None => y,
-    })
 }
 
 /// com.microsoft: x quantized as it comes, times quantized weights.

@@ -4,8 +4,8 @@
 //! which is how the format defines them.
 
 use super::integer::{matmul_codes, offset};
-use super::pool;
 use super::quantize::codes;
+use super::{activation, pool};
 use crate::onnx::axes::sizes;
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, unsupported};
@@ -42,28 +42,31 @@ pub(super) fn leaky_relu<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     unary(c, |x| x.max(x.constant(0.0)) + x.min(x.constant(0.0)) * slope)
 }
 
-/// A float op of the default domain on what the codes stand for.
-fn between<'b>(c: &Call<'_, 'b>, f: impl FnOnce(&Call<'_, 'b>) -> Outcome<'b>) -> Outcome<'b> {
+/// A float op of the default domain, as an opset has it, on what the codes stand for.
+fn between<'b>(c: &Call<'_, 'b>, opset: i64, f: impl FnOnce(&Call<'_, 'b>) -> Outcome<'b>) -> Outcome<'b> {
     if c.flag("channels_last", 0) {
         return Err(unsupported("channels that come last"));
     }
     let x = Item { value: Value::Computed(numbers(c, 0, 1)?), sources: c.sources() };
-    let float = Call::new(c.b, c.node, POOL_OPSET, vec![Some(x)], c.storage);
-    let [y] = &f(&float)?[..] else { return Err(unsupported("pooling with several results")) };
+    let float = Call::new(c.b, c.node, opset, vec![Some(x)], c.storage);
+    let [y] = &f(&float)?[..] else { return Err(unsupported("an op with several results")) };
     c.accept(&float);
-    let y = Item { value: y.clone(), sources: c.sources() }.expr(c.b);
-    requantized(c, y, (3, c.x(0)?.dtype()))
+    requantized(c, y.expr(c.b), (3, c.x(0)?.dtype()))
 }
 
 /// The opset whose pools those of codes follow.
 const POOL_OPSET: i64 = 11;
 
 pub(super) fn average_pool<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    between(c, pool::average_pool)
+    between(c, POOL_OPSET, pool::average_pool)
 }
 
 pub(super) fn global_average<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    between(c, pool::global_average)
+    between(c, POOL_OPSET, pool::global_average)
+}
+
+pub(super) fn softmax<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
+    between(c, c.int_or("opset", 13), activation::softmax)
 }
 
 /// Scale and zero point of y, then codes, scale and zero point of each part.

@@ -13,10 +13,9 @@ fn product(shape: &[usize]) -> Result<usize, Fault> {
 
 /// 0 copies a dimension (unless `allowzero`), -1 takes what is left.
 pub(super) fn reshape<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let x = c.x(0)?;
     let asked = if c.has(1) { c.ints(1)? } else { c.list("shape").unwrap_or_default() };
     let keeps_zero = c.flag("allowzero", 0);
-    let shape = sizes(x)?;
+    let shape = c.extents(0)?;
     let mut free = None;
     let mut target = Vec::with_capacity(asked.len());
     for (i, &n) in asked.iter().enumerate() {
@@ -24,7 +23,7 @@ pub(super) fn reshape<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
             -1 if free.replace(i).is_none() => 1,
             0 if !keeps_zero => *shape
                 .get(i)
-                .ok_or_else(|| invalid("a dimension to copy", format!("{asked:?} of {}", x.ty())))?,
+                .ok_or_else(|| invalid("a dimension to copy", format!("{asked:?} of {shape:?}")))?,
             n => extent(n)?,
         });
     }
@@ -33,9 +32,14 @@ pub(super) fn reshape<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         target[i] = have.checked_div(rest).filter(|n| n * rest == have).unwrap_or(0);
     }
     if product(&shape)? != product(&target)? {
-        return Err(invalid(format!("as many elements as {}", x.ty()), format!("{asked:?}")));
+        return Err(invalid(format!("as many elements as {shape:?}"), format!("{asked:?}")));
     }
-    one(x.reshape(target))
+    if let Value::Coded(codes) = c.value(0)?
+        && let Some(same) = codes.reshaped(&target)
+    {
+        return one(Value::Coded(same.into()));
+    }
+    one(c.x(0)?.reshape(target))
 }
 
 pub(super) fn flatten<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
