@@ -34,6 +34,11 @@ impl Addresses {
         self.slots[slot.0 as usize] = address;
     }
 
+    /// The same with scratch that begins so many bytes later.
+    pub(crate) fn with_workspace(&self, offset: usize) -> Self {
+        Self { workspace: self.workspace + offset as u64, ..self.clone() }
+    }
+
     /// Every address of a slot, in order of slots.
     pub fn slots(&self) -> &[CUdeviceptr] {
         &self.slots

@@ -22,13 +22,17 @@ const SHAPE: [usize; 3] = [320, 264, 192];
 
 /// `count` layers of `x`; where `chained`, each adds what the one before it gave.
 fn layers(count: usize, chained: bool) -> Graph {
+    layers_of(DType::BF16, count, chained)
+}
+
+fn layers_of(dtype: DType, count: usize, chained: bool) -> Graph {
     let [m, n, k] = SHAPE;
     let b = Builder::new("layers");
-    let x = b.input("x", TensorType::new(DType::BF16, [m, k]));
+    let x = b.input("x", TensorType::new(dtype, [m, k]));
     let mut last: Option<Expr<'_>> = None;
     for i in 0..count {
-        let w = b.input(&format!("w{i}"), TensorType::new(DType::BF16, [k, n]));
-        let bias = b.input(&format!("b{i}"), TensorType::new(DType::BF16, [n]));
+        let w = b.input(&format!("w{i}"), TensorType::new(dtype, [k, n]));
+        let bias = b.input(&format!("b{i}"), TensorType::new(dtype, [n]));
         let y = x.matmul(w);
         let y = y.binary(Binary::Add, bias.broadcast_to(&y.shape())).gelu(Approximation::Tanh);
         let y = last.filter(|_| chained).map_or(y, |last| y + last);
@@ -112,6 +116,15 @@ fn updates_of_many_parameters_are_one_launch() {
 #[test]
 fn products_together_compute_what_each_does() {
     agrees(&layers(3, false), Tolerance::new(DType::BF16, SHAPE[2], (SHAPE[2] as f64).sqrt() + 4.0));
+}
+
+/// On streams of their own, where no kernel of ours takes them in one grid.
+#[test]
+fn products_of_f32_beside_each_other_compute_what_each_does() {
+    let (plan, together) = gathered(&layers_of(DType::F32, 3, false), Mode::Graph);
+    assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [3], "{plan}");
+    let tolerance = Tolerance::new(DType::F32, SHAPE[2], (SHAPE[2] as f64).sqrt() + 4.0);
+    agrees(&layers_of(DType::F32, 3, false), tolerance);
 }
 
 #[test]

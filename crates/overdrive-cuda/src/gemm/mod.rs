@@ -8,6 +8,7 @@
 //! 2:4 weights (`sparse_linear`) come as kernels by name and share the epilogue.
 
 mod base;
+mod beside;
 mod candidate;
 mod compile;
 mod epilogue;

@@ -1,8 +1,9 @@
-//! Products of one left operand (query, key and value) as one launch.
+//! Products of one left operand (query, key and value) as one step.
 //!
 //! Each of them alone has too few tiles for the device. Together they are one grid over the tiles of all, where a tile
-//! looks up its right operand, result and buffers.
+//! looks up its right operand, result and buffers; or, of types that this kernel does not take, launches beside each other.
 
+use super::beside::{self, BESIDE};
 use super::compile::key;
 use super::hopper::{self, Tile, Work};
 use crate::Device;
@@ -44,20 +45,24 @@ pub(super) fn tiles(calls: &[GemmCall], multiprocessors: u32) -> Vec<Tile> {
     hopper::tiles(&calls[0], calls.len(), multiprocessors)
 }
 
-/// Whether products that can be gathered should be: some tile takes them, and one by one is not known to be faster.
+/// Whether products that can be gathered should be: some tile takes them, or they are better beside each other, and one by
+/// one is not known to be faster.
 pub fn run_together(device: &Device, tuning: &Tuning, calls: &[GemmCall]) -> bool {
     let chosen = tuning.choices.get(&key_together(calls));
-    device.architecture() == Architecture::Sm90a
-        && chosen.is_none_or(|choice| choice.candidate != APART)
-        && !tiles(calls, device.properties().multiprocessors).is_empty()
+    let has_tile = device.architecture() == Architecture::Sm90a
+        && !tiles(calls, device.properties().multiprocessors).is_empty();
+    chosen.is_none_or(|choice| choice.candidate != APART) && (has_tile || beside::takes(&calls[0]))
 }
 
-/// Compiles products that were gathered: in the remembered tile, else in the best guess.
+/// Compiles products that were gathered: as remembered, else in the best guess.
 ///
 /// # Errors
 /// As `compile` of one.
 pub fn compile_together(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Launch>, Refusal> {
     let chosen = site.tuning.choices.get(&key_together(calls));
+    if beside::takes(&calls[0]) || chosen.is_some_and(|choice| choice.candidate == BESIDE) {
+        return beside::compile(site, calls);
+    }
     let chosen = chosen.and_then(|choice| choice.candidate.parse().ok());
     for tile in chosen.into_iter().chain(tiles(calls, site.device.properties().multiprocessors)) {
         if let Some(launch) = hopper::compile(site, Work::of(calls), tile)? {

@@ -1,5 +1,6 @@
 //! Times the candidates of a product on data of its own.
 
+use super::beside::{self, BESIDE};
 use super::candidate::{Candidate, TILES};
 use super::compile::{compile, key};
 use super::following::{self, Ready, key_following};
@@ -50,6 +51,9 @@ pub fn tune_together(site: &Site<'_>, calls: &[GemmCall]) -> Result<Option<(Stri
         if let Some(launch) = hopper::compile(site, Work::of(calls), tile)? {
             ready.push((tile.to_string(), launch));
         }
+    }
+    if beside::takes(&calls[0]) {
+        ready.push((BESIDE.to_owned(), beside::compile(site, calls)?));
     }
     if ready.is_empty() {
         return Ok(None);
