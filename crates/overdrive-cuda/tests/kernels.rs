@@ -165,6 +165,36 @@ fn attention_with_score_and_mask_functions() {
     }
 }
 
+/// Padding as BERT has it: hidden scores are the lowest number, so that a sequence that is all padding gives the mean; and as
+/// PyTorch exports it: -infinity is added, and a row without a key gives 0. Written out, the plan makes attention of both.
+#[test]
+fn attention_with_padding() {
+    for (dtype, shape) in [(DType::BF16, [3, 2, 2, 70, 140, 64, 64]), (DType::F32, [3, 2, 2, 40, 70, 16, 8])]
+    {
+        let (batch, keys) = (shape[0], shape[4]);
+        let lengths = [keys, 0, keys / 3];
+        let seen = (0..batch * keys).map(|i| f64::from(u8::from(i % keys < lengths[i / keys]))).collect();
+        let inputs = attention_inputs(dtype, shape);
+        let inputs = [inputs, vec![Array::from_f64(DType::I32, &[batch, keys], seen)]].concat();
+        for low in [f64::from(f32::MIN), f64::NEG_INFINITY] {
+            check(&format!("padding by {low} in {dtype}"), &inputs, |_, x| {
+                let heads = [(0, 0), (1, 1)];
+                let scores = x[0].dot_to(x[1], &heads, &[(3, 3)], DType::F32) * 0.125;
+                let visible = x[3].compare(Compare::Ne, x[3].constant(0.0)).reshape([batch, 1, 1, keys]);
+                let weights = match low.is_finite() {
+                    true => visible.select(scores, scores.constant(low)).softmax(3),
+                    false => {
+                        let added = visible.select(scores.constant(0.0), scores.constant(low));
+                        let weights = (scores + added).softmax(3);
+                        weights.compare(Compare::Ne, weights).select(weights.constant(0.0), weights)
+                    }
+                };
+                vec![weights.convert(dtype).dot(x[2], &heads, &[(3, 2)])]
+            });
+        }
+    }
+}
+
 #[test]
 fn convolution_of_whole_and_partial_tiles() {
     // Batch, channels, size, outputs, taps, stride, pad.

@@ -5,9 +5,11 @@
 use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::device::{Device, Properties};
 use overdrive_cuda::{Error, Library, caps};
+use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, Plan, Step, StepKind};
 use overdrive_ir::{Builder, DType, Graph, Init, Mode, Tensor, TensorType, Tuning};
 use overdrive_models::MODELS;
+use overdrive_models::bert::{Bert, Pooling};
 use overdrive_passes::{Evidence, Pruning, Quantized, Recipe, bind, compress, plan, precision, sparsify};
 use std::fmt::Write;
 
@@ -52,6 +54,39 @@ fn models_plan_to_these_steps() {
         }
     }
     insta::assert_snapshot!(table);
+}
+
+/// A BERT of two blocks: padding is data, and its attention is the kernel all the same; nothing turns heads around.
+#[test]
+fn padding_is_attention() {
+    let bert = Bert {
+        vocabulary: 100,
+        context: 64,
+        segments: 2,
+        width: 128,
+        layers: 2,
+        heads: 2,
+        hidden: 256,
+        activation: Approximation::Erf,
+        eps: 1e-12,
+        pooling: Pooling::None,
+        normalised: false,
+    };
+    let sizes = [("batch", 4), ("tokens", 32)].map(|(name, size)| (name.to_owned(), size));
+    let graph = bind(&bert.build().unwrap(), &sizes.into()).unwrap();
+    for contractions in [DType::F32, DType::BF16] {
+        let graph = precision(&graph, &Recipe { contractions }).unwrap();
+        let plan = plan(&graph, Mode::Compile, &caps(&h200()), &Tuning::default()).unwrap();
+        let kernels: Vec<&str> = plan
+            .steps
+            .iter()
+            .filter(|step| matches!(step.kind, StepKind::Kernel(_)) && step.name != "gather")
+            .map(|step| step.name.as_str())
+            .collect();
+        assert_eq!(kernels, ["attention"; 2], "{contractions}: {plan}");
+        let reshapes = plan.steps.iter().filter(|step| step.name == "reshape" || step.name == "transpose");
+        assert_eq!(reshapes.count(), 0, "{contractions}: {plan}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Passes take data and run nothing; they know a device only by its capabilities. Invariant: a pass keeps what the
 //! graph means, and says in notes what it expanded, declined or cast.
 
+mod attend;
 mod bind;
 mod cse;
 mod dce;

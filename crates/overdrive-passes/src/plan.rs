@@ -14,6 +14,7 @@ mod updates;
 
 pub use arena::place;
 
+use crate::attend::attend;
 use crate::fuse::{groups, is_cloned, node_by_node};
 use crate::legalize::{is_claimed, legalize, model_scope, share};
 use crate::lower::lower;
@@ -79,7 +80,11 @@ pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<P
         return Err(PlanError::Unbound { graph: graph.name().to_owned(), names });
     }
     let mut notes = Vec::new();
-    let native = widen(&multiply_codes(&unmask(graph)?, caps, &mut notes)?, caps, &mut notes)?;
+    let attended = match mode {
+        Mode::Eager | Mode::Jit => graph.clone(),
+        Mode::Compile | Mode::Graph => attend(graph, caps)?,
+    };
+    let native = widen(&multiply_codes(&unmask(&attended)?, caps, &mut notes)?, caps, &mut notes)?;
     let fused = match mode {
         Mode::Eager | Mode::Jit => node_by_node(&native, caps, &mut notes)?,
         Mode::Compile | Mode::Graph => {

@@ -51,7 +51,7 @@ enum Design {
 
 impl Design {
     /// The best for a call.
-    fn of(call: &KernelCall, factor: f64, has_score: bool) -> Result<Self, Refusal> {
+    fn of(call: &KernelCall, factor: f64, has_regions: bool) -> Result<Self, Refusal> {
         let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
         let (d, values) = (q.ty.sizes()[3], v.ty.sizes()[3]);
         let dense = |view: &View| {
@@ -63,12 +63,13 @@ impl Design {
             && fits
             && [q, k, v].into_iter().all(dense)
             // Its maximum is taken before the factor, which must not turn the order around.
-            && (factor > 0.0 || has_score);
+            && (factor > 0.0 || has_regions);
         if tensor {
             let sizes = q.ty.sizes();
-            // Two fragments halve the reads of keys and values, once there are tiles enough for all multiprocessors.
+            // Two fragments halve the reads of keys and values, once there are tiles enough for all multiprocessors; beside
+            // the addresses of what a score or mask function reads they do not fit in registers.
             let many = sizes[0] * sizes[1] * sizes[2].div_ceil(128) >= 264;
-            let fragments = if many && d.max(values) <= 64 { 2 } else { 1 };
+            let fragments = if many && d.max(values) <= 64 && !has_regions { 2 } else { 1 };
             return Ok(Self::Tensor { fragments });
         }
         let sum = q.ty.dtype.accumulation().bits() / 8;
@@ -136,8 +137,11 @@ fn source(
 }
 
 /// What printed reads call.
-const CLAMPED: &str =
-    "__device__ __forceinline__ i64 clamped(i64 x, i64 high) { return max(0ll, min(x, high)); }\n";
+const CLAMPED: &str = "template <typename I> __device__ __forceinline__ i64 clamped(I x, i64 high) {
+    if constexpr (sizeof(I) == 4 && I(-1) < I(0)) return high < 0x7fffffff ? max(0, min(x, (i32)high)) : max(0, x);
+    else return max(0ll, min((i64)x, high));
+}
+";
 
 /// A compiled attention.
 #[derive(Debug)]

@@ -226,8 +226,9 @@ impl Spelling for Translator<'_> {
         for ((index, &stride), extent) in index.iter().zip(&view.strides).zip(view.ty.sizes()) {
             at += &match index {
                 At::Fixed(i) => format!(" + {}", *i as i64 * stride),
+                // Indices are mostly i32, whose range is tested in half the instructions.
                 At::Computed(register) => {
-                    format!(" + clamped((i64){}, {}) * {stride}", self.name(*register), extent as i64 - 1)
+                    format!(" + (i64)clamped({}, {}) * {stride}", self.name(*register), extent as i64 - 1)
                 }
             };
         }

@@ -37,7 +37,8 @@ __device__ __forceinline__ f64 power(f64 x) { return exp(x); }
 __device__ __forceinline__ f32 logarithm(f32 x) { return logf(x); }
 __device__ __forceinline__ f64 logarithm(f64 x) { return log(x); }
 
-// The score of a pair from its scaled product, -infinity where it is hidden.
+// The score of a pair from its scaled product, -infinity where it is hidden. Functions are evaluated of hidden pairs too,
+// since what they read is in range in any case: what several pairs read is then read once.
 __device__ __forceinline__ Sum refined(Sum product, i32 b, i32 h, i32 q, i32 k, i32 seen CAPTURES) {
     Sum result = product;
 #ifdef SCORE
@@ -45,7 +46,7 @@ __device__ __forceinline__ Sum refined(Sum product, i32 b, i32 h, i32 q, i32 k, 
 #endif
     bool shown = k < seen;
 #ifdef MASK
-    shown = shown && visible(b, h, q, k CAPTURED);
+    shown &= visible(b, h, q, k CAPTURED);
 #endif
     return shown ? result : -infinity(Sum());
 }

@@ -148,8 +148,6 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
                         }
                     }
                 }
-                // Scores keep their scale until the exponential, where one multiply-add does both; the factor is positive.
-                const f32 scale = factor * LOG2E;
 #else
                 const i32 seen = query < s.queries ? s.seen(query) : 0;
 #pragma unroll
@@ -158,19 +156,26 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
                     for (int e = 0; e < 2; e++) {
                         const i32 at = key + 8 * j + lane % 4 * 2 + e;
                         f32& score = scores[m][j][2 * r + e];
-                        score = at < seen ? refined(score * factor, b, h, query, at, seen CAPTURED) : -infinity(0.0f);
+                        score = refined(score * factor, b, h, query, at, seen CAPTURED);
                     }
                 }
-                const f32 scale = LOG2E;
 #endif
 #pragma unroll
                 for (int j = 0; j < KEYS / 8; j++) most = fmaxf(most, fmaxf(scores[m][j][2 * r], scores[m][j][2 * r + 1]));
                 most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
                 // A row that has seen no key has maximum -infinity, whose difference is NaN: any finite shift will do there.
-                const f32 shift = most == -infinity(0.0f) ? 0.0f : most * scale;
+                const f32 base = most == -infinity(0.0f) ? 0.0f : most;
+#if !defined(SCORE) && !defined(MASK)
+                // Scores keep their scale until the exponential, where one multiply-add does both; the factor is positive.
+                const f32 scale = factor * LOG2E, shift = base * scale;
+                auto exponent = [=](f32 score) { return fmaf(score, scale, -shift); };
+#else
+                // The difference first: masks hide by the lowest number of all, which has no logarithm's base to spare.
+                auto exponent = [=](f32 score) { return (score - base) * LOG2E; };
+#endif
                 f32 shrink;
-                asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(shrink) : "f"(fmaf(largest[m][r], scale, -shift)));
+                asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(shrink) : "f"(exponent(largest[m][r])));
                 largest[m][r] = most;
                 f32 sum = 0.0f;
 #pragma unroll
@@ -178,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
                         f32& score = scores[m][j][2 * r + e];
-                        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(score) : "f"(fmaf(score, scale, -shift)));
+                        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(score) : "f"(exponent(score)));
                         sum += score;
                     }
                 }
