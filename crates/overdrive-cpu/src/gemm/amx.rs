@@ -136,6 +136,10 @@ pub(super) trait Dot {
     }
 }
 
+/// Sums on their way to C, whose rows are cache lines: a store of tiles that crosses them takes twice the time.
+#[repr(align(64))]
+struct Edge<A>([A; SIDE * SIDE]);
+
 /// A part of C, at most a tile.
 pub(super) struct To<A> {
     pub(super) c: *mut A,
@@ -272,7 +276,7 @@ pub(super) unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
     // computed in `edge`, which has room for a whole one; so is one whose sums are looked at.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly));
-        let mut edge = [D::Acc::default(); SIDE * SIDE];
+        let mut edge = Edge([D::Acc::default(); SIDE * SIDE]);
         for row in (0..block.rows).step_by(SIDE) {
             let a = Left { start: a.start.add(row / SIDE * a_panel), ..a };
             for col in (0..block.cols).step_by(SIDE) {
@@ -281,7 +285,7 @@ pub(super) unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
                 let (rows, cols) = ((block.rows - row).min(SIDE), (block.cols - col).min(SIDE));
                 let whole = rows == SIDE && cols == SIDE && !D::LOOKS;
                 let (to, c_stride) =
-                    if whole { (c.cast(), block.c_stride) } else { (edge.as_mut_ptr().cast(), SIDE) };
+                    if whole { (c.cast(), block.c_stride) } else { (edge.0.as_mut_ptr().cast(), SIDE) };
                 let tile = Tile { a, b, c: to, c_stride };
                 after.c = c.wrapping_add(SIDE).cast();
                 tile.multiply::<D>(block.steps, block.accumulate && whole, after);
@@ -290,7 +294,7 @@ pub(super) unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
                     continue;
                 }
                 let to = To { c, stride: block.c_stride, rows, cols, accumulate: block.accumulate };
-                D::deliver(&mut edge, [a.start, b], block.steps, to);
+                D::deliver(&mut edge.0, [a.start, b], block.steps, to);
             }
         }
         asm!("tilerelease", options(nostack, nomem));

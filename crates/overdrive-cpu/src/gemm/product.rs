@@ -54,9 +54,15 @@ impl<T: Element> Kernel<T> {
     pub fn gemm(&'static self, pool: &Pool, a: View<'_, T>, b: Rhs<'_, T>, output: Output<'_, T::Acc>) {
         let shape = output.shape();
         assert_shapes(a.shape, b.shape(), shape);
-        let target = Target::new(output);
         let [outer, inner, m, n] = shape;
         let size = Size { m, n, k: a.cols(), batch: outer * inner };
+        let target = match Target::new(output) {
+            // Tiles outrun what passes the second-level cache: sums that wait for the next block of k wait there.
+            Target::InPlace(_, epilogue) if self.has_tiles() && size.k > self.depth(size.k) => {
+                Target::Epilogue(epilogue)
+            }
+            target => target,
+        };
         let traits = Traits {
             packed_b: matches!(b, Rhs::Packed(_)),
             scratch_sums: target.memory().is_none(),
