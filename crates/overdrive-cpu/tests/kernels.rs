@@ -11,6 +11,7 @@ use overdrive_ir::{
     Array, Builder, Convolution, DType, DotGeneral, Expr, Graph, Mode, Order, Prim, Reducer, TensorType,
     Window,
 };
+use proptest::prelude::*;
 use support::{Session, check, random};
 use testkit::Tolerance;
 
@@ -137,6 +138,55 @@ fn windows_fold_with_padding_strides_and_dilation() {
                 check(&pool, &inputs, Tolerance::new(dtype, 20, 8.0));
             }
         }
+    }
+}
+
+/// Windows of an operand of one to four dimensions, which lies as it says or with its dimensions turned around.
+fn windows() -> impl Strategy<Value = (DType, Reducer, Vec<usize>, Vec<Window>, bool)> {
+    let none = Just(Window { size: 1, stride: 1, dilation: 1, pad_low: 0, pad_high: 0 });
+    let some = (1usize..6, 1usize..4, 1usize..4, 0usize..4, 0usize..4).prop_map(
+        |(size, stride, dilation, pad_low, pad_high)| Window { size, stride, dilation, pad_low, pad_high },
+    );
+    let axis = (prop_oneof![6 => 1usize..20, 1 => 60usize..90], prop_oneof![1 => none, 2 => some]);
+    let axis = axis.prop_filter("the window fits", |(extent, w)| {
+        extent + w.pad_low + w.pad_high > (w.size - 1) * w.dilation
+    });
+    let axes = proptest::collection::vec(axis, 1..5)
+        .prop_filter("the reference is slow", |axes| axes.iter().map(|a| a.0).product::<usize>() < 40_000);
+    let dtypes: Vec<DType> =
+        [DType::F16, DType::I32, DType::I8, DType::U64, DType::U32, DType::U16, DType::Bool]
+            .into_iter()
+            .chain(TYPES)
+            .filter(|dtype| dtype.bits() >= 8 && *dtype != DType::F8E4M3)
+            .collect();
+    (proptest::sample::select(dtypes), 0usize..6, axes, any::<bool>()).prop_map(
+        |(dtype, reducer, axes, turned)| {
+            let of = match dtype {
+                DType::Bool => [Reducer::And, Reducer::Or].as_slice(),
+                dtype if dtype.is_float() => &[Reducer::Max, Reducer::Sum, Reducer::Min, Reducer::Max],
+                _ => &[Reducer::Max, Reducer::Sum, Reducer::Min],
+            };
+            let (extents, windows) = axes.into_iter().unzip();
+            (dtype, of[reducer % of.len()], extents, windows, turned)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_window_folds_what_the_definition_says((dtype, reducer, extents, windows, turned) in windows()) {
+        let back: Vec<usize> = (0..extents.len()).rev().collect();
+        let shape: Vec<usize> = if turned { back.iter().map(|&d| extents[d]).collect() } else { extents };
+        let inputs = [random(dtype, &shape, 5)];
+        let pool = graph("reduce_window", &inputs, |b, x| {
+            let x = if turned { x[0].transpose(&back) } else { x[0] };
+            vec![b.op1(Prim::ReduceWindow { reducer, windows: windows.clone() }, &[x])]
+        });
+        let taps = windows.iter().map(|window| window.size).product();
+        let tolerance = if dtype.is_float() { Tolerance::new(dtype, taps, 8.0) } else { EXACT };
+        check(&pool, &inputs, tolerance);
     }
 }
 

@@ -9,12 +9,14 @@ mod dynamic_slice;
 mod indexed;
 mod named;
 mod place;
+mod planes;
 mod quantize_rows;
 mod quantized_linear;
 mod reduce_window;
 mod rows;
 mod scalar;
 mod sort;
+mod taps;
 mod transfer;
 mod unpack;
 

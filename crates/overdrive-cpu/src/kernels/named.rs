@@ -7,10 +7,9 @@ use overdrive_ir::{DType, Plan, Prim};
 use super::attention;
 use super::dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
 use super::indexed::{Gather, Scatter};
-use super::reduce_window::ReduceWindow;
 use super::sort::Sort;
 use super::unpack::Unpack;
-use super::{quantize_rows, quantized_linear};
+use super::{quantize_rows, quantized_linear, reduce_window};
 use crate::exec::{Host, Runnable, Unsupported};
 
 /// Names of the ops that have a kernel here.
@@ -78,7 +77,7 @@ pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Result<Box<dyn Runnable
             Box::new(DynamicUpdateSlice::new([operand, update, starts], result))
         }
         (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)]) if !windows.is_empty() => {
-            Box::new(ReduceWindow::new(operand, result, *reducer, windows))
+            reduce_window::compile(operand, result, *reducer, windows)
         }
         (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {
             Box::new(Sort::new(operand, [values, indices], *axis, *order))

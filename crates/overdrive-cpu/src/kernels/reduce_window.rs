@@ -1,109 +1,160 @@
 //! `reduce_window`: folds of a sliding window (pooling).
 //!
-//! A task is one line of results along the last dimension. Each tap of the window folds a strided run of the operand
-//! into the whole line, so that the inner loop is long and has no branch.
-#![allow(unsafe_code)] // Raw pointers into slots; taps outside of the operand are skipped.
+//! The dimensions that windows slide along, and those that lie inside of them in memory, are staged as planes (`planes`), and all
+//! places of some planes are one run for each tap (`taps`). The other dimensions count planes; a task folds some of them, or
+//! a band of a large one.
+#![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
-use overdrive_ir::plan::View;
+use overdrive_ir::plan::{Dimension, View};
 use overdrive_ir::{Reducer, Window};
 
 use super::place::Strided;
+use super::planes::{Axis, Planes, Span};
 use super::scalar::{Scalar, for_scalar};
+use super::taps::{Copying, Folding, Narrowed, Run, Widened};
 use crate::exec::Runnable;
+use crate::loops::isa::{Isa, Level, for_level};
 use crate::slots::SlotTable;
 use crate::threads::{Pool, Worker};
 
+/// Compiles one.
+pub(super) fn compile(
+    operand: &View,
+    result: &View,
+    reducer: Reducer,
+    windows: &[Window],
+) -> Box<dyn Runnable> {
+    struct Compile<'a>(&'a View, &'a View, Reducer, &'a [Window]);
+    impl Compile<'_> {
+        fn step<T: Scalar>(&self) -> Box<dyn Runnable> {
+            Box::new(ReduceWindow::<T>::new([self.0, self.1], self.2, self.3))
+        }
+    }
+    let this = Compile(operand, result, reducer, windows);
+    for_scalar!(operand.ty.dtype, this.step())
+}
+
 /// Compiled `reduce_window`.
-#[derive(Debug)]
-pub(super) struct ReduceWindow {
+struct ReduceWindow<T: Scalar> {
     operand: Strided,
     result: Strided,
-    windows: Vec<Window>,
-    reducer: Reducer,
+    loops: Loops<T>,
+    padding: T::Wide,
+    /// Dimensions that count planes.
+    outer: Vec<usize>,
+    planes: Planes,
+    /// The result's strides along dimensions of planes.
+    strides: Vec<i64>,
+    /// Places of the outermost dimension of a plane that are a band, and planes that are walked over as one run.
+    band: usize,
+    together: usize,
 }
 
-impl ReduceWindow {
-    pub(super) fn new(operand: &View, result: &View, reducer: Reducer, windows: &[Window]) -> Self {
-        Self {
-            operand: Strided::new(operand),
-            result: Strided::new(result),
-            windows: windows.to_vec(),
-            reducer,
-        }
-    }
+/// What is compiled for the CPU's instructions.
+struct Loops<T: Scalar> {
+    stage: Copying,
+    store: Copying,
+    fold: Folding<T::Wide>,
+}
 
-    /// Line `line` of the results: all of the last dimension.
-    fn line<T: Scalar>(&self, line: usize, worker: &mut Worker<'_>, slots: &SlotTable) {
-        let last = self.windows.len() - 1;
-        let length = self.result.sizes[last];
-        let sums = worker.scratch.bytes(length * size_of::<T::Wide>()).as_mut_ptr().cast::<T::Wide>();
-        // SAFETY: scratch is aligned for any element and as long as asked for; every sum is written before it is read.
-        let sums = unsafe {
-            (0..length).for_each(|i| sums.add(i).write(T::identity(self.reducer)));
-            std::slice::from_raw_parts_mut(sums, length)
+impl<T: Scalar> ReduceWindow<T> {
+    fn new([operand, result]: [&View; 2], reducer: Reducer, windows: &[Window]) -> Self {
+        let (operand, result) = (Strided::new(operand), Strided::new(result));
+        let mut order: Vec<usize> = (0..windows.len()).collect();
+        order.sort_by_key(|&d| std::cmp::Reverse(operand.strides[d].unsigned_abs()));
+        let slides = |&d: &usize| {
+            let Window { size, stride, pad_low, pad_high, .. } = windows[d];
+            [size, stride, pad_low, pad_high] != [1, 1, 0, 0]
         };
-        let (mut to, mut rest) = (0, line);
-        for d in (0..last).rev() {
-            to += (rest % self.result.sizes[d]) as i64 * self.result.strides[d];
-            rest /= self.result.sizes[d];
-        }
-        self.taps::<T>(line, sums, slots);
-        for (i, &sum) in sums.iter().enumerate() {
-            let at = (to + i as i64 * self.result.strides[last]) as isize;
-            // SAFETY: the result has this element, and this line belongs to this task.
-            unsafe { *self.result.get(slots).cast::<T>().offset(at) = T::narrow(sum) }
-        }
-    }
-
-    /// Folds every tap of the window into a line of sums.
-    fn taps<T: Scalar>(&self, line: usize, sums: &mut [T::Wide], slots: &SlotTable) {
-        let last = self.windows.len() - 1;
-        let taps: usize = self.windows.iter().map(|window| window.size).product();
-        for tap in 0..taps {
-            let (mut tap, mut rest, mut from) = (tap, line, 0);
-            let along = tap % self.windows[last].size;
-            tap /= self.windows[last].size;
-            let inside = (0..last).rev().all(|d| {
-                let window = &self.windows[d];
-                let at = rest % self.result.sizes[d] * window.stride + tap % window.size * window.dilation;
-                (rest, tap) = (rest / self.result.sizes[d], tap / window.size);
-                let source = at.wrapping_sub(window.pad_low);
-                from += source as i64 * self.operand.strides[d];
-                source < self.operand.sizes[d]
-            });
-            if inside {
-                // SAFETY: all dimensions but the last are inside; `run` keeps to the last.
-                unsafe {
-                    self.run::<T>(along, self.operand.get(slots).cast::<T>().offset(from as isize), sums)
-                }
-            }
+        let first = order.iter().position(slides).unwrap_or(order.len() - 1);
+        let inner = order.split_off(first);
+        let axis = |&d: &usize| {
+            let Window { size, stride, dilation, pad_low, pad_high } = windows[d];
+            let dimension = Dimension {
+                stride,
+                pad_low: pad_low as i64,
+                pad_high: pad_high as i64,
+                input_dilation: 1,
+                kernel_dilation: dilation,
+            };
+            let (input, output) = (operand.sizes[d], result.sizes[d]);
+            Axis { dimension, input, stride: operand.strides[d], output, taps: size }
+        };
+        let planes = Planes::new(&inner.iter().map(axis).collect::<Vec<_>>());
+        let band = planes.band(size_of::<T::Wide>());
+        let count = order.iter().map(|&d| result.sizes[d]).product();
+        Self {
+            loops: for_level!(Level::best(), Self::loops(reducer)),
+            padding: T::identity(reducer),
+            outer: order,
+            together: if band < planes.lines() { 1 } else { planes.together(count) },
+            strides: inner.iter().map(|&d| result.strides[d]).collect(),
+            operand,
+            result,
+            planes,
+            band,
         }
     }
 
-    /// Folds tap `along` of the last dimension into each sum whose element exists.
-    unsafe fn run<T: Scalar>(&self, along: usize, from: *const T, sums: &mut [T::Wide]) {
-        let last = self.windows.len() - 1;
-        let (window, size, stride) =
-            (&self.windows[last], self.operand.sizes[last], self.operand.strides[last]);
-        let shift = along * window.dilation;
-        // Results i with 0 <= i * stride + shift - pad_low < size.
-        let first = window.pad_low.saturating_sub(shift).div_ceil(window.stride);
-        let end = (size + window.pad_low).saturating_sub(shift).div_ceil(window.stride).min(sums.len());
-        for (i, sum) in sums.iter_mut().enumerate().take(end).skip(first) {
-            let at = (i * window.stride + shift - window.pad_low) as i64 * stride;
-            // SAFETY: as the caller promised, and by the bounds above.
-            let value = unsafe { *from.offset(at as isize) };
-            *sum = T::combine(self.reducer, *sum, value.widen());
+    fn loops<I: Isa>(reducer: Reducer) -> Loops<T> {
+        Loops {
+            stage: Copying::new::<I, Widened<T>>(),
+            store: Copying::new::<I, Narrowed<T>>(),
+            fold: Folding::reduced::<I>(reducer),
+        }
+    }
+
+    /// Where a plane begins in a view.
+    fn plane(&self, view: &Strided, mut number: usize, slots: &SlotTable) -> *mut T {
+        let mut at = 0;
+        for &d in self.outer.iter().rev() {
+            at += (number % self.result.sizes[d]) as i64 * view.strides[d];
+            number /= self.result.sizes[d];
+        }
+        view.get(slots).cast::<T>().wrapping_offset(at as isize)
+    }
+
+    /// Some planes from `first` on.
+    fn run_span(&self, first: usize, span: Span, worker: &mut Worker<'_>, slots: &SlotTable) {
+        let (planes, n) = (&self.planes, self.planes.sums(span));
+        let bytes = [planes.staged(span), n].map(|count| (count * size_of::<T::Wide>()).next_multiple_of(64));
+        let taps = planes.taps();
+        let start = worker.scratch.bytes(bytes[0] + bytes[1] + taps * size_of::<usize>()).as_mut_ptr();
+        let (stage, sums) = (start.cast::<T::Wide>(), start.wrapping_add(bytes[0]).cast::<T::Wide>());
+        let from = |number: usize| self.plane(&self.operand, first + number, slots).cast_const().cast();
+        let band = span.first as i64 * self.strides[0];
+        let to = |number: usize| {
+            self.plane(&self.result, first + number, slots).wrapping_offset(band as isize).cast()
+        };
+        // SAFETY: scratch has room for all three; both views have what the geometry says, and the places are this task's.
+        unsafe {
+            let offsets = start.wrapping_add(bytes[0] + bytes[1]).cast::<usize>();
+            let offsets = std::slice::from_raw_parts_mut(offsets, taps);
+            planes.offsets(span, offsets);
+            planes.stage((&self.loops.stage, span), from, (stage, self.padding));
+            let weights = std::ptr::NonNull::dangling().as_ptr();
+            self.loops.fold.run(&Run { n, sums, from: stage.cast_const(), offsets, weights });
+            planes.store((&self.loops.store, span), sums.cast_const(), (to, &self.strides));
         }
     }
 }
 
-impl Runnable for ReduceWindow {
+impl<T: Scalar> Runnable for ReduceWindow<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
-        let length = *self.result.sizes.last().expect("a window has dimensions");
-        let lines = self.result.len().checked_div(length).unwrap_or(0);
-        pool.run(lines, |line, worker| {
-            for_scalar!(self.operand.dtype, self.line(line, worker, slots));
+        if self.result.len() == 0 {
+            return;
+        }
+        let count: usize = self.outer.iter().map(|&d| self.result.sizes[d]).product();
+        let lines = self.planes.lines();
+        let bands = lines.div_ceil(self.band);
+        pool.run(count.div_ceil(self.together) * bands, |task, worker| {
+            let (first, line) = (task / bands * self.together, task % bands * self.band);
+            let span = Span {
+                planes: (count - first).min(self.together),
+                first: line,
+                lines: (lines - line).min(self.band),
+            };
+            self.run_span(first, span, worker, slots);
         });
     }
 }

@@ -8,7 +8,7 @@ use overdrive_ir::Reducer;
 /// An element, with the type that it is combined in: f32 for the half types, itself otherwise.
 pub(super) trait Scalar: Copy + Send + Sync + 'static {
     /// What sums and other folds are kept in.
-    type Wide: Copy + Send + Sync;
+    type Wide: Scalar<Wide = Self::Wide>;
 
     fn widen(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;

@@ -167,8 +167,17 @@ isa!(Avx512, true, true, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 isa!(Avx2, true, false, "avx2,fma");
 isa!(Portable, cfg!(target_arch = "aarch64"), false);
 
-/// Calls `$function::<I>($args)` for the instruction set of `$level`.
+/// Calls `$function::<I>($args)`, or `Self::$function::<I>($args)`, for the instruction set of `$level`.
 macro_rules! for_level {
+    ($level:expr, Self::$function:ident($($arg:expr),*)) => {
+        match $level {
+            #[cfg(target_arch = "x86_64")]
+            $crate::loops::isa::Level::Avx512 => Self::$function::<$crate::loops::isa::Avx512>($($arg),*),
+            #[cfg(target_arch = "x86_64")]
+            $crate::loops::isa::Level::Avx2 => Self::$function::<$crate::loops::isa::Avx2>($($arg),*),
+            _ => Self::$function::<$crate::loops::isa::Portable>($($arg),*),
+        }
+    };
     ($level:expr, $function:ident($($arg:expr),*)) => {
         match $level {
             #[cfg(target_arch = "x86_64")]

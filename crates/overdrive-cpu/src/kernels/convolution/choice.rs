@@ -6,6 +6,7 @@ use overdrive_ir::plan::ConvolutionCall;
 use overdrive_ir::{DType, Plan, SlotId};
 
 use super::call::{self, Convolution};
+use super::depthwise::{self, Depthwise, Product};
 use super::lines::ByLines;
 #[cfg(target_arch = "x86_64")]
 use super::pixels::{self, Pixels};
@@ -21,6 +22,7 @@ use crate::gemm::{Element, Kernel};
 trait Then {
     type Made;
     fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made;
+    fn depthwise<T: Product>(self, call: &ConvolutionCall) -> Self::Made;
     #[cfg(target_arch = "x86_64")]
     fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made;
     #[cfg(target_arch = "x86_64")]
@@ -35,12 +37,15 @@ fn choose<D: Then>(call: &ConvolutionCall, then: D) -> Option<D::Made> {
         Some(_) => return Some(then.winograd::<Step2>(call)),
         None => {}
     }
+    fn of<T: Product, D: Then>(call: &ConvolutionCall, then: D) -> D::Made {
+        if depthwise::takes::<T>(call) { then.depthwise::<T>(call) } else { then.plain::<T>(call) }
+    }
     Some(match call.input.ty.dtype {
-        DType::F64 => then.plain::<f64>(call),
-        DType::F32 => then.plain::<f32>(call),
-        DType::F16 => then.plain::<f16>(call),
-        DType::BF16 => then.plain::<bf16>(call),
-        DType::I8 => then.plain::<i8>(call),
+        DType::F64 => of::<f64, D>(call, then),
+        DType::F32 => of::<f32, D>(call, then),
+        DType::F16 => of::<f16, D>(call, then),
+        DType::BF16 => of::<bf16, D>(call, then),
+        DType::I8 => of::<i8, D>(call, then),
         _ => return None,
     })
 }
@@ -62,6 +67,9 @@ pub(super) fn compile_lines(plan: &Plan, call: &ConvolutionCall) -> Result<Box<d
         type Made = Result<Box<dyn ByLines>, Unsupported>;
         fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made {
             Ok(Box::new(Convolution::<T>::new(self.0, call)?))
+        }
+        fn depthwise<T: Product>(self, call: &ConvolutionCall) -> Self::Made {
+            Ok(Box::new(Depthwise::<T>::new(self.0, call)?))
         }
         #[cfg(target_arch = "x86_64")]
         fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made {
@@ -97,23 +105,26 @@ pub(crate) fn compile_pack(call: &ConvolutionCall, to: SlotId) -> Result<Box<dyn
         }
     }
     impl Then for Pack {
-        type Made = Box<dyn Runnable>;
+        type Made = Option<Box<dyn Runnable>>;
         fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made {
-            self.step(call::packer::<T>(call))
+            Some(self.step(call::packer::<T>(call)))
+        }
+        fn depthwise<T: Product>(self, _: &ConvolutionCall) -> Self::Made {
+            None
         }
         #[cfg(target_arch = "x86_64")]
         fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made {
-            self.step(winograd::packer::<S>(call))
+            Some(self.step(winograd::packer::<S>(call)))
         }
         #[cfg(target_arch = "x86_64")]
         fn pixels(self, call: &ConvolutionCall) -> Self::Made {
-            self.step(pixels::packer(call))
+            Some(self.step(pixels::packer(call)))
         }
     }
-    choose(call, Pack(to)).ok_or_else(|| refused(call))
+    choose(call, Pack(to)).flatten().ok_or_else(|| refused(call))
 }
 
-/// The name and the bytes of a convolution's packed kernel.
+/// The name and the bytes of a convolution's packed kernel, where it is packed at all.
 pub(crate) fn packing(call: &ConvolutionCall) -> Option<(&'static str, usize)> {
     struct Bytes;
     impl Then for Bytes {
@@ -122,6 +133,9 @@ pub(crate) fn packing(call: &ConvolutionCall) -> Option<(&'static str, usize)> {
             let same =
                 call.kernel.ty.dtype == T::DTYPE && call.accumulate == <T::Acc as crate::exec::Named>::DTYPE;
             same.then(|| (Kernel::<T>::best().name(), call::packer::<T>(call).bytes()))
+        }
+        fn depthwise<T: Product>(self, _: &ConvolutionCall) -> Self::Made {
+            None
         }
         #[cfg(target_arch = "x86_64")]
         fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made {
@@ -142,6 +156,9 @@ pub(crate) fn folded_parts(call: &ConvolutionCall) -> usize {
         type Made = usize;
         fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made {
             call::most_spans::<T>(call)
+        }
+        fn depthwise<T: Product>(self, call: &ConvolutionCall) -> Self::Made {
+            call.epilogue.0.extents[2]
         }
         #[cfg(target_arch = "x86_64")]
         fn winograd<S: super::scheme::Scheme>(self, call: &ConvolutionCall) -> Self::Made {

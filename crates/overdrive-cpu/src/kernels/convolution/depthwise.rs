@@ -1,0 +1,357 @@
+//! Convolutions whose groups have few outputs each (depthwise ones have one): a product would have as few rows, and its kernel is
+//! made for more. Here each channel's planes are staged (`planes`), of several images where they are small, and every tap is a
+//! multiply-add of one run of memory to the sums of an output channel (`taps`).
+//!
+//! A task is some groups of some images, so many that the epilogue has rows to work on and each thread has some tasks.
+//! Source of the idea that windows become runs by staging: Georganas et al., "Anatomy of high-performance deep learning convolutions
+//! on SIMD architectures", SC 2018 (there over blocks of channels, which lie side by side; here over space, as channels lie apart).
+#![allow(unsafe_code)] // Raw pointers into slots and scratch.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+use overdrive_ir::plan::ConvolutionCall;
+use overdrive_ir::{Plan, row_major};
+
+use super::finish::{Finish, Sums};
+use super::lines::ByLines;
+use crate::exec::{Format, Named, Runnable, Unsupported};
+use crate::kernels::place::Strided;
+use crate::kernels::planes::{Axis, Planes, Span};
+use crate::kernels::taps::{Cast, Copying, Factor, Folding, Run};
+use crate::loops::isa::{Isa, Level, for_level};
+use crate::slots::SlotTable;
+use crate::threads::Pool;
+
+/// Outputs of a group up to which this form is the faster one.
+const FEW: usize = 4;
+
+/// Bytes of the sums of a task.
+const ROWS: usize = 32 << 10;
+
+/// Whether a convolution of this format is computed in this form.
+pub(super) fn takes<T: Format>(call: &ConvolutionCall) -> bool {
+    let sizes = call.kernel.ty.sizes();
+    let terms: usize = sizes[1..].iter().product();
+    let few = sizes[0] <= FEW * call.groups && terms * sizes[0] > 0;
+    let types = call.kernel.ty.dtype == T::DTYPE && call.accumulate == <T::Acc as Named>::DTYPE;
+    few && types && !call.window.is_empty()
+}
+
+/// A format that products are made of, and what becomes of an element of it before.
+pub(super) trait Product: Format<Acc: Factor> {
+    fn widen(self) -> Self::Acc;
+}
+
+macro_rules! products {
+    ($($t:ty: $widen:expr;)*) => {$(
+        impl Product for $t {
+            #[inline(always)]
+            fn widen(self) -> Self::Acc {
+                $widen(self)
+            }
+        }
+    )*};
+}
+
+products! {
+    f64: |x| x;
+    f32: |x| x;
+    f16: f16::to_f32;
+    bf16: bf16::to_f32;
+    i8: i32::from;
+}
+
+/// From elements to what sums are kept in.
+struct Factors<T>(std::marker::PhantomData<T>);
+/// From sums to sums.
+struct Same<A>(std::marker::PhantomData<A>);
+
+impl<T: Product> Cast for Factors<T> {
+    type From = T;
+    type To = T::Acc;
+    #[inline(always)]
+    fn cast(x: T) -> T::Acc {
+        x.widen()
+    }
+}
+
+impl<A: Copy + 'static> Cast for Same<A> {
+    type From = A;
+    type To = A;
+    #[inline(always)]
+    fn cast(x: A) -> A {
+        x
+    }
+}
+
+/// What is compiled for the CPU's instructions.
+struct Loops<A> {
+    stage: Copying,
+    store: Copying,
+    fresh: Folding<A, A>,
+    adding: Folding<A, A>,
+}
+
+/// A compiled `ConvolutionCall`.
+pub(super) struct Depthwise<T: Product> {
+    loops: Loops<T::Acc>,
+    input: Strided,
+    kernel: Strided,
+    planes: Planes,
+    /// The strides of pixels that lie side by side.
+    dense: Vec<i64>,
+    groups: usize,
+    /// Channels and outputs of a group.
+    channels: usize,
+    outputs: usize,
+    /// Lines of a band, and images whose planes are walked over as one run.
+    band: usize,
+    together: usize,
+    finish: Finish,
+}
+
+/// What a task computes.
+#[derive(Clone)]
+struct Part {
+    images: Range<usize>,
+    groups: Range<usize>,
+    lines: Range<usize>,
+    /// The number of the band in its image.
+    number: usize,
+}
+
+/// The parts of a worker's scratch.
+struct Buffers<A> {
+    offsets: *mut usize,
+    weights: *mut A,
+    stage: *mut A,
+    sums: *mut A,
+    rows: *mut A,
+    epilogue: *mut u8,
+}
+
+impl<T: Product> Depthwise<T> {
+    pub(super) fn new(plan: &Plan, call: &ConvolutionCall) -> Result<Self, Unsupported> {
+        let (input, kernel) = (Strided::new(&call.input), Strided::new(&call.kernel));
+        let axis = |d: usize| Axis {
+            dimension: call.window[d],
+            input: input.sizes[2 + d],
+            stride: input.strides[2 + d],
+            output: call.epilogue.0.extents[2 + d],
+            taps: kernel.sizes[2 + d],
+        };
+        let axes: Vec<Axis> = (0..call.window.len()).map(axis).collect();
+        let planes = Planes::new(&axes);
+        let band = planes.band(size_of::<T::Acc>());
+        let whole = band >= planes.lines();
+        Ok(Self {
+            loops: for_level!(Level::best(), Self::loops()),
+            together: if whole { planes.together(input.sizes[0]) } else { 1 },
+            groups: call.groups,
+            channels: kernel.sizes[1],
+            outputs: kernel.sizes[0] / call.groups,
+            finish: Finish::new(plan, call)?,
+            dense: row_major(&call.epilogue.0.extents[2..]).into_iter().map(|stride| stride as i64).collect(),
+            input,
+            kernel,
+            planes,
+            band,
+        })
+    }
+
+    fn loops<I: Isa>() -> Loops<T::Acc> {
+        Loops {
+            stage: Copying::new::<I, Factors<T>>(),
+            store: Copying::new::<I, Same<T::Acc>>(),
+            fresh: Folding::fresh::<I>(),
+            adding: Folding::adding::<I>(),
+        }
+    }
+
+    /// Groups of a task, of so many tasks that there should be.
+    fn groups_at_once(&self, pieces: usize) -> usize {
+        let sums = self.together * self.outputs * self.band * self.planes.line() * size_of::<T::Acc>();
+        let others = self.input.sizes[0].div_ceil(self.together) * self.planes.lines().div_ceil(self.band);
+        let shared = (self.groups * others).div_ceil(pieces);
+        (ROWS / sums.max(1)).min(shared).clamp(1, self.groups)
+    }
+
+    /// Bytes of the buffers of a part: offsets, weights, stage, sums, rows, and what the epilogue wants.
+    fn buffer_bytes(&self, groups: usize) -> [usize; 6] {
+        let span = Span { planes: self.together, first: 0, lines: self.band };
+        let taps = self.planes.taps();
+        let rows = self.together * groups * self.outputs * self.band * self.planes.line();
+        let sums = self.outputs * self.planes.sums(span);
+        let [weights, stage, sums, rows] =
+            [taps, self.planes.staged(span), sums, rows].map(|count| count * size_of::<T::Acc>());
+        let [a, b, c, d, e] =
+            [taps * size_of::<usize>(), weights, stage, sums, rows].map(|bytes| bytes.next_multiple_of(64));
+        [a, b, c, d, e, self.finish.scratch_bytes()]
+    }
+
+    /// Cuts scratch into buffers that each begin on a 64-byte boundary.
+    fn buffers(&self, groups: usize, scratch: &mut [u8]) -> Buffers<T::Acc> {
+        let mut rest = scratch.as_mut_ptr();
+        let [offsets, weights, stage, sums, rows, epilogue] = self.buffer_bytes(groups).map(|bytes| {
+            let start = rest;
+            rest = rest.wrapping_add(bytes);
+            start
+        });
+        let [weights, stage, sums, rows] = [weights, stage, sums, rows].map(<*mut u8>::cast);
+        Buffers { offsets: offsets.cast(), weights, stage, sums, rows, epilogue }
+    }
+
+    /// The weights of an output of a group for one of its channels.
+    ///
+    /// # Safety
+    /// The kernel is there, and `to` has room for all taps.
+    unsafe fn weights(&self, (output, channel): (usize, usize), slots: &SlotTable, to: *mut T::Acc) {
+        let strides = &self.kernel.strides;
+        let from = self.kernel.get(slots).cast::<T>();
+        let from = from
+            .wrapping_offset((output as i64 * strides[0] + channel as i64 * strides[1]) as isize)
+            .cast_const();
+        let sizes = &self.kernel.sizes[2..];
+        for tap in 0..self.planes.taps() {
+            let (mut rest, mut at) = (tap, 0);
+            for (size, stride) in sizes.iter().zip(&strides[2..]).rev() {
+                at += (rest % size) as i64 * stride;
+                rest /= size;
+            }
+            // SAFETY: as the caller promised.
+            unsafe { to.add(tap).write((*from.offset(at as isize)).widen()) }
+        }
+    }
+
+    fn run_part(&self, part: Part, buffers: &Buffers<T::Acc>, slots: &SlotTable) {
+        let Part { images, groups, lines, number } = part;
+        let span = Span { planes: images.len(), first: lines.start, lines: lines.len() };
+        let (taps, n) = (self.planes.taps(), self.planes.sums(span));
+        let pixels = lines.len() * self.planes.line();
+        let (rows, strides) = (groups.len() * self.outputs, &self.input.strides);
+        // SAFETY: the buffers are this worker's and were made for such a part; offsets are written before they are read.
+        unsafe {
+            let offsets = std::slice::from_raw_parts_mut(buffers.offsets, taps);
+            self.planes.offsets(span, offsets);
+            for group in groups.clone() {
+                for channel in 0..self.channels {
+                    let first = ((group * self.channels + channel) as i64 * strides[1]) as isize;
+                    let plane = |image: usize| {
+                        let at = (images.start + image) as i64 * strides[0];
+                        self.input
+                            .get(slots)
+                            .cast::<T>()
+                            .wrapping_offset(first + at as isize)
+                            .cast_const()
+                            .cast()
+                    };
+                    let padding = <T::Acc>::default();
+                    self.planes.stage((&self.loops.stage, span), plane, (buffers.stage, padding));
+                    for output in 0..self.outputs {
+                        self.weights((group * self.outputs + output, channel), slots, buffers.weights);
+                        let run = Run {
+                            n,
+                            sums: buffers.sums.wrapping_add(output * n),
+                            from: buffers.stage.cast_const(),
+                            offsets,
+                            weights: buffers.weights.cast_const(),
+                        };
+                        if channel == 0 { self.loops.fresh.run(&run) } else { self.loops.adding.run(&run) }
+                    }
+                }
+                for output in 0..self.outputs {
+                    let row = (group - groups.start) * self.outputs + output;
+                    let to = |image: usize| buffers.rows.wrapping_add((image * rows + row) * pixels).cast();
+                    let sums = buffers.sums.wrapping_add(output * n).cast_const();
+                    self.planes.store((&self.loops.store, span), sums, (to, &self.dense));
+                }
+            }
+            for image in images.clone() {
+                let width = size_of::<T::Acc>();
+                let done = Sums {
+                    image,
+                    part: number,
+                    row: groups.start * self.outputs,
+                    rows,
+                    first: lines.start * self.planes.line(),
+                    pixels,
+                    sums: buffers
+                        .rows
+                        .wrapping_add((image - images.start) * rows * pixels)
+                        .cast_const()
+                        .cast(),
+                    width,
+                    row_bytes: pixels * width,
+                };
+                self.finish.apply(done, slots, buffers.epilogue);
+            }
+        }
+    }
+}
+
+impl<T: Product> Runnable for Depthwise<T> {
+    fn run(&self, pool: &Pool, slots: &SlotTable) {
+        let images = self.input.sizes[0];
+        if images * self.planes.lines() * self.planes.line() == 0 {
+            return;
+        }
+        self.prepare(pool, slots);
+        let at_once = self.groups_at_once(self.finish.pieces(pool));
+        let (bands, blocks) = (self.planes.lines().div_ceil(self.band), self.groups.div_ceil(at_once));
+        let bytes = self.buffer_bytes(at_once).iter().sum();
+        let range = |number: usize, size: usize, all: usize| number * size..((number + 1) * size).min(all);
+        pool.run(images.div_ceil(self.together) * blocks * bands, |task, worker| {
+            let (number, task) = (task % bands, task / bands);
+            let part = Part {
+                images: range(task / blocks, self.together, images),
+                groups: range(task % blocks, at_once, self.groups),
+                lines: range(number, self.band, self.planes.lines()),
+                number,
+            };
+            let rows = part.groups.start * self.outputs..part.groups.end * self.outputs;
+            for image in part.images.clone() {
+                // SAFETY: the part is this task's.
+                unsafe { self.finish.begin((image, number), rows.clone(), slots) };
+            }
+            self.run_part(part, &self.buffers(at_once, worker.scratch.bytes(bytes)), slots);
+        });
+        self.finish.conclude(pool, slots, bands);
+    }
+}
+
+impl<T: Product> ByLines for Depthwise<T> {
+    fn scratch_bytes(&self, _: usize) -> usize {
+        self.buffer_bytes(self.groups_at_once(1)).iter().sum()
+    }
+
+    fn prepare(&self, pool: &Pool, slots: &SlotTable) {
+        self.finish.prepare(pool, slots);
+    }
+
+    fn run_lines(
+        &self,
+        (image, number): (usize, usize),
+        lines: Range<usize>,
+        slots: &SlotTable,
+        scratch: &mut [u8],
+    ) {
+        let at_once = self.groups_at_once(1);
+        let buffers = self.buffers(at_once, scratch);
+        for first in lines.clone().step_by(self.band) {
+            for group in (0..self.groups).step_by(at_once) {
+                let part = Part {
+                    images: image..image + 1,
+                    groups: group..(group + at_once).min(self.groups),
+                    lines: first..(first + self.band).min(lines.end),
+                    number,
+                };
+                self.run_part(part, &buffers, slots);
+            }
+        }
+    }
+
+    fn finish(&self) -> &Finish {
+        &self.finish
+    }
+}
