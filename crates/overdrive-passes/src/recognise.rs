@@ -1,19 +1,31 @@
 //! `recognise` raises written-out primitives to composites, for imported models arrive decomposed.
 //!
 //! Its patterns are what the ops themselves expand to, built at the operand types that are found before a node, so
-//! that a match is exact by construction and a new op is recognised without a word here. How others write the
-//! same op stands in `recognise/spellings.rs`, each spelling checked against the op's definition. Largest patterns
-//! go first. Invariant: a match replaces only nodes that nothing else uses.
+//! that a match is exact by construction and a new op is recognised without a word here. Graph and patterns are brought
+//! to one way of writing first (`recognise/canonical.rs`); spellings that differ by more stand in `recognise/spellings.rs`,
+//! each checked against the op's definition, and attention around a softmax has a file of its own. A pattern is built
+//! only where a sketch of it, shapes left aside, is found. Largest patterns go first. Invariant: a match replaces only
+//! nodes that nothing else uses.
 
+mod attention;
+mod canonical;
 mod matching;
+mod movement;
+mod number;
 mod pattern;
+mod sketch;
 mod spellings;
+mod visible;
 
 use crate::rebuild::{rebuild, regions};
 use crate::{cse, dce, fold};
-use matching::{Match, find};
+use attention::attend;
+use canonical::canonical;
+use matching::{Match, Scene, find};
+use number::{number, scaled};
 use overdrive_ir::{Graph, GraphError, Value};
 use pattern::Patterns;
+use sketch::kind;
 pub use spellings::{SPELLINGS, Spelling};
 use std::collections::{HashMap, HashSet};
 
@@ -23,7 +35,7 @@ pub fn recognise(graph: &Graph) -> Result<Graph, GraphError> {
     if !graph.is_bound() {
         return Ok(graph.clone());
     }
-    let graph = cse(&fold(graph)?)?;
+    let graph = cse(&fold(&canonical(&fold(graph)?)?)?)?;
     let matches = matches(&graph);
     let raised = rebuild(&graph, &Clone::clone, &mut |place| {
         let found = place.node.results.first().and_then(|v| matches.get(v));
@@ -34,27 +46,30 @@ pub fn recognise(graph: &Graph) -> Result<Graph, GraphError> {
         let results = place.builder.op(op.clone(), &operands);
         Ok(vec![results[0]])
     })?;
-    dce(&raised)
+    dce(&fold(&attend(&raised)?)?)
 }
 
 /// Matches by the value that they compute; no two share a node.
 fn matches(graph: &Graph) -> HashMap<Value, Match> {
-    let mut patterns = Patterns::new();
-    let mut taken: HashSet<Value> = HashSet::new();
-    let mut found = HashMap::new();
-    // By the operation that computes them, last first.
-    let mut roots: HashMap<String, Vec<Value>> = HashMap::new();
+    let mut roots: HashMap<_, Vec<Value>> = HashMap::new();
+    // Last first, and by the kind of operation that computes them.
     for node in graph.nodes().iter().rev() {
         if let [result] = node.results[..] {
-            roots.entry(node.op.name()).or_default().push(result);
+            roots.entry(kind(&node.op)).or_default().push(result);
         }
     }
+    let scene = Scene::of(graph);
+    let mut patterns = Patterns::within(&roots.keys().copied().collect());
+    let mut taken: HashSet<Value> = HashSet::new();
+    let mut found = HashMap::new();
     for template in 0..patterns.len() {
-        for &result in roots.get(patterns.root(template)).into_iter().flatten() {
+        let sketch = patterns.sketch(template);
+        let sketch = Scene::of(&sketch);
+        for &result in roots.get(&patterns.root(template)).into_iter().flatten() {
             if taken.contains(&result) {
                 continue;
             }
-            let Some(hit) = find(graph, &mut patterns, template, result) else { continue };
+            let Some(hit) = find(&scene, &sketch, &mut patterns, template, result) else { continue };
             if hit.interior.iter().all(|v| !taken.contains(v)) {
                 taken.extend(&hit.interior);
                 found.insert(result, hit);

@@ -10,6 +10,7 @@ use overdrive::formats::onnx::{self, Binding};
 use overdrive::formats::{FormatError, ModelFolder, Tensors};
 use overdrive::ir::{Dim, Graph, TensorType};
 use overdrive::models;
+use overdrive::passes::recognise;
 use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::{Template, Workload};
 use std::collections::BTreeMap;
@@ -59,7 +60,7 @@ impl Model {
             }
             Self::Onnx(model) => {
                 let binding = Binding { sizes: sizes.clone(), ..Binding::default() };
-                let graph = model.graph(&binding).map_err(Failure::bad_input)?;
+                let graph = raised(model.graph(&binding).map_err(Failure::bad_input)?)?;
                 let dimensions = sizes.iter().map(|(name, &size)| (name.as_str(), size));
                 // Nothing in the file says which dimension is the batch, so that a call is what is counted.
                 let items = Some(Items { per_call: 1, name: "calls".to_owned() });
@@ -77,9 +78,14 @@ impl Model {
                 let ports = graph.inputs().iter().map(|port| (port.name.as_str(), graph.ty(port.value)));
                 template.graph_of(&sizes_of(ports, inputs)?).map_err(Failure::bad_input)
             }
-            Self::Onnx(model) => fitting(model, inputs),
+            Self::Onnx(model) => raised(fitting(model, inputs)?),
         }
     }
+}
+
+/// Ops in place of what exporters wrote them out as: kernels take attention, norms and packed weights whole.
+fn raised(graph: Graph) -> Result<Graph, Failure> {
+    recognise(&graph).map_err(Failure::harness)
 }
 
 /// Reads the graph, binding the value of an input whenever a shape turns out to depend on it.

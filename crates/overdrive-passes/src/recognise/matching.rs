@@ -2,6 +2,7 @@
 //! any order and association; inputs of the pattern stand for any value of their type.
 
 use super::pattern::{Candidate, Patterns};
+use super::sketch::{self, unmoved};
 use overdrive_ir::{Binary, DType, Graph, Node, Operation, Origin, Prim, Tensor, TensorType, Value};
 use serde_json::Value as Json;
 use std::collections::{HashMap, HashSet};
@@ -17,40 +18,60 @@ pub(super) struct Match {
 /// Operands of one sum or product that are matched in any order.
 const MOST_TERMS: usize = 5;
 
-/// The template's op at `result`, if that is what computes it.
-pub(super) fn find(graph: &Graph, patterns: &mut Patterns, template: usize, result: Value) -> Option<Match> {
-    let around = types_before(graph, result, patterns.size(template));
-    let candidates = patterns.candidates(template, graph.ty(result), around);
+/// How far apart two numbers are, over the number, that stand for one of f32: a few of its last bits.
+const ROUNDING: f64 = 2.5e-7;
+
+/// A graph that is searched, and what every match in it asks.
+pub(super) struct Scene<'g> {
+    pub(super) graph: &'g Graph,
+    /// Values that depend on no input and no state: constants may be shared with others.
+    free: Vec<bool>,
+    uses: Vec<usize>,
+}
+
+impl<'g> Scene<'g> {
+    pub(super) fn of(graph: &'g Graph) -> Self {
+        Self { graph, free: free(graph), uses: graph.use_counts() }
+    }
+
+    /// Whether a value depends on no input and no state.
+    pub(super) fn is_free(&self, value: Value) -> bool {
+        self.free[value.0 as usize]
+    }
+}
+
+/// The template's op at `result`, if that is what computes it; `sketch` is the template's.
+pub(super) fn find(
+    scene: &Scene<'_>,
+    sketch: &Scene<'_>,
+    patterns: &mut Patterns,
+    template: usize,
+    result: Value,
+) -> Option<Match> {
+    let graph = scene.graph;
+    let around = sketch::operands(sketch, scene, result)?;
+    let types = around.iter().map(|values| types_of(graph, values)).collect();
+    let candidates = patterns.candidates(template, graph.ty(result), types);
     candidates.iter().find_map(|candidate| {
         let attempt = Matching::of(candidate, graph, result)?;
         if attempt.differing.is_empty() {
-            return attempt.finish(&candidate.op, result);
+            return attempt.finish(&candidate.op, scene, result);
         }
         let op = with_numbers(&candidate.op, &attempt.differing)?;
         let candidate = patterns.again(template, op, &candidate.types)?;
         let attempt = Matching::of(&candidate, graph, result)?;
-        attempt.differing.is_empty().then(|| attempt.finish(&candidate.op, result))?
+        attempt.differing.is_empty().then(|| attempt.finish(&candidate.op, scene, result))?
     })
 }
 
-/// Types of the values from which the next `limit` nodes before `result` compute, in an order of their own: blocks
-/// that repeat then ask for the same candidates.
-fn types_before(graph: &Graph, result: Value, limit: usize) -> Vec<TensorType> {
-    let (mut queue, mut next) = (vec![result], 0);
+/// Types of values, each once.
+fn types_of(graph: &Graph, values: &[Value]) -> Vec<TensorType> {
     let mut types: Vec<TensorType> = Vec::new();
-    while next < queue.len().min(limit) {
-        let operands = graph.producer(queue[next]).map_or(&[][..], |node| &node.operands);
-        for &operand in operands {
-            if !queue.contains(&operand) {
-                queue.push(operand);
-            }
-            if !types.contains(graph.ty(operand)) {
-                types.push(graph.ty(operand).clone());
-            }
+    for &value in values {
+        if !types.contains(graph.ty(value)) {
+            types.push(graph.ty(value).clone());
         }
-        next += 1;
     }
-    types.sort_unstable_by(|a, b| (a.dtype, &a.shape.0).cmp(&(b.dtype, &b.shape.0)));
     types
 }
 
@@ -159,34 +180,39 @@ impl<'g> Matching<'g> {
                 DType::F32 => (t.to_f64()[0] as f32).to_string().parse().expect("a printed number is one"),
                 _ => t.to_f64()[0],
             };
-            self.differing.push((decimal(p), decimal(t)));
+            let (p, t): (f64, f64) = (decimal(p), decimal(t));
+            // A quotient that was rounded twice is the same number.
+            if (p - t).abs() > ROUNDING * p.abs() {
+                self.differing.push((p, t));
+            }
         }
         scalar
     }
 
     /// The match, unless something else uses what it would replace.
-    fn finish(&self, op: &Operation, result: Value) -> Option<Match> {
+    fn finish(&self, op: &Operation, scene: &Scene<'_>, result: Value) -> Option<Match> {
         let operands = self.pattern.inputs().iter().map(|port| self.map.get(&port.value).copied());
         let operands = operands.collect::<Option<Vec<Value>>>()?;
-        let free = free(self.graph);
-        let (mut interior, mut pending) = (HashSet::new(), vec![result]);
+        let (mut interior, mut seen, mut pending) = (HashSet::new(), HashSet::new(), vec![result]);
+        let mut uses: HashMap<Value, usize> = HashMap::new();
         while let Some(value) = pending.pop() {
-            if operands.contains(&value) || free[value.0 as usize] || !interior.insert(value) {
+            if operands.contains(&value) || scene.is_free(value) || !seen.insert(value) {
                 continue;
             }
-            pending.extend(&self.graph.producer(value)?.operands);
+            let node = self.graph.producer(value)?;
+            // An operand that is only moved may be so for others too: a parameter of several layers is repeated once for all.
+            if value == result || !unmoved(self.graph, value).iter().any(|v| operands.contains(v)) {
+                interior.insert(value);
+            }
+            node.operands.iter().for_each(|v| *uses.entry(*v).or_default() += 1);
+            pending.extend(&node.operands);
         }
-        let inside = |node: &Node| node.results.iter().any(|v| interior.contains(v));
-        let private = |v: Value| v != result && interior.contains(&v);
-        let outside = self.graph.nodes().iter().filter(|node| !inside(node));
-        let leaks = outside.flat_map(|node| &node.operands).any(|v| private(*v));
-        let updates = self.graph.states().iter().filter_map(|s| s.update);
-        let named = self.graph.outputs().iter().map(|o| o.value).chain(updates).any(private);
-        (!leaks && !named).then(|| Match { op: op.clone(), operands, interior })
+        let private = |v: &Value| *v == result || scene.uses[v.0 as usize] == uses[v];
+        interior.iter().all(private).then(|| Match { op: op.clone(), operands, interior })
     }
 }
 
-/// Values that depend on no input and no state: constants may be shared with others.
+/// As the field of the same name says.
 fn free(graph: &Graph) -> Vec<bool> {
     let mut free = vec![false; graph.value_count()];
     for node in graph.nodes() {
@@ -197,7 +223,7 @@ fn free(graph: &Graph) -> Vec<bool> {
     free
 }
 
-fn commutes(kind: Binary) -> bool {
+pub(super) fn commutes(kind: Binary) -> bool {
     matches!(kind, Binary::Add | Binary::Mul | Binary::Max | Binary::Min | Binary::And | Binary::Or)
 }
 
@@ -209,7 +235,7 @@ fn terms_of(graph: &Graph, value: Value, kind: Binary) -> Option<[Value; 2]> {
 }
 
 /// The terms of the whole sum (or product...) that ends in `node`.
-fn leaves(graph: &Graph, node: &Node, kind: Binary) -> Vec<Value> {
+pub(super) fn leaves(graph: &Graph, node: &Node, kind: Binary) -> Vec<Value> {
     let mut pending = vec![node.operands[1], node.operands[0]];
     let mut leaves = Vec::new();
     while let Some(value) = pending.pop() {
@@ -222,7 +248,7 @@ fn leaves(graph: &Graph, node: &Node, kind: Binary) -> Vec<Value> {
 }
 
 /// The ways to read `value` as a sum (or product...) of `count` terms.
-fn splits(graph: &Graph, value: Value, kind: Binary, count: usize) -> Vec<Vec<Value>> {
+pub(super) fn splits(graph: &Graph, value: Value, kind: Binary, count: usize) -> Vec<Vec<Value>> {
     if count == 1 {
         return vec![vec![value]];
     }

@@ -1,12 +1,16 @@
 //! Patterns: what an op, or another spelling of it, computes in primitives at given operand types.
 
+use super::canonical::canonical;
+use super::sketch::{Kind, kind};
 use super::spellings::{SPELLINGS, Spelling};
+use crate::rebuild::live;
 use crate::{cse, fold};
 use overdrive_ir::{
-    Binary, Builder, Dim, Expr, Graph, Operation, Origin, Prim, Sample, Shape, TensorType, Types, ops::OPS,
+    Binary, Builder, Dim, Expr, Graph, Operation, Origin, Prim, Sample, Shape, TensorType, Types, Unary,
+    ops::OPS,
 };
 use serde_json::Value as Json;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 /// Tuples of operand types that are tried at one node.
@@ -14,12 +18,14 @@ const MOST_TUPLES: usize = 4096;
 
 /// An op with attributes as its samples have them, and one way of writing it.
 struct Template {
-    op: Operation,
+    /// The same but for whole numbers.
+    ops: Vec<Operation>,
     operands: usize,
     spelling: Option<Spelling>,
-    /// Nodes of the pattern, and the name of the last one's operation.
-    size: usize,
-    root: String,
+    /// The pattern at the types of a sample.
+    sketch: Rc<Graph>,
+    /// What computes its result.
+    root: Kind,
 }
 
 /// An op at operand types, and the graph that it is in primitives: inputs in order, one output.
@@ -29,33 +35,51 @@ pub(super) struct Candidate {
     pub(super) pattern: Graph,
 }
 
-/// A template at the type of a result and the types before it.
-type Key = (usize, TensorType, Vec<TensorType>);
+/// A template at the type of a result and the types that each operand may have.
+type Key = (usize, TensorType, Vec<Vec<TensorType>>);
 
-/// Every template, largest first, and the candidates built so far.
+/// Templates, largest first, and the candidates built so far.
 pub(super) struct Patterns {
     templates: Vec<Template>,
     built: HashMap<Key, Rc<Vec<Candidate>>>,
 }
 
 impl Patterns {
-    pub(super) fn new() -> Self {
+    /// Those whose operations are all among `kinds`.
+    pub(super) fn within(kinds: &HashSet<Kind>) -> Self {
         let mut templates: Vec<Template> = Vec::new();
-        for sample in OPS.iter().flat_map(|entry| (entry.samples)()).filter(|s| s.regions.is_empty()) {
-            let (op, operands) = (sample.op.clone(), sample.operands.len());
-            if templates.iter().any(|t| t.op == op && t.operands == operands) {
-                continue;
-            }
-            let types = bound(&sample);
-            let others = SPELLINGS.iter().filter(|(name, _)| *name == op.name()).map(|s| Some(s.1));
-            for spelling in std::iter::once(None).chain(others) {
-                let Some(graph) = build(&op, spelling, &types) else { continue };
-                let root = graph.nodes().last().expect("a pattern has nodes").op.name();
-                let size = graph.nodes().len();
-                templates.push(Template { op: op.clone(), operands, spelling, size, root });
+        for entry in OPS {
+            let mut seen: Vec<(Json, usize)> = Vec::new();
+            for sample in (entry.samples)().iter().filter(|s| s.regions.is_empty()) {
+                let (shared, operands) = (without_integers(&sample.op), sample.operands.len());
+                if seen.contains(&(shared.clone(), operands)) {
+                    let same =
+                        |t: &&mut Template| t.operands == operands && without_integers(&t.ops[0]) == shared;
+                    let same = templates.iter_mut().filter(|t| t.ops[0].name() == entry.name).filter(same);
+                    same.filter(|t| !t.ops.contains(&sample.op)).for_each(|t| t.ops.push(sample.op.clone()));
+                    continue;
+                }
+                seen.push((shared, operands));
+                let types = bound(sample);
+                let others = SPELLINGS.iter().filter(|(name, _)| *name == entry.name).map(|s| Some(s.1));
+                for spelling in std::iter::once(None).chain(others) {
+                    let Some(written) = written(&sample.op, spelling, &types) else { continue };
+                    if !telling(&written).all(|kind| kinds.contains(&kind)) {
+                        continue;
+                    }
+                    let Some(sketch) = simplified(&written) else { continue };
+                    let root = kind(&sketch.nodes().last().expect("a pattern has nodes").op);
+                    templates.push(Template {
+                        ops: vec![sample.op.clone()],
+                        operands,
+                        spelling,
+                        sketch: Rc::new(sketch),
+                        root,
+                    });
+                }
             }
         }
-        templates.sort_by_key(|template| std::cmp::Reverse(template.size));
+        templates.sort_by_key(|template| std::cmp::Reverse(template.sketch.nodes().len()));
         Self { templates, built: HashMap::new() }
     }
 
@@ -63,34 +87,39 @@ impl Patterns {
         self.templates.len()
     }
 
-    /// Name of the operation that computes the result.
-    pub(super) fn root(&self, template: usize) -> &str {
-        &self.templates[template].root
+    /// The kind of operation that computes the result.
+    pub(super) fn root(&self, template: usize) -> Kind {
+        self.templates[template].root
     }
 
-    /// How many nodes before a result may belong to the pattern.
-    pub(super) fn size(&self, template: usize) -> usize {
-        self.templates[template].size
+    /// The pattern at some types.
+    pub(super) fn sketch(&self, template: usize) -> Rc<Graph> {
+        self.templates[template].sketch.clone()
     }
 
-    /// The template at every choice of operand types from `around` that gives `result`.
+    /// The template at every choice of operand types that gives `result`.
     pub(super) fn candidates(
         &mut self,
         template: usize,
         result: &TensorType,
-        around: Vec<TensorType>,
+        types: Vec<Vec<TensorType>>,
     ) -> Rc<Vec<Candidate>> {
-        let Template { op, operands, spelling, .. } = &self.templates[template];
-        let key = (template, result.clone(), around);
+        let Template { ops, spelling, .. } = &self.templates[template];
+        let key = (template, result.clone(), types);
         if let Some(built) = self.built.get(&key) {
             return built.clone();
         }
         let mut candidates = Vec::new();
-        let tuples = key.2.len().checked_pow(*operands as u32).filter(|&n| n <= MOST_TUPLES);
-        for op in variants(op, result.rank()) {
-            for tuple in 0..tuples.unwrap_or(0) {
-                let choose = |i: usize| key.2[tuple / key.2.len().pow(i as u32) % key.2.len()].clone();
-                let types: Vec<TensorType> = (0..*operands).map(choose).collect();
+        let count = |all: usize, choices: &Vec<TensorType>| all.checked_mul(choices.len());
+        let tuples = key.2.iter().try_fold(1, count).filter(|&n| n <= MOST_TUPLES);
+        for op in ops.iter().flat_map(|op| variants(op, result.rank())) {
+            for mut tuple in 0..tuples.unwrap_or(0) {
+                let choose = |choices: &Vec<TensorType>| {
+                    let choice = choices[tuple % choices.len()].clone();
+                    tuple /= choices.len();
+                    choice
+                };
+                let types: Vec<TensorType> = key.2.iter().map(choose).collect();
                 let inferred = op.infer(&Types { operands: &types, regions: &[] });
                 if inferred.is_ok_and(|types| types[0] == *result)
                     && let Some(pattern) = build(&op, *spelling, &types)
@@ -133,8 +162,18 @@ fn variants(op: &Operation, rank: usize) -> Vec<Operation> {
     variants
 }
 
+/// Attributes of an op, without the whole numbers.
+fn without_integers(op: &Operation) -> Json {
+    op.attributes().into_iter().filter(|(_, value)| !value.is_u64()).collect()
+}
+
 /// The pattern of `op`, or `None` where it has none at these types.
 fn build(op: &Operation, spelling: Option<Spelling>, types: &[TensorType]) -> Option<Graph> {
+    simplified(&written(op, spelling, types)?)
+}
+
+/// `op` in primitives, as it is written.
+fn written(op: &Operation, spelling: Option<Spelling>, types: &[TensorType]) -> Option<Graph> {
     let b = Builder::new(&op.name());
     let args: Vec<Expr<'_>> =
         types.iter().enumerate().map(|(i, ty)| b.input(&i.to_string(), ty.clone())).collect();
@@ -143,12 +182,41 @@ fn build(op: &Operation, spelling: Option<Spelling>, types: &[TensorType]) -> Op
         Some(spelling) => spelling(op, &args)?,
     };
     b.output("0", result);
-    let simple = |graph: Graph| cse(&fold(&primitives(&graph))?);
-    let pattern = simple(b.finish().ok()?).expect("patterns are well typed");
+    Some(primitives(&b.finish().ok()?))
+}
+
+/// A pattern in the form that graphs are searched in, unless it says nothing.
+fn simplified(written: &Graph) -> Option<Graph> {
+    let pattern = fold(&canonical(&fold(written).ok()?).ok()?).and_then(|graph| cse(&graph)).ok()?;
     let computed = matches!(pattern.origin(pattern.outputs()[0].value), Origin::Node(..));
     let uses = pattern.use_counts();
     let whole = pattern.inputs().iter().all(|port| uses[port.value.0 as usize] > 0);
     (computed && whole && !is_arithmetic(&pattern)).then_some(pattern)
+}
+
+/// Operations of a pattern that neither fold nor have another form: without them, the op is not in a graph.
+fn telling(pattern: &Graph) -> impl Iterator<Item = Kind> {
+    let live = live(pattern);
+    let telling = |op: &Operation| match op.prim() {
+        Some(Prim::Unary { kind }) => {
+            use Unary::{Abs, Cos, Erf, Exp, Floor, Log, Round, Sin, Tanh};
+            matches!(kind, Abs | Cos | Erf | Exp | Floor | Log | Round | Sin | Tanh)
+        }
+        Some(prim) => matches!(
+            prim,
+            Prim::DotGeneral(_)
+                | Prim::Convolution(_)
+                | Prim::Reduce { .. }
+                | Prim::ReduceWindow { .. }
+                | Prim::Gather { .. }
+                | Prim::Scatter { .. }
+                | Prim::Sort { .. }
+                | Prim::RandomBits { .. }
+        ),
+        None => false,
+    };
+    let needed = pattern.nodes().iter().filter(move |node| node.results.iter().any(|v| live[v.0 as usize]));
+    needed.filter(move |node| telling(&node.op)).map(|node| kind(&node.op))
 }
 
 /// Whether a pattern is a sum or product of its inputs and nothing else: every formula has some, and what they mean

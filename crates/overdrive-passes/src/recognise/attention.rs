@@ -1,0 +1,246 @@
+//! Attention as exporters leave it: `softmax(q kᵀ scale + mask) v`, whose scores exist as a whole.
+//!
+//! What differs between exporters has no part in the question: where the factor stands (on the scores, on q, its root on q and
+//! on k), how heads are moved to the front, whether keys are transposed before or by the product, whether heads are repeated
+//! for the queries that share them. Masks must be known ahead to hide nothing or what `Mask::Causal` hides, and every query
+//! must see a key: a softmax of hidden scores alone is not a number, or even, or 0 after a guard, and the op gives 0.
+//! Invariant: what is not shown to be attention stays products and a softmax.
+
+use super::movement::{Moved, Movement, Part, trace};
+use super::visible::{Effect, Known, Sight, hides_from};
+use super::{number, scaled};
+use crate::rebuild::{rebuild, regions};
+use overdrive_ir::ops::attention::Mask;
+use overdrive_ir::ops::{Attention, Softmax};
+use overdrive_ir::{Binary, Compare, DotGeneral, Graph, GraphError, Node, Precision, Prim, Shape, Value};
+use std::collections::{HashMap, HashSet};
+
+/// Attention found in a graph.
+struct Found {
+    attention: Attention,
+    /// q, k, v as `[B, H, T, D]`.
+    operands: [(Value, Movement); 3],
+    /// Of the product that it replaces.
+    shape: Shape,
+    /// Values that are not needed once it is there.
+    interior: Vec<Value>,
+}
+
+/// The graph with the op in place of products around a softmax.
+pub(super) fn attend(graph: &Graph) -> Result<Graph, GraphError> {
+    let found = all(graph);
+    rebuild(graph, &Clone::clone, &mut |place| {
+        let Some(Found { attention, operands, shape, .. }) =
+            place.node.results.first().and_then(|v| found.get(v))
+        else {
+            return Ok(place.keep(regions(place.node, attend)?));
+        };
+        let [q, k, v] = operands.each_ref().map(|(source, movement)| movement.apply(place.get(*source)));
+        Ok(vec![q.attention(k, v, *attention)[0].reshape(shape.clone())])
+    })
+}
+
+/// By the value that it computes, where nothing else needs what is within.
+fn all(graph: &Graph) -> HashMap<Value, Found> {
+    let mut known = Known::of(graph);
+    let mut found: HashMap<Value, Found> = HashMap::new();
+    for node in graph.nodes() {
+        if let Some(attention) = find(graph, &mut known, node) {
+            found.insert(node.results[0], attention);
+        }
+    }
+    // Scores may be shared by two of them, so that each is asked whether all of them together need the rest.
+    loop {
+        let interior: HashSet<Value> = found.values().flat_map(|f| &f.interior).copied().collect();
+        let replaced =
+            |node: &Node| node.results.iter().any(|v| found.contains_key(v) || interior.contains(v));
+        let others = graph
+            .nodes()
+            .iter()
+            .filter(|node| !replaced(node))
+            .flat_map(|node| node.operands.iter().copied());
+        let updates = graph.states().iter().filter_map(|s| s.update);
+        let named = graph.outputs().iter().map(|port| port.value);
+        let needed: HashSet<Value> = others.chain(updates).chain(named).collect();
+        let before = found.len();
+        found.retain(|_, f| f.interior.iter().all(|v| !needed.contains(v)));
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+/// What `node` computes, if that is attention.
+fn find(graph: &Graph, known: &mut Known<'_>, node: &Node) -> Option<Found> {
+    let weighted = product(node)?;
+    let (batch, mut interior) = (weighted.batch.len(), vec![node.operands[0]]);
+    let mut weights = graph.producer(node.operands[0])?;
+    if let Some([test, inner]) = unguarded(graph, weights) {
+        interior.extend([test, inner]);
+        weights = graph.producer(inner)?;
+    }
+    let softmax = weights.op.composite::<Softmax>()?;
+    let rank = batch + 2;
+    let in_order = weighted.batch.iter().map(|&(p, _)| p).eq(0..batch) && weighted.contract[0].0 == rank - 1;
+    if softmax.axis != rank - 1 || graph.ty(node.operands[0]).rank() != rank || !in_order {
+        return None;
+    }
+    let Scores { product: scores, mut factor, masks } = scores(graph, weights.operands[0], &mut interior)?;
+    let compared = product(scores).filter(|d| d.batch.len() == batch)?;
+    let matrices = [scores.operands[0], scores.operands[1], node.operands[1]];
+    if matrices.iter().any(|v| graph.ty(*v).rank() != rank) {
+        return None;
+    }
+    let q = trace(graph, scores.operands[0])?;
+    let k = trace(graph, scores.operands[1])?;
+    let v = trace(graph, node.operands[1])?;
+    factor *= q.factor * k.factor;
+    // A factor of v would have to be applied to the result.
+    let v = if v.factor == 1.0 { v } else { return None };
+    let width = graph.ty(scores.operands[0]).sizes()[compared.contract[0].0];
+    let sides = [
+        arranged(
+            q,
+            &compared.batch.iter().map(|b| b.0).collect::<Vec<_>>(),
+            Last::Contracted(compared.contract[0].0),
+        ),
+        arranged(
+            k,
+            &compared.batch.iter().map(|b| b.1).collect::<Vec<_>>(),
+            Last::Contracted(compared.contract[0].1),
+        ),
+        arranged(
+            v,
+            &weighted.batch.iter().map(|b| b.1).collect::<Vec<_>>(),
+            Last::Free(weighted.contract[0].1),
+        ),
+    ];
+    let operands = grouped(sides);
+    let dtype = graph.ty(node.results[0]).dtype;
+    let same = operands.iter().all(|(source, _)| graph.ty(*source).dtype == dtype);
+    let sizes = graph.ty(scores.results[0]).sizes();
+    let mask = match known.sight(&masks, [sizes[rank - 2], sizes[rank - 1]])? {
+        Sight::Full => Mask::Full,
+        Sight::Causal => Mask::Causal,
+    };
+    let usual = 1.0 / (width as f64).sqrt();
+    let scale = ((factor - usual).abs() > 1e-6 * usual).then_some(factor);
+    let shape = graph.ty(node.results[0]).shape.clone();
+    let found = Found { attention: Attention { scale, mask }, operands, shape, interior };
+    same.then_some(found)
+}
+
+/// A product of matrices, one of each batch, that sums over one axis and takes no shortcut.
+fn product(node: &Node) -> Option<&DotGeneral> {
+    match node.op.prim()? {
+        Prim::DotGeneral(dot) => {
+            (dot.contract.len() == 1 && dot.precision == Precision::Exact).then_some(dot)
+        }
+        _ => None,
+    }
+}
+
+/// The test and the weights of `select(isnan(weights), 0, weights)`, with which exporters give rows that see no key 0.
+fn unguarded(graph: &Graph, node: &Node) -> Option<[Value; 2]> {
+    let (Some(Prim::Select), [condition, zero, weights]) = (node.op.prim(), &node.operands[..]) else {
+        return None;
+    };
+    let compared = graph.producer(*condition)?;
+    let is_nan = matches!(compared.op.prim(), Some(Prim::Compare { kind: Compare::Ne }))
+        && compared.operands.iter().all(|v| v == weights);
+    (is_nan && number(graph, *zero) == Some(0.0)).then_some([*condition, *weights])
+}
+
+/// A product, what it is multiplied with, and what then hides.
+struct Scores<'g> {
+    product: &'g Node,
+    factor: f64,
+    masks: Vec<(Effect, Value)>,
+}
+
+/// What scores are made of, from the softmax back to the product.
+fn scores<'g>(graph: &'g Graph, mut value: Value, interior: &mut Vec<Value>) -> Option<Scores<'g>> {
+    let (mut factor, mut masks) = (1.0, Vec::new());
+    loop {
+        interior.push(value);
+        let node = graph.producer(value)?;
+        if let Some((x, c)) = scaled(graph, value) {
+            (value, factor) = (x, factor * c);
+            continue;
+        }
+        let lowest = hides_from(graph.ty(value).dtype);
+        let hides = |v: Value| number(graph, v).is_some_and(|n| n <= lowest);
+        // What is multiplied after a mask was multiplied with it.
+        let unscaled = factor == 1.0;
+        value = match (node.op.prim()?, &node.operands[..]) {
+            (Prim::DotGeneral(_), _) => return Some(Scores { product: node, factor, masks }),
+            (Prim::Binary { kind: Binary::Add }, &[x, y]) if unscaled => {
+                let (scores, mask) = if leads_to_product(graph, x) { (x, y) } else { (y, x) };
+                masks.push((Effect::Added, mask));
+                scores
+            }
+            (Prim::Select, &[keep, x, low]) if unscaled && hides(low) => {
+                masks.push((Effect::Keeps, keep));
+                x
+            }
+            (Prim::Select, &[hide, low, x]) if unscaled && hides(low) => {
+                masks.push((Effect::Hides, hide));
+                x
+            }
+            _ => return None,
+        };
+    }
+}
+
+/// Whether a term of the scores is the one with the product in it.
+fn leads_to_product(graph: &Graph, value: Value) -> bool {
+    let (mut seen, mut pending) = (HashSet::new(), vec![value]);
+    while let Some(value) = pending.pop() {
+        let Some(node) = graph.producer(value).filter(|_| seen.insert(value)) else { continue };
+        match node.op.prim() {
+            Some(Prim::DotGeneral(_)) => return true,
+            Some(Prim::Binary { kind: Binary::Add | Binary::Mul } | Prim::Select) => {
+                pending.extend(&node.operands)
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Which axis comes last.
+enum Last {
+    Contracted(usize),
+    Free(usize),
+}
+
+/// An operand of a product as `[B, H, T, D]`: its batch axes but the last are B.
+fn arranged(moved: Moved, batch: &[usize], last: Last) -> (Value, [Vec<Part>; 4], Movement) {
+    let Moved { source, movement, .. } = moved;
+    let axis = |i: usize| movement.dims[i].clone();
+    let (Last::Contracted(known) | Last::Free(known)) = last;
+    let other = (0..movement.dims.len()).find(|i| *i != known && !batch.contains(i));
+    let [first, second] = [axis(known), other.map(axis).unwrap_or_default()];
+    let [rows, width] = if matches!(last, Last::Contracted(_)) { [second, first] } else { [first, second] };
+    let (heads, outer) = match batch {
+        [outer @ .., heads] if !outer.is_empty() => (axis(*heads), outer),
+        all => (vec![], all),
+    };
+    let outer = outer.iter().flat_map(|&i| axis(i)).collect();
+    (source, [outer, heads, rows, width], movement)
+}
+
+/// The operands; where heads of k and v alike are repeated for queries that share them, once each.
+fn grouped(mut sides: [(Value, [Vec<Part>; 4], Movement); 3]) -> [(Value, Movement); 3] {
+    let repeats = |side: &(Value, [Vec<Part>; 4], Movement)| match side.1[1].last() {
+        Some(&Part::Repeat(n)) => Some(n),
+        _ => None,
+    };
+    let shared = repeats(&sides[1]).filter(|_| repeats(&sides[1]) == repeats(&sides[2]));
+    if shared.is_some() {
+        sides[1..].iter_mut().for_each(|side| {
+            side.1[1].pop();
+        });
+    }
+    sides.map(|(source, dims, movement)| (source, movement.arranged(dims.to_vec())))
+}
