@@ -26,6 +26,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from onnx_cases import runtime_says, write  # noqa: E402
 from onnx_exported import read  # noqa: E402
 
+# torchvision asks for a module `pytorch`, and one of this folder has the name.
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
+
 BUILT_IN = ["mlp", "conv", "transformer", "quick-inference", "quick-memory", "digits-mlp", "digits-conv", "text-transformer"]
 QUANTIZED = ["int8-weights", "int8-dynamic", "int8-static", "int8-smooth", "fp8", "mxfp8", "mxint8", "mxfp6", "mxfp4", "nvfp4",
              "int4-rtn", "int4-gptq", "int4-hqq"]
@@ -218,9 +221,12 @@ def quantized(out, binary, name, mode):
     run("eval", folder / "folder", "--inputs", folder / "inputs.safetensors", "-o", folder / "expected.safetensors")
     given = read(folder / "expected.safetensors")
     expected = [given[port.name] for port in session.get_outputs()]
-    # Where scales of activations are computed, a last bit decides which code a tie rounds to, and all that follows moves.
-    computed = mode in ("int8-dynamic", "int8-smooth", "fp8") and name == "text-transformer"
-    return finish(folder, folder.name, "model, overdrive quantize", (inputs, expected), (1e-3, 5e-2 if computed else 1e-3))
+    # Where activations have codes, a last bit decides which of two a tie rounds to, a code is a whole step, and all that follows
+    # moves: between our own modes by up to 0.05 (8-bit integers) and 0.13 (fp8) standard deviations of the trained transformer's
+    # outputs.
+    steps = {"int8-dynamic": 0.06, "int8-smooth": 0.06, "int8-static": 0.06, "mxint8": 0.06, "fp8": 0.15, "mxfp8": 0.15}
+    moved = steps.get(mode, 0) * float(expected[0].std()) if name == "text-transformer" else 0
+    return finish(folder, folder.name, "model, overdrive quantize", (inputs, expected), (1e-3, max(1e-3, moved)))
 
 
 def built_in(out, binary, name):
