@@ -12,6 +12,8 @@
 //! operands under 2^-108 keep fewer than 24, never fewer than those that lie above that.
 //!
 //! Weights take six bytes an element instead of four, so that few rows, which wait for memory, are for vectors.
+//!
+//! Long because what splits numbers and what multiplies their thirds have one form of panels between them.
 #![allow(unsafe_code)] // Inline assembly on raw pointers into panels.
 
 use std::arch::asm;
@@ -93,6 +95,8 @@ unsafe fn pack_steps(block: Block<f32>, panel: Panel, to: *mut u8) {
             unsafe {
                 if panel.group == DEPTH && chunk.k == DEPTH && chunk.k_stride == 1 {
                     split_lines(chunk, to);
+                } else if panel.group == 2 && chunk.lines == SIDE && chunk.line_stride == 1 {
+                    split_pairs(chunk, to);
                 } else {
                     for (third, chunk) in split_chunk(chunk, &mut buffer).into_iter().enumerate() {
                         pack(chunk, panel, to.wrapping_add(third * PAIR));
@@ -140,6 +144,59 @@ fn split_line(from: &[f32; DEPTH], to: [&mut [bf16; DEPTH]; 3]) {
         // SAFETY: a third is a vector.
         unsafe { _mm512_storeu_si512(third.as_mut_ptr().cast(), packed) };
         rest = [0, 1].map(|i| _mm512_sub_ps(rest[i], _mm512_castsi512_ps(rounded[i])));
+    }
+}
+
+/// Splits 32 lines that lie side by side straight into their place in panels of B, in pairs of k; zeros where k ends.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn split_pairs(chunk: Block<f32>, to: *mut u8) {
+    for k in (0..DEPTH).step_by(2) {
+        // SAFETY: as the caller promised; the pairs of each third have a place of their own.
+        unsafe {
+            let row = |k: usize| match k < chunk.k {
+                true => chunk.at(0, k).cast::<[f32; SIDE]>().read_unaligned(),
+                false => [0.0; SIDE],
+            };
+            let (even, odd) = (row(k), row(k + 1));
+            let at = |third: usize| to.add(third * PAIR + k / 2 * 4 * SIDE).cast::<[u32; SIDE]>();
+            split_pair([&even, &odd], [&mut *at(0), &mut *at(1), &mut *at(2)]);
+        }
+    }
+}
+
+/// The thirds of two rows in pairs, faster where no number is too large to be rounded up.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn split_pair(rows: [&[f32; SIDE]; 2], mut to: [&mut [u32; SIDE]; 3]) {
+    let (half, high) = (_mm512_set1_epi32(HALF as i32), _mm512_set1_epi32(HIGH as i32));
+    let round = |x: __m512| _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), high);
+    let mut large = 0;
+    for row in rows {
+        for half in row.as_chunks::<16>().0 {
+            // SAFETY: an array is a vector.
+            let bits = _mm512_castps_si512(unsafe { _mm512_loadu_ps(half.as_ptr()) });
+            let size = _mm512_and_si512(bits, _mm512_set1_epi32(i32::MAX));
+            large |= _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32((INFINITY - HALF) as i32));
+        }
+    }
+    if large != 0 {
+        for line in 0..SIDE {
+            let [even, odd] = rows.map(|row| thirds(row[line]).map(|third| u32::from(third.to_bits())));
+            (0..3).for_each(|third| to[third][line] = even[third] | odd[third] << 16);
+        }
+        return;
+    }
+    for at in [0, 16] {
+        // SAFETY: a row is two vectors.
+        let mut rest = rows.map(|row| unsafe { _mm512_loadu_ps(row.as_ptr().add(at)) });
+        for third in &mut to {
+            let rounded = rest.map(round);
+            let both = _mm512_or_si512(_mm512_srli_epi32::<16>(rounded[0]), rounded[1]);
+            // SAFETY: likewise.
+            unsafe { _mm512_storeu_si512(third.as_mut_ptr().add(at).cast(), both) };
+            rest = [0, 1].map(|i| _mm512_sub_ps(rest[i], _mm512_castsi512_ps(rounded[i])));
+        }
     }
 }
 
@@ -358,6 +415,16 @@ mod tests {
             let [first, second, third] = &mut found;
             // SAFETY: the CPU has the vectors, as `is_supported` says.
             unsafe { split_line(&from, [first, second, third]) };
+            let mut pairs = [[0; SIDE]; 3];
+            let [first, second, third] = &mut pairs;
+            let backwards: [f32; SIDE] = std::array::from_fn(|line| from[SIDE - 1 - line]);
+            // SAFETY: likewise.
+            unsafe { split_pair([&from, &backwards], [first, second, third]) };
+            for (line, (x, y)) in from.iter().zip(backwards).enumerate() {
+                let halves = pairs.map(|third| [third[line] as u16, (third[line] >> 16) as u16]);
+                assert_eq!(halves.map(|half| half[0]), thirds(*x).map(bf16::to_bits));
+                assert_eq!(halves.map(|half| half[1]), thirds(y).map(bf16::to_bits));
+            }
             let bits = |third: usize| found[third].map(bf16::to_bits);
             for (third, of) in [0, 1, 2].map(|third| (bits(third), from.map(|x| thirds(x)[third].to_bits())))
             {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use overdrive_ir::Plan;
 use overdrive_ir::plan::ConvolutionCall;
 
+use super::choice::kernel_of;
 use super::finish::{Finish, Sums};
 use super::lines::ByLines;
 use super::panel::PIECE;
@@ -26,7 +27,7 @@ const PANELS: usize = 640 << 10;
 
 /// The packing of a convolution's kernel.
 pub(super) fn packer<T: Format>(call: &ConvolutionCall) -> Packer<T> {
-    let kernel = Kernel::<T>::best();
+    let kernel = kernel_of::<T>(call);
     let sizes = call.kernel.ty.sizes();
     let taps = Taps {
         count: sizes[2..].iter().product(),
@@ -40,7 +41,7 @@ pub(super) fn packer<T: Format>(call: &ConvolutionCall) -> Packer<T> {
 /// The most spans of an image: each has the width of a panel at least, but for the last of a line or plane.
 pub(super) fn most_spans<T: Format>(call: &ConvolutionCall) -> usize {
     let (line, lines) = call.epilogue.0.extents[2..].split_last().expect("a fold over space has space");
-    lines.iter().product::<usize>() * line.div_ceil(Kernel::<T>::best().tile()[1])
+    lines.iter().product::<usize>() * line.div_ceil(kernel_of::<T>(call).tile()[1])
 }
 
 /// A compiled `ConvolutionCall`.
@@ -113,7 +114,7 @@ impl<T: Format> Convolution<T> {
             let found = format!("{} with sums in {}", call.kernel.ty.dtype, call.accumulate);
             return Err(Unsupported::new(format!("convolutions are {expected}, not by {found}")));
         }
-        let (input, kernel) = (Strided::new(&call.input), Kernel::<T>::best());
+        let (input, kernel) = (Strided::new(&call.input), kernel_of::<T>(call));
         let (sizes, extents) = (call.kernel.ty.sizes(), &call.epilogue.0.extents);
         let width = size_of::<T>();
         let bytes = |stride: i64| stride as isize * width as isize;
@@ -261,7 +262,6 @@ impl<T: Format> Convolution<T> {
                     unsafe { self.kernel.multiply_block(product) };
                 }
                 if end == self.k {
-                    let width = size_of::<T::Acc>();
                     let done = Sums {
                         image,
                         part,
@@ -270,8 +270,8 @@ impl<T: Format> Convolution<T> {
                         first: first_pixel,
                         pixels: count,
                         sums: sums.cast_const(),
-                        width,
-                        row_bytes: stride * width,
+                        width: size_of::<T::Acc>(),
+                        row_bytes: stride * size_of::<T::Acc>(),
                     };
                     // SAFETY: the span is this task's, and `buffers` left room for the scratch.
                     unsafe { self.finish.apply(done, slots, buffers.epilogue) };

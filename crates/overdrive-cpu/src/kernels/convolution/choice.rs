@@ -18,6 +18,17 @@ use super::winograd::{self, Winograd};
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, Kernel};
 
+/// Output channels of a group from which on a kernel for packed weights is the best: what it saves on each of them, pixels pay
+/// for as they are packed.
+const PAID: usize = 48;
+
+/// The micro-kernel of a call.
+pub(super) fn kernel_of<T: Format>(call: &ConvolutionCall) -> &'static Kernel<T> {
+    let pixels = call.epilogue.0.extents[2..].iter().product::<usize>() * call.epilogue.0.extents[0];
+    let outputs = call.kernel.ty.sizes()[0] / call.groups.max(1);
+    if outputs >= PAID { Kernel::best_packed(pixels) } else { Kernel::best() }
+}
+
 /// What is made of a call in one of its forms.
 trait Then {
     type Made;
@@ -132,7 +143,7 @@ pub(crate) fn packing(call: &ConvolutionCall) -> Option<(&'static str, usize)> {
         fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made {
             let same =
                 call.kernel.ty.dtype == T::DTYPE && call.accumulate == <T::Acc as crate::exec::Named>::DTYPE;
-            same.then(|| (Kernel::<T>::best().name(), call::packer::<T>(call).bytes()))
+            same.then(|| (kernel_of::<T>(call).name(), call::packer::<T>(call).bytes()))
         }
         fn depthwise<T: Product>(self, _: &ConvolutionCall) -> Self::Made {
             None

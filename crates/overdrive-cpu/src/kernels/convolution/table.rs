@@ -143,7 +143,8 @@ impl Table {
         let columns = (images * self.pixels).next_multiple_of(rows.width);
         // SAFETY: as the caller promised; places are inside of the run, or the zero before it.
         unsafe {
-            run.write_bytes(0, ZEROS);
+            // Columns that no image has are multiplied too: by zeros, not by what happens to lie there.
+            run.write_bytes(0, if images < self.images { self.bytes() } else { ZEROS });
             let mut staged = None;
             for row in 0..count {
                 let (channel, tap) = ((first + row) / self.taps, (first + row) % self.taps);

@@ -11,6 +11,7 @@ use std::ops::Range;
 use overdrive_ir::plan::ConvolutionCall;
 use overdrive_ir::{DType, Plan};
 
+use super::choice::kernel_of;
 use super::finish::{Finish, Sums};
 use super::lines::ByLines;
 use super::scheme::{Combined, OUTPUTS, Scheme, TAPS, sums};
@@ -25,6 +26,9 @@ use crate::threads::Pool;
 
 /// Channels and output channels of a group from which on the transforms are paid for.
 const LEAST: [usize; 2] = [16, 32];
+
+/// Output channels of a group from which on the plain product is the better one where it has tiles.
+const TILES: usize = 128;
 
 /// Bytes of panels of a span: they stay in the second-level cache.
 const PANELS: usize = 1 << 20;
@@ -51,8 +55,10 @@ pub(super) fn step_of(call: &ConvolutionCall) -> Option<usize> {
         10 * points * padded(height.div_ceil(OUTPUTS) * tiles) <= 9 * TAPS * TAPS * padded(height * line);
     let bytes = points * channels * padded(tiles) * size_of::<f32>();
     let pays = fewer && channels >= LEAST[0] && outputs >= LEAST[1] && bytes <= PANELS;
+    // On tiles of thirds the plain product of many output channels is the faster one.
+    let tiles_pay = outputs >= TILES && !std::ptr::eq(kernel_of::<f32>(call), Kernel::best());
     let vectors = is_x86_feature_detected!("avx512f") && width.is_multiple_of(LANES);
-    (plain && f32s && lines && pays && vectors && (step == 1 || step == 2)).then_some(step)
+    (plain && f32s && lines && pays && !tiles_pay && vectors && (step == 1 || step == 2)).then_some(step)
 }
 
 /// The packing of a kernel.
