@@ -235,7 +235,8 @@ mod tests {
             let x = Array::build(DType::F32, &[2, 3, 7, 8], |at| {
                 at.iter().fold(0.0, |all, &i| all * 10.0 + i as f64)
             });
-            let run = |graph| overdrive_ir::eval::eval(graph, &[x.clone()], &mut Default::default());
+            let run =
+                |graph| overdrive_ir::eval::eval(graph, std::slice::from_ref(&x), &mut Default::default());
             assert_eq!(run(&graph), run(&again), "chain {seed}");
         }
     }
