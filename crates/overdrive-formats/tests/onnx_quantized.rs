@@ -194,3 +194,22 @@ fn layers_with_fractional_zero_points_come_back_with_their_codes() {
         }
     }
 }
+
+/// Engines that fuse ops of codes take a zero point that is left out for one of u8.
+#[test]
+fn codes_of_a_whole_tensor_say_their_zero_point() {
+    let b = Builder::new("codes");
+    let x = b.input("x", TensorType::new(DType::F32, [4, 8]));
+    let scale = b.constant(Tensor::from_f32([1, 1], &[0.05]));
+    let codes = x.quantize(scale, None, DType::I8);
+    b.output("y", codes.dequantize(scale, None));
+    let graph = b.finish().unwrap();
+    let path = Path::new("codes.onnx");
+    let bytes = onnx::encode(path, &graph).unwrap();
+    let has = |word: &str| bytes.windows(word.len()).any(|w| w == word.as_bytes());
+    assert!(has("QuantizeLinear") && !has("output_dtype"), "the zero point says the type of the codes");
+    let back = Model::decode(path, bytes.into()).unwrap().graph(&Binding::default()).unwrap();
+    let x = numbers(DType::F32, &[4, 8], -1.03, 0.217);
+    let [before, after] = [&graph, &back].map(|g| eval::eval_tensors(g, std::slice::from_ref(&x)));
+    assert_eq!(before, after);
+}

@@ -96,6 +96,8 @@ struct Pair {
     zero: Option<(String, DType)>,
     axis: usize,
     block: usize,
+    /// Whether one scale is for all.
+    whole: bool,
 }
 
 /// A tensor, its scale and perhaps its zero point as ONNX wants them.
@@ -120,7 +122,7 @@ fn pair_up(w: &mut Writer, x: &[String], types: &[TensorType]) -> Option<Pair> {
         scale = w.one("Mul", &[&scale, &step], vec![]);
         (x, dtype) = (codes, integer);
     }
-    Some(Pair { x, dtype, scale, zero, axis, block })
+    Some(Pair { x, dtype, scale, zero, axis, block, whole: shape.is_empty() })
 }
 
 /// How scales lie: along one axis, in blocks of it, or one for all; and the shape that says so.
@@ -166,12 +168,13 @@ impl Pair {
         }
         let mut attributes = self.attributes();
         attributes.push(int("saturate", 1));
+        let zero = self.zero_of(w, to);
         // The zero point has the type, and rewriters of engines that change it forget the attribute.
-        if self.zero.is_none() {
+        if zero.is_none() {
             attributes.push(int("output_dtype", theirs(to)? as i64));
         }
         let x = w.cast(&self.x, DType::F32).ok()?;
-        Some(w.one("QuantizeLinear", &self.inputs(&x), attributes))
+        Some(w.one("QuantizeLinear", &inputs(&x, &self.scale, zero.as_ref()), attributes))
     }
 
     fn dequantize(&self, w: &mut Writer) -> Option<String> {
@@ -182,12 +185,23 @@ impl Pair {
         if !codes || self.zero.as_ref().is_some_and(|(_, dtype)| *dtype != self.dtype) {
             return None;
         }
-        Some(w.one("DequantizeLinear", &self.inputs(&self.x), self.attributes()))
+        let zero = self.zero_of(w, self.dtype);
+        Some(w.one("DequantizeLinear", &inputs(&self.x, &self.scale, zero.as_ref()), self.attributes()))
     }
 
-    fn inputs<'a>(&'a self, x: &'a str) -> Vec<&'a str> {
-        [x, &self.scale].into_iter().chain(self.zero.as_ref().map(|(name, _)| name.as_str())).collect()
+    /// The zero point, said even where it is 0 for a whole tensor of bytes: engines that fuse ops of codes take one that is
+    /// left out for one of u8, whatever the codes are.
+    fn zero_of(&self, w: &mut Writer, codes: DType) -> Option<String> {
+        match &self.zero {
+            Some((name, _)) => Some(name.clone()),
+            None if self.whole && matches!(codes, DType::I8 | DType::U8) => w.number(codes, 0.0).ok(),
+            None => None,
+        }
     }
+}
+
+fn inputs<'a>(x: &'a str, scale: &'a str, zero: Option<&'a String>) -> Vec<&'a str> {
+    [x, scale].into_iter().chain(zero.map(String::as_str)).collect()
 }
 
 #[cfg(test)]
