@@ -8,10 +8,16 @@ use std::path::{Path, PathBuf};
 /// The bytes of a file, mapped into memory: a model larger than memory can be opened.
 #[allow(unsafe_code)]
 pub(crate) fn map(path: &Path) -> Result<memmap2::Mmap, FormatError> {
-    let file = File::open(path).map_err(FormatError::io(path, "open"))?;
-    if file.metadata().map_err(FormatError::io(path, "open"))?.is_dir() {
-        return Err(FormatError::damaged(path, "path", "a file", "a folder").remedy("name a file inside it"));
+    // Asked before it is opened: to open a pipe is to wait for who writes to it.
+    let kind = fs::metadata(path).map_err(FormatError::io(path, "open"))?.file_type();
+    if !kind.is_file() {
+        let (found, remedy) = match kind.is_dir() {
+            true => ("a folder", "name a file inside it"),
+            false => ("a pipe or a device", "write its bytes to a file first"),
+        };
+        return Err(FormatError::damaged(path, "path", "a file", found).remedy(remedy));
     }
+    let file = File::open(path).map_err(FormatError::io(path, "open"))?;
     // SAFETY: the map is read-only and we never write to an existing file, only rename over it. Another process
     // that truncates the file meanwhile would stop this one, as with every reader of mapped files.
     unsafe { memmap2::Mmap::map(&file) }.map_err(FormatError::io(path, "map"))

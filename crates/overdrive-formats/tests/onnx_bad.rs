@@ -55,6 +55,58 @@ fn graphs_that_refer_to_themselves_are_errors() {
 }
 
 #[test]
+fn a_name_has_one_value_and_a_model_has_outputs() {
+    let x = || port("x", FLOAT, &[2]);
+    let twice = [node("Relu", &["x"], "y", &[]), node("Neg", &["x"], "y", &[])];
+    let said = error(model(&graph(&twice, &[], &[x()]), &[]));
+    assert!(said.contains("`y`, which is the name of an earlier value"), "{said}");
+    let over = [node("Relu", &["x"], "x", &[]), node("Neg", &["x"], "y", &[])];
+    assert!(error(model(&graph(&over, &[], &[x()]), &[])).contains("outputs with new names"));
+
+    let relu = [node("Relu", &["s"], "y", &[])];
+    let weights = [ints("s", &[1]), ints("s", &[2])];
+    let said = error(model(&graph(&relu, &weights, &[]), &[]));
+    assert!(said.contains("a name of its own for each initializer, found `s` again"), "{said}");
+
+    let without = [bytes(1, &node("Relu", &["x"], "y", &[])), bytes(2, b"g"), bytes(11, &x())].concat();
+    assert!(error(model(&without, &[])).contains("at least one output"));
+}
+
+#[test]
+fn constant_indices_and_equations_are_checked() {
+    let x = || port("x", FLOAT, &[4]);
+    let gather = |index: i64| {
+        let nodes = [node("Gather", &["x", "i"], "y", &[])];
+        model(&graph(&nodes, &[scalar("i", index)], &[x()]), &[])
+    };
+    assert!(outcome(gather(-4)).is_ok() && outcome(gather(3)).is_ok());
+    for index in [-5, 4, i64::MAX] {
+        assert!(error(gather(index)).contains("indices of an axis of 4"), "{index}");
+    }
+    let einsum = |equation: &str| {
+        let text = [bytes(1, b"equation"), bytes(4, equation.as_bytes()), number(20, 3)].concat();
+        let nodes = [node("Einsum", &["x", "x"], "y", &[text])];
+        model(&graph(&nodes, &[], &[x()]), &[])
+    };
+    for equation in ["i,i->", "i,j->ji", "i,i", "...,...->..."] {
+        assert!(outcome(einsum(equation)).is_ok(), "{equation}");
+    }
+    for equation in ["a,a->(", "a,a->b", "a,b->aa", "a,1->a"] {
+        assert!(error(einsum(equation)).contains("each letter of the result once"), "{equation}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("m.onnx");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let said = Model::open(&pipe).err().unwrap().to_string();
+    assert!(said.contains("a pipe or a device"), "{said}");
+}
+
+#[test]
 fn shapes_that_cannot_be_are_errors_in_little_memory() {
     const HUGE: i64 = 1 << 60;
     let x = || port("x", FLOAT, &[4, 4]);
@@ -138,6 +190,17 @@ fn dimensions_without_a_size_are_named_with_their_places() {
     {
         assert!(said.contains(words), "{words}: {said}");
     }
+
+    let named_so = |dims: &[u8], size: &str| {
+        let file = model(&graph(&[node("Relu", &["x"], "y", &[])], &[], &[port("x", dims)]), &[]);
+        let sizes = [("s27".to_owned(), 2), (size.to_owned(), 2)].into();
+        let model = Model::decode(Path::new("m.onnx"), file.into()).unwrap();
+        model.graph(&Binding { sizes, ..Binding::default() }).map(|_| ()).map_err(|e| e.to_string())
+    };
+    let both = [named("s77"), named("s27")].concat();
+    assert_eq!(named_so(&both, "s77"), Ok(()));
+    let said = named_so(&named("s27"), "batch").unwrap_err();
+    assert!(said.contains("expected sizes of s27, found one of `batch`"), "{said}");
 }
 
 #[test]
@@ -173,6 +236,8 @@ fn external_data_stays_in_the_folder() {
     {
         assert!(read("weights.bin", offset, length, &[16]).is_err(), "{offset} {length}");
     }
+    let said = read("weights.bin", "60", "64", &[16]).unwrap_err();
+    assert!(said.contains("found 64 bytes from byte 60 on"), "{said}");
     assert!(read("weights.bin", "0", "64", &[1 << 60]).is_err());
     assert!(read("missing.bin", "0", "64", &[16]).unwrap_err().contains("missing.bin"));
     assert!(read(".", "0", "64", &[16]).is_err());

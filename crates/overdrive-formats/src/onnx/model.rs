@@ -51,7 +51,7 @@ impl Model {
     /// When the bytes are no ONNX model.
     pub fn decode(path: &Path, bytes: Bytes) -> Result<Self, FormatError> {
         let proto = ModelProto::decode(bytes)
-            .map_err(|e| FormatError::damaged(path, "protobuf", "an ONNX model", e.to_string()))?;
+            .map_err(|e| FormatError::damaged(path, "protobuf", "an ONNX model", last_of(&e.to_string())))?;
         let model = Self { path: path.to_owned(), proto };
         let opset = model.opsets().get("").copied();
         if model.proto.graph.is_none() {
@@ -60,7 +60,7 @@ impl Model {
         match opset {
             Some(1..=NEWEST_OPSET) | None => Ok(model),
             Some(found) => {
-                let expected = format!("opset 7 to {NEWEST_OPSET} of the default domain");
+                let expected = format!("opset 1 to {NEWEST_OPSET} of the default domain");
                 let error = FormatError::damaged(path, "opset_import", expected, found);
                 Err(error.remedy("convert the model with onnx.version_converter"))
             }
@@ -133,6 +133,15 @@ impl Model {
             let example: Vec<String> = unbound.keys().map(|name| format!("--shape {name}=1")).collect();
             return Err(error.remedy(&format!("give sizes, as in {}", example.join(" "))));
         }
+        let known = self.dimensions()?;
+        if let Some(name) = binding.sizes.keys().find(|name| !known.contains(*name)) {
+            let names = match known.is_empty() {
+                true => "no size, since the file has all of them".to_owned(),
+                false => format!("sizes of {}", known.into_iter().collect::<Vec<_>>().join(", ")),
+            };
+            let error = FormatError::damaged(&self.path, "inputs", names, format!("one of `{name}`"));
+            return Err(error.remedy("leave it out, or name a dimension of the inputs"));
+        }
         let b = Builder::new(&self.name());
         let outcome = self.build(&b, binding);
         let graph = match b.finish() {
@@ -174,6 +183,11 @@ impl Model {
             env.insert(name, item);
         }
         let graph = self.proto.graph.as_ref().expect("checked when the file was opened");
+        if graph.output.is_empty() {
+            let place = format!("graph `{}`", graph.name());
+            let error = FormatError::damaged(&self.path, &place, "at least one output", "none");
+            return Err(error.remedy("export the model with the values that it computes as outputs"));
+        }
         let outputs = walk.body(graph, &Frame::of_model(&opsets), env)?;
         for (info, item) in graph.output.iter().zip(outputs) {
             b.output(info.name(), item.value.expr(b));
@@ -212,8 +226,18 @@ impl Model {
                 let scope =
                     graph.producer(v).map_or("input".to_owned(), |node| format!("node `{}`", node.scope));
                 let expected = format!("values of at most {MOST_ELEMENTS} elements");
-                Err(FormatError::damaged(&self.path, &scope, expected, graph.ty(v)))
+                let error = FormatError::damaged(&self.path, &scope, expected, graph.ty(v));
+                Err(error.remedy(
+                    "bind smaller sizes with --shape, or export the model for sizes that a machine can hold",
+                ))
             }
         }
     }
+}
+
+/// The end of a decoder's message, which names every message around the place: in a file nested too deep, hundreds.
+fn last_of(message: &str) -> String {
+    const MOST: usize = 160;
+    let skipped = message.char_indices().rev().nth(MOST - 1).map_or(0, |(at, _)| at);
+    if skipped == 0 { message.to_owned() } else { format!("... {}", &message[skipped..]) }
 }

@@ -97,7 +97,8 @@ impl Storage {
         match end.filter(|&end| offset <= end && end <= file.len()) {
             Some(end) => Ok(file.slice(offset..end)),
             None => {
-                let found = format!("offset {offset}, length {length:?}");
+                let length = length.map_or("to its end".to_owned(), |length| format!("{length} bytes"));
+                let found = format!("{length} from byte {offset} on");
                 Err(damaged(&format!("a range within the {} bytes of `{location}`", file.len()), found))
             }
         }

@@ -76,6 +76,11 @@ impl<'e, 'b> Env<'e, 'b> {
         self.items.insert(name.to_owned(), item);
     }
 
+    /// Whether this body itself, not one around it, has given the name to a value.
+    fn has_own(&self, name: &str) -> bool {
+        self.items.contains_key(name)
+    }
+
     fn get(&self, name: &str) -> Option<&Item<'b>> {
         self.items.get(name).or_else(|| self.outer?.get(name))
     }
@@ -117,9 +122,16 @@ impl<'m, 'b> Walk<'m, 'b> {
         }
         if let Some(sparse) = graph.sparse_initializer.first() {
             let name = sparse.values.as_ref().map_or("", |v| v.name());
-            return Err(damaged("dense initializers", format!("sparse `{name}`")));
+            let error = damaged("dense initializers", format!("sparse `{name}`"));
+            return Err(error.remedy("write the weights dense, as tensors of the model or external data"));
         }
         for proto in &graph.initializer {
+            if env.has_own(proto.name()) {
+                return Err(damaged(
+                    "a name of its own for each initializer",
+                    format!("`{}` again", proto.name()),
+                ));
+            }
             let parameter = (frame.named == Naming::Parameters).then(|| Rc::from(proto.name()));
             let value = self.storage.value(proto, parameter)?;
             env.insert(proto.name(), Item { value, sources: Default::default() });
@@ -146,6 +158,10 @@ impl<'m, 'b> Walk<'m, 'b> {
         let _scope = self.b.scope_path(label(node));
         let results = self.results(node, frame, env).map_err(|fault| self.explain(node, fault))?;
         for (name, item) in node.output.iter().zip(results) {
+            if env.has_own(name) {
+                let found = format!("`{name}`, which is the name of an earlier value");
+                return Err(self.explain(node, invalid("outputs with new names", found)));
+            }
             if !name.is_empty() {
                 env.insert(name, item);
             }
@@ -209,7 +225,10 @@ impl<'m, 'b> Walk<'m, 'b> {
         operands: Vec<Option<Item<'b>>>,
     ) -> Result<Vec<Item<'b>>, Fault> {
         if frame.depth > DEEPEST {
-            return Err(invalid("functions that end", format!("`{}` inside itself", function.name())));
+            return Err(invalid(
+                format!("functions that end, within {DEEPEST} calls of each other"),
+                format!("`{}` still deeper", function.name()),
+            ));
         }
         let opsets: HashMap<&str, i64> =
             function.opset_import.iter().map(|i| (domain(i.domain()), i.version())).collect();

@@ -124,6 +124,10 @@ pub(super) fn gather<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (x, indices) = (c.x(0)?, c.x(1)?);
     let shape = sizes(x)?;
     let along = axis(c.int_or("axis", 0), shape.len())?;
+    let n = shape[along] as f64;
+    if let Some(wrong) = c.peek(1).and_then(|t| t.to_f64().into_iter().find(|i| !(-n..n).contains(i))) {
+        return Err(invalid(format!("indices of an axis of {n}"), wrong.to_string()));
+    }
     // The usual table of vectors, at indices that are surely positive.
     let positive = c.peek(1).is_some_and(|t| t.to_f64().iter().all(|i| *i >= 0.0));
     let indices = if positive { indices } else { wrapped(indices, shape[along]) };

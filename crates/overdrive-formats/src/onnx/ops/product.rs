@@ -125,6 +125,17 @@ pub(super) fn einsum<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     if terms.len() != operands.len() || operands.is_empty() {
         return Err(invalid(format!("{} operands of `{text}`", terms.len()), operands.len().to_string()));
     }
+    let is_label = |c: char| c.is_ascii_alphabetic() || c == '.';
+    let known = |c: char| c == '.' || is_label(c) && left.contains(c);
+    let once = |term: &str, c: char| c == '.' || term.matches(c).count() == 1;
+    if !left.chars().all(|c| c == ',' || is_label(c))
+        || !right.is_none_or(|r| r.chars().all(|c| known(c) && once(r, c)))
+    {
+        return Err(invalid(
+            "an equation of letters and `...`, each letter of the result once and in an operand",
+            format!("`{text}`"),
+        ));
+    }
     let mut widest = 0;
     let mut parts = Vec::new();
     for (x, term) in operands.into_iter().zip(terms) {
