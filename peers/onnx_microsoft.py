@@ -75,6 +75,16 @@ def cases():
     cos, sin = angles(16, 2)
     yield "rotary", "RotaryEmbedding", {"x": normal(2, 2, 3, 4), "at": places, "cos": cos, "sin": sin}, 1, {}, ["cos", "sin"]
     yield "rotary_interleaved", "RotaryEmbedding", {"x": normal(2, 3, 8), "at": np.array([3], np.int64), "cos": cos, "sin": sin}, 1, {"interleaved": 1, "num_heads": 2}, ["cos", "sin"]
+    # Last, so that the numbers drawn for those above stay as they were.
+    taken = {"q": q, "k": normal(2, 2, 5, 4), "v": normal(2, 2, 5, 4), "b": bias}
+    yield "multi_head_of_heads_bias", "MultiHeadAttention", taken, 1, {"num_heads": 2}, ["b"]
+    cache = {"mask": np.array([[1] * 7, [0] + [1] * 6], np.int32), "past": normal(2, 2, 2, 4, 4)}
+    yield "attention_cache", "Attention", {"x": x, "w": weights, "b": bias, **cache}, 2, {"num_heads": 2, "unidirectional": 1}, ["w", "b"]
+    widths = {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 12]}
+    yield "attention_widths", "Attention", {"x": x, "w": normal(8, 28, size=0.4), "b": normal(28, size=0.1)}, 1, widths, ["w", "b"]
+    yield "attention_ends_starts", "Attention", {"x": x, "w": weights, "b": bias, "mask": np.array([3, 2, 0, 1], np.int32)}, 1, {"num_heads": 2}, ["w", "b", "mask"]
+    smooth = {"num_heads": 4, "kv_num_heads": 2, "smooth_softmax": 1}
+    yield "group_query_smooth", "GroupQueryAttention", step, 3, smooth, ["last", "total"]
 
 
 def main():
