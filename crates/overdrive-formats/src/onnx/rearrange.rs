@@ -82,7 +82,7 @@ mod tests {
             assert_eq!(picked[6..9], [values[2 * across + 66], 0, values[2 * across + 1]], "{dtype}");
             let wider = filled(&matrix, [rows, across], [rows + 1, across + 2]).to_ints();
             assert_eq!(
-                wider[2 * across + 3..2 * across + 7],
+                wider[2 * across + 1..2 * across + 5],
                 [values[2 * across - 1], 0, 0, values[2 * across]],
                 "{dtype}"
             );
