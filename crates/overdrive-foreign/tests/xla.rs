@@ -73,6 +73,18 @@ fn every_gradient_means_in_xla_what_it_means() {
     });
 }
 
+/// Our heap would see next to nothing of a call, and XLA would win every comparison of memory.
+#[test]
+fn memory_of_a_call_is_told_by_xla_itself() {
+    let Some(backend) = backend() else { return };
+    let b = overdrive_ir::Builder::new("work");
+    let x = b.input("x", overdrive_ir::TensorType::new(DType::F32, [64, 64]));
+    b.output("y", x.matmul(x).matmul(x));
+    let executable = backend.compile(&b.finish().unwrap(), Mode::Compile, &Default::default()).unwrap();
+    assert_eq!(executable.heap(), overdrive_ir::backend::Heap::Library);
+    assert!(executable.memory().transient_bytes >= 64 * 64 * 4, "{:?}", executable.memory());
+}
+
 #[test]
 fn a_library_that_is_no_plugin_is_refused_in_its_loaders_words() {
     let error = XlaBackend::new(Path::new("/nowhere/plugin.so"), 0).err().unwrap().to_string();

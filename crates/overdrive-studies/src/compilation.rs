@@ -99,7 +99,7 @@ impl Study for Compilation {
                     case: entry.case(self.name()),
                     baseline: None,
                     seed: context.seed,
-                    command: format!("{} {}", context.command, self.name()),
+                    command: context.command_of(self.name()),
                     outcome: Outcome::Failure(Failure::skipped(reason.clone())),
                 };
                 context.add(results, entries.iter().map(skipped).collect());

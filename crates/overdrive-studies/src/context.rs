@@ -128,13 +128,22 @@ impl<'a> Context<'a> {
         (self.keep)(results);
     }
 
+    /// The command that takes a study's cases again. One that is called as the study is, as `bench`, has named it.
+    pub(crate) fn command_of(&self, study: &str) -> String {
+        match self.command.split(' ').nth(1) == Some(study) {
+            true => self.command.clone(),
+            false => format!("{} {study}", self.command),
+        }
+    }
+
     /// What an interrupted run left of these cases, if it left all: a session is taken whole or not at all, since
     /// its cases alternated. What was skipped then is tried now.
     pub(crate) fn taken_earlier(&self, cases: &[Case]) -> Option<Vec<Record>> {
-        let command = |case: &Case| format!("{} {}", self.command, case.study);
         let skipped = |r: &Record| r.outcome.failure().is_some_and(|f| f.kind == FailureKind::Skipped);
         let find = |case: &Case| {
-            let same = |r: &&Record| r.case == *case && r.command == command(case) && r.seed == self.seed;
+            let same = |r: &&Record| {
+                r.case == *case && r.command == self.command_of(&case.study) && r.seed == self.seed
+            };
             self.earlier.iter().find(same).filter(|r| !skipped(r)).cloned()
         };
         cases.iter().map(find).collect()

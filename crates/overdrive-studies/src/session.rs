@@ -255,7 +255,7 @@ fn oracles<'a>(context: &'a Context<'_>, entries: &[Entry<'a>]) -> Vec<Oracle<'a
 fn record(context: &Context<'_>, case: Case, baseline: Option<&Case>, outcome: Outcome) -> Record {
     let comparable = baseline.filter(|b| b.workload == case.workload && **b != case);
     let baseline = comparable.map(Case::id);
-    let command = format!("{} {}", context.command, case.study);
+    let command = context.command_of(&case.study);
     Record { case, baseline, seed: context.seed, command, outcome }
 }
 

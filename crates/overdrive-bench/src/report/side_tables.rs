@@ -7,6 +7,9 @@ use crate::digits;
 use crate::memory::Peak;
 use crate::record::Measurement;
 
+/// The caption of what is paid once.
+pub(super) const PAID_ONCE: &str = "Paid once, never part of a latency.";
+
 /// What is paid once, and after how many calls it is paid back.
 pub(super) fn overhead(compared: &[&Compared<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
@@ -39,10 +42,8 @@ pub(super) fn overhead(compared: &[&Compared<'_>]) -> Option<Captioned> {
         cells.push(cell(pays_back(row).map(|calls| format!("{calls} calls"))));
         table.push(cells);
     }
-    (!table.rows.is_empty()).then(|| Captioned {
-        caption: "Paid once, never part of a latency.".to_owned(),
-        table: table.without_unknown_columns(),
-    })
+    (!table.rows.is_empty())
+        .then(|| Captioned { caption: PAID_ONCE.to_owned(), table: table.without_unknown_columns() })
 }
 
 /// After how many calls the variant has saved what it cost more at the start, where it is shown to be faster.

@@ -5,7 +5,8 @@ use comfy_table::{CellAlignment, ContentArrangement, ContentLineStyle, LineStyle
 use super::findings::{self, Finding};
 use super::judged::Judged;
 use super::overview;
-use super::section::section;
+use super::section::{Captioned, section};
+use super::side_tables::PAID_ONCE;
 use super::table::{Align, Table};
 use crate::results::Results;
 
@@ -23,12 +24,19 @@ pub(crate) const STYLE: TableStyle = TableStyle::new()
 pub fn terminal(results: &Results, width: u16) -> String {
     let judged = Judged::new(results);
     let mut text = String::new();
-    for study in results.studies() {
+    let studies = results.studies();
+    let alone = studies.len() == 1;
+    for study in studies {
         let section = section(&judged, study);
         text += &format!("{}\n", section.title);
         text += &format!("{}\n", table(&section.tables[0].table.only(&COLUMNS), width));
         for remark in &section.remarks {
             text += &format!("  {}\n", remark.replace('`', ""));
+        }
+        // One study alone leaves room for what its configurations cost before the first call.
+        let overhead = section.tables.iter().find(|t| t.caption == PAID_ONCE).filter(|_| alone);
+        if let Some(Captioned { caption, table: costs }) = overhead {
+            text += &format!("\n{caption}\n{}\n", table(costs, width));
         }
         text.push('\n');
     }

@@ -8,7 +8,7 @@ use super::client::{Client, DeviceBuffer, Event, Executable as Program, Rounding
 use super::memory::XlaMemory;
 use crate::call::{timed_on_the_host, unsupported};
 use overdrive_formats::stablehlo;
-use overdrive_ir::backend::{CacheState, MemoryReport, Pending, Protocol, Sample, StepProfile};
+use overdrive_ir::backend::{CacheState, Heap, MemoryReport, Pending, Protocol, Sample, StepProfile};
 use overdrive_ir::plan::{Arguments, Layout, Place, Slot};
 use overdrive_ir::{BackendError, Buffer, Executable, Graph, Mode, Plan, Port, SlotId, State};
 use std::sync::Arc;
@@ -204,6 +204,11 @@ impl Executable for XlaExecutable {
             samples.iter_mut().for_each(|sample| sample.flags.push("warm".to_owned()));
         }
         Ok(samples)
+    }
+
+    /// XLA allocates for itself, on the host too: our heap sees nothing of a call.
+    fn heap(&self) -> Heap {
+        Heap::Library
     }
 
     fn memory(&self) -> MemoryReport {

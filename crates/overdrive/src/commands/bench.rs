@@ -27,9 +27,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
     let contestants =
         Contestants::choose(arguments.backends.as_deref(), &arguments.machine, &arguments.libraries)?;
     let reference = devices::reference(devices::threads(&arguments.machine))?;
-    if let Some(folder) = &arguments.out {
-        output::prepare(folder)?;
-    }
+    let _prepared = arguments.out.as_deref().map(output::prepare).transpose()?;
     let clock = SystemClock::new();
     let spinner = Spinner::start();
     let own: Vec<Device<'_>> =

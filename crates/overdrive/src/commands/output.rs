@@ -12,16 +12,32 @@ pub(crate) const RESULTS: &str = "results.json";
 /// The report to open.
 pub(crate) const PAGE: &str = "report.html";
 
+/// A folder that was made for results: it goes again when this is dropped and nothing came, as after bad input.
+#[must_use = "a folder without results goes when this does"]
+pub(crate) struct Prepared(Option<PathBuf>);
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if let Some(folder) = &self.0 {
+            // Refused where it holds something, which is what is wanted.
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+}
+
 /// Makes the folder now, so that an unwritable one is known before the work and not after it.
-pub(crate) fn prepare(folder: &Path) -> Result<(), Failure> {
+pub(crate) fn prepare(folder: &Path) -> Result<Prepared, Failure> {
     let unwritable = |e: std::io::Error| {
         let place = folder.display();
         Failure::bad_input(format!("cannot write to `{place}`: {e}; name another folder with --out"))
     };
+    let is_new = !folder.exists();
     std::fs::create_dir_all(folder).map_err(unwritable)?;
+    let prepared = Prepared(is_new.then(|| folder.to_owned()));
     let probe = folder.join(".writable.tmp");
     std::fs::write(&probe, b"").map_err(unwritable)?;
-    std::fs::remove_file(&probe).map_err(unwritable)
+    std::fs::remove_file(&probe).map_err(unwritable)?;
+    Ok(prepared)
 }
 
 /// Results from a file, or from the folder of a report.

@@ -25,7 +25,7 @@ pub(crate) fn regress(arguments: &Regress) -> Result<Exit, Failure> {
     let stop = stop_on_interrupt();
     let (contenders, notes) = contenders(arguments, &stop)?;
     let raw = folder.join("processes");
-    output::prepare(&raw)?;
+    let _prepared = output::prepare(&raw)?;
     let [(baseline, first), (current, second)] = contenders;
     let mut programs = Programs {
         baseline: first,

@@ -26,7 +26,7 @@ pub(crate) fn report(arguments: &Report) -> Result<Exit, Failure> {
         attach(&mut files, gate, path)?;
     }
     let folder = arguments.out.clone().unwrap_or_else(|| beside(&arguments.results[0]));
-    output::prepare(&folder)?;
+    let _prepared = output::prepare(&folder)?;
     output::write_report(&folder, &files)?;
     match files.as_slice() {
         [one] => println!("{}", output::summary(one)),

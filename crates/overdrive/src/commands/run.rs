@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
     let earlier = arguments.resume.as_deref().map(|folder| resume::earlier(folder, &results)).transpose()?;
     let folder = arguments.out.as_ref().or(arguments.resume.as_ref()).cloned();
     let folder = folder.unwrap_or_else(|| output::default_folder(&results));
-    output::prepare(&folder)?;
+    let _prepared = output::prepare(&folder)?;
 
     let devices: Vec<Device<'_>> =
         opened.iter().map(|d| Device { backend: d.backend.as_ref(), threads: d.threads }).collect();

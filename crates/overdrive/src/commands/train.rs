@@ -29,7 +29,7 @@ pub(crate) fn train(arguments: &Train) -> Result<Exit, Failure> {
         data = data.encoded(tokenizer, template.vocabulary.unwrap_or(usize::MAX)).map_err(failure)?;
     }
     let parts = data.parts(&template.graph, usize::from(arguments.fold)).map_err(failure)?;
-    let checkpoint = place(&arguments.out)?;
+    let (checkpoint, _prepared) = place(&arguments.out)?;
     let earlier = match (arguments.resume, checkpoint.exists()) {
         (true, _) => Some(Checkpoint::read(&checkpoint).map_err(failure)?),
         (false, false) => None,
@@ -99,7 +99,7 @@ fn recipe(arguments: &Train, template: &Template) -> Recipe {
 }
 
 /// The file of checkpoints, beside the folder; errs where the folder could not take the model at the end.
-fn place(out: &Path) -> Result<PathBuf, Failure> {
+fn place(out: &Path) -> Result<(PathBuf, output::Prepared), Failure> {
     let fault = |what: &str| {
         Failure::bad_input(format!("`{}` {what}; name another folder with --out", out.display()))
     };
@@ -112,8 +112,8 @@ fn place(out: &Path) -> Result<PathBuf, Failure> {
         return Err(fault("holds other files"));
     }
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    output::prepare(parent)?;
-    Ok(parent.join(format!("{name}.checkpoint.safetensors")))
+    let prepared = output::prepare(parent)?;
+    Ok((parent.join(format!("{name}.checkpoint.safetensors")), prepared))
 }
 
 /// What the folder says of how the model came about.

@@ -76,3 +76,14 @@ fn paths_that_are_no_files_are_refused() {
         folder.line(&format!("eval digits-mlp --inputs {place}")).ends(2, &[place]);
     }
 }
+
+#[test]
+fn a_folder_for_results_that_never_came_goes_again() {
+    let folder = Folder::new();
+    folder.line("bench mlp --shape nope=3 --out report").ends(2, &["nope"]);
+    assert!(folder.files().is_empty());
+    // One that was there is the user's.
+    fs::create_dir(folder.path("report")).unwrap();
+    folder.line("bench mlp --shape nope=3 --out report").ends(2, &["nope"]);
+    assert_eq!(folder.files(), ["report"]);
+}

@@ -17,6 +17,7 @@ fn a_quick_bench_gives_results_that_read_back() {
     assert_eq!(results.records.len(), 12, "{results:?}");
     for record in &results.records {
         assert!(record.outcome.measurement().is_some(), "{record:?}");
+        assert!(record.command.ends_with("--out report --json"), "what repeats it: {}", record.command);
     }
     assert_eq!(
         from_json(&std::fs::read_to_string(folder.path("report/results.json")).unwrap()).unwrap(),

@@ -13,6 +13,17 @@ fn the_page_of_everything() {
 }
 
 #[test]
+fn one_study_alone_shows_what_is_paid_once() {
+    let paid = |results: &Results| terminal(results, 140).contains("Paid once");
+    let mut results = example();
+    assert!(paid(&results));
+    let mut other = results.records[0].clone();
+    other.case.study = "another".to_owned();
+    results.records.push(other);
+    assert!(!paid(&results));
+}
+
+#[test]
 fn the_summary_of_everything() {
     insta::assert_snapshot!(terminal(&example(), 140));
 }
