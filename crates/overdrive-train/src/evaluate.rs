@@ -1,14 +1,15 @@
 //! How good a model is on held-out samples: the loss and the hits of every one, so that two models can be compared
 //! sample by sample.
 //!
-//! Losses are computed on the host in f64 from the model's logits, whatever ran the model. Any graph with input `x` and
-//! output `y` of logits will do, quantized ones too.
+//! Losses are computed in f64 from the model's logits, where the model runs: a number for each position crosses to the host
+//! instead of one for each class of it. Any graph with input `x` and output `y` of logits will do, quantized ones too.
 
 use crate::TrainError;
 use crate::data::{Batch, Split};
+use crate::loss::with_judgement;
 use crate::trainer::Compiled;
 use overdrive_formats::{Differences, ParametersError, Tensors};
-use overdrive_ir::{Backend, Graph, State, Tensor};
+use overdrive_ir::{Backend, Graph, State, Tensor, TensorType};
 use std::path::PathBuf;
 
 /// What a model made of each sample of a split, in the split's order.
@@ -56,6 +57,8 @@ pub struct Evaluator<'a> {
     backend: &'a dyn Backend,
     model: Compiled,
     batch: usize,
+    /// The labels that fit the logits.
+    labels: TensorType,
 }
 
 impl<'a> Evaluator<'a> {
@@ -64,19 +67,21 @@ impl<'a> Evaluator<'a> {
     /// # Errors
     /// When the graph is of another kind, or the back end cannot run it.
     pub fn new(backend: &'a dyn Backend, graph: &Graph) -> Result<Self, TrainError> {
-        let y = graph.outputs().iter().find(|port| port.name == "y");
-        let x = graph.inputs().iter().find(|port| port.name == "x");
-        let (Some(x), Some(_)) = (x, y) else {
+        let Some(x) = graph.inputs().iter().find(|port| port.name == "x") else {
+            let names: Vec<&str> = graph.inputs().iter().map(|port| port.name.as_str()).collect();
             let remedy = "name the input `x` and the logits `y`";
             return Err(TrainError::invalid(
                 graph.name(),
                 "an input `x` and an output `y`",
-                "others",
+                format!("inputs {names:?}"),
                 remedy,
             ));
         };
         let batch = graph.ty(x.value).sizes()[0];
-        Ok(Self { backend, model: Compiled::new(backend, graph.clone())?, batch })
+        let judged = with_judgement(graph)?;
+        let labels = judged.inputs().iter().find(|port| port.name == "labels");
+        let labels = judged.ty(labels.expect("a judged graph takes labels").value).clone();
+        Ok(Self { backend, model: Compiled::new(backend, judged)?, batch, labels })
     }
 
     /// Judges every sample; `state` holds the parameters. The last batch is filled up with its first sample, whose
@@ -91,52 +96,34 @@ impl<'a> Evaluator<'a> {
             let mut filled = part.to_vec();
             filled.resize(self.batch, part[0]);
             let batch = split.batch(&filled)?;
-            let outputs = self.model.run(self.backend, state, &[("x", &batch.x)])?;
-            let ports = self.model.graph().outputs().iter();
-            let y = ports.zip(&outputs).find(|(port, _)| port.name == "y").expect("`new` has seen it").1;
-            judge(y, &batch, part.len(), &mut evaluation)?;
+            evaluation.positions = batch.labels.ty().elements() / self.batch;
+            let labels = self.fitting(&batch)?;
+            let outputs = self.model.run(self.backend, state, &[("x", &batch.x), ("labels", &labels)])?;
+            let [losses, hits] = [0, 1].map(|output| outputs[output].to_f64());
+            let samples = losses.chunks(evaluation.positions).zip(hits.chunks(evaluation.positions));
+            for (losses, hits) in samples.take(part.len()) {
+                evaluation.losses.push(losses.iter().sum());
+                evaluation.hits.push(hits.iter().sum::<f64>() as u32);
+            }
             evaluation.text_bytes.extend(batch.text_bytes.iter().take(part.len()));
         }
         Ok(evaluation)
     }
-}
 
-/// Appends the first `count` samples of a batch with logits `y`.
-fn judge(y: &Tensor, batch: &Batch, count: usize, evaluation: &mut Evaluation) -> Result<(), TrainError> {
-    let classes = *y.ty().sizes().last().expect("logits have a last dimension");
-    let labels = batch.labels.to_ints();
-    if labels.len() * classes != y.ty().elements() {
-        let expected = format!("logits for labels {}", batch.labels.ty());
-        return Err(TrainError::invalid(
-            "output `y`",
-            expected,
-            y.ty(),
-            "evaluate on samples of the model's kind",
-        ));
-    }
-    let positions = labels.len() / batch.labels.ty().sizes()[0];
-    let logits = y.to_f32();
-    let rows: Vec<(f64, bool)> =
-        logits.chunks(classes).zip(&labels).map(|(row, &l)| row_of(row, l as usize)).collect();
-    for sample in rows.chunks(positions).take(count) {
-        evaluation.losses.push(sample.iter().map(|(loss, _)| loss).sum());
-        evaluation.hits.push(sample.iter().filter(|(_, hit)| *hit).count() as u32);
-    }
-    evaluation.positions = positions;
-    Ok(())
-}
-
-/// Cross entropy of a row of logits, and whether the label's is the largest (of equal ones, the first).
-fn row_of(row: &[f32], label: usize) -> (f64, bool) {
-    let mut best = 0;
-    for (class, value) in row.iter().enumerate() {
-        if *value > row[best] {
-            best = class;
+    /// The labels of a batch in the shape that the logits ask for.
+    fn fitting(&self, batch: &Batch) -> Result<Tensor, TrainError> {
+        let found = batch.labels.ty();
+        if (found.dtype, found.elements()) != (self.labels.dtype, self.labels.elements()) {
+            return Err(TrainError::invalid(
+                "output `y`",
+                format!("logits for labels {found}"),
+                format!("logits for labels {}", self.labels),
+                "evaluate on samples of the model's kind",
+            ));
         }
+        let labels = Tensor::from_bytes(self.labels.clone(), batch.labels.bytes().to_vec());
+        Ok(labels.expect("as many labels of the same type"))
     }
-    let max = f64::from(row[best]);
-    let sum: f64 = row.iter().map(|&v| (f64::from(v) - max).exp()).sum();
-    (max + sum.ln() - f64::from(row[label]), best == label)
 }
 
 /// Judges `graph` (bound, input `x`, output `y`) with these parameters on every sample of a split.
