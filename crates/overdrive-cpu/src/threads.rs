@@ -13,6 +13,7 @@
 //! no thread is inside the closure; a panic in a task surfaces in the caller.
 #![allow(unsafe_code)] // One closure is lent to other threads for the length of a run; see `Job`.
 
+mod parts;
 mod scratch;
 
 use std::any::Any;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+pub(crate) use parts::{Parts, Placed};
 pub use scratch::Scratch;
 
 /// Turns of the spin loop before a thread sleeps: about 50 us where `pause` takes 140 cycles (Intel since

@@ -60,6 +60,11 @@ impl<T: Element> Kernel<T> {
         group == 1 && k_multiple == 1 && self.packed_bytes == size_of::<T::Acc>()
     }
 
+    /// What k is filled up to, by zeros, in a panel of B.
+    pub(crate) fn filled(&self, k: usize) -> usize {
+        k.next_multiple_of(self.b.k_multiple)
+    }
+
     /// Bytes of a packed block of `rows` rows of A over `k`.
     pub(crate) fn a_bytes(&self, rows: usize, k: usize) -> usize {
         self.block_bytes(self.a, rows, k)

@@ -64,7 +64,7 @@ impl<T: Element> Product<'_, T> {
         batch: [usize; 2],
         [k0, col]: [usize; 2],
         [depth, cols]: [usize; 2],
-        buffers: &Buffers<T::Acc>,
+        buffers: &Buffers<'_, T::Acc>,
     ) -> *const u8 {
         match self.b {
             Rhs::Packed(packed) => packed.panels(batch, k0, col),
@@ -97,7 +97,7 @@ impl<T: Element> Product<'_, T> {
         columns: &dyn Columns<T>,
         [k0, col]: [usize; 2],
         [depth, cols]: [usize; 2],
-        buffers: &Buffers<T::Acc>,
+        buffers: &Buffers<'_, T::Acc>,
     ) {
         let panel = self.kernel.b;
         let as_it_is = panel.k_multiple == 1 && self.kernel.packed_bytes == size_of::<T>();

@@ -11,7 +11,7 @@ use super::schedule::{Schedule, Size, Traits, columns_of_few_rows};
 use super::simd::PackedBlock;
 use super::target::Target;
 use super::view::View;
-use crate::threads::{Pool, Worker};
+use crate::threads::{Parts, Placed, Pool, Worker};
 
 /// One call, cut into tiles.
 pub(super) struct Product<'a, T: Element> {
@@ -98,33 +98,32 @@ fn assert_shapes(a: [usize; 4], b: [usize; 4], c: [usize; 4]) {
 }
 
 /// The parts of a worker's scratch.
-pub(super) struct Buffers<A> {
+pub(super) struct Buffers<'a, A> {
     a: *mut u8,
     pub(super) b: *mut u8,
     /// Columns of a panel of B that are made.
     pub(super) made: *mut u8,
     sums: *mut A,
     epilogue: *mut u8,
+    _placed: Placed<'a, 5>,
 }
 
 impl<T: Element> Product<'_, T> {
-    /// Cuts `worker`'s scratch into buffers that each begin on a 64-byte boundary: bytes of A and of B, and sums.
-    fn buffers(&self, worker: &mut Worker<'_>, [a, b, sums]: [usize; 3]) -> Buffers<T::Acc> {
+    /// Cuts `worker`'s scratch into bytes of A and of B, and sums, and what these sizes do not depend on.
+    fn buffers<'w>(&self, worker: &'w mut Worker<'_>, [a, b, sums]: [usize; 3]) -> Buffers<'w, T::Acc> {
         let made = match self.b {
             Rhs::Made(_) => self.kernel.b.width * self.schedule.kc * size_of::<T>(),
             Rhs::Strided(_) | Rhs::Packed(_) => 0,
         };
-        let [a, b, made, sums] =
-            [a, b, made, sums * size_of::<T::Acc>()].map(|bytes| bytes.next_multiple_of(64));
-        let epilogue = self.target.epilogue().scratch_bytes();
-        let start = worker.scratch.bytes(a + b + made + sums + epilogue).as_mut_ptr();
-        Buffers {
-            a: start,
-            b: start.wrapping_add(a),
-            made: start.wrapping_add(a + b),
-            sums: start.wrapping_add(a + b + made).cast(),
-            epilogue: start.wrapping_add(a + b + made + sums),
-        }
+        let placed = worker.scratch.place(Parts::new([
+            ("left operand", a),
+            ("right operand", b),
+            ("columns that are made", made),
+            ("sums", sums * size_of::<T::Acc>()),
+            ("epilogue", self.target.epilogue().scratch_bytes()),
+        ]));
+        let [a, b, made, sums, epilogue] = placed.starts;
+        Buffers { a, b, made, sums: sums.cast(), epilogue, _placed: placed }
     }
 
     /// The path for a few rows, if this product can take it.
@@ -260,7 +259,7 @@ impl<T: Element> Product<'_, T> {
         &self,
         part: &Part,
         [above, left]: [usize; 2],
-        buffers: &Buffers<T::Acc>,
+        buffers: &Buffers<'_, T::Acc>,
     ) -> (*mut T::Acc, usize) {
         match self.target.memory() {
             Some(c) => (c.at(part.batch, part.row, part.col), c.strides[2]),
@@ -274,7 +273,7 @@ impl<T: Element> Product<'_, T> {
     }
 
     /// Hands a finished part to the epilogue.
-    fn finish(&self, part: Part, (sums, row_stride): (*mut T::Acc, usize), buffers: &Buffers<T::Acc>) {
+    fn finish(&self, part: Part, (sums, row_stride): (*mut T::Acc, usize), buffers: &Buffers<'_, T::Acc>) {
         let epilogue = self.target.epilogue();
         // SAFETY: parts are apart from each other; the buffers are this worker's, and as long as `buffers` made them.
         let (block, scratch) = unsafe {

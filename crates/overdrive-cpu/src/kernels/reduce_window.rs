@@ -15,7 +15,7 @@ use super::taps::{Copying, Folding, Narrowed, Run, Widened};
 use crate::exec::Runnable;
 use crate::loops::isa::{Isa, Level, for_level};
 use crate::slots::SlotTable;
-use crate::threads::{Pool, Worker};
+use crate::threads::{Parts, Pool, Worker};
 
 /// Compiles one.
 pub(super) fn compile(
@@ -117,10 +117,14 @@ impl<T: Scalar> ReduceWindow<T> {
     /// Some planes from `first` on.
     fn run_span(&self, first: usize, span: Span, worker: &mut Worker<'_>, slots: &SlotTable) {
         let (planes, n) = (&self.planes, self.planes.sums(span));
-        let bytes = [planes.staged(span), n].map(|count| (count * size_of::<T::Wide>()).next_multiple_of(64));
         let taps = planes.taps();
-        let start = worker.scratch.bytes(bytes[0] + bytes[1] + taps * size_of::<usize>()).as_mut_ptr();
-        let (stage, sums) = (start.cast::<T::Wide>(), start.wrapping_add(bytes[0]).cast::<T::Wide>());
+        let placed = worker.scratch.place(Parts::new([
+            ("stage", planes.staged(span) * size_of::<T::Wide>()),
+            ("sums", n * size_of::<T::Wide>()),
+            ("offsets", taps * size_of::<usize>()),
+        ]));
+        let [stage, sums, offsets] = placed.starts;
+        let (stage, sums) = (stage.cast::<T::Wide>(), sums.cast::<T::Wide>());
         let from = |number: usize| self.plane(&self.operand, first + number, slots).cast_const().cast();
         let band = span.first as i64 * self.strides[0];
         let to = |number: usize| {
@@ -128,8 +132,7 @@ impl<T: Scalar> ReduceWindow<T> {
         };
         // SAFETY: scratch has room for all three; both views have what the geometry says, and the places are this task's.
         unsafe {
-            let offsets = start.wrapping_add(bytes[0] + bytes[1]).cast::<usize>();
-            let offsets = std::slice::from_raw_parts_mut(offsets, taps);
+            let offsets = std::slice::from_raw_parts_mut(offsets.cast::<usize>(), taps);
             planes.offsets(span, offsets);
             planes.stage((&self.loops.stage, span), from, (stage, self.padding));
             let weights = std::ptr::NonNull::dangling().as_ptr();

@@ -10,7 +10,7 @@ use super::place::Strided;
 use super::scalar::{Scalar, for_scalar};
 use crate::exec::Runnable;
 use crate::slots::SlotTable;
-use crate::threads::{Pool, Worker};
+use crate::threads::{Parts, Pool, Worker};
 
 /// Compiled `sort`.
 #[derive(Debug)]
@@ -43,12 +43,14 @@ impl Sort {
             }
             at
         };
-        let bytes = (length * size_of::<T>()).next_multiple_of(64);
-        let scratch = worker.scratch.bytes(bytes + length * size_of::<i32>()).as_mut_ptr();
+        let placed = worker
+            .scratch
+            .place(Parts::new([("values", length * size_of::<T>()), ("indices", length * size_of::<i32>())]));
+        let [values, indices] = placed.starts;
         let from = start(&self.operand);
         // SAFETY: scratch has room for both, aligned for any element; the operand has the line.
         let (values, indices) = unsafe {
-            let (values, indices) = (scratch.cast::<T>(), scratch.add(bytes).cast::<i32>());
+            let (values, indices) = (values.cast::<T>(), indices.cast::<i32>());
             for i in 0..length {
                 let at = (from + i as i64 * self.operand.strides[self.axis]) as isize;
                 values.add(i).write(*self.operand.get(slots).cast::<T>().offset(at));

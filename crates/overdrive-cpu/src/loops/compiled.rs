@@ -104,7 +104,7 @@ impl Body {
     }
 
     pub(super) fn scratch_bytes(&self) -> usize {
-        let bytes = |code| Layout::new(code, &self.nest).bytes;
+        let bytes = |code| Layout::new(code, &self.nest).parts.bytes();
         let codes = [&self.direct, &self.after_loads].into_iter().chain(&self.streaming);
         codes.map(bytes).max().unwrap_or(0)
     }

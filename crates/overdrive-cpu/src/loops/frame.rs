@@ -11,37 +11,35 @@ use super::fold;
 use super::isa::{Ahead, Operands};
 use super::nest::{Lanes, Nest};
 use crate::slots::SlotTable;
+use crate::threads::{Parts, Placed};
 
 /// Loops around the lanes that a frame can count.
 pub(super) const MAX_LOOPS: usize = 12;
 
-/// Where the parts of a frame lie in scratch memory, in bytes from its start.
-#[derive(Copy, Clone, Debug, Default)]
+/// The parts of a frame in scratch memory.
+#[derive(Copy, Clone, Debug)]
 pub(super) struct Layout {
-    starts: usize,
-    rows: usize,
-    cells: usize,
-    units: usize,
+    /// The table, where walks start and are at the first lane of the row, cells, units, caches.
+    pub(super) parts: Parts<6>,
     unit_bytes: usize,
-    caches: usize,
     cache_bytes: usize,
-    /// Bytes of the whole frame.
-    pub bytes: usize,
 }
 
 impl Layout {
     pub(super) fn new(code: &Code, nest: &Nest) -> Layout {
-        let line = |bytes: usize| bytes.next_multiple_of(64);
-        let starts = line(code.places.len() * 8);
-        let rows = starts + line(nest.walks.len() * 8);
-        let cells = rows + line(nest.walks.len() * 8);
-        let units = cells + line(code.cells as usize * 8);
         let unit_bytes = code.block * code.lane_bytes;
-        let caches = units + code.units as usize * unit_bytes;
         let lanes = if nest.lanes == Lanes::Along { nest.lane } else { code.block };
-        let cache_bytes = if code.caches == 0 { 0 } else { line(nest.lines() * lanes * code.lane_bytes) };
-        let bytes = caches + code.caches as usize * cache_bytes;
-        Layout { starts, rows, cells, units, unit_bytes, caches, cache_bytes, bytes }
+        let cache = nest.lines() * lanes * code.lane_bytes;
+        let cache_bytes = if code.caches == 0 { 0 } else { cache.next_multiple_of(64) };
+        let parts = Parts::new([
+            ("table", code.places.len() * 8),
+            ("starts of walks", nest.walks.len() * 8),
+            ("rows of walks", nest.walks.len() * 8),
+            ("cells", code.cells as usize * 8),
+            ("units", code.units as usize * unit_bytes),
+            ("caches", code.caches as usize * cache_bytes),
+        ]);
+        Layout { parts, unit_bytes, cache_bytes }
     }
 }
 
@@ -49,8 +47,9 @@ impl Layout {
 pub(super) struct Frame<'a> {
     code: &'a Code,
     nest: &'a Nest,
-    memory: *mut u8,
-    layout: Layout,
+    /// Of a cache.
+    cache_bytes: usize,
+    placed: Placed<'a, 6>,
 }
 
 impl<'a> Frame<'a> {
@@ -65,15 +64,15 @@ impl<'a> Frame<'a> {
         slots: &SlotTable,
         scratch: &'a mut [u8],
     ) -> Frame<'a> {
-        let layout = Layout::new(code, nest);
-        assert!(scratch.len() >= layout.bytes, "scratch is as long as the layout says");
-        let memory = scratch.as_mut_ptr();
-        let mut frame = Frame { code, nest, memory, layout };
+        let Layout { parts, unit_bytes, cache_bytes } = Layout::new(code, nest);
+        let placed = parts.place(scratch);
+        let [.., cells, units, caches] = placed.starts;
+        let mut frame = Frame { code, nest, cache_bytes, placed };
         for (at, place) in code.places.iter().enumerate() {
             let pointer = match *place {
-                Place::Cell(i) => memory.wrapping_add(layout.cells + 8 * i as usize),
-                Place::Unit(i) => memory.wrapping_add(layout.units + layout.unit_bytes * i as usize),
-                Place::Cache(i) => memory.wrapping_add(layout.caches + layout.cache_bytes * i as usize),
+                Place::Cell(i) => cells.wrapping_add(8 * i as usize),
+                Place::Unit(i) => units.wrapping_add(unit_bytes * i as usize),
+                Place::Cache(i) => caches.wrapping_add(cache_bytes * i as usize),
                 Place::Literal(x) => std::ptr::without_provenance_mut(x as usize),
                 Place::Walk(i) => {
                     let walk = &nest.walks[i as usize];
@@ -93,10 +92,10 @@ impl<'a> Frame<'a> {
         frame
     }
 
-    fn part(&mut self, offset: usize, len: usize) -> &mut [*mut u8] {
+    fn part(&mut self, part: usize, len: usize) -> &mut [*mut u8] {
         // SAFETY: parts lie apart from each other within scratch that this frame holds, start on cache lines,
         // and any bytes are a pointer.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.add(offset).cast(), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.placed.starts[part].cast(), len) }
     }
 
     /// Where each place points.
@@ -106,12 +105,12 @@ impl<'a> Frame<'a> {
 
     /// Where each walk is at the origin of the space.
     fn starts(&mut self) -> &mut [*mut u8] {
-        self.part(self.layout.starts, self.nest.walks.len())
+        self.part(1, self.nest.walks.len())
     }
 
     /// Where each walk is at the first lane of the row.
     fn rows(&mut self) -> &mut [*mut u8] {
-        self.part(self.layout.rows, self.nest.walks.len())
+        self.part(2, self.nest.walks.len())
     }
 
     /// Points the walks over an accumulator to a row of its tile, whose first lane is lane `first`.
@@ -174,14 +173,14 @@ impl<'a> Frame<'a> {
     /// # Safety
     /// As for [`row`](Self::row).
     unsafe fn pass(&mut self, pass: &Pass, lanes: usize) {
-        let (code, nest, layout) = (self.code, self.nest, self.layout);
+        let (code, nest) = (self.code, self.nest);
         // Accumulators of an empty row hold at least their identity.
         let accumulator = lanes.clamp(1, code.accumulator);
         // SAFETY: accumulators are units, and a unit has a block of lanes.
         unsafe { self.run(&pass.fill, accumulator) };
         let caches = nest.walks.len()..nest.walks.len() + code.caches as usize;
         for (i, at) in caches.clone().enumerate() {
-            self.table()[at] = self.memory.wrapping_add(layout.caches + i * layout.cache_bytes);
+            self.table()[at] = self.placed.starts[5].wrapping_add(i * self.cache_bytes);
         }
         let mut taken = 0;
         let mut index = [0; MAX_LOOPS];

@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use crate::gemm::{Block, Part, Target};
-use crate::threads::Worker;
+use crate::threads::{Parts, Placed, Worker};
 
-/// The parts of a worker's scratch while a task runs; each starts on a cache line.
+/// The parts of a worker's scratch while a task runs.
 pub(super) struct Finish<'a> {
     target: &'a Target<'a, f32>,
     /// Rows of the product.
@@ -16,6 +16,7 @@ pub(super) struct Finish<'a> {
     /// Numbers that the task asked for.
     pub(super) own: &'a mut [f32],
     scratch: &'a mut [u8],
+    _placed: Placed<'a, 3>,
 }
 
 impl<'a> Finish<'a> {
@@ -26,14 +27,21 @@ impl<'a> Finish<'a> {
         (m, columns): (usize, Range<usize>),
         own: usize,
     ) -> Self {
-        let bytes = |numbers: usize| (numbers * size_of::<f32>()).next_multiple_of(64);
-        let [sums, owned] = [bytes(m * columns.len()), bytes(own)];
-        let room = worker.scratch.bytes(sums + owned + target.epilogue().scratch_bytes());
-        let (sums, rest) = room.split_at_mut(sums);
-        let (owned, scratch) = rest.split_at_mut(owned);
-        // SAFETY: the bytes are there, aligned, initialised, and this task's; any of them are numbers.
-        let own = unsafe { std::slice::from_raw_parts_mut(owned.as_mut_ptr().cast(), own) };
-        Self { target, m, columns, sums: sums.as_mut_ptr().cast(), own, scratch }
+        let wanted = target.epilogue().scratch_bytes();
+        let placed = worker.scratch.place(Parts::new([
+            ("sums", m * columns.len() * size_of::<f32>()),
+            ("numbers of the task's own", own * size_of::<f32>()),
+            ("epilogue", wanted),
+        ]));
+        let [sums, owned, scratch] = placed.starts;
+        // SAFETY: the parts are as long as asked for, apart, initialised, and this task's; any bytes are numbers.
+        let (own, scratch) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(owned.cast(), own),
+                std::slice::from_raw_parts_mut(scratch, wanted),
+            )
+        };
+        Self { target, m, columns, sums: sums.cast(), own, scratch, _placed: placed }
     }
 
     /// Where the sum of a row and of a column, counted from the first of the product, is kept; the row below is

@@ -20,7 +20,7 @@ use super::strips::LANES;
 use super::weights::Weights;
 use super::x86;
 use crate::gemm::{Block, BlockProduct, Kernel, Output, Part, Target};
-use crate::threads::{Pool, Worker};
+use crate::threads::{Parts, Pool, Worker};
 
 /// The bf16 that an f32 is the sum of.
 const PARTS: usize = 3;
@@ -112,22 +112,17 @@ impl<'a> Split<'a> {
         let tall = rows.next_multiple_of(STEP);
         let later = self.scaled == Scaled::Later;
         let floats = |wanted: bool, numbers: usize| if wanted { numbers } else { 0 };
-        let mut sizes = [
-            tall * self.together * unit * PARTS * size_of::<bf16>(),
-            WIDTH * unit * PARTS * size_of::<bf16>(),
-            size_of::<f32>() * floats(!self.sums_all(), rows * WIDTH),
-            size_of::<f32>() * floats(target.memory().is_none(), rows * cols),
-            size_of::<f32>() * floats(later, 2 * cols * groups),
-            size_of::<f32>() * floats(weights.zeros.is_some(), rows * groups),
-            target.epilogue().scratch_bytes(),
-        ];
-        sizes.iter_mut().for_each(|bytes| *bytes = bytes.next_multiple_of(64));
-        let mut at = worker.scratch.bytes(sizes.iter().sum()).as_mut_ptr();
-        let [a, b, own, kept, scales, of_x, scratch] = sizes.map(|bytes| {
-            let start = at;
-            at = at.wrapping_add(bytes);
-            start
-        });
+        let bytes = |wanted: bool, numbers: usize| size_of::<f32>() * floats(wanted, numbers);
+        let placed = worker.scratch.place(Parts::new([
+            ("parts of x", tall * self.together * unit * PARTS * size_of::<bf16>()),
+            ("codes", WIDTH * unit * PARTS * size_of::<bf16>()),
+            ("sums of a group", bytes(!self.sums_all(), rows * WIDTH)),
+            ("sums", bytes(target.memory().is_none(), rows * cols)),
+            ("scales", bytes(later, 2 * cols * groups)),
+            ("sums of x", bytes(weights.zeros.is_some(), rows * groups)),
+            ("epilogue", target.epilogue().scratch_bytes()),
+        ]));
+        let [a, b, own, kept, scales, of_x, scratch] = placed.starts;
         // SAFETY: the parts of the scratch are apart and as long as asked for; the result's place is the task's alone.
         unsafe {
             let numbers =

@@ -1,7 +1,9 @@
 //! A worker's own memory: aligned to a cache line, grown when a task asks for more than any before it did.
 
+use super::parts::{Parts, Placed};
+
 /// The bytes of a cache line, and of the widest vector register.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
@@ -21,6 +23,11 @@ impl Scratch {
     /// Bytes that it has grown to.
     pub(super) fn len(&self) -> usize {
         self.0.len() * LINE
+    }
+
+    /// Room for some parts, in their places.
+    pub(crate) fn place<const N: usize>(&mut self, parts: Parts<N>) -> Placed<'_, N> {
+        parts.place(self.bytes(parts.bytes()))
     }
 
     /// `bytes` bytes that start on a 64-byte boundary. Allocates when no earlier call asked for as many.

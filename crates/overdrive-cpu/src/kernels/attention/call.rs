@@ -98,14 +98,14 @@ where
     fn task(&self, [b, h]: [usize; 2], first: usize, worker: &mut Worker<'_>, slots: &SlotTable) {
         let head = [b, h / self.group];
         let rows = [self.rows(0, [b, h], slots), self.rows(1, head, slots), self.rows(2, head, slots)];
-        let scratch = worker.scratch.bytes(self.shape.parts().bytes).as_mut_ptr();
-        // SAFETY: the slots hold their operands; scratch is as long as asked for.
-        unsafe { self.shape.run(rows, first, scratch) };
+        let buffers = self.shape.buffers(worker.scratch);
+        // SAFETY: the slots hold their operands; the buffers are this shape's.
+        unsafe { self.shape.run(rows, first, &buffers) };
         let width = self.shape.kernel.tile()[1];
         let queries = (self.shape.queries - first).min(self.shape.tile);
         for panel in (0..queries).step_by(width) {
             // SAFETY: the task has left its panels there.
-            let finished = unsafe { self.shape.finished(panel, scratch) };
+            let finished = unsafe { self.shape.finished(panel, &buffers) };
             for column in 0..(queries - panel).min(width) {
                 let at = [b, h, first + panel + column];
                 // SAFETY: the panel has the column, and the results have the query, which belongs to this task.

@@ -4,6 +4,7 @@
 use super::softmax::{Passes, Running, Score};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines, Narrow, transpose};
 use crate::loops::isa::{Ahead, Operands};
+use crate::threads::{Parts, Placed, Scratch};
 
 /// Rows of positions by channels: q, k or v of one head. Strides in elements.
 #[derive(Clone, Copy, Debug)]
@@ -20,9 +21,6 @@ impl<T> Rows<T> {
         self.from.wrapping_add(row * self.row)
     }
 }
-
-/// What no kernel of pairs fills its panels up beyond a multiple of.
-const KEYS: usize = 32;
 
 /// Sizes of the attention and of its tiles, and the kernels.
 #[derive(Debug)]
@@ -46,19 +44,24 @@ pub(super) struct Shape<T: Element> {
     pub(super) block: usize,
 }
 
-/// Offsets of the parts of a worker's scratch, each on a 64-byte boundary.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Parts {
-    q: usize,
-    k: usize,
-    v: usize,
-    scores: usize,
-    rounded: usize,
-    packed: usize,
-    running: usize,
-    out: usize,
-    rows: usize,
-    pub(super) bytes: usize,
+/// The parts of a worker's scratch.
+#[derive(Debug)]
+pub(super) struct Buffers<'a, A> {
+    q: *mut u8,
+    k: *mut u8,
+    v: *mut u8,
+    /// Of a panel, keys by queries.
+    scores: *mut A,
+    /// Probabilities in the format of operands, and packed.
+    rounded: *mut u8,
+    packed: *mut u8,
+    /// Maxima, sums and what earlier powers shrink by, a row of the tile's queries each.
+    running: *mut A,
+    /// Per panel, channel by query.
+    out: *mut A,
+    /// A panel's, query by channel.
+    rows: *mut A,
+    _placed: Placed<'a, 9>,
 }
 
 /// What a task leaves in scratch: per panel the output, query by channel, and the running state.
@@ -76,29 +79,31 @@ where
         self.kernel.tile()[1]
     }
 
-    /// The parts of scratch.
-    pub(super) fn parts(&self) -> Parts {
+    /// Keys whose rows of scores become right operands: those seen, and zeros to the end of the kernel's last group.
+    fn padded(&self, keys: usize) -> usize {
+        if self.pairs { self.kernel.filled(keys) } else { keys }
+    }
+
+    /// Cuts scratch into the parts that a task needs.
+    pub(super) fn buffers<'a>(&self, scratch: &'a mut Scratch) -> Buffers<'a, T::Acc> {
         let (width, acc) = (self.width(), size_of::<T::Acc>());
-        let mut end = 0;
-        let mut part = |bytes: usize| {
-            let start = end;
-            end += bytes.next_multiple_of(64);
-            start
-        };
         let direct = self.kernel.takes_sums();
         let only_if = |wanted: bool, bytes: usize| if wanted { bytes } else { 0 };
-        Parts {
-            q: part(self.kernel.b_bytes(self.tile, self.depth)),
-            k: part(self.kernel.a_bytes(self.block, self.depth)),
-            v: part(self.kernel.a_bytes(self.values, self.block)),
-            scores: part(self.block.next_multiple_of(KEYS) * width * acc),
-            rounded: part(only_if(!direct && !self.pairs, self.block * width * size_of::<T>())),
-            packed: part(only_if(!direct, self.kernel.b_bytes(width, self.block))),
-            running: part(3 * self.tile * acc),
-            out: part(self.values * self.tile * acc),
-            rows: part(self.values * width * acc),
-            bytes: end,
-        }
+        let rounded = self.block * width * size_of::<T>();
+        let placed = scratch.place(Parts::new([
+            ("queries", self.kernel.b_bytes(self.tile, self.depth)),
+            ("keys", self.kernel.a_bytes(self.block, self.depth)),
+            ("values", self.kernel.a_bytes(self.values, self.block)),
+            ("scores", self.padded(self.block) * width * acc),
+            ("rounded probabilities", only_if(!direct && !self.pairs, rounded)),
+            ("packed probabilities", only_if(!direct, self.kernel.b_bytes(width, self.block))),
+            ("running maxima and sums", 3 * self.tile * acc),
+            ("outputs", self.values * self.tile * acc),
+            ("rows of outputs", self.values * width * acc),
+        ]));
+        let [q, k, v, scores, rounded, packed, running, out, rows] = placed.starts;
+        let [scores, running, out, rows] = [scores, running, out, rows].map(<*mut u8>::cast);
+        Buffers { q, k, v, scores, rounded, packed, running, out, rows, _placed: placed }
     }
 
     /// Keys that queries before `end` may see: the last query is aligned with the last key.
@@ -109,14 +114,13 @@ where
     /// Computes the queries `first..first + tile` into scratch.
     ///
     /// # Safety
-    /// Every row of q, k and v can be read; `scratch` has `parts().bytes`, aligned to 64.
-    pub(super) unsafe fn run(&self, [q, k, v]: [Rows<T>; 3], first: usize, scratch: *mut u8) {
-        let (parts, width) = (self.parts(), self.width());
+    /// Every row of q, k and v can be read; the buffers are this shape's.
+    pub(super) unsafe fn run(&self, [q, k, v]: [Rows<T>; 3], first: usize, buffers: &Buffers<'_, T::Acc>) {
+        let width = self.width();
         let queries = (self.queries - first).min(self.tile);
-        let at = |offset: usize| scratch.wrapping_add(offset);
-        // SAFETY: as the caller promised; `parts` gives each buffer its room.
+        // SAFETY: as the caller promised; `buffers` gave each part its room.
         unsafe {
-            let (max, sum, _) = self.running(&parts, scratch);
+            let (max, sum, _) = self.running(buffers);
             std::slice::from_raw_parts_mut(max, self.tile).fill(T::Acc::LOWEST);
             std::slice::from_raw_parts_mut(sum, self.tile).fill(T::Acc::ZERO);
             let lines = |rows: Rows<T>, first: usize, lines: usize| Lines {
@@ -126,11 +130,11 @@ where
                 k: self.depth,
                 k_stride: rows.channel,
             };
-            self.kernel.pack_b_block(lines(q, first, queries), at(parts.q));
+            self.kernel.pack_b_block(lines(q, first, queries), buffers.q);
             let end = self.visible(first + queries);
             for key in (0..end).step_by(self.block) {
                 let keys = (end - key).min(self.block);
-                self.kernel.pack_a(lines(k, key, keys), at(parts.k));
+                self.kernel.pack_a(lines(k, key, keys), buffers.k);
                 let transposed = Lines {
                     from: v.at(key),
                     lines: self.values,
@@ -138,18 +142,18 @@ where
                     k: keys,
                     k_stride: v.row,
                 };
-                self.kernel.pack_a(transposed, at(parts.v));
+                self.kernel.pack_a(transposed, buffers.v);
                 for panel in (0..queries).step_by(width) {
                     let seen = self.visible(first + (panel + width).min(queries)).saturating_sub(key);
                     if seen > 0 {
-                        self.panel(&parts, scratch, [first, panel, key], [keys, seen.min(keys)]);
+                        self.panel(buffers, [first, panel, key], [keys, seen.min(keys)]);
                     }
                 }
             }
             // The first block that a panel sees fills its output; where there is none, nothing did.
             for panel in (0..queries).step_by(width) {
                 if self.visible(first + (panel + width).min(queries)) == 0 {
-                    let out = at(parts.out).cast::<T::Acc>().add(self.values * panel);
+                    let out = buffers.out.add(self.values * panel);
                     std::slice::from_raw_parts_mut(out, self.values * width).fill(T::Acc::ZERO);
                 }
             }
@@ -159,19 +163,16 @@ where
     /// One panel of queries against `seen` keys of the block of `keys` that begins at `key`.
     unsafe fn panel(
         &self,
-        parts: &Parts,
-        scratch: *mut u8,
+        buffers: &Buffers<'_, T::Acc>,
         [first, panel, key]: [usize; 3],
         [keys, seen]: [usize; 2],
     ) {
-        let width = self.width();
-        let at = |offset: usize| scratch.wrapping_add(offset);
-        let scores = at(parts.scores).cast::<T::Acc>();
-        // SAFETY: as the caller promised; each buffer has its room, and blocks were packed for this kernel.
+        let (width, scores) = (self.width(), buffers.scores);
+        // SAFETY: as the caller promised; each part has its room, and blocks were packed for this kernel.
         unsafe {
-            let b = at(parts.q).add(self.kernel.b_bytes(panel, self.depth)).cast_const();
+            let b = buffers.q.add(self.kernel.b_bytes(panel, self.depth)).cast_const();
             self.kernel.multiply_block(BlockProduct {
-                a: at(parts.k).cast_const(),
+                a: buffers.k.cast_const(),
                 b,
                 c: scores,
                 c_stride: width,
@@ -183,7 +184,7 @@ where
             if self.causal {
                 self.hide(scores, first + panel, key, seen);
             }
-            let (max, sum, shrink) = self.running(parts, scratch);
+            let (max, sum, shrink) = self.running(buffers);
             let running = Running {
                 max: max.add(panel),
                 sum: sum.add(panel),
@@ -195,17 +196,17 @@ where
                 seen,
                 &Operands { dst: scores.cast(), src: [source; 3], immediate: 0, ahead: Ahead::NONE },
             );
-            let out = at(parts.out).cast::<T::Acc>().add(self.values * panel);
+            let out = buffers.out.add(self.values * panel);
             let shrink = std::slice::from_raw_parts(running.shrink, width);
             if key > 0 && shrink.iter().any(|&by| by != T::Acc::ONE) {
                 self.scale(out, running.shrink);
             }
-            let b = self.probabilities(parts, scratch, seen);
+            let b = self.probabilities(buffers, seen);
             // Panel by panel of Vᵀ, because panels are as long as the block, of which a prefix is seen.
             let rows = self.kernel.tile()[0];
             for channel in (0..self.values).step_by(rows) {
                 self.kernel.multiply_block(BlockProduct {
-                    a: at(parts.v).add(self.kernel.a_bytes(channel, keys)).cast_const(),
+                    a: buffers.v.add(self.kernel.a_bytes(channel, keys)).cast_const(),
                     b,
                     c: out.add(channel * width),
                     c_stride: width,
@@ -237,29 +238,28 @@ where
     }
 
     /// The probabilities as the right operand of the second product.
-    unsafe fn probabilities(&self, parts: &Parts, scratch: *mut u8, seen: usize) -> *const u8 {
-        let at = |offset: usize| scratch.wrapping_add(offset);
+    unsafe fn probabilities(&self, buffers: &Buffers<'_, T::Acc>, seen: usize) -> *const u8 {
+        let Buffers { scores, rounded, packed, .. } = *buffers;
+        let count = seen * self.width();
         if self.kernel.takes_sums() {
-            return at(parts.scores).cast_const();
+            return scores.cast_const().cast();
         }
         if self.pairs {
-            let rows = seen.next_multiple_of(KEYS);
-            let (from, missing) = (at(parts.scores), (rows - seen) * self.width());
+            let rows = self.padded(seen);
             let operands =
-                Operands { dst: at(parts.packed), src: [from; 3], immediate: 0, ahead: Ahead::NONE };
+                Operands { dst: packed, src: [scores.cast(); 3], immediate: 0, ahead: Ahead::NONE };
             // SAFETY: the scores have room for whole groups of keys, and so have their pairs.
             unsafe {
-                let rest = from.cast::<T::Acc>().add(seen * self.width());
-                std::slice::from_raw_parts_mut(rest, missing).fill(T::Acc::ZERO);
+                let missing = (rows - seen) * self.width();
+                std::slice::from_raw_parts_mut(scores.add(count), missing).fill(T::Acc::ZERO);
                 (self.passes.pair)(rows / 2, &operands);
             }
-            return at(parts.packed).cast_const();
+            return packed.cast_const();
         }
-        let count = seen * self.width();
-        // SAFETY: each buffer has its room.
+        // SAFETY: each part has its room.
         unsafe {
-            let from = std::slice::from_raw_parts(at(parts.scores).cast::<T::Acc>(), count);
-            let to = std::slice::from_raw_parts_mut(at(parts.rounded).cast::<T>(), count);
+            let from = std::slice::from_raw_parts(scores, count);
+            let to = std::slice::from_raw_parts_mut(rounded.cast::<T>(), count);
             T::narrow(from, to);
             let lines = Lines {
                 from: to.as_ptr(),
@@ -268,30 +268,29 @@ where
                 k: seen,
                 k_stride: self.width(),
             };
-            self.kernel.pack_b_block(lines, at(parts.packed));
+            self.kernel.pack_b_block(lines, packed);
         }
-        at(parts.packed).cast_const()
+        packed.cast_const()
     }
 
-    fn running(&self, parts: &Parts, scratch: *mut u8) -> (*mut T::Acc, *mut T::Acc, *mut T::Acc) {
-        let max = scratch.wrapping_add(parts.running).cast::<T::Acc>();
+    fn running(&self, buffers: &Buffers<'_, T::Acc>) -> (*mut T::Acc, *mut T::Acc, *mut T::Acc) {
+        let max = buffers.running;
         (max, max.wrapping_add(self.tile), max.wrapping_add(2 * self.tile))
     }
 
     /// What [`run`](Self::run) left of the panel that begins at query `panel` of the tile, until the next is asked for.
     ///
     /// # Safety
-    /// `scratch` is as `run` left it.
-    pub(super) unsafe fn finished(&self, panel: usize, scratch: *mut u8) -> Finished<T::Acc> {
-        let (parts, width) = (self.parts(), self.width());
-        let (max, sum, inverse) = self.running(&parts, scratch);
+    /// The buffers are as `run` left them.
+    pub(super) unsafe fn finished(&self, panel: usize, buffers: &Buffers<'_, T::Acc>) -> Finished<T::Acc> {
+        let width = self.width();
+        let (max, sum, inverse) = self.running(buffers);
         let (max, sum, inverse) =
             (max.wrapping_add(panel), sum.wrapping_add(panel), inverse.wrapping_add(panel));
-        let from = scratch.wrapping_add(parts.out).cast::<T::Acc>().wrapping_add(self.values * panel);
-        let out = scratch.wrapping_add(parts.rows).cast::<T::Acc>();
+        let (from, out) = (buffers.out.wrapping_add(self.values * panel), buffers.rows);
         let lines =
             Lines { from: from.cast_const(), lines: self.values, line_stride: width, k: width, k_stride: 1 };
-        // SAFETY: as the caller promised; `parts` gives both buffers their room.
+        // SAFETY: as the caller promised; `buffers` gave both parts their room.
         unsafe {
             for query in 0..width {
                 let sum = *sum.add(query);

@@ -17,7 +17,7 @@ use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
-use crate::threads::Pool;
+use crate::threads::{Parts, Placed, Pool};
 
 /// Pixels of a span: its sums of a panel of weights stay in the first-level cache, its columns in the second.
 const SPAN: usize = 256;
@@ -98,13 +98,21 @@ pub(super) enum Pixels<'a> {
 }
 
 /// The parts of a worker's scratch.
-pub(super) struct Buffers {
+pub(super) struct Buffers<'a> {
     pub(super) stage: *mut u8,
     b: *mut u8,
     /// Panels of B that are yet to be packed.
     pub(super) panel: *mut u8,
     sums: *mut u8,
     epilogue: *mut u8,
+    _placed: Placed<'a, 5>,
+}
+
+impl<'a> From<Placed<'a, 5>> for Buffers<'a> {
+    fn from(placed: Placed<'a, 5>) -> Self {
+        let [stage, b, panel, sums, epilogue] = placed.starts;
+        Self { stage, b, panel, sums, epilogue, _placed: placed }
+    }
 }
 
 impl<T: Format> Convolution<T> {
@@ -169,8 +177,8 @@ impl<T: Format> Convolution<T> {
         if self.blocks(span) * self.depth < self.k { outputs } else { outputs.min(self.kernel.tile()[0]) }
     }
 
-    /// Bytes of the buffers of a span: stage, panels of B, what is yet to be packed of them, sums, and what the epilogue wants.
-    pub(super) fn buffer_bytes(&self, span: usize, table: Option<&Table>) -> [usize; 5] {
+    /// The buffers of a span: stage, panels of B, what is yet to be packed of them, sums, and what the epilogue wants.
+    pub(super) fn parts(&self, span: usize, table: Option<&Table>) -> Parts<5> {
         let blocks = self.blocks(span);
         let (stage, columns) = match table {
             Some(table) => (table.bytes(), span),
@@ -180,31 +188,17 @@ impl<T: Format> Convolution<T> {
             Some(_) => 0,
             None => self.depth * columns * size_of::<T>() + PIECE,
         };
-        let bytes = [
-            stage,
-            blocks * self.kernel.b_bytes(span, self.depth) + PIECE,
-            panel,
-            self.kept_rows(span) * span * size_of::<T::Acc>(),
-        ];
-        let [stage, b, panel, sums] = bytes.map(|bytes| bytes.next_multiple_of(64));
-        [stage, b, panel, sums, self.finish.scratch_bytes()]
-    }
-
-    /// Cuts scratch into buffers that each begin on a 64-byte boundary.
-    pub(super) fn buffers(&self, span: usize, table: Option<&Table>, scratch: &mut [u8]) -> Buffers {
-        let [stage, b, panel, sums, _] = self.buffer_bytes(span, table);
-        let start = scratch.as_mut_ptr();
-        Buffers {
-            stage: start,
-            b: start.wrapping_add(stage),
-            panel: start.wrapping_add(stage + b),
-            sums: start.wrapping_add(stage + b + panel),
-            epilogue: start.wrapping_add(stage + b + panel + sums),
-        }
+        Parts::new([
+            ("stage", stage),
+            ("panels", blocks * self.kernel.b_bytes(span, self.depth) + PIECE),
+            ("rows of panels", panel),
+            ("sums", self.kept_rows(span) * span * size_of::<T::Acc>()),
+            ("epilogue", self.finish.scratch_bytes()),
+        ])
     }
 
     /// A span of a group.
-    pub(super) fn run_span(&self, work: Work<'_>, buffers: &Buffers, slots: &SlotTable) {
+    pub(super) fn run_span(&self, work: Work<'_>, buffers: &Buffers<'_>, slots: &SlotTable) {
         let Work { image, group, part, pixels, stride, .. } = work;
         let (channels, strides) = (self.input.sizes[1] / self.groups, &self.input.strides);
         let offset = image as i64 * strides[0] + (group * channels) as i64 * strides[1];
@@ -273,7 +267,7 @@ impl<T: Format> Convolution<T> {
                         width: size_of::<T::Acc>(),
                         row_bytes: stride * size_of::<T::Acc>(),
                     };
-                    // SAFETY: the span is this task's, and `buffers` left room for the scratch.
+                    // SAFETY: the span is this task's, and `parts` left room for the scratch.
                     unsafe { self.finish.apply(done, slots, buffers.epilogue) };
                 }
             }
@@ -288,7 +282,7 @@ impl<T: Format> Convolution<T> {
         &self,
         (span, staged): (Span, (usize, usize)),
         (first, count): (usize, usize),
-        (panels, buffers): (*mut u8, &Buffers),
+        (panels, buffers): (*mut u8, &Buffers<'_>),
     ) {
         let (width, depth) = (self.kernel.tile()[1], count * self.interleaved);
         let panel_bytes = self.kernel.b_bytes(width, depth);
@@ -338,7 +332,7 @@ impl<T: Format> Runnable for Convolution<T> {
         }
         let cutting = self.cutting(self.finish.pieces(pool));
         let (spans, wholes) = (cutting.spans(), plane / cutting.whole);
-        let bytes = self.buffer_bytes(cutting.span, None).iter().sum();
+        let parts = self.parts(cutting.span, None);
         pool.run(images * self.groups * outer * wholes * spans, |task, worker| {
             let (part, task) = (task % spans, task / spans);
             let (whole, task) = (task % wholes, task / wholes);
@@ -346,7 +340,7 @@ impl<T: Format> Runnable for Convolution<T> {
             let within = part * cutting.span;
             let pixels = (cutting.whole - within).min(cutting.span);
             let span = Span { outer, first: whole * cutting.whole + within, pixels };
-            let buffers = self.buffers(cutting.span, None, worker.scratch.bytes(bytes));
+            let buffers = worker.scratch.place(parts).into();
             let number = (outer * wholes + whole) * spans + part;
             let (image, group) = (task / self.groups, task % self.groups);
             let outputs = 0..self.weights.outputs();
@@ -366,7 +360,7 @@ impl<T: Format> Runnable for Convolution<T> {
 
 impl<T: Format> ByLines for Convolution<T> {
     fn scratch_bytes(&self, _: usize) -> usize {
-        self.buffer_bytes(self.line_span(), None).iter().sum()
+        self.parts(self.line_span(), None).bytes()
     }
 
     fn prepare(&self, pool: &Pool, slots: &SlotTable) {
@@ -382,7 +376,7 @@ impl<T: Format> ByLines for Convolution<T> {
         scratch: &mut [u8],
     ) {
         let ([_, line], stride) = (self.stage.plane_and_line(), self.line_span());
-        let buffers = self.buffers(stride, None, scratch);
+        let buffers = self.parts(stride, None).place(scratch).into();
         // Spans end with a long line; short ones are walked as one run.
         let whole = if line > stride { line } else { lines.len() * line };
         for start in (lines.start * line..lines.end * line).step_by(whole) {

@@ -4,19 +4,19 @@
 //! Lines that two bands need are computed twice. A buffer of scratch stands for the slot between two convolutions: each worker has a
 //! table of its own, in which that slot begins where its first line would be. Bands depend on the calls alone, and so do results.
 //! Source: Alwani et al., "Fused-layer CNN accelerators", MICRO 2016.
-#![allow(unsafe_code)] // A part of a fold is begun by the task that it belongs to.
+#![allow(unsafe_code)] // Parts of folds and of scratch, each of which belongs to one task.
 
 use std::sync::{Mutex, PoisonError};
 
 use overdrive_ir::plan::ConvolutionCall;
 use overdrive_ir::{Plan, SlotId};
 
-use super::bands::Bands;
+use super::bands::{Bands, MOST};
 use super::choice::compile_lines;
 use super::lines::ByLines;
 use crate::exec::{Runnable, Unsupported};
 use crate::slots::SlotTable;
-use crate::threads::Pool;
+use crate::threads::{Parts, Pool};
 
 /// What vectors may read behind a band.
 const BEHIND: usize = 128;
@@ -33,7 +33,7 @@ pub(crate) fn compile_chain(
     calls: &[ConvolutionCall],
 ) -> Result<Box<dyn Runnable>, Unsupported> {
     let bands = Bands::new(calls).map_err(Unsupported::new)?;
-    let (mut links, mut start) = (Vec::new(), 0);
+    let (mut links, mut between) = (Vec::new(), [0; MOST - 1]);
     for (i, call) in calls.iter().enumerate() {
         let mut call = call.clone();
         if i > 0 {
@@ -44,13 +44,13 @@ pub(crate) fn compile_chain(
             let store = &mut call.epilogue.0.stores[0].access;
             of_band(&mut store.strides, bands.most[i]);
             let width = next.input.ty.dtype.bits() / 8;
-            to = Some(Between { slot: store.slot, start, line_bytes: store.strides[2] as usize * width });
-            start += (bands.bytes(i, next) + BEHIND).next_multiple_of(64);
+            to = Some(Between { slot: store.slot, line_bytes: store.strides[2] as usize * width });
+            between[i] = bands.bytes(i, next) + BEHIND;
         }
         links.push((compile_lines(plan, &call)?, to));
     }
     let [images, outputs] = [0, 1].map(|d| calls[calls.len() - 1].epilogue.0.extents[d]);
-    Ok(Box::new(Chain { links, images, outputs, bands, between: start, tables: Mutex::default() }))
+    Ok(Box::new(Chain { links, images, outputs, bands, between, tables: Mutex::default() }))
 }
 
 /// The strides of what lies in a band of so many lines instead of images: where channels lie apart, they are nearer.
@@ -64,8 +64,6 @@ fn of_band(strides: &mut [i64], lines: usize) {
 /// Where a convolution stores for the next.
 struct Between {
     slot: SlotId,
-    /// Bytes of scratch before it.
-    start: usize,
     line_bytes: usize,
 }
 
@@ -76,8 +74,8 @@ struct Chain {
     /// Channels of the last result, which alone may be folded.
     outputs: usize,
     bands: Bands,
-    /// Bytes of all bands between convolutions.
-    between: usize,
+    /// Bytes of the bands behind each convolution but the last.
+    between: [usize; MOST - 1],
     /// Of each worker.
     tables: Mutex<Vec<Mutex<SlotTable>>>,
 }
@@ -90,16 +88,25 @@ impl Runnable for Chain {
         self.links.iter().for_each(|(link, _)| link.prepare(pool, slots));
         let of_links =
             self.links.iter().zip(&self.bands.most).map(|((link, _), &most)| link.scratch_bytes(most));
-        let bytes = self.between + of_links.max().unwrap_or(0);
+        let own = of_links.max().unwrap_or(0);
+        let [first, second, third] = self.between;
+        let parts = Parts::new([
+            ("first band", first),
+            ("second band", second),
+            ("third band", third),
+            ("buffers of a convolution", own),
+        ]);
         let (tables, count) = (&*tables, self.bands.count);
         pool.run(self.images * count, |task, worker| {
             let (image, band) = (task / count, task % count);
             let mut table = lock(&tables[worker.index]);
-            let (between, scratch) = worker.scratch.bytes(bytes).split_at_mut(self.between);
-            for ((link, to), lines) in self.links.iter().zip(self.bands.ranges(band)) {
-                if let Some(Between { slot, start, line_bytes }) = to {
-                    let first = between.as_mut_ptr().wrapping_add(*start);
-                    table.set(*slot, first.wrapping_sub(lines.start * line_bytes));
+            let placed = worker.scratch.place(parts);
+            let [between @ .., scratch] = placed.starts;
+            // SAFETY: the last part is as long, initialised, and this task's.
+            let scratch = unsafe { std::slice::from_raw_parts_mut(scratch, own) };
+            for (i, ((link, to), lines)) in self.links.iter().zip(self.bands.ranges(band)).enumerate() {
+                if let Some(Between { slot, line_bytes }) = to {
+                    table.set(*slot, between[i].wrapping_sub(lines.start * line_bytes));
                 }
                 if !lines.is_empty() {
                     // SAFETY: the band is this task's.

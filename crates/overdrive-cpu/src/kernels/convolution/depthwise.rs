@@ -21,7 +21,7 @@ use crate::kernels::planes::{Axis, Planes, Span};
 use crate::kernels::taps::{Cast, Copying, Factor, Folding, Run};
 use crate::loops::isa::{Isa, Level, for_level};
 use crate::slots::SlotTable;
-use crate::threads::Pool;
+use crate::threads::{Parts, Placed, Pool};
 
 /// Outputs of a group up to which this form is the faster one.
 const FEW: usize = 4;
@@ -122,13 +122,22 @@ struct Part {
 }
 
 /// The parts of a worker's scratch.
-struct Buffers<A> {
+struct Buffers<'a, A> {
     offsets: *mut usize,
     weights: *mut A,
     stage: *mut A,
     sums: *mut A,
     rows: *mut A,
     epilogue: *mut u8,
+    _placed: Placed<'a, 6>,
+}
+
+impl<'a, A> From<Placed<'a, 6>> for Buffers<'a, A> {
+    fn from(placed: Placed<'a, 6>) -> Self {
+        let [offsets, weights, stage, sums, rows, epilogue] = placed.starts;
+        let [weights, stage, sums, rows] = [weights, stage, sums, rows].map(<*mut u8>::cast);
+        Self { offsets: offsets.cast(), weights, stage, sums, rows, epilogue, _placed: placed }
+    }
 }
 
 impl<T: Product> Depthwise<T> {
@@ -177,29 +186,21 @@ impl<T: Product> Depthwise<T> {
         (ROWS / sums.max(1)).min(shared).clamp(1, self.groups)
     }
 
-    /// Bytes of the buffers of a part: offsets, weights, stage, sums, rows, and what the epilogue wants.
-    fn buffer_bytes(&self, groups: usize) -> [usize; 6] {
+    /// The buffers of a part: offsets, weights, stage, sums, rows, and what the epilogue wants.
+    fn parts(&self, groups: usize) -> Parts<6> {
         let span = Span { planes: self.together, first: 0, lines: self.band };
         let taps = self.planes.taps();
         let rows = self.together * groups * self.outputs * self.band * self.planes.line();
         let sums = self.outputs * self.planes.sums(span);
-        let [weights, stage, sums, rows] =
-            [taps, self.planes.staged(span), sums, rows].map(|count| count * size_of::<T::Acc>());
-        let [a, b, c, d, e] =
-            [taps * size_of::<usize>(), weights, stage, sums, rows].map(|bytes| bytes.next_multiple_of(64));
-        [a, b, c, d, e, self.finish.scratch_bytes()]
-    }
-
-    /// Cuts scratch into buffers that each begin on a 64-byte boundary.
-    fn buffers(&self, groups: usize, scratch: &mut [u8]) -> Buffers<T::Acc> {
-        let mut rest = scratch.as_mut_ptr();
-        let [offsets, weights, stage, sums, rows, epilogue] = self.buffer_bytes(groups).map(|bytes| {
-            let start = rest;
-            rest = rest.wrapping_add(bytes);
-            start
-        });
-        let [weights, stage, sums, rows] = [weights, stage, sums, rows].map(<*mut u8>::cast);
-        Buffers { offsets: offsets.cast(), weights, stage, sums, rows, epilogue }
+        let bytes = |count: usize| count * size_of::<T::Acc>();
+        Parts::new([
+            ("offsets", taps * size_of::<usize>()),
+            ("weights", bytes(taps)),
+            ("stage", bytes(self.planes.staged(span))),
+            ("sums", bytes(sums)),
+            ("rows", bytes(rows)),
+            ("epilogue", self.finish.scratch_bytes()),
+        ])
     }
 
     /// The weights of an output of a group for one of its channels.
@@ -224,7 +225,7 @@ impl<T: Product> Depthwise<T> {
         }
     }
 
-    fn run_part(&self, part: Part, buffers: &Buffers<T::Acc>, slots: &SlotTable) {
+    fn run_part(&self, part: Part, buffers: &Buffers<'_, T::Acc>, slots: &SlotTable) {
         let Part { images, groups, lines, number } = part;
         let span = Span { planes: images.len(), first: lines.start, lines: lines.len() };
         let (taps, n) = (self.planes.taps(), self.planes.sums(span));
@@ -299,7 +300,7 @@ impl<T: Product> Runnable for Depthwise<T> {
         self.prepare(pool, slots);
         let at_once = self.groups_at_once(self.finish.pieces(pool));
         let (bands, blocks) = (self.planes.lines().div_ceil(self.band), self.groups.div_ceil(at_once));
-        let bytes = self.buffer_bytes(at_once).iter().sum();
+        let parts = self.parts(at_once);
         let range = |number: usize, size: usize, all: usize| number * size..((number + 1) * size).min(all);
         pool.run(images.div_ceil(self.together) * blocks * bands, |task, worker| {
             let (number, task) = (task % bands, task / bands);
@@ -314,7 +315,7 @@ impl<T: Product> Runnable for Depthwise<T> {
                 // SAFETY: the part is this task's.
                 unsafe { self.finish.begin((image, number), rows.clone(), slots) };
             }
-            self.run_part(part, &self.buffers(at_once, worker.scratch.bytes(bytes)), slots);
+            self.run_part(part, &worker.scratch.place(parts).into(), slots);
         });
         self.finish.conclude(pool, slots, bands);
     }
@@ -322,7 +323,7 @@ impl<T: Product> Runnable for Depthwise<T> {
 
 impl<T: Product> ByLines for Depthwise<T> {
     fn scratch_bytes(&self, _: usize) -> usize {
-        self.buffer_bytes(self.groups_at_once(1)).iter().sum()
+        self.parts(self.groups_at_once(1)).bytes()
     }
 
     fn prepare(&self, pool: &Pool, slots: &SlotTable) {
@@ -337,7 +338,7 @@ impl<T: Product> ByLines for Depthwise<T> {
         scratch: &mut [u8],
     ) {
         let at_once = self.groups_at_once(1);
-        let buffers = self.buffers(at_once, scratch);
+        let buffers = self.parts(at_once).place(scratch).into();
         for first in lines.clone().step_by(self.band) {
             for group in (0..self.groups).step_by(at_once) {
                 let part = Part {

@@ -24,7 +24,7 @@ impl<T: Format> Convolution<T> {
         };
         let share = shares.best(pool.threads());
         let stride = (share.images * pixels).next_multiple_of(width);
-        let bytes = self.buffer_bytes(stride, Some(table)).iter().sum();
+        let parts = self.parts(stride, Some(table));
         let spans = images.div_ceil(share.images);
         pool.run(spans * self.groups * share.cuts, |task, worker| {
             let (cut, task) = (task % share.cuts, task / share.cuts);
@@ -37,7 +37,7 @@ impl<T: Format> Convolution<T> {
                 // SAFETY: these channels of the image are this task's.
                 unsafe { self.finish.begin((image, 0), rows.clone(), slots) };
             }
-            let buffers = self.buffers(stride, Some(table), worker.scratch.bytes(bytes));
+            let buffers = worker.scratch.place(parts).into();
             let pixels = Pixels::Images(table, here);
             self.run_span(Work { image, group, part: 0, outputs: of_group, pixels, stride }, &buffers, slots);
         });
@@ -52,7 +52,7 @@ impl<T: Format> Convolution<T> {
         &self,
         (table, from, images): (&Table, *const u8, usize),
         (first, count): (usize, usize),
-        (panels, buffers): (*mut u8, &Buffers),
+        (panels, buffers): (*mut u8, &Buffers<'_>),
     ) {
         let (width, depth) = (self.kernel.tile()[1], count * self.interleaved);
         let panel_bytes = self.kernel.b_bytes(width, depth);

@@ -22,7 +22,7 @@ use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{Kernel, Lines, PixelConfig, PixelTiles, bf16_is_granted, transpose};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
-use crate::threads::Pool;
+use crate::threads::{Parts, Placed, Pool};
 
 /// Pixels and channels of a tile, and output channels of a panel.
 const PIXELS: usize = 16;
@@ -121,11 +121,19 @@ struct Span {
 }
 
 /// The parts of a worker's scratch.
-struct Buffers {
+struct Buffers<'a> {
     stage: *mut u8,
     sums: *mut f32,
     turned: *mut f32,
     epilogue: *mut u8,
+    _placed: Placed<'a, 4>,
+}
+
+impl<'a> From<Placed<'a, 4>> for Buffers<'a> {
+    fn from(placed: Placed<'a, 4>) -> Self {
+        let [stage, sums, turned, epilogue] = placed.starts;
+        Self { stage, sums: sums.cast(), turned: turned.cast(), epilogue, _placed: placed }
+    }
 }
 
 impl Pixels {
@@ -195,29 +203,16 @@ impl Pixels {
         if self.as_rows { self.weights.outputs() } else { PANEL }
     }
 
-    /// Bytes of the buffers of a span: stage, sums, sums transposed, and what the epilogue wants.
-    fn buffer_bytes(&self, lines: usize) -> [usize; 4] {
+    /// The buffers of a span: stage, sums, sums transposed, and what the epilogue wants.
+    fn parts(&self, lines: usize) -> Parts<4> {
         let pixels = lines * self.output[1];
-        let bytes = [
+        Parts::new([
             // The last step of the last pixel reads a whole row of a tile.
-            if self.in_place { 0 } else { self.lines(lines) * self.steps[0] + 64 },
-            (pixels + PIXELS) * self.kept() * SUM,
-            if self.as_rows { 0 } else { pixels * PANEL * SUM },
-        ];
-        let [stage, sums, turned] = bytes.map(|bytes| bytes.next_multiple_of(64));
-        [stage, sums, turned, self.finish.scratch_bytes()]
-    }
-
-    /// Cuts scratch into buffers that each begin on a 64-byte boundary.
-    fn buffers(&self, lines: usize, scratch: &mut [u8]) -> Buffers {
-        let [stage, sums, turned, _] = self.buffer_bytes(lines);
-        let start = scratch.as_mut_ptr();
-        Buffers {
-            stage: start,
-            sums: start.wrapping_add(stage).cast(),
-            turned: start.wrapping_add(stage + sums).cast(),
-            epilogue: start.wrapping_add(stage + sums + turned),
-        }
+            ("stage", if self.in_place { 0 } else { self.lines(lines) * self.steps[0] + 64 }),
+            ("sums", (pixels + PIXELS) * self.kept() * SUM),
+            ("sums transposed", if self.as_rows { 0 } else { pixels * PANEL * SUM }),
+            ("epilogue", self.finish.scratch_bytes()),
+        ])
     }
 
     /// Copies what a span sees, and returns where its first pixel's first tap lies.
@@ -260,7 +255,7 @@ impl Pixels {
         to.cast_const()
     }
 
-    fn run_span(&self, span: Span, buffers: &Buffers, slots: &SlotTable) {
+    fn run_span(&self, span: Span, buffers: &Buffers<'_>, slots: &SlotTable) {
         let start = self.stage(span, slots, buffers.stage);
         let (line, kept) = (self.output[1], self.kept());
         let (pixels, tiles) = (span.lines * line, line.div_ceil(PIXELS));
@@ -334,11 +329,11 @@ impl Runnable for Pixels {
         let shared = (height * images).div_ceil(self.finish.pieces(pool));
         let lines = self.lines_at_once().min(shared.max(1));
         let spans = height.div_ceil(lines);
-        let bytes = self.buffer_bytes(lines).iter().sum();
+        let parts = self.parts(lines);
         pool.run(images * spans, |task, worker| {
             let (image, part) = (task / spans, task % spans);
             let first = part * lines;
-            let buffers = self.buffers(lines, worker.scratch.bytes(bytes));
+            let buffers = worker.scratch.place(parts).into();
             // SAFETY: the span is this task's.
             unsafe { self.finish.begin((image, part), 0..self.weights.outputs(), slots) };
             let span = Span { image, part, first, lines: lines.min(height - first) };
@@ -355,7 +350,7 @@ impl Runnable for Pixels {
 
 impl ByLines for Pixels {
     fn scratch_bytes(&self, lines: usize) -> usize {
-        self.buffer_bytes(self.lines_at_once().min(lines)).iter().sum()
+        self.parts(self.lines_at_once().min(lines)).bytes()
     }
 
     fn prepare(&self, pool: &Pool, slots: &SlotTable) {
@@ -371,7 +366,7 @@ impl ByLines for Pixels {
         scratch: &mut [u8],
     ) {
         let most = self.lines_at_once().min(lines.len());
-        let buffers = self.buffers(most, scratch);
+        let buffers = self.parts(most).place(scratch).into();
         // SAFETY: `fits` asked whether the registers are granted.
         unsafe {
             self.config.hold(|| {

@@ -12,7 +12,7 @@ use crate::gemm::{Element, Kernel, Lines};
 use crate::kernels::place::Strided;
 use crate::memory::AlignedBytes;
 use crate::slots::SlotTable;
-use crate::threads::Pool;
+use crate::threads::{Parts, Pool};
 
 /// The order of k: how a row of the left matrix is made of an output channel's weights.
 pub(super) trait Order<T>: Send + Sync {
@@ -152,7 +152,9 @@ impl<T: Element> Packer<T> {
         pool.run(self.groups * panels, |task, worker| {
             let (group, row) = (task / panels, task % panels * height);
             let rows = (self.outputs - row).min(height);
-            let dense = worker.scratch.bytes(rows * self.k * size_of::<T>()).as_mut_ptr().cast::<T>();
+            let placed =
+                worker.scratch.place(Parts::new([("rows of weights", rows * self.k * size_of::<T>())]));
+            let dense = placed.starts[0].cast::<T>();
             for line in 0..rows {
                 let output = (group * self.outputs + row + line) as i64 * self.view.strides[0];
                 let weight = |channel: usize, tap: usize| {

@@ -22,7 +22,7 @@ use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Kernel};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
-use crate::threads::Pool;
+use crate::threads::{Parts, Placed, Pool};
 
 /// Channels and output channels of a group from which on the transforms are paid for.
 const LEAST: [usize; 2] = [16, 32];
@@ -102,13 +102,22 @@ struct Span {
 }
 
 /// The parts of a worker's scratch.
-struct Buffers {
+struct Buffers<'a> {
     line: *mut f32,
     points: *mut f32,
     panels: *mut f32,
     sums: *mut f32,
     pixels: *mut f32,
     epilogue: *mut u8,
+    _placed: Placed<'a, 6>,
+}
+
+impl<'a> From<Placed<'a, 6>> for Buffers<'a> {
+    fn from(placed: Placed<'a, 6>) -> Self {
+        let [line, points, panels, sums, pixels, epilogue] = placed.starts;
+        let [line, points, panels, sums, pixels] = [line, points, panels, sums, pixels].map(<*mut u8>::cast);
+        Self { line, points, panels, sums, pixels, epilogue, _placed: placed }
+    }
 }
 
 impl<S: Scheme> Winograd<S> {
@@ -156,38 +165,35 @@ impl<S: Scheme> Winograd<S> {
         Span { first, lines, columns, pitch: (lines + 2) * self.tiles[1] + columns }
     }
 
-    /// Bytes of the buffers of a span: line, points, panels, sums, pixels, and what the epilogue wants.
-    fn buffer_bytes(&self, span: Span) -> [usize; 6] {
-        let height = self.kernel.tile()[0];
-        let elements = [
-            self.tiles[1].next_multiple_of(LANES) * S::STEP + S::WINDOW + 4 * LANES,
-            S::POINTS.len() * S::STEP * span.pitch,
-            self.k() * span.columns,
-            S::SUMS.len().pow(2) * height * span.columns + LANES,
-            height * OUTPUTS * span.lines * self.output[1],
-        ];
-        let [line, points, panels, sums, pixels] =
-            elements.map(|elements| (elements * size_of::<f32>()).next_multiple_of(64));
-        [line, points, panels, sums, pixels, self.finish.scratch_bytes()]
+    /// Elements of a line and of what vectors read and write behind it.
+    fn line_room(&self) -> usize {
+        self.tiles[1].next_multiple_of(LANES) * S::STEP + S::WINDOW + 4 * LANES
     }
 
-    /// Cuts scratch into buffers that each begin on a 64-byte boundary.
-    fn buffers(&self, span: Span, scratch: &mut [u8]) -> Buffers {
-        let mut rest = scratch.as_mut_ptr();
-        let [line, points, panels, sums, pixels, epilogue] = self.buffer_bytes(span).map(|bytes| {
-            let start = rest;
-            rest = rest.wrapping_add(bytes);
-            start
-        });
-        let [line, points, panels, sums, pixels] = [line, points, panels, sums, pixels].map(<*mut u8>::cast);
-        Buffers { line, points, panels, sums, pixels, epilogue }
+    /// Elements of the points of a span.
+    fn points_room(span: Span) -> usize {
+        S::POINTS.len() * S::STEP * span.pitch
+    }
+
+    /// The buffers of a span: line, points, panels, sums, pixels, and what the epilogue wants.
+    fn parts(&self, span: Span) -> Parts<6> {
+        let height = self.kernel.tile()[0];
+        let bytes = |elements: usize| elements * size_of::<f32>();
+        Parts::new([
+            ("line", bytes(self.line_room())),
+            ("points", bytes(Self::points_room(span))),
+            ("panels", bytes(self.k() * span.columns)),
+            ("sums", bytes(S::SUMS.len().pow(2) * height * span.columns + LANES)),
+            ("pixels", bytes(height * OUTPUTS * span.lines * self.output[1])),
+            ("epilogue", self.finish.scratch_bytes()),
+        ])
     }
 
     /// Fills the panels of a span. `image` is the first element of the group's first channel.
     ///
     /// # Safety
     /// The image has all elements, and the buffers are those of the span.
-    unsafe fn fill(&self, image: *const f32, span: Span, buffers: &Buffers) {
+    unsafe fn fill(&self, image: *const f32, span: Span, buffers: &Buffers<'_>) {
         let (strides, tiles) = (&self.input.strides, self.tiles[1]);
         let [height, width] = [self.input.sizes[2] as i64, self.input.sizes[3] as i64];
         // The part of a line that some tile sees, and where it begins in a window.
@@ -196,16 +202,15 @@ impl<S: Scheme> Winograd<S> {
         let seen = (tiles * S::STEP + S::WINDOW - S::STEP).saturating_sub(begin) as i64;
         let seen = seen.min(width - skip).max(0) as usize;
         let count = (span.lines - 1) * S::STEP + S::WINDOW;
-        let all = tiles.next_multiple_of(LANES) * S::STEP + S::WINDOW + 4 * LANES;
         let points = |line: usize| Points {
             to: buffers.points.wrapping_add(line % S::STEP * span.pitch + line / S::STEP * tiles),
             pitch: S::STEP * span.pitch,
         };
         // SAFETY: as the caller promised; what vectors write behind a line, the next lines write over.
         unsafe {
-            buffers.line.write_bytes(0, all);
+            buffers.line.write_bytes(0, self.line_room());
             // Columns that no tile has are multiplied too: by zeros, not by what happens to lie there.
-            buffers.points.write_bytes(0, S::POINTS.len() * S::STEP * span.pitch);
+            buffers.points.write_bytes(0, Self::points_room(span));
             for channel in 0..self.channels {
                 let image = image.wrapping_offset(channel as isize * strides[1] as isize);
                 for line in 0..count {
@@ -232,7 +237,7 @@ impl<S: Scheme> Winograd<S> {
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).
-    unsafe fn columns(&self, channel: usize, span: Span, buffers: &Buffers) {
+    unsafe fn columns(&self, channel: usize, span: Span, buffers: &Buffers<'_>) {
         let width = self.kernel.tile()[1];
         for (sum, (y, x)) in sums::<S>().enumerate() {
             let blocks = &self.weights.blocks()[self.blocks[sum]..self.blocks[sum + 1]];
@@ -261,7 +266,7 @@ impl<S: Scheme> Winograd<S> {
         &self,
         (image, group, part): (usize, usize, usize),
         span: Span,
-        buffers: &Buffers,
+        buffers: &Buffers<'_>,
         slots: &SlotTable,
     ) {
         let strides = &self.input.strides;
@@ -314,7 +319,7 @@ impl<S: Scheme> Winograd<S> {
                 width: size_of::<f32>(),
                 row_bytes: pixels * size_of::<f32>(),
             };
-            // SAFETY: the span is this task's, and `buffers` left room for the scratch.
+            // SAFETY: the span is this task's, and `parts` left room for the scratch.
             unsafe { self.finish.apply(done, slots, buffers.epilogue) };
         }
     }
@@ -330,10 +335,10 @@ impl<S: Scheme> Runnable for Winograd<S> {
         let shared = (self.tiles[0] * images * self.groups).div_ceil(self.finish.pieces(pool));
         let lines = self.span_lines(shared);
         let spans = self.tiles[0].div_ceil(lines);
-        let bytes = self.buffer_bytes(self.span(0, lines)).iter().sum();
+        let parts = self.parts(self.span(0, lines));
         pool.run(images * self.groups * spans, |task, worker| {
             let (part, task) = (task % spans, task / spans);
-            let buffers = self.buffers(self.span(0, lines), worker.scratch.bytes(bytes));
+            let buffers = worker.scratch.place(parts).into();
             let first = part * lines;
             let span = self.span(first, lines.min(self.tiles[0] - first));
             let at = (task / self.groups, task % self.groups, part);
@@ -353,7 +358,7 @@ impl<S: Scheme> Runnable for Winograd<S> {
 impl<S: Scheme> ByLines for Winograd<S> {
     fn scratch_bytes(&self, lines: usize) -> usize {
         let most = self.span_lines(lines.div_ceil(OUTPUTS));
-        self.buffer_bytes(self.span(0, most)).iter().sum()
+        self.parts(self.span(0, most)).bytes()
     }
 
     fn prepare(&self, pool: &Pool, slots: &SlotTable) {
@@ -370,7 +375,7 @@ impl<S: Scheme> ByLines for Winograd<S> {
     ) {
         let tiles = lines.start / OUTPUTS..lines.end.div_ceil(OUTPUTS);
         let most = self.span_lines(tiles.len());
-        let buffers = self.buffers(self.span(0, most), scratch);
+        let buffers = self.parts(self.span(0, most)).place(scratch).into();
         for first in tiles.clone().step_by(most) {
             let span = self.span(first, most.min(tiles.end - first));
             self.run_span((image, 0, part), span, &buffers, slots);
