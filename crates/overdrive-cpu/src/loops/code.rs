@@ -77,6 +77,8 @@ pub(super) struct Pass {
     pub flush: Vec<Op>,
     /// After the last block, on the lanes of accumulators: results from them.
     pub finish: Vec<Op>,
+    /// On the numbers that accumulators were gathered into.
+    pub gathered: Vec<Op>,
 }
 
 /// What happens between two passes, and the pass that follows, if any.

@@ -217,8 +217,11 @@ impl<'a> Frame<'a> {
         for at in 0..nest.walks.len() {
             self.table()[at] = self.rows()[at];
         }
-        // SAFETY: as for `fill`.
-        unsafe { self.run(&pass.finish, accumulator) };
+        // SAFETY: as for `fill`; what is gathered is one number.
+        unsafe {
+            self.run(&pass.finish, accumulator);
+            self.run(&pass.gathered, 1);
+        }
     }
 }
 

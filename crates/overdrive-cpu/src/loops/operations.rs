@@ -94,7 +94,12 @@ impl<I: Isa> Emitter<'_, I> {
             }
         };
         if let Some(entry) = convert::wrap::<I>(dtype) {
-            pass.finish.push(op(entry, home, home, 0));
+            // A gathered number has one lane; an accumulator has many.
+            let ops = match nest.lanes {
+                Lanes::Across => &mut pass.finish,
+                Lanes::Along => &mut pass.gathered,
+            };
+            ops.push(op(entry, home, home, 0));
         }
         self.homes[reduce] = Some(home);
         Ok(())
