@@ -209,7 +209,8 @@ fn peak_gflops() -> f64 {
             )
         };
     }
-    let wide = is_x86_feature_detected!("avx512f");
+    use overdrive_cpu::InstructionSet;
+    let wide = InstructionSet::best() >= InstructionSet::Avx512;
     let flops = 2 * 12 * if wide { 16 } else { 8 } * STEPS;
     let time = |_| {
         let start = Instant::now();

@@ -11,6 +11,7 @@ use overdrive_ir::{
 
 use crate::exec::{CpuExecutable, uploaded};
 use crate::gemm::{Element, Kernel};
+use crate::isa::InstructionSet;
 use crate::kernels;
 use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
 use crate::peaks::peaks;
@@ -23,6 +24,7 @@ const FLOPS_PER_BYTE: f64 = 16.0;
 #[derive(Debug)]
 pub struct CpuBackend {
     caps: Caps,
+    set: InstructionSet,
     threads: NonZeroUsize,
     /// By number of threads: a `Tuning` may ask for another than the back end's own.
     pools: Mutex<BTreeMap<NonZeroUsize, Arc<Pool>>>,
@@ -34,11 +36,32 @@ impl CpuBackend {
     /// # Errors
     /// `Mismatch` for zero threads; `Device` when the system refuses to start them.
     pub fn new(threads: Option<usize>) -> Result<Self, BackendError> {
+        Self::with_instruction_set(threads, InstructionSet::best())
+    }
+
+    /// The same, limited to an instruction set and those that it includes.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new), and `Mismatch` for a set that this machine lacks.
+    pub fn with_instruction_set(threads: Option<usize>, set: InstructionSet) -> Result<Self, BackendError> {
+        if !InstructionSet::available().any(|has| has == set) {
+            return Err(BackendError::Mismatch {
+                what: "instruction set".to_owned(),
+                expected: format!("one that this machine has ({})", InstructionSet::names()),
+                found: set.to_string(),
+            });
+        }
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = at_least_one(threads.unwrap_or_else(cores))?;
-        let backend = Self { caps: caps(threads.get()), threads, pools: Mutex::default() };
+        let caps = set.during(|| caps(threads.get()));
+        let backend = Self { caps, set, threads, pools: Mutex::default() };
         backend.pool(threads)?;
         Ok(backend)
+    }
+
+    /// The instruction set that it is limited to.
+    pub fn instruction_set(&self) -> InstructionSet {
+        self.set
     }
 
     fn pool(&self, threads: NonZeroUsize) -> Result<Arc<Pool>, BackendError> {
@@ -50,7 +73,7 @@ impl CpuBackend {
             step: format!("starting {threads} threads"),
             message: e.to_string(),
         };
-        let pool = Arc::new(Pool::new(threads).map_err(refused)?);
+        let pool = Arc::new(self.set.during(|| Pool::new(threads)).map_err(refused)?);
         pools.insert(threads, Arc::clone(&pool));
         Ok(pool)
     }
@@ -127,12 +150,16 @@ impl Backend for CpuBackend {
             return Err(unsupported("mode graph", reason.to_owned()));
         }
         let threads = tuning.threads.map_or(Ok(self.threads), at_least_one)?;
-        let plan = overdrive_passes::plan(graph, mode, &self.caps, tuning);
-        let plan = plan.map_err(|e| unsupported("plan", e.to_string()))?;
-        let names =
-            |ports: &[overdrive_ir::Port]| -> Vec<String> { ports.iter().map(|p| p.name.clone()).collect() };
-        let (inputs, outputs) = (names(graph.inputs()), names(graph.outputs()));
-        Ok(Box::new(CpuExecutable::new(plan, self.pool(threads)?, &inputs, &outputs)?))
+        let pool = self.pool(threads)?;
+        self.set.during(|| {
+            let plan = overdrive_passes::plan(graph, mode, &self.caps, tuning);
+            let plan = plan.map_err(|e| unsupported("plan", e.to_string()))?;
+            let names = |ports: &[overdrive_ir::Port]| -> Vec<String> {
+                ports.iter().map(|p| p.name.clone()).collect()
+            };
+            let (inputs, outputs) = (names(graph.inputs()), names(graph.outputs()));
+            Ok(Box::new(CpuExecutable::new(plan, pool, &inputs, &outputs)?) as Box<dyn Executable>)
+        })
     }
 
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError> {

@@ -2,6 +2,7 @@
 mod backend;
 mod exec;
 pub mod gemm;
+mod isa;
 mod kernels;
 pub mod loops;
 pub mod memory;
@@ -13,3 +14,4 @@ pub mod threads;
 
 pub use backend::CpuBackend;
 pub use exec::CpuExecutable;
+pub use isa::{InstructionSet, UnknownSet};

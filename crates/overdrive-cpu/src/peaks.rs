@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use overdrive_ir::{DType, Peaks};
 
 #[cfg(target_arch = "x86_64")]
-use crate::gemm::Kernel;
+use crate::isa::InstructionSet;
 
 /// Arithmetic peaks of `threads` cores.
 pub(crate) fn peaks(threads: usize) -> Peaks {
@@ -27,15 +27,15 @@ fn highest_clock() -> Option<f64> {
 /// of i8, in 16 cycles; six products of bf16 are one of f32.
 #[cfg(target_arch = "x86_64")]
 fn flops_per_cycle() -> BTreeMap<DType, f64> {
-    let bytes = if is_x86_feature_detected!("avx512f") {
+    let bytes = if InstructionSet::Avx512.is_usable() {
         64.0
-    } else if is_x86_feature_detected!("avx2") {
+    } else if InstructionSet::Avx2.is_usable() {
         32.0
     } else {
         16.0
     };
     let vector = |element_bytes: f64| 2.0 * 2.0 * bytes / element_bytes;
-    let tiles = Kernel::<half::bf16>::best().name().starts_with("amx");
+    let tiles = InstructionSet::Amx.is_usable();
     let halves = if tiles { 1024.0 } else { vector(2.0) };
     BTreeMap::from([
         (DType::F64, vector(8.0)),

@@ -46,7 +46,7 @@ pub fn copy(pool: &Pool, src: &[u8], dst: &mut [u8], write: Write) {
 /// As for `std::ptr::copy_nonoverlapping`.
 unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512f") {
+    if crate::isa::InstructionSet::Avx512.is_usable() {
         // SAFETY: as the caller promised, and the CPU has the instructions.
         unsafe { store_past_caches(from, to, len) };
         return fence();

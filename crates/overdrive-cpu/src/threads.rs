@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::isa::InstructionSet;
+
 pub(crate) use parts::{Parts, Placed};
 pub use scratch::Scratch;
 
@@ -105,7 +107,8 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` workers, the caller of [`run`](Self::run) included.
+    /// A pool of `threads` workers, the caller of [`run`](Self::run) included. The instruction set
+    /// in force here stays in force on the threads that it starts.
     ///
     /// # Errors
     /// The operating system's, when it refuses to start a thread.
@@ -124,10 +127,11 @@ impl Pool {
         });
         // The pool exists before its threads do, so that a refused thread ends those already started.
         let mut pool = Self { shared, handles: Vec::with_capacity(threads.get() - 1), turn: Mutex::new(()) };
+        let set = InstructionSet::in_force();
         for index in 1..threads.get() {
             let shared = Arc::clone(&pool.shared);
             let thread = std::thread::Builder::new().name(format!("overdrive-cpu-{index}"));
-            pool.handles.push(thread.spawn(move || shared.serve(index))?);
+            pool.handles.push(thread.spawn(move || set.during(|| shared.serve(index)))?);
         }
         // Starting a thread allocates: meet them all, so that no later run sees it happen.
         let met = Barrier::new(threads.get());

@@ -3,6 +3,7 @@
 
 use std::num::NonZeroUsize;
 
+use overdrive_cpu::InstructionSet;
 use overdrive_cpu::gemm::{Output, ViewMut};
 use overdrive_cpu::quantized::{Numbers, Weights, product, room_floats};
 use overdrive_cpu::threads::Pool;
@@ -51,8 +52,11 @@ fn numbers(tensor: &Tensor) -> Numbers<'_> {
     Numbers::new(tensor.bytes(), tensor.ty().dtype, tensor.ty().elements())
 }
 
-/// What `product` makes of a case, and the formula with the bound of its rounding.
-fn run(case: &Case) -> (Vec<f32>, Vec<[f64; 2]>) {
+/// What `product` makes of a case under each instruction set.
+type Found = Vec<(InstructionSet, Vec<f32>)>;
+
+/// The products of a case, and the formula with the bound of its rounding.
+fn run(case: &Case) -> (Found, Vec<[f64; 2]>) {
     let Case { m, n, groups, group, .. } = *case;
     let (k, mut random) = (groups * group, Random(case.seed));
     let codes = random.tensor(case.codes, [n, k]);
@@ -60,10 +64,14 @@ fn run(case: &Case) -> (Vec<f32>, Vec<[f64; 2]>) {
     let zeros = case.zeros.map(|dtype| random.tensor(dtype, [n, groups]));
     let x: Vec<f32> = (0..m * k).map(|_| random.next() as f32).collect();
     let weights = Weights::new([n, k], group, numbers(&codes), numbers(&scales), zeros.as_ref().map(numbers));
-    let pool = Pool::new(NonZeroUsize::new(case.threads).unwrap()).unwrap();
-    let mut room = vec![f32::NAN; room_floats(m, k)];
-    let mut y = vec![f32::NAN; m * n];
-    product(&pool, &x, &weights, Output::Store(ViewMut::matrix(&mut y, m, n)), &mut room);
+    let under = |set: InstructionSet| {
+        let pool = Pool::new(NonZeroUsize::new(case.threads).unwrap()).unwrap();
+        let mut room = vec![f32::NAN; room_floats(m, k)];
+        let mut y = vec![f32::NAN; m * n];
+        product(&pool, &x, &weights, Output::Store(ViewMut::matrix(&mut y, m, n)), &mut room);
+        (set, y)
+    };
+    let found = InstructionSet::available().map(|set| set.during(|| under(set))).collect();
 
     let (codes, scales) = (codes.to_f64(), scales.to_f64());
     let zeros = zeros.map(|zeros| zeros.to_f64());
@@ -82,13 +90,15 @@ fn run(case: &Case) -> (Vec<f32>, Vec<[f64; 2]>) {
             expected.push([sum, (k as f64 + 4.0) * f64::from(f32::EPSILON) * magnitude]);
         }
     }
-    (y, expected)
+    (found, expected)
 }
 
 fn check(case: &Case) {
-    let (y, expected) = run(case);
-    for (i, (y, [sum, tolerance])) in y.into_iter().zip(expected).enumerate() {
-        assert!((f64::from(y) - sum).abs() <= tolerance, "{y} for {sum} at {i} of {case:?}");
+    let (found, expected) = run(case);
+    for (set, y) in found {
+        for (i, (y, [sum, tolerance])) in y.into_iter().zip(&expected).enumerate() {
+            assert!((f64::from(y) - sum).abs() <= *tolerance, "{set}: {y} for {sum} at {i} of {case:?}");
+        }
     }
 }
 
@@ -179,8 +189,9 @@ proptest! {
 fn threads_do_not_change_a_bit() {
     for m in [1, 20] {
         let [one, three] = [1, 3].map(|threads| run(&Case { m, threads, n: 300, ..PLAIN }).0);
-        let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits(&one), bits(&three));
+        let bits =
+            |(set, y): &(InstructionSet, Vec<f32>)| (*set, y.iter().map(|y| y.to_bits()).collect::<Vec<_>>());
+        assert!(one.iter().map(bits).eq(three.iter().map(bits)));
     }
 }
 
@@ -188,9 +199,9 @@ fn threads_do_not_change_a_bit() {
 #[test]
 #[should_panic(expected = "for")]
 fn a_product_of_other_weights_is_noticed() {
-    let (y, _) = run(&PLAIN);
+    let (mut found, _) = run(&PLAIN);
     let (_, expected) = run(&Case { seed: 8, ..PLAIN });
-    for (y, [sum, tolerance]) in y.into_iter().zip(expected) {
+    for (y, [sum, tolerance]) in found.remove(0).1.into_iter().zip(expected) {
         assert!((f64::from(y) - sum).abs() <= tolerance, "{y} for {sum}");
     }
 }

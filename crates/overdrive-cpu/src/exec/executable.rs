@@ -10,6 +10,7 @@ use overdrive_ir::{BackendError, Buffer, Executable, Plan, SlotId, State, Tensor
 use super::copy::Copy;
 use super::step::{Runnable, compile};
 use super::storage::Storage;
+use crate::isa::InstructionSet;
 use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
@@ -28,6 +29,8 @@ pub struct CpuExecutable {
     storage: Storage,
     /// What outlives calls: results of prepare steps, and constants.
     kept: Vec<AlignedBytes>,
+    /// In force while it runs, as it was while the steps were compiled.
+    set: InstructionSet,
     has_run: bool,
 }
 
@@ -60,8 +63,8 @@ impl CpuExecutable {
         let mut slots = SlotTable::new(arguments.slot_count());
         let kept = place_kept(&plan, &mut slots)?;
         let storage = Storage::new(&plan, &mut slots)?;
-        let has_run = false;
-        Ok(Self { plan, pool, steps, deliveries, arguments, prepared, slots, storage, kept, has_run })
+        let (set, has_run) = (InstructionSet::in_force(), false);
+        Ok(Self { plan, pool, steps, deliveries, arguments, prepared, slots, storage, kept, set, has_run })
     }
 
     /// One call; `observe` is given each step that is not skipped, by index, and runs it.
@@ -71,6 +74,16 @@ impl CpuExecutable {
         inputs: &[Buffer],
         outputs: &mut [Buffer],
         mut observe: impl FnMut(usize, &mut dyn FnMut()),
+    ) -> Result<(), BackendError> {
+        self.set.during(|| self.call_in_force(state, inputs, outputs, &mut observe))
+    }
+
+    fn call_in_force(
+        &mut self,
+        state: &mut State,
+        inputs: &[Buffer],
+        outputs: &mut [Buffer],
+        observe: &mut dyn FnMut(usize, &mut dyn FnMut()),
     ) -> Result<(), BackendError> {
         let slots = &mut self.slots;
         self.arguments.enter::<CpuMemory>(state, inputs, outputs, |slot, start| slots.set(slot, start))?;

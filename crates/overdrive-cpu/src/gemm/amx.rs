@@ -4,15 +4,10 @@
 //! cycles share four loads of 8. They outrun the second-level cache, so that whatever comes next is asked for ahead:
 //! the next step of B, the next tile of C, and the next block of packed weights. Intrinsics are not stable yet;
 //! inline assembly is.
-//!
-//! The registers are 8 KiB more for the kernel to save at a context switch, so Linux wants to be asked for them
-//! once a process; where it says no, the next kernel of the list is chosen.
-#![allow(unsafe_code)] // Inline assembly on raw pointers, and one system call.
+#![allow(unsafe_code)] // Inline assembly on raw pointers.
 
 use std::arch::asm;
-use std::arch::x86_64::__cpuid_count;
 use std::ops::AddAssign;
-use std::sync::OnceLock;
 
 use super::simd::PackedBlock;
 
@@ -20,45 +15,6 @@ use super::simd::PackedBlock;
 pub(super) const SIDE: usize = 32;
 /// Bytes of a step's two tiles: 32 lines of 32 bf16 or 64 i8.
 pub(super) const PAIR: usize = SIDE * 64;
-
-/// Whether the CPU multiplies tiles of bf16 and the operating system granted their registers.
-pub(crate) fn bf16_is_granted() -> bool {
-    const BF16: u32 = 1 << 22;
-    has(BF16) && is_granted()
-}
-
-/// Whether the CPU multiplies tiles of i8 and the operating system granted their registers.
-pub(super) fn i8_is_granted() -> bool {
-    const INT8: u32 = 1 << 25;
-    has(INT8) && is_granted()
-}
-
-/// Features are bits of EDX of leaf 7.
-fn has(feature: u32) -> bool {
-    __cpuid_count(7, 0).edx & feature != 0
-}
-
-fn is_granted() -> bool {
-    static GRANTED: OnceLock<bool> = OnceLock::new();
-    *GRANTED.get_or_init(|| {
-        const TILE: u32 = 1 << 24;
-        has(TILE) && request_tile_registers()
-    })
-}
-
-#[cfg(target_os = "linux")]
-fn request_tile_registers() -> bool {
-    // <asm/prctl.h> and Documentation/arch/x86/xstate.rst.
-    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-    const XFEATURE_XTILEDATA: libc::c_long = 18;
-    // SAFETY: the call takes two numbers and changes nothing but the process's permission.
-    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn request_tile_registers() -> bool {
-    false
-}
 
 /// The operand of `ldtilecfg`: palette 1, and for each register its bytes a row and its rows.
 #[repr(C, align(64))]
@@ -239,7 +195,7 @@ dot!(I8: i32, "tdpbssd");
 /// bf16: A panels hold for each 32 k their 32 rows, B panels for each pair of k its 32 columns.
 ///
 /// # Safety
-/// [`bf16_is_granted`] said yes; the block is as [`PackedBlock`] says.
+/// The CPU has AMX; the block is as [`PackedBlock`] says.
 pub(super) unsafe fn bf16_amx(block: &PackedBlock<f32>) {
     // SAFETY: as the caller promised.
     unsafe { compute::<Bf16>(block) }
@@ -248,7 +204,7 @@ pub(super) unsafe fn bf16_amx(block: &PackedBlock<f32>) {
 /// i8: A panels hold for each 64 k their 32 rows, B panels for each four k their 32 columns.
 ///
 /// # Safety
-/// [`i8_is_granted`] said yes; the block is as [`PackedBlock`] says.
+/// The CPU has AMX; the block is as [`PackedBlock`] says.
 pub(super) unsafe fn i8_amx(block: &PackedBlock<i32>) {
     // SAFETY: as the caller promised.
     unsafe { compute::<I8>(block) }

@@ -8,6 +8,8 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::kernel::{self, Kernel};
+#[cfg(target_arch = "x86_64")]
+use crate::isa::InstructionSet;
 use crate::loops::half::to_bf16;
 
 mod sealed {
@@ -88,7 +90,7 @@ impl Narrow for f16 {
 impl Narrow for bf16 {
     fn narrow(from: &[f32], to: &mut [Self]) {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
+        if InstructionSet::Avx512.is_usable() {
             // SAFETY: the CPU has the instructions.
             return unsafe { super::x86::round_to_bf16(from, to) };
         }

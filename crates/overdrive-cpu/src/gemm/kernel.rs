@@ -11,12 +11,14 @@ use super::portable;
 use super::simd::PackedBlock;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, thirds, x86};
+use crate::isa::InstructionSet;
 
 /// A micro-kernel: how it wants its operands packed, and the function that multiplies packed blocks.
 #[derive(Debug)]
 pub struct Kernel<T: Element> {
     pub(super) name: &'static str,
-    pub(super) is_supported: fn() -> bool,
+    /// What the CPU must have.
+    pub(super) set: InstructionSet,
     /// Panels of A: `width` is the tile's rows.
     pub(super) a: Panel,
     /// Panels of B: `width` is the tile's columns.
@@ -32,7 +34,7 @@ pub struct Kernel<T: Element> {
 }
 
 impl<T: Element> Kernel<T> {
-    /// The best kernel that this CPU can execute, whatever the product.
+    /// The best kernel that may be executed here, whatever the product.
     pub fn best() -> &'static Self {
         Self::first(|kernel| kernel.packed_for.is_none())
     }
@@ -47,9 +49,10 @@ impl<T: Element> Kernel<T> {
         found.expect("every list ends with the portable kernel, which runs everywhere")
     }
 
-    /// All kernels that this CPU can execute, the best first.
+    /// All kernels that may be executed here, the best first: those of the instruction set in force
+    /// and of those before it.
     pub fn supported() -> impl Iterator<Item = &'static Self> {
-        T::kernels().iter().filter(|kernel| (kernel.is_supported)())
+        T::kernels().iter().filter(|kernel| kernel.set.is_usable())
     }
 
     /// The instruction set and the tile, such as `avx512 14x32`.
@@ -73,30 +76,6 @@ const fn groups(width: usize, group: usize, k_multiple: usize) -> Panel {
     Panel { width, group, k_multiple, head: 0 }
 }
 
-fn everywhere() -> bool {
-    true
-}
-
-#[cfg(target_arch = "x86_64")]
-fn avx512f() -> bool {
-    is_x86_feature_detected!("avx512f")
-}
-
-#[cfg(target_arch = "x86_64")]
-fn avx2() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
-}
-
-#[cfg(target_arch = "x86_64")]
-fn avx512_bf16() -> bool {
-    avx512f() && is_x86_feature_detected!("avx512bf16")
-}
-
-#[cfg(target_arch = "x86_64")]
-fn avx512_vnni() -> bool {
-    avx512f() && is_x86_feature_detected!("avx512vnni")
-}
-
 /// No path for a few rows: its operands would have to be f32 in memory.
 const fn unless_converted(_: unsafe fn(FewRows<f32>)) -> Option<unsafe fn(FewRows<f32>)> {
     None
@@ -110,7 +89,7 @@ macro_rules! f32_kernels {
             #[cfg(target_arch = "x86_64")]
             Kernel {
                 name: "avx512 14x32",
-                is_supported: avx512f,
+                set: InstructionSet::Avx512,
                 a: plain(14),
                 b: plain(32),
                 packed_bytes: 4,
@@ -122,7 +101,7 @@ macro_rules! f32_kernels {
             #[cfg(target_arch = "x86_64")]
             Kernel {
                 name: "avx2 6x16",
-                is_supported: avx2,
+                set: InstructionSet::Avx2,
                 a: plain(6),
                 b: plain(16),
                 packed_bytes: 4,
@@ -134,7 +113,7 @@ macro_rules! f32_kernels {
             #[cfg(target_arch = "aarch64")]
             Kernel {
                 name: "neon 8x12",
-                is_supported: everywhere,
+                set: InstructionSet::Neon,
                 a: plain(8),
                 b: plain(12),
                 packed_bytes: 4,
@@ -145,7 +124,7 @@ macro_rules! f32_kernels {
             },
             Kernel {
                 name: "portable 4x8",
-                is_supported: everywhere,
+                set: InstructionSet::Portable,
                 a: plain(4),
                 b: plain(8),
                 packed_bytes: 4,
@@ -163,7 +142,7 @@ pub(super) static F32: &[Kernel<f32>] = f32_kernels!(
     Some,
     Kernel {
         name: "amx-thirds 32x32",
-        is_supported: thirds::is_supported,
+        set: InstructionSet::Amx,
         a: groups(32, 32, 32),
         b: groups(32, 2, 32),
         packed_bytes: 6,
@@ -179,7 +158,7 @@ pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(
     unless_converted,
     Kernel {
         name: "amx 32x32",
-        is_supported: amx::bf16_is_granted,
+        set: InstructionSet::Amx,
         a: groups(32, 32, 32),
         b: groups(32, 2, 32),
         packed_bytes: 2,
@@ -190,7 +169,7 @@ pub(super) static BF16: &[Kernel<bf16>] = f32_kernels!(
     },
     Kernel {
         name: "avx512-bf16 14x32",
-        is_supported: avx512_bf16,
+        set: InstructionSet::Avx512Bf16,
         a: groups(14, 2, 2),
         b: groups(32, 2, 2),
         packed_bytes: 2,
@@ -205,7 +184,7 @@ pub(super) static I8: &[Kernel<i8>] = &[
     #[cfg(target_arch = "x86_64")]
     Kernel {
         name: "amx-int8 32x32",
-        is_supported: amx::i8_is_granted,
+        set: InstructionSet::Amx,
         a: groups(32, 64, 64),
         b: groups(32, 4, 64),
         packed_bytes: 1,
@@ -217,7 +196,7 @@ pub(super) static I8: &[Kernel<i8>] = &[
     #[cfg(target_arch = "x86_64")]
     Kernel {
         name: "avx512-vnni 14x32",
-        is_supported: avx512_vnni,
+        set: InstructionSet::Avx512Vnni,
         a: groups(14, 4, 4),
         b: Panel { head: 1, ..groups(32, 4, 4) },
         packed_bytes: 1,
@@ -229,7 +208,7 @@ pub(super) static I8: &[Kernel<i8>] = &[
     #[cfg(target_arch = "x86_64")]
     Kernel {
         name: "avx2-i16 6x16",
-        is_supported: avx2,
+        set: InstructionSet::Avx2,
         a: groups(6, 2, 2),
         b: groups(16, 2, 2),
         packed_bytes: 2,
@@ -240,7 +219,7 @@ pub(super) static I8: &[Kernel<i8>] = &[
     },
     Kernel {
         name: "portable-i32 4x8",
-        is_supported: everywhere,
+        set: InstructionSet::Portable,
         a: plain(4),
         b: plain(8),
         packed_bytes: 4,
@@ -255,7 +234,7 @@ pub(super) static F64: &[Kernel<f64>] = &[
     #[cfg(target_arch = "x86_64")]
     Kernel {
         name: "avx512 14x16",
-        is_supported: avx512f,
+        set: InstructionSet::Avx512,
         a: plain(14),
         b: plain(16),
         packed_bytes: 8,
@@ -267,7 +246,7 @@ pub(super) static F64: &[Kernel<f64>] = &[
     #[cfg(target_arch = "x86_64")]
     Kernel {
         name: "avx2 6x8",
-        is_supported: avx2,
+        set: InstructionSet::Avx2,
         a: plain(6),
         b: plain(8),
         packed_bytes: 8,
@@ -279,7 +258,7 @@ pub(super) static F64: &[Kernel<f64>] = &[
     #[cfg(target_arch = "aarch64")]
     Kernel {
         name: "neon 8x6",
-        is_supported: everywhere,
+        set: InstructionSet::Neon,
         a: plain(8),
         b: plain(6),
         packed_bytes: 8,
@@ -290,7 +269,7 @@ pub(super) static F64: &[Kernel<f64>] = &[
     },
     Kernel {
         name: "portable 4x8",
-        is_supported: everywhere,
+        set: InstructionSet::Portable,
         a: plain(4),
         b: plain(8),
         packed_bytes: 8,
@@ -300,3 +279,32 @@ pub(super) static F64: &[Kernel<f64>] = &[
         packed_for: None,
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of the kernels of a format that some set prefers, for any product or for a packed
+    /// right operand of many rows.
+    fn preferred<T: Element>() -> Vec<&'static str> {
+        let best = |set: InstructionSet| {
+            set.during(|| [Kernel::<T>::best().name(), Kernel::<T>::best_packed(usize::MAX).name()])
+        };
+        InstructionSet::available().flat_map(best).collect()
+    }
+
+    #[test]
+    fn every_kernel_is_the_best_of_some_set_of_this_machine() {
+        fn check<T: Element>() {
+            let preferred = preferred::<T>();
+            for kernel in Kernel::<T>::supported() {
+                assert!(preferred.contains(&kernel.name()), "no set prefers {}", kernel.name());
+            }
+        }
+        check::<f32>();
+        check::<f64>();
+        check::<f16>();
+        check::<bf16>();
+        check::<i8>();
+    }
+}

@@ -37,8 +37,6 @@ mod view;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use amx::bf16_is_granted;
 pub(crate) use blocks::{BlockProduct, Lines, transpose};
 pub use columns::Columns;
 pub use element::{Accumulator, Element};

@@ -43,7 +43,7 @@ impl PixelConfig {
     /// Configures the registers, calls `work`, and releases them.
     ///
     /// # Safety
-    /// [`bf16_is_granted`] said yes.
+    /// The CPU has AMX.
     pub(crate) unsafe fn hold(&self, work: impl FnOnce()) {
         // SAFETY: as the caller promised.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &self.config, options(nostack, readonly)) };

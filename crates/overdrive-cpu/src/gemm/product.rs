@@ -109,7 +109,8 @@ pub(super) struct Buffers<'a, A> {
 }
 
 impl<T: Element> Product<'_, T> {
-    /// Cuts `worker`'s scratch into bytes of A and of B, and sums, and what these sizes do not depend on.
+    /// Cuts `worker`'s scratch into bytes of A and of B, and sums, and what these sizes do not
+    /// depend on.
     fn buffers<'w>(&self, worker: &'w mut Worker<'_>, [a, b, sums]: [usize; 3]) -> Buffers<'w, T::Acc> {
         let made = match self.b {
             Rhs::Made(_) => self.kernel.b.width * self.schedule.kc * size_of::<T>(),

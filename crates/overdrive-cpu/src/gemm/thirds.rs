@@ -45,14 +45,6 @@ const HALF: u32 = 0x8000;
 /// Bytes of a panel's step: the first thirds of its lines, the second and the third.
 const STEP: usize = 3 * PAIR;
 
-/// Whether the CPU has tiles of bf16, granted by the operating system, and the vectors that fill them.
-pub(super) fn is_supported() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-        && amx::bf16_is_granted()
-}
-
 /// The thirds of a number, the largest first: their sum is the number, down to 2^-126. One that is not finite is its own first.
 #[inline(always)]
 fn thirds(x: f32) -> [bf16; 3] {
@@ -398,10 +390,11 @@ unsafe fn multiply_add(sums: &mut [f32; SIDE * SIDE], [a, b]: [*const u8; 2], st
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::isa::InstructionSet;
 
     #[test]
     fn lines_are_split_as_numbers_are() {
-        if !is_supported() {
+        if !InstructionSet::Amx.is_usable() {
             return;
         }
         let mut bits = 1_u32;
@@ -413,7 +406,7 @@ mod tests {
             });
             let mut found = [[bf16::ZERO; DEPTH]; 3];
             let [first, second, third] = &mut found;
-            // SAFETY: the CPU has the vectors, as `is_supported` says.
+            // SAFETY: the CPU has the vectors, as AMX implies.
             unsafe { split_line(&from, [first, second, third]) };
             let mut pairs = [[0; SIDE]; 3];
             let [first, second, third] = &mut pairs;

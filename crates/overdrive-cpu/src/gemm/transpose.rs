@@ -6,6 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::pack::{Block, prefetch};
+use crate::isa::InstructionSet;
 
 /// Writes unit `k` of line `i` to `to[k * width + i]`, the last line again where none is, for as many k as fill blocks of
 /// eight; returns how many that were. `block` counts bytes in its strides and units in its `k`.
@@ -13,7 +14,7 @@ use super::pack::{Block, prefetch};
 /// # Safety
 /// Every unit of `block` can be read, and `to` has room for `block.k * width` units.
 pub(super) unsafe fn transpose_units(block: Block<u8>, width: usize, to: *mut u32) -> usize {
-    if !is_x86_feature_detected!("avx2") {
+    if !InstructionSet::Avx2.is_usable() {
         return 0;
     }
     let whole = block.k / 8 * 8;
@@ -22,7 +23,7 @@ pub(super) unsafe fn transpose_units(block: Block<u8>, width: usize, to: *mut u3
         let first = first.min(width.saturating_sub(8));
         let line = first.min(block.lines - 1);
         let part = Block { from: block.at(line, 0), lines: (block.lines - line).min(8), ..block };
-        // SAFETY: AVX2 was detected; the rest as the caller promised.
+        // SAFETY: the CPU has AVX2; the rest as the caller promised.
         unsafe { transpose_eight(part, [whole, (width - first).min(8), width], to.add(first)) }
     }
     whole

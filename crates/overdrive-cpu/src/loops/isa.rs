@@ -5,6 +5,7 @@
 //! the choice is made when a loop is compiled, not when it runs.
 #![allow(unsafe_code)] // Kernels take raw operands; `Kernel::run` says what they point to.
 
+use crate::isa::InstructionSet;
 use crate::stream::{self, Near};
 
 /// An instruction set that loops can be compiled for.
@@ -19,34 +20,22 @@ pub enum Level {
 }
 
 impl Level {
-    /// The levels that this CPU can execute, the best first.
+    /// The levels that may be executed here, the best first.
     pub fn supported() -> impl Iterator<Item = Level> {
         [Level::Avx512, Level::Avx2, Level::Portable].into_iter().filter(|level| level.is_supported())
     }
 
-    /// The best level that this CPU can execute.
+    /// The best level that may be executed here: that of the instruction set in force.
     pub fn best() -> Level {
         Level::supported().next().expect("the portable level runs everywhere")
     }
 
-    #[cfg(target_arch = "x86_64")]
     fn is_supported(self) -> bool {
         match self {
-            Level::Avx512 => {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl")
-                    && Level::Avx2.is_supported()
-            }
-            Level::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Level::Avx512 => InstructionSet::Avx512.is_usable(),
+            Level::Avx2 => InstructionSet::Avx2.is_usable(),
             Level::Portable => true,
         }
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn is_supported(self) -> bool {
-        self == Level::Portable
     }
 }
 

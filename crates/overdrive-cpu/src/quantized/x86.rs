@@ -12,6 +12,7 @@ use overdrive_ir::DType;
 use super::numbers::{Numbers, Table};
 use super::strips::LANES;
 use super::weights::Weights;
+use crate::isa::InstructionSet;
 
 /// A few rows of weights and of x.
 pub(super) struct Strip {
@@ -33,7 +34,7 @@ pub(super) struct Strip {
 }
 
 pub(super) fn is_supported() -> bool {
-    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")
+    InstructionSet::Avx512.is_usable()
 }
 
 /// In which turn each code of a lane comes out: as `Codes::place`, which is its own inverse.

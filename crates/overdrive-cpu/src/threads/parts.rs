@@ -1,7 +1,9 @@
-//! The parts of a worker's scratch: one type says how long each is, where it begins, and that nothing was written behind it.
+//! The parts of a worker's scratch: one type says how long each is, where it begins, and that
+//! nothing was written behind it.
 //!
-//! In builds with debug assertions the bytes from the end of a part to the next hold a pattern, 64 of them at least, which is
-//! looked at when the task is done with its parts. Elsewhere there is no guard, and nothing is looked at.
+//! In builds with debug assertions the bytes from the end of a part to the next hold a pattern, 64
+//! of them at least, which is looked at when the task is done with its parts. Elsewhere there is no
+//! guard, and nothing is looked at.
 #![allow(unsafe_code)] // Parts begin inside of memory that is lent to them.
 
 use std::marker::PhantomData;
@@ -29,7 +31,8 @@ impl<const N: usize> Parts<N> {
         self.0.iter().map(|&(_, bytes)| room(bytes)).sum()
     }
 
-    /// The parts in `memory`, which begins on a 64-byte boundary and has [`bytes`](Self::bytes) at least.
+    /// The parts in `memory`, which begins on a 64-byte boundary and has [`bytes`](Self::bytes) at
+    /// least.
     pub(crate) fn place(self, memory: &mut [u8]) -> Placed<'_, N> {
         let mut starts = [std::ptr::null_mut(); N];
         let mut rest = &mut memory[..self.bytes()];
@@ -60,10 +63,12 @@ pub(crate) struct Placed<'a, const N: usize> {
 }
 
 impl<const N: usize> Placed<'_, N> {
-    /// The name of the first part that something was written behind, and the bytes that were, from its end on.
+    /// The name of the first part that something was written behind, and the bytes that were, from
+    /// its end on.
     fn overrun(&self) -> Option<(&'static str, Range<usize>)> {
         self.starts.iter().zip(self.parts.0).find_map(|(&start, (name, bytes))| {
-            // SAFETY: `place` left this many bytes behind the part, initialised, and the memory is still lent.
+            // SAFETY: `place` left this many bytes behind the part, initialised, and the memory is
+            // still lent.
             let guard = unsafe { std::slice::from_raw_parts(start.add(bytes), room(bytes) - bytes) };
             let written = |byte: &u8| *byte != PATTERN;
             let first = guard.iter().position(written)?;

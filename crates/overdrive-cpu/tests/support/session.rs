@@ -1,6 +1,8 @@
 //! A compiled graph with its buffers, run on random inputs and compared with the reference evaluator.
 
-use overdrive_cpu::CpuBackend;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use overdrive_cpu::{CpuBackend, InstructionSet};
 use overdrive_ir::eval::{States, eval, philox};
 use overdrive_ir::{
     Array, Backend, BackendError, Buffer, DType, Executable, Graph, Mode, State, Tensor, Tuning,
@@ -37,7 +39,10 @@ impl Session {
         threads: usize,
         inputs: &[Tensor],
     ) -> Result<Self, BackendError> {
-        let backend = CpuBackend::new(Some(threads))?;
+        Self::on(CpuBackend::new(Some(threads))?, graph, mode, inputs)
+    }
+
+    fn on(backend: CpuBackend, graph: &Graph, mode: Mode, inputs: &[Tensor]) -> Result<Self, BackendError> {
         let executable = backend.compile(graph, mode, &Tuning::default())?;
         let state = State::initial(graph, &backend)?;
         let inputs = inputs.iter().map(|t| backend.upload(t)).collect::<Result<_, _>>()?;
@@ -60,14 +65,33 @@ impl Session {
     }
 }
 
-/// Panics unless [`agrees`].
-pub(crate) fn check(graph: &Graph, inputs: &[Array], tolerance: Tolerance) {
-    agrees(graph, inputs, tolerance).unwrap_or_else(|error| panic!("{error}"));
+/// Instruction sets of this machine below the best.
+fn lower_sets() -> Vec<InstructionSet> {
+    InstructionSet::available().filter(|&set| set != InstructionSet::best()).collect()
 }
 
-/// Runs `graph` in every mode on one and two threads, two calls each (the second on the states that the first left), and
-/// errs with the first output or state that differs from the reference.
+/// Panics with the first output or state that differs from the reference, under every instruction
+/// set: with the best in every mode on one and two threads, with each lower one in one mode.
+pub(crate) fn check(graph: &Graph, inputs: &[Array], tolerance: Tolerance) {
+    agrees_under(&lower_sets(), graph, inputs, tolerance).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// The same for one of many cases: errs, and takes one of the lower sets, each in its turn.
 pub(crate) fn agrees(graph: &Graph, inputs: &[Array], tolerance: Tolerance) -> Result<(), String> {
+    static TURN: AtomicUsize = AtomicUsize::new(0);
+    let lower = lower_sets();
+    let turn = TURN.fetch_add(1, Ordering::Relaxed).checked_rem(lower.len());
+    let lower = turn.map_or(&[][..], |turn| &lower[turn..=turn]);
+    agrees_under(lower, graph, inputs, tolerance)
+}
+
+/// Two calls each, the second on the states that the first left.
+fn agrees_under(
+    lower: &[InstructionSet],
+    graph: &Graph,
+    inputs: &[Array],
+    tolerance: Tolerance,
+) -> Result<(), String> {
     let mut states = States::new();
     let tensors: Vec<Tensor> = inputs.iter().map(Array::to_tensor).collect();
     // What the device gets is rounded to the declared types.
@@ -77,9 +101,13 @@ pub(crate) fn agrees(graph: &Graph, inputs: &[Array], tolerance: Tolerance) -> R
         (outputs, states.clone())
     };
     let expected: [(Vec<Array>, States); 2] = [call(), call()];
-    for (mode, threads) in MODES.into_iter().flat_map(|mode| [(mode, 1), (mode, 2)]) {
-        let at = format!("`{}`, {mode}, {threads} threads", graph.name());
-        let mut session = Session::new(graph, mode, threads, &tensors).map_err(|e| format!("{at}: {e}"))?;
+    let best = InstructionSet::best();
+    let all = MODES.into_iter().flat_map(|mode| [(mode, 1, best), (mode, 2, best)]);
+    for (mode, threads, set) in all.chain(lower.iter().map(|&set| (Mode::Compile, 2, set))) {
+        let at = format!("`{}`, {mode}, {threads} threads, {set}", graph.name());
+        let session = CpuBackend::with_instruction_set(Some(threads), set)
+            .and_then(|backend| Session::on(backend, graph, mode, &tensors));
+        let mut session = session.map_err(|e| format!("{at}: {e}"))?;
         for (call, (outputs, states)) in expected.iter().enumerate() {
             session.run().map_err(|e| format!("{at}: {e}"))?;
             for (port, (expected, found)) in graph.outputs().iter().zip(outputs.iter().zip(session.outputs()))

@@ -79,7 +79,8 @@ where
         self.kernel.tile()[1]
     }
 
-    /// Keys whose rows of scores become right operands: those seen, and zeros to the end of the kernel's last group.
+    /// Keys whose rows of scores become right operands: those seen, and zeros to the end of the
+    /// kernel's last group.
     fn padded(&self, keys: usize) -> usize {
         if self.pairs { self.kernel.filled(keys) } else { keys }
     }
@@ -168,7 +169,8 @@ where
         [keys, seen]: [usize; 2],
     ) {
         let (width, scores) = (self.width(), buffers.scores);
-        // SAFETY: as the caller promised; each part has its room, and blocks were packed for this kernel.
+        // SAFETY: as the caller promised; each part has its room, and blocks were packed for this
+        // kernel.
         unsafe {
             let b = buffers.q.add(self.kernel.b_bytes(panel, self.depth)).cast_const();
             self.kernel.multiply_block(BlockProduct {

@@ -177,7 +177,8 @@ impl<T: Format> Convolution<T> {
         if self.blocks(span) * self.depth < self.k { outputs } else { outputs.min(self.kernel.tile()[0]) }
     }
 
-    /// The buffers of a span: stage, panels of B, what is yet to be packed of them, sums, and what the epilogue wants.
+    /// The buffers of a span: stage, panels of B, what is yet to be packed of them, sums, and what
+    /// the epilogue wants.
     pub(super) fn parts(&self, span: usize, table: Option<&Table>) -> Parts<5> {
         let blocks = self.blocks(span);
         let (stage, columns) = match table {

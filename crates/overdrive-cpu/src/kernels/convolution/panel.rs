@@ -34,7 +34,7 @@ impl Panel<'_> {
         // SAFETY: as the caller promised.
         unsafe {
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx512f") {
+            if crate::isa::InstructionSet::Avx512.is_usable() {
                 return copy_avx512(self, row);
             }
             copy(self, row);

@@ -19,7 +19,8 @@ use super::lines::ByLines;
 use super::weave::{FEW, interleave};
 use super::weights::{KBlock, Order, Packer, Side, Weights};
 use crate::exec::{Runnable, Unsupported};
-use crate::gemm::{Kernel, Lines, PixelConfig, PixelTiles, bf16_is_granted, transpose};
+use crate::gemm::{Kernel, Lines, PixelConfig, PixelTiles, transpose};
+use crate::isa::InstructionSet;
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
 use crate::threads::{Parts, Placed, Pool};
@@ -63,7 +64,7 @@ fn fits((window, groups): (&[Dimension], usize), [_, w, y]: [Vec<usize>; 3], str
         (1..=FEW).contains(&channels) && strides[3] == 1 && x.kernel_dilation == 1 && taps * FEW <= CHANNELS;
     let plain = groups == 1 && window.iter().all(|d| d.input_dilation == 1);
     let whole = outputs.is_multiple_of(PANEL) && outputs > 0 && w[2] * taps > 0;
-    plain && full && whole && (last || few) && bf16_is_granted()
+    plain && full && whole && (last || few) && InstructionSet::Amx.is_usable()
 }
 
 /// k as taps, row-major, of so many channels each.
@@ -337,7 +338,7 @@ impl Runnable for Pixels {
             // SAFETY: the span is this task's.
             unsafe { self.finish.begin((image, part), 0..self.weights.outputs(), slots) };
             let span = Span { image, part, first, lines: lines.min(height - first) };
-            // SAFETY: `fits` asked whether the registers are granted.
+            // SAFETY: `fits` asked for AMX.
             unsafe { self.config.hold(|| self.run_span(span, &buffers, slots)) };
         });
         self.finish.conclude(pool, slots, spans);
@@ -367,7 +368,7 @@ impl ByLines for Pixels {
     ) {
         let most = self.lines_at_once().min(lines.len());
         let buffers = self.parts(most).place(scratch).into();
-        // SAFETY: `fits` asked whether the registers are granted.
+        // SAFETY: `fits` asked for AMX.
         unsafe {
             self.config.hold(|| {
                 for first in lines.clone().step_by(most) {

@@ -8,6 +8,7 @@
 
 use super::stage::{Axis, Channels};
 use super::weave::{Columns, Weave, weave};
+use crate::isa::InstructionSet;
 
 /// Bytes of the run of a channel: it shares the first-level cache with rows of the table and of panels.
 const RUN: usize = 16 << 10;
@@ -238,10 +239,7 @@ impl Table {
 }
 
 fn has_vectors() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512f");
-    #[cfg(not(target_arch = "x86_64"))]
-    return false;
+    InstructionSet::Avx512.is_usable()
 }
 
 /// The pixel of the input that a tap sees at a pixel of the output, if it is one.

@@ -21,7 +21,7 @@ pub(super) type Weave = unsafe fn(lines: [*const u8; 4], step: isize, to: *mut u
 /// The function for elements of `width` bytes, lines of which `interleaved` are woven, and a step of `step` elements.
 pub(super) fn weave(width: usize, interleaved: usize, step: isize) -> Weave {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
+    if crate::isa::InstructionSet::Avx512.is_usable() {
         match (width, interleaved, step) {
             (4, 1, 1) => return x86::units::<1>,
             (4, 1, 2) => return x86::units::<2>,

@@ -20,6 +20,7 @@ use super::transform::{self, LANES, Points, Row, Tiles};
 use super::weights::{KBlock, Packer, Side, Weights};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Kernel};
+use crate::isa::InstructionSet;
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
 use crate::threads::{Parts, Placed, Pool};
@@ -57,7 +58,7 @@ pub(super) fn step_of(call: &ConvolutionCall) -> Option<usize> {
     let pays = fewer && channels >= LEAST[0] && outputs >= LEAST[1] && bytes <= PANELS;
     // On tiles of thirds the plain product of many output channels is the faster one.
     let tiles_pay = outputs >= TILES && !std::ptr::eq(kernel_of::<f32>(call), Kernel::best());
-    let vectors = is_x86_feature_detected!("avx512f") && width.is_multiple_of(LANES);
+    let vectors = InstructionSet::Avx512.is_usable() && width.is_multiple_of(LANES);
     (plain && f32s && lines && pays && !tiles_pay && vectors && (step == 1 || step == 2)).then_some(step)
 }
 
