@@ -10,7 +10,7 @@ mod expr;
 mod init;
 mod vectorize;
 
-pub use builder::{Builder, Scope};
+pub use builder::{Builder, Mark, Scope};
 pub use expr::Expr;
 pub use init::Init;
 pub(crate) use vectorize::{Lane, check_lanes};

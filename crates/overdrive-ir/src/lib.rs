@@ -36,7 +36,8 @@ pub use eval::Array;
 pub use float_format::{FloatFormat, Overflow, Specials};
 pub use gradients::gradients;
 pub use graph::{
-    Builder, Expr, Graph, GraphError, Init, Node, NodeId, Origin, Port, Replace, Scope, StateDecl, Value,
+    Builder, Expr, Graph, GraphError, Init, Mark, Node, NodeId, Origin, Port, Replace, Scope, StateDecl,
+    Value,
 };
 pub use op::{Cost, Gradient, Mismatch, Op, OpRef, Operation, Types};
 pub use plan::{Plan, SlotId};

@@ -13,10 +13,15 @@ use crate::rebuild::{rebuild, regions};
 use constants::Constants;
 use overdrive_ir::{Graph, GraphError};
 
+/// Rounds after which even a small graph must have settled.
+const FEW: usize = 64;
+
 /// The graph with constants computed and identities applied, in regions too.
 pub fn fold(graph: &Graph) -> Result<Graph, GraphError> {
     let mut graph = once(graph)?;
-    loop {
+    // What one identity leaves another may take, but hardly ever more often than there are nodes.
+    let rounds = FEW.max(2 * graph.nodes().len());
+    for _ in 0..rounds {
         let next = once(&graph)?;
         // Inputs and states stay, and comparing the states would read all weights.
         if next.nodes() == graph.nodes() {
@@ -24,6 +29,7 @@ pub fn fold(graph: &Graph) -> Result<Graph, GraphError> {
         }
         graph = next;
     }
+    panic!("folding `{}` must settle within {rounds} rounds: two identities undo each other", graph.name())
 }
 
 fn once(graph: &Graph) -> Result<Graph, GraphError> {

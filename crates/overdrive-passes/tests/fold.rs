@@ -100,3 +100,59 @@ fn equal_work_merges_but_draws_and_collectives_keep_their_identity() {
     assert_eq!(nodes(&cse(&graph).unwrap()), 9);
     assert_eq!(nodes(&dce(&graph).unwrap()), nodes(&graph));
 }
+
+/// Who compares graphs until nothing changes would never end where NaN differed from itself.
+#[test]
+fn attributes_and_constants_that_are_nan_settle() {
+    let b = Builder::new("nan");
+    let x = b.input("x", TensorType::new(DType::F32, [2usize, 4]));
+    let row = |value: f64| b.full(DType::F32, [4usize], value);
+    let normal = x.layer_norm(row(1.0), row(f64::NAN), f64::NAN).rms_norm(row(1.0), f64::NAN);
+    let same = x.layer_norm(row(1.0), row(f64::NAN), f64::NAN);
+    let joined = b.concat(&[row(f64::NAN), row(f64::NAN)], 0);
+    b.output("y", normal);
+    b.output("z", same);
+    b.output("w", joined);
+    let folded = cse(&fold(&b.finish().unwrap()).unwrap()).unwrap();
+    verify(&folded).unwrap();
+    assert_eq!(folded, folded.clone());
+    // The two layers with one epsilon are one, and what NaN fills is a broadcast.
+    let names: Vec<String> = folded.nodes().iter().map(|n| n.op.name()).collect();
+    assert_eq!(names.iter().filter(|name| *name == "layer_norm").count(), 1, "{names:?}");
+    assert!(!names.contains(&"concat".to_owned()), "{names:?}");
+}
+
+#[test]
+fn zeros_of_different_sign_are_different() {
+    let b = Builder::new("zeros");
+    let half = |value: f64| b.full(DType::F32, [2000usize], value);
+    b.output("y", b.concat(&[half(0.0), half(-0.0)], 0));
+    let folded = fold(&b.finish().unwrap()).unwrap();
+    assert!(folded.nodes().iter().any(|node| node.op.name() == "concat"));
+}
+
+/// A window over four numbers may be more work than the model.
+#[test]
+fn few_elements_that_are_much_work_are_left_to_the_device() {
+    let b = Builder::new("window");
+    let x = b.constant(overdrive_ir::Tensor::from_f32([4usize], &[1.0, 2.0, 3.0, 4.0]));
+    let pad = 1usize << 30;
+    let window = overdrive_ir::Window { size: pad, stride: pad, dilation: 1, pad_low: pad, pad_high: pad };
+    let windows = vec![window];
+    b.output("y", b.op1(Prim::ReduceWindow { reducer: Reducer::Max, windows }, &[x]));
+    let folded = fold(&b.finish().unwrap()).unwrap();
+    assert!(folded.nodes().iter().any(|node| node.op.name() == "reduce_window"));
+}
+
+#[test]
+fn products_of_one_number_are_powers() {
+    let product = |value: f64, count: usize| {
+        let b = Builder::new("product");
+        b.output("y", b.full(DType::F64, [count], value).reduce(Reducer::Prod, &[0]));
+        let folded = fold(&b.finish().unwrap()).unwrap();
+        assert!(folded.nodes().iter().all(|node| node.op.name() != "reduce"));
+        overdrive_ir::eval::eval_tensors(&folded, &[])[0].to_f64()[0]
+    };
+    assert_eq!(product(2.0, 1001), 2f64.powi(1001));
+    assert_eq!(product(1.5, 1 << 40), f64::INFINITY);
+}

@@ -1,7 +1,7 @@
 //! Axes and extents as ONNX counts them: negative ones from the end.
 
-use super::fault::{Fault, invalid};
-use overdrive_ir::{Expr, Shape};
+use super::fault::{Fault, invalid, unsupported};
+use overdrive_ir::{DType, Expr, Shape, Tensor, TensorType};
 
 /// Extents of an expression; errs where the builder holds an error.
 pub(super) fn sizes(x: Expr<'_>) -> Result<Vec<usize>, Fault> {
@@ -85,15 +85,27 @@ pub(super) fn take<'b>(x: Expr<'b>, indices: Expr<'b>, axis: usize) -> Result<Ex
     Ok(rows.transpose(&perm))
 }
 
-/// Elements of one axis by known positions.
-pub(super) fn pick<'b>(x: Expr<'b>, positions: &[usize], axis: usize) -> Result<Expr<'b>, Fault> {
-    let indices: Vec<i128> = positions.iter().map(|&p| p as i128).collect();
-    let indices = overdrive_ir::Tensor::from_ints(overdrive_ir::DType::I64, [indices.len()], &indices);
-    take(x, x.builder().constant(indices), axis)
+/// Elements of one axis that are picked at most: their positions are a constant of the graph, of eight bytes each.
+const MOST_PICKED: usize = 1 << 24;
+
+/// `count` elements of one axis by known positions.
+pub(super) fn pick<'b>(
+    x: Expr<'b>,
+    count: usize,
+    position: impl Fn(usize) -> usize,
+    axis: usize,
+) -> Result<Expr<'b>, Fault> {
+    if count > MOST_PICKED {
+        let what = format!("{count} elements of {} picked one by one, more than {MOST_PICKED}", x.ty());
+        return Err(unsupported(what));
+    }
+    let bytes: Vec<u8> = (0..count).flat_map(|i| (position(i) as u64).to_le_bytes()).collect();
+    let indices = Tensor::from_bytes(TensorType::new(DType::I64, [count]), bytes);
+    take(x, x.builder().constant(indices.expect("eight bytes each")), axis)
 }
 
 /// `x` backwards along an axis.
-pub(super) fn reverse<'b>(x: Expr<'b>, axis: usize) -> Result<Expr<'b>, Fault> {
+pub(super) fn reverse(x: Expr<'_>, axis: usize) -> Result<Expr<'_>, Fault> {
     let n = sizes(x)?[axis];
-    pick(x, &(0..n).rev().collect::<Vec<usize>>(), axis)
+    pick(x, n, |i| n - 1 - i, axis)
 }

@@ -12,6 +12,9 @@ use overdrive_ir::{Builder, Graph, eval};
 /// Values of more elements are left to the back end, as the `fold` pass leaves them.
 const LIMIT: usize = 1024;
 
+/// Nodes of more operations are left to it, too: a window over little may be much work.
+const WORK: u64 = 1 << 20;
+
 /// The results, if everything about them is known and small.
 pub(super) fn fold<'b>(import: Importer, call: &Call<'_, 'b>) -> Result<Option<Vec<Value<'b>>>, Fault> {
     let small = |item: &Item<'b>| item.tensor().is_some_and(|t| t.ty().elements() <= LIMIT);
@@ -58,5 +61,6 @@ pub(super) fn fold<'b>(import: Importer, call: &Call<'_, 'b>) -> Result<Option<V
 }
 
 fn is_small(graph: &Graph) -> bool {
-    graph.values().all(|v| graph.ty(v).is_addressable() && graph.ty(v).elements() <= LIMIT)
+    let few = |v| graph.ty(v).is_addressable() && graph.ty(v).elements() <= LIMIT;
+    graph.values().all(few) && graph.cost().flops <= WORK
 }

@@ -1,10 +1,10 @@
 //! `Model`: an ONNX file, opened; and its graph for a binding of dimensions.
 
 use super::item::{Item, Sources, Value};
-use super::lacking::lacking;
-use super::proto::{ModelProto, ValueInfoProto};
+use super::lacking::{Functions, lacking};
+use super::proto::{GraphProto, ModelProto, ValueInfoProto};
 use super::tensor::Storage;
-use super::types::tensor_type;
+use super::types::{given_names, tensor_type};
 use super::walk::{Env, Frame, Walk, domain};
 use crate::{FormatError, Tensors, file};
 use bytes::Bytes;
@@ -119,7 +119,7 @@ impl Model {
     /// With every op that is lacking; with the dimensions that have no size; `Undecided` with the inputs whose values
     /// would have to be bound; else with the node that is wrong.
     pub fn graph(&self, binding: &Binding) -> Result<Graph, FormatError> {
-        let missing = lacking(&self.proto);
+        let missing = lacking(self.top(), &self.functions());
         if !missing.is_empty() {
             return Err(FormatError::Lacking { path: self.path.clone(), ops: missing });
         }
@@ -157,8 +157,7 @@ impl Model {
 
     fn build(&self, b: &Builder, binding: &Binding) -> Result<(), FormatError> {
         let storage = Storage::beside(&self.path);
-        let functions = self.proto.functions.iter().map(|f| ((domain(f.domain()), f.name()), f)).collect();
-        let walk = Walk::new(b, &self.path, &storage, functions);
+        let walk = Walk::new(b, &self.path, &storage, self.functions());
         let opsets = self.opsets();
         let mut env = Env::default();
         for info in self.ports() {
@@ -182,7 +181,7 @@ impl Model {
             };
             env.insert(name, item);
         }
-        let graph = self.proto.graph.as_ref().expect("checked when the file was opened");
+        let graph = self.top();
         if graph.output.is_empty() {
             let place = format!("graph `{}`", graph.name());
             let error = FormatError::damaged(&self.path, &place, "at least one output", "none");
@@ -195,6 +194,14 @@ impl Model {
         Ok(())
     }
 
+    fn top(&self) -> &GraphProto {
+        self.proto.graph.as_ref().expect("checked when the file was opened")
+    }
+
+    fn functions(&self) -> Functions<'_> {
+        self.proto.functions.iter().map(|f| ((domain(f.domain()), f.name()), f)).collect()
+    }
+
     /// Inputs that are no initializers.
     fn ports(&self) -> impl Iterator<Item = &ValueInfoProto> {
         let graph = self.proto.graph.as_ref();
@@ -204,10 +211,20 @@ impl Model {
     }
 
     fn type_of(&self, info: &ValueInfoProto) -> Result<TensorType, FormatError> {
-        tensor_type(info).map_err(|found| {
+        // No name is in use that the file itself has: each unknown dimension is unlike every other.
+        let taken: BTreeSet<&str> = self.ports().flat_map(given_names).collect();
+        let unknown = |axis: usize| {
+            let mut name = format!("{}_{axis}", info.name());
+            while taken.contains(name.as_str()) {
+                name.push('_');
+            }
+            Dim::from(name.as_str())
+        };
+        tensor_type(info, unknown).map_err(|found| {
             let place = format!("input `{}`", info.name());
             let error = FormatError::damaged(&self.path, &place, "a tensor of a type known here", found);
-            error.remedy("export the model with tensors only")
+            error
+                .remedy("export the model with tensors only, each with a shape whose dimensions may be names")
         })
     }
 

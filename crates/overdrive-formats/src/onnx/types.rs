@@ -1,7 +1,9 @@
 //! Element types and value types of ONNX as ours.
 
 use super::proto::tensor_proto::DataType;
-use super::proto::{TypeProto, ValueInfoProto, tensor_shape_proto, type_proto};
+use super::proto::tensor_shape_proto::Dimension;
+use super::proto::tensor_shape_proto::dimension::Value as Extent;
+use super::proto::{TypeProto, ValueInfoProto, type_proto};
 use overdrive_ir::{DType, Dim, Shape, TensorType};
 
 /// Element types that both sides have.
@@ -45,23 +47,21 @@ pub fn element_code(dtype: DType) -> Option<i32> {
     theirs(dtype).map(|code| code as i32)
 }
 
-/// The tensor type of a graph input or output; else what to call what it is. A dimension without size or name gets
-/// the name `<value>_<axis>`.
-pub(super) fn tensor_type(info: &ValueInfoProto) -> Result<TensorType, String> {
+/// The tensor type of a graph input or output; else what to call what it is. A dimension of which the file knows
+/// neither size nor name is what `unknown` calls it.
+pub(super) fn tensor_type(
+    info: &ValueInfoProto,
+    unknown: impl Fn(usize) -> Dim,
+) -> Result<TensorType, String> {
     match info.r#type.as_ref().and_then(|t: &TypeProto| t.value.as_ref()) {
         Some(type_proto::Value::TensorType(tensor)) => {
             let dtype = ours(tensor.elem_type())?;
-            let shape = tensor.shape.as_ref().ok_or("a tensor of unknown rank")?;
-            let dims = shape.dim.iter().enumerate().map(|(axis, dim)| match &dim.value {
-                Some(tensor_shape_proto::dimension::Value::DimValue(n)) => {
-                    usize::try_from(*n).map(Dim::Size).map_err(|_| format!("a dimension of {n}"))
-                }
-                Some(tensor_shape_proto::dimension::Value::DimParam(name)) if !name.is_empty() => {
-                    Ok(Dim::from(name.as_str()))
-                }
-                _ => Ok(Dim::from(format!("{}_{axis}", info.name()).as_str())),
-            });
-            Ok(TensorType::new(dtype, Shape(dims.collect::<Result<Vec<Dim>, String>>()?)))
+            let shape = tensor.shape.as_ref().ok_or("a tensor without a shape, so of unknown rank")?;
+            let dims = shape.dim.iter().enumerate();
+            Ok(TensorType::new(
+                dtype,
+                Shape(dims.map(|(axis, dim)| known(dim).unwrap_or_else(|| unknown(axis))).collect()),
+            ))
         }
         Some(type_proto::Value::SequenceType(_)) => Err("a sequence".to_owned()),
         Some(type_proto::Value::OptionalType(_)) => Err("an optional".to_owned()),
@@ -69,4 +69,34 @@ pub(super) fn tensor_type(info: &ValueInfoProto) -> Result<TensorType, String> {
         Some(_) => Err("a value that is no dense tensor".to_owned()),
         None => Err("a value without a type".to_owned()),
     }
+}
+
+/// Names of dimensions that the file gives.
+pub(super) fn given_names(info: &ValueInfoProto) -> impl Iterator<Item = &str> {
+    let tensor = match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+        Some(type_proto::Value::TensorType(tensor)) => Some(tensor),
+        _ => None,
+    };
+    let dims = tensor.and_then(|tensor| tensor.shape.as_ref()).into_iter().flat_map(|shape| &shape.dim);
+    dims.filter_map(|dim| match &dim.value {
+        Some(Extent::DimParam(name)) if names_something(name) => Some(name.as_str()),
+        _ => None,
+    })
+}
+
+/// A size or a name that tells a dimension from others. 0 is a size: an input may be empty.
+fn known(dim: &Dimension) -> Option<Dim> {
+    match dim.value.as_ref()? {
+        // Paddle writes -1 for what it does not know.
+        Extent::DimValue(size) => usize::try_from(*size).ok().map(Dim::Size),
+        Extent::DimParam(name) => names_something(name).then(|| Dim::from(name.as_str())),
+    }
+}
+
+/// Whether a name is one: exporters write `?`, `*`, `-1`, `None` or nothing for every dimension that they do not know.
+fn names_something(name: &str) -> bool {
+    let name = name.trim();
+    let is_word = name.chars().any(char::is_alphanumeric) && name.parse::<i64>().is_err();
+    let nothing = ["none", "null", "unk", "unknown"];
+    is_word && !nothing.iter().any(|word| name.eq_ignore_ascii_case(word))
 }

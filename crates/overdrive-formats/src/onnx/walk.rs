@@ -8,6 +8,7 @@ use super::fault::{Fault, invalid};
 use super::fold::fold;
 use super::importer::{Import, importer};
 use super::item::Item;
+use super::lacking::{Functions, lacking};
 use super::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
 use super::tensor::Storage;
 use crate::FormatError;
@@ -28,7 +29,7 @@ pub(super) struct Walk<'m, 'b> {
     pub(super) b: &'b Builder,
     path: &'m Path,
     pub(super) storage: &'m Storage,
-    functions: HashMap<(&'m str, &'m str), &'m FunctionProto>,
+    functions: Functions<'m>,
     nodes: Cell<usize>,
 }
 
@@ -102,9 +103,17 @@ impl<'m, 'b> Walk<'m, 'b> {
         b: &'b Builder,
         path: &'m Path,
         storage: &'m Storage,
-        functions: HashMap<(&'m str, &'m str), &'m FunctionProto>,
+        functions: Functions<'m>,
     ) -> Self {
         Self { b, path, storage, functions, nodes: Cell::new(0) }
+    }
+
+    /// Errs with every op of a graph that has no importer.
+    pub(super) fn check_known(&self, graph: &GraphProto) -> Result<(), FormatError> {
+        match lacking(graph, &self.functions) {
+            missing if missing.is_empty() => Ok(()),
+            ops => Err(FormatError::Lacking { path: self.path.to_owned(), ops }),
+        }
     }
 
     /// Walks a graph whose inputs are in `env`; gives its outputs.

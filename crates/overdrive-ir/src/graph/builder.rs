@@ -25,6 +25,17 @@ pub struct Scope<'b> {
     depth: usize,
 }
 
+/// A place in the building of a graph: what came later can be forgotten.
+#[derive(Debug)]
+pub struct Mark {
+    nodes: usize,
+    values: usize,
+    inputs: usize,
+    outputs: usize,
+    states: usize,
+    failed: bool,
+}
+
 impl Drop for Scope<'_> {
     fn drop(&mut self) {
         self.builder.scopes.borrow_mut().truncate(self.depth);
@@ -126,6 +137,35 @@ impl Builder {
     /// True after the first error.
     pub fn failed(&self) -> bool {
         self.error.borrow().is_some()
+    }
+
+    /// Where the building is now.
+    pub fn mark(&self) -> Mark {
+        let graph = self.graph.borrow();
+        Mark {
+            nodes: graph.nodes.len(),
+            values: graph.values.len(),
+            inputs: graph.inputs.len(),
+            outputs: graph.outputs.len(),
+            states: graph.states.len(),
+            failed: self.failed(),
+        }
+    }
+
+    /// Forgets what was built since `mark`, an error too. Expressions from after it must not be used again, and no
+    /// state from before it may have been updated.
+    pub fn undo(&self, mark: Mark) {
+        let mut graph = self.graph.borrow_mut();
+        graph.nodes.truncate(mark.nodes);
+        graph.values.truncate(mark.values);
+        graph.inputs.truncate(mark.inputs);
+        graph.outputs.truncate(mark.outputs);
+        graph.states.truncate(mark.states);
+        let forgotten = |s: &StateDecl| s.update.is_some_and(|value| value.0 as usize >= mark.values);
+        assert!(!graph.states.iter().any(forgotten), "a state from before the mark was updated after it");
+        if !mark.failed {
+            *self.error.borrow_mut() = None;
+        }
     }
 
     /// Declares an input.

@@ -21,8 +21,8 @@ pub(crate) fn cost(prim: &Prim, operands: &[TensorType], regions: &[Graph], resu
             let kernel = &operands[1];
             let taps = elements(kernel) / (kernel.sizes()[0] as u64).max(1);
             // Zeros between the elements of the input (the gradient of a stride) are no work.
-            let spread: u64 = conv.window.iter().map(|w| w.input_dilation as u64).product();
-            elements(&results[0]).saturating_mul(2).saturating_mul(taps) / spread
+            let spread = conv.window.iter().fold(1u64, |n, w| n.saturating_mul(w.input_dilation as u64));
+            elements(&results[0]).saturating_mul(2).saturating_mul(taps) / spread.max(1)
         }
         Prim::Scatter { reducer: Some(_), .. } => elements(&operands[2]),
         Prim::If => regions.iter().map(|r| r.cost().flops).max().unwrap_or(0),

@@ -6,6 +6,9 @@ use overdrive_ir::{Array, Builder, DType, Expr, Graph, Node, Operation, Prim, Re
 /// Values with more elements than this are not computed ahead.
 const LIMIT: usize = 1024;
 
+/// Nodes with more operations than this are not computed ahead either: few elements may be much work.
+const WORK: u64 = 1 << 20;
+
 /// Known values of a graph.
 pub(super) struct Constants {
     /// Elements, rounded to the value's type.
@@ -51,6 +54,9 @@ impl Constants {
         }
         let known = |v: &Value| self.known[v.0 as usize].clone();
         let args = node.operands.iter().map(known).collect::<Option<Vec<Array>>>()?;
+        if graph.node_cost(node).flops > WORK {
+            return None;
+        }
         Some(rounded(&node.op.eval(&args, &node.regions)[0]))
     }
 
@@ -80,7 +86,7 @@ impl Constants {
             Prim::Pad { .. } | Prim::Concat { .. } | Prim::DynamicUpdateSlice => {
                 let data = if matches!(prim, Prim::DynamicUpdateSlice) { 2 } else { node.operands.len() };
                 let parts = node.operands[..data].iter().map(filled).collect::<Option<Vec<Array>>>()?;
-                parts.iter().all(|part| *part == parts[0]).then(|| parts[0].clone())
+                parts.iter().all(|part| bits(part, 0) == bits(&parts[0], 0)).then(|| parts[0].clone())
             }
             Prim::Reduce { reducer, .. } => {
                 let elements = |v: Value| graph.ty(v).elements();
@@ -124,6 +130,9 @@ fn folded(reducer: Reducer, scalar: Array, count: usize) -> Option<Array> {
             Some(rounded(&Array::float(scalar.dtype, &[], vec![scalar.get(0) * count as f64])))
         }
         Reducer::Sum => Some(Array::int(scalar.dtype, &[], vec![scalar.ints()[0] * count as i128])),
+        Reducer::Prod if scalar.dtype.is_float() => {
+            Some(rounded(&Array::float(scalar.dtype, &[], vec![scalar.get(0).powf(count as f64)])))
+        }
         Reducer::Prod => (scalar.get(0) == 1.0).then_some(scalar),
         Reducer::Max | Reducer::Min | Reducer::And | Reducer::Or => Some(scalar),
     }
@@ -148,10 +157,14 @@ fn rounded(array: &Array) -> Array {
 
 fn uniform(array: &Array) -> Option<Array> {
     let first = (!array.is_empty()).then(|| array.rearrange(&[], |_| 0))?;
-    let bits = |i: usize| match array.dtype {
+    (1..array.len()).all(|i| bits(array, i) == bits(array, 0)).then_some(first)
+}
+
+/// What tells an element from every other: zeros have a sign, and NaN is itself.
+fn bits(array: &Array, i: usize) -> i128 {
+    match array.dtype {
         dtype if dtype.is_float() => array.get(i).to_bits() as i128,
         DType::Bool => array.get(i) as i128,
         _ => array.ints()[i],
-    };
-    (1..array.len()).all(|i| bits(i) == bits(0)).then_some(first)
+    }
 }

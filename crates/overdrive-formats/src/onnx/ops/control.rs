@@ -1,16 +1,17 @@
 //! If, Loop and Scan, resolved while reading: shapes must, so trips and branches must be known.
 //!
-//! A branch that data decides is computed on both sides and selected, since a value has no side effects; a loop runs
-//! as often as its count says, its body once for each turn in the graph.
+//! A branch that data decides is computed on both sides and selected, since a value has no side effects; where one of
+//! them cannot be built for the sizes at hand, the condition must be known. A branch that is not taken is not looked at.
+//! A loop runs as often as its count says, its body once for each turn in the graph.
 
 use crate::onnx::axes::{axis, reverse, sizes};
 use crate::onnx::call::Call;
 use crate::onnx::fault::{Fault, invalid, unsupported};
 use crate::onnx::item::{Item, Value, union};
-use crate::onnx::proto::GraphProto;
+use crate::onnx::proto::{GraphProto, ValueInfoProto};
 use crate::onnx::types::tensor_type;
 use crate::onnx::walk::{Env, Frame, Walk};
-use overdrive_ir::{DType, Expr, Shape, Tensor};
+use overdrive_ir::{DType, Dim, Expr, Shape, Tensor};
 
 /// Turns of a loop at most.
 const MOST_TURNS: i64 = 1 << 16;
@@ -23,13 +24,31 @@ pub(super) fn branch<'b>(
     env: &Env<'_, 'b>,
     c: &Call<'_, 'b>,
 ) -> Items<'b> {
-    let run = |name| Ok::<_, Fault>(walk.body(c.graph(name)?, &frame.inner(), Env::inside(env))?);
+    let run = |name| {
+        let graph = c.graph(name)?;
+        walk.check_known(graph)?;
+        Ok::<_, Fault>(walk.body(graph, &frame.inner(), Env::inside(env))?)
+    };
     c.ignore(&["then_branch", "else_branch"]);
     if let Ok(condition) = c.number(0) {
         return run(if condition != 0.0 { "then_branch" } else { "else_branch" });
     }
     let condition = c.x(0)?.reshape(Shape::default());
-    let (yes, no) = (run("then_branch")?, run("else_branch")?);
+    let mark = c.b.mark();
+    let (yes, no) = match run("then_branch").and_then(|yes| Ok((yes, run("else_branch")?))) {
+        Ok(both) => both,
+        Err(fault) => {
+            // The branch that cannot be built may be the one that is never taken, for other sizes or another rate:
+            // whoever decides the condition is asked for it, and only a condition that nobody can give leaves the fault.
+            return match c.known(0) {
+                Err(Fault::Undecided { what, sources }) if !sources.is_empty() => {
+                    c.b.undo(mark);
+                    Err(Fault::Undecided { what, sources })
+                }
+                _ => Err(fault),
+            };
+        }
+    };
     yes.into_iter()
         .zip(no)
         .map(|(yes, no)| {
@@ -100,10 +119,15 @@ pub(super) fn repeat<'b>(
     }
     let outputs = &body.output[body.output.len() - scans..];
     for (rows, info) in collected.into_iter().zip(outputs) {
-        let ty = tensor_type(info).ok().filter(|ty| ty.shape.known().is_some());
-        carried.push(stacked(c, rows, ty.map(|ty| (ty.dtype, ty.sizes())), 0)?);
+        carried.push(stacked(c, rows, declared(info), 0)?);
     }
     Ok(carried)
+}
+
+/// The type of a result, where the file says all of it.
+fn declared(info: &ValueInfoProto) -> Option<(DType, Vec<usize>)> {
+    let ty = tensor_type(info, |_| Dim::from("?")).ok()?;
+    Some((ty.dtype, ty.shape.known()?))
 }
 
 /// Rows joined along a new axis; none of them makes an empty tensor of the declared type.
@@ -195,9 +219,7 @@ pub(super) fn scan<'b>(
         }
         let rank = rows.first().map_or(0, |row| row.value.expr(c.b).rank());
         let along = axis(at(&out_axes, i), rank + 1)?;
-        let info = &body.output[states + i];
-        let ty = tensor_type(info).ok().filter(|ty| ty.shape.known().is_some());
-        carried.push(stacked(c, rows, ty.map(|ty| (ty.dtype, ty.sizes())), along)?);
+        carried.push(stacked(c, rows, declared(&body.output[states + i]), along)?);
     }
     Ok(carried)
 }

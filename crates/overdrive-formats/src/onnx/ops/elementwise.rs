@@ -1,12 +1,12 @@
 //! Ops of one element per element, with NumPy's broadcasting.
 
+use super::cast::number;
 use crate::onnx::axes::{broadcast, common, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::coded::{Coded, Parameter};
-use crate::onnx::fault::{Fault, invalid, unsupported};
+use crate::onnx::fault::{Fault, invalid};
 use crate::onnx::item::Value;
-use crate::onnx::types;
-use overdrive_ir::{Binary, Compare, DType, Expr, Overflow, Prim, Unary};
+use overdrive_ir::{Binary, Compare, DType, Expr, Unary};
 
 pub(super) fn unary<'b>(c: &Call<'_, 'b>, kind: Unary) -> Outcome<'b> {
     one(c.x(0)?.unary(kind))
@@ -105,9 +105,23 @@ pub(super) fn modulo<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 pub(super) fn shift<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     match c.text_or("direction", "").as_str() {
         "LEFT" => binary(c, Binary::Shl),
-        "RIGHT" => binary(c, Binary::Shr),
+        "RIGHT" => {
+            let [x, y] = pair(c)?;
+            one(x.binary(Binary::Shr, if is_signed(x.dtype()) { within(y) } else { y }))
+        }
         other => Err(invalid("direction LEFT or RIGHT", other)),
     }
+}
+
+fn is_signed(dtype: DType) -> bool {
+    dtype.int_range().is_some_and(|(low, _)| low < 0)
+}
+
+/// Counts, where one that is negative or of the width or more shifts everything out but the sign: ours would give 0.
+fn within(counts: Expr<'_>) -> Expr<'_> {
+    let last = counts.constant(counts.dtype().bits() as f64 - 1.0);
+    let negative = counts.compare(Compare::Lt, counts.constant(0.0));
+    negative.binary(Binary::Or, counts.compare(Compare::Gt, last)).select(last, counts)
 }
 
 /// Bounds are operands since opset 11, and attributes before.
@@ -119,57 +133,6 @@ pub(super) fn clip<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     };
     let raised = bound(1, "min")?.map_or(x, |low| x.max(low));
     one(bound(2, "max")?.map_or(raised, |high| raised.min(high)))
-}
-
-/// Rounds or saturates as the attribute says; floats to integers truncate.
-fn to<'b>(c: &Call<'_, 'b>, x: Expr<'b>, dtype: DType) -> Expr<'b> {
-    let saturates = c.flag("saturate", 1);
-    c.ignore(&["round_mode"]);
-    let overflow = match dtype {
-        DType::F8E4M3 | DType::F8E5M2 | DType::F4E2M1 | DType::E8M0 if saturates => Overflow::Saturate,
-        _ => Overflow::Ieee,
-    };
-    if x.dtype() == dtype { x } else { c.b.op1(Prim::Convert { to: dtype, overflow }, &[x]) }
-}
-
-pub(super) fn cast<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let dtype = match c.attribute("to") {
-        Some(a) if a.i() != 0 => c.dtype("to")?,
-        // Opset 1 to 5 wrote the type's name.
-        Some(a) => types::DTYPES
-            .iter()
-            .find(|(_, theirs)| theirs.as_str_name().as_bytes() == a.s())
-            .map(|(ours, _)| *ours),
-        None => None,
-    };
-    let dtype = dtype.ok_or_else(|| invalid("a type to cast to", "none"))?;
-    if let Value::Known(known) = c.value(0)?
-        && known.tensor.ty().dtype == DType::I4
-        && dtype.is_arithmetic_float()
-    {
-        c.ignore(&["saturate", "round_mode"]);
-        let shape = known.tensor.ty().sizes();
-        return one(Value::Coded(Coded::bare(Value::Known(known), shape, dtype).into()));
-    }
-    one(to(c, c.x(0)?, dtype))
-}
-
-pub(super) fn cast_like<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    one(to(c, c.x(0)?, c.x(1)?.dtype()))
-}
-
-pub(super) fn bitcast<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let dtype = c.dtype("to")?.ok_or_else(|| invalid("a type to cast to", "none"))?;
-    let x = c.x(0)?;
-    one(match (x.dtype(), dtype) {
-        (from, to) if from == to => x,
-        (DType::Bool, to) if to.bits() == 8 => c.b.op1(Prim::Bitcast { to }, &[x.convert(DType::U8)]),
-        (from, DType::Bool) if from.bits() == 8 => {
-            c.b.op1(Prim::Bitcast { to: DType::U8 }, &[x]).convert(DType::Bool)
-        }
-        (from, to) if from.bits() == to.bits() => c.b.op1(Prim::Bitcast { to }, &[x]),
-        (from, to) => return Err(unsupported(format!("bits of {from} as {to}"))),
-    })
 }
 
 pub(super) fn identity<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
@@ -190,12 +153,6 @@ pub(super) fn is_inf<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         (false, true) => is(f64::NEG_INFINITY),
         (false, false) => broadcast(c.scalar(DType::Bool, 0.0), &sizes(x)?),
     })
-}
-
-/// Formats without arithmetic are read as f32, which holds all their values.
-fn number(x: Expr<'_>) -> Expr<'_> {
-    let narrow = x.dtype().is_float() && !x.dtype().is_arithmetic_float();
-    if narrow { x.convert(DType::F32) } else { x }
 }
 
 pub(super) fn expand<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {

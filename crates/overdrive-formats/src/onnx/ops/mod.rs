@@ -6,6 +6,7 @@
 mod activation;
 mod attention;
 mod attention_microsoft;
+mod cast;
 mod constant;
 mod control;
 mod conv;
@@ -47,15 +48,15 @@ pub(super) static OPS: &[(&str, Importer)] = &[
     ("Attention", attention::attention),
     ("AveragePool", pool::average_pool),
     ("BatchNormalization", norm::batch_norm),
-    ("BitCast", elementwise::bitcast),
+    ("BitCast", cast::bitcast),
     ("BitShift", elementwise::shift),
     ("BitwiseAnd", |c| elementwise::binary(c, Binary::And)),
     ("BitwiseNot", |c| elementwise::unary(c, Unary::Not)),
     ("BitwiseOr", |c| elementwise::binary(c, Binary::Or)),
     ("BitwiseXor", |c| elementwise::binary(c, Binary::Xor)),
     ("BlackmanWindow", |c| constant::signal_window(c, &[0.42, 0.5, 0.08])),
-    ("Cast", elementwise::cast),
-    ("CastLike", elementwise::cast_like),
+    ("Cast", cast::cast),
+    ("CastLike", cast::cast_like),
     ("Ceil", |c| elementwise::unary(c, Unary::Ceil)),
     ("Celu", activation::celu),
     ("CenterCropPad", shape::center_crop_pad),

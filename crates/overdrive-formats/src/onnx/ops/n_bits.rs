@@ -110,7 +110,7 @@ pub(super) fn mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         None => x,
         Some(order) => {
             codes = columns(&codes, [n, across], &order.iter().map(|&at| Some(at)).collect::<Vec<_>>());
-            pick(x, &order, x.rank() - 1)?
+            pick(x, order.len(), |i| order[i], x.rank() - 1)?
         }
     };
     if c.extents(2)?.iter().product::<usize>() != n * blocks {

@@ -1,5 +1,6 @@
 //! Quantized models: codes, scales and zero points stay separate values, so that a back end sees what is quantized.
 
+use super::cast::saturated;
 use super::integer::{Side, matmul_codes, offset};
 use crate::onnx::axes::{axis, extent, sizes};
 use crate::onnx::call::{Call, Outcome, one};
@@ -7,7 +8,7 @@ use crate::onnx::coded::Coded;
 use crate::onnx::fault::{Fault, invalid, unsupported};
 use crate::onnx::item::{Known, Value};
 use crate::onnx::rearrange::{filled, is_movable};
-use overdrive_ir::{Compare, DType, Expr, Overflow, Prim, Reducer, Shape, Tensor, Unary};
+use overdrive_ir::{Compare, DType, Expr, Reducer, Shape, Tensor, Unary};
 
 /// One number, one per element of an axis, or one per block along it, spread over `shape`.
 fn spread<'b>(parameter: Expr<'b>, shape: &[usize], along: i64, block: usize) -> Result<Expr<'b>, Fault> {
@@ -46,7 +47,7 @@ fn block(c: &Call<'_, '_>) -> Result<usize, Fault> {
 pub(super) fn codes<'b>(x: Expr<'b>, zero: Option<Expr<'b>>, dtype: DType) -> Expr<'b> {
     if dtype.is_float() {
         let shifted = zero.map_or(x, |zero| x + zero.convert(x.dtype()));
-        return x.builder().op1(Prim::Convert { to: dtype, overflow: Overflow::Saturate }, &[shifted]);
+        return saturated(shifted, dtype);
     }
     let rounded = x.unary(Unary::Round);
     let shifted = zero.map_or(rounded, |zero| rounded + zero.convert(x.dtype()));

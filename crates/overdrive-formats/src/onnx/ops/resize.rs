@@ -8,6 +8,9 @@ use overdrive_ir::{DType, Expr, Tensor};
 /// Extent of a resized axis at most.
 const LARGEST: f64 = (1u64 << 24) as f64;
 
+/// Points of the input behind all outputs of an axis at most: they are constants of the graph.
+const MOST_POINTS: usize = 1 << 22;
+
 /// Points on one side of a filter at most: each is a node of its own.
 const LARGEST_REACH: f64 = 1024.0;
 
@@ -111,21 +114,28 @@ impl Rule {
                 let sum: f64 = taps.iter().map(|t| t.1).sum();
                 taps.iter_mut().for_each(|t| t.1 /= sum);
             }
-            positions.push(taps.iter().map(|t| t.0.clamp(0, last) as usize).collect::<Vec<usize>>());
-            weights.push(taps.iter().map(|t| t.1).collect::<Vec<f64>>());
+            if positions.len() + taps.len() > MOST_POINTS {
+                let points = axis.output.saturating_mul(taps.len());
+                return Err(unsupported(format!("{points} points along one axis, more than {MOST_POINTS}")));
+            }
+            positions.extend(taps.iter().map(|t| t.0.clamp(0, last) as usize));
+            weights.extend(taps.iter().map(|t| t.1));
         }
-        let count = positions.first().map_or(0, Vec::len);
-        let column = |k: usize| positions.iter().map(|p| p[k]).collect::<Vec<usize>>();
+        // Every output has as many points.
+        let count = positions.len() / axis.output.max(1);
+        let column = |k: usize| pick(x, axis.output, |i| positions[i * count + k], along);
         if self.mode == "nearest" {
-            return Ok((pick(x, &column(0), along)?, outside));
+            // An empty axis has no first column.
+            let nearest = pick(x, axis.output, |i| positions[i], along)?;
+            return Ok((nearest, outside));
         }
         let mut shape = vec![1; x.rank()];
         shape[along] = axis.output;
         let mut sum: Option<Expr<'b>> = None;
         for k in 0..count {
-            let values: Vec<f64> = weights.iter().map(|w| w[k]).collect();
+            let values: Vec<f64> = (0..axis.output).map(|i| weights[i * count + k]).collect();
             let weight = x.builder().constant(Tensor::from_f64(x.dtype(), shape.clone(), &values));
-            let term = pick(x, &column(k), along)? * weight;
+            let term = column(k)? * weight;
             sum = Some(sum.map_or(term, |sum| sum + term));
         }
         Ok((sum.ok_or_else(|| invalid("an output with elements", "none"))?, outside))
