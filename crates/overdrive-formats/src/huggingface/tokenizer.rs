@@ -1,27 +1,35 @@
 //! Text to token ids and back: `tokenizer.json`, or plain bytes.
 //!
-//! The `tokenizers` crate does the work, with the regular expressions of a pure Rust crate. Invariant: the ids that a
-//! tokenizer gives are below the vocabulary that it was opened for.
+//! The `tokenizers` crate does the work, with the regular expressions of a pure Rust crate. It panics on some files whose
+//! parts do not fit each other: every call into it is guarded, and a file is tried before it is taken. Invariant: the ids
+//! that a tokenizer gives are below the vocabulary that it was opened for.
+
+mod guard;
 
 use crate::FormatError;
-use std::path::Path;
+use guard::guarded;
+use std::path::{Path, PathBuf};
 
 /// Text to token ids and back.
 pub struct Tokenizer(Kind);
 
 enum Kind {
     Bytes,
-    File(Box<tokenizers::Tokenizer>),
+    /// The library's, and where it was read.
+    File(Box<tokenizers::Tokenizer>, PathBuf),
 }
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
             Kind::Bytes => f.write_str("Tokenizer(bytes)"),
-            Kind::File(_) => f.write_str("Tokenizer(tokenizer.json)"),
+            Kind::File(..) => f.write_str("Tokenizer(tokenizer.json)"),
         }
     }
 }
+
+/// What a tokenizer is tried on.
+const TRIAL: &str = "A text, 1 of 2.";
 
 impl Tokenizer {
     /// A token is a byte.
@@ -33,15 +41,21 @@ impl Tokenizer {
     /// When the file is no tokenizer, or when it knows ids that the model does not: it is another model's.
     pub fn read(path: &Path, vocabulary: usize) -> Result<Self, FormatError> {
         let bytes = std::fs::read(path).map_err(FormatError::io(path, "read"))?;
-        let tokenizer = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
+        let refused = |error: String| {
             FormatError::damaged(path, "the file", "a tokenizer of the `tokenizers` library", error)
-        })?;
+        };
+        let read = guarded(path, || tokenizers::Tokenizer::from_bytes(&bytes)).map_err(refused)?;
+        let tokenizer = read.map_err(|error| refused(error.to_string()))?;
         if let Some((token, id)) = largest(&tokenizer).filter(|(_, id)| *id as usize >= vocabulary) {
             let expected = format!("ids below {vocabulary}, the model's vocabulary");
             let error = FormatError::damaged(path, "vocabulary", expected, format!("{id} for `{token}`"));
             return Err(error.remedy("the tokenizer is of another model: fetch both from one place"));
         }
-        Ok(Self(Kind::File(Box::new(tokenizer))))
+        // Some parts are looked at only when they are needed, which would be in the middle of someone's work. A text that
+        // it has no tokens for is no fault of the file.
+        let trial = || tokenizer.encode(TRIAL, true).and_then(|ids| tokenizer.decode(ids.get_ids(), true));
+        guarded(path, trial).map_err(refused)?.ok();
+        Ok(Self(Kind::File(Box::new(tokenizer), path.to_owned())))
     }
 
     /// The ids of a text, with the tokens that the model expects around it.
@@ -51,8 +65,8 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         match &self.0 {
             Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Kind::File(tokenizer) => {
-                let encoding = tokenizer.encode(text, true);
+            Kind::File(tokenizer, path) => {
+                let encoding = guarded(path, || tokenizer.encode(text, true))?;
                 encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|error| error.to_string())
             }
         }
@@ -63,8 +77,10 @@ impl Tokenizer {
     /// # Errors
     /// As `encode`.
     pub fn tokens(&self, text: &str) -> Result<Vec<(u32, u32)>, String> {
-        let Kind::File(tokenizer) = &self.0 else { return Ok(text.bytes().map(|b| (b.into(), 1)).collect()) };
-        let encoding = tokenizer.encode(text, false).map_err(|error| error.to_string())?;
+        let Kind::File(tokenizer, path) = &self.0 else {
+            return Ok(text.bytes().map(|b| (b.into(), 1)).collect());
+        };
+        let encoding = guarded(path, || tokenizer.encode(text, false))?.map_err(|error| error.to_string())?;
         // What no offset covers, as white space often, belongs to the token after it, and at the end to the last.
         let (mut tokens, mut before) = (Vec::with_capacity(encoding.len()), 0);
         for (&id, &(_, end)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
@@ -82,7 +98,7 @@ impl Tokenizer {
     pub fn vocabulary(&self) -> usize {
         match &self.0 {
             Kind::Bytes => 1 << 8,
-            Kind::File(tokenizer) => largest(tokenizer).map_or(0, |(_, id)| id as usize + 1),
+            Kind::File(tokenizer, _) => largest(tokenizer).map_or(0, |(_, id)| id as usize + 1),
         }
     }
 
@@ -96,7 +112,9 @@ impl Tokenizer {
                 let bytes: Vec<u8> = ids.iter().map(|&id| u8::try_from(id).unwrap_or(b'?')).collect();
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
-            Kind::File(tokenizer) => tokenizer.decode(ids, true).map_err(|error| error.to_string()),
+            Kind::File(tokenizer, path) => {
+                guarded(path, || tokenizer.decode(ids, true))?.map_err(|error| error.to_string())
+            }
         }
     }
 }
