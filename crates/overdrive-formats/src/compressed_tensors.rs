@@ -7,11 +7,13 @@
 //! | `W` i4 `[N, K]` | `W_packed` i32 `[N, ⌈K/8⌉]`, eight codes plus 8 from the lowest bits, and `W_shape` i64 `[2]` |
 //! | `W` f4e2m1 `[N, K]`, K even | `W_packed` u8 `[N, K/2]`, the even column in the low bits |
 //! | e8m0, whatever its name | u8 of the same name: the biased exponent |
+//! | f6e2m3 and f6e3m2 `[.., K]` | u8 `[.., 6 K / 8]` of the same name, whose bits follow each other from the lowest on |
 //! | `W_tensor_scale` f32 `[]` | `W_global_scale` f32 `[1]`, its reciprocal, where that is exact both ways |
 //! | `layer.input_scale`, `layer.input_zero_point` `[]` | the same `[1]` |
 //! | `W.compressed` `[N, K/2]` of 2:4 | the same, and `W.shape` i64 `[2]` |
 //!
-//! Everything else is as it is, e4m3 as `F8_E4M3`. Types that safetensors lacks are stored as their bytes. Invariant: what is
+//! Everything else is as it is, e4m3 as `F8_E4M3`. Types that safetensors lacks are stored as their bytes, and so are those
+//! of six bits, which the package for Python refuses; the file's metadata then says what they are. Invariant: what is
 //! read is bit for bit what was written. Source: <https://github.com/vllm-project/compressed-tensors>, its formats
 //! pack-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized, float-quantized, int-quantized and sparse-24-bitmask.
 
@@ -22,6 +24,7 @@ pub(crate) use config::quantization_config;
 use crate::safetensors::can_hold;
 use crate::{FormatError, Tensors};
 use overdrive_ir::{DType, Graph, Tensor, TensorType};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 const PACKED: &str = "_packed";
@@ -136,6 +139,13 @@ pub(crate) fn restored(path: &Path, graph: &Graph, mut file: Tensors) -> Result<
     Ok(states)
 }
 
+/// What the bytes of a file stand for: the types of states whose elements no reader would guess, by name.
+pub(crate) fn described(states: &Tensors) -> BTreeMap<String, String> {
+    let is_bytes = |name: &str, ty: &TensorType| matches!(form(name, ty), Form::Bytes(_));
+    let bytes = states.iter().filter(|(name, tensor)| is_bytes(name, tensor.ty()));
+    bytes.map(|(name, tensor)| (name.clone(), tensor.ty().to_string())).collect()
+}
+
 /// How a file holds a state.
 enum Form<'n> {
     /// As it is.
@@ -161,7 +171,12 @@ fn form<'n>(name: &'n str, ty: &TensorType) -> Form<'n> {
         (DType::I4, &[n, k]) => Form::Int4([n, k]),
         (DType::F4E2M1, &[n, k]) if k.is_multiple_of(2) => Form::Float4([n, k]),
         (DType::E8M0, _) => Form::Exponent(ty.with_dtype(DType::U8)),
-        (dtype, _) if !can_hold(dtype) => Form::Bytes(TensorType::new(DType::U8, [ty.bytes()])),
+        (DType::F6E2M3 | DType::F6E3M2, &[ref rows @ .., k]) if (6 * k).is_multiple_of(8) => {
+            Form::Bytes(TensorType::new(DType::U8, [rows, &[6 * k / 8]].concat()))
+        }
+        (dtype, _) if !can_hold(dtype) || dtype.bits() == 6 => {
+            Form::Bytes(TensorType::new(DType::U8, [ty.bytes()]))
+        }
         (DType::F32, []) if name.ends_with(TENSOR_SCALE) => {
             Form::Reciprocal(name.strip_suffix(TENSOR_SCALE).expect("it ends so"))
         }
@@ -304,6 +319,8 @@ mod tests {
             ("b.weight_scale", codes(DType::E8M0, [2, 1])),
             ("b.weight_tensor_scale", Tensor::from_f32(Vec::<usize>::new(), &[1.0 / 2688.25f32])),
             ("c.weight", codes(DType::F8E4M3, [2, 3])),
+            ("c.six", codes(DType::F6E3M2, [2, 8])),
+            ("c.odd", codes(DType::F6E2M3, [3, 3])),
             ("c.input_scale", scalar(DType::F32, 0.125)),
             ("c.input_zero_point", scalar(DType::I8, -7.0)),
             ("d.weight.compressed", codes(DType::I8, [2, 4])),
@@ -321,6 +338,10 @@ mod tests {
         assert_eq!([ty("b.weight_packed"), ty("b.weight_scale")], ["u8[2, 16]", "u8[2, 1]"]);
         assert_eq!(ty("b.weight_global_scale"), "f32[1]");
         assert_eq!([ty("c.weight"), ty("c.input_scale")], ["f8e4m3[2, 3]", "f32[1]"]);
+        assert_eq!([ty("c.six"), ty("c.odd")], ["u8[2, 6]", "u8[7]"]);
+        let said = described(&states());
+        assert_eq!([&said["c.six"], &said["c.odd"]], ["f6e3m2[2, 8]", "f6e2m3[3, 3]"]);
+        assert_eq!(said.len(), 2);
         assert_eq!(file["d.weight.shape"].to_ints(), [2, 8]);
         // -8 to 7 become 0 to 15, the first in the lowest bits.
         let row: Vec<f64> = (0..8).map(|i| f64::from(i) - 8.0).collect();
@@ -332,6 +353,10 @@ mod tests {
     fn what_was_written_is_read_back_bit_for_bit() {
         let (states, path) = (states(), Path::new("model.safetensors"));
         assert_eq!(restored(path, &graph(&states), stored(states.clone())).expect("whole"), states);
+        // Older files have codes of six bits under their own type.
+        let mut older = stored(states.clone());
+        older.insert("c.six".to_owned(), states["c.six"].clone());
+        assert_eq!(restored(path, &graph(&states), older).expect("whole"), states);
         for bits in (1..2000u32).map(|i| 0x3880_0000 + i * 4099) {
             let global = f32::from_bits(bits);
             let scale = 1.0 / global;

@@ -110,7 +110,9 @@ impl ModelFolder {
                 let path = unfinished.join(name);
                 fs::write(&path, text).map_err(FormatError::io(&path, "write"))?;
             }
-            safetensors::write(&unfinished.join(STATES), &states)
+            let described = compressed_tensors::described(&states);
+            let path = unfinished.join(STATES);
+            safetensors::write_described(&path, &compressed_tensors::stored(states), described)
         })
     }
 }
@@ -121,10 +123,12 @@ impl ModelFolder {
 /// When a state has no fixed size.
 pub fn states_file_bytes(graph: &Graph) -> Result<u64, FormatError> {
     let path = Path::new(STATES);
-    Ok(safetensors::encode(path, &states(graph, path)?)?.len() as u64)
+    let states = states(graph, path)?;
+    let described = compressed_tensors::described(&states);
+    Ok(safetensors::encode_described(path, &compressed_tensors::stored(states), described)?.len() as u64)
 }
 
-/// Every state as it begins and as the file holds it; `place` is what errors call it.
+/// Every state as it begins; `place` is what errors call it.
 fn states(graph: &Graph, place: &Path) -> Result<Tensors, FormatError> {
     let mut states = Tensors::new();
     for state in graph.states() {
@@ -135,7 +139,7 @@ fn states(graph: &Graph, place: &Path) -> Result<Tensors, FormatError> {
         }
         states.insert(state.name.clone(), state.init.tensor(&state.name, ty));
     }
-    Ok(compressed_tensors::stored(states))
+    Ok(states)
 }
 
 fn read_config(path: &Path) -> Result<ConfigFile, FormatError> {

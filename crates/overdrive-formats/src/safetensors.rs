@@ -7,6 +7,7 @@ use crate::tensors::tensor;
 use crate::{FormatError, Tensors, file};
 use overdrive_ir::{DType, TensorType};
 use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// Element types that both sides have.
@@ -67,9 +68,19 @@ pub fn decode(path: &Path, bytes: &[u8]) -> Result<Tensors, FormatError> {
 
 /// Writes tensors to a file, which appears whole or not at all.
 pub fn write(path: &Path, tensors: &Tensors) -> Result<(), FormatError> {
+    write_described(path, tensors, BTreeMap::new())
+}
+
+/// The same with a file's metadata: what readers are told that types and shapes do not say.
+pub(crate) fn write_described(
+    path: &Path,
+    tensors: &Tensors,
+    metadata: BTreeMap<String, String>,
+) -> Result<(), FormatError> {
     let views = views(path, tensors)?;
+    let metadata = given(metadata);
     file::replace(path, |unfinished| {
-        safetensors::serialize_to_file(views, None, unfinished).map_err(|e| match e {
+        safetensors::serialize_to_file(views, metadata, unfinished).map_err(|e| match e {
             SafeTensorError::IoError(source) => FormatError::io(path, "write")(source),
             other => unfit(path, other),
         })
@@ -78,7 +89,20 @@ pub fn write(path: &Path, tensors: &Tensors) -> Result<(), FormatError> {
 
 /// The bytes of the file that `write` would write; `path` is what errors call it.
 pub fn encode(path: &Path, tensors: &Tensors) -> Result<Vec<u8>, FormatError> {
-    safetensors::serialize(views(path, tensors)?, None).map_err(|e| unfit(path, e))
+    encode_described(path, tensors, BTreeMap::new())
+}
+
+/// The same with a file's metadata.
+pub(crate) fn encode_described(
+    path: &Path,
+    tensors: &Tensors,
+    metadata: BTreeMap<String, String>,
+) -> Result<Vec<u8>, FormatError> {
+    safetensors::serialize(views(path, tensors)?, given(metadata)).map_err(|e| unfit(path, e))
+}
+
+fn given(metadata: BTreeMap<String, String>) -> Option<HashMap<String, String>> {
+    (!metadata.is_empty()).then(|| metadata.into_iter().collect())
 }
 
 fn views<'t>(path: &Path, tensors: &'t Tensors) -> Result<Vec<(&'t String, TensorView<'t>)>, FormatError> {
