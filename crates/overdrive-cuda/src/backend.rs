@@ -166,12 +166,21 @@ impl Backend for CudaBackend {
     }
 
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {
-        let memory = buffer.memory.as_any().downcast_ref::<CudaMemory>();
-        let memory = memory.ok_or_else(|| self.foreign(&buffer.ty))?;
         let mut bytes = vec![0; buffer.ty.bytes()];
-        let copied = self.device.staging().download(memory.bytes().address(), &mut bytes);
-        copied.map_err(|e| e.during(format!("downloading {}", buffer.ty)))?;
+        self.copy_out(buffer, 0, &mut bytes)?;
         Ok(Tensor::sharing(buffer.ty.clone(), bytes.into()).expect("a buffer has the bytes of its type"))
+    }
+
+    fn download_rows(&self, buffer: &Buffer, rows: &[usize]) -> Result<Tensor, BackendError> {
+        let mut shape = buffer.ty.sizes();
+        let bytes = buffer.ty.bytes() / shape[0];
+        let mut picked = vec![0; bytes * rows.len()];
+        for (part, row) in picked.chunks_mut(bytes.max(1)).zip(rows) {
+            self.copy_out(buffer, row * bytes, part)?;
+        }
+        shape[0] = rows.len();
+        let ty = buffer.ty.with_shape(shape);
+        Ok(Tensor::sharing(ty, picked.into()).expect("rows are whole bytes"))
     }
 
     fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError> {
@@ -252,6 +261,14 @@ impl CudaBackend {
     fn copy_in(&self, tensor: &Tensor, to: &DeviceBytes) -> Result<(), BackendError> {
         let copied = self.device.staging().upload(tensor.bytes(), to.address());
         copied.map_err(|e| e.during(format!("uploading {}", tensor.ty())))
+    }
+
+    /// Fills `to` from these bytes of a buffer on.
+    fn copy_out(&self, buffer: &Buffer, from: usize, to: &mut [u8]) -> Result<(), BackendError> {
+        let memory = buffer.memory.as_any().downcast_ref::<CudaMemory>();
+        let memory = memory.ok_or_else(|| self.foreign(&buffer.ty))?;
+        let copied = self.device.staging().download(memory.bytes().address() + from as u64, to);
+        copied.map_err(|e| e.during(format!("downloading {}", buffer.ty)))
     }
 
     fn foreign(&self, ty: &TensorType) -> BackendError {

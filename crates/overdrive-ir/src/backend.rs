@@ -315,6 +315,10 @@ pub trait Backend: Send + Sync {
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError>;
     /// Copies a buffer back to the host.
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError>;
+    /// Copies these entries of the first axis of a buffer back to the host, where the device can without the others.
+    fn download_rows(&self, buffer: &Buffer, rows: &[usize]) -> Result<Tensor, BackendError> {
+        Ok(self.download(buffer)?.rows(rows))
+    }
     /// An uninitialised buffer filled with NaN (or all-ones) bytes, so that a missing write is seen.
     fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError>;
     /// Overwrites a buffer of the same type without moving it.

@@ -43,6 +43,16 @@ impl Tensor {
         Ok(Self { ty, bytes })
     }
 
+    /// These entries of the first axis, each a whole number of bytes.
+    pub fn rows(&self, picked: &[usize]) -> Self {
+        let mut shape = self.ty.sizes();
+        let bytes = self.bytes.len() / shape[0];
+        let rows: Vec<u8> =
+            picked.iter().flat_map(|&row| &self.bytes[row * bytes..][..bytes]).copied().collect();
+        shape[0] = picked.len();
+        Self::from_bytes(self.ty.with_shape(shape), rows).expect("rows are whole bytes")
+    }
+
     /// Builds a tensor by rounding `values` to `dtype`. Panics when the count does not fit the shape.
     pub fn from_f64(dtype: DType, shape: impl Into<Shape>, values: &[f64]) -> Self {
         let ty = TensorType::new(dtype, shape);

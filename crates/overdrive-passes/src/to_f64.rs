@@ -4,7 +4,9 @@
 //! distance of the original's results from these is all its rounding.
 
 use crate::rebuild::{rebuild, regions};
-use overdrive_ir::{Convolution, DType, DotGeneral, Graph, GraphError, Operation, Prim, TensorType};
+use overdrive_ir::{
+    Builder, Convolution, DType, DotGeneral, Expr, Graph, GraphError, Init, Operation, Prim, TensorType,
+};
 
 /// The same graph in f64: inputs, states, constants and attributes.
 pub fn to_f64(graph: &Graph) -> Result<Graph, GraphError> {
@@ -21,6 +23,41 @@ pub fn to_f64(graph: &Graph) -> Result<Graph, GraphError> {
         };
         Ok(place.builder.node(op, &place.operands, regions(place.node, to_f64)?))
     })
+}
+
+/// The same, but inputs and states keep their types and are widened where they are read: nobody holds the parameters of a
+/// large model in f64 on the host, and a device widens them faster. States are updated in their own types.
+///
+/// # Errors
+/// As [`to_f64`].
+pub fn compute_in_f64(graph: &Graph) -> Result<Graph, GraphError> {
+    // Without values, which would be converted here.
+    let wide = to_f64(&graph.clone().with_initial_values(|_, _| Init::ZEROS))?;
+    let b = Builder::new(graph.name());
+    let mut map: Vec<Option<Expr<'_>>> = vec![None; wide.value_count()];
+    for (port, widened) in graph.inputs().iter().zip(wide.inputs()) {
+        let input = b.input(&port.name, graph.ty(port.value).clone());
+        map[widened.value.0 as usize] = Some(input.convert(wide.ty(widened.value).dtype));
+    }
+    for (state, widened) in graph.states().iter().zip(wide.states()) {
+        let stored = b.state_named(&state.name, graph.ty(state.value).clone(), state.init.clone());
+        map[widened.value.0 as usize] = Some(stored.convert(wide.ty(widened.value).dtype));
+    }
+    for node in wide.nodes() {
+        let operands: Vec<Expr<'_>> =
+            node.operands.iter().map(|v| map[v.0 as usize].expect("operands come first")).collect();
+        let _scope = b.scope_path(&node.scope);
+        let results = b.node(node.op.clone(), &operands, node.regions.clone());
+        node.results.iter().zip(results).for_each(|(v, result)| map[v.0 as usize] = Some(result));
+    }
+    let of = |value: overdrive_ir::Value| map[value.0 as usize].expect("it was computed");
+    wide.outputs().iter().for_each(|port| b.output(&port.name, of(port.value)));
+    for (state, widened) in graph.states().iter().zip(wide.states()) {
+        if let Some(update) = widened.update {
+            b.update(&state.name, of(update).convert(graph.ty(state.value).dtype));
+        }
+    }
+    b.finish()
 }
 
 fn wide(dtype: DType) -> DType {

@@ -9,14 +9,22 @@ use overdrive_ir::eval::philox;
 use overdrive_ir::{Graph, Init, Tensor, TensorType};
 use std::cell::RefCell;
 
-/// A graph whose parameters take more is left as it is: they would stay on the host beside the copy that the device has.
-const MOST_BYTES: usize = 1 << 30;
+/// The share of the host's memory that drawn parameters may take: they stay there beside the copies that devices have.
+const HOST_SHARE: u64 = 4;
 
 /// What was drawn so far: a state's name, its type and how it was described, with its value.
-#[derive(Default)]
-pub(crate) struct Drawn(RefCell<Vec<(String, TensorType, Init, Tensor)>>);
+pub(crate) struct Drawn {
+    values: RefCell<Vec<(String, TensorType, Init, Tensor)>>,
+    /// A graph whose parameters take more is left as it is.
+    most_bytes: u64,
+}
 
 impl Drawn {
+    /// Nothing yet, on a host with so much memory.
+    pub(crate) fn on(host_bytes: u64) -> Self {
+        Self { values: RefCell::default(), most_bytes: host_bytes / HOST_SHARE }
+    }
+
     /// The workload with values in place of descriptions.
     pub(crate) fn workload(&self, workload: &Workload) -> Workload {
         workload.with_graphs(|graph| self.graph(graph))
@@ -25,7 +33,7 @@ impl Drawn {
     /// The graph with values in place of descriptions.
     pub(crate) fn graph(&self, graph: &Graph) -> Graph {
         let bytes: usize = graph.states().iter().map(|state| graph.ty(state.value).bytes()).sum();
-        if bytes > MOST_BYTES {
+        if bytes as u64 > self.most_bytes {
             return graph.clone();
         }
         let mut states = graph.states().iter();
@@ -40,7 +48,7 @@ impl Drawn {
 
     fn value(&self, (name, ty): (&str, &TensorType), init: &Init, (std, seed): (f64, u64)) -> Tensor {
         let known = |(n, t, i, _): &&(String, TensorType, Init, Tensor)| n == name && t == ty && i == init;
-        if let Some((.., tensor)) = self.0.borrow().iter().find(known) {
+        if let Some((.., tensor)) = self.values.borrow().iter().find(known) {
             return tensor.clone();
         }
         let site = philox::site_of(name);
@@ -49,7 +57,7 @@ impl Drawn {
             Tensor::from_f64(ty.dtype, [length], &draws.collect::<Vec<_>>())
         });
         let tensor = Tensor::sharing(ty.clone(), bytes.into()).expect("every element was drawn");
-        self.0.borrow_mut().push((name.to_owned(), ty.clone(), init.clone(), tensor.clone()));
+        self.values.borrow_mut().push((name.to_owned(), ty.clone(), init.clone(), tensor.clone()));
         tensor
     }
 }
@@ -72,7 +80,7 @@ mod tests {
             b.output("y", x + half.convert(DType::F32) + zeros);
             b.finish().expect("it is well-formed")
         };
-        let drawn = Drawn::default();
+        let drawn = Drawn::on(1 << 30);
         let [first, second, other] = [1.0, 1.0, 2.0].map(|scale| (graph(scale), drawn.graph(&graph(scale))));
         for (described, valued) in [&first, &second, &other] {
             for (a, b) in described.states().iter().zip(valued.states()) {

@@ -16,6 +16,7 @@ mod peers;
 pub mod pretrained;
 mod published;
 pub mod quantization;
+mod referee;
 mod session;
 mod study;
 mod template;

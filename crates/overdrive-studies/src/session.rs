@@ -140,7 +140,8 @@ pub fn measure(
         records.extend(peers::taken_earlier(context, &cases));
         return records;
     }
-    let (drawn, known) = (Drawn::default(), distinct(entries));
+    let drawn = Drawn::on(context.reference.caps().memory_bytes);
+    let known = distinct(entries);
     let workloads: Vec<Workload> = known.iter().map(|workload| drawn.workload(workload)).collect();
     let of_drawn = |entry: &Entry<'_>| {
         let position = known.iter().position(|w| std::ptr::eq(*w, entry.workload));

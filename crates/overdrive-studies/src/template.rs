@@ -74,8 +74,21 @@ impl Template {
             (port.name.clone(), Tensor::from_f64(ty.dtype, ty.shape.clone(), &vec![1.0; ty.elements()]))
         };
         let (given, config) = (masks.map(ones).collect(), self.config.clone());
-        Ok(Workload { items, vocabulary, given, config, ..Workload::new(&self.name, dimensions, graph) })
+        let probe = Some(self.graph_of(&small(&bound))?);
+        let whole = Workload::new(&self.name, dimensions, graph);
+        let whole = Workload { items, vocabulary, given, config, probe, ..whole };
+        let Some(&batch) = bound.get("batch") else { return Ok(whole) };
+        whole.with_sampled_batch(batch, |batch| {
+            let sizes = bound.iter().map(|(name, &size)| (name.clone(), size));
+            self.graph_of(&sizes.chain([("batch".to_owned(), batch)]).collect())
+        })
     }
+}
+
+/// One sample, and of everything else a few.
+fn small(sizes: &BTreeMap<String, usize>) -> BTreeMap<String, usize> {
+    let least = |name: &str| if name == "batch" { 1 } else { 8 };
+    sizes.iter().map(|(name, &size)| (name.clone(), size.min(least(name)))).collect()
 }
 
 impl From<ModelFolder> for Template {

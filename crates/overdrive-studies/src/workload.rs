@@ -1,21 +1,24 @@
 //! A workload: a bound graph, its inputs by seed, and the f64 outputs that every variant is held against.
 
+use crate::referee::Referee;
 use crate::tolerance::{perturbed, rounds_to_codes, with_perturbed_states};
 use crate::{Context, Template};
 use overdrive_bench::case;
 use overdrive_bench::oracle::{Oracle, normal_inputs};
-use overdrive_bench::outcome::Failure;
 use overdrive_bench::record::{Items, Work};
 use overdrive_ir::eval::{self, philox};
-use overdrive_ir::{Backend, DType, Graph, GraphError, Mode, Port, State, Tensor, Tuning};
+use overdrive_ir::{Graph, GraphError, Port, Tensor};
 use overdrive_models::Model;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// Above this many FLOPs the reference is the graph in f64 on the CPU back end, which is itself tested against the
 /// evaluator; below it the evaluator itself.
 const EVALUATOR_FLOPS: u64 = 1_000_000_000;
-/// The same where codes are multiplied: the definition looks a scale up for every product, and twins are evaluated too.
+/// Above this many FLOPs the reference computes some samples of a batch, as many as come to this: seconds on two threads.
+const SAMPLED_FLOPS: u64 = 100_000_000_000;
+/// The same as the first where codes are multiplied: the definition looks a scale up for every product, and twins are evaluated too.
 const EVALUATOR_FLOPS_OF_CODES: u64 = 10_000_000;
 
 /// What is computed, whoever computes it.
@@ -34,6 +37,9 @@ pub struct Workload {
     pub config: Option<Value>,
     /// The rows that the reference computes, where it need not compute all.
     pub sampled: Option<SampledRows>,
+    /// The model at small sizes: a device that computes the reference is held against the host on it. Without it the host
+    /// computes the reference.
+    pub probe: Option<Graph>,
 }
 
 /// Rows that stand for all where every row of every output depends on the same row of some inputs and on nothing else
@@ -47,16 +53,13 @@ pub struct SampledRows {
 }
 
 impl SampledRows {
-    /// How many rows are compared.
-    const COUNT: usize = 64;
+    /// The most rows that are compared.
+    const MOST: usize = 64;
+    /// The fewest: the first and the last.
+    const FEWEST: usize = 2;
 
     fn of(&self, tensor: &Tensor) -> Tensor {
-        let mut shape = tensor.ty().sizes();
-        let row = tensor.bytes().len() / shape[0];
-        let bytes: Vec<u8> =
-            self.picked.iter().flat_map(|&i| &tensor.bytes()[i * row..][..row]).copied().collect();
-        shape[0] = self.picked.len();
-        Tensor::from_bytes(tensor.ty().with_shape(shape), bytes).expect("rows are whole bytes")
+        tensor.rows(&self.picked)
     }
 }
 
@@ -65,7 +68,7 @@ impl Workload {
     pub fn new<'a>(name: &str, dimensions: impl IntoIterator<Item = (&'a str, usize)>, graph: Graph) -> Self {
         let dimensions = dimensions.into_iter().map(|(name, size)| (name, size as u64));
         let (key, given) = (case::Workload::new(name, dimensions), BTreeMap::new());
-        Self { key, graph, items: None, vocabulary: 2, given, config: None, sampled: None }
+        Self { key, graph, items: None, vocabulary: 2, given, config: None, sampled: None, probe: None }
     }
 
     /// A built-in model, its named dimensions bound to `sizes` where given, else to its defaults.
@@ -86,11 +89,42 @@ impl Workload {
         (rows, inputs): (usize, usize),
         build: impl FnOnce(usize) -> Result<Graph, GraphError>,
     ) -> Result<Self, GraphError> {
-        if rows <= SampledRows::COUNT {
+        self.with_rows((rows, SampledRows::MOST), inputs, build)
+    }
+
+    /// The same, compared on some samples of the batch where all of them would take the reference long and none depends on
+    /// another. `build` gives the graph for a batch of a size.
+    ///
+    /// # Errors
+    /// When that graph is ill-formed.
+    pub(crate) fn with_sampled_batch(
+        self,
+        batch: usize,
+        build: impl FnOnce(usize) -> Result<Graph, GraphError>,
+    ) -> Result<Self, GraphError> {
+        let flops = self.work().flops;
+        let per_sample = flops / (batch as u64).max(1);
+        let count = (SAMPLED_FLOPS / per_sample.max(1)).min(SampledRows::MOST as u64) as usize;
+        let count = count.max(SampledRows::FEWEST);
+        let has_batch = |port: &Port| self.graph.ty(port.value).sizes().first() == Some(&batch);
+        let inputs = self.graph.inputs().iter().take_while(|port| has_batch(port)).count();
+        if flops <= SAMPLED_FLOPS || inputs == 0 || !overdrive_passes::independent_rows(&self.graph, inputs) {
+            return Ok(self);
+        }
+        self.with_rows((batch, count), inputs, build)
+    }
+
+    fn with_rows(
+        self,
+        (rows, count): (usize, usize),
+        inputs: usize,
+        build: impl FnOnce(usize) -> Result<Graph, GraphError>,
+    ) -> Result<Self, GraphError> {
+        if rows <= count {
             return Ok(self);
         }
         let between = philox::uniforms(rows as u64, 0).map(|u| (u * rows as f64) as usize);
-        let picked: Vec<usize> = [0, rows - 1].into_iter().chain(between).take(SampledRows::COUNT).collect();
+        let picked: Vec<usize> = [0, rows - 1].into_iter().chain(between).take(count).collect();
         Ok(Self { sampled: Some(SampledRows { graph: build(picked.len())?, inputs, picked }), ..self })
     }
 
@@ -99,8 +133,8 @@ impl Workload {
         let sampled = self.sampled.as_ref();
         let sampled = sampled.map(|s| SampledRows { graph: of(&s.graph), picked: s.picked.clone(), ..*s });
         let (key, items, given) = (self.key.clone(), self.items.clone(), self.given.clone());
-        let config = self.config.clone();
-        Self { key, graph: of(&self.graph), items, given, config, sampled, ..*self }
+        let (config, probe) = (self.config.clone(), self.probe.as_ref().map(&of));
+        Self { key, graph: of(&self.graph), items, given, config, sampled, probe, ..*self }
     }
 
     /// FLOPs and compulsory bytes: inputs and states read once, outputs written once.
@@ -136,25 +170,22 @@ impl Workload {
         self.graph.inputs().iter().zip(normal_inputs(&self.graph, seed)).map(draw).collect()
     }
 
-    /// The oracle of this workload.
+    /// The oracle of this workload, by the device that is measured where its f64 is quicker than the host's.
     pub fn oracle<'a>(&'a self, context: &'a Context<'_>) -> Oracle<'a> {
-        self.judged_by(context.reference)
+        self.judged_by(Referee { host: context.reference, device: Some(context.device().backend) })
     }
 
-    /// The oracle whose larger evaluations run in f64 on this back end.
-    pub(crate) fn judged_by<'a>(&'a self, backend: &'a dyn Backend) -> Oracle<'a> {
+    /// The oracle whose larger evaluations the referee sees to.
+    pub(crate) fn judged_by<'a>(&'a self, referee: Referee<'a>) -> Oracle<'a> {
         let graph = self.sampled.as_ref().map_or(&self.graph, |sampled| &sampled.graph);
         let has_codes = rounds_to_codes(graph);
         let limit = if has_codes { EVALUATOR_FLOPS_OF_CODES } else { EVALUATOR_FLOPS };
         let is_small = self.sampled.is_none() && self.work().flops <= limit;
-        let place = if is_small {
-            "f64 evaluator".to_owned()
-        } else {
-            format!("the graph in f64 on {}", backend.name())
-        };
-        let evaluate = move |graph: &Graph, inputs: &[Tensor]| {
-            if is_small { Ok(eval::eval_tensors(graph, inputs)) } else { reference(backend, graph, inputs) }
-        };
+        let referee = referee.choosing(graph, self.probe.as_ref().filter(|_| !is_small && !has_codes));
+        let place = if is_small { "f64 evaluator".to_owned() } else { referee.to_string() };
+        let evaluate = Rc::new(move |graph: &Graph, inputs: &[Tensor]| {
+            if is_small { Ok(eval::eval_tensors(graph, inputs)) } else { referee.outputs(graph, inputs) }
+        });
         let part = |tensors: &[Tensor]| {
             let mut part = tensors.to_vec();
             if let Some(sampled) = &self.sampled {
@@ -166,11 +197,12 @@ impl Workload {
             Some(sampled) => format!("{} rows of {place}", sampled.picked.len()),
             None => place,
         };
+        let twin = Rc::clone(&evaluate);
         let mut oracle =
             Oracle::new(name, |seed| self.inputs(seed), move |inputs| evaluate(graph, &part(inputs)));
         if has_codes {
             oracle = oracle.with_twins(move |inputs, by| {
-                evaluate(&with_perturbed_states(graph, by), &perturbed(&part(inputs), by))
+                twin(&with_perturbed_states(graph, by), &perturbed(&part(inputs), by))
             });
         }
         match &self.sampled {
@@ -178,22 +210,4 @@ impl Workload {
             None => oracle,
         }
     }
-}
-
-/// Outputs of the graph with every float in f64, on the same parameters and inputs.
-fn reference(backend: &dyn Backend, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
-    let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("the f64 reference: {e}"));
-    let wide = overdrive_passes::to_f64(graph).map_err(|e| failed(&e))?;
-    let mut executable = backend.compile(&wide, Mode::Jit, &Tuning::default())?;
-    let widen = |t: &Tensor| if t.ty().dtype.is_float() { t.convert(DType::F64) } else { t.clone() };
-    let mut state = State::default();
-    for declared in graph.states() {
-        let tensor = declared.init.tensor(&declared.name, graph.ty(declared.value));
-        state.buffers.insert(declared.name.clone(), backend.upload(&widen(&tensor))?);
-    }
-    let inputs = inputs.iter().map(|t| backend.upload(&widen(t))).collect::<Result<Vec<_>, _>>()?;
-    let types = wide.outputs().iter().map(|o| wide.ty(o.value));
-    let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
-    executable.run(&mut state, &inputs, &mut outputs)?.wait()?;
-    Ok(outputs.iter().map(|o| backend.download(o)).collect::<Result<_, _>>()?)
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Workload;
+use crate::referee::Referee;
 use overdrive_bench::subject::Deviation;
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::ops::gelu::Approximation;
@@ -71,7 +72,7 @@ fn outputs(backend: &CpuBackend, graph: &Graph, inputs: &[Tensor]) -> Vec<f64> {
 fn shares(right: &Graph, of: &dyn Fn(u64, &[Tensor]) -> Vec<f64>) -> [Vec<f64>; 2] {
     let backend = CpuBackend::new(Some(1)).unwrap();
     let workload = Workload::new("layers", [], right.clone());
-    let oracle = workload.judged_by(&backend);
+    let oracle = workload.judged_by(Referee { host: &backend, device: None });
     let limit = tolerance(DType::F32, right, (&oracle, 0)).unwrap();
     let expected = |seed| oracle.expected(seed).unwrap();
     let rounding = Tolerance::of_elements(limit.rtol, limit.rtol * typical_size(&expected(0)));
@@ -171,6 +172,11 @@ fn weights_in_codes_alone_have_the_tolerance_of_rounding() {
     assert!(!rounds_to_codes(&graph));
     let backend = CpuBackend::new(Some(1)).unwrap();
     let workload = Workload::new("layers", [], graph);
-    let limit = tolerance(DType::F32, &workload.graph, (&workload.judged_by(&backend), 0)).unwrap();
+    let limit = tolerance(
+        DType::F32,
+        &workload.graph,
+        (&workload.judged_by(Referee { host: &backend, device: None }), 0),
+    )
+    .unwrap();
     assert_eq!(limit.rms, f64::INFINITY);
 }

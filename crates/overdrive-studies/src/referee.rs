@@ -1,0 +1,143 @@
+//! Who computes references that are too large for the evaluator: the CPU back end in f64, or the device that is measured.
+//!
+//! A GPU has units for f64 that are tens of times as fast as a processor's, and the parameters are there already. Its f64 runs
+//! other kernels than what is judged, node by node, and is held against the host on the same model at small sizes first.
+//! Invariant: a reference comes from the host, or from a device that agreed with the host in this run.
+
+use overdrive_bench::outcome::Failure;
+use overdrive_ir::eval::philox;
+use overdrive_ir::{Backend, DType, Graph, Mode, Port, State, Tensor, Tuning};
+use std::cell::OnceCell;
+use std::fmt;
+
+/// A host whose peak nobody knows is taken to do this many FLOP/s in f64.
+const UNKNOWN_FLOPS_PER_SECOND: f64 = 1e12;
+/// Below this many FLOPs the host is done before a device has the kernels.
+const DEVICE_FLOPS: u64 = 100_000_000_000;
+/// The share of a device's memory that a reference may take beside what is measured.
+const DEVICE_SHARE: u64 = 3;
+/// How far two evaluations in f64 may lie apart, of the largest value: sums of thousands of terms in two orders.
+const AGREEMENT: f64 = 1e-9;
+
+/// Back ends that may compute a reference.
+pub(crate) struct Referee<'a> {
+    /// The CPU.
+    pub(crate) host: &'a dyn Backend,
+    /// What is measured, where it may be asked.
+    pub(crate) device: Option<&'a dyn Backend>,
+}
+
+impl<'a> Referee<'a> {
+    /// Decides for a graph; `probe` is the same model at small sizes.
+    pub(crate) fn choosing(self, graph: &Graph, probe: Option<&'a Graph>) -> Chosen<'a> {
+        let Self { host, device } = self;
+        let device = device.filter(|device| {
+            let is_worth_it = graph.cost().flops > DEVICE_FLOPS && rate(*device) > 2.0 * rate(host);
+            is_worth_it && probe.is_some() && fits(*device, graph)
+        });
+        Chosen { host, device: device.zip(probe), held: OnceCell::new() }
+    }
+}
+
+/// Peak FLOP/s in f64.
+fn rate(backend: &dyn Backend) -> f64 {
+    let known = backend.caps().peaks.flops_per_second.get(&DType::F64).copied();
+    known.unwrap_or(UNKNOWN_FLOPS_PER_SECOND)
+}
+
+/// Whether the device can run the graph in f64 in its share of memory.
+fn fits(device: &dyn Backend, graph: &Graph) -> bool {
+    let Ok(wide) = overdrive_passes::compute_in_f64(graph) else { return false };
+    let Ok(executable) = device.compile(&wide, Mode::Jit, &Tuning::default()) else { return false };
+    let memory = executable.memory();
+    let needed = memory.transient_bytes + memory.persistent_bytes + memory.state_bytes;
+    needed <= device.caps().memory_bytes / DEVICE_SHARE
+}
+
+/// The one that computes the reference.
+pub(crate) struct Chosen<'a> {
+    host: &'a dyn Backend,
+    /// A device, with the graph that it is held against the host on.
+    device: Option<(&'a dyn Backend, &'a Graph)>,
+    /// Whether it agreed.
+    held: OnceCell<Result<(), Failure>>,
+}
+
+impl fmt::Display for Chosen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = self.host.name();
+        match &self.device {
+            Some((device, _)) => {
+                write!(f, "the graph in f64 on {}, which agreed with {host} at small sizes", device.name())
+            }
+            None => write!(f, "the graph in f64 on {host}"),
+        }
+    }
+}
+
+impl Chosen<'_> {
+    /// Outputs of the graph in f64.
+    ///
+    /// # Errors
+    /// Those of the back end; a device that disagrees with the host.
+    pub(crate) fn outputs(&self, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+        let Some((device, probe)) = self.device else { return outputs_in_f64(self.host, graph, inputs) };
+        self.held.get_or_init(|| agree(self.host, device, probe)).clone()?;
+        outputs_in_f64(device, graph, inputs)
+    }
+}
+
+/// Errs unless both give the same outputs of a graph on random inputs.
+fn agree(host: &dyn Backend, device: &dyn Backend, probe: &Graph) -> Result<(), Failure> {
+    let draw = |port: &Port| {
+        let ty = probe.ty(port.value);
+        let draws = philox::normals(1, philox::site_of(&port.name)).take(ty.elements());
+        // Integers index: 0 and 1 are in range of every table worth a reference.
+        let number = |z: f64| if ty.dtype.is_float() { z } else { f64::from(z > 0.0) };
+        Tensor::from_f64(ty.dtype, ty.shape.clone(), &draws.map(number).collect::<Vec<_>>())
+    };
+    let inputs: Vec<Tensor> = probe.inputs().iter().map(draw).collect();
+    let [known, found] = [host, device].map(|backend| outputs_in_f64(backend, probe, &inputs));
+    for (port, (known, found)) in probe.outputs().iter().zip(known?.iter().zip(&found?)) {
+        let (known, found) = (known.to_f64(), found.to_f64());
+        let largest = known.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
+        let apart = known.iter().zip(&found).map(|(a, b)| (a - b).abs());
+        // A NaN on one side is a disagreement; on both sides it is what the model gives on these inputs.
+        let worst = apart.filter(|d| !d.is_nan()).fold(0.0, f64::max);
+        let same_nan = known.iter().zip(&found).all(|(a, b)| a.is_nan() == b.is_nan());
+        if worst > AGREEMENT * largest || !same_nan {
+            return Err(Failure::failed(format!(
+                "the reference: {} and {} differ by {worst:e} in output `{}` of the model at small sizes, \
+                 expected at most {:e}: no output of {} can be judged",
+                device.name(),
+                host.name(),
+                port.name,
+                AGREEMENT * largest,
+                device.name()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Outputs of the graph with every float in f64, on the same parameters and inputs.
+fn outputs_in_f64(backend: &dyn Backend, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+    let during = |failure: Failure| Failure {
+        reason: format!("the f64 reference on {}: {}", backend.name(), failure.reason),
+        ..failure
+    };
+    let run = || {
+        let wide = overdrive_passes::compute_in_f64(graph).map_err(|e| Failure::failed(e.to_string()))?;
+        let mut executable = backend.compile(&wide, Mode::Jit, &Tuning::default())?;
+        let mut state = State::initial(graph, backend)?;
+        let inputs = inputs.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
+        let types = wide.outputs().iter().map(|o| wide.ty(o.value));
+        let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
+        executable.run(&mut state, &inputs, &mut outputs)?.wait()?;
+        Ok(outputs.iter().map(|o| backend.download(o)).collect::<Result<_, _>>()?)
+    };
+    run().map_err(during)
+}
+
+#[cfg(test)]
+mod tests;
