@@ -1,8 +1,10 @@
-//! Two files of results side by side. Of one machine, each case gets its ratio in the words of any speed-up; of
-//! two machines the figures are shown and never judged.
+//! Results side by side: of one machine, whether one side is faster; of two machines, figures that
+//! are never judged.
 //!
-//! Two files are two sessions: whatever the machine did between them is in every ratio, which therefore is no
-//! verdict on the programs. That is what [`gate`](crate::gate) is for.
+//! The interval of a session speaks for that session: identical programs differ from session to
+//! session by more than it says. One session a side therefore gives no verdict. Of several, the
+//! interval is over sessions, and then a word may stand beside the ratio. Whether a program became
+//! slower is what [`gate`](crate::gate) is for.
 
 use serde::Serialize;
 
@@ -11,17 +13,23 @@ use crate::hardware::Hardware;
 use crate::record::Record;
 use crate::report::{Align, Table, cell, terminal_table};
 use crate::results::Results;
-use crate::speedup::{NoClaim, Speedup};
+use crate::speedup::{NoClaim, Speedup, Verdict};
+use crate::statistics::{CONFIDENCE, Interval, Sorted, student_quantile};
 
-/// Two results, case by case.
+/// Fewest sessions a side whose scatter gives an interval.
+pub const FEWEST_SESSIONS: usize = 3;
+
+/// The sessions of two sides, case by case.
 #[derive(Debug)]
 pub struct Comparison<'r> {
     /// In what the machines differ; empty if, by all that is recorded, they are one.
     pub differences: Vec<String>,
-    /// What to know of the two before believing a ratio.
+    /// What to know of the sessions before believing a ratio.
     pub notes: Vec<String>,
     /// Every case of either, in the order of the first and then of the second.
     pub rows: Vec<Row<'r>>,
+    /// Sessions of each side.
+    sessions: [usize; 2],
 }
 
 /// One case.
@@ -29,64 +37,154 @@ pub struct Comparison<'r> {
 pub struct Row<'r> {
     /// Its id.
     pub case: String,
-    /// Its records in both.
-    pub sides: [Option<&'r Record>; 2],
+    /// Its records in the sessions of both sides.
+    pub sides: [Vec<&'r Record>; 2],
     /// How much faster the second is, on one machine and where both have it.
-    pub gain: Option<Result<Speedup, NoClaim>>,
+    pub gain: Option<Result<Gain, NoClaim>>,
 }
 
-/// Compares `second` with `first`.
-pub fn compare<'r>(first: &'r Results, second: &'r Results) -> Comparison<'r> {
-    let hardware = [first, second].map(|results| Hardware::of(&results.environment));
-    let differences = hardware[0].differences(&hardware[1]);
-    let mut cases: Vec<String> = first.records.iter().map(|record| record.case.id()).collect();
-    let more =
-        second.records.iter().map(|record| record.case.id()).filter(|case| first.record(case).is_none());
-    cases.extend(more);
-    let row = |case: String| {
-        let sides = [first.record(&case), second.record(&case)];
-        let gain = match sides {
-            [Some(old), Some(new)] if differences.is_empty() => Some(Speedup::between(old, new)),
-            _ => None,
+/// A ratio of times, over 1 where the second side is faster.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Gain {
+    /// Median time of the first over that of the second; of several sessions, of their geometric
+    /// means.
+    pub ratio: f64,
+    /// Its interval over sessions; absent where a side has fewer than [`FEWEST_SESSIONS`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
+    /// Sessions of both sides that have the case.
+    pub sessions: [usize; 2],
+    /// Whether a session is a screening, which gives no verdict.
+    pub is_screening: bool,
+}
+
+impl Gain {
+    /// The gain over all sessions of both sides.
+    ///
+    /// # Errors
+    /// Why any pair of sessions cannot be compared.
+    fn between([first, second]: &[Vec<&Record>; 2]) -> Result<Self, NoClaim> {
+        let (old, new) = (first[0], second[0]);
+        let to_first = |record: &&Record| Speedup::between(record, new);
+        let from_first = |record: &&Record| Speedup::between(old, record);
+        let olds = first.iter().map(to_first).collect::<Result<Vec<_>, _>>()?;
+        let news = second.iter().map(from_first).collect::<Result<Vec<_>, _>>()?;
+        // Every session's time in the logarithm, less that of the second side's first.
+        let shared = olds[0].ratio().ln();
+        let logs = [
+            olds.iter().map(|gain| gain.ratio().ln()).collect::<Vec<f64>>(),
+            news.iter().map(|gain| shared - gain.ratio().ln()).collect(),
+        ];
+        let [(old, old_error), (new, new_error)] = logs.each_ref().map(|logs| mean_with_error(logs));
+        let sessions = logs.each_ref().map(Vec::len);
+        let fewest = sessions[0].min(sessions[1]);
+        let interval = (fewest >= FEWEST_SESSIONS).then(|| {
+            // Welch's t with the fewest degrees of freedom that it may have.
+            let half = student_quantile((1.0 + CONFIDENCE) / 2.0, fewest - 1) * old_error.hypot(new_error);
+            [(old - new - half).exp(), (old - new + half).exp()]
+        });
+        let is_screening = olds.iter().chain(&news).any(Speedup::is_screening);
+        Ok(Self { ratio: (old - new).exp(), interval, sessions, is_screening })
+    }
+
+    /// The ratio with what may be said of it.
+    fn sentence(&self) -> String {
+        let Some([low, high]) = self.interval else {
+            let of = if self.sessions == [1, 1] { "this session".to_owned() } else { self.counts() };
+            return format!("{:.2}x, {of}: no verdict", self.ratio);
         };
+        let digits = digits::decimals(Some((high - low) / 2.0));
+        let word = if self.is_screening {
+            Verdict::Screening
+        } else {
+            Verdict::of(self.ratio, Interval { low, high, confidence: CONFIDENCE })
+        };
+        format!("{:.digits$}x [{low:.digits$}, {high:.digits$}] over {}, {word}", self.ratio, self.counts())
+    }
+
+    fn counts(&self) -> String {
+        format!("{} and {} sessions", self.sessions[0], self.sessions[1])
+    }
+}
+
+/// Mean and its standard error; the error of a single value is unknown and taken as 0.
+fn mean_with_error(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (mean, (squares / (count - 1.0).max(1.0) / count).sqrt())
+}
+
+/// Compares the sessions `second` with the sessions `first`; each side has at least one.
+pub fn compare<'r>(first: &'r [Results], second: &'r [Results]) -> Comparison<'r> {
+    let machine = |results: &Results| Hardware::of(&results.environment);
+    let reference = first.first().map(machine);
+    let others = || first.iter().chain(second).map(machine);
+    let mut differences = Vec::new();
+    if let Some(reference) = &reference {
+        for found in others().flat_map(|other| reference.differences(&other)) {
+            if !differences.contains(&found) {
+                differences.push(found);
+            }
+        }
+    }
+    let mut cases: Vec<String> = Vec::new();
+    for id in first.iter().chain(second).flat_map(|results| &results.records).map(|record| record.case.id()) {
+        if !cases.contains(&id) {
+            cases.push(id);
+        }
+    }
+    let row = |case: String| {
+        let of = |side: &'r [Results]| side.iter().filter_map(|results| results.record(&case)).collect();
+        let sides: [Vec<&Record>; 2] = [of(first), of(second)];
+        let has_both = sides.iter().all(|side| !side.is_empty());
+        let gain = (has_both && differences.is_empty()).then(|| Gain::between(&sides));
         Row { case, sides, gain }
     };
+    let rows = cases.into_iter().map(row).collect();
     let mut notes = Vec::new();
-    if hardware[0].toolchain != hardware[1].toolchain {
-        notes.push(format!("built differently: {} and {}", hardware[0].toolchain, hardware[1].toolchain));
-    }
-    let loads = [first, second].map(|results| results.environment.load_average);
-    if let [Some(old), Some(new)] = loads
-        && (old.max(new) > 0.5)
+    if let Some(reference) = reference
+        && let Some(other) = others().find(|other| other.toolchain != reference.toolchain)
     {
-        notes.push(format!("load was {old:.2} and {new:.2} when the runs began"));
+        notes.push(format!("built differently: {} and {}", reference.toolchain, other.toolchain));
     }
-    Comparison { rows: cases.into_iter().map(row).collect(), notes, differences }
+    let loads: Vec<f64> =
+        first.iter().chain(second).filter_map(|results| results.environment.load_average).collect();
+    if loads.iter().any(|load| *load > 0.5) {
+        let said: Vec<String> = loads.iter().map(|load| format!("{load:.2}")).collect();
+        notes.push(format!("load was {} when the runs began", said.join(", ")));
+    }
+    Comparison { rows, notes, differences, sessions: [first.len(), second.len()] }
 }
 
 /// A comparison as JSON.
 #[derive(Debug, Serialize)]
 struct Line<'c> {
     case: &'c str,
-    median_ns: [Option<f64>; 2],
-    speedup: Option<&'c Speedup>,
+    /// Of each session, first side and second.
+    median_ns: [Vec<f64>; 2],
+    gain: Option<&'c Gain>,
     no_claim: Option<String>,
 }
 
 impl Comparison<'_> {
-    /// Whether any case is in both.
+    /// Whether any case is on both sides.
     pub fn has_common_cases(&self) -> bool {
-        self.rows.iter().any(|row| row.sides.iter().all(Option::is_some))
+        self.rows.iter().any(|row| row.sides.iter().all(|side| !side.is_empty()))
     }
 
     /// What kind of comparison it is, said above the figures.
     pub fn headline(&self) -> String {
-        if self.differences.is_empty() {
-            return "One machine, two sessions: ratios are measured, and what the machine did between the sessions is in \
-                    them. `overdrive regress` decides."
-                .to_owned();
+        if !self.differences.is_empty() {
+            return format!("Different machines, shown and not judged: {}", self.differences.join("; "));
         }
-        format!("Different machines, shown and not judged: {}", self.differences.join("; "))
+        if self.sessions.iter().all(|count| *count >= FEWEST_SESSIONS) {
+            return "One machine, several sessions a side: intervals are over sessions.".to_owned();
+        }
+        format!(
+            "One machine. The interval of a session speaks for this session only, so there is no verdict: give at least \
+             {FEWEST_SESSIONS} sessions a side, as in `overdrive compare a1,a2,a3 b1,b2,b3`, or ask `overdrive regress`."
+        )
     }
 
     /// For a terminal, in lines of at most `width` characters where the cells can be wrapped so far.
@@ -107,13 +205,9 @@ impl Comparison<'_> {
         let line = |row: &Row<'_>| {
             let no_claim =
                 refused.iter().find(|(case, _)| *case == row.case).map(|(_, reason)| reason.clone());
-            let speedup = row.gain.as_ref().and_then(|gain| gain.as_ref().ok());
-            let line = Line {
-                case: &row.case,
-                median_ns: row.sides.map(|side| median_ns(side?)),
-                speedup,
-                no_claim,
-            };
+            let gain = row.gain.as_ref().and_then(|gain| gain.as_ref().ok());
+            let median_ns = row.sides.each_ref().map(|side| medians(side));
+            let line = Line { case: &row.case, median_ns, gain, no_claim };
             serde_json::to_value(line).expect("a line is plain data")
         };
         serde_json::json!({
@@ -127,7 +221,8 @@ impl Comparison<'_> {
         self.rows.iter().filter_map(|row| {
             let refused = row.gain.as_ref()?.as_ref().err()?;
             // A case without a figure says why in its cell.
-            row.sides.iter().flatten().all(|record| record.outcome.measurement().is_some()).then(|| {
+            let ran = |record: &&Record| record.outcome.measurement().is_some();
+            row.sides.iter().flatten().all(ran).then(|| {
                 let reasons: Vec<String> = refused.reasons.iter().map(ToString::to_string).collect();
                 (row.case.as_str(), reasons.join("; "))
             })
@@ -140,28 +235,42 @@ impl Comparison<'_> {
         let mut table = Table::new(&titles);
         for row in &self.rows {
             let gain = match &row.gain {
-                Some(Ok(gain)) => Some(gain.to_string()),
+                Some(Ok(gain)) => Some(gain.sentence()),
                 Some(Err(_)) => Some("no claim".to_owned()),
                 None => None,
             };
-            let [first, second] = row.sides.map(figure);
+            let [first, second] = row.sides.each_ref().map(|side| figure(side));
             table.push(vec![row.case.clone(), first, second, cell(gain)]);
         }
         table.without_unknown_columns()
     }
 }
 
-fn median_ns(record: &Record) -> Option<f64> {
-    Some(record.outcome.measurement()?.latency.as_ref()?.summary.median_ns)
+fn medians(records: &[&Record]) -> Vec<f64> {
+    let median = |record: &&Record| Some(record.outcome.measurement()?.latency.as_ref()?.summary.median_ns);
+    records.iter().filter_map(median).collect()
 }
 
-/// A side's time with its interval, or why it has none.
-fn figure(record: Option<&Record>) -> String {
-    let Some(record) = record else { return "not there".to_owned() };
-    match (record.outcome.failure(), record.outcome.measurement().and_then(|m| m.latency.as_ref())) {
-        (Some(failure), _) => failure.kind.to_string(),
-        (None, Some(series)) => digits::time_of(&series.summary),
-        (None, None) => "not timed".to_owned(),
+/// A side's time with its interval, or why it has none; of several sessions, their median and
+/// range.
+fn figure(records: &[&Record]) -> String {
+    match records {
+        [] => "not there".to_owned(),
+        [record] => {
+            match (record.outcome.failure(), record.outcome.measurement().and_then(|m| m.latency.as_ref())) {
+                (Some(failure), _) => failure.kind.to_string(),
+                (None, Some(series)) => digits::time_of(&series.summary),
+                (None, None) => "not timed".to_owned(),
+            }
+        }
+        several => match Sorted::new(&medians(several)) {
+            Some(all) => {
+                let [median, low, high] =
+                    [all.median(), all.min(), all.max()].map(|ns| digits::time(ns, None));
+                format!("{median} ({low} to {high} in {})", all.count())
+            }
+            None => "not timed".to_owned(),
+        },
     }
 }
 
@@ -193,20 +302,68 @@ mod tests {
     }
 
     #[test]
-    fn one_machine_gives_ratios_in_words() {
+    fn one_session_a_side_has_no_verdict() {
         let [first, second] = pair();
-        let text = compare(&first, &second).terminal(160);
-        assert!(text.contains("2.00") && text.contains("excellent, measured"), "{text}");
-        assert!(text.contains("`overdrive regress` decides") && text.contains("not there"), "{text}");
+        let (first, second) = ([first], [second]);
+        let found = compare(&first, &second);
+        let text = found.terminal(160);
+        assert!(text.contains("2.00x, this session: no verdict") && text.contains("2.011 ms ["), "{text}");
+        assert!(text.contains("`overdrive regress`") && text.contains("not there"), "{text}");
         assert!(text.contains("failed") && text.contains("no claim"), "{text}");
-        assert_eq!(compare(&first, &second).json()["cases"].as_array().unwrap().len(), 4);
+        for word in ["excellent", "measured", "throughput"] {
+            assert!(!text.contains(word), "`{word}` judges: {text}");
+        }
+        assert_eq!(found.json()["cases"].as_array().unwrap().len(), 4);
+    }
+
+    /// Sessions in which the case takes these times.
+    fn sessions(medians_ns: &[u64]) -> Vec<Results> {
+        let session = |ns: &u64| Results { records: vec![record("eager", &spans(*ns))], ..results() };
+        medians_ns.iter().map(session).collect()
+    }
+
+    #[test]
+    fn several_sessions_a_side_give_an_interval_over_sessions() {
+        let [first, second] =
+            [sessions(&[2_000_000, 2_100_000, 1_950_000]), sessions(&[1_000_000, 1_030_000, 990_000])];
+        let found = compare(&first, &second);
+        let text = found.terminal(200);
+        assert!(text.contains("over 3 and 3 sessions, excellent, measured"), "{text}");
+        let Some(Ok(gain)) = &found.rows[0].gain else { panic!("{found:?}") };
+        let [low, high] = gain.interval.unwrap();
+        assert!(low > 1.8 && low < gain.ratio && gain.ratio < high && high < 2.3, "{gain:?}");
+        // Two are not enough.
+        assert!(compare(&first[..2], &second).terminal(200).contains("2 and 3 sessions: no verdict"));
+    }
+
+    /// Sessions of one program scatter by more than the interval of any of them: 5 % here, against
+    /// 0.5 %.
+    #[test]
+    fn identical_programs_seldom_get_a_word() {
+        let mut rng = fastrand::Rng::with_seed(4);
+        let mut draw = |count: usize| {
+            let medians: Vec<u64> =
+                (0..count).map(|_| (1e6 * (1.0 + 0.1 * (rng.f64() + rng.f64() - 1.0))) as u64).collect();
+            sessions(&medians)
+        };
+        let (mut pairs, mut several) = (0, 0);
+        for _ in 0..100 {
+            let is_said = |first: &[Results], second: &[Results]| {
+                let text = compare(first, second).terminal(200);
+                usize::from(text.contains("measured") && !text.contains("no difference"))
+            };
+            pairs += is_said(&draw(1), &draw(1));
+            several += is_said(&draw(4), &draw(4));
+        }
+        assert_eq!(pairs, 0);
+        assert!(several <= 10, "{several} of 100");
     }
 
     #[test]
     fn two_machines_are_shown_and_not_judged() {
         let [first, mut second] = pair();
         second.environment.cpu.model = "Another CPU".into();
-        let text = compare(&first, &second).terminal(160);
+        let text = compare(&[first], &[second]).terminal(160);
         assert!(text.contains("processor: Some CPU and Another CPU"), "{text}");
         for word in ["excellent", "throughput", "A over B", "claim"] {
             assert!(!text.contains(word), "`{word}` judges: {text}");

@@ -2,14 +2,17 @@
 //! fake.
 //!
 //! The unit of replication is the fresh process, not the call: twenty calls in one process share its memory
-//! layout, its clock and its neighbours, and are one observation of a revision. A *block* is four processes,
-//! A B B A or B A A B, so that linear drift cancels inside it; its datum is the mean log ratio of the processes'
-//! medians. Three blocks screen everything, ten fresh blocks judge what looked slower, and the same procedure
-//! runs on A against itself, whose verdict says whether the machine could be trusted today.
+//! layout, its clock and its neighbours, and are one observation of a revision. A *block* is six
+//! processes in mirrored order, so that linear drift cancels inside it: the baseline, the current,
+//! and the baseline once more as a control. Each figure gets one datum from a block, the mean of
+//! its log ratios. Blocks are added to every case alike until a test that holds at every look has
+//! decided, or time is up, and all blocks count.
 //!
-//! - [`observation`]: what one process said, from results or from plain lists of times.
+//! - [`observation`]: what one process said, from results or from plain lists of times; [`metric`]:
+//!   what its figures mean.
 //! - [`block`], [`session`]: which processes run, in which order; [`Processes`] brings them.
-//! - [`judgement`], [`exact`], [`judge()`]: from blocks to verdicts, pure functions.
+//! - [`sequential`], [`judgement`], [`exact`], [`judge()`]: from blocks to verdicts, pure
+//!   functions.
 //! - [`verdicts`]: the session's outcome as data, with exit code; [`markdown()`], [`junit()`], [`terminal()`] draw it.
 //! - [`command`], [`checkout`]: processes of this machine, and a revision of a repository as a program.
 //!
@@ -24,7 +27,10 @@ mod judge;
 pub mod judgement;
 mod junit;
 mod markdown;
+pub mod metric;
 pub mod observation;
+mod sampled;
+pub mod sequential;
 pub mod session;
 mod table;
 mod terminal;

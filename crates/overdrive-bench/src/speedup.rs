@@ -168,6 +168,19 @@ pub enum Verdict {
     Screening,
 }
 
+impl Verdict {
+    /// The word for a ratio with this interval.
+    pub fn of(ratio: f64, interval: Interval) -> Self {
+        match ratio {
+            _ if interval.contains(1.0) => Self::Undecided,
+            ratio if ratio > 1.5 => Self::Excellent,
+            ratio if ratio >= 1.2 => Self::Good,
+            ratio if ratio >= 1.0 => Self::Measured,
+            _ => Self::Investigate,
+        }
+    }
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -297,14 +310,15 @@ impl Speedup {
 
     /// The word for it. A ratio whose interval includes 1 has none.
     pub fn verdict(&self) -> Verdict {
-        match self.ratio {
-            _ if self.depth == Depth::Screening => Verdict::Screening,
-            _ if self.interval().contains(1.0) => Verdict::Undecided,
-            ratio if ratio > 1.5 => Verdict::Excellent,
-            ratio if ratio >= 1.2 => Verdict::Good,
-            ratio if ratio >= 1.0 => Verdict::Measured,
-            _ => Verdict::Investigate,
+        match self.depth {
+            Depth::Screening => Verdict::Screening,
+            Depth::Full => Verdict::of(self.ratio, self.interval()),
         }
+    }
+
+    /// Whether it is from a screening, which gives no verdict.
+    pub fn is_screening(&self) -> bool {
+        self.depth == Depth::Screening
     }
 
     /// The ratio and its interval alone, `1.93x [1.90, 1.96]`, with the two times that it is of where these are not the

@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Report(Report),
     /// Whether one revision, or one program, is slower than another
     Regress(Regress),
-    /// Two files of results side by side
+    /// Results of two sides beside each other
     Compare(Compare),
     /// Results over time, and where they changed
     History(History),
@@ -192,6 +192,10 @@ pub(crate) struct Regress {
     /// Folder of gate.json and of every process's results [default: reports/<date-time>]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Longest time for measuring, in seconds; it ends sooner where everything is decided [default:
+    /// 60, or ten blocks of six processes if those take longer]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    pub budget: Option<u64>,
     /// Longest life of one process, in seconds
     #[arg(long, value_name = "S", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
@@ -203,9 +207,10 @@ pub(crate) struct Regress {
 /// Arguments of `compare`.
 #[derive(Args, Debug)]
 pub(crate) struct Compare {
-    /// Results to compare with: a results.json, or the folder of a report
+    /// Results to compare with: a results.json, or the folder of a report; several sessions with
+    /// commas between them
     pub first: PathBuf,
-    /// Results to compare
+    /// Results to compare, likewise; three sessions a side give a verdict
     pub second: PathBuf,
     /// As JSON
     #[arg(long)]

@@ -1,13 +1,15 @@
-//! Blocks of four fresh processes: the order they run in, and the one number that each case gets from a block.
+//! Blocks of six fresh processes: the order they run in, and the one number that each figure gets
+//! from a block.
 
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::metric::Metric;
 use super::observation::{Observations, Observed};
 
-/// One of the two programs.
+/// What a process of a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
@@ -15,6 +17,8 @@ pub enum Side {
     Baseline,
     /// What is judged: B.
     Current,
+    /// The baseline once more, judged as if it were the current: whatever it shows is false.
+    Control,
 }
 
 impl fmt::Display for Side {
@@ -22,19 +26,26 @@ impl fmt::Display for Side {
         f.write_str(match self {
             Self::Baseline => "baseline",
             Self::Current => "current",
+            Self::Control => "control",
         })
     }
 }
 
-/// The order of a block's processes. Within a block linear drift cancels; alternating the two orders keeps
-/// whatever favours the outer or the inner pair from favouring one side.
-pub fn order(block: usize) -> [Side; 4] {
-    use Side::{Baseline as A, Current as B};
-    if block.is_multiple_of(2) { [A, B, B, A] } else { [B, A, A, B] }
+/// The order of a block's processes: A, B and C in any order, and then the same mirrored, so that
+/// linear drift cancels. Baseline and current alone are A B B A or B A A B.
+///
+/// A coin decides which. However the noise of the machine hangs together in time, exchanging two
+/// sides of a block was then as likely as not, which is all that the signed-rank test asks for.
+pub fn order(seed: u64, block: usize) -> [Side; 6] {
+    let mut half = [Side::Baseline, Side::Current, Side::Control];
+    fastrand::Rng::with_seed(seed ^ (block as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).shuffle(&mut half);
+    let [a, b, c] = half;
+    [a, b, c, c, b, a]
 }
 
-/// What the processes of a block said, in the order in which they ran; fewer than four after an interruption.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// What the processes of a block said, in the order in which they ran; fewer than six after an
+/// interruption.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Block {
     /// Side and observations of each process.
     pub runs: Vec<(Side, Observations)>,
@@ -46,13 +57,20 @@ impl Block {
         self.runs.iter().filter_map(move |(side, said)| Some((*side, said.get(case)?.as_ref().ok()?)))
     }
 
-    /// Mean log of `read` over the current's processes less that over the baseline's: over 0, the current is
-    /// slower. `None` unless all four processes have a figure: with three, drift no longer cancels.
-    pub fn log_ratio(&self, case: &str, read: impl Fn(&Observed) -> Option<f64>) -> Option<f64> {
+    /// How much worse than the baseline's the figure of `side` is, in the mean of two processes
+    /// each: over 0, it is worse. `None` unless all four have the figure: with three, drift no
+    /// longer cancels.
+    pub fn contrast(
+        &self,
+        case: &str,
+        side: Side,
+        metric: &Metric,
+        read: impl Fn(&Observed) -> Option<f64>,
+    ) -> Option<f64> {
         let (mut sum, mut count) = (0.0, 0);
-        for (side, observed) in self.observed(case) {
-            let log = read(observed)?.ln();
-            sum += if side == Side::Current { log } else { -log };
+        for (ran, observed) in self.observed(case).filter(|(ran, _)| [Side::Baseline, side].contains(ran)) {
+            let badness = metric.badness(read(observed)?)?;
+            sum += if ran == side { badness } else { -badness };
             count += 1;
         }
         (count == 4).then_some(sum / 2.0)
@@ -62,8 +80,13 @@ impl Block {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gate::metric::{MEDIAN, metric};
 
-    fn block(order: [Side; 4], time: impl Fn(usize, Side) -> f64) -> Block {
+    fn contrast(block: &Block, case: &str, side: Side) -> Option<f64> {
+        block.contrast(case, side, &metric(MEDIAN).unwrap(), |observed| observed.figure(MEDIAN))
+    }
+
+    fn block(order: [Side; 6], time: impl Fn(usize, Side) -> f64) -> Block {
         let run = |(position, side): (usize, Side)| {
             let observed = Observed::of_time(time(position, side));
             (side, Observations::from([("case".to_owned(), Ok(observed))]))
@@ -72,23 +95,42 @@ mod tests {
     }
 
     #[test]
-    fn exponential_drift_cancels_in_either_order() {
-        for index in 0..2 {
-            let drifting = block(order(index), |position, side| {
+    fn exponential_drift_cancels_in_every_order() {
+        for index in 0..20 {
+            let drifting = block(order(1, index), |position, side| {
                 1.1_f64.powi(position as i32) * if side == Side::Current { 1.07 } else { 1.0 }
             });
-            let ratio = drifting.log_ratio("case", |o| o.median_ns).unwrap();
-            assert!((ratio - 1.07_f64.ln()).abs() < 1e-12, "{ratio}");
+            let log = contrast(&drifting, "case", Side::Current).unwrap();
+            assert!((log - 1.07_f64.ln()).abs() < 1e-12, "{log}");
+            assert!(contrast(&drifting, "case", Side::Control).unwrap().abs() < 1e-12);
         }
     }
 
     #[test]
+    fn a_coin_decides_who_is_outside() {
+        let blocks = 600;
+        let first = |side: Side| {
+            let leads = |block: &usize| {
+                let order = order(7, *block);
+                assert!((0..6).all(|at| order[at] == order[5 - at]));
+                order[0] == side
+            };
+            (0..blocks).filter(leads).count()
+        };
+        for side in [Side::Baseline, Side::Current, Side::Control] {
+            assert!((150..250).contains(&first(side)), "{side} leads {} of {blocks}", first(side));
+        }
+        assert_eq!(order(7, 3), order(7, 3));
+    }
+
+    #[test]
     fn an_incomplete_block_has_no_datum() {
-        let mut cut = block(order(0), |_, _| 1.0);
-        assert_eq!(cut.log_ratio("case", |o| o.median_ns), Some(0.0));
-        assert_eq!(cut.log_ratio("other", |o| o.median_ns), None);
-        assert_eq!(cut.log_ratio("case", |o| o.cycles), None);
-        cut.runs.pop();
-        assert_eq!(cut.log_ratio("case", |o| o.median_ns), None);
+        let mut cut = block(order(1, 0), |_, _| 1.0);
+        assert_eq!(contrast(&cut, "case", Side::Current), Some(0.0));
+        assert_eq!(contrast(&cut, "other", Side::Current), None);
+        let lost = cut.runs.iter().position(|(side, _)| *side == Side::Control).unwrap();
+        cut.runs.remove(lost);
+        assert_eq!(contrast(&cut, "case", Side::Control), None);
+        assert_eq!(contrast(&cut, "case", Side::Current), Some(0.0));
     }
 }

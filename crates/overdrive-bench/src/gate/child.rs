@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::runner::Stop;
 
-/// How often a child is asked whether it has ended: rarely, since asking takes a core for a moment.
-const POLL: Duration = Duration::from_millis(50);
+/// How often a child is asked whether it has ended, at most and at least. Asking takes a core for a
+/// moment, and a block of quick processes should not wait for the asking.
+const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+/// A child is asked again after this share of the time that it has run.
+const POLL_SHARE: u32 = 20;
 /// How long a child may take to end by itself after a stop, since Ctrl-C reached it too.
 const GRACE: Duration = Duration::from_secs(5);
 /// How much of a child's output is quoted.
@@ -53,7 +56,7 @@ pub(super) fn run(
             child.wait()?;
             return Ok(Ended::TimedOut);
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep((start.elapsed() / POLL_SHARE).clamp(POLL[0], POLL[1]));
     }
 }
 
@@ -65,7 +68,7 @@ fn end(child: &mut Child) -> io::Result<()> {
             child.wait()?;
             return Ok(());
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep((start.elapsed() / POLL_SHARE).clamp(POLL[0], POLL[1]));
     }
     Ok(())
 }

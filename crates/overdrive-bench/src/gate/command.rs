@@ -1,14 +1,14 @@
 //! Fresh processes of this machine: a user's command line, or a built revision of Overdrive.
 //!
-//! A user's command is given to the shell with three variables: `OVERDRIVE_RESULTS`, the file that it writes;
-//! `OVERDRIVE_SEED`; and `OVERDRIVE_CASES`, the cases wanted, one a line, empty for all, which it may ignore. Its
-//! raw results stay in the session's folder.
+//! A user's command is given to the shell with two variables: `OVERDRIVE_RESULTS`, the file that it
+//! writes, and `OVERDRIVE_SEED`. Its raw results stay in the session's folder. Nothing but the
+//! command tells a process on which side it is: names of files are as long, since the size of an
+//! environment moves code and stack about.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::block::Side;
 use super::child::{self, Ended};
@@ -31,7 +31,7 @@ pub enum Invocation {
         /// What it is to measure.
         arguments: Vec<String>,
     },
-    /// Overdrive's binary on studies, in screenings; candidates are sought in their studies only.
+    /// Overdrive's binary on studies, in screenings.
     Studies {
         /// The binary.
         binary: PathBuf,
@@ -70,16 +70,22 @@ pub struct Programs {
     pub limit: Duration,
     /// Asked for by Ctrl-C.
     pub stop: Stop,
+    /// When the session began.
+    pub started: Instant,
     /// What built the two programs, once their results have told.
     pub toolchains: [Option<Toolchain>; 2],
 }
 
 impl Processes for Programs {
-    fn run(&mut self, side: Side, request: &Request<'_>) -> Result<Observations, Failure> {
-        let name = format!("{:03}-{side}", request.process);
+    fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure> {
+        let name = format!("{:05}", request.process);
         let (file, log) = (self.folder.join(format!("{name}.json")), self.folder.join(format!("{name}.log")));
         let invocation = match side {
-            Side::Baseline => &self.baseline,
+            Side::Baseline | Side::Control => &self.baseline,
             Side::Current => &self.current,
         };
         let out = self.folder.join(&name);
@@ -114,7 +120,8 @@ impl Processes for Programs {
         }
         let (observations, results) = read(invocation, &file)?;
         let _ = fs::remove_file(&log);
-        self.toolchains[side as usize] = results.map(|results| results.environment.toolchain);
+        self.toolchains[usize::from(side == Side::Current)] =
+            results.map(|results| results.environment.toolchain);
         Ok(observations)
     }
 }
@@ -125,7 +132,7 @@ struct Places<'a> {
     out: &'a Path,
 }
 
-fn command(invocation: &Invocation, request: &Request<'_>, places: Places<'_>) -> Command {
+fn command(invocation: &Invocation, request: &Request, places: Places<'_>) -> Command {
     let seed = request.seed.to_string();
     let own = |binary: &Path, arguments: Vec<&str>| {
         let mut command = Command::new(binary);
@@ -137,21 +144,18 @@ fn command(invocation: &Invocation, request: &Request<'_>, places: Places<'_>) -
             own(binary, arguments.iter().map(String::as_str).collect())
         }
         Invocation::Studies { binary, studies } => {
-            let wanted: BTreeSet<&str> =
-                request.cases.iter().filter_map(|case| Some(case.split_once(": ")?.0)).collect();
-            let all: Vec<&str> = studies.iter().map(String::as_str).collect();
-            let chosen = if wanted.is_empty() { all } else { wanted.into_iter().collect() };
-            own(binary, [vec!["run"], chosen, vec!["--quick"]].concat())
+            let studies: Vec<&str> = studies.iter().map(String::as_str).collect();
+            own(binary, [vec!["run"], studies, vec!["--quick"]].concat())
         }
         Invocation::Shell(line) => {
             let (shell, flag) = if cfg!(windows) { ("cmd", "/C") } else { ("sh", "-c") };
-            let cases: Vec<&str> = request.cases.iter().map(String::as_str).collect();
             let mut command = Command::new(shell);
             command
                 .args([flag, line])
                 .env("OVERDRIVE_RESULTS", places.file)
                 .env("OVERDRIVE_SEED", seed)
-                .env("OVERDRIVE_CASES", cases.join("\n"));
+                // Programs written for the first edition read it: empty, it asks for every case.
+                .env("OVERDRIVE_CASES", "");
             command
         }
     }
@@ -186,7 +190,7 @@ mod tests {
     }
 
     /// Runs one process of a shell line.
-    fn shell(name: &str, line: &str, cases: &[&str]) -> Result<Observations, Failure> {
+    fn shell(name: &str, line: &str) -> Result<Observations, Failure> {
         let folder = folder(name);
         let invocation = Invocation::Shell(line.to_owned());
         let mut programs = Programs {
@@ -195,20 +199,20 @@ mod tests {
             folder: folder.clone(),
             limit: Duration::from_millis(500),
             stop: Stop::default(),
+            started: Instant::now(),
             toolchains: [None, None],
         };
-        let cases: BTreeSet<String> = cases.iter().map(|case| (*case).to_owned()).collect();
-        let said = programs.run(Side::Current, &Request { process: 7, seed: 42, cases: &cases });
+        let said = programs.run(Side::Current, &Request { process: 7, seed: 42 });
         fs::remove_dir_all(folder).unwrap();
         said
     }
 
     #[test]
-    fn a_command_is_told_where_to_write_and_what_is_wanted() {
-        let line = r#"printf '{"overdrive_samples":1,"cases":[{"name":"%s of %s","times_ns":[1,1,1,1,1]}]}' \
-            "$OVERDRIVE_CASES" "$OVERDRIVE_SEED" > "$OVERDRIVE_RESULTS""#;
-        let said = shell("told", line, &["bert"]).unwrap();
-        assert_eq!(said.keys().collect::<Vec<_>>(), ["bert of 42"]);
+    fn a_command_is_told_where_to_write_and_its_seed() {
+        let line = r#"printf '{"overdrive_samples":1,"cases":[{"name":"bert %s","times_ns":[1,1,1,1,1]}]}' \
+            "$OVERDRIVE_SEED" > "$OVERDRIVE_RESULTS""#;
+        let said = shell("told", line).unwrap();
+        assert_eq!(said.keys().collect::<Vec<_>>(), ["bert 42"]);
     }
 
     #[test]
@@ -225,7 +229,7 @@ mod tests {
             ),
             ("hang", "sleep 30", FailureKind::Timeout, "--timeout"),
         ] {
-            let failure = shell(name, line, &[]).unwrap_err();
+            let failure = shell(name, line).unwrap_err();
             assert_eq!(failure.kind, kind, "{failure}");
             assert!(failure.reason.contains(word), "{failure}");
         }

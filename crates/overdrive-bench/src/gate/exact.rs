@@ -1,49 +1,21 @@
-//! What needs no statistics: bytes and accuracies are the same in every process, so plain thresholds judge them.
-//!
-//! What a quantity means is read from its name, which ends in its unit: `file_bytes`, `top1_percent`.
+//! What needs no statistics: bytes and accuracies that every process of a side says alike, which
+//! plain thresholds judge.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::block::Side;
-use super::observation::Observed;
-
-/// How a quantity is judged.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Threshold {
-    /// It may grow by this share: sizes, losses, perplexities.
-    MayGrow(f64),
-    /// It may fall by so much in its own unit: accuracies, similarities.
-    MayFall(f64),
-    /// It is shown and not judged: its name says neither what it is nor which direction is better.
-    Shown,
-}
-
-/// The threshold that belongs to a name.
-pub fn threshold(name: &str) -> Threshold {
-    let word = |words: &[&str]| name.split('_').any(|part| words.contains(&part));
-    if word(&["bytes", "loss", "perplexity"]) {
-        Threshold::MayGrow(0.01)
-    } else if word(&["top1", "top5", "accuracy", "cosine"]) {
-        Threshold::MayFall(if name.ends_with("_percent") { 0.5 } else { 0.005 })
-    } else {
-        Threshold::Shown
-    }
-}
+use super::metric::{Better, Metric, Scale};
 
 /// What became of a quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// Beyond its threshold.
+    /// Beyond what is allowed.
     Worse,
-    /// It differs between processes of one side, so it is not exact and no threshold applies.
-    Varies,
-    /// Within its threshold, or better.
+    /// It changed, and its name does not say which way is better.
+    Unclear,
+    /// Within what is allowed, or better.
     Fine,
-    /// Not judged.
-    Shown,
 }
 
 /// One quantity on both sides.
@@ -55,104 +27,99 @@ pub struct Exact {
     pub baseline: f64,
     /// The current's.
     pub current: f64,
-    /// How it was judged.
-    pub threshold: Threshold,
+    /// What it may differ by, in its own unit.
+    pub allowed: f64,
     /// With what result.
     pub change: Change,
 }
 
 impl Exact {
-    /// Whether it is beyond its threshold.
+    /// Judges `current` beside `baseline`.
+    pub fn of(name: &str, metric: &Metric, [baseline, current]: [f64; 2]) -> Self {
+        let allowed = match metric.scale {
+            Scale::Ratio => metric.exact_share * baseline.abs(),
+            Scale::Difference(allowed) => allowed,
+        };
+        // What is not a number is within nothing.
+        let is_number = current.is_finite() && baseline.is_finite();
+        let grew = !is_number || current > baseline + allowed;
+        let fell = !is_number || current < baseline - allowed;
+        let change = match metric.better {
+            Better::Lower if grew => Change::Worse,
+            Better::Higher if fell => Change::Worse,
+            Better::Unknown if grew || fell => Change::Unclear,
+            _ => Change::Fine,
+        };
+        Self { name: name.to_owned(), baseline, current, allowed, change }
+    }
+
+    /// Whether it is beyond what is allowed.
     pub fn is_worse(&self) -> bool {
         self.change == Change::Worse
     }
 
     /// What to say of it, if anything.
     pub fn sentence(&self) -> Option<String> {
-        let Self { name, baseline, current, threshold, change } = self;
-        match (change, threshold) {
-            (Change::Worse, Threshold::MayGrow(share)) => Some(format!(
-                "`{name}` grew from {baseline} to {current}, by more than {:.0} %",
-                100.0 * share
-            )),
-            (Change::Worse, Threshold::MayFall(amount)) => {
-                Some(format!("`{name}` fell from {baseline} to {current}, by more than {amount}"))
-            }
-            (Change::Varies, _) => {
-                Some(format!("`{name}` differs between processes of one side, so it is not judged"))
-            }
-            _ => None,
+        let Self { name, baseline, current, allowed, change } = self;
+        let went = if current < baseline { "fell" } else { "grew" };
+        let moved =
+            format!("`{name}` {went} from {baseline} to {current}, by more than {}", rounded(*allowed));
+        match change {
+            Change::Worse => Some(moved),
+            Change::Unclear => Some(format!("{moved}; {UNCLEAR}")),
+            Change::Fine => None,
         }
     }
 }
 
-/// Judges every quantity that both sides have.
-pub fn exact<'o>(observed: impl Iterator<Item = (Side, &'o Observed)>) -> Vec<Exact> {
-    let mut names: Vec<(&str, [Vec<f64>; 2])> = Vec::new();
-    for (side, observed) in observed {
-        for (name, &value) in &observed.exact {
-            let at = names.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
-                names.push((name, [Vec::new(), Vec::new()]));
-                names.len() - 1
-            });
-            names[at].1[side as usize].push(value);
-        }
+/// What makes a name clear.
+pub(super) const UNCLEAR: &str = "its name does not say which way is better: end it in a unit such as `_bytes`, `_ms`, \
+                                  `_per_s` or `_percent` (docs/regression.md lists them)";
+
+/// At most four digits of a threshold, which is a share of something.
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
     }
-    names.sort_by_key(|(name, _)| *name);
-    let judged = |(name, [baseline, current]): (&str, [Vec<f64>; 2])| {
-        let (&old, &new) = (baseline.first()?, current.first()?);
-        let steady = |values: &[f64]| values.iter().all(|value| *value == values[0]);
-        let threshold = threshold(name);
-        let worse = match threshold {
-            Threshold::MayGrow(share) => new > old + share * old.abs(),
-            Threshold::MayFall(amount) => new < old - amount,
-            Threshold::Shown => false,
-        };
-        let change = match threshold {
-            Threshold::Shown => Change::Shown,
-            _ if !steady(&baseline) || !steady(&current) => Change::Varies,
-            _ if worse => Change::Worse,
-            _ => Change::Fine,
-        };
-        Some(Exact { name: name.to_owned(), baseline: old, current: new, threshold, change })
-    };
-    names.into_iter().filter_map(judged).collect()
+    let scale = 10_f64.powi(3 - value.abs().log10().floor() as i32);
+    (value * scale).round() / scale
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gate::metric::metric;
 
-    fn change(name: &str, baseline: &[f64], current: &[f64]) -> Change {
-        let of = |value: &f64| {
-            let mut observed = Observed::of_time(1.0);
-            observed.exact.insert(name.to_owned(), *value);
-            observed
-        };
-        let sides: Vec<(Side, Observed)> = baseline
-            .iter()
-            .map(|value| (Side::Baseline, of(value)))
-            .chain(current.iter().map(|value| (Side::Current, of(value))))
-            .collect();
-        exact(sides.iter().map(|(side, observed)| (*side, observed)))[0].change
+    fn change(name: &str, baseline: f64, current: f64) -> Change {
+        Exact::of(name, &metric(name).unwrap(), [baseline, current]).change
     }
 
     #[test]
-    fn each_unit_has_its_direction() {
-        assert_eq!(change("file_bytes", &[1000.0, 1000.0], &[1010.0]), Change::Fine);
-        assert_eq!(change("file_bytes", &[1000.0], &[1011.0]), Change::Worse);
-        assert_eq!(change("file_bytes", &[1000.0], &[500.0]), Change::Fine);
-        assert_eq!(change("top1_percent", &[92.0], &[91.5]), Change::Fine);
-        assert_eq!(change("top1_percent", &[92.0], &[91.4]), Change::Worse);
-        assert_eq!(change("mean_cosine", &[0.999], &[0.993]), Change::Worse);
-        assert_eq!(change("validation_loss", &[2.0], &[2.1]), Change::Worse);
-        assert_eq!(change("validation_perplexity", &[20.0], &[20.1]), Change::Fine);
-        assert_eq!(change("tokens", &[1.0], &[9.0]), Change::Shown);
+    fn each_unit_has_its_threshold() {
+        assert_eq!(change("file_bytes", 1000.0, 1010.0), Change::Fine);
+        assert_eq!(change("file_bytes", 1000.0, 1011.0), Change::Worse);
+        assert_eq!(change("file_bytes", 1000.0, 500.0), Change::Fine);
+        assert_eq!(change("top1_percent", 92.0, 91.5), Change::Fine);
+        assert_eq!(change("top1_percent", 92.0, 91.4), Change::Worse);
+        assert_eq!(change("mean_cosine", 0.999, 0.993), Change::Worse);
+        assert_eq!(change("validation_loss", 2.0, 2.1), Change::Worse);
+        assert_eq!(change("validation_perplexity", 20.0, 20.1), Change::Fine);
+        assert_eq!(change("tokens_per_s", 100.0, 10.0), Change::Worse);
+        assert_eq!(change("rate", 100.0, 10.0), Change::Worse);
+        assert_eq!(change("tokens_per_s", 10.0, 100.0), Change::Fine);
+        assert_eq!(change("tokens", 1.0, 1.0), Change::Fine);
+        assert_eq!(change("tokens", 100.0, 10.0), Change::Unclear);
+        assert_eq!(change("mean_cosine", 0.999, f64::NAN), Change::Worse);
     }
 
     #[test]
-    fn what_varies_is_not_exact() {
-        assert_eq!(change("file_bytes", &[1000.0, 1001.0], &[2000.0]), Change::Varies);
-        assert_eq!(exact(std::iter::empty()), []);
+    fn what_changed_is_told() {
+        let said = |name: &str, from, to| Exact::of(name, &metric(name).unwrap(), [from, to]).sentence();
+        assert_eq!(
+            said("file_bytes", 1000.0, 1100.0).unwrap(),
+            "`file_bytes` grew from 1000 to 1100, by more than 10"
+        );
+        assert!(said("widgets", 3.0, 9.0).unwrap().contains("which way is better"));
+        assert_eq!(said("file_bytes", 1000.0, 1000.0), None);
     }
 }

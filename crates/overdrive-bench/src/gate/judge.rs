@@ -1,15 +1,21 @@
-//! From the evidence of a session to what is said of each case.
+//! From the evidence of a session to what is said of each case: pure functions, so that verdicts
+//! can be derived again from what is stored.
 
 use std::collections::BTreeSet;
 
-use super::block::{Block, Side};
-use super::exact::exact;
-use super::judgement::{ALPHA, Estimate, JUDGING_BLOCKS, LIMIT, Objection, Spread, Verdict};
+use super::block::Side;
+use super::exact::{Change, Exact, UNCLEAR};
+use super::judgement::{
+    Estimate, Figure, Objection, Verdict, blocks_to_decide, is_bounded_tail, minimum_detectable, verdict,
+};
+use super::metric::{Better, MEDIAN, Metric, Scale};
 use super::observation::Observed;
-use super::session::{Blocks, Evidence, cases};
-use super::verdicts::{BlockTimes, CaseVerdict, Control, Finding, Flagged, Timed};
+use super::sampled::{Sampled, cases, missing, names, observed, sampled, steady, values};
+use super::sequential::{Course, Look, Seen, see};
+use super::session::Evidence;
+use super::verdicts::{CaseVerdict, Compared, Control, Finding, Flagged};
 use crate::outcome::{Failure, FailureKind};
-use crate::statistics::{Sorted, fewest_differences, holm, sign_flip_p};
+use crate::statistics::Sorted;
 use crate::status::{StatusKind, THROTTLED_SHARE};
 
 /// A clock this far below the median clock of the case's processes is low.
@@ -17,161 +23,197 @@ const LOW_CLOCK: f64 = 0.95;
 
 /// What is said of every case, worst first.
 pub fn judge(evidence: &Evidence) -> Vec<CaseVerdict> {
-    let all = || evidence.rivals.screening.iter().chain(&evidence.rivals.judging);
-    let names = cases(all());
-    let timed = timed(&evidence.rivals, Flip::None);
-    let mut verdicts: Vec<CaseVerdict> = names
-        .into_iter()
-        .map(|case| {
-            let figures = timed.iter().find(|(name, _)| *name == case).map(|(_, timed)| timed.clone());
-            let finding = broken(&evidence.rivals, &case).unwrap_or_else(|| match figures {
-                Some(timed) => Finding::Timed(Box::new(timed)),
-                None => untimed(&evidence.rivals, &case),
-            });
-            let exact = exact(all().flat_map(|block| block.observed(&case)));
-            let blocks = times(&evidence.rivals, &case);
-            CaseVerdict { case, finding, exact, blocks }
-        })
-        .collect();
+    let course = if evidence.settled { Course::Open } else { Course::Over };
+    let mut verdicts = judged(evidence, course);
     verdicts.sort_by_key(CaseVerdict::rank);
     verdicts
 }
 
-/// What the baseline against itself shows. Its sides are names, so a difference either way is a false one.
-pub fn control(evidence: &Evidence) -> Control {
-    let blocks = &evidence.control;
-    let mut flagged = Vec::new();
-    for flip in [Flip::None, Flip::Sides] {
-        let regressed = timed(blocks, flip).into_iter().filter(|(_, t)| t.verdict == Verdict::Regressed);
-        flagged.extend(regressed.map(|(case, timed)| Flagged { case, time: timed.time }));
-    }
-    let complete = |block: &&Block| block.runs.len() == 4;
-    let count = blocks.screening.iter().chain(&blocks.judging).filter(complete).count();
-    Control { blocks: count, rejudged: blocks.candidates.len(), flagged }
-}
-
-/// Whether the sides of a block are exchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Flip {
-    None,
-    Sides,
-}
-
-/// One case's complete blocks, the fresh ones if it has any.
-struct Sampled<'b> {
-    case: &'b str,
-    blocks: Vec<&'b Block>,
-    spread: Spread,
-    logs: Vec<f64>,
-    is_fresh: bool,
-    sign: f64,
-}
-
-/// Verdicts on every case with an interval.
-fn timed(blocks: &Blocks, flip: Flip) -> Vec<(String, Timed)> {
-    let names = cases(blocks.screening.iter().chain(&blocks.judging));
-    let sampled: Vec<Sampled<'_>> = names.iter().filter_map(|case| sample(blocks, case, flip)).collect();
-    // The family of tests is what was tested: the candidates, chosen on other data.
-    // A program may measure more than it was asked for; that is not tested.
-    let is_tested = |s: &&Sampled<'_>| s.is_fresh && blocks.candidates.contains(s.case);
-    let fresh: Vec<f64> = sampled.iter().filter(is_tested).map(|s| sign_flip_p(&s.logs)).collect();
-    let mut adjusted = holm(&fresh).into_iter();
-    let judging = JUDGING_BLOCKS.max(fewest_differences(blocks.candidates.len().max(1), ALPHA));
-    sampled
-        .iter()
-        .map(|sampled| {
-            let p = if is_tested(&sampled) { adjusted.next() } else { None };
-            let candidate = blocks.candidates.contains(sampled.case);
-            (sampled.case.to_owned(), verdict(sampled, p, Plan { candidate, judging }))
-        })
-        .collect()
-}
-
-fn sample<'b>(blocks: &'b Blocks, case: &'b str, flip: Flip) -> Option<Sampled<'b>> {
-    let sign = if flip == Flip::Sides { -1.0 } else { 1.0 };
-    let of = |blocks: &'b [Block]| {
-        let complete: Vec<(&Block, f64)> = blocks
-            .iter()
-            .filter_map(|block| Some((block, sign * block.log_ratio(case, |o| o.median_ns)?)))
-            .collect();
-        let logs: Vec<f64> = complete.iter().map(|(_, log)| *log).collect();
-        Spread::of(&logs).map(|spread| (complete.into_iter().map(|(block, _)| block).collect(), spread, logs))
-    };
-    let (found, is_fresh) = match of(&blocks.judging) {
-        Some(found) => (found, true),
-        None => (of(&blocks.screening)?, false),
-    };
-    let (blocks, spread, logs) = found;
-    Some(Sampled { case, blocks, spread, logs, is_fresh, sign })
-}
-
-/// What was planned for a case.
-struct Plan {
-    candidate: bool,
-    judging: usize,
-}
-
-fn verdict(sampled: &Sampled<'_>, p: Option<f64>, plan: Plan) -> Timed {
-    let Sampled { spread, logs, .. } = sampled;
-    let observed = || sampled.blocks.iter().flat_map(|block| block.observed(sampled.case));
-    let cycle_log = |block: &&Block| Some(sampled.sign * block.log_ratio(sampled.case, |o| o.cycles)?);
-    let cycles: Option<Vec<f64>> = sampled.blocks.iter().map(cycle_log).collect();
-    let cycles = cycles.and_then(|logs| Spread::of(&logs)).map(|spread| spread.estimate());
-    let runs: Vec<&Observed> = observed().map(|(_, observed)| observed).collect();
-    let mut objections = Vec::new();
-    objections.extend(throttled(&runs));
-    objections
-        .extend(cycles.filter(|cycles| cycles.low <= 1.0).map(|cycles| Objection::CyclesDisagree { cycles }));
-    let verdict = spread.verdict(p, &objections);
-    let time = spread.estimate();
-    let mut reasons: Vec<String> = Vec::new();
-    if verdict == Verdict::Ambiguous {
-        // Without objections, is it still a regression? Then they are the reason.
-        if spread.verdict(p, &[]) == Verdict::Regressed {
-            reasons.extend(objections.iter().map(Objection::to_string));
-        } else {
-            reasons.push(doubt(sampled, p, &plan));
+/// Whether everything is decided, mean and tails by the limit of the median too.
+pub(super) fn is_settled(evidence: &Evidence) -> bool {
+    let is_open = |case: &CaseVerdict| match &case.finding {
+        Finding::Compared(compared) => {
+            compared.verdict == Verdict::Undecided
+                || compared.figures.iter().any(|figure| figure.verdict == Verdict::Undecided)
         }
+        _ => false,
+    };
+    !judged(evidence, Course::Open).iter().any(is_open)
+}
+
+/// What the baseline against itself shows: a difference either way is a false one.
+pub fn control(evidence: &Evidence) -> Control {
+    let figures = sampled(evidence, Side::Control, Course::Over);
+    let differs = |one: &&Sampled<'_>| {
+        matches!(verdict(&one.seen, one.p, &one.metric), Verdict::Regressed | Verdict::Improved)
+    };
+    let flagged = |one: &Sampled<'_>| Flagged {
+        case: one.case.to_owned(),
+        figure: one.name.to_owned(),
+        change: Estimate::of(&one.seen, one.metric.scale),
+    };
+    Control {
+        blocks: figures.iter().map(|one| one.seen.blocks).max().unwrap_or(0),
+        flagged: figures.iter().filter(differs).map(flagged).collect(),
+    }
+}
+
+fn judged(evidence: &Evidence, course: Course) -> Vec<CaseVerdict> {
+    let figures = sampled(evidence, Side::Current, course);
+    let of_case = |case: &str| {
+        let finding = broken(evidence, case).or_else(|| absent(evidence, case)).unwrap_or_else(|| {
+            let figures: Vec<&Sampled<'_>> = figures.iter().filter(|one| one.case == case).collect();
+            Finding::Compared(Box::new(compared(evidence, case, &figures)))
+        });
+        CaseVerdict { case: case.to_owned(), finding }
+    };
+    cases(evidence).into_iter().map(of_case).collect()
+}
+
+/// Judges a case that ran on both sides.
+fn compared(evidence: &Evidence, case: &str, sampled: &[&Sampled<'_>]) -> Compared {
+    let runs: Vec<&Observed> = observed(evidence, case).map(|(_, observed)| observed).collect();
+    let cycles = cycles(evidence, case);
+    let throttled = throttled(&runs);
+    let seconds = evidence.elapsed_s / evidence.blocks.len().max(1) as f64;
+    let (mut figures, mut exact, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
+    let mut verdicts = BTreeSet::from([Verdict::Same]);
+    for (name, metric) in names(evidence, case) {
+        let values = values(evidence, case, name);
+        if let Some(both) = steady(&values, name) {
+            let found = Exact::of(name, &metric, both);
+            verdicts.extend(match found.change {
+                Change::Worse => Some(Verdict::Regressed),
+                Change::Unclear => Some(Verdict::Undecided),
+                Change::Fine => None,
+            });
+            reasons.extend(found.sentence());
+            exact.push(found);
+            continue;
+        }
+        let Some(one) = sampled.iter().find(|one| one.name == name) else {
+            if metric.better != Better::Unknown && values.iter().all(|values| !values.is_empty()) {
+                verdicts.insert(Verdict::Undecided);
+                reasons.push(too_few(evidence, case, name, &metric));
+            }
+            continue;
+        };
+        let plain = verdict(&one.seen, one.p, &metric);
+        let is_change = matches!(plain, Verdict::Regressed | Verdict::Improved);
+        if metric.better == Better::Unknown {
+            if is_change {
+                verdicts.insert(Verdict::Undecided);
+                let change = Estimate::of(&one.seen, metric.scale);
+                reasons.push(format!("`{name}` is {change} of the baseline's; {UNCLEAR}"));
+            }
+            continue;
+        }
+        let objections: Vec<Objection> =
+            throttled.clone().into_iter().chain(disagreeing(cycles.as_ref(), plain)).collect();
+        let judged = if is_change && !objections.is_empty() { Verdict::Undecided } else { plain };
+        let figure = figure(one, judged, &values);
+        match judged {
+            Verdict::Undecided if is_change => {
+                verdicts.insert(judged);
+                reasons.extend(objections.iter().map(|objection| format!("`{name}`: {objection}")));
+            }
+            Verdict::Undecided => {
+                if !is_bounded_tail(&one.seen, &metric) {
+                    verdicts.insert(judged);
+                }
+                reasons.push(doubt(one, &figure, seconds));
+            }
+            _ => {
+                verdicts.insert(judged);
+                if judged != Verdict::Same && name != MEDIAN {
+                    reasons.push(format!("`{name}` {judged}: {}", figure.change));
+                }
+            }
+        }
+        figures.push(figure);
     }
     reasons.extend(remarks(&runs));
-    let side_median = |side: Side| {
-        let medians: Vec<f64> =
-            observed().filter(|(s, _)| *s == side).filter_map(|(_, o)| o.median_ns).collect();
-        Sorted::new(&medians).expect("a complete block has both sides").median()
-    };
-    let blocks_to_decide = (verdict == Verdict::Ambiguous).then(|| spread.blocks_to_decide()).flatten();
-    Timed {
+    let cycles = cycles.map(|seen| Estimate::of(&seen, Scale::Ratio));
+    let verdict = verdicts.into_iter().next().expect("it holds one at least");
+    Compared { verdict, figures, exact, missing: missing(evidence, case), cycles, reasons }
+}
+
+fn figure(one: &Sampled<'_>, verdict: Verdict, values: &[Vec<f64>; 2]) -> Figure {
+    let median = |values: &[f64]| Sorted::new(values).map_or(f64::NAN, |sorted| sorted.median());
+    let detectable = minimum_detectable(&one.seen, &one.metric);
+    let undecided = verdict == Verdict::Undecided;
+    Figure {
+        name: one.name.to_owned(),
         verdict,
-        time,
-        p,
-        minimum_detectable: spread.minimum_detectable(plan.judging),
-        blocks: logs.len(),
-        blocks_to_decide,
-        baseline_ns: side_median(Side::Baseline),
-        current_ns: side_median(Side::Current),
-        cycles,
-        reasons,
+        change: Estimate::of(&one.seen, one.metric.scale),
+        p: one.p,
+        minimum_detectable: if one.metric.scale == Scale::Ratio { detectable.exp() } else { detectable },
+        blocks: one.seen.blocks,
+        blocks_to_decide: undecided.then(|| blocks_to_decide(&one.seen, &one.metric)).flatten(),
+        baseline: median(&values[0]),
+        current: median(&values[1]),
     }
 }
 
-/// Why the statistics leave a case undecided.
-fn doubt(sampled: &Sampled<'_>, p: Option<f64>, plan: &Plan) -> String {
-    let Estimate { ratio, low, .. } = sampled.spread.estimate();
-    let slower = 100.0 * (LIMIT - 1.0);
-    let why = match p {
-        None if plan.candidate => {
-            "it looked slower, and the fresh blocks that would judge it are missing".to_owned()
-        }
-        Some(p) if ratio > LIMIT && low > 1.0 => {
-            format!("p is {p:.3} after Holm's correction, not under {ALPHA}")
-        }
-        Some(_) if ratio > LIMIT => "the interval includes 1".to_owned(),
-        _ => format!("a slowdown over {slower:.0} % is not excluded by {} blocks", sampled.logs.len()),
+/// Why a figure is not decided, and what would decide it.
+fn doubt(one: &Sampled<'_>, figure: &Figure, seconds_a_block: f64) -> String {
+    let Sampled { name, metric, seen, .. } = one;
+    let allowed = match metric.scale {
+        Scale::Ratio => "5 %".to_owned(),
+        Scale::Difference(allowed) => allowed.to_string(),
     };
-    match sampled.spread.blocks_to_decide() {
-        Some(blocks) => format!("{why}; about {blocks} blocks of this noise would decide"),
-        None => format!("{why}; no reasonable number of blocks would decide so close to the limit"),
+    let same = metric.same();
+    let why = if seen.low > *same.start() && seen.high < *same.end() {
+        "the middle of the blocks is the same and their mean is not: a few processes differ greatly"
+            .to_owned()
+    } else if is_bounded_tail(seen, metric) {
+        format!("{} may differ by over {allowed}, which a mean or a tail is allowed", figure.change)
+    } else if seen.high <= *same.end() {
+        format!("{}: no loss over {allowed}, and no gain over {allowed} shown or excluded", figure.change)
+    } else {
+        format!("{}: a loss over {allowed} is neither shown nor excluded", figure.change)
+    };
+    let more = figure.blocks_to_decide.map(|blocks| blocks - figure.blocks);
+    let needed = match more {
+        Some(more) => {
+            let seconds = (more as f64 * seconds_a_block).ceil();
+            format!("about {more} blocks more ({seconds} s) would decide: --budget")
+        }
+        None => "no reasonable number of blocks would decide so close to the limit".to_owned(),
+    };
+    format!("`{name}` {why}; {needed}")
+}
+
+/// Why a figure that both sides have is without an interval.
+fn too_few(evidence: &Evidence, case: &str, name: &str, metric: &Metric) -> String {
+    let contrast = |block: &&super::block::Block| {
+        block.contrast(case, Side::Current, metric, |observed| observed.figure(name)).is_some()
+    };
+    match evidence.blocks.iter().filter(contrast).count() {
+        0 => format!("`{name}` is not a positive number in every process of any block, so it has no ratio"),
+        count => {
+            format!("`{name}`: {count} complete blocks, and an interval needs 8; --budget gives more time")
+        }
     }
+}
+
+/// What the blocks show of device cycles, where they were counted in every process.
+fn cycles(evidence: &Evidence, case: &str) -> Option<Seen> {
+    let metric = super::metric::metric(MEDIAN)?;
+    let contrast = |block: &super::block::Block| block.contrast(case, Side::Current, &metric, |o| o.cycles);
+    let contrasts: Option<Vec<f64>> = evidence.blocks.iter().map(contrast).collect();
+    let contrasts = contrasts?;
+    see(&contrasts, Look::latest(contrasts.len(), Course::Over)?)
+}
+
+fn disagreeing(cycles: Option<&Seen>, verdict: Verdict) -> Option<Objection> {
+    let cycles = cycles?;
+    let agrees = match verdict {
+        Verdict::Regressed => cycles.low > 0.0,
+        Verdict::Improved => cycles.high < 0.0,
+        Verdict::Undecided | Verdict::Same => true,
+    };
+    (!agrees).then(|| Objection::CyclesDisagree { cycles: Estimate::of(cycles, Scale::Ratio) })
 }
 
 fn throttled(runs: &[&Observed]) -> Option<Objection> {
@@ -200,13 +242,14 @@ fn remarks(runs: &[&Observed]) -> Option<String> {
 }
 
 /// Wrong outputs, or a failure in any process, on either side.
-fn broken(blocks: &Blocks, case: &str) -> Option<Finding> {
-    let failures: Vec<(Side, &Failure)> = failures(blocks, case).collect();
+fn broken(evidence: &Evidence, case: &str) -> Option<Finding> {
+    let failures: Vec<(Side, &Failure)> = failures(evidence, case).collect();
     let said = |kinds: &[FailureKind]| {
         let (side, failure) = failures.iter().find(|(_, failure)| kinds.contains(&failure.kind))?;
         let of_kind = |(s, failure): &&(Side, &Failure)| s == side && kinds.contains(&failure.kind);
         let count = failures.iter().filter(of_kind).count();
-        let all = runs(blocks).filter(|(s, said)| s == side && said.contains_key(case)).count();
+        let runs = evidence.blocks.iter().flat_map(|block| &block.runs);
+        let all = runs.filter(|(s, said)| s == side && said.contains_key(case)).count();
         Some(format!("in {count} of {all} processes of the {side}: {failure}"))
     };
     if let Some(reason) = said(&[FailureKind::Incorrect]) {
@@ -215,41 +258,21 @@ fn broken(blocks: &Blocks, case: &str) -> Option<Finding> {
     said(&[FailureKind::Failed, FailureKind::OutOfMemory, FailureKind::Timeout]).map(Finding::Failed)
 }
 
-/// Why a case without an interval has none.
-fn untimed(blocks: &Blocks, case: &str) -> Finding {
-    let all = || blocks.screening.iter().chain(&blocks.judging);
-    let ran = |side: Side| all().flat_map(|block| block.observed(case)).any(|(s, _)| s == side);
-    match (ran(Side::Baseline), ran(Side::Current)) {
-        (true, false) => Finding::OnlyInBaseline,
-        (false, true) => Finding::OnlyInCurrent,
-        (false, false) => {
-            let reason = failures(blocks, case).next().map(|(_, failure)| failure.to_string());
-            Finding::NotRun(reason.unwrap_or_else(|| "no process ran it".to_owned()))
-        }
-        (true, true) if all().flat_map(|b| b.observed(case)).all(|(_, o)| o.median_ns.is_none()) => {
-            Finding::ExactOnly
-        }
-        (true, true) => {
-            let complete = |block: &&Block| block.log_ratio(case, |o| o.median_ns).is_some();
-            Finding::TooFewBlocks(all().filter(complete).count())
+/// Why a case cannot be compared.
+fn absent(evidence: &Evidence, case: &str) -> Option<Finding> {
+    let ran = |wanted: bool| observed(evidence, case).any(|(side, _)| (side == Side::Current) == wanted);
+    match [ran(false), ran(true)] {
+        [true, true] => None,
+        [true, false] => Some(Finding::OnlyInBaseline),
+        [false, true] => Some(Finding::OnlyInCurrent),
+        [false, false] => {
+            let reason = failures(evidence, case).next().map(|(_, failure)| failure.to_string());
+            Some(Finding::NotRun(reason.unwrap_or_else(|| "no process ran it".to_owned())))
         }
     }
 }
 
-fn runs(blocks: &Blocks) -> impl Iterator<Item = &(Side, super::observation::Observations)> {
-    blocks.screening.iter().chain(&blocks.judging).flat_map(|block| &block.runs)
-}
-
-fn failures<'b>(blocks: &'b Blocks, case: &'b str) -> impl Iterator<Item = (Side, &'b Failure)> {
-    runs(blocks).filter_map(move |(side, said)| Some((*side, said.get(case)?.as_ref().err()?)))
-}
-
-fn times(blocks: &Blocks, case: &str) -> Vec<BlockTimes> {
-    let of = |block: &Block, fresh: bool| {
-        let processes: Vec<(Side, f64)> =
-            block.observed(case).filter_map(|(side, observed)| Some((side, observed.median_ns?))).collect();
-        (!processes.is_empty()).then_some(BlockTimes { fresh, processes })
-    };
-    let screening = blocks.screening.iter().filter_map(|block| of(block, false));
-    screening.chain(blocks.judging.iter().filter_map(|block| of(block, true))).collect()
+fn failures<'e>(evidence: &'e Evidence, case: &str) -> impl Iterator<Item = (Side, &'e Failure)> {
+    let runs = evidence.blocks.iter().flat_map(|block| &block.runs);
+    runs.filter_map(move |(side, said)| Some((*side, said.get(case)?.as_ref().err()?)))
 }

@@ -1,8 +1,8 @@
 //! Verdicts as JUnit XML, which continuous-integration services show as tests: a regression is a failed test,
 //! doubt is a skipped one.
 
-use super::judgement::Verdict;
-use super::verdicts::{CaseVerdict, Finding, Verdicts};
+use super::table::detectable;
+use super::verdicts::{CaseVerdict, Compared, Finding, Verdicts};
 
 /// The whole document.
 pub fn junit(verdicts: &Verdicts) -> String {
@@ -33,14 +33,17 @@ enum Kind {
 }
 
 fn kind(verdicts: &Verdicts, case: &CaseVerdict) -> Kind {
+    let is_exactly_worse = |compared: &Compared| compared.exact.iter().any(super::exact::Exact::is_worse);
     match (&case.finding, case.word().as_str()) {
         (Finding::WrongOutputs(_), _) => Kind::Failure,
-        (Finding::Timed(timed), _) if timed.verdict == Verdict::Regressed && verdicts.is_advisory() => {
+        (Finding::Compared(compared), "REGRESSED")
+            if verdicts.is_advisory() && !is_exactly_worse(compared) =>
+        {
             Kind::Skipped
         }
         (_, "REGRESSED") => Kind::Failure,
-        (Finding::Failed(_), _) => Kind::Error,
-        (_, "SAME" | "NOT SLOWER") => Kind::Passed,
+        (Finding::Failed(_), _) | (_, "MISSING") => Kind::Error,
+        _ if case.is_quiet() => Kind::Passed,
         _ => Kind::Skipped,
     }
 }
@@ -49,8 +52,8 @@ fn element(verdicts: &Verdicts, case: &CaseVerdict) -> (Kind, String) {
     let kind = kind(verdicts, case);
     let (class, name) = case.case.split_once(": ").unwrap_or(("case", &case.case));
     let mut said = case.word();
-    if let Finding::Timed(timed) = &case.finding {
-        said += &format!(": time {}", timed.time);
+    if let Some(figure) = case.compared().and_then(Compared::headline) {
+        said += &format!(": {} {}, detectable {}", figure.name, figure.change, detectable(figure));
     }
     for reason in case.reasons() {
         said += &format!("; {reason}");

@@ -12,31 +12,34 @@ pub fn markdown(verdicts: &Verdicts) -> String {
     page += &format!(" on {}.\n", verdicts.environment.cpu.model);
     for flagged in &verdicts.control.flagged {
         page += &format!(
-            "\n> The baseline against itself: `{}` {}. Whatever moved that moves the others too.\n",
-            flagged.case, flagged.time
+            "\n> The baseline against itself: `{}`, `{}` {}. Whatever moved that moves the others too.\n",
+            flagged.case, flagged.figure, flagged.change
         );
     }
     for note in &verdicts.notes {
         page += &format!("\n> {note}\n");
     }
-    let passed = |case: &&CaseVerdict| matches!(case.word().as_str(), "SAME" | "NOT SLOWER");
-    let (quiet, loud): (Vec<&CaseVerdict>, Vec<&CaseVerdict>) = verdicts.cases.iter().partition(passed);
+    let (quiet, loud): (Vec<&CaseVerdict>, Vec<&CaseVerdict>) =
+        verdicts.cases.iter().partition(|case| case.is_quiet());
     if !loud.is_empty() {
         page += &format!("\n{}", markdown_table(&table(&loud)));
-        for case in &loud {
-            for reason in case.reasons() {
-                page += &format!("\n- `{}`: {reason}\n", case.case);
-            }
-        }
+        page += &reasons(&loud);
     }
     if !quiet.is_empty() {
         page += &format!("\n<details><summary>{} without a regression</summary>\n\n", quiet.len());
-        page += &format!("{}\n</details>\n", markdown_table(&table(&quiet)));
+        page += &format!("{}{}\n</details>\n", markdown_table(&table(&quiet)), reasons(&quiet));
     }
-    for lost in &verdicts.lost_processes {
-        page += &format!("\n- without results: {lost}\n");
+    for (side, failure) in &verdicts.evidence.lost {
+        page += &format!("\n- without results: {side}: {failure}\n");
     }
     page + &footer(verdicts)
+}
+
+fn reasons(cases: &[&CaseVerdict]) -> String {
+    let lines = cases
+        .iter()
+        .flat_map(|case| case.reasons().into_iter().map(|reason| format!("\n- `{}`: {reason}\n", case.case)));
+    lines.collect()
 }
 
 /// One word for the headline.
@@ -54,8 +57,11 @@ fn outcome(verdicts: &Verdicts) -> &'static str {
 fn footer(verdicts: &Verdicts) -> String {
     let load = verdicts.environment.load_average.map_or(String::new(), |load| format!(", load {load:.2}"));
     format!(
-        "\n<sub>Time is current over baseline, with its 95 % interval over blocks of four fresh processes; over 1 is slower. \
-         {} UTC, seed {}{load}. Control: {} complete blocks of the baseline against itself. Reruns with `{}`.</sub>\n",
+        "\n<sub>Time is current over baseline, over 1 is slower; its interval holds at every look of the session with 99 %, over \
+         {} blocks of fresh processes in {:.0} s. {} UTC, seed {}{load}. Control: {} blocks of the baseline against itself. \
+         Reruns with `{}`.</sub>\n",
+        verdicts.evidence.blocks.len(),
+        verdicts.evidence.elapsed_s,
         utc(verdicts.started_unix_s),
         verdicts.seed,
         verdicts.control.blocks,

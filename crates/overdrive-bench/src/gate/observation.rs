@@ -1,4 +1,5 @@
-//! What one process said of each case: the gate needs a median, the clock behind it, and what is exact.
+//! What one process said of each case: its figures by name, the clock behind them, and whether
+//! outputs agreed.
 //!
 //! Two texts are read: results as Overdrive writes them, and a short form that any program can print,
 //!
@@ -7,13 +8,17 @@
 //!   {"name": "bert b8", "times_ns": [4211000, 4198000], "quantities": {"top1_percent": 71.2}, "agrees": true}]}
 //! ```
 //!
-//! in which `times_ns` are times per call, at least five, warm-up left out. `quantities` may be left out;
-//! `agrees: false` says that outputs were wrong, and `failed: "why"` stands in place of times.
+//! in which `times_ns` are times per call, at least five, warm-up left out. Either of `times_ns`
+//! and `quantities` may be left out; `agrees` says whether outputs were right, and `failed: "why"`
+//! stands in place of times.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use super::metric::{MEAN, MEDIAN, P95, P99};
+use crate::memory::{MemoryUse, Peak};
 use crate::outcome::Failure;
 use crate::record::{Measurement, Record};
 use crate::report::{JsonError, from_json};
@@ -28,27 +33,36 @@ const FEWEST_TIMES: usize = 5;
 pub type Observations = BTreeMap<String, Result<Observed, Failure>>;
 
 /// What one process said of one case.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Observed {
-    /// Median time per call; absent where only exact quantities were measured.
-    pub median_ns: Option<f64>,
+    /// Every figure by its name, which ends in its unit: times per call, memory, and the case's own
+    /// quantities.
+    pub figures: BTreeMap<String, f64>,
     /// Median device cycles per call, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<f64>,
+    /// Whether outputs were compared with what they should be, and agreed.
+    #[serde(default)]
+    pub agrees: bool,
     /// Findings about the samples that bear on a comparison of processes.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub statuses: BTreeSet<StatusKind>,
-    /// Exact quantities by name.
-    pub exact: BTreeMap<String, f64>,
 }
 
 impl Observed {
     /// A bare median.
     pub fn of_time(median_ns: f64) -> Self {
-        Self { median_ns: Some(median_ns), cycles: None, statuses: BTreeSet::new(), exact: BTreeMap::new() }
+        Self { figures: BTreeMap::from([(MEDIAN.to_owned(), median_ns)]), ..Self::default() }
+    }
+
+    /// The figure of this name.
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        self.figures.get(name).copied()
     }
 
     /// The device's clock during the process, in cycles per nanosecond.
     pub fn clock_ghz(&self) -> Option<f64> {
-        Some(self.cycles? / self.median_ns?)
+        Some(self.cycles? / self.figure(MEDIAN)?)
     }
 
     fn of(measurement: &Measurement) -> Result<Self, Failure> {
@@ -61,19 +75,38 @@ impl Observed {
         if let Some(status) = disbelieved {
             return Err(Failure::failed(status.to_string()));
         }
+        let mut figures = measurement.quantities.clone();
         let series = measurement.latency.as_ref();
+        if let Some(summary) = series.map(|series| &series.summary) {
+            figures.extend(times(summary.median_ns, summary.mean_ns, [summary.p95_ns, summary.p99_ns]));
+        }
+        figures.extend(measurement.memory.as_ref().into_iter().flat_map(memory));
         let cycles = series.and_then(|series| {
             let calls = series.conditions.calls_per_sample as f64;
             let cycles: Option<Vec<f64>> =
                 series.samples.iter().map(|sample| Some(sample.cycles? as f64 / calls)).collect();
             Some(Sorted::new(&cycles?)?.median())
         });
-        let mut exact = measurement.quantities.clone();
-        if let Some(bytes) = measurement.memory.as_ref().and_then(|memory| memory.planned_arena_bytes) {
-            exact.insert("planned_arena_bytes".to_owned(), bytes as f64);
-        }
-        Ok(Self { median_ns: series.map(|series| series.summary.median_ns), cycles, statuses, exact })
+        Ok(Self { figures, cycles, agrees: measurement.agreement.is_some(), statuses })
     }
+}
+
+/// The figures of a case's times; a tail of too few samples is none.
+fn times(median_ns: f64, mean_ns: f64, tails: [Option<f64>; 2]) -> impl Iterator<Item = (String, f64)> {
+    let figures = [(MEDIAN, Some(median_ns)), (MEAN, Some(mean_ns)), (P95, tails[0]), (P99, tails[1])];
+    figures.into_iter().filter_map(|(name, figure)| Some((name.to_owned(), figure?)))
+}
+
+/// Peaks of every witness that was there.
+fn memory(memory: &MemoryUse) -> impl Iterator<Item = (String, f64)> {
+    let peak = |peak: &Option<Peak>| peak.map(|peak| peak.peak_bytes);
+    let figures = [
+        ("planned_arena_bytes", memory.planned_arena_bytes),
+        ("heap_peak_bytes", peak(&memory.heap)),
+        ("resident_peak_bytes", peak(&memory.resident)),
+        ("device_peak_bytes", peak(&memory.device)),
+    ];
+    figures.into_iter().filter_map(|(name, bytes)| Some((name.to_owned(), bytes? as f64)))
 }
 
 /// What `results` say of each of their cases.
@@ -152,8 +185,8 @@ fn read_samples(text: &str) -> Result<Observations, Unreadable> {
                 Err(Failure::incorrect("the program says that its outputs are wrong"))
             }
             None => {
-                let median_ns = median(&times_ns).map_err(|reason| refuse(&name, reason))?;
-                Ok(Observed { exact: quantities, ..Observed::of_time(median_ns) })
+                let figures = figures(&times_ns, quantities).map_err(|reason| refuse(&name, reason))?;
+                Ok(Observed { figures, agrees: agrees.is_some(), ..Observed::default() })
             }
         };
         if observations.insert(name.clone(), observed).is_some() {
@@ -163,14 +196,25 @@ fn read_samples(text: &str) -> Result<Observations, Unreadable> {
     Ok(observations)
 }
 
-fn median(times_ns: &[f64]) -> Result<f64, String> {
+/// The figures of a case of the short form.
+fn figures(times_ns: &[f64], quantities: BTreeMap<String, f64>) -> Result<BTreeMap<String, f64>, String> {
+    if let Some(name) = [MEDIAN, MEAN, P95, P99].into_iter().find(|name| quantities.contains_key(*name)) {
+        return Err(format!("the quantity `{name}` is what the gate computes from `times_ns`; rename it"));
+    }
+    if let Some((name, value)) = quantities.iter().find(|(_, value)| !value.is_finite()) {
+        return Err(format!("the quantity `{name}` is {value}, expected a number"));
+    }
+    if times_ns.is_empty() && !quantities.is_empty() {
+        return Ok(quantities);
+    }
     if times_ns.len() < FEWEST_TIMES {
         return Err(format!("{} times, expected at least {FEWEST_TIMES}", times_ns.len()));
     }
-    match Sorted::new(times_ns) {
-        Some(sorted) if sorted.min() > 0.0 => Ok(sorted.median()),
-        _ => Err("a time is not a positive number of nanoseconds".to_owned()),
-    }
+    let sorted = Sorted::new(times_ns)
+        .filter(|sorted| sorted.min() > 0.0)
+        .ok_or("a time is not a positive number of nanoseconds")?;
+    let tails = [sorted.tail(0.95), sorted.tail(0.99)];
+    Ok(quantities.into_iter().chain(times(sorted.median(), sorted.mean(), tails)).collect())
 }
 
 #[cfg(test)]
@@ -189,10 +233,10 @@ mod tests {
         found.records.push(failed);
         let (observations, read_back) = read(&to_json(&found)).unwrap();
         assert_eq!(read_back.unwrap(), found);
-        assert_eq!(
-            observations["study: work x=1: cpu compile f32 t1"].as_ref().unwrap().median_ns,
-            Some(1000.0)
-        );
+        let seen = observations["study: work x=1: cpu compile f32 t1"].as_ref().unwrap();
+        let mean = (5.0 * 1000.0 + 8000.0) / 6.0;
+        assert_eq!((seen.figure(MEDIAN), seen.figure(MEAN)), (Some(1000.0), Some(mean)));
+        assert!(seen.agrees && seen.figure(P95).is_none());
         let failure = observations["study: work x=1: cpu eager f32 t1"].as_ref().unwrap_err();
         assert_eq!(failure.kind, FailureKind::Failed);
     }
@@ -211,14 +255,27 @@ mod tests {
         )
         .unwrap();
         let a = found["a"].as_ref().unwrap();
-        assert_eq!((a.median_ns, a.exact["file_bytes"]), (Some(3.0), 10.0));
+        assert_eq!((a.figure(MEDIAN), a.figure("file_bytes"), a.agrees), (Some(3.0), Some(10.0), false));
         assert_eq!(found["b"].as_ref().unwrap_err().kind, FailureKind::Incorrect);
         assert_eq!(found["c"].as_ref().unwrap_err().reason, "no GPU");
     }
 
     #[test]
+    fn tails_have_their_numbers_of_samples_and_times_may_be_left_out() {
+        let times: Vec<String> = (1..=300).map(|ns| ns.to_string()).collect();
+        let said = format!(r#"{{"name": "a", "times_ns": [{}], "agrees": true}}"#, times.join(","));
+        let found = short(&said).unwrap();
+        let a = found["a"].as_ref().unwrap();
+        assert!(a.agrees && a.figure(P95) > Some(280.0) && a.figure(P99) > Some(290.0));
+        let found = short(r#"{"name": "a", "quantities": {"tokens_per_s": 10}}"#).unwrap();
+        assert_eq!(found["a"].as_ref().unwrap().figure("tokens_per_s"), Some(10.0));
+    }
+
+    #[test]
     fn what_is_wrong_with_a_file_is_said() {
         for (cases, word) in [
+            (r#"{"name": "a"}"#, "0 times, expected at least 5"),
+            (r#"{"name": "a", "quantities": {"mean_ns": 10}}"#, "rename it"),
             (r#"{"name": "a", "times_ns": [1, 2]}"#, "2 times, expected at least 5"),
             (r#"{"name": "a", "times_ns": [1, 2, 3, 4, 0]}"#, "positive"),
             (r#"{"name": "a", "times": [1, 2, 3, 4, 5]}"#, "unknown field `times`"),

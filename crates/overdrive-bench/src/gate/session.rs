@@ -1,17 +1,24 @@
-//! Runs the blocks of a session: screening of everything, then fresh blocks for what looked slower, and the same
-//! for the baseline against itself.
+//! Runs the blocks of a session, each of every case, until everything is decided or time is up.
 
-use std::collections::BTreeSet;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::block::{Block, Side, order};
-use super::judgement::{ALPHA, CANDIDATE, JUDGING_BLOCKS, SCREENING_BLOCKS};
+use super::judge::is_settled;
 use super::observation::Observations;
+use super::sequential::{FIRST_LOOK, MOST_BLOCKS, is_look};
 use crate::outcome::{Failure, FailureKind};
 use crate::runner::Stop;
-use crate::statistics::fewest_differences;
 
 /// Processes that end without results before the session gives up: one may be bad luck, three are a fault.
 const MOST_LOST: usize = 3;
+/// Time that a session takes where the user sets none and processes are quick.
+const USUAL_BUDGET: Duration = Duration::from_mins(1);
+/// After so many blocks a session ends that can have no interval: its cases failed, or have no
+/// times.
+const BLOCKS_WITHOUT_TIMES: usize = 2;
 
 /// Brings the observations of one fresh process.
 pub trait Processes {
@@ -19,82 +26,52 @@ pub trait Processes {
     ///
     /// # Errors
     /// When there are no results: it did not start, crashed, ran out of time, or was stopped.
-    fn run(&mut self, side: Side, request: &Request<'_>) -> Result<Observations, Failure>;
+    fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure>;
+
+    /// Time since the session began.
+    fn elapsed(&self) -> Duration;
 }
 
 /// What a process is asked for.
-#[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
     /// Its number in the session.
     pub process: usize,
     /// Seed of its inputs: all processes of a block have the same.
     pub seed: u64,
-    /// The cases wanted; empty for all.
-    pub cases: &'a BTreeSet<String>,
 }
 
 /// Told what runs next.
 pub trait Progress {
-    /// A process is about to start.
-    fn step(&self, step: &Step);
+    /// A block is about to start.
+    fn block(&self, step: &Step);
 }
 
 /// Where a session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Screening or judging.
-    pub stage: Stage,
-    /// Who runs against whom.
-    pub pairing: Pairing,
-    /// The program that runs.
-    pub side: Side,
-    /// Processes of this stage that have ended.
-    pub done: usize,
-    /// Processes of this stage in all.
-    pub of: usize,
-    /// Cases asked for; 0 for all.
-    pub cases: usize,
+    /// Blocks that have ended.
+    pub blocks: usize,
+    /// Time since the session began.
+    pub elapsed: Duration,
+    /// When it ends at the latest, where that is set.
+    pub budget: Duration,
 }
 
-/// The two stages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Few blocks of every case.
-    Screening,
-    /// Many fresh blocks of the candidates.
-    Judging,
-}
-
-/// Who runs against whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pairing {
-    /// Baseline against current.
-    Rivals,
-    /// Baseline against itself.
-    Control,
-}
-
-/// The blocks of one pairing.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Blocks {
-    /// Of every case.
-    pub screening: Vec<Block>,
-    /// Cases that got fresh blocks.
-    pub candidates: BTreeSet<String>,
-    /// Fresh blocks of the candidates.
-    pub judging: Vec<Block>,
-}
-
-/// Everything that a session saw.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// Everything that a session saw: what its verdicts are computed from, and all of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
-    /// Baseline against current.
-    pub rivals: Blocks,
-    /// Baseline against itself, the sides of its blocks being names only.
-    pub control: Blocks,
+    /// Every block, in the order in which they ran.
+    pub blocks: Vec<Block>,
+    /// Whether the session ended since all was decided; else time was up, or it was ended early.
+    pub settled: bool,
+    /// How long it took, in seconds.
+    pub elapsed_s: f64,
     /// Processes that ended without results.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<(Side, Failure)>,
     /// Why it ended before its plan, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<Failure>,
 }
 
@@ -104,15 +81,17 @@ pub struct Session<'a> {
     progress: &'a dyn Progress,
     stop: Stop,
     seed: u64,
+    budget: Option<Duration>,
     next_process: usize,
     evidence: Evidence,
 }
 
 impl<'a> Session<'a> {
-    /// A session over these processes. `seed` decides the inputs of every block.
+    /// A session over these processes. `seed` decides the inputs and the order of every block.
     pub fn new(processes: &'a mut dyn Processes, progress: &'a dyn Progress, seed: u64) -> Self {
         let evidence = Evidence::default();
-        Self { processes, progress, stop: Stop::default(), seed, next_process: 0, evidence }
+        let stop = Stop::default();
+        Self { processes, progress, stop, seed, budget: None, next_process: 0, evidence }
     }
 
     /// Ends between two processes once `stop` is asked for; what was seen by then is kept.
@@ -121,78 +100,65 @@ impl<'a> Session<'a> {
         Self { stop, ..self }
     }
 
+    /// Begins no block that would end after `budget`. Without one it is a minute, or ten blocks if
+    /// they take longer.
+    #[must_use]
+    pub fn with_budget(self, budget: Duration) -> Self {
+        Self { budget: Some(budget), ..self }
+    }
+
     /// Runs it to its end, or to where it was stopped.
     pub fn run(mut self) -> Evidence {
-        if let Err(failure) = self.stages() {
+        if let Err(failure) = self.blocks() {
             self.evidence.ended_early = Some(failure);
         }
+        self.evidence.elapsed_s = self.processes.elapsed().as_secs_f64();
         self.evidence
     }
 
-    fn stages(&mut self) -> Result<(), Failure> {
-        let total = 4 * 2 * SCREENING_BLOCKS;
-        for block in 0..SCREENING_BLOCKS {
-            for pairing in [Pairing::Rivals, Pairing::Control] {
-                self.block(Stage::Screening, pairing, [block, total])?;
-            }
-        }
-        let candidates = slower(&self.evidence.rivals.screening);
-        // The control has no better or worse side: a difference either way is false.
-        let differing = different(&self.evidence.control.screening);
-        let blocks = |cases: &BTreeSet<String>| match cases.len() {
-            0 => 0,
-            count => JUDGING_BLOCKS.max(fewest_differences(count, ALPHA)),
-        };
-        let counts = [(Pairing::Rivals, blocks(&candidates)), (Pairing::Control, blocks(&differing))];
-        self.evidence.rivals.candidates = candidates;
-        self.evidence.control.candidates = differing;
-        let total = 4 * (counts[0].1 + counts[1].1);
-        for block in 0..counts[0].1.max(counts[1].1) {
-            for (pairing, _) in counts.into_iter().filter(|(_, count)| block < *count) {
-                self.block(Stage::Judging, pairing, [block, total])?;
+    fn blocks(&mut self) -> Result<(), Failure> {
+        while !self.is_time_up() {
+            let step = Step {
+                blocks: self.evidence.blocks.len(),
+                elapsed: self.processes.elapsed(),
+                budget: self.budget.unwrap_or(USUAL_BUDGET),
+            };
+            self.progress.block(&step);
+            self.block()?;
+            let count = self.evidence.blocks.len();
+            if (count == BLOCKS_WITHOUT_TIMES || is_look(count)) && is_settled(&self.evidence) {
+                self.evidence.settled = true;
+                return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Runs the four processes of a block. A process without results makes its block incomplete, which then
-    /// counts for nothing; the others still run, so that the order of the session stays what it was.
-    fn block(&mut self, stage: Stage, pairing: Pairing, [block, total]: [usize; 2]) -> Result<(), Failure> {
-        let first = self.blocks(pairing).screening.len() + self.blocks(pairing).judging.len();
-        let seed = self.seed.wrapping_add(first as u64);
-        let cases = match stage {
-            Stage::Screening => BTreeSet::new(),
-            Stage::Judging => self.blocks(pairing).candidates.clone(),
-        };
-        match stage {
-            Stage::Screening => self.blocks(pairing).screening.push(Block::default()),
-            Stage::Judging => self.blocks(pairing).judging.push(Block::default()),
+    fn is_time_up(&self) -> bool {
+        let count = self.evidence.blocks.len();
+        if count == 0 || (self.budget.is_none() && count < FIRST_LOOK) {
+            return false;
         }
-        let done = self.stage_start(stage);
-        for side in order(block) {
+        let elapsed = self.processes.elapsed();
+        let next = elapsed / u32::try_from(count).unwrap_or(u32::MAX);
+        elapsed + next > self.budget.unwrap_or(USUAL_BUDGET) || count >= MOST_BLOCKS
+    }
+
+    /// Runs the processes of a block. A process without results makes its block incomplete; the
+    /// others still run, so that the order of the session stays what it was.
+    fn block(&mut self) -> Result<(), Failure> {
+        let index = self.evidence.blocks.len();
+        let seed = self.seed.wrapping_add(index as u64);
+        self.evidence.blocks.push(Block::default());
+        for side in order(self.seed, index) {
             if self.stop.is_requested() {
                 return Err(Failure::skipped("interrupted: what had been measured by then is kept"));
             }
-            let program = if pairing == Pairing::Control { Side::Baseline } else { side };
-            let step = Step {
-                stage,
-                pairing,
-                side: program,
-                done: self.next_process - done,
-                of: total,
-                cases: cases.len(),
-            };
-            self.progress.step(&step);
-            let request = Request { process: self.next_process, seed, cases: &cases };
+            let request = Request { process: self.next_process, seed };
             self.next_process += 1;
-            match self.processes.run(program, &request) {
-                Ok(observations) => {
-                    let blocks = self.blocks(pairing);
-                    let all =
-                        if stage == Stage::Screening { &mut blocks.screening } else { &mut blocks.judging };
-                    all.last_mut().expect("it was pushed above").runs.push((side, observations));
-                }
-                Err(failure) => self.lose(program, failure)?,
+            match self.processes.run(side, &request) {
+                Ok(said) => self.evidence.blocks[index].runs.push((side, said)),
+                Err(failure) => self.lose(side, failure)?,
             }
         }
         Ok(())
@@ -206,47 +172,12 @@ impl<'a> Session<'a> {
         if failure.kind == FailureKind::Skipped {
             return Err(failure);
         }
-        // The first process of a side is its test: what cannot run once will not run twelve times.
+        // The first process of a side is its test: what cannot run once will not run again.
         let never_ran =
-            self.evidence.rivals.screening.iter().all(|block| block.runs.iter().all(|(ran, _)| *ran != side));
+            self.evidence.blocks.iter().all(|block| block.runs.iter().all(|(ran, _)| *ran != side));
         if never_ran || lost.len() >= MOST_LOST {
             return Err(Failure { reason: format!("the {side}'s process {failure}"), ..failure });
         }
         Ok(())
     }
-
-    fn blocks(&mut self, pairing: Pairing) -> &mut Blocks {
-        match pairing {
-            Pairing::Rivals => &mut self.evidence.rivals,
-            Pairing::Control => &mut self.evidence.control,
-        }
-    }
-
-    /// The number of the stage's first process.
-    fn stage_start(&self, stage: Stage) -> usize {
-        if stage == Stage::Screening { 0 } else { 4 * 2 * SCREENING_BLOCKS }
-    }
-}
-
-/// The mean ratio of a case over complete blocks.
-fn mean_ratio(blocks: &[Block], case: &str) -> Option<f64> {
-    let logs: Vec<f64> =
-        blocks.iter().filter_map(|block| block.log_ratio(case, |observed| observed.median_ns)).collect();
-    (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
-}
-
-/// Every case that any process named.
-pub(super) fn cases<'b>(blocks: impl IntoIterator<Item = &'b Block>) -> BTreeSet<String> {
-    let runs = blocks.into_iter().flat_map(|block| &block.runs);
-    runs.flat_map(|(_, observations)| observations.keys().cloned()).collect()
-}
-
-fn slower(blocks: &[Block]) -> BTreeSet<String> {
-    let is_slower = |case: &String| mean_ratio(blocks, case).is_some_and(|ratio| ratio > CANDIDATE);
-    cases(blocks).into_iter().filter(is_slower).collect()
-}
-
-fn different(blocks: &[Block]) -> BTreeSet<String> {
-    let differs = |ratio: f64| !(1.0 / CANDIDATE..=CANDIDATE).contains(&ratio);
-    cases(blocks).into_iter().filter(|case| mean_ratio(blocks, case).is_some_and(differs)).collect()
 }

@@ -1,16 +1,18 @@
 //! Verdicts as a table, before it is known where it will be printed.
 
-use super::verdicts::{CaseVerdict, Finding, Timed};
+use super::judgement::{Estimate, Figure};
+use super::metric::MEDIAN;
+use super::verdicts::CaseVerdict;
 use crate::digits;
 use crate::report::{Align, Table, cell};
 
-/// One row a case, in the order given.
+/// One row a case, in the order given, with its headline: the median of times, where there is one.
 pub(super) fn table(cases: &[&CaseVerdict]) -> Table {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Case", Left),
         ("Verdict", Left),
-        ("Time [95 %]", Right),
+        ("Time [99 %]", Right),
         ("Baseline", Right),
         ("Current", Right),
         ("p", Right),
@@ -18,21 +20,30 @@ pub(super) fn table(cases: &[&CaseVerdict]) -> Table {
         ("Blocks", Right),
     ]);
     for case in cases {
-        let timed = match &case.finding {
-            Finding::Timed(timed) => Some(&**timed),
-            _ => None,
-        };
-        let figure = |read: &dyn Fn(&Timed) -> String| cell(timed.map(read));
+        let headline = case.compared().and_then(|compared| compared.headline());
+        let figure = |read: &dyn Fn(&Figure) -> String| cell(headline.map(read));
         table.push(vec![
             case.case.clone(),
             case.word(),
-            figure(&|timed| timed.time.to_string()),
-            figure(&|timed| digits::time(timed.baseline_ns, None)),
-            figure(&|timed| digits::time(timed.current_ns, None)),
-            cell(timed.and_then(|timed| Some(format!("{:.3}", timed.p?)))),
-            figure(&|timed| format!("{:+.1} %", 100.0 * (timed.minimum_detectable - 1.0))),
-            figure(&|timed| timed.blocks.to_string()),
+            figure(&|figure| figure.change.to_string()),
+            figure(&|figure| value(figure, figure.baseline)),
+            figure(&|figure| value(figure, figure.current)),
+            figure(&|figure| format!("{:.3}", figure.p)),
+            figure(&detectable),
+            figure(&|figure| figure.blocks.to_string()),
         ]);
     }
     table.without_unknown_columns()
+}
+
+fn value(figure: &Figure, value: f64) -> String {
+    if figure.name == MEDIAN { digits::time(value, None) } else { format!("{value:.4} ({})", figure.name) }
+}
+
+/// The smallest change for the worse that would have been seen.
+pub(super) fn detectable(figure: &Figure) -> String {
+    match figure.change {
+        Estimate::Ratio { .. } => format!("{:+.1} %", 100.0 * (figure.minimum_detectable - 1.0)),
+        Estimate::Difference { .. } => format!("{:.3}", figure.minimum_detectable),
+    }
 }

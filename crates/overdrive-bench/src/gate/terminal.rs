@@ -16,10 +16,13 @@ pub fn terminal(verdicts: &Verdicts, width: u16) -> String {
         }
     }
     for flagged in &verdicts.control.flagged {
-        text += &format!("  the baseline against itself: {} {}\n", flagged.case, flagged.time);
+        text += &format!(
+            "  the baseline against itself: {}: {} {}\n",
+            flagged.case, flagged.figure, flagged.change
+        );
     }
-    for lost in &verdicts.lost_processes {
-        text += &format!("  without results: {lost}\n");
+    for (side, failure) in &verdicts.evidence.lost {
+        text += &format!("  without results: {side}: {failure}\n");
     }
     text += &format!("\n{}\n", verdicts.headline());
     for note in &verdicts.notes {

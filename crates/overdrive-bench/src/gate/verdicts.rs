@@ -7,15 +7,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::exact::Exact;
-use super::judgement::{Estimate, Verdict};
+use super::judge::{control, judge};
+use super::judgement::{Estimate, Figure, Verdict};
+use super::metric::MEDIAN;
+use super::session::Evidence;
 use crate::environment::Environment;
 use crate::exit::Exit;
 use crate::outcome::Failure;
 
 /// Version of the verdicts' schema. Raised whenever a field changes its meaning or disappears.
-pub const GATE_VERSION: u32 = 1;
+pub const GATE_VERSION: u32 = 2;
 
-/// Everything that a session of the gate says.
+/// Everything that a session of the gate says. What is said of cases and of the control follows
+/// from the evidence alone; see [`Verdicts::derive`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(title = "Overdrive regression verdicts")]
 pub struct Verdicts {
@@ -37,12 +41,9 @@ pub struct Verdicts {
     pub control: Control,
     /// Every case that either side named, worst first.
     pub cases: Vec<CaseVerdict>,
-    /// Processes that ended without results, with their reason.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lost_processes: Vec<String>,
-    /// Why the session ended before its plan, if it did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended_early: Option<Failure>,
+    /// What all of that was computed from: every figure of every process, in the order in which
+    /// they ran.
+    pub evidence: Evidence,
     /// What a reader should know before believing it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -63,21 +64,22 @@ pub struct Program {
 /// What the baseline against itself showed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Control {
-    /// Complete blocks.
+    /// Complete blocks behind its intervals; 0 where they were too few for one.
     pub blocks: usize,
-    /// Cases that got fresh blocks since they differed by more than 3 % from themselves.
-    pub rejudged: usize,
-    /// Cases that were found to differ from themselves. If there are any, every verdict is advisory.
+    /// Figures that were found to differ from themselves. If there are any, every verdict on times
+    /// is advisory.
     pub flagged: Vec<Flagged>,
 }
 
-/// A case that differs from itself.
+/// A figure that differs from itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Flagged {
     /// The case.
     pub case: String,
+    /// The figure.
+    pub figure: String,
     /// By how much.
-    pub time: Estimate,
+    pub change: Estimate,
 }
 
 /// What is said of one case.
@@ -85,22 +87,16 @@ pub struct Flagged {
 pub struct CaseVerdict {
     /// Its id.
     pub case: String,
-    /// About its time.
+    /// What was found.
     pub finding: Finding,
-    /// About what is exact.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub exact: Vec<Exact>,
-    /// Medians of every process, block by block: the evidence.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub blocks: Vec<BlockTimes>,
 }
 
-/// What can be said of a case's time.
+/// What can be said of a case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Finding {
-    /// Both sides were timed.
-    Timed(Box<Timed>),
+    /// Both sides ran it.
+    Compared(Box<Compared>),
     /// Outputs disagree with the reference.
     WrongOutputs(String),
     /// A process failed on it.
@@ -111,33 +107,21 @@ pub enum Finding {
     OnlyInCurrent,
     /// Neither side could run it here.
     NotRun(String),
-    /// Only exact quantities were measured.
-    ExactOnly,
-    /// Too few complete blocks for an interval.
-    TooFewBlocks(usize),
 }
 
 /// The figures behind a verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Timed {
-    /// The verdict.
+pub struct Compared {
+    /// The worst verdict of all figures.
     pub verdict: Verdict,
-    /// Time of the current over that of the baseline.
-    pub time: Estimate,
-    /// Sign-flip p after Holm's correction; only fresh blocks have one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p: Option<f64>,
-    /// The smallest true ratio that the procedure would have called a regression four times in five.
-    pub minimum_detectable: f64,
-    /// Complete blocks behind it.
-    pub blocks: usize,
-    /// How many blocks would decide, of an ambiguous case; absent where no reasonable number would.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub blocks_to_decide: Option<usize>,
-    /// Median over the baseline's processes.
-    pub baseline_ns: f64,
-    /// Median over the current's processes.
-    pub current_ns: f64,
+    /// Figures that vary from process to process, judged by blocks; the median of times first.
+    pub figures: Vec<Figure>,
+    /// Figures that every process of a side says alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exact: Vec<Exact>,
+    /// What one side reports and the other does not, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
     /// Ratio of device cycles, where they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<Estimate>,
@@ -146,37 +130,41 @@ pub struct Timed {
     pub reasons: Vec<String>,
 }
 
-/// The medians of a block's processes, in the order in which they ran.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct BlockTimes {
-    /// Whether it judged or only screened.
-    pub fresh: bool,
-    /// `baseline` or `current`, and the median time per call.
-    pub processes: Vec<(super::block::Side, f64)>,
+impl Compared {
+    /// The median of times, or what comes first where there is none.
+    pub fn headline(&self) -> Option<&Figure> {
+        self.figures.first()
+    }
+
+    /// Whether a figure that needs no statistics is beyond what is allowed.
+    fn is_worse_exactly(&self) -> bool {
+        self.exact.iter().any(Exact::is_worse)
+    }
 }
 
 impl CaseVerdict {
     /// The word for a table.
     pub fn word(&self) -> String {
-        if self.exact.iter().any(Exact::is_worse) {
-            return Verdict::Regressed.to_string();
-        }
         match &self.finding {
-            Finding::Timed(timed) => timed.verdict.to_string(),
+            Finding::Compared(compared) => match compared.verdict {
+                Verdict::Regressed => Verdict::Regressed.to_string(),
+                _ if !compared.missing.is_empty() => "MISSING".to_owned(),
+                verdict => verdict.to_string(),
+            },
             Finding::WrongOutputs(_) => "WRONG OUTPUTS".to_owned(),
             Finding::Failed(_) => "FAILED".to_owned(),
             Finding::OnlyInBaseline => "MISSING".to_owned(),
             Finding::OnlyInCurrent => "NEW".to_owned(),
             Finding::NotRun(_) => "NOT RUN".to_owned(),
-            Finding::ExactOnly => Verdict::Same.to_string(),
-            Finding::TooFewBlocks(_) => Verdict::Ambiguous.to_string(),
         }
     }
 
     /// What to know beside the verdict, in sentences.
     pub fn reasons(&self) -> Vec<String> {
-        let mut reasons = match &self.finding {
-            Finding::Timed(timed) => timed.reasons.clone(),
+        match &self.finding {
+            Finding::Compared(compared) => {
+                compared.missing.iter().chain(&compared.reasons).cloned().collect()
+            }
             Finding::WrongOutputs(reason) | Finding::Failed(reason) | Finding::NotRun(reason) => {
                 vec![reason.clone()]
             }
@@ -184,34 +172,43 @@ impl CaseVerdict {
                 vec!["only the baseline ran it: it was removed, renamed or not reached".to_owned()]
             }
             Finding::OnlyInCurrent => vec!["only the current ran it: nothing to compare with".to_owned()],
-            Finding::ExactOnly => Vec::new(),
-            Finding::TooFewBlocks(count) => {
-                vec![format!("{count} complete blocks, and an interval needs 2")]
-            }
-        };
-        reasons.extend(self.exact.iter().filter_map(Exact::sentence));
-        reasons
+        }
+    }
+
+    /// What was compared, if both sides ran it.
+    pub fn compared(&self) -> Option<&Compared> {
+        match &self.finding {
+            Finding::Compared(compared) => Some(compared),
+            _ => None,
+        }
+    }
+
+    /// The same without what may differ in a last digit that is part of a text.
+    fn without_sentences(&self) -> Self {
+        let mut bare = self.clone();
+        if let Finding::Compared(compared) = &mut bare.finding {
+            compared.reasons.clear();
+        }
+        bare
+    }
+
+    /// Whether nothing stands against it.
+    pub(super) fn is_quiet(&self) -> bool {
+        matches!(self.word().as_str(), "SAME" | "IMPROVED")
     }
 
     /// Order of a table: what needs attention first.
     pub(super) fn rank(&self) -> u8 {
-        if self.exact.iter().any(Exact::is_worse) {
-            return 1;
-        }
-        match &self.finding {
-            Finding::WrongOutputs(_) => 0,
-            Finding::Timed(timed) => match timed.verdict {
-                Verdict::Regressed => 1,
-                Verdict::Ambiguous => 4,
-                Verdict::NotSlower => 6,
-                Verdict::Same => 7,
-            },
-            Finding::Failed(_) => 2,
-            Finding::OnlyInBaseline => 3,
-            Finding::TooFewBlocks(_) => 4,
-            Finding::OnlyInCurrent => 5,
-            Finding::ExactOnly => 7,
-            Finding::NotRun(_) => 8,
+        match (&self.finding, self.word().as_str()) {
+            (Finding::WrongOutputs(_), _) => 0,
+            (_, "REGRESSED") => 1,
+            (Finding::Failed(_), _) => 2,
+            (_, "MISSING") => 3,
+            (_, "UNDECIDED") => 4,
+            (Finding::OnlyInCurrent, _) => 5,
+            (_, "IMPROVED") => 6,
+            (Finding::NotRun(_), _) => 8,
+            _ => 7,
         }
     }
 }
@@ -225,6 +222,11 @@ pub enum VerdictsError {
     /// Written by another version.
     #[error("gate version {0}, expected {GATE_VERSION}: judge again with this version of Overdrive")]
     Version(u32),
+    /// Edited.
+    #[error(
+        "the verdicts do not follow from the evidence beside them: {0}; use the file as `overdrive regress` wrote it"
+    )]
+    Edited(String),
 }
 
 impl Verdicts {
@@ -249,7 +251,35 @@ impl Verdicts {
         if gate_version != GATE_VERSION {
             return Err(VerdictsError::Version(gate_version));
         }
-        Ok(serde_json::from_str(text)?)
+        let found: Self = serde_json::from_str(text)?;
+        found.check()?;
+        Ok(found)
+    }
+
+    /// The same session with everything that is said of it derived again from the evidence.
+    #[must_use]
+    pub fn derive(self) -> Self {
+        Self { control: control(&self.evidence), cases: judge(&self.evidence), ..self }
+    }
+
+    /// Whether what is said follows from the evidence, up to the last digits of another machine's
+    /// logarithms.
+    ///
+    /// # Errors
+    /// What does not follow.
+    pub fn check(&self) -> Result<(), VerdictsError> {
+        let derived = self.clone().derive();
+        for (said, found) in self.cases.iter().zip(&derived.cases) {
+            if !is_alike(&said.without_sentences(), &found.without_sentences()) {
+                let (said, found) = ((&said.case, said.word()), (&found.case, found.word()));
+                let what = format!("`{}` is {}, derived is `{}`, {}", said.0, said.1, found.0, found.1);
+                return Err(VerdictsError::Edited(what));
+            }
+        }
+        if self.cases.len() != derived.cases.len() || !is_alike(&self.control, &derived.control) {
+            return Err(VerdictsError::Edited("the list of cases or the control differs".to_owned()));
+        }
+        Ok(())
     }
 
     /// Whether verdicts on times bind: not where the baseline differed from itself.
@@ -257,30 +287,27 @@ impl Verdicts {
         !self.control.flagged.is_empty()
     }
 
-    /// What the session means for a script: wrong outputs before regressions, those before failures, those before
-    /// doubt. A session that compared nothing has not passed.
+    /// What the session means for a script: wrong outputs before regressions, those before failures
+    /// and what is missing, those before doubt. A session that compared nothing has not passed.
     pub fn exit(&self) -> Exit {
         let any = |is: &dyn Fn(&Finding) -> bool| self.cases.iter().any(|case| is(&case.finding));
-        let verdict =
-            |finding: &Finding, wanted| matches!(finding, Finding::Timed(timed) if timed.verdict == wanted);
-        let worse = self.cases.iter().any(|case| case.exact.iter().any(Exact::is_worse));
-        let compared = any(&|finding| matches!(finding, Finding::Timed(_) | Finding::ExactOnly));
+        let compared =
+            |is: &dyn Fn(&Compared) -> bool| self.cases.iter().filter_map(CaseVerdict::compared).any(is);
+        let binds = |compared: &Compared| compared.is_worse_exactly() || !self.is_advisory();
+        let ended_early = self.evidence.ended_early.as_ref();
         let broke = |failure: &Failure| failure.kind != crate::outcome::FailureKind::Skipped;
-        let undecided = |finding: &Finding| {
-            verdict(finding, Verdict::Ambiguous)
-                || matches!(finding, Finding::OnlyInBaseline | Finding::TooFewBlocks(_))
-        };
         if any(&|finding| matches!(finding, Finding::WrongOutputs(_))) {
             Exit::WrongOutputs
-        } else if worse || (!self.is_advisory() && any(&|finding| verdict(finding, Verdict::Regressed))) {
+        } else if compared(&|case| case.verdict == Verdict::Regressed && binds(case)) {
             Exit::Regression
-        } else if self.ended_early.as_ref().is_some_and(broke)
-            || any(&|finding| matches!(finding, Finding::Failed(_)))
+        } else if ended_early.is_some_and(broke)
+            || any(&|finding| matches!(finding, Finding::Failed(_) | Finding::OnlyInBaseline))
+            || compared(&|case| !case.missing.is_empty())
         {
             Exit::Harness
-        } else if self.ended_early.is_some() || any(&undecided) {
+        } else if ended_early.is_some() || compared(&|case| case.verdict == Verdict::Undecided) {
             Exit::Inconclusive
-        } else if !compared {
+        } else if !compared(&|_| true) {
             Exit::Harness
         } else if self.is_advisory() {
             Exit::Inconclusive
@@ -300,30 +327,48 @@ impl Verdicts {
         let mut line =
             if counted.is_empty() { "nothing was compared".to_owned() } else { counted.join(", ") };
         line += &match (self.control.flagged.len(), self.control.blocks) {
-            (0, 0) => "; the control was not run".to_owned(),
+            (0, 0) => "; too few blocks for a control".to_owned(),
             (0, _) => "; the control is clean".to_owned(),
             (count, _) => format!(
                 "; ADVISORY ONLY: the baseline differs from itself in {count} {}",
-                if count == 1 { "case" } else { "cases" }
+                if count == 1 { "figure" } else { "figures" }
             ),
         };
         if let Some(median) = self.typical_minimum_detectable() {
             line +=
                 &format!("; a slowdown of {:.1} % is detectable in the median case", 100.0 * (median - 1.0));
         }
-        if let Some(failure) = &self.ended_early {
+        if let Some(failure) = &self.evidence.ended_early {
             line += &format!("; ended early: {}", failure.reason);
         }
         line
     }
 
     fn typical_minimum_detectable(&self) -> Option<f64> {
-        let timed = self.cases.iter().filter_map(|case| match &case.finding {
-            Finding::Timed(timed) => Some(timed.minimum_detectable),
-            _ => None,
-        });
+        let medians = self.cases.iter().filter_map(|case| case.compared()?.headline());
+        let timed = medians.filter(|figure| figure.name == MEDIAN).map(|figure| figure.minimum_detectable);
         Some(crate::statistics::Sorted::new(&timed.collect::<Vec<_>>())?.median())
     }
+}
+
+/// Whether two values are written alike, but for the last digits of their numbers.
+fn is_alike<T: Serialize>(a: &T, b: &T) -> bool {
+    fn alike(a: &serde_json::Value, b: &serde_json::Value) -> bool {
+        use serde_json::Value::{Array, Number, Object};
+        match (a, b) {
+            (Array(a), Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b)),
+            (Object(a), Object(b)) => {
+                a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| alike(a, b)))
+            }
+            (Number(a), Number(b)) => match (a.as_f64(), b.as_f64()) {
+                (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1e-3),
+                _ => a == b,
+            },
+            _ => a == b,
+        }
+    }
+    let value = |value: &T| serde_json::to_value(value).expect("verdicts are plain data");
+    alike(&value(a), &value(b))
 }
 
 /// The JSON Schema of [`Verdicts`], as published in `docs/gate.schema.json`.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::change_points::change_points;
 use super::entry::Entry;
 use crate::hardware::Hardware;
-use crate::statistics::Sorted;
+use crate::statistics::{Sorted, ratio_of_medians};
 
 /// Seed of the permutations: the same history always says the same.
 const SEED: u64 = 1;
@@ -52,6 +52,11 @@ pub struct Change {
     pub after: f64,
     /// Of the permutation test.
     pub p: f64,
+    /// Runs behind the two levels, each a session: a change never rests on one.
+    pub sessions: [usize; 2],
+    /// How far apart the levels may be, after over before, with the interval over sessions of both;
+    /// absent of figures that have no ratio.
+    pub ratio_interval: Option<[f64; 2]>,
 }
 
 /// The series of a history, by case, machine and metric.
@@ -86,16 +91,27 @@ fn changes(values: &[f64]) -> Vec<Change> {
     let scaled: Vec<f64> = values.iter().map(|value| if positive { value.ln() } else { *value }).collect();
     let found = change_points(&scaled, SEED);
     let median = |values: &[f64]| Sorted::new(values).expect("segments have values").median();
-    let level = |at: usize| {
+    let segment = |at: usize| {
         let from = if at == 0 { 0 } else { found[at - 1].index };
-        let to = found.get(at).map_or(values.len(), |change| change.index);
-        median(&values[from..to])
+        from..found.get(at).map_or(values.len(), |change| change.index)
     };
-    let change = |(at, change): (usize, &super::ChangePoint)| Change {
-        index: change.index,
-        before: level(at),
-        after: level(at + 1),
-        p: change.p,
+    let change = |(at, change): (usize, &super::ChangePoint)| {
+        let [before, after] = [segment(at), segment(at + 1)];
+        let interval = positive.then(|| {
+            ratio_of_medians(
+                &Sorted::new(&values[after.clone()]).expect("segments have values"),
+                &Sorted::new(&values[before.clone()]).expect("segments have values"),
+                SEED,
+            )
+        });
+        Change {
+            index: change.index,
+            before: median(&values[before.clone()]),
+            after: median(&values[after.clone()]),
+            p: change.p,
+            sessions: [before.len(), after.len()],
+            ratio_interval: interval.flatten().map(|ratio| [ratio.interval.low, ratio.interval.high]),
+        }
     };
     found.iter().enumerate().map(change).collect()
 }
@@ -146,5 +162,8 @@ pub(super) mod tests {
         let [change] = &found[0].changes[..] else { panic!("{:?}", found[0].changes) };
         assert_eq!(change.index, 12);
         assert!((change.after / change.before - 1.1).abs() < 0.005, "{change:?}");
+        assert_eq!(change.sessions, [12, 12]);
+        let [low, high] = change.ratio_interval.unwrap();
+        assert!(low > 1.08 && high < 1.12 && (low..=high).contains(&1.1), "{change:?}");
     }
 }

@@ -82,8 +82,11 @@ fn sentence(series: &HistorySeries, change: &Change) -> String {
     let commit =
         point.commit.as_deref().map_or("an unknown commit", |commit| &commit[..commit.len().min(12)]);
     let [before, after] = [change.before, change.after].map(|level| value(&series.metric, level));
+    let [old, new] = change.sessions;
+    let interval =
+        change.ratio_interval.map_or(String::new(), |[low, high]| format!(", 95 % [{low:.3}, {high:.3}]"));
     format!(
-        "{} at or before {commit} ({} UTC), from {before} to {after}, p = {:.3}",
+        "{} at or before {commit} ({} UTC), from {before} in {old} sessions to {after} in {new}{interval}, p = {:.3}",
         sized(series, change),
         utc(point.unix_s),
         change.p

@@ -1,13 +1,15 @@
-//! `overdrive compare`: two files of results side by side.
+//! `overdrive compare`: the results of two sides, of one session or several each.
 
 use super::output;
 use crate::cli::Compare;
 use crate::failure::Failure;
 use overdrive::bench::compare;
 use overdrive::bench::exit::Exit;
+use overdrive::bench::results::Results;
+use std::path::Path;
 
 pub(crate) fn compare(arguments: &Compare) -> Result<Exit, Failure> {
-    let (first, second) = (output::read(&arguments.first)?, output::read(&arguments.second)?);
+    let (first, second) = (sessions(&arguments.first)?, sessions(&arguments.second)?);
     let comparison = compare::compare(&first, &second);
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&comparison.json()).expect("plain data"));
@@ -23,4 +25,23 @@ pub(crate) fn compare(arguments: &Compare) -> Result<Exit, Failure> {
         arguments.first.display(),
         arguments.second.display()
     )))
+}
+
+/// The results of one side: of a file or folder, or of several with commas between them.
+fn sessions(side: &Path) -> Result<Vec<Results>, Failure> {
+    let list = match side.to_str() {
+        Some(list) if !side.exists() => list,
+        _ => return Ok(vec![output::read(side)?]),
+    };
+    let mut sessions: Vec<Results> = Vec::new();
+    for path in list.split(',') {
+        let session = output::read(Path::new(path))?;
+        if sessions.contains(&session) {
+            return Err(Failure::bad_input(format!(
+                "expected sessions of their own in `{list}`, found that of `{path}` twice: a session counts once, so measure again"
+            )));
+        }
+        sessions.push(session);
+    }
+    Ok(sessions)
 }

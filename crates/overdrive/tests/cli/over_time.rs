@@ -16,10 +16,21 @@ fn measured() -> (Folder, String) {
 #[test]
 fn results_are_compared_kept_and_charted() {
     let (folder, text) = measured();
-    folder.line("compare a a/results.json").ends(0, &["One machine", "A over B", "digits-mlp"]);
+    folder
+        .line("compare a a/results.json")
+        .ends(0, &["One machine", "A over B", "digits-mlp", "this session", "no verdict"]);
     let json = folder.line("compare a a --json").ends(0, &[]).stdout.clone();
     let comparison: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(comparison["cases"].as_array().unwrap().len(), 2);
+
+    // Three sessions a side, each of its own.
+    folder.line("compare a,a a").ends(2, &["`a` twice", "measure again"]);
+    for session in 1..=3 {
+        let mut later = from_json(&text).unwrap();
+        later.started_unix_s += session;
+        std::fs::write(folder.path(&format!("{session}.json")), to_json(&later)).unwrap();
+    }
+    folder.line("compare 1.json,2.json,3.json 3.json,2.json,1.json").ends(0, &["several sessions a side"]);
 
     let mut other = from_json(&text).unwrap();
     other.environment.cpu.model = "Another CPU".into();

@@ -33,7 +33,8 @@ fn two_commands_are_gated() {
     let verdicts: serde_json::Value = serde_json::from_str(&written("gate.json")).unwrap();
     assert_eq!(verdicts["cases"][0]["case"], "bert");
     let raw = std::fs::read_dir(folder.path("gate/processes")).unwrap().count();
-    assert_eq!(raw, 24 + 40, "every process's own results are kept, and no log of one that ended well");
+    let blocks = verdicts["evidence"]["blocks"].as_array().unwrap().len();
+    assert_eq!(raw, 6 * blocks, "every process's own results are kept, and no log of one that ended well");
     gate(&folder, &printing("bert", 1_000_000), &printing("bert", 1_000_000)).ends(0, &["1 SAME"]);
 }
 
@@ -46,13 +47,42 @@ fn each_way_to_fail_has_its_code() {
     gate(&folder, &fine, "true").ends(3, &["OVERDRIVE_RESULTS"]);
     gate(&folder, &fine, "echo '{\"schema_version\": 1, \"reco' > $OVERDRIVE_RESULTS")
         .ends(3, &["not Overdrive results"]);
-    gate(&folder, &fine, &printing("b", 1_000_000)).ends(5, &["MISSING", "NEW"]);
+    gate(&folder, &fine, &printing("b", 1_000_000)).ends(3, &["MISSING", "NEW"]);
     let says =
         |cases: &str| format!("echo '{{\"overdrive_samples\":1,\"cases\":[{cases}]}}' > $OVERDRIVE_RESULTS");
     let nothing = says("");
     gate(&folder, &nothing, &nothing).ends(3, &["nothing was compared"]);
     gate(&folder, &fine, &says(r#"{"name":"a","agrees":false}"#)).ends(4, &["WRONG OUTPUTS"]);
     gate(&folder, &fine, &says(r#"{"name":"a","failed":"no GPU"}"#)).ends(3, &["FAILED", "no GPU"]);
+}
+
+/// A command that says these things of its case, beside times that vary.
+fn saying(times: &str, rest: &str) -> String {
+    let json =
+        format!(r#"{{\"overdrive_samples\":1,\"cases\":[{{\"name\":\"a\",\"times_ns\":[{times}]{rest}}}]}}"#);
+    format!("s=$(( ($$ * 7919) % 97 )); t=$(( 1000000 + s * 50 )); echo \"{json}\" > \"$OVERDRIVE_RESULTS\"")
+}
+
+#[test]
+#[cfg(unix)]
+fn more_than_the_median_is_judged_and_nothing_may_be_missing() {
+    let folder = Folder::new();
+    let times = "$t,$t,$t,$t,$t,$t,$t,$t,$t,$t";
+    let fine = saying(times, r#",\"agrees\":true,\"quantities\":{\"rate\":100,\"top1_percent\":71.2}"#);
+    let rest = |rest: &str| saying(times, rest);
+    let slow_calls = saying(
+        "$t,$t,$t,$t,$t,$t,$t,$((3*t)),$((3*t)),$((3*t))",
+        r#",\"agrees\":true,\"quantities\":{\"rate\":100,\"top1_percent\":71.2}"#,
+    );
+    gate(&folder, &fine, &slow_calls).ends(1, &["mean_ns REGRESSED", "1.6"]);
+    let slow_rate = rest(r#",\"agrees\":true,\"quantities\":{\"rate\":10,\"top1_percent\":71.2}"#);
+    gate(&folder, &fine, &slow_rate).ends(1, &["rate fell from 100 to 10"]);
+    let no_accuracy = rest(r#",\"agrees\":true,\"quantities\":{\"rate\":100}"#);
+    gate(&folder, &fine, &no_accuracy).ends(3, &["MISSING", "top1_percent is missing"]);
+    gate(&folder, &no_accuracy, &fine).ends(3, &["MISSING", "top1_percent is missing"]);
+    let no_agreement = rest(r#",\"quantities\":{\"rate\":100,\"top1_percent\":71.2}"#);
+    gate(&folder, &fine, &no_agreement).ends(3, &["whether outputs agree is missing"]);
+    gate(&folder, &no_agreement, &fine).ends(3, &["whether outputs agree is missing"]);
 }
 
 #[test]

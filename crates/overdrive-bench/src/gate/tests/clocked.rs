@@ -1,6 +1,8 @@
 //! The whole way from calls on an injected clock to an exit code: runner, records, blocks, verdicts.
 
-use super::invented::session;
+use std::time::Duration;
+
+use super::invented::{PROCESS, session};
 use crate::exit::Exit;
 use crate::gate::Processes;
 use crate::gate::block::Side;
@@ -13,10 +15,15 @@ use crate::runner::Runner;
 use crate::testing::{Synthetic, SyntheticClock, record, results};
 
 /// Processes in which each call costs what a function of side, seed and call says.
-struct Clocked<F>(F);
+struct Clocked<F>(F, Duration);
 
 impl<F: Fn(Side, u64, u64) -> u64> Processes for Clocked<F> {
-    fn run(&mut self, side: Side, request: &Request<'_>) -> Result<Observations, Failure> {
+    fn elapsed(&self) -> Duration {
+        self.1
+    }
+
+    fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure> {
+        self.1 += PROCESS;
         let clock = SyntheticClock::default();
         let cost = |call| (self.0)(side, request.process as u64, call);
         let outcome =
@@ -29,7 +36,7 @@ impl<F: Fn(Side, u64, u64) -> u64> Processes for Clocked<F> {
 }
 
 fn gated(cost: impl Fn(Side, u64, u64) -> u64) -> Verdicts {
-    session(&mut Clocked(cost))
+    session(&mut Clocked(cost, Duration::ZERO))
 }
 
 const MS: u64 = 1_000_000;

@@ -12,23 +12,35 @@ use crate::outcome::Failure;
 struct Various(Machine);
 
 impl Processes for Various {
-    fn run(&mut self, side: Side, request: &Request<'_>) -> Result<Observations, Failure> {
+    fn elapsed(&self) -> std::time::Duration {
+        self.0.elapsed()
+    }
+
+    fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure> {
         let mut said = self.0.run(side, request)?;
-        if request.cases.is_empty() {
-            let other = said["study: same"].clone();
-            let only = if side == Side::Current { "study: new" } else { "study: gone" };
-            said.insert(only.to_owned(), other);
-            said.insert(
-                "study: <broken> & \"quoted\" | case".to_owned(),
-                Err(Failure::failed("panicked: 1")),
-            );
+        let other = said["study: same"].clone();
+        let only = if side == Side::Current { "study: new" } else { "study: gone" };
+        said.insert(only.to_owned(), other);
+        let broken = "study: <broken> & \"quoted\" | case".to_owned();
+        said.insert(broken, Err(Failure::failed("panicked: 1")));
+        let lossy = said.get_mut("study: lossy").expect("it is a case of the machine").as_mut().unwrap();
+        let top1 = if side == Side::Current { 91.0 } else { 92.0 };
+        lossy.figures.insert("top1_percent".to_owned(), top1);
+        if side != Side::Current {
+            lossy.figures.insert("file_bytes".to_owned(), 1000.0);
         }
         Ok(said)
     }
 }
 
 fn various() -> Verdicts {
-    let cases = [("study: same", 1.0), ("study: slow", 1.12), ("study: fast", 0.7), ("study: noisy", 1.04)];
+    let cases = [
+        ("study: same", 1.0),
+        ("study: slow", 1.12),
+        ("study: fast", 0.7),
+        ("study: near", 1.048),
+        ("study: lossy", 1.0),
+    ];
     session(&mut Various(Machine::quiet(5, &cases)))
 }
 

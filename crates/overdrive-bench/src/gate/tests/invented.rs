@@ -1,14 +1,17 @@
-//! Processes on a machine that a test describes: each has an effect of its own, calls have spikes, the whole
-//! session drifts, clocks drop.
+//! Processes on a machine that a test describes: each has an effect of its own, calls have spikes,
+//! processes have modes, the whole session drifts, clocks drop.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::environment::Environment;
 use crate::gate::block::Side;
+use crate::gate::metric::{MEAN, MEDIAN};
 use crate::gate::observation::{Observations, Observed};
 use crate::gate::session::{Evidence, Progress, Request, Step};
-use crate::gate::verdicts::{GATE_VERSION, Program, Verdicts};
-use crate::gate::{Processes, Session, control, judge};
+use crate::gate::verdicts::{Control, GATE_VERSION, Program, Verdicts};
+use crate::gate::{Processes, Session};
 use crate::outcome::Failure;
 use crate::statistics::Sorted;
 
@@ -16,22 +19,33 @@ use crate::statistics::Sorted;
 pub(super) struct Silent;
 
 impl Progress for Silent {
-    fn step(&self, _step: &Step) {}
+    fn block(&self, _step: &Step) {}
 }
+
+/// What a process of an invented session takes: a block takes 1.5 s, a usual session 40 blocks.
+pub(super) const PROCESS: Duration = Duration::from_millis(250);
 
 /// A machine, its noise and the programs on it.
 pub(super) struct Machine {
     pub(super) rng: fastrand::Rng,
     /// Standard deviation of the log of a process's own factor.
     pub(super) process_noise: f64,
+    /// Share of processes, and of stretches of the session, that take longer by this factor.
+    pub(super) modes: Option<(f64, f64)>,
+    /// How many processes a mode lasts, in the mean.
+    pub(super) stretch: f64,
     /// Share of calls that take eight times as long.
     pub(super) spikes: f64,
+    /// Share of the current's calls that take three times as long.
+    pub(super) slow_calls: f64,
     /// Log growth of every time from the first process of a session to its hundredth.
     pub(super) drift: f64,
     /// The current's time over the baseline's, by case.
     pub(super) slowdowns: BTreeMap<&'static str, f64>,
     /// The device's clock relative to its best, by side and process; with it, cycles are counted.
     pub(super) clock: Option<fn(Side, usize) -> f64>,
+    pub(super) is_slow: Cell<bool>,
+    pub(super) elapsed: Duration,
 }
 
 impl Machine {
@@ -39,10 +53,15 @@ impl Machine {
         Self {
             rng: fastrand::Rng::with_seed(seed),
             process_noise: 0.01,
+            modes: None,
+            stretch: 1.0,
             spikes: 0.0,
+            slow_calls: 0.0,
             drift: 0.0,
             slowdowns: slowdowns.iter().copied().collect(),
             clock: None,
+            is_slow: Cell::new(false),
+            elapsed: Duration::ZERO,
         }
     }
 
@@ -52,47 +71,61 @@ impl Machine {
         (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
     }
 
+    /// Whether this process is in the slow mode, which lasts from process to process.
+    fn mode(&mut self) -> f64 {
+        let Some((share, factor)) = self.modes else { return 1.0 };
+        if self.rng.f64() < 1.0 / self.stretch {
+            self.is_slow.set(self.rng.f64() < share);
+        }
+        if self.is_slow.get() { factor } else { 1.0 }
+    }
+
     fn observe(&mut self, side: Side, process: usize, slowdown: f64) -> Observed {
         let drift = (self.drift * process as f64 / 100.0).exp();
-        let own = (self.process_noise * self.normal()).exp();
-        let work = if side == Side::Current { slowdown } else { 1.0 };
+        let own = (self.process_noise * self.normal()).exp() * self.mode();
+        let is_current = side == Side::Current;
+        let work = if is_current { slowdown } else { 1.0 };
         let calls: Vec<f64> = (0..20)
             .map(|_| {
                 let spike = if self.rng.f64() < self.spikes { 8.0 } else { 1.0 };
+                let slow = if is_current && self.rng.f64() < self.slow_calls { 3.0 } else { 1.0 };
                 let jitter = 1.0 + 0.01 * self.rng.f64();
-                1e6 * work * own * drift * jitter * spike
+                1e6 * work * own * drift * jitter * spike * slow
             })
             .collect();
-        let median = Sorted::new(&calls).unwrap().median();
-        match self.clock {
-            None => Observed::of_time(median),
-            Some(clock) => {
-                let clock = clock(side, process);
-                Observed { cycles: Some(1.5 * median), ..Observed::of_time(median / clock) }
-            }
-        }
+        let sorted = Sorted::new(&calls).unwrap();
+        let clock = self.clock.map(|clock| clock(side, process));
+        let factor = clock.map_or(1.0, |clock| 1.0 / clock);
+        let figures = [(MEDIAN, sorted.median()), (MEAN, sorted.mean())];
+        let figures = figures.into_iter().map(|(name, ns)| (name.to_owned(), ns * factor)).collect();
+        let cycles = clock.map(|_| 1.5 * sorted.median());
+        Observed { figures, cycles, ..Observed::default() }
     }
 }
 
 impl Processes for Machine {
-    fn run(&mut self, side: Side, request: &Request<'_>) -> Result<Observations, Failure> {
+    fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure> {
+        self.elapsed += PROCESS;
         let cases: Vec<(&str, f64)> =
             self.slowdowns.iter().map(|(case, slowdown)| (*case, *slowdown)).collect();
-        let wanted =
-            cases.into_iter().filter(|(case, _)| request.cases.is_empty() || request.cases.contains(*case));
-        Ok(wanted
+        Ok(cases
+            .into_iter()
             .map(|(case, slowdown)| (case.to_owned(), Ok(self.observe(side, request.process, slowdown))))
             .collect())
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.elapsed
     }
 }
 
 /// A session on any processes.
 pub(super) fn session(processes: &mut dyn Processes) -> Verdicts {
-    verdicts(&Session::new(processes, &Silent, 1).run())
+    verdicts(Session::new(processes, &Silent, 1).run())
 }
 
 /// Verdicts from evidence, on no machine in particular.
-pub(super) fn verdicts(evidence: &Evidence) -> Verdicts {
+pub(super) fn verdicts(evidence: Evidence) -> Verdicts {
     let program = |name: &str, commit: &str| Program {
         name: name.to_owned(),
         commit: Some(commit.to_owned()),
@@ -107,10 +140,10 @@ pub(super) fn verdicts(evidence: &Evidence) -> Verdicts {
         baseline: program("main", "0123456789abcdef"),
         current: program("HEAD", "fedcba9876543210"),
         environment,
-        control: control(evidence),
-        cases: judge(evidence),
-        lost_processes: evidence.lost.iter().map(|(side, failure)| format!("{side}: {failure}")).collect(),
-        ended_early: evidence.ended_early.clone(),
+        control: Control::default(),
+        cases: Vec::new(),
+        evidence,
         notes: Vec::new(),
     }
+    .derive()
 }

@@ -2,8 +2,9 @@
 
 use super::super::judged::{Compared, Judged};
 use super::{Finding, Topic};
-use crate::gate::judgement::Verdict;
-use crate::gate::verdicts::{self, CaseVerdict};
+use crate::gate::judgement::{Figure, Verdict};
+use crate::gate::metric::MEDIAN;
+use crate::gate::verdicts::CaseVerdict;
 
 /// One sentence for each case of these results that regressed, in the gate's order: worst first.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
@@ -13,17 +14,19 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         if gate.is_advisory() { ", advisory only since the baseline differed from itself" } else { "" };
     let finding = |case: &CaseVerdict| {
         let row: &Compared<'_> = judged.find(&case.case)?;
-        let mut said = time(case).into_iter().collect::<Vec<_>>();
-        said.extend(case.exact.iter().filter(|exact| exact.is_worse()).filter_map(|exact| exact.sentence()));
+        let compared = case.compared()?;
+        let mut said: Vec<String> = compared.figures.iter().filter_map(figure).collect();
+        said.extend(
+            compared.exact.iter().filter(|exact| exact.is_worse()).filter_map(|exact| exact.sentence()),
+        );
         let text = format!("{over}: `{}` regressed{doubt}: {}.", case.case, said.join("; "));
         (!said.is_empty()).then(|| Finding::new(Topic::Regressed, text, [row]))
     };
     gate.cases.iter().filter_map(finding).collect()
 }
 
-/// `1.10x [1.08, 1.12] the time, p 0.002`, of a case whose time regressed.
-fn time(case: &CaseVerdict) -> Option<String> {
-    let verdicts::Finding::Timed(timed) = &case.finding else { return None };
-    let p = timed.p.map(|p| format!(", p {p:.3}")).unwrap_or_default();
-    (timed.verdict == Verdict::Regressed).then(|| format!("{} the time{p}", timed.time))
+/// `1.10x [1.08, 1.12] the time, p 0.002`, of a figure that regressed.
+fn figure(figure: &Figure) -> Option<String> {
+    let what = if figure.name == MEDIAN { "the time".to_owned() } else { format!("in `{}`", figure.name) };
+    (figure.verdict == Verdict::Regressed).then(|| format!("{} {what}, p {:.3}", figure.change, figure.p))
 }

@@ -4,9 +4,11 @@ use super::*;
 use crate::case::Workload;
 use crate::energy::EnergyUse;
 use crate::gate::Verdicts;
-use crate::gate::exact::{Change, Exact, Threshold};
-use crate::gate::judgement::{Estimate, Verdict};
-use crate::gate::verdicts::{self, CaseVerdict, Control, Flagged, GATE_VERSION, Program, Timed};
+use crate::gate::block::{Block, Side, order};
+use crate::gate::judgement::Estimate;
+use crate::gate::observation::Observed;
+use crate::gate::session::Evidence;
+use crate::gate::verdicts::{Control, Flagged, GATE_VERSION, Program};
 use crate::memory::{MemoryUse, Peak};
 use crate::outcome::Failure;
 use crate::record::{Items, Record, Work};
@@ -182,24 +184,25 @@ fn a_device_that_waits_is_launch_bound() {
     assert_eq!(timed(600_000), [""; 0]);
 }
 
-fn timed(case: &str, verdict: Verdict, ratio: f64) -> CaseVerdict {
-    let timed = Timed {
-        verdict,
-        time: Estimate { ratio, low: ratio - 0.01, high: ratio + 0.01 },
-        p: Some(0.002),
-        minimum_detectable: 1.02,
-        blocks: 10,
-        blocks_to_decide: None,
-        baseline_ns: 1e6,
-        current_ns: 1e6 * ratio,
-        cycles: None,
-        reasons: Vec::new(),
+/// Evidence of ten blocks in which the current takes this much longer than the baseline, by case.
+fn evidence(ratios: &[(String, f64)]) -> Evidence {
+    let process = |side: Side, jitter: f64| {
+        let observed = ratios.iter().map(|(case, ratio)| {
+            let ratio = if side == Side::Current { *ratio } else { 1.0 };
+            let mut observed = Observed::of_time(1e6 * ratio * (1.0 + jitter));
+            let bytes = if case.contains("eager") && side == Side::Current { 120.0 } else { 100.0 };
+            observed.figures.insert("file_bytes".into(), bytes);
+            (case.clone(), Ok(observed))
+        });
+        (side, observed.collect())
     };
-    let finding = verdicts::Finding::Timed(Box::new(timed));
-    CaseVerdict { case: case.into(), finding, exact: Vec::new(), blocks: Vec::new() }
+    let block = |block: usize| Block {
+        runs: (0..6).map(|at| process(order(1, block)[at], 1e-4 * ((7 * block + at) % 5) as f64)).collect(),
+    };
+    Evidence { blocks: (0..10).map(block).collect(), elapsed_s: 60.0, ..Evidence::default() }
 }
 
-fn gate(cases: Vec<CaseVerdict>) -> Verdicts {
+fn gate(evidence: Evidence) -> Verdicts {
     let program = |name: &str| Program { name: name.into(), commit: None, command: "bench".into() };
     Verdicts {
         gate_version: GATE_VERSION,
@@ -210,35 +213,29 @@ fn gate(cases: Vec<CaseVerdict>) -> Verdicts {
         current: program("HEAD"),
         environment: results().environment,
         control: Control::default(),
-        cases,
-        lost_processes: Vec::new(),
-        ended_early: None,
+        cases: Vec::new(),
+        evidence,
         notes: Vec::new(),
     }
+    .derive()
 }
 
 #[test]
 fn what_the_gate_found_worse_is_told_where_the_case_is_known() {
     let mut found = with(vec![mode("eager", 2_000_000), mode("compile", 1_000_000)]);
     let [eager, compile] = [0, 1].map(|at| found.records[at].case.id());
-    let mut larger = timed(&eager, Verdict::Same, 1.0);
-    larger.exact.push(Exact {
-        name: "file_bytes".into(),
-        baseline: 100.0,
-        current: 120.0,
-        threshold: Threshold::MayGrow(0.01),
-        change: Change::Worse,
-    });
-    let stranger = timed("kernels: other: cpu", Verdict::Regressed, 1.2);
-    let mut session = gate(vec![timed(&compile, Verdict::Regressed, 1.1), larger, stranger]);
+    let stranger = "kernels: other: cpu".to_owned();
+    let mut session = gate(evidence(&[(compile.clone(), 1.1), (eager.clone(), 1.0), (stranger, 1.2)]));
     found.regression = Some(session.clone());
     let told = said(&found, Topic::Regressed);
     assert_eq!(
         told,
         [
-            format!("`HEAD` against `main`: `{compile}` regressed: 1.10x [1.09, 1.11] the time, p 0.002."),
             format!(
-                "`HEAD` against `main`: `{eager}` regressed: `file_bytes` grew from 100 to 120, by more than 1 %."
+                "`HEAD` against `main`: `{compile}` regressed: 1.1001x [1.0999, 1.1003] the time, p 0.006."
+            ),
+            format!(
+                "`HEAD` against `main`: `{eager}` regressed: `file_bytes` grew from 100 to 120, by more than 1."
             ),
         ]
     );
@@ -246,9 +243,13 @@ fn what_the_gate_found_worse_is_told_where_the_case_is_known() {
     assert!(Verdicts::claims(&text) && !Verdicts::claims(&crate::report::to_json(&found)));
     assert_eq!(Verdicts::from_json(&text).unwrap(), session);
     assert!(
-        Verdicts::from_json(&text.replacen('1', "7", 1)).unwrap_err().to_string().contains("gate version 7")
+        Verdicts::from_json(&text.replacen('2', "7", 1)).unwrap_err().to_string().contains("gate version 7")
     );
-    session.control.flagged.push(Flagged { case: eager, time: Estimate { ratio: 1.1, low: 1.0, high: 1.2 } });
+    let edited = text.replacen("\"regressed\"", "\"same\"", 1);
+    let refused = Verdicts::from_json(&edited).unwrap_err().to_string();
+    assert!(refused.contains("do not follow from the evidence"), "{refused}");
+    let change = Estimate::Ratio { value: 1.1, low: 1.0, high: 1.2 };
+    session.control.flagged.push(Flagged { case: eager, figure: "median_ns".into(), change });
     found.regression = Some(session);
     assert!(said(&found, Topic::Regressed)[0].contains("advisory only"));
 }
@@ -265,7 +266,7 @@ fn distinct(records: Vec<Record>) -> Results {
         }
     }
     let ids = found.records.iter().map(|record| record.case.id());
-    found.regression = Some(gate(ids.map(|id| timed(&id, Verdict::Regressed, 1.1)).collect()));
+    found.regression = Some(gate(evidence(&ids.map(|id| (id, 1.1)).collect::<Vec<_>>())));
     found
 }
 

@@ -1,22 +1,20 @@
-//! Where a session of the gate is, and about how long its stage will still take: on one line of a terminal, or, in
-//! a log, a line a block.
+//! Where a session of the gate is, and how long it may still take: on one line of a terminal, or,
+//! in a log, a line every few blocks.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use overdrive::bench::gate::session::{self, Pairing, Stage, Step};
-use std::cell::RefCell;
+use overdrive::bench::gate::session::{self, Step};
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Progress of one session.
 pub(super) struct GateProgress {
     bar: ProgressBar,
-    stage: RefCell<Option<(Stage, Instant)>>,
 }
 
 impl GateProgress {
     /// Nothing runs yet.
     pub(super) fn start() -> Self {
-        Self { bar: bar(), stage: RefCell::default() }
+        Self { bar: bar() }
     }
 
     /// Removes it.
@@ -26,26 +24,10 @@ impl GateProgress {
 }
 
 impl session::Progress for GateProgress {
-    fn step(&self, step: &Step) {
-        let mut stage = self.stage.borrow_mut();
-        let begun = match *stage {
-            Some((known, begun)) if known == step.stage => begun,
-            _ => stage.insert((step.stage, Instant::now())).1,
-        };
-        let what = match step.stage {
-            Stage::Screening => "screening".to_owned(),
-            Stage::Judging if step.cases == 1 => "judging 1 candidate".to_owned(),
-            Stage::Judging => format!("judging {} candidates", step.cases),
-        };
-        let of_whom = if step.pairing == Pairing::Control { " (baseline against itself)" } else { "" };
-        let left = match step.done {
-            0 => String::new(),
-            done => {
-                format!(", about {} left", minutes(begun.elapsed() / done as u32 * (step.of - done) as u32))
-            }
-        };
-        let line = format!("{what}{of_whom}: process {} of {}{left}", step.done + 1, step.of);
-        if self.bar.is_hidden() && step.done.is_multiple_of(4) {
+    fn block(&self, step: &Step) {
+        let left = step.budget.saturating_sub(step.elapsed);
+        let line = format!("block {} of six processes, at most {} left", step.blocks + 1, minutes(left));
+        if self.bar.is_hidden() && step.blocks.is_multiple_of(10) {
             eprintln!("{line}");
         }
         self.bar.set_message(line);
