@@ -2,6 +2,7 @@
 
 use crate::outcome::FailureKind;
 use crate::results::Results;
+use overdrive_process::Signal;
 
 /// The exit codes of every command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +20,12 @@ pub enum Exit {
     WrongOutputs = 4,
     /// There was not enough evidence to decide.
     Inconclusive = 5,
+    /// Ctrl-C or SIGINT; what was done is kept. As shells report it: 128 and the signal's number.
+    Interrupted = 130,
+    /// Who reads standard output went away, as in `| head`; a program that SIGPIPE ends is reported so.
+    ClosedPipe = 141,
+    /// SIGTERM or SIGHUP; what was done is kept.
+    Terminated = 143,
 }
 
 impl Exit {
@@ -44,6 +51,15 @@ impl Exit {
             Self::Harness
         } else {
             Self::Fine
+        }
+    }
+}
+
+impl From<Signal> for Exit {
+    fn from(signal: Signal) -> Self {
+        match signal {
+            Signal::Interrupt => Self::Interrupted,
+            Signal::Terminate => Self::Terminated,
         }
     }
 }

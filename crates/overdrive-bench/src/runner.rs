@@ -7,10 +7,9 @@
 //! reason; the others go on.
 
 mod lane;
-mod stop;
 mod warmup;
 
-pub use stop::Stop;
+pub use overdrive_process::Stop;
 
 use crate::clock::{Clock, Timer};
 use crate::environment::context_switches;

@@ -5,14 +5,14 @@
 //! by rename, with a list of checksums; a library that no longer fits its checksum is not loaded.
 
 use crate::engine::Missing;
-use crate::python;
+use overdrive_process::{Stop, python};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::Stdio;
 use zip::ZipArchive;
 
 /// A package whose libraries can be installed: its name, the version that this program was tried with, and the engine whose
@@ -66,7 +66,7 @@ pub struct Installed {
 ///
 /// # Errors
 /// For another package, with those that there are; what pip says; where the wheel is damaged; what the system refuses.
-pub fn install(package: &str, wheel: Option<&Path>, root: &Path) -> Result<Installed, Missing> {
+pub fn install(package: &str, wheel: Option<&Path>, root: &Path, stop: &Stop) -> Result<Installed, Missing> {
     let refused = |reason: String, remedy: &str| Missing {
         engine: package.to_owned(),
         reason,
@@ -87,7 +87,7 @@ pub fn install(package: &str, wheel: Option<&Path>, root: &Path) -> Result<Insta
     fs::create_dir_all(&unfinished.0).map_err(unwritable)?;
     let wheel = match wheel {
         Some(wheel) => wheel.to_owned(),
-        None => fetch(package, &unfinished.0)
+        None => fetch(package, &unfinished.0, stop)
             .map_err(|e| refused(e, "download the wheel elsewhere and give it with --wheel FILE"))?,
     };
     let libraries = unfinished.0.join("libraries");
@@ -111,15 +111,20 @@ impl Drop for Unfinished {
     }
 }
 
-/// Has the user's pip download the wheel for the user's interpreter.
-fn fetch(package: &Package, folder: &Path) -> Result<PathBuf, String> {
+/// Has the user's pip download the wheel for the user's interpreter; it ends with `stop`.
+fn fetch(package: &Package, folder: &Path, stop: &Stop) -> Result<PathBuf, String> {
     let python = python::interpreter();
-    let mut command = Command::new(&python);
+    let unstarted = |e: io::Error| format!("{python}: {e}");
+    let mut command = python::isolated(&python).map_err(unstarted)?;
     command.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"]);
     command.arg(folder).arg(format!("{}=={}", package.name, package.version));
-    let output = command.output().map_err(|e| format!("{python}: {e}"))?;
-    if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut running = stop.spawn(&mut command).map_err(unstarted)?;
+    let mut words = Vec::new();
+    let said = running.child.stderr.take().expect("it is piped").read_to_end(&mut words);
+    let status = said.and_then(|_| running.child.wait()).map_err(unstarted)?;
+    if !status.success() {
+        let words = String::from_utf8_lossy(&words);
         return Err(format!("{python} -m pip download: {}", words.lines().last().unwrap_or("no message")));
     }
     let entries = fs::read_dir(folder).map_err(|e| e.to_string())?;
@@ -260,9 +265,10 @@ mod tests {
     #[test]
     fn a_wheel_is_unpacked_whole_with_its_checksums_and_damage_is_seen() {
         let (folder, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let stop = Stop::default();
         let path = wheel(folder.path(), b"a library", b"a library");
         for _ in 0..2 {
-            let installed = install("onnxruntime", Some(&path), root.path()).unwrap();
+            let installed = install("onnxruntime", Some(&path), root.path(), &stop).unwrap();
             assert_eq!(installed.checksums.len(), 1);
             assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "nothing unfinished is left");
             let library = installed.folder.join(installed.checksums.keys().next().unwrap());
@@ -276,12 +282,13 @@ mod tests {
     #[test]
     fn a_wheel_that_is_not_what_it_says_installs_nothing() {
         let (folder, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let stop = Stop::default();
         let other = wheel(folder.path(), b"a library", b"another");
-        let error = install("onnxruntime", Some(&other), root.path()).unwrap_err().to_string();
+        let error = install("onnxruntime", Some(&other), root.path(), &stop).unwrap_err().to_string();
         assert!(error.contains("not what its RECORD says"), "{error}");
         fs::write(&other, b"no archive").unwrap();
-        assert!(install("onnxruntime", Some(&other), root.path()).is_err());
-        let error = install("onnxrumtime", Some(&other), root.path()).unwrap_err().to_string();
+        assert!(install("onnxruntime", Some(&other), root.path(), &stop).is_err());
+        let error = install("onnxrumtime", Some(&other), root.path(), &stop).unwrap_err().to_string();
         assert!(error.contains("onnxruntime-openvino"), "{error}");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }

@@ -1,24 +1,20 @@
 //! Where Python packages lie, since vendors ship their libraries in them: the folders of the interpreter `python3`, or of the
 //! one that the variable `PYTHON` names.
 
+use overdrive_process::python::{interpreter, isolated};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::OnceLock;
-
-/// The interpreter.
-pub(crate) fn interpreter() -> String {
-    std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned())
-}
 
 /// The folders that the interpreter looks for packages in; none where there is no interpreter. Asked once.
 pub(crate) fn packages() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     FOLDERS.get_or_init(|| {
         let program = "import sys\nfor folder in sys.path:\n    print(folder)";
-        let mut command = Command::new(interpreter());
-        // Isolated: neither the working folder nor a variable brings in what the user did not install.
-        command.args(["-I", "-c", program]).stdin(Stdio::null()).stderr(Stdio::null());
-        let text = command.output().map(|output| output.stdout).unwrap_or_default();
+        let output = isolated(&interpreter()).and_then(|mut command| {
+            command.args(["-c", program]).stdin(Stdio::null()).stderr(Stdio::null()).output()
+        });
+        let text = output.map(|output| output.stdout).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         text.lines()
             .filter(|line| !line.is_empty())

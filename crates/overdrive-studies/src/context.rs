@@ -84,7 +84,7 @@ pub struct Context<'a> {
     pub allowance: &'a Allowance,
     /// Seed of inputs and of the order of cases.
     pub seed: u64,
-    /// Asked for by Ctrl-C.
+    /// Looked at between steps.
     pub stop: Stop,
     /// The process's allocator, if it counts.
     pub heap: Option<&'a CountingAllocator>,

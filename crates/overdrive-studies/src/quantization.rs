@@ -26,7 +26,7 @@ pub use calibrate::{calibrate, outputs};
 pub use estimate::{Estimate, mean};
 pub use footprint::Footprint;
 pub use judge::Judge;
-pub use latency::{Timed, latency};
+pub use latency::{Session, Timed, latency};
 pub use metric::{Metric, Scores};
 pub(crate) use rows::Quantization;
 pub use search::{Assignment, Candidate, Search, search};

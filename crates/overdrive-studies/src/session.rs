@@ -113,8 +113,15 @@ pub(crate) fn prepare<'a>(
     Calls::new(target, oracle, limit, context.seed)
 }
 
-/// Turns a panic of a back end into a failure, so that the other cases go on.
-fn guarded<T>(what: &str, call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+/// Turns a panic of a back end into a failure, so that the other cases go on. After a request to end nothing begins.
+fn guarded<T>(
+    context: &Context<'_>,
+    what: &str,
+    call: impl FnOnce() -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    if context.stop.is_requested() {
+        return Err(Failure::skipped("interrupted before it was complete"));
+    }
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -164,7 +171,7 @@ pub fn measure(
         }
     }
     let is_guest = |entry: &Entry<'_>| context.engines.iter().any(|e| std::ptr::eq(e, entry.device));
-    let compile = |entry: &Entry<'_>| guarded("compiling", || ready(context, entry));
+    let compile = |entry: &Entry<'_>| guarded(context, "compiling", || ready(context, entry));
     let compiled = entries.iter().map(|entry| match is_guest(entry) {
         true => context.at_own_expense(entry.device.backend.name(), || compile(entry)),
         false => compile(entry),
@@ -180,7 +187,8 @@ pub fn measure(
         .zip(&mut compiled)
         .map(|(entry, compiled)| {
             let compiled = compiled.as_mut().map_err(|failure| failure.clone())?;
-            let calls = guarded("preparing", || prepare(context, entry, oracle_of(entry), compiled))?;
+            let calls =
+                guarded(context, "preparing", || prepare(context, entry, oracle_of(entry), compiled))?;
             Ok(if clocks_differ { calls.beside_host_clocks() } else { calls })
         })
         .collect();

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use overdrive_bench::runner::Stop;
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::{Graph, Init};
 use overdrive_passes::{Preparation, QuantizationMode, bind, quantize};
@@ -67,14 +68,21 @@ fn a_scan_changes_one_layer_at_a_time() {
     let judge =
         Judge::labelled((&backend, &task.template), Metric::Top1, Arc::clone(&task.held_out)).unwrap();
     let screening = judge.screening(64);
-    let scanned = sensitivities(&screening, &[mode("int4-rtn"), mode("int8-weights")], &task.seen).unwrap();
+    let scanned =
+        sensitivities(&screening, &[mode("int4-rtn"), mode("int8-weights")], &task.seen, &Stop::default())
+            .unwrap();
     let names: Vec<(&str, &str)> = scanned.iter().map(|s| (s.layer.as_str(), s.mode)).collect();
     assert_eq!(names[..3], [("fc1", "int4-rtn"), ("fc1", "int8-weights"), ("fc2", "int4-rtn")]);
     let of = |layer: &str, mode: &str| {
         scanned.iter().find(|s| s.layer == layer && s.mode == mode).map(|s| s.lost.value.abs()).unwrap()
     };
     assert!(of("fc2", "int4-rtn") > of("fc2", "int8-weights"), "four bits move more than eight");
-    assert!(sensitivities(&screening, &[mode("int4-awq")], &task.seen).unwrap_err().reason.contains("alone"));
+    assert!(
+        sensitivities(&screening, &[mode("int4-awq")], &task.seen, &Stop::default())
+            .unwrap_err()
+            .reason
+            .contains("alone")
+    );
 }
 
 #[test]

@@ -7,7 +7,9 @@
 
 use crate::optimizer::Shared;
 use crate::{LossScaling, Recipe, TrainError};
-use overdrive_ir::{Binary, Builder, Compare, DType, Expr, Graph, Init, TensorType, Unary, Value, gradients};
+use overdrive_ir::{
+    Binary, Builder, Compare, DType, Expr, Graph, Init, StateDecl, TensorType, Unary, Value, gradients,
+};
 use overdrive_passes::{cse, dce, precision};
 
 /// Number of updates so far.
@@ -23,6 +25,25 @@ pub fn parameters(graph: &Graph) -> impl Iterator<Item = (&str, Value)> {
     let trained =
         graph.states().iter().filter(|s| s.update.is_none() && graph.ty(s.value).dtype == DType::F32);
     trained.map(|s| (s.name.as_str(), s.value))
+}
+
+/// Errs where a state holds weights in a format that no step changes: they would stay as they are, in silence. Integers
+/// as wide as an index are tables, and stay.
+fn check_formats(graph: &Graph) -> Result<(), TrainError> {
+    let dtype = |state: &StateDecl| graph.ty(state.value).dtype;
+    let stays = |state: &&StateDecl| {
+        state.update.is_some()
+            || matches!(dtype(state), DType::F32 | DType::F64 | DType::I32 | DType::I64 | DType::Bool)
+    };
+    match graph.states().iter().find(|state| !stays(state)) {
+        None => Ok(()),
+        Some(state) => {
+            let place = format!("`{}`, parameter `{}`", graph.name(), state.name);
+            let remedy =
+                "train the float model, then quantize it: `overdrive quantize MODEL --mode MODE -o DIR`";
+            Err(TrainError::invalid(place, "weights in f32", dtype(state), remedy))
+        }
+    }
 }
 
 /// What the graph of one batch does with its gradients.
@@ -54,6 +75,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
         let remedy = "its running statistics are no parameters; choose a model without it";
         return Err(TrainError::invalid(place, expected, "batch_norm", remedy));
     }
+    check_formats(graph)?;
     let suffix = if role == Role::Update { "step" } else { "accumulate" };
     let b = Builder::new(&format!("{}.{suffix}", graph.name()));
     let values = b.append(graph)?;

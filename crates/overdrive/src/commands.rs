@@ -17,32 +17,34 @@ mod resume;
 mod run;
 mod train;
 
-pub(crate) use run::command_line;
-
 use crate::cli::{Arguments, Command};
 use crate::failure::Failure;
+use crate::terminal;
 use clap::CommandFactory;
 use overdrive::bench::exit::Exit;
+use overdrive_process::Stop;
 
-/// Runs a command to its exit code.
-pub(crate) fn run(command: Command) -> Result<Exit, Failure> {
+/// Runs a command to its exit code; those that take long, or write, heed `stop`.
+pub(crate) fn run(command: Command, stop: &Stop) -> Result<Exit, Failure> {
     match command {
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Bench(arguments) => bench::bench(&arguments),
-        Command::Eval(arguments) => eval::eval(&arguments),
-        Command::Export(arguments) => export::export(&arguments),
-        Command::Profile(arguments) => profile::profile(&arguments),
-        Command::Generate(arguments) => generate::generate(&arguments),
-        Command::Train(arguments) => train::train(&arguments),
-        Command::Quantize(arguments) => quantize::quantize(&arguments),
-        Command::Report(arguments) => report::report(&arguments),
-        Command::Regress(arguments) => regress::regress(&arguments),
+        Command::Run(arguments) => run::run(&arguments, stop),
+        Command::Bench(arguments) => bench::bench(&arguments, stop),
+        Command::Eval(arguments) => eval::eval(&arguments, stop),
+        Command::Export(arguments) => export::export(&arguments, stop),
+        Command::Profile(arguments) => profile::profile(&arguments, stop),
+        Command::Generate(arguments) => generate::generate(&arguments, stop),
+        Command::Train(arguments) => train::train(&arguments, stop),
+        Command::Quantize(arguments) => quantize::quantize(&arguments, stop),
+        Command::Report(arguments) => report::report(&arguments, stop),
+        Command::Regress(arguments) => regress::regress(&arguments, stop),
         Command::Compare(arguments) => compare::compare(&arguments),
-        Command::History(arguments) => history::history(&arguments),
+        Command::History(arguments) => history::history(&arguments, stop),
         Command::Models(arguments) => models::models(&arguments),
-        Command::Info(arguments) => info::info(&arguments),
+        Command::Info(arguments) => info::info(&arguments, stop),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "overdrive", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "overdrive", &mut script);
+            terminal::write(format_args!("{}", String::from_utf8_lossy(&script)))?;
             Ok(Exit::Fine)
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::cli::Machine;
 use crate::failure::Failure;
+use crate::terminal::note;
 use overdrive::bench::environment;
 use overdrive::cpu::CpuBackend;
 use overdrive::cuda::{CudaBackend, Library, gpus};
@@ -54,7 +55,7 @@ pub(crate) fn open(machine: &Machine) -> Result<Opened, Failure> {
         Choice::Cuda(ordinal) => cuda(ordinal),
         Choice::Auto if gpus() == 0 => cpu(machine),
         Choice::Auto => cuda(0).or_else(|failure| {
-            eprintln!("note: the GPU is left alone and the CPU used: {failure}");
+            note!("note: the GPU is left alone and the CPU used: {failure}");
             cpu(machine)
         }),
     }

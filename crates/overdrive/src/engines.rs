@@ -3,6 +3,7 @@
 use crate::cli::Machine;
 use crate::devices::{self, Opened};
 use crate::failure::Failure;
+use crate::terminal::note;
 use overdrive::cuda::cache::Cache;
 use overdrive::ir::{Backend, Caps, Mode};
 use overdrive::studies::Device;
@@ -76,7 +77,7 @@ impl Contestants {
                     Ok(backend) => Ok(Some(backend)),
                     Err(missing) if *is_named => Err(Failure::bad_input(missing)),
                     Err(missing) => {
-                        eprintln!("note: left out: {missing}");
+                        note!("note: left out: {missing}");
                         Ok(None)
                     }
                 }

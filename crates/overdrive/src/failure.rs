@@ -22,14 +22,22 @@ impl Failure {
         Self { message: message.to_string(), exit: Exit::Harness }
     }
 
-    /// It was ended before anything could be said.
-    pub(crate) fn inconclusive(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), exit: Exit::Inconclusive }
+    /// A signal ended it; the message says what was kept and how to go on.
+    pub(crate) fn interrupted(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string(), exit: Exit::Interrupted }
+    }
+
+    /// Nobody reads standard output any more, so that there is nobody to tell.
+    pub(crate) fn closed_pipe() -> Self {
+        Self { message: String::new(), exit: Exit::ClosedPipe }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        match self.exit {
+            Exit::Interrupted => write!(f, "interrupted: {}", self.message),
+            _ => write!(f, "error: {}", self.message),
+        }
     }
 }

@@ -1,18 +1,25 @@
 //! The `overdrive` binary: parses, wires, prints. The only place that names concrete back ends and may exit.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod cli;
 mod commands;
 mod devices;
 mod energy;
 mod engines;
 mod failure;
+mod invoked;
 mod model;
 mod progress;
+mod signals;
+mod terminal;
 mod text;
 mod training;
 
 use clap::Parser;
+use overdrive::bench::exit::Exit;
 use overdrive::bench::memory::CountingAllocator;
+use overdrive_process::Stop;
 use std::process::ExitCode;
 
 /// Counts what models allocate, for the memory columns; a relaxed counter per allocation.
@@ -20,12 +27,18 @@ use std::process::ExitCode;
 static HEAP: CountingAllocator = CountingAllocator::new();
 
 fn main() -> ExitCode {
-    let arguments = cli::Arguments::parse();
-    match commands::run(arguments.command) {
-        Ok(exit) => exit.into(),
-        Err(failure) => {
-            eprintln!("error: {failure}");
-            failure.exit.into()
+    let stop = Stop::default();
+    signals::listen(&stop);
+    let ended = match cli::Arguments::try_parse() {
+        Ok(arguments) => commands::run(arguments.command, &stop),
+        Err(error) => terminal::usage(&error),
+    };
+    let exit = ended.unwrap_or_else(|failure| {
+        if failure.exit != Exit::ClosedPipe {
+            terminal::note!("{failure}");
         }
-    }
+        failure.exit
+    });
+    // Who sent a signal hears that it was heeded, whatever was done by then.
+    stop.signal().map_or(exit, Exit::from).into()
 }

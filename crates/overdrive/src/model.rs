@@ -5,6 +5,7 @@
 //! arithmetic has no answer before, and for given values of those inputs that decide shapes.
 
 use crate::failure::Failure;
+use crate::terminal::note;
 use overdrive::bench::record::Items;
 use overdrive::formats::onnx::{self, Binding};
 use overdrive::formats::{FormatError, ModelFolder, Tensors};
@@ -106,7 +107,7 @@ fn fitting(model: &onnx::Model, inputs: &Tensors) -> Result<Graph, Failure> {
             }
             outcome => {
                 for name in binding.values.keys() {
-                    eprintln!("note: input `{name}` decides shapes: the model is read for its value");
+                    note!("note: input `{name}` decides shapes: the model is read for its value");
                 }
                 return outcome.map_err(Failure::bad_input);
             }
@@ -188,6 +189,6 @@ fn folder(path: &Path) -> Result<Model, Failure> {
         )));
     }
     let read = Pretrained::read(path).map_err(Failure::bad_input)?;
-    read.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    read.notes.iter().for_each(|note| note!("note: {note}"));
     Ok(Model::Pretrained(Box::new(read)))
 }

@@ -1,12 +1,13 @@
 //! A training run as it is watched: a bar with loss and rate, and in the end a record.
 
 use crate::devices::Opened;
+use crate::terminal::note;
 use indicatif::{ProgressBar, ProgressStyle};
 use overdrive::bench::case::{Case, Configuration, Workload};
 use overdrive::bench::outcome::Outcome;
 use overdrive::bench::record::{Curve, Measurement, Record};
-use overdrive::bench::runner::Stop;
 use overdrive::train::{Evaluation, Fitted, Observer, Recipe, StepReport};
+use overdrive_process::Stop;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -89,7 +90,7 @@ impl Observer for Watch {
         let seconds = self.started.elapsed().as_secs_f64();
         let loss = evaluation.loss();
         // A line is for a log; the bar tells those who watch.
-        self.bar.suspend(|| eprintln!("step {done}: validation loss {loss:.4}, {seconds:.1} s"));
+        self.bar.suspend(|| note!("step {done}: validation loss {loss:.4}, {seconds:.1} s"));
     }
 }
 
@@ -138,6 +139,6 @@ pub(crate) fn record(
     let curves =
         vec![curve("training_loss_nats", &watch.losses), curve("validation_loss_nats", &watch.validation)];
     let measurement = Measurement { quantities, curves, ..Measurement::default() };
-    let command = super::commands::command_line();
+    let command = crate::invoked::command_line();
     Record { case, baseline: None, seed: recipe.seed, command, outcome: Outcome::Ok(Box::new(measurement)) }
 }

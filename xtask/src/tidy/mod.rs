@@ -9,6 +9,7 @@ mod header;
 mod layers;
 mod manifest;
 mod names;
+mod prints;
 mod purity;
 mod rule;
 mod run;

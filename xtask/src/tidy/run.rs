@@ -4,7 +4,9 @@ use anyhow::{Result, bail};
 
 use super::rule::Rule;
 use super::tree::Tree;
-use super::{architecture, declarations, header, layers, manifest, names, purity, size, unsafety, words};
+use super::{
+    architecture, declarations, header, layers, manifest, names, prints, purity, size, unsafety, words,
+};
 use crate::workspace::Workspace;
 
 /// Every rule, in the order of STYLE.md.
@@ -14,6 +16,7 @@ const RULES: &[Rule] = &[
     header::RULE,
     declarations::RULE,
     words::RULE,
+    prints::RULE,
     unsafety::RULE,
     purity::RULE,
     manifest::RULE,

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use super::child::{self, Ended};
 use crate::runner::Stop;
+use overdrive_process::program;
 
 /// Why there is no program.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +49,7 @@ pub enum CheckoutError {
         /// Its last lines.
         tail: String,
     },
-    /// Ctrl-C.
+    /// A request to end.
     #[error("interrupted while building; nothing had been measured")]
     Interrupted,
     /// git or the disk.
@@ -231,7 +232,8 @@ impl<'r> Worktree<'r> {
     fn build(&self, commit: &Commit, toolchain: &Toolchain, target: Target<'_>) -> Result<(), CheckoutError> {
         let Target { cache, binary, stop } = target;
         let log = binary.with_file_name("build.log");
-        let mut cargo = Command::new("cargo");
+        let unstarted = |error: std::io::Error| system("cargo could not be started", error.to_string());
+        let mut cargo = Command::new(program::find("cargo").map_err(unstarted)?);
         cargo.current_dir(&self.path).args([
             "build",
             "--release",
@@ -244,8 +246,7 @@ impl<'r> Worktree<'r> {
         if let Some(name) = &toolchain.name {
             cargo.env("RUSTUP_TOOLCHAIN", name);
         }
-        let ended = child::run(&mut cargo, &log, None, stop)
-            .map_err(|error| system("cargo could not be started", error.to_string()))?;
+        let ended = child::run(&mut cargo, &log, None, stop).map_err(unstarted)?;
         match ended {
             Ended::Exited(status) if status.success() => {}
             Ended::Stopped => return Err(CheckoutError::Interrupted),
@@ -291,10 +292,8 @@ fn git(folder: &Path, arguments: &[&str]) -> Result<String, String> {
 
 /// What a program prints, or what it complains of.
 fn output(folder: &Path, program: &str, arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new(program)
-        .args(arguments)
-        .current_dir(folder)
-        .output()
+    let output = program::find(program)
+        .and_then(|program| Command::new(program).args(arguments).current_dir(folder).output())
         .map_err(|error| format!("{program} could not be started: {error}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }

@@ -4,17 +4,17 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::runner::Stop;
+use overdrive_process::{Running, Stop};
 
 /// How often a child is asked whether it has ended, at most and at least. Asking takes a core for a
 /// moment, and a block of quick processes should not wait for the asking.
 const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 /// A child is asked again after this share of the time that it has run.
 const POLL_SHARE: u32 = 20;
-/// How long a child may take to end by itself after a stop, since Ctrl-C reached it too.
+/// How long a child may take to end by itself after a stop, which it was told of.
 const GRACE: Duration = Duration::from_secs(5);
 /// How much of a child's output is quoted.
 const TAIL_LINES: usize = 15;
@@ -41,32 +41,29 @@ pub(super) fn run(
 ) -> io::Result<Ended> {
     let output = File::create(log)?;
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-    let mut child = command.spawn()?;
+    let mut running = stop.spawn(command)?;
     let start = Instant::now();
     loop {
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = running.child.try_wait()? {
             return Ok(if stop.is_requested() { Ended::Stopped } else { Ended::Exited(status) });
         }
         if stop.is_requested() {
-            end(&mut child)?;
+            end(&mut running)?;
             return Ok(Ended::Stopped);
         }
         if limit.is_some_and(|limit| start.elapsed() > limit) {
-            child.kill()?;
-            child.wait()?;
+            running.kill()?;
             return Ok(Ended::TimedOut);
         }
         std::thread::sleep((start.elapsed() / POLL_SHARE).clamp(POLL[0], POLL[1]));
     }
 }
 
-fn end(child: &mut Child) -> io::Result<()> {
+fn end(running: &mut Running) -> io::Result<()> {
     let start = Instant::now();
-    while child.try_wait()?.is_none() {
+    while running.child.try_wait()?.is_none() {
         if start.elapsed() > GRACE {
-            child.kill()?;
-            child.wait()?;
-            return Ok(());
+            return running.kill();
         }
         std::thread::sleep((start.elapsed() / POLL_SHARE).clamp(POLL[0], POLL[1]));
     }

@@ -6,6 +6,7 @@
 //! environment moves code and stack about.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use crate::environment::Toolchain;
 use crate::exit::Exit;
 use crate::outcome::Failure;
 use crate::runner::Stop;
+use overdrive_process::program;
 
 /// How a program is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +70,7 @@ pub struct Programs {
     pub folder: PathBuf,
     /// Longest life of a process.
     pub limit: Duration,
-    /// Asked for by Ctrl-C.
+    /// Ends the process that runs, and so the session.
     pub stop: Stop,
     /// When the session began.
     pub started: Instant,
@@ -89,8 +91,9 @@ impl Processes for Programs {
             Side::Current => &self.current,
         };
         let out = self.folder.join(&name);
-        let mut command = command(invocation, request, Places { file: &file, out: &out });
-        let ended = child::run(&mut command, &log, Some(self.limit), &self.stop)
+        let places = Places { file: &file, out: &out };
+        let ended = command(invocation, request, places)
+            .and_then(|mut command| child::run(&mut command, &log, Some(self.limit), &self.stop))
             .map_err(|error| Failure::failed(format!("`{invocation}` could not be started: {error}")))?;
         let status = match ended {
             Ended::Stopped => {
@@ -132,12 +135,12 @@ struct Places<'a> {
     out: &'a Path,
 }
 
-fn command(invocation: &Invocation, request: &Request, places: Places<'_>) -> Command {
+fn command(invocation: &Invocation, request: &Request, places: Places<'_>) -> io::Result<Command> {
     let seed = request.seed.to_string();
     let own = |binary: &Path, arguments: Vec<&str>| {
         let mut command = Command::new(binary);
         command.args(arguments).args(["--seed", &seed]).arg("--out").arg(places.out);
-        command
+        Ok(command)
     };
     match invocation {
         Invocation::Arguments { binary, arguments } => {
@@ -149,14 +152,14 @@ fn command(invocation: &Invocation, request: &Request, places: Places<'_>) -> Co
         }
         Invocation::Shell(line) => {
             let (shell, flag) = if cfg!(windows) { ("cmd", "/C") } else { ("sh", "-c") };
-            let mut command = Command::new(shell);
+            let mut command = Command::new(program::find(shell)?);
             command
                 .args([flag, line])
                 .env("OVERDRIVE_RESULTS", places.file)
                 .env("OVERDRIVE_SEED", seed)
                 // Programs written for the first edition read it: empty, it asks for every case.
                 .env("OVERDRIVE_CASES", "");
-            command
+            Ok(command)
         }
     }
 }

@@ -51,6 +51,7 @@ fn outcome(verdicts: &Verdicts) -> &'static str {
         Exit::BadInput | Exit::Harness => "could not be run",
         Exit::WrongOutputs => "wrong outputs",
         Exit::Inconclusive => "inconclusive",
+        Exit::Interrupted | Exit::ClosedPipe | Exit::Terminated => "interrupted",
     }
 }
 

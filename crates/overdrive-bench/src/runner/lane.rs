@@ -254,7 +254,7 @@ impl<'a> Lane<'a> {
     /// Refuses to go on after a stop or beyond the limit of a case.
     fn guard(&self) -> Result<(), Failure> {
         if self.runner.stop.is_requested() {
-            return Err(Failure::skipped("a stop was asked for before it was complete"));
+            return Err(Failure::skipped("interrupted before it was complete"));
         }
         if self.runner.clock.now_ns() > self.deadline_ns {
             let limit = self.runner.rules.case_max_ns as f64 * 1e-9;

@@ -258,7 +258,7 @@ fn a_stop_skips_what_is_incomplete() {
     let request = stop.clone();
     let mut subject = Synthetic::new(&clock, move |call| {
         if call == 15 {
-            request.request();
+            request.request(overdrive_process::Signal::Interrupt);
         }
         MS
     });

@@ -1,16 +1,19 @@
 //! The process behind a peer: started once, asked line by line, ended with the run.
+//!
+//! It runs in a private folder and finds its packages where the user installed them: nothing that lies in the user's
+//! working folder, or in a folder that others can write, is ever imported.
 
 use crate::Workload;
 use overdrive_bench::outcome::Failure;
+use overdrive_process::{Running, Stop, program, python};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::cell::RefCell;
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use tempfile::TempDir;
 
 /// What the program says of itself first.
 #[derive(Debug, Clone, Deserialize)]
@@ -29,9 +32,10 @@ struct Description {
 pub struct Peer {
     name: &'static str,
     description: Description,
-    folder: PathBuf,
+    folder: TempDir,
     pipe: RefCell<Pipe>,
-    child: RefCell<Child>,
+    running: RefCell<Running>,
+    stop: Stop,
 }
 
 #[derive(Debug)]
@@ -61,6 +65,23 @@ struct Framework {
     program: &'static str,
 }
 
+/// Runs before a program, isolated (`-I`): puts the folders after the first two arguments before all others, brings back
+/// the packages that the user installed for himself, which isolation hides, and has the process end with ours, even
+/// where ours is killed.
+const PRELUDE: &str = r"
+import sys
+sys.path[:0] = sys.argv[3:]
+del sys.argv[3:]
+import os, site
+if sys.prefix == sys.base_prefix and os.path.isabs(site.getusersitepackages()):
+    site.addsitedir(site.getusersitepackages())
+try:
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
+except (AttributeError, ImportError, OSError, TypeError):
+    pass
+";
+
 /// What programs import that are not packages: a name and a text each.
 const MODULES: [(&str, &str); 2] = [
     ("overdrive_peer.py", include_str!("../../../../peers/overdrive_peer.py")),
@@ -89,11 +110,16 @@ impl Peer {
     }
 
     /// The framework of this name under `python` (`python3`, say) on `device` (`cpu`, `cuda:0`); zero threads are its own
-    /// choice.
+    /// choice. A request to end ends it.
     ///
     /// # Errors
     /// For another name; without that interpreter, or where it lacks the framework; says what to install.
-    pub fn python(name: &str, python: &str, device: &str, threads: u32) -> Result<Self, Failure> {
+    pub fn python(
+        name: &str,
+        interpreter: &str,
+        (device, threads): (&str, u32),
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
         let Some(framework) = FRAMEWORKS.iter().find(|framework| framework.name == name) else {
             let known: Vec<&str> = Self::names().collect();
             return Err(Failure::unsupported(format!(
@@ -103,27 +129,35 @@ impl Peer {
         };
         let start = || {
             let folder = folder()?;
-            let mut command = Command::new(python);
-            command.args(["-c", framework.program, device, &threads.to_string()]);
-            command.env("PYTHONPATH", with_modules(&folder)?);
-            Self::start(framework.name, command, folder)
+            let unstarted = |e: std::io::Error| Failure::failed(e.to_string());
+            let mut command = python::isolated(interpreter).map_err(unstarted)?;
+            command.arg("-c").arg(format!("{PRELUDE}{}", framework.program));
+            command.args([device, &threads.to_string()]).args(with_modules(folder.path())?);
+            Self::start(framework.name, command, folder, stop)
         };
         start().map_err(|failure| {
             let Framework { spelt, package, .. } = framework;
             let remedy = format!("install Python 3 and `pip install {package}`, or leave out --peers");
-            Failure::unsupported(format!("{spelt} was not found: {python}: {}; {remedy}", failure.reason))
+            Failure::unsupported(format!(
+                "{spelt} was not found: {interpreter}: {}; {remedy}",
+                failure.reason
+            ))
         })
     }
 
     /// A program that speaks first and then answers.
-    fn start(name: &'static str, mut command: Command, folder: PathBuf) -> Result<Self, Failure> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().map_err(|e| Failure::failed(e.to_string()))?;
-        let pipe =
-            Pipe { to: child.stdin.take(), from: BufReader::new(child.stdout.take().expect("it is piped")) };
-        let waiting = RefCell::new(pipe);
-        let description = receive::<Description>(&waiting).inspect_err(|_| drop(child.kill()))?;
-        Ok(Self { name, description, folder, pipe: waiting, child: RefCell::new(child) })
+    fn start(
+        name: &'static str,
+        mut command: Command,
+        folder: TempDir,
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir(folder.path());
+        let mut running = stop.spawn(&mut command).map_err(|e| Failure::failed(e.to_string()))?;
+        let from = BufReader::new(running.child.stdout.take().expect("it is piped"));
+        let pipe = RefCell::new(Pipe { to: running.child.stdin.take(), from });
+        let description = receive::<Description>(&pipe)?;
+        Ok(Self { name, description, folder, pipe, running: RefCell::new(running), stop: stop.clone() })
     }
 
     /// The framework's name.
@@ -166,7 +200,7 @@ impl Peer {
 
     /// A file to exchange tensors by.
     pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.folder.path().join(name)
     }
 
     /// The answer to one request.
@@ -175,33 +209,34 @@ impl Peer {
     /// What the framework says, by its class; an answer that is none.
     pub(super) fn ask<T: DeserializeOwned>(&self, request: &Value) -> Result<T, Failure> {
         let lost = |e: std::io::Error| Failure::failed(format!("the process of {} is gone: {e}", self.name));
-        {
+        let send = || {
             let mut pipe = self.pipe.borrow_mut();
             let to = pipe.to.as_mut().expect("it is open until the end");
-            writeln!(to, "{request}").and_then(|()| to.flush()).map_err(lost)?;
-        }
-        receive(&self.pipe)
+            writeln!(to, "{request}").and_then(|()| to.flush()).map_err(lost)
+        };
+        let answer = send().and_then(|()| receive(&self.pipe));
+        // It was ended with us, which is no failure of its own.
+        answer.map_err(|failure| match self.stop.is_requested() {
+            true => Failure::skipped("interrupted before it was complete"),
+            false => failure,
+        })
     }
 }
 
-/// Each peer of this process has a folder of its own.
-fn folder() -> Result<PathBuf, Failure> {
-    static STARTED: AtomicU32 = AtomicU32::new(0);
-    let number = STARTED.fetch_add(1, Ordering::Relaxed);
-    let folder = std::env::temp_dir().join(format!("overdrive-peer-{}-{number}", std::process::id()));
-    std::fs::create_dir_all(&folder).map_err(unwritable(&folder))?;
-    Ok(folder)
+/// Each peer of this process has a folder of its own, which nobody else can write.
+fn folder() -> Result<TempDir, Failure> {
+    let place = std::path::absolute(std::env::temp_dir()).unwrap_or_else(|_| std::env::temp_dir());
+    tempfile::Builder::new().prefix("overdrive-peer-").tempdir_in(&place).map_err(unwritable(&place))
 }
 
-/// Writes the modules that programs import; the folders that the interpreter is to look for packages in, this one first.
-fn with_modules(folder: &Path) -> Result<OsString, Failure> {
+/// Writes the modules that programs import; the folders that the interpreter is to look for packages in first: this one,
+/// and those that the user names in `PYTHONPATH` by absolute paths.
+fn with_modules(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     for (name, text) in MODULES {
         std::fs::write(folder.join(name), text).map_err(unwritable(folder))?;
     }
     let known = std::env::var_os("PYTHONPATH").unwrap_or_default();
-    let others = std::env::split_paths(&known).filter(|path| !path.as_os_str().is_empty());
-    std::env::join_paths(std::iter::once(folder.to_owned()).chain(others))
-        .map_err(|e| Failure::failed(format!("{}: {e}", folder.display())))
+    Ok(std::iter::once(folder.to_owned()).chain(program::absolute_folders(&known)).collect())
 }
 
 fn unwritable(folder: &Path) -> impl Fn(std::io::Error) -> Failure {
@@ -239,8 +274,7 @@ impl Drop for Peer {
     fn drop(&mut self) {
         // The end of its input is the program's signal to end.
         self.pipe.borrow_mut().to = None;
-        drop(self.child.borrow_mut().wait());
-        drop(std::fs::remove_dir_all(&self.folder));
+        drop(self.running.borrow_mut().child.wait());
     }
 }
 
@@ -253,7 +287,7 @@ mod tests {
     fn script(text: &str) -> Result<Peer, Failure> {
         let mut command = Command::new("sh");
         command.args(["-c", text]);
-        Peer::start("script", command, folder()?)
+        Peer::start("script", command, folder()?, &Stop::default())
     }
 
     const HELLO: &str = r#"echo '{"version":"1","device":"cpu","threads":2}'; read line; "#;
@@ -300,25 +334,26 @@ mod tests {
     #[test]
     fn programs_find_their_modules_before_anything_else() {
         let folder = folder().expect("it can be written");
-        let path = with_modules(&folder).expect("it can be written");
-        assert_eq!(std::env::split_paths(&path).next(), Some(folder.clone()));
+        let folders = with_modules(folder.path()).expect("it can be written");
+        assert_eq!(folders.first().map(PathBuf::as_path), Some(folder.path()));
         for (name, text) in MODULES {
-            assert_eq!(std::fs::read_to_string(folder.join(name)).expect("it is there"), text);
+            assert_eq!(std::fs::read_to_string(folder.path().join(name)).expect("it is there"), text);
         }
-        std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 
     #[test]
     fn a_missing_framework_is_one_message_with_its_remedy() {
         for (name, remedy) in [("pytorch", "pip install torch"), ("openvino", "pip install openvino")] {
-            let failure = Peer::python(name, "no-such-python", "cpu", 1).expect_err("there is none");
+            let failure = Peer::python(name, "no-such-python", ("cpu", 1), &Stop::default())
+                .expect_err("there is none");
             assert_eq!(failure.kind, FailureKind::Unsupported);
             assert!(
                 failure.reason.contains("no-such-python") && failure.reason.contains(remedy),
                 "{failure}"
             );
         }
-        let failure = Peer::python("openvono", "python3", "cpu", 1).expect_err("there is none");
+        let failure =
+            Peer::python("openvono", "python3", ("cpu", 1), &Stop::default()).expect_err("there is none");
         assert!(failure.reason.contains("pytorch, openvino"), "{failure}");
         assert!(script("exit 1").is_err());
     }

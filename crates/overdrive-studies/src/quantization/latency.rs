@@ -6,10 +6,23 @@ use overdrive_bench::executable::{Calls, Target};
 use overdrive_bench::oracle::{Oracle, Tolerance};
 use overdrive_bench::outcome::{Failure, Outcome};
 use overdrive_bench::rules::Rules;
-use overdrive_bench::runner::Runner;
+use overdrive_bench::runner::{Runner, Stop};
 use overdrive_bench::subject::Subject;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{Backend, Executable, Graph, Mode, State, Tensor, Tuning};
+
+/// How a session samples.
+#[derive(Clone)]
+pub struct Session<'a> {
+    /// Its time source.
+    pub clock: &'a dyn Clock,
+    /// How long to sample.
+    pub rules: Rules,
+    /// Seed of the first inputs.
+    pub seed: u64,
+    /// Looked at between samples.
+    pub stop: &'a Stop,
+}
 
 /// What the session saw of a graph.
 pub struct Timed {
@@ -29,7 +42,7 @@ pub fn latency(
     backend: &dyn Backend,
     graphs: &[&Graph],
     draw: &dyn Fn(u64) -> Vec<Tensor>,
-    (clock, rules, seed): (&dyn Clock, Rules, u64),
+    Session { clock, rules, seed, stop }: Session<'_>,
 ) -> Result<Vec<Timed>, Failure> {
     let mut compiled: Vec<(Box<dyn Executable>, State)> = Vec::new();
     for graph in graphs {
@@ -51,7 +64,7 @@ pub fn latency(
     }
     let mut subjects: Vec<&mut dyn Subject> =
         calls.iter_mut().map(|calls| calls as &mut dyn Subject).collect();
-    let outcomes = Runner::new(clock, rules, seed).compare(&mut subjects);
+    let outcomes = Runner::new(clock, rules, seed).with_stop(stop.clone()).compare(&mut subjects);
     drop(calls);
     let resident = compiled.iter().map(|(executable, _)| executable.memory());
     let timed = |(outcome, memory): (Outcome, MemoryReport)| Timed {

@@ -5,7 +5,7 @@ use super::figures::{Quantities, insert};
 use super::judge::bound;
 use super::metric::Metric;
 use super::subject::{Judged, Subject};
-use super::{Estimate, Task, Timed, Trial, latency, outputs};
+use super::{Estimate, Session, Task, Timed, Trial, latency, outputs};
 use crate::{Context, Entry, Study, Workload};
 use overdrive_bench::case::Case;
 use overdrive_bench::outcome::Failure;
@@ -245,7 +245,12 @@ fn timed(
         let numbers: Vec<u64> = (from..from + batch as u64).collect();
         vec![task.held_out.batch(&numbers).expect("the samples were read before").x]
     };
-    let session = (context.clock, context.rules.clone(), context.seed);
+    let session = Session {
+        clock: context.clock,
+        rules: context.rules.clone(),
+        seed: context.seed,
+        stop: &context.stop,
+    };
     let found = latency(context.device().backend, &bound.iter().collect::<Vec<_>>(), &draw, session)?;
     let baseline = case(context, workload, &subjects[0]).id();
     let mut exact = exact.into_iter();

@@ -7,10 +7,8 @@
 use super::estimate::Estimate;
 use super::judge::{Judge, bound};
 use super::sensitivity::Sensitivity;
-use super::{Footprint, apply, latency};
-use overdrive_bench::clock::Clock;
+use super::{Footprint, Session, apply, latency};
 use overdrive_bench::outcome::Failure;
-use overdrive_bench::rules::Rules;
 use overdrive_ir::{Graph, Tensor};
 use overdrive_passes::{Preparation, Quantization, QuantizationMode, Quantized, layers};
 use std::collections::BTreeMap;
@@ -57,7 +55,7 @@ pub fn search(
     search: Search<'_>,
     scanned: &[Sensitivity],
     draw: &dyn Fn(u64) -> Vec<Tensor>,
-    session: (&dyn Clock, Rules, u64),
+    session: Session<'_>,
 ) -> Result<Vec<Candidate>, Failure> {
     let steps = path(scanned);
     let mut assignments: Vec<Assignment> = vec![Assignment::new()];
@@ -74,7 +72,9 @@ pub fn search(
         new
     });
     let float = [judge.scores(&judge.template.graph)?];
-    let made = assignments.into_iter().map(|assignment| candidate(judge, search, &float, assignment));
+    let going = || !session.stop.is_requested();
+    let made = assignments.into_iter().take_while(|_| going());
+    let made = made.map(|assignment| candidate(judge, search, &float, assignment));
     let mut candidates = made.collect::<Result<Vec<_>, _>>()?;
     candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.bytes));
     let graphs = candidates.iter().map(|candidate| match &candidate.made {
@@ -82,7 +82,10 @@ pub fn search(
         None => bound(judge.template, &judge.template.graph),
     });
     let graphs: Vec<Graph> = graphs.collect::<Result<_, _>>()?;
-    let timed = latency(judge.backend, &graphs.iter().collect::<Vec<_>>(), draw, session)?;
+    let timed = match going() {
+        true => latency(judge.backend, &graphs.iter().collect::<Vec<_>>(), draw, session)?,
+        false => vec![],
+    };
     for (candidate, timed) in candidates.iter_mut().zip(timed) {
         let series = timed.outcome.measurement().and_then(|measurement| measurement.latency.as_ref());
         candidate.time_ns = series.map(|series| {

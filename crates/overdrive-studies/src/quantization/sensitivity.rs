@@ -4,6 +4,7 @@ use super::calibrate::calibrate;
 use super::estimate::Estimate;
 use super::judge::{Judge, bound};
 use overdrive_bench::outcome::Failure;
+use overdrive_bench::runner::Stop;
 use overdrive_ir::Tensor;
 use overdrive_passes::{Evidence, Preparation, QuantizationMode, Statistic, layers, quantize};
 
@@ -31,6 +32,7 @@ pub fn sensitivities(
     judge: &Judge<'_>,
     modes: &[&'static QuantizationMode],
     seen: &[Vec<Tensor>],
+    stop: &Stop,
 ) -> Result<Vec<Sensitivity>, Failure> {
     let failed = |e: overdrive_ir::GraphError| Failure::failed(e.to_string());
     if let Some(mode) = modes.iter().find(|mode| mode.preparation != Preparation::None || mode.is_trained()) {
@@ -51,6 +53,9 @@ pub fn sensitivities(
     let mut scanned = Vec::new();
     for layer in &names {
         for mode in modes {
+            if stop.is_requested() {
+                return Ok(scanned);
+            }
             let alone = mode.quantization().only(&[layer], &names);
             let made = quantize(graph, &alone, &evidence).map_err(failed)?;
             let Some(report) = made.layers.first() else { continue };

@@ -32,9 +32,13 @@ pub(crate) struct Quantize {
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub max_loss: Option<f64>,
     /// Mixes modes: scans every layer alone, prints the front of loss, bytes and latency, and writes the smallest model of
-    /// it that keeps --max-loss
+    /// it that keeps --max-loss and --max-slowdown
     #[arg(long)]
     pub search: bool,
+    /// Of --search: the float model's time that a smaller model may take, times X; where all that keep --max-loss clearly
+    /// take more, nothing is written and the exit code is 1
+    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "search", value_parser = tolerance)]
+    pub max_slowdown: f64,
     /// Prints what each layer costs alone, and writes nothing
     #[arg(long, conflicts_with = "search")]
     pub sensitivity: bool,

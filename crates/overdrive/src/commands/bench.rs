@@ -1,13 +1,15 @@
 //! `overdrive bench`: one model across back ends, modes, precisions and batch sizes.
 
 use super::output;
-use super::run::{command_line, start_peers, stop_on_interrupt};
+use super::run::start_peers;
 use crate::cli::Bench;
 use crate::devices;
 use crate::engines::{Contestants, Whose};
 use crate::failure::Failure;
+use crate::invoked::command_line;
 use crate::model;
 use crate::progress::Spinner;
+use crate::terminal::say;
 use crate::text;
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
@@ -18,15 +20,17 @@ use overdrive::ir::{Backend, DType, Mode};
 use overdrive::passes::{Recipe, precision};
 use overdrive::studies::{Allowance, Context, Device, Entry, PEER_MODES, Peer, Progress, measure};
 use overdrive_foreign::OriginalFile;
+use overdrive_process::Stop;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
+pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
     let model = model::load(&arguments.model)?;
     let ids = arguments.text.as_ref().map(|text| text::encode(text::tokenizer(&model)?, text)).transpose()?;
     let contestants =
         Contestants::choose(arguments.backends.as_deref(), &arguments.machine, &arguments.libraries)?;
     let reference = devices::reference(devices::threads(&arguments.machine))?;
+    let _whole = stop.heed();
     let _prepared = arguments.out.as_deref().map(output::prepare).transpose()?;
     let clock = SystemClock::new();
     let spinner = Spinner::start();
@@ -35,7 +39,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
     let threads = devices::threads(&arguments.machine) as u32;
     let reference_device = [Device { backend: &reference, threads }];
     let measured = if own.is_empty() { &reference_device[..] } else { &own };
-    let peers = start_peers(&arguments.peers, &measured[0])?;
+    let peers = start_peers(&arguments.peers, &measured[0], stop)?;
     let rules = match arguments.trials {
         Some(trials) => Rules::full().with_trials(arguments.warmup as usize, trials as usize),
         None => Rules::full(),
@@ -58,7 +62,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         deadline_ns: None,
         allowance: &Allowance::default(),
         seed: arguments.machine.seed,
-        stop: stop_on_interrupt(),
+        stop: stop.clone(),
         heap: Some(&crate::HEAP),
         energy: None,
         command: command_line(),
@@ -127,9 +131,17 @@ pub(crate) fn bench(arguments: &Bench) -> Result<Exit, Failure> {
         }
     }
     spinner.finish();
+    if stop.is_requested() && !output::has_measurements(&results) {
+        return Err(Failure::interrupted("nothing was measured by then"));
+    }
     if let Some(folder) = &arguments.out {
         output::write(folder, &results)?;
     }
-    println!("{}", if arguments.json { to_json(&results) } else { output::summary(&results) });
+    say!("{}", if arguments.json { to_json(&results) } else { output::summary(&results) })?;
+    if stop.is_requested() {
+        let place =
+            arguments.out.as_ref().map_or("shown above".to_owned(), |f| format!("in `{}`", f.display()));
+        return Err(Failure::interrupted(format!("what was measured by then is {place}")));
+    }
     Ok(Exit::of(&results))
 }

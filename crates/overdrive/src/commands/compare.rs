@@ -3,6 +3,7 @@
 use super::output;
 use crate::cli::Compare;
 use crate::failure::Failure;
+use crate::terminal::{say, width, write};
 use overdrive::bench::compare;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::results::Results;
@@ -12,10 +13,10 @@ pub(crate) fn compare(arguments: &Compare) -> Result<Exit, Failure> {
     let (first, second) = (sessions(&arguments.first)?, sessions(&arguments.second)?);
     let comparison = compare::compare(&first, &second);
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&comparison.json()).expect("plain data"));
+        say!("{}", serde_json::to_string_pretty(&comparison.json()).expect("plain data"))?;
     } else {
-        println!("A: {}\nB: {}\n", arguments.first.display(), arguments.second.display());
-        print!("{}", comparison.terminal(output::width()));
+        say!("A: {}\nB: {}\n", arguments.first.display(), arguments.second.display())?;
+        write(format_args!("{}", comparison.terminal(width())))?;
     }
     if comparison.has_common_cases() {
         return Ok(Exit::Fine);

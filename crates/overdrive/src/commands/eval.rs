@@ -4,22 +4,24 @@ use crate::cli::Eval;
 use crate::devices;
 use crate::failure::Failure;
 use crate::model::{self, input};
+use crate::terminal::{note, say};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::oracle::Tolerance;
 use overdrive::bench::subject::Deviation;
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::plan::StepKind;
 use overdrive::ir::{Graph, Mode, Plan, State, Tensor, TensorType, Tuning};
+use overdrive_process::Stop;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
+pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     let model = model::load(&arguments.model)?;
     let inputs = formats::read(&arguments.inputs).map_err(Failure::bad_input)?;
     let expected = arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
     let graph = model.fitting(&inputs)?;
     if graph.inputs().is_empty() {
-        eprintln!("note: no input is left, so the outputs are constants");
+        note!("note: no input is left, so the outputs are constants");
     }
     if let (Some(expected), Some(file)) = (&expected, &arguments.expect) {
         check_expected(&graph, expected, file)?;
@@ -54,9 +56,10 @@ pub(crate) fn eval(arguments: &Eval) -> Result<Exit, Failure> {
         outputs.insert(port.name.clone(), backend.download(buffer).map_err(devices::failure)?);
     }
     for (name, tensor) in &outputs {
-        println!("{name}: {}", tensor.ty());
+        say!("{name}: {}", tensor.ty())?;
     }
     if let Some(file) = &arguments.output {
+        let _whole = stop.heed();
         formats::write(file, &outputs).map_err(Failure::bad_input)?;
     }
     match expected {
@@ -71,7 +74,7 @@ fn note_host_steps(plan: &Plan) {
     let names: BTreeSet<&str> = host.map(|step| step.name.as_str()).collect();
     if !names.is_empty() {
         let list: Vec<&str> = names.into_iter().collect();
-        eprintln!("note: the f64 reference runs {} on the host: the device has no kernel", list.join(", "));
+        note!("note: the f64 reference runs {} on the host: the device has no kernel", list.join(", "));
     }
 }
 
@@ -134,7 +137,7 @@ fn compare(outputs: &Tensors, expected: &Tensors, arguments: &Eval) -> Result<Ex
         let output = &outputs[name];
         if output.ty().shape != reference.ty().shape {
             let (found, wanted) = (output.ty(), reference.ty());
-            println!("{name}: expected {wanted}, found {found}: DISAGREES");
+            say!("{name}: expected {wanted}, found {found}: DISAGREES")?;
             agree = false;
             continue;
         }
@@ -145,10 +148,12 @@ fn compare(outputs: &Tensors, expected: &Tensors, arguments: &Eval) -> Result<Ex
         }
         let worst = Deviation::between(&found, &wanted, limit).map_err(Failure::harness)?;
         let verdict = if worst.agrees() { "agrees" } else { "DISAGREES" };
-        println!(
+        say!(
             "{name}: largest difference {:.3e} absolute, {:.3e} relative, {:.2} of the tolerance: {verdict}",
-            worst.absolute, worst.relative, worst.share_of_tolerance
-        );
+            worst.absolute,
+            worst.relative,
+            worst.share_of_tolerance
+        )?;
         agree &= worst.agrees();
     }
     Ok(if agree { Exit::Fine } else { Exit::WrongOutputs })

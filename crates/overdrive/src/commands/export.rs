@@ -3,14 +3,16 @@
 use crate::cli::Export;
 use crate::failure::Failure;
 use crate::model::{self, Model};
+use crate::terminal::{note, say};
 use overdrive::bench::exit::Exit;
 use overdrive::formats::{self, onnx, stablehlo, triton};
 use overdrive::ir::{Dim, Graph, Port, TensorType};
 use overdrive::studies::Workload;
+use overdrive_process::Stop;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-pub(crate) fn export(arguments: &Export) -> Result<Exit, Failure> {
+pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
     let model = model::load(&arguments.model)?;
     let sizes: BTreeMap<String, usize> = arguments.shapes.iter().cloned().collect();
     let graph = || -> Result<Graph, Failure> {
@@ -21,20 +23,23 @@ pub(crate) fn export(arguments: &Export) -> Result<Exit, Failure> {
     };
     if let Some(file) = &arguments.onnx {
         let graph = graph()?;
+        let _whole = stop.heed();
         onnx::write(file, &graph).map_err(Failure::bad_input)?;
-        println!("{} as ONNX: {}", graph.name(), file.display());
+        say!("{} as ONNX: {}", graph.name(), file.display())?;
     }
     if let Some(file) = &arguments.stablehlo {
         let graph = graph()?;
+        let _whole = stop.heed();
         stablehlo::write(file, &graph).map_err(Failure::bad_input)?;
-        println!("{} as StableHLO, states as arguments after the inputs: {}", graph.name(), file.display());
+        say!("{} as StableHLO, states as arguments after the inputs: {}", graph.name(), file.display())?;
     }
     if let Some(folder) = &arguments.triton {
         let served = served(&model, &sizes, &model.bind(&sizes)?)?;
+        let _whole = stop.heed();
         triton::write(folder, &served).map_err(Failure::bad_input)?;
         let batch =
             served.max_batch.map_or("a fixed batch".to_owned(), |most| format!("batches of up to {most}"));
-        println!("{} for Triton, {batch}: {}", served.name, folder.display());
+        say!("{} for Triton, {batch}: {}", served.name, folder.display())?;
     }
     Ok(Exit::Fine)
 }
@@ -57,7 +62,7 @@ fn served(
     };
     let path = Path::new(&name);
     let Some(batch) = batch_of(model)? else {
-        eprintln!("note: no dimension of the model is its batch, so that the server batches nothing");
+        note!("note: no dimension of the model is its batch, so that the server batches nothing");
         return Ok(fixed(file_of(model, path, graph)?));
     };
     let most = first_size(graph);

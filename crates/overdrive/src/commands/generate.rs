@@ -4,6 +4,7 @@ use crate::cli::Generate;
 use crate::devices;
 use crate::failure::Failure;
 use crate::model::{self, Model};
+use crate::terminal::{self, note, say};
 use crate::text::{self, Stream};
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
@@ -11,10 +12,10 @@ use overdrive::ir::Mode;
 use overdrive::studies::decoding::{
     CachedDecoder, DecodeError, Decoder, Generated, Limits, Sampling, WindowDecoder, generate as decode,
 };
+use overdrive_process::Stop;
 use serde_json::json;
-use std::io::Write;
 
-pub(crate) fn generate(arguments: &Generate) -> Result<Exit, Failure> {
+pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failure> {
     let model = model::load(&arguments.model)?;
     let tokenizer = text::tokenizer(&model)?;
     let prompt = text::encode(tokenizer, &arguments.prompt)?;
@@ -29,9 +30,7 @@ pub(crate) fn generate(arguments: &Generate) -> Result<Exit, Failure> {
         }
         Model::Template(_) | Model::Onnx(_) => {
             let graph = model.bind(&[("batch".to_owned(), 1)].into())?.graph;
-            eprintln!(
-                "note: this model keeps no keys and values: its whole window is computed for every token"
-            );
+            note!("note: this model keeps no keys and values: its whole window is computed for every token");
             (Box::new(WindowDecoder::new(target, &graph).map_err(failure)?), &[])
         }
     };
@@ -46,34 +45,37 @@ pub(crate) fn generate(arguments: &Generate) -> Result<Exit, Failure> {
     decoder.prepare(prompt.len()).map_err(failure)?;
     let prepare_s = (clock.now_ns() - start) as f64 / 1e9;
 
-    let stop = super::run::stop_on_interrupt();
+    let _text_so_far = stop.heed();
     let mut stream = Stream::after(tokenizer, &prompt);
     let mut text = String::new();
+    let mut shown = Ok(());
     let mut show = |piece: String| {
-        if !arguments.json {
-            // A reader that has gone away is no reason to stop; the figures follow all the same.
-            let mut out = std::io::stdout();
-            let _ = out.write_all(piece.as_bytes()).and_then(|()| out.flush());
+        if !arguments.json && shown.is_ok() {
+            shown = terminal::write(format_args!("{piece}"));
         }
         text.push_str(&piece);
+        shown.is_ok()
     };
     let limits = Limits { tokens: most, ends };
     let made = decode(decoder.as_mut(), &prompt, (&sampling, &limits), &clock, &mut |token| {
-        show(stream.push(token));
-        !stop.is_requested()
+        show(stream.push(token)) && !stop.is_requested()
     });
     let made = made.map_err(failure)?;
     show(stream.finish());
+    shown?;
     if arguments.json {
         let object = json!({
             "model": arguments.model, "device": opened.backend.name(), "threads": opened.threads, "mode": target.1.name(),
             "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text, "prepare_s": prepare_s,
             "first_token_s": made.first_token_s(), "tokens_per_second": made.tokens_per_second(),
         });
-        println!("{object:#}");
+        say!("{object:#}")?;
     } else {
-        let _ = writeln!(std::io::stdout());
-        eprintln!("{}", figures(&made, prompt.len(), prepare_s));
+        say!("")?;
+        note!("{}", figures(&made, prompt.len(), prepare_s));
+    }
+    if stop.is_requested() {
+        return Err(Failure::interrupted(format!("{} of {most} tokens were made", made.tokens.len())));
     }
     Ok(Exit::Fine)
 }

@@ -3,11 +3,14 @@
 use super::output;
 use crate::cli::History;
 use crate::failure::Failure;
+use crate::terminal::{note, say, width, write};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::history::{Entry, HistorySeries, append, history_table, read, series};
+use overdrive_process::Stop;
 
-pub(crate) fn history(arguments: &History) -> Result<Exit, Failure> {
+pub(crate) fn history(arguments: &History, stop: &Stop) -> Result<Exit, Failure> {
     if !arguments.add.is_empty() {
+        let _whole = stop.heed();
         add(arguments)?;
     }
     let mut entries = Vec::new();
@@ -22,9 +25,9 @@ pub(crate) fn history(arguments: &History) -> Result<Exit, Failure> {
     entries.retain(wanted);
     let found: Vec<HistorySeries> = series(&entries);
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&found).expect("plain data"));
+        say!("{}", serde_json::to_string_pretty(&found).expect("plain data"))?;
     } else {
-        print!("{}", history_table(&found, output::width()));
+        write(format_args!("{}", history_table(&found, width())))?;
     }
     if found.is_empty() {
         let of = arguments.case.as_ref().map_or(String::new(), |text| format!(" of a case with `{text}`"));
@@ -43,6 +46,6 @@ fn add(arguments: &History) -> Result<(), Failure> {
     let added = append(file, &entries).map_err(Failure::bad_input)?;
     let known = entries.len() - added;
     let rest = if known > 0 { format!(", {known} were there already") } else { String::new() };
-    eprintln!("{added} figures added to {}{rest}", file.display());
+    note!("{added} figures added to {}{rest}", file.display());
     Ok(())
 }

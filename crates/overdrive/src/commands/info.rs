@@ -5,6 +5,7 @@ use crate::devices;
 use crate::energy;
 use crate::engines;
 use crate::failure::Failure;
+use crate::terminal::say;
 use overdrive::bench::environment::{Environment, Revision};
 use overdrive::bench::exit::Exit;
 use overdrive::cpu::CpuBackend;
@@ -13,13 +14,14 @@ use overdrive::cuda::choices::{Choices, Remembered};
 use overdrive::cuda::{CudaBackend, Library};
 use overdrive::ir::Backend;
 use overdrive_foreign::{ENGINES, Engine, Found, LEFT_OUT, Missing};
+use overdrive_process::Stop;
 
-pub(crate) fn info(arguments: &Info) -> Result<Exit, Failure> {
+pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
     if let Some(part) = &arguments.choices {
         return choices(part, arguments);
     }
     if let Some(package) = &arguments.install {
-        return install(package, arguments);
+        return install(package, arguments, stop);
     }
     let environment = Environment::probe();
     let backend = CpuBackend::new(None).map_err(Failure::harness)?;
@@ -54,78 +56,83 @@ pub(crate) fn info(arguments: &Info) -> Result<Exit, Failure> {
             "cuda": { "libraries": libraries, "devices": devices, "cache": cache_json() },
             "engines": engines_json(arguments),
         });
-        println!("{}", serde_json::to_string_pretty(&json).expect("plain data"));
+        say!("{}", serde_json::to_string_pretty(&json).expect("plain data"))?;
         return Ok(Exit::Fine);
     }
     let cpu = &environment.cpu;
-    println!("overdrive {}", env!("CARGO_PKG_VERSION"));
-    println!("processor     {} ({} logical CPUs)", cpu.model, cpu.logical.unwrap_or(0));
-    println!("features      {}", cpu.features.join(" "));
+    say!("overdrive {}", env!("CARGO_PKG_VERSION"))?;
+    say!("processor     {} ({} logical CPUs)", cpu.model, cpu.logical.unwrap_or(0))?;
+    say!("features      {}", cpu.features.join(" "))?;
     for cache in &cpu.caches {
-        println!("cache L{}      {} KiB", cache.level, cache.bytes >> 10);
+        say!("cache L{}      {} KiB", cache.level, cache.bytes >> 10)?;
     }
     if let Some(bytes) = environment.memory_bytes {
-        println!("memory        {:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
+        say!("memory        {:.1} GiB", bytes as f64 / (1u64 << 30) as f64)?;
     }
-    println!("back end      {}: {}", backend.name(), caps.device);
-    println!("  products in {}", contractions.join(", "));
-    println!("  kernels for {}", kernels.join(", "));
+    say!("back end      {}: {}", backend.name(), caps.device)?;
+    say!("  products in {}", contractions.join(", "))?;
+    say!("  kernels for {}", kernels.join(", "))?;
     for (ordinal, gpu) in gpus.iter().enumerate() {
         match gpu {
-            Ok(gpu) => print_gpu(gpu),
-            Err(error) => println!("cuda:{ordinal}        {error}"),
+            Ok(gpu) => print_gpu(gpu)?,
+            Err(error) => say!("cuda:{ordinal}        {error}")?,
         }
     }
     for library in Library::ALL {
         match library.version() {
-            Some((major, minor)) => println!("{:<13} {major}.{minor}", library.name()),
-            None => println!("{:<13} not found: {}", library.name(), library.remedy()),
+            Some((major, minor)) => say!("{:<13} {major}.{minor}", library.name())?,
+            None => say!("{:<13} not found: {}", library.name(), library.remedy())?,
         }
     }
-    print_engines(arguments);
+    print_engines(arguments)?;
     for meter in energy::meters() {
         match meter {
-            Ok((name, meter)) => println!("energy        {name}, by {}", meter.source()),
-            Err(missing) => println!("energy        not measured: {}", missing.reason),
+            Ok((name, meter)) => say!("energy        {name}, by {}", meter.source())?,
+            Err(missing) => say!("energy        not measured: {}", missing.reason)?,
         }
     }
     if let Some(cache) = Cache::of_user() {
         match cache.size() {
-            Ok((count, bytes)) => println!(
+            Ok((count, bytes)) => say!(
                 "kernel cache  {} ({count} kernels, {:.1} MiB; OVERDRIVE_CACHE moves it)",
                 cache.folder().display(),
                 bytes as f64 / (1u64 << 20) as f64
-            ),
-            Err(error) => println!("kernel cache  {}: {error}", cache.folder().display()),
+            )?,
+            Err(error) => say!("kernel cache  {}: {error}", cache.folder().display())?,
         }
     }
     if let Some(choices) = Choices::of_user() {
         let count = choices.all().map_or(0, |all| all.len());
-        println!("choices       {} ({count} products; --choices says why)", choices.folder().display());
+        say!("choices       {} ({count} products; --choices says why)", choices.folder().display())?;
     }
     for warning in environment.warnings() {
-        println!("note          {warning}");
+        say!("note          {warning}")?;
     }
     Ok(Exit::Fine)
 }
 
 /// Unpacks an engine's libraries into the cache.
-fn install(package: &str, arguments: &Info) -> Result<Exit, Failure> {
+fn install(package: &str, arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
     let root = engines::places(&[]).installed;
     let root = root.ok_or_else(|| {
         Failure::bad_input("no place for engines is known: set OVERDRIVE_CACHE to a folder")
     })?;
     let wheel = arguments.wheel.as_deref();
-    let installed = overdrive_foreign::install(package, wheel, &root).map_err(Failure::bad_input)?;
-    println!("{package} in {}", installed.folder.display());
+    let _whole = stop.heed();
+    let installed = overdrive_foreign::install(package, wheel, &root, stop);
+    let installed = installed.map_err(|missing| match stop.is_requested() {
+        true => Failure::interrupted("nothing was installed"),
+        false => Failure::bad_input(missing),
+    })?;
+    say!("{package} in {}", installed.folder.display())?;
     for (name, hash) in &installed.checksums {
-        println!("  sha256 {hash}  {name}");
+        say!("  sha256 {hash}  {name}")?;
     }
     Ok(Exit::Fine)
 }
 
 /// Engines beside our own back ends: what was found where, and how to get the rest.
-fn print_engines(arguments: &Info) {
+fn print_engines(arguments: &Info) -> Result<(), Failure> {
     let places = engines::places(&arguments.libraries);
     for engine in ENGINES {
         let name = engine.name();
@@ -133,14 +140,15 @@ fn print_engines(arguments: &Info) {
             Ok(Found { version, library }) => {
                 let from =
                     library.map_or("part of this program".to_owned(), |path| path.display().to_string());
-                println!("{name:<20} {version}, {}; {from}", engine.about());
+                say!("{name:<20} {version}, {}; {from}", engine.about())?;
             }
-            Err(Missing { reason, remedy, .. }) => println!("{name:<20} not found: {reason}; {remedy}"),
+            Err(Missing { reason, remedy, .. }) => say!("{name:<20} not found: {reason}; {remedy}")?,
         }
     }
     for (name, feature) in LEFT_OUT {
-        println!("{name:<20} not in this build: build with --features {feature}");
+        say!("{name:<20} not in this build: build with --features {feature}")?;
     }
+    Ok(())
 }
 
 fn engines_json(arguments: &Info) -> serde_json::Value {
@@ -171,12 +179,12 @@ fn choices(part: &str, arguments: &Info) -> Result<Exit, Failure> {
             serde_json::json!({ "place": place, "key": key, "choice": choice })
         };
         let all: Vec<_> = all.iter().map(json).collect();
-        println!("{}", serde_json::to_string_pretty(&all).expect("plain data"));
+        say!("{}", serde_json::to_string_pretty(&all).expect("plain data"))?;
         return Ok(Exit::Fine);
     }
-    println!("{} choices in {}", all.len(), choices.folder().display());
+    say!("{} choices in {}", all.len(), choices.folder().display())?;
     for Remembered { place, key, choice } in &all {
-        println!("{key}\n  {choice}\n  on {place}");
+        say!("{key}\n  {choice}\n  on {place}")?;
     }
     Ok(Exit::Fine)
 }
@@ -192,9 +200,9 @@ fn cache_json() -> serde_json::Value {
     })
 }
 
-fn print_gpu(gpu: &CudaBackend) {
+fn print_gpu(gpu: &CudaBackend) -> Result<(), Failure> {
     let (properties, caps) = (gpu.device().properties(), gpu.caps());
-    println!(
+    say!(
         "{:<13} {}, {}, {} multiprocessors, {:.1} GiB, L2 {} MiB",
         gpu.name(),
         properties.name,
@@ -202,9 +210,9 @@ fn print_gpu(gpu: &CudaBackend) {
         properties.multiprocessors,
         properties.memory_bytes as f64 / (1u64 << 30) as f64,
         properties.l2_bytes >> 20
-    );
+    )?;
     let contractions: Vec<&str> = caps.contraction_dtypes.iter().map(|d| d.name()).collect();
     let kernels: Vec<&str> = caps.claims.iter().map(String::as_str).collect();
-    println!("  products in {}", contractions.join(", "));
-    println!("  kernels for {}", kernels.join(", "));
+    say!("  products in {}", contractions.join(", "))?;
+    say!("  kernels for {}", kernels.join(", "))
 }

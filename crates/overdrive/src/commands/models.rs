@@ -2,6 +2,7 @@
 
 use crate::cli::Json;
 use crate::failure::Failure;
+use crate::terminal::say;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use overdrive::bench::exit::Exit;
 use overdrive::models::MODELS;
@@ -29,7 +30,7 @@ pub(crate) fn models(arguments: &Json) -> Result<Exit, Failure> {
                 })
             })
             .collect();
-        println!("{}", serde_json::to_string_pretty(&list).expect("plain data"));
+        say!("{}", serde_json::to_string_pretty(&list).expect("plain data"))?;
         return Ok(Exit::Fine);
     }
     let mut table = Table::new();
@@ -44,6 +45,6 @@ pub(crate) fn models(arguments: &Json) -> Result<Exit, Failure> {
             Cell::new(model.summary),
         ]);
     }
-    println!("{table}");
+    say!("{table}")?;
     Ok(Exit::Fine)
 }

@@ -1,10 +1,10 @@
 //! The folder of a report: made before anything is measured, its files by atomic rename.
 
 use crate::failure::Failure;
+use crate::terminal::width;
 use overdrive::bench::report::html::{Stills, html};
 use overdrive::bench::report::{Report, from_json, terminal, to_json, utc, write_atomically};
 use overdrive::bench::results::Results;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 /// The file that everything else in the folder is drawn from.
@@ -61,6 +61,11 @@ pub(crate) fn default_folder(results: &Results) -> PathBuf {
     Path::new("reports").join(stamp.trim_matches('-'))
 }
 
+/// Whether anything was measured: results of nothing are not worth a folder.
+pub(crate) fn has_measurements(results: &Results) -> bool {
+    results.records.iter().any(|record| record.outcome.measurement().is_some())
+}
+
 /// Writes results.json and what is drawn from it.
 pub(crate) fn write(folder: &Path, results: &Results) -> Result<(), Failure> {
     write_results(folder, results)?;
@@ -107,9 +112,4 @@ pub(crate) fn write_results(folder: &Path, results: &Results) -> Result<(), Fail
 /// The summary for the terminal.
 pub(crate) fn summary(results: &Results) -> String {
     terminal(results, width())
-}
-
-/// How wide the standard output may be.
-pub(crate) fn width() -> u16 {
-    if std::io::stdout().is_terminal() { 120 } else { 160 }
 }

@@ -4,6 +4,7 @@ use crate::cli::Profile as Arguments;
 use crate::devices;
 use crate::failure::Failure;
 use crate::model;
+use crate::terminal::say;
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::digits;
 use overdrive::bench::executable::Target;
@@ -12,9 +13,10 @@ use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
 use overdrive::bench::report::write_atomically;
 use overdrive::ir::{Mode, State, Tuning};
 use overdrive::passes::{Recipe, precision};
+use overdrive_process::Stop;
 use serde_json::json;
 
-pub(crate) fn profile(arguments: &Arguments) -> Result<Exit, Failure> {
+pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failure> {
     let model = model::load(&arguments.model)?;
     let batch = arguments.batch.map(|n| ("batch".to_owned(), n as usize));
     let workload = model.bind(&arguments.shapes.iter().cloned().chain(batch).collect())?;
@@ -34,6 +36,7 @@ pub(crate) fn profile(arguments: &Arguments) -> Result<Exit, Failure> {
     let profile = Profile { name: workload.key.name.clone(), ..profile.map_err(Failure::harness)? };
     if let Some(file) = &arguments.trace {
         let trace = chrome_trace(&profile).to_string();
+        let _whole = stop.heed();
         write_atomically(file, trace.as_bytes()).map_err(Failure::bad_input)?;
     }
     let table = OperatorTable::of(&profile);
@@ -44,12 +47,12 @@ pub(crate) fn profile(arguments: &Arguments) -> Result<Exit, Failure> {
             "table": table,
             "memory": profile.memory,
         });
-        println!("{}", serde_json::to_string_pretty(&json).expect("plain data"));
+        say!("{}", serde_json::to_string_pretty(&json).expect("plain data"))?;
         return Ok(Exit::Fine);
     }
-    println!("{table}");
+    say!("{table}")?;
     let memory = &profile.memory;
-    println!(
+    say!(
         "{} {} x {}: {} a call, traced, so no latency; transient {}, prepared {}, parameters {}",
         profile.name,
         mode,
@@ -58,6 +61,6 @@ pub(crate) fn profile(arguments: &Arguments) -> Result<Exit, Failure> {
         digits::bytes(memory.transient_bytes),
         digits::bytes(memory.persistent_bytes),
         digits::bytes(memory.state_bytes),
-    );
+    )?;
     Ok(Exit::Fine)
 }

@@ -6,11 +6,13 @@
 mod mixed;
 mod samples;
 mod tables;
+mod times;
 
 use crate::cli::Quantize;
 use crate::devices;
 use crate::failure::Failure;
 use crate::model;
+use crate::terminal::say;
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::rules::Rules;
@@ -19,8 +21,11 @@ use overdrive::ir::{Backend, Block, Graph, Init, Tensor};
 use overdrive::models;
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
 use overdrive::studies::Template;
-use overdrive::studies::quantization::{Footprint, Judge, Metric, agreement, apply, latency, outputs, tune};
+use overdrive::studies::quantization::{
+    Footprint, Judge, Metric, Session, agreement, apply, latency, outputs, tune,
+};
 use overdrive::train::trained;
+use overdrive_process::Stop;
 use samples::Samples;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -33,17 +38,18 @@ struct Chosen {
     made: Quantized,
 }
 
-pub(crate) fn quantize(arguments: &Quantize) -> Result<Exit, Failure> {
+pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failure> {
     let modes = modes(arguments)?;
     let template = template(&arguments.model)?;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let samples = samples::samples(arguments, (backend, &template))?;
     let chosen = if arguments.search || arguments.sensitivity {
-        match mixed::choose(arguments, &template, &samples, &modes)? {
+        match mixed::choose((arguments, stop), &template, &samples, &modes)? {
             mixed::Choice::Chosen(chosen) => *chosen,
             mixed::Choice::Scanned => return Ok(Exit::Fine),
             mixed::Choice::NoneWithin => return Ok(Exit::WrongOutputs),
+            mixed::Choice::TooSlow => return Ok(Exit::Regression),
         }
     } else {
         let mode = modes[0];
@@ -59,7 +65,7 @@ pub(crate) fn quantize(arguments: &Quantize) -> Result<Exit, Failure> {
         let made = made.map_err(refused)?;
         Chosen { name: mode.name.to_owned(), quantization, made }
     };
-    finish(arguments, (backend, &template), &samples, &chosen)
+    finish((arguments, stop), (backend, &template), &samples, &chosen)
 }
 
 /// A mode that learns was given nothing to learn from.
@@ -72,17 +78,17 @@ fn unlabelled(mode: &QuantizationMode, found: &str) -> Failure {
 
 /// Judges, writes and times what was chosen.
 fn finish(
-    arguments: &Quantize,
+    (arguments, stop): (&Quantize, &Stop),
     (backend, template): (&dyn Backend, &Template),
     samples: &Samples<'_>,
     chosen: &Chosen,
 ) -> Result<Exit, Failure> {
     let made = &chosen.made;
     for skipped in &made.skipped {
-        println!("note: `{}` stays as it is: {}", skipped.layer, skipped.reason);
+        say!("note: `{}` stays as it is: {}", skipped.layer, skipped.reason)?;
     }
     for simplified in &made.simplified {
-        println!("note: `{}`: {}", simplified.layer, simplified.reason);
+        say!("note: `{}`: {}", simplified.layer, simplified.reason)?;
     }
     if made.layers.is_empty() {
         let (model, mode) = (&arguments.model, &chosen.name);
@@ -97,31 +103,37 @@ fn finish(
     let scores = |graph: &Graph| judge.scores(graph).map(|scores| [scores]).map_err(harness);
     let (before, after) = (scores(&template.graph)?, scores(&made.graph)?);
     let lost = judge.metric.loss(&before, &after);
-    println!("{}", tables::quality(judge.metric, [&before, &after], &lost, samples.source));
+    say!("{}", tables::quality(judge.metric, [&before, &after], &lost, samples.source))?;
     if let Some(limit) = arguments.max_loss {
         let (metric, unit) = (judge.metric.name(), judge.metric.unit_of_loss());
         if lost.value > limit {
-            println!(
-                "{metric}: {:.5} {unit} lost, --max-loss allows {limit}: nothing was written",
-                lost.value
-            );
+            say!("{metric}: {:.5} {unit} lost, --max-loss allows {limit}: nothing was written", lost.value)?;
             return Ok(Exit::WrongOutputs);
         }
         if lost.high > limit {
-            println!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high);
+            say!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high)?;
         }
     }
     let output = arguments.output.as_deref().expect("clap asks for it where something is written");
+    let _whole = stop.heed();
     write(output, template, chosen)?;
     check_written(backend, (output, template), &samples.compared, &found)?;
     let folder_bytes = folder_bytes(output)?;
-    println!("{}", tables::bytes(&template.graph, &Footprint::of(made), folder_bytes));
-    println!("{}", tables::likeness(&agreement(&float, &found)));
+    say!("{}", tables::bytes(&template.graph, &Footprint::of(made), folder_bytes))?;
+    say!("{}", tables::likeness(&agreement(&float, &found)))?;
     let clock = SystemClock::new();
-    let session = (&clock as _, rules(arguments), arguments.machine.seed);
+    let session = Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
     let timed = latency(backend, &[&float_graph, &graph], &*samples.draw, session);
-    println!("{}", tables::times(&timed.map_err(Failure::harness)?));
-    println!("`{}` is a model: bench, eval, profile and quantize take it", output.display());
+    if stop.is_requested() {
+        let place = output.display();
+        return Err(Failure::interrupted(format!("the model is whole in `{place}`, and was not timed")));
+    }
+    let timed = timed.map_err(Failure::harness)?;
+    say!("{}", tables::times(&timed))?;
+    if let Some(found) = times::slowdown_of(&timed) {
+        say!("{}", found.against_float())?;
+    }
+    say!("`{}` is a model: bench, eval, profile and quantize take it", output.display())?;
     Ok(Exit::Fine)
 }
 
@@ -149,7 +161,7 @@ fn modes(arguments: &Quantize) -> Result<Vec<&'static QuantizationMode>, Failure
 fn template(name: &str) -> Result<Template, Failure> {
     let mut template = model::load(name)?.template()?;
     if let Some(weights) = models::find(name).ok().and_then(|model| trained(model.name)) {
-        println!("note: `{name}` has the trained weights that come with Overdrive");
+        say!("note: `{name}` has the trained weights that come with Overdrive")?;
         template.graph = template.graph.with_initial_values(|name, _| Init::Value(weights[name].clone()));
     }
     Ok(template)

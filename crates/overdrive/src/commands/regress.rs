@@ -3,9 +3,11 @@
 mod progress;
 
 use super::output;
-use super::run::{chosen, command_line, stop_on_interrupt};
+use super::run::chosen;
 use crate::cli::Regress;
 use crate::failure::Failure;
+use crate::invoked::command_line;
+use crate::terminal::{note, say, width};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::gate::checkout::{CheckoutError, Commit, Repository};
 use overdrive::bench::gate::command::{Invocation, Programs};
@@ -15,16 +17,16 @@ use overdrive::bench::gate::verdicts::{GATE_VERSION, Program, Verdicts};
 use overdrive::bench::gate::{Session, junit, markdown, terminal};
 use overdrive::bench::report::write_atomically;
 use overdrive::bench::results::Results;
-use overdrive::bench::runner::Stop;
+use overdrive_process::Stop;
 use progress::GateProgress;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub(crate) fn regress(arguments: &Regress) -> Result<Exit, Failure> {
+pub(crate) fn regress(arguments: &Regress, stop: &Stop) -> Result<Exit, Failure> {
     let begun = Results::begin(command_line(), arguments.seed);
     let folder = arguments.out.clone().unwrap_or_else(|| output::default_folder(&begun));
-    let stop = stop_on_interrupt();
-    let (contenders, notes) = contenders(arguments, &stop)?;
+    let _whole = stop.heed();
+    let (contenders, notes) = contenders(arguments, stop)?;
     let raw = folder.join("processes");
     let _prepared = output::prepare(&raw)?;
     let [(baseline, first), (current, second)] = contenders;
@@ -38,7 +40,7 @@ pub(crate) fn regress(arguments: &Regress) -> Result<Exit, Failure> {
         toolchains: [None, None],
     };
     let progress = GateProgress::start();
-    let session = Session::new(&mut programs, &progress, arguments.seed).with_stop(stop);
+    let session = Session::new(&mut programs, &progress, arguments.seed).with_stop(stop.clone());
     let session = match arguments.budget {
         Some(seconds) => session.with_budget(Duration::from_secs(seconds)),
         None => session,
@@ -56,8 +58,14 @@ pub(crate) fn regress(arguments: &Regress) -> Result<Exit, Failure> {
     }
     verdicts.notes.extend(verdicts.environment.warnings());
     write(&folder, &verdicts, arguments)?;
-    println!("{}", terminal(&verdicts, output::width()));
-    println!("verdicts: {}", folder.join("gate.json").display());
+    say!("{}", terminal(&verdicts, width()))?;
+    say!("verdicts: {}", folder.join("gate.json").display())?;
+    if stop.is_requested() {
+        let place = folder.display();
+        return Err(Failure::interrupted(format!(
+            "what was measured by then is judged above and kept in `{place}`; a session is not gone on with"
+        )));
+    }
     Ok(verdicts.exit())
 }
 
@@ -91,7 +99,7 @@ fn revisions(
     let measure = arguments.measure.as_deref().map(measured).transpose()?;
     let refuse = |error: CheckoutError| match error {
         CheckoutError::DoesNotBuild { .. } | CheckoutError::System { .. } => Failure::harness(error),
-        CheckoutError::Interrupted => Failure::inconclusive(error),
+        CheckoutError::Interrupted => Failure::interrupted("nothing was measured by then"),
         _ => Failure::bad_input(error),
     };
     let repository = Repository::find(&arguments.repo).map_err(refuse)?;
@@ -104,7 +112,7 @@ fn revisions(
     if commits[0].hash == commits[1].hash {
         notes.push(format!("`{}` and `{}` are the same commit", commits[0].name, commits[1].name));
     }
-    let building = |commit: &Commit| eprintln!("building {} ({})", commit.name, &commit.hash[..12]);
+    let building = |commit: &Commit| note!("building {} ({})", commit.name, &commit.hash[..12]);
     let binaries = repository.binaries(&commits, stop, &building).map_err(refuse)?;
     let mut contenders = Vec::new();
     for (commit, binary) in commits.iter().zip(binaries) {

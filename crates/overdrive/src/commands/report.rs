@@ -3,18 +3,20 @@
 use super::output;
 use crate::cli::Report;
 use crate::failure::Failure;
+use crate::terminal::say;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::gate::Verdicts;
 use overdrive::bench::import;
 use overdrive::bench::report::html;
 use overdrive::bench::results::Results;
+use overdrive_process::Stop;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The first key of verdicts stands well within so many bytes.
 const START_BYTES: u64 = 64;
 
-pub(crate) fn report(arguments: &Report) -> Result<Exit, Failure> {
+pub(crate) fn report(arguments: &Report, stop: &Stop) -> Result<Exit, Failure> {
     let (mut files, mut gates) = (Vec::new(), Vec::new());
     for path in &arguments.results {
         match verdicts(path)? {
@@ -26,13 +28,14 @@ pub(crate) fn report(arguments: &Report) -> Result<Exit, Failure> {
         attach(&mut files, gate, path)?;
     }
     let folder = arguments.out.clone().unwrap_or_else(|| beside(&arguments.results[0]));
+    let _whole = stop.heed();
     let _prepared = output::prepare(&folder)?;
     output::write_report(&folder, &files)?;
     match files.as_slice() {
-        [one] => println!("{}", output::summary(one)),
-        several => println!("{} machines side by side, shown and never judged", several.len()),
+        [one] => say!("{}", output::summary(one))?,
+        several => say!("{} machines side by side, shown and never judged", several.len())?,
     }
-    println!("report: {}", folder.join(output::PAGE).display());
+    say!("report: {}", folder.join(output::PAGE).display())?;
     Ok(Exit::Fine)
 }
 

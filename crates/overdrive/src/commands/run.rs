@@ -6,26 +6,29 @@ use crate::devices;
 use crate::energy;
 use crate::engines::Contestants;
 use crate::failure::Failure;
+use crate::invoked::{command_line, command_with, quoted};
 use crate::progress::Spinner;
+use crate::terminal::say;
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::harness;
 use overdrive::bench::report::markdown;
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
-use overdrive::bench::runner::Stop;
 use overdrive::ir::Backend;
 use overdrive::studies::{
     Allowance, Context, Device, EnergyProbes, MatmulPeer, PEER_MODES, Peer, Progress, STUDIES, Study,
     ceilings,
 };
+use overdrive_process::Stop;
+use overdrive_process::python::interpreter;
 use std::cell::RefCell;
 
 /// What an engine or a framework may spend on compiling and first calls in a study with `--quick` where no cases were named,
 /// in ns: XLA takes 23 s for a transformer on a GPU.
 const GUEST_NS: u64 = 30_000_000_000;
 
-pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
+pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     let studies = chosen(&arguments.studies)?;
     let opened = devices::open_all(&arguments.machine)?;
     let reference = devices::reference(devices::threads(&arguments.machine))?;
@@ -34,6 +37,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
     let earlier = arguments.resume.as_deref().map(|folder| resume::earlier(folder, &results)).transpose()?;
     let folder = arguments.out.as_ref().or(arguments.resume.as_ref()).cloned();
     let folder = folder.unwrap_or_else(|| output::default_folder(&results));
+    let _whole = stop.heed();
     let _prepared = output::prepare(&folder)?;
 
     let devices: Vec<Device<'_>> =
@@ -59,7 +63,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
     for text in contestants.described() {
         results.notes.push(Note { study: "compilation".to_owned(), text });
     }
-    let peers = start_peers(&arguments.peers, &devices[0])?;
+    let peers = start_peers(&arguments.peers, &devices[0], stop)?;
     for peer in &peers {
         let text = format!("{} {} on {} beside ours, by --peers", peer.name(), peer.version(), peer.device());
         results.notes.push(Note { study: "peers".to_owned(), text });
@@ -87,7 +91,7 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         deadline_ns: None,
         allowance: &allowance,
         seed: arguments.machine.seed,
-        stop: stop_on_interrupt(),
+        stop: stop.clone(),
         heap: Some(&crate::HEAP),
         energy: Some(&probes),
         command: rerun(arguments),
@@ -112,15 +116,25 @@ pub(crate) fn run(arguments: &Run) -> Result<Exit, Failure> {
         allowance.renew();
         study.run(&context, &mut results);
     }
-    output::write(&folder, &results)?;
     spinner.finish();
-    if arguments.ci {
-        println!("{}", markdown(&results));
-    } else {
-        println!("{}", output::summary(&results));
-        println!("report: {}", folder.join(output::PAGE).display());
+    if stop.is_requested() && !output::has_measurements(&results) {
+        return Err(Failure::interrupted("nothing was measured by then"));
     }
-    if results.records.is_empty() && !arguments.case.is_empty() && !context.stop.is_requested() {
+    output::write(&folder, &results)?;
+    if arguments.ci {
+        say!("{}", markdown(&results))?;
+    } else {
+        say!("{}", output::summary(&results))?;
+        say!("report: {}", folder.join(output::PAGE).display())?;
+    }
+    if stop.is_requested() {
+        let place = folder.display().to_string();
+        let again = command_with(&["--out", "--resume"], &format!("--resume {}", quoted(&place)));
+        return Err(Failure::interrupted(format!(
+            "what was measured by then is in `{place}`; go on with: {again}"
+        )));
+    }
+    if results.records.is_empty() && !arguments.case.is_empty() {
         return Err(Failure::harness(unmatched(&arguments.case)));
     }
     Ok(Exit::of(&results))
@@ -163,44 +177,10 @@ fn unknown(what: &str, name: &str, known: &[&str]) -> String {
 }
 
 /// Other frameworks on the device that figures are about.
-pub(super) fn start_peers(names: &[String], device: &Device<'_>) -> Result<Vec<Peer>, Failure> {
-    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let start = |name: &String| Peer::python(name, &python, device.backend.name(), device.threads);
+pub(super) fn start_peers(names: &[String], device: &Device<'_>, stop: &Stop) -> Result<Vec<Peer>, Failure> {
+    let python = interpreter();
+    let start = |name: &String| Peer::python(name, &python, (device.backend.name(), device.threads), stop);
     names.iter().map(|name| start(name).map_err(|failure| Failure::bad_input(failure.reason))).collect()
-}
-
-/// Ctrl-C ends the run between two samples; a second one ends it at once.
-pub(crate) fn stop_on_interrupt() -> Stop {
-    let stop = Stop::default();
-    let handler = stop.clone();
-    // Without a handler Ctrl-C still ends the process; it only keeps no records.
-    let installed = ctrlc::set_handler(move || {
-        if handler.is_requested() {
-            std::process::exit(130);
-        }
-        handler.request();
-    });
-    if let Err(error) = installed {
-        eprintln!("note: Ctrl-C will not keep records: {error}");
-    }
-    stop
-}
-
-/// The command as it was typed, without the program's path.
-pub(crate) fn command_line() -> String {
-    std::iter::once("overdrive".to_owned())
-        .chain(std::env::args().skip(1).map(quoted))
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-/// A word as a shell reads it back.
-fn quoted(word: String) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "_-./:=,@+~^".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word;
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// The command that reruns one study, up to its name.
@@ -214,7 +194,6 @@ fn rerun(arguments: &Run) -> String {
     let threads = machine.threads.map_or(String::new(), |n| format!(" --threads {n}"));
     let device =
         if machine.device == "auto" { String::new() } else { format!(" --device {}", machine.device) };
-    let cases: String =
-        arguments.case.iter().map(|part| format!(" --case {}", quoted(part.clone()))).collect();
+    let cases: String = arguments.case.iter().map(|part| format!(" --case {}", quoted(part))).collect();
     format!("overdrive run{quick}{peers}{cases}{device}{threads} --seed {}", machine.seed)
 }

@@ -1,11 +1,12 @@
 //! `overdrive train`: a model from data; the folder that it leaves is a MODEL.
 
 use super::output;
-use super::run::{command_line, stop_on_interrupt};
 use crate::cli::Train;
 use crate::devices;
 use crate::failure::Failure;
+use crate::invoked::{command_line, command_with};
 use crate::model;
+use crate::terminal::say;
 use crate::training::{Watch, record};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::report::{to_json, write_atomically};
@@ -16,11 +17,13 @@ use overdrive::passes::bind;
 use overdrive::studies::Template;
 use overdrive::train::data::{Parts, open};
 use overdrive::train::{
-    Checkpoint, EarlyStop, Ending, Evaluation, Fit, Recipe, TrainError, evaluate, fit, recipe_of,
+    Checkpoint, EarlyStop, Ending, Evaluation, Fit, Recipe, TrainError, evaluate, fit, initial_parameters,
+    recipe_of,
 };
+use overdrive_process::Stop;
 use std::path::{Path, PathBuf};
 
-pub(crate) fn train(arguments: &Train) -> Result<Exit, Failure> {
+pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     let template = model::load(&arguments.model)?.template()?;
     let recipe = recipe(arguments, &template);
     recipe.check().map_err(Failure::bad_input)?;
@@ -29,6 +32,7 @@ pub(crate) fn train(arguments: &Train) -> Result<Exit, Failure> {
         data = data.encoded(tokenizer, template.vocabulary.unwrap_or(usize::MAX)).map_err(failure)?;
     }
     let parts = data.parts(&template.graph, usize::from(arguments.fold)).map_err(failure)?;
+    let _whole = stop.heed();
     let (checkpoint, _prepared) = place(&arguments.out)?;
     let earlier = match (arguments.resume, checkpoint.exists()) {
         (true, _) => Some(Checkpoint::read(&checkpoint).map_err(failure)?),
@@ -45,7 +49,7 @@ pub(crate) fn train(arguments: &Train) -> Result<Exit, Failure> {
     let mut results = Results::begin(command_line(), arguments.machine.seed);
     results.environment.devices.extend(opened.described.clone());
     let done = earlier.as_ref().map_or(0, |checkpoint| checkpoint.progress.done);
-    let mut watch = Watch::start(&recipe, done, stop_on_interrupt());
+    let mut watch = Watch::start(&recipe, done, stop.clone());
     let run = Fit {
         backend: opened.backend.as_ref(),
         model: &template.graph,
@@ -58,15 +62,19 @@ pub(crate) fn train(arguments: &Train) -> Result<Exit, Failure> {
     let fitted = fit(&run, &mut watch).map_err(failure)?;
     watch.finish();
     if fitted.ending == Ending::Interrupted {
-        let (done, steps) = (fitted.progress.done, recipe.steps);
-        return Err(Failure::inconclusive(format!(
-            "interrupted after {done} of {steps} steps; --resume goes on"
+        let (done, steps, file) = (fitted.progress.done, recipe.steps, checkpoint.display());
+        let flag = if arguments.resume { "" } else { "--resume" };
+        let again = command_with(&[], flag);
+        return Err(Failure::interrupted(format!(
+            "{done} of {steps} steps are done and kept in `{file}`; go on with: {again}"
         )));
     }
-    let graph =
-        template.graph.clone().with_initial_values(|name, _| Init::Value(fitted.parameters[name].clone()));
+    // States that no step changes, tables of integers say, are what they were.
+    let mut states = initial_parameters(&template.graph, recipe.seed);
+    states.extend(fitted.parameters.iter().map(|(name, tensor)| (name.clone(), tensor.clone())));
+    let graph = template.graph.clone().with_initial_values(|name, _| Init::Value(states[name].clone()));
     let forward = bind(&graph, &[("batch".to_owned(), recipe.batch)].into()).map_err(Failure::harness)?;
-    let test = evaluate(run.backend, &forward, &fitted.parameters, parts.test.as_ref()).map_err(failure)?;
+    let test = evaluate(run.backend, &forward, &states, parts.test.as_ref()).map_err(failure)?;
     let config = ModelConfig {
         name: template.name.clone(),
         dimensions: template.dimensions.clone(),
@@ -78,8 +86,8 @@ pub(crate) fn train(arguments: &Train) -> Result<Exit, Failure> {
     let file = arguments.out.join(output::RESULTS);
     write_atomically(&file, to_json(&results).as_bytes()).map_err(Failure::harness)?;
     std::fs::remove_file(&checkpoint).map_err(Failure::harness)?;
-    println!("{} after {} steps: {}", template.name, fitted.progress.done, said(&test));
-    println!("model: {}", arguments.out.display());
+    say!("{} after {} steps: {}", template.name, fitted.progress.done, said(&test))?;
+    say!("model: {}", arguments.out.display())?;
     Ok(Exit::Fine)
 }
 

@@ -89,7 +89,7 @@ fn a_scan_says_what_each_layer_costs_and_a_search_mixes_modes() {
     let scan = quantize(&folder, "--sensitivity --mode int4-rtn --data digits");
     scan.ends(0, &["layer, alone", "fc1", "fc2", "fc3", "perplexity lost (%)"]);
     assert_eq!(folder.files(), Vec::<String>::new());
-    let found = quantize(&folder, "--search --data digits --max-loss 1 -o mixed");
+    let found = quantize(&folder, "--search --data digits --max-loss 1 --max-slowdown 1000 -o mixed");
     found.ends(0, &["front", "taken:", "all float", "`mixed` is a model"]);
     let config = fs::read_to_string(folder.path("mixed/config.json")).unwrap();
     assert!(config.contains("search of int8-dynamic, int4-gptq"), "{config}");
@@ -113,4 +113,15 @@ fn a_damaged_model_is_refused() {
     let text = fs::read_to_string(&graph).unwrap().replace("f4e2m1", "i8");
     fs::write(&graph, text).unwrap();
     folder.line("eval small --device cpu --inputs x.npz").ends(2, &["small"]);
+}
+
+#[test]
+fn what_cannot_be_trained_is_refused_before_the_first_step() {
+    let folder = Folder::new();
+    for mode in ["int8-dynamic", "int4-rtn"] {
+        folder.line(&format!("quantize digits-mlp --mode {mode} --trials 5 -o {mode}")).ends(0, &[]);
+        let train = format!("train {mode} --data digits --steps 1 -o again");
+        folder.line(&train).ends(2, &["expected weights in f32", "train the float model"]);
+        assert!(!folder.path("again").exists());
+    }
 }

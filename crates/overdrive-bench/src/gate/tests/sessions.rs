@@ -175,7 +175,7 @@ fn an_interruption_keeps_what_was_measured() {
     let mut machine = Machine::quiet(1, &[("a", 1.2)]);
     let mut processes = scripted(|side, request: &Request| {
         if request.process == 6 * 4 + 3 {
-            asked.request();
+            asked.request(overdrive_process::Signal::Interrupt);
             return Err(Failure::skipped("interrupted"));
         }
         machine.run(side, request)

@@ -1,12 +1,15 @@
 //! `--sensitivity` and `--search`: what each layer costs alone, and which layer should take which mode.
 
 use super::samples::Samples;
+use super::times::slowdown;
 use super::{Chosen, Failure, harness, refused, rules, tables};
 use crate::cli::Quantize;
+use crate::terminal::say;
 use overdrive::bench::clock::SystemClock;
 use overdrive::passes::QuantizationMode;
 use overdrive::studies::Template;
-use overdrive::studies::quantization::{Candidate, Search, search, sensitivities};
+use overdrive::studies::quantization::{Candidate, Search, Session, search, sensitivities};
+use overdrive_process::Stop;
 
 /// Modes that layers may take unless the user says otherwise.
 pub(super) const MODES: [&str; 2] = ["int8-dynamic", "int4-gptq"];
@@ -23,11 +26,13 @@ pub(super) enum Choice {
     Scanned,
     /// No smaller model keeps the user's limit.
     NoneWithin,
+    /// Those that do are slower than the user allows.
+    TooSlow,
 }
 
 /// Scans, and where a search was asked for picks the smallest model of the front that keeps the limit.
 pub(super) fn choose(
-    arguments: &Quantize,
+    (arguments, stop): (&Quantize, &Stop),
     template: &Template,
     samples: &Samples<'_>,
     modes: &[&'static QuantizationMode],
@@ -39,26 +44,53 @@ pub(super) fn choose(
         );
         return Err(Failure::bad_input(text));
     }
+    let _rows_so_far = stop.heed();
     let screening = samples.chooser.screening(SCANNED);
-    let scanned = sensitivities(&screening, modes, &samples.seen).map_err(refused)?;
-    println!("{}", tables::sensitivities(screening.metric, &scanned));
+    let scanned = sensitivities(&screening, modes, &samples.seen, stop).map_err(refused)?;
+    say!("{}", tables::sensitivities(screening.metric, &scanned))?;
+    if stop.is_requested() {
+        return Err(Failure::interrupted("the layers scanned by then stand above; nothing was written"));
+    }
     if !arguments.search {
         return Ok(Choice::Scanned);
     }
     let clock = SystemClock::new();
-    let session = (&clock as _, rules(arguments), arguments.machine.seed);
+    let session = Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
     let asked = Search { modes, seen: &samples.seen, points: POINTS };
     let found = search(&samples.chooser, asked, &scanned, &*samples.draw, session).map_err(harness)?;
-    println!("{}", tables::front(samples.chooser.metric, &template.graph, &found));
+    say!("{}", tables::front(samples.chooser.metric, &template.graph, &found))?;
+    if stop.is_requested() {
+        return Err(Failure::interrupted("the models made by then stand above; nothing was written"));
+    }
+    let float = found.iter().find(|candidate| candidate.made.is_none()).and_then(|float| float.time_ns);
     let within = |candidate: &&Candidate| {
         candidate.made.is_some() && arguments.max_loss.is_none_or(|limit| candidate.lost.value <= limit)
     };
-    let smallest = found.iter().filter(|candidate| candidate.on_front).filter(within);
-    let Some(best) = smallest.min_by_key(|candidate| candidate.bytes) else {
-        println!("no mix of {} keeps --max-loss: nothing was written", names(modes));
+    let mut smallest: Vec<&Candidate> =
+        found.iter().filter(|candidate| candidate.on_front).filter(within).collect();
+    smallest.sort_by_key(|candidate| candidate.bytes);
+    let Some(first) = smallest.first() else {
+        say!("no mix of {} keeps --max-loss: nothing was written", names(modes))?;
         return Ok(Choice::NoneWithin);
     };
-    println!("taken: {}", tables::assignment(best));
+    let slowdown = |candidate: &Candidate| slowdown(float, candidate.time_ns);
+    let most = arguments.max_slowdown;
+    let is_quick = |candidate: &&&Candidate| slowdown(candidate).is_none_or(|found| found.low <= most);
+    let Some(best) = smallest.iter().find(is_quick) else {
+        let found = slowdown(first).map_or(String::new(), |found| found.to_string());
+        say!(
+            "every mix that keeps the loss is slower than --max-slowdown {most} allows, the smallest takes {found} the \
+             float model's time: nothing was written; --max-slowdown {:.1} allows it",
+            slowdown(first).map_or(most, |found| found.high.max(0.1) + 0.05)
+        )?;
+        return Ok(Choice::TooSlow);
+    };
+    let time = slowdown(best).map_or("time not measured".to_owned(), |found| found.against_float());
+    say!("taken: {}; {time}", tables::assignment(best))?;
+    if !std::ptr::eq(*first, *best) {
+        let time = slowdown(first).map_or(String::new(), |found| found.against_float());
+        say!("left: the smaller {}; {time}; --max-slowdown allows it", tables::assignment(first))?;
+    }
     let (made, quantization) = (best.made.clone(), best.quantization.clone());
     let chosen = made.zip(quantization).map(|(made, quantization)| Chosen {
         name: format!("search of {}", names(modes)),

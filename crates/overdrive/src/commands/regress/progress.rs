@@ -1,6 +1,7 @@
 //! Where a session of the gate is, and how long it may still take: on one line of a terminal, or,
 //! in a log, a line every few blocks.
 
+use crate::terminal::note;
 use indicatif::{ProgressBar, ProgressStyle};
 use overdrive::bench::gate::session::{self, Step};
 use std::io::IsTerminal;
@@ -28,7 +29,7 @@ impl session::Progress for GateProgress {
         let left = step.budget.saturating_sub(step.elapsed);
         let line = format!("block {} of six processes, at most {} left", step.blocks + 1, minutes(left));
         if self.bar.is_hidden() && step.blocks.is_multiple_of(10) {
-            eprintln!("{line}");
+            note!("{line}");
         }
         self.bar.set_message(line);
     }

@@ -1,0 +1,14 @@
+//! Processes: how ours is asked to end, and how others are found, started and ended.
+//!
+//! - [`Stop`]: the one request to end; every long loop looks at it, and children end with it.
+//! - [`Running`]: a child in a process group of its own, which does not outlive its owner.
+//! - [`program`]: the programs that are started, none of which may lie in the working folder.
+//! - [`python`]: the interpreter, isolated from the working folder.
+
+pub mod program;
+pub mod python;
+mod running;
+mod stop;
+
+pub use running::Running;
+pub use stop::{Heeded, Signal, Stop};

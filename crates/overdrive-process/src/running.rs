@@ -1,0 +1,126 @@
+//! A child process that does not outlive its owner.
+//!
+//! It leads a process group of its own: Ctrl-C at the terminal reaches us alone, and we end it together with all
+//! that it started. So it is never ended in the middle of something that we still wait for.
+
+use crate::Stop;
+use std::io;
+use std::process::{Child, Command};
+
+/// A child, registered with the request to end.
+#[derive(Debug)]
+pub struct Running {
+    /// The process, for its pipes and for waiting.
+    pub child: Child,
+    stop: Stop,
+}
+
+/// How a child is told to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Force {
+    /// It may keep what it has.
+    Asked,
+    /// It is gone.
+    Killed,
+}
+
+impl Stop {
+    /// Starts a child that is asked to end when this is requested.
+    ///
+    /// # Errors
+    /// When the system does not start it.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Running> {
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(command, 0);
+        let child = command.spawn()?;
+        self.add(child.id());
+        Ok(Running { child, stop: self.clone() })
+    }
+}
+
+impl Running {
+    /// Ends it at once with all that it started, and waits for it.
+    ///
+    /// # Errors
+    /// When the system does not let us.
+    pub fn kill(&mut self) -> io::Result<()> {
+        signal(self.child.id(), Force::Killed);
+        // Of systems without process groups.
+        let _ = self.child.kill();
+        self.child.wait().map(drop)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = self.kill();
+        }
+        self.stop.remove(self.child.id());
+    }
+}
+
+/// Tells a whole process group; one that is gone is no error.
+#[cfg(unix)]
+pub(crate) fn signal(group: u32, force: Force) {
+    use rustix::process::{Pid, Signal, kill_process_group};
+    let signal = match force {
+        Force::Asked => Signal::TERM,
+        Force::Killed => Signal::KILL,
+    };
+    if let Some(group) = i32::try_from(group).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, signal);
+    }
+}
+
+/// Systems without process groups end their children through [`Running::kill`] alone.
+#[cfg(not(unix))]
+pub(crate) fn signal(_group: u32, _force: Force) {}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::Signal;
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{ChildStdout, Stdio};
+
+    /// A shell that holds its end of a pipe for as long as it, or what it started, lives.
+    fn shell(stop: &Stop, line: &str) -> (Running, BufReader<ChildStdout>) {
+        let mut command = Command::new("/bin/sh");
+        let mut running = stop.spawn(command.args(["-c", line]).stdout(Stdio::piped())).unwrap();
+        let mut from = BufReader::new(running.child.stdout.take().unwrap());
+        from.read_line(&mut String::new()).unwrap();
+        (running, from)
+    }
+
+    /// Returns only when nobody holds the other end any more.
+    fn rest(mut from: BufReader<ChildStdout>) -> String {
+        let mut text = String::new();
+        from.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn a_request_reaches_children_and_theirs() {
+        let stop = Stop::default();
+        let (mut running, from) = shell(&stop, "trap 'echo kept; exit 3' TERM; echo on; sleep 600 & wait");
+        stop.request(Signal::Interrupt);
+        assert_eq!(running.child.wait().unwrap().code(), Some(3));
+        assert_eq!(rest(from), "kept\n");
+        let (mut late, from) = shell(&stop, "echo on; sleep 600");
+        assert!(!late.child.wait().unwrap().success(), "it was started after the request");
+        rest(from);
+    }
+
+    #[test]
+    fn what_does_not_listen_is_killed_with_all_that_it_started() {
+        let stop = Stop::default();
+        let deaf = "trap '' TERM; echo on; sleep 600 & sleep 600";
+        let (running, from) = shell(&stop, deaf);
+        drop(running);
+        rest(from);
+        let (_running, from) = shell(&stop, deaf);
+        stop.kill_children();
+        rest(from);
+    }
+}

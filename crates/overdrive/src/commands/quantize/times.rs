@@ -1,0 +1,69 @@
+//! How long a quantized model takes beside the float one.
+
+use overdrive::bench::outcome::Outcome;
+use overdrive::studies::quantization::{Estimate, Timed};
+use std::fmt;
+
+/// The quotient of two medians, with ends that their intervals allow.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub(super) struct Slowdown {
+    value: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+/// The time of a model over that of the float one; `None` where one of them was not measured.
+pub(super) fn slowdown(float: Option<Estimate>, quantized: Option<Estimate>) -> Option<Slowdown> {
+    let (float, quantized) = (float?, quantized?);
+    Some(Slowdown {
+        value: quantized.value / float.value,
+        low: quantized.low / float.high,
+        high: quantized.high / float.low,
+    })
+}
+
+/// The same of a session that timed the float model first and the quantized one second.
+pub(super) fn slowdown_of(timed: &[Timed]) -> Option<Slowdown> {
+    let [float, quantized] = timed else { return None };
+    slowdown(median(&float.outcome), median(&quantized.outcome))
+}
+
+/// The median with its interval, or where there are too few samples for one, with the extremes.
+fn median(outcome: &Outcome) -> Option<Estimate> {
+    let summary = &outcome.measurement()?.latency.as_ref()?.summary;
+    let ends = summary.median_interval.as_ref().map(|interval| [interval.low_ns, interval.high_ns]);
+    let [low, high] = ends.unwrap_or([summary.min_ns, summary.max_ns]);
+    Some(Estimate { value: summary.median_ns, low, high })
+}
+
+impl Slowdown {
+    /// In words, with what it means.
+    pub(super) fn against_float(self) -> String {
+        match self {
+            Self { low, .. } if low > 1.0 => format!("SLOWER than the float model: {self} its time"),
+            Self { high, .. } if high < 1.0 => format!("faster than the float model: {self} its time"),
+            _ => format!("as fast as the float model as far as was seen: {self} its time"),
+        }
+    }
+}
+
+impl fmt::Display for Slowdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2}x [{:.2}, {:.2}]", self.value, self.low, self.high)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_down_is_said_with_its_interval() {
+        let float = Some(Estimate::around(100.0, 5.0));
+        let of = |value: f64| slowdown(float, Some(Estimate::around(value, 5.0))).unwrap().against_float();
+        assert_eq!(of(250.0), "SLOWER than the float model: 2.50x [2.33, 2.68] its time");
+        assert!(of(50.0).starts_with("faster"));
+        assert!(of(105.0).starts_with("as fast"), "intervals that meet tell nothing apart");
+        assert_eq!(slowdown(float, None), None);
+    }
+}

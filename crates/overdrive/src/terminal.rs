@@ -1,0 +1,64 @@
+//! The one place that writes to standard output and standard error, and knows how wide they are.
+//!
+//! Standard output is what was asked for. Where its reader went away (`| head`), the command ends in silence with the
+//! code of a program that SIGPIPE ends; where it cannot be written otherwise (a full disk), the command has failed.
+//! Standard error is what is said beside it: who does not read it misses notes, and the work goes on.
+
+use crate::failure::Failure;
+use overdrive::bench::exit::Exit;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+
+/// A line on standard output; errs where it cannot be written.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::terminal::write(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// A line on standard error.
+macro_rules! note {
+    ($($text:tt)*) => { $crate::terminal::beside(format_args!($($text)*)) };
+}
+
+pub(crate) use {note, say};
+
+/// Columns of a standard output that is no terminal: a file or a pipe, which nothing wraps.
+const NO_TERMINAL: u16 = 160;
+/// Columns that tables need at least.
+const LEAST: u16 = 80;
+
+/// Writes to standard output, at once.
+pub(crate) fn write(text: fmt::Arguments<'_>) -> Result<(), Failure> {
+    // One call: what the reader gets is never the half of a table.
+    let text = text.to_string();
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unwritten)
+}
+
+/// Writes a line to standard error, if it can be.
+pub(crate) fn beside(line: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// What clap has to say: help and the version are what was asked for, all else is a mistake.
+pub(crate) fn usage(error: &clap::Error) -> Result<Exit, Failure> {
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    if error.use_stderr() {
+        return Ok(Exit::BadInput);
+    }
+    printed.map(|()| Exit::Fine).map_err(unwritten)
+}
+
+/// How wide lines on standard output may be.
+pub(crate) fn width() -> u16 {
+    let columns = io::stdout().is_terminal().then(|| console::Term::stdout().size_checked()).flatten();
+    columns.map_or(NO_TERMINAL, |(_, columns)| columns.max(LEAST))
+}
+
+fn unwritten(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::closed_pipe(),
+        _ => Failure::harness(format!(
+            "cannot write to standard output: {error}; make room, or send it elsewhere"
+        )),
+    }
+}

@@ -1,0 +1,60 @@
+//! Standard output and standard error that cannot be written: an end or an error, never a panic.
+
+#![cfg(unix)]
+
+use crate::invocation::Folder;
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
+
+/// Commands that only print.
+const PRINTS: [&str; 8] = [
+    "info",
+    "info --json",
+    "models",
+    "models --json",
+    "--help",
+    "bench --help",
+    "--version",
+    "completions bash",
+];
+
+fn call(folder: &Folder, line: &str, out: Stdio, err: Stdio) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_overdrive"));
+    command.args(line.split(' ')).current_dir(folder.path("")).stdin(Stdio::null()).stdout(out).stderr(err);
+    command.spawn().unwrap().wait_with_output().unwrap()
+}
+
+/// A pipe that nobody reads.
+fn closed() -> Stdio {
+    let (_, write) = std::io::pipe().unwrap();
+    write.into()
+}
+
+#[test]
+fn a_reader_that_went_away_ends_it_quietly() {
+    let folder = Folder::new();
+    for line in PRINTS {
+        let ended = call(&folder, line, closed(), Stdio::piped());
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!((ended.status.code(), said.as_str()), (Some(141), ""), "{line}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_is_an_error() {
+    let folder = Folder::new();
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
+    for line in PRINTS {
+        let ended = call(&folder, line, full(), Stdio::piped());
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(3), "{line}: {said}");
+        assert!(said.contains("cannot write to standard output: No space left"), "{line}: {said}");
+    }
+    // What is said beside is lost, and nothing else.
+    assert_eq!(call(&folder, "models", Stdio::null(), full()).status.code(), Some(0));
+    assert_eq!(call(&folder, "bench nothing", Stdio::null(), full()).status.code(), Some(2));
+    let train = "train digits-mlp --data digits --steps 20 -o m";
+    assert_eq!(call(&folder, train, Stdio::null(), closed()).status.code(), Some(0));
+    assert_eq!(folder.files(), ["m"]);
+}
