@@ -1,13 +1,14 @@
 //! The command line: names and values only; what they do stands in `commands/`.
 //! Long because the flags of every command stand in one place, where one word for one thing is easiest to keep.
 
+mod examples;
 mod quantize;
 mod train;
 
 pub(crate) use quantize::{MetricName, Quantize};
 pub(crate) use train::Train;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use overdrive::ir::{DType, Mode};
 use std::path::PathBuf;
 
@@ -24,34 +25,49 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Every study that this machine can do, with a report
+    #[command(after_help = examples::RUN)]
     Run(Run),
     /// One model across execution modes, precisions and batch sizes
+    #[command(after_help = examples::BENCH)]
     Bench(Bench),
     /// One forward pass on your own inputs
+    #[command(after_help = examples::EVAL)]
     Eval(Eval),
     /// The model for other engines
+    #[command(after_help = examples::EXPORT)]
     Export(Export),
     /// Where the time goes: operators by self time, and a trace
+    #[command(after_help = examples::PROFILE)]
     Profile(Profile),
     /// Goes on from a text: decoding with a cache of keys and values
+    #[command(after_help = examples::GENERATE)]
     Generate(Generate),
     /// A model from data, with what it scores on samples that it has not seen
+    #[command(after_help = examples::TRAIN)]
     Train(Train),
     /// A smaller model, with its accuracy, bytes and latency
+    #[command(after_help = examples::QUANTIZE)]
     Quantize(Quantize),
     /// Draws a report again from results alone, of one machine or several
+    #[command(after_help = examples::REPORT)]
     Report(Report),
     /// Whether one revision, or one program, is slower than another
+    #[command(after_help = examples::REGRESS)]
     Regress(Regress),
     /// Results of two sides beside each other
+    #[command(after_help = examples::COMPARE)]
     Compare(Compare),
     /// Results over time, and where they changed
+    #[command(after_help = examples::HISTORY)]
     History(History),
     /// The built-in models
+    #[command(after_help = examples::MODELS)]
     Models(Json),
     /// This machine: processor, features, back ends
+    #[command(after_help = examples::INFO)]
     Info(Info),
     /// Completions for a shell
+    #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
@@ -95,7 +111,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, default_missing_value = "pytorch", require_equals = true)]
     pub peers: Vec<String>,
     /// Folder of the report [default: reports/<date-time>]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Machine and seed.
     #[command(flatten)]
@@ -110,7 +126,7 @@ pub(crate) struct Report {
     #[arg(required = true, value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// Folder of the report [default: that of the first results]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
 
@@ -152,7 +168,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub warmup: u32,
     /// Folder for results.json and report.md
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Results as JSON on standard output
     #[arg(long)]
@@ -190,7 +206,7 @@ pub(crate) struct Regress {
     #[arg(long)]
     pub ci: bool,
     /// Folder of gate.json and of every process's results [default: reports/<date-time>]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Longest time for measuring, in seconds; it ends sooner where everything is decided [default:
     /// 60, or ten blocks of six processes if those take longer]
@@ -246,8 +262,8 @@ pub(crate) struct Eval {
     #[arg(long, value_name = "FILE")]
     pub parameters: Option<PathBuf>,
     /// Where to write the outputs, .npz or .safetensors
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    #[arg(short, long, alias = "output", value_name = "FILE")]
+    pub out: Option<PathBuf>,
     /// Expected outputs; exits 4 where ours disagree
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
@@ -267,11 +283,12 @@ pub(crate) struct Eval {
 
 /// Arguments of `export`.
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("format").required(true).multiple(true).args(["onnx", "triton", "stablehlo"]))]
 pub(crate) struct Export {
     /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
     /// The ONNX file to write
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["triton", "stablehlo"])]
+    #[arg(long, value_name = "FILE")]
     pub onnx: Option<PathBuf>,
     /// The model repository of the Triton Inference Server to write; its largest batch is the model's, or --shape batch=N
     #[arg(long, value_name = "DIR")]
@@ -440,5 +457,46 @@ fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if x >= 0.0 && x.is_finite() => Ok(x),
         _ => Err("expected a number of at least 0".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// The words of a line as a shell splits it, but for escapes.
+    fn words(line: &str) -> Vec<String> {
+        let parts = line.split('"').enumerate();
+        parts
+            .flat_map(|(i, part)| match i % 2 {
+                0 => part.split_whitespace().map(str::to_owned).collect(),
+                _ => vec![part.to_owned()],
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_command_ends_with_two_examples_that_it_takes() {
+        for command in Arguments::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = help.lines().skip(1).collect();
+            assert_eq!(lines.len(), 2, "{}", command.get_name());
+            for line in lines {
+                assert!(line.starts_with(&format!("  overdrive {}", command.get_name())), "{line}");
+                let parsed = Arguments::try_parse_from(words(line));
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+            }
+        }
+    }
+
+    #[test]
+    fn one_option_means_one_thing() {
+        for command in Arguments::command().get_subcommands() {
+            for option in command.get_arguments() {
+                let (short, long) = (option.get_short(), option.get_long());
+                assert_eq!(short == Some('o'), long == Some("out"), "{}: {option}", command.get_name());
+            }
+        }
     }
 }

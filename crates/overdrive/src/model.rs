@@ -14,7 +14,7 @@ use overdrive::models;
 use overdrive::passes::recognise;
 use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::{Template, Workload};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// A model whose named dimensions have no sizes yet.
@@ -45,6 +45,47 @@ impl Model {
         match self {
             Self::Template(_) | Self::Pretrained(_) => None,
             Self::Onnx(model) => Some(model.path()),
+        }
+    }
+
+    /// The named dimension that is the batch: the one that stands first in every input.
+    pub(crate) fn batch_dimension(&self) -> Result<Option<String>, Failure> {
+        let types = self.input_types()?;
+        let first = |ty: &TensorType| ty.shape.0.first().and_then(named);
+        let batch = types.first().and_then(first);
+        Ok(batch.filter(|batch| types.iter().all(|ty| first(ty).as_ref() == Some(batch))))
+    }
+
+    /// `--batch N` as the size of a named dimension, whatever the model calls its batch.
+    pub(crate) fn batch(&self, size: u32) -> Result<(String, usize), Failure> {
+        let types = self.input_types()?;
+        let names: BTreeSet<String> = types.iter().flat_map(|ty| &ty.shape.0).filter_map(named).collect();
+        let called_so = names.contains("batch").then(|| "batch".to_owned());
+        if let Some(name) = called_so.map_or_else(|| self.batch_dimension(), |name| Ok(Some(name)))? {
+            return Ok((name, size as usize));
+        }
+        let found = match names.len() {
+            0 => "the sizes of all its inputs are fixed; leave out --batch".to_owned(),
+            _ => {
+                let sizes: Vec<String> = names.iter().map(|name| format!("--shape {name}={size}")).collect();
+                format!("give the size that is meant: {}", sizes.join(" or "))
+            }
+        };
+        Err(Failure::bad_input(format!(
+            "--batch: expected one named dimension that stands first in every input, found none; {found}"
+        )))
+    }
+
+    fn input_types(&self) -> Result<Vec<TensorType>, Failure> {
+        match self {
+            Self::Onnx(model) => {
+                let inputs = model.inputs().map_err(Failure::bad_input)?;
+                Ok(inputs.into_iter().map(|(_, ty)| ty).collect())
+            }
+            Self::Template(_) | Self::Pretrained(_) => {
+                let graph = self.template()?.graph;
+                Ok(graph.inputs().iter().map(|port| graph.ty(port.value).clone()).collect())
+            }
         }
     }
 
@@ -81,6 +122,13 @@ impl Model {
             }
             Self::Onnx(model) => raised(fitting(model, inputs)?),
         }
+    }
+}
+
+fn named(dim: &Dim) -> Option<String> {
+    match dim {
+        Dim::Named(name) => Some(name.to_string()),
+        Dim::Size(_) => None,
     }
 }
 
@@ -164,9 +212,11 @@ pub(crate) fn load(model: &str) -> Result<Model, Failure> {
     if path.is_dir() {
         return folder(path);
     }
-    if model.contains(std::path::MAIN_SEPARATOR) {
+    if model.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() {
+        let found = if path.exists() { "a file of another kind" } else { "no such file" };
         return Err(Failure::bad_input(format!(
-            "no model at `{model}`: expected a folder that holds one, or an .onnx file"
+            "no model at `{model}`: expected an .onnx file, a folder that `overdrive train` or `overdrive quantize` wrote, \
+             or one in Hugging Face's format, found {found}"
         )));
     }
     Err(Failure::bad_input(unknown))

@@ -19,8 +19,8 @@ pub(crate) struct Quantize {
     )]
     pub modes: Vec<String>,
     /// Where to write the model: a folder
-    #[arg(short, long, value_name = "DIR", required_unless_present = "sensitivity")]
-    pub output: Option<PathBuf>,
+    #[arg(short, long, alias = "output", value_name = "DIR", required_unless_present = "sensitivity")]
+    pub out: Option<PathBuf>,
     /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by name, .npz or
     /// .safetensors, of which half calibrates and half judges [default: random inputs]
     #[arg(long, value_name = "DATA")]

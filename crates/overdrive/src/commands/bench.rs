@@ -83,7 +83,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         sizes => sizes.iter().map(|&n| Some(n)).collect(),
     };
     for batch in batches {
-        let batch = batch.map(|n| ("batch".to_owned(), n as usize));
+        let batch = batch.map(|n| model.batch(n)).transpose()?;
         let mut sizes: BTreeMap<String, usize> = arguments.shapes.iter().cloned().chain(batch).collect();
         if let Some(ids) = ids.as_ref().filter(|_| model.has_dimension("tokens")) {
             sizes.insert("tokens".to_owned(), ids.len());

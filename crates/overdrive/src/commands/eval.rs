@@ -58,7 +58,7 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     for (name, tensor) in &outputs {
         say!("{name}: {}", tensor.ty())?;
     }
-    if let Some(file) = &arguments.output {
+    if let Some(file) = &arguments.out {
         let _whole = stop.heed();
         formats::write(file, &outputs).map_err(Failure::bad_input)?;
     }

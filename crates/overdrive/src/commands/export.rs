@@ -6,7 +6,7 @@ use crate::model::{self, Model};
 use crate::terminal::{note, say};
 use overdrive::bench::exit::Exit;
 use overdrive::formats::{self, onnx, stablehlo, triton};
-use overdrive::ir::{Dim, Graph, Port, TensorType};
+use overdrive::ir::{Graph, Port, TensorType};
 use overdrive::studies::Workload;
 use overdrive_process::Stop;
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ fn served(
         warm_up: graph.inputs().iter().map(|port| port.name.clone()).zip(workload.inputs(1)).collect(),
     };
     let path = Path::new(&name);
-    let Some(batch) = batch_of(model)? else {
+    let Some(batch) = model.batch_dimension()? else {
         note!("note: no dimension of the model is its batch, so that the server batches nothing");
         return Ok(fixed(file_of(model, path, graph)?));
     };
@@ -98,25 +98,6 @@ fn file_of(model: &Model, path: &Path, graph: &Graph) -> Result<Vec<u8>, Failure
         Some(file) => std::fs::read(file).map_err(|e| Failure::bad_input(format!("{}: {e}", file.display()))),
         None => onnx::encode(path, graph).map_err(Failure::bad_input),
     }
-}
-
-/// The named dimension that stands first in every input.
-fn batch_of(model: &Model) -> Result<Option<String>, Failure> {
-    let types: Vec<TensorType> = match model {
-        Model::Onnx(model) => {
-            model.inputs().map_err(Failure::bad_input)?.into_iter().map(|(_, ty)| ty).collect()
-        }
-        Model::Template(_) | Model::Pretrained(_) => {
-            let graph = model.template()?.graph;
-            graph.inputs().iter().map(|port| graph.ty(port.value).clone()).collect()
-        }
-    };
-    let first = |ty: &TensorType| match ty.shape.0.first() {
-        Some(Dim::Named(name)) => Some(name.to_string()),
-        _ => None,
-    };
-    let batch = types.first().and_then(first);
-    Ok(batch.filter(|batch| types.iter().all(|ty| first(ty).as_ref() == Some(batch))))
 }
 
 fn first_size(graph: &Graph) -> usize {

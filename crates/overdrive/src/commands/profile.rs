@@ -18,7 +18,7 @@ use serde_json::json;
 
 pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failure> {
     let model = model::load(&arguments.model)?;
-    let batch = arguments.batch.map(|n| ("batch".to_owned(), n as usize));
+    let batch = arguments.batch.map(|n| model.batch(n)).transpose()?;
     let workload = model.bind(&arguments.shapes.iter().cloned().chain(batch).collect())?;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();

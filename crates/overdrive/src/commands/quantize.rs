@@ -114,7 +114,7 @@ fn finish(
             say!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high)?;
         }
     }
-    let output = arguments.output.as_deref().expect("clap asks for it where something is written");
+    let output = arguments.out.as_deref().expect("clap asks for it where something is written");
     let _whole = stop.heed();
     write(output, template, chosen)?;
     check_written(backend, (output, template), &samples.compared, &found)?;

@@ -136,7 +136,8 @@ fn measured(line: &str) -> Result<Vec<String>, Failure> {
             "--measure `{line}`: expected `run ...` or `bench ...`, which leave results, found `{command}`"
         )));
     }
-    if let Some(own) = words.iter().find(|word| matches!(word.as_str(), "--out" | "--seed" | "--json")) {
+    if let Some(own) = words.iter().find(|word| matches!(word.as_str(), "-o" | "--out" | "--seed" | "--json"))
+    {
         return Err(Failure::bad_input(format!(
             "--measure `{line}`: {own} is set by the gate; leave it out"
         )));

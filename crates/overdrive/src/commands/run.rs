@@ -129,7 +129,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     }
     if stop.is_requested() {
         let place = folder.display().to_string();
-        let again = command_with(&["--out", "--resume"], &format!("--resume {}", quoted(&place)));
+        let again = command_with(&["-o", "--out", "--resume"], &format!("--resume {}", quoted(&place)));
         return Err(Failure::interrupted(format!(
             "what was measured by then is in `{place}`; go on with: {again}"
         )));

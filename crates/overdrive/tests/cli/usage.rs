@@ -17,6 +17,8 @@ fn what_is_misspelt_is_named_with_what_was_meant() {
     refused("bench digit-mlp --trials 5", &["`digit-mlp`", "did you mean `digits-mlp`?"]);
     refused("profile transfomer", &["`transfomer`", "did you mean `transformer`?"]);
     refused("eval moel --inputs x.npz", &["`moel`", "expected one of mlp, conv"]);
+    refused("bench m.pt", &["no model at `m.pt`", "no such file", ".onnx"]);
+    refused("export mlp", &["--onnx", "--triton", "--stablehlo"]);
     refused("run kernel --quick", &["`kernel`", "did you mean `kernels`?"]);
     refused("bench mlp --modes eager,jot", &["jot", "jit"]);
     refused("bench mlp --dtype bf17", &["bf17", "bf16"]);
