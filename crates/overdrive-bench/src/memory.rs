@@ -7,7 +7,7 @@
 mod heap;
 mod resident;
 
-pub use heap::{CountingAllocator, HeapCount};
+pub use heap::{CountingAllocator, HeapCount, Request};
 
 use overdrive_ir::backend::MemoryReport;
 use schemars::JsonSchema;

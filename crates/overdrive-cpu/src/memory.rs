@@ -5,6 +5,10 @@
 //! allocation never changes; no two writes in a process have the same stamp.
 #![allow(unsafe_code)] // The allocator's interface, `madvise`, and slices over what they gave.
 
+mod available;
+
+pub use available::available_bytes;
+
 use std::alloc::{Layout, alloc, dealloc};
 use std::any::Any;
 use std::ptr::NonNull;
@@ -106,15 +110,6 @@ fn ask_for_large_pages(start: NonNull<u8>, layout: Layout) {
 
 #[cfg(not(target_os = "linux"))]
 fn ask_for_large_pages(_: NonNull<u8>, _: Layout) {}
-
-/// Memory that a new plan may count on, in bytes: what the system calls available, within the limit of the
-/// container, if there is one. A system that does not tell has no limit but the allocator's.
-pub fn available_bytes() -> u64 {
-    let Ok(mut system) = sysinfo::System::new() else { return u64::MAX };
-    system.refresh_memory();
-    let limit = system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory);
-    system.available_memory().min(limit)
-}
 
 /// The memory behind this back end's buffers.
 #[derive(Debug)]

@@ -12,10 +12,12 @@
 //! | `layer.input_scale`, `layer.input_zero_point` `[]` | the same `[1]` |
 //! | `W.compressed` `[N, K/2]` of 2:4 | the same, and `W.shape` i64 `[2]` |
 //!
-//! Everything else is as it is, e4m3 as `F8_E4M3`. Types that safetensors lacks are stored as their bytes, and so are those
-//! of six bits, which the package for Python refuses; the file's metadata then says what they are. Invariant: what is
-//! read is bit for bit what was written. Source: <https://github.com/vllm-project/compressed-tensors>, its formats
-//! pack-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized, float-quantized, int-quantized and sparse-24-bitmask.
+//! Everything else is as it is, e4m3 as `F8_E4M3`. Types that safetensors lacks are stored as their
+//! bytes, and so are those of six bits, which the package for Python refuses; the file's metadata
+//! then says what they are. Invariant: what is read is bit for bit what was written. Source:
+//! <https://github.com/vllm-project/compressed-tensors>, its formats pack-quantized,
+//! nvfp4-pack-quantized, mxfp4-pack-quantized, float-quantized, int-quantized and
+//! sparse-24-bitmask.
 
 mod config;
 
@@ -139,7 +141,8 @@ pub(crate) fn restored(path: &Path, graph: &Graph, mut file: Tensors) -> Result<
     Ok(states)
 }
 
-/// What the bytes of a file stand for: the types of states whose elements no reader would guess, by name.
+/// What the bytes of a file stand for: the types of states whose elements no reader would guess, by
+/// name.
 pub(crate) fn described(states: &Tensors) -> BTreeMap<String, String> {
     let is_bytes = |name: &str, ty: &TensorType| matches!(form(name, ty), Form::Bytes(_));
     let bytes = states.iter().filter(|(name, tensor)| is_bytes(name, tensor.ty()));

@@ -1,4 +1,5 @@
-//! Cast to the small floats by the tables of ONNX's specification, and shifts by counts that are none.
+//! Cast to the small floats by the tables of ONNX's specification, and shifts by counts that are
+//! none.
 
 #[path = "fields/onnx.rs"]
 mod fields;

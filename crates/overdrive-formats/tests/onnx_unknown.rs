@@ -1,4 +1,5 @@
-//! What a file of ONNX does not say: branches that are not taken, and dimensions that nobody knows yet.
+//! What a file of ONNX does not say: branches that are not taken, and dimensions that nobody knows
+//! yet.
 
 #[path = "fields/onnx.rs"]
 mod fields;
@@ -18,7 +19,8 @@ fn branch(name: &str, node: Vec<u8>) -> Vec<u8> {
     [bytes(1, name.as_bytes()), bytes(6, &graph(&[node], &[], &[])), number(20, 5)].concat()
 }
 
-/// Two products of `x` by matrices of 4 and of 8 rows, as a model for two rates has them: one of them never fits.
+/// Two products of `x` by matrices of 4 and of 8 rows, as a model for two rates has them: one of
+/// them never fits.
 fn two_rates(condition: Vec<Vec<u8>>, inputs: &[Vec<u8>]) -> Model {
     let weight = |name: &str, rows: i64| {
         let ones: Vec<u8> = (0..rows).flat_map(|_| 1f32.to_le_bytes()).collect();

@@ -174,8 +174,8 @@ impl<T: Op> AnyOp for T {
         self
     }
     fn equals(&self, other: &dyn AnyOp) -> bool {
-        // As they print, which tells every f64 from every other and finds NaN equal to itself: who compares graphs
-        // until nothing changes would never end otherwise.
+        // As they print, which tells every f64 from every other and finds NaN equal to itself: who
+        // compares graphs until nothing changes would never end otherwise.
         other.as_any().downcast_ref::<T>().is_some_and(|other| format!("{self:?}") == format!("{other:?}"))
     }
     fn infer(&self, types: &Types<'_>) -> Result<Vec<TensorType>, Mismatch> {

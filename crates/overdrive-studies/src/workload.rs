@@ -150,7 +150,7 @@ impl Workload {
     pub fn least_bytes(&self) -> u64 {
         let states = self.graph.states().iter().map(|state| state.value);
         let ports = self.graph.inputs().iter().chain(self.graph.outputs()).map(|port| port.value);
-        states.chain(ports).map(|value| self.graph.ty(value).bytes() as u64).sum()
+        states.chain(ports).fold(0, |sum: u64, value| sum.saturating_add(self.graph.ty(value).bytes() as u64))
     }
 
     /// Inputs of a seed: what is given, else standard normal, integers uniform below the vocabulary.

@@ -9,6 +9,7 @@ mod energy;
 mod engines;
 mod failure;
 mod invoked;
+mod memory;
 mod model;
 mod progress;
 mod signals;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 
 /// Counts what models allocate, for the memory columns; a relaxed counter per allocation.
 #[global_allocator]
-static HEAP: CountingAllocator = CountingAllocator::new();
+static HEAP: CountingAllocator = CountingAllocator::guarded(memory::guard);
 
 fn main() -> ExitCode {
     let stop = Stop::default();

@@ -23,7 +23,21 @@ pub struct CountingAllocator {
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
     allocations: AtomicU64,
+    guard: Option<fn(Request)>,
 }
+
+/// What a guard of the allocator is told of, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// A request that is large, before the system is asked: it may promise memory that it does not
+    /// have.
+    Large(u64),
+    /// A request of any size that the system refused. Whoever made it would abort.
+    Refused(u64),
+}
+
+/// Requests from here on are worth a look at what the system has, which takes some microseconds.
+const LARGE_BYTES: usize = 64 << 20;
 
 /// A reading of a [`CountingAllocator`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +54,25 @@ impl CountingAllocator {
     /// An allocator that has counted nothing yet.
     #[expect(clippy::new_without_default, reason = "it exists to initialise a static, which needs const")]
     pub const fn new() -> Self {
-        Self { live_bytes: AtomicU64::new(0), peak_bytes: AtomicU64::new(0), allocations: AtomicU64::new(0) }
+        let (live_bytes, peak_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { live_bytes, peak_bytes, allocations: AtomicU64::new(0), guard: None }
+    }
+
+    /// The same with a guard, which may end the process. It may allocate, and is told of that too.
+    pub const fn guarded(guard: fn(Request)) -> Self {
+        Self { guard: Some(guard), ..Self::new() }
+    }
+
+    fn ask(&self, bytes: usize) {
+        if let Some(guard) = self.guard.filter(|_| bytes >= LARGE_BYTES) {
+            guard(Request::Large(bytes as u64));
+        }
+    }
+
+    fn refused(&self, bytes: usize) {
+        if let Some(guard) = self.guard {
+            guard(Request::Refused(bytes as u64));
+        }
     }
 
     /// What has been counted. Other threads may allocate between the three readings.
@@ -69,23 +101,28 @@ impl CountingAllocator {
     }
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which upholds the contract; counting
-// neither allocates nor touches the memory.
+// SAFETY: every call is passed on unchanged to the system's allocator, which upholds the contract;
+// counting neither allocates nor touches the memory, and a guard returns or ends the process: it
+// does not unwind.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.ask(layout.size());
         // SAFETY: the caller's obligations are those of `System.alloc`.
         let pointer = unsafe { System.alloc(layout) };
-        if !pointer.is_null() {
-            self.grew(layout.size());
+        match pointer.is_null() {
+            true => self.refused(layout.size()),
+            false => self.grew(layout.size()),
         }
         pointer
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.ask(layout.size());
         // SAFETY: the caller's obligations are those of `System.alloc_zeroed`.
         let pointer = unsafe { System.alloc_zeroed(layout) };
-        if !pointer.is_null() {
-            self.grew(layout.size());
+        match pointer.is_null() {
+            true => self.refused(layout.size()),
+            false => self.grew(layout.size()),
         }
         pointer
     }
@@ -97,9 +134,12 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        self.ask(new_size.saturating_sub(layout.size()));
         // SAFETY: the pointer came from `System` through this allocator, with this layout.
         let moved = unsafe { System.realloc(pointer, layout, new_size) };
-        if !moved.is_null() {
+        if moved.is_null() {
+            self.refused(new_size);
+        } else {
             self.grew(new_size);
             self.shrank(layout.size());
         }
@@ -129,5 +169,28 @@ mod tests {
             heap.dealloc(b, Layout::from_size_align(3000, 64).unwrap());
         }
         assert_eq!(heap.count(), HeapCount { live_bytes: 0, peak_bytes: 4000, allocations: 3 });
+    }
+
+    #[test]
+    fn a_guard_hears_of_large_requests_and_of_refused_ones() {
+        static TOLD: AtomicU64 = AtomicU64::new(0);
+        let heap = CountingAllocator::guarded(|request| match request {
+            Request::Large(bytes) => TOLD.store(bytes, Ordering::Relaxed),
+            Request::Refused(bytes) => TOLD.store(bytes + 1, Ordering::Relaxed),
+        });
+        let told = |size: usize| {
+            TOLD.store(0, Ordering::Relaxed);
+            let layout = Layout::from_size_align(size, 8).unwrap();
+            // SAFETY: the layout has a size, and what was allocated is freed once with it.
+            unsafe {
+                let block = heap.alloc(layout);
+                if !block.is_null() {
+                    heap.dealloc(block, layout);
+                }
+            }
+            TOLD.load(Ordering::Relaxed) as usize
+        };
+        assert_eq!([told(1000), told(LARGE_BYTES)], [0, LARGE_BYTES]);
+        assert_eq!(told(1 << 60), (1 << 60) + 1);
     }
 }

@@ -1,8 +1,9 @@
 //! Text to token ids and back: `tokenizer.json`, or plain bytes.
 //!
-//! The `tokenizers` crate does the work, with the regular expressions of a pure Rust crate. It panics on some files whose
-//! parts do not fit each other: every call into it is guarded, and a file is tried before it is taken. Invariant: the ids
-//! that a tokenizer gives are below the vocabulary that it was opened for.
+//! The `tokenizers` crate does the work, with the regular expressions of a pure Rust crate. It
+//! panics on some files whose parts do not fit each other: every call into it is guarded, and a
+//! file is tried before it is taken. Invariant: the ids that a tokenizer gives are below the
+//! vocabulary that it was opened for.
 
 mod guard;
 
@@ -51,8 +52,8 @@ impl Tokenizer {
             let error = FormatError::damaged(path, "vocabulary", expected, format!("{id} for `{token}`"));
             return Err(error.remedy("the tokenizer is of another model: fetch both from one place"));
         }
-        // Some parts are looked at only when they are needed, which would be in the middle of someone's work. A text that
-        // it has no tokens for is no fault of the file.
+        // Some parts are looked at only when they are needed, which would be in the middle of
+        // someone's work. A text that it has no tokens for is no fault of the file.
         let trial = || tokenizer.encode(TRIAL, true).and_then(|ids| tokenizer.decode(ids.get_ids(), true));
         guarded(path, trial).map_err(refused)?.ok();
         Ok(Self(Kind::File(Box::new(tokenizer), path.to_owned())))

@@ -85,7 +85,8 @@ pub(super) fn take<'b>(x: Expr<'b>, indices: Expr<'b>, axis: usize) -> Result<Ex
     Ok(rows.transpose(&perm))
 }
 
-/// Elements of one axis that are picked at most: their positions are a constant of the graph, of eight bytes each.
+/// Elements of one axis that are picked at most: their positions are a constant of the graph, of
+/// eight bytes each.
 const MOST_PICKED: usize = 1 << 24;
 
 /// `count` elements of one axis by known positions.

@@ -47,8 +47,8 @@ pub fn element_code(dtype: DType) -> Option<i32> {
     theirs(dtype).map(|code| code as i32)
 }
 
-/// The tensor type of a graph input or output; else what to call what it is. A dimension of which the file knows
-/// neither size nor name is what `unknown` calls it.
+/// The tensor type of a graph input or output; else what to call what it is. A dimension of which
+/// the file knows neither size nor name is what `unknown` calls it.
 pub(super) fn tensor_type(
     info: &ValueInfoProto,
     unknown: impl Fn(usize) -> Dim,
@@ -93,7 +93,8 @@ fn known(dim: &Dimension) -> Option<Dim> {
     }
 }
 
-/// Whether a name is one: exporters write `?`, `*`, `-1`, `None` or nothing for every dimension that they do not know.
+/// Whether a name is one: exporters write `?`, `*`, `-1`, `None` or nothing for every dimension
+/// that they do not know.
 fn names_something(name: &str) -> bool {
     let name = name.trim();
     let is_word = name.chars().any(char::is_alphanumeric) && name.parse::<i64>().is_err();

@@ -152,8 +152,8 @@ impl Builder {
         }
     }
 
-    /// Forgets what was built since `mark`, an error too. Expressions from after it must not be used again, and no
-    /// state from before it may have been updated.
+    /// Forgets what was built since `mark`, an error too. Expressions from after it must not be
+    /// used again, and no state from before it may have been updated.
     pub fn undo(&self, mark: Mark) {
         let mut graph = self.graph.borrow_mut();
         graph.nodes.truncate(mark.nodes);

@@ -6,7 +6,8 @@ use overdrive_ir::{Array, Builder, DType, Expr, Graph, Node, Operation, Prim, Re
 /// Values with more elements than this are not computed ahead.
 const LIMIT: usize = 1024;
 
-/// Nodes with more operations than this are not computed ahead either: few elements may be much work.
+/// Nodes with more operations than this are not computed ahead either: few elements may be much
+/// work.
 const WORK: u64 = 1 << 20;
 
 /// Known values of a graph.

@@ -26,6 +26,16 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     if let (Some(expected), Some(file)) = (&expected, &arguments.expect) {
         check_expected(&graph, expected, file)?;
     }
+    // All that does not fit is said before anything is built: weights may be most of the memory.
+    let mut given = Vec::new();
+    for port in graph.inputs() {
+        given.push(matching(&inputs, &port.name, graph.ty(port.value))?);
+    }
+    let parameters = arguments.parameters.as_deref().map(formats::read).transpose();
+    let parameters = parameters.map_err(Failure::bad_input)?;
+    if let Some(parameters) = &parameters {
+        replace_parameters(&graph, parameters, |_, _| Ok(()))?;
+    }
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.mode.into();
@@ -33,18 +43,16 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     note_host_steps(executable.plan());
 
     let mut state = State::initial(&graph, backend).map_err(devices::failure)?;
-    if let Some(file) = &arguments.parameters {
-        let parameters = formats::read(file).map_err(Failure::bad_input)?;
-        replace_parameters(&graph, &parameters, |name, tensor| {
+    if let Some(parameters) = &parameters {
+        replace_parameters(&graph, parameters, |name, tensor| {
             let buffer = backend.upload(tensor).map_err(devices::failure)?;
             state.buffers.insert(name.to_owned(), buffer);
             Ok(())
         })?;
     }
     let mut buffers = Vec::new();
-    for port in graph.inputs() {
-        let tensor = matching(&inputs, &port.name, graph.ty(port.value))?;
-        buffers.push(backend.upload(&tensor).map_err(devices::failure)?);
+    for tensor in &given {
+        buffers.push(backend.upload(tensor).map_err(devices::failure)?);
     }
     let types = graph.outputs().iter().map(|o| graph.ty(o.value));
     let mut results =

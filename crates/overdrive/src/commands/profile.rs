@@ -9,10 +9,13 @@ use overdrive::bench::clock::SystemClock;
 use overdrive::bench::digits;
 use overdrive::bench::executable::Target;
 use overdrive::bench::exit::Exit;
+use overdrive::bench::outcome::{self, FailureKind};
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
 use overdrive::bench::report::write_atomically;
-use overdrive::ir::{Mode, State, Tuning};
+use overdrive::cpu::memory::available_bytes;
+use overdrive::ir::{Backend, Mode, State, Tuning};
 use overdrive::passes::{Recipe, precision};
+use overdrive::studies::Workload;
 use overdrive_process::Stop;
 use serde_json::json;
 
@@ -25,6 +28,7 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
     let mode: Mode = arguments.mode.into();
     let recipe = Recipe { contractions: arguments.dtype.into() };
     let graph = &precision(&workload.graph, &recipe).map_err(Failure::harness)?;
+    check_memory(&workload, backend)?;
     // What is profiled is what a study would time.
     let mut tuning = Tuning::default();
     backend.tune(graph, mode, &mut tuning).map_err(devices::failure)?;
@@ -33,7 +37,7 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
     let target = Target { backend, executable: executable.as_mut(), state: &mut state };
     let inputs = workload.inputs(arguments.machine.seed);
     let profile = Profile::take(target, &inputs, arguments.calls, &SystemClock::new());
-    let profile = Profile { name: workload.key.name.clone(), ..profile.map_err(Failure::harness)? };
+    let profile = Profile { name: workload.key.name.clone(), ..profile.map_err(unmeasured)? };
     if let Some(file) = &arguments.trace {
         let trace = chrome_trace(&profile).to_string();
         let _whole = stop.heed();
@@ -63,4 +67,33 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
         digits::bytes(memory.state_bytes),
     )?;
     Ok(Exit::Fine)
+}
+
+/// Errs where states, inputs and outputs are more than the device has, or inputs more than the host
+/// can draw.
+fn check_memory(workload: &Workload, backend: &dyn Backend) -> Result<(), Failure> {
+    let graph = &workload.graph;
+    let drawn = graph.inputs().iter().map(|port| graph.ty(port.value).bytes() as u64);
+    // A tensor is drawn beside the bytes that it becomes.
+    let host = drawn.fold(0u64, |sum, bytes| sum.saturating_add(bytes.saturating_mul(2)));
+    let sizes = [
+        ("states, inputs and outputs", workload.least_bytes(), backend.caps().memory_bytes),
+        ("inputs, as they are drawn,", host, available_bytes()),
+    ];
+    for (what, needed, available) in sizes {
+        if needed > available {
+            return Err(Failure::bad_input(format!(
+                "out of memory: {what} need {needed} bytes, there are {available}: use smaller sizes"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Too little memory is something that the user can mend.
+fn unmeasured(failure: outcome::Failure) -> Failure {
+    match failure.kind {
+        FailureKind::OutOfMemory => Failure::bad_input(failure),
+        _ => Failure::harness(failure),
+    }
 }

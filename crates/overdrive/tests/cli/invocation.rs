@@ -63,6 +63,16 @@ impl Folder {
         call(self.0.path(), arguments)
     }
 
+    /// Runs a command line without quoted words here, in at most so much address space.
+    #[cfg(target_os = "linux")]
+    #[track_caller]
+    pub(crate) fn within(&self, kibibytes: u32, line: &str) -> Outcome {
+        let script = format!("ulimit -v {kibibytes}; exec \"$0\" {line}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_overdrive")]);
+        outcome(&mut command, self.0.path())
+    }
+
     /// Runs a command line without quoted words here.
     #[track_caller]
     pub(crate) fn line(&self, line: &str) -> Outcome {
@@ -73,7 +83,12 @@ impl Folder {
 #[track_caller]
 fn call<A: AsRef<OsStr>>(folder: &Path, arguments: &[A]) -> Outcome {
     let mut command = Command::new(env!("CARGO_BIN_EXE_overdrive"));
-    command.args(arguments).current_dir(folder).stdin(Stdio::null()).env("NO_COLOR", "1");
+    outcome(command.args(arguments), folder)
+}
+
+#[track_caller]
+fn outcome(command: &mut Command, folder: &Path) -> Outcome {
+    command.current_dir(folder).stdin(Stdio::null()).env("NO_COLOR", "1");
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let code = output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"));

@@ -10,6 +10,8 @@ mod eval;
 mod fuzz;
 mod generate;
 mod invocation;
+#[cfg(target_os = "linux")]
+mod memory;
 mod outputs;
 mod over_time;
 mod quantize;

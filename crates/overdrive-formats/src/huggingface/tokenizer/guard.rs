@@ -1,4 +1,5 @@
-//! Calls into a library that panics on files it does not expect: the panic is an error of the file, said once, in our words.
+//! Calls into a library that panics on files it does not expect: the panic is an error of the file,
+//! said once, in our words.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -10,8 +11,8 @@ thread_local! {
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `work` gives; where it panics, an error that names the file. What it shares may be half-changed then, so that
-/// later calls may end the same way.
+/// What `work` gives; where it panics, an error that names the file. What it shares may be
+/// half-changed then, so that later calls may end the same way.
 pub(super) fn guarded<T>(path: &Path, work: impl FnOnce() -> T) -> Result<T, String> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {

@@ -1,7 +1,8 @@
-//! Cast, CastLike and BitCast: how values become those of another type, by the tables of ONNX's Cast.
+//! Cast, CastLike and BitCast: how values become those of another type, by the tables of ONNX's
+//! Cast.
 //!
-//! Our own conversion keeps infinities, rounds exponents and has no -0 for NaN; where ONNX differs it is said in ops.
-//! Source: <https://onnx.ai/onnx/operators/onnx__Cast.html>.
+//! Our own conversion keeps infinities, rounds exponents and has no -0 for NaN; where ONNX differs
+//! it is said in ops. Source: <https://onnx.ai/onnx/operators/onnx__Cast.html>.
 
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::coded::Coded;
@@ -33,7 +34,8 @@ fn convert(x: Expr<'_>, to: DType, overflow: Overflow) -> Expr<'_> {
     x.builder().op1(Prim::Convert { to, overflow }, &[x])
 }
 
-/// To the nearest number, or the largest one beyond it: infinity too, which ours keeps where a format has it.
+/// To the nearest number, or the largest one beyond it: infinity too, which ours keeps where a
+/// format has it.
 pub(super) fn saturated(x: Expr<'_>, dtype: DType) -> Expr<'_> {
     let x = number(x);
     let infinite = dtype == DType::F8E5M2 && x.dtype().is_float();
@@ -55,8 +57,9 @@ const INFINITE: f64 = 0x7F80_0000 as f64;
 const SMALLEST: f64 = 0x0040_0000 as f64;
 const MANTISSA_BITS: f64 = 23.0;
 
-/// The power of two that stands for the magnitude of `x`, from the bits of an f32: `up` away from zero, `down` towards it,
-/// `nearest` with ties up. Beyond the largest power and below the smallest it is that power where it saturates, else NaN.
+/// The power of two that stands for the magnitude of `x`, from the bits of an f32: `up` away from
+/// zero, `down` towards it, `nearest` with ties up. Beyond the largest power and below the smallest
+/// it is that power where it saturates, else NaN.
 fn exponent<'b>(x: Expr<'b>, mode: &str, saturates: bool) -> Result<Expr<'b>, Fault> {
     let b = x.builder();
     let bits = b.op1(Prim::Bitcast { to: DType::U32 }, &[x.convert(DType::F32)]);
@@ -64,7 +67,8 @@ fn exponent<'b>(x: Expr<'b>, mode: &str, saturates: bool) -> Result<Expr<'b>, Fa
     let is_subnormal = bits.compare(Compare::Lt, bits.constant(2.0 * SMALLEST));
     let field = bits.binary(Binary::Shr, bits.constant(MANTISSA_BITS));
     let rest = bits - field.binary(Binary::Shl, bits.constant(MANTISSA_BITS));
-    // Among subnormal numbers the mantissa itself is the number, with the smallest power in its middle.
+    // Among subnormal numbers the mantissa itself is the number, with the smallest power in its
+    // middle.
     let above = |of_normal: f64, of_subnormal: f64| {
         let least = is_subnormal.select(rest.constant(of_subnormal), rest.constant(of_normal));
         rest.compare(Compare::Ge, least).convert(DType::U32)

@@ -1,8 +1,9 @@
 //! If, Loop and Scan, resolved while reading: shapes must, so trips and branches must be known.
 //!
-//! A branch that data decides is computed on both sides and selected, since a value has no side effects; where one of
-//! them cannot be built for the sizes at hand, the condition must be known. A branch that is not taken is not looked at.
-//! A loop runs as often as its count says, its body once for each turn in the graph.
+//! A branch that data decides is computed on both sides and selected, since a value has no side
+//! effects; where one of them cannot be built for the sizes at hand, the condition must be known. A
+//! branch that is not taken is not looked at. A loop runs as often as its count says, its body once
+//! for each turn in the graph.
 
 use crate::onnx::axes::{axis, reverse, sizes};
 use crate::onnx::call::Call;
@@ -38,8 +39,9 @@ pub(super) fn branch<'b>(
     let (yes, no) = match run("then_branch").and_then(|yes| Ok((yes, run("else_branch")?))) {
         Ok(both) => both,
         Err(fault) => {
-            // The branch that cannot be built may be the one that is never taken, for other sizes or another rate:
-            // whoever decides the condition is asked for it, and only a condition that nobody can give leaves the fault.
+            // The branch that cannot be built may be the one that is never taken, for other sizes
+            // or another rate: whoever decides the condition is asked for it, and only a condition
+            // that nobody can give leaves the fault.
             return match c.known(0) {
                 Err(Fault::Undecided { what, sources }) if !sources.is_empty() => {
                     c.b.undo(mark);

@@ -117,7 +117,8 @@ fn is_signed(dtype: DType) -> bool {
     dtype.int_range().is_some_and(|(low, _)| low < 0)
 }
 
-/// Counts, where one that is negative or of the width or more shifts everything out but the sign: ours would give 0.
+/// Counts, where one that is negative or of the width or more shifts everything out but the sign:
+/// ours would give 0.
 fn within(counts: Expr<'_>) -> Expr<'_> {
     let last = counts.constant(counts.dtype().bits() as f64 - 1.0);
     let negative = counts.compare(Compare::Lt, counts.constant(0.0));

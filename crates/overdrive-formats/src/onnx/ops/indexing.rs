@@ -34,7 +34,8 @@ pub(super) fn slice<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
             return Err(invalid("steps other than 0", format!("{steps:?}")));
         }
         let pace = step.unsigned_abs();
-        // Walking backwards from the start is walking forwards from the last that is reached, reversed.
+        // Walking backwards from the start is walking forwards from the last that is reached,
+        // reversed.
         let (start, end) = match step > 0 {
             true => (start.clamp(0, n), end.clamp(0, n)),
             false => {

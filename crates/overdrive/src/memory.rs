@@ -1,0 +1,36 @@
+//! Memory that cannot be had: a message and the exit code of bad input, where a program would
+//! abort.
+//!
+//! Sizes that a user gives are checked where they are known. This is for all the rest, whoever
+//! allocates.
+
+use overdrive::bench::exit::Exit;
+use overdrive::bench::memory::Request;
+use overdrive::cpu::memory::available_bytes;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Ends the process where a request is more than there is, or was refused.
+pub(crate) fn guard(request: Request) {
+    /// To ask for what there is takes memory too.
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    let (bytes, available) = match request {
+        Request::Large(bytes) => match available_bytes() {
+            available if bytes <= available => return,
+            available => (bytes, Some(available)),
+        },
+        Request::Refused(bytes) => (bytes, (!ASKED.swap(true, Ordering::Relaxed)).then(available_bytes)),
+    };
+    let mut stderr = std::io::stderr();
+    // Nobody is left to hear that the message could not be written.
+    let _ = match available {
+        Some(available) => {
+            writeln!(stderr, "error: out of memory: needed {bytes} bytes more, found {available}{REMEDY}")
+        }
+        None => writeln!(stderr, "error: out of memory: needed {bytes} bytes more, found none{REMEDY}"),
+    };
+    std::process::exit(Exit::BadInput.code().into())
+}
+
+const REMEDY: &str =
+    "; use smaller sizes or a smaller model, or raise the limit (`ulimit -v`, or the container's)";
