@@ -45,7 +45,8 @@ fn is_executable(file: &Path) -> bool {
     metadata.is_file()
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;

@@ -77,7 +77,8 @@ pub(crate) fn signal(group: u32, force: Force) {
 #[cfg(not(unix))]
 pub(crate) fn signal(_group: u32, _force: Force) {}
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
     use crate::Signal;
