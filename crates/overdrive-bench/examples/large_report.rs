@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use overdrive_bench::record::{Measurement, Record};
 use overdrive_bench::report::html::{Stills, html};
-use overdrive_bench::report::{Report, from_json, to_json, write_atomically};
+use overdrive_bench::report::{Report, from_json, to_json};
 use overdrive_bench::results::Results;
 use overdrive_bench::series::Series;
 
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     step("page written");
     let folder = Path::new(folder);
     std::fs::create_dir_all(folder)?;
-    write_atomically(&folder.join("report.html"), page.as_bytes())?;
+    std::fs::write(folder.join("report.html"), &page)?;
     println!(
         "{} records, {} charts, {:.1} MB",
         read[0].records.len(),

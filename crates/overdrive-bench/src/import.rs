@@ -15,15 +15,11 @@ mod pytorch;
 
 pub use error::ImportError;
 
-use std::fs;
 use std::path::Path;
 
 use crate::report::from_json;
 use crate::results::Results;
 use format::Format;
-
-/// Files beyond this are refused before they are read: a trace of some minutes is a tenth of it.
-const MAX_BYTES: u64 = 2 << 30;
 
 /// Reads results: our own, a PyTorch profiler export, nvbench or criterion JSON, a report of the older suite; or a
 /// folder that criterion wrote (`target/criterion`).
@@ -31,18 +27,10 @@ const MAX_BYTES: u64 = 2 << 30;
 /// # Errors
 /// What was expected and what was found, for a file that cannot be read, is none of these, or is damaged.
 pub fn read(path: &Path) -> Result<Results, ImportError> {
-    let unreadable = |reason| ImportError::Unreadable { path: path.to_owned(), reason };
-    let metadata = fs::metadata(path).map_err(unreadable)?;
-    if metadata.is_dir() {
+    if path.is_dir() {
         return criterion::folder(path);
     }
-    if !metadata.is_file() {
-        return Err(unreadable(std::io::Error::other("it is neither a file nor a folder")));
-    }
-    if metadata.len() > MAX_BYTES {
-        return Err(ImportError::TooLarge { path: path.to_owned(), bytes: metadata.len() });
-    }
-    let bytes = fs::read(path).map_err(unreadable)?;
+    let bytes = overdrive_files::read(path, overdrive_files::RESULTS)?;
     if bytes.starts_with(&[0x1f, 0x8b]) {
         return Err(ImportError::Compressed { path: path.to_owned() });
     }

@@ -6,7 +6,6 @@ pub mod charts;
 mod date;
 #[cfg(test)]
 mod example;
-mod file;
 mod files;
 mod findings;
 #[cfg(test)]
@@ -25,7 +24,6 @@ mod terminal;
 
 pub use anchor::anchor;
 pub use date::utc;
-pub use file::{WriteError, write_atomically};
 pub use files::Report;
 pub use findings::{Finding, Topic, findings};
 pub use json::{JsonError, from_json, to_json};

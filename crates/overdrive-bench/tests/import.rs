@@ -189,7 +189,7 @@ fn what_is_no_results_file_says_what_it_is() {
     assert!(refused(&deep).contains("not JSON"));
     let empty = read(folder.path()).unwrap_err();
     assert!(matches!(empty, ImportError::Empty { .. }), "{empty}");
-    assert!(read(&folder.path().join("absent")).unwrap_err().to_string().contains("cannot read"));
+    assert!(read(&folder.path().join("absent")).unwrap_err().to_string().contains("cannot open"));
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn fetch(package: &Package, folder: &Path, stop: &Stop) -> Result<PathBuf, Strin
 
 /// Unpacks the shared libraries of a folder of the wheel.
 fn unpack(wheel: &Path, inside: &str, into: &Path) -> Result<BTreeMap<String, String>, String> {
-    let file = fs::File::open(wheel).map_err(|e| e.to_string())?;
+    let file = overdrive_files::open(wheel).map_err(|e| e.to_string())?;
     let mut archive = ZipArchive::new(file).map_err(|e| e.to_string())?;
     let record = record(&mut archive)?;
     fs::create_dir_all(into).map_err(|e| e.to_string())?;
@@ -230,11 +230,12 @@ fn base64(hash: &[u8]) -> String {
 pub(crate) fn verify(library: &Path) -> Result<(), String> {
     let (folder, name) = (library.parent(), library.file_name().map(|name| name.to_string_lossy()));
     let (Some(folder), Some(name)) = (folder, name) else { return Err("it has no folder".to_owned()) };
-    let list = fs::read_to_string(folder.join(SUMS)).map_err(|e| format!("{SUMS}: {e}"))?;
+    let list = overdrive_files::read_text(&folder.join(SUMS), overdrive_files::SETTINGS)
+        .map_err(|e| format!("{SUMS}: {e}"))?;
     let expected = list.lines().find_map(|line| line.split_once("  ").filter(|(_, known)| *known == name));
     let (expected, _) = expected.ok_or_else(|| format!("{SUMS} does not name {name}"))?;
     let mut hashed =
-        Hashed { reader: fs::File::open(library).map_err(|e| e.to_string())?, hasher: Sha256::new() };
+        Hashed { reader: overdrive_files::open(library).map_err(|e| e.to_string())?, hasher: Sha256::new() };
     io::copy(&mut hashed, &mut io::sink()).map_err(|e| e.to_string())?;
     let found = hexadecimal(&hashed.hasher.finalize());
     if found == expected { Ok(()) } else { Err(format!("expected SHA-256 {expected}, found {found}")) }

@@ -1,5 +1,6 @@
 //! What can be wrong with a file.
 
+use overdrive_files::FileError;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,9 @@ pub enum FormatError {
         /// Its reason.
         source: std::io::Error,
     },
+    /// The file cannot be opened, or its place not be written to.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The bytes, or the tensors to be written, are not what the format allows.
     #[error("{}: {place}: expected {expected}, found {found}; {remedy}", path.display())]
     Invalid {

@@ -3,9 +3,11 @@
 //! Quantized states are named and packed as compressed-tensors does, and `quantization_config` says in its words what they are.
 //! This is what training and quantization leave and what every command takes as a model. The states of the graph that
 //! is read begin as the file says, so that nobody who runs the graph needs to know where its weights came from.
-//! Invariant: a folder appears whole, by rename, or not at all; what was written is read back bit for bit.
+//! Invariant: a folder that was written to a [`Place`](overdrive_files::Place) of [`ModelFolder::CONTENTS`] is read back
+//! bit for bit, or its damage is told.
 
-use crate::{Differences, FormatError, ParametersError, Tensors, compressed_tensors, file, safetensors};
+use crate::{Differences, FormatError, ParametersError, Tensors, compressed_tensors, safetensors};
+use overdrive_files::{Contents, SETTINGS, TEXT, UNBOUNDED, is_folder_of, read_text, snapshot};
 use overdrive_ir::{Graph, Init};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,6 +16,9 @@ use std::path::Path;
 
 /// Version of the layout. Raised whenever older programs could misread it.
 const FOLDER_VERSION: u32 = 1;
+
+/// Files that a folder without a manifest may have: those of the versions before there were manifests.
+const KNOWN: [&str; 4] = [CONFIG, GRAPH, STATES, "results.json"];
 
 const CONFIG: &str = "config.json";
 const GRAPH: &str = "graph.txt";
@@ -55,10 +60,21 @@ struct ConfigFile {
 }
 
 impl ModelFolder {
+    /// What the manifest of such a folder says, and which folders without one are such.
+    pub const CONTENTS: Contents = Contents {
+        name: "a model",
+        writes: |name| KNOWN.contains(&name),
+        is_ours: |folder| folder.join(GRAPH).is_file() && read_config(&folder.join(CONFIG)).is_ok(),
+    };
+
     /// Whether a folder means to be one of these, whatever else is wrong with it.
     pub fn is_at(folder: &Path) -> bool {
-        let Ok(text) = fs::read_to_string(folder.join(CONFIG)) else { return false };
-        text.contains("\"overdrive_model\"")
+        let claims = |text: String| match serde_json::from_str::<serde_json::Value>(&text) {
+            Ok(config) => config.get("overdrive_model").is_some(),
+            Err(_) => text.contains("\"overdrive_model\""),
+        };
+        is_folder_of(Self::CONTENTS.name, folder)
+            || read_text(&folder.join(CONFIG), SETTINGS).is_ok_and(claims)
     }
 
     /// Reads a folder.
@@ -66,10 +82,15 @@ impl ModelFolder {
     /// # Errors
     /// When a file is missing, damaged or of another version, or when the states are not those of the graph.
     pub fn read(folder: &Path) -> Result<Self, ParametersError> {
-        let ConfigFile { config, quantization_config, .. } = read_config(&folder.join(CONFIG))?;
+        let files = [(CONFIG, SETTINGS), (GRAPH, TEXT), (STATES, UNBOUNDED)];
+        let [config, graph, states] = snapshot(folder, &files)
+            .map_err(FormatError::from)?
+            .try_into()
+            .expect("as many files as were asked for");
+        let ConfigFile { config, quantization_config, .. } = parsed(&folder.join(CONFIG), &config)?;
         let path = folder.join(GRAPH);
-        let text = fs::read_to_string(&path).map_err(FormatError::io(&path, "read"))?;
-        let graph: Graph = text
+        let graph: Graph = std::str::from_utf8(&graph)
+            .map_err(|error| FormatError::damaged(&path, "graph", "UTF-8 text", error))?
             .parse()
             .map_err(|error| FormatError::damaged(&path, "graph", "the text of a graph", error))?;
         let described = compressed_tensors::quantization_config(&graph);
@@ -82,7 +103,7 @@ impl ModelFolder {
                 .into());
         }
         let path = folder.join(STATES);
-        let states = compressed_tensors::restored(&path, &graph, safetensors::read(&path)?)?;
+        let states = compressed_tensors::restored(&path, &graph, safetensors::decode(&path, states)?)?;
         let differences = Differences::between(&graph, &states);
         if !differences.is_empty() {
             return Err(ParametersError::Different { path, differences });
@@ -91,11 +112,11 @@ impl ModelFolder {
         Ok(Self { config, graph })
     }
 
-    /// Writes a folder in place of `folder`, which may be absent, empty or an older model; every state is written as
-    /// it begins.
+    /// Makes the folder and writes its files, every state as it begins. Whoever replaces a model fills a
+    /// [`Place`](overdrive_files::Place) with it.
     ///
     /// # Errors
-    /// When `folder` holds something else, when a state has no fixed size, or when the system refuses.
+    /// When a state has no fixed size, or when the system refuses.
     pub fn write(&self, folder: &Path) -> Result<(), FormatError> {
         let states = states(&self.graph, folder)?;
         let config = ConfigFile {
@@ -105,15 +126,14 @@ impl ModelFolder {
         };
         let config = serde_json::to_string_pretty(&config).expect("a config is plain data") + "\n";
         let graph = self.graph.clone().with_initial_values(|_, _| Init::ZEROS).to_string();
-        file::replace_folder(folder, Self::is_at, |unfinished| {
-            for (name, text) in [(CONFIG, &config), (GRAPH, &graph)] {
-                let path = unfinished.join(name);
-                fs::write(&path, text).map_err(FormatError::io(&path, "write"))?;
-            }
-            let described = compressed_tensors::described(&states);
-            let path = unfinished.join(STATES);
-            safetensors::write_described(&path, &compressed_tensors::stored(states), described)
-        })
+        fs::create_dir_all(folder).map_err(FormatError::io(folder, "create"))?;
+        for (name, text) in [(CONFIG, &config), (GRAPH, &graph)] {
+            let path = folder.join(name);
+            fs::write(&path, text).map_err(FormatError::io(&path, "write"))?;
+        }
+        let described = compressed_tensors::described(&states);
+        let path = folder.join(STATES);
+        safetensors::write_described(&path, &compressed_tensors::stored(states), described)
     }
 }
 
@@ -143,8 +163,11 @@ fn states(graph: &Graph, place: &Path) -> Result<Tensors, FormatError> {
 }
 
 fn read_config(path: &Path) -> Result<ConfigFile, FormatError> {
-    let text = fs::read_to_string(path).map_err(FormatError::io(path, "read"))?;
-    let file: ConfigFile = serde_json::from_str(&text)
+    parsed(path, read_text(path, SETTINGS)?.as_bytes())
+}
+
+fn parsed(path: &Path, text: &[u8]) -> Result<ConfigFile, FormatError> {
+    let file: ConfigFile = serde_json::from_slice(text)
         .map_err(|error| FormatError::damaged(path, "config", "the config of a model folder", error))?;
     if file.overdrive_model != FOLDER_VERSION {
         let error = FormatError::damaged(path, "overdrive_model", FOLDER_VERSION, file.overdrive_model);

@@ -15,7 +15,8 @@ use std::path::Path;
 
 /// Whether a folder means to be one of these, whatever else is wrong with it.
 pub fn is_at(folder: &Path) -> bool {
-    let text = std::fs::read_to_string(folder.join("config.json")).unwrap_or_default();
+    let text = overdrive_files::read_text(&folder.join("config.json"), overdrive_files::SETTINGS)
+        .unwrap_or_default();
     let stored = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"];
     text.contains("\"model_type\"")
         || stored.iter().any(|name| folder.join(name).exists() && !text.contains("overdrive_model"))

@@ -21,4 +21,4 @@ pub mod triton;
 pub use error::FormatError;
 pub use folder::{ModelConfig, ModelFolder, states_file_bytes};
 pub use parameters::{Differences, ParametersError, load_parameters, save_parameters};
-pub use tensors::{Tensors, read, write};
+pub use tensors::{Tensors, check_name, read, write};

@@ -15,7 +15,7 @@ const ZIP64: usize = u32::MAX as usize;
 
 /// Reads every array of a file; names lose their `.npy`.
 pub fn read(path: &Path) -> Result<Tensors, FormatError> {
-    decode(path, &file::map(path)?)
+    decode(path, &file::bytes(path)?)
 }
 
 /// Reads every array from the bytes of a file; `path` is what errors call it.

@@ -5,10 +5,16 @@
 
 use crate::tensors::tensor;
 use crate::{FormatError, Tensors, file};
+use bytes::Bytes;
 use overdrive_ir::{DType, TensorType};
-use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, Metadata, SafeTensorError, SafeTensors, TensorView};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+
+/// Bytes of the length of the header.
+const LENGTH: u64 = 8;
+/// The largest header that is read, in bytes.
+const LARGEST_HEADER: u64 = 100 << 20;
 
 /// Element types that both sides have.
 const DTYPES: [(DType, Dtype); 19] = [
@@ -47,13 +53,45 @@ pub fn can_hold(dtype: DType) -> bool {
 }
 
 /// Reads every tensor of a file.
+///
+/// # Errors
+/// When the file cannot be read, or is not what its header says; its size is compared before the rest is read.
 pub fn read(path: &Path) -> Result<Tensors, FormatError> {
-    decode(path, &file::map(path)?)
+    check_size(path)?;
+    decode(path, file::bytes(path)?)
+}
+
+/// Errs where the header does not fit the size of the file: a sparse file may claim to be larger than memory.
+fn check_size(path: &Path) -> Result<(), FormatError> {
+    let size = overdrive_files::open(path)?.metadata().map_err(FormatError::io(path, "read"))?.len();
+    let start = overdrive_files::beginning(path, LENGTH)?;
+    let header = start.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
+    let header = overdrive_files::beginning(path, LENGTH.saturating_add(header.min(LARGEST_HEADER)))?;
+    // A header that cannot be read at all is told by the reader of the whole.
+    let metadata = header.get(LENGTH as usize..).map(serde_json::from_slice::<Metadata>);
+    let claimed = match metadata {
+        Some(Ok(metadata)) => header.len() as u64 + metadata.data_len() as u64,
+        _ => header.len() as u64,
+    };
+    if claimed == size {
+        return Ok(());
+    }
+    match SafeTensors::deserialize(&header) {
+        Err(SafeTensorError::MetadataIncompleteBuffer) | Ok(_) => {
+            let expected = format!("{claimed} bytes, as the header says");
+            Err(FormatError::damaged(path, "data", expected, format!("{size} bytes")))
+        }
+        Err(error) => Err(damaged(path, &header, error)),
+    }
 }
 
 /// Reads every tensor from the bytes of a file; `path` is what errors call it.
-pub fn decode(path: &Path, bytes: &[u8]) -> Result<Tensors, FormatError> {
-    let views = SafeTensors::deserialize(bytes).map_err(|e| damaged(path, bytes, e))?;
+///
+/// # Errors
+/// When they are not what the header says, or of types that are unknown here.
+pub fn decode(path: &Path, bytes: impl Into<Bytes>) -> Result<Tensors, FormatError> {
+    let bytes = bytes.into();
+    let views = SafeTensors::deserialize(&bytes).map_err(|e| damaged(path, &bytes, e))?;
     let mut tensors = Tensors::new();
     for (name, view) in views.iter() {
         let Some(dtype) = ours(view.dtype()) else {
@@ -61,7 +99,7 @@ pub fn decode(path: &Path, bytes: &[u8]) -> Result<Tensors, FormatError> {
             return Err(error.remedy("convert this tensor to another type"));
         };
         let ty = TensorType::new(dtype, view.shape());
-        tensors.insert(name.to_owned(), tensor(path, name, ty, view.data().to_vec())?);
+        tensors.insert(name.to_owned(), tensor(path, name, ty, bytes.slice_ref(view.data()))?);
     }
     Ok(tensors)
 }

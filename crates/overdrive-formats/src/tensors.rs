@@ -1,6 +1,7 @@
 //! Tensors by name, in whichever format the file's extension says.
 
 use crate::{FormatError, npz, safetensors};
+use bytes::Bytes;
 use overdrive_ir::{DType, Tensor, TensorType};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,6 +26,14 @@ fn format(path: &Path) -> Result<Format, FormatError> {
     }
 }
 
+/// Errs unless the name of a file ends as one of tensors does.
+///
+/// # Errors
+/// With what it must end with.
+pub fn check_name(path: &Path) -> Result<(), FormatError> {
+    format(path).map(|_| ())
+}
+
 /// Reads every tensor of a `.safetensors` or `.npz` file.
 pub fn read(path: &Path) -> Result<Tensors, FormatError> {
     match format(path)? {
@@ -42,7 +51,13 @@ pub fn write(path: &Path, tensors: &Tensors) -> Result<(), FormatError> {
 }
 
 /// A tensor of bytes from a file, whose type must be addressable and fit them.
-pub(crate) fn tensor(path: &Path, name: &str, ty: TensorType, bytes: Vec<u8>) -> Result<Tensor, FormatError> {
+pub(crate) fn tensor(
+    path: &Path,
+    name: &str,
+    ty: TensorType,
+    bytes: impl Into<Bytes>,
+) -> Result<Tensor, FormatError> {
+    let bytes = bytes.into();
     if !ty.is_addressable() || ty.bytes() != bytes.len() {
         return Err(FormatError::damaged(
             path,
@@ -53,8 +68,8 @@ pub(crate) fn tensor(path: &Path, name: &str, ty: TensorType, bytes: Vec<u8>) ->
     }
     let bytes = match ty.dtype {
         // Any byte but 0 is true to NumPy and PyTorch; ours are 0 and 1.
-        DType::Bool => bytes.into_iter().map(|b| u8::from(b != 0)).collect(),
+        DType::Bool if bytes.iter().any(|b| *b > 1) => bytes.iter().map(|b| u8::from(*b != 0)).collect(),
         _ => bytes,
     };
-    Ok(Tensor::from_bytes(ty, bytes).expect("the length was checked"))
+    Ok(Tensor::sharing(ty, bytes).expect("the length was checked"))
 }

@@ -2,9 +2,10 @@
 //! <https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md>
 //!
 //! It holds the model's folder with `config.pbtxt`, `1/model.onnx` for Triton's ONNX Runtime back end, and inputs to warm up
-//! with, so that the first request does not pay for the first call. Invariant: the folder appears whole, by rename.
+//! with, so that the first request does not pay for the first call.
 
-use crate::{FormatError, file};
+use crate::FormatError;
+use overdrive_files::Contents;
 use overdrive_ir::{DType, Dim, Tensor, TensorType};
 use std::fmt::Write as _;
 use std::fs;
@@ -33,11 +34,24 @@ const QUEUE_DELAY_MICROSECONDS: u32 = 100;
 /// The configuration of a model.
 const CONFIG: &str = "config.pbtxt";
 
-/// Writes the repository.
+/// What the manifest of a repository says, and which folders without one are repositories of ours.
+pub const CONTENTS: Contents = Contents {
+    name: "a model repository",
+    writes: |name| match name.split('/').collect::<Vec<_>>()[..] {
+        [_, ""] | [_, "1" | "warmup", ""] | [_, CONFIG] | [_, "1", "model.onnx"] => true,
+        [_, "warmup", input] => input.starts_with("input"),
+        _ => false,
+    },
+    is_ours: |folder| {
+        let models = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        models.into_iter().any(|model| model.path().join(CONFIG).is_file())
+    },
+};
+
+/// Makes the folder and writes the repository into it.
 ///
 /// # Errors
-/// For a name that is no folder's; for an element type that Triton lacks; where other files are in the way; what the system
-/// refuses.
+/// For a name that is no folder's; for an element type that Triton lacks; what the system refuses.
 pub fn write(folder: &Path, served: &Served) -> Result<(), FormatError> {
     let is_plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);
     if served.name.is_empty() || served.name.starts_with('.') || !served.name.chars().all(is_plain) {
@@ -45,19 +59,16 @@ pub fn write(folder: &Path, served: &Served) -> Result<(), FormatError> {
         return Err(FormatError::damaged(folder, "name", expected, format!("`{}`", served.name)));
     }
     let config = config(folder, served)?;
-    let is_ours = |path: &Path| path.join(&served.name).join(CONFIG).is_file();
-    file::replace_folder(folder, is_ours, |unfinished| {
-        let io = |action| FormatError::io(folder, action);
-        let model = unfinished.join(&served.name);
-        fs::create_dir_all(model.join("1")).map_err(io("create"))?;
-        fs::create_dir_all(model.join("warmup")).map_err(io("create"))?;
-        fs::write(model.join(CONFIG), &config).map_err(io("write"))?;
-        fs::write(model.join("1/model.onnx"), &served.model).map_err(io("write"))?;
-        for (i, (_, tensor)) in served.warm_up.iter().enumerate() {
-            fs::write(model.join("warmup").join(file_of(i)), tensor.bytes()).map_err(io("write"))?;
-        }
-        Ok(())
-    })
+    let io = |action| FormatError::io(folder, action);
+    let model = folder.join(&served.name);
+    fs::create_dir_all(model.join("1")).map_err(io("create"))?;
+    fs::create_dir_all(model.join("warmup")).map_err(io("create"))?;
+    fs::write(model.join(CONFIG), &config).map_err(io("write"))?;
+    fs::write(model.join("1/model.onnx"), &served.model).map_err(io("write"))?;
+    for (i, (_, tensor)) in served.warm_up.iter().enumerate() {
+        fs::write(model.join("warmup").join(file_of(i)), tensor.bytes()).map_err(io("write"))?;
+    }
+    Ok(())
 }
 
 /// Name of the file of an input: the input's own may be no name of a file.
@@ -173,10 +184,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_others_is_replaced_and_no_name_climbs_out() {
+    fn no_name_climbs_out() {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("mine.txt"), b"").unwrap();
-        assert!(write(folder.path(), &served(None)).is_err());
         for name in ["..", "", "a/b", "a b"] {
             let at = folder.path().join("repository");
             assert!(write(&at, &Served { name: name.to_owned(), ..served(None) }).is_err(), "{name}");

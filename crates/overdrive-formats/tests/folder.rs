@@ -1,6 +1,7 @@
 //! Model folders: bit for bit, whole or not at all, and clear words for what is wrong with one.
 
-use overdrive_formats::{ModelConfig, ModelFolder, safetensors};
+use overdrive_files::{Existing, MANIFEST, Place, Request};
+use overdrive_formats::{FormatError, ModelConfig, ModelFolder, safetensors};
 use overdrive_ir::{Builder, DType, Graph, Init, Tensor, TensorType};
 use std::fs;
 use std::path::Path;
@@ -27,6 +28,12 @@ fn model() -> ModelFolder {
     ModelFolder { config, graph: graph() }
 }
 
+/// Writes the model as a command does, over an older one.
+fn write(folder: &Path) -> Result<(), FormatError> {
+    let request = Request { path: folder, option: "-o", existing: Existing::Replace, inputs: &[] };
+    Place::folder(request, ModelFolder::CONTENTS)?.fill(|folder| model().write(folder))
+}
+
 fn initial(graph: &Graph) -> Vec<Tensor> {
     graph.states().iter().map(|s| s.init.tensor(&s.name, graph.ty(s.value))).collect()
 }
@@ -40,7 +47,7 @@ fn a_model_is_read_as_it_was_written_and_replaces_an_older_one() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("deep/model");
     for _ in 0..2 {
-        model().write(&folder).unwrap();
+        write(&folder).unwrap();
         assert!(ModelFolder::is_at(&folder));
         let read = ModelFolder::read(&folder).unwrap();
         assert_eq!(read.config, model().config);
@@ -55,8 +62,8 @@ fn a_model_is_read_as_it_was_written_and_replaces_an_older_one() {
 fn a_folder_of_other_files_is_left_alone() {
     let place = tempfile::tempdir().unwrap();
     fs::write(place.path().join("thesis.tex"), "years of work").unwrap();
-    let error = model().write(place.path()).unwrap_err().to_string();
-    assert!(error.contains("found other files; name another folder"), "{error}");
+    let error = write(place.path()).unwrap_err().to_string();
+    assert!(error.contains("did not write: `thesis.tex`"), "{error}");
     assert_eq!(fs::read_to_string(place.path().join("thesis.tex")).unwrap(), "years of work");
     assert!(!ModelFolder::is_at(place.path()));
 }
@@ -65,6 +72,7 @@ fn a_folder_of_other_files_is_left_alone() {
 fn what_is_wrong_with_a_folder_is_told() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("model");
+    // A folder of the version before manifests, so that each file is judged by what is in it.
     let damage = |file: &str, text: &str| {
         model().write(&folder).unwrap();
         fs::write(folder.join(file), text).unwrap();
@@ -92,5 +100,34 @@ fn what_is_wrong_with_a_folder_is_told() {
         "{error}"
     );
     fs::remove_file(folder.join("graph.txt")).unwrap();
-    assert!(message(&folder).contains("cannot read"));
+    assert!(message(&folder).contains("cannot open"));
+}
+
+#[test]
+fn a_flipped_bit_of_any_file_is_told() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("model");
+    write(&folder).unwrap();
+    for file in ["config.json", "graph.txt", "model.safetensors"] {
+        let good = fs::read(folder.join(file)).unwrap();
+        for at in [0, good.len() / 2, good.len() - 1] {
+            let mut bytes = good.clone();
+            bytes[at] ^= 4;
+            fs::write(folder.join(file), bytes).unwrap();
+            let said = message(&folder);
+            assert!(said.contains(file) && said.contains(MANIFEST), "{said}");
+        }
+        fs::write(folder.join(file), good).unwrap();
+    }
+    ModelFolder::read(&folder).unwrap();
+}
+
+#[test]
+fn a_config_that_speaks_of_a_model_of_ours_makes_none() {
+    let place = tempfile::tempdir().unwrap();
+    let config = r#"{"model_type": "llama", "note": "made from \"overdrive_model\" 1"}"#;
+    fs::write(place.path().join("config.json"), config).unwrap();
+    fs::write(place.path().join("model.safetensors"), "weights").unwrap();
+    assert!(!ModelFolder::is_at(place.path()));
+    assert!(write(place.path()).unwrap_err().to_string().contains("`config.json`, `model.safetensors`"));
 }

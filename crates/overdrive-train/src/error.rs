@@ -1,5 +1,6 @@
 //! What can go wrong between a data set and a trained model.
 
+use overdrive_files::FileError;
 use overdrive_formats::{FormatError, ParametersError};
 use overdrive_ir::{BackendError, GraphError};
 use std::fmt::Display;
@@ -18,6 +19,9 @@ pub enum TrainError {
         /// Its reason.
         source: std::io::Error,
     },
+    /// A file cannot be opened.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// Data, a recipe or a checkpoint is not what it has to be.
     #[error("{place}: expected {expected}, found {found}; {remedy}")]
     Invalid {

@@ -14,5 +14,5 @@ const TRAINED: [(&str, &[u8]); 3] = [
 /// none come with the program.
 pub fn trained(model: &str) -> Option<Tensors> {
     let (name, bytes) = TRAINED.iter().find(|(name, _)| *name == model)?;
-    Some(safetensors::decode(Path::new(name), bytes).expect("the weights in the program are whole"))
+    Some(safetensors::decode(Path::new(name), *bytes).expect("the weights in the program are whole"))
 }

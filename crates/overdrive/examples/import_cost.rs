@@ -1,7 +1,7 @@
 //! What it costs to import ONNX: time and memory beside reading the file once, and the time of a graph of many nodes.
 //!
 //! `cargo run --release --example import_cost [FILE.onnx]`; without a file, a chain of linear layers of 105 MB is written.
-//! Weights stay where they lie in the mapped file, so a second pair of figures reads every one of them.
+//! Weights share the bytes that were read; a second pair of figures reads every one of them again.
 
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::memory::{CountingAllocator, peak_during};

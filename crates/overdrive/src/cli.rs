@@ -9,6 +9,7 @@ pub(crate) use quantize::{MetricName, Quantize};
 pub(crate) use train::Train;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use overdrive::files::Existing;
 use overdrive::ir::{DType, Mode};
 use std::path::PathBuf;
 
@@ -88,6 +89,20 @@ pub(crate) struct Machine {
     pub seed: u64,
 }
 
+/// `--force`, of every command that writes.
+#[derive(Args, Debug, Clone, Copy)]
+pub(crate) struct Replacing {
+    /// Replaces what an earlier command wrote there; nothing else, whatever it is, is ever replaced
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl From<Replacing> for Existing {
+    fn from(replacing: Replacing) -> Self {
+        if replacing.force { Existing::Replace } else { Existing::Keep }
+    }
+}
+
 /// Arguments of `run`.
 #[derive(Args, Debug)]
 pub(crate) struct Run {
@@ -113,6 +128,9 @@ pub(crate) struct Run {
     /// Folder of the report [default: reports/<date-time>]
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// What may be replaced.
+    #[command(flatten)]
+    pub replacing: Replacing,
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,
@@ -128,6 +146,9 @@ pub(crate) struct Report {
     /// Folder of the report [default: that of the first results]
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// What may be replaced.
+    #[command(flatten)]
+    pub replacing: Replacing,
 }
 
 /// Arguments of `bench`.
@@ -170,6 +191,9 @@ pub(crate) struct Bench {
     /// Folder for results.json and report.md
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// What may be replaced.
+    #[command(flatten)]
+    pub replacing: Replacing,
     /// Results as JSON on standard output
     #[arg(long)]
     pub json: bool,
@@ -212,6 +236,9 @@ pub(crate) struct Regress {
     /// 60, or ten blocks of six processes if those take longer]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=604_800))]
     pub budget: Option<u64>,
+    /// What may be replaced.
+    #[command(flatten)]
+    pub replacing: Replacing,
     /// Longest life of one process, in seconds
     #[arg(long, value_name = "S", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
@@ -258,12 +285,15 @@ pub(crate) struct Eval {
     /// Inputs by name, .npz or .safetensors
     #[arg(long, value_name = "FILE")]
     pub inputs: PathBuf,
-    /// Parameters by name, .npz or .safetensors [default: the model's seeded ones]
+    /// Parameters by name, .npz or .safetensors [default: the model's]
     #[arg(long, value_name = "FILE")]
     pub parameters: Option<PathBuf>,
     /// Where to write the outputs, .npz or .safetensors
     #[arg(short, long, alias = "output", value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// What may be replaced.
+    #[command(flatten)]
+    pub replacing: Replacing,
     /// Expected outputs; exits 4 where ours disagree
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
@@ -296,6 +326,9 @@ pub(crate) struct Export {
     /// The file of StableHLO text to write, for XLA
     #[arg(long, value_name = "FILE")]
     pub stablehlo: Option<PathBuf>,
+    /// What may be replaced.
+    #[command(flatten)]
+    pub replacing: Replacing,
     /// Size of a named dimension [default: the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
@@ -327,6 +360,9 @@ pub(crate) struct Profile {
     /// Chrome trace, for Perfetto
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// What may be replaced.
+    #[command(flatten)]
+    pub replacing: Replacing,
     /// The table as JSON on standard output
     #[arg(long)]
     pub json: bool,

@@ -1,6 +1,7 @@
 //! What a user is told when a command cannot go on: one message, one exit code.
 
 use overdrive::bench::exit::Exit;
+use overdrive::files::FileError;
 use std::fmt;
 
 /// A message for a person and the exit code for a script.
@@ -30,6 +31,12 @@ impl Failure {
     /// Nobody reads standard output any more, so that there is nobody to tell.
     pub(crate) fn closed_pipe() -> Self {
         Self { message: String::new(), exit: Exit::ClosedPipe }
+    }
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        Self::bad_input(error)
     }
 }
 

@@ -6,6 +6,7 @@
 pub use overdrive_bench as bench;
 pub use overdrive_cpu as cpu;
 pub use overdrive_cuda as cuda;
+pub use overdrive_files as files;
 pub use overdrive_formats as formats;
 pub use overdrive_ir as ir;
 pub use overdrive_models as models;

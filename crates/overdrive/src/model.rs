@@ -7,13 +7,15 @@
 use crate::failure::Failure;
 use crate::terminal::note;
 use overdrive::bench::record::Items;
+use overdrive::files;
 use overdrive::formats::onnx::{self, Binding};
 use overdrive::formats::{FormatError, ModelFolder, Tensors};
-use overdrive::ir::{Dim, Graph, TensorType};
+use overdrive::ir::{Dim, Graph, Init, TensorType};
 use overdrive::models;
 use overdrive::passes::recognise;
 use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::{Template, Workload};
+use overdrive::train::trained;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -199,13 +201,44 @@ pub(crate) fn input<'t>(
     })
 }
 
-/// The model that the user named; where one is both, the built-in (`./name` is the folder).
+/// With which weights a built-in model begins.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Weights {
+    /// Those that come with the program, where there are some: what a user means by the name.
+    Trained,
+    /// Drawn from a seed: what training starts from.
+    Drawn,
+}
+
+/// Before the name of a built-in model, where something of that name is in the folder too.
+const BUILT_IN: &str = "builtin:";
+
+/// The model that the user named. A name means the same weights in every command but `train`.
 pub(crate) fn load(model: &str) -> Result<Model, Failure> {
-    let unknown = match models::find(model) {
-        Ok(built_in) => return Template::built_in(built_in).map(of_template).map_err(Failure::harness),
+    load_with(model, Weights::Trained)
+}
+
+/// The model that the user named, to be trained: a built-in one begins anew, a folder goes on.
+pub(crate) fn load_to_train(model: &str) -> Result<Model, Failure> {
+    load_with(model, Weights::Drawn)
+}
+
+fn load_with(model: &str, weights: Weights) -> Result<Model, Failure> {
+    let path = Path::new(model);
+    // One that a killed process left between two names is brought back, and then counts as there.
+    files::recovered(path);
+    let plain = model.strip_prefix(BUILT_IN);
+    let unknown = match models::find(plain.unwrap_or(model)) {
+        Ok(_) if plain.is_none() && path.exists() => {
+            return Err(Failure::bad_input(format!(
+                "`{model}` is a built-in model and stands in this folder too: write `./{model}` for what is in the folder, or \
+                 `{BUILT_IN}{model}` for the built-in model"
+            )));
+        }
+        Ok(found) => return built_in(found, weights),
+        Err(unknown) if plain.is_some() => return Err(Failure::bad_input(unknown)),
         Err(unknown) => unknown,
     };
-    let path = Path::new(model);
     if path.extension().is_some_and(|extension| extension == "onnx") {
         return onnx::Model::open(path).map(|model| Model::Onnx(Box::new(model))).map_err(Failure::bad_input);
     }
@@ -222,11 +255,32 @@ pub(crate) fn load(model: &str) -> Result<Model, Failure> {
     Err(Failure::bad_input(unknown))
 }
 
+fn built_in(model: &models::Model, weights: Weights) -> Result<Model, Failure> {
+    let mut template = Template::built_in(model).map_err(Failure::harness)?;
+    let name = model.name;
+    match (trained(name), weights) {
+        (Some(trained), Weights::Trained) => {
+            note!("note: `{name}` has the trained weights that come with Overdrive");
+            template.graph = template.graph.with_initial_values(|name, _| Init::Value(trained[name].clone()));
+        }
+        (Some(_), Weights::Drawn) => {
+            note!("note: `{name}` is trained anew; other commands take its trained weights");
+        }
+        (None, _) => {}
+    }
+    Ok(of_template(template))
+}
+
 fn of_template(template: Template) -> Model {
     Model::Template(Box::new(template))
 }
 
 fn folder(path: &Path) -> Result<Model, Failure> {
+    let config = path.join("config.json");
+    if config.exists() {
+        // Whether it may be opened at all is told before what is in it.
+        files::open(&config).map_err(Failure::bad_input)?;
+    }
     if ModelFolder::is_at(path) {
         let read = ModelFolder::read(path).map_err(Failure::bad_input)?;
         return Ok(of_template(read.into()));

@@ -5,6 +5,7 @@
 
 mod architecture;
 mod declarations;
+mod files;
 mod header;
 mod layers;
 mod manifest;

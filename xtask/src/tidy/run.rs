@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use super::rule::Rule;
 use super::tree::Tree;
 use super::{
-    architecture, declarations, header, layers, manifest, names, prints, purity, size, unsafety, words,
+    architecture, declarations, files, header, layers, manifest, names, prints, purity, size, unsafety, words,
 };
 use crate::workspace::Workspace;
 
@@ -19,6 +19,7 @@ const RULES: &[Rule] = &[
     prints::RULE,
     unsafety::RULE,
     purity::RULE,
+    files::RULE,
     manifest::RULE,
     layers::RULE,
     architecture::RULE,

@@ -14,7 +14,6 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/overdrive-bench/src/memory/heap.rs", "the counting allocator"),
     ("crates/overdrive-cpu/benches/", "the foreign GEMMs that are measured beside ours"),
     ("crates/overdrive-foreign/src/", "the entry points of other people's libraries"),
-    ("crates/overdrive-formats/src/file.rs", "the mapping of a file into memory"),
 ];
 
 pub(super) const RULE: Rule = Rule { name: "unsafe", check };

@@ -1,7 +1,7 @@
 //! A child process with a limit of time, whose output goes to a file: nothing of it is lost, and it cannot block on
 //! a full pipe.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -72,7 +72,7 @@ fn end(running: &mut Running) -> io::Result<()> {
 
 /// The last lines of a child's output, for a message.
 pub(super) fn tail(log: &Path) -> String {
-    let bytes = fs::read(log).unwrap_or_default();
+    let bytes = overdrive_files::read(log, overdrive_files::TEXT).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")

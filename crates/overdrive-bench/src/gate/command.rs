@@ -168,7 +168,7 @@ fn read(
     invocation: &Invocation,
     file: &Path,
 ) -> Result<(Observations, Option<crate::results::Results>), Failure> {
-    let text = fs::read_to_string(file).map_err(|error| {
+    let text = overdrive_files::read_text(file, overdrive_files::RESULTS).map_err(|error| {
         Failure::failed(format!(
             "`{invocation}` ended well but left no results in `{}` ({error}); a command writes them to the file \
              that the variable OVERDRIVE_RESULTS names",

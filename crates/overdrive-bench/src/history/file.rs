@@ -1,7 +1,8 @@
 //! A history on disk: lines of JSON, only ever appended, so that two branches merge by concatenation and nothing
 //! that was once recorded is rewritten.
 
-use std::fs::{self, OpenOptions};
+use overdrive_files::FileError;
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -10,11 +11,12 @@ use super::entry::{Entry, HISTORY_VERSION};
 /// Why a history could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
+    /// The history cannot be read.
+    #[error("the history cannot be read: {0}")]
+    Unreadable(#[from] FileError),
     /// The file system's answer.
-    #[error("cannot {verb} the history `{}`: {reason}", path.display())]
+    #[error("cannot append to the history `{}`: {reason}", path.display())]
     File {
-        /// `read` or `append to`.
-        verb: &'static str,
         /// The file.
         path: PathBuf,
         /// What the system said.
@@ -42,11 +44,7 @@ pub enum HistoryError {
 /// When the file cannot be read, or one of its lines is no entry: a history that silently lost a line would show
 /// a change that never was.
 pub fn read(path: &Path) -> Result<Vec<Entry>, HistoryError> {
-    let text = fs::read_to_string(path).map_err(|reason| HistoryError::File {
-        verb: "read",
-        path: path.to_owned(),
-        reason,
-    })?;
+    let text = overdrive_files::read_text(path, overdrive_files::RESULTS)?;
     let entry = |(index, line): (usize, &str)| {
         let refuse = |reason: String| HistoryError::Line { path: path.to_owned(), line: index + 1, reason };
         let entry: Entry = serde_json::from_str(line).map_err(|error| refuse(error.to_string()))?;
@@ -74,9 +72,11 @@ pub fn append(path: &Path, entries: &[Entry]) -> Result<usize, HistoryError> {
         .iter()
         .map(|entry| serde_json::to_string(entry).expect("an entry is plain data") + "\n")
         .collect();
-    let failed = |reason| HistoryError::File { verb: "append to", path: path.to_owned(), reason };
+    let failed = |reason| HistoryError::File { path: path.to_owned(), reason };
     // An editor may have left the last line without its end.
-    if fs::read(path).is_ok_and(|bytes| bytes.last().is_some_and(|last| *last != b'\n')) {
+    let end =
+        overdrive_files::read(path, overdrive_files::RESULTS).ok().and_then(|bytes| bytes.last().copied());
+    if end.is_some_and(|last| last != b'\n') {
         text.insert(0, '\n');
     }
     if !new.is_empty() {
@@ -90,6 +90,7 @@ pub fn append(path: &Path, entries: &[Entry]) -> Result<usize, HistoryError> {
 mod tests {
     use super::*;
     use crate::testing::{record, results};
+    use std::fs;
 
     #[test]
     fn lines_are_appended_once_and_damage_is_named() {
@@ -122,6 +123,6 @@ mod tests {
         append(&path, &Entry::of(&found)).unwrap();
         assert_eq!(read(&path).unwrap().len(), 6);
         fs::remove_file(&path).unwrap();
-        assert!(read(&path).unwrap_err().to_string().contains("cannot read"));
+        assert!(read(&path).unwrap_err().to_string().contains("cannot be read"));
     }
 }

@@ -134,14 +134,10 @@ fn part<T: for<'d> Deserialize<'d>>(
     format: Format,
 ) -> Result<Option<T>, ImportError> {
     let path = folder.join(name);
-    if let Ok(bytes) = fs::metadata(&path).map(|metadata| metadata.len())
-        && bytes > super::MAX_BYTES
-    {
-        return Err(ImportError::TooLarge { path, bytes });
-    }
-    match fs::read_to_string(&path) {
+    match overdrive_files::read_text(&path, overdrive_files::RESULTS) {
         Ok(text) => serde_json::from_str(&text).map(Some).map_err(|reason| malformed(&path, format, reason)),
-        Err(_) => Ok(None),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Why a file is not results.
 
-use std::io;
 use std::path::PathBuf;
+
+use overdrive_files::FileError;
 
 use super::format::Format;
 use crate::report::JsonError;
@@ -9,23 +10,9 @@ use crate::report::JsonError;
 /// A file that cannot be imported. Nothing was taken from it.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The system does not give it.
-    #[error("cannot read `{}`: {reason}", path.display())]
-    Unreadable {
-        /// The file or folder.
-        path: PathBuf,
-        /// What the system said.
-        #[source]
-        reason: io::Error,
-    },
-    /// More than any results file that makes sense.
-    #[error("`{}` has {bytes} bytes, and at most {} are read: trace fewer steps", path.display(), super::MAX_BYTES)]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        bytes: u64,
-    },
+    /// The file cannot be opened, or is larger than any results that make sense.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A gzip file, as PyTorch writes them on request.
     #[error("`{}` is compressed: unpack it with `gunzip` first", path.display())]
     Compressed {

@@ -5,11 +5,9 @@
 //! them can be multiplied.
 
 use crate::FormatError;
+use overdrive_files::{SETTINGS, read_text};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
-
-/// Largest file of settings that is read, in bytes.
-const MAX_BYTES: u64 = 16 << 20;
 
 /// Largest extent of a dimension in a config.
 const MAX_COUNT: u64 = 1 << 24;
@@ -29,7 +27,7 @@ impl Config {
     /// # Errors
     /// When it is absent, no JSON, or no object.
     pub fn read(path: &Path) -> Result<Self, FormatError> {
-        Self::parse(path, &read_text(path)?)
+        Self::parse(path, &read_text(path, SETTINGS)?)
     }
 
     /// Reads a file that is a list of objects.
@@ -37,7 +35,7 @@ impl Config {
     /// # Errors
     /// When it is absent, no JSON, or something else.
     pub fn read_list(path: &Path) -> Result<Vec<Self>, FormatError> {
-        let text = read_text(path)?;
+        let text = read_text(path, SETTINGS)?;
         let wrong = |found: String| FormatError::damaged(path, "the file", "a JSON list of objects", found);
         let items: Vec<Value> = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         let item = |(index, item)| match item {
@@ -197,15 +195,6 @@ impl Config {
     pub(super) fn texts(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
-}
-
-fn read_text(path: &Path) -> Result<String, FormatError> {
-    let length = std::fs::metadata(path).map_err(FormatError::io(path, "read"))?.len();
-    if length > MAX_BYTES {
-        let expected = format!("at most {MAX_BYTES} bytes");
-        return Err(FormatError::damaged(path, "size", expected, format!("{length} bytes")));
-    }
-    std::fs::read_to_string(path).map_err(FormatError::io(path, "read"))
 }
 
 /// What an absent flag means.

@@ -41,7 +41,7 @@ impl Tokenizer {
     /// # Errors
     /// When the file is no tokenizer, or when it knows ids that the model does not: it is another model's.
     pub fn read(path: &Path, vocabulary: usize) -> Result<Self, FormatError> {
-        let bytes = std::fs::read(path).map_err(FormatError::io(path, "read"))?;
+        let bytes = overdrive_files::read(path, overdrive_files::TEXT)?;
         let refused = |error: String| {
             FormatError::damaged(path, "the file", "a tokenizer of the `tokenizers` library", error)
         };

@@ -37,7 +37,7 @@ pub struct Binding {
 }
 
 impl Model {
-    /// Opens a file; its weights stay where they are, mapped.
+    /// Opens a file; its weights share the bytes.
     ///
     /// # Errors
     /// When the file cannot be read or is no ONNX model.

@@ -19,7 +19,7 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub(super) struct Storage {
     path: PathBuf,
-    /// External files that were opened, mapped.
+    /// External files that were read.
     files: RefCell<HashMap<String, Bytes>>,
 }
 

@@ -7,7 +7,6 @@ use super::Samples;
 use crate::TrainError;
 use flate2::read::GzDecoder;
 use overdrive_ir::{DType, Tensor, TensorType};
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
@@ -42,7 +41,7 @@ pub(super) fn read(images: &Path) -> Result<Samples, TrainError> {
 }
 
 fn array(path: &Path) -> Result<Tensor, TrainError> {
-    let file = File::open(path).map_err(TrainError::io(path, "open"))?;
+    let file = overdrive_files::open(path)?;
     let place = path.display().to_string();
     match path.extension().is_some_and(|e| e == "gz") {
         true => decode(&place, &mut GzDecoder::new(BufReader::new(file))),

@@ -4,7 +4,6 @@ use super::{Parts, Samples, Tokens, books, csv_file, digits, idx, npz_file};
 use crate::TrainError;
 use overdrive_formats::huggingface::Tokenizer;
 use overdrive_ir::{DType, Graph};
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,25 +16,37 @@ pub enum Dataset {
     Text(Arc<Tokens>),
 }
 
+/// Before the name of what comes with the program, where a file of that name is there too.
+const BUILT_IN: &str = "builtin:";
+
 /// `digits`, `text` (the two novels), or a file by its ending: `.csv`, `.npz`, IDX (`*-images-idx3-ubyte`, also `.gz`);
 /// any other file is a text.
 ///
 /// # Errors
 /// When the file cannot be read or is not what its ending says.
 pub fn open(name: &str) -> Result<Dataset, TrainError> {
-    match name {
+    let path = Path::new(name);
+    let plain = name.strip_prefix(BUILT_IN);
+    match plain.unwrap_or(name) {
+        "digits" | "text" if plain.is_none() && path.exists() => {
+            let expected = format!(
+                "`./{name}` for the file or `{BUILT_IN}{name}` for the data that come with Overdrive"
+            );
+            let found = format!("`{name}`, which is both");
+            return Err(TrainError::invalid("data", expected, found, "name one of them"));
+        }
         "digits" => return Ok(Dataset::Samples(digits())),
         "text" => return Ok(Dataset::Text(books())),
         _ => {}
     }
-    let path = Path::new(name);
-    if !path.is_file() {
+    if !path.exists() {
         let expected = "`digits`, `text` or a file";
         return Err(TrainError::invalid("data", expected, format!("`{name}`"), "name a file that exists"));
     }
+    let file = overdrive_files::open(path)?;
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     let samples = match extension {
-        "csv" => csv_file::decode(name, File::open(path).map_err(TrainError::io(path, "open"))?)?,
+        "csv" => csv_file::decode(name, file)?,
         "npz" => npz_file::read(path)?,
         _ if name.contains("-ubyte") => idx::read(path)?,
         _ => return Ok(Dataset::Text(Arc::new(Tokens::of_file(path)?))),

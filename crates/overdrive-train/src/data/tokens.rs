@@ -64,7 +64,7 @@ impl Tokens {
     /// # Errors
     /// When it cannot be read, is not UTF-8, or is empty.
     pub fn of_file(path: &Path) -> Result<Self, TrainError> {
-        let file = File::open(path).map_err(TrainError::io(path, "open"))?;
+        let file = overdrive_files::open(path)?;
         let len = check_utf8(path, &file)?;
         let source = Source::File { file: Mutex::new(file), path: path.to_owned() };
         Ok(Self { source, form: Form::Byte, len, vocabulary: BYTES })

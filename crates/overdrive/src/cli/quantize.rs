@@ -1,6 +1,6 @@
 //! Arguments of `quantize`.
 
-use super::{Machine, tolerance};
+use super::{Machine, Replacing, tolerance};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -21,6 +21,9 @@ pub(crate) struct Quantize {
     /// Where to write the model: a folder
     #[arg(short, long, alias = "output", value_name = "DIR", required_unless_present = "sensitivity")]
     pub out: Option<PathBuf>,
+    /// What may be replaced.
+    #[command(flatten)]
+    pub replacing: Replacing,
     /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by name, .npz or
     /// .safetensors, of which half calibrates and half judges [default: random inputs]
     #[arg(long, value_name = "DATA")]

@@ -1,6 +1,6 @@
 //! Arguments of `train`.
 
-use super::{Machine, Precision};
+use super::{Machine, Precision, Replacing};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -21,6 +21,9 @@ pub(crate) struct Train {
     /// Folder of the trained model
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
+    /// What may be replaced.
+    #[command(flatten)]
+    pub replacing: Replacing,
     /// Goes on from the checkpoint that an interrupted run of the same command left beside the folder
     #[arg(long)]
     pub resume: bool,

@@ -25,13 +25,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
+    let place = |folder| output::place(folder, arguments.replacing.into(), output::REPORT);
+    let place = arguments.out.as_deref().map(place).transpose()?;
     let model = model::load(&arguments.model)?;
     let ids = arguments.text.as_ref().map(|text| text::encode(text::tokenizer(&model)?, text)).transpose()?;
     let contestants =
         Contestants::choose(arguments.backends.as_deref(), &arguments.machine, &arguments.libraries)?;
     let reference = devices::reference(devices::threads(&arguments.machine))?;
     let _whole = stop.heed();
-    let _prepared = arguments.out.as_deref().map(output::prepare).transpose()?;
     let clock = SystemClock::new();
     let spinner = Spinner::start();
     let own: Vec<Device<'_>> =
@@ -134,10 +135,9 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
     if stop.is_requested() && !output::has_measurements(&results) {
         return Err(Failure::interrupted("nothing was measured by then"));
     }
-    if let Some(folder) = &arguments.out {
-        output::write(folder, &results)?;
-    }
+    let written = place.as_ref().map_or(Ok(()), |place| output::write(place, &results));
     say!("{}", if arguments.json { to_json(&results) } else { output::summary(&results) })?;
+    written?;
     if stop.is_requested() {
         let place =
             arguments.out.as_ref().map_or("shown above".to_owned(), |f| format!("in `{}`", f.display()));

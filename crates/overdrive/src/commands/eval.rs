@@ -8,6 +8,7 @@ use crate::terminal::{note, say};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::oracle::Tolerance;
 use overdrive::bench::subject::Deviation;
+use overdrive::files::{Place, Request};
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::plan::StepKind;
 use overdrive::ir::{Graph, Mode, Plan, State, Tensor, TensorType, Tuning};
@@ -16,6 +17,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
+    let place = arguments.out.as_deref().map(|path| place(arguments, path)).transpose()?;
     let model = model::load(&arguments.model)?;
     let inputs = formats::read(&arguments.inputs).map_err(Failure::bad_input)?;
     let expected = arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
@@ -66,14 +68,23 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     for (name, tensor) in &outputs {
         say!("{name}: {}", tensor.ty())?;
     }
-    if let Some(file) = &arguments.out {
+    if let Some(place) = place {
         let _whole = stop.heed();
-        formats::write(file, &outputs).map_err(Failure::bad_input)?;
+        place.fill(|file| formats::write(file, &outputs)).map_err(Failure::bad_input)?;
     }
     match expected {
         Some(expected) => compare(&outputs, &expected, arguments),
         None => Ok(Exit::Fine),
     }
+}
+
+/// Claims the place of the outputs.
+fn place(arguments: &Eval, path: &Path) -> Result<Place, Failure> {
+    formats::check_name(path).map_err(Failure::bad_input)?;
+    let mut inputs = vec![Path::new(&arguments.model), arguments.inputs.as_path()];
+    inputs.extend(arguments.parameters.as_deref().into_iter().chain(arguments.expect.as_deref()));
+    let request = Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+    Place::file(request).map_err(Failure::bad_input)
 }
 
 /// Says which ops run in the slow reference for want of a kernel: whoever measures them should know.

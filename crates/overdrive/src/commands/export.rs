@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::terminal::{note, say};
 use overdrive::bench::exit::Exit;
+use overdrive::files::{self, Place, Request};
 use overdrive::formats::{self, onnx, stablehlo, triton};
 use overdrive::ir::{Graph, Port, TensorType};
 use overdrive::studies::Workload;
@@ -13,6 +14,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
+    let inputs: Vec<&Path> =
+        [Path::new(&arguments.model)].into_iter().chain(arguments.inputs.as_deref()).collect();
+    let file = |path: Option<&Path>, option| {
+        let claim = |path| Place::file(request((arguments, inputs.as_slice()), path, option));
+        path.map(claim).transpose().map_err(Failure::bad_input)
+    };
+    let onnx = file(arguments.onnx.as_deref(), "--onnx")?;
+    let stablehlo = file(arguments.stablehlo.as_deref(), "--stablehlo")?;
+    let repository =
+        |path| Place::folder(request((arguments, inputs.as_slice()), path, "--triton"), triton::CONTENTS);
+    let triton = arguments.triton.as_deref().map(repository).transpose().map_err(Failure::bad_input)?;
     let model = model::load(&arguments.model)?;
     let sizes: BTreeMap<String, usize> = arguments.shapes.iter().cloned().collect();
     let graph = || -> Result<Graph, Failure> {
@@ -21,27 +33,36 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
             None => Ok(model.bind(&sizes)?.graph),
         }
     };
-    if let Some(file) = &arguments.onnx {
-        let graph = graph()?;
+    if let Some(place) = onnx {
+        let (graph, file) = (graph()?, place.path().to_owned());
         let _whole = stop.heed();
-        onnx::write(file, &graph).map_err(Failure::bad_input)?;
+        place.fill(|file| onnx::write(file, &graph)).map_err(Failure::bad_input)?;
         say!("{} as ONNX: {}", graph.name(), file.display())?;
     }
-    if let Some(file) = &arguments.stablehlo {
-        let graph = graph()?;
+    if let Some(place) = stablehlo {
+        let (graph, file) = (graph()?, place.path().to_owned());
         let _whole = stop.heed();
-        stablehlo::write(file, &graph).map_err(Failure::bad_input)?;
+        place.fill(|file| stablehlo::write(file, &graph)).map_err(Failure::bad_input)?;
         say!("{} as StableHLO, states as arguments after the inputs: {}", graph.name(), file.display())?;
     }
-    if let Some(folder) = &arguments.triton {
-        let served = served(&model, &sizes, &model.bind(&sizes)?)?;
+    if let Some(place) = triton {
+        let (served, folder) = (served(&model, &sizes, &model.bind(&sizes)?)?, place.path().to_owned());
         let _whole = stop.heed();
-        triton::write(folder, &served).map_err(Failure::bad_input)?;
+        place.fill(|folder| triton::write(folder, &served)).map_err(Failure::bad_input)?;
         let batch =
             served.max_batch.map_or("a fixed batch".to_owned(), |most| format!("batches of up to {most}"));
         say!("{} for Triton, {batch}: {}", served.name, folder.display())?;
     }
     Ok(Exit::Fine)
+}
+
+/// A place to export to.
+fn request<'a>(
+    (arguments, inputs): (&Export, &'a [&'a Path]),
+    path: &'a Path,
+    option: &'static str,
+) -> Request<'a> {
+    Request { path, option, existing: arguments.replacing.into(), inputs }
 }
 
 /// What a server is given: a file for any batch where the model has a dimension for it.
@@ -95,7 +116,7 @@ fn served(
 /// The bytes of the user's own file, or of ours for a fixed batch.
 fn file_of(model: &Model, path: &Path, graph: &Graph) -> Result<Vec<u8>, Failure> {
     match model.file() {
-        Some(file) => std::fs::read(file).map_err(|e| Failure::bad_input(format!("{}: {e}", file.display()))),
+        Some(file) => files::read(file, files::UNBOUNDED).map_err(Failure::bad_input),
         None => onnx::encode(path, graph).map_err(Failure::bad_input),
     }
 }

@@ -7,6 +7,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use overdrive::bench::exit::Exit;
 use overdrive::models::MODELS;
 use overdrive::studies::Workload;
+use overdrive::train::trained;
 use std::collections::BTreeMap;
 
 pub(crate) fn models(arguments: &Json) -> Result<Exit, Failure> {
@@ -26,6 +27,7 @@ pub(crate) fn models(arguments: &Json) -> Result<Exit, Failure> {
                     "summary": model.summary,
                     "parameters": parameters,
                     "flops_per_call": flops,
+                    "weights": weights(model.name),
                     "dimensions": model.dimensions.iter().copied().collect::<BTreeMap<_, _>>(),
                 })
             })
@@ -35,16 +37,25 @@ pub(crate) fn models(arguments: &Json) -> Result<Exit, Failure> {
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["model", "parameters", "GFLOP a call", "what it is"]);
+    table.set_header(["model", "parameters", "GFLOP a call", "weights", "what it is"]);
     for (model, parameters, flops) in rows {
         let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
         table.add_row([
             Cell::new(model.name),
             right(format!("{:.3} M", parameters as f64 / 1e6)),
             right(format!("{:.3}", flops as f64 / 1e9)),
+            Cell::new(weights(model.name)),
             Cell::new(model.summary),
         ]);
     }
     say!("{table}")?;
+    say!(
+        "`builtin:NAME` is the built-in model where a folder has its name; `train` starts from new weights"
+    )?;
     Ok(Exit::Fine)
+}
+
+/// Which weights every command but `train` takes.
+fn weights(name: &str) -> &'static str {
+    if trained(name).is_some() { "trained" } else { "random" }
 }

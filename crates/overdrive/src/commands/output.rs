@@ -1,59 +1,79 @@
-//! The folder of a report: made before anything is measured, its files by atomic rename.
+//! The folder of a report: claimed before anything is measured, its files by atomic rename.
 
 use crate::failure::Failure;
-use crate::terminal::width;
+use crate::terminal::{say, width};
 use overdrive::bench::report::html::{Stills, html};
-use overdrive::bench::report::{Report, from_json, terminal, to_json, utc, write_atomically};
+use overdrive::bench::report::{Report, from_json, terminal, to_json, utc};
 use overdrive::bench::results::Results;
+use overdrive::files::{self, Contents, Existing, FileError, Place, Request};
 use std::path::{Path, PathBuf};
 
 /// The file that everything else in the folder is drawn from.
 pub(crate) const RESULTS: &str = "results.json";
 /// The report to open.
 pub(crate) const PAGE: &str = "report.html";
+/// The report for pull requests and terminals.
+const MARKDOWN: &str = "report.md";
 
-/// A folder that was made for results: it goes again when this is dropped and nothing came, as after bad input.
-#[must_use = "a folder without results goes when this does"]
-pub(crate) struct Prepared(Option<PathBuf>);
+/// Everything that `run` and `bench` write.
+pub(crate) const REPORT: Contents =
+    Contents { name: "results", writes: |name| name == RESULTS || is_drawn(name), is_ours: has_results };
+/// What `report` draws.
+pub(crate) const PAGES: Contents = Contents { name: "results", writes: is_drawn, is_ours: has_results };
 
-impl Drop for Prepared {
-    fn drop(&mut self) {
-        if let Some(folder) = &self.0 {
-            // Refused where it holds something, which is what is wanted.
-            let _ = std::fs::remove_dir(folder);
-        }
-    }
+fn is_drawn(name: &str) -> bool {
+    let is_picture = name.ends_with(".svg") || name.ends_with(".png") || name == "plots/";
+    [PAGE, MARKDOWN].contains(&name) || (name.starts_with("plots/") && is_picture)
 }
 
-/// Makes the folder now, so that an unwritable one is known before the work and not after it.
-pub(crate) fn prepare(folder: &Path) -> Result<Prepared, Failure> {
-    let unwritable = |e: std::io::Error| {
-        let place = folder.display();
-        Failure::bad_input(format!("cannot write to `{place}`: {e}; name another folder with --out"))
+fn has_results(folder: &Path) -> bool {
+    [RESULTS, PAGE, "gate.json"].iter().any(|name| folder.join(name).is_file())
+}
+
+/// Claims the folder now, so that what is wrong with it is known before the work and not after it.
+pub(crate) fn place(folder: &Path, existing: Existing, contents: Contents) -> Result<Place, Failure> {
+    let request = Request { path: folder, option: "--out", existing, inputs: &[] };
+    Place::files(request, contents).map_err(Failure::bad_input)
+}
+
+/// The folder that the user named, or else a new one: `reports/<date-time>`.
+pub(crate) fn place_or_new(
+    named: Option<&Path>,
+    existing: Existing,
+    (begun, contents): (&Results, Contents),
+) -> Result<Place, Failure> {
+    if let Some(folder) = named {
+        return place(folder, existing, contents);
+    }
+    let folder = default_folder(begun);
+    let place = |folder: &Path| {
+        Place::files(
+            Request { path: folder, option: "--out", existing: Existing::Keep, inputs: &[] },
+            contents,
+        )
     };
-    let is_new = !folder.exists();
-    std::fs::create_dir_all(folder).map_err(unwritable)?;
-    let prepared = Prepared(is_new.then(|| folder.to_owned()));
-    let probe = folder.join(".writable.tmp");
-    std::fs::write(&probe, b"").map_err(unwritable)?;
-    std::fs::remove_file(&probe).map_err(unwritable)?;
-    Ok(prepared)
+    // Another process may have begun in the same second.
+    let others = (2..100).map(|n| PathBuf::from(format!("{}-{n}", folder.display())));
+    let mut found = place(&folder);
+    for other in others {
+        if !matches!(found, Err(FileError::Busy { .. } | FileError::Exists { .. })) {
+            break;
+        }
+        found = place(&other);
+    }
+    found.map_err(Failure::bad_input)
 }
 
 /// Results from a file, or from the folder of a report.
 pub(crate) fn read(path: &Path) -> Result<Results, Failure> {
     let file = if path.is_dir() { path.join(RESULTS) } else { path.to_owned() };
-    let text = std::fs::read_to_string(&file).map_err(|error| {
-        let place = file.display();
-        Failure::bad_input(format!(
-            "cannot read results from `{place}`: {error}; expected a {RESULTS} or its folder"
-        ))
-    })?;
+    let text = files::read_text(&file, files::RESULTS)
+        .map_err(|error| Failure::bad_input(format!("{error}; expected a {RESULTS} or its folder")))?;
     from_json(&text).map_err(|error| Failure::bad_input(format!("`{}`: {error}", file.display())))
 }
 
 /// `reports/<date-time>`.
-pub(crate) fn default_folder(results: &Results) -> PathBuf {
+fn default_folder(results: &Results) -> PathBuf {
     let stamp: String = utc(results.started_unix_s)
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
@@ -66,32 +86,52 @@ pub(crate) fn has_measurements(results: &Results) -> bool {
     results.records.iter().any(|record| record.outcome.measurement().is_some())
 }
 
-/// Writes results.json and what is drawn from it.
-pub(crate) fn write(folder: &Path, results: &Results) -> Result<(), Failure> {
-    write_results(folder, results)?;
-    write_report(folder, std::slice::from_ref(results))
+/// Writes results.json and what is drawn from it. Where the folder takes no results any more, they are kept elsewhere.
+pub(crate) fn write(place: &Place, results: &Results) -> Result<(), Failure> {
+    write_results(place, results).map_err(|error| kept(&error, results))?;
+    write_report(place, std::slice::from_ref(results))
 }
 
 /// Writes report.html, report.md and plots/ of one results file or several.
-pub(crate) fn write_report(folder: &Path, files: &[Results]) -> Result<(), Failure> {
+pub(crate) fn write_report(place: &Place, files: &[Results]) -> Result<(), Failure> {
     let report = Report::new(files);
-    let write = |path: PathBuf, content: &[u8]| write_atomically(&path, content).map_err(Failure::harness);
-    write(folder.join("report.md"), report.markdown().as_bytes())?;
-    let stills = write_plots(&folder.join("plots"), &report)?;
-    write(folder.join(PAGE), html(&report, &stills).as_bytes())
+    place.put(MARKDOWN, report.markdown().as_bytes()).map_err(Failure::harness)?;
+    let stills = write_plots(place, &report)?;
+    place.put(PAGE, html(&report, &stills).as_bytes()).map_err(Failure::harness)?;
+    place.finish().map_err(Failure::harness)
+}
+
+/// Puts results that their folder does not take where there is room, and says where.
+fn kept(error: &FileError, results: &Results) -> Failure {
+    let (json, name) = (to_json(results), format!("overdrive-results-{}.json", std::process::id()));
+    for folder in [PathBuf::from("."), std::env::temp_dir()] {
+        let path = folder.join(&name);
+        let request = Request { path: &path, option: "", existing: Existing::Keep, inputs: &[] };
+        let filled = Place::file(request).and_then(|place| place.fill_with(json.as_bytes()));
+        if filled.is_ok() {
+            let path = path.display();
+            return Failure::harness(format!(
+                "{error}. The results are kept in `{path}`: `overdrive report {path} --out DIR` draws them"
+            ));
+        }
+    }
+    // No disk takes them, but whoever reads the standard output may.
+    match say!("{json}") {
+        Ok(()) => Failure::harness(format!("{error}. The results stand on the standard output, as JSON")),
+        Err(_) => Failure::harness(format!("{error}. Nothing else takes the results: they are lost")),
+    }
 }
 
 /// Writes every chart as SVG and PNG, and hands back the SVG for the page.
 #[cfg(feature = "plots")]
-fn write_plots(plots: &Path, report: &Report<'_>) -> Result<Stills, Failure> {
+fn write_plots(place: &Place, report: &Report<'_>) -> Result<Stills, Failure> {
     let charts: Vec<_> = report.charts().cloned().collect();
     let pictures = overdrive::bench::drawing::draw(&charts).map_err(Failure::harness)?;
-    std::fs::create_dir_all(plots).map_err(Failure::harness)?;
     let mut stills = Stills::new();
     for picture in pictures {
         for (extension, content) in [("svg", picture.svg.as_bytes()), ("png", &picture.png)] {
-            let path = plots.join(format!("{}.{extension}", picture.id));
-            write_atomically(&path, content).map_err(Failure::harness)?;
+            let name = format!("plots/{}.{extension}", picture.id);
+            place.put(&name, content).map_err(Failure::harness)?;
         }
         stills.insert(picture.id, picture.svg);
     }
@@ -100,13 +140,13 @@ fn write_plots(plots: &Path, report: &Report<'_>) -> Result<Stills, Failure> {
 
 /// A build without an engine for charts: the page draws them itself.
 #[cfg(not(feature = "plots"))]
-fn write_plots(_plots: &Path, _report: &Report<'_>) -> Result<Stills, Failure> {
+fn write_plots(_place: &Place, _report: &Report<'_>) -> Result<Stills, Failure> {
     Ok(Stills::new())
 }
 
 /// Writes results.json.
-pub(crate) fn write_results(folder: &Path, results: &Results) -> Result<(), Failure> {
-    write_atomically(&folder.join(RESULTS), to_json(results).as_bytes()).map_err(Failure::harness)
+pub(crate) fn write_results(place: &Place, results: &Results) -> Result<(), FileError> {
+    place.put(RESULTS, to_json(results).as_bytes())
 }
 
 /// The summary for the terminal.

@@ -11,15 +11,22 @@ use overdrive::bench::executable::Target;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::outcome::{self, FailureKind};
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
-use overdrive::bench::report::write_atomically;
 use overdrive::cpu::memory::available_bytes;
+use overdrive::files::{Place, Request};
 use overdrive::ir::{Backend, Mode, State, Tuning};
 use overdrive::passes::{Recipe, precision};
 use overdrive::studies::Workload;
 use overdrive_process::Stop;
 use serde_json::json;
+use std::path::Path;
 
 pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failure> {
+    let place = |path| {
+        let inputs = &[Path::new(&arguments.model)];
+        let request = Request { path, option: "--trace", existing: arguments.replacing.into(), inputs };
+        Place::file(request).map_err(Failure::bad_input)
+    };
+    let place = arguments.trace.as_deref().map(place).transpose()?;
     let model = model::load(&arguments.model)?;
     let batch = arguments.batch.map(|n| model.batch(n)).transpose()?;
     let workload = model.bind(&arguments.shapes.iter().cloned().chain(batch).collect())?;
@@ -38,10 +45,9 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
     let inputs = workload.inputs(arguments.machine.seed);
     let profile = Profile::take(target, &inputs, arguments.calls, &SystemClock::new());
     let profile = Profile { name: workload.key.name.clone(), ..profile.map_err(unmeasured)? };
-    if let Some(file) = &arguments.trace {
-        let trace = chrome_trace(&profile).to_string();
+    if let Some(place) = place {
         let _whole = stop.heed();
-        write_atomically(file, trace.as_bytes()).map_err(Failure::bad_input)?;
+        place.fill_with(chrome_trace(&profile).to_string().as_bytes()).map_err(Failure::bad_input)?;
     }
     let table = OperatorTable::of(&profile);
     if arguments.json {

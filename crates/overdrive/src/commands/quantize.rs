@@ -16,15 +16,14 @@ use crate::terminal::say;
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::rules::Rules;
+use overdrive::files::{Place, Request};
 use overdrive::formats::{ModelConfig, ModelFolder};
-use overdrive::ir::{Backend, Block, Graph, Init, Tensor};
-use overdrive::models;
+use overdrive::ir::{Backend, Block, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
 use overdrive::studies::Template;
 use overdrive::studies::quantization::{
     Footprint, Judge, Metric, Session, agreement, apply, latency, outputs, tune,
 };
-use overdrive::train::trained;
 use overdrive_process::Stop;
 use samples::Samples;
 use serde_json::json;
@@ -40,7 +39,9 @@ struct Chosen {
 
 pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failure> {
     let modes = modes(arguments)?;
-    let template = template(&arguments.model)?;
+    let place = arguments.out.as_deref().filter(|_| !arguments.sensitivity);
+    let place = place.map(|path| place_of(arguments, path)).transpose()?;
+    let template = model::load(&arguments.model)?.template()?;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let samples = samples::samples(arguments, (backend, &template))?;
@@ -65,7 +66,16 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
         let made = made.map_err(refused)?;
         Chosen { name: mode.name.to_owned(), quantization, made }
     };
-    finish((arguments, stop), (backend, &template), &samples, &chosen)
+    let place = place.expect("clap asks for it where something is written");
+    finish((arguments, place, stop), (backend, &template), &samples, &chosen)
+}
+
+/// Claims the folder of the model.
+fn place_of(arguments: &Quantize, path: &Path) -> Result<Place, Failure> {
+    let data = arguments.data.as_deref().map(Path::new);
+    let inputs: Vec<&Path> = [Path::new(&arguments.model)].into_iter().chain(data).collect();
+    let request = Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+    Place::folder(request, ModelFolder::CONTENTS).map_err(Failure::bad_input)
 }
 
 /// A mode that learns was given nothing to learn from.
@@ -78,7 +88,7 @@ fn unlabelled(mode: &QuantizationMode, found: &str) -> Failure {
 
 /// Judges, writes and times what was chosen.
 fn finish(
-    (arguments, stop): (&Quantize, &Stop),
+    (arguments, place, stop): (&Quantize, Place, &Stop),
     (backend, template): (&dyn Backend, &Template),
     samples: &Samples<'_>,
     chosen: &Chosen,
@@ -114,11 +124,13 @@ fn finish(
             say!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high)?;
         }
     }
-    let output = arguments.out.as_deref().expect("clap asks for it where something is written");
     let _whole = stop.heed();
-    write(output, template, chosen)?;
-    check_written(backend, (output, template), &samples.compared, &found)?;
-    let folder_bytes = folder_bytes(output)?;
+    let output = place.path().to_owned();
+    let folder_bytes = place.fill(|folder| {
+        write(folder, template, chosen)?;
+        check_written(backend, (folder, template), &samples.compared, &found)?;
+        folder_bytes(folder)
+    })?;
     say!("{}", tables::bytes(&template.graph, &Footprint::of(made), folder_bytes))?;
     say!("{}", tables::likeness(&agreement(&float, &found)))?;
     let clock = SystemClock::new();
@@ -157,16 +169,6 @@ fn modes(arguments: &Quantize) -> Result<Vec<&'static QuantizationMode>, Failure
     }
 }
 
-/// The model; one that comes trained with the program begins as trained, for random weights have nothing to lose.
-fn template(name: &str) -> Result<Template, Failure> {
-    let mut template = model::load(name)?.template()?;
-    if let Some(weights) = models::find(name).ok().and_then(|model| trained(model.name)) {
-        say!("note: `{name}` has the trained weights that come with Overdrive")?;
-        template.graph = template.graph.with_initial_values(|name, _| Init::Value(weights[name].clone()));
-    }
-    Ok(template)
-}
-
 /// How long to sample latencies.
 fn rules(arguments: &Quantize) -> Rules {
     match arguments.trials {
@@ -191,7 +193,7 @@ fn harness(reason: overdrive::bench::outcome::Failure) -> Failure {
     Failure::harness(reason.reason)
 }
 
-/// Writes the model with its recipe, whole or not at all.
+/// Writes the model with its recipe.
 fn write(folder: &Path, template: &Template, chosen: &Chosen) -> Result<(), Failure> {
     let Chosen { name, quantization, made } = chosen;
     let remarks = |of: &[overdrive::passes::Skipped]| -> BTreeMap<String, String> {

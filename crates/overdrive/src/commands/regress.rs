@@ -15,20 +15,29 @@ use overdrive::bench::gate::session::Evidence;
 use overdrive::bench::gate::verdicts::Control;
 use overdrive::bench::gate::verdicts::{GATE_VERSION, Program, Verdicts};
 use overdrive::bench::gate::{Session, junit, markdown, terminal};
-use overdrive::bench::report::write_atomically;
 use overdrive::bench::results::Results;
+use overdrive::files::{Contents, Place};
 use overdrive_process::Stop;
 use progress::GateProgress;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// The folder of every process's results.
+const PROCESSES: &str = "processes";
+/// What a session of the gate writes.
+const GATE: Contents = Contents {
+    name: "results",
+    writes: |name| {
+        ["gate.json", "gate.md", "gate.junit.xml"].contains(&name) || name.starts_with("processes/")
+    },
+    is_ours: |folder| folder.join("gate.json").is_file(),
+};
 
 pub(crate) fn regress(arguments: &Regress, stop: &Stop) -> Result<Exit, Failure> {
     let begun = Results::begin(command_line(), arguments.seed);
-    let folder = arguments.out.clone().unwrap_or_else(|| output::default_folder(&begun));
     let _whole = stop.heed();
+    let place = output::place_or_new(arguments.out.as_deref(), arguments.replacing.into(), (&begun, GATE))?;
     let (contenders, notes) = contenders(arguments, stop)?;
-    let raw = folder.join("processes");
-    let _prepared = output::prepare(&raw)?;
+    let raw = place.own(PROCESSES).map_err(Failure::bad_input)?;
     let [(baseline, first), (current, second)] = contenders;
     let mut programs = Programs {
         baseline: first,
@@ -57,11 +66,11 @@ pub(crate) fn regress(arguments: &Regress, stop: &Stop) -> Result<Exit, Failure>
         verdicts.environment.toolchain = old;
     }
     verdicts.notes.extend(verdicts.environment.warnings());
-    write(&folder, &verdicts, arguments)?;
     say!("{}", terminal(&verdicts, width()))?;
-    say!("verdicts: {}", folder.join("gate.json").display())?;
+    write(&place, &verdicts, arguments)?;
+    say!("verdicts: {}", place.path().join("gate.json").display())?;
     if stop.is_requested() {
-        let place = folder.display();
+        let place = place.path().display();
         return Err(Failure::interrupted(format!(
             "what was measured by then is judged above and kept in `{place}`; a session is not gone on with"
         )));
@@ -162,7 +171,7 @@ fn verdicts(evidence: Evidence, begun: Results, [baseline, current]: [Program; 2
     .derive()
 }
 
-fn write(folder: &Path, verdicts: &Verdicts, arguments: &Regress) -> Result<(), Failure> {
+fn write(place: &Place, verdicts: &Verdicts, arguments: &Regress) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(verdicts).expect("verdicts are plain data") + "\n";
     let mut files = vec![("gate.json", json)];
     if arguments.ci {
@@ -170,8 +179,7 @@ fn write(folder: &Path, verdicts: &Verdicts, arguments: &Regress) -> Result<(), 
         files.push(("gate.junit.xml", junit(verdicts)));
     }
     for (name, content) in files {
-        let path: PathBuf = folder.join(name);
-        write_atomically(&path, content.as_bytes()).map_err(Failure::harness)?;
+        place.put(name, content.as_bytes()).map_err(Failure::harness)?;
     }
-    Ok(())
+    place.finish().map_err(Failure::harness)
 }

@@ -9,14 +9,16 @@ use overdrive::bench::gate::Verdicts;
 use overdrive::bench::import;
 use overdrive::bench::report::html;
 use overdrive::bench::results::Results;
+use overdrive::files;
 use overdrive_process::Stop;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The first key of verdicts stands well within so many bytes.
 const START_BYTES: u64 = 64;
 
 pub(crate) fn report(arguments: &Report, stop: &Stop) -> Result<Exit, Failure> {
+    let folder = arguments.out.clone().unwrap_or_else(|| beside(&arguments.results[0]));
+    let place = output::place(&folder, arguments.replacing.into(), output::PAGES);
     let (mut files, mut gates) = (Vec::new(), Vec::new());
     for path in &arguments.results {
         match verdicts(path)? {
@@ -27,10 +29,8 @@ pub(crate) fn report(arguments: &Report, stop: &Stop) -> Result<Exit, Failure> {
     for (path, gate) in gates {
         attach(&mut files, gate, path)?;
     }
-    let folder = arguments.out.clone().unwrap_or_else(|| beside(&arguments.results[0]));
     let _whole = stop.heed();
-    let _prepared = output::prepare(&folder)?;
-    output::write_report(&folder, &files)?;
+    output::write_report(&place?, &files)?;
     match files.as_slice() {
         [one] => say!("{}", output::summary(one))?,
         several => say!("{} machines side by side, shown and never judged", several.len())?,
@@ -42,13 +42,11 @@ pub(crate) fn report(arguments: &Report, stop: &Stop) -> Result<Exit, Failure> {
 /// The verdicts in a file that `regress` wrote; nothing of any other file.
 fn verdicts(path: &Path) -> Result<Option<Verdicts>, Failure> {
     // Results can be large, and what cannot be read at all is for their readers to refuse in their words.
-    let mut start = String::new();
-    let opened = std::fs::File::open(path).and_then(|file| file.take(START_BYTES).read_to_string(&mut start));
-    if opened.is_err() || !Verdicts::claims(&start) {
+    let start = files::beginning(path, START_BYTES).unwrap_or_default();
+    if !Verdicts::claims(&String::from_utf8_lossy(&start)) {
         return Ok(None);
     }
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::bad_input(format!("cannot read `{}`: {error}", path.display())))?;
+    let text = files::read_text(path, files::RESULTS).map_err(Failure::bad_input)?;
     let failed = |error| Failure::bad_input(format!("`{}`: {error}", path.display()));
     Verdicts::from_json(&text).map(Some).map_err(failed)
 }
@@ -73,8 +71,7 @@ fn read(path: &Path) -> Result<Vec<Results>, Failure> {
         return import::read(path).map(|results| vec![results]).map_err(Failure::bad_input);
     }
     let place = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::bad_input(format!("cannot read `{place}`: {error}")))?;
+    let text = files::read_text(path, files::RESULTS).map_err(Failure::bad_input)?;
     html::results_of_page(&text).map_err(|error| {
         Failure::bad_input(format!("`{place}` is not a page that `overdrive report` wrote: {error}"))
     })

@@ -4,6 +4,7 @@ use super::output::RESULTS;
 use crate::failure::Failure;
 use overdrive::bench::report::from_json;
 use overdrive::bench::results::Results;
+use overdrive::files;
 use std::path::Path;
 
 /// The results in `folder`, which `current` is to go on with.
@@ -15,7 +16,7 @@ pub(crate) fn earlier(folder: &Path, current: &Results) -> Result<Results, Failu
             path.display()
         ))
     };
-    let text = std::fs::read_to_string(&path).map_err(|e| refused(e.to_string()))?;
+    let text = files::read_text(&path, files::RESULTS).map_err(|e| refused(e.to_string()))?;
     let earlier = from_json(&text).map_err(|e| refused(e.to_string()))?;
     let (then, now) = (&earlier.revision, &current.revision);
     if then.commit != now.commit || then.version != now.version {

@@ -15,6 +15,7 @@ use overdrive::bench::harness;
 use overdrive::bench::report::markdown;
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
+use overdrive::files::Existing;
 use overdrive::ir::Backend;
 use overdrive::studies::{
     Allowance, Context, Device, EnergyProbes, MatmulPeer, PEER_MODES, Peer, Progress, STUDIES, Study,
@@ -35,10 +36,11 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     let mut results = Results::begin(command_line(), arguments.machine.seed);
     results.environment.devices.extend(opened.iter().filter_map(|device| device.described.clone()));
     let earlier = arguments.resume.as_deref().map(|folder| resume::earlier(folder, &results)).transpose()?;
-    let folder = arguments.out.as_ref().or(arguments.resume.as_ref()).cloned();
-    let folder = folder.unwrap_or_else(|| output::default_folder(&results));
+    let folder = arguments.out.as_deref().or(arguments.resume.as_deref());
+    // What is resumed is meant to be replaced.
+    let existing = if arguments.resume.is_some() { Existing::Replace } else { arguments.replacing.into() };
+    let place = output::place_or_new(folder, existing, (&results, output::REPORT))?;
     let _whole = stop.heed();
-    let _prepared = output::prepare(&folder)?;
 
     let devices: Vec<Device<'_>> =
         opened.iter().map(|d| Device { backend: d.backend.as_ref(), threads: d.threads }).collect();
@@ -76,7 +78,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     let allowance = Allowance::of(is_limited.then_some(GUEST_NS));
     let probes = if arguments.quick { EnergyProbes::new() } else { energy::probes(&clock) };
     // What cannot be written now is told when the run ends.
-    let keep = |results: &Results| drop(output::write_results(&folder, results));
+    let keep = |results: &Results| drop(output::write_results(&place, results));
     let mut context = Context {
         devices: &devices,
         engines: &engines,
@@ -120,11 +122,15 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     if stop.is_requested() && !output::has_measurements(&results) {
         return Err(Failure::interrupted("nothing was measured by then"));
     }
-    output::write(&folder, &results)?;
+    let folder = place.path();
+    let written = output::write(&place, &results);
     if arguments.ci {
         say!("{}", markdown(&results))?;
     } else {
         say!("{}", output::summary(&results))?;
+    }
+    written?;
+    if !arguments.ci {
         say!("report: {}", folder.join(output::PAGE).display())?;
     }
     if stop.is_requested() {

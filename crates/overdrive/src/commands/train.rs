@@ -9,8 +9,9 @@ use crate::model;
 use crate::terminal::say;
 use crate::training::{Watch, record};
 use overdrive::bench::exit::Exit;
-use overdrive::bench::report::{to_json, write_atomically};
+use overdrive::bench::report::to_json;
 use overdrive::bench::results::Results;
+use overdrive::files::{Place, Request};
 use overdrive::formats::{ModelConfig, ModelFolder};
 use overdrive::ir::Init;
 use overdrive::passes::bind;
@@ -24,7 +25,8 @@ use overdrive_process::Stop;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
-    let template = model::load(&arguments.model)?.template()?;
+    let (place, checkpoint) = place(arguments)?;
+    let template = model::load_to_train(&arguments.model)?.template()?;
     let recipe = recipe(arguments, &template);
     recipe.check().map_err(Failure::bad_input)?;
     let mut data = open(&arguments.data).map_err(failure)?;
@@ -33,7 +35,6 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     }
     let parts = data.parts(&template.graph, usize::from(arguments.fold)).map_err(failure)?;
     let _whole = stop.heed();
-    let (checkpoint, _prepared) = place(&arguments.out)?;
     let earlier = match (arguments.resume, checkpoint.exists()) {
         (true, _) => Some(Checkpoint::read(&checkpoint).map_err(failure)?),
         (false, false) => None,
@@ -81,10 +82,12 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
         vocabulary: template.vocabulary,
         recipe: provenance(arguments, &recipe, &parts, &test).map_err(failure)?,
     };
-    ModelFolder { config, graph }.write(&arguments.out).map_err(Failure::bad_input)?;
     results.records.push(record(&opened, &template.name, &recipe, (&watch, &fitted, &test)));
-    let file = arguments.out.join(output::RESULTS);
-    write_atomically(&file, to_json(&results).as_bytes()).map_err(Failure::harness)?;
+    let model = ModelFolder { config, graph };
+    place.fill(|folder| {
+        model.write(folder).map_err(Failure::bad_input)?;
+        std::fs::write(folder.join(output::RESULTS), to_json(&results)).map_err(Failure::harness)
+    })?;
     std::fs::remove_file(&checkpoint).map_err(Failure::harness)?;
     say!("{} after {} steps: {}", template.name, fitted.progress.done, said(&test))?;
     say!("model: {}", arguments.out.display())?;
@@ -106,22 +109,21 @@ fn recipe(arguments: &Train, template: &Template) -> Recipe {
     recipe
 }
 
-/// The file of checkpoints, beside the folder; errs where the folder could not take the model at the end.
-fn place(out: &Path) -> Result<(PathBuf, output::Prepared), Failure> {
-    let fault = |what: &str| {
-        Failure::bad_input(format!("`{}` {what}; name another folder with --out", out.display()))
+/// Claims the folder; and the file of checkpoints beside it, which only the holder of that place writes.
+fn place(arguments: &Train) -> Result<(Place, PathBuf), Failure> {
+    let path = arguments.out.as_path();
+    let mut inputs = vec![Path::new(&arguments.model), Path::new(&arguments.data)];
+    inputs.extend(arguments.tokenizer.as_deref());
+    let request = Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+    let place = Place::folder(request, ModelFolder::CONTENTS).map_err(Failure::bad_input)?;
+    // `.` has no name but that of the folder that it is.
+    let path = if path.file_name().is_some() {
+        path.to_owned()
+    } else {
+        path.canonicalize().map_err(Failure::harness)?
     };
-    let name = out.file_name().ok_or_else(|| fault("has no name of its own"))?.to_string_lossy();
-    if out.exists() && !out.is_dir() {
-        return Err(fault("is a file"));
-    }
-    let mut entries = std::fs::read_dir(out).into_iter().flatten();
-    if entries.next().is_some() && !ModelFolder::is_at(out) {
-        return Err(fault("holds other files"));
-    }
-    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let prepared = output::prepare(parent)?;
-    Ok((parent.join(format!("{name}.checkpoint.safetensors")), prepared))
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok((place, path.with_file_name(format!("{name}.checkpoint.safetensors"))))
 }
 
 /// What the folder says of how the model came about.

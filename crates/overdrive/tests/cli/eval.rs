@@ -3,7 +3,7 @@
 use crate::invocation::{Folder, Outcome};
 use overdrive::formats;
 use overdrive::ir::eval::{eval_tensors, philox};
-use overdrive::ir::{DType, Tensor};
+use overdrive::ir::{DType, Init, Tensor};
 use std::fs;
 
 const BATCH: usize = 3;
@@ -16,6 +16,8 @@ fn x() -> Tensor {
 /// `digits-mlp` of [`x`] by the evaluator, with `change` added to one value.
 fn y(change: f64) -> Tensor {
     let template = (overdrive::models::find("digits-mlp").unwrap().build)().unwrap();
+    let trained = overdrive::train::trained("digits-mlp").unwrap();
+    let template = template.with_initial_values(|name, _| Init::Value(trained[name].clone()));
     let graph = overdrive::passes::bind(&template, &[("batch".to_owned(), BATCH)].into()).unwrap();
     let mut values = eval_tensors(&graph, &[x()])[0].to_f64();
     values[7] += change;
@@ -33,7 +35,7 @@ fn prepared() -> Folder {
 #[track_caller]
 fn eval(folder: &Folder, arguments: &str) -> Outcome {
     let before = folder.files();
-    let outcome = folder.line(&format!("eval digits-mlp --threads 1 --output out.npz {arguments}"));
+    let outcome = folder.line(&format!("eval digits-mlp --threads 1 --output out.npz --force {arguments}"));
     if outcome.code == 2 || outcome.code == 3 {
         assert_eq!(folder.files(), before, "a failure leaves nothing: {outcome:?}");
     }

@@ -12,8 +12,11 @@ mod generate;
 mod invocation;
 #[cfg(target_os = "linux")]
 mod memory;
+mod names;
 mod outputs;
 mod over_time;
+mod pipes;
+mod places;
 mod quantize;
 mod quantize_data;
 mod regress;

@@ -16,7 +16,7 @@ fn printing(case: &str, ns: u64) -> String {
 #[track_caller]
 fn gate(folder: &Folder, baseline: &str, current: &str) -> Outcome {
     let arguments =
-        ["regress", "--baseline-cmd", baseline, "--current-cmd", current, "--ci", "--out", "gate"];
+        ["regress", "--baseline-cmd", baseline, "--current-cmd", current, "--ci", "--out", "gate", "--force"];
     folder.overdrive(&arguments)
 }
 
@@ -165,8 +165,16 @@ fn two_revisions_are_built_and_gated() {
     folder.overdrive(&words).ends(1, &["building main~1", "building HEAD", "REGRESSED", "1.10", "clean"]);
     assert_eq!(worktrees(&folder), 1);
     // Built once: what is kept is not built again.
-    let again =
-        folder.overdrive(&["regress", "--baseline", "HEAD", "--out", "gate", "--measure", "bench mlp"]);
+    let again = folder.overdrive(&[
+        "regress",
+        "--baseline",
+        "HEAD",
+        "--out",
+        "gate",
+        "--force",
+        "--measure",
+        "bench mlp",
+    ]);
     again.ends(0, &["1 SAME", "the same commit"]);
     assert!(!again.stderr.contains("building"), "{again:?}");
     let verdicts = std::fs::read_to_string(folder.path("gate/gate.json")).unwrap();

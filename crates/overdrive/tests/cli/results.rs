@@ -26,7 +26,11 @@ fn a_quick_bench_gives_results_that_read_back() {
     let page = std::fs::read_to_string(folder.path("report/report.html")).unwrap();
     assert_eq!(results_of_page(&page).unwrap(), [results], "the page holds the data");
     assert!(folder.path("report/report.md").is_file() && folder.path("report/plots").is_dir());
-    assert_eq!(std::fs::read_dir(folder.path("report")).unwrap().count(), 4, "no drafts are left");
+    assert_eq!(
+        std::fs::read_dir(folder.path("report")).unwrap().count(),
+        5,
+        "with the list of files, without drafts"
+    );
     let redrawn = folder.line("report report/report.html report/results.json --out both");
     redrawn.ends(0, &["2 machines side by side"]);
     assert!(std::fs::read_to_string(folder.path("both/report.md")).unwrap().contains("Shown, never judged"));

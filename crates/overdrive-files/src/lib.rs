@@ -1,0 +1,23 @@
+//! Files of the user: opened without surprises, written whole, never over what is not ours.
+//!
+//! Every crate reads what a user names through `open` and `read`, and writes through a [`Place`]. A
+//! place is claimed before the work begins and filled at its end. Invariant: nothing is replaced
+//! but files that a manifest of ours lists, and those only where the user said so.
+
+mod checksum;
+mod error;
+mod leaf;
+mod lock;
+mod manifest;
+mod occupant;
+mod open;
+mod place;
+mod put;
+mod snapshot;
+mod staging;
+
+pub use error::FileError;
+pub use manifest::MANIFEST;
+pub use open::{RESULTS, SETTINGS, TEXT, UNBOUNDED, beginning, open, read, read_text};
+pub use place::{Contents, Existing, Place, Request};
+pub use snapshot::{is_folder_of, recovered, snapshot};

@@ -1,0 +1,259 @@
+//! A place to write to: claimed when a command begins, so that everything that could be wrong with
+//! it is known before the work, and filled when the work is done.
+
+use crate::lock::{Lock, NoLock};
+use crate::manifest::Manifest;
+use crate::put::Ledger;
+use crate::staging::{Staging, beside, keep, put_in_place, recover};
+use crate::{FileError, MANIFEST};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// Whether an output may take the place of an earlier one.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Existing {
+    /// What is there is an error.
+    Keep,
+    /// What is there is replaced, where it is ours.
+    Replace,
+}
+
+/// What a folder of ours is.
+#[derive(Copy, Clone, Debug)]
+pub struct Contents {
+    /// In the manifest and in messages: `a model`.
+    pub name: &'static str,
+    /// Whether the writer makes a file of this path; of a folder, with a `/` behind, whether it has
+    /// files in it.
+    pub writes: fn(&str) -> bool,
+    /// Whether a folder without a manifest is ours, from before there were manifests.
+    pub is_ours: fn(&Path) -> bool,
+}
+
+/// What a user asked for.
+#[derive(Copy, Clone, Debug)]
+pub struct Request<'a> {
+    /// The place.
+    pub path: &'a Path,
+    /// The option that named it, for messages; empty where none did.
+    pub option: &'static str,
+    /// What may happen to what is there.
+    pub existing: Existing,
+    /// What the command reads: not to be replaced by mistake.
+    pub inputs: &'a [&'a Path],
+}
+
+/// How a place is filled.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Kind {
+    /// With one file.
+    File,
+    /// With a folder that appears whole.
+    Folder(Contents),
+    /// With files that appear one by one, among which others may lie.
+    Files(Contents),
+}
+
+impl Kind {
+    fn contents(self) -> Contents {
+        match self {
+            Self::File => Contents { name: "a file", writes: |_| false, is_ours: |_| false },
+            Self::Folder(contents) | Self::Files(contents) => contents,
+        }
+    }
+}
+
+/// A place that is claimed. It is given up, and left as it was, when this is dropped before it is
+/// filled.
+#[derive(Debug)]
+pub struct Place {
+    /// As the user wrote it.
+    pub(crate) shown: PathBuf,
+    /// Behind links.
+    pub(crate) target: PathBuf,
+    pub(crate) option: &'static str,
+    pub(crate) existing: Existing,
+    pub(crate) kind: Kind,
+    pub(crate) inputs: Vec<PathBuf>,
+    lock: Option<Lock>,
+    /// Folders that were made for it, the outermost first.
+    made: Vec<PathBuf>,
+    pub(crate) ledger: Mutex<Ledger>,
+}
+
+impl Place {
+    /// Claims the place of a file.
+    ///
+    /// # Errors
+    /// When its folder is absent or refuses, when something else is there, or a file that is not to be replaced.
+    pub fn file(request: Request<'_>) -> Result<Self, FileError> {
+        Self::claim(request, Kind::File)
+    }
+
+    /// Claims the place of a folder that appears whole.
+    ///
+    /// # Errors
+    /// When the system refuses, or when the folder holds files that are not ours or not to be replaced.
+    pub fn folder(request: Request<'_>, contents: Contents) -> Result<Self, FileError> {
+        Self::claim(request, Kind::Folder(contents))
+    }
+
+    /// Claims names in a folder, which is made: files appear in it one by one, beside those that
+    /// lie there.
+    ///
+    /// # Errors
+    /// As [`Self::folder`], of the files that are to be written.
+    pub fn files(request: Request<'_>, contents: Contents) -> Result<Self, FileError> {
+        let place = Self::claim(request, Kind::Files(contents))?;
+        let found = Manifest::read(&place.target)?;
+        *place.ledger.lock().expect("no writer panicked") = Ledger::new(found, contents);
+        Ok(place)
+    }
+
+    /// The place, as the user wrote it.
+    pub fn path(&self) -> &Path {
+        &self.shown
+    }
+
+    fn claim(request: Request<'_>, kind: Kind) -> Result<Self, FileError> {
+        let Request { path, option, existing, inputs } = request;
+        let unwritable = |source: io::Error| FileError::Unwritable { path: path.to_owned(), option, source };
+        let mut place = Self {
+            shown: path.to_owned(),
+            target: behind_links(path).map_err(unwritable)?,
+            option,
+            existing,
+            kind,
+            inputs: inputs.iter().filter_map(|input| input.canonicalize().ok()).collect(),
+            lock: None,
+            made: Vec::new(),
+            ledger: Mutex::new(Ledger::new(None, kind.contents())),
+        };
+        place.target = place.located().map_err(unwritable)?;
+        place.lock = Some(place.locked()?);
+        recover(&place.target).map_err(unwritable)?;
+        if let Kind::Files(_) = kind {
+            place.make(&place.target.clone()).map_err(unwritable)?;
+            fs::write(place.draft(), b"")
+                .and_then(|()| fs::remove_file(place.draft()))
+                .map_err(unwritable)?;
+        }
+        place.check_occupant()?;
+        Ok(place)
+    }
+
+    /// The place from the root, in a folder that is there.
+    fn located(&mut self) -> io::Result<PathBuf> {
+        if let Ok(path) = self.target.canonicalize() {
+            return match path.file_name() {
+                Some(_) => Ok(path),
+                None => Err(io::Error::other("it has no name")),
+            };
+        }
+        let name = self.target.file_name().ok_or_else(|| io::Error::other("it has no name"))?.to_owned();
+        let parent = self.target.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new(".")).to_owned();
+        match self.kind {
+            Kind::File => _ = fs::metadata(&parent)?,
+            Kind::Folder(_) | Kind::Files(_) => self.make(&parent)?,
+        }
+        Ok(parent.canonicalize()?.join(name))
+    }
+
+    /// Makes a folder and those above it, to be removed again where nothing comes.
+    fn make(&mut self, folder: &Path) -> io::Result<()> {
+        let absent: Vec<&Path> =
+            folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+        self.made.extend(absent.into_iter().rev().map(Path::to_owned));
+        fs::create_dir_all(folder)
+    }
+
+    fn locked(&self) -> Result<Lock, FileError> {
+        let outside = Lock::take(&beside(&self.target, "lock"));
+        let found = match (outside, self.kind) {
+            // A folder may be writable where the one around it is not, as a mounted one is.
+            (Err(NoLock::Refused(error)), Kind::Files(_)) if self.target.is_dir() => {
+                Lock::take(&self.target.join(".overdrive.lock")).map_err(|_| NoLock::Refused(error))
+            }
+            (found, _) => found,
+        };
+        found.map_err(|found| Lock::or_error(&self.shown, self.option, found))
+    }
+
+    /// Where a file that is put into the folder is written first.
+    pub(crate) fn draft(&self) -> PathBuf {
+        self.target.join(".overdrive.part")
+    }
+
+    pub(crate) fn unwritable(&self) -> impl Fn(io::Error) -> FileError + '_ {
+        |source| FileError::Unwritable { path: self.shown.clone(), option: self.option, source }
+    }
+
+    /// Fills the place of a file or a folder: `write` makes it at the path that it is given, and it
+    /// takes its place when that succeeded, a folder with a manifest of all that is in it.
+    ///
+    /// # Errors
+    /// What `write` errs with, or the system; nothing is then changed. Where the place was taken meanwhile, the output is
+    /// kept beside it.
+    pub fn fill<T, E: From<FileError>>(self, write: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
+        let staging = Staging::new(&self.target).map_err(self.unwritable())?;
+        let staged = staging.staged(&self.target);
+        let made = write(&staged)?;
+        self.finish_staged(&staging, &staged)?;
+        Ok(made)
+    }
+
+    /// Fills the place of a file with these bytes.
+    ///
+    /// # Errors
+    /// When the system refuses; nothing is then changed.
+    pub fn fill_with(self, content: &[u8]) -> Result<(), FileError> {
+        let (shown, option) = (self.shown.clone(), self.option);
+        self.fill(|path| {
+            fs::write(path, content).map_err(|source| FileError::Unwritable { path: shown, option, source })
+        })
+    }
+
+    fn finish_staged(&self, staging: &Staging, staged: &Path) -> Result<(), FileError> {
+        if let Kind::Folder(contents) = self.kind {
+            let mut manifest = Manifest::new(contents.name);
+            manifest.add_all(staged)?;
+            fs::write(staged.join(MANIFEST), manifest.to_json()).map_err(self.unwritable())?;
+        }
+        staging.settle(staged).map_err(self.unwritable())?;
+        let placed = self
+            .check_occupant()
+            .and_then(|()| put_in_place(staged, &self.target).map_err(self.unwritable()));
+        placed.map_err(|reason| match keep(staged, &self.target) {
+            Ok(kept) => FileError::Kept { reason: reason.into(), kept },
+            Err(_) => reason,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The lock may lie in a folder that was made.
+        self.lock = None;
+        for folder in self.made.iter().rev() {
+            // Refused where it holds something, which is what is wanted.
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+/// What a path means when its last part is a link, whether or not something is there.
+fn behind_links(path: &Path) -> io::Result<PathBuf> {
+    /// As many as Linux follows.
+    const MOST: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST {
+        match fs::read_link(&path) {
+            Ok(link) => path = path.parent().unwrap_or(Path::new("")).join(link),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::other("its links lead in a circle"))
+}

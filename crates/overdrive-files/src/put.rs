@@ -1,0 +1,122 @@
+//! Files that appear one by one in a folder, each whole, each listed before it is there.
+
+use crate::checksum::Checksum;
+use crate::leaf::leaves;
+use crate::manifest::Manifest;
+use crate::place::{Contents, Kind, Place};
+use crate::{FileError, MANIFEST, UNBOUNDED, read};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::MutexGuard;
+
+/// What a folder's manifest is to say at the end, and what it says now.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    manifest: Manifest,
+    written: Manifest,
+}
+
+impl Ledger {
+    /// Of a folder with this manifest. Files that will be written are without a checksum until they
+    /// are.
+    pub(crate) fn new(found: Option<Manifest>, contents: Contents) -> Self {
+        let written = found.unwrap_or_else(|| Manifest::new(contents.name));
+        let mut manifest = written.clone();
+        let writes = |(name, _): &(&String, &mut Option<Checksum>)| (contents.writes)(name);
+        manifest.files.iter_mut().filter(writes).for_each(|(_, sum)| *sum = None);
+        Self { manifest, written }
+    }
+}
+
+impl Place {
+    /// Writes a file of the folder, in place of the one of this name.
+    ///
+    /// # Errors
+    /// When the system refuses; the file is then as it was.
+    pub fn put(&self, name: &str, content: &[u8]) -> Result<(), FileError> {
+        self.list(name)?;
+        self.write(name, content)?;
+        self.ledger().manifest.files.insert(name.to_owned(), Some(Checksum::of(content)));
+        Ok(())
+    }
+
+    /// Makes a folder in the folder that is ours with all that comes into it, and clears it.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn own(&self, name: &str) -> Result<PathBuf, FileError> {
+        self.list(&format!("{name}/"))?;
+        let folder = self.target.join(name);
+        let cleared = if folder.is_dir() { fs::remove_dir_all(&folder) } else { Ok(()) };
+        cleared.and_then(|()| fs::create_dir_all(&folder)).map_err(self.unwritable())?;
+        Ok(self.shown.join(name))
+    }
+
+    /// Ends the writing: the manifest gets the checksums, and what an earlier command of this kind
+    /// left and this one did not write again goes.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn finish(&self) -> Result<(), FileError> {
+        let Kind::Files(contents) = self.kind else { unreachable!("a place of files") };
+        let mut manifest = self.ledger().manifest.clone();
+        let stale = |(name, sum): &(&String, &Option<Checksum>)| {
+            sum.is_none() && !name.ends_with('/') && (contents.writes)(name)
+        };
+        let stale: Vec<String> = manifest.files.iter().filter(stale).map(|(name, _)| name.clone()).collect();
+        for name in stale {
+            // One that is not there any more is no fault.
+            let _ = fs::remove_file(self.target.join(&name));
+            manifest.files.remove(&name);
+        }
+        self.write(MANIFEST, manifest.to_json().as_bytes())
+    }
+
+    /// Lists a file before it appears, so that a killed writer's are known as ours.
+    fn list(&self, name: &str) -> Result<(), FileError> {
+        let text = {
+            let mut ledger = self.ledger();
+            if ledger.written.files.get(name) == Some(&None) {
+                return Ok(());
+            }
+            ledger.manifest.files.insert(name.to_owned(), None);
+            ledger.written = ledger.manifest.clone();
+            ledger.manifest.to_json()
+        };
+        self.write(MANIFEST, text.as_bytes())
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().expect("no writer panicked")
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> Result<(), FileError> {
+        let (draft, path) = (self.draft(), self.target.join(name));
+        let folder = path.parent().filter(|folder| *folder != self.target);
+        let made = folder.map_or(Ok(()), fs::create_dir_all);
+        let written = made.and_then(|()| synced(&draft, content)).and_then(|()| fs::rename(&draft, &path));
+        written.map_err(|source| {
+            // The draft may not exist; the error that matters is the first.
+            let _ = fs::remove_file(&draft);
+            FileError::Unwritable { path: self.shown.join(name), option: self.option, source }
+        })
+    }
+}
+
+fn synced(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+impl Manifest {
+    /// Lists all that lies in a folder.
+    pub(crate) fn add_all(&mut self, folder: &Path) -> Result<(), FileError> {
+        for name in leaves(folder, &|_| true)? {
+            let sum = Checksum::of(&read(&folder.join(&name), UNBOUNDED)?);
+            self.files.insert(name, Some(sum));
+        }
+        Ok(())
+    }
+}
