@@ -153,6 +153,7 @@ pub(crate) fn results() -> Results {
                 virtualised: Some(true),
                 caches: vec![Cache { level: 1, bytes: 49152 }],
                 features: vec!["avx2".into(), "fma".into()],
+                instruction_set: None,
             },
             allowed_cpus: Some(2),
             quota_cpus: None,

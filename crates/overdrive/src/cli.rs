@@ -9,6 +9,7 @@ pub(crate) use quantize::{MetricName, Quantize};
 pub(crate) use train::Train;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use overdrive::cpu::InstructionSet;
 use overdrive::files::Existing;
 use overdrive::ir::{DType, Mode};
 use std::path::PathBuf;
@@ -84,6 +85,9 @@ pub(crate) struct Machine {
     /// Worker threads, at least 1 [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+    /// The processor's instruction set.
+    #[command(flatten)]
+    pub isa: Isa,
     /// Seed of inputs, of the order of cases, and of drawn tokens
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
@@ -100,6 +104,22 @@ pub(crate) struct Replacing {
 impl From<Replacing> for Existing {
     fn from(replacing: Replacing) -> Self {
         if replacing.force { Existing::Replace } else { Existing::Keep }
+    }
+}
+
+/// What the back end of the processor is limited to.
+#[derive(Args, Debug, Clone, Copy)]
+pub(crate) struct Isa {
+    /// Uses no instructions of the processor beyond these; `overdrive info` lists what it has
+    /// [default: the best]
+    #[arg(long = "isa", value_name = "NAME")]
+    pub set: Option<InstructionSet>,
+}
+
+impl Isa {
+    /// The set to use.
+    pub(crate) fn set(self) -> InstructionSet {
+        self.set.unwrap_or_else(InstructionSet::best)
     }
 }
 
@@ -408,6 +428,9 @@ pub(crate) struct Info {
     /// As JSON
     #[arg(long)]
     pub json: bool,
+    /// The processor's instruction set.
+    #[command(flatten)]
+    pub isa: Isa,
     /// Why each product on a GPU runs as it does: the remembered choices whose text contains TEXT, with all timings
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "")]
     pub choices: Option<String>,

@@ -1,9 +1,9 @@
 //! From `--device` and `--threads` to back ends.
 
-use crate::cli::Machine;
+use crate::cli::{Isa, Machine};
 use crate::failure::Failure;
 use crate::terminal::note;
-use overdrive::bench::environment;
+use overdrive::bench::environment::{self, Environment};
 use overdrive::cpu::CpuBackend;
 use overdrive::cuda::{CudaBackend, Library, gpus};
 use overdrive::ir::{Backend, BackendError};
@@ -65,22 +65,27 @@ pub(crate) fn open(machine: &Machine) -> Result<Opened, Failure> {
 pub(crate) fn open_all(machine: &Machine) -> Result<Vec<Opened>, Failure> {
     let first = open(machine)?;
     let has_single = first.described.is_some() || first.threads == 1;
-    let single = (!has_single).then(|| with_threads(1)).transpose()?;
+    let single = (!has_single).then(|| with_threads(1, machine.isa)).transpose()?;
     Ok([Some(first), single].into_iter().flatten().collect())
 }
 
 fn cpu(machine: &Machine) -> Result<Opened, Failure> {
-    with_threads(threads(machine))
+    with_threads(threads(machine), machine.isa)
 }
 
-fn with_threads(threads: usize) -> Result<Opened, Failure> {
-    let backend = reference(threads)?;
+fn with_threads(threads: usize, isa: Isa) -> Result<Opened, Failure> {
+    let backend = processor(Some(threads), isa)?;
     Ok(Opened { backend: Box::new(backend), threads: threads as u32, described: None })
 }
 
-/// The CPU with this many threads: what every other device is compared with.
-pub(crate) fn reference(threads: usize) -> Result<CpuBackend, Failure> {
-    CpuBackend::new(Some(threads)).map_err(Failure::harness)
+/// The CPU as asked for: what every other device is compared with.
+pub(crate) fn reference(machine: &Machine) -> Result<CpuBackend, Failure> {
+    processor(Some(threads(machine)), machine.isa)
+}
+
+/// The CPU with this many threads, or with one per core.
+pub(crate) fn processor(threads: Option<usize>, isa: Isa) -> Result<CpuBackend, Failure> {
+    CpuBackend::with_instruction_set(threads, isa.set()).map_err(Failure::harness)
 }
 
 fn cuda(ordinal: usize) -> Result<Opened, Failure> {
@@ -88,6 +93,16 @@ fn cuda(ordinal: usize) -> Result<Opened, Failure> {
         CudaBackend::new(ordinal).map_err(|e| Failure::bad_input(format!("cuda:{ordinal}: {e}")))?;
     let described = Some(describe(&backend));
     Ok(Opened { backend: Box::new(backend), threads: 1, described })
+}
+
+/// What results say of the devices of a run.
+pub(crate) fn describe_all<'d>(
+    environment: &mut Environment,
+    opened: impl IntoIterator<Item = &'d Opened>,
+    machine: &Machine,
+) {
+    environment.devices.extend(opened.into_iter().filter_map(|device| device.described.clone()));
+    environment.cpu.instruction_set = machine.isa.set.map(|set| set.name().to_owned());
 }
 
 /// What results say of a GPU. Its UUID stays out: it tells one card from all others, which no reader needs.

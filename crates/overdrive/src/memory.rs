@@ -4,10 +4,10 @@
 //! Sizes that a user gives are checked where they are known. This is for all the rest, whoever
 //! allocates.
 
+use crate::terminal::beside_without_memory;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::memory::Request;
 use overdrive::cpu::memory::available_bytes;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Ends the process where a request is more than there is, or was refused.
@@ -21,14 +21,14 @@ pub(crate) fn guard(request: Request) {
         },
         Request::Refused(bytes) => (bytes, (!ASKED.swap(true, Ordering::Relaxed)).then(available_bytes)),
     };
-    let mut stderr = std::io::stderr();
-    // Nobody is left to hear that the message could not be written.
-    let _ = match available {
-        Some(available) => {
-            writeln!(stderr, "error: out of memory: needed {bytes} bytes more, found {available}{REMEDY}")
-        }
-        None => writeln!(stderr, "error: out of memory: needed {bytes} bytes more, found none{REMEDY}"),
-    };
+    match available {
+        Some(available) => beside_without_memory(format_args!(
+            "error: out of memory: needed {bytes} bytes more, found {available}{REMEDY}"
+        )),
+        None => beside_without_memory(format_args!(
+            "error: out of memory: needed {bytes} bytes more, found none{REMEDY}"
+        )),
+    }
     std::process::exit(Exit::BadInput.code().into())
 }
 

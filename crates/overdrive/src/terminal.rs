@@ -39,6 +39,11 @@ pub(crate) fn beside(line: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
+/// The same where memory is what is lacking: the line is written in pieces and never held whole.
+pub(crate) fn beside_without_memory(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
 /// What clap has to say: help and the version are what was asked for, all else is a mistake.
 pub(crate) fn usage(error: &clap::Error) -> Result<Exit, Failure> {
     let printed = error.print().and_then(|()| io::stdout().flush());

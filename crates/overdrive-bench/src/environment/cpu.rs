@@ -43,6 +43,9 @@ pub struct Cpu {
     /// Instruction sets that matter here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
+    /// What our back end was limited to (`--isa`), where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instruction_set: Option<String>,
 }
 
 /// A data or unified cache.
@@ -83,6 +86,7 @@ impl Cpu {
                 .filter_map(|index| cache(root, index))
                 .collect(),
             features: flags.iter().filter(telling).map(|flag| (*flag).to_owned()).collect(),
+            instruction_set: None,
         }
     }
 }

@@ -102,8 +102,9 @@ pub(super) fn strip(results: &Results) -> Vec<(&'static str, String)> {
 }
 
 fn processor(environment: &Environment) -> String {
-    let Cpu { model, logical, physical, smt, governor, turbo, max_mhz, virtualised, caches, features } =
+    let Cpu { model, logical, physical, smt, governor, turbo, max_mhz, virtualised, caches, .. } =
         &environment.cpu;
+    let Cpu { features, instruction_set, .. } = &environment.cpu;
     let yes_no =
         |name: &str, known: Option<bool>| known.map(|on| format!("{name} {}", if on { "on" } else { "off" }));
     let cache = |c: &crate::environment::Cache| format!("L{} {}", c.level, digits::bytes(c.bytes));
@@ -118,6 +119,7 @@ fn processor(environment: &Environment) -> String {
         virtualised.filter(|&virtualised| virtualised).map(|_| "virtualised".to_owned()),
         Some(caches.iter().map(cache).collect::<Vec<_>>().join(", ")),
         Some(features.join(" ")),
+        instruction_set.as_ref().map(|set| format!("limited to {set} by --isa")),
     ];
     joined(parts)
 }

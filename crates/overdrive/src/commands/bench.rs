@@ -31,7 +31,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
     let ids = arguments.text.as_ref().map(|text| text::encode(text::tokenizer(&model)?, text)).transpose()?;
     let contestants =
         Contestants::choose(arguments.backends.as_deref(), &arguments.machine, &arguments.libraries)?;
-    let reference = devices::reference(devices::threads(&arguments.machine))?;
+    let reference = devices::reference(&arguments.machine)?;
     let _whole = stop.heed();
     let clock = SystemClock::new();
     let spinner = Spinner::start();
@@ -73,7 +73,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         keep: &|_| (),
     };
     let mut results = Results::begin(command_line(), arguments.machine.seed);
-    results.environment.devices.extend(contestants.own().filter_map(|own| own.described.clone()));
+    devices::describe_all(&mut results.environment, contestants.own(), &arguments.machine);
     let described = |peer: &Peer| format!("{} {} on {}", peer.name(), peer.version(), peer.device());
     for text in contestants.described().into_iter().chain(peers.iter().map(described)) {
         results.notes.push(Note { study: "bench".to_owned(), text });

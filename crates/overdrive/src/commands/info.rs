@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::terminal::say;
 use overdrive::bench::environment::{Environment, Revision};
 use overdrive::bench::exit::Exit;
-use overdrive::cpu::CpuBackend;
+use overdrive::cpu::InstructionSet;
 use overdrive::cuda::cache::Cache;
 use overdrive::cuda::choices::{Choices, Remembered};
 use overdrive::cuda::{CudaBackend, Library};
@@ -24,7 +24,8 @@ pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
         return install(package, arguments, stop);
     }
     let environment = Environment::probe();
-    let backend = CpuBackend::new(None).map_err(Failure::harness)?;
+    let backend = devices::processor(None, arguments.isa)?;
+    let sets: Vec<&str> = InstructionSet::available().map(InstructionSet::name).collect();
     let caps = backend.caps();
     let contractions: Vec<&str> = caps.contraction_dtypes.iter().map(|d| d.name()).collect();
     let kernels: Vec<&str> = caps.claims.iter().map(String::as_str).collect();
@@ -49,6 +50,8 @@ pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
             "backends": [{
                 "name": backend.name(),
                 "device": caps.device,
+                "instruction_set": backend.instruction_set().name(),
+                "instruction_sets": sets,
                 "memory_bytes": caps.memory_bytes,
                 "contractions": contractions,
                 "kernels": kernels,
@@ -70,6 +73,7 @@ pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
         say!("memory        {:.1} GiB", bytes as f64 / (1u64 << 30) as f64)?;
     }
     say!("back end      {}: {}", backend.name(), caps.device)?;
+    say!("  instruction set {} of {}", backend.instruction_set(), sets.join(", "))?;
     say!("  products in {}", contractions.join(", "))?;
     say!("  kernels for {}", kernels.join(", "))?;
     for (ordinal, gpu) in gpus.iter().enumerate() {

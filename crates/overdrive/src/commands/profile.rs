@@ -89,7 +89,7 @@ fn check_memory(workload: &Workload, backend: &dyn Backend) -> Result<(), Failur
     for (what, needed, available) in sizes {
         if needed > available {
             return Err(Failure::bad_input(format!(
-                "out of memory: {what} need {needed} bytes, there are {available}: use smaller sizes"
+                "out of memory: {what} need {needed} bytes, there are {available}: use a smaller batch or smaller sizes"
             )));
         }
     }

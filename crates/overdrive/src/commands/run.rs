@@ -32,9 +32,9 @@ const GUEST_NS: u64 = 30_000_000_000;
 pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     let studies = chosen(&arguments.studies)?;
     let opened = devices::open_all(&arguments.machine)?;
-    let reference = devices::reference(devices::threads(&arguments.machine))?;
+    let reference = devices::reference(&arguments.machine)?;
     let mut results = Results::begin(command_line(), arguments.machine.seed);
-    results.environment.devices.extend(opened.iter().filter_map(|device| device.described.clone()));
+    devices::describe_all(&mut results.environment, &opened, &arguments.machine);
     let earlier = arguments.resume.as_deref().map(|folder| resume::earlier(folder, &results)).transpose()?;
     let folder = arguments.out.as_deref().or(arguments.resume.as_deref());
     // What is resumed is meant to be replaced.

@@ -48,7 +48,7 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     };
     let opened = devices::open(&arguments.machine)?;
     let mut results = Results::begin(command_line(), arguments.machine.seed);
-    results.environment.devices.extend(opened.described.clone());
+    devices::describe_all(&mut results.environment, [&opened], &arguments.machine);
     let done = earlier.as_ref().map_or(0, |checkpoint| checkpoint.progress.done);
     let mut watch = Watch::start(&recipe, done, stop.clone());
     let run = Fit {

@@ -30,6 +30,8 @@ fn what_is_misspelt_is_named_with_what_was_meant() {
     refused("bench mlp --device cuda:", &["`cuda:`", "`cuda:N`"]);
     refused("run --resume nowhere", &["cannot resume from `nowhere/results.json`", "without --resume"]);
     refused("run --resume a --out b", &["--resume", "--out"]);
+    refused("bench mlp --isa sse9", &["--isa", "unknown instruction set `sse9`", "has portable"]);
+    refused("info --isa avx1024", &["unknown instruction set `avx1024`", "has portable"]);
     refused("bench mlp --trails 5", &["--trails", "--trials"]);
     refused("completions fihs", &["fihs", "fish"]);
 }
@@ -69,6 +71,9 @@ fn what_is_here_prints_for_people_and_for_scripts() {
     let info = json("info --json");
     assert_eq!(info["backends"][0]["name"], "cpu");
     assert!(info["backends"][0]["memory_bytes"].as_u64() > Some(0));
+    let limited = &json("info --json --isa portable")["backends"][0];
+    assert_eq!(limited["instruction_set"], "portable");
+    assert_eq!(limited["instruction_sets"][0], "portable");
     folder.line("models").ends(0, &names);
     folder.line("info").ends(0, &["processor", "products in", "f32"]);
     folder.line("--version").ends(0, &[env!("CARGO_PKG_VERSION")]);
