@@ -32,4 +32,4 @@ pub(crate) use rows::Quantization;
 pub use search::{Assignment, Candidate, Search, search};
 pub use sensitivity::{Sensitivity, sensitivities};
 pub use task::{Task, Trial, batch_of, calibration, evaluate};
-pub use tune::tune;
+pub use tune::{trained_as_long, tune};

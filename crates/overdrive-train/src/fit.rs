@@ -106,6 +106,10 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         if looks {
             let evaluation = evaluator.evaluate(trainer.state_mut(), run.validation)?;
             observer.evaluated(progress.done, &evaluation);
+            if !evaluation.loss().is_finite() {
+                let first = format!("the loss on the validation samples is {}", evaluation.loss());
+                return Err(TrainError::NonFinite { step: progress.done, first });
+            }
             if evaluation.loss() < progress.best_loss {
                 (progress.best_loss, progress.stale) = (evaluation.loss(), 0);
                 if recipe.early_stop.is_some() {

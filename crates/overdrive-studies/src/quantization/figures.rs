@@ -45,14 +45,18 @@ pub(super) fn quality(
     let samples: usize = found.iter().map(|scores| scores.samples.len()).sum();
     quantities.insert(format!("{name}.n"), samples as f64);
     if let Some(float) = float {
-        let lost = metric.loss(float, found);
-        let change = match metric {
-            Metric::Perplexity => lost,
-            Metric::Top1 | Metric::Cosine => {
-                Estimate { value: 0.0 - lost.value, low: 0.0 - lost.high, high: 0.0 - lost.low }
-            }
-        };
-        insert(quantities, &format!("{name}.change"), change);
+        insert(quantities, &format!("{name}.change"), change(metric, found, float));
+    }
+}
+
+/// The change of the measure against `float`: percent of a perplexity, points of an accuracy.
+pub(super) fn change(metric: Metric, found: &[Scores], float: &[Scores]) -> Estimate {
+    let lost = metric.loss(float, found);
+    match metric {
+        Metric::Perplexity => lost,
+        Metric::Top1 | Metric::Cosine => {
+            Estimate { value: 0.0 - lost.value, low: 0.0 - lost.high, high: 0.0 - lost.low }
+        }
     }
 }
 

@@ -110,7 +110,9 @@ fn path(scanned: &[Sensitivity]) -> Vec<(String, &'static str)> {
     loop {
         let price = |s: &&Sensitivity| {
             let (lost, bytes) = now[s.layer.as_str()];
-            (s.lost.value - lost) / (bytes - s.bytes) as f64
+            let price = (s.lost.value - lost) / (bytes - s.bytes) as f64;
+            // What breaks a model is the dearest step, whatever the sign of its NaN.
+            if price.is_nan() { f64::INFINITY } else { price }
         };
         let smaller = scanned.iter().filter(|s| s.bytes < now[s.layer.as_str()].1);
         let Some(next) = smaller.min_by(|a, b| price(a).total_cmp(&price(b))) else { return steps };
@@ -160,8 +162,12 @@ fn candidate(
     Ok(Candidate { assignment, made, quantization, lost, bytes, time_ns: None, on_front: false })
 }
 
-/// Whether one is as good in loss, bytes and time, and better in one of them. Times whose intervals overlap are equal.
+/// Whether one is as good in loss, bytes and time, and better in one of them. Times whose intervals overlap are equal;
+/// a loss that is not finite is beaten by every other.
 fn dominates(one: &Candidate, other: &Candidate) -> bool {
+    if !other.lost.value.is_finite() {
+        return one.lost.value.is_finite();
+    }
     let slower = |a: &Candidate, b: &Candidate| match (a.time_ns, b.time_ns) {
         (Some(a), Some(b)) => a.low > b.high,
         (a, b) => a.is_none() && b.is_some(),
@@ -192,6 +198,10 @@ mod tests {
         assert_eq!(names, [("a", "int8"), ("a", "int4"), ("b", "int8"), ("b", "int4")]);
         assert_eq!(after(&steps, 3), [("a".to_owned(), "int4"), ("b".to_owned(), "int8")].into());
         assert_eq!(after(&steps, 0), Assignment::new());
+        for broken in [f64::NAN, -f64::NAN] {
+            let scanned = [scan("a", "int8", broken, 100), scan("b", "int8", 1.0, 100)];
+            assert_eq!(path(&scanned)[0].0, "b", "a layer that breaks the model goes last");
+        }
     }
 
     #[test]
@@ -210,5 +220,7 @@ mod tests {
         assert!(dominates(&candidate(0.0, 100, 101.0), &float), "times that cannot be told apart are equal");
         assert!(!dominates(&candidate(0.0, 100, 110.0), &float), "it is slower");
         assert!(dominates(&candidate(0.1, 100, 50.0), &candidate(0.1, 100, 60.0)));
+        let broken = candidate(f64::NAN, 1, 1.0);
+        assert!(dominates(&float, &broken) && !dominates(&broken, &float));
     }
 }

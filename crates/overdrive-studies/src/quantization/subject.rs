@@ -14,6 +14,8 @@ pub(super) struct Subject {
     pub(super) mode: Option<&'static QuantizationMode>,
     /// A score for each sample of each trained model so far.
     pub(super) scores: Vec<Scores>,
+    /// Of a mode that learns: the scores of the float models that were trained as long.
+    trained_as_long: Vec<Scores>,
     /// Bits that a byte of text takes, where labels are text.
     bits_per_byte: Option<f64>,
     /// Of the first trained model: the graph that is timed and weighed.
@@ -25,6 +27,7 @@ pub(super) struct Subject {
 /// What one trained model gives.
 pub(super) struct Judged {
     scores: Scores,
+    trained_as_long: Option<Scores>,
     bits_per_byte: Option<f64>,
     graph: Graph,
     footprint: Footprint,
@@ -34,8 +37,9 @@ pub(super) struct Judged {
 
 impl Subject {
     pub(super) fn new(mode: Option<&'static QuantizationMode>) -> Self {
-        let (scores, likeness) = (Vec::new(), Quantities::new());
-        Self { mode, scores, bits_per_byte: None, first: None, footprint: None, likeness }
+        let (scores, trained_as_long, likeness) = (Vec::new(), Vec::new(), Quantities::new());
+        let (bits_per_byte, first, footprint) = (None, None, None);
+        Self { mode, scores, trained_as_long, bits_per_byte, first, footprint, likeness }
     }
 
     /// Makes the subject of a trained model and has it judge the held-out samples.
@@ -59,8 +63,16 @@ impl Subject {
             }
         };
         let evaluation = task.evaluate(backend, &graph)?;
+        let trained_as_long = match self.mode.filter(|mode| mode.is_trained()) {
+            Some(_) => {
+                let evaluation = task.evaluate(backend, task.trained_as_long(backend)?)?;
+                Some(metric.scores(task.fold, &evaluation))
+            }
+            None => None,
+        };
         Ok(Judged {
             scores: metric.scores(task.fold, &evaluation),
+            trained_as_long,
             bits_per_byte: evaluation.bits_per_byte(),
             graph,
             footprint,
@@ -71,6 +83,7 @@ impl Subject {
     /// Takes in what the next trained model gave.
     pub(super) fn add(&mut self, judged: Judged) {
         self.scores.push(judged.scores);
+        self.trained_as_long.extend(judged.trained_as_long);
         if self.first.is_none() {
             self.first = Some(judged.graph);
             self.footprint = Some(judged.footprint);
@@ -91,10 +104,20 @@ impl Subject {
         Ok(())
     }
 
-    /// Everything exact that is known of it; `float` is the float model, `None` of itself.
+    /// Everything exact that is known of it; `float` is the float model, `None` of itself. A mode that learns is compared
+    /// with the float model that was trained as long, and with the one that was given beside it.
     pub(super) fn quantities(&self, metric: Metric, float: Option<&Subject>) -> Result<Quantities, Failure> {
         let mut quantities = self.likeness.clone();
-        figures::quality(&mut quantities, metric, &self.scores, float.map(|float| &float.scores[..]));
+        let given = float.map(|float| &float.scores[..]);
+        if let (Some(given), false) = (given, self.trained_as_long.is_empty()) {
+            let (name, long) = (metric.quantity(), &self.trained_as_long[..]);
+            figures::quality(&mut quantities, metric, &self.scores, Some(long));
+            figures::insert(&mut quantities, &format!("{name}.trained_as_long"), metric.of(long));
+            let change = figures::change(metric, &self.scores, given);
+            figures::insert(&mut quantities, &format!("{name}.change_from_given"), change);
+        } else {
+            figures::quality(&mut quantities, metric, &self.scores, given);
+        }
         if let (Some(graph), Some(footprint)) = (&self.first, &self.footprint) {
             let file_bytes = states_file_bytes(graph).map_err(|e| Failure::failed(e.to_string()))?;
             figures::bytes(&mut quantities, file_bytes, footprint);

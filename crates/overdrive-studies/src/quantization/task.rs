@@ -3,7 +3,7 @@
 //! Invariant: what judges was seen neither in training nor in calibration.
 
 use super::judge::bound;
-use super::{apply, tune};
+use super::{apply, trained_as_long, tune};
 use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_formats::Tensors;
@@ -12,6 +12,7 @@ use overdrive_models::Model;
 use overdrive_passes::{QuantizationMode, Quantized};
 use overdrive_train::data::{Parts, Split, Subset, open};
 use overdrive_train::{Evaluation, Evaluator, Fit, Recipe, TrainError, fit, recipe_of, trained};
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// Which samples train, and what the weights are drawn from.
@@ -42,6 +43,8 @@ pub struct Task {
     /// What it learnt from, and may learn from further.
     parts: Parts,
     seed: u64,
+    /// What further training alone makes of it, for the modes that learn.
+    trained_as_long: OnceCell<Graph>,
 }
 
 impl Task {
@@ -68,7 +71,8 @@ impl Task {
         template.graph = template.graph.with_initial_values(|name, _| Init::Value(weights[name].clone()));
         let seen = calibration(&parts.train, batch, batches)?;
         let held_out = Arc::clone(&parts.test);
-        Ok(Self { template, fold: trial.fold, seen, held_out, parts, seed: trial.seed })
+        let (fold, seed) = (trial.fold, trial.seed);
+        Ok(Self { template, fold, seen, held_out, parts, seed, trained_as_long: OnceCell::new() })
     }
 
     /// The model in this mode: by calibration, or by training where its codes are learnt.
@@ -81,6 +85,18 @@ impl Task {
             return apply(backend, &self.template, (mode.preparation, &quantization), &self.seen);
         }
         tune((backend, &self.template), &quantization, &self.seen, (&self.parts, self.seed))
+    }
+
+    /// The float model after the further training of the modes that learn; trained once.
+    ///
+    /// # Errors
+    /// When the back end cannot train it.
+    pub fn trained_as_long(&self, backend: &dyn Backend) -> Result<&Graph, Failure> {
+        if let Some(known) = self.trained_as_long.get() {
+            return Ok(known);
+        }
+        let graph = trained_as_long((backend, &self.template), (&self.parts, self.seed))?;
+        Ok(self.trained_as_long.get_or_init(|| graph))
     }
 
     /// What `graph`, the template's or one made of it, makes of the held-out samples.

@@ -12,7 +12,7 @@ use crate::cli::Quantize;
 use crate::devices;
 use crate::failure::Failure;
 use crate::model;
-use crate::terminal::say;
+use crate::terminal::{note, say};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::rules::Rules;
@@ -22,7 +22,7 @@ use overdrive::ir::{Backend, Block, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
 use overdrive::studies::Template;
 use overdrive::studies::quantization::{
-    Footprint, Judge, Metric, Session, agreement, apply, latency, outputs, tune,
+    Footprint, Judge, Metric, Session, agreement, apply, latency, outputs, trained_as_long, tune,
 };
 use overdrive_process::Stop;
 use samples::Samples;
@@ -35,6 +35,8 @@ struct Chosen {
     name: String,
     quantization: Quantization,
     made: Quantized,
+    /// Of a mode that learns: the float model after as many steps on the same samples.
+    trained_as_long: Option<Graph>,
 }
 
 pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failure> {
@@ -55,16 +57,19 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
     } else {
         let mode = modes[0];
         let quantization = with_group(mode.quantization(), arguments.group);
-        let made = match (mode.is_trained(), &samples.parts) {
-            (false, _) => apply(backend, &template, (mode.preparation, &quantization), &samples.seen),
+        let (made, trained_as_long) = match (mode.is_trained(), &samples.parts) {
+            (false, _) => {
+                let how = (mode.preparation, &quantization);
+                (apply(backend, &template, how, &samples.seen).map_err(refused)?, None)
+            }
             (true, Some(parts)) => {
-                let learnt = (parts, arguments.machine.seed);
-                tune((backend, &template), &quantization, &samples.seen, learnt)
+                let (model, learnt) = ((backend, &template), (parts, arguments.machine.seed));
+                let made = tune(model, &quantization, &samples.seen, learnt).map_err(refused)?;
+                (made, Some(trained_as_long(model, learnt).map_err(refused)?))
             }
             (true, None) => return Err(unlabelled(mode, samples.source)),
         };
-        let made = made.map_err(refused)?;
-        Chosen { name: mode.name.to_owned(), quantization, made }
+        Chosen { name: mode.name.to_owned(), quantization, made, trained_as_long }
     };
     let place = place.expect("clap asks for it where something is written");
     finish((arguments, place, stop), (backend, &template), &samples, &chosen)
@@ -111,16 +116,34 @@ fn finish(
     let (float, found) = (run(&float_graph)?, run(&graph)?);
     let judge = &samples.judge;
     let scores = |graph: &Graph| judge.scores(graph).map(|scores| [scores]).map_err(harness);
-    let (before, after) = (scores(&template.graph)?, scores(&made.graph)?);
-    let lost = judge.metric.loss(&before, &after);
-    say!("{}", tables::quality(judge.metric, [&before, &after], &lost, samples.source))?;
+    let given = scores(&template.graph)?;
+    let trained_as_long = chosen.trained_as_long.as_ref().map(scores).transpose()?;
+    let quantized = scores(&made.graph)?;
+    let judged = tables::Judged {
+        given: &given,
+        trained_as_long: trained_as_long.as_ref().map(|scores| &scores[..]),
+        quantized: &quantized,
+    };
+    let lost = judged.lost(judge.metric);
+    say!("{}", tables::quality(judge.metric, &judged, samples.source))?;
+    for (model, outputs) in [("float", &float), ("quantized", &found)] {
+        if let Some(count) = not_finite(outputs) {
+            let source = samples.source;
+            note!("warning: {count} outputs of the {model} model on {source} are NaN or infinite");
+        }
+    }
     if let Some(limit) = arguments.max_loss {
         let (metric, unit) = (judge.metric.name(), judge.metric.unit_of_loss());
+        if !lost.value.is_finite() {
+            let lost = lost.value;
+            say!("{metric}: {lost} {unit} lost is within no --max-loss: nothing was written")?;
+            return Ok(Exit::WrongOutputs);
+        }
         if lost.value > limit {
             say!("{metric}: {:.5} {unit} lost, --max-loss allows {limit}: nothing was written", lost.value)?;
             return Ok(Exit::WrongOutputs);
         }
-        if lost.high > limit {
+        if lost.high > limit || lost.high.is_nan() {
             say!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high)?;
         }
     }
@@ -195,7 +218,7 @@ fn harness(reason: overdrive::bench::outcome::Failure) -> Failure {
 
 /// Writes the model with its recipe.
 fn write(folder: &Path, template: &Template, chosen: &Chosen) -> Result<(), Failure> {
-    let Chosen { name, quantization, made } = chosen;
+    let Chosen { name, quantization, made, .. } = chosen;
     let remarks = |of: &[overdrive::passes::Skipped]| -> BTreeMap<String, String> {
         of.iter().map(|remark| (remark.layer.clone(), remark.reason.clone())).collect()
     };
@@ -224,6 +247,13 @@ fn check_written(
     let again = outputs(backend, &graph, held_out).map_err(harness)?;
     let same = again.iter().flatten().zip(found.iter().flatten()).all(|(a, b)| a.bytes() == b.bytes());
     if same { Ok(()) } else { Err(Failure::harness("the model that was written gives other outputs")) }
+}
+
+/// How many outputs are NaN or infinite, if any.
+fn not_finite(outputs: &[Vec<Tensor>]) -> Option<usize> {
+    let floats = outputs.iter().flatten().filter(|tensor| tensor.ty().dtype.is_float());
+    let count = floats.map(|tensor| tensor.to_f64().iter().filter(|x| !x.is_finite()).count()).sum();
+    (count > 0).then_some(count)
 }
 
 /// Bytes of all files of a folder.

@@ -23,7 +23,10 @@ fn left(folder: &Folder, files: &[&str]) {
 fn what_is_learnt_is_a_model_that_loses_less_than_rounding() {
     let folder = Folder::new();
     let words = ["top1_percent", "scales", "is a model"];
-    quantize(&folder, "digits-mlp --mode qat-int4 --data digits --max-loss 2 -o small").ends(0, &words);
+    let baselines = ["float, as given", "float, trained as long", "lost against the one given (points)"];
+    quantize(&folder, "digits-mlp --mode qat-int4 --data digits --max-loss 2 -o small")
+        .ends(0, &words)
+        .ends(0, &baselines);
     let config = fs::read_to_string(folder.path("small/config.json")).unwrap();
     for word in ["pack-quantized", "compressed-tensors", "qat-int4", "\"num_bits\": 4"] {
         assert!(config.contains(word), "{word}: {config}");
@@ -199,6 +202,21 @@ fn weights_that_are_not_finite_are_refused_by_every_kind_of_mode() {
             .ends(2, &["finite", "fc2.weight"]);
     }
     left(&folder, &["broken"]);
+}
+
+#[test]
+fn outputs_that_are_not_finite_pass_no_limit() {
+    let folder = Folder::new();
+    let huge = |_: &str, tensor: Tensor| {
+        let values: Vec<f32> = tensor.to_f32().iter().map(|x| 1e30 * x).collect();
+        Tensor::from_f32(tensor.ty().sizes(), &values)
+    };
+    model(&folder, "huge", huge);
+    for data in ["--data digits --metric cosine", "--data digits --metric perplexity", ""] {
+        quantize(&folder, &format!("huge --mode int8-weights {data} --max-loss 5 -o none"))
+            .ends(4, &["warning", "NaN or infinite", "lost", "nothing was written"]);
+    }
+    left(&folder, &["huge"]);
 }
 
 #[test]

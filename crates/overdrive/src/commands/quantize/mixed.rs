@@ -64,13 +64,15 @@ pub(super) fn choose(
     }
     let float = found.iter().find(|candidate| candidate.made.is_none()).and_then(|float| float.time_ns);
     let within = |candidate: &&Candidate| {
-        candidate.made.is_some() && arguments.max_loss.is_none_or(|limit| candidate.lost.value <= limit)
+        let lost = candidate.lost.value;
+        candidate.made.is_some() && lost.is_finite() && arguments.max_loss.is_none_or(|limit| lost <= limit)
     };
     let mut smallest: Vec<&Candidate> =
         found.iter().filter(|candidate| candidate.on_front).filter(within).collect();
     smallest.sort_by_key(|candidate| candidate.bytes);
     let Some(first) = smallest.first() else {
-        say!("no mix of {} keeps --max-loss: nothing was written", names(modes))?;
+        let needed = if arguments.max_loss.is_some() { "keeps --max-loss" } else { "has finite outputs" };
+        say!("no mix of {} {needed}: nothing was written", names(modes))?;
         return Ok(Choice::NoneWithin);
     };
     let slowdown = |candidate: &Candidate| slowdown(float, candidate.time_ns);
@@ -96,6 +98,7 @@ pub(super) fn choose(
         name: format!("search of {}", names(modes)),
         quantization,
         made,
+        trained_as_long: None,
     });
     Ok(Choice::Chosen(Box::new(chosen.expect("what is not the float model was made"))))
 }

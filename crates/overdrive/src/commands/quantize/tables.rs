@@ -60,26 +60,49 @@ pub(super) fn likeness(agreement: &Agreement) -> Table {
     table
 }
 
+/// What is compared sample by sample.
+pub(super) struct Judged<'a> {
+    /// The float model as it was given.
+    pub(super) given: &'a [Scores],
+    /// The float model after the further training of a mode that learns.
+    pub(super) trained_as_long: Option<&'a [Scores]>,
+    /// The quantized model.
+    pub(super) quantized: &'a [Scores],
+}
+
+impl Judged<'_> {
+    /// What quantization lost: against the float model that was trained as long, where training is part of the mode.
+    pub(super) fn lost(&self, metric: Metric) -> Estimate {
+        metric.loss(self.trained_as_long.unwrap_or(self.given), self.quantized)
+    }
+}
+
 /// The measure before and after, and what was lost, paired.
-pub(super) fn quality(
-    metric: Metric,
-    [before, after]: [&[Scores]; 2],
-    lost: &Estimate,
-    source: &str,
-) -> Table {
+pub(super) fn quality(metric: Metric, judged: &Judged<'_>, source: &str) -> Table {
     let mut table = table([metric.quantity(), "", "95 %"]);
     let unit = metric.unit_of_loss();
-    let name = format!("lost, paired ({unit})");
-    for (name, Estimate { value, low, high }) in
-        [("float", metric.of(before)), ("quantized", metric.of(after)), (name.as_str(), *lost)]
-    {
+    let name = |text: &str| text.to_owned();
+    let mut rows = match judged.trained_as_long {
+        Some(long) => vec![
+            (name("float, as given"), metric.of(judged.given)),
+            (name("float, trained as long"), metric.of(long)),
+        ],
+        None => vec![(name("float"), metric.of(judged.given))],
+    };
+    rows.push((name("quantized"), metric.of(judged.quantized)));
+    rows.push((format!("lost, paired ({unit})"), judged.lost(metric)));
+    if judged.trained_as_long.is_some() {
+        let lost = metric.loss(judged.given, judged.quantized);
+        rows.push((format!("lost against the one given ({unit})"), lost));
+    }
+    for (name, Estimate { value, low, high }) in rows {
         table.add_row([
             Cell::new(name),
             right(format!("{value:.4}")),
             right(format!("{low:.4} to {high:.4}")),
         ]);
     }
-    let samples: usize = after.iter().map(|scores| scores.samples.len()).sum();
+    let samples: usize = judged.quantized.iter().map(|scores| scores.samples.len()).sum();
     table.add_row([Cell::new(format!("over {samples} {source}"))]);
     table
 }
