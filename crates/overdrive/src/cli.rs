@@ -199,6 +199,9 @@ pub(crate) struct Bench {
     /// The text that the model reads instead of random tokens, for models that read text
     #[arg(long, value_name = "TEXT")]
     pub text: Option<String>,
+    /// Inputs by name instead of random ones, .npz or .safetensors; sizes are theirs
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "batch", "shapes"])]
+    pub inputs: Option<PathBuf>,
     /// Size of a named dimension [default: the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,

@@ -113,6 +113,21 @@ impl Model {
         }
     }
 
+    /// The workload whose dimensions, and values that decide shapes, are those of these inputs.
+    pub(crate) fn workload_of(&self, inputs: &Tensors) -> Result<Workload, Failure> {
+        let Self::Onnx(model) = self else {
+            let template = self.template()?;
+            let graph = &template.graph;
+            let ports = graph.inputs().iter().map(|port| (port.name.as_str(), graph.ty(port.value)));
+            return template.bind(&sizes_of(ports, inputs)?).map_err(Failure::bad_input);
+        };
+        let ports = model.inputs().map_err(Failure::bad_input)?;
+        let sizes = sizes_of(ports.iter().map(|(name, ty)| (name.as_str(), ty)), inputs)?;
+        let dimensions = sizes.iter().map(|(name, &size)| (name.as_str(), size));
+        let items = Some(Items { per_call: 1, name: "calls".to_owned() });
+        Ok(Workload { items, ..Workload::new(&model.name(), dimensions, self.fitting(inputs)?) })
+    }
+
     /// The graph whose dimensions, and values that decide shapes, are those of these inputs.
     pub(crate) fn fitting(&self, inputs: &Tensors) -> Result<Graph, Failure> {
         match self {

@@ -3,7 +3,8 @@
 use super::{Parts, Samples, Tokens, books, csv_file, digits, idx, npz_file};
 use crate::TrainError;
 use overdrive_formats::huggingface::Tokenizer;
-use overdrive_ir::{DType, Graph};
+use overdrive_ir::{DType, Graph, Tensor};
+use overdrive_passes::{Indices, bind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -95,6 +96,7 @@ impl Dataset {
         match self {
             Self::Samples(samples) if x.dtype.is_float() => Parts::of_samples(samples, &shape, fold),
             Self::Text(tokens) if x.dtype == DType::I32 && shape.len() == 1 => {
+                largest_is_known(model, found)?;
                 Parts::of_text(tokens, shape[0])
             }
             Self::Samples(_) => {
@@ -107,4 +109,26 @@ impl Dataset {
             }
         }
     }
+}
+
+/// Errs where the model looks up fewer tokens than a text of this vocabulary may hold.
+fn largest_is_known(model: &Graph, vocabulary: usize) -> Result<(), TrainError> {
+    let model = match model.is_bound() {
+        true => model.clone(),
+        false => bind(model, &[("batch".to_owned(), 1)].into())?,
+    };
+    let largest = |port: &overdrive_ir::Port| {
+        let ty = model.ty(port.value);
+        let (shape, count) = (ty.shape.clone(), ty.elements());
+        match ty.dtype.is_float() {
+            true => Tensor::from_f64(ty.dtype, shape, &vec![0.0; count]),
+            false => Tensor::from_ints(ty.dtype, shape, &vec![vocabulary as i128 - 1; count]),
+        }
+    };
+    let inputs: Vec<Tensor> = model.inputs().iter().map(largest).collect();
+    let Some(indices) = Indices::of(&model) else { return Ok(()) };
+    indices.check(&inputs).map_err(|e| {
+        let expected = "a text whose tokens the model knows";
+        TrainError::invalid("data", expected, e, "choose a model with a larger table of tokens")
+    })
 }

@@ -1,5 +1,6 @@
 //! `overdrive bench`: one model across back ends, modes, precisions and batch sizes.
 
+use super::eval::given;
 use super::output;
 use super::run::start_peers;
 use crate::cli::Bench;
@@ -16,6 +17,7 @@ use overdrive::bench::exit::Exit;
 use overdrive::bench::report::to_json;
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
+use overdrive::formats;
 use overdrive::ir::{Backend, DType, Mode};
 use overdrive::passes::{Recipe, precision};
 use overdrive::studies::{Allowance, Context, Device, Entry, PEER_MODES, Peer, Progress, measure};
@@ -29,6 +31,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
     let place = arguments.out.as_deref().map(place).transpose()?;
     let model = model::load(&arguments.model)?;
     let ids = arguments.text.as_ref().map(|text| text::encode(text::tokenizer(&model)?, text)).transpose()?;
+    let inputs = arguments.inputs.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
     let contestants =
         Contestants::choose(arguments.backends.as_deref(), &arguments.machine, &arguments.libraries)?;
     let reference = devices::reference(&arguments.machine)?;
@@ -90,7 +93,14 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
             sizes.insert("tokens".to_owned(), ids.len());
         }
         let start = clock.now_ns();
-        let mut workload = model.bind(&sizes)?;
+        let mut workload = match &inputs {
+            Some(inputs) => model.workload_of(inputs)?,
+            None => model.bind(&sizes)?,
+        };
+        if inputs.is_some() {
+            let named = workload.key.dimensions.iter();
+            sizes = named.map(|(name, &size)| (name.clone(), size as usize)).collect();
+        }
         let load_ns = model.file().map(|_| clock.now_ns() - start);
         let original = model.file().map(|path| OriginalFile {
             path: path.to_owned(),
@@ -99,6 +109,11 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         });
         if let Some(ids) = &ids {
             workload.given = text::inputs(&workload.graph, ids)?;
+        }
+        if let Some(inputs) = &inputs {
+            let given = given(&workload.graph, inputs)?;
+            let names = workload.graph.inputs().iter().map(|port| port.name.clone());
+            workload.given = names.zip(given).collect();
         }
         spinner.workload(&workload.key.to_string());
         let gpu = contestants.own().find(|own| own.described.is_some()).map(|own| own.backend.caps());

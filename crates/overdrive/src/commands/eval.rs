@@ -1,5 +1,7 @@
 //! `overdrive eval`: one forward pass on the user's own inputs.
 
+mod expectation;
+
 use crate::cli::Eval;
 use crate::devices;
 use crate::failure::Failure;
@@ -7,11 +9,11 @@ use crate::model::{self, input};
 use crate::terminal::{note, say};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::oracle::Tolerance;
-use overdrive::bench::subject::Deviation;
 use overdrive::files::{Place, Request};
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::plan::StepKind;
-use overdrive::ir::{Graph, Mode, Plan, State, Tensor, TensorType, Tuning};
+use overdrive::ir::{Graph, Mode, Plan, Port, State, Tensor, TensorType, Tuning};
+use overdrive::passes::Indices;
 use overdrive_process::Stop;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -29,10 +31,7 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
         check_expected(&graph, expected, file)?;
     }
     // All that does not fit is said before anything is built: weights may be most of the memory.
-    let mut given = Vec::new();
-    for port in graph.inputs() {
-        given.push(matching(&inputs, &port.name, graph.ty(port.value))?);
-    }
+    let given = given(&graph, &inputs)?;
     let parameters = arguments.parameters.as_deref().map(formats::read).transpose();
     let parameters = parameters.map_err(Failure::bad_input)?;
     if let Some(parameters) = &parameters {
@@ -52,10 +51,8 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
             Ok(())
         })?;
     }
-    let mut buffers = Vec::new();
-    for tensor in &given {
-        buffers.push(backend.upload(tensor).map_err(devices::failure)?);
-    }
+    let upload = |tensor: &Tensor| backend.upload(tensor).map_err(devices::failure);
+    let buffers = given.iter().map(upload).collect::<Result<Vec<_>, _>>()?;
     let types = graph.outputs().iter().map(|o| graph.ty(o.value));
     let mut results =
         types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>().map_err(devices::failure)?;
@@ -68,6 +65,7 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     for (name, tensor) in &outputs {
         say!("{name}: {}", tensor.ty())?;
     }
+    warn_of_not_finite(&outputs);
     if let Some(place) = place {
         let _whole = stop.heed();
         place.fill(|file| formats::write(file, &outputs)).map_err(Failure::bad_input)?;
@@ -95,6 +93,14 @@ fn note_host_steps(plan: &Plan) {
         let list: Vec<&str> = names.into_iter().collect();
         note!("note: the f64 reference runs {} on the host: the device has no kernel", list.join(", "));
     }
+}
+
+/// The graph's inputs in their order, of exactly its types, with indices that exist.
+pub(crate) fn given(graph: &Graph, inputs: &Tensors) -> Result<Vec<Tensor>, Failure> {
+    let matching = |port: &Port| matching(inputs, &port.name, graph.ty(port.value));
+    let given = graph.inputs().iter().map(matching).collect::<Result<Vec<_>, _>>()?;
+    Indices::of(graph).map_or(Ok(()), |indices| indices.check(&given)).map_err(Failure::bad_input)?;
+    Ok(given)
 }
 
 /// The tensor of this name, which must have exactly this type.
@@ -151,29 +157,24 @@ fn check_expected(graph: &Graph, expected: &Tensors, file: &Path) -> Result<(), 
 /// Compares what [`check_expected`] let pass.
 fn compare(outputs: &Tensors, expected: &Tensors, arguments: &Eval) -> Result<Exit, Failure> {
     let limit = Tolerance::of_elements(arguments.rtol, arguments.atol);
-    let mut agree = true;
+    let mut all_agree = true;
     for (name, reference) in expected {
-        let output = &outputs[name];
-        if output.ty().shape != reference.ty().shape {
-            let (found, wanted) = (output.ty(), reference.ty());
-            say!("{name}: expected {wanted}, found {found}: DISAGREES")?;
-            agree = false;
-            continue;
-        }
-        let (mut found, mut wanted) = (output.to_f64(), reference.to_f64());
-        // Where NaN is expected, NaN agrees.
-        for (a, b) in found.iter_mut().zip(&mut wanted).filter(|(a, b)| a.is_nan() && b.is_nan()) {
-            (*a, *b) = (0.0, 0.0);
-        }
-        let worst = Deviation::between(&found, &wanted, limit).map_err(Failure::harness)?;
-        let verdict = if worst.agrees() { "agrees" } else { "DISAGREES" };
-        say!(
-            "{name}: largest difference {:.3e} absolute, {:.3e} relative, {:.2} of the tolerance: {verdict}",
-            worst.absolute,
-            worst.relative,
-            worst.share_of_tolerance
-        )?;
-        agree &= worst.agrees();
+        let (agrees, text) = expectation::verdict(&outputs[name], reference, limit);
+        say!("{name}: {text}: {}", if agrees { "agrees" } else { "DISAGREES" })?;
+        all_agree &= agrees;
     }
-    Ok(if agree { Exit::Fine } else { Exit::WrongOutputs })
+    Ok(if all_agree { Exit::Fine } else { Exit::WrongOutputs })
+}
+
+/// Warns of outputs that are no numbers: whoever reads a file of them later does not see where they began.
+fn warn_of_not_finite(outputs: &Tensors) {
+    for (name, tensor) in outputs.iter().filter(|(_, tensor)| tensor.ty().dtype.is_float()) {
+        let values = tensor.to_f64();
+        let count = |is: fn(f64) -> bool| values.iter().filter(|x| is(**x)).count();
+        let (nans, infinities) = (count(f64::is_nan), count(f64::is_infinite));
+        if nans + infinities > 0 {
+            let all = values.len();
+            note!("warning: output `{name}`: {nans} of {all} values are NaN, {infinities} infinite");
+        }
+    }
 }

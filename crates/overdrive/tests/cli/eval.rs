@@ -3,7 +3,7 @@
 use crate::invocation::{Folder, Outcome};
 use overdrive::formats;
 use overdrive::ir::eval::{eval_tensors, philox};
-use overdrive::ir::{DType, Init, Tensor};
+use overdrive::ir::{Builder, DType, Init, Tensor, TensorType};
 use std::fs;
 
 const BATCH: usize = 3;
@@ -127,4 +127,80 @@ fn an_output_that_cannot_be_written_is_bad_input() {
         folder.line(&format!("eval digits-mlp --inputs x.npz -o {place}")).ends(2, &[place]);
     }
     assert_eq!(folder.files(), ["x.npz"]);
+}
+
+/// A graph in a file of ONNX.
+fn onnx(folder: &Folder, build: impl FnOnce(&Builder)) {
+    let b = Builder::new("model");
+    build(&b);
+    formats::onnx::write(&folder.path("model.onnx"), &b.finish().unwrap()).unwrap();
+}
+
+#[test]
+fn an_index_that_does_not_exist_is_refused() {
+    let folder = Folder::new();
+    let ids = |values: [i128; 3]| {
+        folder.tensors("ids.npz", &[("ids", Tensor::from_ints(DType::I64, [3], &values))]);
+        folder.line("eval model.onnx --device cpu --threads 1 --inputs ids.npz -o out.npz")
+    };
+    onnx(&folder, |b| {
+        let ids = b.input("ids", TensorType::new(DType::I64, [3usize]));
+        let rows: Vec<f32> = (0..40).map(|i| i as f32).collect();
+        b.output("y", b.constant(Tensor::from_f32([10, 4], &rows)).embedding(ids));
+    });
+    ids([0, 9, 5]).ends(0, &["f32[3, 4]"]);
+    // ONNX counts negative indices from the end.
+    ids([0, -10, -1]).ends(0, &["f32[3, 4]"]);
+    fs::remove_file(folder.path("out.npz")).unwrap();
+    ids([0, 99, 5]).ends(2, &["`ids`", "10", "99 as element 1"]);
+    ids([0, 9, -11]).ends(2, &["`ids`", "10", "-11 as element 2"]);
+    assert!(!folder.path("out.npz").exists());
+    let tokens: Vec<i128> = (0..64).map(|i| if i == 7 { 256 } else { i }).collect();
+    folder.tensors("tokens.npz", &[("x", Tensor::from_ints(DType::I32, [1, 64], &tokens))]);
+    let text = "--device cpu --threads 1 --inputs tokens.npz";
+    folder.line(&format!("eval text-transformer {text}")).ends(2, &["`x`", "256 as element 7"]);
+    folder.line(&format!("bench text-transformer {text} --trials 5")).ends(2, &["`x`", "256 as element 7"]);
+    let quantized = "quantize text-transformer --device cpu --mode int8-static --data tokens.npz -o none";
+    folder.line(quantized).ends(2, &["tokens.npz"]);
+}
+
+#[test]
+fn integers_and_infinities_are_expected_exactly() {
+    let folder = Folder::new();
+    onnx(&folder, |b| {
+        let n = b.input("n", TensorType::new(DType::I64, [2usize]));
+        let x = b.input("x", TensorType::new(DType::F32, [2usize]));
+        b.output("m", n + n.constant(0.0));
+        b.output("y", x.log());
+    });
+    let ints = |values: [i128; 2]| Tensor::from_ints(DType::I64, [2], &values);
+    let floats = |values: [f32; 2]| Tensor::from_f32([2], &values);
+    folder.tensors("in.npz", &[("n", ints([1_000_000, 2])), ("x", floats([0.0, -1.0]))]);
+    let eval = |m: [i128; 2], y: [f32; 2]| {
+        folder.tensors("expected.npz", &[("m", ints(m)), ("y", floats(y))]);
+        folder.line("eval model.onnx --device cpu --threads 1 --inputs in.npz --expect expected.npz")
+    };
+    let (inf, nan) = (f32::NEG_INFINITY, f32::NAN);
+    eval([1_000_000, 2], [inf, nan])
+        .ends(0, &["all 2 values are equal", "1 NaN where NaN is expected", "warning: output `y`"]);
+    eval([1_000_003, 2], [inf, nan]).ends(4, &["1 of 2 values differ", "expected 1000003, found 1000000"]);
+    eval([1_000_000, 2], [f32::MIN, nan]).ends(4, &["NaN or infinite in one"]);
+    eval([1_000_000, 2], [inf, 0.0]).ends(4, &["NaN or infinite in one"]);
+}
+
+#[test]
+fn a_benchmark_takes_inputs_where_random_ones_say_nothing() {
+    let folder = Folder::new();
+    onnx(&folder, |b| {
+        let x = b.input("x", TensorType::new(DType::F32, [4usize, 8]));
+        b.output("y", x.log());
+    });
+    let bench = |more: &str| {
+        folder.line(&format!("bench model.onnx --backends cpu --threads 1 --modes compile --trials 5 {more}"))
+    };
+    folder.tensors("x.npz", &[("x", Tensor::from_f32([4, 8], &[0.5; 32]))]);
+    folder.tensors("y.npz", &[("x", Tensor::from_f32([4, 9], &[0.5; 36]))]);
+    bench("--inputs x.npz").ends(0, &[]);
+    bench("--inputs y.npz").ends(2, &["`x`", "f32[4, 8]", "f32[4, 9]"]);
+    bench("--inputs x.npz --batch 2").ends(2, &["--inputs"]);
 }

@@ -5,6 +5,7 @@ use crate::cli::{MetricName, Quantize};
 use crate::failure::Failure;
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::{Backend, Tensor, TensorType};
+use overdrive::passes::Indices;
 use overdrive::studies::quantization::{batch_of, calibration};
 use overdrive::studies::{Template, Workload};
 use overdrive::train::data::{Parts, Split, open};
@@ -175,7 +176,14 @@ fn batches(file: &Path, tensors: &Tensors, workload: &Workload) -> Result<Batche
         columns.push(split(tensor, ty));
     }
     let count = columns.iter().map(Vec::len).min().unwrap_or(0);
-    Ok((0..count).map(|i| columns.iter().map(|column| column[i].clone()).collect()).collect())
+    let batches: Batches =
+        (0..count).map(|i| columns.iter().map(|column| column[i].clone()).collect()).collect();
+    if let Some(indices) = Indices::of(graph) {
+        let wrong = |(i, e)| Failure::bad_input(format!("{}: batch {i}: {e}", file.display()));
+        let check = |(i, batch): (usize, &Vec<Tensor>)| indices.check(batch).map_err(|e| wrong((i, e)));
+        batches.iter().enumerate().try_for_each(check)?;
+    }
+    Ok(batches)
 }
 
 /// The whole batches of type `ty` in a tensor; types of a graph's inputs have whole bytes.
