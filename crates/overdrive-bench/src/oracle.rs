@@ -1,6 +1,8 @@
 //! What a workload's outputs should be: inputs drawn from a seed, and the outputs of a reference of higher
 //! precision on them, computed once however many configurations are compared with it.
 
+mod sensitivity;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -11,7 +13,9 @@ use overdrive_ir::{DType, Graph, Tensor, TensorType, eval::philox};
 use crate::outcome::Failure;
 use crate::subject::Deviation;
 
-/// How far an output may be from its reference: each element by `|output - reference| <= atol + rtol |reference|`,
+pub use sensitivity::Sensitivity;
+
+/// How far an output may be from its reference: by the scale of what was summed for it, or each element by `|output - reference| <= atol + rtol |reference|`,
 /// and all of them together by the root of the mean square of their differences.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
@@ -21,6 +25,9 @@ pub struct Tolerance {
     pub atol: f64,
     /// Of the root of the mean square, in the unit of the output; infinite where elements alone are held.
     pub rms: f64,
+    /// The largest relative error of a rounding, where each element is held to its own [`Sensitivity`]; `rtol` is then
+    /// without meaning.
+    pub rounding: Option<f64>,
 }
 
 /// Outputs as f64, one vector per output.
@@ -47,6 +54,7 @@ pub struct Perturbation {
 type Inputs<'a> = Box<dyn Fn(u64) -> Vec<Tensor> + 'a>;
 type Reference<'a> = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>, Failure> + 'a>;
 type Twin<'a> = Box<dyn Fn(&[Tensor], Perturbation) -> Result<Vec<Tensor>, Failure> + 'a>;
+type Sensitivities<'a> = Box<dyn Fn(&[Tensor], &[Vec<f64>]) -> Result<Vec<Sensitivity>, Failure> + 'a>;
 type Part<'a> = Box<dyn Fn(&Tensor) -> Tensor + 'a>;
 
 /// Perturbed evaluations that a [`Spread`] is the largest of.
@@ -61,10 +69,12 @@ pub struct Oracle<'a> {
     inputs: Inputs<'a>,
     reference: Reference<'a>,
     twin: Option<Twin<'a>>,
+    sensitivities: Option<Sensitivities<'a>>,
     part: Part<'a>,
     rows: Option<Vec<usize>>,
     drawn: RefCell<VecDeque<(u64, Vec<Tensor>)>>,
     known: RefCell<BTreeMap<u64, Expected>>,
+    responses: RefCell<BTreeMap<u64, Rc<Vec<Sensitivity>>>>,
     spreads: RefCell<Vec<((u64, f64), Spread)>>,
 }
 
@@ -81,10 +91,12 @@ impl<'a> Oracle<'a> {
             inputs: Box::new(inputs),
             reference: Box::new(reference),
             twin: None,
+            sensitivities: None,
             part: Box::new(Tensor::clone),
             rows: None,
             drawn: RefCell::default(),
             known: RefCell::default(),
+            responses: RefCell::default(),
             spreads: RefCell::default(),
         }
     }
@@ -97,6 +109,15 @@ impl<'a> Oracle<'a> {
         twin: impl Fn(&[Tensor], Perturbation) -> Result<Vec<Tensor>, Failure> + 'a,
     ) -> Self {
         Self { twin: Some(Box::new(twin)), ..self }
+    }
+
+    /// The reference also says how each element of its outputs, which it is given, answers to rounding.
+    #[must_use]
+    pub fn with_sensitivities(
+        self,
+        sensitivities: impl Fn(&[Tensor], &[Vec<f64>]) -> Result<Vec<Sensitivity>, Failure> + 'a,
+    ) -> Self {
+        Self { sensitivities: Some(Box::new(sensitivities)), ..self }
     }
 
     /// The reference gives only these rows of each output, which `part` picks.
@@ -148,6 +169,22 @@ impl<'a> Oracle<'a> {
         self.twin.is_some()
     }
 
+    /// Whether it is known how each element answers to rounding.
+    pub fn has_sensitivities(&self) -> bool {
+        self.sensitivities.is_some()
+    }
+
+    /// How the outputs on the inputs of `seed` answer to rounding.
+    fn responses(&self, seed: u64) -> Result<Option<Rc<Vec<Sensitivity>>>, Failure> {
+        let Some(sensitivities) = &self.sensitivities else { return Ok(None) };
+        if let Some(known) = self.responses.borrow().get(&seed) {
+            return Ok(Some(known.clone()));
+        }
+        let found = Rc::new(sensitivities(&self.inputs(seed), &self.expected(seed)?)?);
+        self.responses.borrow_mut().insert(seed, found.clone());
+        Ok(Some(found))
+    }
+
     /// How far answers of `seed` lie apart that differ by perturbations of this size; nothing, where the workload rounds
     /// to no codes.
     ///
@@ -190,6 +227,20 @@ impl<'a> Oracle<'a> {
         outputs: &[Tensor],
         tolerance: Tolerance,
     ) -> Result<Deviation, Failure> {
+        let outputs: Vec<Vec<f64>> = outputs.iter().map(Tensor::to_f64).collect();
+        self.compare_values(seed, &outputs, tolerance)
+    }
+
+    /// As `compare_part`, of outputs as numbers.
+    ///
+    /// # Errors
+    /// As `compare`. Where the reference itself is not finite nothing can be judged, which is no fault of an output.
+    pub fn compare_values(
+        &self,
+        seed: u64,
+        outputs: &[Vec<f64>],
+        tolerance: Tolerance,
+    ) -> Result<Deviation, Failure> {
         let expected = self.expected(seed)?;
         if expected.len() != outputs.len() {
             return Err(Failure::incorrect(format!(
@@ -198,12 +249,38 @@ impl<'a> Oracle<'a> {
                 expected.len()
             )));
         }
-        outputs.iter().zip(expected.iter()).try_fold(Deviation::none(), |worst, (output, expected)| {
-            let found = output.to_f64();
-            let found = Deviation::between(&found, expected, tolerance)?;
-            Ok(worst.or_worse(found))
-        })
+        let responses = match tolerance.rounding {
+            Some(_) => self.responses(seed)?,
+            None => None,
+        };
+        let mut worst = Deviation::none();
+        for (index, (output, expected)) in outputs.iter().zip(expected.iter()).enumerate() {
+            let mut found = Deviation::between(output, expected, tolerance)?;
+            if let (Some(rounding), Some(responses)) = (tolerance.rounding, &responses) {
+                let limits = (rounding, tolerance.atol);
+                found.share_of_tolerance = responses[index].share(output, expected, limits);
+            }
+            worst = worst.or_worse(found);
+        }
+        match not_finite(&expected) {
+            Some(failure) if !worst.agrees() => Err(failure),
+            _ => Ok(worst),
+        }
     }
+}
+
+/// Why outputs cannot be judged by a reference that is NaN somewhere, or beyond what f32 holds.
+fn not_finite(expected: &[Vec<f64>]) -> Option<Failure> {
+    let values = || expected.iter().flatten();
+    let nans = values().filter(|x| x.is_nan()).count();
+    let infinite = values().filter(|x| x.abs() > f64::from(f32::MAX)).count();
+    (nans + infinite > 0).then(|| {
+        Failure::skipped(format!(
+            "the reference itself is not finite on these inputs ({nans} of {} outputs are NaN, {infinite} infinite), so that \
+             nothing can be compared with it: give inputs that the model is made for (`bench --inputs FILE`)",
+            values().count()
+        ))
+    })
 }
 
 /// Inputs for `graph` from `seed`: standard normal for real numbers, 0 or 1 for everything else, since a graph
@@ -285,7 +362,13 @@ impl Spread {
 impl Tolerance {
     /// Of each element alone.
     pub fn of_elements(rtol: f64, atol: f64) -> Self {
-        Self { rtol, atol, rms: f64::INFINITY }
+        Self { rtol, atol, rms: f64::INFINITY, rounding: None }
+    }
+
+    /// Of each element by its own [`Sensitivity`], where the largest relative error of a rounding is `rounding`; `floor` is
+    /// what any may be off by.
+    pub fn of_rounding(rounding: f64, floor: f64) -> Self {
+        Self { rounding: Some(rounding), ..Self::of_elements(0.0, floor) }
     }
 
     /// Units in the last place of `dtype`, relative to an output's own size and to a typical output of size 1.

@@ -135,7 +135,7 @@ impl Deviation {
     /// # Errors
     /// When the lengths differ.
     pub fn between(output: &[f64], reference: &[f64], tolerance: Tolerance) -> Result<Self, Failure> {
-        let Tolerance { rtol, atol, rms } = tolerance;
+        let Tolerance { rtol, atol, rms, .. } = tolerance;
         if output.len() != reference.len() {
             return Err(Failure::incorrect(format!(
                 "the output has {} values, the reference {}",

@@ -17,6 +17,7 @@ mod lower;
 mod multiply_codes;
 mod observe;
 mod pass;
+mod perturb;
 mod plan;
 mod precision;
 mod quantize;
@@ -40,6 +41,7 @@ pub use legalize::legalize;
 pub use observe::{Evidence, HISTOGRAM_BITS, Site, Statistic, histogram_value, observe, sites};
 pub use overdrive_ir::gradients;
 pub use pass::{PASSES, Pass};
+pub use perturb::perturb;
 pub use plan::{PlanError, place, plan};
 pub use precision::{Recipe, precision};
 pub use quantize::{

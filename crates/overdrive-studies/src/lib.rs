@@ -17,6 +17,7 @@ pub mod pretrained;
 mod published;
 pub mod quantization;
 mod referee;
+mod reference;
 mod session;
 mod study;
 mod template;

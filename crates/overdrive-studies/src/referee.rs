@@ -4,11 +4,14 @@
 //! other kernels than what is judged, node by node, and is held against the host on the same model at small sizes first.
 //! Invariant: a reference comes from the host, or from a device that agreed with the host in this run.
 
+use crate::reference::{Place, Reference};
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::eval::philox;
-use overdrive_ir::{Backend, DType, Graph, Mode, Port, State, Tensor, Tuning};
+use overdrive_ir::{Backend, DType, Graph, Mode, Port, Tensor, Tuning};
+use overdrive_passes::{compute_in_f64, perturb};
 use std::cell::OnceCell;
 use std::fmt;
+use std::rc::Rc;
 
 /// A host whose peak nobody knows is taken to do this many FLOP/s in f64.
 const UNKNOWN_FLOPS_PER_SECOND: f64 = 1e12;
@@ -29,13 +32,13 @@ pub(crate) struct Referee<'a> {
 
 impl<'a> Referee<'a> {
     /// Decides for a graph; `probe` is the same model at small sizes.
-    pub(crate) fn choosing(self, graph: &Graph, probe: Option<&'a Graph>) -> Chosen<'a> {
+    pub(crate) fn choosing(self, graph: &Graph, probe: Option<&'a Graph>) -> Rc<Chosen<'a>> {
         let Self { host, device } = self;
         let device = device.filter(|device| {
             let is_worth_it = graph.cost().flops > DEVICE_FLOPS && rate(*device) > 2.0 * rate(host);
             is_worth_it && probe.is_some() && fits(*device, graph)
         });
-        Chosen { host, device: device.zip(probe), held: OnceCell::new() }
+        Rc::new(Chosen { host, device: device.zip(probe), held: OnceCell::new() })
     }
 }
 
@@ -47,8 +50,10 @@ fn rate(backend: &dyn Backend) -> f64 {
 
 /// Whether the device can run the graph in f64 in its share of memory.
 fn fits(device: &dyn Backend, graph: &Graph) -> bool {
-    let Ok(wide) = overdrive_passes::compute_in_f64(graph) else { return false };
-    let Ok(executable) = device.compile(&wide, Mode::Jit, &Tuning::default()) else { return false };
+    // Perturbed, as it runs too, it takes more.
+    let perturbed = compute_in_f64(graph).and_then(|wide| perturb(&wide, 0.0));
+    let Ok(perturbed) = perturbed else { return false };
+    let Ok(executable) = device.compile(&perturbed, Mode::Jit, &Tuning::default()) else { return false };
     let memory = executable.memory();
     let needed = memory.transient_bytes + memory.persistent_bytes + memory.state_bytes;
     needed <= device.caps().memory_bytes / DEVICE_SHARE
@@ -76,14 +81,14 @@ impl fmt::Display for Chosen<'_> {
 }
 
 impl Chosen<'_> {
-    /// Outputs of the graph in f64.
+    /// Who computes it.
     ///
     /// # Errors
-    /// Those of the back end; a device that disagrees with the host.
-    pub(crate) fn outputs(&self, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
-        let Some((device, probe)) = self.device else { return outputs_in_f64(self.host, graph, inputs) };
+    /// A device that disagrees with the host; those of either on the model at small sizes.
+    pub(crate) fn backend(&self) -> Result<&dyn Backend, Failure> {
+        let Some((device, probe)) = self.device else { return Ok(self.host) };
         self.held.get_or_init(|| agree(self.host, device, probe)).clone()?;
-        outputs_in_f64(device, graph, inputs)
+        Ok(device)
     }
 }
 
@@ -97,7 +102,10 @@ fn agree(host: &dyn Backend, device: &dyn Backend, probe: &Graph) -> Result<(), 
         Tensor::from_f64(ty.dtype, ty.shape.clone(), &draws.map(number).collect::<Vec<_>>())
     };
     let inputs: Vec<Tensor> = probe.inputs().iter().map(draw).collect();
-    let [known, found] = [host, device].map(|backend| outputs_in_f64(backend, probe, &inputs));
+    let [known, found] = [host, device].map(|backend| {
+        let alone = Referee { host: backend, device: None }.choosing(probe, None);
+        Reference::new(probe, Place::On(alone)).outputs(&inputs)
+    });
     for (port, (known, found)) in probe.outputs().iter().zip(known?.iter().zip(&found?)) {
         let (known, found) = (known.to_f64(), found.to_f64());
         let largest = known.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
@@ -118,25 +126,6 @@ fn agree(host: &dyn Backend, device: &dyn Backend, probe: &Graph) -> Result<(), 
         }
     }
     Ok(())
-}
-
-/// Outputs of the graph with every float in f64, on the same parameters and inputs.
-fn outputs_in_f64(backend: &dyn Backend, graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
-    let during = |failure: Failure| Failure {
-        reason: format!("the f64 reference on {}: {}", backend.name(), failure.reason),
-        ..failure
-    };
-    let run = || {
-        let wide = overdrive_passes::compute_in_f64(graph).map_err(|e| Failure::failed(e.to_string()))?;
-        let mut executable = backend.compile(&wide, Mode::Jit, &Tuning::default())?;
-        let mut state = State::initial(graph, backend)?;
-        let inputs = inputs.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
-        let types = wide.outputs().iter().map(|o| wide.ty(o.value));
-        let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
-        executable.run(&mut state, &inputs, &mut outputs)?.wait()?;
-        Ok(outputs.iter().map(|o| backend.download(o)).collect::<Result<_, _>>()?)
-    };
-    run().map_err(during)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! How far a right answer may lie from the f64 reference: by rounding, and by codes that rounding decides
+//! How far a right answer may lie from the f64 reference: by rounding, on the scale of what was summed for each element
+//! ([decision 0007](../../../docs/decisions/0007-tolerance-from-what-was-summed.md)), and by codes that rounding decides
 //! ([decision 0005](../../../docs/decisions/0005-tolerance-of-codes.md)).
 //!
 //! Where a graph rounds activations to codes, a value between two of them goes to either, and layers after it turn one
@@ -21,9 +22,9 @@ const OVER_RMS: f64 = 1.5;
 
 /// What a correct computation of `graph` in `dtype` may differ by from the oracle's outputs, judged on those of `seed`.
 ///
-/// Rounding is random: the error of a contraction of length k is about `unit(dtype) + unit(f32) sqrt(k)` of its
-/// typical result, and errors of contractions that follow one another add up as their root. A wrong element is off by the
-/// typical size itself.
+/// Rounding is random: the error of a contraction of length k is about `unit(dtype) + unit(f32) sqrt(k)` of the root of what
+/// is summed. How such errors add up from op to op the oracle knows for each element. Of a graph that rounds to codes it does
+/// not: there errors of contractions that follow one another add up as their root, on the scale of a typical output.
 ///
 /// # Errors
 /// Those of the reference.
@@ -37,6 +38,9 @@ pub(crate) fn tolerance(
     let longest = lengths.iter().copied().max().unwrap_or(1) as f64;
     let depth = lengths.len().max(1) as f64;
     let unit = dtype.epsilon() + DType::F32.epsilon() * longest.sqrt();
+    if oracle.has_sensitivities() {
+        return Ok(Tolerance::of_rounding(unit / 2.0, smallest(dtype)));
+    }
     let relative = EXTREMES * unit * depth.sqrt();
     let rounding = relative * typical_size(&oracle.expected(seed)?);
     let elements = Tolerance::of_elements(relative, rounding);
@@ -46,6 +50,12 @@ pub(crate) fn tolerance(
     let spread = oracle.spread(seed, relative)?;
     let atol = elements.atol + OVER_LARGEST * spread.largest;
     Ok(Tolerance { atol, rms: rounding + OVER_RMS * spread.rms, ..elements })
+}
+
+/// The smallest number above 0: results below it vanish.
+fn smallest(dtype: DType) -> f64 {
+    let tiny = |format: overdrive_ir::FloatFormat| 2f64.powi(1 - format.bias - format.mantissa_bits as i32);
+    dtype.float_format().map_or(f64::from(f32::from_bits(1)), tiny)
 }
 
 /// Whether a bound graph rounds what it computes to codes: to whole numbers, or to a format too small to compute in.
@@ -116,5 +126,7 @@ fn typical_size(outputs: &[Vec<f64>]) -> f64 {
     (sum / count.max(1) as f64).sqrt()
 }
 
+#[cfg(test)]
+mod rounding;
 #[cfg(test)]
 mod tests;

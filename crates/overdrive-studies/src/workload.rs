@@ -1,12 +1,13 @@
 //! A workload: a bound graph, its inputs by seed, and the f64 outputs that every variant is held against.
 
 use crate::referee::Referee;
+use crate::reference::{Place, Reference};
 use crate::tolerance::{perturbed, rounds_to_codes, with_perturbed_states};
 use crate::{Context, Template};
 use overdrive_bench::case;
 use overdrive_bench::oracle::{Oracle, normal_inputs};
 use overdrive_bench::record::{Items, Work};
-use overdrive_ir::eval::{self, philox};
+use overdrive_ir::eval::philox;
 use overdrive_ir::{Graph, GraphError, Port, Tensor};
 use overdrive_models::Model;
 use serde_json::Value;
@@ -182,10 +183,11 @@ impl Workload {
         let limit = if has_codes { EVALUATOR_FLOPS_OF_CODES } else { EVALUATOR_FLOPS };
         let is_small = self.sampled.is_none() && self.work().flops <= limit;
         let referee = referee.choosing(graph, self.probe.as_ref().filter(|_| !is_small && !has_codes));
-        let place = if is_small { "f64 evaluator".to_owned() } else { referee.to_string() };
-        let evaluate = Rc::new(move |graph: &Graph, inputs: &[Tensor]| {
-            if is_small { Ok(eval::eval_tensors(graph, inputs)) } else { referee.outputs(graph, inputs) }
-        });
+        let place = if is_small { Place::Evaluator } else { Place::On(referee) };
+        let name = match &self.sampled {
+            Some(sampled) => format!("{} rows of {place}", sampled.picked.len()),
+            None => place.to_string(),
+        };
         let part = |tensors: &[Tensor]| {
             let mut part = tensors.to_vec();
             if let Some(sampled) = &self.sampled {
@@ -193,18 +195,19 @@ impl Workload {
             }
             part
         };
-        let name = match &self.sampled {
-            Some(sampled) => format!("{} rows of {place}", sampled.picked.len()),
-            None => place,
+        let reference = Rc::new(Reference::new(graph, place));
+        let plain = Rc::clone(&reference);
+        let oracle = Oracle::new(name, |seed| self.inputs(seed), move |inputs| plain.outputs(&part(inputs)));
+        let oracle = if has_codes {
+            oracle.with_twins(move |inputs, by| {
+                reference.of(&with_perturbed_states(graph, by)).outputs(&perturbed(&part(inputs), by))
+            })
+        } else if reference.is_perturbable() {
+            oracle
+                .with_sensitivities(move |inputs, expected| reference.sensitivities(&part(inputs), expected))
+        } else {
+            oracle
         };
-        let twin = Rc::clone(&evaluate);
-        let mut oracle =
-            Oracle::new(name, |seed| self.inputs(seed), move |inputs| evaluate(graph, &part(inputs)));
-        if has_codes {
-            oracle = oracle.with_twins(move |inputs, by| {
-                twin(&with_perturbed_states(graph, by), &perturbed(&part(inputs), by))
-            });
-        }
         match &self.sampled {
             Some(sampled) => oracle.of_rows(sampled.picked.clone(), |output| sampled.of(output)),
             None => oracle,

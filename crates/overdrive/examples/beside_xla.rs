@@ -26,7 +26,7 @@ use std::path::Path;
 const QUEUED: u64 = 50;
 /// bf16 has eight bits; a transformer of six blocks rounds some dozens of times.
 const TOLERANCE: overdrive::bench::oracle::Tolerance =
-    overdrive::bench::oracle::Tolerance { rtol: 0.05, atol: 0.08, rms: f64::INFINITY };
+    overdrive::bench::oracle::Tolerance { rtol: 0.05, atol: 0.08, rms: f64::INFINITY, rounding: None };
 
 /// Calls of an executable, so many at a time.
 struct Queue<'a> {

@@ -6,7 +6,7 @@ use crate::{Context, Entry, Workload, measure};
 use overdrive_bench::case::{Case, Configuration};
 use overdrive_bench::oracle::Tolerance;
 use overdrive_bench::record::Record;
-use overdrive_bench::subject::{Deviation, Function, Subject};
+use overdrive_bench::subject::{Function, Subject};
 use std::cell::RefCell;
 
 /// Measures `entries` and every peer that uses as many threads; peers' records come after those of the entries. None at
@@ -51,7 +51,7 @@ pub(super) fn measure_with_peers(
                 let mut c = vec![f32::NAN; shape[0] * shape[1]];
                 (peer.run)(&inputs[0].to_f32(), &inputs[1].to_f32(), &mut c, shape);
                 let found: Vec<f64> = c.iter().map(|&x| f64::from(x)).collect();
-                Deviation::between(&found, &oracle.expected(seed)?[0], limit).map(Some)
+                oracle.compare_values(seed, &[found], limit).map(Some)
             };
             (case, Box::new(Function::new(call, verify)) as Box<dyn Subject + '_>)
         })

@@ -58,7 +58,7 @@ fn kinds() -> [QuantizedLinear; 3] {
 }
 
 /// What the processor makes of `graph` in f32.
-fn outputs(backend: &CpuBackend, graph: &Graph, inputs: &[Tensor]) -> Vec<f64> {
+pub(super) fn outputs(backend: &CpuBackend, graph: &Graph, inputs: &[Tensor]) -> Vec<f64> {
     let mut executable = backend.compile(graph, Mode::Compile, &Tuning::default()).unwrap();
     let mut state = State::initial(graph, backend).unwrap();
     let inputs: Vec<_> = inputs.iter().map(|t| backend.upload(t).unwrap()).collect();
@@ -88,7 +88,7 @@ fn shares(right: &Graph, of: &dyn Fn(u64, &[Tensor]) -> Vec<f64>) -> [Vec<f64>; 
 }
 
 /// `graph` with one state changed.
-fn damaged(graph: &Graph, name: &str, change: &dyn Fn(&mut Vec<f64>)) -> Graph {
+pub(super) fn damaged(graph: &Graph, name: &str, change: &dyn Fn(&mut Vec<f64>)) -> Graph {
     let before: Vec<Init> = graph.states().iter().map(|state| state.init.clone()).collect();
     let mut before = before.into_iter();
     let mut is_found = false;

@@ -1,0 +1,168 @@
+//! The f64 outputs of a workload, and how far rounding may carry each of them: the graph in f64, as it is and perturbed
+//! ([decision 0007](../../../docs/decisions/0007-tolerance-from-what-was-summed.md)).
+//!
+//! Both have the same states, which are uploaded once for all seeds: compiling and uploading took longer than running.
+
+use crate::referee::Chosen;
+use crate::tolerance::rounds_to_codes;
+use overdrive_bench::oracle::Sensitivity;
+use overdrive_bench::outcome::Failure;
+use overdrive_ir::eval::eval_tensors;
+use overdrive_ir::{Backend, DType, Executable, Graph, GraphError, Mode, State, Tensor, TensorType, Tuning};
+use overdrive_passes::{compute_in_f64, perturb};
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+/// Share of itself that a perturbed value is off by at most: small enough that responses are linear, and far above what f64
+/// itself rounds.
+const SHARE: f64 = 1.0 / 4096.0;
+/// Perturbed evaluations of outputs whose rows are too short to tell a size from one.
+const MOST_TWINS: usize = 8;
+/// Values of a row that tell its size well enough together, over all twins.
+const TELLING: usize = 16;
+/// Bytes that stay on the back end between seeds; what takes more is compiled and uploaded for each.
+const KEPT_BYTES: u64 = 2 << 30;
+
+/// Where a reference runs.
+#[derive(Clone)]
+pub(crate) enum Place<'a> {
+    /// The specification itself.
+    Evaluator,
+    /// The back end that the referee chose.
+    On(Rc<Chosen<'a>>),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Evaluator => f.write_str("f64 evaluator"),
+            Self::On(chosen) => chosen.fmt(f),
+        }
+    }
+}
+
+/// The graph in f64, as it is and perturbed.
+pub(crate) struct Reference<'a> {
+    plain: Result<Graph, GraphError>,
+    /// None where the graph rounds to codes, or cannot be had in f64.
+    perturbed: Option<Graph>,
+    place: Place<'a>,
+    kept: RefCell<Option<Ready>>,
+}
+
+/// Graphs compiled over one set of states.
+#[derive(Default)]
+struct Ready {
+    state: Option<State>,
+    /// As it is, and perturbed.
+    executables: [Option<Box<dyn Executable>>; 2],
+}
+
+impl<'a> Reference<'a> {
+    /// Inputs and states keep the graph's types.
+    pub(crate) fn new(graph: &Graph, place: Place<'a>) -> Self {
+        let (wide, has_codes) = (compute_in_f64(graph), rounds_to_codes(graph));
+        let perturbed = wide.as_ref().ok().filter(|_| !has_codes).and_then(|wide| perturb(wide, SHARE).ok());
+        // The definition takes what f64 has no form of, and knows the codes.
+        let plain = match place {
+            Place::Evaluator if has_codes || wide.is_err() => Ok(graph.clone()),
+            _ => wide,
+        };
+        Self { plain, perturbed, place, kept: RefCell::default() }
+    }
+
+    /// The reference of another graph, at the same place.
+    pub(crate) fn of(&self, graph: &Graph) -> Self {
+        Self::new(graph, self.place.clone())
+    }
+
+    /// Whether it knows how outputs answer to rounding.
+    pub(crate) fn is_perturbable(&self) -> bool {
+        self.perturbed.is_some()
+    }
+
+    /// The outputs, in f64.
+    ///
+    /// # Errors
+    /// When the back end cannot run the graph; a device that disagrees with the host.
+    pub(crate) fn outputs(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+        let plain = self.plain.as_ref().map_err(|e| Failure::failed(e.to_string()))?;
+        self.run((plain, 0), inputs)
+    }
+
+    /// How each output, expected as given, answers to rounding, as a multiple of the largest relative error of a rounding.
+    ///
+    /// # Errors
+    /// As `outputs`.
+    pub(crate) fn sensitivities(
+        &self,
+        inputs: &[Tensor],
+        expected: &[Vec<f64>],
+    ) -> Result<Vec<Sensitivity>, Failure> {
+        let graph = self.perturbed.as_ref().expect("only a reference that can be perturbed is asked");
+        let shapes: Vec<Vec<usize>> =
+            graph.outputs().iter().map(|port| graph.ty(port.value).sizes()).collect();
+        let width = |shape: &Vec<usize>| shape.last().copied().unwrap_or(1).max(1);
+        let shortest = shapes.iter().map(width).min().unwrap_or(1);
+        let twins = TELLING.div_ceil(shortest).clamp(1, MOST_TWINS);
+        let mut squares: Vec<Vec<f64>> = expected.iter().map(|values| vec![0.0; values.len()]).collect();
+        for twin in 0..twins {
+            let seed = TensorType::scalar(DType::U64).shape;
+            let seed = Tensor::from_ints(DType::U64, seed, &[twin as i128]);
+            let inputs: Vec<Tensor> = inputs.iter().cloned().chain([seed]).collect();
+            let outputs = self.run((graph, 1), &inputs)?;
+            for ((sums, output), expected) in squares.iter_mut().zip(outputs).zip(expected) {
+                for ((sum, found), expected) in sums.iter_mut().zip(output.to_f64()).zip(expected) {
+                    let response = (found - expected) / SHARE;
+                    *sum += response * response / twins as f64;
+                }
+            }
+        }
+        let of = |(squares, shape): (Vec<f64>, &Vec<usize>)| Sensitivity::of_responses(squares, shape, twins);
+        Ok(squares.into_iter().zip(&shapes).map(of).collect())
+    }
+
+    /// Runs the graph that has this place among the executables.
+    fn run(&self, (graph, which): (&Graph, usize), inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+        match &self.place {
+            Place::Evaluator => Ok(eval_tensors(graph, inputs)),
+            Place::On(chosen) => {
+                let backend = chosen.backend()?;
+                self.run_on(backend, (graph, which), inputs).map_err(|failure| Failure {
+                    reason: format!("the f64 reference on {}: {}", backend.name(), failure.reason),
+                    ..failure
+                })
+            }
+        }
+    }
+
+    fn run_on(
+        &self,
+        backend: &dyn Backend,
+        (graph, which): (&Graph, usize),
+        inputs: &[Tensor],
+    ) -> Result<Vec<Tensor>, Failure> {
+        let Ready { state, mut executables } = self.kept.take().unwrap_or_default();
+        let mut executable = match executables[which].take() {
+            Some(known) => known,
+            None => backend.compile(graph, Mode::Jit, &Tuning::default())?,
+        };
+        let mut state = match state {
+            Some(known) => known,
+            None => State::initial(graph, backend)?,
+        };
+        let inputs = inputs.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
+        let types = graph.outputs().iter().map(|o| graph.ty(o.value));
+        let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
+        executable.run(&mut state, &inputs, &mut outputs)?.wait()?;
+        let memory = executable.memory();
+        let bytes = memory.transient_bytes + memory.persistent_bytes + memory.state_bytes;
+        // A state that the graph updates has to begin anew.
+        if bytes <= KEPT_BYTES && graph.states().iter().all(|state| state.update.is_none()) {
+            executables[which] = Some(executable);
+            self.kept.replace(Some(Ready { state: Some(state), executables }));
+        }
+        Ok(outputs.iter().map(|o| backend.download(o)).collect::<Result<_, _>>()?)
+    }
+}
