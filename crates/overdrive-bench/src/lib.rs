@@ -31,6 +31,7 @@ pub mod hardware;
 pub mod harness;
 pub mod history;
 pub mod import;
+pub(crate) mod integrity;
 pub mod ladder;
 pub mod memory;
 pub mod oracle;

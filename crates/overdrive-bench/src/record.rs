@@ -95,21 +95,40 @@ impl Measurement {
         self.statuses.iter().filter(|status| status.kind.block() == Block::Ratio)
     }
 
-    /// Whether summary and statuses follow from the samples and the outputs agreed; false of an edited file.
-    pub fn is_consistent(&self) -> bool {
-        let told = |found: Vec<Status>| found.iter().all(|status| self.statuses.contains(status));
-        let timed = |series: &Series| series.is_consistent() && told(crate::status::gate(series));
-        let reported = |reported: &Reported| reported.check().is_ok() && told(reported.gate());
-        self.latency.as_ref().is_none_or(timed)
-            && self.reported.as_ref().is_none_or(reported)
-            && self.agreement.as_ref().is_none_or(|agreement| agreement.worst.agrees())
+    /// Derives again what follows from samples by today's rules: a file of an older version may have judged by others.
+    pub(crate) fn judge_again(&mut self) {
+        self.statuses.retain(|status| !crate::integrity::is_derived(status.kind));
+        let timed = self.latency.as_ref().map(crate::status::gate).unwrap_or_default();
+        let reported = self.reported.as_ref().map(Reported::gate).unwrap_or_default();
+        for status in timed.into_iter().chain(reported) {
+            if !self.statuses.iter().any(|known| known.kind == status.kind) {
+                self.statuses.push(status);
+            }
+        }
     }
 
-    /// Items per second at the median, where the work counts items.
-    pub fn items_per_second(&self) -> Option<f64> {
-        let items = self.work.as_ref()?.items.as_ref()?;
-        Some(items.per_call as f64 / (self.latency.as_ref()?.summary.median_ns * 1e-9))
+    /// Items per second over the time that all calls took together, where the work counts items. Slow calls delay
+    /// those behind them, so that the mean decides it and not the median.
+    pub fn throughput(&self) -> Option<Throughput> {
+        let items = self.work.as_ref()?.items.as_ref()?.per_call as f64;
+        let (times, _) = crate::status::settled(self.latency.as_ref()?);
+        let rate = |mean_ns: f64| items / (mean_ns * 1e-9);
+        // A lower end that is no time leaves the rate without an upper one.
+        let interval = times.mean_interval().filter(|interval| interval.low > 0.0);
+        Some(Throughput {
+            per_second: rate(times.mean()),
+            interval: interval.map(|interval| (rate(interval.high), rate(interval.low))),
+        })
     }
+}
+
+/// How much is handled in a second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Throughput {
+    /// Items per second.
+    pub per_second: f64,
+    /// Its 95 % interval; absent where too few samples, or too scattered ones, give none.
+    pub interval: Option<(f64, f64)>,
 }
 
 /// A quantity that was followed over a run, in the order in which it was seen.

@@ -137,17 +137,16 @@ impl Reported {
 
     /// What the figures say against being believed, by the limits of [`status`].
     pub fn gate(&self) -> Vec<Status> {
-        let mut found = Vec::new();
-        if let Some(count) = self.count.and_then(|count| usize::try_from(count).ok()) {
+        if !self.samples_ns.is_empty() {
+            return status::of_times(&self.samples_ns, 0.0);
+        }
+        let count = self.count.and_then(|count| usize::try_from(count).ok());
+        let found = count.and_then(|count| {
             let share = self.max_ns.map_or(0.0, |max| max / (count as f64 * self.mean_ns));
             let variation = self.standard_deviation_ns.unwrap_or(0.0) / self.mean_ns;
-            found.extend(status::dominated(count, share, variation));
-        }
-        if let Some(sorted) = Sorted::new(&self.samples_ns) {
-            found.extend(status::cold_first_sample(&self.samples_ns, &sorted, 0.0));
-            found.extend(status::spread(sorted.relative_interquartile_range()));
-        }
-        found
+            status::dominated(count, share, variation)
+        });
+        found.into_iter().collect()
     }
 }
 

@@ -9,12 +9,16 @@ use serde::{Deserialize, Serialize};
 use crate::ceilings::Ceiling;
 use crate::environment::{Environment, Revision};
 use crate::gate::Verdicts;
+use crate::integrity;
 use crate::ladder::LadderKey;
 use crate::record::Record;
 use crate::series::Series;
 
-/// Version of the results' schema. Raised whenever a field changes its meaning or disappears.
-pub const SCHEMA_VERSION: u32 = 1;
+/// Version of the results' schema. Raised whenever a field changes its meaning, disappears, or is needed to check the
+/// others: since version 2 a series records its session.
+pub const SCHEMA_VERSION: u32 = 2;
+/// The oldest version that is still read.
+pub const OLDEST_VERSION: u32 = 1;
 
 /// The results of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -66,7 +70,7 @@ pub struct Note {
 pub enum Inconsistency {
     /// Written by another version.
     #[error(
-        "schema version {found}, expected {SCHEMA_VERSION}: rerun with this version of Overdrive, or read it with the one that wrote it"
+        "schema version {found}, expected {OLDEST_VERSION} to {SCHEMA_VERSION}: rerun with this version of Overdrive, or read it with the one that wrote it"
     )]
     Version {
         /// The version in the file.
@@ -78,11 +82,13 @@ pub enum Inconsistency {
         /// The case's id.
         case: String,
     },
-    /// A summary or a status that does not follow from its samples, or outputs that disagree with a reference.
-    #[error("what is said of `{case}` does not follow from its samples: the file was edited or damaged")]
-    Summary {
-        /// The case's id.
+    /// Two numbers of the file that cannot both be.
+    #[error("`{case}` contradicts itself: {why}. The file was edited or damaged: run the case again")]
+    Contradiction {
+        /// The case's id, or what else was timed.
         case: String,
+        /// What contradicts what.
+        why: String,
     },
     /// A record or ladder names a case that is not there.
     #[error("`{from}` refers to `{case}`, of which there is no record")]
@@ -131,21 +137,18 @@ impl Results {
         names
     }
 
-    /// Checks what the types cannot: version, one record a case, summaries and statuses that follow from samples,
-    /// references that lead somewhere.
+    /// Checks what the types cannot: version, one record a case, references that lead somewhere, and that everything
+    /// derived or recorded twice agrees.
     ///
     /// # Errors
     /// The first inconsistency.
     pub fn check(&self) -> Result<(), Inconsistency> {
-        if self.schema_version != SCHEMA_VERSION {
+        if !(OLDEST_VERSION..=SCHEMA_VERSION).contains(&self.schema_version) {
             return Err(Inconsistency::Version { found: self.schema_version });
         }
         let mut ids = BTreeSet::new();
         for record in &self.records {
             let case = record.case.id();
-            if record.outcome.measurement().is_some_and(|measurement| !measurement.is_consistent()) {
-                return Err(Inconsistency::Summary { case });
-            }
             if !ids.insert(case.clone()) {
                 return Err(Inconsistency::Duplicate { case });
             }
@@ -155,8 +158,15 @@ impl Results {
             self.ladders.iter().flat_map(|l| l.rungs.iter().map(|rung| (l.title.clone(), &rung.case)));
         match baselines.chain(rungs).find(|(_, case)| !ids.contains(*case)) {
             Some((from, case)) => Err(Inconsistency::Missing { from, case: case.clone() }),
-            None => Ok(()),
+            None => integrity::check(self),
         }
+    }
+
+    /// Series that say nothing of their session, of all series: what was edited in them may not be seen.
+    pub fn unverifiable(&self) -> (usize, usize) {
+        let series = self.records.iter().filter_map(|record| record.outcome.measurement()?.latency.as_ref());
+        let sessions: Vec<bool> = series.map(|series| series.conditions.session.is_some()).collect();
+        (sessions.iter().filter(|known| !**known).count(), sessions.len())
     }
 }
 

@@ -71,39 +71,50 @@ impl<'a> Runner<'a> {
             lane.attempt(Lane::warm_up);
         }
         let before = context_switches();
-        self.alternate(&mut lanes);
+        let session = self.alternate(&mut lanes);
         let switches = context_switches().zip(before).map(|(after, before)| after.since(before).involuntary);
         if looks_too_good(&lanes) {
             for lane in &mut lanes {
                 lane.attempt(Lane::sustain);
             }
         }
-        lanes.into_iter().map(|lane| lane.finish(switches)).collect()
+        lanes.into_iter().map(|lane| lane.finish(&session, switches)).collect()
     }
 
     /// Samples in rounds, each in the opposite order of the one before, until every subject is precise.
-    fn alternate(&self, lanes: &mut [Lane<'_>]) {
+    fn alternate(&self, lanes: &mut [Lane<'_>]) -> Alternation {
         let limit = self.rules.sampling_max_ns.saturating_mul(lanes.len() as u64);
         let start = self.clock.now_ns();
         let (mut round, mut index) = (0, 0);
+        let mut span_ns = 0;
         for &look in &self.rules.looks {
             while round < look && self.clock.now_ns() - start < limit {
                 let count = lanes.len();
                 for position in 0..count {
                     let turn = if round % 2 == 0 { position } else { count - 1 - position };
-                    lanes[turn].attempt(|lane| lane.take_sample(index));
+                    lanes[turn].attempt(|lane| lane.take_sample(index, start));
                     index += 1;
                 }
                 round += 1;
+                span_ns = self.clock.now_ns() - start;
             }
             for lane in lanes.iter_mut() {
                 lane.attempt(Lane::verify_last);
             }
             if lanes.iter().all(Lane::is_done) {
-                return;
+                break;
             }
         }
+        Alternation { began_ns: start, span_ns, rounds: round as u32 }
     }
+}
+
+/// A session in which subjects alternated, as a whole.
+struct Alternation {
+    began_ns: u64,
+    /// To the end of the last sample.
+    span_ns: u64,
+    rounds: u32,
 }
 
 /// Whether two medians of the session lie so far apart that one of them needs a second method.

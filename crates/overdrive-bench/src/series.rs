@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timer;
+use crate::integrity::nearly_equal;
 use crate::outcome::Failure;
 use crate::statistics::{Fence, Sorted, Summary};
 
@@ -26,6 +27,12 @@ pub struct Sample {
     /// Device cycles during the span, so that a change of clock frequency can be told from a change of work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<u64>,
+    /// When the sample began, since its [`Session`] began. A clock read outside of the span itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_ns: Option<u64>,
+    /// When it ended, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_ns: Option<u64>,
     /// Labels. They never remove the sample.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<Flag>,
@@ -120,6 +127,25 @@ pub struct Conditions {
     /// absent where it does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub involuntary_switches: Option<u64>,
+    /// The session as a whole; absent in files of schema version 1, whose samples cannot be held against it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Session>,
+}
+
+/// The session that a series was taken in. It repeats what the samples say, so that an edit of either is seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Session {
+    /// Reading of the host's clock when sampling began: the same in every series of a session.
+    pub began_ns: u64,
+    /// From then to the end of its last sample.
+    pub span_ns: u64,
+    /// Subjects that alternated, those that failed on the way included.
+    pub subjects: u32,
+    /// Rounds in which each of them was sampled once.
+    pub rounds: u32,
+    /// Calls that this subject had made by then: the first one, those of the warm-up and of the samples, and one
+    /// before each sample where a rival ran in between.
+    pub calls: u64,
 }
 
 /// Calls made back to back, and how long they took together on the host.
@@ -211,9 +237,12 @@ impl Series {
         alike?.ok().map(Cow::Owned)
     }
 
-    /// Whether labels and summary follow from the samples; false of a file that was edited.
+    /// Whether labels and summary follow from the samples; false of a file that was edited. Numbers may differ in
+    /// their last bits, as mathematical libraries do.
     pub fn is_consistent(&self) -> bool {
-        Self::new(self.conditions.clone(), self.samples.clone()).is_ok_and(|rebuilt| rebuilt == *self)
+        Self::new(self.conditions.clone(), self.samples.clone()).is_ok_and(|rebuilt| {
+            rebuilt.samples == self.samples && nearly_equal(&rebuilt.summary, &self.summary)
+        })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::reported::{Kept, Reported};
 use crate::runner::SUSPECT_RATIO;
 use crate::series::{Basis, Depth, Series};
 use crate::statistics::{Interval, ratio_of_medians};
-use crate::status::{Block, Status, StatusKind, gate};
+use crate::status::{Block, Status, StatusKind, gate, settled};
 
 /// How far the second method may lie from the ratio that it confirms.
 const CONFIRMATION: f64 = 0.10;
@@ -100,7 +100,7 @@ pub enum Reason {
         status: Status,
     },
     /// Host time against device time, of calls that the host timed in another way.
-    #[error("one was timed on the host's clock and the other on the device's, in sessions of their own")]
+    #[error("they were timed on different clocks, in sessions of their own")]
     DifferentClocks,
     /// A screening against a full measurement: their warm-ups differ.
     #[error("one is a screening and the other a full measurement, so their warm-ups differ")]
@@ -218,6 +218,9 @@ impl Speedup {
         let old = evidence(baseline, Side::Baseline, &mut reasons);
         let new = evidence(variant, Side::Variant, &mut reasons);
         let (Some((old, old_series)), Some((new, new_series))) = (old, new) else { return Err(reasons) };
+        if old_series.conditions.timer.clock != new_series.conditions.timer.clock {
+            reasons.push(Reason::DifferentClocks);
+        }
         let crosses_clocks = old_series.conditions.basis != new_series.conditions.basis;
         let on_the_host = || [old_series, new_series].map(Series::on_the_host);
         let alike = match (crosses_clocks, crosses_clocks.then(on_the_host)) {
@@ -247,12 +250,17 @@ impl Speedup {
             reasons.push(Reason::DifferentCaches { side });
         }
         let counts = [old_series.summary.count, new_series.summary.count];
-        let [old_times, new_times] = alike.each_ref().map(|series| series.sorted_ns());
+        let [(old_times, old_cold), (new_times, new_cold)] = alike.each_ref().map(|series| settled(series));
         let ratio = ratio_of_medians(&old_times, &new_times, variant.seed);
         let Some(ratio) = ratio else {
             reasons.push(Reason::TooFewSamples { counts });
             return Err(reasons);
         };
+        if ratio.interval.contains(1.0) {
+            // What the settled samples do not decide, a cold one cannot.
+            let cold = [(Side::Baseline, old_cold), (Side::Variant, new_cold)].into_iter();
+            reasons.extend(cold.filter_map(|(side, cold)| Some(Reason::Blocked { side, status: cold? })));
+        }
         reasons.extend(unconfirmed(ratio.ratio, old, new));
         if !reasons.is_empty() {
             return Err(reasons);
@@ -335,10 +343,10 @@ impl Speedup {
     }
 }
 
-/// The whole sentence: `1.93x [1.90, 1.96], +93 % throughput, excellent, measured`.
+/// The whole sentence: `1.93x [1.90, 1.96], excellent, measured`.
 impl fmt::Display for Speedup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {:+.0} % throughput, {}", self.figure(), 100.0 * (self.ratio - 1.0), self.verdict())
+        write!(f, "{}, {}", self.figure(), self.verdict())
     }
 }
 

@@ -1,8 +1,9 @@
 //! The status gate: what the samples themselves say against being believed.
 //!
-//! A blocking status keeps the record out of every ratio; a warning is printed beside the figure. The limits
-//! are constants with names, so that a report can print the one that was passed. Wrong outputs need no status:
-//! they have no measurement at all ([`FailureKind::Incorrect`](crate::outcome::FailureKind::Incorrect)).
+//! A blocking status keeps the record out of every ratio; a warning is printed beside the figure. One slow sample
+//! extends the series, and blocks only where the other samples do not decide. The limits are constants with names,
+//! so that a report can print the one that was passed. Wrong outputs need no status: they have no measurement at
+//! all ([`FailureKind::Incorrect`](crate::outcome::FailureKind::Incorrect)).
 
 use std::fmt;
 
@@ -18,13 +19,16 @@ use crate::statistics::{MAD_TO_SIGMA, Sorted};
 pub const DOMINANT_SHARE: f64 = 0.5;
 /// Share of the ceiling sqrt(n - 1) that the coefficient of variation may reach.
 pub const DOMINANT_VARIATION: f64 = 0.85;
-/// Robust standard deviations by which the first sample may exceed the median.
+/// Robust standard deviations by which a sample may exceed the median.
 pub const COLD_SIGMAS: f64 = 10.0;
 /// Share of the median by which it may exceed it however small the deviations are: the same 5 % within which
 /// warm-up calls count as agreeing. On a quiet core ten sigmas can be 0.1 %, which no cold cache explains.
 pub const COLD_EXCESS: f64 = 0.05;
 /// Interquartile range over median beyond which a series is `noisy`.
 pub const NOISY: f64 = 0.10;
+/// Standard deviation over mean beyond which a series is `noisy` too: its middle half is quiet, but a few slow
+/// samples take so long that the median says little of what many calls take together.
+pub const VARIATION: f64 = 0.50;
 /// Interquartile range over median beyond which a series is `scattered`.
 pub const SCATTERED: f64 = 0.25;
 /// Share of samples under a throttled clock beyond which a series is `throttled`.
@@ -78,6 +82,8 @@ pub enum StatusKind {
 pub enum Block {
     /// It keeps the record out of every ratio.
     Ratio,
+    /// It extends the series, and keeps the record out of a ratio that the other samples do not decide.
+    Undecided,
     /// It is printed beside the figure.
     Nothing,
 }
@@ -86,11 +92,8 @@ impl StatusKind {
     /// Whether it blocks or warns.
     pub fn block(self) -> Block {
         match self {
-            Self::OneSampleDominates
-            | Self::ColdFirstSample
-            | Self::Scattered
-            | Self::Invalid
-            | Self::Suspect => Block::Ratio,
+            Self::OneSampleDominates | Self::Scattered | Self::Invalid | Self::Suspect => Block::Ratio,
+            Self::ColdFirstSample => Block::Undecided,
             Self::Noisy
             | Self::Imprecise
             | Self::Unsettled
@@ -136,13 +139,7 @@ impl Status {
 
 /// Every status that follows from the samples and from how they were taken.
 pub fn gate(series: &Series) -> Vec<Status> {
-    let mut found = Vec::new();
-    let (times, sorted) = (series.times_ns(), series.sorted_ns());
-    let share = sorted.max() / times.iter().sum::<f64>();
-    let grain = series.conditions.timer.tick_ns as f64 / series.conditions.calls_per_sample as f64;
-    found.extend(dominated(times.len(), share, sorted.coefficient_of_variation()));
-    found.extend(cold_first_sample(&times, &sorted, grain));
-    found.extend(spread(series.summary.relative_interquartile_range));
+    let mut found = of_times(&series.times_ns(), grain(series));
     if series.conditions.stopped == Stopped::Limit {
         let reached = match series.summary.relative_half_width() {
             Some(width) => format!("the median's interval is ±{:.1} % at the limit", 100.0 * width),
@@ -159,6 +156,48 @@ pub fn gate(series: &Series) -> Vec<Status> {
     found.extend(clocks_disagree(series));
     found.extend(warm(series));
     found
+}
+
+/// The smallest step of a series' clock, for each call of a sample.
+fn grain(series: &Series) -> f64 {
+    series.conditions.timer.tick_ns as f64 / series.conditions.calls_per_sample as f64
+}
+
+/// What times say in the order taken, whoever took them. Those behind a cold first sample are judged without it.
+pub(crate) fn of_times(times: &[f64], grain: f64) -> Vec<Status> {
+    let cold = cold_first_sample(times, grain);
+    let settled = if cold.is_some() { &times[1..] } else { times };
+    let Some(sorted) = Sorted::new(settled) else { return Vec::new() };
+    let (share, variation) = (sorted.max() / settled.iter().sum::<f64>(), sorted.coefficient_of_variation());
+    let dominated = dominated(settled.len(), share, variation);
+    let spread = match &dominated {
+        // Its variation is that of the one sample, which is told already.
+        Some(_) => middle_half(sorted.relative_interquartile_range()),
+        None => middle_half(sorted.relative_interquartile_range()).or_else(|| variable(&sorted)),
+    };
+    cold.into_iter().chain(dominated).chain(spread).collect()
+}
+
+/// The times of a series without a cold first sample, and the status that says that there was one.
+pub(crate) fn settled(series: &Series) -> (Sorted, Option<Status>) {
+    let times = series.times_ns();
+    let cold = cold_first_sample(&times, grain(series));
+    let settled = if cold.is_some() { &times[1..] } else { &times[..] };
+    (Sorted::new(settled).expect("a series has times, and one that is alone is not cold"), cold)
+}
+
+/// Whether one sample is so slow, and so alone in it, that more samples must say what it was.
+pub(crate) fn has_lone_slow_sample(times: &[f64]) -> bool {
+    let Some(sorted) = Sorted::new(times).filter(|sorted| sorted.count() > 2) else { return false };
+    let median = sorted.median();
+    let excess = |from_last: usize| sorted.values()[sorted.count() - from_last] - median;
+    let sigma = MAD_TO_SIGMA * sorted.median_absolute_deviation();
+    is_far(excess(1), sigma, median) && excess(1) > 2.0 * excess(2)
+}
+
+/// Far above the median by both measures.
+fn is_far(excess: f64, sigma: f64, median: f64) -> bool {
+    excess > COLD_SIGMAS * sigma && excess > COLD_EXCESS * median
 }
 
 /// One sample of `n` that holds `share` of their sum, or brings their coefficient of `variation` near its ceiling.
@@ -182,12 +221,13 @@ pub(crate) fn dominated(n: usize, share: f64, variation: f64) -> Option<Status> 
 /// A first sample that is far off, by an amount that does not come back: what recurs in the later half of the
 /// samples is the machine's noise and not the warm-up's fault. `times` are in the order taken; where most are equal
 /// to the clock's grain the deviation is zero, and the `grain` is then the scale.
-pub(crate) fn cold_first_sample(times: &[f64], sorted: &Sorted, grain: f64) -> Option<Status> {
+fn cold_first_sample(times: &[f64], grain: f64) -> Option<Status> {
+    let sorted = Sorted::new(times).filter(|sorted| sorted.count() > 2)?;
     let median = sorted.median();
     let excess = times[0] - median;
     let later = times[times.len() / 2..].iter().copied().fold(0.0, f64::max) - median;
     let sigma = (MAD_TO_SIGMA * sorted.median_absolute_deviation()).max(grain);
-    (excess > COLD_SIGMAS * sigma && excess > COLD_EXCESS * median && excess > 2.0 * later).then(|| {
+    (is_far(excess, sigma, median) && excess > 2.0 * later).then(|| {
         let detail = format!(
             "the first sample took {:.2} times the median, {:.0} robust sigmas, and no later one came near",
             times[0] / median,
@@ -198,7 +238,7 @@ pub(crate) fn cold_first_sample(times: &[f64], sorted: &Sorted, grain: f64) -> O
 }
 
 /// The bulk of the samples, judged by its interquartile range over the median.
-pub(crate) fn spread(relative_interquartile_range: f64) -> Option<Status> {
+fn middle_half(relative_interquartile_range: f64) -> Option<Status> {
     let kind = match relative_interquartile_range {
         s if s > SCATTERED => StatusKind::Scattered,
         s if s > NOISY => StatusKind::Noisy,
@@ -206,6 +246,17 @@ pub(crate) fn spread(relative_interquartile_range: f64) -> Option<Status> {
     };
     let percent = 100.0 * relative_interquartile_range;
     Some(Status::new(kind, format!("interquartile range {percent:.0} % of the median")))
+}
+
+/// A few slow samples beside a quiet bulk.
+fn variable(sorted: &Sorted) -> Option<Status> {
+    let variation = sorted.coefficient_of_variation();
+    (variation > VARIATION).then(|| {
+        let above = 100.0 * (sorted.mean() / sorted.median() - 1.0);
+        let variation = 100.0 * variation;
+        let detail = format!("variation {variation:.0} %: the mean lies {above:.0} % above the median");
+        Status::new(StatusKind::Noisy, detail)
+    })
 }
 
 fn throttled(series: &Series) -> Option<Status> {
@@ -279,114 +330,4 @@ impl Physics {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::series::Conditions;
-    use crate::testing::{conditions, samples};
-
-    fn kinds(spans: &[u64]) -> Vec<StatusKind> {
-        gate(&Series::new(conditions(), samples(spans)).unwrap()).iter().map(|status| status.kind).collect()
-    }
-
-    /// Spans around 1 ms that look like a quiet machine's.
-    fn quiet(n: u64) -> Vec<u64> {
-        (0..n).map(|i| 1_000_000 + (i * 7919) % 5_000).collect()
-    }
-
-    #[test]
-    fn a_quiet_series_passes() {
-        assert_eq!(kinds(&quiet(20)), []);
-    }
-
-    #[test]
-    fn one_large_sample_blocks_wherever_it_is() {
-        for position in [0, 10] {
-            let mut spans = quiet(20);
-            spans[position] = 40_000_000;
-            let found = kinds(&spans);
-            assert!(found.contains(&StatusKind::OneSampleDominates), "at {position}: {found:?}");
-            assert_eq!(found.contains(&StatusKind::ColdFirstSample), position == 0);
-        }
-    }
-
-    #[test]
-    fn a_small_cold_start_blocks_too() {
-        let mut spans = quiet(20);
-        spans[0] = 1_100_000;
-        assert_eq!(kinds(&spans), [StatusKind::ColdFirstSample]);
-    }
-
-    #[test]
-    fn noise_that_comes_back_is_not_a_cold_start() {
-        let mut spans = quiet(20);
-        spans[0] = 1_100_000;
-        spans[3] = 1_100_000;
-        assert_eq!(kinds(&spans), [StatusKind::ColdFirstSample], "a warm-up of four calls too many");
-        spans[15] = 1_080_000;
-        assert_eq!(kinds(&spans), []);
-    }
-
-    #[test]
-    fn a_tiny_excess_over_tiny_deviations_is_not_a_cold_start() {
-        let mut spans: Vec<u64> = (0..20).map(|i| 1_000_000 + i).collect();
-        spans[0] = 1_049_000;
-        assert_eq!(kinds(&spans), []);
-        spans[0] = 1_051_000;
-        assert_eq!(kinds(&spans), [StatusKind::ColdFirstSample]);
-    }
-
-    #[test]
-    fn a_clock_without_grain_does_not_make_the_first_sample_cold() {
-        let mut spans = vec![1_000_000; 20];
-        spans[0] = 1_000_005;
-        assert_eq!(kinds(&spans), []);
-    }
-
-    #[test]
-    fn spread_warns_and_then_blocks() {
-        let uniform = |half: u64| (0..20).map(|i| 1_000_000 - half + i * 2 * half / 19).collect::<Vec<_>>();
-        assert_eq!(kinds(&uniform(80_000)), []);
-        assert_eq!(kinds(&uniform(120_000)), [StatusKind::Noisy]);
-        assert_eq!(kinds(&uniform(300_000)), [StatusKind::Scattered]);
-    }
-
-    #[test]
-    fn over_a_fifth_of_slow_clocks_is_throttled() {
-        let throttle = |count: usize| {
-            let mut taken = samples(&quiet(20));
-            taken[..count].iter_mut().for_each(|sample| sample.flags.push(Flag::Thermal));
-            gate(&Series::new(conditions(), taken).unwrap())
-        };
-        assert_eq!(throttle(4), []);
-        assert_eq!(throttle(5)[0].kind, StatusKind::Throttled);
-    }
-
-    #[test]
-    fn one_warm_sample_takes_the_word_cold_away() {
-        let mut taken = samples(&quiet(20));
-        taken[19].flags.push(Flag::Warm);
-        let found = gate(&Series::new(conditions(), taken).unwrap());
-        assert_eq!(found.iter().map(|status| status.kind).collect::<Vec<_>>(), [StatusKind::Warm]);
-    }
-
-    #[test]
-    fn how_sampling_ended_is_told() {
-        let ended = Conditions { stopped: Stopped::Limit, settling: Settling::Unsettled, ..conditions() };
-        let found = gate(&Series::new(ended, samples(&quiet(20))).unwrap());
-        assert_eq!(
-            found.iter().map(|s| s.kind).collect::<Vec<_>>(),
-            [StatusKind::Imprecise, StatusKind::Unsettled]
-        );
-        assert!(found.iter().all(|status| status.kind.block() == Block::Nothing));
-    }
-
-    #[test]
-    fn faster_than_physics_is_invalid() {
-        let physics = Physics { flops_per_second: 1e12, bytes_per_second: 1e11 };
-        let work = Work { flops: 2_000_000, bytes: 1000, items: None };
-        assert!(physics.check(2001.0, &work).is_none());
-        assert_eq!(physics.check(1999.0, &work).unwrap().kind, StatusKind::Invalid);
-        let copy = Work { flops: 0, bytes: 1_000_000, items: None };
-        assert_eq!(physics.check(9_999.0, &copy).unwrap().kind, StatusKind::Invalid);
-    }
-}
+mod tests;

@@ -161,7 +161,7 @@ fn our_own_results_are_read_as_they_are() {
     results.command = "something".into();
     std::fs::write(&path, to_json(&results)).unwrap();
     assert_eq!(read(&path).unwrap(), results);
-    std::fs::write(&path, to_json(&results).replace("\"schema_version\":1", "\"schema_version\":9")).unwrap();
+    std::fs::write(&path, to_json(&results).replace("\"schema_version\":2", "\"schema_version\":9")).unwrap();
     assert!(read(&path).unwrap_err().to_string().contains("schema version 9"));
 }
 

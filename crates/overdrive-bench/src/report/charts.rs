@@ -18,7 +18,6 @@ mod loss_by_mode;
 mod memory_by_length;
 mod overhead;
 mod plane;
-mod quality;
 mod roofline;
 mod rows;
 mod scaling;
@@ -31,6 +30,7 @@ mod violins;
 pub use chart::{Chart, Switch, WIDTH};
 
 use super::judged::Judged;
+use super::quality;
 use chart::Study;
 pub(super) use hardware::chart as hardware;
 

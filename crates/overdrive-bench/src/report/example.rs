@@ -7,7 +7,7 @@ use crate::energy::EnergyUse;
 use crate::ladder::{LadderKey, Rung};
 use crate::memory::{MemoryUse, Peak};
 use crate::outcome::Failure;
-use crate::record::{CeilingShare, Items, Record, Work};
+use crate::record::{Items, Record, Work};
 use crate::results::{Note, Results};
 use crate::series::Series;
 use crate::testing::{conditions, record, results, samples};
@@ -44,7 +44,7 @@ pub(super) fn example() -> Results {
     ];
     conv[2].outcome = Failure::unsupported("the device has no graphs | try `compile`").into();
     let mut slow_start = spans(9_000_000);
-    slow_start[0] = 700_000_000;
+    slow_start[10] = 700_000_000;
     let mut blocked = [model("transformer", "eager", 9_000_000), model("transformer", "compile", 4_000_000)];
     blocked[0].outcome = record("eager", &slow_start).outcome;
     let mut wrong = model("transformer", "jit", 1_000_000);
@@ -59,18 +59,21 @@ pub(super) fn example() -> Results {
             .into(),
     });
     found.records = compiled.into_iter().chain(conv).chain(blocked).chain([wrong]).collect();
-    let conditions = conditions();
-    found.harness_overhead = Some(Series::new(conditions.clone(), samples(&[2; 20])).unwrap());
-    found.ceilings.push(Ceiling {
+    found.harness_overhead = Some(Series::new(conditions(), samples(&[2; 20])).unwrap());
+    found.ceilings.push(ceiling());
+    found.notes.push(Note { study: "models".into(), text: "No GPU here: `graph` was not tried.".into() });
+    found
+}
+
+fn ceiling() -> Ceiling {
+    Ceiling {
         name: "stream 256 MiB t2".into(),
         kind: CeilingKind::Bandwidth,
         amount_per_call: 512 << 20,
         threads: 2,
         method: "ordinary stores".into(),
-        series: Series::new(conditions, samples(&spans(25_000_000))).unwrap(),
-    });
-    found.notes.push(Note { study: "models".into(), text: "No GPU here: `graph` was not tried.".into() });
-    found
+        series: Series::new(conditions(), samples(&spans(25_000_000))).unwrap(),
+    }
 }
 
 /// Adds all that a study may know beside the latency.
@@ -83,7 +86,9 @@ fn complete(record: &mut Record, compile_ns: Option<u64>) {
         bytes: 21_000_000,
         items: Some(Items { per_call: 32, name: "samples".into() }),
     });
-    measurement.ceiling_shares.push(CeilingShare { ceiling: "stream 256 MiB t2".into(), share: 0.5 });
+    let (work, series) = (measurement.work.as_ref().unwrap(), measurement.latency.as_ref().unwrap());
+    let share = ceiling().share(work, series.summary.median_ns);
+    measurement.ceiling_shares.push(share);
     let peak = |before_bytes, peak_bytes| Some(Peak { before_bytes, peak_bytes });
     measurement.memory = Some(MemoryUse {
         heap: peak(21_000_000, 21_600_000),

@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 
-use crate::results::{Inconsistency, Results};
+use crate::outcome::Outcome;
+use crate::record::Measurement;
+use crate::results::{Inconsistency, OLDEST_VERSION, Results, SCHEMA_VERSION};
 
 /// Why a text is not results.
 #[derive(Debug, thiserror::Error)]
@@ -23,8 +25,8 @@ pub fn to_json(results: &Results) -> String {
     text
 }
 
-/// Reads results, and refuses those of another version, and those whose summaries do not follow from their
-/// samples.
+/// Reads results, and refuses those of an unknown version and those that contradict themselves. Statuses of an older
+/// version are derived again by the rules of this one.
 ///
 /// # Errors
 /// What is wrong, with line and column where there is one.
@@ -35,10 +37,14 @@ pub fn from_json(text: &str) -> Result<Results, JsonError> {
         schema_version: u32,
     }
     let Versioned { schema_version } = serde_json::from_str(text)?;
-    if schema_version != crate::results::SCHEMA_VERSION {
+    if !(OLDEST_VERSION..=SCHEMA_VERSION).contains(&schema_version) {
         return Err(Inconsistency::Version { found: schema_version }.into());
     }
-    let results: Results = serde_json::from_str(text)?;
+    let mut results: Results = serde_json::from_str(text)?;
+    if schema_version < SCHEMA_VERSION {
+        let outcomes = results.records.iter_mut().map(|record| &mut record.outcome);
+        outcomes.filter_map(Outcome::measurement_mut).for_each(Measurement::judge_again);
+    }
     results.check()?;
     Ok(results)
 }

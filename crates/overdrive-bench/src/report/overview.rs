@@ -97,6 +97,12 @@ pub(super) fn strip(results: &Results) -> Vec<(&'static str, String)> {
         "Run",
         format!("{} UTC, seed {}, `{}`", utc(results.started_unix_s), results.seed, results.command),
     ));
+    if let (unverifiable @ 1.., all) = results.unverifiable() {
+        let text = format!(
+            "{unverifiable} of {all} series do not record their session: edits of their samples may not be seen"
+        );
+        lines.push(("Unverified", text));
+    }
     lines.extend(environment.warnings().into_iter().map(|warning| ("Beware", warning)));
     lines
 }

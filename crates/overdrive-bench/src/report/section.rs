@@ -111,7 +111,9 @@ pub(super) fn count(measurement: &Measurement) -> Option<String> {
 
 pub(super) fn throughput(measurement: &Measurement) -> Option<String> {
     let items = measurement.work.as_ref()?.items.as_ref()?;
-    Some(digits::rate(measurement.items_per_second()?, None, &items.name))
+    let rate = measurement.throughput()?;
+    let half_width = rate.interval.map(|(low, high)| (high - low) / 2.0);
+    Some(digits::rate(rate.per_second, half_width, &items.name))
 }
 
 pub(super) fn arithmetic(measurement: &Measurement) -> Option<String> {

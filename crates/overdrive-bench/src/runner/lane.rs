@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{Runner, warmup};
+use super::{Alternation, Runner, warmup};
 use crate::outcome::{Failure, Outcome};
 use crate::record::{Agreement, Measurement, Overhead};
-use crate::series::{Basis, Conditions, Sample, Series, Settling, Span, Stopped};
+use crate::series::{Basis, Conditions, Sample, Series, Session, Settling, Span, Stopped};
 use crate::statistics::{Sorted, Summary};
+use crate::status::has_lone_slow_sample;
 use crate::subject::{Deviation, Subject};
 
 /// Calls shorter than this are preceded by one that is not timed whenever a rival ran in between: caches then
@@ -33,6 +34,7 @@ pub(super) struct Lane<'a> {
     settling: Settling,
     calls_per_sample: u64,
     samples: Vec<Sample>,
+    calls_sampled: u64,
     sustained: Option<Span>,
 }
 
@@ -53,6 +55,7 @@ impl<'a> Lane<'a> {
             settling: Settling::Fixed,
             calls_per_sample: 1,
             samples: Vec::new(),
+            calls_sampled: 0,
             sustained: None,
         }
     }
@@ -146,7 +149,8 @@ impl<'a> Lane<'a> {
         self.runner.timer.shortest_sample_ns(self.runner.rules.sample_min_ns)
     }
 
-    pub(super) fn take_sample(&mut self, index: u32) -> Result<(), Failure> {
+    /// One sample, at place `index` of the session that began at `began_ns`.
+    pub(super) fn take_sample(&mut self, index: u32, began_ns: u64) -> Result<(), Failure> {
         let short = self.warmup.last().is_none_or(|span| span.mean_ns() < REWARM_BELOW_NS);
         let untimed = u64::from(self.rivals > 0 && short);
         self.guard()?;
@@ -155,13 +159,19 @@ impl<'a> Lane<'a> {
         if untimed > 0 {
             self.subject.sample(calls.start..timed_from, self.runner.clock)?;
         }
+        let elapsed = || Some(self.runner.clock.now_ns() - began_ns);
+        let start_ns = elapsed();
         let reading = self.subject.sample(timed_from..calls.end, self.runner.clock)?;
+        let end_ns = elapsed();
+        self.calls_sampled = calls.end;
         self.samples.push(Sample {
             process: 0,
             index,
             host_ns: reading.host_ns,
             device_ns: reading.device_ns,
             cycles: reading.cycles,
+            start_ns,
+            end_ns,
             flags: reading.flags,
         });
         Ok(())
@@ -175,16 +185,19 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Whether nothing more is to be learnt here: it failed, or it is precise.
+    /// Whether nothing more is to be learnt here: it failed, or it is precise. A sample that stands alone at the
+    /// first look asks for another look, which says whether such samples recur.
     pub(super) fn is_done(&self) -> bool {
-        self.failure.is_some() || self.stopped() == Stopped::Precise
+        let is_first_look = self.runner.rules.looks.first().is_some_and(|&look| self.samples.len() <= look);
+        let is_precise = self.stopped() == Stopped::Precise;
+        self.failure.is_some() || (is_precise && !(is_first_look && has_lone_slow_sample(&self.times_ns())))
     }
 
     pub(super) fn median_ns(&self) -> Option<f64> {
         self.summary().map(|summary| summary.median_ns)
     }
 
-    pub(super) fn finish(self, involuntary_switches: Option<u64>) -> Outcome {
+    pub(super) fn finish(self, session: &Alternation, involuntary_switches: Option<u64>) -> Outcome {
         if let Some(failure) = self.failure {
             return failure.into();
         }
@@ -199,6 +212,13 @@ impl<'a> Lane<'a> {
             warmup: self.warmup,
             settling: self.settling,
             involuntary_switches,
+            session: Some(Session {
+                began_ns: session.began_ns,
+                span_ns: session.span_ns,
+                subjects: self.rivals as u32 + 1,
+                rounds: session.rounds,
+                calls: self.calls_sampled,
+            }),
         };
         let reference = self.subject.reference().to_owned();
         let agreement = self.deviation.map(|worst| Agreement { reference, seeds: self.seeds, worst });
@@ -225,14 +245,16 @@ impl<'a> Lane<'a> {
     }
 
     fn summary(&self) -> Option<Summary> {
+        Sorted::new(&self.times_ns()).map(|sorted| Summary::of(&sorted))
+    }
+
+    fn times_ns(&self) -> Vec<f64> {
         let basis = self.basis();
         let span = |sample: &Sample| match basis {
             Basis::Host => sample.host_ns,
             Basis::Device => sample.device_ns.expect("every sample has a device time on this basis"),
         };
-        let times: Vec<f64> =
-            self.samples.iter().map(|sample| span(sample) as f64 / self.calls_per_sample as f64).collect();
-        Sorted::new(&times).map(|sorted| Summary::of(&sorted))
+        self.samples.iter().map(|sample| span(sample) as f64 / self.calls_per_sample as f64).collect()
     }
 
     /// Makes `calls` calls back to back.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Sorted;
+use super::{CONFIDENCE, Interval, Sorted, student_quantile};
 
 /// Scales a median absolute deviation to the standard deviation that a normal distribution would have.
 pub(crate) const MAD_TO_SIGMA: f64 = 1.4826;
@@ -26,6 +26,15 @@ impl Sorted {
     /// The arithmetic mean.
     pub fn mean(&self) -> f64 {
         mean(self.values())
+    }
+
+    /// The 95 % interval of the mean, by Student's t; `None` below six values, as for the median.
+    pub fn mean_interval(&self) -> Option<Interval> {
+        let n = self.count();
+        let deviation = self.standard_deviation().filter(|_| n >= 6)?;
+        let reach = student_quantile(1.0 - (1.0 - CONFIDENCE) / 2.0, n - 1) * deviation / (n as f64).sqrt();
+        let mean = self.mean();
+        Some(Interval { low: mean - reach, high: mean + reach, confidence: CONFIDENCE })
     }
 
     /// The sample standard deviation (divisor n - 1); `None` of a single value.

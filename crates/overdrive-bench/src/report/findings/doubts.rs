@@ -16,6 +16,7 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
             let items: Vec<String> = rows.iter().map(said).collect();
             let effect = match kind.block() {
                 Block::Ratio => "no ratio is claimed",
+                Block::Undecided => "only ratios that the other samples decide are claimed",
                 Block::Nothing => "read the figures with care",
             };
             let text = format!("{study}: {kind}, {effect}: {}.", listed(&items));

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::super::judged::{Compared, Judged};
-use crate::record::Measurement;
-use crate::series::Series;
 
 /// How many of a list are spelt out.
 pub(super) const SHOWN: usize = 3;
@@ -21,14 +19,6 @@ pub(super) fn by<'j, 'r, K: Ord>(
         }
     }
     groups
-}
-
-/// The latency of a row that may be recommended: outputs agree, and nothing speaks against the samples.
-pub(super) fn believed<'r>(row: &Compared<'r>) -> Option<(&'r Measurement, &'r Series)> {
-    let measurement = row.measurement()?;
-    let agrees = measurement.agreement.as_ref().is_some_and(|agreement| agreement.holds());
-    let series = measurement.latency.as_ref()?;
-    (agrees && measurement.blocks().next().is_none()).then_some((measurement, series))
 }
 
 /// `configuration` on `workload`.

@@ -10,7 +10,8 @@ use crate::memory::{MemoryUse, Peak};
 /// A witness of memory and what it is called; the first that has seen every candidate is asked.
 type Witness = (&'static str, fn(&MemoryUse) -> Option<u64>);
 
-const WITNESSES: [Witness; 4] = [
+/// Exact ones alone: the kernel counts resident pages of the whole process, and nothing gives that an interval.
+const WITNESSES: [Witness; 3] = [
     ("device memory", |memory| memory.device.as_ref().map(Peak::added_bytes)),
     ("planned arena", |memory| memory.planned_arena_bytes),
     // A plan takes its arena before any call, an engine's library during it: the sum is what either works in.
@@ -18,7 +19,6 @@ const WITNESSES: [Witness; 4] = [
         let arena = memory.planned_arena_bytes.unwrap_or(0);
         memory.heap.as_ref().map(|heap| arena + heap.added_bytes())
     }),
-    ("resident memory", |memory| memory.resident.as_ref().map(Peak::added_bytes)),
 ];
 
 /// The smallest addition of one call on each workload, unless all need the same.
@@ -27,7 +27,7 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         memory(row)?;
         Some((row.record.case.study.clone(), row.record.case.workload.clone()))
     });
-    sentences(Topic::Memory, "memory", groups.into_values().filter_map(win).collect())
+    sentences(Topic::Memory, "the least memory has", groups.into_values().filter_map(win).collect())
 }
 
 fn win<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {

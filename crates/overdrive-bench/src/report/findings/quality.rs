@@ -1,52 +1,80 @@
-//! Which configuration is most accurate, and which makes the smallest file.
+//! Which model is most accurate, which file is smallest, and which model lost quality.
+//!
+//! One sample of 360 makes nobody the most accurate: a difference counts where an interval excludes 0.
 
 use super::super::judged::{Compared, Judged};
-use super::group::{by, counted};
+use super::super::quality::{Difference, Metric, metrics};
+use super::group::{by, listed};
 use super::win::{Win, least, sentences};
 use super::{Finding, Topic};
+use crate::digits;
 
-/// Quantities that say how good outputs are, and the sign that makes less better.
-const METRICS: [(&str, f64); 5] =
-    [("top1_percent", -1.0), ("accuracy", -1.0), ("cosine", -1.0), ("perplexity", 1.0), ("loss", 1.0)];
 /// The quantity that says how large a model is on disk.
 pub(super) const FILE_BYTES: &str = "file_bytes";
 
-/// The best by each metric on each workload, of equally good ones the smallest; and the smallest of all.
+/// The best by each metric, where it is better than all others; the smallest file; and what lost quality.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
-    // What was imported was measured by others.
-    let how = if judged.results.imported.is_some() { "reported" } else { "measured" };
-    let mut found = Vec::new();
-    for (metric, sign) in METRICS {
-        let wins = candidates(judged, metric).filter_map(|candidates| {
-            let value = |row: &Compared<'_>| quantity(row, metric).unwrap_or(f64::NAN);
-            let best = value(least(&candidates, |row| sign * value(row)));
-            let equal: Vec<&Compared<'_>> =
-                candidates.iter().copied().filter(|row| value(row) == best).collect();
-            if equal.len() == candidates.len() {
-                return None;
-            }
-            let winner = least(&equal, |row| quantity(row, FILE_BYTES).unwrap_or(f64::INFINITY));
-            let others = match equal.len() - 1 {
-                0 => String::new(),
-                others => format!(" with {}", counted(others, "other")),
-            };
-            let figure = format!("{metric} {}, best of {}{others}, {how}", shown(best), candidates.len());
-            Some(Win { winner, candidates, figure, weight: 0.0 })
-        });
-        found.extend(sentences(Topic::Quality, &format!("quality ({metric})"), wins.collect()));
-    }
-    let wins = candidates(judged, FILE_BYTES).filter_map(|candidates| {
-        let bytes = |row: &Compared<'_>| quantity(row, FILE_BYTES).unwrap_or(f64::INFINITY);
-        let winner = least(&candidates, bytes);
-        let alone = candidates.iter().filter(|row| bytes(row) == bytes(winner)).count() == 1;
-        let quality = METRICS.iter().find_map(|(metric, _)| Some((metric, quantity(winner, metric)?)));
-        let quality =
-            quality.map_or(String::new(), |(metric, value)| format!(" at {metric} {}", shown(value)));
-        let figure = format!("{} B{quality}, smallest of {}, {how}", bytes(winner), candidates.len());
-        alone.then_some(Win { winner, candidates, figure, weight: 0.0 })
-    });
-    found.extend(sentences(Topic::Quality, "size", wins.collect()));
+    let mut found: Vec<Finding> = metrics().flat_map(|metric| best(judged, metric)).collect();
+    let wins = candidates(judged, FILE_BYTES).filter_map(smallest).collect();
+    found.extend(sentences(Topic::Quality, "the smallest file has", wins));
+    found.extend(metrics().flat_map(|metric| lost(judged, metric)));
     found
+}
+
+/// Who is better than every other by an interval.
+fn best(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
+    let wins = candidates(judged, metric.quantity).filter_map(|candidates| {
+        let better = |row: &Compared<'_>, other: &Compared<'_>| {
+            row.id == other.id || metric.difference(row, other) == Some(Difference::Better)
+        };
+        let winner = *candidates.iter().find(|row| candidates.iter().all(|other| better(row, other)))?;
+        let reading = metric.read(winner.measurement()?)?;
+        let figure = format!("{}, best of {}", metric.figure(&reading), candidates.len());
+        Some(Win { winner, candidates, figure, weight: 0.0 })
+    });
+    sentences(Topic::Quality, &format!("the best {} has", metric.title), wins.collect())
+}
+
+/// The smallest file, with its quality beside it.
+fn smallest<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
+    let bytes = |row: &Compared<'_>| quantity(row, FILE_BYTES).unwrap_or(f64::INFINITY);
+    let winner = least(&candidates, bytes);
+    let largest = least(&candidates, |row| -bytes(row));
+    let alone = candidates.iter().filter(|row| bytes(row) == bytes(winner)).count() == 1;
+    let measurement = winner.measurement()?;
+    let quality = metrics().find_map(|metric| Some((metric, metric.read(measurement)?)));
+    let quality = quality
+        .map(|(metric, reading)| format!(" at {} {}", metric.title, metric.figure(&reading)))
+        .unwrap_or_default();
+    let size = |row: &Compared<'_>| digits::bytes(bytes(row) as u64);
+    let figure = format!("{}, least of {} up to {}{quality}", size(winner), candidates.len(), size(largest));
+    alone.then_some(Win { winner, candidates, figure, weight: 0.0 })
+}
+
+/// What is worse than its baseline: by an interval, or by far where nobody recorded one.
+fn lost(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
+    let told = |row: &Compared<'_>| {
+        let baseline = judged.find(row.record.baseline.as_deref()?)?;
+        let difference = metric.difference(row, baseline)?;
+        let figure = |row: &Compared<'_>| Some(metric.figure(&metric.read(row.measurement()?)?));
+        let doubt = match difference {
+            Difference::Worse => "",
+            Difference::FarWorse => ", far beyond chance unless the samples were few",
+            Difference::Better | Difference::Unknown => return None,
+        };
+        let case = &row.record.case;
+        let (now, before) = (figure(row)?, figure(baseline)?);
+        let text = format!("`{}` on `{}`: {now} after {before}{doubt}", case.configuration, case.workload);
+        Some((baseline, text))
+    };
+    let groups = by(judged, |row| told(row).map(|_| row.record.case.study.clone()));
+    let sentence = |(study, rows): (String, Vec<&Compared<'_>>)| {
+        let (baselines, items): (Vec<&Compared<'_>>, Vec<String>) =
+            rows.iter().filter_map(|row| told(row)).unzip();
+        let text = format!("{study}: {} lost: {}.", metric.title, listed(&items));
+        Finding::new(Topic::QualityLost, text, rows.into_iter().chain(baselines))
+    };
+    groups.into_iter().map(sentence).collect()
 }
 
 /// The rows of each workload that have this quantity, two or more.
@@ -59,11 +87,6 @@ fn candidates<'j, 'r>(
         Some((row.record.case.study.clone(), row.record.case.workload.clone()))
     });
     groups.into_values().filter(|candidates| candidates.len() > 1)
-}
-
-/// A figure to the sixth decimal: what is behind it is in the records.
-fn shown(value: f64) -> f64 {
-    (value * 1e6).round() / 1e6
 }
 
 /// A quantity of a row.

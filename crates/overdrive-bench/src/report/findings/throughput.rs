@@ -3,43 +3,34 @@
 use std::collections::BTreeSet;
 
 use super::super::judged::{Compared, Judged};
-use super::group::{believed, by};
-use super::win::{Win, least, sentences};
+use super::super::leaders::{believed, busiest};
+use super::super::section;
+use super::group::by;
+use super::win::{Win, sentences};
 use super::{Finding, Topic};
-use crate::digits;
 
 /// The highest rate over all sizes of a workload. With a single size it is the fastest again, which is said where back ends
 /// compete: who asks for throughput should find its winner by that name.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| {
-        let (measurement, series) = believed(row)?;
-        measurement.items_per_second()?;
+        let (measurement, series) = believed(judged, row)?;
+        measurement.throughput()?.interval?;
+        let items = measurement.work.as_ref()?.items.as_ref()?;
         let case = &row.record.case;
         let clock = (series.conditions.basis.to_string(), format!("{:?}", series.conditions.depth));
-        Some((case.study.clone(), case.workload.name.clone(), unit(row).to_owned(), clock))
+        Some((case.study.clone(), case.workload.name.clone(), items.name.clone(), clock))
     });
-    let sizes = |candidates: &[&Compared<'_>]| {
-        candidates.iter().map(|row| &row.record.case.workload).collect::<BTreeSet<_>>().len()
+    let distinct = |candidates: &[&Compared<'_>], of: fn(&Compared<'_>) -> String| {
+        candidates.iter().map(|row| of(row)).collect::<BTreeSet<_>>().len()
     };
-    let backends = |candidates: &[&Compared<'_>]| {
-        candidates.iter().map(|row| &row.record.case.configuration.backend).collect::<BTreeSet<_>>().len()
-    };
-    let several = |candidates: &Vec<&Compared<'_>>| sizes(candidates) > 1 || backends(candidates) > 1;
-    let wins = groups.into_values().filter(several).map(|candidates| {
-        let winner = least(&candidates, |row| -rate(row));
-        let shown = digits::rate(rate(winner), None, unit(winner));
-        let over = if sizes(&candidates) > 1 { " over its sizes" } else { "" };
-        let figure = format!("{shown}, highest of {}{over}, measured", candidates.len());
-        Win { winner, candidates, figure, weight: 0.0 }
+    let wins = groups.into_values().filter_map(|candidates| {
+        let sizes = distinct(&candidates, |row| row.record.case.workload.to_string());
+        let backends = distinct(&candidates, |row| row.record.case.configuration.backend.clone());
+        let lead = busiest(&candidates).filter(|_| sizes > 1 || backends > 1)?;
+        let rate = lead.winner.measurement().and_then(section::throughput)?;
+        let over = if sizes > 1 { " over its sizes" } else { "" };
+        let figure = format!("{rate}, highest of {}{over}{}", candidates.len(), lead.doubt());
+        Some(Win { winner: lead.winner, candidates, figure, weight: 0.0 })
     });
-    sentences(Topic::Throughput, "throughput", wins.collect())
-}
-
-fn rate(row: &Compared<'_>) -> f64 {
-    row.measurement().and_then(|measurement| measurement.items_per_second()).unwrap_or(0.0)
-}
-
-fn unit<'r>(row: &Compared<'r>) -> &'r str {
-    let items = row.measurement().and_then(|measurement| measurement.work.as_ref()?.items.as_ref());
-    items.map_or("", |items| &items.name)
+    sentences(Topic::Throughput, "the highest rate has", wins.collect())
 }

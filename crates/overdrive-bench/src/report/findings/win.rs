@@ -1,4 +1,4 @@
-//! "For this use that": the best of the candidates of each workload, put together by who won.
+//! "The fastest is that": the best of the candidates of each workload, put together by who won.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ pub(super) fn sentences(topic: Topic, purpose: &str, wins: Vec<Win<'_, '_>>) -> 
             0 => String::new(),
             more => format!("; and on {} ({hidden} measurements)", counted(more, "more workload")),
         };
-        let text = format!("{study}: for {purpose} use `{configuration}`: {}{more}.", shown.join("; "));
+        let text = format!("{study}: {purpose} `{configuration}`: {}{more}.", shown.join("; "));
         Finding::new(topic, text, wins.iter().flat_map(|win| win.candidates.iter().copied()))
     };
     by_winner.into_iter().map(sentence).collect()

@@ -201,7 +201,7 @@ fn row(file: &File<'_>, index: usize, row: &Compared<'_>, scale: Option<Scale>) 
     let rate = measurement.and_then(|m| section::throughput(m).or_else(|| section::arithmetic(m)));
     let per_second = measurement.and_then(|m| {
         let flops = || Some(m.work.as_ref()?.flops as f64 / (m.latency.as_ref()?.summary.median_ns * 1e-9));
-        m.items_per_second().or_else(flops)
+        m.throughput().map(|rate| rate.per_second).or_else(flops)
     });
     RowView {
         anchor: format!("{}{}", file.prefix, row.anchor),

@@ -1,0 +1,137 @@
+//! What follows from other numbers of the file, followed again.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::SUMMARY;
+use crate::record::Measurement;
+use crate::results::{Inconsistency, Results};
+use crate::series::Stopped;
+use crate::status::{StatusKind, gate};
+
+/// Relative room for floating point: files travel between machines whose `exp` and `ln` differ in the last bits.
+const TOLERANCE: f64 = 1e-9;
+/// The precision at which sampling stops, with room for rounding (`rules::Rules::relative_half_width`).
+const PRECISE: f64 = 0.01 * (1.0 + 1e-6);
+
+/// Whether two values are the same but for the last bits of their numbers.
+pub(crate) fn nearly_equal(a: &impl Serialize, b: &impl Serialize) -> bool {
+    let value = |of: Result<Value, serde_json::Error>| of.expect("summaries are plain data");
+    alike(&value(serde_json::to_value(a)), &value(serde_json::to_value(b)))
+}
+
+fn alike(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => match (a.as_f64(), b.as_f64()) {
+            (Some(a), Some(b)) => close(a, b),
+            _ => a == b,
+        },
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| alike(a, b)))
+        }
+        _ => a == b,
+    }
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= TOLERANCE * a.abs().max(b.abs())
+}
+
+/// Whether this status follows from samples alone, and can be derived again.
+pub(crate) fn is_derived(kind: StatusKind) -> bool {
+    match kind {
+        StatusKind::OneSampleDominates
+        | StatusKind::ColdFirstSample
+        | StatusKind::Scattered
+        | StatusKind::Noisy
+        | StatusKind::Imprecise
+        | StatusKind::Unsettled
+        | StatusKind::Throttled
+        | StatusKind::LaunchBound
+        | StatusKind::Warm => true,
+        // A second method may clear or raise a suspicion; the others need the device or another record.
+        StatusKind::Invalid | StatusKind::Suspect | StatusKind::NotCompressed => false,
+    }
+}
+
+/// Summary, statuses, the reason for stopping, shares of ceilings.
+pub(super) fn check(results: &Results, measurement: &Measurement) -> Result<(), String> {
+    if let Some(reported) = &measurement.reported {
+        reported.check().map_err(|failure| failure.reason)?;
+    }
+    let mut found = measurement.reported.as_ref().map(|reported| reported.gate()).unwrap_or_default();
+    if let Some(series) = &measurement.latency {
+        if !series.is_consistent() {
+            return Err(SUMMARY.to_owned());
+        }
+        found.extend(gate(series));
+        let precise = series.summary.relative_half_width().is_some_and(|width| width <= PRECISE);
+        if (series.conditions.stopped == Stopped::Precise) && !precise {
+            return Err(
+                "it says that sampling stopped at a narrow interval, which its samples do not have".into()
+            );
+        }
+    }
+    for status in &found {
+        if !measurement.statuses.iter().any(|told| told.kind == status.kind) {
+            return Err(format!("its samples are {}, which it does not say", status.kind));
+        }
+    }
+    for told in &measurement.statuses {
+        if is_derived(told.kind) && !found.iter().any(|status| status.kind == told.kind) {
+            return Err(format!("it says {}, which does not follow from its samples", told.kind));
+        }
+    }
+    if measurement.agreement.as_ref().is_some_and(|agreement| !agreement.worst.agrees()) {
+        return Err("its outputs disagree with the reference".to_owned());
+    }
+    check_shares(results, measurement)
+}
+
+/// A share of a ceiling follows from the work, the median and the ceiling's own samples.
+fn check_shares(results: &Results, measurement: &Measurement) -> Result<(), String> {
+    for told in &measurement.ceiling_shares {
+        let ceiling = results.ceilings.iter().find(|ceiling| ceiling.name == told.ceiling);
+        let (Some(ceiling), Some(work), Some(series)) = (ceiling, &measurement.work, &measurement.latency)
+        else {
+            continue;
+        };
+        let share = ceiling.share(work, series.summary.median_ns).share;
+        if !close(share, told.share) {
+            let found = format!("{:.4} of `{}`, and says {:.4}", share, told.ceiling, told.share);
+            return Err(format!("it reaches {found}"));
+        }
+    }
+    Ok(())
+}
+
+/// Items of a call are a product of sizes of the workload, the same for everybody who computes it.
+pub(super) fn check_items(results: &Results) -> Result<(), Inconsistency> {
+    let mut known: BTreeMap<(String, &str), u64> = BTreeMap::new();
+    for record in &results.records {
+        let work = record.outcome.measurement().and_then(|measurement| measurement.work.as_ref());
+        let Some(items) = work.and_then(|work| work.items.as_ref()) else { continue };
+        let workload = &record.case.workload;
+        let sizes: Vec<u64> = workload.dimensions.values().copied().collect();
+        let expected = *known.entry((workload.to_string(), &items.name)).or_insert(items.per_call);
+        if items.per_call != expected || !(sizes.is_empty() || is_product(&sizes, items.per_call)) {
+            let why = format!("{} {} in a call do not follow from `{workload}`", items.per_call, items.name);
+            return Err(Inconsistency::Contradiction { case: record.case.id(), why });
+        }
+    }
+    Ok(())
+}
+
+/// Whether `product` is that of some of `sizes`; of none of them it is 1.
+fn is_product(sizes: &[u64], product: u64) -> bool {
+    match sizes {
+        [] => product == 1,
+        [first, rest @ ..] => {
+            is_product(rest, product)
+                || (*first > 0 && product.is_multiple_of(*first) && is_product(rest, product / first))
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Measures of quality that a study may record among its exact quantities, and how they are read: `top1_percent` with
+//! `top1_percent.low`, `.high` (its interval) and `.n` (over how many items or seeds); `.change`, `.change.low` and
+//! `.change.high` where it was compared with the baseline sample by sample, which says more than two intervals.
+//!
+//! A difference between two models is one only where an interval excludes 0: the paired one, or two that lie apart.
+
+use super::judged::Compared;
+use crate::record::Measurement;
+
+/// A measure of quality.
+pub(super) struct Metric {
+    /// Its quantity, with unit.
+    pub(super) quantity: &'static str,
+    pub(super) title: &'static str,
+    pub(super) better: Better,
+    /// How `charts.js` writes it.
+    pub(super) format: &'static str,
+    unit: &'static str,
+    decimals: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Better {
+    Higher,
+    Lower,
+}
+
+/// Agreement with the truth or the original: higher is better.
+pub(super) const ACCURACIES: [Metric; 2] = [
+    Metric {
+        quantity: "top1_percent",
+        title: "top-1 accuracy",
+        better: Better::Higher,
+        format: "percent",
+        unit: " %",
+        decimals: 2,
+    },
+    Metric {
+        quantity: "cosine",
+        title: "cosine similarity to the original",
+        better: Better::Higher,
+        format: "plain",
+        unit: "",
+        decimals: 4,
+    },
+];
+
+/// The share of right answers as other programs report it, mostly without saying of how many.
+pub(super) const REPORTED: Metric = Metric {
+    quantity: "accuracy",
+    title: "accuracy",
+    better: Better::Higher,
+    format: "plain",
+    unit: "",
+    decimals: 3,
+};
+
+/// Error: lower is better.
+pub(super) const LOSSES: [Metric; 2] = [
+    Metric {
+        quantity: "perplexity",
+        title: "perplexity",
+        better: Better::Lower,
+        format: "plain",
+        unit: "",
+        decimals: 2,
+    },
+    Metric { quantity: "loss", title: "loss", better: Better::Lower, format: "plain", unit: "", decimals: 4 },
+];
+
+/// A metric of one case.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Reading {
+    pub(super) value: f64,
+    pub(super) interval: Option<(f64, f64)>,
+    pub(super) n: Option<f64>,
+}
+
+/// A drop beyond this share of the baseline's quality is told even where no interval is known.
+const LARGE: f64 = 0.10;
+
+/// How the quality of a model differs from that of another.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Difference {
+    /// An interval says so.
+    Better,
+    /// An interval says so.
+    Worse,
+    /// Nobody recorded an interval, and the figure alone is far worse.
+    FarWorse,
+    /// No interval tells the two apart.
+    Unknown,
+}
+
+/// Every metric, the most telling first.
+pub(super) fn metrics() -> impl Iterator<Item = &'static Metric> {
+    static REPORTED_ONE: [Metric; 1] = [REPORTED];
+    ACCURACIES.iter().chain(&REPORTED_ONE).chain(&LOSSES)
+}
+
+impl Metric {
+    /// How `row` differs from `other` in this metric; `None` where one of them does not have it.
+    pub(super) fn difference(&self, row: &Compared<'_>, other: &Compared<'_>) -> Option<Difference> {
+        let (mine, its) = (row.measurement()?, other.measurement()?);
+        let (found, reference) = (self.read(mine)?, self.read(its)?);
+        let sign = if self.better == Better::Higher { 1.0 } else { -1.0 };
+        let judged = |low: f64, high: f64| match (low.min(high), low.max(high)) {
+            (low, _) if low > 0.0 => Difference::Better,
+            (_, high) if high < 0.0 => Difference::Worse,
+            _ => Difference::Unknown,
+        };
+        let of = |reading: Reading| reading.interval.map(|(low, high)| (sign * low, sign * high));
+        if row.record.baseline.as_ref() == Some(&other.id)
+            && let Some((low, high)) = self.change(mine).and_then(of)
+        {
+            return Some(judged(low, high));
+        }
+        if other.record.baseline.as_ref() == Some(&row.id)
+            && let Some((low, high)) = self.change(its).and_then(of)
+        {
+            return Some(judged(-low, -high));
+        }
+        if let (Some((a, b)), Some((c, d))) = (of(found), of(reference)) {
+            return Some(judged(a.min(b) - c.max(d), a.max(b) - c.min(d)));
+        }
+        let lost = sign * (reference.value - found.value);
+        let is_large = lost > LARGE * reference.value.abs();
+        Some(if is_large { Difference::FarWorse } else { Difference::Unknown })
+    }
+
+    pub(super) fn read(&self, measurement: &Measurement) -> Option<Reading> {
+        let part = |suffix: &str| measurement.quantities.get(&format!("{}{suffix}", self.quantity)).copied();
+        let (value, n) = (part("")?, part(".n"));
+        let recorded = part(".low").zip(part(".high"));
+        let binomial = || (self.unit == " %").then(|| of_share(value / 100.0, n?)).flatten();
+        Some(Reading { value, interval: recorded.or_else(binomial), n })
+    }
+
+    /// The change against the baseline that was measured in pairs: in the metric's unit, percent where less is better.
+    pub(super) fn change(&self, measurement: &Measurement) -> Option<Reading> {
+        let part =
+            |suffix: &str| measurement.quantities.get(&format!("{}.change{suffix}", self.quantity)).copied();
+        Some(Reading { value: part("")?, interval: part(".low").zip(part(".high")), n: None })
+    }
+
+    /// `97.3 % [96.9, 97.6]  n 1797`, or what is missing of it.
+    pub(super) fn figure(&self, reading: &Reading) -> String {
+        let digits = self.decimals;
+        let interval = match reading.interval {
+            Some((low, high)) => format!(" [{low:.digits$}, {high:.digits$}]"),
+            None => ", no interval recorded".to_owned(),
+        };
+        let n = reading.n.map_or(String::new(), |n| format!("  n {n}"));
+        format!("{}{interval}{n}", self.short(reading))
+    }
+
+    pub(super) fn short(&self, reading: &Reading) -> String {
+        format!("{:.*}{}", self.decimals, reading.value, self.unit)
+    }
+
+    /// `top-1 accuracy · higher is better`.
+    pub(super) fn axis(&self) -> String {
+        let better = if self.better == Better::Higher { "higher" } else { "lower" };
+        format!("{} · {better} is better", self.title)
+    }
+}
+
+/// Wilson's 95 % interval of a share of `n` answers, in percent (Wilson 1927).
+fn of_share(share: f64, n: f64) -> Option<(f64, f64)> {
+    const Z: f64 = 1.959_963_985;
+    if !(n >= 1.0 && (0.0..=1.0).contains(&share)) {
+        return None;
+    }
+    let scale = 1.0 + Z * Z / n;
+    let middle = (share + Z * Z / (2.0 * n)) / scale;
+    let reach = Z / scale * (share * (1.0 - share) / n + Z * Z / (4.0 * n * n)).sqrt();
+    Some((100.0 * (middle - reach), 100.0 * (middle + reach)))
+}
