@@ -143,20 +143,18 @@ fn an_index_that_does_not_exist_is_refused() {
         folder.tensors("ids.npz", &[("ids", Tensor::from_ints(DType::I64, [3], &values))]);
         folder.line("eval model.onnx --device cpu --threads 1 --inputs ids.npz -o out.npz")
     };
-    onnx(&folder, |b| {
-        let ids = b.input("ids", TensorType::new(DType::I64, [3usize]));
-        let rows: Vec<f32> = (0..40).map(|i| i as f32).collect();
-        b.output("y", b.constant(Tensor::from_f32([10, 4], &rows)).embedding(ids));
-    });
+    // Ten rows of four, read by Gather alone: our own exporter writes the clamp of our gather with it.
+    fs::write(folder.path("model.onnx"), include_bytes!("gather.onnx")).unwrap();
     ids([0, 9, 5]).ends(0, &["f32[3, 4]"]);
+    fs::remove_file(folder.path("out.npz")).unwrap();
     // ONNX counts negative indices from the end.
     ids([0, -10, -1]).ends(0, &["f32[3, 4]"]);
     fs::remove_file(folder.path("out.npz")).unwrap();
     ids([0, 99, 5]).ends(2, &["`ids`", "10", "99 as element 1"]);
     ids([0, 9, -11]).ends(2, &["`ids`", "10", "-11 as element 2"]);
     assert!(!folder.path("out.npz").exists());
-    let tokens: Vec<i128> = (0..64).map(|i| if i == 7 { 256 } else { i }).collect();
-    folder.tensors("tokens.npz", &[("x", Tensor::from_ints(DType::I32, [1, 64], &tokens))]);
+    let tokens: Vec<i128> = (0..128).map(|i| if i == 7 { 256 } else { i }).collect();
+    folder.tensors("tokens.npz", &[("x", Tensor::from_ints(DType::I32, [1, 128], &tokens))]);
     let text = "--device cpu --threads 1 --inputs tokens.npz";
     folder.line(&format!("eval text-transformer {text}")).ends(2, &["`x`", "256 as element 7"]);
     folder.line(&format!("bench text-transformer {text} --trials 5")).ends(2, &["`x`", "256 as element 7"]);
