@@ -5,6 +5,7 @@
 //! but files that a manifest of ours lists, and those only where the user said so.
 
 mod checksum;
+mod claim;
 mod error;
 mod leaf;
 mod lock;
@@ -16,6 +17,7 @@ mod put;
 mod snapshot;
 mod staging;
 
+pub use claim::give_up_places;
 pub use error::FileError;
 pub use manifest::MANIFEST;
 pub use open::{RESULTS, SETTINGS, TEXT, UNBOUNDED, beginning, open, read, read_text};

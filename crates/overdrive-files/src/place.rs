@@ -1,6 +1,7 @@
 //! A place to write to: claimed when a command begins, so that everything that could be wrong with
 //! it is known before the work, and filled when the work is done.
 
+use crate::claim::{Claim, locked};
 use crate::lock::{Lock, NoLock};
 use crate::manifest::Manifest;
 use crate::put::Ledger;
@@ -9,7 +10,7 @@ use crate::{FileError, MANIFEST};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Whether an output may take the place of an earlier one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -77,9 +78,7 @@ pub struct Place {
     pub(crate) existing: Existing,
     pub(crate) kind: Kind,
     pub(crate) inputs: Vec<PathBuf>,
-    lock: Option<Lock>,
-    /// Folders that were made for it, the outermost first.
-    made: Vec<PathBuf>,
+    claim: Arc<Mutex<Claim>>,
     pub(crate) ledger: Mutex<Ledger>,
 }
 
@@ -127,12 +126,11 @@ impl Place {
             existing,
             kind,
             inputs: inputs.iter().filter_map(|input| input.canonicalize().ok()).collect(),
-            lock: None,
-            made: Vec::new(),
+            claim: Claim::begin(),
             ledger: Mutex::new(Ledger::new(None, kind.contents())),
         };
         place.target = place.located().map_err(unwritable)?;
-        place.lock = Some(place.locked()?);
+        place.lock()?;
         recover(&place.target).map_err(unwritable)?;
         if let Kind::Files(_) = kind {
             place.make(&place.target.clone()).map_err(unwritable)?;
@@ -145,7 +143,7 @@ impl Place {
     }
 
     /// The place from the root, in a folder that is there.
-    fn located(&mut self) -> io::Result<PathBuf> {
+    fn located(&self) -> io::Result<PathBuf> {
         if let Ok(path) = self.target.canonicalize() {
             return match path.file_name() {
                 Some(_) => Ok(path),
@@ -163,14 +161,16 @@ impl Place {
     }
 
     /// Makes a folder and those above it, to be removed again where nothing comes.
-    fn make(&mut self, folder: &Path) -> io::Result<()> {
+    fn make(&self, folder: &Path) -> io::Result<()> {
         let absent: Vec<&Path> =
             folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
-        self.made.extend(absent.into_iter().rev().map(Path::to_owned));
+        let mut claim = locked(&self.claim);
+        claim.made.extend(absent.into_iter().rev().map(Path::to_owned));
         fs::create_dir_all(folder)
     }
 
-    fn locked(&self) -> Result<Lock, FileError> {
+    fn lock(&self) -> Result<(), FileError> {
+        let mut claim = locked(&self.claim);
         let outside = Lock::take(&beside(&self.target, "lock"));
         let found = match (outside, self.kind) {
             // A folder may be writable where the one around it is not, as a mounted one is.
@@ -179,7 +179,8 @@ impl Place {
             }
             (found, _) => found,
         };
-        found.map_err(|found| Lock::or_error(&self.shown, self.option, found))
+        claim.lock = Some(found.map_err(|found| Lock::or_error(&self.shown, self.option, found))?);
+        Ok(())
     }
 
     /// Where a file that is put into the folder is written first.
@@ -235,12 +236,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // The lock may lie in a folder that was made.
-        self.lock = None;
-        for folder in self.made.iter().rev() {
-            // Refused where it holds something, which is what is wanted.
-            let _ = fs::remove_dir(folder);
-        }
+        locked(&self.claim).give_up();
     }
 }
 

@@ -1,11 +1,13 @@
 //! From the system's signals to the one request to end.
 //!
-//! The first signal asks: what heeds it keeps what is done and ends, with 130 for SIGINT and 143 for SIGTERM and SIGHUP.
-//! Where nothing heeds it, nothing would be lost, and the process ends at once. So it does at a second signal, with its
-//! children. A signal that was ignored when we were started stays ignored: `nohup` counts on it.
+//! The first signal asks: what heeds it keeps what is done and ends, with 130 for SIGINT and 143
+//! for SIGTERM and SIGHUP. Where nothing heeds it, nothing would be lost, and the process ends at
+//! once. So it does at a second signal, with its children. A signal that was ignored when we were
+//! started stays ignored: `nohup` counts on it.
 
 use crate::terminal::note;
 use overdrive::bench::exit::Exit;
+use overdrive::files;
 use overdrive_process::{Signal, Stop};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io;
@@ -64,7 +66,10 @@ fn register(stop: Stop) -> io::Result<()> {
 
 fn heard(stop: &Stop, number: i32) {
     let signal = if number == SIGINT { Signal::Interrupt } else { Signal::Terminate };
-    let end = || signal_hook::low_level::exit(i32::from(Exit::from(stop.signal().unwrap_or(signal)).code()));
+    let end = || {
+        files::give_up_places();
+        signal_hook::low_level::exit(i32::from(Exit::from(stop.signal().unwrap_or(signal)).code()))
+    };
     if stop.is_requested() {
         stop.kill_children();
         end();

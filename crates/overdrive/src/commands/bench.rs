@@ -27,6 +27,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
+    // From before the folder appears: who sees it and interrupts hears what was measured by then.
+    let _whole = stop.heed();
     let place = |folder| output::place(folder, arguments.replacing.into(), output::REPORT);
     let place = arguments.out.as_deref().map(place).transpose()?;
     let model = model::load(&arguments.model)?;
@@ -35,7 +37,6 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
     let contestants =
         Contestants::choose(arguments.backends.as_deref(), &arguments.machine, &arguments.libraries)?;
     let reference = devices::reference(&arguments.machine)?;
-    let _whole = stop.heed();
     let clock = SystemClock::new();
     let spinner = Spinner::start();
     let own: Vec<Device<'_>> =
