@@ -1,11 +1,11 @@
-//! Whether the samples of a batch are computed apart from each other, so that some of them stand for all.
+//! Whether the samples of a batch are computed apart from each other, so that some of them stand
+//! for all.
 //!
-//! Follows the rows of the inputs through the primitives of a graph. Invariant: a yes is a proof; a graph that mixes rows
-//! where this analysis cannot see that it does not is a no.
+//! Follows the rows of the inputs through the primitives of a graph. Invariant: a yes is a proof; a
+//! graph that mixes rows where this analysis cannot see that it does not is a no.
 
-use crate::legalize;
-use overdrive_ir::{Caps, Graph, Node, Prim, Shape, Value};
-use std::collections::BTreeSet;
+use crate::to_primitives;
+use overdrive_ir::{Graph, Node, Prim, Shape, Value};
 
 /// What is known of a value.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,11 +18,10 @@ enum Follows {
 
 use Follows::{Nothing, Rows};
 
-/// Whether row `i` of every output depends on row `i` of the first `inputs` inputs and on nothing else of them. Rows are
-/// entries of the first axis, at least two; `graph` is bound.
+/// Whether row `i` of every output depends on row `i` of the first `inputs` inputs and on nothing
+/// else of them. Rows are entries of the first axis, at least two; `graph` is bound.
 pub fn independent_rows(graph: &Graph, inputs: usize) -> bool {
-    let caps = Caps { claims: BTreeSet::new(), ..Caps::default() };
-    let Ok(flat) = legalize(graph, &caps, &mut Vec::new()) else { return false };
+    let Ok(flat) = to_primitives(graph) else { return false };
     let Some(rows) = flat.inputs().first().and_then(|port| sizes(&flat, port.value).first().copied()) else {
         return false;
     };
@@ -194,7 +193,8 @@ impl Place<'_> {
         operands.iter().all(agrees).then(|| first.clone())
     }
 
-    /// Rows stay outermost within an axis that has as many entries before it and a whole number of entries a row.
+    /// Rows stay outermost within an axis that has as many entries before it and a whole number of
+    /// entries a row.
     fn reshaped(&self, from: &[usize], to: &Shape, axis: usize) -> Option<Follows> {
         let to = to.known()?;
         let before: usize = from[..axis].iter().product();

@@ -1,10 +1,11 @@
-//! Which inputs of a graph are indices, and whether given ones exist: an index out of range is clamped by `gather`, and would
-//! give the row of another token without a word.
+//! Which inputs of a graph are indices, and whether given ones exist: an index out of range is
+//! clamped by `gather`, and would give the row of another token without a word.
 //!
-//! The part of the graph that makes indices of integer inputs is cut out as a graph of its own and evaluated, so that what
-//! the model does to them on the way counts: ONNX's negative indices wrap, a clamp of the model's own makes every value
-//! right, an offset moves the bound. Invariant: only indices that follow from inputs and constants through integers are
-//! judged; those that a network computes are its own affair.
+//! The part of the graph that makes indices of integer inputs is cut out as a graph of its own and
+//! evaluated, so that what the model does to them on the way counts: ONNX's negative indices wrap,
+//! a clamp of the model's own makes every value right, an offset moves the bound. Invariant: only
+//! indices that follow from inputs and constants through integers are judged; those that a network
+//! computes are its own affair.
 
 use crate::dce::dce;
 use crate::legalize::{expanded_from, model_scope, primitives, scope_of, types};
@@ -138,7 +139,7 @@ impl Indices {
 
 /// The graph with every composite that takes integers in primitives: lookups show.
 fn expanded(graph: &Graph) -> Result<Graph, GraphError> {
-    let caps = Caps { claims: BTreeSet::new(), ..Caps::default() };
+    let caps = Caps::default();
     graph.rewrite(&mut |b, node, operands| {
         let types = types(operands);
         let is_lookup = types.iter().any(|ty| ty.dtype.is_int()) && node.regions.is_empty();
@@ -158,7 +159,8 @@ fn indexed_axes(node: &Node) -> Option<&[usize]> {
     }
 }
 
-/// A primitive whose operands and results are integers or booleans, the same on every call and rank.
+/// A primitive whose operands and results are integers or booleans, the same on every call and
+/// rank.
 fn is_of_integers(graph: &Graph, node: &Node) -> bool {
     let Operation::Prim(prim) = &node.op else { return false };
     let is_pure = !matches!(

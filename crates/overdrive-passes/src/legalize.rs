@@ -24,6 +24,14 @@ pub fn legalize(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Gra
     })
 }
 
+/// The graph in primitives alone, as a device without kernels of its own would have it.
+///
+/// # Errors
+/// When the graph is ill-formed.
+pub fn to_primitives(graph: &Graph) -> Result<Graph, GraphError> {
+    legalize(graph, &Caps::default(), &mut Vec::new())
+}
+
 /// Computes once what kernels would compute several times from the same values for composites that were expanded: layers
 /// that share their input share its quantization, and the updates of all parameters the numbers that depend on the step
 /// alone, which would be a loop for each. What loops compute else is left to them: it is cheap where it is needed.

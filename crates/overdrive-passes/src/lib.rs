@@ -37,7 +37,7 @@ pub use fold::fold;
 pub use fuse::{groups, node_by_node};
 pub use independent_rows::independent_rows;
 pub use indices::{Indices, OutOfRange};
-pub use legalize::legalize;
+pub use legalize::{legalize, to_primitives};
 pub use observe::{Evidence, HISTOGRAM_BITS, Site, Statistic, histogram_value, observe, sites};
 pub use overdrive_ir::gradients;
 pub use pass::{PASSES, Pass};

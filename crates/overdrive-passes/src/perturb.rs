@@ -1,10 +1,11 @@
-//! `perturb` adds to a graph what rounding does to it: every value that a number format has to round is off by a random
-//! share of itself, drawn anew for each seed.
+//! `perturb` adds to a graph what rounding does to it: every value that a number format has to
+//! round is off by a random share of itself, drawn anew for each seed.
 //!
-//! Source: Parker, "Monte Carlo arithmetic", UCLA 1997: how far results lie apart then is how far rounding may carry them,
-//! through this graph and for these inputs. An op that holds a contraction stays whole: its operands and its result are
-//! rounded, and what happens between (a block of keys, a slice of k) is summed in a wider format. Data movement rounds
-//! nothing. Invariant: with a share of 0 the graph means what it meant.
+//! Source: Parker, "Monte Carlo arithmetic", UCLA 1997: how far results lie apart then is how far
+//! rounding may carry them, through this graph and for these inputs. An op that holds a contraction
+//! stays whole: its operands and its result are rounded, and what happens between (a block of keys,
+//! a slice of k) is summed in a wider format. Data movement rounds nothing. Invariant: with a share
+//! of 0 the graph means what it meant.
 
 use crate::legalize::{primitives, types};
 use overdrive_ir::{
@@ -16,11 +17,12 @@ use std::collections::BTreeSet;
 /// The input that decides the draws, a `u64`; it comes last.
 const PERTURBATION: &str = "perturbation.seed";
 
-/// States with more elements are weights of contractions, whose other operand is perturbed: drawing for them too costs more
-/// than all else and says the same.
+/// States with more elements are weights of contractions, whose other operand is perturbed: drawing
+/// for them too costs more than all else and says the same.
 const LARGE_STATE: usize = 1 << 20;
 
-/// The graph, which computes in f64, with every rounded value off by at most the share `relative` of itself.
+/// The graph, which computes in f64, with every rounded value off by at most the share `relative`
+/// of itself.
 ///
 /// # Errors
 /// When the graph is ill-formed.
@@ -88,7 +90,7 @@ fn rounds(node: &Node) -> bool {
 
 /// The graph with every composite in primitives, those aside that hold a contraction or regions.
 fn expanded(graph: &Graph) -> Result<Graph, GraphError> {
-    let caps = Caps { claims: BTreeSet::new(), ..Caps::default() };
+    let caps = Caps::default();
     graph.rewrite(&mut |b, node, operands| {
         if node.op.prim().is_some() || !node.regions.is_empty() {
             return None;
@@ -146,7 +148,8 @@ mod tests {
         assert_ne!(found, outputs(&noisy, &inputs, 2), "each seed has draws of its own");
         for (row, (exact, found)) in exact.chunks(32).zip(found.chunks(32)).enumerate() {
             let rms = (exact.iter().zip(found).map(|(a, b)| (a - b).powi(2)).sum::<f64>() / 32.0).sqrt();
-            // Both operands and the result, each with a standard deviation of 1 / sqrt(3); 64 terms.
+            // Both operands and the result, each with a standard deviation of 1 / sqrt(3); 64
+            // terms.
             let expected = 1e-3 * 8.0 * 10f64.powi(-2 * row as i32);
             assert!((0.6..1.6).contains(&(rms / expected)), "row {row}: {rms:e} for {expected:e}");
         }

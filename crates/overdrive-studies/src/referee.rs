@@ -1,13 +1,15 @@
-//! Who computes references that are too large for the evaluator: the CPU back end in f64, or the device that is measured.
+//! Who computes references that are too large for the evaluator: the CPU back end in f64, or the
+//! device that is measured.
 //!
-//! A GPU has units for f64 that are tens of times as fast as a processor's, and the parameters are there already. Its f64 runs
-//! other kernels than what is judged, node by node, and is held against the host on the same model at small sizes first.
-//! Invariant: a reference comes from the host, or from a device that agreed with the host in this run.
+//! A GPU has units for f64 that are tens of times as fast as a processor's, and the parameters are
+//! there already. Its f64 runs other kernels than what is judged, node by node, and is held against
+//! the host on the same model at small sizes first. Invariant: a reference comes from the host, or
+//! from a device that agreed with the host in this run.
 
 use crate::reference::{Place, Reference};
+use overdrive_bench::oracle::normal_inputs;
 use overdrive_bench::outcome::Failure;
-use overdrive_ir::eval::philox;
-use overdrive_ir::{Backend, DType, Graph, Mode, Port, Tensor, Tuning};
+use overdrive_ir::{Backend, DType, Graph, Mode, Tuning};
 use overdrive_passes::{compute_in_f64, perturb};
 use std::cell::OnceCell;
 use std::fmt;
@@ -19,7 +21,8 @@ const UNKNOWN_FLOPS_PER_SECOND: f64 = 1e12;
 const DEVICE_FLOPS: u64 = 100_000_000_000;
 /// The share of a device's memory that a reference may take beside what is measured.
 const DEVICE_SHARE: u64 = 3;
-/// How far two evaluations in f64 may lie apart, of the largest value: sums of thousands of terms in two orders.
+/// How far two evaluations in f64 may lie apart, of the largest value: sums of thousands of terms
+/// in two orders.
 const AGREEMENT: f64 = 1e-9;
 
 /// Back ends that may compute a reference.
@@ -94,14 +97,8 @@ impl Chosen<'_> {
 
 /// Errs unless both give the same outputs of a graph on random inputs.
 fn agree(host: &dyn Backend, device: &dyn Backend, probe: &Graph) -> Result<(), Failure> {
-    let draw = |port: &Port| {
-        let ty = probe.ty(port.value);
-        let draws = philox::normals(1, philox::site_of(&port.name)).take(ty.elements());
-        // Integers index: 0 and 1 are in range of every table worth a reference.
-        let number = |z: f64| if ty.dtype.is_float() { z } else { f64::from(z > 0.0) };
-        Tensor::from_f64(ty.dtype, ty.shape.clone(), &draws.map(number).collect::<Vec<_>>())
-    };
-    let inputs: Vec<Tensor> = probe.inputs().iter().map(draw).collect();
+    // Integers index, and are drawn 0 or 1: in range of every table worth a reference.
+    let inputs = normal_inputs(probe, 1);
     let [known, found] = [host, device].map(|backend| {
         let alone = Referee { host: backend, device: None }.choosing(probe, None);
         Reference::new(probe, Place::On(alone)).outputs(&inputs)
@@ -110,7 +107,8 @@ fn agree(host: &dyn Backend, device: &dyn Backend, probe: &Graph) -> Result<(), 
         let (known, found) = (known.to_f64(), found.to_f64());
         let largest = known.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
         let apart = known.iter().zip(&found).map(|(a, b)| (a - b).abs());
-        // A NaN on one side is a disagreement; on both sides it is what the model gives on these inputs.
+        // A NaN on one side is a disagreement; on both sides it is what the model gives on these
+        // inputs.
         let worst = apart.filter(|d| !d.is_nan()).fold(0.0, f64::max);
         let same_nan = known.iter().zip(&found).all(|(a, b)| a.is_nan() == b.is_nan());
         if worst > AGREEMENT * largest || !same_nan {

@@ -1,6 +1,7 @@
-//! How far a right answer may lie from the f64 reference: by rounding, on the scale of what was summed for each element
-//! ([decision 0007](../../../docs/decisions/0007-tolerance-from-what-was-summed.md)), and by codes that rounding decides
-//! ([decision 0005](../../../docs/decisions/0005-tolerance-of-codes.md)).
+//! How far a right answer may lie from the f64 reference: by rounding, on the scale of what was
+//! summed for each element ([decision
+//! 0007](../../../docs/decisions/0007-tolerance-from-what-was-summed.md)), and by codes that
+//! rounding decides ([decision 0005](../../../docs/decisions/0005-tolerance-of-codes.md)).
 //!
 //! Where a graph rounds activations to codes, a value between two of them goes to either, and layers after it turn one
 //! step into many. How far that reaches is asked of the reference itself: it is evaluated on inputs and parameters that
@@ -10,8 +11,8 @@
 use overdrive_bench::oracle::{Oracle, Perturbation, Tolerance};
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::eval::philox;
-use overdrive_ir::{Caps, DType, Graph, Init, Node, Prim, Tensor, TensorType, Unary};
-use std::collections::BTreeSet;
+use overdrive_ir::{DType, Graph, Init, Node, Prim, Tensor, TensorType, Unary};
+use overdrive_passes::to_primitives;
 
 /// Times what rounding comes to on the average: room for the extremes of millions of elements.
 const EXTREMES: f64 = 8.0;
@@ -22,9 +23,10 @@ const OVER_RMS: f64 = 1.5;
 
 /// What a correct computation of `graph` in `dtype` may differ by from the oracle's outputs, judged on those of `seed`.
 ///
-/// Rounding is random: the error of a contraction of length k is about `unit(dtype) + unit(f32) sqrt(k)` of the root of what
-/// is summed. How such errors add up from op to op the oracle knows for each element. Of a graph that rounds to codes it does
-/// not: there errors of contractions that follow one another add up as their root, on the scale of a typical output.
+/// Rounding is random: the error of a contraction of length k is about `unit(dtype) + unit(f32)
+/// sqrt(k)` of the root of what is summed. How such errors add up from op to op the oracle knows
+/// for each element. Of a graph that rounds to codes it does not: there errors of contractions that
+/// follow one another add up as their root, on the scale of a typical output.
 ///
 /// # Errors
 /// Those of the reference.
@@ -33,8 +35,8 @@ pub(crate) fn tolerance(
     graph: &Graph,
     (oracle, seed): (&Oracle<'_>, u64),
 ) -> Result<Tolerance, Failure> {
-    let lengths: Vec<usize> =
-        flat(graph).map_or(vec![], |g| g.nodes().iter().filter_map(|node| contracted(&g, node)).collect());
+    let lengths: Vec<usize> = to_primitives(graph)
+        .map_or(vec![], |g| g.nodes().iter().filter_map(|node| contracted(&g, node)).collect());
     let longest = lengths.iter().copied().max().unwrap_or(1) as f64;
     let depth = lengths.len().max(1) as f64;
     let unit = dtype.epsilon() + DType::F32.epsilon() * longest.sqrt();
@@ -68,7 +70,7 @@ pub(crate) fn rounds_to_codes(graph: &Graph) -> bool {
         }
         _ => false,
     };
-    flat(graph).is_some_and(|g| g.nodes().iter().any(|node| is_rounding(&g, node)))
+    to_primitives(graph).is_ok_and(|g| g.nodes().iter().any(|node| is_rounding(&g, node)))
 }
 
 /// Floats of inputs, each off by at most the perturbation.
@@ -100,12 +102,6 @@ fn moved(tensor: &Tensor, by: Perturbation, name: &str) -> Tensor {
     let values: Vec<f64> =
         tensor.to_f64().iter().zip(draws).map(|(x, u)| x * (1.0 + by.relative * (2.0 * u - 1.0))).collect();
     Tensor::from_f64(ty.dtype, ty.shape.clone(), &values)
-}
-
-/// The graph in primitives alone.
-fn flat(graph: &Graph) -> Option<Graph> {
-    let caps = Caps { claims: BTreeSet::new(), ..Caps::default() };
-    overdrive_passes::legalize(graph, &caps, &mut Vec::new()).ok()
 }
 
 /// Number of products behind one element of a contraction.

@@ -17,9 +17,11 @@ use std::rc::Rc;
 /// Above this many FLOPs the reference is the graph in f64 on the CPU back end, which is itself tested against the
 /// evaluator; below it the evaluator itself.
 const EVALUATOR_FLOPS: u64 = 1_000_000_000;
-/// Above this many FLOPs the reference computes some samples of a batch, as many as come to this: seconds on two threads.
+/// Above this many FLOPs the reference computes some samples of a batch, as many as come to this:
+/// seconds on two threads.
 const SAMPLED_FLOPS: u64 = 100_000_000_000;
-/// The same as the first where codes are multiplied: the definition looks a scale up for every product, and twins are evaluated too.
+/// The same as the first where codes are multiplied: the definition looks a scale up for every
+/// product, and twins are evaluated too.
 const EVALUATOR_FLOPS_OF_CODES: u64 = 10_000_000;
 
 /// What is computed, whoever computes it.
@@ -38,8 +40,8 @@ pub struct Workload {
     pub config: Option<Value>,
     /// The rows that the reference computes, where it need not compute all.
     pub sampled: Option<SampledRows>,
-    /// The model at small sizes: a device that computes the reference is held against the host on it. Without it the host
-    /// computes the reference.
+    /// The model at small sizes: a device that computes the reference is held against the host on
+    /// it. Without it the host computes the reference.
     pub probe: Option<Graph>,
 }
 
@@ -93,8 +95,8 @@ impl Workload {
         self.with_rows((rows, SampledRows::MOST), inputs, build)
     }
 
-    /// The same, compared on some samples of the batch where all of them would take the reference long and none depends on
-    /// another. `build` gives the graph for a batch of a size.
+    /// The same, compared on some samples of the batch where all of them would take the reference
+    /// long and none depends on another. `build` gives the graph for a batch of a size.
     ///
     /// # Errors
     /// When that graph is ill-formed.
@@ -109,7 +111,8 @@ impl Workload {
         let count = count.max(SampledRows::FEWEST);
         let has_batch = |port: &Port| self.graph.ty(port.value).sizes().first() == Some(&batch);
         let inputs = self.graph.inputs().iter().take_while(|port| has_batch(port)).count();
-        if flops <= SAMPLED_FLOPS || inputs == 0 || !overdrive_passes::independent_rows(&self.graph, inputs) {
+        let is_long = flops > SAMPLED_FLOPS && batch > count && inputs > 0;
+        if !is_long || !overdrive_passes::independent_rows(&self.graph, inputs) {
             return Ok(self);
         }
         self.with_rows((batch, count), inputs, build)
@@ -171,7 +174,8 @@ impl Workload {
         self.graph.inputs().iter().zip(normal_inputs(&self.graph, seed)).map(draw).collect()
     }
 
-    /// The oracle of this workload, by the device that is measured where its f64 is quicker than the host's.
+    /// The oracle of this workload, by the device that is measured where its f64 is quicker than
+    /// the host's.
     pub fn oracle<'a>(&'a self, context: &'a Context<'_>) -> Oracle<'a> {
         self.judged_by(Referee { host: context.reference, device: Some(context.device().backend) })
     }
@@ -182,8 +186,10 @@ impl Workload {
         let has_codes = rounds_to_codes(graph);
         let limit = if has_codes { EVALUATOR_FLOPS_OF_CODES } else { EVALUATOR_FLOPS };
         let is_small = self.sampled.is_none() && self.work().flops <= limit;
-        let referee = referee.choosing(graph, self.probe.as_ref().filter(|_| !is_small && !has_codes));
-        let place = if is_small { Place::Evaluator } else { Place::On(referee) };
+        let place = match is_small {
+            true => Place::Evaluator,
+            false => Place::On(referee.choosing(graph, self.probe.as_ref().filter(|_| !has_codes))),
+        };
         let name = match &self.sampled {
             Some(sampled) => format!("{} rows of {place}", sampled.picked.len()),
             None => place.to_string(),

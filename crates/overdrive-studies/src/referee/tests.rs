@@ -1,10 +1,11 @@
-//! A device may only judge where it agrees with the host, and some samples of a batch stand for all.
+//! A device may only judge where it agrees with the host, and some samples of a batch stand for
+//! all.
 
 use super::*;
 use crate::Template;
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::backend::BackendError;
-use overdrive_ir::{Buffer, Builder, Caps, Executable, Init, TensorType};
+use overdrive_ir::{Buffer, Builder, Caps, Executable, Init, Tensor, TensorType};
 
 /// The CPU, said to be a device with units for f64, some of whose results are off by a share.
 struct Device {
