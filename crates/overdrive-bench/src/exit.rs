@@ -22,7 +22,8 @@ pub enum Exit {
     Inconclusive = 5,
     /// Ctrl-C or SIGINT; what was done is kept. As shells report it: 128 and the signal's number.
     Interrupted = 130,
-    /// Who reads standard output went away, as in `| head`; a program that SIGPIPE ends is reported so.
+    /// Who reads standard output went away, as in `| head`; a program that SIGPIPE ends is reported
+    /// so.
     ClosedPipe = 141,
     /// SIGTERM or SIGHUP; what was done is kept.
     Terminated = 143,

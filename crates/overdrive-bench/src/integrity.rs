@@ -1,7 +1,8 @@
-//! Whether a results file agrees with itself: what is derived is derived again, and what is recorded twice is compared.
+//! Whether a results file agrees with itself: what is derived is derived again, and what is
+//! recorded twice is compared.
 //!
-//! Tamper-evident by consistency, not by cryptography: who edits one number of a measurement must find and edit every
-//! other number that follows from it, or that the machine wrote down beside it.
+//! Tamper-evident by consistency, not by cryptography: who edits one number of a measurement must
+//! find and edit every other number that follows from it, or that the machine wrote down beside it.
 
 mod derived;
 pub(crate) mod physics;

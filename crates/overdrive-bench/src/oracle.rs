@@ -15,8 +15,11 @@ use crate::subject::Deviation;
 
 pub use sensitivity::Sensitivity;
 
-/// How far an output may be from its reference: by the scale of what was summed for it, or each element by `|output - reference| <= atol + rtol |reference|`,
-/// and all of them together by the root of the mean square of their differences.
+/// How far an output may be from its reference.
+///
+/// With `rounding`, each element is held to the scale of what was summed for it. Otherwise each is
+/// held to `|output - reference| <= atol + rtol |reference|`, and all of them together to the root
+/// of the mean square of their differences.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
     /// Relative part.
@@ -25,8 +28,8 @@ pub struct Tolerance {
     pub atol: f64,
     /// Of the root of the mean square, in the unit of the output; infinite where elements alone are held.
     pub rms: f64,
-    /// The largest relative error of a rounding, where each element is held to its own [`Sensitivity`]; `rtol` is then
-    /// without meaning.
+    /// The largest relative error of a rounding, where each element is held to its own
+    /// [`Sensitivity`]; `rtol` is then without meaning.
     pub rounding: Option<f64>,
 }
 
@@ -111,7 +114,8 @@ impl<'a> Oracle<'a> {
         Self { twin: Some(Box::new(twin)), ..self }
     }
 
-    /// The reference also says how each element of its outputs, which it is given, answers to rounding.
+    /// The reference also says how each element of its outputs, which it is given, answers to
+    /// rounding.
     #[must_use]
     pub fn with_sensitivities(
         self,
@@ -365,8 +369,8 @@ impl Tolerance {
         Self { rtol, atol, rms: f64::INFINITY, rounding: None }
     }
 
-    /// Of each element by its own [`Sensitivity`], where the largest relative error of a rounding is `rounding`; `floor` is
-    /// what any may be off by.
+    /// Of each element by its own [`Sensitivity`], where the largest relative error of a rounding
+    /// is `rounding`; `floor` is what any may be off by.
     pub fn of_rounding(rounding: f64, floor: f64) -> Self {
         Self { rounding: Some(rounding), ..Self::of_elements(0.0, floor) }
     }

@@ -95,7 +95,8 @@ impl Measurement {
         self.statuses.iter().filter(|status| status.kind.block() == Block::Ratio)
     }
 
-    /// Derives again what follows from samples by today's rules: a file of an older version may have judged by others.
+    /// Derives again what follows from samples by today's rules: a file of an older version may
+    /// have judged by others.
     pub(crate) fn judge_again(&mut self) {
         self.statuses.retain(|status| !crate::integrity::is_derived(status.kind));
         let timed = self.latency.as_ref().map(crate::status::gate).unwrap_or_default();
@@ -107,8 +108,8 @@ impl Measurement {
         }
     }
 
-    /// Items per second over the time that all calls took together, where the work counts items. Slow calls delay
-    /// those behind them, so that the mean decides it and not the median.
+    /// Items per second over the time that all calls took together, where the work counts items.
+    /// Slow calls delay those behind them, so that the mean decides it and not the median.
     pub fn throughput(&self) -> Option<Throughput> {
         let items = self.work.as_ref()?.items.as_ref()?.per_call as f64;
         let (times, _) = crate::status::settled(self.latency.as_ref()?);

@@ -14,8 +14,8 @@ use crate::ladder::LadderKey;
 use crate::record::Record;
 use crate::series::Series;
 
-/// Version of the results' schema. Raised whenever a field changes its meaning, disappears, or is needed to check the
-/// others: since version 2 a series records its session.
+/// Version of the results' schema. Raised whenever a field changes its meaning, disappears, or is
+/// needed to check the others: since version 2 a series records its session.
 pub const SCHEMA_VERSION: u32 = 2;
 /// The oldest version that is still read.
 pub const OLDEST_VERSION: u32 = 1;
@@ -137,8 +137,8 @@ impl Results {
         names
     }
 
-    /// Checks what the types cannot: version, one record a case, references that lead somewhere, and that everything
-    /// derived or recorded twice agrees.
+    /// Checks what the types cannot: version, one record a case, references that lead somewhere,
+    /// and that everything derived or recorded twice agrees.
     ///
     /// # Errors
     /// The first inconsistency.
@@ -162,7 +162,8 @@ impl Results {
         }
     }
 
-    /// Series that say nothing of their session, of all series: what was edited in them may not be seen.
+    /// Series that say nothing of their session, of all series: what was edited in them may not be
+    /// seen.
     pub fn unverifiable(&self) -> (usize, usize) {
         let series = self.records.iter().filter_map(|record| record.outcome.measurement()?.latency.as_ref());
         let sessions: Vec<bool> = series.map(|series| series.conditions.session.is_some()).collect();

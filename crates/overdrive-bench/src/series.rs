@@ -127,12 +127,14 @@ pub struct Conditions {
     /// absent where it does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub involuntary_switches: Option<u64>,
-    /// The session as a whole; absent in files of schema version 1, whose samples cannot be held against it.
+    /// The session as a whole; absent in files of schema version 1, whose samples cannot be held
+    /// against it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
 }
 
-/// The session that a series was taken in. It repeats what the samples say, so that an edit of either is seen.
+/// The session that a series was taken in. It repeats what the samples say, so that an edit of
+/// either is seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Session {
     /// Reading of the host's clock when sampling began: the same in every series of a session.
@@ -143,8 +145,8 @@ pub struct Session {
     pub subjects: u32,
     /// Rounds in which each of them was sampled once.
     pub rounds: u32,
-    /// Calls that this subject had made by then: the first one, those of the warm-up and of the samples, and one
-    /// before each sample where a rival ran in between.
+    /// Calls that this subject had made by then: the first one, those of the warm-up and of the
+    /// samples, and one before each sample where a rival ran in between.
     pub calls: u64,
 }
 
@@ -237,8 +239,8 @@ impl Series {
         alike?.ok().map(Cow::Owned)
     }
 
-    /// Whether labels and summary follow from the samples; false of a file that was edited. Numbers may differ in
-    /// their last bits, as mathematical libraries do.
+    /// Whether labels and summary follow from the samples; false of a file that was edited. Numbers
+    /// may differ in their last bits, as mathematical libraries do.
     pub fn is_consistent(&self) -> bool {
         Self::new(self.conditions.clone(), self.samples.clone()).is_ok_and(|rebuilt| {
             rebuilt.samples == self.samples && nearly_equal(&rebuilt.summary, &self.summary)

@@ -1,9 +1,10 @@
 //! The status gate: what the samples themselves say against being believed.
 //!
-//! A blocking status keeps the record out of every ratio; a warning is printed beside the figure. One slow sample
-//! extends the series, and blocks only where the other samples do not decide. The limits are constants with names,
-//! so that a report can print the one that was passed. Wrong outputs need no status: they have no measurement at
-//! all ([`FailureKind::Incorrect`](crate::outcome::FailureKind::Incorrect)).
+//! A blocking status keeps the record out of every ratio; a warning is printed beside the figure.
+//! One slow sample extends the series, and blocks only where the other samples do not decide. The
+//! limits are constants with names, so that a report can print the one that was passed. Wrong
+//! outputs need no status: they have no measurement at all
+//! ([`FailureKind::Incorrect`](crate::outcome::FailureKind::Incorrect)).
 
 use std::fmt;
 
@@ -26,8 +27,8 @@ pub const COLD_SIGMAS: f64 = 10.0;
 pub const COLD_EXCESS: f64 = 0.05;
 /// Interquartile range over median beyond which a series is `noisy`.
 pub const NOISY: f64 = 0.10;
-/// Standard deviation over mean beyond which a series is `noisy` too: its middle half is quiet, but a few slow
-/// samples take so long that the median says little of what many calls take together.
+/// Standard deviation over mean beyond which a series is `noisy` too: its middle half is quiet, but
+/// a few slow samples take so long that the median says little of what many calls take together.
 pub const VARIATION: f64 = 0.50;
 /// Interquartile range over median beyond which a series is `scattered`.
 pub const SCATTERED: f64 = 0.25;
@@ -82,7 +83,8 @@ pub enum StatusKind {
 pub enum Block {
     /// It keeps the record out of every ratio.
     Ratio,
-    /// It extends the series, and keeps the record out of a ratio that the other samples do not decide.
+    /// It extends the series, and keeps the record out of a ratio that the other samples do not
+    /// decide.
     Undecided,
     /// It is printed beside the figure.
     Nothing,
@@ -163,7 +165,8 @@ fn grain(series: &Series) -> f64 {
     series.conditions.timer.tick_ns as f64 / series.conditions.calls_per_sample as f64
 }
 
-/// What times say in the order taken, whoever took them. Those behind a cold first sample are judged without it.
+/// What times say in the order taken, whoever took them. Those behind a cold first sample are
+/// judged without it.
 pub(crate) fn of_times(times: &[f64], grain: f64) -> Vec<Status> {
     let cold = cold_first_sample(times, grain);
     let settled = if cold.is_some() { &times[1..] } else { times };

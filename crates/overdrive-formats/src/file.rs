@@ -1,7 +1,8 @@
 //! Files of a format: read into memory, replaced whole.
 //!
-//! They are read and not mapped: a mapped file that another process cuts short ends this one by a signal, and one that
-//! it rewrites changes the weights of a model that runs. Tensors share the bytes, so that there is one copy.
+//! They are read and not mapped: a mapped file that another process cuts short ends this one by a
+//! signal, and one that it rewrites changes the weights of a model that runs. Tensors share the
+//! bytes, so that there is one copy.
 
 use crate::FormatError;
 use bytes::Bytes;

@@ -1,10 +1,11 @@
 //! A model as a folder: `config.json` (what it is), `graph.txt` (IR text), `model.safetensors` (its states).
 //!
-//! Quantized states are named and packed as compressed-tensors does, and `quantization_config` says in its words what they are.
-//! This is what training and quantization leave and what every command takes as a model. The states of the graph that
-//! is read begin as the file says, so that nobody who runs the graph needs to know where its weights came from.
-//! Invariant: a folder that was written to a [`Place`](overdrive_files::Place) of [`ModelFolder::CONTENTS`] is read back
-//! bit for bit, or its damage is told.
+//! Quantized states are named and packed as compressed-tensors does, and `quantization_config` says
+//! in its words what they are. This is what training and quantization leave and what every command
+//! takes as a model. The states of the graph that is read begin as the file says, so that nobody
+//! who runs the graph needs to know where its weights came from. Invariant: a folder that was
+//! written to a [`Place`](overdrive_files::Place) of [`ModelFolder::CONTENTS`] is read back bit for
+//! bit, or its damage is told.
 
 use crate::{Differences, FormatError, ParametersError, Tensors, compressed_tensors, safetensors};
 use overdrive_files::{Contents, SETTINGS, TEXT, UNBOUNDED, is_folder_of, read_text, snapshot};
@@ -17,7 +18,8 @@ use std::path::Path;
 /// Version of the layout. Raised whenever older programs could misread it.
 const FOLDER_VERSION: u32 = 1;
 
-/// Files that a folder without a manifest may have: those of the versions before there were manifests.
+/// Files that a folder without a manifest may have: those of the versions before there were
+/// manifests.
 const KNOWN: [&str; 4] = [CONFIG, GRAPH, STATES, "results.json"];
 
 const CONFIG: &str = "config.json";
@@ -112,8 +114,8 @@ impl ModelFolder {
         Ok(Self { config, graph })
     }
 
-    /// Makes the folder and writes its files, every state as it begins. Whoever replaces a model fills a
-    /// [`Place`](overdrive_files::Place) with it.
+    /// Makes the folder and writes its files, every state as it begins. Whoever replaces a model
+    /// fills a [`Place`](overdrive_files::Place) with it.
     ///
     /// # Errors
     /// When a state has no fixed size, or when the system refuses.

@@ -61,7 +61,8 @@ pub fn read(path: &Path) -> Result<Tensors, FormatError> {
     decode(path, file::bytes(path)?)
 }
 
-/// Errs where the header does not fit the size of the file: a sparse file may claim to be larger than memory.
+/// Errs where the header does not fit the size of the file: a sparse file may claim to be larger
+/// than memory.
 fn check_size(path: &Path) -> Result<(), FormatError> {
     let size = overdrive_files::open(path)?.metadata().map_err(FormatError::io(path, "read"))?.len();
     let start = overdrive_files::beginning(path, LENGTH)?;

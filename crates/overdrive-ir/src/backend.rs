@@ -315,7 +315,8 @@ pub trait Backend: Send + Sync {
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError>;
     /// Copies a buffer back to the host.
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError>;
-    /// Copies these entries of the first axis of a buffer back to the host, where the device can without the others.
+    /// Copies these entries of the first axis of a buffer back to the host, where the device can
+    /// without the others.
     fn download_rows(&self, buffer: &Buffer, rows: &[usize]) -> Result<Tensor, BackendError> {
         Ok(self.download(buffer)?.rows(rows))
     }

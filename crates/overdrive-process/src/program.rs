@@ -1,12 +1,14 @@
-//! Where a program lies. The working folder may hold anything, a downloaded model with a file `pip` beside it, say:
-//! entries of `PATH` that are empty or relative, which mean that folder, are passed over.
+//! Where a program lies. The working folder may hold anything, a downloaded model with a file `pip`
+//! beside it, say: entries of `PATH` that are empty or relative, which mean that folder, are passed
+//! over.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The program of this name on `PATH`. A name with a separator is a path, which whoever gave it has chosen.
+/// The program of this name on `PATH`. A name with a separator is a path, which whoever gave it has
+/// chosen.
 ///
 /// # Errors
 /// When no folder of `PATH` has it.

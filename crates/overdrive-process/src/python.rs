@@ -1,5 +1,5 @@
-//! The Python interpreter, isolated: neither the working folder nor a variable brings in what the user did not
-//! install (`-I`).
+//! The Python interpreter, isolated: neither the working folder nor a variable brings in what the
+//! user did not install (`-I`).
 
 use crate::program;
 use std::env;
@@ -11,7 +11,8 @@ pub fn interpreter() -> String {
     env::var("PYTHON").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "python3".to_owned())
 }
 
-/// The interpreter of this name, to which its program is still to be given (`-c TEXT`, `-m MODULE`).
+/// The interpreter of this name, to which its program is still to be given (`-c TEXT`, `-m
+/// MODULE`).
 ///
 /// # Errors
 /// When there is none.

@@ -1,7 +1,8 @@
 //! A child process that does not outlive its owner.
 //!
-//! It leads a process group of its own: Ctrl-C at the terminal reaches us alone, and we end it together with all
-//! that it started. So it is never ended in the middle of something that we still wait for.
+//! It leads a process group of its own: Ctrl-C at the terminal reaches us alone, and we end it
+//! together with all that it started. So it is never ended in the middle of something that we still
+//! wait for.
 
 use crate::Stop;
 use std::io;

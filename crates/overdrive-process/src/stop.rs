@@ -1,7 +1,8 @@
 //! The one request to end, shared between who asks (a signal) and everything that takes long.
 //!
-//! A phase that has something to keep heeds the request: it looks at it between two steps and ends by itself. While
-//! no phase does, nothing would be lost, and whoever asks may end the process at once.
+//! A phase that has something to keep heeds the request: it looks at it between two steps and ends
+//! by itself. While no phase does, nothing would be lost, and whoever asks may end the process at
+//! once.
 
 use crate::running::{self, Force};
 use std::collections::BTreeSet;
@@ -36,7 +37,8 @@ struct State {
 }
 
 impl Stop {
-    /// Asks every holder to stop at the next step, and children to end; the first request is the one that is told.
+    /// Asks every holder to stop at the next step, and children to end; the first request is the
+    /// one that is told.
     pub fn request(&self, signal: Signal) {
         let code = 1 + signal as u8;
         let _ = self.0.asked.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
@@ -63,7 +65,8 @@ impl Stop {
         Heeded(self.clone())
     }
 
-    /// Calls `end` unless a phase heeds the request. None begins meanwhile, so that `end` may end the process.
+    /// Calls `end` unless a phase heeds the request. None begins meanwhile, so that `end` may end
+    /// the process.
     pub fn unless_heeded(&self, end: impl FnOnce()) {
         let state = self.state();
         if state.heeding == 0 {

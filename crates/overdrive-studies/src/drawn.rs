@@ -9,7 +9,8 @@ use overdrive_ir::eval::philox;
 use overdrive_ir::{Graph, Init, Tensor, TensorType};
 use std::cell::RefCell;
 
-/// The share of the host's memory that drawn parameters may take: they stay there beside the copies that devices have.
+/// The share of the host's memory that drawn parameters may take: they stay there beside the copies
+/// that devices have.
 const HOST_SHARE: u64 = 4;
 
 /// What was drawn so far: a state's name, its type and how it was described, with its value.

@@ -1,7 +1,9 @@
-//! The f64 outputs of a workload, and how far rounding may carry each of them: the graph in f64, as it is and perturbed
-//! ([decision 0007](../../../docs/decisions/0007-tolerance-from-what-was-summed.md)).
+//! The f64 outputs of a workload, and how far rounding may carry each of them: the graph in f64, as
+//! it is and perturbed ([decision
+//! 0007](../../../docs/decisions/0007-tolerance-from-what-was-summed.md)).
 //!
-//! Both have the same states, which are uploaded once for all seeds: compiling and uploading took longer than running.
+//! Both have the same states, which are uploaded once for all seeds: compiling and uploading took
+//! longer than running.
 
 use crate::referee::Chosen;
 use crate::tolerance::rounds_to_codes;
@@ -14,14 +16,15 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-/// Share of itself that a perturbed value is off by at most: small enough that responses are linear, and far above what f64
-/// itself rounds.
+/// Share of itself that a perturbed value is off by at most: small enough that responses are
+/// linear, and far above what f64 itself rounds.
 const SHARE: f64 = 1.0 / 4096.0;
 /// Perturbed evaluations of outputs whose rows are too short to tell a size from one.
 const MOST_TWINS: usize = 8;
 /// Values of a row that tell its size well enough together, over all twins.
 const TELLING: usize = 16;
-/// Bytes that stay on the back end between seeds; what takes more is compiled and uploaded for each.
+/// Bytes that stay on the back end between seeds; what takes more is compiled and uploaded for
+/// each.
 const KEPT_BYTES: u64 = 2 << 30;
 
 /// Where a reference runs.
@@ -91,7 +94,8 @@ impl<'a> Reference<'a> {
         self.run((plain, 0), inputs)
     }
 
-    /// How each output, expected as given, answers to rounding, as a multiple of the largest relative error of a rounding.
+    /// How each output, expected as given, answers to rounding, as a multiple of the largest
+    /// relative error of a rounding.
     ///
     /// # Errors
     /// As `outputs`.

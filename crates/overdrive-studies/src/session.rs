@@ -113,7 +113,8 @@ pub(crate) fn prepare<'a>(
     Calls::new(target, oracle, limit, context.seed)
 }
 
-/// Turns a panic of a back end into a failure, so that the other cases go on. After a request to end nothing begins.
+/// Turns a panic of a back end into a failure, so that the other cases go on. After a request to
+/// end nothing begins.
 fn guarded<T>(
     context: &Context<'_>,
     what: &str,

@@ -17,8 +17,9 @@ pub fn with_loss(graph: &Graph) -> Result<Graph, GraphError> {
     b.finish()
 }
 
-/// The graph with an input `labels` as in [`with_loss`] and, instead of its outputs, two of the shape of `labels`: `loss`
-/// in f64, the cross entropy of each row, and `hit`, whether the label's logit is the largest (of equal ones, the first).
+/// The graph with an input `labels` as in [`with_loss`] and, instead of its outputs, two of the
+/// shape of `labels`: `loss` in f64, the cross entropy of each row, and `hit`, whether the label's
+/// logit is the largest (of equal ones, the first).
 ///
 /// # Errors
 /// Those of [`with_loss`].

@@ -27,8 +27,8 @@ pub fn parameters(graph: &Graph) -> impl Iterator<Item = (&str, Value)> {
     trained.map(|s| (s.name.as_str(), s.value))
 }
 
-/// Errs where a state holds weights in a format that no step changes: they would stay as they are, in silence. Integers
-/// as wide as an index are tables, and stay.
+/// Errs where a state holds weights in a format that no step changes: they would stay as they are,
+/// in silence. Integers as wide as an index are tables, and stay.
 fn check_formats(graph: &Graph) -> Result<(), TrainError> {
     let dtype = |state: &StateDecl| graph.ty(state.value).dtype;
     let stays = |state: &&StateDecl| {

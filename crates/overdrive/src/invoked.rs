@@ -1,4 +1,5 @@
-//! The command line as it was typed, for results that say how to repeat them and for interrupted commands that go on.
+//! The command line as it was typed, for results that say how to repeat them and for interrupted
+//! commands that go on.
 
 /// The command as it was typed, without the program's path.
 pub(crate) fn command_line() -> String {

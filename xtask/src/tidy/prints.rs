@@ -1,5 +1,6 @@
-//! What users see is written in one file, which knows what to do where it cannot be written: `println!` panics there.
-//! Tests, benches, examples and this tool may print, and modules of tests at the end of a file.
+//! What users see is written in one file, which knows what to do where it cannot be written:
+//! `println!` panics there. Tests, benches, examples and this tool may print, and modules of tests
+//! at the end of a file.
 
 use super::rule::{Finding, Rule};
 use super::tree::{Token, Tree};
@@ -37,7 +38,8 @@ fn is(token: &Token, text: &str) -> bool {
     token.text == text
 }
 
-/// Whether a stream is only asked what it is, or is one that a child is given: `stdout().is_terminal()`, `.stdout(pipe)`.
+/// Whether a stream is only asked what it is, or is one that a child is given:
+/// `stdout().is_terminal()`, `.stdout(pipe)`.
 fn asks(tokens: &[Token], pair: &[Token]) -> bool {
     let at = tokens.iter().position(|token| std::ptr::eq(token, &pair[0])).unwrap_or(0);
     let before = at.checked_sub(1).is_some_and(|at| is(&tokens[at], "."));

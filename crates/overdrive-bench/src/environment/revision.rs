@@ -33,7 +33,8 @@ impl Revision {
 /// What git prints in the current folder; `None` where there is no git or no repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let mut git = Command::new(overdrive_process::program::find("git").ok()?);
-    // The repository may be anybody's, and `status` would run the program that its configuration names here.
+    // The repository may be anybody's, and `status` would run the program that its configuration
+    // names here.
     let output = git.args(["-c", "core.fsmonitor=false"]).args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

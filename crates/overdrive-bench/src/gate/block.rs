@@ -34,8 +34,8 @@ impl fmt::Display for Side {
 /// The order of a block's processes: A, B and C in any order, and then the same mirrored, so that
 /// linear drift cancels. Baseline and current alone are A B B A or B A A B.
 ///
-/// A coin decides which. However the noise of the machine hangs together in time, exchanging two
-/// sides of a block was then as likely as not, which is all that the signed-rank test asks for.
+/// A coin decides which, so that either of two sides was as likely to stand at the other's place.
+/// The signed-rank test asks for no more, however noise is correlated in time.
 pub fn order(seed: u64, block: usize) -> [Side; 6] {
     let mut half = [Side::Baseline, Side::Current, Side::Control];
     fastrand::Rng::with_seed(seed ^ (block as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).shuffle(&mut half);

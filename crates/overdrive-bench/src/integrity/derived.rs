@@ -11,9 +11,11 @@ use crate::results::{Inconsistency, Results};
 use crate::series::Stopped;
 use crate::status::{StatusKind, gate};
 
-/// Relative room for floating point: files travel between machines whose `exp` and `ln` differ in the last bits.
+/// Relative room for floating point: files travel between machines whose `exp` and `ln` differ in
+/// the last bits.
 const TOLERANCE: f64 = 1e-9;
-/// The precision at which sampling stops, with room for rounding (`rules::Rules::relative_half_width`).
+/// The precision at which sampling stops, with room for rounding
+/// (`rules::Rules::relative_half_width`).
 const PRECISE: f64 = 0.01 * (1.0 + 1e-6);
 
 /// Whether two values are the same but for the last bits of their numbers.
@@ -52,7 +54,8 @@ pub(crate) fn is_derived(kind: StatusKind) -> bool {
         | StatusKind::Throttled
         | StatusKind::LaunchBound
         | StatusKind::Warm => true,
-        // A second method may clear or raise a suspicion; the others need the device or another record.
+        // A second method may clear or raise a suspicion; the others need the device or another
+        // record.
         StatusKind::Invalid | StatusKind::Suspect | StatusKind::NotCompressed => false,
     }
 }

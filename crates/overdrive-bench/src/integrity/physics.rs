@@ -1,8 +1,9 @@
 //! What no machine like the one recorded can exceed, whoever reports it.
 //!
-//! The bounds are generous: the widest units of an instruction set at a clock that no product reaches, or what is
-//! recorded of a device, with room for algorithms that need fewer operations than the graph counts. They catch times
-//! that were edited or misread, not an optimist's kernel: `status::Physics` knows the peaks of the device itself.
+//! The bounds are generous. Of a processor they are the widest units of its instruction set at a
+//! clock that no product reaches; of a device, what is recorded of it. An algorithm may need fewer
+//! operations than the graph counts, and has room for that. The bounds catch times that were edited
+//! or misread, not an optimist's kernel: `status::Physics` knows the peaks of the device itself.
 
 use crate::case::Case;
 use crate::digits;
@@ -12,7 +13,8 @@ use crate::status::{Physics, StatusKind};
 
 /// No processor has had a higher clock.
 const HIGHEST_HZ: f64 = 6.5e9;
-/// Operations a cycle of the widest unit of a core, by the feature that tells of it; the first that is there counts.
+/// Operations a cycle of the widest unit of a core, by the feature that tells of it; the first that
+/// is there counts.
 const PER_CYCLE: [(&str, f64); 4] = [("amx", 2048.0), ("avx512", 256.0), ("avx2", 128.0), ("", 64.0)];
 /// Bytes a cycle between a core and its nearest cache.
 const CORE_BYTES: f64 = 256.0;

@@ -7,7 +7,8 @@ use crate::record::Record;
 use crate::results::{Inconsistency, Results};
 use crate::series::Series;
 
-/// What version 1 says of a session: a record and the one that it is compared with alternated in the same rounds.
+/// What version 1 says of a session: a record and the one that it is compared with alternated in
+/// the same rounds.
 fn check_pairs(timed: &[(&Record, &Series)]) -> Result<(), Inconsistency> {
     let by_id: BTreeMap<String, &Series> =
         timed.iter().map(|(record, series)| (record.case.id(), *series)).collect();
@@ -24,8 +25,8 @@ fn check_pairs(timed: &[(&Record, &Series)]) -> Result<(), Inconsistency> {
     Ok(())
 }
 
-/// Sessions have one clock, and within one every subject has a place of its own in the same rounds, so that every
-/// index occurs once.
+/// Sessions have one clock, and within one every subject has a place of its own in the same rounds,
+/// so that every index occurs once.
 pub(super) fn check(results: &Results) -> Result<(), Inconsistency> {
     let timed = results.records.iter().filter_map(|record| {
         let series = record.outcome.measurement()?.latency.as_ref()?;

@@ -1,4 +1,5 @@
-//! Edits of a real session, each of which contradicts something that was not edited; and files of version 1.
+//! Edits of a real session, each of which contradicts something that was not edited; and files of
+//! version 1.
 
 use serde_json::{Value, json};
 
@@ -38,7 +39,8 @@ fn run() -> Results {
     found
 }
 
-/// Edits the second record as a careful forger would: summary, labels and statuses follow from the new samples.
+/// Edits the second record as a careful forger would: summary, labels and statuses follow from the
+/// new samples.
 fn forged(edit: impl FnOnce(&mut Series)) -> Results {
     let mut found = run();
     let measurement = found.records[1].outcome.measurement_mut().unwrap();

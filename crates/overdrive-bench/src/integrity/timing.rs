@@ -4,11 +4,11 @@ use crate::record::Measurement;
 use crate::series::{Basis, Depth, Sample, Series, Session, Settling};
 use crate::statistics::Sorted;
 
-/// How far two honest witnesses of one time may lie apart: on 786 series of an H200 warm-up and samples differed by
-/// 2.0 at most; the rest is room for a busy machine.
+/// How far two honest witnesses of one time may lie apart: on 786 series of an H200 warm-up and
+/// samples differed by 2.0 at most; the rest is room for a busy machine.
 const APART: f64 = 5.0;
-/// Share of the time around a sample that at least one sample takes itself: the rest is reading clocks, and asking
-/// another process that keeps its own time.
+/// Share of the time around a sample that at least one sample takes itself: the rest is reading
+/// clocks, and asking another process that keeps its own time.
 const INSIDE: f64 = 0.2;
 
 /// What a series says of its own samples in several ways.
@@ -96,7 +96,8 @@ fn alternation(samples: &[Sample]) -> Result<(), String> {
     }
 }
 
-/// Samples lie in their session one after the other, and last as long as the clock around them says.
+/// Samples lie in their session one after the other, and last as long as the clock around them
+/// says.
 fn in_session(series: &Series, session: &Session) -> Result<(), String> {
     let conditions = &series.conditions;
     if series.samples.len() != session.rounds as usize {

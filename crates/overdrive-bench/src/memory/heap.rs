@@ -183,7 +183,8 @@ mod tests {
             let layout = Layout::from_size_align(size, 8).unwrap();
             // SAFETY: the layout has a size, and what was allocated is freed once with it.
             unsafe {
-                // A block that nobody looks at may never be asked for: compilers leave such pairs out.
+                // A block that nobody looks at may never be asked for: compilers leave such pairs
+                // out.
                 let block = std::hint::black_box(heap.alloc(layout));
                 if !block.is_null() {
                     heap.dealloc(block, layout);

@@ -1,9 +1,11 @@
 //! How each element of an output answers to rounding: the scale that errors are measured by.
 //!
-//! An output's rows differ in size, and so do what is summed for its elements: a row of causal attention is the mean of as
-//! many values as keys are seen. One scale for all would judge an element of a large row by the size of small ones.
+//! An output's rows differ in size, and so do what is summed for its elements: a row of causal
+//! attention is the mean of as many values as keys are seen. One scale for all would judge an
+//! element of a large row by the size of small ones.
 
-/// Responses of one output: what a random relative error of size 1, made wherever a number is rounded, comes to there.
+/// Responses of one output: what a random relative error of size 1, made wherever a number is
+/// rounded, comes to there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sensitivity {
     /// Standard deviation of each element.
@@ -18,7 +20,8 @@ pub struct Sensitivity {
 const TELLING_ROW: f64 = 16.0;
 /// Values that the mean of a row is worth beside those of its column.
 const PRIOR: f64 = 16.0;
-/// Times the standard deviation of an element's response: room for the extremes of millions of elements.
+/// Times the standard deviation of an element's response: room for the extremes of millions of
+/// elements.
 const OF_ELEMENT: f64 = 8.0;
 /// Times the root of the mean square of a row's responses.
 const OF_ROW: f64 = 3.0;
@@ -26,8 +29,9 @@ const OF_ROW: f64 = 3.0;
 impl Sensitivity {
     /// From the mean squares of the responses of `twins` draws, of an output of this shape.
     ///
-    /// Few draws say little of an element alone, so its variance is that of its row times what its column has beside others,
-    /// over the rows of the same matrix (the last two axes); or its own response where that is larger.
+    /// Few draws say little of an element alone, so its variance is that of its row times what its
+    /// column has beside others, over the rows of the same matrix (the last two axes); or its own
+    /// response where that is larger.
     pub fn of_responses(squares: Vec<f64>, shape: &[usize], twins: usize) -> Self {
         let width = shape.last().copied().unwrap_or(1).max(1);
         let height = shape.len().checked_sub(2).map_or(1, |axis| shape[axis]).max(1);
@@ -55,10 +59,12 @@ impl Sensitivity {
         Self { elements, rows, width }
     }
 
-    /// The largest share of what is allowed, over elements and rows: `rounding` is the largest relative error of a rounding,
-    /// `floor` what each element may be off by in any case, and by twice `rounding` of itself.
+    /// The largest share of what is allowed, over elements and rows: `rounding` is the largest
+    /// relative error of a rounding, `floor` what each element may be off by in any case, and by
+    /// twice `rounding` of itself.
     ///
-    /// A row is held to less than its elements are: wrong by the same small amount everywhere, it would pass them all.
+    /// A row is held to less than its elements are: wrong by the same small amount everywhere, it
+    /// would pass them all.
     pub(super) fn share(&self, found: &[f64], expected: &[f64], (rounding, floor): (f64, f64)) -> f64 {
         let mut worst: f64 = 0.0;
         let mut take = |difference: f64, limit: f64| {

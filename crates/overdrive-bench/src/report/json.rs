@@ -25,8 +25,8 @@ pub fn to_json(results: &Results) -> String {
     text
 }
 
-/// Reads results, and refuses those of an unknown version and those that contradict themselves. Statuses of an older
-/// version are derived again by the rules of this one.
+/// Reads results, and refuses those of an unknown version and those that contradict themselves.
+/// Statuses of an older version are derived again by the rules of this one.
 ///
 /// # Errors
 /// What is wrong, with line and column where there is one.

@@ -1,4 +1,5 @@
-//! Who may be recommended: figures whose samples are believed, and differences that an interval decides.
+//! Who may be recommended: figures whose samples are believed, and differences that an interval
+//! decides.
 
 use super::judged::{Compared, Judged};
 use crate::integrity::physics;
@@ -14,8 +15,8 @@ pub(super) struct Lead<'j, 'r> {
     pub(super) alike: Vec<&'j Compared<'r>>,
 }
 
-/// The latency of a row that may be recommended: outputs agree, nothing speaks against the samples, and the machine
-/// can be so fast.
+/// The latency of a row that may be recommended: outputs agree, nothing speaks against the samples,
+/// and the machine can be so fast.
 pub(super) fn believed<'r>(judged: &Judged<'r>, row: &Compared<'r>) -> Option<(&'r Measurement, &'r Series)> {
     let measurement = row.measurement()?;
     let agrees = measurement.agreement.as_ref().is_some_and(|agreement| agreement.holds());
@@ -24,7 +25,8 @@ pub(super) fn believed<'r>(judged: &Judged<'r>, row: &Compared<'r>) -> Option<(&
     (agrees && is_possible && measurement.blocks().next().is_none()).then_some((measurement, series))
 }
 
-/// The soonest among believed rows of one workload and clock, where it beats at least one of the others.
+/// The soonest among believed rows of one workload and clock, where it beats at least one of the
+/// others.
 pub(super) fn fastest<'j, 'r>(candidates: &[&'j Compared<'r>]) -> Option<Lead<'j, 'r>> {
     let winner = *candidates.iter().min_by(|a, b| median_ns(a).total_cmp(&median_ns(b)))?;
     if row_is_suspect(winner) {
@@ -41,7 +43,8 @@ pub(super) fn fastest<'j, 'r>(candidates: &[&'j Compared<'r>]) -> Option<Lead<'j
     (alike.len() + 1 < candidates.len()).then_some(Lead { winner, alike })
 }
 
-/// The row that handles most per second, where its interval lies above that of at least one of the others.
+/// The row that handles most per second, where its interval lies above that of at least one of the
+/// others.
 pub(super) fn busiest<'j, 'r>(candidates: &[&'j Compared<'r>]) -> Option<Lead<'j, 'r>> {
     let winner = *candidates.iter().max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
     let too_good = |other: &&&Compared<'r>| {

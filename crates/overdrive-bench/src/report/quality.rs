@@ -1,8 +1,10 @@
-//! Measures of quality that a study may record among its exact quantities, and how they are read: `top1_percent` with
-//! `top1_percent.low`, `.high` (its interval) and `.n` (over how many items or seeds); `.change`, `.change.low` and
-//! `.change.high` where it was compared with the baseline sample by sample, which says more than two intervals.
+//! Measures of quality that a study may record among its exact quantities, and how they are read:
+//! `top1_percent` with `top1_percent.low`, `.high` (its interval) and `.n` (over how many items or
+//! seeds); `.change`, `.change.low` and `.change.high` where it was compared with the baseline
+//! sample by sample, which says more than two intervals.
 //!
-//! A difference between two models is one only where an interval excludes 0: the paired one, or two that lie apart.
+//! A difference between two models is one only where an interval excludes 0: the paired one, or two
+//! that lie apart.
 
 use super::judged::Compared;
 use crate::record::Measurement;
@@ -136,7 +138,8 @@ impl Metric {
         Some(Reading { value, interval: recorded.or_else(binomial), n })
     }
 
-    /// The change against the baseline that was measured in pairs: in the metric's unit, percent where less is better.
+    /// The change against the baseline that was measured in pairs: in the metric's unit, percent
+    /// where less is better.
     pub(super) fn change(&self, measurement: &Measurement) -> Option<Reading> {
         let part =
             |suffix: &str| measurement.quantities.get(&format!("{}.change{suffix}", self.quantity)).copied();

@@ -185,8 +185,8 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Whether nothing more is to be learnt here: it failed, or it is precise. A sample that stands alone at the
-    /// first look asks for another look, which says whether such samples recur.
+    /// Whether nothing more is to be learnt here: it failed, or it is precise. A sample that stands
+    /// alone at the first look asks for another look, which says whether such samples recur.
     pub(super) fn is_done(&self) -> bool {
         let is_first_look = self.runner.rules.looks.first().is_some_and(|&look| self.samples.len() <= look);
         let is_precise = self.stopped() == Stopped::Precise;

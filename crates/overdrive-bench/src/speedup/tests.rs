@@ -68,7 +68,8 @@ fn one_huge_first_sample_is_flagged_and_decides_nothing() {
     let decided = Speedup::between(&slow, &record("compile", &spans(50_000_000))).unwrap();
     assert!((1.53..1.55).contains(&decided.ratio()), "{decided}");
     assert_eq!(decided.warnings()[0].kind, StatusKind::ColdFirstSample);
-    // The rest decides nothing between equals, and then the first sample is a reason against a claim.
+    // The rest decides nothing between equals, and then the first sample is a reason against a
+    // claim.
     let equal = reasons(&slow, &record("compile", &spans(77_000_000)));
     assert!(matches!(equal[..], [Reason::Blocked { side: Side::Baseline, .. }]), "{equal:?}");
     let equal = reasons(&record("compile", &spans(77_000_000)), &slow);

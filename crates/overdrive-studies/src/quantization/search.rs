@@ -162,8 +162,8 @@ fn candidate(
     Ok(Candidate { assignment, made, quantization, lost, bytes, time_ns: None, on_front: false })
 }
 
-/// Whether one is as good in loss, bytes and time, and better in one of them. Times whose intervals overlap are equal;
-/// a loss that is not finite is beaten by every other.
+/// Whether one is as good in loss, bytes and time, and better in one of them. Times whose intervals
+/// overlap are equal; a loss that is not finite is beaten by every other.
 fn dominates(one: &Candidate, other: &Candidate) -> bool {
     if !other.lost.value.is_finite() {
         return one.lost.value.is_finite();

@@ -104,8 +104,9 @@ impl Subject {
         Ok(())
     }
 
-    /// Everything exact that is known of it; `float` is the float model, `None` of itself. A mode that learns is compared
-    /// with the float model that was trained as long, and with the one that was given beside it.
+    /// Everything exact that is known of it; `float` is the float model, `None` of itself. A mode
+    /// that learns is compared with the float model that was trained as long, and with the one that
+    /// was given beside it.
     pub(super) fn quantities(&self, metric: Metric, float: Option<&Subject>) -> Result<Quantities, Failure> {
         let mut quantities = self.likeness.clone();
         let given = float.map(|float| &float.scores[..]);

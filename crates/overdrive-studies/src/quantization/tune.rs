@@ -1,5 +1,5 @@
-//! A mode whose codes are learnt: the trained model goes on learning for a short while, with quantized weights; and the
-//! float model that learnt as long, which it is compared with.
+//! A mode whose codes are learnt: the trained model goes on learning for a short while, with
+//! quantized weights; and the float model that learnt as long, which it is compared with.
 
 use super::calibrate::calibrate;
 use super::judge::bound;
@@ -29,8 +29,8 @@ pub fn tune(
     Ok(tuned.quantized)
 }
 
-/// The template's graph in float, trained further by the recipe of [`tune`]: the same steps on the same samples. Without it
-/// the gain of further training would hide the loss of quantization.
+/// The template's graph in float, trained further by the recipe of [`tune`]: the same steps on the
+/// same samples. Without it the gain of further training would hide the loss of quantization.
 ///
 /// # Errors
 /// When samples do not fit the model, or the back end cannot train it.

@@ -38,8 +38,8 @@ pub(crate) struct Quantize {
     /// it that keeps --max-loss and --max-slowdown
     #[arg(long)]
     pub search: bool,
-    /// Of --search: the float model's time that a smaller model may take, times X; where all that keep --max-loss clearly
-    /// take more, nothing is written and the exit code is 1
+    /// Of --search: the float model's time that a smaller model may take, times X; where all that
+    /// keep --max-loss clearly take more, nothing is written and the exit code is 1
     #[arg(long, value_name = "X", default_value_t = 1.0, requires = "search", value_parser = tolerance)]
     pub max_slowdown: f64,
     /// Prints what each layer costs alone, and writes nothing

@@ -166,7 +166,8 @@ fn compare(outputs: &Tensors, expected: &Tensors, arguments: &Eval) -> Result<Ex
     Ok(if all_agree { Exit::Fine } else { Exit::WrongOutputs })
 }
 
-/// Warns of outputs that are no numbers: whoever reads a file of them later does not see where they began.
+/// Warns of outputs that are no numbers: whoever reads a file of them later does not see where they
+/// began.
 fn warn_of_not_finite(outputs: &Tensors) {
     for (name, tensor) in outputs.iter().filter(|(_, tensor)| tensor.ty().dtype.is_float()) {
         let values = tensor.to_f64();

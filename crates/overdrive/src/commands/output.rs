@@ -86,7 +86,8 @@ pub(crate) fn has_measurements(results: &Results) -> bool {
     results.records.iter().any(|record| record.outcome.measurement().is_some())
 }
 
-/// Writes results.json and what is drawn from it. Where the folder takes no results any more, they are kept elsewhere.
+/// Writes results.json and what is drawn from it. Where the folder takes no results any more, they
+/// are kept elsewhere.
 pub(crate) fn write(place: &Place, results: &Results) -> Result<(), Failure> {
     write_results(place, results).map_err(|error| kept(&error, results))?;
     write_report(place, std::slice::from_ref(results))

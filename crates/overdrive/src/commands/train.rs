@@ -109,7 +109,8 @@ fn recipe(arguments: &Train, template: &Template) -> Recipe {
     recipe
 }
 
-/// Claims the folder; and the file of checkpoints beside it, which only the holder of that place writes.
+/// Claims the folder; and the file of checkpoints beside it, which only the holder of that place
+/// writes.
 fn place(arguments: &Train) -> Result<(Place, PathBuf), Failure> {
     let path = arguments.out.as_path();
     let mut inputs = vec![Path::new(&arguments.model), Path::new(&arguments.data)];

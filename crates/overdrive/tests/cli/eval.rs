@@ -143,7 +143,8 @@ fn an_index_that_does_not_exist_is_refused() {
         folder.tensors("ids.npz", &[("ids", Tensor::from_ints(DType::I64, [3], &values))]);
         folder.line("eval model.onnx --device cpu --threads 1 --inputs ids.npz -o out.npz")
     };
-    // Ten rows of four, read by Gather alone: our own exporter writes the clamp of our gather with it.
+    // Ten rows of four, read by Gather alone: our own exporter writes the clamp of our gather with
+    // it.
     fs::write(folder.path("model.onnx"), include_bytes!("gather.onnx")).unwrap();
     ids([0, 9, 5]).ends(0, &["f32[3, 4]"]);
     fs::remove_file(folder.path("out.npz")).unwrap();

@@ -36,7 +36,8 @@ fn the_working_folder_runs_no_code() {
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_overdrive"));
         command.args(line.split(' ')).current_dir(folder.path("")).env("PATH", &path);
-        // Without an index nothing is fetched; with this variable Python would look in the working folder too.
+        // Without an index nothing is fetched; with this variable Python would look in the working
+        // folder too.
         command.env_remove("PYTHON").env("PYTHONPATH", ":.").env("PIP_NO_INDEX", "1");
         command.env("OVERDRIVE_CACHE", folder.path("cache"));
         let ended = command.output().unwrap();

@@ -7,7 +7,8 @@ use super::win::{Win, sentences};
 use super::{Finding, Topic};
 use crate::digits;
 
-/// The fastest of each workload, among those timed on the same clock, where an interval decides against another.
+/// The fastest of each workload, among those timed on the same clock, where an interval decides
+/// against another.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| {
         let (_, series) = believed(judged, row)?;

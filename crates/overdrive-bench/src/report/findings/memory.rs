@@ -10,7 +10,8 @@ use crate::memory::{MemoryUse, Peak};
 /// A witness of memory and what it is called; the first that has seen every candidate is asked.
 type Witness = (&'static str, fn(&MemoryUse) -> Option<u64>);
 
-/// Exact ones alone: the kernel counts resident pages of the whole process, and nothing gives that an interval.
+/// Exact ones alone: the kernel counts resident pages of the whole process, and nothing gives that
+/// an interval.
 const WITNESSES: [Witness; 3] = [
     ("device memory", |memory| memory.device.as_ref().map(Peak::added_bytes)),
     ("planned arena", |memory| memory.planned_arena_bytes),

@@ -1,6 +1,7 @@
 //! Which model is most accurate, which file is smallest, and which model lost quality.
 //!
-//! One sample of 360 makes nobody the most accurate: a difference counts where an interval excludes 0.
+//! One sample of 360 makes nobody the most accurate: a difference counts where an interval excludes
+//! 0.
 
 use super::super::judged::{Compared, Judged};
 use super::super::quality::{Difference, Metric, metrics};
@@ -12,7 +13,8 @@ use crate::digits;
 /// The quantity that says how large a model is on disk.
 pub(super) const FILE_BYTES: &str = "file_bytes";
 
-/// The best by each metric, where it is better than all others; the smallest file; and what lost quality.
+/// The best by each metric, where it is better than all others; the smallest file; and what lost
+/// quality.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
     let mut found: Vec<Finding> = metrics().flat_map(|metric| best(judged, metric)).collect();
     let wins = candidates(judged, FILE_BYTES).filter_map(smallest).collect();

@@ -108,7 +108,8 @@ fn throughput_is_about_sizes() {
     engine.case.configuration.backend = "engine".to_owned();
     let found = said(&with(vec![engine.clone(), sized(32, 4_000_000)]), Topic::Throughput);
     assert!(found[0].contains("`engine") && found[0].contains("highest of 2"), "{found:?}");
-    // A few slow samples delay everybody behind them: the mean says so, and its interval decides nothing.
+    // A few slow samples delay everybody behind them: the mean says so, and its interval decides
+    // nothing.
     let mut slowed = spans(2_000_000);
     slowed.iter_mut().skip(9).step_by(5).for_each(|span| *span *= 12);
     let mut measurement = record("eager", &slowed).outcome.measurement().unwrap().clone();

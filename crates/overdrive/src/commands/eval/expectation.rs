@@ -1,8 +1,9 @@
 //! Outputs against those that a file expects: floats within a tolerance, everything else exactly.
 //!
-//! Integers, booleans and codes are exact, since a wrong one is wrong by however little; so are infinities. Where a file has
-//! unsigned integers as wide as an output of a float format, they are its bits, as NumPy views formats that it lacks. NaN
-//! agrees with NaN alone: a file that holds one asks for it, and how many there are is said.
+//! Integers, booleans and codes are exact, since a wrong one is wrong by however little; so are
+//! infinities. Where a file has unsigned integers as wide as an output of a float format, they are
+//! its bits, as NumPy views formats that it lacks. NaN agrees with NaN alone: a file that holds one
+//! asks for it, and how many there are is said.
 
 use overdrive::bench::oracle::Tolerance;
 use overdrive::bench::subject::Deviation;
