@@ -21,7 +21,7 @@
 
 mod config;
 
-pub(crate) use config::quantization_config;
+pub use config::{Words, quantization_config};
 
 use crate::safetensors::can_hold;
 use crate::{FormatError, Tensors};
@@ -46,7 +46,7 @@ const CODES: usize = 8;
 const OFFSET: u8 = 8;
 
 /// The tensors of a file that hold these states.
-pub(crate) fn stored(states: Tensors) -> Tensors {
+pub fn stored(states: Tensors) -> Tensors {
     let mut file = Tensors::new();
     for (name, tensor) in states {
         match form(&name, tensor.ty()) {
@@ -78,14 +78,17 @@ pub(crate) fn stored(states: Tensors) -> Tensors {
     file
 }
 
-/// The states of a graph that a file holds; tensors that are none of them stay, for the caller to name.
+/// The states that a file holds, by names and types; tensors that are none of them stay, for the caller to name.
 ///
 /// # Errors
 /// When a tensor of a state has another type or shape than the state's layout, or a scale is not finite.
-pub(crate) fn restored(path: &Path, graph: &Graph, mut file: Tensors) -> Result<Tensors, FormatError> {
+pub fn restored<'s>(
+    path: &Path,
+    declared: impl IntoIterator<Item = (&'s str, &'s TensorType)>,
+    mut file: Tensors,
+) -> Result<Tensors, FormatError> {
     let mut states = Tensors::new();
-    for state in graph.states() {
-        let (name, ty) = (&state.name, graph.ty(state.value));
+    for (name, ty) in declared {
         if ty.shape.known().is_none() || !ty.is_addressable() {
             continue;
         }
@@ -121,7 +124,7 @@ pub(crate) fn restored(path: &Path, graph: &Graph, mut file: Tensors) -> Result<
                 match file.remove(name) {
                     Some(tensor) if *tensor.ty() == held => relabelled(&tensor, ty.clone()),
                     other => {
-                        file.extend(other.map(|tensor| (name.clone(), tensor)));
+                        file.extend(other.map(|tensor| (name.to_owned(), tensor)));
                         continue;
                     }
                 }
@@ -134,7 +137,7 @@ pub(crate) fn restored(path: &Path, graph: &Graph, mut file: Tensors) -> Result<
                 Tensor::from_f32(Vec::<usize>::new(), &[1.0 / global.to_f32()[0]])
             }
         };
-        states.insert(name.clone(), tensor);
+        states.insert(name.to_owned(), tensor);
     }
     states.extend(file);
     check_scales(path, &states)?;
@@ -147,6 +150,11 @@ pub(crate) fn described(states: &Tensors) -> BTreeMap<String, String> {
     let is_bytes = |name: &str, ty: &TensorType| matches!(form(name, ty), Form::Bytes(_));
     let bytes = states.iter().filter(|(name, tensor)| is_bytes(name, tensor.ty()));
     bytes.map(|(name, tensor)| (name.clone(), tensor.ty().to_string())).collect()
+}
+
+/// Names and types of the states of a graph.
+pub(crate) fn declared(graph: &Graph) -> impl Iterator<Item = (&str, &TensorType)> {
+    graph.states().iter().map(|state| (state.name.as_str(), graph.ty(state.value)))
 }
 
 /// How a file holds a state.
@@ -355,11 +363,11 @@ mod tests {
     #[test]
     fn what_was_written_is_read_back_bit_for_bit() {
         let (states, path) = (states(), Path::new("model.safetensors"));
-        assert_eq!(restored(path, &graph(&states), stored(states.clone())).expect("whole"), states);
+        assert_eq!(restored(path, declared(&graph(&states)), stored(states.clone())).expect("whole"), states);
         // Older files have codes of six bits under their own type.
         let mut older = stored(states.clone());
         older.insert("c.six".to_owned(), states["c.six"].clone());
-        assert_eq!(restored(path, &graph(&states), older).expect("whole"), states);
+        assert_eq!(restored(path, declared(&graph(&states)), older).expect("whole"), states);
         for bits in (1..2000u32).map(|i| 0x3880_0000 + i * 4099) {
             let global = f32::from_bits(bits);
             let scale = 1.0 / global;
@@ -374,7 +382,7 @@ mod tests {
         let spoilt = |name: &str, tensor: Tensor| {
             let mut file = stored(states.clone());
             file.insert(name.to_owned(), tensor);
-            restored(path, &graph, file).expect_err("it is mislabelled").to_string()
+            restored(path, declared(&graph), file).expect_err("it is mislabelled").to_string()
         };
         let message = spoilt("a.weight_packed", Tensor::from_f32([3usize, 2], &[0.0; 6]));
         assert!(message.contains("i32[3, 2]") && message.contains("f32[3, 2]"), "{message}");

@@ -114,7 +114,9 @@ impl FormatError {
         }
     }
 
-    pub(crate) fn remedy(mut self, better: &str) -> Self {
+    /// The same with another way to mend it.
+    #[must_use]
+    pub fn remedy(mut self, better: &str) -> Self {
         if let Self::Invalid { remedy, .. } = &mut self {
             *remedy = better.to_owned();
         }

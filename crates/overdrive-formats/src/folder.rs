@@ -7,6 +7,7 @@
 //! written to a [`Place`](overdrive_files::Place) of [`ModelFolder::CONTENTS`] is read back bit for
 //! bit, or its damage is told.
 
+use crate::compressed_tensors::{Words, declared};
 use crate::{Differences, FormatError, ParametersError, Tensors, compressed_tensors, safetensors};
 use overdrive_files::{Contents, SETTINGS, TEXT, UNBOUNDED, is_folder_of, read_text, snapshot};
 use overdrive_ir::{Graph, Init};
@@ -95,7 +96,7 @@ impl ModelFolder {
             .map_err(|error| FormatError::damaged(&path, "graph", "UTF-8 text", error))?
             .parse()
             .map_err(|error| FormatError::damaged(&path, "graph", "the text of a graph", error))?;
-        let described = compressed_tensors::quantization_config(&graph);
+        let described = compressed_tensors::quantization_config(&graph, &Words::OWN);
         if let Some(found) = quantization_config.filter(|found| described.as_ref() != Some(found)) {
             let expected =
                 described.map_or("none, as the graph has no such layers".to_owned(), |d| d.to_string());
@@ -105,7 +106,8 @@ impl ModelFolder {
                 .into());
         }
         let path = folder.join(STATES);
-        let states = compressed_tensors::restored(&path, &graph, safetensors::decode(&path, states)?)?;
+        let states =
+            compressed_tensors::restored(&path, declared(&graph), safetensors::decode(&path, states)?)?;
         let differences = Differences::between(&graph, &states);
         if !differences.is_empty() {
             return Err(ParametersError::Different { path, differences });
@@ -124,7 +126,7 @@ impl ModelFolder {
         let config = ConfigFile {
             overdrive_model: FOLDER_VERSION,
             config: self.config.clone(),
-            quantization_config: compressed_tensors::quantization_config(&self.graph),
+            quantization_config: compressed_tensors::quantization_config(&self.graph, &Words::OWN),
         };
         let config = serde_json::to_string_pretty(&config).expect("a config is plain data") + "\n";
         let graph = self.graph.clone().with_initial_values(|_, _| Init::ZEROS).to_string();

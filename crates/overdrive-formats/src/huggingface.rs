@@ -6,10 +6,12 @@
 mod config;
 mod tokenizer;
 mod weights;
+mod writer;
 
 pub use config::{Config, Otherwise};
 pub use tokenizer::Tokenizer;
 pub use weights::{Weights, read_weights};
+pub use writer::{CONTENTS, write};
 
 use std::path::Path;
 

@@ -4,7 +4,7 @@
 //! allocated for it, and every fault is an error that names the file, the place, what was expected and what was
 //! found. Invariant: a file appears whole, by rename, or not at all.
 
-mod compressed_tensors;
+pub mod compressed_tensors;
 mod error;
 mod file;
 mod folder;

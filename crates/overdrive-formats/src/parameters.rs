@@ -1,7 +1,7 @@
 //! The states of a graph in a file: loading checks the whole set of names and types and reports every difference.
 
 use crate::{FormatError, Tensors, read, write};
-use overdrive_ir::{Graph, TensorType};
+use overdrive_ir::{DType, Graph, TensorType};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
@@ -38,6 +38,18 @@ pub struct Differences {
 impl Differences {
     /// Compares tensors with the states of a bound graph.
     pub fn between(graph: &Graph, tensors: &Tensors) -> Self {
+        Self::apart_from(graph, tensors, |found, ty| found == ty)
+    }
+
+    /// The same where 16-bit floats stand for the numbers of a state in f32.
+    pub fn but_for_width(graph: &Graph, tensors: &Tensors) -> Self {
+        let narrow = |dtype| matches!(dtype, DType::F16 | DType::BF16);
+        Self::apart_from(graph, tensors, |found, ty| {
+            found == ty || found.shape == ty.shape && ty.dtype == DType::F32 && narrow(found.dtype)
+        })
+    }
+
+    fn apart_from(graph: &Graph, tensors: &Tensors, fits: impl Fn(&TensorType, &TensorType) -> bool) -> Self {
         let states: BTreeMap<&str, &TensorType> =
             graph.states().iter().map(|s| (s.name.as_str(), graph.ty(s.value))).collect();
         let owned = |name: &str, ty: &TensorType| (name.to_owned(), ty.clone());
@@ -45,7 +57,7 @@ impl Differences {
         for (name, ty) in &states {
             match tensors.get(*name).map(|t| t.ty()) {
                 None => differences.missing.push(owned(name, ty)),
-                Some(found) if found != *ty => {
+                Some(found) if !fits(found, ty) => {
                     differences.mismatched.push(((*name).to_owned(), (*ty).clone(), found.clone()));
                 }
                 Some(_) => {}

@@ -135,6 +135,17 @@ impl Tensor {
 
     /// The same elements rounded to another type.
     pub fn convert(&self, dtype: DType) -> Self {
+        if dtype == DType::F32 && self.ty.dtype.is_float() {
+            // Weights of a model: no numbers of twice the size stand between.
+            let bits = self.ty.dtype.bits();
+            let value = |i| value_of(self.ty.dtype, read_bits(&self.bytes, i, bits)) as f32;
+            let bytes = match self.ty.dtype {
+                DType::BF16 => packed(self.bytes.chunks_exact(2).map(|two| [0, 0, two[0], two[1]])),
+                _ => packed((0..self.ty.elements()).map(|i| value(i).to_le_bytes())),
+            };
+            let ty = self.ty.with_dtype(dtype);
+            return Self::from_bytes(ty, bytes).expect("an f32 for each element");
+        }
         Self::from_f64(dtype, self.ty.shape.clone(), &self.to_f64())
     }
 }

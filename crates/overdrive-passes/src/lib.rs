@@ -24,6 +24,7 @@ mod quantize;
 mod rebuild;
 mod recognise;
 mod rematerialize;
+mod segments;
 mod sparsify;
 mod to_f64;
 mod unmask;
@@ -45,11 +46,12 @@ pub use perturb::perturb;
 pub use plan::{PlanError, place, plan};
 pub use precision::{Recipe, precision};
 pub use quantize::{
-    Layer, LayerKind, Learning, MODES, Preparation, Quantization, QuantizationMode, Quantized,
-    QuantizedLayer, RangeRule, Rounding, Scheme, Skipped, activation_range, awq, layers, learn, quantize,
-    rescale, smooth,
+    Additions, Held, Layer, LayerKind, Learning, MODES, Order, Part, Preparation, Quantization,
+    QuantizationMode, Quantized, QuantizedLayer, RangeRule, Rounding, Scheme, Skipped, activation_range, awq,
+    awq_folded, declare, layers, learn, quantize, rescale, smooth, smooth_folded,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use rematerialize::{Rematerialize, rematerialize};
+pub use segments::segments;
 pub use sparsify::{Pruning, Sparsified, compress, sparsify};
 pub use to_f64::{compute_in_f64, to_f64};

@@ -9,24 +9,30 @@
 
 mod awq;
 mod calibration;
+mod declare;
 mod gptq;
+mod held;
 mod hqq;
 mod layers;
 mod learned;
 mod linear_algebra;
 mod modes;
+mod product;
 mod rescale;
 mod rewrite;
 mod scheme;
 mod smooth;
+mod streams;
 
-pub use awq::awq;
+pub use awq::{awq, awq_folded};
 pub use calibration::{RangeRule, activation_range};
-pub use layers::{Layer, LayerKind, Skipped, layers};
+pub use declare::declare;
+pub use held::{Held, Order};
+pub use layers::{Layer, LayerKind, Part, Skipped, layers};
 pub use learned::{Learning, learn};
 pub(crate) use linear_algebra::{damped, factor_of_inverse};
 pub use modes::{MODES, Preparation, QuantizationMode};
 pub use rescale::rescale;
 pub use rewrite::{Quantized, QuantizedLayer, quantize};
-pub use scheme::{Quantization, Rounding, Scheme};
-pub use smooth::smooth;
+pub use scheme::{Additions, Quantization, Rounding, Scheme};
+pub use smooth::{smooth, smooth_folded};

@@ -7,8 +7,8 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{Block, BlockFormat, Builder, DType, Dim, Graph, Init, Tensor, TensorType};
 use overdrive_passes::{
-    Evidence, MODES, Preparation, Pruning, Quantization, Rounding, Statistic, awq, bind, compress, layers,
-    observe, quantize, smooth, sparsify,
+    Evidence, Held, Layer, MODES, Order, Preparation, Pruning, Quantization, Rounding, Statistic, awq, bind,
+    compress, layers, observe, quantize, smooth, sparsify,
 };
 use std::collections::BTreeMap;
 
@@ -151,8 +151,10 @@ fn states_shrink_and_keep_their_names() {
 
 #[test]
 fn what_a_layer_cannot_take_is_skipped_with_the_reason() {
-    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Group(48)), Activations::Float);
-    let quantized = quantize(&model(), &int4, &Evidence::default()).unwrap();
+    // Blocks of a format have one size, where groups of integers may be smaller.
+    let blocks = BlockFormat { block: Block::Group(48), ..BlockFormat::NVFP4 };
+    let four_bits = Quantization::new(blocks, Activations::Float);
+    let quantized = quantize(&model(), &four_bits, &Evidence::default()).unwrap();
     assert_eq!(quantized.skipped.len(), 2);
     assert!(quantized.skipped[0].reason.contains("multiple of 48"), "{:?}", quantized.skipped);
     let named = BTreeMap::from([("second".to_owned(), None)]);
@@ -265,9 +267,9 @@ fn a_block_is_the_first_numbered_part_of_a_name() {
     let block = |name: &str| {
         let (name, kind) = (name.to_owned(), overdrive_passes::LayerKind::Linear);
         let (weight, site) = (String::new(), String::new());
-        let (shape, sizes) = ([1, 1], vec![1, 1]);
-        let node = overdrive_ir::NodeId(0);
-        overdrive_passes::Layer { name, weight, site, node, kind, shape, sizes, groups: 1 }.block().to_owned()
+        let held = Held { sizes: vec![1, 1], order: Order::InputMajor };
+        let (shape, parts) = ([1, 1], vec![]);
+        Layer { name, weight, site, parts, kind, shape, held, groups: 1 }.block().to_owned()
     };
     assert_eq!(block("block3.ffn.expand"), "block3");
     assert_eq!(block("model.layers.11.self_attn.q_proj"), "model.layers.11");

@@ -1,35 +1,49 @@
 //! A folder in Hugging Face's format as a model: its architecture by the fields of config.json, its weights by name.
 //!
-//! This is where what `formats` reads meets what `models` builds. Weights are not mapped: the graphs name their states as
-//! the files do, and every difference is an error that lists it; what is renamed or left out by a rule is in `notes`.
-//! Invariant: a model that was read has every weight, each of exactly the type that its graph declares.
+//! This is where what `formats` reads meets what `models` builds. The graphs name their states as the files do, and every
+//! difference is an error that lists it; what is renamed or left out by a rule is in `notes`. Weights stay as they are stored, and
+//! 16-bit ones become f32 as a graph is loaded, so that what is measured in f32 is f32 throughout. A folder that `quantize`
+//! wrote has codes in place of some weights. Invariant: a model that was read has every weight, each of the type that its
+//! graph declares, or of a narrower float type.
 
 mod architecture;
+mod coding;
 mod names;
 mod rotary;
+mod writer;
 
 pub use architecture::Architecture;
+pub use coding::Coding;
 
 use crate::Template;
-use names::fit;
+use names::{Fitted, fit};
 use overdrive_formats::huggingface::{self, Config, Tokenizer};
 use overdrive_formats::{Differences, FormatError, ParametersError, Tensors};
 use overdrive_ir::{DType, Graph, GraphError, Init};
 use overdrive_models::Span;
 use serde_json::Value;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// A model from a folder.
 #[derive(Debug)]
 pub struct Pretrained {
     /// Its name in results: that of the folder.
     pub name: String,
+    /// Where it lies.
+    pub folder: PathBuf,
     /// Its graphs.
     pub architecture: Architecture,
     /// Its config.json, where the graph is all that it describes and no more: not of a sentence encoder, which pools.
     pub config: Option<Value>,
-    /// Its weights in f32, by the names of states.
+    /// Its weights by the names of states, 16-bit ones as they are stored.
     pub weights: Tensors,
+    /// Which of its layers have codes, where `quantize` wrote it.
+    pub coding: Option<Coding>,
+    /// Names of tensors in the files, where they are not those of their states.
+    renamed: BTreeMap<String, String>,
+    /// Tensors that are no part of the graph.
+    left_out: Tensors,
     /// Text to tokens, where the folder tells.
     pub tokenizer: Option<Tokenizer>,
     /// Tokens that end a text.
@@ -75,16 +89,22 @@ impl Pretrained {
     pub fn read(folder: &Path) -> Result<Self, PretrainedError> {
         let config = Config::read(&folder.join("config.json"))?;
         let architecture = Architecture::read(&config, folder)?;
-        let graph = architecture.whole()?;
+        let coding = Coding::read(&config)?;
+        let graph = declared(coding.as_ref(), architecture.whole()?)?;
         let mut notes = architecture.notes();
         let stored = huggingface::read_weights(folder)?;
-        let narrow: Vec<String> =
-            stored.stored.iter().filter(|&&d| d != DType::F32).map(DType::to_string).collect();
+        let sixteen = |dtype: &&DType| matches!(dtype, DType::F16 | DType::BF16);
+        let narrow: Vec<String> = stored.stored.iter().filter(sixteen).map(DType::to_string).collect();
         if !narrow.is_empty() {
             notes.push(format!("weights are stored as {} and kept in f32", narrow.join(" and ")));
         }
-        let weights = fit(&architecture, &graph, stored.tensors, &mut notes);
-        let differences = Differences::between(&graph, &weights);
+        let Fitted { mut tensors, renamed, left_out } =
+            fit(&architecture, &graph, stored.tensors, &mut notes);
+        if let Some(coding) = &coding {
+            notes.push(format!("{} layers have codes: {}", coding.layers.len(), coding.mode));
+            tensors = coding.restored(&stored.path, &architecture.whole()?, &graph, tensors)?;
+        }
+        let differences = Differences::but_for_width(&graph, &tensors);
         if !differences.is_empty() {
             return Err(ParametersError::Different { path: stored.path, differences }.into());
         }
@@ -100,8 +120,34 @@ impl Pretrained {
             .ok()
             .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
         let name = name.unwrap_or_else(|| folder.display().to_string());
-        let config = (!architecture.pools()).then(|| config.to_json());
-        Ok(Self { name, architecture, config, weights, tokenizer, ends, notes })
+        let is_plain = !architecture.pools() && coding.is_none();
+        let config = is_plain.then(|| config.to_json());
+        let (folder, weights) = (folder.to_owned(), tensors);
+        Ok(Self {
+            name,
+            folder,
+            architecture,
+            config,
+            weights,
+            coding,
+            renamed,
+            left_out,
+            tokenizer,
+            ends,
+            notes,
+        })
+    }
+
+    /// The same with a head of its own, where that shares the table of tokens.
+    #[must_use]
+    pub fn untied(mut self) -> Self {
+        if self.architecture.untie()
+            && let Some(table) = self.weights.get(self.architecture.tokens())
+        {
+            self.weights.insert("lm_head.weight".to_owned(), table.clone());
+            self.left_out.remove("lm_head.weight");
+        }
+        self
     }
 
     /// The graph of a span of a decoder, whose states begin as the weights, caches empty.
@@ -109,12 +155,22 @@ impl Pretrained {
     /// # Errors
     /// When the model is no decoder.
     pub fn graph(&self, span: Span) -> Result<Graph, GraphError> {
-        Ok(self.loaded(self.architecture.span(span)?))
+        Ok(self.loaded(self.unloaded(span)?))
+    }
+
+    /// The same with states that begin as anything.
+    ///
+    /// # Errors
+    /// When the model is no decoder.
+    pub fn unloaded(&self, span: Span) -> Result<Graph, GraphError> {
+        declared(self.coding.as_ref(), self.architecture.span(span)?)
     }
 
     fn loaded(&self, graph: Graph) -> Graph {
-        graph.with_initial_values(|name, _| {
-            self.weights.get(name).map_or(Init::ZEROS, |w| Init::Value(w.clone()))
+        graph.with_initial_values(|name, ty| match self.weights.get(name) {
+            None => Init::ZEROS,
+            Some(w) if w.ty() == ty => Init::Value(w.clone()),
+            Some(w) => Init::Widened(w.clone()),
         })
     }
 
@@ -126,12 +182,20 @@ impl Pretrained {
         let tokens = self.architecture.context().min(DEFAULT_TOKENS);
         Ok(Template {
             name: self.name.clone(),
-            graph: self.loaded(self.architecture.whole()?),
+            graph: self.loaded(declared(self.coding.as_ref(), self.architecture.whole()?)?),
             dimensions: [("batch".to_owned(), 1), ("tokens".to_owned(), tokens)].into(),
             limits: [("tokens".to_owned(), self.architecture.context())].into(),
             vocabulary: Some(self.architecture.vocabulary()),
             config: self.config.clone(),
         })
+    }
+}
+
+/// The graph with codes where there is a coding.
+fn declared(coding: Option<&Coding>, graph: Graph) -> Result<Graph, GraphError> {
+    match coding {
+        Some(coding) => overdrive_passes::declare(&graph, &coding.layers),
+        None => Ok(graph),
     }
 }
 

@@ -258,7 +258,7 @@ fn load_with(model: &str, weights: Weights) -> Result<Model, Failure> {
         return onnx::Model::open(path).map(|model| Model::Onnx(Box::new(model))).map_err(Failure::bad_input);
     }
     if path.is_dir() {
-        return folder(path);
+        return read(path);
     }
     if model.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() {
         let found = if path.exists() { "a file of another kind" } else { "no such file" };
@@ -290,7 +290,15 @@ fn of_template(template: Template) -> Model {
     Model::Template(Box::new(template))
 }
 
-fn folder(path: &Path) -> Result<Model, Failure> {
+/// Whether the user named a folder in Hugging Face's format, whatever else is wrong with it.
+pub(crate) fn is_published(model: &str) -> bool {
+    let path = Path::new(model);
+    files::recovered(path);
+    path.is_dir() && !ModelFolder::is_at(path) && Pretrained::is_at(path)
+}
+
+/// The model in a folder.
+pub(crate) fn read(path: &Path) -> Result<Model, Failure> {
     let config = path.join("config.json");
     if config.exists() {
         // Whether it may be opened at all is told before what is in it.

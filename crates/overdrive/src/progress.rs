@@ -1,4 +1,4 @@
-//! A spinner on long work; silent when standard error is not a terminal.
+//! A spinner or a bar on long work; silent when standard error is not a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use overdrive::studies::Progress;
@@ -37,6 +37,18 @@ impl Spinner {
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// A bar over a number of things that is set later, with the time that is left.
+pub(crate) fn bar(things: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(0).with_prefix(things.to_owned());
+    let template = "{prefix} {pos}/{len} {wide_bar} {elapsed_precise}, {eta} left";
+    bar.set_style(ProgressStyle::with_template(template).expect("the template is fixed"));
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
 }
 
 impl Progress for Spinner {

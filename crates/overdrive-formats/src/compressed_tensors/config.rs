@@ -6,8 +6,9 @@
 use super::COMPRESSED;
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
 use overdrive_ir::ops::{Linear, SparseLinear, Unpack24};
-use overdrive_ir::{DType, Graph, Node, Origin, Value};
+use overdrive_ir::{DType, Graph, Node, Origin, Prim, Value};
 use serde_json::{Value as Json, json};
+use std::collections::BTreeSet;
 
 /// Layers that are alike.
 struct Group {
@@ -17,8 +18,21 @@ struct Group {
     targets: Vec<String>,
 }
 
-/// The config of a graph with quantized or 2:4 layers; `None` of any other, and of one without words.
-pub(crate) fn quantization_config(graph: &Graph) -> Option<Json> {
+/// What a folder calls its layers, and how it holds their weights.
+#[derive(Debug)]
+pub struct Words<'a> {
+    /// Layers by their names in the graph that the folder holds as `[K, N]`, where ours are `[N, K]`.
+    pub input_major: &'a BTreeSet<String>,
+}
+
+impl Words<'static> {
+    /// Of our own folders: weights are output-major.
+    pub const OWN: Self = Self { input_major: &BTreeSet::new() };
+}
+
+/// The config of a graph with quantized or 2:4 layers; `None` of any other, and of one without words. A weight that is
+/// held as `[K, N]` has blocks of a column, which are read dense: `dequantize` says so.
+pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
     let (mut groups, mut ignore, mut sparse) = (Vec::<Group>::new(), Vec::new(), Vec::new());
     for node in graph.nodes() {
         let quantized = node.op.composite::<QuantizedLinear>();
@@ -26,7 +40,15 @@ pub(crate) fn quantization_config(graph: &Graph) -> Option<Json> {
         if quantized.is_none() && !float {
             continue;
         }
-        let (layer, compressed) = layer(graph, node.operands[1])?;
+        let Some((layer, compressed)) = layer(graph, node.operands[1]) else {
+            // A product of two activations is no layer.
+            continue;
+        };
+        // Parts of a fused layer are one layer.
+        let known = |names: &[String]| names.contains(&layer);
+        if known(&ignore) || known(&sparse) || groups.iter().any(|group| known(&group.targets)) {
+            continue;
+        }
         if compressed {
             sparse.push(layer.clone());
         }
@@ -34,7 +56,10 @@ pub(crate) fn quantization_config(graph: &Graph) -> Option<Json> {
             ignore.push(layer);
             continue;
         };
-        let (format, weights) = weights(graph, node, *op)?;
+        let (format, mut weights) = weights(graph, node, *op)?;
+        if words.input_major.contains(&layer) {
+            turn(format, &mut weights)?;
+        }
         let activations = activations(graph, node, *op);
         let alike =
             |g: &&mut Group| g.format == format && g.weights == weights && g.activations == activations;
@@ -59,6 +84,9 @@ pub(crate) fn quantization_config(graph: &Graph) -> Option<Json> {
         });
         config["config_groups"] = Json::Object(named.collect());
         config["ignore"] = ignore.into();
+        if !words.input_major.is_empty() {
+            config["dequantize"] = true.into();
+        }
     }
     if !sparse.is_empty() {
         config["sparsity_config"] = json!({
@@ -68,25 +96,35 @@ pub(crate) fn quantization_config(graph: &Graph) -> Option<Json> {
     Some(config)
 }
 
-/// The layer whose weight a value is, and whether it is stored as the two of four that stay.
+/// Arguments of a weight `[N, K]` that is held as `[K, N]`: its groups become blocks of a column, and scales of a channel
+/// spread over columns as they are. `None` of formats that have rows of blocks only.
+fn turn(format: &str, weights: &mut Json) -> Option<()> {
+    if weights["strategy"] == "group" {
+        weights["block_structure"] = json!([weights["group_size"], 1]);
+        weights["strategy"] = "block".into();
+        weights["group_size"] = Json::Null;
+    }
+    ["pack-quantized", "int-quantized", "float-quantized"].contains(&format).then_some(())
+}
+
+/// The layer whose weight a value is, and whether it is stored as the two of four that stay. Transposes and slices may
+/// stand between.
 fn layer(graph: &Graph, weight: Value) -> Option<(String, bool)> {
-    let state = |value: Value| match graph.origin(value) {
-        Origin::State(state) => Some(graph.states()[state].name.as_str()),
-        _ => None,
-    };
-    let layer = |name: &str| name.strip_suffix(".weight").unwrap_or(name).to_owned();
-    if let Some(name) = state(weight) {
-        let values = name.strip_suffix(COMPRESSED);
-        return Some((layer(values.unwrap_or(name)), values.is_some()));
+    let mut value = weight;
+    loop {
+        if let Origin::State(state) = graph.origin(value) {
+            let name = graph.states()[state].name.as_str();
+            let values = name.strip_suffix(COMPRESSED);
+            let weight = values.unwrap_or(name);
+            return Some((weight.strip_suffix(".weight").unwrap_or(weight).to_owned(), values.is_some()));
+        }
+        let node = graph.producer(value)?;
+        let view = matches!(node.op.prim(), Some(Prim::Transpose { .. } | Prim::Slice { .. }));
+        if !view && node.op.composite::<Unpack24>().is_none() {
+            return None;
+        }
+        value = *node.operands.first()?;
     }
-    // Transposed, where the layer has its weight input-major.
-    let mut node = graph.producer(weight)?;
-    if node.op.composite::<Unpack24>().is_none() {
-        node = graph.producer(*node.operands.first()?)?;
-    }
-    node.op.composite::<Unpack24>()?;
-    let name = state(node.operands[0])?;
-    Some((layer(name.strip_suffix(COMPRESSED).unwrap_or(name)), true))
 }
 
 /// The format of a layer's file and the arguments of its weights.

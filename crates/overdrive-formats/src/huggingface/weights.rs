@@ -1,16 +1,15 @@
 //! The weights of a folder: one safetensors file, or the shards that an index lists.
 //!
-//! 16-bit floats are widened to f32 here, once, so that what is measured in f32 is f32 throughout; in which type they
-//! were stored is said. What is no float (masks that older versions saved) stays as it is. Invariant: every tensor that an index promises is there, and none comes from outside the folder.
+//! Tensors share the bytes of their file and keep the type that they are stored in, so that memory holds them once.
+//! Invariant: every tensor that an index promises is there, and none comes from outside the folder.
 
 use super::Config;
 use crate::{FormatError, Tensors, safetensors};
-use half::slice::HalfFloatSliceExt;
-use overdrive_ir::{DType, Tensor, TensorType};
+use overdrive_ir::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-/// The tensors of a folder; floats are f32.
+/// The tensors of a folder, as they are stored.
 #[derive(Debug, Default)]
 pub struct Weights {
     /// By name.
@@ -24,7 +23,7 @@ pub struct Weights {
 /// Reads `model.safetensors`, or the shards of `model.safetensors.index.json`.
 ///
 /// # Errors
-/// When there are neither, when a shard or a tensor that the index lists is missing, or when a tensor is no float.
+/// When there are neither, or when a shard or a tensor that the index lists is missing.
 pub fn read_weights(folder: &Path) -> Result<Weights, FormatError> {
     let single = folder.join("model.safetensors");
     let index = folder.join("model.safetensors.index.json");
@@ -82,12 +81,8 @@ impl Weights {
     fn take(&mut self, path: &Path) -> Result<(), FormatError> {
         for (name, tensor) in safetensors::read(path)? {
             let dtype = tensor.ty().dtype;
-            let Some(wide) = widened(tensor) else {
-                let error = FormatError::damaged(path, &name, "f32, f16 or bf16", dtype);
-                return Err(error.remedy("save the model in one of these types"));
-            };
             self.stored.extend(dtype.is_float().then_some(dtype));
-            if self.tensors.insert(name.clone(), wide).is_some() {
+            if self.tensors.insert(name.clone(), tensor).is_some() {
                 return Err(FormatError::damaged(
                     path,
                     &name,
@@ -98,22 +93,4 @@ impl Weights {
         }
         Ok(())
     }
-}
-
-/// A float of 16 or 32 bits as f32, exactly; what is no float as it is.
-fn widened(tensor: Tensor) -> Option<Tensor> {
-    let pairs = || tensor.bytes().chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
-    let mut values = Vec::new();
-    match tensor.ty().dtype {
-        dtype if dtype == DType::F32 || !dtype.is_float() => return Some(tensor),
-        DType::F16 => {
-            let halves: Vec<half::f16> = pairs().map(half::f16::from_bits).collect();
-            values.resize(halves.len(), 0.0);
-            halves.convert_to_f32_slice(&mut values);
-        }
-        DType::BF16 => values.extend(pairs().map(|bits| f32::from_bits(u32::from(bits) << 16))),
-        _ => return None,
-    }
-    let ty: TensorType = tensor.ty().with_dtype(DType::F32);
-    Some(Tensor::from_f32(ty.shape, &values))
 }

@@ -29,6 +29,9 @@ pub enum Init {
     },
     /// Exactly this tensor.
     Value(Tensor),
+    /// The numbers of this tensor, which is of a narrower float type: 16-bit weights stay as a file has them until
+    /// somebody asks for a state.
+    Widened(Tensor),
 }
 
 impl Init {
@@ -47,6 +50,14 @@ impl Init {
                     "the initial value of state `{name}` must have its declared type"
                 );
                 tensor.clone()
+            }
+            Init::Widened(tensor) => {
+                assert_eq!(
+                    tensor.ty().shape,
+                    ty.shape,
+                    "the initial value of state `{name}` must have its declared shape"
+                );
+                tensor.convert(ty.dtype)
             }
             Init::Constant(c) => Tensor::from_f64(ty.dtype, shape(), &vec![*c; count]),
             Init::Normal { std, seed } => {

@@ -119,6 +119,12 @@ fn statement(cursor: &mut Cursor<'_>, draft: &mut Draft, depth: usize) -> Result
             let (value, name, ty) = (value(cursor)?, cursor.json("a name in quotes")?, ty(cursor)?);
             let init_at = *cursor;
             let init: Init = cursor.json("an initial value")?;
+            let is_narrow = |tensor: &crate::Tensor| tensor.ty().dtype.is_float() && ty.dtype.is_float();
+            if let Init::Widened(tensor) = &init
+                && (tensor.ty().shape != ty.shape || !is_narrow(tensor))
+            {
+                return Err(init_at.error(format!("an initial value for {ty}"), tensor.ty()));
+            }
             if let Init::Value(tensor) = &init
                 && *tensor.ty() != ty
             {

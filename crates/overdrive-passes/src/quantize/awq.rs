@@ -6,8 +6,9 @@
 //! `e G eᵀ` with the Gram matrix G of the calibration rows, so that no sample has to be kept.
 //! Source: Lin et al., "AWQ", arXiv:2306.00978, with its published program: the grids, the normalisation, the clipping.
 
-use super::layers::{LayerKind, layers};
+use super::layers::{Layer, LayerKind, Skipped, layers};
 use super::rescale::rescale;
+use super::streams::{Moved, NO_MAKER, streams};
 use crate::{Evidence, Statistic};
 use overdrive_ir::{BlockFormat, Graph, GraphError, Init, Tensor};
 use std::collections::BTreeMap;
@@ -33,18 +34,8 @@ pub fn awq(graph: &Graph, evidence: &Evidence, format: &BlockFormat) -> Result<G
         else {
             continue;
         };
-        let [n, k] = layer.shape;
-        let rows = layer.rows(graph);
-        let picked =
-            (0..n).step_by((n / JUDGES).max(1)).flat_map(|row| rows[row * k..(row + 1) * k].to_vec());
-        let sample: Vec<f64> = picked.collect();
-        let group = k / counts[1].max(1);
-        let tried = (0..STEPS).map(|step| {
-            let candidate = candidate(gram, k, step as f64 / STEPS as f64);
-            (loss(&sample, gram, &candidate, (format, group)), candidate)
-        });
-        let best = tried.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are steps");
-        factors.insert(layer.name.clone(), best.1);
+        let judged = (judges(&layer.rows(graph), layer.shape), layer.shape[1] / counts[1].max(1));
+        factors.insert(layer.name.clone(), best(&[judged], gram, format));
     }
     let scaled = rescale(graph, &factors)?;
     let mut clipped: BTreeMap<&str, Tensor> = BTreeMap::new();
@@ -66,6 +57,71 @@ pub fn awq(graph: &Graph, evidence: &Evidence, format: &BlockFormat) -> Result<G
         Some(tensor) => Init::Value(tensor.clone()),
         None => inits[name].clone(),
     }))
+}
+
+/// The same for these layers where no node may be added: factors go into the norm or the gated layer that makes the inputs, and are shared
+/// by the layers that read them. Layers whose inputs nothing can make smaller are only clipped, and listed.
+///
+/// # Errors
+/// When the graph is damaged.
+pub fn awq_folded(
+    graph: &Graph,
+    evidence: &Evidence,
+    format: &BlockFormat,
+    among: &dyn Fn(&Layer) -> bool,
+) -> Result<(Graph, Vec<Skipped>), GraphError> {
+    let (mut found, _) = layers(graph)?;
+    found.retain(among);
+    let (mut moved, mut left) = (Moved::new(graph), Vec::new());
+    for stream in streams(graph, &found) {
+        let first = stream.layers[0];
+        let k = first.shape[1];
+        let counts = format.block.counts([1, k]);
+        let named = |reason: &str| {
+            let layer = |layer: &&Layer| Skipped { layer: layer.name.clone(), reason: reason.to_owned() };
+            stream.layers.iter().map(layer).collect::<Vec<_>>()
+        };
+        let (Some(gram), Ok(counts)) = (evidence.get(&first.site, Statistic::Gram), counts) else {
+            left.extend(named("its inputs do not divide into the groups of the format: rounded as it was"));
+            continue;
+        };
+        let group = k / counts[1].max(1);
+        let factors = match &stream.maker {
+            Some(maker) => {
+                let of_layer = |layer: &&Layer| (judges(&moved.rows(layer), layer.shape), group);
+                let judged: Vec<_> = stream.layers.iter().map(of_layer).collect();
+                let factors = best(&judged, gram, format);
+                moved.fold(&stream, maker, &factors);
+                factors
+            }
+            None => {
+                left.extend(named(NO_MAKER));
+                vec![1.0; k]
+            }
+        };
+        for &layer in &stream.layers {
+            let mut rows = moved.rows(layer);
+            clip(&mut rows, gram, &factors, (format, group));
+            moved.set(layer, rows);
+        }
+    }
+    Ok((moved.finish(), left))
+}
+
+/// Some rows of a weight, which judge factors.
+fn judges(rows: &[f64], [n, k]: [usize; 2]) -> Vec<f64> {
+    (0..n).step_by((n / JUDGES).max(1)).flat_map(|row| rows[row * k..(row + 1) * k].to_vec()).collect()
+}
+
+/// The factors by which rows in groups, of layers that see the same, err least.
+fn best(judged: &[(Vec<f64>, usize)], gram: &[f64], format: &BlockFormat) -> Vec<f64> {
+    let k = gram.len().isqrt();
+    let tried = (0..STEPS).map(|step| {
+        let candidate = candidate(gram, k, step as f64 / STEPS as f64);
+        let losses = judged.iter().map(|(rows, group)| loss(rows, gram, &candidate, (format, *group)));
+        (losses.sum::<f64>(), candidate)
+    });
+    tried.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are steps").1
 }
 
 /// Cuts each group of scaled rows off where the layer then errs least by what the group sees.

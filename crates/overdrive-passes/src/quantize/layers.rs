@@ -1,12 +1,16 @@
 //! The layers of a graph whose weights can be quantized, and why the others cannot.
 //!
+//! How a state holds a weight is read off the graph: transposes and slices between the state and the product are followed.
+//! So `[in, out]` and `[out, in]` are both weights, and products of one input with parts of one state are one layer.
 //! Invariant: a layer's weight is a state that this layer alone reads and nothing updates, so that nobody else misses it.
 
+use super::held::{Held, Order, Weight};
 use crate::bind::dimension_names;
 use crate::{bind, sites};
 use overdrive_ir::ops::{Conv2d, Linear};
-use overdrive_ir::{DType, Graph, GraphError, Node, NodeId, Origin, StateDecl};
-use std::collections::BTreeMap;
+use overdrive_ir::{DType, Graph, GraphError, Node, NodeId, StateDecl, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// How a layer contracts.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -26,16 +30,25 @@ pub struct Layer {
     pub weight: String,
     /// Its name in [`Evidence`](crate::Evidence).
     pub site: String,
-    /// Its node.
-    pub node: NodeId,
+    /// Its products, in order: one, or several of one input where its weight is fused of several.
+    pub parts: Vec<Part>,
     /// How it contracts.
     pub kind: LayerKind,
     /// `[N, K]` of its weight.
     pub shape: [usize; 2],
-    /// Extents of its weight as the state has it.
-    pub sizes: Vec<usize>,
+    /// How the state holds it.
+    pub held: Held,
     /// Groups of channels that see only each other; 1 but for some convolutions.
     pub groups: usize,
+}
+
+/// A product of a layer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Its node.
+    pub node: NodeId,
+    /// The rows of N that it multiplies by.
+    pub rows: Range<usize>,
 }
 
 /// A layer that stays as it is.
@@ -66,11 +79,7 @@ impl Layer {
     pub fn rows(&self, graph: &Graph) -> Vec<f64> {
         let state = self.state(graph);
         let stored = state.init.tensor(&state.name, graph.ty(state.value)).to_f64();
-        let [n, k] = self.shape;
-        match self.kind {
-            LayerKind::Convolution => stored,
-            LayerKind::Linear => (0..n * k).map(|i| stored[i % k * n + i / k]).collect(),
-        }
+        self.held.rows(stored, self.shape)
     }
 
     /// The state of what static activations are quantized with.
@@ -80,11 +89,7 @@ impl Layer {
 
     /// Rows of K in the order of the state.
     pub(crate) fn stored(&self, rows: &[f64]) -> Vec<f64> {
-        let [n, k] = self.shape;
-        match self.kind {
-            LayerKind::Convolution => rows.to_vec(),
-            LayerKind::Linear => (0..n * k).map(|i| rows[i % n * k + i / n]).collect(),
-        }
+        self.held.stored(rows, self.shape)
     }
 
     pub(crate) fn state<'g>(&self, graph: &'g Graph) -> &'g StateDecl {
@@ -92,47 +97,84 @@ impl Layer {
     }
 }
 
+/// Products with weights of one state.
+struct Reader {
+    kind: LayerKind,
+    order: Order,
+    parts: Vec<Part>,
+    /// What lies between the state and the products.
+    views: BTreeSet<Value>,
+}
+
 /// Contractions with weights, in order, and those that cannot be quantized.
 ///
 /// # Errors
 /// When the graph cannot be bound, which says that it is damaged.
 pub fn layers(graph: &Graph) -> Result<(Vec<Layer>, Vec<Skipped>), GraphError> {
-    let uses = graph.use_counts();
     let names = site_names(graph)?;
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
+    let mut readers: Vec<(usize, Reader)> = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {
         let Some(kind) = kind(node) else { continue };
-        let mut skip =
-            |layer: &str, reason: String| skipped.push(Skipped { layer: layer.to_owned(), reason });
-        let Origin::State(state) = graph.origin(node.operands[1]) else {
-            skip(&node.scope, "its second operand is no parameter".to_owned());
+        let Some(Weight { state, order, rows, views }) = Weight::of(graph, node.operands[1], kind) else {
+            let reason = "its second operand is no parameter".to_owned();
+            skipped.push(Skipped { layer: place(graph, node), reason });
             continue;
         };
-        let state = &graph.states()[state];
-        let name = state.name.rsplit_once('.').map_or(state.name.as_str(), |(layer, _)| layer);
-        let ty = graph.ty(state.value);
-        if state.update.is_some() || uses[state.value.0 as usize] != 1 {
-            skip(name, format!("`{}` is read or updated elsewhere too", state.name));
-        } else if ty.dtype != DType::F32 {
-            skip(name, format!("`{}` is {ty}: only f32 weights are quantized", state.name));
-        } else if let Some(shape) = matrix(kind, &ty.sizes()) {
-            let site = names.get(&state.name).cloned().unwrap_or_default();
-            let (name, weight) = (name.to_owned(), state.name.clone());
-            found.push(Layer {
-                name,
-                weight,
-                site,
-                node: NodeId(index as u32),
-                kind,
-                shape,
-                sizes: ty.sizes(),
-                groups: node.op.composite::<Conv2d>().map_or(1, |conv| conv.groups),
-            });
-        } else {
-            skip(name, format!("`{}` {ty} is no matrix", state.name));
+        let part = Part { node: NodeId(index as u32), rows };
+        let input = |part: &Part| graph.node(part.node).operands[0];
+        let alike = |(known, reader): &&mut (usize, Reader)| {
+            *known == state
+                && (reader.kind, reader.order) == (kind, order)
+                && input(&reader.parts[0]) == input(&part)
+        };
+        match readers.iter_mut().find(alike) {
+            Some((_, reader)) if kind == LayerKind::Linear => {
+                reader.parts.push(part);
+                reader.views.extend(views);
+            }
+            _ => readers
+                .push((state, Reader { kind, order, parts: vec![part], views: views.into_iter().collect() })),
+        }
+    }
+    let uses = graph.use_counts();
+    for (state, reader) in readers {
+        match layer(graph, &uses, (state, reader), &names) {
+            Ok(layer) => found.push(layer),
+            Err(reason) => skipped.push(reason),
         }
     }
     Ok((found, skipped))
+}
+
+fn layer(
+    graph: &Graph,
+    uses: &[usize],
+    (state, reader): (usize, Reader),
+    names: &BTreeMap<String, String>,
+) -> Result<Layer, Skipped> {
+    let Reader { kind, order, parts, views } = reader;
+    let state = &graph.states()[state];
+    let name = state.name.rsplit_once('.').map_or(state.name.as_str(), |(layer, _)| layer);
+    let ty = graph.ty(state.value);
+    let skip = |reason: String| Err(Skipped { layer: name.to_owned(), reason });
+    // Each view and each product is one use of the state or of another view.
+    let read: usize = views.iter().chain([&state.value]).map(|view| uses[view.0 as usize]).sum();
+    if state.update.is_some() || read != views.len() + parts.len() {
+        return skip(format!("`{}` is read or updated elsewhere too", state.name));
+    }
+    if ty.dtype != DType::F32 {
+        return skip(format!("`{}` is {ty}: only f32 weights are quantized", state.name));
+    }
+    let sizes = ty.sizes();
+    let Some(shape) = order.matrix(kind, &sizes) else {
+        return skip(format!("`{}` {ty} is no matrix", state.name));
+    };
+    let first = &graph.node(parts[0].node);
+    let groups = first.op.composite::<Conv2d>().map_or(1, |conv| conv.groups);
+    let site = names.get(&state.name).cloned().unwrap_or_default();
+    let (name, weight) = (name.to_owned(), state.name.clone());
+    Ok(Layer { name, weight, site, parts, kind, shape, held: Held { sizes, order }, groups })
 }
 
 fn kind(node: &Node) -> Option<LayerKind> {
@@ -140,11 +182,13 @@ fn kind(node: &Node) -> Option<LayerKind> {
     linear.or_else(|| node.op.composite::<Conv2d>().map(|_| LayerKind::Convolution))
 }
 
-fn matrix(kind: LayerKind, sizes: &[usize]) -> Option<[usize; 2]> {
-    match (kind, sizes) {
-        (LayerKind::Linear, &[k, n]) => Some([n, k]),
-        (LayerKind::Convolution, &[o, ref rest @ ..]) => Some([o, rest.iter().product()]),
-        _ => None,
+/// How a product without a parameter is called: its scope, or the output that it gives.
+fn place(graph: &Graph, node: &Node) -> String {
+    let gives = || graph.outputs().iter().find(|port| node.results.contains(&port.value));
+    match (&*node.scope, gives()) {
+        ("", Some(port)) => format!("the product that gives `{}`", port.name),
+        ("", None) => "a product outside of any scope".to_owned(),
+        (scope, _) => scope.to_owned(),
     }
 }
 
@@ -153,12 +197,14 @@ fn matrix(kind: LayerKind, sizes: &[usize]) -> Option<[usize; 2]> {
 fn site_names(graph: &Graph) -> Result<BTreeMap<String, String>, GraphError> {
     let sizes = dimension_names(graph).into_iter().map(|name| (name, 1)).collect();
     let bound = bind(graph, &sizes)?;
-    let name = |site: &crate::Site| {
-        let weight = *bound.node(site.node).operands.get(1)?;
-        match bound.origin(weight) {
-            Origin::State(state) => Some((bound.states()[state].name.clone(), site.name.clone())),
-            _ => None,
+    let mut names = BTreeMap::new();
+    for site in sites(&bound) {
+        let node = bound.node(site.node);
+        let weight = kind(node).and_then(|kind| Weight::of(&bound, *node.operands.get(1)?, kind));
+        // Parts of a weight see one input: the first tells what all see.
+        if let Some(weight) = weight {
+            names.entry(bound.states()[weight.state].name.clone()).or_insert(site.name);
         }
-    };
-    Ok(sites(&bound).iter().filter_map(name).collect())
+    }
+    Ok(names)
 }

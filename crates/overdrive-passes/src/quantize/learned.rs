@@ -9,7 +9,9 @@
 //! Source: Esser et al., "Learned step size quantization", arXiv:1902.08153, equations 1 to 3 and section 2.2.
 
 use super::gptq::best_grid;
+use super::held::Order;
 use super::layers::{LayerKind, Skipped};
+use super::product::{Product, rounded, rows_of, shared};
 use super::rewrite::{Prepared, Quantized, conclude, prepare, rebuild};
 use super::{Quantization, Scheme};
 use crate::Evidence;
@@ -33,7 +35,7 @@ pub struct Learning {
     /// Layers that stay as they are, and why.
     pub skipped: Vec<Skipped>,
     float: Graph,
-    layers: BTreeMap<u32, Prepared>,
+    layers: Vec<Prepared>,
 }
 
 /// The graph to train, for every layer that `quantization` gives a scheme; steps begin as those that err least.
@@ -46,15 +48,14 @@ pub fn learn(
     evidence: &Evidence,
 ) -> Result<Learning, GraphError> {
     let (mut layers, [mut skipped, _]) = prepare(graph, quantization, evidence)?;
-    layers.retain(|_, prepared| {
+    layers.retain(|prepared| {
         let reason = not_learnt(&prepared.scheme);
         skipped.extend(reason.map(|reason| Skipped { layer: prepared.layer.name.clone(), reason }));
         not_learnt(&prepared.scheme).is_none()
     });
-    let trained = rebuild(graph, &layers, &|prepared, node, x, bias| {
-        let learner = Learner { prepared, graph };
-        learner.build(x, bias, node.op.composite::<overdrive_ir::ops::Conv2d>())
-    })?;
+    let learners: Vec<_> =
+        layers.iter().map(|prepared| (&prepared.layer, Learner { prepared, graph })).collect();
+    let trained = rebuild(graph, &learners, &|learner, product| learner.build(product))?;
     Ok(Learning { graph: trained, skipped, float: graph.clone(), layers })
 }
 
@@ -96,7 +97,7 @@ impl Learning {
         }
         let float = self.float.clone().with_initial_values(|name, _| begin[name].clone());
         let mut layers = self.layers.clone();
-        for prepared in layers.values_mut() {
+        for prepared in &mut layers {
             given(&prepared.layer.weight)?;
             prepared.encoded = encoded(prepared, &float, given(&factor_of(&prepared.weight_step()))?);
             if let Some((grid, _)) = &mut prepared.input {
@@ -170,7 +171,7 @@ impl<'b> Step<'b> {
         let base = Tensor::from_f32(ty.sizes(), &base.to_f32());
         // Flat, since optimizers shrink matrices, and a step has no reason to be small.
         let flat = TensorType::new(DType::F32, [ty.elements()]);
-        let factor = b.state_named(&factor_of(name), flat, Init::Constant(1.0)).reshape(ty.shape);
+        let factor = shared(b, &factor_of(name), &flat, || Init::Constant(1.0)).reshape(ty.shape);
         let wide = b.constant(base) * factor;
         let wide = wide.max(wide.constant(f64::from(SMALLEST)));
         let to = format.dtype(DType::F32);
@@ -206,33 +207,36 @@ struct Learner<'a> {
 }
 
 impl Learner<'_> {
-    fn build<'b>(
-        &self,
-        x: Expr<'b>,
-        bias: Option<Expr<'b>>,
-        geometry: Option<&overdrive_ir::ops::Conv2d>,
-    ) -> Expr<'b> {
+    fn build<'b>(&self, Product { node, rows: part, x, bias }: Product<'b, '_>) -> Expr<'b> {
         let (b, layer, scheme) = (x.builder(), &self.prepared.layer, &self.prepared.scheme);
         let state = layer.state(self.graph);
-        let w = b.state_named(&state.name, self.graph.ty(state.value).clone(), state.init.clone());
+        let w = shared(b, &state.name, self.graph.ty(state.value), || state.init.clone());
         let [n, k] = layer.shape;
-        let rows = if layer.kind == LayerKind::Linear { w.t() } else { w.reshape([n, k]) };
+        let rows = match (layer.kind, layer.held.order) {
+            (LayerKind::Convolution, _) => w.reshape([n, k]),
+            (LayerKind::Linear, Order::InputMajor) => w.t(),
+            (LayerKind::Linear, Order::OutputMajor) => w,
+        };
+        let rows = rows_of(rows, part);
         let [of, groups] = scheme.weights.block.counts(layer.shape).expect("the layer was prepared with it");
         let covered = n * k / (of * groups).max(1);
         let like = (scheme.weights.scale, scheme.weights.element, covered);
         let step = Step::new(b, &self.prepared.weight_step(), &self.prepared.encoded.scale, like);
+        let step = Step { stored: rows_of(step.stored, part), learnt: rows_of(step.learnt, part) };
+        let n = part.len();
         let codes = rows.quantize(step.stored, None, scheme.weights.element);
         let apart = |x: Expr<'b>| x.reshape([n, groups, k / groups.max(1)]);
         let numbers = apart(codes.convert(DType::F32));
-        let spread = step.learnt.reshape([of, groups, 1]);
+        let spread = step.learnt.reshape([if of == 1 { 1 } else { n }, groups, 1]);
         let weights = lsq(apart(rows), spread, numbers, ends(b, scheme.weights.element)).reshape([n, k]);
         let input = self.input_step(b);
         let seen = self.activations(x, input);
-        match geometry {
-            Some(geometry) => seen.conv2d(weights.reshape(layer.sizes.clone()), bias, geometry.clone()),
+        match node.op.composite::<overdrive_ir::ops::Conv2d>() {
+            Some(geometry) => seen.conv2d(weights.reshape(layer.held.sizes.clone()), bias, geometry.clone()),
             None => {
                 let beside = input.map(|(step, zero)| (step.stored, zero));
-                let y = x.quantized_linear(self.prepared.product(), &operands([codes, step.stored], beside));
+                let y =
+                    x.quantized_linear(self.prepared.coded().op(), &operands([codes, step.stored], beside));
                 let y = y.straight_through(seen.linear(weights.t(), None));
                 bias.map_or(y, |bias| y + bias)
             }
@@ -254,7 +258,7 @@ impl Learner<'_> {
         let b = x.builder();
         let Some((step, zero)) = input else {
             // A scale of the moment covers every element: nothing is cut, and there is nothing to learn.
-            let value = self.prepared.rounded(x, None);
+            let value = rounded((self.prepared.layer.kind, &self.prepared.scheme), x, None);
             return if self.prepared.scheme.activations == Activations::Float {
                 x
             } else {

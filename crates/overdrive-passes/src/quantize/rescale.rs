@@ -3,7 +3,8 @@
 //! What SmoothQuant and AWQ share. The division stands in the graph as a product with a parameter of `1 / f`, which fuses
 //! into whatever made x. Invariant: but for rounding, the graph means what it meant.
 
-use super::layers::{LayerKind, layers};
+use super::layers::{Layer, LayerKind, layers};
+use super::product::shared;
 use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Tensor};
 use std::collections::BTreeMap;
 
@@ -14,10 +15,15 @@ use std::collections::BTreeMap;
 pub fn rescale(graph: &Graph, factors: &BTreeMap<String, Vec<f64>>) -> Result<Graph, GraphError> {
     let (found, _) = layers(graph)?;
     let linear = found.into_iter().filter(|layer| layer.kind == LayerKind::Linear);
-    let moved: BTreeMap<u32, _> =
-        linear.filter_map(|layer| Some((layer.node.0, (factors.get(&layer.name)?, layer)))).collect();
+    let moved: Vec<(&Vec<f64>, Layer)> =
+        linear.filter_map(|layer| Some((factors.get(&layer.name)?, layer))).collect();
+    let products: BTreeMap<u32, usize> = moved
+        .iter()
+        .enumerate()
+        .flat_map(|(at, (_, layer))| layer.parts.iter().map(move |part| (part.node.0, at)))
+        .collect();
     let weights: BTreeMap<String, Tensor> = moved
-        .values()
+        .iter()
         .map(|(factors, layer)| {
             let k = layer.shape[1];
             let rows: Vec<f64> =
@@ -39,12 +45,14 @@ pub fn rescale(graph: &Graph, factors: &BTreeMap<String, Vec<f64>>) -> Result<Gr
     for (index, node) in graph.nodes().iter().enumerate() {
         let known = |v: &overdrive_ir::Value| map[v.0 as usize].expect("operands precede their node");
         let mut operands: Vec<Expr<'_>> = node.operands.iter().map(known).collect();
-        if let Some((factors, layer)) = moved.get(&(index as u32)) {
+        if let Some(&at) = products.get(&(index as u32)) {
+            let (factors, layer) = &moved[at];
             let _scope = b.scope_path(&node.scope);
             let inverse: Vec<f64> = factors.iter().map(|f| 1.0 / f).collect();
             let tensor = Tensor::from_f64(DType::F32, [inverse.len()], &inverse);
             let name = format!("{}.input_multiplier", layer.name);
-            operands[0] = operands[0] * b.state_named(&name, tensor.ty().clone(), Init::Value(tensor));
+            let ty = tensor.ty().clone();
+            operands[0] = operands[0] * shared(&b, &name, &ty, || Init::Value(tensor));
         }
         let results = b.again(node, &operands);
         node.results.iter().zip(results).for_each(|(v, result)| map[v.0 as usize] = Some(result));

@@ -1,14 +1,15 @@
 //! The pass itself: weights to codes, and the nodes that read them.
 
 use super::layers::{Layer, LayerKind, Skipped, layers};
-use super::{Quantization, Rounding, Scheme, activation_range, gptq, hqq, learned};
+use super::product::{Coded, Product};
+use super::{Additions, Quantization, Rounding, Scheme, activation_range, gptq, hqq, learned};
 use crate::{Evidence, Statistic};
-use overdrive_ir::ops::Conv2d;
-use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
+use overdrive_ir::ops::block_scale::ScaleFormat;
+use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
-    BlockFormat, Builder, DType, Encoded, Expr, Graph, GraphError, Grid, Init, Mismatch, Node, Tensor,
+    Block, BlockFormat, Builder, DType, Encoded, Expr, Graph, GraphError, Grid, Init, Mismatch, Tensor,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A quantized graph and what became of each layer.
 #[derive(Clone, Debug)]
@@ -50,8 +51,8 @@ pub(super) struct Prepared {
     pub(super) input: Option<(Grid, DType)>,
 }
 
-/// The layers that get a scheme, by node; those that do not, and those that are rounded more simply than it says.
-type Layers = (BTreeMap<u32, Prepared>, [Vec<Skipped>; 2]);
+/// The layers that get a scheme; those that do not, and those that are rounded more simply than it says.
+type Layers = (Vec<Prepared>, [Vec<Skipped>; 2]);
 
 /// Quantizes every layer that `quantization` gives a scheme.
 ///
@@ -82,7 +83,7 @@ pub(super) fn prepare(
     evidence: &Evidence,
 ) -> Result<Layers, GraphError> {
     let (found, mut skipped) = layers(graph)?;
-    let mut prepared = BTreeMap::new();
+    let mut prepared = Vec::new();
     let mut simplified = Vec::new();
     for layer in found {
         let Some(mut scheme) = quantization.of(&layer.name) else {
@@ -92,6 +93,12 @@ pub(super) fn prepare(
         if scheme.weights.element == DType::F32 {
             // Its codes would be the weights themselves.
             continue;
+        }
+        if quantization.additions == Additions::None
+            && let Some((block, reason)) = smaller_groups(&layer, &scheme)
+        {
+            scheme.weights.block = block;
+            simplified.push(Skipped { layer: layer.name.clone(), reason });
         }
         if let Some(reason) = cannot_take(&layer, &scheme) {
             skipped.push(Skipped { layer: layer.name, reason });
@@ -111,7 +118,7 @@ pub(super) fn prepare(
             }
             _ => None,
         };
-        prepared.insert(layer.node.0, Prepared { layer, scheme, encoded, input });
+        prepared.push(Prepared { layer, scheme, encoded, input });
     }
     Ok((prepared, [skipped, simplified]))
 }
@@ -119,7 +126,7 @@ pub(super) fn prepare(
 /// The graph of codes, and what became of each layer of `graph`.
 pub(super) fn conclude(
     graph: &Graph,
-    layers: BTreeMap<u32, Prepared>,
+    layers: Vec<Prepared>,
     [skipped, simplified]: [Vec<Skipped>; 2],
 ) -> Result<Quantized, GraphError> {
     let report = |prepared: &Prepared| {
@@ -133,14 +140,29 @@ pub(super) fn conclude(
             weight_error: relative_error(&prepared.layer.rows(graph), &prepared.encoded.decode()),
         }
     };
-    let reports = layers.values().map(report).collect();
-    let quantized = rebuild(graph, &layers, &|prepared, node, x, bias| prepared.build(node, x, bias))?;
+    let reports = layers.iter().map(report).collect();
+    let coded: Vec<_> = layers.iter().map(|prepared| (&prepared.layer, prepared.coded())).collect();
+    let quantized = rebuild(graph, &coded, &|coded, product| coded.build(product))?;
     Ok(Quantized { graph: quantized, layers: reports, skipped, simplified })
 }
 
 fn refused(layer: &Layer, mismatch: Mismatch) -> GraphError {
     let Mismatch { expected, found, remedy } = mismatch;
     GraphError { op: "quantize".into(), scope: layer.weight.clone(), expected, found, remedy }
+}
+
+/// Fewest weights that share a scale: of fewer, scales take more room than a finer format.
+const SMALLEST_GROUP: usize = 16;
+
+/// Groups that divide the rows of a layer, and why, where those of the scheme do not; blocks of a format have one size.
+fn smaller_groups(layer: &Layer, scheme: &Scheme) -> Option<(Block, String)> {
+    let Block::Group(size) = scheme.weights.block else { return None };
+    let k = layer.shape[1];
+    if scheme.weights.scale != ScaleFormat::Wide || scheme.weights.block.counts(layer.shape).is_ok() {
+        return None;
+    }
+    let smaller = (SMALLEST_GROUP..size).rev().find(|size| k.is_multiple_of(*size))?;
+    Some((Block::Group(smaller), format!("groups of {smaller}: {size} do not divide its {k} inputs")))
 }
 
 /// Why a layer cannot take a scheme, if it cannot.
@@ -206,35 +228,41 @@ fn relative_error(values: &[f64], rounded: &[f64]) -> f64 {
     (error / squares(&mut values.iter().copied()).max(f64::MIN_POSITIVE)).sqrt()
 }
 
-/// A layer on x, with the bias that its node had.
-type Build<'a> = dyn for<'b> Fn(&Prepared, &Node, Expr<'b>, Option<Expr<'b>>) -> Expr<'b> + 'a;
+/// What stands for a product of a layer, of which there is a `T`.
+type Build<'a, T> = dyn for<'b> Fn(&T, Product<'b, '_>) -> Expr<'b> + 'a;
 
-/// The graph with what `build` makes of the prepared layers in place of the old ones.
-pub(super) fn rebuild(
+/// The graph with what `build` makes of these layers in place of the old ones.
+pub(super) fn rebuild<T>(
     graph: &Graph,
-    prepared: &BTreeMap<u32, Prepared>,
-    build: &Build<'_>,
+    layers: &[(&Layer, T)],
+    build: &Build<'_, T>,
 ) -> Result<Graph, GraphError> {
     let b = Builder::new(graph.name());
     let mut map: Vec<Option<Expr<'_>>> = vec![None; graph.value_count()];
     for port in graph.inputs() {
         map[port.value.0 as usize] = Some(b.input(&port.name, graph.ty(port.value).clone()));
     }
-    let gone = |name: &str| prepared.values().any(|p| p.layer.weight == name);
-    for state in graph.states().iter().filter(|s| !gone(&s.name)) {
+    let gone: BTreeSet<&str> = layers.iter().map(|(layer, _)| layer.weight.as_str()).collect();
+    for state in graph.states().iter().filter(|s| !gone.contains(s.name.as_str())) {
         let ty = graph.ty(state.value).clone();
         map[state.value.0 as usize] = Some(b.state_named(&state.name, ty, state.init.clone()));
     }
+    let mut products = BTreeMap::new();
+    for (layer, known) in layers {
+        products.extend(layer.parts.iter().map(|part| (part.node.0, (known, &part.rows))));
+    }
     for (index, node) in graph.nodes().iter().enumerate() {
-        let get =
-            |operand: usize| map[node.operands[operand].0 as usize].expect("operands precede their node");
-        let results = match prepared.get(&(index as u32)) {
-            Some(layer) => {
-                let bias = (node.operands.len() == 3).then(|| get(2));
+        let get = |operand: usize| map[node.operands[operand].0 as usize];
+        let known = |operand: usize| get(operand).expect("operands precede their node");
+        let results = match products.get(&(index as u32)) {
+            Some((known_of, rows)) => {
+                let bias = (node.operands.len() == 3).then(|| known(2));
                 let _scope = b.scope_path(&node.scope);
-                vec![build(layer, node, get(0), bias)]
+                vec![build(known_of, Product { node, rows, x: known(0), bias })]
             }
-            None => b.again(node, &(0..node.operands.len()).map(get).collect::<Vec<_>>()),
+            // A view of a weight that is gone, which nothing but its layer reads.
+            None if (0..node.operands.len()).any(|operand| get(operand).is_none()) => continue,
+            None => b.again(node, &(0..node.operands.len()).map(known).collect::<Vec<_>>()),
         };
         node.results.iter().zip(results).for_each(|(v, result)| map[v.0 as usize] = Some(result));
     }
@@ -248,74 +276,23 @@ impl Prepared {
         format!("{}_scale", self.layer.weight)
     }
 
-    /// The product of its codes.
-    pub(super) fn product(&self) -> QuantizedLinear {
-        let weights = match (self.encoded.zero.is_some(), self.encoded.tensor_scale.is_some()) {
-            (true, _) => Weights::Asymmetric,
-            (false, true) => Weights::TwoLevel,
-            (false, false) => Weights::Symmetric,
-        };
-        QuantizedLinear { weights, activations: self.scheme.activations }
-    }
-
-    /// The layer on x.
-    fn build<'b>(&self, node: &Node, x: Expr<'b>, bias: Option<Expr<'b>>) -> Expr<'b> {
-        let b = x.builder();
-        let state = |name: String, tensor: &Tensor| {
-            b.state_named(&name, tensor.ty().clone(), Init::Value(tensor.clone()))
-        };
-        let weight = &self.layer.weight;
-        let Encoded { codes, scale, zero, tensor_scale } = &self.encoded;
-        let codes = state(weight.clone(), codes);
-        let scale = state(self.weight_step(), scale);
-        let zero = zero.as_ref().map(|zero| state(format!("{weight}_zero_point"), zero));
-        let tensor_scale = tensor_scale.as_ref().map(|scale| state(format!("{weight}_tensor_scale"), scale));
+    /// Its products, on states that begin as its codes.
+    pub(super) fn coded(&self) -> Coded<'_> {
+        let begin = |tensor: &Tensor| (tensor.ty().clone(), Init::Value(tensor.clone()));
         let input = self.input.map(|(grid, element)| {
-            let scale = state(self.layer.input("scale"), &Tensor::scalar(DType::F32, grid.scale));
             let zero = Tensor::scalar(element, grid.zero);
-            let zero = element.is_int().then(|| state(self.layer.input("zero_point"), &zero));
-            (scale, zero)
+            let zero = element.is_int().then(|| begin(&zero));
+            (begin(&Tensor::scalar(DType::F32, grid.scale)), zero)
         });
-        match self.layer.kind {
-            LayerKind::Linear => {
-                let beside = [Some(codes), Some(scale), zero, tensor_scale];
-                let of_input = input.into_iter().flat_map(|(scale, zero)| [Some(scale), zero]);
-                let operands: Vec<Expr<'b>> = beside.into_iter().chain(of_input).flatten().collect();
-                let y = x.quantized_linear(self.product(), &operands);
-                bias.map_or(y, |bias| y + bias)
-            }
-            LayerKind::Convolution => {
-                let values = codes.dequantize(scale, zero);
-                let values = tensor_scale.map_or(values, |scale| values * scale);
-                let geometry = node.op.composite::<Conv2d>().expect("a convolution layer is a conv2d");
-                self.rounded(x, input).conv2d(
-                    values.reshape(self.layer.sizes.clone()),
-                    bias,
-                    geometry.clone(),
-                )
-            }
-        }
-    }
-
-    /// x as its codes stand for it: a scale for each row of a product, for each sample of a convolution, or the static one.
-    pub(super) fn rounded<'b>(&self, x: Expr<'b>, input: Option<(Expr<'b>, Option<Expr<'b>>)>) -> Expr<'b> {
-        let ones = vec![1usize; x.rank()];
-        match (self.scheme.activations, input) {
-            (Activations::Static(element), Some((scale, zero))) => {
-                let scale = scale.reshape(ones.clone());
-                let zero = zero.map(|zero| zero.reshape(ones));
-                x.quantize(scale, zero, element).dequantize(scale, zero)
-            }
-            (Activations::Dynamic(element), _) => {
-                let apart = |axis: usize| match self.layer.kind {
-                    LayerKind::Linear => axis + 1 < x.rank(),
-                    LayerKind::Convolution => axis == 0,
-                };
-                let block: Vec<Option<usize>> = (0..x.rank()).map(|axis| apart(axis).then_some(1)).collect();
-                let scale = x.block_scale(&block, element, overdrive_ir::ops::block_scale::ScaleFormat::Wide);
-                x.quantize(scale, None, element).dequantize(scale, None)
-            }
-            _ => x,
+        let Encoded { codes, scale, zero, tensor_scale } = &self.encoded;
+        Coded {
+            layer: &self.layer,
+            scheme: &self.scheme,
+            codes: begin(codes),
+            scale: begin(scale),
+            zero: zero.as_ref().map(begin),
+            tensor_scale: tensor_scale.as_ref().map(begin),
+            input,
         }
     }
 }

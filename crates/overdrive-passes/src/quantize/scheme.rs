@@ -33,6 +33,18 @@ pub enum Rounding {
     Learned,
 }
 
+/// Whether a quantized graph may have states that stand for nothing in the float one.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Additions {
+    /// It may: multipliers of activations, masks of pruned weights.
+    #[default]
+    Free,
+    /// It has codes alone, as files of published architectures do: multipliers go into norms and other weights, and pruned
+    /// weights keep their zeros. Groups become as small as divides the inputs of a layer, so that every layer has codes.
+    None,
+}
+
 /// What each layer becomes and how.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Quantization {
@@ -42,13 +54,16 @@ pub struct Quantization {
     pub range: RangeRule,
     /// Schemes of single layers by name; `None` leaves the layer as it is.
     pub layers: BTreeMap<String, Option<Scheme>>,
+    /// What may stand beside codes.
+    #[serde(default)]
+    pub additions: Additions,
 }
 
 impl Quantization {
     /// Every layer alike, to the nearest.
     pub fn new(weights: BlockFormat, activations: Activations) -> Self {
         let scheme = Scheme { weights, activations, rounding: Rounding::Nearest };
-        Self { scheme, range: RangeRule::MinMax, layers: BTreeMap::new() }
+        Self { scheme, range: RangeRule::MinMax, layers: BTreeMap::new(), additions: Additions::Free }
     }
 
     /// The same, rounded so.

@@ -2,8 +2,9 @@
 //!
 //! `f_k = max|x_k|^α / max|w_k|^(1 - α)` for each input channel k. Source: Xiao et al., arXiv:2211.10438, equation 4.
 
-use super::layers::{LayerKind, layers};
+use super::layers::{Layer, LayerKind, Skipped, layers};
 use super::rescale::rescale;
+use super::streams::{Moved, NO_MAKER, streams};
 use crate::{Evidence, Statistic};
 use overdrive_ir::{Graph, GraphError};
 use std::collections::BTreeMap;
@@ -20,12 +21,50 @@ pub fn smooth(graph: &Graph, evidence: &Evidence, strength: f64) -> Result<Graph
         let k = layer.shape[1];
         let mut largest = vec![0.0f64; k];
         layer.rows(graph).iter().enumerate().for_each(|(i, w)| largest[i % k] = largest[i % k].max(w.abs()));
-        let factor = |(x, w): (&f64, &f64)| match x.powf(strength) / w.powf(1.0 - strength) {
-            // A channel that is always 0, or that no weight reads, has nothing to move.
-            f if f.is_finite() && f > 0.0 => f,
-            _ => 1.0,
-        };
-        factors.insert(layer.name.clone(), seen.iter().zip(&largest).map(factor).collect());
+        factors.insert(layer.name.clone(), of(seen, &largest, strength));
     }
     rescale(graph, &factors)
+}
+
+/// The same for these layers where no node may be added: factors go into the norm or the gated layer that makes the inputs, and are shared
+/// by the layers that read them. Layers whose inputs nothing can make smaller stay, and are listed.
+///
+/// # Errors
+/// When the graph is damaged.
+pub fn smooth_folded(
+    graph: &Graph,
+    evidence: &Evidence,
+    strength: f64,
+    among: &dyn Fn(&Layer) -> bool,
+) -> Result<(Graph, Vec<Skipped>), GraphError> {
+    let (mut found, _) = layers(graph)?;
+    found.retain(among);
+    let (mut moved, mut left) = (Moved::new(graph), Vec::new());
+    for stream in streams(graph, &found) {
+        let first = stream.layers[0];
+        let seen = evidence.get(&first.site, Statistic::ChannelMagnitude);
+        let (Some(maker), Some(seen)) = (&stream.maker, seen) else {
+            let layer = |layer: &&Layer| Skipped { layer: layer.name.clone(), reason: NO_MAKER.into() };
+            left.extend(stream.layers.iter().map(layer));
+            continue;
+        };
+        let k = first.shape[1];
+        let mut largest = vec![0.0f64; k];
+        for layer in &stream.layers {
+            let rows = moved.rows(layer);
+            rows.iter().enumerate().for_each(|(i, w)| largest[i % k] = largest[i % k].max(w.abs()));
+        }
+        moved.fold(&stream, maker, &of(seen, &largest, strength));
+    }
+    Ok((moved.finish(), left))
+}
+
+/// Factors of channels by what was seen of them, and by the largest weight that reads each.
+fn of(seen: &[f64], largest: &[f64], strength: f64) -> Vec<f64> {
+    let factor = |(x, w): (&f64, &f64)| match x.powf(strength) / w.powf(1.0 - strength) {
+        // A channel that is always 0, or that no weight reads, has nothing to move.
+        f if f.is_finite() && f > 0.0 => f,
+        _ => 1.0,
+    };
+    seen.iter().zip(largest).map(factor).collect()
 }

@@ -6,7 +6,7 @@
 //! position reaches a logit.
 
 use super::{DecodeError, Decoder};
-use crate::pretrained::{Architecture, Pretrained};
+use crate::pretrained::Pretrained;
 use overdrive_ir::{Backend, Buffer, DType, Executable, Mode, State, Tensor, Tuning};
 use overdrive_models::Span;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const SHORTEST: usize = 16;
 pub struct CachedDecoder<'a> {
     backend: &'a dyn Backend,
     mode: Mode,
-    architecture: Architecture,
+    model: &'a Pretrained,
     state: State,
     capacity: usize,
     compiled: BTreeMap<Span, Compiled>,
@@ -45,11 +45,10 @@ impl<'a> CachedDecoder<'a> {
     /// When the model is no decoder or has a shorter context, or when the device refuses.
     pub fn new(
         (backend, mode): (&'a dyn Backend, Mode),
-        model: &Pretrained,
+        model: &'a Pretrained,
         tokens: usize,
     ) -> Result<Self, DecodeError> {
-        let architecture = model.architecture.clone();
-        let context = architecture.context();
+        let context = model.architecture.context();
         let capacity = bucket(tokens.min(context), context);
         // Before the length is judged, so that a model that is no decoder is told so.
         let graph = model.graph(Span::Step { capacity })?;
@@ -57,14 +56,14 @@ impl<'a> CachedDecoder<'a> {
             return Err(DecodeError::Full { capacity: context, found: tokens });
         }
         let state = State::initial(&graph, backend)?;
-        Ok(Self { backend, mode, architecture, state, capacity, compiled: BTreeMap::new(), seen: 0 })
+        Ok(Self { backend, mode, model, state, capacity, compiled: BTreeMap::new(), seen: 0 })
     }
 
     fn compile(&mut self, span: Span) -> Result<(), DecodeError> {
         if self.compiled.contains_key(&span) {
             return Ok(());
         }
-        let (backend, graph) = (self.backend, self.architecture.span(span)?);
+        let (backend, graph) = (self.backend, self.model.unloaded(span)?);
         let executable = backend.compile(&graph, self.mode, &Tuning::default())?;
         let [x, position] = [0, 1].map(|i| backend.output(graph.ty(graph.inputs()[i].value)));
         let y = backend.output(graph.ty(graph.outputs()[0].value))?;

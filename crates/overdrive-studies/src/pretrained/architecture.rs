@@ -105,6 +105,42 @@ impl Architecture {
         matches!(self, Self::Bert(bert) if bert.pooling != Pooling::None || bert.normalised)
     }
 
+    /// The name of a module without the prefix that only some classes of `transformers` give it.
+    pub(super) fn bare<'n>(&self, name: &'n str) -> &'n str {
+        name.strip_prefix(self.prefix()).unwrap_or(name)
+    }
+
+    /// What stands before the names of modules where a class adds a head.
+    pub(super) fn prefix(&self) -> &'static str {
+        match self {
+            Self::Gpt2(_) => "transformer.",
+            Self::Llama(..) => "model.",
+            Self::Bert(_) => "bert.",
+        }
+    }
+
+    /// The state of the table of tokens.
+    pub(super) fn tokens(&self) -> &'static str {
+        match self {
+            Self::Gpt2(_) => "transformer.wte.weight",
+            Self::Llama(..) => "model.embed_tokens.weight",
+            Self::Bert(_) => "embeddings.word_embeddings.weight",
+        }
+    }
+
+    /// Gives the model a head of its own; whether it had none.
+    pub(super) fn untie(&mut self) -> bool {
+        match self {
+            Self::Gpt2(Gpt2 { tied, .. }) | Self::Llama(Llama { tied, .. }, _) => std::mem::take(tied),
+            Self::Bert(_) => false,
+        }
+    }
+
+    /// Whether the model gives logits of the next token.
+    pub fn has_head(&self) -> bool {
+        !matches!(self, Self::Bert(_))
+    }
+
     /// Whether the head is the table of tokens.
     pub(super) fn is_tied(&self) -> bool {
         matches!(self, Self::Gpt2(Gpt2 { tied: true, .. }) | Self::Llama(Llama { tied: true, .. }, _))

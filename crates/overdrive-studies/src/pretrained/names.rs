@@ -7,7 +7,17 @@
 use super::Architecture;
 use overdrive_formats::Tensors;
 use overdrive_ir::Graph;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The tensors of a folder, sorted.
+pub(super) struct Fitted {
+    /// Under the names of the states of the graph, and with what no rule knows.
+    pub(super) tensors: Tensors,
+    /// What stood before such a name in the files, or stands before it here alone: the name of the state, that in the files.
+    pub(super) renamed: BTreeMap<String, String>,
+    /// What is known to be no part of the graph, under its own names.
+    pub(super) left_out: Tensors,
+}
 
 /// The tensors under the names of the states of `graph`, without what is known to be no part of it.
 pub(super) fn fit(
@@ -15,41 +25,47 @@ pub(super) fn fit(
     graph: &Graph,
     tensors: Tensors,
     notes: &mut Vec<String>,
-) -> Tensors {
+) -> Fitted {
     let states: BTreeSet<&str> = graph.states().iter().map(|state| state.name.as_str()).collect();
+    let known = |name: &str| {
+        let packed = PACKED.iter().filter_map(|part| name.strip_suffix(part));
+        [name].into_iter().chain(packed).any(|name| states.contains(name))
+    };
     let mut fitted = Tensors::new();
-    let (mut renamed, mut left_out) = (Vec::new(), Vec::new());
+    let (mut renamed, mut left_out) = (BTreeMap::new(), Tensors::new());
     for (name, tensor) in tensors {
-        let own = candidates(architecture, &name).into_iter().find(|other| states.contains(other.as_str()));
+        let own = candidates(architecture, &name).into_iter().find(|other| known(other));
         match own {
             Some(own) => {
-                if own != name {
-                    renamed.push(format!("{name} is {own}"));
-                }
                 // Two names for one state: the second stays under its own, which is then a difference.
-                let free = if fitted.contains_key(&own) { name } else { own };
+                let free = if fitted.contains_key(&own) { name.clone() } else { own };
+                if free != name {
+                    renamed.insert(free.clone(), name);
+                }
                 fitted.insert(free, tensor);
             }
-            None if is_no_part(architecture, &name) => left_out.push(name),
+            None if is_no_part(architecture, &name) => _ = left_out.insert(name, tensor),
             None => _ = fitted.insert(name, tensor),
         }
     }
-    note(notes, "tensors have other names in the files", renamed);
-    note(notes, "tensors are no part of this graph and left out", left_out);
+    let mut said: Vec<String> = renamed.iter().map(|(own, name)| format!("{name} is {own}")).collect();
+    said.sort();
+    note(notes, "tensors have other names in the files", said);
+    let said = left_out.keys().cloned().collect();
+    note(notes, "tensors are no part of this graph and left out", said);
     if architecture.is_tied() && !states.contains("lm_head.weight") && !fitted.contains_key("lm_head.weight")
     {
         notes.push("the head is the table of tokens".to_owned());
     }
-    fitted
+    Fitted { tensors: fitted, renamed, left_out }
 }
+
+/// What compressed-tensors writes behind the name of a weight, where a graph has no state of that name.
+const PACKED: [&str; 3] = ["_packed", "_shape", "_global_scale"];
 
 /// Names that a tensor's state may have, the likeliest first.
 fn candidates(architecture: &Architecture, name: &str) -> Vec<String> {
-    let prefix = match architecture {
-        Architecture::Gpt2(_) => "transformer.",
-        Architecture::Llama(..) => "model.",
-        Architecture::Bert(_) => "bert.",
-    };
+    let prefix = architecture.prefix();
     // What TensorFlow called scale and shift of a norm.
     let newer = match (name.strip_suffix(".gamma"), name.strip_suffix(".beta")) {
         (Some(stem), _) => format!("{stem}.weight"),
@@ -64,7 +80,6 @@ fn candidates(architecture: &Architecture, name: &str) -> Vec<String> {
 /// Whether a tensor is known to be none of this graph's: buffers that are computed, heads of other tasks, and the head
 /// where it is the table of tokens.
 fn is_no_part(architecture: &Architecture, name: &str) -> bool {
-    let heads = ["cls.", "classifier.", "qa_outputs.", "pooler.", "bert.pooler."];
     match architecture {
         Architecture::Gpt2(_) => {
             name.ends_with(".attn.bias")
@@ -75,10 +90,13 @@ fn is_no_part(architecture: &Architecture, name: &str) -> bool {
             name.ends_with(".rotary_emb.inv_freq") || (name == "lm_head.weight" && architecture.is_tied())
         }
         Architecture::Bert(_) => {
-            name.ends_with("embeddings.position_ids") || heads.iter().any(|head| name.starts_with(head))
+            name.ends_with("embeddings.position_ids") || HEADS.iter().any(|head| name.starts_with(head))
         }
     }
 }
+
+/// What encoders have behind the last hidden state.
+pub(super) const HEADS: [&str; 5] = ["cls.", "classifier.", "qa_outputs.", "pooler.", "bert.pooler."];
 
 fn note(notes: &mut Vec<String>, what: &str, names: Vec<String>) {
     const LISTED: usize = 4;

@@ -9,8 +9,8 @@ use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
-    Layer, LayerKind, Preparation, Quantization, Quantized, Rounding, Skipped, awq, compress, layers,
-    quantize, smooth, sparsify,
+    Additions, Layer, LayerKind, Preparation, Quantization, Quantized, QuantizedLayer, Rounding, Skipped,
+    awq, awq_folded, compress, layers, quantize, smooth, smooth_folded, sparsify,
 };
 
 /// The template's graph, unbound as it was, prepared and quantized; what has to be seen is seen on `batches`, which fit
@@ -29,8 +29,22 @@ pub fn apply(
     let graph = &template.graph;
     let seen = evidence(graph, preparation.statistics())?;
     let (mut pruned, mut unpruned) = (Vec::new(), Vec::new());
+    let in_place = quantization.additions == Additions::None;
+    let mut unmoved = Vec::new();
+    let among = |layer: &Layer| quantization.of(&layer.name).is_some();
     let prepared = match preparation {
         Preparation::None => graph.clone(),
+        Preparation::Smooth(strength) if in_place => {
+            let (moved, left) = smooth_folded(graph, &seen, strength, &among).map_err(failed)?;
+            unmoved = left;
+            moved
+        }
+        Preparation::Awq if in_place => {
+            let format = &quantization.scheme.weights;
+            let (moved, left) = awq_folded(graph, &seen, format, &among).map_err(failed)?;
+            unmoved = left;
+            moved
+        }
         Preparation::Smooth(strength) => smooth(graph, &seen, strength).map_err(failed)?,
         Preparation::Awq => awq(graph, &seen, &quantization.scheme.weights).map_err(failed)?,
         Preparation::Prune(pruning) => {
@@ -60,6 +74,7 @@ pub fn apply(
     } else {
         quantize(&prepared, quantization, &evidence(&prepared, &statistics)?).map_err(failed)?
     };
+    made.simplified.extend(unmoved);
     made.simplified.extend(unprepared(preparation, &found, &made));
     for layer in unpruned {
         let named = |others: &[Skipped]| others.iter().any(|other| other.layer == layer.layer);
@@ -69,7 +84,28 @@ pub fn apply(
             made.skipped.push(layer);
         }
     }
-    compress(made, &pruned).map_err(failed)
+    match quantization.additions {
+        Additions::Free => compress(made, &pruned).map_err(failed),
+        Additions::None => Ok(with_dense(made, &found, pruned)),
+    }
+}
+
+/// The report of pruned layers whose weights keep their zeros.
+fn with_dense(mut made: Quantized, found: &[Layer], pruned: Vec<String>) -> Quantized {
+    for layer in found.iter().filter(|layer| pruned.contains(&layer.name)) {
+        if !made.layers.iter().any(|report| report.name == layer.name) {
+            let bytes = 4 * (layer.shape[0] * layer.shape[1]) as u64;
+            made.layers.push(QuantizedLayer {
+                name: layer.name.clone(),
+                scheme: None,
+                float_bytes: bytes,
+                code_bytes: bytes,
+                scale_bytes: 0,
+                weight_error: 0.0,
+            });
+        }
+    }
+    made
 }
 
 /// The quantized layers that a preparation passes by.

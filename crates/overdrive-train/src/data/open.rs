@@ -68,6 +68,20 @@ impl Dataset {
         Ok(Self::Text(Arc::new(tokens.encoded(&Tokenizer::read(tokenizer, vocabulary)?)?)))
     }
 
+    /// The three parts of a text in windows of `context` tokens, for a model that has no labels for them.
+    ///
+    /// # Errors
+    /// When this is no text, or too short a one.
+    pub fn windows(&self, context: usize) -> Result<Parts, TrainError> {
+        match self {
+            Self::Text(tokens) => Parts::of_text(tokens, context),
+            Self::Samples(_) => {
+                let remedy = "name a file of UTF-8 text, or `text`";
+                Err(TrainError::invalid("data", "text", "labelled samples", remedy))
+            }
+        }
+    }
+
     /// The three parts, samples shaped like input `x` of `model` (`[batch, ...]`, which may be unbound); `fold` is of
     /// samples only.
     ///

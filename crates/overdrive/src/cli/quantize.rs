@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Arguments of `quantize`.
 #[derive(Args, Debug)]
 pub(crate) struct Quantize {
-    /// A built-in model, or the folder of one
+    /// A built-in model, the folder of one, or a folder in Hugging Face's format
     pub model: String,
     /// How: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a wrong name lists them all.
     /// For --search and --sensitivity those that layers may take, with commas [default there: int8-dynamic,int4-gptq]
@@ -25,7 +25,8 @@ pub(crate) struct Quantize {
     #[command(flatten)]
     pub replacing: Replacing,
     /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by name, .npz or
-    /// .safetensors, of which half calibrates and half judges [default: random inputs]
+    /// .safetensors, of which half calibrates and half judges. A model of Hugging Face reads text by its own tokenizer
+    /// [default: `text` where the model has a tokenizer, else random inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
     /// What judges [default: top1 of labelled samples, perplexity of text, cosine to the float outputs of inputs alone]
@@ -48,6 +49,9 @@ pub(crate) struct Quantize {
     /// Weights that share a scale, for modes with groups [default: 128; MX 32; NVFP4 16]
     #[arg(long, value_name = "N", conflicts_with_all = ["search", "sensitivity"], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub group: Option<u32>,
+    /// Of a model in Hugging Face's format, quantizes the output layer too; where it shares the embedding, a copy
+    #[arg(long)]
+    pub head: bool,
     /// Batches that calibrate; of inputs without labels as many judge
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batches: u32,

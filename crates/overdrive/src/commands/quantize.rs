@@ -4,23 +4,26 @@
 //! for bit before a figure is printed.
 
 mod mixed;
+mod published;
 mod samples;
 mod tables;
+mod text;
 mod times;
 
 use crate::cli::Quantize;
 use crate::devices;
 use crate::failure::Failure;
-use crate::model;
+use crate::model::{self, Model};
 use crate::terminal::{note, say};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::rules::Rules;
 use overdrive::files::{Place, Request};
-use overdrive::formats::{ModelConfig, ModelFolder};
+use overdrive::formats::{ModelConfig, ModelFolder, huggingface};
 use overdrive::ir::{Backend, Block, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
 use overdrive::studies::Template;
+use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::quantization::{
     Footprint, Judge, Metric, Session, agreement, apply, latency, outputs, trained_as_long, tune,
 };
@@ -43,10 +46,11 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
     let modes = modes(arguments)?;
     let place = arguments.out.as_deref().filter(|_| !arguments.sensitivity);
     let place = place.map(|path| place_of(arguments, path)).transpose()?;
-    let template = model::load(&arguments.model)?.template()?;
+    let (template, published) = subject(arguments)?;
+    let published = published.as_deref();
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
-    let samples = samples::samples(arguments, (backend, &template))?;
+    let samples = samples::samples(arguments, (backend, &template), published)?;
     let chosen = if arguments.search || arguments.sensitivity {
         match mixed::choose((arguments, stop), &template, &samples, &modes)? {
             mixed::Choice::Chosen(chosen) => *chosen,
@@ -57,10 +61,18 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
     } else {
         let mode = modes[0];
         let quantization = with_group(mode.quantization(), arguments.group);
+        let quantization = match published {
+            Some(model) => published::quantization(arguments, model, quantization),
+            None => quantization,
+        };
+        let how = (mode.preparation, &quantization);
         let (made, trained_as_long) = match (mode.is_trained(), &samples.parts) {
             (false, _) => {
-                let how = (mode.preparation, &quantization);
-                (apply(backend, &template, how, &samples.seen).map_err(refused)?, None)
+                let made = match published {
+                    Some(_) => published::apply((backend, &template), how, &samples.seen),
+                    None => apply(backend, &template, how, &samples.seen),
+                };
+                (made.map_err(refused)?, None)
             }
             (true, Some(parts)) => {
                 let (model, learnt) = ((backend, &template), (parts, arguments.machine.seed));
@@ -72,7 +84,7 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
         Chosen { name: mode.name.to_owned(), quantization, made, trained_as_long }
     };
     let place = place.expect("clap asks for it where something is written");
-    finish((arguments, place, stop), (backend, &template), &samples, &chosen)
+    finish((arguments, place, stop), (backend, &template, published), &samples, &chosen)
 }
 
 /// Claims the folder of the model.
@@ -80,7 +92,11 @@ fn place_of(arguments: &Quantize, path: &Path) -> Result<Place, Failure> {
     let data = arguments.data.as_deref().map(Path::new);
     let inputs: Vec<&Path> = [Path::new(&arguments.model)].into_iter().chain(data).collect();
     let request = Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
-    Place::folder(request, ModelFolder::CONTENTS).map_err(Failure::bad_input)
+    let contents = match model::is_published(&arguments.model) {
+        true => huggingface::CONTENTS,
+        false => ModelFolder::CONTENTS,
+    };
+    Place::folder(request, contents).map_err(Failure::bad_input)
 }
 
 /// A mode that learns was given nothing to learn from.
@@ -94,7 +110,7 @@ fn unlabelled(mode: &QuantizationMode, found: &str) -> Failure {
 /// Judges, writes and times what was chosen.
 fn finish(
     (arguments, place, stop): (&Quantize, Place, &Stop),
-    (backend, template): (&dyn Backend, &Template),
+    (backend, template, published): (&dyn Backend, &Template, Option<&Pretrained>),
     samples: &Samples<'_>,
     chosen: &Chosen,
 ) -> Result<Exit, Failure> {
@@ -150,7 +166,10 @@ fn finish(
     let _whole = stop.heed();
     let output = place.path().to_owned();
     let folder_bytes = place.fill(|folder| {
-        write(folder, template, chosen)?;
+        match published {
+            Some(model) => published::write(folder, model, chosen)?,
+            None => write(folder, template, chosen)?,
+        }
         check_written(backend, (folder, template), &samples.compared, &found)?;
         folder_bytes(folder)
     })?;
@@ -168,7 +187,13 @@ fn finish(
     if let Some(found) = times::slowdown_of(&timed) {
         say!("{}", found.against_float())?;
     }
-    say!("`{}` is a model: bench, eval, profile and quantize take it", output.display())?;
+    let generates = published.is_some_and(|model| model.architecture.has_head());
+    let commands = if generates {
+        "bench, eval, generate, profile and export"
+    } else {
+        "bench, eval, profile and export"
+    };
+    say!("`{}` is a model: {commands} take it", output.display())?;
     Ok(Exit::Fine)
 }
 
@@ -189,6 +214,17 @@ fn modes(arguments: &Quantize) -> Result<Vec<&'static QuantizationMode>, Failure
         mixed::MODES.iter().map(|name| find(&(*name).to_owned())).collect()
     } else {
         Ok(found)
+    }
+}
+
+/// The model, and what it was published as, where it was.
+fn subject(arguments: &Quantize) -> Result<(Template, Option<Box<Pretrained>>), Failure> {
+    match model::load(&arguments.model)? {
+        Model::Pretrained(model) => {
+            let published = published::open(arguments, *model)?;
+            Ok((published.template().map_err(Failure::harness)?, Some(published)))
+        }
+        other => Ok((other.template()?, None)),
     }
 }
 
@@ -242,7 +278,7 @@ fn check_written(
     held_out: &[Vec<Tensor>],
     found: &[Vec<Tensor>],
 ) -> Result<(), Failure> {
-    let written = ModelFolder::read(folder).map_err(Failure::harness)?;
+    let written = model::read(folder)?.template()?;
     let graph = bind(&written.graph, &template.dimensions).map_err(Failure::harness)?;
     let again = outputs(backend, &graph, held_out).map_err(harness)?;
     let same = again.iter().flatten().zip(found.iter().flatten()).all(|(a, b)| a.bytes() == b.bytes());

@@ -19,6 +19,7 @@ mod pipes;
 mod places;
 mod quantize;
 mod quantize_data;
+mod quantize_published;
 mod regress;
 mod results;
 mod signals;

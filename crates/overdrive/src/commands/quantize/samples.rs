@@ -1,11 +1,12 @@
 //! Samples to calibrate on and samples to judge by: labelled ones, the user's inputs, or random ones.
 
-use super::{Judge, Metric, refused};
+use super::{Judge, Metric, refused, text};
 use crate::cli::{MetricName, Quantize};
 use crate::failure::Failure;
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::{Backend, Tensor, TensorType};
 use overdrive::passes::Indices;
+use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::quantization::{batch_of, calibration};
 use overdrive::studies::{Template, Workload};
 use overdrive::train::data::{Parts, Split, open};
@@ -38,20 +39,38 @@ pub(super) struct Samples<'a> {
 pub(super) fn samples<'a>(
     arguments: &Quantize,
     (backend, template): (&'a dyn Backend, &'a Template),
+    published: Option<&Pretrained>,
 ) -> Result<Samples<'a>, Failure> {
-    let workload = template.bind(&BTreeMap::new()).map_err(Failure::bad_input)?;
     let data = arguments.data.as_deref();
+    match published {
+        Some(model) if model.tokenizer.is_some() && !data.is_some_and(holds_tensors) => {
+            return text::samples(arguments, (backend, template), model);
+        }
+        Some(model) if data.is_some_and(|data| !holds_tensors(data)) => {
+            return Err(Failure::bad_input(format!(
+                "--data: `{}` has no tokenizer.json to read a text with: put it into the folder, or give token ids by \
+                 name (.npz)",
+                model.name
+            )));
+        }
+        _ => {}
+    }
+    let workload = template.bind(&BTreeMap::new()).map_err(Failure::bad_input)?;
     match data.filter(|data| has_labels(data, &workload)) {
         Some(data) => labelled(arguments, (backend, template), data),
         None => by_outputs(arguments, (backend, template), data.map(Path::new), workload),
     }
 }
 
+/// Whether a file holds tensors by name.
+fn holds_tensors(data: &str) -> bool {
+    Path::new(data).extension().is_some_and(|e| e == "npz" || e == "safetensors")
+}
+
 /// Whether a data set has labels: one of ours, or any file but one that holds the model's inputs alone.
 fn has_labels(data: &str, workload: &Workload) -> bool {
     let path = Path::new(data);
-    let holds_tensors = path.extension().is_some_and(|e| e == "npz" || e == "safetensors");
-    if !holds_tensors {
+    if !holds_tensors(data) {
         return true;
     }
     let labels = |tensors: Tensors| ["y", "labels"].iter().any(|name| tensors.contains_key(*name));

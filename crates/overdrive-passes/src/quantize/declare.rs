@@ -1,0 +1,39 @@
+//! `declare` writes quantized layers into a graph before there are any codes: what a file of codes is loaded into.
+//!
+//! A published architecture is built anew for every span of tokens, and its codes are read from a file. Invariant: the
+//! graph and its states are those that [`quantize`](crate::quantize) makes for these schemes.
+
+use super::Scheme;
+use super::layers::layers;
+use super::product::Coded;
+use super::rewrite::rebuild;
+use overdrive_ir::{Graph, GraphError};
+use std::collections::BTreeMap;
+
+/// The graph in which the layers of these names have codes, whose states begin as zeros.
+///
+/// # Errors
+/// When there is no layer of a name, or it cannot take its scheme.
+pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Graph, GraphError> {
+    let (found, skipped) = layers(graph)?;
+    let error = |name: &str, expected: String, found: String| GraphError {
+        op: "quantize".into(),
+        scope: name.to_owned(),
+        expected,
+        found,
+        remedy: "the file is of another model, or damaged: quantize the model again".into(),
+    };
+    if let Some(name) = schemes.keys().find(|name| !found.iter().any(|layer| layer.name == **name)) {
+        let reason = skipped.iter().find(|skipped| skipped.layer == *name);
+        let found = reason.map_or("no such layer".to_owned(), |skipped| skipped.reason.clone());
+        return Err(error(name, "a layer whose weight can be quantized".into(), found));
+    }
+    let mut coded = Vec::new();
+    for layer in &found {
+        let Some(scheme) = schemes.get(&layer.name) else { continue };
+        let of_layer = Coded::unloaded(layer, scheme);
+        coded.push(of_layer.map_err(|m| error(&layer.name, m.expected, m.found))?);
+    }
+    let placed: Vec<_> = coded.iter().map(|coded| (coded.layer, coded)).collect();
+    rebuild(graph, &placed, &|coded, product| coded.build(product))
+}

@@ -1,0 +1,105 @@
+//! How a state holds the weight of a layer: transposed or not, and which rows of it a product reads.
+
+use super::LayerKind;
+use overdrive_ir::{Graph, Operation, Origin, Prim, Value};
+use std::ops::Range;
+
+/// Which axis of a state is K, the one that is summed over.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// `[K, N]`.
+    InputMajor,
+    /// `[N, K]`, or `[O, C/groups, kernel]` of a convolution.
+    OutputMajor,
+}
+
+impl Order {
+    /// `[N, K]` of a state of these extents.
+    pub(super) fn matrix(self, kind: LayerKind, sizes: &[usize]) -> Option<[usize; 2]> {
+        match (kind, self, sizes) {
+            (LayerKind::Linear, Self::InputMajor, &[k, n]) => Some([n, k]),
+            (LayerKind::Linear, Self::OutputMajor, &[n, k]) => Some([n, k]),
+            (LayerKind::Convolution, _, &[o, ref rest @ ..]) => Some([o, rest.iter().product()]),
+            _ => None,
+        }
+    }
+}
+
+/// How a state holds a weight.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Extents of the state.
+    pub sizes: Vec<usize>,
+    /// Which of them is K.
+    pub order: Order,
+}
+
+impl Held {
+    /// Elements of the state as rows of K.
+    pub(super) fn rows(&self, stored: Vec<f64>, [n, k]: [usize; 2]) -> Vec<f64> {
+        match self.order {
+            Order::OutputMajor => stored,
+            Order::InputMajor => (0..n * k).map(|i| stored[i % k * n + i / k]).collect(),
+        }
+    }
+
+    /// Rows of K in the order of the state.
+    pub(super) fn stored(&self, rows: &[f64], [n, k]: [usize; 2]) -> Vec<f64> {
+        match self.order {
+            Order::OutputMajor => rows.to_vec(),
+            Order::InputMajor => (0..n * k).map(|i| rows[i % n * k + i / n]).collect(),
+        }
+    }
+}
+
+/// The weight that a product reads.
+pub(super) struct Weight {
+    /// Index of its state.
+    pub(super) state: usize,
+    pub(super) order: Order,
+    /// The rows of N that are read.
+    pub(super) rows: Range<usize>,
+    /// Values between the state and the product.
+    pub(super) views: Vec<Value>,
+}
+
+impl Weight {
+    /// The weight behind the second operand of a product, if transposes and slices of outputs are all that stands between.
+    pub(super) fn of(graph: &Graph, operand: Value, kind: LayerKind) -> Option<Self> {
+        let mut order = match kind {
+            LayerKind::Linear => Order::InputMajor,
+            LayerKind::Convolution => Order::OutputMajor,
+        };
+        let size = |value: Value, order: Order, at: usize| {
+            let axis = if order == Order::OutputMajor { at } else { 1 - at };
+            graph.ty(value).shape.0.get(axis).and_then(|dim| dim.size())
+        };
+        let mut rows = 0..size(operand, order, 0)?;
+        let (mut value, mut views) = (operand, Vec::new());
+        loop {
+            if let Origin::State(state) = graph.origin(value) {
+                return Some(Self { state, order, rows, views });
+            }
+            let node = graph.producer(value).filter(|_| kind == LayerKind::Linear)?;
+            match &node.op {
+                Operation::Prim(Prim::Transpose { perm }) if perm[..] == [1, 0] => {
+                    order = match order {
+                        Order::InputMajor => Order::OutputMajor,
+                        Order::OutputMajor => Order::InputMajor,
+                    };
+                }
+                Operation::Prim(Prim::Slice { start, limit, stride }) if stride[..] == [1, 1] => {
+                    let [outputs, inputs] = if order == Order::OutputMajor { [0, 1] } else { [1, 0] };
+                    let whole = size(node.operands[0], order, 1)?;
+                    if (start[inputs], limit[inputs]) != (0, whole) {
+                        return None;
+                    }
+                    rows = rows.start + start[outputs]..rows.end + start[outputs];
+                }
+                _ => return None,
+            }
+            views.push(value);
+            value = node.operands[0];
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! `segments` cuts a bound graph into parts that run one after the other: what a model larger than memory is worked on in.
+//!
+//! A part takes values by the names under which earlier parts give them. What depends on no input (tables of positions, a
+//! transposed weight) is computed again in every part that needs it, so that weights never pass from part to part. Invariant:
+//! the parts together give what the graph gives, and each declares only the states that it reads.
+
+use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Value};
+use std::collections::BTreeMap;
+
+/// The parts of a graph that end behind these nodes, in order, and the rest.
+///
+/// # Errors
+/// When the graph is damaged.
+///
+/// # Panics
+/// When a state is updated: parts have no order of updates.
+pub fn segments(graph: &Graph, ends: &[NodeId]) -> Result<Vec<Graph>, GraphError> {
+    assert!(graph.states().iter().all(|state| state.update.is_none()), "a forward graph is cut");
+    let count = graph.nodes().len();
+    let mut bounds: Vec<usize> =
+        ends.iter().map(|end| end.0 as usize + 1).filter(|&end| end < count).collect();
+    bounds.sort_unstable();
+    bounds.dedup();
+    bounds.push(count);
+    let lives = Lives::new(graph);
+    let starts = std::iter::once(0).chain(bounds.iter().copied());
+    starts.zip(&bounds).map(|(start, &end)| part(graph, &lives, [start, end])).collect()
+}
+
+/// When values are made and last read.
+struct Lives {
+    /// Whether a value depends on an input.
+    varies: Vec<bool>,
+    /// The node that makes a value, plus one; 0 of inputs and states.
+    made: Vec<usize>,
+    /// The last node that reads a value, plus one; the largest number for outputs.
+    read: Vec<usize>,
+}
+
+impl Lives {
+    fn new(graph: &Graph) -> Self {
+        let count = graph.value_count();
+        let (mut varies, mut made, mut read) = (vec![false; count], vec![0; count], vec![0; count]);
+        graph.inputs().iter().for_each(|port| varies[port.value.0 as usize] = true);
+        for (index, node) in graph.nodes().iter().enumerate() {
+            let any = node.operands.iter().any(|v| varies[v.0 as usize]);
+            node.operands.iter().for_each(|v| read[v.0 as usize] = index + 1);
+            for result in &node.results {
+                (varies[result.0 as usize], made[result.0 as usize]) = (any, index + 1);
+            }
+        }
+        graph.outputs().iter().for_each(|port| read[port.value.0 as usize] = usize::MAX);
+        Self { varies, made, read }
+    }
+
+    /// The values that vary, are known after `end` nodes, and are read behind them.
+    fn across<'l>(&'l self, graph: &'l Graph, end: usize) -> impl Iterator<Item = Value> + 'l {
+        graph.values().filter(move |v| {
+            let at = v.0 as usize;
+            self.varies[at] && self.made[at] <= end && self.read[at] > end
+        })
+    }
+}
+
+/// The name of a value between parts.
+fn name(graph: &Graph, value: Value) -> String {
+    match graph.origin(value) {
+        Origin::Input(input) => graph.inputs()[input].name.clone(),
+        _ => format!("value.{}", value.0),
+    }
+}
+
+fn part(graph: &Graph, lives: &Lives, [start, end]: [usize; 2]) -> Result<Graph, GraphError> {
+    let b = Builder::new(graph.name());
+    let is_last = end == graph.nodes().len();
+    let mut copy = Copy { graph, b: &b, map: BTreeMap::new() };
+    let own = |v: &Value| {
+        let readers = graph.nodes()[start..end].iter().flat_map(|node| &node.operands);
+        let given = || is_last && graph.outputs().iter().any(|port| port.value == *v);
+        readers.into_iter().any(|operand| operand == v) || given()
+    };
+    for value in lives.across(graph, start).filter(own) {
+        let input = b.input(&name(graph, value), graph.ty(value).clone());
+        copy.map.insert(value, input);
+    }
+    for node in &graph.nodes()[start..end] {
+        if node.results.iter().any(|v| lives.varies[v.0 as usize]) {
+            copy.node(node);
+        }
+    }
+    if is_last {
+        graph.outputs().iter().for_each(|port| b.output(&port.name, copy.value(port.value)));
+    } else {
+        let made_here = lives.across(graph, end).filter(|v| lives.made[v.0 as usize] > start);
+        made_here.for_each(|v| b.output(&name(graph, v), copy.map[&v]));
+    }
+    b.finish()
+}
+
+/// A part under construction.
+struct Copy<'a, 'b> {
+    graph: &'a Graph,
+    b: &'b Builder,
+    map: BTreeMap<Value, Expr<'b>>,
+}
+
+impl<'b> Copy<'_, 'b> {
+    /// A value here; what depends on no input is made when it is asked for.
+    fn value(&mut self, value: Value) -> Expr<'b> {
+        if let Some(known) = self.map.get(&value) {
+            return *known;
+        }
+        match self.graph.origin(value) {
+            Origin::State(state) => {
+                let state = &self.graph.states()[state];
+                let ty = self.graph.ty(value).clone();
+                let made = self.b.state_named(&state.name, ty, state.init.clone());
+                self.map.insert(value, made);
+            }
+            _ => {
+                let node = self.graph.producer(value).expect("inputs of a part are known before");
+                self.node(node);
+            }
+        }
+        self.map[&value]
+    }
+
+    fn node(&mut self, node: &overdrive_ir::Node) {
+        let operands: Vec<Expr<'b>> = node.operands.iter().map(|v| self.value(*v)).collect();
+        let results = self.b.again(node, &operands);
+        self.map.extend(node.results.iter().copied().zip(results));
+    }
+}

@@ -1,0 +1,132 @@
+//! Which layers of a folder have codes instead of weights, as its config.json says, and the codes themselves.
+//!
+//! `quantization_config` says it in the words of compressed-tensors, which the ecosystem reads; `overdrive` says it in ours, of
+//! every format. A layer that the folder holds as `[in, out]` (GPT-2's) has its codes in that order too. Invariant: both say
+//! the same, or the folder is refused.
+
+use super::PretrainedError;
+use overdrive_formats::compressed_tensors::{self, Words};
+use overdrive_formats::huggingface::Config;
+use overdrive_formats::{FormatError, Tensors};
+use overdrive_ir::{Graph, GraphError, Tensor, TensorType};
+use overdrive_passes::{Order, Scheme, layers};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The field of config.json.
+pub(super) const FIELD: &str = "overdrive";
+
+/// The layers with codes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Coding {
+    /// The mode that made them.
+    pub mode: String,
+    /// Their formats by name.
+    pub layers: BTreeMap<String, Scheme>,
+    /// How it came about, for who reads the file.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub recipe: Value,
+}
+
+impl Coding {
+    /// What config.json says, if it says anything.
+    pub(super) fn read(config: &Config) -> Result<Option<Self>, FormatError> {
+        let json = config.to_json();
+        let of_others = json.get("quantization_config").filter(|found| !found.is_null());
+        let Some(own) = json.get(FIELD) else {
+            let Some(found) = of_others else { return Ok(None) };
+            let method = found.get("quant_method").and_then(Value::as_str).unwrap_or("unknown");
+            let expected = "weights in f32, f16 or bf16, or a folder that `overdrive quantize` wrote";
+            let error = config.wrong("quantization_config", expected, &format!("quantized by `{method}`"));
+            return Err(error.remedy("take the folder that it was quantized from"));
+        };
+        let coding: Self = serde_json::from_value(own.clone())
+            .map_err(|error| config.wrong(FIELD, "what `overdrive quantize` writes", &error.to_string()))?;
+        Ok(Some(coding))
+    }
+
+    /// The layers that the folder holds as `[in, out]`, of those that have codes; `float` is the graph of the architecture.
+    pub(super) fn input_major(&self, float: &Graph) -> Result<BTreeSet<String>, GraphError> {
+        let (found, _) = layers(float)?;
+        let turned = found.into_iter().filter(|layer| layer.held.order == Order::InputMajor);
+        Ok(turned.map(|layer| layer.name).filter(|name| self.layers.contains_key(name)).collect())
+    }
+
+    /// The states of `graph`, which has the codes declared, from the tensors of the file at `path`.
+    pub(super) fn restored(
+        &self,
+        path: &Path,
+        float: &Graph,
+        graph: &Graph,
+        file: Tensors,
+    ) -> Result<Tensors, PretrainedError> {
+        let turned = self.input_major(float)?;
+        let declared: Vec<(&str, TensorType)> = graph
+            .states()
+            .iter()
+            .map(|state| (state.name.as_str(), filed(&turned, &state.name, graph.ty(state.value))))
+            .collect();
+        let declared = declared.iter().map(|(name, ty)| (*name, ty));
+        let mut states = compressed_tensors::restored(path, declared, file)?;
+        for state in graph.states() {
+            let ty = graph.ty(state.value);
+            if let Some(tensor) = states.get_mut(&state.name)
+                && *tensor.ty() == filed(&turned, &state.name, ty)
+                && tensor.ty() != ty
+            {
+                *tensor = unfiled(tensor, ty);
+            }
+        }
+        Ok(states)
+    }
+
+    /// What the file holds for the states of `graph`, and its words for the ecosystem, if there are any.
+    pub(super) fn stored(
+        &self,
+        float: &Graph,
+        graph: &Graph,
+        states: Tensors,
+    ) -> Result<(Tensors, Option<Value>), GraphError> {
+        let turned = self.input_major(float)?;
+        let file = states.into_iter().map(|(name, tensor)| {
+            let ty = filed(&turned, &name, tensor.ty());
+            let tensor = if ty == *tensor.ty() { tensor } else { unfiled(&tensor, &ty) };
+            (name, tensor)
+        });
+        let words = compressed_tensors::quantization_config(graph, &Words { input_major: &turned });
+        Ok((compressed_tensors::stored(file.collect()), words))
+    }
+}
+
+/// The type under which the file holds a state: that of a turned layer's matrices with their axes in the other order, and a
+/// scale of all as one element.
+fn filed(turned: &BTreeSet<String>, name: &str, ty: &TensorType) -> TensorType {
+    let part = PARTS.iter().find_map(|part| name.strip_suffix(part));
+    match ty.sizes()[..] {
+        [1, 1] if name.ends_with(".weight_scale") => ty.with_shape([1usize]),
+        [rows, columns] if part.is_some_and(|layer| turned.contains(layer)) => ty.with_shape([columns, rows]),
+        _ => ty.clone(),
+    }
+}
+
+/// States of a layer that are matrices.
+const PARTS: [&str; 3] = [".weight", ".weight_scale", ".weight_zero_point"];
+
+/// The same numbers under the type of the other side.
+fn unfiled(tensor: &Tensor, ty: &TensorType) -> Tensor {
+    let sizes = tensor.ty().sizes();
+    let ([rows, columns], 2) = (sizes[..].try_into().unwrap_or([1, 1]), ty.rank()) else {
+        let bytes = tensor.bytes().to_vec();
+        return Tensor::from_bytes(ty.clone(), bytes).expect("a scale of all is one element");
+    };
+    if tensor.ty().dtype.bits() == 8 {
+        let bytes = tensor.bytes();
+        let turned = (0..rows * columns).map(|i| bytes[i % rows * columns + i / rows]);
+        return Tensor::from_bytes(ty.clone(), turned.collect::<Vec<u8>>()).expect("a byte an element");
+    }
+    let numbers = tensor.to_f64();
+    let turned: Vec<f64> = (0..rows * columns).map(|i| numbers[i % rows * columns + i / rows]).collect();
+    Tensor::from_f64(ty.dtype, ty.shape.clone(), &turned)
+}

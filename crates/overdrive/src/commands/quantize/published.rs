@@ -1,0 +1,70 @@
+//! What `quantize` does for a folder in Hugging Face's format: the head, the coding, and the folder that it writes.
+
+use super::{Chosen, Failure};
+use crate::cli::Quantize;
+use crate::progress;
+use crate::terminal::{note, say};
+use overdrive::bench::outcome::Failure as Unable;
+use overdrive::ir::{Backend, Tensor};
+use overdrive::passes::{Additions, Preparation, Quantization, Quantized};
+use overdrive::studies::Template;
+use overdrive::studies::pretrained::{Coding, Pretrained};
+use overdrive::studies::quantization::apply_in_parts;
+use serde_json::json;
+use std::path::Path;
+
+/// The output layer of published decoders.
+const HEAD: &str = "lm_head";
+
+/// A model that has weights and no codes yet, with a head of its own where that is to be quantized.
+pub(super) fn open(arguments: &Quantize, model: Pretrained) -> Result<Box<Pretrained>, Failure> {
+    if let Some(coding) = &model.coding {
+        return Err(Failure::bad_input(format!(
+            "`{}` is quantized already ({}): expected float weights; quantize the folder that it was made from",
+            arguments.model, coding.mode
+        )));
+    }
+    Ok(Box::new(if arguments.head { model.untied() } else { model }))
+}
+
+/// What a published model takes: its head stays in float, as compressed-tensors and vLLM have it, unless the user asks;
+/// pruned weights keep their zeros, since the ecosystem has given up masks.
+pub(super) fn quantization(
+    arguments: &Quantize,
+    model: &Pretrained,
+    mut quantization: Quantization,
+) -> Quantization {
+    if !arguments.head {
+        if model.architecture.has_head() {
+            note!("note: `{HEAD}` stays in float, as engines expect it; --head quantizes it too");
+        }
+        quantization.layers.insert(HEAD.to_owned(), None);
+    }
+    quantization.additions = Additions::None;
+    quantization
+}
+
+/// The model in a mode, block by block, with how far that is.
+pub(super) fn apply(
+    (backend, template): (&dyn Backend, &Template),
+    how: (Preparation, &Quantization),
+    seen: &[Vec<Tensor>],
+) -> Result<Quantized, Unable> {
+    let bar = progress::bar("blocks");
+    let made = apply_in_parts(backend, template, how, seen, &mut |done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    made
+}
+
+/// Writes the folder.
+pub(super) fn write(folder: &Path, model: &Pretrained, chosen: &Chosen) -> Result<(), Failure> {
+    let Chosen { name, quantization, made, .. } = chosen;
+    let layers = made.layers.iter().filter_map(|layer| Some((layer.name.clone(), layer.scheme?))).collect();
+    let recipe = json!({ "range": quantization.range });
+    let coding = Coding { mode: name.clone(), layers, recipe };
+    let notes = model.write_quantized(folder, &made.graph, &coding).map_err(Failure::bad_input)?;
+    notes.iter().try_for_each(|note| say!("note: {note}"))
+}

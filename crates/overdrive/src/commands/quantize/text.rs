@@ -1,0 +1,144 @@
+//! Samples of text for a published model, in its own tokens: perplexity judges a decoder, the cosine of its outputs an encoder.
+
+use super::samples::Samples;
+use super::{Judge, Metric, refused};
+use crate::cli::{MetricName, Quantize};
+use crate::failure::Failure;
+use crate::terminal::note;
+use overdrive::ir::{Backend, Graph, Tensor};
+use overdrive::studies::Template;
+use overdrive::studies::pretrained::Pretrained;
+use overdrive::studies::quantization::{batch_of, calibration};
+use overdrive::train::data::{Dataset, Parts, Split, Subset, open};
+use std::sync::Arc;
+
+/// Windows of held-out text that judge: every model judges twice, the float one and the quantized one.
+const JUDGED: u64 = 64;
+
+/// The text that is read unless the user names another.
+const DEFAULT: &str = "text";
+
+/// Samples of a text, in batches of the template's own size.
+pub(super) fn samples<'a>(
+    arguments: &Quantize,
+    (backend, template): (&'a dyn Backend, &'a Template),
+    model: &Pretrained,
+) -> Result<Samples<'a>, Failure> {
+    let name = arguments.data.as_deref().unwrap_or(DEFAULT);
+    if arguments.data.is_none() {
+        note!("note: calibrated on the text that comes with Overdrive; --data FILE.txt takes your own");
+    }
+    let wrong = |found: &str| {
+        Failure::bad_input(format!(
+            "--data: `{}` reads text: expected `text`, a file of UTF-8 text, or token ids by name (.npz), found {found}",
+            model.name
+        ))
+    };
+    if name == "digits" || ["csv", "gz"].iter().any(|ending| name.ends_with(&format!(".{ending}"))) {
+        return Err(wrong(&format!("`{name}`, which is labelled samples")));
+    }
+    let Dataset::Text(text) = open(name).map_err(Failure::bad_input)? else {
+        return Err(wrong(&format!("`{name}`, which is labelled samples")));
+    };
+    let tokenizer = model.folder.join("tokenizer.json");
+    let text = Dataset::Text(text).encoded(&tokenizer, model.architecture.vocabulary());
+    let text = text.map_err(Failure::bad_input)?;
+    let graph = template.graph_of(&template.dimensions).map_err(Failure::bad_input)?;
+    let tokens = template.dimensions["tokens"];
+    match model.architecture.has_head() {
+        true => decoder(arguments, (backend, template), text.windows(tokens).map_err(Failure::bad_input)?),
+        false => {
+            if let Some(metric) = arguments.metric.filter(|metric| *metric != MetricName::Cosine) {
+                return Err(Failure::bad_input(format!(
+                    "--metric {}: `{}` gives vectors and no next token: expected cosine, or no --metric",
+                    metric.name(),
+                    model.name
+                )));
+            }
+            let around = around(model)?;
+            let parts = text.windows(tokens.saturating_sub(around.iter().map(Vec::len).sum()).max(1));
+            encoder(arguments, (backend, template), (&graph, &around), &parts.map_err(Failure::bad_input)?)
+        }
+    }
+}
+
+fn judged(split: &Arc<dyn Split>) -> Arc<dyn Split> {
+    Arc::new(Subset::evenly(Arc::clone(split), JUDGED))
+}
+
+fn decoder<'a>(
+    arguments: &Quantize,
+    (backend, template): (&'a dyn Backend, &'a Template),
+    parts: Parts,
+) -> Result<Samples<'a>, Failure> {
+    let metric = match arguments.metric {
+        Some(MetricName::Top1) => Metric::Top1,
+        Some(MetricName::Cosine) => Metric::Cosine,
+        Some(MetricName::Perplexity) | None => Metric::Perplexity,
+    };
+    let batch = batch_of(template);
+    let seen = calibration(&parts.train, batch, arguments.batches as usize).map_err(refused)?;
+    let few = (parts.test.len() as usize / batch).clamp(1, arguments.batches as usize);
+    let compared = calibration(&parts.test, batch, few).map_err(refused)?;
+    let judge =
+        |split: &Arc<dyn Split>| Judge::labelled((backend, template), metric, judged(split)).map_err(refused);
+    let timed = compared.clone();
+    Ok(Samples {
+        seen,
+        chooser: judge(&parts.validation)?,
+        judge: judge(&parts.test)?,
+        compared,
+        draw: Box::new(move |seed| timed[seed as usize % timed.len()].clone()),
+        source: "windows of held-out text",
+        parts: Some(parts),
+    })
+}
+
+fn encoder<'a>(
+    arguments: &Quantize,
+    (backend, template): (&'a dyn Backend, &'a Template),
+    (graph, around): (&Graph, &[Vec<i128>; 2]),
+    parts: &Parts,
+) -> Result<Samples<'a>, Failure> {
+    let batch = batch_of(template);
+    let inputs = |split: &Arc<dyn Split>, batches: usize| -> Result<Vec<Vec<Tensor>>, Failure> {
+        let found = calibration(split, batch, batches).map_err(refused)?;
+        Ok(found.iter().map(|x| inputs_of(graph, around, &x[0])).collect())
+    };
+    let whole = |split: &Arc<dyn Split>| (split.len().min(JUDGED) as usize / batch).max(1);
+    let seen = inputs(&parts.train, arguments.batches as usize)?;
+    let compared = inputs(&parts.test, whole(&parts.test))?;
+    let judge = |batches: Vec<Vec<Tensor>>| Judge::by_outputs((backend, template), batches).map_err(refused);
+    let timed = compared.clone();
+    Ok(Samples {
+        seen,
+        chooser: judge(inputs(&parts.validation, whole(&parts.validation))?)?,
+        judge: judge(compared.clone())?,
+        compared,
+        draw: Box::new(move |seed| timed[seed as usize % timed.len()].clone()),
+        source: "windows of held-out text",
+        parts: None,
+    })
+}
+
+/// The tokens that a model expects before and behind a text.
+fn around(model: &Pretrained) -> Result<[Vec<i128>; 2], Failure> {
+    let tokenizer = model.tokenizer.as_ref();
+    let empty = tokenizer.map_or(Ok(vec![]), |tokenizer| tokenizer.encode(""));
+    let empty = empty.map_err(Failure::bad_input)?;
+    let (before, behind) = empty.split_at(empty.len().div_ceil(2));
+    Ok([before, behind].map(|ids| ids.iter().map(|&id| id.into()).collect()))
+}
+
+/// The inputs of an encoder that reads these rows, each with the tokens around it; every token is seen.
+fn inputs_of(graph: &Graph, [before, behind]: &[Vec<i128>; 2], rows: &Tensor) -> Vec<Tensor> {
+    let width = rows.ty().sizes()[1];
+    let ids = rows.to_ints();
+    let whole: Vec<i128> = ids.chunks(width).flat_map(|row| [before, row, behind].concat()).collect();
+    let input = |port: &overdrive::ir::Port| {
+        let ty = graph.ty(port.value);
+        let values = if port.name == "mask" { &vec![1; ty.elements()] } else { &whole };
+        Tensor::from_ints(ty.dtype, ty.shape.clone(), values)
+    };
+    graph.inputs().iter().map(input).collect()
+}

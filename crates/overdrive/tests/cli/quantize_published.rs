@@ -1,0 +1,174 @@
+//! `quantize` of folders in Hugging Face's format: every layer has codes, the folder is complete, and our commands take it.
+
+use crate::invocation::{Folder, Outcome};
+use overdrive::formats::{self, Tensors};
+use overdrive::ir::{DType, Tensor};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A tiny random model, beside the tests that compare it with the framework that it came from.
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-studies/tests/pretrained").join(name)
+}
+
+/// Calibrates a fixture on a text of its own and writes it to `small`.
+#[track_caller]
+fn quantize(folder: &Folder, model: &Path, arguments: &str) -> Outcome {
+    let model = model.display().to_string();
+    let text = "the hand and the tin in a thin band; another hand than the other. ".repeat(300);
+    fs::write(folder.path("words.txt"), text).unwrap();
+    let words = ["quantize", &model].into_iter().chain(arguments.split_whitespace());
+    let rest = "--device cpu --threads 1 --trials 5 --batches 2".split_whitespace();
+    folder.overdrive(&words.chain(rest).collect::<Vec<_>>())
+}
+
+fn config(folder: &Folder, name: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(folder.path(name).join("config.json")).unwrap()).unwrap()
+}
+
+fn states(folder: &Folder, name: &str) -> Tensors {
+    formats::read(&folder.path(name).join("model.safetensors")).unwrap()
+}
+
+#[test]
+fn every_architecture_takes_codes_in_every_layer_and_runs() {
+    let layers = [("llama", 14), ("qwen2", 14), ("qwen3", 14), ("gpt2", 8), ("bert", 12), ("sentence", 12)];
+    for (mode, (name, count)) in ["int8-dynamic", "int4-gptq"].into_iter().cycle().zip(layers) {
+        let folder = Folder::new();
+        let made = quantize(&folder, &fixture(name), &format!("--mode {mode} --data words.txt -o small"));
+        let measure = if count == 12 { "cosine" } else { "perplexity" };
+        made.ends(0, &[measure, "windows of held-out text", "is a model"]);
+        let config = config(&folder, "small");
+        assert_eq!(config["overdrive"]["layers"].as_object().unwrap().len(), count, "{name}");
+        assert_eq!(config["quantization_config"]["quant_method"], "compressed-tensors", "{name}");
+        assert!(folder.path("small/tokenizer.json").exists(), "{name}");
+        // Another length than the one that was calibrated on.
+        let ids = Tensor::from_ints(DType::I32, [2usize, 3], &[1, 2, 3, 4, 5, 6]);
+        let mask = Tensor::from_ints(DType::I32, [2usize, 3], &[1; 6]);
+        folder.tensors("x.npz", &[("x", ids), ("mask", mask)][..if count == 12 { 2 } else { 1 }]);
+        folder.line("eval small --inputs x.npz --device cpu --threads 1").ends(0, &["f32[2"]);
+        let said = folder.line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1");
+        if count == 12 {
+            said.ends(2, &["an encoder"])
+        } else {
+            said.ends(0, &["3 made"])
+        };
+        quantize(&folder, &folder.path("small"), "--mode fp8 --data words.txt -o again")
+            .ends(2, &["is quantized already", mode]);
+    }
+}
+
+#[test]
+fn what_did_not_change_is_in_the_folder_as_it_was() {
+    let folder = Folder::new();
+    let made = quantize(&folder, &fixture("llama"), "--mode int4-rtn --data words.txt -o small");
+    made.ends(0, &["`lm_head` stays in float", "--head"]);
+    let file = states(&folder, "small");
+    let ty = |name: &str| file[name].ty().to_string();
+    assert_eq!(ty("model.embed_tokens.weight"), "bf16[270, 16]", "a 16-bit weight stays one");
+    assert_eq!(ty("lm_head.weight"), "bf16[270, 16]");
+    assert_eq!(ty("model.layers.0.mlp.down_proj.weight_packed"), "i32[16, 3]");
+    let found = config(&folder, "small");
+    assert_eq!(found["quantization_config"]["config_groups"]["group_0"]["targets"][0], "Linear");
+    assert_eq!(found["quantization_config"]["ignore"][0], "lm_head");
+    let before: Value =
+        serde_json::from_str(&fs::read_to_string(fixture("llama").join("config.json")).unwrap()).unwrap();
+    for (field, value) in before.as_object().unwrap() {
+        assert_eq!(&found[field], value, "{field}");
+    }
+    let generation = "generation_config.json";
+    let bytes = |path: PathBuf| fs::read(path).unwrap();
+    assert_eq!(bytes(folder.path("small").join(generation)), bytes(fixture("llama").join(generation)));
+}
+
+#[test]
+fn a_head_is_quantized_when_asked_for_even_one_that_shares_the_embedding() {
+    let folder = Folder::new();
+    let made = quantize(&folder, &fixture("gpt2"), "--mode int8-weights --data words.txt --head -o small");
+    made.ends(0, &["Conv1D", "is a model"]);
+    let (file, config) = (states(&folder, "small"), config(&folder, "small"));
+    assert_eq!(file["lm_head.weight"].ty().to_string(), "i8[270, 16]");
+    assert_eq!(file["transformer.wte.weight"].ty().to_string(), "f32[270, 16]");
+    assert_eq!(config["tie_word_embeddings"], false);
+    // Conv1D has its weight as [in, out], and so have its codes.
+    assert_eq!(file["transformer.h.0.attn.c_attn.weight"].ty().to_string(), "i8[16, 48]");
+    assert_eq!(file["transformer.h.0.attn.c_attn.weight_scale"].ty().to_string(), "f32[1, 48]");
+    let group = &config["quantization_config"];
+    assert_eq!(group["dequantize"], true, "{group}");
+    folder.line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1").ends(0, &["3 made"]);
+}
+
+#[test]
+fn a_task_that_does_not_fit_is_refused_with_what_would() {
+    let folder = Folder::new();
+    fs::write(folder.path("rows.csv"), "1,2,0\n3,4,1\n").unwrap();
+    fs::write(folder.path("bytes.txt"), [0xff, 0xfe, 0x00]).unwrap();
+    let refused = |model: &str, rest: &str, words: &[&str]| {
+        quantize(&folder, &fixture(model), &format!("--mode int8-dynamic {rest} -o none")).ends(2, words);
+    };
+    refused("llama", "--data rows.csv", &["`llama` reads text", "labelled samples"]);
+    refused("llama", "--data digits", &["`llama` reads text"]);
+    refused("llama", "--data bytes.txt", &["UTF-8"]);
+    refused("llama", "--data nowhere.txt", &["nowhere.txt"]);
+    refused("bert", "--data words.txt --metric perplexity", &["cosine"]);
+    assert!(!folder.path("none").exists());
+}
+
+#[test]
+fn a_model_of_the_user_is_not_written_over() {
+    let folder = Folder::new();
+    let before = fs::read(fixture("llama").join("config.json")).unwrap();
+    fs::create_dir(folder.path("own")).unwrap();
+    fs::write(folder.path("own/config.json"), &before).unwrap();
+    fs::write(folder.path("own/model.safetensors"), b"weights").unwrap();
+    let made = quantize(&folder, &fixture("llama"), "--mode int8-dynamic --data words.txt --force -o own");
+    made.ends(2, &["own", "holds what Overdrive did not write"]);
+    assert_eq!(fs::read(folder.path("own/config.json")).unwrap(), before);
+    let again = |force: &str| {
+        let arguments = format!("--mode int8-dynamic --data words.txt -o small {force}");
+        quantize(&folder, &fixture("llama"), &arguments)
+    };
+    again("").ends(0, &[]);
+    again("").ends(2, &["small", "--force"]);
+    // What was written here may be written again, where the user says so.
+    again("--force").ends(0, &[]);
+    let listed = fs::read_to_string(folder.path("small/overdrive-files.json")).unwrap();
+    assert!(listed.contains("in Hugging Face's format"), "{listed}");
+    assert!(listed.contains("tokenizer.json") && listed.contains("model.safetensors"), "{listed}");
+}
+
+#[test]
+fn factors_go_into_norms_and_gated_layers() {
+    let folder = Folder::new();
+    for mode in ["int8-smooth", "int4-awq"] {
+        let made = quantize(&folder, &fixture("qwen3"), &format!("--mode {mode} --data words.txt -o {mode}"));
+        made.ends(0, &["`model.layers.0.self_attn.o_proj`", "rounded as it was", "is a model"]);
+        assert!(!made.stdout.contains("q_proj") && !made.stdout.contains("down_proj"), "{}", made.stdout);
+        let before = formats::read(&fixture("qwen3").join("model.safetensors")).unwrap();
+        let name = "model.layers.0.input_layernorm.weight";
+        assert_ne!(states(&folder, mode)[name].to_f64(), before[name].to_f64(), "{mode}");
+        assert!(!states(&folder, mode).keys().any(|name| name.contains("multiplier")));
+    }
+}
+
+#[test]
+fn pruned_weights_keep_their_zeros() {
+    let folder = Folder::new();
+    let made = quantize(&folder, &fixture("mistral"), "--mode sparse24-wanda --data words.txt -o small");
+    made.ends(0, &["is a model"]);
+    let down = states(&folder, "small")["model.layers.1.mlp.down_proj.weight"].clone();
+    assert_eq!(down.ty().to_string(), "bf16[16, 24]");
+    assert!(down.to_f64().chunks(4).all(|four| four.iter().filter(|w| **w == 0.0).count() >= 2));
+    let head = states(&folder, "small")["lm_head.weight"].to_f64();
+    assert!(head.iter().filter(|w| **w == 0.0).count() < head.len() / 4, "the head is left as it is");
+}
+
+#[test]
+fn a_mode_that_only_we_read_says_so() {
+    let folder = Folder::new();
+    let made = quantize(&folder, &fixture("qwen2"), "--mode int4-hqq --data words.txt -o small");
+    made.ends(0, &["no words for mode `int4-hqq`", "is a model"]);
+    assert_eq!(config(&folder, "small")["quantization_config"]["quant_method"], "overdrive");
+    folder.line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1").ends(0, &["3 made"]);
+}
