@@ -249,7 +249,7 @@ fn every_difference_between_weights_and_architecture_is_listed() {
             "model.safetensors: these are not the parameters of `llama`",
             "1 missing: model.norm.weight f32[16]",
             "1 unexpected: model.extra f32[3]",
-            "6 of another type: model.layers.0.mlp.down_proj.weight expected f32[16, 25], found f32[16, 24]",
+            "6 of another type: model.layers.0.mlp.down_proj.weight expected f32[16, 25], found f16[16, 24]",
         ],
     );
 }
