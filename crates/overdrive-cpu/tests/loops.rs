@@ -11,7 +11,7 @@ use overdrive_cpu::slots::SlotTable;
 use overdrive_cpu::threads::{Pool, Scratch};
 use overdrive_ir::eval::philox;
 use overdrive_ir::plan::{Access, Instr, Program, Store};
-use overdrive_ir::{Binary, DType, Overflow, Reducer, SlotId, Tensor, Unary, row_major};
+use overdrive_ir::{Binary, DType, Overflow, Reducer, SlotId, Tensor, TensorType, Unary, row_major};
 use testkit::define;
 use testkit::programs::{Build, access, assert_agrees, blank, by_row, dense, normal, random_program};
 use testkit::rows::softmax;
@@ -340,8 +340,25 @@ fn an_epilogue_covers_the_product_tile_by_tile() {
 }
 
 #[test]
+fn copies_of_types_below_a_byte_move_whole_bytes() {
+    // Rows 2 to 4 of 5 rows of 8 columns each.
+    for (dtype, row) in [(DType::I4, 4), (DType::F4E2M1, 4), (DType::F6E3M2, 6)] {
+        let mut b = Build::new(&[3, 8], 0);
+        let x = b.load(Access { slot: SlotId(0), offset: 16, strides: vec![8, 1] }, dtype);
+        b.store(Access { slot: SlotId(1), offset: 0, strides: vec![8, 1] }, x);
+        let from: Vec<u8> = (0..5 * row).map(|i| (i * 37 + 11) as u8).collect();
+        let from = Tensor::from_bytes(TensorType::new(dtype, [5, 8]), from).unwrap();
+        let to = blank(dtype, &[3, 8]);
+        for level in Level::supported() {
+            let after = run(&b.0, &[from.clone(), to.clone()], level, &pool(2));
+            assert_eq!(after[1].bytes(), &from.bytes()[2 * row..], "{dtype}, {level:?}");
+        }
+    }
+}
+
+#[test]
 fn types_below_a_byte_are_refused_with_the_reason() {
-    let mut b = Build::new(&[4], 0);
+    let mut b = Build::new(&[3], 0);
     let x = b.load(access(0, &[1]), DType::I4);
     b.store(access(0, &[1]), x);
     let error = CompiledLoop::new(&b.0, &|_| DType::I4).unwrap_err();

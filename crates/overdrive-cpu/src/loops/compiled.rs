@@ -11,6 +11,7 @@ use super::frame::{Frame, Layout, MAX_LOOPS, advance, index_at};
 use super::isa::Level;
 use super::nest::{Lanes, Nest};
 use super::stages::Stages;
+use super::whole_bytes::as_bytes;
 use crate::slots::SlotTable;
 use crate::stream::fence;
 use crate::threads::Pool;
@@ -161,6 +162,11 @@ impl CompiledLoop {
         level: Level,
     ) -> Result<Self, Unsupported> {
         assert!(Level::supported().any(|l| l == level), "{level:?} needs instructions that this CPU lacks");
+        let bytes = as_bytes(program, slots);
+        let (program, slots): (_, &dyn Fn(SlotId) -> DType) = match &bytes {
+            Some(bytes) => (bytes, &|_| DType::U8),
+            None => (program, slots),
+        };
         let expression = Expression::new(program, slots)?;
         let rows = &program.extents[..program.extents.len() - program.reduced];
         if rows.contains(&0) {

@@ -33,6 +33,7 @@ mod scaled;
 pub(crate) mod small_floats;
 mod stages;
 mod unsupported;
+mod whole_bytes;
 
 pub(crate) use affine::Affine;
 pub use compiled::CompiledLoop;
