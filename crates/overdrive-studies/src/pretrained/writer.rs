@@ -123,10 +123,11 @@ impl Pretrained {
     }
 }
 
-/// The tensor in the type of the one that it took the place of, where that keeps every number.
+/// The tensor in the narrower type of the one that it took the place of, where that keeps every
+/// number. Codes in a float format are narrower than any weight, and stay what they are.
 fn as_narrow(tensor: Tensor, before: &Tensor) -> Tensor {
     let (from, to) = (tensor.ty().dtype, before.ty().dtype);
-    if from == to || !from.is_float() || tensor.ty().shape != before.ty().shape {
+    if to.bits() >= from.bits() || !from.is_float() || tensor.ty().shape != before.ty().shape {
         return tensor;
     }
     let narrow = tensor.convert(to);

@@ -60,6 +60,34 @@ fn every_architecture_takes_codes_in_every_layer_and_runs() {
 }
 
 #[test]
+fn every_mode_writes_what_it_reads() {
+    // One of each layout of codes: bytes, packed, of floats, with two levels of scales; of weights
+    // in bf16 and in f32, of which a square one could be either way up.
+    let modes = [
+        "int8-weights",
+        "int8-static",
+        "fp8",
+        "fp8-tensor",
+        "mxfp8",
+        "mxint8",
+        "mxfp6",
+        "int4-rtn",
+        "int4-hqq",
+        "mxfp4",
+        "nvfp4",
+        "sparse24-magnitude",
+    ];
+    for (mode, name) in modes.into_iter().flat_map(|mode| [(mode, "llama"), (mode, "gpt2")]) {
+        let folder = Folder::new();
+        quantize(&folder, &fixture(name), &format!("--mode {mode} --data words.txt -o small"))
+            .ends(0, &["perplexity", "is a model"]);
+        let ids = Tensor::from_ints(DType::I32, [1usize, 3], &[1, 2, 3]);
+        folder.tensors("x.npz", &[("x", ids)]);
+        folder.line("eval small --inputs x.npz --device cpu --threads 1").ends(0, &["f32[1, 3"]);
+    }
+}
+
+#[test]
 fn what_did_not_change_is_in_the_folder_as_it_was() {
     let folder = Folder::new();
     let made = quantize(&folder, &fixture("llama"), "--mode int4-rtn --data words.txt -o small");
