@@ -1,6 +1,7 @@
 //! What a workload's outputs should be: inputs drawn from a seed, and the outputs of a reference of higher
 //! precision on them, computed once however many configurations are compared with it.
 
+mod compared;
 mod sensitivity;
 
 use std::cell::RefCell;
@@ -12,7 +13,9 @@ use overdrive_ir::{DType, Graph, Tensor, TensorType, eval::philox};
 
 use crate::outcome::Failure;
 use crate::subject::Deviation;
+use compared::compared_values;
 
+pub use compared::compared;
 pub use sensitivity::Sensitivity;
 
 /// How far an output may be from its reference.
@@ -33,8 +36,11 @@ pub struct Tolerance {
     pub rounding: Option<f64>,
 }
 
-/// Outputs as f64, one vector per output.
+/// Outputs as f64, one vector per output: what is [`compared`] of them.
 pub type Expected = Rc<Vec<Vec<f64>>>;
+
+/// What the reference gave: the numbers that are compared, and the types that the outputs had.
+type Known = (Expected, Rc<Vec<TensorType>>);
 
 /// How far right answers lie from one another, of the output where that is most.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -76,7 +82,7 @@ pub struct Oracle<'a> {
     part: Part<'a>,
     rows: Option<Vec<usize>>,
     drawn: RefCell<VecDeque<(u64, Vec<Tensor>)>>,
-    known: RefCell<BTreeMap<u64, Expected>>,
+    known: RefCell<BTreeMap<u64, Known>>,
     responses: RefCell<BTreeMap<u64, Rc<Vec<Sensitivity>>>>,
     spreads: RefCell<Vec<((u64, f64), Spread)>>,
 }
@@ -159,13 +165,19 @@ impl<'a> Oracle<'a> {
     /// # Errors
     /// The reference's own failure.
     pub fn expected(&self, seed: u64) -> Result<Expected, Failure> {
+        Ok(self.known(seed)?.0)
+    }
+
+    fn known(&self, seed: u64) -> Result<Known, Failure> {
         if let Some(known) = self.known.borrow().get(&seed) {
             return Ok(known.clone());
         }
         let outputs = (self.reference)(&self.inputs(seed))?;
-        let expected: Expected = Rc::new(outputs.iter().map(Tensor::to_f64).collect());
-        self.known.borrow_mut().insert(seed, expected.clone());
-        Ok(expected)
+        let types = Rc::new(outputs.iter().map(|output| output.ty().clone()).collect());
+        let expected = Rc::new(outputs.into_iter().map(|output| compared(output).to_f64()).collect());
+        let known: Known = (expected, types);
+        self.known.borrow_mut().insert(seed, known.clone());
+        Ok(known)
     }
 
     /// Whether the workload rounds to codes.
@@ -204,8 +216,8 @@ impl<'a> Oracle<'a> {
         let mut spread = Spread::default();
         for twin_index in 0..TWINS {
             let outputs = twin(&inputs, Perturbation { relative, twin: twin_index })?;
-            for (output, expected) in outputs.iter().zip(expected.iter()) {
-                spread = spread.or_wider(Spread::between(&output.to_f64(), expected));
+            for (output, expected) in outputs.into_iter().zip(expected.iter()) {
+                spread = spread.or_wider(Spread::between(&compared(output).to_f64(), expected));
             }
         }
         self.spreads.borrow_mut().push((key, spread));
@@ -231,7 +243,7 @@ impl<'a> Oracle<'a> {
         outputs: &[Tensor],
         tolerance: Tolerance,
     ) -> Result<Deviation, Failure> {
-        let outputs: Vec<Vec<f64>> = outputs.iter().map(Tensor::to_f64).collect();
+        let outputs: Vec<Vec<f64>> = outputs.iter().map(|output| compared(output.clone()).to_f64()).collect();
         self.compare_values(seed, &outputs, tolerance)
     }
 
@@ -245,7 +257,7 @@ impl<'a> Oracle<'a> {
         outputs: &[Vec<f64>],
         tolerance: Tolerance,
     ) -> Result<Deviation, Failure> {
-        let expected = self.expected(seed)?;
+        let (expected, types) = self.known(seed)?;
         if expected.len() != outputs.len() {
             return Err(Failure::incorrect(format!(
                 "{} outputs, expected {}",
@@ -259,6 +271,7 @@ impl<'a> Oracle<'a> {
         };
         let mut worst = Deviation::none();
         for (index, (output, expected)) in outputs.iter().zip(expected.iter()).enumerate() {
+            let output = &*compared_values(output, &types[index]);
             let mut found = Deviation::between(output, expected, tolerance)?;
             if let (Some(rounding), Some(responses)) = (tolerance.rounding, &responses) {
                 let limits = (rounding, tolerance.atol);

@@ -1,5 +1,5 @@
 //! `perturb` adds to a graph what rounding does to it: every value that a number format has to
-//! round is off by a random share of itself, drawn anew for each seed.
+//! round is off by a random share of itself, drawn anew for each set of seeds.
 //!
 //! Source: Parker, "Monte Carlo arithmetic", UCLA 1997: how far results lie apart then is how far
 //! rounding may carry them, through this graph and for these inputs. An op that holds a contraction
@@ -12,9 +12,11 @@ use overdrive_ir::{
     Binary, Builder, Caps, DType, Expr, Graph, GraphError, Node, Operation, Prim, Reducer, StateDecl,
     TensorType, Unary, Value,
 };
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
-/// The input that decides the draws, a `u64`; it comes last.
+/// The inputs that decide the draws, a `u64` each; they come last. Every draw has its own: layers
+/// that are alike then have kernels that are alike, which are compiled once.
 const PERTURBATION: &str = "perturbation.seed";
 
 /// States with more elements are weights of contractions, whose other operand is perturbed: drawing
@@ -31,8 +33,8 @@ pub fn perturb(graph: &Graph, relative: f64) -> Result<Graph, GraphError> {
     let b = Builder::new(flat.name());
     let mut map: Vec<Option<Expr<'_>>> = vec![None; flat.value_count()];
     b.declare(&flat).into_iter().for_each(|(value, expr)| map[value.0 as usize] = Some(expr));
-    let seed = b.input(PERTURBATION, TensorType::scalar(DType::U64));
-    let noisy = |x| off(&b, x, (seed, relative));
+    let noise = Noise { b: &b, relative, draws: Cell::new(0) };
+    let noisy = |x| noise.off(x);
     let is_large = |state: &&StateDecl| flat.ty(state.value).elements() > LARGE_STATE;
     let large: BTreeSet<Value> = flat.states().iter().filter(is_large).map(|state| state.value).collect();
     let given = flat.inputs().iter().map(|port| port.value).chain(flat.states().iter().map(|s| s.value));
@@ -58,14 +60,25 @@ pub fn perturb(graph: &Graph, relative: f64) -> Result<Graph, GraphError> {
     b.finish()
 }
 
-/// `x (1 + relative u)` with u uniform from -1 to 1.
-fn off<'b>(b: &'b Builder, x: Expr<'b>, (seed, relative): (Expr<'b>, f64)) -> Expr<'b> {
-    if x.dtype() != DType::F64 {
-        return x;
+/// Draws of one graph.
+struct Noise<'b> {
+    b: &'b Builder,
+    relative: f64,
+    draws: Cell<usize>,
+}
+
+impl<'b> Noise<'b> {
+    /// `x (1 + relative u)` with u uniform from -1 to 1.
+    fn off(&self, x: Expr<'b>) -> Expr<'b> {
+        if x.dtype() != DType::F64 {
+            return x;
+        }
+        let draw = self.draws.replace(self.draws.get() + 1);
+        let seed = self.b.input(&format!("{PERTURBATION}.{draw}"), TensorType::scalar(DType::U64));
+        let bits = self.b.op1(Prim::RandomBits { shape: x.shape(), site: 0 }, &[seed]);
+        let share = bits.convert(DType::F64) * (2.0 * self.relative * 2f64.powi(-32)) + (1.0 - self.relative);
+        x * share
     }
-    let bits = b.op1(Prim::RandomBits { shape: x.shape(), site: b.site() }, &[seed]);
-    let share = bits.convert(DType::F64) * (2.0 * relative * 2f64.powi(-32)) + (1.0 - relative);
-    x * share
 }
 
 /// Whether an op's results are new numbers, and not old ones moved or chosen.
@@ -108,8 +121,8 @@ fn expanded(graph: &Graph) -> Result<Graph, GraphError> {
 mod tests {
     use super::*;
     use crate::compute_in_f64;
-    use overdrive_ir::Tensor;
     use overdrive_ir::eval::{eval_tensors, philox};
+    use overdrive_ir::{Shape, Tensor};
 
     /// Rows of very different size times a matrix.
     fn product() -> (Graph, Vec<Tensor>) {
@@ -127,8 +140,10 @@ mod tests {
     }
 
     fn outputs(graph: &Graph, inputs: &[Tensor], seed: i128) -> Vec<f64> {
-        let seed = Tensor::from_ints(DType::U64, TensorType::scalar(DType::U64).shape, &[seed]);
-        let inputs: Vec<Tensor> = inputs.iter().cloned().chain([seed]).collect();
+        let draws = graph.inputs().len() - inputs.len();
+        let seeds = (0..draws as i128)
+            .map(|draw| Tensor::from_ints(DType::U64, Shape::default(), &[seed << 32 | draw]));
+        let inputs: Vec<Tensor> = inputs.iter().cloned().chain(seeds).collect();
         eval_tensors(graph, &inputs)[0].to_f64()
     }
 

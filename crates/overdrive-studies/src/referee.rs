@@ -6,7 +6,7 @@
 //! the host on the same model at small sizes first. Invariant: a reference comes from the host, or
 //! from a device that agreed with the host in this run.
 
-use crate::reference::{Place, Reference};
+use crate::reference::{Place, Reference, SHARE};
 use overdrive_bench::oracle::normal_inputs;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, DType, Graph, Mode, Tuning};
@@ -54,7 +54,7 @@ fn rate(backend: &dyn Backend) -> f64 {
 /// Whether the device can run the graph in f64 in its share of memory.
 fn fits(device: &dyn Backend, graph: &Graph) -> bool {
     // Perturbed, as it runs too, it takes more.
-    let perturbed = compute_in_f64(graph).and_then(|wide| perturb(&wide, 0.0));
+    let perturbed = compute_in_f64(graph).and_then(|wide| perturb(&wide, SHARE));
     let Ok(perturbed) = perturbed else { return false };
     let Ok(executable) = device.compile(&perturbed, Mode::Jit, &Tuning::default()) else { return false };
     let memory = executable.memory();

@@ -7,10 +7,10 @@
 
 use crate::referee::Chosen;
 use crate::tolerance::rounds_to_codes;
-use overdrive_bench::oracle::Sensitivity;
+use overdrive_bench::oracle::{Sensitivity, compared};
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::eval::eval_tensors;
-use overdrive_ir::{Backend, DType, Executable, Graph, GraphError, Mode, State, Tensor, TensorType, Tuning};
+use overdrive_ir::{Backend, DType, Executable, Graph, GraphError, Mode, Shape, State, Tensor, Tuning};
 use overdrive_passes::{compute_in_f64, perturb};
 use std::cell::RefCell;
 use std::fmt;
@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 /// Share of itself that a perturbed value is off by at most: small enough that responses are
 /// linear, and far above what f64 itself rounds.
-const SHARE: f64 = 1.0 / 4096.0;
+pub(crate) const SHARE: f64 = 1.0 / 4096.0;
 /// Perturbed evaluations of outputs whose rows are too short to tell a size from one.
 const MOST_TWINS: usize = 8;
 /// Values of a row that tell its size well enough together, over all twins.
@@ -105,25 +105,25 @@ impl<'a> Reference<'a> {
         expected: &[Vec<f64>],
     ) -> Result<Vec<Sensitivity>, Failure> {
         let graph = self.perturbed.as_ref().expect("only a reference that can be perturbed is asked");
-        let shapes: Vec<Vec<usize>> =
-            graph.outputs().iter().map(|port| graph.ty(port.value).sizes()).collect();
-        let width = |shape: &Vec<usize>| shape.last().copied().unwrap_or(1).max(1);
-        let shortest = shapes.iter().map(width).min().unwrap_or(1);
+        let widths = graph.outputs().iter().map(|port| graph.ty(port.value).sizes().last().copied());
+        let shortest = widths.map(|width| width.unwrap_or(1).max(1)).min().unwrap_or(1);
         let twins = TELLING.div_ceil(shortest).clamp(1, MOST_TWINS);
         let mut squares: Vec<Vec<f64>> = expected.iter().map(|values| vec![0.0; values.len()]).collect();
+        let mut shapes = Vec::new();
         for twin in 0..twins {
-            let seed = TensorType::scalar(DType::U64).shape;
-            let seed = Tensor::from_ints(DType::U64, seed, &[twin as i128]);
-            let inputs: Vec<Tensor> = inputs.iter().cloned().chain([seed]).collect();
-            let outputs = self.run((graph, 1), &inputs)?;
-            for ((sums, output), expected) in squares.iter_mut().zip(outputs).zip(expected) {
+            let draws = graph.inputs().len() - inputs.len();
+            let seed = |draw| Tensor::from_ints(DType::U64, Shape::default(), &[(twin << 32 | draw) as i128]);
+            let inputs: Vec<Tensor> = inputs.iter().cloned().chain((0..draws).map(seed)).collect();
+            let outputs: Vec<Tensor> = self.run((graph, 1), &inputs)?.into_iter().map(compared).collect();
+            for ((sums, output), expected) in squares.iter_mut().zip(&outputs).zip(expected) {
                 for ((sum, found), expected) in sums.iter_mut().zip(output.to_f64()).zip(expected) {
                     let response = (found - expected) / SHARE;
                     *sum += response * response / twins as f64;
                 }
             }
+            shapes = outputs.iter().map(|output| output.ty().sizes()).collect();
         }
-        let of = |(squares, shape): (Vec<f64>, &Vec<usize>)| Sensitivity::of_responses(squares, shape, twins);
+        let of = |(squares, shape): (_, &Vec<usize>)| Sensitivity::of_responses(squares, shape, twins);
         Ok(squares.into_iter().zip(&shapes).map(of).collect())
     }
 
