@@ -33,6 +33,7 @@ impl Words<'static> {
 /// The config of a graph with quantized or 2:4 layers; `None` of any other, and of one without words. A weight that is
 /// held as `[K, N]` has blocks of a column, which are read dense: `dequantize` says so.
 pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
+    let sizes = group_sizes(graph);
     let (mut groups, mut ignore, mut sparse) = (Vec::<Group>::new(), Vec::new(), Vec::new());
     for node in graph.nodes() {
         let quantized = node.op.composite::<QuantizedLinear>();
@@ -56,7 +57,7 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
             ignore.push(layer);
             continue;
         };
-        let (format, mut weights) = weights(graph, node, *op)?;
+        let (format, mut weights) = weights(graph, node, *op, &sizes)?;
         if words.input_major.contains(&layer) {
             turn(format, &mut weights)?;
         }
@@ -127,13 +128,30 @@ fn layer(graph: &Graph, weight: Value) -> Option<(String, bool)> {
     }
 }
 
-/// The format of a layer's file and the arguments of its weights.
-fn weights(graph: &Graph, node: &Node, op: QuantizedLinear) -> Option<(&'static str, Json)> {
+/// The sizes of groups that layers of the graph have, where a row has several.
+fn group_sizes(graph: &Graph) -> BTreeSet<usize> {
+    let layers = graph.nodes().iter().filter(|node| node.op.composite::<QuantizedLinear>().is_some());
+    let sizes = layers.filter_map(|node| {
+        let [codes, scale] = [1, 2].map(|at| graph.ty(node.operands[at]).sizes());
+        let (columns, groups) = (*codes.get(1)?, *scale.get(1)?);
+        (groups > 1).then(|| columns / groups)
+    });
+    sizes.collect()
+}
+
+/// The format of a layer's file and the arguments of its weights. A row of one group is a group
+/// where other layers have groups of its size: some readers take one strategy for all layers.
+fn weights(
+    graph: &Graph,
+    node: &Node,
+    op: QuantizedLinear,
+    sizes: &BTreeSet<usize>,
+) -> Option<(&'static str, Json)> {
     let (codes, scale) = (graph.ty(node.operands[1]), graph.ty(node.operands[2]));
     let ([rows, groups], columns) = (<[usize; 2]>::try_from(scale.sizes()).ok()?, codes.sizes()[1]);
     let strategy = match (rows, groups) {
         (1, 1) if codes.sizes()[0] > 1 => "tensor",
-        (_, 1) => "channel",
+        (_, 1) if !sizes.contains(&columns) && scale.dtype == DType::F32 => "channel",
         _ => "group",
     };
     if op.weights == Weights::Asymmetric && !graph.ty(node.operands[3]).dtype.is_int() {

@@ -8,7 +8,7 @@ use super::PretrainedError;
 use overdrive_formats::compressed_tensors::{self, Words};
 use overdrive_formats::huggingface::Config;
 use overdrive_formats::{FormatError, Tensors};
-use overdrive_ir::{Graph, GraphError, Tensor, TensorType};
+use overdrive_ir::{Graph, GraphError, StateDecl, Tensor, TensorType};
 use overdrive_passes::{Order, Scheme, layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -63,18 +63,19 @@ impl Coding {
         file: Tensors,
     ) -> Result<Tensors, PretrainedError> {
         let turned = self.input_major(float)?;
-        let declared: Vec<(&str, TensorType)> = graph
-            .states()
-            .iter()
-            .map(|state| (state.name.as_str(), filed(&turned, &state.name, graph.ty(state.value))))
-            .collect();
+        let in_file = |state: &StateDecl| {
+            let ty = graph.ty(state.value);
+            filed(&turned, &state.name, ty).unwrap_or_else(|| ty.clone())
+        };
+        let declared: Vec<(&str, TensorType)> =
+            graph.states().iter().map(|state| (state.name.as_str(), in_file(state))).collect();
         let declared = declared.iter().map(|(name, ty)| (*name, ty));
         let mut states = compressed_tensors::restored(path, declared, file)?;
         for state in graph.states() {
             let ty = graph.ty(state.value);
-            if let Some(tensor) = states.get_mut(&state.name)
-                && *tensor.ty() == filed(&turned, &state.name, ty)
-                && tensor.ty() != ty
+            if let (Some(tensor), Some(found)) =
+                (states.get_mut(&state.name), filed(&turned, &state.name, ty))
+                && *tensor.ty() == found
             {
                 *tensor = unfiled(tensor, ty);
             }
@@ -91,8 +92,10 @@ impl Coding {
     ) -> Result<(Tensors, Option<Value>), GraphError> {
         let turned = self.input_major(float)?;
         let file = states.into_iter().map(|(name, tensor)| {
-            let ty = filed(&turned, &name, tensor.ty());
-            let tensor = if ty == *tensor.ty() { tensor } else { unfiled(&tensor, &ty) };
+            let tensor = match filed(&turned, &name, tensor.ty()) {
+                Some(ty) => unfiled(&tensor, &ty),
+                None => tensor,
+            };
             (name, tensor)
         });
         let words = compressed_tensors::quantization_config(graph, &Words { input_major: &turned });
@@ -100,14 +103,16 @@ impl Coding {
     }
 }
 
-/// The type under which the file holds a state: that of a turned layer's matrices with their axes in the other order, and a
-/// scale of all as one element.
-fn filed(turned: &BTreeSet<String>, name: &str, ty: &TensorType) -> TensorType {
+/// The type under which the file holds a state in another layout than ours: a turned layer's
+/// matrices have their axes in the other order, square ones too; a scale of all is one element.
+fn filed(turned: &BTreeSet<String>, name: &str, ty: &TensorType) -> Option<TensorType> {
     let part = PARTS.iter().find_map(|part| name.strip_suffix(part));
     match ty.sizes()[..] {
-        [1, 1] if name.ends_with(".weight_scale") => ty.with_shape([1usize]),
-        [rows, columns] if part.is_some_and(|layer| turned.contains(layer)) => ty.with_shape([columns, rows]),
-        _ => ty.clone(),
+        [1, 1] if name.ends_with(".weight_scale") => Some(ty.with_shape([1usize])),
+        [rows, columns] if part.is_some_and(|layer| turned.contains(layer)) => {
+            Some(ty.with_shape([columns, rows]))
+        }
+        _ => None,
     }
 }
 

@@ -88,6 +88,29 @@ fn every_mode_writes_what_it_reads() {
 }
 
 #[test]
+fn codes_of_transposed_weights_are_in_the_layout_of_the_original() {
+    // Half of GPT-2's layers are square: nothing but the numbers tells which way up they are.
+    let folder = Folder::new();
+    quantize(&folder, &fixture("gpt2"), "--mode int8-weights --data words.txt -o small")
+        .ends(0, &["is a model"]);
+    let (small, float) =
+        (states(&folder, "small"), formats::read(&fixture("gpt2").join("model.safetensors")).unwrap());
+    let mut layers = 0;
+    for (name, codes) in small.iter().filter(|(_, tensor)| tensor.ty().dtype == DType::I8) {
+        let before = &float[name];
+        assert_eq!(codes.ty().shape, before.ty().shape, "{name}");
+        let scale = small[&format!("{name}_scale")].to_f64();
+        let pairs = codes.to_f64().into_iter().zip(before.to_f64()).enumerate();
+        for (i, (code, weight)) in pairs {
+            let scale = scale[i % scale.len()];
+            assert!((code * scale - weight).abs() <= 0.51 * scale, "{name}[{i}]: {code} for {weight}");
+        }
+        layers += 1;
+    }
+    assert_eq!(layers, 8);
+}
+
+#[test]
 fn what_did_not_change_is_in_the_folder_as_it_was() {
     let folder = Folder::new();
     let made = quantize(&folder, &fixture("llama"), "--mode int4-rtn --data words.txt -o small");
