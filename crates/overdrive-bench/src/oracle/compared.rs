@@ -18,7 +18,7 @@ fn picked(ty: &TensorType) -> Option<Vec<usize>> {
     let rows = ty.elements() / width;
     let count = (COMPARED / width).max(2);
     // Rows that share a byte cannot be told apart.
-    if rows <= count || ty.elements() <= COMPARED || ty.dtype.bits() * width % 8 != 0 {
+    if rows <= count || ty.elements() <= COMPARED || !(ty.dtype.bits() * width).is_multiple_of(8) {
         return None;
     }
     let start = |stretch: usize| stretch * rows / count;
