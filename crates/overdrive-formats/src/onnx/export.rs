@@ -5,6 +5,7 @@
 //! same as the graph, or there is an error that lists all that ONNX cannot say.
 
 mod composite;
+mod convert;
 mod indexing;
 mod microscaling;
 mod prim;

@@ -1,9 +1,9 @@
 //! Primitives as nodes of the default domain. Those whose positions are data stand in `indexing`, products in `product`.
 
 use super::writer::{Unsaid, Writer, extents, int, text};
-use super::{indexing, product};
+use super::{convert, indexing, product};
 use crate::onnx::types::theirs;
-use overdrive_ir::{Binary, Compare, DType, Order, Overflow, Pad, Prim, Reducer, TensorType, Unary, Window};
+use overdrive_ir::{Binary, Compare, DType, Order, Pad, Prim, Reducer, TensorType, Unary, Window};
 
 /// Types of a node.
 pub(super) struct Signature {
@@ -42,18 +42,7 @@ pub(super) fn write(
             one(if *kind == Compare::Ne { w.one("Not", &[&holds], vec![]) } else { holds })
         }
         Prim::Select => one(w.one("Where", &[&x[0], &x[1], &x[2]], vec![])),
-        Prim::Convert { to, overflow } => {
-            let code = theirs(*to).ok_or_else(|| Unsaid(format!("no element type for {to}")))?;
-            if *to == DType::E8M0 {
-                return Err(Unsaid("opset 23 rounds nothing to e8m0".into()));
-            }
-            let mut attributes = vec![int("to", code as i64)];
-            // Readers refuse the attribute where the type has no say in it.
-            if matches!(to, DType::F8E4M3 | DType::F8E5M2) {
-                attributes.push(int("saturate", i64::from(*overflow == Overflow::Saturate)));
-            }
-            one(w.one("Cast", &[&x[0]], attributes))
-        }
+        Prim::Convert { to, overflow } => one(convert::write(w, &x[0], dtype, (*to, *overflow))?),
         Prim::Broadcast { shape, dims } => {
             let (from, to) = (types.sizes(0), shape.known().unwrap_or_default());
             let mut thin = vec![1; to.len()];

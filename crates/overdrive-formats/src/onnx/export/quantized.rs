@@ -159,10 +159,8 @@ impl Pair {
     }
 
     fn quantize(&self, w: &mut Writer, to: DType) -> Option<String> {
-        let codes = matches!(
-            to,
-            DType::I4 | DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::F8E4M3 | DType::F8E5M2
-        );
+        // QuantizeLinear saturates infinities, which ours keeps in f8e5m2.
+        let codes = matches!(to, DType::I4 | DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::F8E4M3);
         if !codes || self.dtype == DType::F64 || self.zero.as_ref().is_some_and(|(_, dtype)| *dtype != to) {
             return None;
         }

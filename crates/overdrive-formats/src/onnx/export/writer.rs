@@ -136,6 +136,11 @@ impl Writer {
         self.tensor(&Tensor::from_f64(dtype, Shape::default(), &[value]))
     }
 
+    /// One integer.
+    pub(super) fn integer(&mut self, dtype: DType, value: i128) -> Result<String, Unsaid> {
+        self.tensor(&Tensor::from_ints(dtype, Shape::default(), &[value]))
+    }
+
     /// The same elements under another shape.
     pub(super) fn reshape(&mut self, x: &str, shape: &[usize]) -> String {
         let shape = self.sizes(shape);

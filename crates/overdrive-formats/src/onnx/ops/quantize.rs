@@ -83,7 +83,7 @@ pub(super) fn quantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (x, scale) = (c.x(0)?, c.x(1)?);
     let shape = sizes(x)?;
     let (along, block) = (c.int_or("axis", 1), block(c)?);
-    c.ignore(&["saturate"]);
+    let saturates = c.flag("saturate", 1);
     let asked = if c.int_or("output_dtype", 0) != 0 { c.dtype("output_dtype")? } else { None };
     if c.has(2) && matches!(c.value(2)?, Value::Unsigned4(_)) {
         return Err(unsupported("codes of uint4 that are computed"));
@@ -96,17 +96,21 @@ pub(super) fn quantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         return Err(unsupported(format!("division in {inner}")));
     }
     let zero = offset(c, 2)?;
-    if let ([DType::F32, DType::F32, DType::F32], true, Some(counts)) = (
-        [x.dtype(), scale.dtype(), inner],
-        dtype.is_int() || zero.is_none(),
-        covering(&sizes(scale)?, &shape, (along, block))?,
-    ) {
+    // Ours saturates finite numbers, and keeps infinities where a format has them.
+    let is_ours = dtype.is_int() || zero.is_none() && saturates && dtype != DType::F8E5M2;
+    if let ([DType::F32, DType::F32, DType::F32], true, Some(counts)) =
+        ([x.dtype(), scale.dtype(), inner], is_ours, covering(&sizes(scale)?, &shape, (along, block))?)
+    {
         return one(x.quantize(scale.reshape(counts.clone()), zero.map(|zero| zero.reshape(counts)), dtype));
     }
     // A quotient in a short format is rounded to that format before it is rounded to a code.
     let spread_scale = spread(scale.convert(inner), &shape, along, block)?;
     let quotient = (x.convert(inner).widen() / spread_scale.widen()).convert(inner).widen();
     let zero = zero.map(|zero| spread(zero, &shape, along, block)).transpose()?;
+    if dtype.is_float() && !saturates {
+        let shifted = zero.map_or(quotient, |zero| quotient + zero.convert(quotient.dtype()));
+        return one(shifted.convert(dtype));
+    }
     one(codes(quotient, zero, dtype))
 }
 
