@@ -87,6 +87,20 @@ pub enum FileError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The disk, or a limit on the size of files, has no room for the output.
+    #[error(
+        "no room for `{}`: the work needs {needed} bytes there, found {found} that may be written; make room, or name \
+         another place",
+        path.display()
+    )]
+    NoRoom {
+        /// The place.
+        path: PathBuf,
+        /// Bytes of the output.
+        needed: u64,
+        /// Bytes that there are.
+        found: u64,
+    },
     /// The place is of no use for the output, whatever stands in it.
     #[error("cannot write to `{}`: it {reason}; name another place{}", path.display(), with(option))]
     Unfit {

@@ -4,6 +4,7 @@
 //! place is claimed before the work begins and filled at its end. Invariant: nothing is replaced
 //! but files that a manifest of ours lists, and those only where the user said so.
 
+mod about;
 mod checksum;
 mod claim;
 mod error;
@@ -14,12 +15,15 @@ mod occupant;
 mod open;
 mod place;
 mod put;
+mod room;
 mod snapshot;
 mod staging;
 
+pub use about::{About, about, worked_on};
 pub use claim::give_up_places;
 pub use error::FileError;
 pub use manifest::MANIFEST;
 pub use open::{RESULTS, SETTINGS, TEXT, UNBOUNDED, beginning, open, read, read_text};
 pub use place::{Contents, Existing, Place, Request};
+pub use room::check_room;
 pub use snapshot::{is_folder_of, recovered, snapshot};

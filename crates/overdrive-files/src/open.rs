@@ -54,6 +54,7 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), FileError> {
 /// # Errors
 /// As [`open`]; when it is larger, or larger than memory.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
+    let _about = crate::about(path);
     let file = open(path)?;
     let cannot = || FileError::io(path, "read");
     let too_large = || FileError::TooLarge { path: path.to_owned(), most };

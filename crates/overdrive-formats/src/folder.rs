@@ -85,6 +85,7 @@ impl ModelFolder {
     /// # Errors
     /// When a file is missing, damaged or of another version, or when the states are not those of the graph.
     pub fn read(folder: &Path) -> Result<Self, ParametersError> {
+        let _about = overdrive_files::about(folder);
         let files = [(CONFIG, SETTINGS), (GRAPH, TEXT), (STATES, UNBOUNDED)];
         let [config, graph, states] = snapshot(folder, &files)
             .map_err(FormatError::from)?

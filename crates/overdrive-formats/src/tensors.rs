@@ -36,6 +36,7 @@ pub fn check_name(path: &Path) -> Result<(), FormatError> {
 
 /// Reads every tensor of a `.safetensors` or `.npz` file.
 pub fn read(path: &Path) -> Result<Tensors, FormatError> {
+    let _about = overdrive_files::about(path);
     match format(path)? {
         Format::Safetensors => safetensors::read(path),
         Format::Npz => npz::read(path),

@@ -88,6 +88,11 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         trainer.restore(&checkpoint.state, checkpoint.progress.done)?;
         (progress, best) = (checkpoint.progress, checkpoint.best.clone());
     }
+    if let Some(path) = run.checkpoint {
+        // The file before stays until the next one is whole; the model is no larger than either.
+        let best = if recipe.early_stop.is_some() { trainer.parameter_bytes() } else { 0 };
+        overdrive_files::check_room(path, &[trainer.state_bytes() + best; 2])?;
+    }
     let mut kept = match run.checkpoint {
         Some(_) => Checkpoint { recipe: recipe.clone(), data: run.train.hash()?, ..Checkpoint::default() },
         None => Checkpoint::default(),

@@ -188,6 +188,16 @@ impl<'a> Trainer<'a> {
         self.names.iter().map(download).collect()
     }
 
+    /// Bytes of the parameters of the model.
+    pub fn parameter_bytes(&self) -> u64 {
+        self.names.iter().map(|name| self.state.buffers[name].ty.bytes() as u64).sum()
+    }
+
+    /// Bytes of everything that the next step depends on.
+    pub fn state_bytes(&self) -> u64 {
+        self.state.buffers.values().map(|buffer| buffer.ty.bytes() as u64).sum()
+    }
+
     /// Everything that the next step depends on: every state by name.
     ///
     /// # Errors

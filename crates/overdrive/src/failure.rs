@@ -28,6 +28,12 @@ impl Failure {
         Self { message: message.to_string(), exit: Exit::Interrupted }
     }
 
+    /// The same with a sentence more.
+    pub(crate) fn and(mut self, sentence: impl fmt::Display) -> Self {
+        self.message += &format!(". {sentence}");
+        self
+    }
+
     /// Nobody reads standard output any more, so that there is nobody to tell.
     pub(crate) fn closed_pipe() -> Self {
         Self { message: String::new(), exit: Exit::ClosedPipe }

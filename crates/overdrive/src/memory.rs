@@ -2,12 +2,13 @@
 //! abort.
 //!
 //! Sizes that a user gives are checked where they are known. This is for all the rest, whoever
-//! allocates.
+//! allocates; it names the file that is being read, or else the model.
 
 use crate::terminal::beside_without_memory;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::memory::Request;
 use overdrive::cpu::memory::available_bytes;
+use overdrive::files::worked_on;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Ends the process where a request is more than there is, or was refused.
@@ -21,14 +22,17 @@ pub(crate) fn guard(request: Request) {
         },
         Request::Refused(bytes) => (bytes, (!ASKED.swap(true, Ordering::Relaxed)).then(available_bytes)),
     };
-    match available {
-        Some(available) => beside_without_memory(format_args!(
-            "error: out of memory: needed {bytes} bytes more, found {available}{REMEDY}"
-        )),
-        None => beside_without_memory(format_args!(
-            "error: out of memory: needed {bytes} bytes more, found none{REMEDY}"
-        )),
-    }
+    worked_on(|name| {
+        let (of, name, quote) = name.map_or(("", "", ""), |name| (" for `", name, "`"));
+        match available {
+            Some(available) => beside_without_memory(format_args!(
+                "error: out of memory{of}{name}{quote}: needed {bytes} bytes more, found {available}{REMEDY}"
+            )),
+            None => beside_without_memory(format_args!(
+                "error: out of memory{of}{name}{quote}: needed {bytes} bytes more, found none{REMEDY}"
+            )),
+        }
+    });
     std::process::exit(Exit::BadInput.code().into())
 }
 

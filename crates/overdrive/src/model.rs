@@ -240,6 +240,8 @@ pub(crate) fn load_to_train(model: &str) -> Result<Model, Failure> {
 
 fn load_with(model: &str, weights: Weights) -> Result<Model, Failure> {
     let path = Path::new(model);
+    // All that follows in this process is about this model, but for what is read meanwhile.
+    std::mem::forget(files::about(model));
     // One that a killed process left between two names is brought back, and then counts as there.
     files::recovered(path);
     let plain = model.strip_prefix(BUILT_IN);

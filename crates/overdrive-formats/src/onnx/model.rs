@@ -42,6 +42,7 @@ impl Model {
     /// # Errors
     /// When the file cannot be read or is no ONNX model.
     pub fn open(path: &Path) -> Result<Self, FormatError> {
+        let _about = overdrive_files::about(path);
         Self::decode(path, file::bytes(path)?)
     }
 
@@ -119,6 +120,7 @@ impl Model {
     /// With every op that is lacking; with the dimensions that have no size; `Undecided` with the inputs whose values
     /// would have to be bound; else with the node that is wrong.
     pub fn graph(&self, binding: &Binding) -> Result<Graph, FormatError> {
+        let _about = overdrive_files::about(&self.path);
         let missing = lacking(self.top(), &self.functions());
         if !missing.is_empty() {
             return Err(FormatError::Lacking { path: self.path.clone(), ops: missing });

@@ -44,6 +44,7 @@ pub fn open(name: &str) -> Result<Dataset, TrainError> {
         let expected = "`digits`, `text` or a file";
         return Err(TrainError::invalid("data", expected, format!("`{name}`"), "name a file that exists"));
     }
+    let _about = overdrive_files::about(path);
     let file = overdrive_files::open(path)?;
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     let samples = match extension {

@@ -37,6 +37,12 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     if let Some(parameters) = &parameters {
         replace_parameters(&graph, parameters, |_, _| Ok(()))?;
     }
+    let incomparable = expected.as_ref().map_or_else(Vec::new, |expected| incomparable(&graph, expected));
+    if !incomparable.is_empty() {
+        incomparable.iter().try_for_each(|line| say!("{line}: DISAGREES"))?;
+        note!("note: the model was not run, since no values could agree");
+        return Ok(Exit::WrongOutputs);
+    }
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.mode.into();
@@ -154,7 +160,17 @@ fn check_expected(graph: &Graph, expected: &Tensors, file: &Path) -> Result<(), 
     }
 }
 
-/// Compares what [`check_expected`] let pass.
+/// Outputs that no values could make as expected, with the reason.
+fn incomparable(graph: &Graph, expected: &Tensors) -> Vec<String> {
+    let ports = graph.outputs().iter();
+    let found = ports.filter_map(|port| {
+        let reason = expectation::incomparable(graph.ty(port.value), expected.get(&port.name)?.ty())?;
+        Some(format!("{}: {reason}", port.name))
+    });
+    found.collect()
+}
+
+/// Compares what [`check_expected`] and [`incomparable`] let pass.
 fn compare(outputs: &Tensors, expected: &Tensors, arguments: &Eval) -> Result<Exit, Failure> {
     let limit = Tolerance::of_elements(arguments.rtol, arguments.atol);
     let mut all_agree = true;

@@ -30,9 +30,13 @@ fn has_results(folder: &Path) -> bool {
     [RESULTS, PAGE, "gate.json"].iter().any(|name| folder.join(name).is_file())
 }
 
+/// Bytes that every report takes, if not more.
+const ROOM: u64 = 1 << 19;
+
 /// Claims the folder now, so that what is wrong with it is known before the work and not after it.
 pub(crate) fn place(folder: &Path, existing: Existing, contents: Contents) -> Result<Place, Failure> {
     let request = Request { path: folder, option: "--out", existing, inputs: &[] };
+    files::check_room(folder, &[ROOM])?;
     Place::files(request, contents).map_err(Failure::bad_input)
 }
 
@@ -46,6 +50,7 @@ pub(crate) fn place_or_new(
         return place(folder, existing, contents);
     }
     let folder = default_folder(begun);
+    files::check_room(&folder, &[ROOM])?;
     let place = |folder: &Path| {
         Place::files(
             Request { path: folder, option: "--out", existing: Existing::Keep, inputs: &[] },
@@ -67,6 +72,7 @@ pub(crate) fn place_or_new(
 /// Results from a file, or from the folder of a report.
 pub(crate) fn read(path: &Path) -> Result<Results, Failure> {
     let file = if path.is_dir() { path.join(RESULTS) } else { path.to_owned() };
+    let _about = files::about(&file);
     let text = files::read_text(&file, files::RESULTS)
         .map_err(|error| Failure::bad_input(format!("{error}; expected a {RESULTS} or its folder")))?;
     from_json(&text).map_err(|error| Failure::bad_input(format!("`{}`: {error}", file.display())))
@@ -90,7 +96,12 @@ pub(crate) fn has_measurements(results: &Results) -> bool {
 /// are kept elsewhere.
 pub(crate) fn write(place: &Place, results: &Results) -> Result<(), Failure> {
     write_results(place, results).map_err(|error| kept(&error, results))?;
-    write_report(place, std::slice::from_ref(results))
+    write_report(place, std::slice::from_ref(results)).map_err(|failure| {
+        let folder = place.path().display();
+        failure.and(format_args!(
+            "The results are kept in `{folder}/{RESULTS}`: `overdrive report {folder}/{RESULTS} --force` draws the rest"
+        ))
+    })
 }
 
 /// Writes report.html, report.md and plots/ of one results file or several.

@@ -60,14 +60,13 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
         resume: earlier.as_ref(),
         checkpoint: Some(&checkpoint),
     };
-    let fitted = fit(&run, &mut watch).map_err(failure)?;
+    let fitted = fit(&run, &mut watch).map_err(|error| unkept(error, &checkpoint, arguments))?;
     watch.finish();
     if fitted.ending == Ending::Interrupted {
         let (done, steps, file) = (fitted.progress.done, recipe.steps, checkpoint.display());
-        let flag = if arguments.resume { "" } else { "--resume" };
-        let again = command_with(&[], flag);
         return Err(Failure::interrupted(format!(
-            "{done} of {steps} steps are done and kept in `{file}`; go on with: {again}"
+            "{done} of {steps} steps are done and kept in `{file}`; go on with: {}",
+            again(arguments)
         )));
     }
     // States that no step changes, tables of integers say, are what they were.
@@ -164,6 +163,24 @@ fn said(test: &Evaluation) -> String {
             format!("{percent:.2} % of {samples} test samples, loss {loss:.4}")
         }
     }
+}
+
+/// The command that goes on from the checkpoint.
+fn again(arguments: &Train) -> String {
+    command_with(&[], if arguments.resume { "" } else { "--resume" })
+}
+
+/// A failure of the loop. Where a file was not written, the checkpoint before it is whole.
+fn unkept(error: TrainError, checkpoint: &Path, arguments: &Train) -> Failure {
+    let unwritten = matches!(error, TrainError::File(_) | TrainError::Format(_) | TrainError::Io { .. });
+    if !(unwritten && checkpoint.exists()) {
+        return failure(error);
+    }
+    let file = checkpoint.display();
+    Failure::bad_input(format!(
+        "{error}. Earlier steps are kept in `{file}`; go on with: {}",
+        again(arguments)
+    ))
 }
 
 fn failure(error: TrainError) -> Failure {

@@ -58,3 +58,40 @@ fn a_full_disk_is_an_error() {
     assert_eq!(call(&folder, train, Stdio::null(), closed()).status.code(), Some(0));
     assert_eq!(folder.files(), ["m"]);
 }
+
+/// Runs a command line that may write no file larger than so many blocks of 512 bytes.
+fn limited(folder: &Folder, blocks: u32, line: &str) -> Output {
+    let script = format!("ulimit -f {blocks}; exec \"$0\" {line}");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_overdrive")]).current_dir(folder.path(""));
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn room_that_is_lacking_is_known_before_the_work() {
+    let folder = Folder::new();
+    for (blocks, line) in [
+        (200, "train digits-mlp --data digits --steps 200 -o m --device cpu --threads 1"),
+        (200, "bench digits-mlp --trials 5 -o report"),
+        (200, "run cumulative --quick"),
+    ] {
+        let ended = limited(&folder, blocks, line);
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(2), "{line}: {said}");
+        assert!(said.contains("no room for") && said.contains("found 102400"), "{line}: {said}");
+        assert_eq!(folder.files(), Vec::<String>::new(), "{line}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn what_a_limit_cuts_short_is_an_error_and_says_what_is_kept() {
+    let folder = Folder::new();
+    // Results fit, the page does not.
+    let ended = limited(&folder, 1200, "bench digits-mlp --backends cpu --modes jit --trials 5 -o report");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(3), "{said}");
+    assert!(said.contains("File too large") && said.contains("kept in `report/results.json`"), "{said}");
+    folder.line("report report/results.json --force").ends(0, &["report: report/report.html"]);
+}

@@ -7,14 +7,14 @@
 
 use overdrive::bench::oracle::Tolerance;
 use overdrive::bench::subject::Deviation;
-use overdrive::ir::{DType, Tensor};
+use overdrive::ir::{DType, Tensor, TensorType};
 
 /// Whether an output is as expected, and in words how near it is.
 pub(super) fn verdict(found: &Tensor, expected: &Tensor, limit: Tolerance) -> (bool, String) {
-    let (ours, theirs) = (found.ty().dtype, expected.ty().dtype);
-    if found.ty().shape != expected.ty().shape {
-        return (false, format!("expected {}, found {}", expected.ty(), found.ty()));
+    if let Some(reason) = incomparable(found.ty(), expected.ty()) {
+        return (false, reason);
     }
+    let (ours, theirs) = (found.ty().dtype, expected.ty().dtype);
     if ours.is_arithmetic_float() && theirs.is_arithmetic_float() {
         return floats(&found.to_f64(), &expected.to_f64(), limit);
     }
@@ -24,7 +24,7 @@ pub(super) fn verdict(found: &Tensor, expected: &Tensor, limit: Tolerance) -> (b
             let same = |a: &f64, b: &f64| a == b || a.is_nan() && b.is_nan();
             exactly(&found.to_f64(), &expected.to_f64(), same)
         }
-        _ if are_bits(ours, theirs) || are_bits(theirs, ours) => {
+        _ => {
             let width = ours.bits().div_ceil(8);
             let bits = |tensor: &Tensor| -> Vec<u64> {
                 let word =
@@ -33,8 +33,15 @@ pub(super) fn verdict(found: &Tensor, expected: &Tensor, limit: Tolerance) -> (b
             };
             exactly(&bits(found), &bits(expected), |a, b| a == b)
         }
-        _ => (false, format!("expected {}, found {}", expected.ty(), found.ty())),
     }
+}
+
+/// Why no values of these types agree, if none do.
+pub(super) fn incomparable(found: &TensorType, expected: &TensorType) -> Option<String> {
+    let (ours, theirs) = (found.dtype, expected.dtype);
+    let of_a_kind = ours.is_float() == theirs.is_float() || are_bits(ours, theirs) || are_bits(theirs, ours);
+    let agree = found.shape == expected.shape && of_a_kind;
+    (!agree).then(|| format!("expected {expected}, found {found}"))
 }
 
 /// Whether unsigned integers of one format can be the bits of floats of the other.
