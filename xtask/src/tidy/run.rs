@@ -5,7 +5,8 @@ use anyhow::{Result, bail};
 use super::rule::Rule;
 use super::tree::Tree;
 use super::{
-    architecture, declarations, files, header, layers, manifest, names, prints, purity, size, unsafety, words,
+    architecture, book, declarations, files, header, layers, manifest, names, prints, purity, size, unsafety,
+    words,
 };
 use crate::workspace::Workspace;
 
@@ -23,6 +24,7 @@ const RULES: &[Rule] = &[
     manifest::RULE,
     layers::RULE,
     architecture::RULE,
+    book::RULE,
 ];
 
 /// Fails with every finding of every rule.

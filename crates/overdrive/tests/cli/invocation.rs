@@ -73,6 +73,18 @@ impl Folder {
         outcome(&mut command, self.0.path())
     }
 
+    /// Runs a line of a shell here, to which `overdrive` is the binary.
+    #[cfg(unix)]
+    #[track_caller]
+    pub(crate) fn shell(&self, line: &str) -> Outcome {
+        let mut command = Command::new("sh");
+        let own = Path::new(env!("CARGO_BIN_EXE_overdrive")).parent().unwrap();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(own.to_owned()).chain(std::env::split_paths(&path));
+        command.args(["-c", line]).env("PATH", std::env::join_paths(folders).unwrap());
+        outcome(&mut command, self.0.path())
+    }
+
     /// Runs a command line without quoted words here.
     #[track_caller]
     pub(crate) fn line(&self, line: &str) -> Outcome {

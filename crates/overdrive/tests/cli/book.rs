@@ -1,0 +1,99 @@
+//! The book: each page's `sh` blocks do what they say, on small models in a folder of their own.
+#![cfg(unix)]
+
+use crate::invocation::Folder;
+use overdrive::formats::onnx;
+use overdrive::ir::{DType, Tensor};
+use overdrive::studies::Template;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+fn from_root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// What the pages call the reader's own files.
+fn prepared() -> Folder {
+    let folder = Folder::new();
+    let model = from_root("crates/overdrive-studies/tests/pretrained/llama");
+    fs::create_dir(folder.path("my-model")).unwrap();
+    for file in fs::read_dir(model).unwrap().map(|entry| entry.unwrap().path()) {
+        fs::copy(&file, folder.path("my-model").join(file.file_name().unwrap())).unwrap();
+    }
+    let digits = Template::built_in(overdrive::models::find("digits-mlp").unwrap()).unwrap();
+    let rows = |rows: usize| digits.graph_of(&[("batch".to_owned(), rows)].into()).unwrap();
+    let path = folder.path("model.onnx");
+    fs::write(&path, onnx::encode_batched(&path, [&rows(1), &rows(2)]).unwrap()).unwrap();
+    folder.tensors("inputs.npz", &[("x", Tensor::from_f32([8, 64], &[0.5; 512]))]);
+    folder.tensors("tokens.npz", &[("x", Tensor::from_ints(DType::I32, [2, 3], &[1, 2, 3, 4, 5, 6]))]);
+    let text = "the hand and the tin in a thin band; another hand than the other. ".repeat(300);
+    fs::write(folder.path("text.txt"), text).unwrap();
+    let row = |class: usize| format!("{}{class}\n", format!("{},", class % 7).repeat(64));
+    fs::write(folder.path("data.csv"), (0..600).map(|i| row(i % 10)).collect::<String>()).unwrap();
+    for name in ["bench-old", "bench-new"] {
+        let json = r#"{"overdrive_samples":1,"cases":[{"name":"a","times_ns":[7,7,7,7,7]}]}"#;
+        fs::write(folder.path(name), format!("#!/bin/sh\necho '{json}' >\"$OVERDRIVE_RESULTS\"\n")).unwrap();
+        fs::set_permissions(folder.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    folder
+}
+
+/// The lines of a page's `sh` blocks.
+fn commands(page: &str) -> Vec<String> {
+    let mut is_shell = false;
+    let mut found = Vec::new();
+    for line in page.lines() {
+        match line.strip_prefix("```") {
+            Some(language) => is_shell = language == "sh",
+            None if is_shell => found.push(line.to_owned()),
+            None => {}
+        }
+    }
+    found
+}
+
+fn run(name: &str) {
+    let page = fs::read_to_string(from_root("docs/book/src").join(name)).unwrap();
+    let commands = commands(&page);
+    assert!(!commands.is_empty(), "{name} has commands");
+    let folder = prepared();
+    for command in commands {
+        folder.shell(&command).ends(0, &[]);
+    }
+}
+
+macro_rules! pages {
+    ($($test:ident: $page:literal,)*) => {
+        $(#[test]
+        fn $test() {
+            run($page);
+        })*
+
+        const TRIED: &[&str] = &[$($page),*];
+    };
+}
+
+pages! {
+    introduction: "introduction.md",
+    install: "install.md",
+    quantize: "quantize.md",
+    compare: "compare.md",
+    gate_my_ci: "gate-my-ci.md",
+    fine_tune: "fine-tune.md",
+    deploy: "deploy.md",
+    read_a_report: "read-a-report.md",
+    troubleshooting: "troubleshooting.md",
+}
+
+/// Pages without commands.
+const OTHERS: [&str; 1] = ["SUMMARY.md"];
+
+#[test]
+fn every_page_is_tried() {
+    for entry in fs::read_dir(from_root("docs/book/src")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let is_known = TRIED.contains(&name.as_str()) || OTHERS.contains(&name.as_str());
+        assert!(is_known, "no test runs the commands of {name}");
+    }
+}
