@@ -2,7 +2,7 @@
 """Tiny random models in Hugging Face's format, with what `transformers` makes of them: the fixtures of
 crates/overdrive-studies/tests/pretrained/. Needs torch, transformers and tokenizers; downloads nothing.
 
-    python3 peers/tiny_models.py crates/overdrive-studies/tests/pretrained
+    python3 peers/tiny_models.py crates/overdrive-studies/tests/pretrained [NAME...]
 
 Each folder has config.json, the weights (f32, f16 or bf16; Llama's in two shards), tokenizer.json, and expected.npz: `x` and `mask`, outputs `y` in f64 arithmetic rounded to f32, and for decoders a
 `prompt` and its greedy `continuation`.
@@ -10,11 +10,13 @@ Each folder has config.json, the weights (f32, f16 or bf16; Llama's in two shard
 
 import json
 import pathlib
+import shutil
 import sys
 
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 VOCABULARY = 270
@@ -64,7 +66,8 @@ def write_decoder(folder, config, dtype, shard=None):
     model.save_pretrained(folder, **options)
     byte_level_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
     # Read again: a model that was rounded to bf16 has rounded its rotary frequencies too.
-    exact = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+    exact = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager").eval()
     x = torch.randint(0, VOCABULARY, (2, 5), generator=torch.Generator().manual_seed(2))
     prompt = torch.randint(0, VOCABULARY, (1, 5), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
@@ -101,32 +104,89 @@ def write_encoder(folder, config, pooling):
                         y=y.to(torch.float32).numpy())
 
 
-def main():
-    root = pathlib.Path(sys.argv[1])
+def write_pytorch(folder, of, shards):
+    """The weights of the folder `of` in files of torch.save, in one file every second tensor as f64."""
+    folder.mkdir(exist_ok=True)
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(of / name, folder / name)
+    tensors = list(load_file(of / "model.safetensors").items())
+    if not shards:
+        exact = {name: x.double() if i % 2 else x for i, (name, x) in enumerate(tensors)}
+        torch.save(exact, folder / "pytorch_model.bin")
+        return
+    half, map_of = len(tensors) // 2, {}
+    for index, part in enumerate((tensors[:half], tensors[half:])):
+        name = f"pytorch_model-{index + 1:05}-of-00002.bin"
+        torch.save(dict(part), folder / name, _use_new_zipfile_serialization=False)
+        map_of.update({tensor: name for tensor, _ in part})
+    index = json.dumps({"metadata": {}, "weight_map": map_of}, indent=2)
+    (folder / "pytorch_model.bin.index.json").write_text(index + "\n")
+
+
+def write_all(root, wanted):
     torch.manual_seed(0)
-    common = dict(vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
-                  num_key_value_heads=2, max_position_embeddings=64, bos_token_id=0, eos_token_id=0)
-    stretched = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
-                 "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
-    t = transformers
-    gpt2 = t.GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0)
-    write_decoder(root / "gpt2", gpt2, torch.float32)
-    llama = t.LlamaConfig(**common, tie_word_embeddings=False, rope_parameters=stretched)
-    write_decoder(root / "llama", llama, torch.bfloat16, shard="20KB")
-    write_decoder(root / "mistral", t.MistralConfig(**common, head_dim=6, sliding_window=3), torch.bfloat16)
-    # The first block sees everything, the second a window.
-    sliding = dict(use_sliding_window=True, sliding_window=4, max_window_layers=1)
-    write_decoder(root / "qwen2_window", t.Qwen2Config(**common, **sliding), torch.float16)
-    write_decoder(root / "qwen2", t.Qwen2Config(**common, tie_word_embeddings=True), torch.float16)
-    # The beginning of a sequence is longer than what the angles were learnt from, and the ramp has channels on both sides.
-    longer = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,
-              "beta_fast": 4.0, "beta_slow": 0.5}
-    write_decoder(root / "yarn", t.Qwen2Config(**{**common, "hidden_size": 32}, tie_word_embeddings=True, rope_parameters=longer), torch.float16)
-    write_decoder(root / "qwen3", t.Qwen3Config(**common, head_dim=8, tie_word_embeddings=True), torch.bfloat16)
-    bert = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
-                max_position_embeddings=32)
-    write_encoder(root / "bert", t.BertConfig(**bert), pooling=False)
-    write_encoder(root / "sentence", t.BertConfig(**bert), pooling=True)
+    common = dict(vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+                  num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+                  bos_token_id=0, eos_token_id=0)
+    gpt2 = dict(vocab_size=VOCABULARY, n_positions=64, n_embd=16, n_layer=2, n_head=4,
+                bos_token_id=0, eos_token_id=0)
+    stretched = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0,
+                 "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                 "original_max_position_embeddings": 16}
+    # The beginning of a sequence is longer than what the angles were learnt from, and the ramp has
+    # channels on both sides.
+    longer = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+              "original_max_position_embeddings": 16, "beta_fast": 4.0, "beta_slow": 0.5}
+    # Three of four channels are turned, each pair by a factor of its own.
+    longrope = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+                "short_factor": [1.0, 1.3, 1.7], "long_factor": [2.0, 3.0, 4.0]}
+    tied = dict(tie_word_embeddings=True)
+    wide = dict(common, hidden_size=32)
+    f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
+    decoders = {
+        "gpt2": (lambda: transformers.GPT2Config(**gpt2), f32),
+        "llama": (lambda: transformers.LlamaConfig(
+            **common, tie_word_embeddings=False, rope_parameters=stretched), bf16, "20KB"),
+        "mistral": (lambda: transformers.MistralConfig(
+            **common, head_dim=6, sliding_window=3), bf16),
+        "mixtral": (lambda: transformers.MixtralConfig(
+            **dict(common, intermediate_size=8), **tied, num_local_experts=3,
+            num_experts_per_tok=2), bf16),
+        "qwen2": (lambda: transformers.Qwen2Config(**common, **tied), f16),
+        # The first block sees everything, the second a window.
+        "qwen2_window": (lambda: transformers.Qwen2Config(
+            **common, use_sliding_window=True, sliding_window=4,
+            max_window_layers=1), f16),
+        "yarn": (lambda: transformers.Qwen2Config(**wide, **tied, rope_parameters=longer), f16),
+        "qwen3": (lambda: transformers.Qwen3Config(**common, **tied, head_dim=8), bf16),
+        "qwen3_moe": (lambda: transformers.Qwen3MoeConfig(
+            **common, **tied, head_dim=8, num_experts=4, num_experts_per_tok=2,
+            moe_intermediate_size=8, decoder_sparse_step=2, norm_topk_prob=False), bf16),
+        "phi3": (lambda: transformers.Phi3Config(
+            **dict(common, num_attention_heads=2, num_key_value_heads=1), **tied, pad_token_id=0,
+            sliding_window=6,
+            original_max_position_embeddings=48, rope_parameters=longrope), bf16),
+        "gemma": (lambda: transformers.GemmaConfig(**common, head_dim=8, pad_token_id=0), bf16),
+        "gemma2": (lambda: transformers.Gemma2Config(
+            **common, head_dim=8, pad_token_id=0, sliding_window=3, query_pre_attn_scalar=8,
+            attn_logit_softcapping=2.0, final_logit_softcapping=3.0), bf16),
+        "gemma3": (lambda: transformers.Gemma3TextConfig(
+            **common, head_dim=8, pad_token_id=0, sliding_window=3, query_pre_attn_scalar=12,
+            layer_types=["sliding_attention", "full_attention"]), bf16),
+    }
+    bert = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+                intermediate_size=24, max_position_embeddings=32)
+    encoders = {"bert": False, "sentence": True}
+    for name, (config, *how) in decoders.items():
+        if not wanted or name in wanted:
+            write_decoder(root / name, config(), *how)
+    for name, pooling in encoders.items():
+        if not wanted or name in wanted:
+            write_encoder(root / name, transformers.BertConfig(**bert), pooling=pooling)
+    for name in ("pytorch", "pytorch_shards"):
+        if not wanted or name in wanted:
+            write_pytorch(root / name, root / "sentence", shards=name == "pytorch_shards")
 
 
-main()
+if __name__ == "__main__":
+    write_all(pathlib.Path(sys.argv[1]), sys.argv[2:])

@@ -1,7 +1,9 @@
-//! Folders in Hugging Face's format: `config.json`, safetensors (in shards too), `tokenizer.json`.
+//! Folders in Hugging Face's format: `config.json`, weights in safetensors or of `torch.save` (in
+//! shards too), `tokenizer.json`.
 //!
-//! Each part is read by itself and says what is wrong with it by file and field; which architecture makes what of the
-//! fields is for who builds graphs. Nothing is downloaded. Invariant: no name in a file leads out of its folder.
+//! Each part is read by itself and says what is wrong with it by file and field; which architecture
+//! makes what of the fields is for who builds graphs. Nothing is downloaded. Invariant: no name in a
+//! file leads out of its folder.
 
 mod config;
 mod tokenizer;
@@ -19,7 +21,8 @@ use std::path::Path;
 pub fn is_at(folder: &Path) -> bool {
     let text = overdrive_files::read_text(&folder.join("config.json"), overdrive_files::SETTINGS)
         .unwrap_or_default();
-    let stored = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"];
+    let is_stored =
+        |name: &&str| folder.join(name).exists() || folder.join(format!("{name}.index.json")).exists();
     text.contains("\"model_type\"")
-        || stored.iter().any(|name| folder.join(name).exists() && !text.contains("overdrive_model"))
+        || (weights::FILES.iter().any(is_stored) && !text.contains("overdrive_model"))
 }

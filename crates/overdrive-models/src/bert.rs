@@ -5,9 +5,8 @@
 //! of the weights are those of Hugging Face's checkpoints, so that loading is a check and no mapping.
 //! Sources: Devlin et al., arXiv:1810.04805; pooling: Reimers and Gurevych, "Sentence-BERT", arXiv:1908.10084.
 
-use crate::parameters::{Bias, NORMAL, bias, f32s, projection};
+use crate::parameters::{Activation, Bias, NORMAL, bias, f32s, projection};
 use overdrive_ir::ops::Attention;
-use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::{Builder, Compare, DType, Dim, Expr, Graph, GraphError, Init, TensorType};
 
 /// Sizes of a BERT, and what becomes of its last hidden state.
@@ -28,7 +27,7 @@ pub struct Bert {
     /// Width of the feed-forward layer.
     pub hidden: usize,
     /// How the activation is computed.
-    pub activation: Approximation,
+    pub activation: Activation,
     /// ε of the layer norms.
     pub eps: f64,
     /// What is done with the last hidden state.
@@ -108,7 +107,8 @@ impl Bert {
     fn ffn<'b>(&self, x: Expr<'b>) -> Expr<'b> {
         let hidden = {
             let _scope = x.builder().scope("intermediate");
-            projection(x, "dense", [self.width, self.hidden], Bias::Learnt).gelu(self.activation)
+            let wide = projection(x, "dense", [self.width, self.hidden], Bias::Learnt);
+            self.activation.of(wide)
         };
         self.closed(hidden, x, self.hidden)
     }

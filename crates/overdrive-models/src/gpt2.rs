@@ -4,9 +4,8 @@
 //! weights are those of Hugging Face's checkpoints (`Conv1D`: input-major), so that loading is a check and no mapping.
 //! Source: Radford et al., "Language models are unsupervised multitask learners", 2019.
 
-use crate::parameters::{NORMAL, bias, f32s};
-use crate::span::{Sequence, Span};
-use overdrive_ir::ops::gelu::Approximation;
+use crate::parameters::{Activation, NORMAL, bias, f32s};
+use crate::span::{Scores, Sequence, Span};
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Init};
 
 /// Sizes of a GPT-2.
@@ -25,7 +24,7 @@ pub struct Gpt2 {
     /// Width of the feed-forward layer.
     pub hidden: usize,
     /// How the activation is computed.
-    pub activation: Approximation,
+    pub activation: Activation,
     /// ε of the layer norms.
     pub eps: f64,
     /// Whether the head is the table of tokens.
@@ -71,13 +70,13 @@ impl Gpt2 {
                 sequence.split(x.linear(part(w, 1), Some(part(bias, 0))), self.heads, depth)
             })
         };
-        let joined = sequence.join(sequence.attend(layer, parts, None), self.heads, depth);
+        let joined = sequence.join(sequence.attend(layer, parts, Scores::default()), self.heads, depth);
         affine(joined, "c_proj", [width, width])
     }
 
     fn ffn<'b>(&self, x: Expr<'b>) -> Expr<'b> {
         let _scope = x.builder().scope("mlp");
-        let hidden = affine(x, "c_fc", [self.width, self.hidden]).gelu(self.activation);
+        let hidden = self.activation.of(affine(x, "c_fc", [self.width, self.hidden]));
         affine(hidden, "c_proj", [self.hidden, self.width])
     }
 

@@ -7,15 +7,19 @@
 
 pub mod bert;
 mod conv;
+mod experts;
 mod gpt;
 pub mod gpt2;
 pub mod llama;
 mod mlp;
 mod parameters;
 mod registry;
+mod rotary;
 mod span;
 mod transformer;
 
-pub use parameters::Bias;
+pub use experts::{ExpertNames, Experts};
+pub use parameters::{Activation, Bias};
 pub use registry::{MODELS, Model, UnknownModel, find};
+pub use rotary::Rotary;
 pub use span::Span;

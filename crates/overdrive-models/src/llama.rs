@@ -1,24 +1,21 @@
-//! Llama and its kin (Mistral, Qwen2, Qwen3): rotary positions, RMS norm, grouped queries, SwiGLU, no biases.
+//! Llama and its kin (Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma): rotary positions, RMS norm,
+//! grouped queries, gated feed-forward layers.
 //!
-//! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. The kin differ in a few fields:
-//! Qwen2 has biases on queries, keys and values, Qwen3 norms on queries and keys instead, some blocks of Mistral and Qwen see a window only. Names and orientation of the
-//! weights are those of Hugging Face's checkpoints (`[out, in]`), so that loading is a check and no mapping.
-//! Sources: Touvron et al., arXiv:2302.13971; rotary positions: Su et al., arXiv:2104.09864, with the two halves of a head
-//! as the pairs; grouped queries: Ainslie et al., arXiv:2305.13245; SwiGLU: Shazeer, arXiv:2002.05202; sliding windows: Jiang et al.,
-//! "Mistral 7B", arXiv:2310.06825.
+//! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. The kin
+//! differ in fields. Qwen2 has biases on queries, keys and values, Qwen3 norms on queries and keys.
+//! Some blocks of Mistral, Qwen and Gemma see a window only. Phi-3 keeps projections of one input in
+//! one matrix. Gemma scales embeddings, adds 1 to the weights of norms, and from its second version
+//! on caps scores and normalises what a half block adds. Names and orientation of the weights are
+//! those of Hugging Face's checkpoints (`[out, in]`), so that loading is a check and no mapping.
+//! Sources: Touvron et al., arXiv:2302.13971; grouped queries: Ainslie et al., arXiv:2305.13245;
+//! SwiGLU: Shazeer, arXiv:2002.05202; sliding windows: Jiang et al., "Mistral 7B", arXiv:2310.06825;
+//! Abdin et al., "Phi-3", arXiv:2404.14219; "Gemma 2", arXiv:2408.00118; "Gemma 3", arXiv:2503.19786.
 
-use crate::parameters::{Bias, NORMAL, f32s, projection};
-use crate::span::{Sequence, Span};
-use overdrive_ir::{Builder, DType, Dim, Expr, Graph, GraphError, Init, Shape, Tensor, Unary};
-
-/// The rotation of queries and keys by their positions.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Rotary {
-    /// Angle per position of each pair of channels, `depth / 2` of them.
-    pub frequencies: Vec<f64>,
-    /// What cosines and sines are multiplied by: 1 but for YaRN.
-    pub gain: f64,
-}
+use crate::experts::Experts;
+use crate::parameters::{Activation, Bias, NORMAL, f32s, projection};
+use crate::rotary::{Rotary, Rotation, rotated};
+use crate::span::{Scores, Sequence, Span, capped};
+use overdrive_ir::{Builder, Expr, Graph, GraphError, Init};
 
 /// Sizes and variants of a Llama.
 #[derive(Clone, PartialEq, Debug)]
@@ -41,26 +38,42 @@ pub struct Llama {
     pub eps: f64,
     /// How queries and keys are turned.
     pub rotary: Rotary,
-    /// How many tokens a query of each block sees, its own included; all of them behind the end of the list.
+    /// How they are turned in blocks with a window, where it is another way.
+    pub window_rotary: Option<Rotary>,
+    /// How many tokens a query of each block sees, its own included; all of them behind the end of
+    /// the list.
     pub windows: Vec<Option<usize>>,
+    /// Factor of the scores; `1 / √D` where none is given.
+    pub scale: Option<f64>,
+    /// Bound of the scores, which approach it as tanh does.
+    pub score_cap: Option<f64>,
+    /// Bound of the logits, likewise.
+    pub logit_cap: Option<f64>,
+    /// Factor of the embeddings.
+    pub embedding_scale: Option<f64>,
     /// Biases of queries, keys and values.
     pub qkv_bias: Bias,
     /// Bias of attention's output projection.
     pub output_bias: Bias,
     /// RMS norms over each head of queries and keys.
     pub qk_norm: bool,
+    /// What is added to the weights of norms.
+    pub norm_offset: f64,
+    /// Norms over what attention and the feed-forward layer add, beside those before them.
+    pub post_norms: bool,
+    /// Of the gate.
+    pub activation: Activation,
     /// Biases of the feed-forward layers.
     pub ffn_bias: Bias,
+    /// Several feed-forward layers of which a few are chosen, without biases and with SiLU.
+    pub experts: Option<Experts>,
+    /// Whether queries, keys and values share one matrix, and both widenings another.
+    pub joint: bool,
     /// Whether the head is the table of tokens.
     pub tied: bool,
 }
 
 impl Llama {
-    /// The angles per position of rotary embedding without any stretching: `base^(-2i / depth)`.
-    pub fn plain_frequencies(base: f64, depth: usize) -> Vec<f64> {
-        (0..depth / 2).map(|i| base.powf(-2.0 * i as f64 / depth as f64)).collect()
-    }
-
     /// The graph of a span.
     ///
     /// # Errors
@@ -68,90 +81,105 @@ impl Llama {
     pub fn build(&self, span: Span) -> Result<Graph, GraphError> {
         let b = Builder::new("llama");
         let sequence = Sequence::begin(&b, span);
-        let tokens = b.state_named("model.embed_tokens.weight", f32s([self.vocabulary, self.width]), NORMAL);
-        let rotation = self.rotation(&sequence);
+        let table = f32s([self.vocabulary, self.width]);
+        let tokens = b.state_named("model.embed_tokens.weight", table.clone(), NORMAL);
+        let rotation = self.rotary.at(&sequence, self.depth);
+        let window_rotation = self.window_rotary.as_ref();
+        let window_rotation = window_rotation.map_or(rotation, |rotary| rotary.at(&sequence, self.depth));
         let mut h = tokens.embedding(sequence.ids);
+        if let Some(scale) = self.embedding_scale {
+            h = h * scale;
+        }
         for layer in 0..self.layers {
             let _scope = b.scope_path(&format!("model/layers/{layer}"));
-            h = h + self.attention((&sequence, layer, rotation), self.norm(h, "input_layernorm", self.width));
-            h = h + self.ffn(self.norm(h, "post_attention_layernorm", self.width));
+            let rotation = if self.window(layer).is_some() { window_rotation } else { rotation };
+            let x = self.norm(h, "input_layernorm", self.width);
+            let added = self.attention((&sequence, layer, rotation), x);
+            let [after_attention, before_ffn] = match self.post_norms {
+                true => [Some("post_attention_layernorm"), Some("pre_feedforward_layernorm")],
+                false => [None, Some("post_attention_layernorm")],
+            };
+            h = h + self.normed(added, after_attention);
+            let added = self.ffn(layer, self.normed(h, before_ffn));
+            h = h + self.normed(added, self.post_norms.then_some("post_feedforward_layernorm"));
         }
         let scope = b.scope("model");
         let h = self.norm(sequence.wanted(h, self.width), "norm", self.width);
         drop(scope);
-        let own = || b.state_named("lm_head.weight", f32s([self.vocabulary, self.width]), NORMAL);
-        let head = if self.tied { tokens } else { own() };
-        b.output("y", h.linear(head.t(), None));
+        let head = if self.tied { tokens } else { b.state_named("lm_head.weight", table, NORMAL) };
+        let logits = h.linear(head.t(), None);
+        b.output("y", self.logit_cap.map_or(logits, |cap| capped(logits, cap)));
         b.finish()
     }
 
-    /// For each token the matrices `[[cos, -sin], [sin, cos]]`, times the gain, that turn pairs of channels: `[T, 2, 2, D/2]`.
-    fn rotation<'b>(&self, sequence: &Sequence<'b>) -> Expr<'b> {
-        let b = sequence.ids.builder();
-        let _scope = b.scope("rotary");
-        let half = self.depth / 2;
-        let constant =
-            |shape: Vec<usize>, values: &[f64]| b.constant(Tensor::from_f64(DType::F32, shape, values));
-        let frequencies = constant(vec![half], &self.rotary.frequencies);
-        let tokens = sequence.positions.shape()[0].clone();
-        let angles = sequence.positions.convert(DType::F32).reshape([tokens.clone(), 1.into()]) * frequencies;
-        let angles = angles.reshape([tokens, 1.into(), 1.into(), half.into()]);
-        let gain = self.rotary.gain;
-        let straight = constant(vec![2, 2, 1], &[gain, 0.0, 0.0, gain]);
-        let crossed = constant(vec![2, 2, 1], &[0.0, -gain, gain, 0.0]);
-        angles.unary(Unary::Cos) * straight + angles.unary(Unary::Sin) * crossed
+    fn window(&self, layer: usize) -> Option<usize> {
+        self.windows.get(layer).copied().flatten()
     }
 
     fn attention<'b>(
         &self,
-        (sequence, layer, rotation): (&Sequence<'b>, usize, Expr<'b>),
+        (sequence, layer, rotation): (&Sequence<'b>, usize, Rotation<'b>),
         x: Expr<'b>,
     ) -> Expr<'b> {
         let Self { width, heads, key_heads, depth, .. } = *self;
         let _scope = x.builder().scope("self_attn");
-        let project = |name: &str, heads: usize| {
-            let y = projection(x, name, [width, heads * depth], self.qkv_bias);
-            sequence.split(y, heads, depth)
+        let [q, k, v] = if self.joint {
+            let ends = [heads, heads + key_heads, heads + 2 * key_heads].map(|end| end * depth);
+            joint(x, ("qkv_proj", width), ends)
+        } else {
+            [("q_proj", heads), ("k_proj", key_heads), ("v_proj", key_heads)]
+                .map(|(name, heads)| projection(x, name, [width, heads * depth], self.qkv_bias))
         };
-        let turned = |x: Expr<'b>, norm: &str| {
+        let turned = |x: Expr<'b>, heads: usize, norm: &str| {
+            let x = sequence.split(x, heads, depth);
             let x = if self.qk_norm { self.norm(x, norm, depth) } else { x };
             rotated(x, rotation)
         };
-        let q = turned(project("q_proj", heads), "q_norm");
-        let k = turned(project("k_proj", key_heads), "k_norm");
-        let window = self.windows.get(layer).copied().flatten();
-        let mixed = sequence.attend(layer, [q, k, project("v_proj", key_heads)], window);
-        let joined = sequence.join(mixed, heads, depth);
+        let parts =
+            [turned(q, heads, "q_norm"), turned(k, key_heads, "k_norm"), sequence.split(v, key_heads, depth)];
+        let scores = Scores { window: self.window(layer), scale: self.scale, cap: self.score_cap };
+        let joined = sequence.join(sequence.attend(layer, parts, scores), heads, depth);
         projection(joined, "o_proj", [heads * depth, width], self.output_bias)
     }
 
-    fn ffn<'b>(&self, x: Expr<'b>) -> Expr<'b> {
+    fn ffn<'b>(&self, layer: usize, x: Expr<'b>) -> Expr<'b> {
+        let experts = self.experts.as_ref();
+        if let Some(experts) = experts.filter(|experts| !experts.plain_blocks.contains(&layer)) {
+            return experts.mixed(x, self.width);
+        }
         let _scope = x.builder().scope("mlp");
-        let wide = |name| projection(x, name, [self.width, self.hidden], self.ffn_bias);
-        projection(
-            wide("gate_proj").silu() * wide("up_proj"),
-            "down_proj",
-            [self.hidden, self.width],
-            self.ffn_bias,
-        )
+        let [gate, up] = if self.joint {
+            joint(x, ("gate_up_proj", self.width), [self.hidden, 2 * self.hidden])
+        } else {
+            ["gate_proj", "up_proj"].map(|name| projection(x, name, [self.width, self.hidden], self.ffn_bias))
+        };
+        let mixed = self.activation.of(gate) * up;
+        projection(mixed, "down_proj", [self.hidden, self.width], self.ffn_bias)
+    }
+
+    /// x under a norm of this name, if there is one.
+    fn normed<'b>(&self, x: Expr<'b>, name: Option<&str>) -> Expr<'b> {
+        name.map_or(x, |name| self.norm(x, name, self.width))
     }
 
     fn norm<'b>(&self, x: Expr<'b>, name: &str, width: usize) -> Expr<'b> {
-        let _scope = x.builder().scope(name);
-        x.rms_norm(x.builder().state("weight", f32s([width]), Init::Constant(1.0)), self.eps)
+        let b = x.builder();
+        let _scope = b.scope(name);
+        let begin = Init::Constant(1.0 - self.norm_offset);
+        let weight = b.state("weight", f32s([width]), begin);
+        let weight = if self.norm_offset == 0.0 { weight } else { weight + self.norm_offset };
+        x.rms_norm(weight, self.eps)
     }
 }
 
-/// Turns channel `i` of x `[batch, H, T, D]` with channel `i + D/2`: a product with 2x2 matrices, one sum of two terms for
-/// each channel, which fuses with what stands around it.
-fn rotated<'b>(x: Expr<'b>, rotation: Expr<'b>) -> Expr<'b> {
-    if x.is_poison() || rotation.is_poison() {
-        return x;
-    }
-    let shape = x.shape();
-    let [batch, heads, tokens, depth] = &shape.0[..] else { unreachable!("attention has four dimensions") };
-    let half = depth.size().expect("a head has a fixed depth") / 2;
-    let halves: Vec<Dim> =
-        vec![batch.clone(), heads.clone(), tokens.clone(), 1.into(), 2.into(), half.into()];
-    (x.reshape(Shape(halves)) * rotation).sum(&[4]).reshape(shape)
+/// Projections of x whose weights lie one behind the other in the state `name.weight`; each ends at
+/// one of these rows.
+fn joint<'b, const N: usize>(x: Expr<'b>, (name, inputs): (&str, usize), ends: [usize; N]) -> [Expr<'b>; N] {
+    let b = x.builder();
+    let _scope = b.scope(name);
+    let w = b.state("weight", f32s([ends[N - 1], inputs]), NORMAL);
+    std::array::from_fn(|i| {
+        let start = if i == 0 { 0 } else { ends[i - 1] };
+        x.linear(w.slice_axis(0, start, ends[i]).t(), None)
+    })
 }

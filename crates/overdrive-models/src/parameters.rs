@@ -2,7 +2,8 @@
 //!
 //! Initial values stand in until weights are loaded; their size is that of GPT-2's and BERT's own.
 
-use overdrive_ir::{Builder, DType, Expr, Init, TensorType};
+use overdrive_ir::ops::gelu::Approximation;
+use overdrive_ir::{Builder, DType, Expr, Init, TensorType, Unary};
 
 /// Initial values of matrices.
 pub(crate) const NORMAL: Init = Init::Normal { std: crate::transformer::STD, seed: 0 };
@@ -14,6 +15,29 @@ pub enum Bias {
     None,
     /// It adds a learnt one.
     Learnt,
+}
+
+/// What stands between two layers.
+#[derive(Copy, Clone, PartialEq, Debug)]
+#[allow(missing_docs)]
+pub enum Activation {
+    Silu,
+    Gelu(Approximation),
+    /// `x σ(1.702 x)`, an approximation of GELU that CLIP was trained with.
+    QuickGelu,
+    Relu,
+}
+
+impl Activation {
+    /// It of x.
+    pub(crate) fn of(self, x: Expr<'_>) -> Expr<'_> {
+        match self {
+            Self::Silu => x.silu(),
+            Self::Gelu(approximation) => x.gelu(approximation),
+            Self::QuickGelu => x * (x * 1.702).unary(Unary::Logistic),
+            Self::Relu => x.relu(),
+        }
+    }
 }
 
 pub(crate) fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {

@@ -6,7 +6,7 @@
 //! serves every position. Invariant: all three spans give the same logits for the same token after the same tokens.
 
 use overdrive_ir::ops::Attention;
-use overdrive_ir::ops::attention::mask_region;
+use overdrive_ir::ops::attention::{mask_region, score_region};
 use overdrive_ir::{Binary, Builder, Compare, DType, Dim, Expr, Init, Prim, TensorType};
 
 /// What a decoder's graph computes.
@@ -27,6 +27,23 @@ pub enum Span {
         /// C of the caches.
         capacity: usize,
     },
+}
+
+/// What becomes of the scores of queries and keys.
+#[derive(Copy, Clone, Default)]
+pub(crate) struct Scores {
+    /// How many tokens a query sees, its own included; all before it where none is given.
+    pub(crate) window: Option<usize>,
+    /// Factor; `1 / √D` where none is given.
+    pub(crate) scale: Option<f64>,
+    /// Bound, which they approach as tanh does.
+    pub(crate) cap: Option<f64>,
+}
+
+impl Scores {
+    fn attention(&self) -> Attention {
+        Attention { scale: self.scale, ..Attention::CAUSAL }
+    }
 }
 
 /// A span under construction: its inputs, and what depends on it.
@@ -72,22 +89,22 @@ impl<'b> Sequence<'b> {
         x.transpose(&[0, 2, 1, 3]).reshape(self.shape(&[heads * depth]))
     }
 
-    /// Causal attention of q `[batch, H, T, D]` over the tokens so far, of which k and v `[batch, Hkv, T, D]` are the last: over
-    /// all of them, or the last `window`, a query's own included.
-    pub(crate) fn attend(&self, layer: usize, [q, k, v]: [Expr<'b>; 3], window: Option<usize>) -> Expr<'b> {
+    /// Causal attention of q `[batch, H, T, D]` over the tokens so far, of which k and v
+    /// `[batch, Hkv, T, D]` are the last.
+    pub(crate) fn attend(&self, layer: usize, [q, k, v]: [Expr<'b>; 3], scores: Scores) -> Expr<'b> {
         match self.span {
-            Span::Whole => causal([q, k, v], window),
+            Span::Whole => causal([q, k, v], scores),
             Span::Prefill { capacity, .. } => {
                 let start = q.builder().constant(overdrive_ir::Tensor::scalar(DType::I64, 0.0));
                 keep(&format!("cache.{layer}.key"), k, start, capacity);
                 keep(&format!("cache.{layer}.value"), v, start, capacity);
-                causal([q, k, v], window)
+                causal([q, k, v], scores)
             }
             Span::Step { capacity } => {
                 let position = self.position.expect("a step has a position");
                 let keys = keep(&format!("cache.{layer}.key"), k, position, capacity);
                 let values = keep(&format!("cache.{layer}.value"), v, position, capacity);
-                one_query(q, [keys, values], (position, window))
+                one_query(q, [keys, values], (position, scores))
             }
         }
     }
@@ -127,24 +144,29 @@ fn keep<'b>(name: &str, new: Expr<'b>, position: Expr<'b>, capacity: usize) -> E
     updated
 }
 
-/// Causal attention over as many keys as there are queries, a window of them where one is given.
-fn causal<'b>([q, k, v]: [Expr<'b>; 3], window: Option<usize>) -> Expr<'b> {
-    let mask = window.map(|window| {
+/// Causal attention over as many keys as there are queries.
+fn causal<'b>([q, k, v]: [Expr<'b>; 3], scores: Scores) -> Expr<'b> {
+    let mask = scores.window.map(|window| {
         let inside =
             mask_region(&[], |[_, _, q, k], _| (q - k).compare(Compare::Lt, q.constant(window as f64)));
         inside.expect("a comparison of two indices is well typed")
     });
-    q.attention_with([k, v], Attention::CAUSAL, mask.into_iter().collect(), &[])[0]
+    let cap = scores.cap.map(|cap| {
+        let region = score_region(DType::F32, &[], |score, _, _| capped(score, cap));
+        region.expect("a function of one number is well typed")
+    });
+    let regions = cap.into_iter().chain(mask).collect();
+    q.attention_with([k, v], scores.attention(), regions, &[])[0]
 }
 
-/// Attention of one query `[1, H, 1, D]` over the keys up to `position`, or the last `window` of those, of caches
-/// `[1, Hkv, C, D]`. It is written out and no
-/// `attention` with a mask function: with a single row there is nothing to keep from memory, and every back end has
-/// these loops and products, but not every one calls a function per score.
+/// Attention of one query `[1, H, 1, D]` over the keys up to `position` of caches `[1, Hkv, C, D]`. It
+/// is written out and no `attention` with a mask function: with a single row there is nothing to keep
+/// from memory, and every back end has these loops and products, but not every one calls a function
+/// per score.
 fn one_query<'b>(
     q: Expr<'b>,
     [keys, values]: [Expr<'b>; 2],
-    (position, window): (Expr<'b>, Option<usize>),
+    (position, scores): (Expr<'b>, Scores),
 ) -> Expr<'b> {
     if q.is_poison() || keys.is_poison() {
         return q;
@@ -152,14 +174,21 @@ fn one_query<'b>(
     let [heads, depth, shared, capacity] = [q.size(1), q.size(3), keys.size(1), keys.size(2)];
     // The query heads of a group are rows for their key head.
     let rows = q.reshape([1, shared, heads / shared, depth]);
-    let scores = rows.dot_to(keys, &[(0, 0), (1, 1)], &[(3, 3)], q.dtype().accumulation());
+    let products = rows.dot_to(keys, &[(0, 0), (1, 1)], &[(3, 3)], q.dtype().accumulation());
     let at = q.builder().iota(DType::I64, [capacity], 0);
     let mut visible = at.compare(Compare::Le, position);
-    if let Some(window) = window {
+    if let Some(window) = scores.window {
         let first = position - position.constant(window as f64);
         visible = visible.binary(Binary::And, at.compare(Compare::Gt, first));
     }
-    let scores = scores * Attention::CAUSAL.factor(depth);
-    let weights = visible.select(scores, scores.constant(f64::NEG_INFINITY)).softmax(3).convert(q.dtype());
+    let scaled = products * scores.attention().factor(depth);
+    let scaled = scores.cap.map_or(scaled, |cap| capped(scaled, cap));
+    let hidden = scaled.constant(f64::NEG_INFINITY);
+    let weights = visible.select(scaled, hidden).softmax(3).convert(q.dtype());
     weights.dot(values, &[(0, 0), (1, 1)], &[(3, 2)]).reshape([1, heads, 1, depth])
+}
+
+/// `cap tanh(x / cap)`.
+pub(crate) fn capped(x: Expr<'_>, cap: f64) -> Expr<'_> {
+    (x * (1.0 / cap)).tanh() * cap
 }

@@ -1,15 +1,22 @@
-//! A folder in Hugging Face's format as a model: its architecture by the fields of config.json, its weights by name.
+//! A folder in Hugging Face's format, or a file of GGUF, as a model: its architecture by the fields of
+//! config.json, its weights by name.
 //!
-//! This is where what `formats` reads meets what `models` builds. The graphs name their states as the files do, and every
-//! difference is an error that lists it; what is renamed or left out by a rule is in `notes`. Weights stay as they are stored, and
-//! 16-bit ones become f32 as a graph is loaded, so that what is measured in f32 is f32 throughout. A folder that `quantize`
-//! wrote has codes in place of some weights. Invariant: a model that was read has every weight, each of the type that its
-//! graph declares, or of a narrower float type.
+//! This is where what `formats` reads meets what `models` builds. The graphs name their states as the
+//! files do, and every difference is an error that lists it; what is renamed or left out by a rule is
+//! in `notes`. Weights stay as they are stored, and 16-bit ones become f32 as a graph is loaded, so
+//! that what is measured in f32 is f32 throughout. A folder that `quantize` wrote has codes in place
+//! of some weights. Invariant: a model that was read has every weight, each of the type that its graph
+//! declares, or of a narrower float type.
 
 mod architecture;
+mod bert;
 mod coding;
+mod fields;
+mod gpt2;
+mod llama;
 mod names;
 mod rotary;
+mod source;
 mod writer;
 
 pub use architecture::Architecture;
@@ -17,11 +24,12 @@ pub use coding::Coding;
 
 use crate::Template;
 use names::{Fitted, fit};
-use overdrive_formats::huggingface::{self, Config, Tokenizer};
+use overdrive_formats::huggingface::{Config, Tokenizer};
 use overdrive_formats::{Differences, FormatError, ParametersError, Tensors};
 use overdrive_ir::{DType, Graph, GraphError, Init};
 use overdrive_models::Span;
 use serde_json::Value;
+use source::Source;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -30,8 +38,10 @@ use std::path::{Path, PathBuf};
 pub struct Pretrained {
     /// Its name in results: that of the folder.
     pub name: String,
-    /// Where it lies.
-    pub folder: PathBuf,
+    /// Where it lies, unless it is a file by itself.
+    folder: Option<PathBuf>,
+    /// What its config.json says, or would say.
+    described: Config,
     /// Its graphs.
     pub architecture: Architecture,
     /// Its config.json, where the graph is all that it describes and no more: not of a sentence encoder, which pools.
@@ -76,23 +86,29 @@ impl From<FormatError> for PretrainedError {
 }
 
 impl Pretrained {
-    /// Whether a folder means to be in this format.
-    pub fn is_at(folder: &Path) -> bool {
-        huggingface::is_at(folder)
+    /// Whether a folder or a file means to be such a model.
+    pub fn is_at(place: &Path) -> bool {
+        source::is_at(place)
     }
 
-    /// Reads a folder.
+    /// Reads a folder, or a file of GGUF.
     ///
     /// # Errors
     /// When a file is absent or damaged, when the architecture is unknown (the known ones are listed), or when the weights
     /// differ from what it needs (every difference is listed).
-    pub fn read(folder: &Path) -> Result<Self, PretrainedError> {
-        let config = Config::read(&folder.join("config.json"))?;
-        let architecture = Architecture::read(&config, folder)?;
-        let coding = Coding::read(&config)?;
+    pub fn read(place: &Path) -> Result<Self, PretrainedError> {
+        let mut source = Source::read(place)?;
+        let config = &source.config;
+        let beside = source.folder.as_deref().unwrap_or(place);
+        let architecture = Architecture::read(config, beside)?;
+        let coding = Coding::read(config)?;
         let graph = declared(coding.as_ref(), architecture.whole()?)?;
-        let mut notes = architecture.notes();
-        let stored = huggingface::read_weights(folder)?;
+        let mut notes = architecture.notes(config);
+        let (stored, said) = source.weights()?;
+        notes.extend(said);
+        if stored.stored.contains(&DType::F64) {
+            notes.push("weights are stored as f64 and rounded to f32".to_owned());
+        }
         let sixteen = |dtype: &&DType| matches!(dtype, DType::F16 | DType::BF16);
         let narrow: Vec<String> = stored.stored.iter().filter(sixteen).map(DType::to_string).collect();
         if !narrow.is_empty() {
@@ -108,27 +124,20 @@ impl Pretrained {
         if !differences.is_empty() {
             return Err(ParametersError::Different { path: stored.path, differences }.into());
         }
-        let path = folder.join("tokenizer.json");
-        let tokenizer =
-            path.exists().then(|| Tokenizer::read(&path, architecture.vocabulary())).transpose()?;
-        let path = folder.join("generation_config.json");
-        let generation = path.exists().then(|| Config::read(&path)).transpose()?;
-        let chosen = generation.map(|config| config.ids("eos_token_id")).transpose()?.unwrap_or_default();
-        let ends = if chosen.is_empty() { config.ids("eos_token_id")? } else { chosen };
-        let name = folder
-            .canonicalize()
-            .ok()
-            .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-        let name = name.unwrap_or_else(|| folder.display().to_string());
+        let tokenizer = source.tokenizer(architecture.vocabulary())?;
+        let ends = source.ends()?;
+        let name =
+            place.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        let name = name.unwrap_or_else(|| place.display().to_string());
         let is_plain = !architecture.pools() && coding.is_none();
-        let config = is_plain.then(|| config.to_json());
-        let (folder, weights) = (folder.to_owned(), tensors);
+        let Source { config, folder, .. } = source;
         Ok(Self {
             name,
             folder,
             architecture,
-            config,
-            weights,
+            config: is_plain.then(|| config.to_json()),
+            described: config,
+            weights: tensors,
             coding,
             renamed,
             left_out,

@@ -15,7 +15,21 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DECODERS: [&str; 7] = ["gpt2", "llama", "mistral", "qwen2", "qwen2_window", "qwen3", "yarn"];
+const DECODERS: [&str; 13] = [
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gpt2",
+    "llama",
+    "mistral",
+    "mixtral",
+    "phi3",
+    "qwen2",
+    "qwen2_window",
+    "qwen3",
+    "qwen3_moe",
+    "yarn",
+];
 const ENCODERS: [&str; 2] = ["bert", "sentence"];
 
 fn folder(name: &str) -> PathBuf {
@@ -69,6 +83,33 @@ fn outputs_are_those_of_transformers() {
             assert!(off <= 1e-5, "{name} in mode {mode} is off by {off}");
         }
     }
+}
+
+/// `peers/gguf_files.py` made the files of these folders.
+#[test]
+fn files_of_gguf_are_the_models_that_they_were_made_from() {
+    for name in ["gemma", "gemma2", "gpt2", "llama", "mixtral", "phi3", "qwen2", "qwen3"] {
+        let file = folder("../gguf").join(format!("{name}.gguf"));
+        let model = Pretrained::read(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let expected = expected(name);
+        let off = difference(&outputs(&model, &expected, Mode::Compile), &expected["y"]);
+        assert!(off <= 1e-5, "{name} is off by {off}");
+        assert_eq!(model.ends, [0]);
+        assert!(!model.notes.join("; ").contains("not known here"), "{:?}", model.notes);
+    }
+    let (found, expected) = (folder("../gguf/llama.gguf"), model("llama"));
+    let found = Pretrained::read(&found).unwrap();
+    for text in ["the hand, and a tin: ärger", "", "  and\n\nthe "] {
+        let ids = expected.tokenizer.as_ref().unwrap().encode(text).unwrap();
+        assert_eq!(found.tokenizer.as_ref().unwrap().encode(text).unwrap(), ids);
+    }
+    // A folder with one such file and no config.json is that file, with what stands beside it.
+    let place = tempfile::tempdir().unwrap();
+    fs::copy(folder("../gguf/qwen2.gguf"), place.path().join("q.gguf")).unwrap();
+    assert!(Pretrained::is_at(place.path()));
+    assert!(Pretrained::read(place.path()).unwrap().tokenizer.is_none());
+    fs::copy(folder("qwen2").join("tokenizer.json"), place.path().join("tokenizer.json")).unwrap();
+    assert!(Pretrained::read(place.path()).unwrap().tokenizer.is_some());
 }
 
 #[test]
@@ -276,7 +317,26 @@ fn shards_must_be_there_and_must_not_lead_out_of_the_folder() {
     refused(place.path(), &["weight_map", "no such field"]);
     let place = copy("gpt2");
     fs::rename(place.path().join("model.safetensors"), place.path().join("pytorch_model.bin")).unwrap();
-    refused(place.path(), &["expected model.safetensors", "found `pytorch_model.bin`"]);
+    refused(place.path(), &["pytorch_model.bin", "expected a file of torch.save"]);
+    fs::remove_file(place.path().join("pytorch_model.bin")).unwrap();
+    refused(place.path(), &["expected model.safetensors", "pytorch_model.bin.index.json", "neither"]);
+}
+
+/// The same weights in files of `torch.save`, whole and in shards, and half of them in f64.
+#[test]
+fn weights_are_read_from_files_of_pytorch_too() {
+    let same = |name: &str, original: &str| {
+        let (model, original) = (model(name), self::model(original));
+        for (name, tensor) in &original.weights {
+            assert_eq!(model.weights[name].to_f32(), tensor.to_f32(), "{name}");
+        }
+        model.notes.join("; ")
+    };
+    assert!(same("pytorch", "sentence").contains("stored as f64 and rounded to f32"));
+    let place = copy("pytorch_shards");
+    same("pytorch_shards", "sentence");
+    fs::remove_file(place.path().join("pytorch_model-00002-of-00002.bin")).unwrap();
+    refused(place.path(), &["pytorch_model-00002-of-00002.bin", "no such file"]);
 }
 
 /// Files of older versions give the number of the first block with a window.
@@ -303,18 +363,18 @@ fn fields_that_are_wrong_are_named_with_what_was_expected() {
         "gpt2",
         &type_of("gpt2"),
         &type_of("mamba"),
-        &["model_type", "one of bert, gpt2, llama, mistral, qwen2, qwen3", "`mamba`"],
+        &["model_type", "one of bert, gemma, gemma2, gemma3_text, gpt2, llama, mistral", "`mamba`"],
     );
     with("gpt2", "\"n_embd\": 16", "\"n_embd\": -16", &["n_embd", "a whole number from 1", "`-16`"]);
     with("gpt2", "\"n_embd\": 16", "\"width\": 16", &["n_embd or hidden_size", "no such field"]);
     with("gpt2", "\"n_head\": 4", "\"n_head\": 3", &["n_head", "a divisor of the width 16"]);
     with("gpt2", "\"n_layer\": 2", "\"n_layer\": 100000", &["n_layer", "at most 1024"]);
-    with("gpt2", "gelu_new", "relu", &["activation_function", "`relu`"]);
+    with("gpt2", "gelu_new", "mish", &["activation_function", "`mish`"]);
     with(
         "llama",
         "\"rope_type\": \"llama3\"",
-        "\"rope_type\": \"longrope\"",
-        &["rope_parameters.rope_type", "default, linear, llama3 or yarn"],
+        "\"rope_type\": \"dynamic\"",
+        &["rope_parameters.rope_type", "default, linear, llama3, yarn or longrope"],
     );
     with(
         "llama",
@@ -344,11 +404,60 @@ fn fields_that_are_wrong_are_named_with_what_was_expected() {
         off,
         &["sliding_window", "layer_types asks for", "none"],
     );
+    with(
+        "gemma2",
+        "\"use_cache\": true",
+        "\"use_bidirectional_attention\": true",
+        &["use_bidirectional_attention: expected false, found true"],
+    );
+    with(
+        "llama",
+        "\"factor\": 4.0",
+        "\"partial_rotary_factor\": 0.5",
+        &["rope_parameters.partial_rotary_factor: expected 1, found 0.5"],
+    );
+    with(
+        "phi3",
+        "\"partial_rotary_factor\": 0.75",
+        "\"partial_rotary_factor\": 0.1",
+        &["partial_rotary_factor: expected an even number of the 8 channels of a head"],
+    );
+    with("phi3", "1.7", "0", &["rope_parameters.short_factor: expected 3 numbers above 0"]);
+    with(
+        "mixtral",
+        "\"num_experts_per_tok\": 2",
+        "\"num_experts_per_tok\": 4",
+        &["num_experts_per_tok: expected at most 3, found 4"],
+    );
+    with("mixtral", "\"num_local_experts\": 3", "\"num_local_experts\": 100000", &["at most 512"]);
+    with("mixtral", "silu", "gelu", &["hidden_act: expected silu, which experts have"]);
+    with("qwen3", "\"use_cache\": true", "\"pruned_heads\": {\"0\": [1]}", &["pruned_heads"]);
     with("bert", "\"is_decoder\": false", "\"is_decoder\": true", &["is_decoder", "expected false"]);
     with("bert", "{", "[", &["config.json: the file: expected a JSON object"]);
     let empty = tempfile::tempdir().unwrap();
     assert!(!Pretrained::is_at(empty.path()));
     refused(empty.path(), &["config.json"]);
+}
+
+/// What no field of a known name says may still change what a model computes: it is said.
+#[test]
+fn fields_that_are_not_known_are_named_in_a_note() {
+    let folders = DECODERS.into_iter().chain(ENCODERS);
+    for name in folders {
+        let notes = model(name).notes.join("; ");
+        assert!(!notes.contains("not known here"), "{name}: {notes}");
+    }
+    let place = copy("llama");
+    let rope = "\"rope_parameters\": {";
+    edit(place.path(), "config.json", rope, &format!("\"attention_gate\": 3, {rope} \"bend\": 0.5,"));
+    edit(place.path(), "config.json", "{", "{\"unused\": null,");
+    let notes = Pretrained::read(place.path()).unwrap().notes.join("; ");
+    let said = "config.json has fields that are not known here: attention_gate, rope_parameters.bend";
+    assert!(notes.contains(said), "{notes}");
+    assert!(!notes.contains("unused"), "{notes}");
+    let notes = model("phi3").notes.join("; ");
+    assert!(notes.contains("sequences of at most 48 tokens: longer ones, up to 64"), "{notes}");
+    assert!(model("mixtral").notes.join("; ").contains("all 3 experts are computed"));
 }
 
 #[test]
@@ -385,10 +494,13 @@ proptest! {
 
     #[test]
     fn a_config_is_read_or_refused_whatever_it_says(
-        which in 0usize..7,
+        which in 0usize..11,
         changes in prop::collection::vec((any::<prop::sample::Index>(), value()), 1..4),
     ) {
-        let name = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "bert", "sentence"][which];
+        let name = [
+            "gpt2", "llama", "mistral", "qwen2", "qwen3", "bert", "sentence", "phi3", "gemma3",
+            "gemma2", "qwen3_moe",
+        ][which];
         let place = copy(name);
         let path = place.path().join("config.json");
         let mut config: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();

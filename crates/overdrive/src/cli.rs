@@ -397,7 +397,8 @@ pub(crate) struct Profile {
 /// Arguments of `generate`.
 #[derive(Args, Debug)]
 pub(crate) struct Generate {
-    /// A folder in Hugging Face's format, or a model of bytes: `text-transformer`, a folder that holds one
+    /// A folder in Hugging Face's format, a .gguf file, or a model of bytes: `text-transformer`, a
+    /// folder that holds one
     pub model: String,
     /// The text to go on from
     #[arg(long, value_name = "TEXT")]

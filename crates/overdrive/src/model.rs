@@ -1,5 +1,5 @@
-//! MODEL on the command line: the name of a built-in model, a folder that `train` or `quantize` wrote, a folder in
-//! Hugging Face's format, or an ONNX file.
+//! MODEL on the command line: the name of a built-in model, a folder that `train` or `quantize` wrote,
+//! a folder in Hugging Face's format, a file of GGUF, or an ONNX file.
 //!
 //! A template binds its named dimensions afterwards; an ONNX file is read for given dimensions, since its shape
 //! arithmetic has no answer before, and for given values of those inputs that decide shapes.
@@ -262,11 +262,14 @@ fn load_with(model: &str, weights: Weights) -> Result<Model, Failure> {
     if path.is_dir() {
         return read(path);
     }
+    if is_gguf(path) && path.exists() {
+        return read_published(path);
+    }
     if model.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() {
         let found = if path.exists() { "a file of another kind" } else { "no such file" };
         return Err(Failure::bad_input(format!(
-            "no model at `{model}`: expected an .onnx file, a folder that `overdrive train` or `overdrive quantize` wrote, \
-             or one in Hugging Face's format, found {found}"
+            "no model at `{model}`: expected an .onnx or .gguf file, a folder that `overdrive train` or \
+             `overdrive quantize` wrote, or one in Hugging Face's format, found {found}"
         )));
     }
     Err(Failure::bad_input(unknown))
@@ -292,11 +295,17 @@ fn of_template(template: Template) -> Model {
     Model::Template(Box::new(template))
 }
 
-/// Whether the user named a folder in Hugging Face's format, whatever else is wrong with it.
+/// Whether the user named a folder in Hugging Face's format, or a file of GGUF, whatever else is
+/// wrong with it.
 pub(crate) fn is_published(model: &str) -> bool {
     let path = Path::new(model);
     files::recovered(path);
-    path.is_dir() && !ModelFolder::is_at(path) && Pretrained::is_at(path)
+    let is_ours = path.is_dir() && ModelFolder::is_at(path);
+    path.exists() && !is_ours && Pretrained::is_at(path)
+}
+
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gguf")
 }
 
 /// The model in a folder.
@@ -312,11 +321,16 @@ pub(crate) fn read(path: &Path) -> Result<Model, Failure> {
     }
     if !Pretrained::is_at(path) {
         return Err(Failure::bad_input(format!(
-            "the folder `{}` holds no model: expected config.json, graph.txt and model.safetensors, as `overdrive train` and \
-             `overdrive quantize` write them, or config.json and safetensors in Hugging Face's format",
+            "the folder `{}` holds no model: expected config.json, graph.txt and model.safetensors, as \
+             `overdrive train` and `overdrive quantize` write them, or config.json and weights in \
+             Hugging Face's format, or one .gguf file",
             path.display()
         )));
     }
+    read_published(path)
+}
+
+fn read_published(path: &Path) -> Result<Model, Failure> {
     let read = Pretrained::read(path).map_err(Failure::bad_input)?;
     read.notes.iter().for_each(|note| note!("note: {note}"));
     Ok(Model::Pretrained(Box::new(read)))

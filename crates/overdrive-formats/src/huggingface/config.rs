@@ -7,7 +7,9 @@
 use crate::FormatError;
 use overdrive_files::{SETTINGS, read_text};
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Largest extent of a dimension in a config.
 const MAX_COUNT: u64 = 1 << 24;
@@ -19,6 +21,8 @@ pub struct Config {
     /// Names of the objects around it, with a dot behind each.
     place: String,
     fields: Map<String, Value>,
+    /// Names of the fields that were asked for, with their places; one set for a file.
+    asked: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Config {
@@ -39,7 +43,7 @@ impl Config {
         let wrong = |found: String| FormatError::damaged(path, "the file", "a JSON list of objects", found);
         let items: Vec<Value> = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         let item = |(index, item)| match item {
-            Value::Object(fields) => Ok(Self { path: path.to_owned(), place: format!("{index}."), fields }),
+            Value::Object(fields) => Ok(Self::of(path, format!("{index}."), fields)),
             other => Err(wrong(shown(&other))),
         };
         items.into_iter().enumerate().map(item).collect()
@@ -51,10 +55,14 @@ impl Config {
     /// When it is no JSON, or no object.
     pub fn parse(path: &Path, text: &str) -> Result<Self, FormatError> {
         match serde_json::from_str(text) {
-            Ok(Value::Object(fields)) => Ok(Self { path: path.to_owned(), place: String::new(), fields }),
+            Ok(Value::Object(fields)) => Ok(Self::of(path, String::new(), fields)),
             Ok(other) => Err(FormatError::damaged(path, "the file", "a JSON object", shown(&other))),
             Err(error) => Err(FormatError::damaged(path, "the file", "a JSON object", error)),
         }
+    }
+
+    fn of(path: &Path, place: String, fields: Map<String, Value>) -> Self {
+        Self { path: path.to_owned(), place, fields, asked: Arc::default() }
     }
 
     /// All of it, for whoever reads such a config by rules of their own.
@@ -64,6 +72,9 @@ impl Config {
 
     /// The value of the first of these names that has one; `null` is none.
     fn find<'c>(&'c self, names: &[&'static str]) -> Option<(&'static str, &'c Value)> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.extend(names.iter().map(|name| format!("{}{name}", self.place)));
+        drop(asked);
         let found =
             |&name: &&'static str| Some((name, self.fields.get(name).filter(|value| !value.is_null())?));
         names.iter().find_map(found)
@@ -168,6 +179,27 @@ impl Config {
         })
     }
 
+    /// A list of finite numbers, if the field is there.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn find_reals(&self, name: &'static str) -> Result<Option<Vec<f64>>, FormatError> {
+        let real = |value: &Value| value.as_f64().filter(|x| x.is_finite());
+        self.read_as(&[name], "a list of numbers", |value| value.as_array()?.iter().map(real).collect())
+    }
+
+    /// A list of whole numbers from 0 on; empty where the field is absent.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn numbers(&self, name: &'static str) -> Result<Vec<usize>, FormatError> {
+        let number = |value: &Value| value.as_u64().filter(|n| *n <= MAX_COUNT).map(|n| n as usize);
+        let found = self.read_as(&[name], "a list of whole numbers", |value| {
+            value.as_array()?.iter().map(number).collect()
+        })?;
+        Ok(found.unwrap_or_default())
+    }
+
     /// Token ids: one, or a list of them; empty where the field is absent.
     ///
     /// # Errors
@@ -188,12 +220,57 @@ impl Config {
     pub fn section(&self, names: &[&'static str]) -> Result<Option<Config>, FormatError> {
         let Some((name, _)) = self.find(names) else { return Ok(None) };
         let fields = self.read_as(names, "an object", Value::as_object)?.cloned().unwrap_or_default();
-        Ok(Some(Self { path: self.path.clone(), place: format!("{}{name}.", self.place), fields }))
+        let (place, asked) = (format!("{}{name}.", self.place), Arc::clone(&self.asked));
+        Ok(Some(Self { path: self.path.clone(), place, fields, asked }))
+    }
+
+    /// Whether a field is there, even if it is `null`.
+    pub fn has(&self, name: &str) -> bool {
+        self.fields.contains_key(name)
+    }
+
+    /// Whether there are no fields.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Fields that say something and that nobody asked for, with their places. `null`, false, 0 and
+    /// what is empty say nothing.
+    pub fn unasked(&self) -> Vec<String> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = Vec::new();
+        let mut objects = vec![(self.place.clone(), &self.fields)];
+        while let Some((place, fields)) = objects.pop() {
+            for (name, value) in fields {
+                let name = format!("{place}{name}");
+                let inside = format!("{name}.");
+                match value {
+                    _ if says_nothing(value) => {}
+                    Value::Object(fields) if asked.iter().any(|name| name.starts_with(&inside)) => {
+                        objects.push((inside, fields));
+                    }
+                    _ if !asked.contains(&name) => left.push(name),
+                    _ => {}
+                }
+            }
+        }
+        left
     }
 
     /// The names of all fields that hold a string, with it.
     pub(super) fn texts(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
     }
 }
 

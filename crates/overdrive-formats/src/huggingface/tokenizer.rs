@@ -41,11 +41,15 @@ impl Tokenizer {
     /// # Errors
     /// When the file is no tokenizer, or when it knows ids that the model does not: it is another model's.
     pub fn read(path: &Path, vocabulary: usize) -> Result<Self, FormatError> {
-        let bytes = overdrive_files::read(path, overdrive_files::TEXT)?;
+        Self::parse(path, &overdrive_files::read(path, overdrive_files::TEXT)?, vocabulary)
+    }
+
+    /// The same from the bytes of a file; `path` is what errors call it.
+    pub(crate) fn parse(path: &Path, bytes: &[u8], vocabulary: usize) -> Result<Self, FormatError> {
         let refused = |error: String| {
             FormatError::damaged(path, "the file", "a tokenizer of the `tokenizers` library", error)
         };
-        let read = guarded(path, || tokenizers::Tokenizer::from_bytes(&bytes)).map_err(refused)?;
+        let read = guarded(path, || tokenizers::Tokenizer::from_bytes(bytes)).map_err(refused)?;
         let tokenizer = read.map_err(|error| refused(error.to_string()))?;
         if let Some((token, id)) = largest(&tokenizer).filter(|(_, id)| *id as usize >= vocabulary) {
             let expected = format!("ids below {vocabulary}, the model's vocabulary");
@@ -57,6 +61,16 @@ impl Tokenizer {
         let trial = || tokenizer.encode(TRIAL, true).and_then(|ids| tokenizer.decode(ids.get_ids(), true));
         guarded(path, trial).map_err(refused)?.ok();
         Ok(Self(Kind::File(Box::new(tokenizer), path.to_owned())))
+    }
+
+    /// Writes it as a tokenizer.json, which bytes have none of.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn write(&self, path: &Path) -> Result<(), FormatError> {
+        let Kind::File(tokenizer, _) = &self.0 else { return Ok(()) };
+        let text = tokenizer.to_string(false).expect("a tokenizer that was read is plain data");
+        std::fs::write(path, text).map_err(FormatError::io(path, "write"))
     }
 
     /// The ids of a text, with the tokens that the model expects around it.

@@ -1,10 +1,12 @@
-//! The weights of a folder: one safetensors file, or the shards that an index lists.
+//! The weights of a folder: one file, or the shards that an index lists, of safetensors or else of
+//! `torch.save`.
 //!
-//! Tensors share the bytes of their file and keep the type that they are stored in, so that memory holds them once.
-//! Invariant: every tensor that an index promises is there, and none comes from outside the folder.
+//! Tensors share the bytes of their file and keep the type that they are stored in, so that memory
+//! holds them once; floats of 64 bits alone become f32. Invariant: every tensor that an index promises
+//! is there, and none comes from outside the folder.
 
 use super::Config;
-use crate::{FormatError, Tensors, safetensors};
+use crate::{FormatError, Tensors, pytorch, safetensors};
 use overdrive_ir::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -20,39 +22,45 @@ pub struct Weights {
     pub path: PathBuf,
 }
 
-/// Reads `model.safetensors`, or the shards of `model.safetensors.index.json`.
+/// Names of the one file and of the index of shards, in the order in which they are looked for.
+pub(super) const FILES: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
+
+/// Reads the weights of a folder: `model.safetensors`, the shards of
+/// `model.safetensors.index.json`, or `pytorch_model.bin` likewise.
 ///
 /// # Errors
-/// When there are neither, or when a shard or a tensor that the index lists is missing.
+/// When there are none, or when a shard or a tensor that the index lists is missing.
 pub fn read_weights(folder: &Path) -> Result<Weights, FormatError> {
-    let single = folder.join("model.safetensors");
-    let index = folder.join("model.safetensors.index.json");
-    if single.exists() || !index.exists() {
-        if !single.exists() {
-            let other = ["pytorch_model.bin", "pytorch_model.bin.index.json"]
-                .iter()
-                .find(|name| folder.join(name).exists());
-            let found = other
-                .map_or("neither".to_owned(), |name| format!("`{name}`, which is a program and not data"));
-            let expected = "model.safetensors or model.safetensors.index.json";
-            let error = FormatError::damaged(folder, "weights", expected, found);
-            return Err(error.remedy("save the model with safetensors"));
+    for name in FILES {
+        let (single, index) = (folder.join(name), folder.join(format!("{name}.index.json")));
+        if single.exists() {
+            let mut weights = Weights { path: single.clone(), ..Weights::default() };
+            weights.take(&single)?;
+            return Ok(weights);
         }
-        let mut weights = Weights { path: single.clone(), ..Weights::default() };
-        weights.take(&single)?;
-        return Ok(weights);
+        if index.exists() {
+            return read_shards(folder, index);
+        }
     }
-    let mut weights = Weights { path: index.clone(), ..Weights::default() };
+    let expected = FILES.map(|name| format!("{name} or {name}.index.json")).join(", ");
+    let error = FormatError::damaged(folder, "weights", expected, "neither");
+    Err(error.remedy("fetch the whole folder, or save the model with safetensors"))
+}
+
+/// Reads the shards that an index lists.
+fn read_shards(folder: &Path, index: PathBuf) -> Result<Weights, FormatError> {
     let listed = Config::read(&index)?;
-    let map = listed.section(&["weight_map"])?;
-    let map =
-        map.ok_or_else(|| listed.wrong("weight_map", "an object from tensors to shards", "no such field"))?;
+    let mut weights = Weights { path: index, ..Weights::default() };
+    let map = listed
+        .section(&["weight_map"])?
+        .ok_or_else(|| listed.wrong("weight_map", "an object from tensors to shards", "no such field"))?;
     let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, shard) in map.texts() {
         let shard = shard.ok_or_else(|| map.wrong(tensor, "the name of a shard", "something else"))?;
         let parts: Vec<Component<'_>> = Path::new(shard).components().collect();
         if !matches!(parts[..], [Component::Normal(name)] if name == shard) {
-            return Err(map.wrong(tensor, "the plain name of a file in this folder", &format!("`{shard}`")));
+            let expected = "the plain name of a file in this folder";
+            return Err(map.wrong(tensor, expected, &format!("`{shard}`")));
         }
         shards.entry(shard).or_default().push(tensor);
     }
@@ -65,12 +73,8 @@ pub fn read_weights(folder: &Path) -> Result<Weights, FormatError> {
         }
         weights.take(&path)?;
         if let Some(missing) = tensors.iter().find(|name| !weights.tensors.contains_key(**name)) {
-            return Err(FormatError::damaged(
-                &path,
-                missing,
-                "this tensor, as the index says",
-                "none of this name",
-            ));
+            let expected = "this tensor, as the index says";
+            return Err(FormatError::damaged(&path, missing, expected, "none of this name"));
         }
     }
     Ok(weights)
@@ -79,16 +83,15 @@ pub fn read_weights(folder: &Path) -> Result<Weights, FormatError> {
 impl Weights {
     /// Adds the tensors of a file.
     fn take(&mut self, path: &Path) -> Result<(), FormatError> {
-        for (name, tensor) in safetensors::read(path)? {
+        let is_pickled = path.extension().is_some_and(|extension| extension == "bin");
+        let read = if is_pickled { pytorch::read(path)? } else { safetensors::read(path)? };
+        for (name, tensor) in read {
             let dtype = tensor.ty().dtype;
             self.stored.extend(dtype.is_float().then_some(dtype));
-            if self.tensors.insert(name.clone(), tensor).is_some() {
-                return Err(FormatError::damaged(
-                    path,
-                    &name,
-                    "every tensor in one shard",
-                    "a second one of this name",
-                ));
+            let kept = if dtype == DType::F64 { tensor.convert(DType::F32) } else { tensor };
+            if self.tensors.insert(name.clone(), kept).is_some() {
+                let expected = "every tensor in one shard";
+                return Err(FormatError::damaged(path, &name, expected, "a second one of this name"));
             }
         }
         Ok(())

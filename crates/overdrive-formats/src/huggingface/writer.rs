@@ -18,14 +18,22 @@ const INDEX: &str = "model.safetensors.index.json";
 pub const CONTENTS: Contents =
     Contents { name: "a model in Hugging Face's format", writes: |_| false, is_ours: |_| false };
 
-/// Makes the folder and writes `config` and `tensors` to it, with every file of the folder `from` that holds no weights.
+/// Makes the folder and writes `config` and `tensors` to it, with every file of the folder `from`, if
+/// there is one, that holds no weights.
 /// Whoever replaces a model fills a [`Place`](overdrive_files::Place) of [`CONTENTS`] with it.
 ///
 /// # Errors
 /// When a file of `from` cannot be read, or when the system refuses.
-pub fn write(folder: &Path, from: &Path, config: &Value, tensors: &Tensors) -> Result<(), FormatError> {
+pub fn write(
+    folder: &Path,
+    from: Option<&Path>,
+    config: &Value,
+    tensors: &Tensors,
+) -> Result<(), FormatError> {
     fs::create_dir_all(folder).map_err(FormatError::io(folder, "create"))?;
-    copy(from, folder)?;
+    if let Some(from) = from {
+        copy(from, folder)?;
+    }
     let path = folder.join(CONFIG);
     let text = serde_json::to_string_pretty(config).expect("a config is plain data") + "\n";
     fs::write(&path, text).map_err(FormatError::io(&path, "write"))?;

@@ -9,7 +9,7 @@ use super::coding::FIELD;
 use super::names::HEADS;
 use super::{Architecture, Coding, Pretrained, PretrainedError};
 use overdrive_formats::Tensors;
-use overdrive_formats::huggingface::{self, Config};
+use overdrive_formats::huggingface;
 use overdrive_ir::{Graph, Init, Tensor};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -40,7 +40,7 @@ impl Pretrained {
         let mut tensors: Tensors =
             file.into_iter().map(|(name, tensor)| (self.name_in_file(name), tensor)).collect();
         tensors.extend(self.left_out.clone());
-        let mut config = Config::read(&self.folder.join("config.json"))?.to_json();
+        let mut config = self.described.to_json();
         let mut notes = Vec::new();
         config["quantization_config"] = match words {
             Some(words) => {
@@ -64,7 +64,11 @@ impl Pretrained {
             config["tie_word_embeddings"] = self.architecture.is_tied().into();
         }
         config[FIELD] = serde_json::to_value(coding).expect("a coding is plain data");
-        huggingface::write(folder, &self.folder, &config, &tensors)?;
+        huggingface::write(folder, self.folder.as_deref(), &config, &tensors)?;
+        let path = folder.join("tokenizer.json");
+        if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !path.exists()) {
+            tokenizer.write(&path)?;
+        }
         Ok(notes)
     }
 

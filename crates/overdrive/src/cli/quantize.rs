@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Arguments of `quantize`.
 #[derive(Args, Debug)]
 pub(crate) struct Quantize {
-    /// A built-in model, the folder of one, or a folder in Hugging Face's format
+    /// A built-in model, the folder of one, a folder in Hugging Face's format, or a .gguf file
     pub model: String,
     /// How: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a wrong name lists them all.
     /// For --search and --sensitivity those that layers may take, with commas [default there: int8-dynamic,int4-gptq]

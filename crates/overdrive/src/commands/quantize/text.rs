@@ -40,9 +40,9 @@ pub(super) fn samples<'a>(
     let Dataset::Text(text) = open(name).map_err(Failure::bad_input)? else {
         return Err(wrong(&format!("`{name}`, which is labelled samples")));
     };
-    let tokenizer = model.folder.join("tokenizer.json");
-    let text = Dataset::Text(text).encoded(&tokenizer, model.architecture.vocabulary());
-    let text = text.map_err(Failure::bad_input)?;
+    let tokenizer = model.tokenizer.as_ref().expect("only a model with a tokenizer reads text");
+    let text = text.encoded(tokenizer).map_err(Failure::bad_input)?;
+    let text = Dataset::Text(Arc::new(text));
     let graph = template.graph_of(&template.dimensions).map_err(Failure::bad_input)?;
     let tokens = template.dimensions["tokens"];
     match model.architecture.has_head() {
