@@ -8,8 +8,8 @@ use overdrive_cuda::{Error, Library, caps};
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, Plan, Step, StepKind};
 use overdrive_ir::{Builder, DType, Graph, Init, Mode, Tensor, TensorType, Tuning};
-use overdrive_models::MODELS;
 use overdrive_models::bert::{Bert, Pooling};
+use overdrive_models::{Activation, MODELS};
 use overdrive_passes::{Evidence, Pruning, Quantized, Recipe, bind, compress, plan, precision, sparsify};
 use std::fmt::Write;
 
@@ -67,7 +67,7 @@ fn padding_is_attention() {
         layers: 2,
         heads: 2,
         hidden: 256,
-        activation: Approximation::Erf,
+        activation: Activation::Gelu(Approximation::Erf),
         eps: 1e-12,
         pooling: Pooling::None,
         normalised: false,
