@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_request_reaches_children_and_theirs() {
         let stop = Stop::default();
-        let (mut running, from) = shell(&stop, "trap 'echo kept; exit 3' TERM; echo on; sleep 600 & wait");
+        let (mut running, from) = shell(&stop, "trap 'echo kept; exit 3' TERM; sleep 600 & echo on; wait");
         stop.request(Signal::Interrupt);
         assert_eq!(running.child.wait().unwrap().code(), Some(3));
         assert_eq!(rest(from), "kept\n");
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn what_does_not_listen_is_killed_with_all_that_it_started() {
         let stop = Stop::default();
-        let deaf = "trap '' TERM; echo on; sleep 600 & sleep 600";
+        let deaf = "trap '' TERM; sleep 600 & echo on; sleep 600";
         let (running, from) = shell(&stop, deaf);
         drop(running);
         rest(from);
