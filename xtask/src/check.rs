@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use crate::step::{Tally, stream};
 use crate::workspace::Workspace;
-use crate::{add_op, generate, tidy};
+use crate::{add_op, container, generate, tidy};
 
 /// How much of the check to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,6 +59,7 @@ const FULL_ONLY: &[Step] = &[
         cargo(workspace, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
     }),
     ("book", book),
+    ("container", image),
     ("kernels", |workspace| cargo(workspace, &[&KERNELS[..], &["--", "--quick"]].concat(), &[])),
     ("add-op", |workspace| add_op::run(workspace).map(|tally| Report { tally, ..Report::default() })),
 ];
@@ -133,6 +134,16 @@ fn book(workspace: &Workspace) -> Result<Report> {
         return Ok(Report { note: Some(note), ..Report::default() });
     }
     workspace.output("mdbook", &["build", "docs/book"])?;
+    Ok(Report::default())
+}
+
+/// Builds and tries the image, where a container runtime answers.
+fn image(workspace: &Workspace) -> Result<Report> {
+    if container::runtime(workspace).is_none() {
+        let note = "not built, not tried: neither docker nor podman answers here";
+        return Ok(Report { note: Some(note), ..Report::default() });
+    }
+    container::run(workspace)?;
     Ok(Report::default())
 }
 

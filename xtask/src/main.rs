@@ -6,6 +6,8 @@
 
 mod add_op;
 mod check;
+mod container;
+mod dist;
 mod generate;
 mod onnx_tests;
 mod ops_page;
@@ -31,6 +33,9 @@ usage: cargo xtask COMMAND
   report-browser FILE  open a report.html in headless Chromium: no error, first screen, filters, sorting, charts
   add-op               apply patches/add-op.patch to a copy of the checkout and run the op harness there
   kernels              registers, shared memory and spills of every GPU kernel, by NVRTC and with no GPU
+  dist [TARGET...]     archives, wheels and their SHA-256 sums in dist/, for this machine or for these targets
+  dist --check TARGET...  whether the program compiles for targets that this machine cannot link for
+  container            the image of Dockerfile, built and tried by docker or podman
   pack-tests [CRATE...]  the tests of the workspace, or of some crates, in an archive for machines without cargo";
 
 fn main() -> ExitCode {
@@ -47,6 +52,9 @@ fn main() -> ExitCode {
         ["report-browser", page] => report_browser::run(std::path::Path::new(page)),
         ["add-op"] => add_op::run(&workspace).map(|_| ()),
         ["kernels"] => check::kernels(&workspace),
+        ["container"] => container::run(&workspace),
+        ["dist", "--check", ref targets @ ..] if !targets.is_empty() => dist::check(&workspace, targets),
+        ["dist", ref targets @ ..] => dist::run(&workspace, targets),
         ["pack-tests", ref packages @ ..] => pack_tests::run(&workspace, packages),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

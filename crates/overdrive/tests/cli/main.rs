@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod action;
 mod book;
 mod damaged;
 mod engines;
