@@ -1,7 +1,9 @@
 //! Overdrive makes deep-learning models faster, smaller and cheaper to train, and proves it.
 //!
-//! This is the facade: everything that the command line does can be done from Rust through these crates; see
-//! `examples/`. The modules are the crates of the workspace under shorter names.
+//! This is the facade. [`calls`] has one call for each command. The other modules are the crates of the
+//! workspace under shorter names; see `examples/`.
+
+pub mod calls;
 
 pub use overdrive_bench as bench;
 pub use overdrive_cpu as cpu;

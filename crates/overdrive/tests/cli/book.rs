@@ -86,8 +86,8 @@ pages! {
     troubleshooting: "troubleshooting.md",
 }
 
-/// Pages without commands.
-const OTHERS: [&str; 1] = ["SUMMARY.md"];
+/// Pages without commands: contents, and code that stands in an example.
+const OTHERS: [&str; 2] = ["SUMMARY.md", "use-from-rust.md"];
 
 #[test]
 fn every_page_is_tried() {
@@ -95,5 +95,20 @@ fn every_page_is_tried() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let is_known = TRIED.contains(&name.as_str()) || OTHERS.contains(&name.as_str());
         assert!(is_known, "no test runs the commands of {name}");
+    }
+}
+
+#[test]
+fn code_of_a_page_is_a_part_of_an_example_that_is_compiled() {
+    let page = fs::read_to_string(from_root("docs/book/src/use-from-rust.md")).unwrap();
+    let blocks = page.matches("```rust").count();
+    let included: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("{{#include ")).collect();
+    assert_eq!(blocks, included.len(), "code that nobody compiles");
+    for include in included {
+        let (path, part) = include.trim_end_matches("}}").split_once(':').unwrap();
+        let program = fs::read_to_string(from_root("docs/book/src").join(path)).unwrap();
+        for mark in [format!("ANCHOR: {part}"), format!("ANCHOR_END: {part}")] {
+            assert_eq!(program.matches(&format!("// {mark}\n")).count(), 1, "{include}: {mark}");
+        }
     }
 }
