@@ -19,7 +19,7 @@ use overdrive_bench::outcome::{Failure, FailureKind};
 use overdrive_bench::record::Record;
 use overdrive_ir::DType;
 use process::Known;
-pub(crate) use timed::Timed;
+pub(crate) use timed::{Given, HeldTo, Timed, Way};
 
 /// How a peer may run a workload.
 pub const PEER_MODES: [&str; 4] = ["eager", "jit", "compile", "graph"];
@@ -43,14 +43,15 @@ pub(crate) fn entrants<'a>(
     let limit = tolerance(dtype, &workload.graph, (oracle, context.seed));
     let mut entrants = Vec::new();
     for (peer, known) in taking_part {
-        let given = timed::Given::new(peer, (workload, oracle), context.seed);
+        let given = Given::new(peer, workload, &|seed| oracle.inputs(seed), context.seed);
         let modes = context.peer_modes.iter().map(|&mode| (mode, None));
         let variants = known.variants.iter().map(|variant| ("eager", Some(variant.as_str())));
         for (mode, variant) in modes.chain(variants) {
-            let way = timed::Way { mode, variant, dtype };
+            let way = Way { mode, variant, dtype, layers: &[] };
             let opened = match (&given, &limit) {
                 (Ok(given), Ok(limit)) => {
-                    context.at_own_expense(peer.name(), || Timed::open(peer, oracle, given, way, *limit))
+                    let held_to = HeldTo::Oracle(oracle, *limit);
+                    context.at_own_expense(peer.name(), || Timed::open(peer, held_to, given, way))
                 }
                 (Err(failure), _) | (_, Err(failure)) => Err(failure.clone()),
             };

@@ -46,13 +46,13 @@ struct Pipe {
 
 /// What a program says of a workload.
 #[derive(Debug, Deserialize)]
-pub(super) struct Known {
+pub(crate) struct Known {
     known: bool,
     /// Whose implementation it is, where that is not the framework's own.
-    pub(super) by: Option<String>,
+    pub(crate) by: Option<String>,
     /// What else sets eager calls apart: those of attention and of rows by a back end of their own.
     #[serde(default)]
-    pub(super) variants: Vec<String>,
+    pub(crate) variants: Vec<String>,
 }
 
 /// A framework with its program, which ours carries.
@@ -83,9 +83,11 @@ except (AttributeError, ImportError, OSError, TypeError):
 ";
 
 /// What programs import that are not packages: a name and a text each.
-const MODULES: [(&str, &str); 2] = [
+const MODULES: [(&str, &str); 4] = [
     ("overdrive_peer.py", include_str!("../../../../peers/overdrive_peer.py")),
     ("published_models.py", include_str!("../../../../peers/published_models.py")),
+    ("pytorch.py", include_str!("../../../../peers/pytorch.py")),
+    ("quantized_peer.py", include_str!("../../../../peers/quantized_peer.py")),
 ];
 
 const FRAMEWORKS: [Framework; 2] = [
@@ -100,6 +102,22 @@ const FRAMEWORKS: [Framework; 2] = [
         spelt: "OpenVINO",
         package: "openvino",
         program: include_str!("../../../../peers/openvino.py"),
+    },
+];
+
+/// Those that quantize a model and run nothing else.
+const QUANTIZING: [Framework; 2] = [
+    Framework {
+        name: "torchao",
+        spelt: "torchao",
+        package: "torch transformers torchao",
+        program: include_str!("../../../../peers/by_torchao.py"),
+    },
+    Framework {
+        name: "bitsandbytes",
+        spelt: "bitsandbytes",
+        package: "torch transformers bitsandbytes",
+        program: include_str!("../../../../peers/by_bitsandbytes.py"),
     },
 ];
 
@@ -120,8 +138,30 @@ impl Peer {
         (device, threads): (&str, u32),
         stop: &Stop,
     ) -> Result<Self, Failure> {
-        let Some(framework) = FRAMEWORKS.iter().find(|framework| framework.name == name) else {
-            let known: Vec<&str> = Self::names().collect();
+        Self::one_of((&FRAMEWORKS, name), interpreter, (device, threads), stop)
+    }
+
+    /// The same of a library that quantizes models: torchao, bitsandbytes.
+    ///
+    /// # Errors
+    /// As [`Self::python`].
+    pub fn quantizing(
+        name: &str,
+        interpreter: &str,
+        (device, threads): (&str, u32),
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
+        Self::one_of((&QUANTIZING, name), interpreter, (device, threads), stop)
+    }
+
+    fn one_of(
+        (known, name): (&'static [Framework], &str),
+        interpreter: &str,
+        (device, threads): (&str, u32),
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
+        let Some(framework) = known.iter().find(|framework| framework.name == name) else {
+            let known: Vec<&str> = known.iter().map(|framework| framework.name).collect();
             return Err(Failure::unsupported(format!(
                 "no framework `{name}`: expected one of {}",
                 known.join(", ")
@@ -181,13 +221,13 @@ impl Peer {
     }
 
     /// What it makes of this workload, if it writes it down.
-    pub(super) fn knows(&self, workload: &Workload) -> Option<Known> {
+    pub(crate) fn knows(&self, workload: &Workload) -> Option<Known> {
         let request = json!({ "do": "knows", "workload": workload.key.name, "config": workload.config });
         self.ask::<Known>(&request).ok().filter(|answer| answer.known)
     }
 
     /// Whether it would be expected to have a mode: graphs of a CPU are not.
-    pub(super) fn has_mode(&self, mode: &str) -> bool {
+    pub(crate) fn has_mode(&self, mode: &str) -> bool {
         let named =
             self.description.modes.as_ref().is_none_or(|modes| modes.iter().any(|known| known == mode));
         named && (mode != "graph" || self.description.device != "cpu")
@@ -343,9 +383,16 @@ mod tests {
 
     #[test]
     fn a_missing_framework_is_one_message_with_its_remedy() {
-        for (name, remedy) in [("pytorch", "pip install torch"), ("openvino", "pip install openvino")] {
-            let failure = Peer::python(name, "no-such-python", ("cpu", 1), &Stop::default())
-                .expect_err("there is none");
+        for (name, remedy) in [
+            ("pytorch", "pip install torch"),
+            ("openvino", "pip install openvino"),
+            ("torchao", "pip install torch transformers torchao"),
+            ("bitsandbytes", "pip install torch transformers bitsandbytes"),
+        ] {
+            let quantizes = QUANTIZING.iter().any(|framework| framework.name == name);
+            let start = if quantizes { Peer::quantizing } else { Peer::python };
+            let failure =
+                start(name, "no-such-python", ("cpu", 1), &Stop::default()).expect_err("there is none");
             assert_eq!(failure.kind, FailureKind::Unsupported);
             assert!(
                 failure.reason.contains("no-such-python") && failure.reason.contains(remedy),
@@ -355,6 +402,9 @@ mod tests {
         let failure =
             Peer::python("openvono", "python3", ("cpu", 1), &Stop::default()).expect_err("there is none");
         assert!(failure.reason.contains("pytorch, openvino"), "{failure}");
+        let failure =
+            Peer::quantizing("pytorch", "python3", ("cpu", 1), &Stop::default()).expect_err("there is none");
+        assert!(failure.reason.contains("torchao, bitsandbytes"), "{failure}");
         assert!(script("exit 1").is_err());
     }
 }

@@ -23,14 +23,27 @@ pub(crate) struct Way<'a> {
     pub(crate) mode: &'a str,
     pub(crate) variant: Option<&'a str>,
     pub(crate) dtype: DType,
+    /// Where a variant quantizes: which layers.
+    pub(crate) layers: &'a [String],
 }
+
+/// What outputs are compared with.
+pub(crate) enum HeldTo<'a> {
+    /// The reference, within a tolerance.
+    Oracle(&'a Oracle<'a>, Tolerance),
+    /// Another call of its own on the inputs of a seed: what it must equal is not the float model,
+    /// and how near it is to that is judged elsewhere.
+    Itself(&'a dyn Fn(u64) -> Vec<Tensor>),
+}
+
+/// Of another call of one's own: the order of sums may differ between two calls.
+const OWN: f64 = 1e-2;
 
 /// An open workload.
 pub(crate) struct Timed<'a> {
     peer: &'a Peer,
     id: u64,
-    oracle: &'a Oracle<'a>,
-    tolerance: Tolerance,
+    held_to: HeldTo<'a>,
     /// Seeds of the input sets, and the file of each.
     seeds: Vec<u64>,
     sets: Vec<PathBuf>,
@@ -38,6 +51,8 @@ pub(crate) struct Timed<'a> {
     names: Vec<String>,
     /// What was paid once.
     pub(crate) overhead: Overhead,
+    /// Bytes of its parameters, where it says so.
+    pub(crate) weight_bytes: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -46,6 +61,7 @@ struct Opened {
     load_ns: Option<u64>,
     compile_ns: u64,
     first_call_ns: u64,
+    weight_bytes: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -65,15 +81,14 @@ impl<'a> Timed<'a> {
     /// What the peer says.
     pub(crate) fn open(
         peer: &'a Peer,
-        oracle: &'a Oracle<'a>,
+        held_to: HeldTo<'a>,
         given: &Given,
         way: Way<'_>,
-        tolerance: Tolerance,
     ) -> Result<Self, Failure> {
         let sets: Vec<Value> = given.sets.iter().map(|file| text(file)).collect();
         let mut request = json!({
             "do": "open", "workload": given.workload, "mode": way.mode, "dtype": way.dtype.name(), "variant": way.variant,
-            "config": given.config, "inputs": given.names, "sets": sets,
+            "config": given.config, "inputs": given.names, "sets": sets, "layers": way.layers,
         });
         request[given.kind] = text(&given.weights);
         let opened: Opened = peer.ask(&request)?;
@@ -84,7 +99,8 @@ impl<'a> Timed<'a> {
             ..Overhead::default()
         };
         let (seeds, sets, names) = (given.seeds.clone(), given.sets.clone(), given.names.clone());
-        Ok(Self { peer, id: opened.id, oracle, tolerance, seeds, sets, current: 0, names, overhead })
+        let weight_bytes = opened.weight_bytes;
+        Ok(Self { peer, id: opened.id, held_to, seeds, sets, current: 0, names, overhead, weight_bytes })
     }
 
     fn ask<T: serde::de::DeserializeOwned>(&self, what: &str, more: Value) -> Result<T, Failure> {
@@ -95,15 +111,19 @@ impl<'a> Timed<'a> {
         self.peer.ask(&Value::Object(request))
     }
 
-    /// Has `what` write its outputs and compares them with those of a seed.
-    fn outputs(&self, what: &str, mut more: Value, seed: u64) -> Result<Deviation, Failure> {
+    /// Outputs of a call with these inputs, all rows.
+    pub(crate) fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+        let file = save(self.peer, "given", self.names.iter().cloned().zip(inputs.iter().cloned()))?;
+        self.outputs("run", json!({ "inputs": text(&file), "rows": Value::Null }))
+    }
+
+    /// Has `what` write its outputs.
+    fn outputs(&self, what: &str, mut more: Value) -> Result<Vec<Tensor>, Failure> {
         let file = self.peer.file("outputs");
         more["outputs"] = text(&file);
-        more["rows"] = json!(self.oracle.rows());
         let Done {} = self.ask(what, more)?;
         let damaged = |e: overdrive_formats::FormatError| Failure::failed(e.to_string());
-        let tensors: Vec<Tensor> = safetensors::read(&file).map_err(damaged)?.into_values().collect();
-        self.oracle.compare_part(seed, &tensors, self.tolerance)
+        Ok(safetensors::read(&file).map_err(damaged)?.into_values().collect())
     }
 }
 
@@ -127,7 +147,8 @@ impl Given {
     /// When they cannot be written.
     pub(crate) fn new(
         peer: &Peer,
-        (workload, oracle): (&Workload, &Oracle<'_>),
+        workload: &Workload,
+        draw: &dyn Fn(u64) -> Vec<Tensor>,
         seed: u64,
     ) -> Result<Self, Failure> {
         let graph = &workload.graph;
@@ -142,7 +163,7 @@ impl Given {
             ("parameters", save(peer, "parameters", graph.states().iter().map(state))?)
         };
         let seeds: Vec<u64> = (0..INPUT_SETS).map(|set| seed.wrapping_add(set)).collect();
-        let inputs = |set: usize| names.iter().cloned().zip(oracle.inputs(seeds[set]));
+        let inputs = |set: usize| names.iter().cloned().zip(draw(seeds[set]));
         let sets = (0..seeds.len())
             .map(|set| save(peer, &format!("inputs{set}"), inputs(set)))
             .collect::<Result<_, _>>()?;
@@ -176,25 +197,47 @@ impl Subject for Timed<'_> {
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Deviation>, Failure> {
+        let (oracle, tolerance) = match &self.held_to {
+            HeldTo::Oracle(oracle, tolerance) => (oracle, *tolerance),
+            HeldTo::Itself(draw) => {
+                return between(&self.run(&draw(seed))?, &self.run(&draw(seed))?).map(Some);
+            }
+        };
         let file = match self.seeds.iter().position(|&known| known == seed) {
             Some(set) => self.sets[set].clone(),
-            None => save(self.peer, "verified", self.names.iter().cloned().zip(self.oracle.inputs(seed)))?,
+            None => save(self.peer, "verified", self.names.iter().cloned().zip(oracle.inputs(seed)))?,
         };
-        self.outputs("run", json!({ "inputs": text(&file) }), seed).map(Some)
+        let found = self.outputs("run", json!({ "inputs": text(&file), "rows": oracle.rows() }))?;
+        oracle.compare_part(seed, &found, tolerance).map(Some)
     }
 
     fn reference(&self) -> &str {
-        self.oracle.name()
+        match &self.held_to {
+            HeldTo::Oracle(oracle, _) => oracle.name(),
+            HeldTo::Itself(_) => "another call of its own",
+        }
     }
 
     fn verify_last(&mut self) -> Result<Option<Deviation>, Failure> {
-        self.outputs("last", json!({}), self.seeds[self.current]).map(Some)
+        let HeldTo::Oracle(oracle, tolerance) = &self.held_to else { return Ok(None) };
+        let found = self.outputs("last", json!({ "rows": oracle.rows() }))?;
+        oracle.compare_part(self.seeds[self.current], &found, *tolerance).map(Some)
     }
 
     fn sample(&mut self, calls: Range<u64>, _: &dyn Clock) -> Result<Reading, Failure> {
         let spans: Spans = self.ask("sample", json!({ "calls": calls.end - calls.start }))?;
         Ok(Reading { device_ns: spans.device_ns, ..Reading::host(spans.host_ns) })
     }
+}
+
+/// How far two answers to one question lie from each other.
+fn between(a: &[Tensor], b: &[Tensor]) -> Result<Deviation, Failure> {
+    let tolerance = Tolerance::of_elements(OWN, OWN);
+    let mut worst = Deviation::none();
+    for (a, b) in a.iter().zip(b) {
+        worst = worst.or_worse(Deviation::between(&a.to_f64(), &b.to_f64(), tolerance)?);
+    }
+    Ok(worst)
 }
 
 impl Drop for Timed<'_> {

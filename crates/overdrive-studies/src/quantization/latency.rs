@@ -1,6 +1,7 @@
 //! Several graphs of the same interface timed in one session, in alternation.
 
 use super::calibrate::outputs;
+use super::rivals::Rival;
 use overdrive_bench::clock::Clock;
 use overdrive_bench::executable::{Calls, Target};
 use overdrive_bench::oracle::{Oracle, Tolerance};
@@ -32,15 +33,16 @@ pub struct Timed {
     pub resident_bytes: u64,
 }
 
-/// What bound graphs take, in their order, each on the inputs that `draw` gives for a seed. A graph's outputs are held
-/// to those of a run of its own: what it must equal but for rounding is not the float model, and how near it is to that
-/// is judged elsewhere.
+/// What bound graphs take, in their order, and then what rivals take, each on the inputs that `draw` gives for a seed. A
+/// graph's outputs are held to those of a run of its own: what it must equal but for rounding is not the float model,
+/// and how near it is to that is judged elsewhere.
 ///
 /// # Errors
 /// When the back end cannot compile or run one of them.
 pub fn latency(
     backend: &dyn Backend,
     graphs: &[&Graph],
+    rivals: &mut [Rival<'_>],
     draw: &dyn Fn(u64) -> Vec<Tensor>,
     Session { clock, rules, seed, stop }: Session<'_>,
 ) -> Result<Vec<Timed>, Failure> {
@@ -64,12 +66,17 @@ pub fn latency(
     }
     let mut subjects: Vec<&mut dyn Subject> =
         calls.iter_mut().map(|calls| calls as &mut dyn Subject).collect();
-    let outcomes = Runner::new(clock, rules, seed).with_stop(stop.clone()).compare(&mut subjects);
+    let ours = subjects.len();
+    subjects.extend(rivals.iter_mut().filter_map(Rival::subject));
+    let mut outcomes = Runner::new(clock, rules, seed).with_stop(stop.clone()).compare(&mut subjects);
+    let mut theirs = outcomes.split_off(ours).into_iter();
     drop(calls);
     let resident = compiled.iter().map(|(executable, _)| executable.memory());
     let timed = |(outcome, memory): (Outcome, MemoryReport)| Timed {
         outcome,
         resident_bytes: memory.state_bytes + memory.persistent_bytes,
     };
-    Ok(outcomes.into_iter().zip(resident).map(timed).collect())
+    let mut all: Vec<Timed> = outcomes.into_iter().zip(resident).map(timed).collect();
+    all.extend(rivals.iter().map(|rival| rival.timed(|| theirs.next().expect("who is ready was timed"))));
+    Ok(all)
 }

@@ -251,7 +251,8 @@ fn timed(
         seed: context.seed,
         stop: &context.stop,
     };
-    let found = latency(context.device().backend, &bound.iter().collect::<Vec<_>>(), &draw, session)?;
+    let found =
+        latency(context.device().backend, &bound.iter().collect::<Vec<_>>(), &mut [], &draw, session)?;
     let baseline = case(context, workload, &subjects[0]).id();
     let mut exact = exact.into_iter();
     let record = |(subject, Timed { mut outcome, resident_bytes }): (&Subject, Timed)| {

@@ -83,7 +83,7 @@ pub fn search(
     });
     let graphs: Vec<Graph> = graphs.collect::<Result<_, _>>()?;
     let timed = match going() {
-        true => latency(judge.backend, &graphs.iter().collect::<Vec<_>>(), draw, session)?,
+        true => latency(judge.backend, &graphs.iter().collect::<Vec<_>>(), &mut [], draw, session)?,
         false => vec![],
     };
     for (candidate, timed) in candidates.iter_mut().zip(timed) {

@@ -58,6 +58,10 @@ pub(crate) struct Quantize {
     /// Samples per latency [default: until the interval is within 1 %]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=10_000))]
     pub trials: Option<u32>,
+    /// Has other libraries quantize the same layers of a model in Hugging Face's format, timed in alternation with ours:
+    /// torchao, bitsandbytes; each needs its package in python3 (PYTHON names another) [without names: torchao]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, default_missing_value = "torchao", require_equals = true, conflicts_with_all = ["search", "sensitivity"])]
+    pub peers: Vec<String>,
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,

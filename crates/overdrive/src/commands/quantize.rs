@@ -4,6 +4,7 @@
 //! for bit before a figure is printed.
 
 mod mixed;
+mod peers;
 mod published;
 mod samples;
 mod tables;
@@ -22,11 +23,11 @@ use overdrive::files::{Place, Request};
 use overdrive::formats::{ModelConfig, ModelFolder, huggingface};
 use overdrive::ir::{Backend, Block, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
-use overdrive::studies::Template;
 use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::quantization::{
     Footprint, Judge, Metric, Session, agreement, apply, latency, outputs, trained_as_long, tune,
 };
+use overdrive::studies::{Peer, Template};
 use overdrive_process::Stop;
 use samples::Samples;
 use serde_json::json;
@@ -51,6 +52,7 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let samples = samples::samples(arguments, (backend, &template), published)?;
+    let peers = peers::start(arguments, &opened, stop)?;
     let chosen = if arguments.search || arguments.sensitivity {
         match mixed::choose((arguments, stop), &template, &samples, &modes)? {
             mixed::Choice::Chosen(chosen) => *chosen,
@@ -84,7 +86,8 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
         Chosen { name: mode.name.to_owned(), quantization, made, trained_as_long }
     };
     let place = place.expect("clap asks for it where something is written");
-    finish((arguments, place, stop), (backend, &template, published), &samples, &chosen)
+    let float = (backend, &template, published);
+    finish((arguments, place, stop), float, &samples, &chosen, &peers)
 }
 
 /// Claims the folder of the model.
@@ -113,6 +116,7 @@ fn finish(
     (backend, template, published): (&dyn Backend, &Template, Option<&Pretrained>),
     samples: &Samples<'_>,
     chosen: &Chosen,
+    peers: &[Peer],
 ) -> Result<Exit, Failure> {
     let made = &chosen.made;
     for skipped in &made.skipped {
@@ -177,15 +181,22 @@ fn finish(
     say!("{}", tables::likeness(&agreement(&float, &found)))?;
     let clock = SystemClock::new();
     let session = Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
-    let timed = latency(backend, &[&float_graph, &graph], &*samples.draw, session);
+    let asked =
+        peers::Asked { template, made, seed: arguments.machine.seed, compared: (&samples.compared, &float) };
+    let workload = asked.workload()?;
+    let mut rivals = asked.of(peers, &workload, &*samples.draw);
+    let timed = latency(backend, &[&float_graph, &graph], &mut rivals, &*samples.draw, session);
     if stop.is_requested() {
         let place = output.display();
         return Err(Failure::interrupted(format!("the model is whole in `{place}`, and was not timed")));
     }
     let timed = timed.map_err(Failure::harness)?;
     say!("{}", tables::times(&timed))?;
-    if let Some(found) = times::slowdown_of(&timed) {
+    if let Some(found) = times::slowdown_of(&timed[..2]) {
         say!("{}", found.against_float())?;
+    }
+    if !rivals.is_empty() {
+        say!("{}", tables::rivals(&rivals, &timed))?;
     }
     let generates = published.is_some_and(|model| model.architecture.has_head());
     let commands = if generates {

@@ -21,6 +21,7 @@ mod pipes;
 mod places;
 mod quantize;
 mod quantize_data;
+mod quantize_peers;
 mod quantize_published;
 mod regress;
 mod results;

@@ -5,7 +5,7 @@ use overdrive::bench::digits;
 use overdrive::bench::outcome::Outcome;
 use overdrive::ir::Graph;
 use overdrive::studies::quantization::{
-    Agreement, Candidate, Estimate, Footprint, Metric, Scores, Sensitivity, Timed,
+    Agreement, Candidate, Estimate, Footprint, Metric, Rival, Scores, Sensitivity, Timed,
 };
 use std::collections::BTreeMap;
 
@@ -166,28 +166,38 @@ pub(super) fn assignment(candidate: &Candidate) -> String {
 /// Median latencies with their intervals, float first.
 pub(super) fn times(timed: &[Timed]) -> Table {
     let mut table = table(["latency", "median", "interval", "share"]);
-    let series = |outcome: &Outcome| outcome.measurement().and_then(|m| m.latency.clone());
-    let outcomes = || timed.iter().map(|timed| &timed.outcome);
-    let float = outcomes().next().and_then(series).map(|series| series.summary.median_ns);
-    for (name, outcome) in ["float", "quantized"].iter().zip(outcomes()) {
-        let row = match (series(outcome), outcome.failure()) {
-            (Some(series), _) => {
-                let summary = &series.summary;
-                let interval =
-                    summary.median_interval.as_ref().map_or("too few samples".to_owned(), |interval| {
-                        format!(
-                            "{} to {}",
-                            digits::time(interval.low_ns, None),
-                            digits::time(interval.high_ns, None)
-                        )
-                    });
-                let share = float.map_or(String::new(), |float| format!("{:.3}", summary.median_ns / float));
-                [digits::time(summary.median_ns, None), interval, share]
-            }
-            (None, Some(failure)) => [failure.reason.clone(), String::new(), String::new()],
-            (None, None) => ["not measured".to_owned(), String::new(), String::new()],
-        };
-        table.add_row(std::iter::once(Cell::new(name)).chain(row.map(right)));
+    for (name, one) in ["float", "quantized"].iter().zip(timed) {
+        table.add_row(std::iter::once(Cell::new(name)).chain(time(one, timed).map(right)));
     }
     table
+}
+
+/// The same of other frameworks' models, with how near their outputs are to those of our float model.
+pub(super) fn rivals(rivals: &[Rival<'_>], timed: &[Timed]) -> Table {
+    let mut table = table(["beside", "median", "interval", "share", "cosine", "parameters"]);
+    for (rival, one) in rivals.iter().zip(&timed[2..]) {
+        let cosine = rival.agreement.map_or(String::new(), |found| format!("{:.6}", found.cosine.value));
+        let bytes = rival.weight_bytes().map_or(String::new(), digits::bytes);
+        let rest = [cosine, bytes].map(right);
+        table.add_row(std::iter::once(Cell::new(&rival.name)).chain(time(one, timed).map(right)).chain(rest));
+    }
+    table
+}
+
+/// Median, interval and share of the float model's time, which is the first; or why there is none.
+fn time(timed: &Timed, all: &[Timed]) -> [String; 3] {
+    let series = |outcome: &Outcome| outcome.measurement().and_then(|m| m.latency.clone());
+    let float = all.first().and_then(|timed| series(&timed.outcome)).map(|series| series.summary.median_ns);
+    match (series(&timed.outcome), timed.outcome.failure()) {
+        (Some(series), _) => {
+            let summary = &series.summary;
+            let ends = |low, high| format!("{} to {}", digits::time(low, None), digits::time(high, None));
+            let interval = summary.median_interval.as_ref();
+            let interval = interval.map_or("too few samples".to_owned(), |i| ends(i.low_ns, i.high_ns));
+            let share = float.map_or(String::new(), |float| format!("{:.3}", summary.median_ns / float));
+            [digits::time(summary.median_ns, None), interval, share]
+        }
+        (None, Some(failure)) => [failure.reason.clone(), String::new(), String::new()],
+        (None, None) => ["not measured".to_owned(), String::new(), String::new()],
+    }
 }
