@@ -53,7 +53,7 @@ impl Drawn {
             return tensor.clone();
         }
         let site = philox::site_of(name);
-        let bytes = side_by_side(ty.elements(), |start, length| {
+        let bytes = side_by_side((ty.dtype, ty.elements()), |start, length| {
             let draws = philox::normals_from(seed, site, start as u64 / 4).take(length).map(|z| z * std);
             Tensor::from_f64(ty.dtype, [length], &draws.collect::<Vec<_>>())
         });

@@ -21,6 +21,12 @@ const UNKNOWN_FLOPS_PER_SECOND: f64 = 1e12;
 const DEVICE_FLOPS: u64 = 100_000_000_000;
 /// The share of a device's memory that a reference may take beside what is measured.
 const DEVICE_SHARE: u64 = 3;
+/// Bytes of a reference that stay on the host between seeds; what takes more is compiled and
+/// uploaded for each.
+const KEPT_BYTES: u64 = 2 << 30;
+/// The share of a device's memory that a reference may keep between seeds: a session may have
+/// several.
+const KEPT_SHARE: u64 = 12;
 /// How far two evaluations in f64 may lie apart, of the largest value: sums of thousands of terms
 /// in two orders.
 const AGREEMENT: f64 = 1e-9;
@@ -84,6 +90,11 @@ impl fmt::Display for Chosen<'_> {
 }
 
 impl Chosen<'_> {
+    /// The most bytes of a reference that stay where it is computed until the next.
+    pub(crate) fn most_kept_bytes(&self) -> u64 {
+        self.device.map_or(KEPT_BYTES, |(device, _)| device.caps().memory_bytes / KEPT_SHARE)
+    }
+
     /// Who computes it.
     ///
     /// # Errors

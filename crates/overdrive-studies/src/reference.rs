@@ -7,12 +7,15 @@
 
 use crate::referee::Chosen;
 use crate::tolerance::rounds_to_codes;
-use overdrive_bench::oracle::{Sensitivity, compared};
+use overdrive_bench::oracle::{Sensitivity, compared, compared_rows};
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::eval::eval_tensors;
-use overdrive_ir::{Backend, DType, Executable, Graph, GraphError, Mode, Shape, State, Tensor, Tuning};
+use overdrive_ir::{
+    Backend, Builder, DType, Executable, Graph, GraphError, Mode, Shape, State, Tensor, Tuning, Value,
+};
 use overdrive_passes::{compute_in_f64, perturb};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
@@ -23,10 +26,6 @@ pub(crate) const SHARE: f64 = 1.0 / 4096.0;
 const MOST_TWINS: usize = 8;
 /// Values of a row that tell its size well enough together, over all twins.
 const TELLING: usize = 16;
-/// Bytes that stay on the back end between seeds; what takes more is compiled and uploaded for
-/// each.
-const KEPT_BYTES: u64 = 2 << 30;
-
 /// Where a reference runs.
 #[derive(Clone)]
 pub(crate) enum Place<'a> {
@@ -54,6 +53,31 @@ pub(crate) struct Reference<'a> {
     kept: RefCell<Option<Ready>>,
 }
 
+/// The graph with only what is [`compared`] of each output: the rest need not cross to the host.
+fn with_compared_rows(graph: &Graph) -> Result<Graph, GraphError> {
+    let rows_of = |value: Value| compared_rows(graph.ty(value)).map(|rows| (value, rows));
+    let known: BTreeMap<Value, Vec<usize>> =
+        graph.outputs().iter().filter_map(|port| rows_of(port.value)).collect();
+    // The value of an output that is an update too has to stay as it is.
+    let is_kept = |value: &Value| graph.states().iter().any(|state| state.update == Some(*value));
+    if known.is_empty() || known.keys().any(is_kept) {
+        return Ok(graph.clone());
+    }
+    let b = Builder::new(graph.name());
+    let copied = b.append(graph)?;
+    b.conclude(graph, |value| match known.get(&value) {
+        None => copied[value.0 as usize],
+        Some(rows) => {
+            let width = graph.ty(value).sizes().last().copied().unwrap_or(1);
+            let indices: Vec<i128> = rows.iter().map(|row| *row as i128).collect();
+            let indices = b.constant(Tensor::from_ints(DType::I64, [rows.len(), 1], &indices));
+            let matrix = copied[value.0 as usize].reshape([graph.ty(value).elements() / width, width]);
+            matrix.gather(indices, &[0])
+        }
+    });
+    b.finish()
+}
+
 /// Graphs compiled over one set of states.
 #[derive(Default)]
 struct Ready {
@@ -65,7 +89,8 @@ struct Ready {
 impl<'a> Reference<'a> {
     /// Inputs and states keep the graph's types.
     pub(crate) fn new(graph: &Graph, place: Place<'a>) -> Self {
-        let (wide, has_codes) = (compute_in_f64(graph), rounds_to_codes(graph));
+        let has_codes = rounds_to_codes(graph);
+        let wide = compute_in_f64(graph).and_then(|wide| with_compared_rows(&wide));
         let perturbed = wide.as_ref().ok().filter(|_| !has_codes).and_then(|wide| perturb(wide, SHARE).ok());
         // The definition takes what f64 has no form of, and knows the codes.
         let plain = match place {
@@ -85,7 +110,7 @@ impl<'a> Reference<'a> {
         self.perturbed.is_some()
     }
 
-    /// The outputs, in f64.
+    /// What is [`compared`] of the outputs, in f64.
     ///
     /// # Errors
     /// When the back end cannot run the graph; a device that disagrees with the host.
@@ -133,9 +158,11 @@ impl<'a> Reference<'a> {
             Place::Evaluator => Ok(eval_tensors(graph, inputs)),
             Place::On(chosen) => {
                 let backend = chosen.backend()?;
-                self.run_on(backend, (graph, which), inputs).map_err(|failure| Failure {
-                    reason: format!("the f64 reference on {}: {}", backend.name(), failure.reason),
-                    ..failure
+                self.run_on((backend, chosen.most_kept_bytes()), (graph, which), inputs).map_err(|failure| {
+                    Failure {
+                        reason: format!("the f64 reference on {}: {}", backend.name(), failure.reason),
+                        ..failure
+                    }
                 })
             }
         }
@@ -143,7 +170,7 @@ impl<'a> Reference<'a> {
 
     fn run_on(
         &self,
-        backend: &dyn Backend,
+        (backend, most_kept_bytes): (&dyn Backend, u64),
         (graph, which): (&Graph, usize),
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, Failure> {
@@ -163,10 +190,36 @@ impl<'a> Reference<'a> {
         let memory = executable.memory();
         let bytes = memory.transient_bytes + memory.persistent_bytes + memory.state_bytes;
         // A state that the graph updates has to begin anew.
-        if bytes <= KEPT_BYTES && graph.states().iter().all(|state| state.update.is_none()) {
+        if bytes <= most_kept_bytes && graph.states().iter().all(|state| state.update.is_none()) {
             executables[which] = Some(executable);
             self.kept.replace(Some(Ready { state: Some(state), executables }));
         }
         Ok(outputs.iter().map(|o| backend.download(o)).collect::<Result<_, _>>()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overdrive_ir::TensorType;
+
+    #[test]
+    fn of_a_large_output_only_the_compared_rows_are_computed_for_the_host() {
+        let b = Builder::new("rows");
+        let x = b.input("x", TensorType::new(DType::F32, [2, 550, 1]));
+        let columns = b.iota(DType::F32, [8192], 0);
+        let wide = Shape::from([2usize, 550, 8192]);
+        b.output("y", x.broadcast_to(&wide) + columns.broadcast_to(&wide));
+        b.output("x", x);
+        let graph = b.finish().expect("it is well-formed");
+        let values: Vec<f64> = (0..1100).map(|row| f64::from(row * 10_000)).collect();
+        let inputs = [Tensor::from_f64(DType::F32, [2, 550, 1], &values)];
+        let reference = Reference::new(&graph, Place::Evaluator);
+        let found = reference.outputs(&inputs).expect("the evaluator runs everything");
+        let rows = compared_rows(graph.ty(graph.outputs()[0].value)).expect("nine million elements");
+        assert_eq!(found[0].ty().sizes(), [rows.len(), 8192]);
+        let firsts: Vec<f64> = found[0].to_f64().iter().step_by(8192).copied().collect();
+        assert_eq!(firsts, rows.iter().map(|row| values[*row]).collect::<Vec<_>>());
+        assert_eq!(found[1].ty().sizes(), [2, 550, 1], "a small one is whole");
     }
 }

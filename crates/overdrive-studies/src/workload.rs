@@ -214,6 +214,8 @@ impl Workload {
         } else {
             oracle
         };
+        let oracle =
+            oracle.of_types(graph.outputs().iter().map(|port| graph.ty(port.value).clone()).collect());
         match &self.sampled {
             Some(sampled) => oracle.of_rows(sampled.picked.clone(), |output| sampled.of(output)),
             None => oracle,

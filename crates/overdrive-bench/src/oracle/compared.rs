@@ -13,7 +13,7 @@ const COMPARED: usize = 1 << 23;
 
 /// The rows of the last axis that are compared, of a type with more elements than all of them can
 /// be: the first, the last, and one drawn from each stretch between.
-fn picked(ty: &TensorType) -> Option<Vec<usize>> {
+pub fn compared_rows(ty: &TensorType) -> Option<Vec<usize>> {
     let width = ty.sizes().last().copied().filter(|width| *width > 0)?;
     let rows = ty.elements() / width;
     let count = (COMPARED / width).max(2);
@@ -35,7 +35,7 @@ fn picked(ty: &TensorType) -> Option<Vec<usize>> {
 
 /// What is compared of an output, as a matrix of rows where it is not all.
 pub fn compared(output: Tensor) -> Tensor {
-    let Some(rows) = picked(output.ty()) else { return output };
+    let Some(rows) = compared_rows(output.ty()) else { return output };
     let width = output.ty().sizes().last().copied().unwrap_or(1);
     let bytes = output.ty().dtype.bytes_for(width);
     let part: Vec<u8> =
@@ -46,7 +46,7 @@ pub fn compared(output: Tensor) -> Tensor {
 
 /// The same of an output of this type as numbers, which may have been picked already.
 pub(super) fn compared_values<'v>(values: &'v [f64], ty: &TensorType) -> Cow<'v, [f64]> {
-    match picked(ty).filter(|_| values.len() == ty.elements()) {
+    match compared_rows(ty).filter(|_| values.len() == ty.elements()) {
         None => Cow::Borrowed(values),
         Some(rows) => {
             let width = ty.sizes().last().copied().unwrap_or(1);
@@ -63,8 +63,8 @@ mod tests {
     #[test]
     fn small_outputs_are_compared_whole_and_large_ones_in_every_tile() {
         let ty = |shape: [usize; 3]| TensorType::new(DType::BF16, shape);
-        assert_eq!(picked(&ty([4, 2048, 1024])), None);
-        let rows = picked(&ty([2, 1024, 50257])).unwrap();
+        assert_eq!(compared_rows(&ty([4, 2048, 1024])), None);
+        let rows = compared_rows(&ty([2, 1024, 50257])).unwrap();
         assert_eq!(rows.len(), COMPARED / 50257);
         assert_eq!((rows[0], rows[rows.len() - 1]), (0, 2047));
         assert!(rows.windows(2).all(|pair| pair[0] < pair[1] && pair[1] - pair[0] < 32));

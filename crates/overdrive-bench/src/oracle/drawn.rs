@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use overdrive_ir::{Graph, Tensor, TensorType, eval::philox};
+use overdrive_ir::{DType, Graph, Tensor, TensorType, eval::philox};
 
 /// Inputs for `graph` from `seed`: standard normal for real numbers, 0 or 1 for everything else, since a graph
 /// does not say how far its indices may reach.
@@ -14,8 +14,9 @@ pub fn normal_inputs(graph: &Graph, seed: u64) -> Vec<Tensor> {
         .collect()
 }
 
-/// Elements that a thread draws at once; a multiple of what a block of random bits gives and of what a byte holds.
-const DRAWN_AT_ONCE: usize = 1 << 20;
+/// Elements that are drawn at once; a multiple of what a block of random bits gives and of what a
+/// byte holds.
+const DRAWN_AT_ONCE: usize = 1 << 16;
 
 /// Elements after which a large tensor repeats itself: drawing a thousand million numbers took longer than all that was
 /// done with them. Eight times a prime, so that bytes are whole and rows whose length is a power of two all differ.
@@ -23,7 +24,7 @@ const DRAWN_IN_ALL: usize = 8 * 2_097_143;
 
 /// The same numbers whatever the number of threads: each element depends on its index alone.
 fn normal(ty: &TensorType, seed: u64, site: u64) -> Tensor {
-    let bytes = side_by_side(ty.elements().min(DRAWN_IN_ALL), |start, length| {
+    let bytes = side_by_side((ty.dtype, ty.elements().min(DRAWN_IN_ALL)), |start, length| {
         let draws = philox::normals_from(seed, site, start as u64 / 4).take(length);
         if ty.dtype.is_float() {
             return Tensor::from_f64(ty.dtype, [length], &draws.collect::<Vec<_>>());
@@ -34,25 +35,25 @@ fn normal(ty: &TensorType, seed: u64, site: u64) -> Tensor {
     Tensor::sharing(ty.clone(), repeated(bytes, ty.bytes()).into()).expect("every element was drawn")
 }
 
-/// The bytes of `count` elements, drawn in parts by every thread of this machine: `draw` gives those from an index on, which
-/// is a multiple of a million and more, so many of them.
-pub fn side_by_side(count: usize, draw: impl Fn(usize, usize) -> Tensor + Sync) -> Vec<u8> {
-    let parts: Vec<usize> = (0..count.div_ceil(DRAWN_AT_ONCE)).collect();
-    let part = |part: usize| {
-        let start = part * DRAWN_AT_ONCE;
-        draw(start, DRAWN_AT_ONCE.min(count - start))
-    };
+/// The bytes of so many elements of a type, drawn in parts by every thread of this machine: `draw`
+/// gives those from an index on, which is a multiple of thousands, so many of them.
+pub fn side_by_side((dtype, count): (DType, usize), draw: impl Fn(usize, usize) -> Tensor + Sync) -> Vec<u8> {
     let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let mut bytes = Vec::new();
-    for round in parts.chunks(threads) {
-        let drawn: Vec<Tensor> = std::thread::scope(|scope| {
-            let others: Vec<_> = round[1..].iter().map(|&at| scope.spawn(move || part(at))).collect();
-            let first = part(round[0]);
-            let joined = others.into_iter().map(|other| other.join().expect("drawing numbers cannot fail"));
-            std::iter::once(first).chain(joined).collect()
-        });
-        drawn.iter().for_each(|tensor| bytes.extend_from_slice(tensor.bytes()));
-    }
+    let parts_of_each = count.div_ceil(DRAWN_AT_ONCE).div_ceil(threads).max(1);
+    let part_bytes = dtype.bytes_for(DRAWN_AT_ONCE);
+    let fill = |(first, span): (usize, &mut [u8])| {
+        for (part, bytes) in span.chunks_mut(part_bytes).enumerate() {
+            let start = (first * parts_of_each + part) * DRAWN_AT_ONCE;
+            bytes.copy_from_slice(draw(start, DRAWN_AT_ONCE.min(count - start)).bytes());
+        }
+    };
+    let mut bytes = vec![0; dtype.bytes_for(count)];
+    std::thread::scope(|scope| {
+        let mut spans = bytes.chunks_mut(parts_of_each * part_bytes).enumerate();
+        let own = spans.next();
+        spans.for_each(|span| drop(scope.spawn(|| fill(span))));
+        own.into_iter().for_each(fill);
+    });
     bytes
 }
 

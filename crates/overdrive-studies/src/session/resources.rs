@@ -62,8 +62,10 @@ pub(super) fn resources(
     Ok(Resources { memory, copies, energy })
 }
 
-/// Times of which the median is a copy's.
+/// Times of which the median is a copy's, at most.
 const ROUNDS: usize = 5;
+/// Where copies took this long, those that were made are enough.
+const LONG_NS: u64 = 1_000_000_000;
 
 /// Copies of the inputs to the device, and of the outputs from it.
 fn copies(
@@ -75,6 +77,7 @@ fn copies(
     let word = Tensor::from_f32([1], &[1.0]);
     let mut last = backend.upload(&word)?;
     let (mut to, mut back) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
+    let mut spent_ns = 0;
     for _ in 0..ROUNDS {
         let start = clock.now_ns();
         for (buffer, tensor) in inputs.iter_mut().zip(tensors) {
@@ -87,12 +90,17 @@ fn copies(
         for buffer in outputs {
             backend.download(buffer)?;
         }
+        let end = clock.now_ns();
         to.push(arrived - start);
-        back.push(clock.now_ns() - arrived);
+        back.push(end - arrived);
+        spent_ns += end - start;
+        if spent_ns >= LONG_NS {
+            break;
+        }
     }
     let median = |mut times: Vec<u64>| {
         times.sort_unstable();
-        times[ROUNDS / 2]
+        times[times.len() / 2]
     };
     let bytes = |buffers: &[Buffer]| buffers.iter().map(|buffer| buffer.ty.bytes() as u64).sum();
     Ok(Copies { in_bytes: bytes(inputs), in_ns: median(to), out_bytes: bytes(outputs), out_ns: median(back) })
@@ -108,9 +116,16 @@ mod tests {
     use overdrive_ir::{DType, TensorType};
     use std::cell::Cell;
 
-    /// A clock that advances by a number of nanoseconds more at each reading: 1, 2, 3...
-    #[derive(Default)]
-    struct Slowing(Cell<u64>, Cell<u64>);
+    /// A clock that advances by one step more at each reading: 1, 2, 3...
+    struct Slowing {
+        step_ns: u64,
+        readings: Cell<u64>,
+        now_ns: Cell<u64>,
+    }
+
+    fn slowing(step_ns: u64) -> Slowing {
+        Slowing { step_ns, readings: Cell::default(), now_ns: Cell::default() }
+    }
 
     impl Clock for Slowing {
         fn name(&self) -> &'static str {
@@ -118,9 +133,9 @@ mod tests {
         }
 
         fn now_ns(&self) -> u64 {
-            self.0.set(self.0.get() + 1);
-            self.1.set(self.1.get() + self.0.get());
-            self.1.get()
+            self.readings.set(self.readings.get() + 1);
+            self.now_ns.set(self.now_ns.get() + self.step_ns * self.readings.get());
+            self.now_ns.get()
         }
     }
 
@@ -131,12 +146,24 @@ mod tests {
         let tensors = [Tensor::from_f32([3], &[1.0, 2.0, 3.0]), Tensor::from_f32([2, 2], &[4.0; 4])];
         let mut inputs: Vec<Buffer> = tensors.iter().map(|t| backend.output(t.ty()).unwrap()).collect();
         let outputs = [backend.output(&TensorType::new(DType::BF16, [5])).unwrap()];
-        let clock = Slowing::default();
+        let clock = slowing(1);
         let copies = copies(&clock, backend, (&tensors, &mut inputs), &outputs).unwrap();
         // Readings of the third round are the seventh to the ninth.
         assert_eq!(copies, Copies { in_bytes: 28, in_ns: 8, out_bytes: 10, out_ns: 9 });
         for (buffer, tensor) in inputs.iter().zip(&tensors) {
             assert_eq!(backend.download(buffer), Ok(tensor.clone()));
         }
+    }
+
+    #[test]
+    fn copies_that_take_long_are_few() {
+        let backend = CpuBackend::new(Some(1)).unwrap();
+        let backend: &dyn Backend = &backend;
+        let mut inputs = [backend.output(&TensorType::new(DType::F32, [1])).unwrap()];
+        let tensors = [Tensor::from_f32([1], &[1.0])];
+        let clock = slowing(LONG_NS / 12);
+        copies(&clock, backend, (&tensors, &mut inputs), &[]).unwrap();
+        // Rounds of 5 and 11 steps come to more than the twelve that are long.
+        assert_eq!(clock.readings.get(), 6);
     }
 }
