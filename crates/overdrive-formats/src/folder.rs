@@ -46,9 +46,26 @@ pub struct ModelConfig {
     /// What integer inputs index: ids are below this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
+    /// What the columns mean of the table that it learnt from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub columns: Option<Columns>,
     /// How it came about (data, precision, quantization), by whoever wrote it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub recipe: BTreeMap<String, serde_json::Value>,
+}
+
+/// What the columns of a table mean to a model that learnt from it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Columns {
+    /// Names of the features in their order; empty where the table has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
+    /// Name of the column of labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Names of the classes in their order; empty where labels are numbers from 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<String>,
 }
 
 /// The file `config.json`.

@@ -13,7 +13,7 @@ mod writer;
 pub use config::{Config, Otherwise};
 pub use tokenizer::Tokenizer;
 pub use weights::{Weights, read_weights};
-pub use writer::{CONTENTS, write};
+pub use writer::{CONTENTS, write, write_adapter};
 
 use std::path::Path;
 

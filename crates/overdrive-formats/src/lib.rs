@@ -21,6 +21,6 @@ mod tensors;
 pub mod triton;
 
 pub use error::FormatError;
-pub use folder::{ModelConfig, ModelFolder, states_file_bytes};
+pub use folder::{Columns, ModelConfig, ModelFolder, states_file_bytes};
 pub use parameters::{Differences, ParametersError, load_parameters, save_parameters};
 pub use tensors::{Tensors, check_name, read, write};

@@ -1,7 +1,7 @@
 //! Model folders: bit for bit, whole or not at all, and clear words for what is wrong with one.
 
 use overdrive_files::{Existing, MANIFEST, Place, Request};
-use overdrive_formats::{FormatError, ModelConfig, ModelFolder, safetensors};
+use overdrive_formats::{Columns, FormatError, ModelConfig, ModelFolder, safetensors};
 use overdrive_ir::{Builder, DType, Graph, Init, Tensor, TensorType};
 use std::fs;
 use std::path::Path;
@@ -23,6 +23,7 @@ fn model() -> ModelFolder {
         name: "tiny".into(),
         dimensions: [("batch".into(), 4)].into(),
         vocabulary: None,
+        columns: Some(Columns { label: Some("kind".into()), ..Columns::default() }),
         recipe,
     };
     ModelFolder { config, graph: graph() }

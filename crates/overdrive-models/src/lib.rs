@@ -19,6 +19,7 @@ mod span;
 mod transformer;
 
 pub use experts::{ExpertNames, Experts};
+pub use mlp::{TABLE_MLP, table_mlp};
 pub use parameters::{Activation, Bias};
 pub use registry::{MODELS, Model, UnknownModel, find};
 pub use rotary::Rotary;

@@ -13,6 +13,17 @@ pub(crate) fn digits_mlp() -> Result<Graph, GraphError> {
     layers("digits-mlp", &[64, 128, 128, 10])
 }
 
+/// The name of [`table_mlp`].
+pub const TABLE_MLP: &str = "table-mlp";
+
+/// The multi-layer perceptron of a table with so many features and classes: two hidden layers of 128.
+///
+/// # Errors
+/// When there are no features or classes.
+pub fn table_mlp(features: usize, classes: usize) -> Result<Graph, GraphError> {
+    layers(TABLE_MLP, &[features, 128, 128, classes])
+}
+
 fn layers(name: &str, sizes: &[usize]) -> Result<Graph, GraphError> {
     let b = Builder::new(name);
     let last = sizes.len() - 1;

@@ -8,6 +8,7 @@
 //! of some weights. Invariant: a model that was read has every weight, each of the type that its graph
 //! declares, or of a narrower float type.
 
+mod adapter;
 mod architecture;
 mod bert;
 mod coding;
@@ -159,6 +160,21 @@ impl Pretrained {
         self
     }
 
+    /// The same with these weights in place of its own, each rounded to the type of the one before.
+    #[must_use]
+    pub fn retrained(mut self, weights: &Tensors) -> Self {
+        for (name, before) in &mut self.weights {
+            if let Some(weight) = weights.get(name) {
+                *before = weight.convert(before.ty().dtype);
+            }
+        }
+        if self.architecture.is_tied() {
+            // A copy of the table of tokens, which has changed; `transformers` writes none.
+            self.left_out.remove("lm_head.weight");
+        }
+        self
+    }
+
     /// The graph of a span of a decoder, whose states begin as the weights, caches empty.
     ///
     /// # Errors
@@ -195,6 +211,7 @@ impl Pretrained {
             dimensions: [("batch".to_owned(), 1), ("tokens".to_owned(), tokens)].into(),
             limits: [("tokens".to_owned(), self.architecture.context())].into(),
             vocabulary: Some(self.architecture.vocabulary()),
+            columns: None,
             config: self.config.clone(),
         })
     }

@@ -55,6 +55,7 @@ fn workload(name: &str, text: &str) -> Result<Workload, PretrainedError> {
         dimensions: [("batch".to_owned(), BATCH), ("tokens".to_owned(), TOKENS)].into(),
         limits: BTreeMap::new(),
         vocabulary: Some(VOCABULARY),
+        columns: None,
         config: Some(config.to_json()),
     };
     Ok(template.bind(&BTreeMap::new())?)

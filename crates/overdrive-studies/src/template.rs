@@ -2,7 +2,7 @@
 
 use crate::Workload;
 use overdrive_bench::record::Items;
-use overdrive_formats::ModelFolder;
+use overdrive_formats::{Columns, ModelFolder};
 use overdrive_ir::{Graph, GraphError, Port, Tensor};
 use overdrive_models::Model;
 use serde_json::Value;
@@ -21,6 +21,8 @@ pub struct Template {
     pub limits: BTreeMap<String, usize>,
     /// What its integer inputs index: ids are below this.
     pub vocabulary: Option<usize>,
+    /// What the columns mean of the table that it learnt from.
+    pub columns: Option<Columns>,
     /// The config.json of a published architecture, see [`Workload::config`].
     pub config: Option<Value>,
 }
@@ -33,8 +35,8 @@ impl Template {
     pub fn built_in(model: &Model) -> Result<Self, GraphError> {
         let dimensions = model.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
         let (name, vocabulary) = (model.name.to_owned(), model.vocabulary);
-        let (limits, config) = (BTreeMap::new(), None);
-        Ok(Self { name, graph: (model.build)()?, dimensions, limits, vocabulary, config })
+        let (limits, columns, config) = (BTreeMap::new(), None, None);
+        Ok(Self { name, graph: (model.build)()?, dimensions, limits, vocabulary, columns, config })
     }
 
     /// The graph in which every named dimension has one of `sizes`.
@@ -101,6 +103,7 @@ impl From<ModelFolder> for Template {
             dimensions: config.dimensions,
             limits,
             vocabulary: config.vocabulary,
+            columns: config.columns,
             config: None,
         }
     }

@@ -72,6 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         name: name.clone(),
         dimensions: built_in.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect(),
         vocabulary: built_in.vocabulary,
+        columns: None,
         recipe: [
             ("data", source.into()),
             ("splits_sha256", splits.into()),

@@ -37,7 +37,7 @@ pub struct Checkpoint {
     pub progress: Progress,
     /// How the model is trained.
     pub recipe: Recipe,
-    /// Hash of the samples that it is trained on.
+    /// Hash of the samples that it is trained on, and of weights that it does not train.
     pub data: String,
 }
 
@@ -115,8 +115,8 @@ impl Checkpoint {
             return Err(TrainError::invalid("checkpoint", json(&self.recipe), json(recipe), remedy));
         }
         if self.data != data {
-            let [expected, found] =
-                [&self.data[..], data].map(|hash| format!("training samples of SHA-256 {hash}"));
+            let [expected, found] = [&self.data[..], data]
+                .map(|hash| format!("training samples and frozen weights of SHA-256 {hash}"));
             return Err(TrainError::invalid("checkpoint", expected, found, remedy));
         }
         Ok(())

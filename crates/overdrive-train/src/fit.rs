@@ -1,14 +1,16 @@
 //! The loop around the step: batches, validation, early stop, checkpoints.
 
-use crate::data::{Batch, Shifted, Split};
+use crate::data::{Batch, Shifted, Split, hex};
 use crate::{
     Augmentation, Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shuffle, StepReport, TrainError,
     Trainer, initial_parameters, with_loss,
 };
 use overdrive_formats::Tensors;
+use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::eval::philox;
 use overdrive_ir::{Backend, Graph, GraphError};
-use overdrive_passes::bind;
+use overdrive_passes::{Lora, bind};
+use sha2::{Digest, Sha256};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -34,6 +36,11 @@ pub struct Fit<'a> {
 
 /// Told how a run goes; may end it.
 pub trait Observer {
+    /// Before the first step: what the plans hold, states included.
+    fn planned(&mut self, memory: &MemoryReport) {
+        let _ = memory;
+    }
+
     /// After each step; `Break` ends the run with a checkpoint.
     fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
         let _ = report;
@@ -63,7 +70,7 @@ pub enum Ending {
 /// What a run gives.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fitted {
-    /// Parameters of the model: with early stop the best, else the last.
+    /// Parameters that were trained: with early stop the best, else the last.
     pub parameters: Tensors,
     /// How far it came.
     pub progress: Progress,
@@ -78,23 +85,29 @@ pub struct Fitted {
 pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainError> {
     let recipe = run.recipe;
     recipe.check()?;
-    let forward = at_batch(run.model, recipe.batch)?;
-    let mut trainer =
-        Trainer::new(run.backend, &with_loss(&forward)?, recipe, &initial_parameters(&forward, recipe.seed))?;
+    let mut forward = at_batch(run.model, recipe.batch)?;
+    if let Some(lora) = recipe.lora {
+        forward = lora.adapted(&forward, &Lora::layers(&forward)?)?;
+    }
+    let initial = initial_parameters(&forward, recipe.seed);
+    let origin = origin(run.train, recipe, &initial)?;
+    let mut trainer = Trainer::new(run.backend, &with_loss(&forward)?, recipe, &initial)?;
+    drop(initial);
+    observer.planned(&trainer.memory());
     let mut evaluator = Evaluator::new(run.backend, &forward)?;
     let (mut progress, mut best) = (Progress::default(), Tensors::new());
     if let Some(checkpoint) = run.resume {
-        checkpoint.check(recipe, &run.train.hash()?)?;
+        checkpoint.check(recipe, &origin)?;
         trainer.restore(&checkpoint.state, checkpoint.progress.done)?;
         (progress, best) = (checkpoint.progress, checkpoint.best.clone());
     }
     if let Some(path) = run.checkpoint {
         // The file before stays until the next one is whole; the model is no larger than either.
         let best = if recipe.early_stop.is_some() { trainer.parameter_bytes() } else { 0 };
-        overdrive_files::check_room(path, &[trainer.state_bytes() + best; 2])?;
+        overdrive_files::check_room(path, &[trainer.snapshot_bytes() + best; 2])?;
     }
     let mut kept = match run.checkpoint {
-        Some(_) => Checkpoint { recipe: recipe.clone(), data: run.train.hash()?, ..Checkpoint::default() },
+        Some(_) => Checkpoint { recipe: recipe.clone(), data: origin, ..Checkpoint::default() },
         None => Checkpoint::default(),
     };
     let shifted = match recipe.augmentation {
@@ -140,6 +153,22 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     }
     let parameters = if best.is_empty() { trainer.parameters()? } else { best };
     Ok(Fitted { parameters, progress, ending })
+}
+
+/// What a run learns from: the hash of its training samples, and that of the weights that stay what
+/// they are, which no checkpoint holds.
+fn origin(train: &dyn Split, recipe: &Recipe, initial: &Tensors) -> Result<String, TrainError> {
+    let frozen: Vec<_> = initial.iter().filter(|(name, _)| !recipe.trains(name)).collect();
+    if frozen.is_empty() {
+        return train.hash();
+    }
+    let mut hash = Sha256::new();
+    hash.update(train.hash()?);
+    for (name, tensor) in frozen {
+        hash.update(name);
+        hash.update(tensor.bytes());
+    }
+    Ok(hex(hash))
 }
 
 /// The model with its named dimension bound, if it has one.

@@ -3,6 +3,7 @@
 use crate::schedule::Decay;
 use crate::{Optimizer, Schedule, TrainError};
 use overdrive_ir::DType;
+use overdrive_passes::Lora;
 use serde::{Deserialize, Serialize};
 
 /// How a model is trained.
@@ -31,6 +32,9 @@ pub struct Recipe {
     /// What becomes of samples before they are learnt from.
     #[serde(default)]
     pub augmentation: Augmentation,
+    /// Adapters, which alone are trained; without them all parameters are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
 }
 
 /// What training makes of samples that mean the same when changed so.
@@ -83,6 +87,7 @@ impl Default for Recipe {
             evaluate_every: 100,
             early_stop: None,
             augmentation: Augmentation::None,
+            lora: None,
         }
     }
 }
@@ -91,6 +96,11 @@ impl Recipe {
     /// Scaling of the loss that the precision asks for.
     pub fn loss_scaling(&self) -> Option<LossScaling> {
         (self.precision == DType::F16).then(LossScaling::default)
+    }
+
+    /// Whether a parameter of this name is trained; the others stay what they are.
+    pub fn trains(&self, name: &str) -> bool {
+        self.lora.is_none() || Lora::is_adapter(name)
     }
 
     /// The learning rate of a step.

@@ -2,12 +2,18 @@
 //! from the one for language models.
 
 use crate::{Augmentation, Decay, EarlyStop, Optimizer, Recipe, Schedule};
+use overdrive_passes::Lora;
 
 /// How the model of this name is trained unless the user says otherwise.
 pub fn recipe_of(model: &str) -> Recipe {
     match model {
         "digits-mlp" => digits(1_000, 2e-3, 0.1),
         "digits-conv" => Recipe { augmentation: Augmentation::Shift, ..digits(600, 6e-3, 1.0) },
+        "table-mlp" => Recipe {
+            evaluate_every: 50,
+            early_stop: Some(EarlyStop { patience: 5 }),
+            ..digits(1_000, 2e-3, 0.1)
+        },
         "text-transformer" => Recipe { steps: 650, batch: 16, ..language(4e-3) },
         _ => Recipe { steps: 1_000, batch: 4, ..language(3e-4) },
     }
@@ -25,6 +31,22 @@ pub fn tuning_of(model: &str) -> Recipe {
         evaluate_every: steps.div_ceil(looks),
         early_stop: Some(EarlyStop { patience: looks as u32 }),
         ..whole
+    }
+}
+
+/// How a published language model goes on learning: a short run at a rate far below that of its
+/// training, higher where adapters alone learn, since they begin as nothing.
+pub fn fine_tuning(lora: Option<Lora>) -> Recipe {
+    let steps = 200;
+    let peak = if lora.is_some() { 2e-4 } else { 2e-5 };
+    Recipe {
+        steps,
+        batch: 4,
+        optimizer: Optimizer::Adamw { betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.01 },
+        schedule: Schedule { peak, warmup: steps / 10, decay: Decay::Cosine { to: 0.1 } },
+        evaluate_every: 50,
+        lora,
+        ..Recipe::default()
     }
 }
 

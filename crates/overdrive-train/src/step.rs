@@ -20,10 +20,12 @@ const SINCE: &str = "optimizer.since_scaled";
 /// Keeps the quotient of a zero norm finite.
 const TINY: f64 = 1e-6;
 
-/// The parameters of a model, which a training step changes: its float states that the model does not update itself.
-pub fn parameters(graph: &Graph) -> impl Iterator<Item = (&str, Value)> {
-    let trained =
-        graph.states().iter().filter(|s| s.update.is_none() && graph.ty(s.value).dtype == DType::F32);
+/// The parameters of a model that a training step changes: its float states that it does not update
+/// itself and that the recipe trains.
+pub fn parameters<'g>(graph: &'g Graph, recipe: &'g Recipe) -> impl Iterator<Item = (&'g str, Value)> {
+    let trained = graph.states().iter().filter(|state| {
+        state.update.is_none() && graph.ty(state.value).dtype == DType::F32 && recipe.trains(&state.name)
+    });
     trained.map(|s| (s.name.as_str(), s.value))
 }
 
@@ -84,7 +86,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     let scale =
         scaling.map(|s| b.state_named(SCALE, TensorType::scalar(DType::F32), Init::Constant(s.initial)));
     let seed = scale.unwrap_or_else(|| loss_value.constant(1.0)).convert(loss_value.dtype());
-    let (names, wrt): (Vec<&str>, Vec<Value>) = parameters(graph).unzip();
+    let (names, wrt): (Vec<&str>, Vec<Value>) = parameters(graph, recipe).unzip();
     let found = gradients(&b, graph, &values, &[(loss, seed)], &wrt);
     let scope = b.scope("optimizer");
     let weight = 1.0 / recipe.accumulate as f64;

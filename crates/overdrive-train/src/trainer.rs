@@ -4,6 +4,7 @@ use crate::data::Batch;
 use crate::step::{COUNT, Role, graph_of, parameters};
 use crate::{Recipe, TrainError, diagnose};
 use overdrive_formats::Tensors;
+use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{
     Backend, BackendError, Buffer, Executable, Graph, Init, Mode, State, StateDecl, Tensor, TensorType,
     Tuning,
@@ -63,6 +64,10 @@ impl Compiled {
         &self.graph
     }
 
+    fn memory(&self) -> MemoryReport {
+        self.executable.memory()
+    }
+
     /// Runs on tensors by name, and gives the outputs in order.
     pub(crate) fn run(
         &mut self,
@@ -91,7 +96,10 @@ pub struct Trainer<'a> {
     step: Compiled,
     accumulate: Option<Compiled>,
     state: State,
+    /// Parameters that are trained.
     names: Vec<String>,
+    /// States that a step changes: those parameters, and the optimizer's.
+    changing: Vec<String>,
     done: u64,
 }
 
@@ -122,8 +130,11 @@ impl<'a> Trainer<'a> {
             let buffer = state.buffers.get_mut(&declared.name).expect("the step keeps the model's states");
             backend.write(buffer, tensor)?;
         }
-        let names = parameters(graph).map(|(name, _)| name.to_owned()).collect();
-        Ok(Self { backend, recipe: recipe.clone(), step, accumulate, state, names, done: 0 })
+        let names = parameters(graph, recipe).map(|(name, _)| name.to_owned()).collect();
+        let changing = step.graph().states().iter().filter(|state| state.update.is_some());
+        let changing = changing.map(|state| state.name.clone()).collect();
+        let recipe = recipe.clone();
+        Ok(Self { backend, recipe, step, accumulate, state, names, changing, done: 0 })
     }
 
     /// Steps done so far, skipped ones included.
@@ -193,19 +204,29 @@ impl<'a> Trainer<'a> {
         self.names.iter().map(|name| self.state.buffers[name].ty.bytes() as u64).sum()
     }
 
-    /// Bytes of everything that the next step depends on.
-    pub fn state_bytes(&self) -> u64 {
-        self.state.buffers.values().map(|buffer| buffer.ty.bytes() as u64).sum()
+    /// What the plans of a step hold; batches that are accumulated share its states.
+    pub fn memory(&self) -> MemoryReport {
+        let mut memory = self.step.memory();
+        if let Some(other) = self.accumulate.as_ref().map(Compiled::memory) {
+            memory.transient_bytes += other.transient_bytes;
+            memory.persistent_bytes += other.persistent_bytes;
+            memory.workspace_bytes += other.workspace_bytes;
+        }
+        memory
     }
 
-    /// Everything that the next step depends on: every state by name.
+    /// Bytes of what [`Self::snapshot`] gives.
+    pub fn snapshot_bytes(&self) -> u64 {
+        self.changing.iter().map(|name| self.state.buffers[name].ty.bytes() as u64).sum()
+    }
+
+    /// What steps have changed, and the next one depends on beside the model: states by name.
     ///
     /// # Errors
     /// When the device cannot give it.
     pub fn snapshot(&self) -> Result<Tensors, TrainError> {
-        let download =
-            |(name, buffer): (&String, &Buffer)| Ok((name.clone(), self.backend.download(buffer)?));
-        self.state.buffers.iter().map(download).collect()
+        let download = |name: &String| Ok((name.clone(), self.backend.download(&self.state.buffers[name])?));
+        self.changing.iter().map(download).collect()
     }
 
     /// Goes on from a snapshot that was taken after `done` steps.
@@ -213,7 +234,8 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// When its states are not those of this step; nothing has changed then.
     pub fn restore(&mut self, snapshot: &Tensors, done: u64) -> Result<(), TrainError> {
-        for (name, buffer) in &self.state.buffers {
+        for name in &self.changing {
+            let buffer = &self.state.buffers[name];
             let found = snapshot.get(name).map(Tensor::ty);
             if found != Some(&buffer.ty) {
                 let found = found.map_or("nothing".to_owned(), TensorType::to_string);
@@ -226,7 +248,8 @@ impl<'a> Trainer<'a> {
                 ));
             }
         }
-        for (name, buffer) in &mut self.state.buffers {
+        for name in &self.changing {
+            let buffer = self.state.buffers.get_mut(name).expect("the step has its states");
             self.backend.write(buffer, &snapshot[name])?;
         }
         self.done = done;

@@ -2,14 +2,19 @@
 
 #![allow(clippy::unwrap_used)]
 
+use overdrive_formats::Columns;
 use overdrive_formats::huggingface::Tokenizer;
-use overdrive_ir::{DType, Tensor};
+use overdrive_ir::eval::eval_tensors;
+use overdrive_ir::{Builder, DType, Tensor};
 use overdrive_models::find;
-use overdrive_train::data::{Dataset, FOLDS, Parts, Split, Tokens, books, digits, open};
+use overdrive_train::data::{
+    Dataset, FOLDS, Parts, Reading, Samples, Split, Tokens, books, digits, open, open_as,
+};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tempfile::TempDir;
 
 fn model(name: &str) -> overdrive_ir::Graph {
@@ -160,7 +165,7 @@ fn read(path: &Path) -> Result<Dataset, String> {
     open(path.to_str().unwrap()).map_err(|e| e.to_string())
 }
 
-fn samples(path: &Path) -> std::sync::Arc<overdrive_train::data::Samples> {
+fn samples(path: &Path) -> Arc<Samples> {
     match read(path).unwrap() {
         Dataset::Samples(samples) => samples,
         Dataset::Text(_) => panic!("{path:?} was read as text"),
@@ -174,12 +179,16 @@ fn csv_is_features_and_a_class_a_line() {
     assert_eq!((read.shape(), read.labels(), read.classes(), read.scale()), (vec![2], &[0, 2][..], 3, 0.25));
     for (content, words) in [
         ("1,2,0\n1,2\n", "line 2: expected 3 fields as before, found 2"),
-        ("1,2,0\n1,x,0\n", "line 2: expected a number, found `x`"),
-        ("1,2,0\n1,2,-1\n", "line 2: expected a class of 0, 1, 2, ..., found `-1`"),
-        ("1,2,0\n1,2,0.5\n", "found `0.5`"),
-        ("1,2,0\nnan,2,0\n", "expected finite features, found NaN in sample 1"),
+        ("1,2,0\n1,x,0\n", "line 2, column 1: expected a number, found `x`"),
+        ("1,2,0\n1,2,0.5\n", "expected labels that are classes, found 0.5"),
+        ("1,2,0\nnan,2,0\n", "line 2, column 0: expected a number, found `nan`"),
+        ("a,b,c\n1,2,0\n\n\n1,,0\n", "line 5, column `b`: expected a value, found nothing; fill the gap"),
+        ("a,b,c\r\n1,2,0\r\n1,NA,0\r\n", "line 3, column `b`: expected a number, found `NA`"),
+        ("a,b,a\n1,2,0\n", "line 1: expected a name of its own for each column, found `a` twice"),
         ("1,2,99999999\n", "expected classes numbered from 0, found the label 99999999"),
         ("7\n", "expected 2 or more fields, found 1"),
+        ("7;8;0\n", "found 1, with ';' in it"),
+        ("1,2,a\n1,3,b\n1,4,c\n", "expected labels that repeat"),
         ("", "at least one sample"),
         ("a,b,c\n", "at least one sample"),
     ] {
@@ -189,6 +198,103 @@ fn csv_is_features_and_a_class_a_line() {
     }
     let (_folder, path) = file("a.csv", b"1,\xff,0\n");
     assert!(read_error(&path).contains("UTF-8"));
+}
+
+/// Reads a table whose labels are asked for, as one that a model has learnt from.
+fn table(content: &str, label: Option<&str>, like: Option<Columns>) -> Result<Arc<Samples>, String> {
+    let (_folder, path) = file("a.csv", content);
+    let reading = Reading { label: label.map(str::to_owned), like };
+    match open_as(path.to_str().unwrap(), &reading).map_err(|e| e.to_string())? {
+        Dataset::Samples(samples) => Ok(samples),
+        Dataset::Text(_) => panic!("a table is no text"),
+    }
+}
+
+#[test]
+fn labels_are_a_column_by_name_or_number_and_words_are_classes() {
+    let content = "kind,height,width\ntall,9,1\nflat,1,9\ntall,8,2\n";
+    let expected = Columns {
+        features: vec!["height".into(), "width".into()],
+        label: Some("kind".into()),
+        classes: vec!["flat".into(), "tall".into()],
+    };
+    for label in ["kind", "0"] {
+        let read = table(content, Some(label), None).unwrap();
+        assert_eq!((read.labels(), read.columns()), (&[1, 0, 1][..], Some(&expected)));
+        assert_eq!((read.shape(), read.classes()), (vec![2], 2));
+    }
+    // Rows that a model is shown later: its names, its classes, and no others.
+    let read = table("kind,height,width\ntall,9,1\n", None, Some(expected.clone())).unwrap();
+    assert_eq!((read.labels(), read.classes()), (&[1][..], 2));
+    for (content, label, like, words) in [
+        (
+            content,
+            Some("size"),
+            None,
+            "expected a column from 0 to 2, or one of kind, height, width, found `size`",
+        ),
+        (content, Some("3"), None, "found `3`"),
+        ("1,2,0\n", Some("kind"), None, "there is no line of names"),
+        (content, None, None, "column `kind`: expected a number, found `tall`"),
+        (
+            "kind,width,height\ntall,1,2\n",
+            None,
+            Some(expected.clone()),
+            "expected the feature `height`, found `width`",
+        ),
+        (
+            "kind,height,width\nround,1,2\n",
+            None,
+            Some(expected),
+            "the model's classes flat, tall, found `round`",
+        ),
+        (
+            "1,2,a\n1,2,a\n",
+            None,
+            Some(Columns::default()),
+            "numbers of classes, as the model has learnt, found a",
+        ),
+    ] {
+        let error = table(content, label, like).unwrap_err();
+        assert!(error.contains(words), "{content:?}: {error}");
+    }
+    let signs = table("1,-1\n2,1\n3,-1\n4,10\n5,10\n", None, None).unwrap();
+    assert_eq!(signs.labels(), [0, 1, 0, 2, 2], "-1, 1 and 10 in their order");
+}
+
+#[test]
+fn a_table_is_standardised_by_its_training_part_alone() {
+    let row = |i: usize| format!("{},{},7,{}\n", 1000 + i * i % 97, i % 10, i % 2);
+    let (_folder, path) = file("a.csv", (0..200).map(row).collect::<String>());
+    let data = read(&path).unwrap();
+    let bare = overdrive_models::table_mlp(3, 2).unwrap();
+    let model = data.standardizing(&bare, 1).unwrap();
+    let parts = data.parts(&model, 1).unwrap();
+    let raw = parts.train.batch(&(0..parts.train.len()).collect::<Vec<_>>()).unwrap();
+    assert!(
+        raw.x.to_f32().iter().any(|x| *x > 1000.0),
+        "a model that standardises takes what the file holds"
+    );
+    // What the model makes of its first input is the first operand of its first product.
+    let bound =
+        overdrive_passes::bind(&model, &[("batch".to_owned(), parts.train.len() as usize)].into()).unwrap();
+    let first = bound.nodes().iter().find(|node| node.op.name() == "linear").unwrap().operands[0];
+    let b = Builder::new("seen");
+    let values = b.append(&bound).unwrap();
+    b.output("x", values[first.0 as usize]);
+    let seen = eval_tensors(&b.finish().unwrap(), &[raw.x]).remove(0).to_f64();
+    for (column, deviation) in [1.0, 1.0, 0.0].into_iter().enumerate() {
+        let values: Vec<f64> = seen.iter().skip(column).step_by(3).copied().collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / values.len() as f64;
+        assert!(mean.abs() < 1e-4, "column {column}: mean {mean}");
+        assert!((variance.sqrt() - deviation).abs() < 1e-3, "column {column}: variance {variance}");
+    }
+    // A model that learnt otherwise sees the data as before.
+    let scaled = data.parts(&bare, 1).unwrap().train.batch(&[0, 1, 2]).unwrap();
+    assert!(scaled.x.to_f32().iter().all(|x| x.abs() <= 1.0));
+    // Samples that are no table stay as they are.
+    assert_eq!(Dataset::Samples(digits()).standardizing(&bare, 0).unwrap(), bare);
 }
 
 fn read_error(path: &Path) -> String {

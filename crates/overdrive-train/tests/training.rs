@@ -260,7 +260,12 @@ fn a_checkpoint_of_another_run_or_a_damaged_one_is_refused() {
     );
     let fold = Dataset::Samples(digits()).parts(&model, 1).unwrap();
     let other = Fit { resume: Some(&checkpoint), ..run(&backend, &model, &adamw, &fold) };
-    assert!(fit(&other, &mut ()).unwrap_err().to_string().contains("training samples of SHA-256"));
+    assert!(
+        fit(&other, &mut ())
+            .unwrap_err()
+            .to_string()
+            .contains("training samples and frozen weights of SHA-256")
+    );
     let whole = std::fs::read(&file).unwrap();
     std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     assert!(Checkpoint::read(&file).is_err());

@@ -4,8 +4,10 @@ use crate::devices::Opened;
 use crate::terminal::note;
 use indicatif::{ProgressBar, ProgressStyle};
 use overdrive::bench::case::{Case, Configuration, Workload};
+use overdrive::bench::digits;
 use overdrive::bench::outcome::Outcome;
 use overdrive::bench::record::{Curve, Measurement, Record};
+use overdrive::ir::backend::MemoryReport;
 use overdrive::train::{Evaluation, Fitted, Observer, Recipe, StepReport};
 use overdrive_process::Stop;
 use std::collections::BTreeMap;
@@ -70,6 +72,20 @@ impl Watch {
 }
 
 impl Observer for Watch {
+    fn planned(&mut self, memory: &MemoryReport) {
+        let states = digits::bytes(memory.state_bytes);
+        let packed = match memory.persistent_bytes {
+            0 => String::new(),
+            count => format!(", {} of packed weights", digits::bytes(count)),
+        };
+        let transient = digits::bytes(memory.transient_bytes + memory.workspace_bytes);
+        self.bar.suspend(|| {
+            note!(
+                "note: a step holds {states} of parameters and moments{packed}, and {transient} while it runs"
+            );
+        });
+    }
+
     fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
         let done = report.step + 1;
         if report.step.is_multiple_of(self.every) {

@@ -34,12 +34,25 @@ pub fn write(
     if let Some(from) = from {
         copy(from, folder)?;
     }
-    let path = folder.join(CONFIG);
+    write_files([&folder.join(CONFIG), &folder.join(STATES)], config, tensors)
+}
+
+/// Makes the folder of an adapter in PEFT's format.
+///
+/// # Errors
+/// When the system refuses.
+pub fn write_adapter(folder: &Path, config: &Value, tensors: &Tensors) -> Result<(), FormatError> {
+    fs::create_dir_all(folder).map_err(FormatError::io(folder, "create"))?;
+    let files = ["adapter_config.json", "adapter_model.safetensors"].map(|name| folder.join(name));
+    write_files([&files[0], &files[1]], config, tensors)
+}
+
+fn write_files([path, states]: [&Path; 2], config: &Value, tensors: &Tensors) -> Result<(), FormatError> {
     let text = serde_json::to_string_pretty(config).expect("a config is plain data") + "\n";
-    fs::write(&path, text).map_err(FormatError::io(&path, "write"))?;
+    fs::write(path, text).map_err(FormatError::io(path, "write"))?;
     // Without the mark of its layout older versions of `transformers` refuse a file.
     let mark = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-    safetensors::write_described(&folder.join(STATES), tensors, mark)
+    safetensors::write_described(states, tensors, mark)
 }
 
 /// Copies the files of a folder, and of those in it, that hold no weights and are not hidden.

@@ -1,7 +1,8 @@
-//! A quantized model as a folder in Hugging Face's format: what the original has, with codes in place of weights.
+//! A model with other weights as a folder in Hugging Face's format: what the original has, with codes
+//! or trained weights in place of its own.
 //!
-//! Its config.json is the original's with `quantization_config`, which `transformers` and vLLM read, and `overdrive`, which we
-//! read. Tokenizer, generation settings and every other file that holds no weights are copied. Tensors that did not change
+//! Its config.json is the original's; of codes with `quantization_config`, which `transformers` and
+//! vLLM read, and `overdrive`, which we read. Tokenizer, generation settings and every other file that holds no weights are copied. Tensors that did not change
 //! are written from where they were read. Whoever calls fills a place with it. Invariant: what was
 //! part of no graph (another task's head) is in it as it was.
 
@@ -64,12 +65,28 @@ impl Pretrained {
             config["tie_word_embeddings"] = self.architecture.is_tied().into();
         }
         config[FIELD] = serde_json::to_value(coding).expect("a coding is plain data");
-        huggingface::write(folder, self.folder.as_deref(), &config, &tensors)?;
+        self.write_as(folder, &config, &tensors)?;
+        Ok(notes)
+    }
+
+    /// Writes the model as it is, under the names and in the types of the files that it was read from.
+    ///
+    /// # Errors
+    /// When a file of the original cannot be read, or the system refuses.
+    pub fn write(&self, folder: &Path) -> Result<(), PretrainedError> {
+        let named = |(name, tensor): (&String, &Tensor)| (self.name_in_file(name.clone()), tensor.clone());
+        let mut tensors: Tensors = self.weights.iter().map(named).collect();
+        tensors.extend(self.left_out.clone());
+        self.write_as(folder, &self.described.to_json(), &tensors)
+    }
+
+    fn write_as(&self, folder: &Path, config: &Value, tensors: &Tensors) -> Result<(), PretrainedError> {
+        huggingface::write(folder, self.folder.as_deref(), config, tensors)?;
         let path = folder.join("tokenizer.json");
         if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !path.exists()) {
             tokenizer.write(&path)?;
         }
-        Ok(notes)
+        Ok(())
     }
 
     /// The name of a tensor in the files, by that of the state which it holds or helps to.

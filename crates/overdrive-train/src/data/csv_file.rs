@@ -1,48 +1,222 @@
-//! CSV: a sample a line, features first, the class last. A first line of names is skipped.
+//! CSV: a sample a line, a column of labels, all others features.
+//!
+//! A first line without a single number is a line of names. Labels are classes: numbers from 0 stay
+//! what they are, anything else is a name. Invariant: nothing is guessed of a field; one that is no
+//! number is an error with its line and column.
 
-use super::Samples;
+use super::{Reading, Samples};
 use crate::TrainError;
-use csv::{ReaderBuilder, StringRecord};
+use csv::{ReaderBuilder, StringRecord, Trim};
+use overdrive_formats::Columns;
 use overdrive_ir::{DType, Tensor};
-use std::io::Read;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a line must be.
+const LINES: &str = "a line is numbers with commas between, and a class";
 
 /// Reads samples from CSV text; `place` is what errors call it.
 ///
 /// # Errors
-/// With the line, where a line has another number of fields, a field is no number or a label no class.
-pub(super) fn decode(place: &str, reader: impl Read) -> Result<Samples, TrainError> {
-    let mut reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(reader);
-    let (mut features, mut labels) = (Vec::new(), Vec::new());
-    let mut fields = 0;
-    for (index, record) in reader.records().enumerate() {
-        let at = format!("{place}, line {}", index + 1);
-        let fault = |expected: &str, found: String| {
-            TrainError::invalid(&at, expected, found, "a line is numbers with commas between, the class last")
-        };
-        let record = record.map_err(|e| fault("a line of CSV in UTF-8", e.to_string()))?;
-        if index == 0 && is_header(&record) {
-            continue;
+/// With the line, where a line has another number of fields, a field is no number or a label no class;
+/// when names repeat, or are not those that a model has learnt from.
+pub(super) fn decode(place: &str, text: &[u8], reading: &Reading) -> Result<Samples, TrainError> {
+    let mut reader = ReaderBuilder::new().has_headers(false).flexible(true).trim(Trim::All).from_reader(text);
+    let at = |byte: Option<u64>| format!("{place}, line {}", line_of(text, byte.unwrap_or(0) as usize));
+    let mut table: Option<Table<'_>> = None;
+    for record in reader.records() {
+        let record = record.map_err(|e| {
+            let at = at(e.position().map(csv::Position::byte));
+            TrainError::invalid(at, "a line of CSV in UTF-8", e, LINES)
+        })?;
+        let byte = record.position().map(csv::Position::byte);
+        match &mut table {
+            Some(table) => table.push(&at(byte), &record)?,
+            None => table = Some(Table::begin(&at(byte), &record, reading)?),
         }
-        if record.len() < 2 || (fields > 0 && record.len() != fields) {
-            let expected =
-                if fields > 0 { format!("{fields} fields as before") } else { "2 or more fields".into() };
-            return Err(fault(&expected, record.len().to_string()));
-        }
-        fields = record.len();
-        for field in record.iter().take(fields - 1) {
-            let value: f32 = field.trim().parse().map_err(|_| fault("a number", format!("`{field}`")))?;
-            features.push(value);
-        }
-        let label = record[fields - 1].trim();
-        labels.push(label.parse().map_err(|_| fault("a class of 0, 1, 2, ...", format!("`{label}`")))?);
     }
-    let shape = [labels.len(), fields.saturating_sub(1)];
-    Samples::new(place, compact(shape, &features), labels)
+    let Some(table) = table else { return Samples::new(place, Tensor::from_f32([0usize, 0], &[]), vec![]) };
+    table.finish(place)
 }
 
-/// Names instead of numbers.
-fn is_header(record: &StringRecord) -> bool {
-    record.iter().all(|field| field.trim().parse::<f32>().is_err())
+/// The number of the line that a record begins in, behind empty ones.
+fn line_of(text: &[u8], byte: usize) -> usize {
+    let empty = text[byte.min(text.len())..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+    1 + text[..(byte + empty).min(text.len())].iter().filter(|byte| **byte == b'\n').count()
+}
+
+/// A table while it is read.
+struct Table<'r> {
+    reading: &'r Reading,
+    /// Names of columns, where there is a line of them.
+    names: Option<Vec<String>>,
+    width: usize,
+    /// The column of labels.
+    label: usize,
+    features: Vec<f32>,
+    labels: Vec<String>,
+}
+
+impl<'r> Table<'r> {
+    /// A table whose first line is this one.
+    fn begin(at: &str, first: &StringRecord, reading: &'r Reading) -> Result<Self, TrainError> {
+        let width = first.len();
+        if width < 2 {
+            let other =
+                [';', '\t'].into_iter().find(|separator| first.iter().any(|f| f.contains(*separator)));
+            let found = match other {
+                Some(separator) => format!("{width}, with {separator:?} in it"),
+                None => width.to_string(),
+            };
+            return Err(TrainError::invalid(at, "2 or more fields", found, LINES));
+        }
+        let is_header = first.iter().all(|field| field.parse::<f32>().is_err());
+        let names: Option<Vec<String>> = is_header.then(|| first.iter().map(str::to_owned).collect());
+        if let Some(names) = &names {
+            check_names(at, names)?;
+        }
+        let label = label(at, names.as_deref(), width, reading)?;
+        let mut table = Self { reading, names, width, label, features: vec![], labels: vec![] };
+        table.check_like(at)?;
+        if !is_header {
+            table.push(at, first)?;
+        }
+        Ok(table)
+    }
+
+    /// Errs where features have other names, or another number, than a model has learnt from.
+    fn check_like(&self, at: &str) -> Result<(), TrainError> {
+        let Some(like) = &self.reading.like else { return Ok(()) };
+        let features = self.feature_names();
+        let pairs = features.iter().zip(&like.features);
+        if let Some((found, expected)) = pairs.into_iter().find(|(found, expected)| found != expected) {
+            let (expected, found) = (format!("the feature `{expected}`"), format!("`{found}`"));
+            return Err(TrainError::invalid(
+                at,
+                expected,
+                found,
+                "give the columns that the model learnt from",
+            ));
+        }
+        Ok(())
+    }
+
+    fn feature_names(&self) -> Vec<String> {
+        let names = self.names.iter().flatten().enumerate();
+        names.filter(|(column, _)| *column != self.label).map(|(_, name)| name.clone()).collect()
+    }
+
+    /// What errors call a field.
+    fn field(&self, at: &str, column: usize) -> String {
+        match &self.names {
+            Some(names) => format!("{at}, column `{}`", names[column]),
+            None => format!("{at}, column {column}"),
+        }
+    }
+
+    fn push(&mut self, at: &str, record: &StringRecord) -> Result<(), TrainError> {
+        if record.len() != self.width {
+            let expected = format!("{} fields as before", self.width);
+            return Err(TrainError::invalid(at, expected, record.len(), LINES));
+        }
+        for (column, field) in record.iter().enumerate() {
+            if field.is_empty() {
+                let remedy = "fill the gap, or leave the line out";
+                return Err(TrainError::invalid(self.field(at, column), "a value", "nothing", remedy));
+            }
+            if column == self.label {
+                self.labels.push(field.to_owned());
+                continue;
+            }
+            let value = field.parse::<f32>().ok().filter(|value| value.is_finite());
+            self.features.push(value.ok_or_else(|| {
+                let remedy = "fill gaps; write words as numbers, or leave the column out";
+                TrainError::invalid(self.field(at, column), "a number", format!("`{field}`"), remedy)
+            })?);
+        }
+        Ok(())
+    }
+
+    fn finish(self, place: &str) -> Result<Samples, TrainError> {
+        let (labels, classes) = match self.reading.like.as_ref().filter(|like| !like.classes.is_empty()) {
+            Some(like) => (known(place, &self.labels, &like.classes)?, like.classes.clone()),
+            None => found(place, &self.labels)?,
+        };
+        if self.reading.like.as_ref().is_some_and(|like| like.classes != classes) {
+            let (expected, found) = ("numbers of classes, as the model has learnt", classes.join(", "));
+            return Err(TrainError::invalid(place, expected, found, "train a new model: leave MODEL out"));
+        }
+        let columns = Columns {
+            features: self.feature_names(),
+            label: self.names.as_ref().map(|names| names[self.label].clone()),
+            classes,
+        };
+        let shape = [labels.len(), self.width - 1];
+        Ok(Samples::new(place, compact(shape, &self.features), labels)?.with_columns(columns))
+    }
+}
+
+fn check_names(at: &str, names: &[String]) -> Result<(), TrainError> {
+    let mut seen = BTreeSet::new();
+    match names.iter().find(|name| !seen.insert(*name)) {
+        None => Ok(()),
+        Some(name) => {
+            let found = format!("`{name}` twice");
+            Err(TrainError::invalid(at, "a name of its own for each column", found, "rename one of them"))
+        }
+    }
+}
+
+/// The column of labels: the one that was asked for, that of the model, or the last.
+fn label(at: &str, names: Option<&[String]>, width: usize, reading: &Reading) -> Result<usize, TrainError> {
+    let named = |wanted: &str| names?.iter().position(|name| name == wanted);
+    let Some(wanted) = &reading.label else {
+        let of_model = reading.like.as_ref().and_then(|like| like.label.as_deref());
+        return Ok(of_model.and_then(named).unwrap_or(width - 1));
+    };
+    let numbered = || wanted.parse::<usize>().ok().filter(|column| *column < width);
+    named(wanted).or_else(numbered).ok_or_else(|| {
+        let numbers = format!("a column from 0 to {}", width - 1);
+        let expected = match names {
+            Some(names) => format!("{numbers}, or one of {}", names.join(", ")),
+            None => format!("{numbers}; there is no line of names"),
+        };
+        TrainError::invalid(format!("{at}, --label"), expected, format!("`{wanted}`"), "name another column")
+    })
+}
+
+/// Classes of labels that a model knows by name.
+fn known(place: &str, labels: &[String], classes: &[String]) -> Result<Vec<u32>, TrainError> {
+    let numbers: BTreeMap<&String, u32> = classes.iter().zip(0..).collect();
+    let class = |label: &String| {
+        numbers.get(label).copied().ok_or_else(|| {
+            let expected = format!("the model's classes {}", classes.join(", "));
+            TrainError::invalid(place, expected, format!("`{label}`"), "train a new model: leave MODEL out")
+        })
+    };
+    labels.iter().map(class).collect()
+}
+
+/// Classes of labels, and their names where they are no numbers from 0.
+fn found(place: &str, labels: &[String]) -> Result<(Vec<u32>, Vec<String>), TrainError> {
+    if let Ok(numbers) = labels.iter().map(|label| label.parse()).collect() {
+        return Ok((numbers, vec![]));
+    }
+    let reals: Option<Vec<f64>> = labels.iter().map(|label| label.parse().ok()).collect();
+    if let Some(fraction) = reals.iter().flatten().find(|x| x.fract() != 0.0 || !x.is_finite()) {
+        let remedy = "name the column of classes with --label; a quantity as the target (regression) is \
+                      not trained here: write it as classes, ranges say";
+        return Err(TrainError::invalid(place, "labels that are classes", fraction, remedy));
+    }
+    let mut classes: Vec<String> = labels.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+    if reals.is_some() {
+        classes.sort_by_key(|class| class.parse::<f64>().map_or(0, |x| x as i64));
+    }
+    if classes.len() == labels.len() && labels.len() > 2 {
+        let (expected, found) =
+            ("labels that repeat", format!("another one in each of {} lines", labels.len()));
+        return Err(TrainError::invalid(place, expected, found, "name the column of classes with --label"));
+    }
+    Ok((known(place, labels, &classes)?, classes))
 }
 
 /// A byte a feature where all are whole numbers that a byte holds.

@@ -2,6 +2,7 @@
 
 use super::{Batch, Split};
 use crate::TrainError;
+use overdrive_formats::Columns;
 use overdrive_ir::{DType, Tensor, TensorType};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -17,6 +18,8 @@ pub struct Samples {
     classes: usize,
     /// What features are multiplied by, so that the largest magnitude is 1.
     scale: f32,
+    /// What the columns mean, of a table.
+    columns: Option<Columns>,
 }
 
 /// Classes are numbered from 0, and this many are the most that a data set of this kind can mean.
@@ -53,7 +56,32 @@ impl Samples {
             peak = row.iter().fold(peak, |peak, v| peak.max(v.abs()));
         }
         let scale = if peak > 0.0 { 1.0 / peak } else { 1.0 };
-        Ok(Self { features, labels, classes: largest as usize + 1, scale })
+        Ok(Self { features, labels, classes: largest as usize + 1, scale, columns: None })
+    }
+
+    /// The same as a table with these columns.
+    #[must_use]
+    pub(super) fn with_columns(mut self, columns: Columns) -> Self {
+        self.classes = self.classes.max(columns.classes.len());
+        self.columns = Some(columns);
+        self
+    }
+
+    /// The same as samples that are no table.
+    #[must_use]
+    pub(super) fn without_columns(self) -> Self {
+        Self { columns: None, ..self }
+    }
+
+    /// The same with features as they are in the file, for models that standardise them.
+    #[must_use]
+    pub(super) fn unscaled(&self) -> Self {
+        Self { scale: 1.0, ..self.clone() }
+    }
+
+    /// What the columns mean, of a table.
+    pub fn columns(&self) -> Option<&Columns> {
+        self.columns.as_ref()
     }
 
     /// Shape of one sample.
@@ -142,6 +170,6 @@ impl Split for Labelled {
 }
 
 /// A finished hash in hexadecimal.
-pub(super) fn hex(hash: Sha256) -> String {
+pub(crate) fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -17,8 +17,9 @@ mod vendored;
 mod windows;
 
 pub use batch::{Batch, Split};
+pub(crate) use labelled::hex;
 pub use labelled::{Labelled, Samples};
-pub use open::{Dataset, open};
+pub use open::{Dataset, Reading, open, open_as};
 pub use parts::{FOLDS, Parts};
 pub use shifted::Shifted;
 pub use subset::Subset;

@@ -2,6 +2,8 @@
 
 use super::{Parts, Samples, Tokens, books, csv_file, digits, idx, npz_file};
 use crate::TrainError;
+use crate::standardize::{is_standardized, standardized};
+use overdrive_formats::Columns;
 use overdrive_formats::huggingface::Tokenizer;
 use overdrive_ir::{DType, Graph, Tensor};
 use overdrive_passes::{Indices, bind};
@@ -17,6 +19,15 @@ pub enum Dataset {
     Text(Arc<Tokens>),
 }
 
+/// How a table is read.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Reading {
+    /// The column of labels, by its name or its number from 0; else the model's, else the last.
+    pub label: Option<String>,
+    /// The columns that a model has learnt from, whose names and classes these must have.
+    pub like: Option<Columns>,
+}
+
 /// Before the name of what comes with the program, where a file of that name is there too.
 const BUILT_IN: &str = "builtin:";
 
@@ -26,6 +37,14 @@ const BUILT_IN: &str = "builtin:";
 /// # Errors
 /// When the file cannot be read or is not what its ending says.
 pub fn open(name: &str) -> Result<Dataset, TrainError> {
+    open_as(name, &Reading::default())
+}
+
+/// The same, a table by its columns.
+///
+/// # Errors
+/// As `open`, and when a column is not as asked for.
+pub fn open_as(name: &str, reading: &Reading) -> Result<Dataset, TrainError> {
     let path = Path::new(name);
     let plain = name.strip_prefix(BUILT_IN);
     match plain.unwrap_or(name) {
@@ -48,7 +67,10 @@ pub fn open(name: &str) -> Result<Dataset, TrainError> {
     let file = overdrive_files::open(path)?;
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     let samples = match extension {
-        "csv" => csv_file::decode(name, file)?,
+        "csv" => {
+            drop(file);
+            csv_file::decode(name, &overdrive_files::read(path, overdrive_files::UNBOUNDED)?, reading)?
+        }
         "npz" => npz_file::read(path)?,
         _ if name.contains("-ubyte") => idx::read(path)?,
         _ => return Ok(Dataset::Text(Arc::new(Tokens::of_file(path)?))),
@@ -67,6 +89,29 @@ impl Dataset {
             return Err(TrainError::invalid("data", expected, "labelled samples", remedy));
         };
         Ok(Self::Text(Arc::new(tokens.encoded(&Tokenizer::read(tokenizer, vocabulary)?)?)))
+    }
+
+    /// What the columns mean, of a table.
+    pub fn columns(&self) -> Option<&Columns> {
+        match self {
+            Self::Samples(samples) => samples.columns(),
+            Self::Text(_) => None,
+        }
+    }
+
+    /// The model with its input standardised, each feature by its mean and deviation over the training
+    /// part of a table; so it takes features as they are in the file.
+    ///
+    /// # Errors
+    /// Those of [`Self::parts`].
+    pub fn standardizing(&self, model: &Graph, fold: usize) -> Result<Graph, TrainError> {
+        match self {
+            Self::Samples(samples) if samples.columns().is_some() => {
+                let raw = Self::Samples(Arc::new(samples.unscaled()));
+                standardized(model, raw.parts(model, fold)?.train.as_ref())
+            }
+            _ => Ok(model.clone()),
+        }
     }
 
     /// The three parts of a text in windows of `context` tokens, for a model that has no labels for them.
@@ -109,6 +154,9 @@ impl Dataset {
             return Err(TrainError::invalid("data", format!("at most {classes} classes"), found, remedy));
         }
         match self {
+            Self::Samples(samples) if x.dtype.is_float() && is_standardized(model) => {
+                Parts::of_samples(&Arc::new(samples.unscaled()), &shape, fold)
+            }
             Self::Samples(samples) if x.dtype.is_float() => Parts::of_samples(samples, &shape, fold),
             Self::Text(tokens) if x.dtype == DType::I32 && shape.len() == 1 => {
                 largest_is_known(model, found)?;

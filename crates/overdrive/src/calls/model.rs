@@ -161,7 +161,7 @@ impl Model {
     /// # Errors
     /// When the samples do not fit, or the device cannot train the model.
     pub fn train(&self, samples: &str) -> Result<Self, Failure> {
-        let parts = data::open(samples).and_then(|set| set.parts(&self.template.graph, 0)).map_err(failed)?;
+        let parts = self.parts(samples)?;
         let (backend, model, recipe) =
             (self.backend(), &self.template.graph, &recipe_of(&self.template.name));
         let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
@@ -175,8 +175,15 @@ impl Model {
     /// # Errors
     /// When the samples do not fit, or the device cannot run the model.
     pub fn score(&self, samples: &str) -> Result<Evaluation, Failure> {
-        let parts = data::open(samples).and_then(|set| set.parts(&self.template.graph, 0)).map_err(failed)?;
+        let parts = self.parts(samples)?;
         evaluate(self.backend(), &self.template, &self.template.graph, parts.test.as_ref())
+    }
+
+    /// The parts of a data set, a table's columns as the model has learnt them.
+    fn parts(&self, samples: &str) -> Result<data::Parts, Failure> {
+        let reading = data::Reading { like: self.template.columns.clone(), ..data::Reading::default() };
+        let set = data::open_as(samples, &reading).map_err(failed)?;
+        set.parts(&self.template.graph, 0).map_err(failed)
     }
 
     /// `overdrive export --onnx`: the model in its sizes, for other engines.
@@ -192,8 +199,8 @@ impl Model {
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), Failure> {
-        let Template { name, dimensions, vocabulary, graph, .. } = self.template.clone();
-        let config = ModelConfig { name, dimensions, vocabulary, ..ModelConfig::default() };
+        let Template { name, dimensions, vocabulary, columns, graph, .. } = self.template.clone();
+        let config = ModelConfig { name, dimensions, vocabulary, columns, ..ModelConfig::default() };
         ModelFolder { config, graph }.write(folder).map_err(failed)
     }
 
@@ -213,6 +220,7 @@ fn of_onnx(path: &Path) -> Result<Template, Failure> {
         dimensions: BTreeMap::new(),
         limits: BTreeMap::new(),
         vocabulary: None,
+        columns: None,
         config: None,
     })
 }

@@ -19,8 +19,8 @@ pub(super) const GENERATE: &str = r#"Examples:
   overdrive generate models/gpt2 --prompt "Once upon a time"
   overdrive generate models/gpt2 --prompt "Once" --temperature 0.8 --top-k 40 --seed 7"#;
 pub(super) const TRAIN: &str = r#"Examples:
-  overdrive train digits-mlp --data digits -o model
-  overdrive train text-transformer --data book.txt --steps 500 -o model --resume"#;
+  overdrive train --data flowers.csv --label species -o model
+  overdrive train models/gpt2 --data book.txt --lora 8 --adapter -o tuned"#;
 pub(super) const QUANTIZE: &str = r#"Examples:
   overdrive quantize digits-mlp --mode int8-dynamic --data digits -o small
   overdrive quantize models/gpt2 --search --data book.txt --max-loss 1 -o small"#;

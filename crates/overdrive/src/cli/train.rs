@@ -2,17 +2,22 @@
 
 use super::{Machine, Precision, Replacing};
 use clap::Args;
+use overdrive::passes::Lora;
 use std::path::PathBuf;
 
 /// Arguments of `train`.
 #[derive(Args, Debug)]
 pub(crate) struct Train {
-    /// A built-in model, or a folder that `train` wrote, to go on from its weights
-    pub model: String,
+    /// A built-in model; a folder that `train` wrote, a folder in Hugging Face's format or a .gguf
+    /// file, to go on from its weights [default: one that is sized to the samples of --data]
+    pub model: Option<String>,
     /// `digits`, `text`, or a file: .csv, .npz, IDX (*-images-idx3-ubyte), any other is UTF-8 text
     #[arg(long, value_name = "DATA")]
     pub data: String,
-    /// Of text: a tokenizer.json whose ids the model knows [default: a token a byte]
+    /// Of a .csv file: the column of classes, by its name or its number from 0 [default: the last]
+    #[arg(long, value_name = "NAME|INDEX")]
+    pub label: Option<String>,
+    /// Of text: a tokenizer.json whose ids the model knows [default: the model's, else a token a byte]
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
     /// Number format of contractions; parameters stay in f32
@@ -42,10 +47,35 @@ pub(crate) struct Train {
     /// Stops when the validation loss has not fallen for this many looks, and keeps the best weights
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
+    /// Of a model in Hugging Face's format: tokens of each sample [default: 128, or its longest]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub tokens: Option<u32>,
+    /// Trains low-rank adapters beside the linear layers of attention and feed-forward layers, and
+    /// merges them into the weights, which stay as they are meanwhile [default ALPHA: twice RANK]
+    #[arg(long, value_name = "RANK[,ALPHA]", value_parser = lora)]
+    pub lora: Option<Lora>,
+    /// Of a model in Hugging Face's format: keeps the adapters too, in DIR/adapter, as PEFT reads them
+    #[arg(long, requires = "lora")]
+    pub adapter: bool,
     /// Fold of labelled samples whose fifth is for testing
     #[arg(long, value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..5))]
     pub fold: u8,
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,
+}
+
+/// Rank and strength of adapters.
+fn lora(text: &str) -> Result<Lora, String> {
+    let expected = || "expected RANK or RANK,ALPHA, a whole number and one above 0".to_owned();
+    let (rank, alpha) = text.split_once(',').map_or((text, None), |(rank, alpha)| (rank, Some(alpha)));
+    let rank: u32 = rank.trim().parse().ok().filter(|rank| *rank > 0).ok_or_else(expected)?;
+    let alpha = match alpha {
+        Some(alpha) => alpha.trim().parse().map_err(|_| expected())?,
+        None => 2.0 * f64::from(rank),
+    };
+    if !(alpha > 0.0 && f64::is_finite(alpha)) {
+        return Err(expected());
+    }
+    Ok(Lora { rank: rank as usize, alpha })
 }

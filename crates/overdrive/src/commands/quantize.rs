@@ -277,6 +277,7 @@ fn write(folder: &Path, template: &Template, chosen: &Chosen) -> Result<(), Fail
         name: template.name.clone(),
         dimensions: template.dimensions.clone(),
         vocabulary: template.vocabulary,
+        columns: template.columns.clone(),
         recipe: BTreeMap::from([("quantization".to_owned(), recipe)]),
     };
     ModelFolder { config, graph: made.graph.clone() }.write(folder).map_err(Failure::bad_input)

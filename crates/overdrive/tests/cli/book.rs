@@ -31,6 +31,9 @@ fn prepared() -> Folder {
     fs::write(folder.path("text.txt"), text).unwrap();
     let row = |class: usize| format!("{}{class}\n", format!("{},", class % 7).repeat(64));
     fs::write(folder.path("data.csv"), (0..600).map(|i| row(i % 10)).collect::<String>()).unwrap();
+    let flower = |i: usize| format!("{},{},{}\n", 10 * (i % 3), i % 7, ["rose", "tulip", "lily"][i % 3]);
+    let flowers: String = (0..240).map(flower).collect();
+    fs::write(folder.path("table.csv"), format!("height,leaves,kind\n{flowers}")).unwrap();
     for name in ["bench-old", "bench-new"] {
         let json = r#"{"overdrive_samples":1,"cases":[{"name":"a","times_ns":[7,7,7,7,7]}]}"#;
         fs::write(folder.path(name), format!("#!/bin/sh\necho '{json}' >\"$OVERDRIVE_RESULTS\"\n")).unwrap();

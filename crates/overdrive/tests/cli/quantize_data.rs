@@ -164,7 +164,7 @@ fn data_that_does_not_fit_is_refused() {
         "nan.csv",
         format!("{}0\n", "nan,".repeat(64)) + &(0..99).map(|i| line(64, i % 10)).collect::<String>(),
     );
-    refused("--data nan.csv", &["nan.csv", "finite"]);
+    refused("--data nan.csv", &["nan.csv, line 1, column 0", "a number, found `nan`"]);
     write("torn.csv", format!("{}1,2,3\n", line(64, 1)));
     refused("--data torn.csv", &["torn.csv", "line 2", "65 fields"]);
     let images = fs::read(folder.path("own-images-idx3-ubyte")).unwrap();

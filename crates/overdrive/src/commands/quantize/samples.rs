@@ -9,7 +9,7 @@ use overdrive::passes::Indices;
 use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::quantization::{batch_of, calibration};
 use overdrive::studies::{Template, Workload};
-use overdrive::train::data::{Parts, Split, open};
+use overdrive::train::data::{Parts, Reading, Split, open_as};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -83,7 +83,9 @@ fn labelled<'a>(
     (backend, template): (&'a dyn Backend, &'a Template),
     data: &str,
 ) -> Result<Samples<'a>, Failure> {
-    let parts = open(data).and_then(|set| set.parts(&template.graph, 0)).map_err(Failure::bad_input)?;
+    let reading = Reading { label: None, like: template.columns.clone() };
+    let set = open_as(data, &reading).map_err(Failure::bad_input)?;
+    let parts = set.parts(&template.graph, 0).map_err(Failure::bad_input)?;
     let text = parts.test.batch(&[0]).map_err(Failure::bad_input)?.labels.ty().rank() > 1;
     let metric = match arguments.metric {
         Some(MetricName::Top1) => Metric::Top1,

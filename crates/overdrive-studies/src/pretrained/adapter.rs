@@ -1,0 +1,50 @@
+//! Adapters as a folder in PEFT's format: `adapter_config.json` and `adapter_model.safetensors`.
+//!
+//! `PeftModel.from_pretrained(model, folder)` puts them beside the weights of the model that they were
+//! trained on. Names of modules are those of the class with a head, which states have too.
+//! Source: <https://huggingface.co/docs/peft/developer_guides/checkpoint>.
+
+use super::{Pretrained, PretrainedError};
+use overdrive_formats::{Tensors, huggingface};
+use overdrive_passes::{Layer, Lora, Order};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// What PEFT puts before the name of a module.
+const PREFIX: &str = "base_model.model.";
+
+impl Pretrained {
+    /// Writes the trained adapters of these layers; `base` is where the model that they belong to lies.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn write_adapters(
+        &self,
+        folder: &Path,
+        (lora, layers): (Lora, &[Layer]),
+        trained: &Tensors,
+        base: &str,
+    ) -> Result<(), PretrainedError> {
+        let states = layers.iter().flat_map(|layer| Lora::states(&layer.name));
+        let tensors: Tensors =
+            states.map(|name| (format!("{PREFIX}{name}"), trained[&name].clone())).collect();
+        let modules: BTreeSet<&str> =
+            layers.iter().map(|layer| layer.name.rsplit('.').next().unwrap_or(&layer.name)).collect();
+        let config = json!({
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": base,
+            "r": lora.rank,
+            "lora_alpha": lora.alpha,
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "target_modules": modules,
+            // GPT-2's Conv1D, whose weights are `[in, out]`.
+            "fan_in_fan_out": layers.iter().any(|layer| layer.held.order == Order::InputMajor),
+            "init_lora_weights": true,
+            "inference_mode": true,
+        });
+        Ok(huggingface::write_adapter(folder, &config, &tensors)?)
+    }
+}

@@ -1,0 +1,165 @@
+//! The trained model: how it scores on samples that it has not seen, and the folder that holds it.
+//!
+//! What is scored is what is written: adapters are merged, and weights rounded to the types of the
+//! files that they came from, before either.
+
+use super::failure;
+use super::task::Task;
+use crate::cli::Train;
+use crate::failure::Failure;
+use crate::invoked::command_line;
+use overdrive::formats::{ModelConfig, ModelFolder, Tensors};
+use overdrive::ir::{Backend, Graph, Init};
+use overdrive::passes::{Lora, bind};
+use overdrive::studies::pretrained::Pretrained;
+use overdrive::train::{Evaluation, Recipe, TrainError, evaluate, initial_parameters};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Where in the folder of a published model its adapters lie, and how it was trained.
+pub(super) const ADAPTER: &str = "adapter";
+const TRAINING: &str = "training.json";
+
+/// A task whose model has learnt.
+pub(super) struct Learnt {
+    pub(super) task: Task,
+    /// What was trained: all parameters, or adapters.
+    trained: Tensors,
+    model: Form,
+}
+
+/// A model that can be written.
+enum Form {
+    /// One of ours: its graph, whose states begin as what was learnt.
+    Ours(Graph),
+    Published(Box<Pretrained>),
+}
+
+impl Learnt {
+    /// The task's model with these parameters.
+    pub(super) fn new(mut task: Task, trained: Tensors) -> Result<Self, Failure> {
+        let merged = match task.recipe.lora {
+            Some(lora) => {
+                let layers = Lora::layers(&task.model).map_err(Failure::harness)?;
+                Some(lora.merged(&task.model, &layers, &trained).map_err(Failure::harness)?)
+            }
+            None => None,
+        };
+        let weights = merged.as_ref().unwrap_or(&trained);
+        let model = match task.published.take() {
+            Some(published) => Form::Published(Box::new(published.retrained(weights))),
+            None => {
+                // States that no step changes, tables of integers say, are what they were.
+                let mut states = initial_parameters(&task.template.graph, task.recipe.seed);
+                states.extend(weights.iter().map(|(name, tensor)| (name.clone(), tensor.clone())));
+                let begin = |name: &str| Init::Value(states[name].clone());
+                Form::Ours(task.template.graph.clone().with_initial_values(|name, _| begin(name)))
+            }
+        };
+        Ok(Self { task, trained, model })
+    }
+
+    /// What it makes of the test samples.
+    pub(super) fn score(&self, backend: &dyn Backend) -> Result<Evaluation, Failure> {
+        let graph = match &self.model {
+            Form::Ours(graph) => graph.clone(),
+            Form::Published(model) => model.template().map_err(Failure::harness)?.graph,
+        };
+        score(&self.task, backend, &graph)
+    }
+
+    /// Writes it to a folder, with what a command or a user should know of how it came about.
+    pub(super) fn write(&self, folder: &Path, arguments: &Train, scores: Scores<'_>) -> Result<(), Failure> {
+        let recipe = provenance(arguments, &self.task, scores).map_err(failure)?;
+        let template = &self.task.template;
+        match &self.model {
+            Form::Ours(graph) => {
+                let config = ModelConfig {
+                    name: template.name.clone(),
+                    dimensions: template.dimensions.clone(),
+                    vocabulary: template.vocabulary,
+                    columns: template.columns.clone(),
+                    recipe,
+                };
+                ModelFolder { config, graph: graph.clone() }.write(folder).map_err(Failure::bad_input)
+            }
+            Form::Published(model) => {
+                model.write(folder).map_err(Failure::bad_input)?;
+                if let (true, Some(lora)) = (arguments.adapter, self.task.recipe.lora) {
+                    let layers = Lora::layers(&self.task.model).map_err(Failure::harness)?;
+                    let base = arguments.model.as_deref().unwrap_or_default();
+                    let base = std::fs::canonicalize(base).map_err(Failure::harness)?;
+                    let (folder, base) = (folder.join(ADAPTER), base.display().to_string());
+                    let written = model.write_adapters(&folder, (lora, &layers), &self.trained, &base);
+                    written.map_err(Failure::bad_input)?;
+                }
+                let text = serde_json::to_string_pretty(&recipe).expect("plain data") + "\n";
+                std::fs::write(folder.join(TRAINING), text).map_err(Failure::harness)
+            }
+        }
+    }
+}
+
+/// How a model does on the test samples; before, too, where it had learnt something.
+#[derive(Copy, Clone)]
+pub(super) struct Scores<'a> {
+    pub(super) before: Option<&'a Evaluation>,
+    pub(super) after: &'a Evaluation,
+}
+
+impl Scores<'_> {
+    /// In words.
+    pub(super) fn said(self) -> String {
+        let samples = self.after.losses.len();
+        let of_text = |test: &Evaluation, bits: f64| {
+            format!("{bits:.4} bits per byte, perplexity {:.3}", test.perplexity())
+        };
+        match (self.after.bits_per_byte(), self.before) {
+            (Some(bits), None) => format!("{}, of {samples} test windows", of_text(self.after, bits)),
+            (Some(bits), Some(before)) => {
+                let earlier = of_text(before, before.bits_per_byte().unwrap_or(f64::NAN));
+                let now = of_text(self.after, bits);
+                format!("{now}, of {samples} test windows; before: {earlier}")
+            }
+            (None, _) => {
+                let (percent, loss) = (100.0 * self.after.accuracy(), self.after.loss());
+                format!("{percent:.2} % of {samples} test samples, loss {loss:.4}")
+            }
+        }
+    }
+}
+
+/// What a graph of the task's interface makes of the test samples, from the states that it begins with.
+pub(super) fn score(task: &Task, backend: &dyn Backend, graph: &Graph) -> Result<Evaluation, Failure> {
+    let sizes = task.sizes();
+    let forward =
+        if graph.is_bound() { graph.clone() } else { bind(graph, &sizes).map_err(Failure::harness)? };
+    let states = initial_parameters(&forward, task.recipe.seed);
+    evaluate(backend, &forward, &states, task.parts.test.as_ref()).map_err(failure)
+}
+
+/// What the folder says of how the model came about.
+fn provenance(
+    arguments: &Train,
+    task: &Task,
+    scores: Scores<'_>,
+) -> Result<BTreeMap<String, serde_json::Value>, TrainError> {
+    let (parts, recipe): (_, &Recipe) = (&task.parts, &task.recipe);
+    let splits = serde_json::json!({
+        "train": parts.train.hash()?, "validation": parts.validation.hash()?, "test": parts.test.hash()?,
+    });
+    let entries = [
+        ("command", command_line().into()),
+        ("data", arguments.data.clone().into()),
+        ("tokenizer", arguments.tokenizer.as_ref().map(|file| file.display().to_string()).into()),
+        ("fold", arguments.fold.into()),
+        ("splits_sha256", splits),
+        ("training", serde_json::to_value(recipe).expect("a recipe is plain data")),
+        ("test_loss_nats", scores.after.loss().into()),
+        ("test_accuracy", scores.after.accuracy().into()),
+        ("test_bits_per_byte", scores.after.bits_per_byte().into()),
+        ("test_loss_nats_before", scores.before.map(Evaluation::loss).into()),
+    ];
+    let known = entries.into_iter().filter(|(_, value)| !value.is_null());
+    Ok(known.map(|(name, value)| (name.to_owned(), value)).collect())
+}

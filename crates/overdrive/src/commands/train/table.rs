@@ -1,0 +1,72 @@
+//! Models of tables: what the columns mean, and a model that has the size of the data.
+
+use super::failure;
+use crate::failure::Failure;
+use crate::terminal::note;
+use overdrive::ir::Init;
+use overdrive::models::{TABLE_MLP, table_mlp};
+use overdrive::studies::Template;
+use overdrive::train::data::Dataset;
+use std::collections::BTreeMap;
+
+/// Names that are listed at most.
+const LISTED: usize = 6;
+
+/// A model that is about to learn from these data: a new one standardises the features of a table.
+pub(super) fn taught(mut template: Template, data: &Dataset, fold: usize) -> Result<Template, Failure> {
+    let Some(columns) = data.columns() else { return Ok(template) };
+    let has_learnt = template.graph.states().iter().any(|state| matches!(state.init, Init::Value(_)));
+    if !has_learnt {
+        template.graph = data.standardizing(&template.graph, fold).map_err(failure)?;
+    }
+    template.columns.get_or_insert_with(|| columns.clone());
+    found(data, has_learnt);
+    Ok(template)
+}
+
+/// A multi-layer perceptron with the features and classes of the data.
+pub(super) fn sized(data: &Dataset, fold: usize) -> Result<Template, Failure> {
+    let Dataset::Samples(samples) = data else {
+        return Err(Failure::bad_input(
+            "MODEL: expected a model of text, `text-transformer` say or a folder in Hugging Face's \
+             format, found none; without one --data is a table (.csv) or labelled samples",
+        ));
+    };
+    let (rows, classes) = (samples.labels().len(), samples.classes());
+    if classes < 2 || classes > rows / 2 {
+        let end = if classes < 2 { "one class alone".to_owned() } else { format!("{classes} classes") };
+        return Err(Failure::bad_input(format!(
+            "--data: expected at least two classes with several samples each, found {end} in {rows} samples; \
+             name the column of classes with --label (a quantity as the target is not trained here)"
+        )));
+    }
+    let features = samples.shape().iter().product();
+    let template = Template {
+        name: TABLE_MLP.to_owned(),
+        graph: table_mlp(features, classes).map_err(Failure::harness)?,
+        dimensions: [("batch".to_owned(), 16)].into(),
+        limits: BTreeMap::new(),
+        vocabulary: None,
+        columns: None,
+        config: None,
+    };
+    note!("note: the model is sized to the data: {features} -> 128 -> 128 -> {classes}");
+    taught(template, data, fold)
+}
+
+/// Says what was found in a table.
+fn found(data: &Dataset, has_learnt: bool) {
+    let (Some(columns), Dataset::Samples(samples)) = (data.columns(), data) else { return };
+    let (rows, features) = (samples.labels().len(), samples.shape().iter().product::<usize>());
+    let head = if columns.label.is_some() { "a line of names" } else { "no line of names" };
+    let label = columns.label.as_ref().map_or(String::new(), |label| format!("label `{label}` of "));
+    let listed = columns.classes.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
+    let more = if columns.classes.len() > LISTED { ", ..." } else { "" };
+    let names = if listed.is_empty() { String::new() } else { format!(" ({listed}{more})") };
+    let how = match has_learnt {
+        true => "as the model has learnt",
+        false => "standardised by the training part",
+    };
+    let classes = samples.classes();
+    note!("note: {head}, {rows} samples; {label}{classes} classes{names}; {features} features, {how}");
+}
