@@ -35,8 +35,14 @@ const SHELLS: [(&str, &str); 5] = [
     ("zsh", "_overdrive"),
 ];
 
-/// Files of the checkout that come with the program.
-const BESIDE: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
+/// Files of the checkout that come with the program, and their names there: the last says whose the
+/// data are that are compiled in.
+const BESIDE: [(&str, &str); 4] = [
+    ("README.md", "README.md"),
+    ("LICENSE-APACHE", "LICENSE-APACHE"),
+    ("LICENSE-MIT", "LICENSE-MIT"),
+    ("crates/overdrive-train/data/README.md", "licences/data.md"),
+];
 
 /// Makes archives and wheels for these targets, or for this machine where none is named.
 pub(crate) fn run(workspace: &Workspace, targets: &[&str]) -> Result<()> {
@@ -133,8 +139,8 @@ impl<'a> Maker<'a> {
         let root = self.workspace.root();
         let read = |path: &str| fs::read(root.join(path)).with_context(|| format!("cannot read {path}"));
         let mut members = Vec::new();
-        for path in BESIDE {
-            members.push(Member::data(path.to_owned(), read(path)?));
+        for (path, name) in BESIDE {
+            members.push(Member::data(name.to_owned(), read(path)?));
         }
         for path in self.workspace.files()?.iter().filter(|path| licences::is_of_assets(path)) {
             let name = path.rsplit('/').next().unwrap_or(path);
@@ -158,7 +164,7 @@ mod tests {
     #[test]
     fn the_documents_of_an_archive_are_there() {
         let workspace = Workspace::of_this_build();
-        for path in BESIDE {
+        for (path, _) in BESIDE {
             assert!(workspace.root().join(path).is_file(), "{path}");
         }
         let files = workspace.files().expect("it is a checkout");

@@ -38,9 +38,7 @@ pub(super) fn stripped(workspace: &Workspace, target: &Target, host: &str) -> Re
         folder(workspace)?.join(&target.triple).join("release/overdrive")
     };
     let stripped = program.with_extension("stripped");
-    let tool = objcopy(workspace, host)?;
-    let paths = [&program, &stripped].map(|path| path.to_string_lossy().into_owned());
-    workspace.output(&tool.to_string_lossy(), &["--strip-all", &paths[0], &paths[1]])?;
+    strip(workspace, host, [&program, &stripped])?;
     fs::read(&stripped).with_context(|| format!("cannot read {}", stripped.display()))
 }
 
@@ -73,12 +71,18 @@ fn has_library(workspace: &Workspace, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// The tool that comes with rustc and strips programs of every machine.
-fn objcopy(workspace: &Workspace, host: &str) -> Result<PathBuf> {
+/// Leaves out the symbols, by the tool that comes with rustc and knows programs of every machine.
+fn strip(workspace: &Workspace, host: &str, [from, to]: [&Path; 2]) -> Result<()> {
     let root = workspace.output("rustc", &["--print", "sysroot"])?;
-    let tool = Path::new(root.trim()).join("lib/rustlib").join(host).join("bin/rust-objcopy");
+    let libraries = Path::new(root.trim()).join("lib");
+    let tool = libraries.join("rustlib").join(host).join("bin/rust-objcopy");
     ensure!(tool.is_file(), "expected {}, found none; install Rust by rustup", tool.display());
-    Ok(tool)
+    let mut command = workspace.command(&tool.to_string_lossy());
+    // It does not look where the toolchain keeps its libraries.
+    command.env("LD_LIBRARY_PATH", &libraries).arg("--strip-all").args([from, to]);
+    let status = command.status().with_context(|| format!("cannot run {}", tool.display()))?;
+    ensure!(status.success(), "{} could not strip {}", tool.display(), from.display());
+    Ok(())
 }
 
 /// The folder that cargo builds in.
@@ -106,6 +110,20 @@ mod tests {
             b"\x7fELF\0GLIBC_2.2.5\0memcpy\0GLIBC_2.34\0GLIBC_2.4\0xGLIBC_2.99\0GLIBC_PRIVATE\0GCC_3.0\0";
         assert_eq!(glibc_needed(names), Some((2, 34)));
         assert_eq!(glibc_needed(b"\x7fELF\0malloc\0"), None);
+    }
+
+    #[test]
+    fn a_program_loses_its_symbols_and_runs() {
+        let workspace = Workspace::of_this_build();
+        let folder = std::env::temp_dir().join(format!("overdrive-strip-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("writable");
+        let (own, stripped) = (std::env::current_exe().expect("it runs"), folder.join("stripped"));
+        strip(&workspace, &host(&workspace).expect("rustc says it"), [&own, &stripped]).expect("it strips");
+        let bytes = |path: &Path| fs::metadata(path).expect("it is there").len();
+        assert!(bytes(&stripped) < bytes(&own));
+        let listed = std::process::Command::new(&stripped).arg("--list").output().expect("it starts");
+        assert!(listed.status.success());
+        fs::remove_dir_all(&folder).expect("removable");
     }
 
     #[test]

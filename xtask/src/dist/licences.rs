@@ -44,7 +44,14 @@ pub(super) fn of_crates(workspace: &Workspace, target: &Target) -> Result<String
         let field = |name: &str| package[name].as_str().unwrap_or("unknown").to_owned();
         let title = format!("{} {} ({})", field("name"), field("version"), field("license"));
         let folder = manifest.parent().context("a package without a folder")?;
-        crates.push(Crate { title, texts: texts(folder)? });
+        let mut texts = texts(folder)?;
+        if texts.is_empty() {
+            // One that carries somebody's sources in C has the licence beside those.
+            for entry in fs::read_dir(folder)?.filter_map(Result::ok).filter(|entry| entry.path().is_dir()) {
+                texts.extend(self::texts(&entry.path())?);
+            }
+        }
+        crates.push(Crate { title, texts });
     }
     Ok(text(&crates))
 }

@@ -198,6 +198,11 @@ fn finish(
     if !rivals.is_empty() {
         say!("{}", tables::rivals(&rivals, &timed))?;
     }
+    for (rival, seen) in rivals.iter().zip(&timed[2..]) {
+        if let Some(failure) = seen.outcome.failure() {
+            say!("note: {}: {}", rival.name, failure.reason)?;
+        }
+    }
     let generates = published.is_some_and(|model| model.architecture.has_head());
     let commands = if generates {
         "bench, eval, generate, profile and export"

@@ -172,10 +172,12 @@ pub(super) fn times(timed: &[Timed]) -> Table {
     table
 }
 
-/// The same of other frameworks' models, with how near their outputs are to those of our float model.
+/// The same of other frameworks' models, with how near their outputs are to those of our float model. Those that gave no
+/// time have no row.
 pub(super) fn rivals(rivals: &[Rival<'_>], timed: &[Timed]) -> Table {
     let mut table = table(["beside", "median", "interval", "share", "cosine", "parameters"]);
-    for (rival, one) in rivals.iter().zip(&timed[2..]) {
+    let pairs = rivals.iter().zip(&timed[timed.len() - rivals.len()..]);
+    for (rival, one) in pairs.filter(|(_, one)| one.outcome.measurement().is_some()) {
         let cosine = rival.agreement.map_or(String::new(), |found| format!("{:.6}", found.cosine.value));
         let bytes = rival.weight_bytes().map_or(String::new(), digits::bytes);
         let rest = [cosine, bytes].map(right);
