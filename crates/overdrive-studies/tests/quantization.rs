@@ -5,7 +5,7 @@
 use overdrive_bench::runner::Stop;
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::{Graph, Init};
-use overdrive_passes::{Preparation, QuantizationMode, bind, quantize};
+use overdrive_passes::{Preparation, Quantization, QuantizationMode, bind, quantize};
 use overdrive_studies::quantization::{
     Judge, Metric, Task, Trial, apply, calibrate, calibration, sensitivities,
 };
@@ -61,6 +61,10 @@ fn gptq_calibrates_each_block_on_the_quantized_ones_before_it() {
     assert_ne!(second, second_once, "the second sees what the first became");
 }
 
+fn meant(name: &str) -> (&'static QuantizationMode, Quantization) {
+    (mode(name), mode(name).quantization())
+}
+
 #[test]
 fn a_scan_changes_one_layer_at_a_time() {
     let backend = CpuBackend::new(Some(1)).unwrap();
@@ -69,7 +73,7 @@ fn a_scan_changes_one_layer_at_a_time() {
         Judge::labelled((&backend, &task.template), Metric::Top1, Arc::clone(&task.held_out)).unwrap();
     let screening = judge.screening(64);
     let scanned =
-        sensitivities(&screening, &[mode("int4-rtn"), mode("int8-weights")], &task.seen, &Stop::default())
+        sensitivities(&screening, &[meant("int4-rtn"), meant("int8-weights")], &task.seen, &Stop::default())
             .unwrap();
     let names: Vec<(&str, &str)> = scanned.iter().map(|s| (s.layer.as_str(), s.mode)).collect();
     assert_eq!(names[..3], [("fc1", "int4-rtn"), ("fc1", "int8-weights"), ("fc2", "int4-rtn")]);
@@ -78,7 +82,7 @@ fn a_scan_changes_one_layer_at_a_time() {
     };
     assert!(of("fc2", "int4-rtn") > of("fc2", "int8-weights"), "four bits move more than eight");
     assert!(
-        sensitivities(&screening, &[mode("int4-awq")], &task.seen, &Stop::default())
+        sensitivities(&screening, &[meant("int4-awq")], &task.seen, &Stop::default())
             .unwrap_err()
             .reason
             .contains("alone")

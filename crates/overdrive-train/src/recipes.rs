@@ -34,6 +34,13 @@ pub fn tuning_of(model: &str) -> Recipe {
     }
 }
 
+/// How a published language model learns to be quantized: as it is fine-tuned, with the parameters of
+/// the smallest validation loss.
+pub fn tuning_of_published() -> Recipe {
+    let whole = fine_tuning(None);
+    Recipe { early_stop: Some(EarlyStop { patience: 4 }), ..whole }
+}
+
 /// How a published language model goes on learning: a short run at a rate far below that of its
 /// training, higher where adapters alone learn, since they begin as nothing.
 pub fn fine_tuning(lora: Option<Lora>) -> Recipe {

@@ -38,8 +38,8 @@ pub struct Candidate {
 /// What a search is given.
 #[derive(Copy, Clone)]
 pub struct Search<'a> {
-    /// Modes that layers may take.
-    pub modes: &'a [&'static QuantizationMode],
+    /// Modes that layers may take, with what each means for this model.
+    pub modes: &'a [(&'static QuantizationMode, Quantization)],
     /// Batches that calibrate.
     pub seen: &'a [Vec<Tensor>],
     /// Models along the path that are made.
@@ -62,8 +62,8 @@ pub fn search(
     let picked = |i: usize| (i * steps.len()).div_ceil(search.points.max(1));
     assignments.extend((1..=search.points).map(|i| after(&steps, picked(i))));
     assignments.extend(search.modes.iter().map(|mode| {
-        let takes = scanned.iter().filter(|s| s.mode == mode.name);
-        takes.map(|s| (s.layer.clone(), mode.name)).collect()
+        let takes = scanned.iter().filter(|s| s.mode == mode.0.name);
+        takes.map(|s| (s.layer.clone(), mode.0.name)).collect()
     }));
     let mut seen = Vec::new();
     assignments.retain(|assignment| {
@@ -149,12 +149,12 @@ fn candidate(
     }
     let (found, _) = layers(graph).map_err(|e| Failure::failed(e.to_string()))?;
     let of = |name: &str| {
-        let mode = search.modes.iter().find(|mode| Some(&mode.name) == assignment.get(name))?;
-        Some(mode.quantization().scheme)
+        let (_, meant) = search.modes.iter().find(|(mode, _)| Some(&mode.name) == assignment.get(name))?;
+        meant.of(name)
     };
-    let first = search.modes.first().expect("a search has modes").quantization();
+    let (_, first) = search.modes.first().expect("a search has modes");
     let layers = found.iter().map(|layer| (layer.name.clone(), of(&layer.name))).collect();
-    let quantization = Quantization { layers, ..first };
+    let quantization = Quantization { layers, ..first.clone() };
     let made = apply(judge.backend, judge.template, (Preparation::None, &quantization), search.seen)?;
     let lost = judge.metric.loss(float, &[judge.scores(&made.graph)?]);
     let bytes = Footprint::of(&made).total();

@@ -6,7 +6,7 @@ use super::judge::{Judge, bound};
 use overdrive_bench::outcome::Failure;
 use overdrive_bench::runner::Stop;
 use overdrive_ir::Tensor;
-use overdrive_passes::{Evidence, Preparation, QuantizationMode, Statistic, layers, quantize};
+use overdrive_passes::{Evidence, Preparation, Quantization, QuantizationMode, Statistic, layers, quantize};
 
 /// A layer in a mode, all others in f32.
 #[derive(Clone, PartialEq, Debug)]
@@ -30,12 +30,13 @@ pub struct Sensitivity {
 /// When a mode changes the graph before it rounds, so that no layer has it alone, or the back end cannot run a graph.
 pub fn sensitivities(
     judge: &Judge<'_>,
-    modes: &[&'static QuantizationMode],
+    modes: &[(&'static QuantizationMode, Quantization)],
     seen: &[Vec<Tensor>],
     stop: &Stop,
 ) -> Result<Vec<Sensitivity>, Failure> {
     let failed = |e: overdrive_ir::GraphError| Failure::failed(e.to_string());
-    if let Some(mode) = modes.iter().find(|mode| mode.preparation != Preparation::None || mode.is_trained()) {
+    let changes = |mode: &QuantizationMode| mode.preparation != Preparation::None || mode.is_trained();
+    if let Some((mode, _)) = modes.iter().find(|(mode, _)| changes(mode)) {
         return Err(Failure::failed(format!(
             "mode `{}` changes the model before it rounds, or trains it: expected modes that a layer can have alone",
             mode.name
@@ -44,19 +45,18 @@ pub fn sensitivities(
     let graph = &judge.template.graph;
     let (found, _) = layers(graph).map_err(failed)?;
     let names: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
-    let mut statistics: Vec<Statistic> =
-        modes.iter().flat_map(|mode| mode.quantization().statistics()).collect();
+    let mut statistics: Vec<Statistic> = modes.iter().flat_map(|(_, meant)| meant.statistics()).collect();
     statistics.sort();
     statistics.dedup();
     let evidence: Evidence = calibrate(judge.backend, &bound(judge.template, graph)?, &statistics, seen)?;
     let float = [judge.scores(graph)?];
     let mut scanned = Vec::new();
     for layer in &names {
-        for mode in modes {
+        for (mode, meant) in modes {
             if stop.is_requested() {
                 return Ok(scanned);
             }
-            let alone = mode.quantization().only(&[layer], &names);
+            let alone = meant.only(&[layer], &names);
             let made = quantize(graph, &alone, &evidence).map_err(failed)?;
             let Some(report) = made.layers.first() else { continue };
             let lost = judge.metric.loss(&float, &[judge.scores(&made.graph)?]);

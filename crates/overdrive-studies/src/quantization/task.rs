@@ -11,7 +11,7 @@ use overdrive_ir::{Backend, Graph, Init, State, Tensor};
 use overdrive_models::Model;
 use overdrive_passes::{QuantizationMode, Quantized};
 use overdrive_train::data::{Parts, Split, Subset, open};
-use overdrive_train::{Evaluation, Evaluator, Fit, Recipe, TrainError, fit, recipe_of, trained};
+use overdrive_train::{Evaluation, Evaluator, Fit, Recipe, TrainError, fit, recipe_of, trained, tuning_of};
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ impl Task {
         if !mode.is_trained() {
             return apply(backend, &self.template, (mode.preparation, &quantization), &self.seen);
         }
-        tune((backend, &self.template), &quantization, &self.seen, (&self.parts, self.seed))
+        tune((backend, &self.template), &quantization, &self.seen, (&self.parts, &self.tuning()))
     }
 
     /// The float model after the further training of the modes that learn; trained once.
@@ -95,8 +95,12 @@ impl Task {
         if let Some(known) = self.trained_as_long.get() {
             return Ok(known);
         }
-        let graph = trained_as_long((backend, &self.template), (&self.parts, self.seed))?;
+        let graph = trained_as_long((backend, &self.template), (&self.parts, &self.tuning()))?;
         Ok(self.trained_as_long.get_or_init(|| graph))
+    }
+
+    fn tuning(&self) -> Recipe {
+        Recipe { seed: self.seed, ..tuning_of(&self.template.name) }
     }
 
     /// What `graph`, the template's or one made of it, makes of the held-out samples.

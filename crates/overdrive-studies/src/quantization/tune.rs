@@ -6,9 +6,10 @@ use super::judge::bound;
 use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, Graph, Init, Tensor};
-use overdrive_passes::{Quantization, Quantized};
+use overdrive_passes::{Quantization, Quantized, QuantizedLayer, Scheme, declare};
 use overdrive_train::data::Parts;
-use overdrive_train::{Fit, Recipe, TrainError, fit, quantize_aware, tuning_of};
+use overdrive_train::{Fit, Recipe, TrainError, fit, quantize_aware};
+use std::collections::BTreeMap;
 
 /// The template's graph, unbound as it was, trained further from the weights that it begins with and quantized; ranges are
 /// seen on `batches`, which fit the template's own dimensions. The test samples of `parts` are not looked at.
@@ -19,14 +20,17 @@ pub fn tune(
     (backend, template): (&dyn Backend, &Template),
     quantization: &Quantization,
     batches: &[Vec<Tensor>],
-    (parts, seed): (&Parts, u64),
+    (parts, recipe): (&Parts, &Recipe),
 ) -> Result<Quantized, Failure> {
     let bound = bound(template, &template.graph)?;
     let evidence = calibrate(backend, &bound, &quantization.statistics(), batches)?;
-    let recipe = recipe(template, seed);
-    let run = run((backend, &template.graph), &recipe, parts);
+    let model = learning(template, recipe)?;
+    let run = run((backend, &model), recipe, parts);
     let tuned = quantize_aware(&run, quantization, &evidence, &mut ()).map_err(failure)?;
-    Ok(tuned.quantized)
+    match model.is_bound() {
+        true => unbound(template, tuned.quantized),
+        false => Ok(tuned.quantized),
+    }
 }
 
 /// The template's graph in float, trained further by the recipe of [`tune`]: the same steps on the
@@ -36,16 +40,34 @@ pub fn tune(
 /// When samples do not fit the model, or the back end cannot train it.
 pub fn trained_as_long(
     (backend, template): (&dyn Backend, &Template),
-    (parts, seed): (&Parts, u64),
+    (parts, recipe): (&Parts, &Recipe),
 ) -> Result<Graph, Failure> {
-    let recipe = recipe(template, seed);
-    let fitted = fit(&run((backend, &template.graph), &recipe, parts), &mut ()).map_err(failure)?;
+    let model = learning(template, recipe)?;
+    let fitted = fit(&run((backend, &model), recipe, parts), &mut ()).map_err(failure)?;
     let learnt = |name: &str| Init::Value(fitted.parameters[name].clone());
     Ok(template.graph.clone().with_initial_values(|name, _| learnt(name)))
 }
 
-fn recipe(template: &Template, seed: u64) -> Recipe {
-    Recipe { seed, ..tuning_of(&template.name) }
+/// The graph that learns: the template's, or, where its windows of text have no length yet, the same
+/// with sizes.
+fn learning(template: &Template, recipe: &Recipe) -> Result<Graph, Failure> {
+    let mut sizes = template.dimensions.clone();
+    if sizes.keys().all(|name| name == "batch") {
+        return Ok(template.graph.clone());
+    }
+    sizes.insert("batch".to_owned(), recipe.batch);
+    template.graph_of(&sizes).map_err(|e| Failure::failed(e.to_string()))
+}
+
+/// What was made of the bound graph, for every size again.
+fn unbound(template: &Template, mut made: Quantized) -> Result<Quantized, Failure> {
+    let scheme = |layer: &QuantizedLayer| Some((layer.name.clone(), layer.scheme?));
+    let schemes: BTreeMap<String, Scheme> = made.layers.iter().filter_map(scheme).collect();
+    let graph = declare(&template.graph, &schemes).map_err(|e| Failure::failed(e.to_string()))?;
+    let begin: BTreeMap<&str, &Init> =
+        made.graph.states().iter().map(|state| (state.name.as_str(), &state.init)).collect();
+    made.graph = graph.with_initial_values(|name, _| begin[name].clone());
+    Ok(made)
 }
 
 fn run<'a>((backend, model): (&'a dyn Backend, &'a Graph), recipe: &'a Recipe, parts: &'a Parts) -> Fit<'a> {

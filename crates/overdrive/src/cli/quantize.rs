@@ -55,6 +55,9 @@ pub(crate) struct Quantize {
     /// Batches that calibrate; of inputs without labels as many judge
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batches: u32,
+    /// Updates of modes that learn [default: the model's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps: Option<u64>,
     /// Samples per latency [default: until the interval is within 1 %]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=10_000))]
     pub trials: Option<u32>,

@@ -28,6 +28,7 @@ use overdrive::studies::quantization::{
     Footprint, Judge, Metric, Session, agreement, apply, latency, outputs, trained_as_long, tune,
 };
 use overdrive::studies::{Peer, Template};
+use overdrive::train::{Recipe, tuning_of, tuning_of_published};
 use overdrive_process::Stop;
 use samples::Samples;
 use serde_json::json;
@@ -54,7 +55,7 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
     let samples = samples::samples(arguments, (backend, &template), published)?;
     let peers = peers::start(arguments, &opened, stop)?;
     let chosen = if arguments.search || arguments.sensitivity {
-        match mixed::choose((arguments, stop), &template, &samples, &modes)? {
+        match mixed::choose((arguments, stop), (&template, published), &samples, &modes)? {
             mixed::Choice::Chosen(chosen) => *chosen,
             mixed::Choice::Scanned => return Ok(Exit::Fine),
             mixed::Choice::NoneWithin => return Ok(Exit::WrongOutputs),
@@ -64,7 +65,7 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
         let mode = modes[0];
         let quantization = with_group(mode.quantization(), arguments.group);
         let quantization = match published {
-            Some(model) => published::quantization(arguments, model, quantization),
+            Some(_) => published::meant(arguments, quantization),
             None => quantization,
         };
         let how = (mode.preparation, &quantization);
@@ -77,9 +78,15 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
                 (made.map_err(refused)?, None)
             }
             (true, Some(parts)) => {
-                let (model, learnt) = ((backend, &template), (parts, arguments.machine.seed));
-                let made = tune(model, &quantization, &samples.seen, learnt).map_err(refused)?;
-                (made, Some(trained_as_long(model, learnt).map_err(refused)?))
+                let recipe = recipe(arguments, &template, published);
+                let (model, learnt) = ((backend, &template), (parts, &recipe));
+                let mut made = tune(model, &quantization, &samples.seen, learnt).map_err(refused)?;
+                let mut float = trained_as_long(model, learnt).map_err(refused)?;
+                if let Some(model) = published {
+                    made.graph = published::rounded(model, made.graph);
+                    float = published::rounded(model, float);
+                }
+                (made, Some(float))
             }
             (true, None) => return Err(unlabelled(mode, samples.source)),
         };
@@ -242,6 +249,15 @@ fn subject(arguments: &Quantize) -> Result<(Template, Option<Box<Pretrained>>), 
         }
         other => Ok((other.template()?, None)),
     }
+}
+
+/// How a mode that learns goes on training.
+fn recipe(arguments: &Quantize, template: &Template, published: Option<&Pretrained>) -> Recipe {
+    let recipe = if published.is_some() { tuning_of_published() } else { tuning_of(&template.name) };
+    let steps = arguments.steps.unwrap_or(recipe.steps);
+    let mut schedule = recipe.schedule;
+    schedule.warmup = schedule.warmup.min(steps / 10);
+    Recipe { seed: arguments.machine.seed, steps, schedule, ..recipe }
 }
 
 /// How long to sample latencies.

@@ -223,3 +223,42 @@ fn a_mode_that_only_we_read_says_so() {
     assert_eq!(config(&folder, "small")["quantization_config"]["quant_method"], "overdrive");
     folder.line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1").ends(0, &["3 made"]);
 }
+
+#[test]
+fn a_search_mixes_modes_layer_by_layer_and_leaves_the_head() {
+    let folder = Folder::new();
+    for name in ["llama", "gpt2"] {
+        let arguments = "--search --data words.txt --max-loss 20 --max-slowdown 1000 -o small --force";
+        let made = quantize(&folder, &fixture(name), arguments);
+        made.ends(0, &["taken:", "perplexity", "is a model"]);
+        assert!(!made.stdout.lines().any(|line| line.trim().starts_with("lm_head")), "{made:?}");
+        let config = config(&folder, "small");
+        let layers = config["overdrive"]["layers"].as_object().unwrap();
+        assert!(!layers.is_empty() && !layers.contains_key("lm_head"), "{name}: {layers:?}");
+        assert_eq!(config["overdrive"]["mode"], "search of int8-dynamic, int4-gptq");
+        folder
+            .line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1")
+            .ends(0, &["3 made"]);
+    }
+}
+
+#[test]
+fn a_mode_that_learns_goes_on_from_the_weights_with_text() {
+    let folder = Folder::new();
+    for name in ["llama", "gpt2"] {
+        let arguments = "--mode qat-int4 --steps 6 --data words.txt -o small --force";
+        let made = quantize(&folder, &fixture(name), arguments);
+        made.ends(0, &["trained as long", "perplexity", "is a model"]);
+        let config = config(&folder, "small");
+        assert_eq!(config["quantization_config"]["quant_method"], "compressed-tensors", "{name}");
+        assert_eq!(config["overdrive"]["mode"], "qat-int4");
+        // What has no codes keeps the type of the folder.
+        let (states, norm) =
+            (states(&folder, "small"), if name == "llama" { "model.norm" } else { "transformer.ln_f" });
+        let expected = if name == "llama" { DType::BF16 } else { DType::F32 };
+        assert_eq!(states[&format!("{norm}.weight")].ty().dtype, expected, "{name}");
+        folder
+            .line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1")
+            .ends(0, &["3 made"]);
+    }
+}

@@ -2,12 +2,13 @@
 
 use super::samples::Samples;
 use super::times::slowdown;
-use super::{Chosen, Failure, harness, refused, rules, tables};
+use super::{Chosen, Failure, harness, published, refused, rules, tables};
 use crate::cli::Quantize;
 use crate::terminal::say;
 use overdrive::bench::clock::SystemClock;
 use overdrive::passes::QuantizationMode;
 use overdrive::studies::Template;
+use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::quantization::{Candidate, Search, Session, search, sensitivities};
 use overdrive_process::Stop;
 
@@ -33,7 +34,7 @@ pub(super) enum Choice {
 /// Scans, and where a search was asked for picks the smallest model of the front that keeps the limit.
 pub(super) fn choose(
     (arguments, stop): (&Quantize, &Stop),
-    template: &Template,
+    (template, published): (&Template, Option<&Pretrained>),
     samples: &Samples<'_>,
     modes: &[&'static QuantizationMode],
 ) -> Result<Choice, Failure> {
@@ -44,9 +45,14 @@ pub(super) fn choose(
         );
         return Err(Failure::bad_input(text));
     }
+    let meant = |mode: &&'static QuantizationMode| {
+        let quantization = mode.quantization();
+        (*mode, if published.is_some() { published::meant(arguments, quantization) } else { quantization })
+    };
+    let meant: Vec<_> = modes.iter().map(meant).collect();
     let _rows_so_far = stop.heed();
     let screening = samples.chooser.screening(SCANNED);
-    let scanned = sensitivities(&screening, modes, &samples.seen, stop).map_err(refused)?;
+    let scanned = sensitivities(&screening, &meant, &samples.seen, stop).map_err(refused)?;
     say!("{}", tables::sensitivities(screening.metric, &scanned))?;
     if stop.is_requested() {
         return Err(Failure::interrupted("the layers scanned by then stand above; nothing was written"));
@@ -56,7 +62,7 @@ pub(super) fn choose(
     }
     let clock = SystemClock::new();
     let session = Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
-    let asked = Search { modes, seen: &samples.seen, points: POINTS };
+    let asked = Search { modes: &meant, seen: &samples.seen, points: POINTS };
     let found = search(&samples.chooser, asked, &scanned, &*samples.draw, session).map_err(harness)?;
     say!("{}", tables::front(samples.chooser.metric, &template.graph, &found))?;
     if stop.is_requested() {

@@ -5,12 +5,13 @@ use crate::cli::Quantize;
 use crate::progress;
 use crate::terminal::{note, say};
 use overdrive::bench::outcome::Failure as Unable;
-use overdrive::ir::{Backend, Tensor};
+use overdrive::ir::{Backend, Graph, Init, Tensor, TensorType};
 use overdrive::passes::{Additions, Preparation, Quantization, Quantized};
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::{Coding, Pretrained};
 use overdrive::studies::quantization::apply_in_parts;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The output layer of published decoders.
@@ -24,24 +25,37 @@ pub(super) fn open(arguments: &Quantize, model: Pretrained) -> Result<Box<Pretra
             arguments.model, coding.mode
         )));
     }
+    if !arguments.head && model.architecture.has_head() {
+        note!("note: `{HEAD}` stays in float, as engines expect it; --head quantizes it too");
+    }
     Ok(Box::new(if arguments.head { model.untied() } else { model }))
 }
 
 /// What a published model takes: its head stays in float, as compressed-tensors and vLLM have it, unless the user asks;
 /// pruned weights keep their zeros, since the ecosystem has given up masks.
-pub(super) fn quantization(
-    arguments: &Quantize,
-    model: &Pretrained,
-    mut quantization: Quantization,
-) -> Quantization {
+pub(super) fn meant(arguments: &Quantize, mut quantization: Quantization) -> Quantization {
     if !arguments.head {
-        if model.architecture.has_head() {
-            note!("note: `{HEAD}` stays in float, as engines expect it; --head quantizes it too");
-        }
         quantization.layers.insert(HEAD.to_owned(), None);
     }
     quantization.additions = Additions::None;
     quantization
+}
+
+/// A model that has learnt, its weights rounded to the types of the folder, as they are written.
+pub(super) fn rounded(model: &Pretrained, graph: Graph) -> Graph {
+    let begin: BTreeMap<String, Init> =
+        graph.states().iter().map(|state| (state.name.clone(), state.init.clone())).collect();
+    graph.with_initial_values(|name, ty| match (&begin[name], model.weights.get(name)) {
+        (Init::Value(learnt), Some(before)) if narrower(before.ty(), ty) => {
+            Init::Widened(learnt.convert(before.ty().dtype))
+        }
+        (other, _) => other.clone(),
+    })
+}
+
+fn narrower(stored: &TensorType, ty: &TensorType) -> bool {
+    let (from, to) = (stored.dtype, ty.dtype);
+    to.is_float() && stored.shape == ty.shape && from.is_float() && from.bits() < to.bits()
 }
 
 /// The model in a mode, block by block, with how far that is.
