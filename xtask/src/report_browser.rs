@@ -20,6 +20,9 @@ addEventListener('load', () => setTimeout(() => {
   const expect = (holds, what) => { if (!holds) faults.push(what); };
   const shown = () => [...document.querySelectorAll('.cases tbody tr[data-i]')].filter((row) => row.getClientRects().length).length;
   expect(document.querySelector('h1').textContent.trim(), 'there is no verdict');
+  expect(document.querySelector('.card, .choice'), 'the page does not open with the decision');
+  expect(document.querySelectorAll('.findings > ol > li').length <= 5, 'more than five findings are in sight');
+  expect(document.documentElement.scrollWidth <= innerWidth, 'the page is wider than the window');
   expect(document.querySelectorAll('.strip dt').length > 3, 'the environment is missing');
   const all = shown();
   expect(all > 0, 'the table of cases is empty');

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::digits;
 use crate::hardware::Hardware;
 use crate::record::Record;
-use crate::report::{Align, Table, cell, terminal_table};
+use crate::report::{Align, Table, cell, indented, lost_quality, reported_time, terminal_table};
 use crate::results::Results;
 use crate::speedup::{NoClaim, Speedup, Verdict};
 use crate::statistics::{CONFIDENCE, Interval, Sorted, student_quantile};
@@ -26,6 +26,8 @@ pub struct Comparison<'r> {
     pub differences: Vec<String>,
     /// What to know of the sessions before believing a ratio.
     pub notes: Vec<String>,
+    /// Where each session was imported from that another program measured.
+    pub imported: Vec<String>,
     /// Every case of either, in the order of the first and then of the second.
     pub rows: Vec<Row<'r>>,
     /// Sessions of each side.
@@ -41,6 +43,8 @@ pub struct Row<'r> {
     pub sides: [Vec<&'r Record>; 2],
     /// How much faster the second is, on one machine and where both have it.
     pub gain: Option<Result<Gain, NoClaim>>,
+    /// Quality that the second lost, in words; machines need not be the same for that.
+    pub lost: Vec<String>,
 }
 
 /// A ratio of times, over 1 where the second side is faster.
@@ -139,7 +143,11 @@ pub fn compare<'r>(first: &'r [Results], second: &'r [Results]) -> Comparison<'r
         let sides: [Vec<&Record>; 2] = [of(first), of(second)];
         let has_both = sides.iter().all(|side| !side.is_empty());
         let gain = (has_both && differences.is_empty()).then(|| Gain::between(&sides));
-        Row { case, sides, gain }
+        let lost = match sides.each_ref().map(|side| side.first()) {
+            [Some(before), Some(now)] => lost_quality(before, now),
+            _ => Vec::new(),
+        };
+        Row { case, sides, gain, lost }
     };
     let rows = cases.into_iter().map(row).collect();
     let mut notes = Vec::new();
@@ -154,7 +162,8 @@ pub fn compare<'r>(first: &'r [Results], second: &'r [Results]) -> Comparison<'r
         let said: Vec<String> = loads.iter().map(|load| format!("{load:.2}")).collect();
         notes.push(format!("load was {} when the runs began", said.join(", ")));
     }
-    Comparison { rows, notes, differences, sessions: [first.len(), second.len()] }
+    let imported = first.iter().chain(second).filter_map(|results| results.imported.clone()).collect();
+    Comparison { rows, notes, imported, differences, sessions: [first.len(), second.len()] }
 }
 
 /// A comparison as JSON.
@@ -165,6 +174,8 @@ struct Line<'c> {
     median_ns: [Vec<f64>; 2],
     gain: Option<&'c Gain>,
     no_claim: Option<String>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    lost: &'c [String],
 }
 
 impl Comparison<'_> {
@@ -175,6 +186,9 @@ impl Comparison<'_> {
 
     /// What kind of comparison it is, said above the figures.
     pub fn headline(&self) -> String {
+        if !self.imported.is_empty() {
+            return format!("Imported, times are shown and not judged: {}", self.imported.join("; "));
+        }
         if !self.differences.is_empty() {
             return format!("Different machines, shown and not judged: {}", self.differences.join("; "));
         }
@@ -187,14 +201,21 @@ impl Comparison<'_> {
         )
     }
 
-    /// For a terminal, in lines of at most `width` characters where the cells can be wrapped so far.
+    /// For a terminal, in lines of at most `width` characters where words are no longer.
     pub fn terminal(&self, width: u16) -> String {
-        let mut text = format!("{}\n\n{}\n", self.headline(), terminal_table(&self.table(), width));
+        let wrapped = |text: &str, indent: &str| indented(text, width.into(), indent).join("\n") + "\n";
+        let mut text = wrapped(&self.headline(), "");
+        text += &format!("\n{}\n", terminal_table(&self.table(), width));
+        for row in &self.rows {
+            for lost in &row.lost {
+                text += &wrapped(&format!("{}: {lost}", row.case), "  ");
+            }
+        }
         for (case, reason) in self.refusals() {
-            text += &format!("  {case}: no claim: {reason}\n");
+            text += &wrapped(&format!("{case}: no claim: {reason}"), "  ");
         }
         for note in &self.notes {
-            text += &format!("Beware: {note}\n");
+            text += &wrapped(&format!("Warning: {note}"), "");
         }
         text
     }
@@ -207,12 +228,13 @@ impl Comparison<'_> {
                 refused.iter().find(|(case, _)| *case == row.case).map(|(_, reason)| reason.clone());
             let gain = row.gain.as_ref().and_then(|gain| gain.as_ref().ok());
             let median_ns = row.sides.each_ref().map(|side| medians(side));
-            let line = Line { case: &row.case, median_ns, gain, no_claim };
+            let line = Line { case: &row.case, median_ns, gain, no_claim, lost: &row.lost };
             serde_json::to_value(line).expect("a line is plain data")
         };
         serde_json::json!({
             "differences": self.differences,
             "notes": self.notes,
+            "imported": self.imported,
             "cases": self.rows.iter().map(line).collect::<Vec<_>>(),
         })
     }
@@ -256,13 +278,10 @@ fn medians(records: &[&Record]) -> Vec<f64> {
 fn figure(records: &[&Record]) -> String {
     match records {
         [] => "not there".to_owned(),
-        [record] => {
-            match (record.outcome.failure(), record.outcome.measurement().and_then(|m| m.latency.as_ref())) {
-                (Some(failure), _) => failure.kind.to_string(),
-                (None, Some(series)) => digits::time_of(&series.summary),
-                (None, None) => "not timed".to_owned(),
-            }
-        }
+        [record] => match (record.outcome.failure(), record.outcome.measurement().and_then(reported_time)) {
+            (Some(failure), _) => failure.kind.to_string(),
+            (None, time) => time.unwrap_or("not timed".to_owned()),
+        },
         several => match Sorted::new(&medians(several)) {
             Some(all) => {
                 let [median, low, high] =
@@ -320,6 +339,23 @@ mod tests {
     fn sessions(medians_ns: &[u64]) -> Vec<Results> {
         let session = |ns: &u64| Results { records: vec![record("eager", &spans(*ns))], ..results() };
         medians_ns.iter().map(session).collect()
+    }
+
+    #[test]
+    fn an_accuracy_that_halved_is_said_of_imported_files_too() {
+        let with = |accuracy: f64| {
+            let mut found = pair()[0].clone();
+            found.imported = Some("a report of another suite, `q.json`".into());
+            let measurement = found.records[0].outcome.measurement_mut().unwrap();
+            measurement.latency = None;
+            measurement.quantities.insert("accuracy".into(), accuracy);
+            [found]
+        };
+        let text = compare(&with(0.92), &with(0.46)).terminal(160);
+        assert!(text.contains("accuracy halved: 0.920 to 0.460, no interval recorded"), "{text}");
+        assert!(text.starts_with("Imported, times are shown and not judged"), "{text}");
+        let text = compare(&with(0.92), &with(0.91)).terminal(160);
+        assert!(!text.contains("accuracy"), "one sample is no loss: {text}");
     }
 
     #[test]

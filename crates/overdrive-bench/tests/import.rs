@@ -35,11 +35,17 @@ fn fixture(name: &str) -> PathBuf {
 /// Imports a fixture, whose results must survive our own file and have no sample that was made up.
 #[track_caller]
 fn imported(name: &str) -> Results {
-    let results = read(&fixture(name)).unwrap();
+    let mut files = read(&fixture(name)).unwrap();
+    let results = files.remove(0);
+    assert!(files.is_empty());
     assert_eq!(from_json(&to_json(&results)).unwrap(), results);
     let invented = |m: &Measurement| m.latency.is_some() || m.agreement.is_some() || m.memory.is_some();
     assert!(!results.records.iter().filter_map(|r| r.outcome.measurement()).any(invented), "{results:?}");
-    assert!(markdown(&results).contains("not recorded"), "{}", markdown(&results));
+    let page = markdown(&results);
+    assert!(page.contains("not recorded") && page.contains("imported"), "{page}");
+    for said in [&page, &terminal(&results, 160)] {
+        assert!(!said.to_lowercase().contains("measured"), "nothing was measured here: {said}");
+    }
     results
 }
 
@@ -61,7 +67,7 @@ fn the_fusion_of_15x_is_no_claim_since_one_sample_dominates() {
     let claim = "No claim for `fused` on `fusion linear_gelu`: the baseline is one-sample-dominates: \
         one of 10 samples holds 91 % of their sum, variation 269 % of at most 300 %";
     assert!(page.contains(claim), "{page}");
-    assert!(page.contains("762 µs (mean, reported)") && !page.contains("15."), "{page}");
+    assert!(page.contains("762 µs (mean, imported)") && !page.contains("15."), "{page}");
     assert!(terminal(&results, 160).contains("one-sample-dominates"));
 }
 
@@ -85,7 +91,10 @@ fn a_file_that_is_not_smaller_is_not_compressed() {
     let int8 = find(&results, "int8").outcome.measurement().unwrap();
     assert_eq!(int8.statuses[0].detail, "3029 B against 2781 B of `baseline`");
     assert_eq!((int8.quantities["accuracy"], int8.quantities["file_bytes"]), (0.75, 3029.0));
-    assert!(markdown(&results).contains("not-compressed"));
+    let page = markdown(&results);
+    assert!(page.contains("not-compressed"));
+    let halved = "imported, quantization: `qat` on `model`: accuracy halved: 0.750 to 0.375, no interval";
+    assert!(page.contains(halved), "{page}");
 }
 
 #[test]
@@ -160,7 +169,8 @@ fn our_own_results_are_read_as_they_are() {
     let mut results = imported("nvbench.json");
     results.command = "something".into();
     std::fs::write(&path, to_json(&results)).unwrap();
-    assert_eq!(read(&path).unwrap(), results);
+    assert_eq!(read(&path).unwrap(), [results.clone()]);
+    assert_eq!(read(folder.path()).unwrap(), [results.clone()], "the folder of a report");
     std::fs::write(&path, to_json(&results).replace("\"schema_version\":2", "\"schema_version\":9")).unwrap();
     assert!(read(&path).unwrap_err().to_string().contains("schema version 9"));
 }

@@ -8,6 +8,7 @@ mod train;
 pub(crate) use quantize::{MetricName, Quantize};
 pub(crate) use train::Train;
 
+use crate::terminal::Volume;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use overdrive::cpu::InstructionSet;
 use overdrive::files::Existing;
@@ -21,6 +22,30 @@ pub(crate) struct Arguments {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+    /// How much is said, the same in every command.
+    #[command(flatten)]
+    pub said: Said,
+}
+
+/// `-q` and `-v`.
+#[derive(Args, Debug, Clone, Copy)]
+pub(crate) struct Said {
+    /// Says only the result, or where it lies, and errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Says everything: all tables of `run`, `bench` and `report`
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+}
+
+impl From<Said> for Volume {
+    fn from(said: Said) -> Self {
+        match said {
+            Said { quiet: true, .. } => Volume::Quiet,
+            Said { verbose: true, .. } => Volume::Verbose,
+            _ => Volume::Normal,
+        }
+    }
 }
 
 /// The commands.
@@ -159,8 +184,9 @@ pub(crate) struct Run {
 /// Arguments of `report`.
 #[derive(Args, Debug)]
 pub(crate) struct Report {
-    /// results.json, a report.html that holds them, results of criterion.rs, nvbench or PyTorch's profiler, and a
-    /// gate.json of `regress`, whose verdicts stand beside the results of the same cases
+    /// results.json, a report.html that holds them, the folder of either, results of criterion.rs, nvbench,
+    /// PyTorch's profiler or the older suite, and a gate.json of `regress`, whose verdicts stand beside the
+    /// results of the same cases
     #[arg(required = true, value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// Folder of the report [default: that of the first results]
@@ -273,8 +299,8 @@ pub(crate) struct Regress {
 /// Arguments of `compare`.
 #[derive(Args, Debug)]
 pub(crate) struct Compare {
-    /// Results to compare with: a results.json, or the folder of a report; several sessions with
-    /// commas between them
+    /// Results to compare with: whatever `report` takes, or the folder of a report; several sessions
+    /// with commas between them
     pub first: PathBuf,
     /// Results to compare, likewise; three sessions a side give a verdict
     pub second: PathBuf,
@@ -289,7 +315,7 @@ pub(crate) struct History {
     /// Histories: lines of JSON
     #[arg(value_name = "FILE", default_value = "history.jsonl")]
     pub files: Vec<PathBuf>,
-    /// Appends these results to the history first; a results.json, or the folder of a report
+    /// Appends these results to the history first: whatever `report` takes, or the folder of a report
     #[arg(long, value_name = "RESULTS")]
     pub add: Vec<PathBuf>,
     /// Only cases whose name contains this
@@ -551,6 +577,14 @@ mod tests {
                 assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
             }
         }
+    }
+
+    #[test]
+    fn every_command_may_say_less_or_more() {
+        for line in ["run -q", "-q run", "models --quiet", "info -v", "bench mlp --verbose"] {
+            assert!(Arguments::try_parse_from(words(&format!("overdrive {line}"))).is_ok(), "{line}");
+        }
+        assert!(Arguments::try_parse_from(["overdrive", "run", "-q", "-v"]).is_err());
     }
 
     #[test]

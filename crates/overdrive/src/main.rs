@@ -31,12 +31,15 @@ fn main() -> ExitCode {
     let stop = Stop::default();
     signals::listen(&stop);
     let ended = match cli::Arguments::try_parse() {
-        Ok(arguments) => commands::run(arguments.command, &stop),
+        Ok(arguments) => {
+            terminal::speak(arguments.said.into());
+            commands::run(arguments.command, &stop)
+        }
         Err(error) => terminal::usage(&error),
     };
     let exit = ended.unwrap_or_else(|failure| {
         if failure.exit != Exit::ClosedPipe {
-            terminal::note!("{failure}");
+            terminal::beside(format_args!("{failure}"));
         }
         failure.exit
     });

@@ -1,30 +1,61 @@
-//! A spinner or a bar on long work; silent when standard error is not a terminal.
+//! How far long work is, and how long it may still take: on one line of a terminal; where standard
+//! error is no terminal a line every half minute; with `-q` nothing.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::terminal::{self, Volume};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use overdrive::studies::Progress;
 use std::cell::RefCell;
-use std::io::IsTerminal;
-use std::time::Duration;
+use std::io::{self, IsTerminal};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-/// Shows the study and the workload under way.
+/// Between two lines of a log.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// How a bar looks: on a terminal, and as a line of a log.
+pub(crate) struct Looks {
+    /// Templates of indicatif.
+    pub(crate) on_terminal: &'static str,
+    pub(crate) in_log: &'static str,
+}
+
+/// The bar, seen wherever standard error leads.
+pub(crate) fn seen(bar: ProgressBar, looks: &Looks) -> ProgressBar {
+    let is_terminal = io::stderr().is_terminal();
+    let (target, template) = match terminal::volume() {
+        Volume::Quiet => (ProgressDrawTarget::hidden(), looks.in_log),
+        _ if is_terminal => (ProgressDrawTarget::stderr(), looks.on_terminal),
+        _ => (ProgressDrawTarget::term_like_with_hz(Box::new(Log::default()), 1), looks.in_log),
+    };
+    bar.set_draw_target(target);
+    bar.set_style(ProgressStyle::with_template(template).expect("the template is fixed"));
+    bar.enable_steady_tick(if is_terminal { Duration::from_millis(120) } else { Duration::from_secs(1) });
+    bar
+}
+
+/// A bar over a number of things that is set later, with the time that is left.
+pub(crate) fn bar(things: &str) -> ProgressBar {
+    let looks = Looks {
+        on_terminal: "{prefix} {pos}/{len} {wide_bar} {elapsed_precise}, {eta} left",
+        in_log: "{prefix} {pos}/{len}, {elapsed_precise}, about {eta} left",
+    };
+    seen(ProgressBar::new(0).with_prefix(things.to_owned()), &looks)
+}
+
+/// The study and the workload under way.
 pub(crate) struct Spinner {
     bar: ProgressBar,
     study: RefCell<String>,
 }
 
 impl Spinner {
-    /// A spinner, if somebody watches.
-    pub(crate) fn start() -> Self {
-        if !std::io::stderr().is_terminal() {
-            return Self::silent();
-        }
-        let bar = {
-            let bar = ProgressBar::new_spinner();
-            let template = "{spinner} {elapsed_precise} {msg}";
-            bar.set_style(ProgressStyle::with_template(template).expect("the template is fixed"));
-            bar.enable_steady_tick(Duration::from_millis(120));
-            bar
+    /// Over so many parts, each begun by [`next`](Self::next).
+    pub(crate) fn over(parts: usize) -> Self {
+        let looks = Looks {
+            on_terminal: "{spinner} {elapsed_precise} {prefix}{wide_msg}",
+            in_log: "{elapsed_precise} {prefix}{msg}",
         };
+        let bar = seen(ProgressBar::new(parts as u64), &looks);
         Self { bar, study: RefCell::default() }
     }
 
@@ -33,22 +64,24 @@ impl Spinner {
         Self { bar: ProgressBar::hidden(), study: RefCell::default() }
     }
 
+    /// The next part begins: `3/12, 4 min left: `. How long the others take is judged by those that
+    /// are done.
+    pub(crate) fn next(&self) {
+        self.bar.inc(1);
+        let (at, all) = (self.bar.position(), self.bar.length().unwrap_or(1));
+        let done = at.saturating_sub(1) as f64;
+        let each = self.bar.elapsed().as_secs_f64() / done.max(1.0);
+        let left = match done > 0.0 {
+            true => format!(", about {} left", minutes(each * (all as f64 - done))),
+            false => String::new(),
+        };
+        self.bar.set_prefix(if all > 1 { format!("{at}/{all}{left}: ") } else { String::new() });
+    }
+
     /// Removes it.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
-}
-
-/// A bar over a number of things that is set later, with the time that is left.
-pub(crate) fn bar(things: &str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(0).with_prefix(things.to_owned());
-    let template = "{prefix} {pos}/{len} {wide_bar} {elapsed_precise}, {eta} left";
-    bar.set_style(ProgressStyle::with_template(template).expect("the template is fixed"));
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
 }
 
 impl Progress for Spinner {
@@ -59,5 +92,66 @@ impl Progress for Spinner {
 
     fn workload(&self, name: &str) {
         self.bar.set_message(format!("{}: {name}", self.study.borrow()));
+    }
+}
+
+/// `40 s`, `12 min`
+pub(crate) fn minutes(seconds: f64) -> String {
+    if seconds < 120.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
+}
+
+/// A terminal that is a log: of all that is drawn on it, a line every half minute is kept.
+#[derive(Debug)]
+struct Log {
+    last: Mutex<Instant>,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { last: Mutex::new(Instant::now()) }
+    }
+}
+
+impl TermLike for Log {
+    fn width(&self) -> u16 {
+        terminal::NO_TERMINAL
+    }
+
+    fn write_line(&self, line: &str) -> io::Result<()> {
+        self.write_str(line)
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        let text = text.trim();
+        let Ok(mut last) = self.last.lock() else { return Ok(()) };
+        if !text.is_empty() && last.elapsed() >= PAUSE {
+            *last = Instant::now();
+            terminal::beside(format_args!("{text}"));
+        }
+        Ok(())
+    }
+
+    fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -9,23 +9,57 @@ use crate::failure::Failure;
 use overdrive::bench::exit::Exit;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
 /// A line on standard output; errs where it cannot be written.
 macro_rules! say {
     ($($text:tt)*) => { $crate::terminal::write(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// A line on standard error.
-macro_rules! note {
-    ($($text:tt)*) => { $crate::terminal::beside(format_args!($($text)*)) };
+/// A line on standard output that stands beside the result: not with `-q`.
+macro_rules! tell {
+    ($($text:tt)*) => { $crate::terminal::besides(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-pub(crate) use {note, say};
+/// A line on standard error, not with `-q`.
+macro_rules! note {
+    ($($text:tt)*) => {
+        if $crate::terminal::volume() != $crate::terminal::Volume::Quiet {
+            $crate::terminal::beside(format_args!($($text)*));
+        }
+    };
+}
 
-/// Columns of a standard output that is no terminal: a file or a pipe, which nothing wraps.
-const NO_TERMINAL: u16 = 160;
-/// Columns that tables need at least.
-const LEAST: u16 = 80;
+pub(crate) use {note, say, tell};
+
+/// How much is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Volume {
+    /// The result, where it lies, and errors.
+    Quiet,
+    /// A summary.
+    Normal,
+    /// All tables.
+    Verbose,
+}
+
+/// Set once, before anything is said.
+static VOLUME: OnceLock<Volume> = OnceLock::new();
+
+/// Says from now on as much as this.
+pub(crate) fn speak(volume: Volume) {
+    let _ = VOLUME.set(volume);
+}
+
+/// How much is said; errors of the command line come before anybody could choose.
+pub(crate) fn volume() -> Volume {
+    VOLUME.get().copied().unwrap_or(Volume::Normal)
+}
+
+/// Columns of a standard output that is no terminal: what every screen and every log has.
+pub(crate) const NO_TERMINAL: u16 = 80;
+/// Columns that words need at least.
+const LEAST: u16 = 40;
 
 /// Writes to standard output, at once.
 pub(crate) fn write(text: fmt::Arguments<'_>) -> Result<(), Failure> {
@@ -33,6 +67,11 @@ pub(crate) fn write(text: fmt::Arguments<'_>) -> Result<(), Failure> {
     let text = text.to_string();
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unwritten)
+}
+
+/// Writes to standard output what stands beside a result.
+pub(crate) fn besides(text: fmt::Arguments<'_>) -> Result<(), Failure> {
+    if volume() == Volume::Quiet { Ok(()) } else { write(text) }
 }
 
 /// Writes a line to standard error, if it can be.

@@ -1,8 +1,9 @@
 //! A training run as it is watched: a bar with loss and rate, and in the end a record.
 
 use crate::devices::Opened;
+use crate::progress::{Looks, seen};
 use crate::terminal::note;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use overdrive::bench::case::{Case, Configuration, Workload};
 use overdrive::bench::digits;
 use overdrive::bench::outcome::Outcome;
@@ -11,7 +12,6 @@ use overdrive::ir::backend::MemoryReport;
 use overdrive::train::{Evaluation, Fitted, Observer, Recipe, StepReport};
 use overdrive_process::Stop;
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -35,15 +35,13 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// A run that goes on from step `done`. The bar is seen only where somebody watches.
+    /// A run that goes on from step `done`. A log has a line of it every half minute.
     pub(crate) fn start(recipe: &Recipe, done: u64, stop: Stop) -> Self {
-        let bar = if std::io::stderr().is_terminal() {
-            ProgressBar::new(recipe.steps)
-        } else {
-            ProgressBar::hidden()
+        let looks = Looks {
+            on_terminal: "{elapsed_precise} {bar:30} {pos}/{len} {msg}, {eta} left",
+            in_log: "{elapsed_precise} {pos}/{len} steps, {msg}, about {eta} left",
         };
-        let template = "{elapsed_precise} {bar:30} {pos}/{len} {msg}, {eta} left";
-        bar.set_style(ProgressStyle::with_template(template).expect("the template is fixed"));
+        let bar = seen(ProgressBar::new(recipe.steps), &looks);
         bar.set_position(done);
         Self {
             bar,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::hardware::Hardware;
 use crate::record::Record;
+use crate::report::quality_interval;
 use crate::results::Results;
 use crate::series::Depth;
 
@@ -12,6 +13,9 @@ pub const HISTORY_VERSION: u32 = 1;
 
 /// The metric of steady-state time per call.
 pub const LATENCY: &str = "latency_ns";
+
+/// The metric of the mean that another program reports.
+pub const REPORTED: &str = "reported_mean_ns";
 
 /// A figure at a moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,7 +35,7 @@ pub struct Entry {
     pub metric: String,
     /// The figure: the median of times, or an exact quantity.
     pub value: f64,
-    /// Its interval, of times.
+    /// Its interval, of times and of qualities that have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
     /// Samples behind it, of times.
@@ -70,8 +74,12 @@ impl Entry {
                     ..bare(LATENCY, series.summary.median_ns)
                 }
             });
-            let exact = measurement.quantities.iter().map(|(name, value)| bare(name, *value));
-            time.into_iter().chain(exact).collect()
+            let reported = measurement.reported.as_ref().map(|reported| bare(REPORTED, reported.mean_ns));
+            let exact = measurement
+                .quantities
+                .iter()
+                .map(|(name, value)| Self { interval: quality_interval(record, name), ..bare(name, *value) });
+            time.into_iter().chain(reported).chain(exact).collect()
         };
         results.records.iter().flat_map(of_record).collect()
     }

@@ -37,7 +37,7 @@ pub struct Point {
     pub commit: Option<String>,
     /// The figure, in the metric's unit.
     pub value: f64,
-    /// Its interval, of times.
+    /// Its interval, of times and of qualities that have one.
     pub interval: Option<[f64; 2]>,
 }
 

@@ -1,9 +1,9 @@
 //! A history for a terminal: a line a series, with its course in eight heights and its last change.
 
-use super::series::{Change, HistorySeries};
+use super::series::{Change, HistorySeries, Point};
 use crate::digits;
-use crate::history::entry::LATENCY;
-use crate::report::{Align, Table, cell, terminal_table, utc};
+use crate::history::entry::{LATENCY, REPORTED};
+use crate::report::{Align, Table, cell, indented, lost_quantity, terminal_table, utc};
 
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Points that a line has room for; the newest are shown.
@@ -20,8 +20,9 @@ pub fn history_table(series: &[HistorySeries], width: u16) -> String {
         text += &format!("{hardware}\n{}\n", terminal_table(&table(of_machine), width));
         for one in of_machine {
             for change in &one.changes {
-                text += &format!("  {}: {}\n", one.case, sentence(one, change));
+                text += &told(&format!("{}: {}", one.case, sentence(one, change)), width);
             }
+            text += &losses(one).map(|loss| told(&loss, width)).collect::<String>();
         }
         text.push('\n');
         from += count;
@@ -77,6 +78,20 @@ fn sized(series: &HistorySeries, change: &Change) -> String {
     format!("{}: {:.2}x", &day[..10], change.after / change.before)
 }
 
+/// Quality that fell from a run to the next, a line each.
+fn losses(series: &HistorySeries) -> impl Iterator<Item = String> {
+    let lost = move |pair: &[Point]| {
+        let figures = [&pair[0], &pair[1]].map(|point| (point.value, point.interval));
+        let loss = lost_quantity(&series.metric, figures)?;
+        Some(format!("{}: {loss} ({} UTC)", series.case, utc(pair[1].unix_s)))
+    };
+    series.points.windows(2).filter_map(lost)
+}
+
+fn told(sentence: &str, width: u16) -> String {
+    indented(sentence, width.into(), "  ").join("\n") + "\n"
+}
+
 fn sentence(series: &HistorySeries, change: &Change) -> String {
     let point = &series.points[change.index];
     let commit =
@@ -95,7 +110,7 @@ fn sentence(series: &HistorySeries, change: &Change) -> String {
 
 fn value(metric: &str, value: f64) -> String {
     match metric {
-        LATENCY => digits::time(value, None),
+        LATENCY | REPORTED => digits::time(value, None),
         name if name.ends_with("bytes") => digits::bytes(value as u64),
         _ => format!("{value:.4}"),
     }
@@ -105,6 +120,17 @@ fn value(metric: &str, value: f64) -> String {
 mod tests {
     use crate::history::series::tests::{entries, step};
     use crate::history::{history_table, series};
+
+    #[test]
+    fn an_accuracy_that_halved_is_said() {
+        let of = |values: &[f64]| {
+            let mut found = entries("study: work: cpu int8", values);
+            found.iter_mut().for_each(|entry| entry.metric = "accuracy".to_owned());
+            history_table(&series(&found), 160)
+        };
+        assert!(of(&[0.92, 0.46]).contains("cpu int8: accuracy halved: 0.920 to 0.460, no interval"));
+        assert!(!of(&[0.46, 0.92, 0.91]).contains("no interval"), "gains and single samples are no loss");
+    }
 
     #[test]
     fn a_history_prints() {

@@ -182,7 +182,7 @@ pub(super) fn messages(text: &str, path: &Path) -> Result<Results, ImportError> 
             let outcome = if complete.unit == "ns" {
                 sampled(&complete.iteration_count, &complete.measured_values)
             } else {
-                Failure::failed(format!("measured in `{}`, which is no time", complete.unit)).into()
+                Failure::failed(format!("given in `{}`, which is no time", complete.unit)).into()
             };
             add(&mut draft, complete.id, outcome);
         }

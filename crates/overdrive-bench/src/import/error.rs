@@ -11,7 +11,7 @@ use crate::report::JsonError;
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file cannot be opened, or is larger than any results that make sense.
-    #[error(transparent)]
+    #[error("{0}; expected results, or the folder of a report")]
     File(#[from] FileError),
     /// A gzip file, as PyTorch writes them on request.
     #[error("`{}` is compressed: unpack it with `gunzip` first", path.display())]
@@ -46,8 +46,8 @@ pub enum ImportError {
         /// What is wrong, with line and column where there is one.
         reason: String,
     },
-    /// Of a known kind, and nothing in it was measured.
-    #[error("`{}` is {format} in which nothing was measured: {missing}", path.display())]
+    /// Of a known kind, without a figure.
+    #[error("`{}` is {format} without a figure: {missing}", path.display())]
     Empty {
         /// The file or folder.
         path: PathBuf,
@@ -55,6 +55,15 @@ pub enum ImportError {
         format: Format,
         /// What was looked for.
         missing: &'static str,
+    },
+    /// A page, refused.
+    #[error("`{}` is not a page that `overdrive report` wrote: {reason}", path.display())]
+    Page {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        reason: JsonError,
     },
     /// Our own format, refused.
     #[error("`{}`: {reason}", path.display())]

@@ -6,6 +6,8 @@ use std::fmt;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use crate::gate::Verdicts;
+
 /// The kinds of file that are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -111,6 +113,10 @@ pub(super) fn describe(text: &str) -> String {
     const SHOWN: usize = 8;
     if text.trim().is_empty() {
         return "it is empty".to_owned();
+    }
+    if Verdicts::claims(text) {
+        return "it holds verdicts of `overdrive regress`, which `overdrive report` takes beside the results"
+            .to_owned();
     }
     match serde_json::from_str::<Keys>(text) {
         Ok(keys) if keys.is_empty() => "it is an empty object".to_owned(),

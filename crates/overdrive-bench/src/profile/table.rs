@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use comfy_table::{Cell, CellAlignment};
 use serde::Serialize;
 
 use super::Profile;
 use crate::digits;
-use crate::report::TERMINAL_STYLE;
+use crate::report::{Align, Table, terminal_table};
 
 /// The table of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -81,13 +80,13 @@ impl OperatorTable {
 /// For a terminal.
 impl fmt::Display for OperatorTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = comfy_table::Table::new();
-        table.load_style(TERMINAL_STYLE);
-        table.set_header(["operator", "calls", "self time", "share", "mean", "FLOP/s", "B/s", "peak memory"]);
+        let titles = ["operator", "calls", "self time", "share", "mean", "FLOP/s", "B/s", "peak memory"];
+        let column = |title| (title, if title == titles[0] { Align::Left } else { Align::Right });
+        let mut table = Table::new(&titles.map(column));
         let share = |ns: f64| format!("{:.1} %", 100.0 * ns / self.total_ns.max(f64::MIN_POSITIVE));
         for row in &self.operators {
             let per_second = |amount: f64, unit: &str| digits::rate(amount / row.time_ns * 1e9, None, unit);
-            table.add_row([
+            table.push(vec![
                 row.name.clone(),
                 row.calls.to_string(),
                 digits::time(row.time_ns, None),
@@ -99,11 +98,13 @@ impl fmt::Display for OperatorTable {
             ]);
         }
         for (name, ns) in [("(unattributed)", self.unattributed_ns), ("total", self.total_ns)] {
-            table.add_row([name.to_owned(), String::new(), digits::time(ns, None), share(ns)].map(Cell::new));
+            let mut cells = vec![name.to_owned(), String::new(), digits::time(ns, None), share(ns)];
+            cells.resize(titles.len(), String::new());
+            table.push(cells);
         }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        write!(f, "{table}")
+        f.write_str(&terminal_table(
+            &table,
+            f.width().and_then(|width| u16::try_from(width).ok()).unwrap_or(u16::MAX),
+        ))
     }
 }

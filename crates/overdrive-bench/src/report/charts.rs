@@ -4,10 +4,11 @@
 //! what it draws. `docs/reports.md` says what each of them reads. Two layouts, `rows` and `plane`, keep them alike;
 //! `charts.js` is what an option cannot say, the same for the files on the disk and for the live page.
 
+mod accuracy_by_cost;
 mod accuracy_by_mode;
-mod accuracy_by_size;
 mod backends;
 mod chart;
+mod contest;
 mod cumulative;
 mod curves;
 mod figures;
@@ -31,7 +32,9 @@ pub use chart::{Chart, Switch, WIDTH};
 
 use super::judged::Judged;
 use super::quality;
+pub(super) use backends::TIME_PER_CALL;
 use chart::Study;
+pub(super) use contest::chart as contest;
 pub(super) use hardware::chart as hardware;
 
 /// What turns an option into a picture, beside ECharts: palette, formats, marks.
@@ -43,14 +46,26 @@ pub(crate) const ECHARTS: &str = include_str!("../../assets/echarts.min.js");
 pub(crate) const FONTS: [&[u8]; 2] =
     [include_bytes!("../../assets/Roboto-Regular.ttf"), include_bytes!("../../assets/Roboto-Medium.ttf")];
 
+/// The charts of one study, by where the page shows them.
+pub(super) struct Charts {
+    /// Every ladder.
+    pub(super) ladders: Vec<Chart>,
+    /// Accuracy against what it costs.
+    pub(super) costs: Vec<Chart>,
+    /// All others.
+    pub(super) rest: Vec<Chart>,
+}
+
 /// The charts of one study.
-pub(super) fn of_study(judged: &Judged<'_>, name: &str) -> Vec<Chart> {
+pub(super) fn of_study(judged: &Judged<'_>, name: &str) -> Charts {
     let rows = judged.study(name);
     let study = Study { name, rows: &rows };
     let mut charts = cumulative::charts(judged, &study);
+    let first = charts.len();
+    charts.extend(accuracy_by_cost::charts(judged, &study));
+    let leading = charts.len();
     charts.extend(fused::charts(judged, &study));
     for build in [
-        accuracy_by_size::charts,
         accuracy_by_mode::charts,
         loss_by_mode::charts,
         size_waterfall::charts,
@@ -67,7 +82,9 @@ pub(super) fn of_study(judged: &Judged<'_>, name: &str) -> Vec<Chart> {
     charts.extend(violins::charts(&study));
     charts.extend(overhead::charts(&study));
     distinct(&mut charts);
-    charts
+    let rest = charts.split_off(leading);
+    let costs = charts.split_off(first);
+    Charts { ladders: charts, costs, rest }
 }
 
 /// Two titles may read alike once only letters and digits are left: an ordinal then tells their ids apart.

@@ -2,8 +2,11 @@
 //! page, Markdown or pictures.
 
 use super::charts::{self, Chart};
+use super::decision::{self, Decision};
 use super::findings::{self, Finding};
 use super::judged::Judged;
+use super::lost;
+use super::machines;
 use super::markdown;
 use super::matrix;
 use super::table::Table;
@@ -16,6 +19,8 @@ pub struct Report<'r> {
     /// The same cases on several machines, where there are several and they share cases.
     pub(super) matrix: Option<Table>,
     pub(super) hardware: Option<Chart>,
+    /// Quality that fell from one file to the next, in words.
+    pub(super) lost: Vec<String>,
 }
 
 /// One results file in it.
@@ -26,9 +31,13 @@ pub(super) struct File<'r> {
     /// What its machine is called.
     pub(super) machine: String,
     pub(super) judged: Judged<'r>,
+    /// What to take for what.
+    pub(super) decision: Decision,
     /// What follows from it in words.
     pub(super) findings: Vec<Finding>,
-    /// Charts by study.
+    /// The charts that the page opens with: the model on every engine, ladders, accuracy against cost.
+    pub(super) leading: Vec<Chart>,
+    /// All others by study.
     pub(super) charts: Vec<(String, Vec<Chart>)>,
 }
 
@@ -37,7 +46,7 @@ impl<'r> Report<'r> {
     pub fn new(results: &'r [Results]) -> Self {
         let files: Vec<File<'r>> = results
             .iter()
-            .zip(matrix::machines(results))
+            .zip(machines::names(results))
             .enumerate()
             .map(|(i, (results, machine))| File::new(i, results, machine))
             .collect();
@@ -49,45 +58,77 @@ impl<'r> Report<'r> {
         } else {
             (None, None)
         };
-        Self { results, files, matrix, hardware }
+        Self { results, files, matrix, hardware, lost: lost::between(results) }
     }
 
     /// Every chart, in the order of the page. Their ids are distinct.
     pub fn charts(&self) -> impl Iterator<Item = &Chart> {
-        let of_files = self.files.iter().flat_map(|file| file.charts.iter().flat_map(|(_, charts)| charts));
+        let of_files = self
+            .files
+            .iter()
+            .flat_map(|file| file.leading.iter().chain(file.charts.iter().flat_map(|(_, charts)| charts)));
         self.hardware.iter().chain(of_files)
+    }
+
+    /// Quality that a case lost from one file to the next, a sentence each.
+    pub fn lost(&self) -> &[String] {
+        &self.lost
     }
 
     /// The report as Markdown: the matrix, then each file's page.
     pub fn markdown(&self) -> String {
-        let pages: Vec<String> =
-            self.files.iter().map(|file| markdown::page(&file.judged, &file.findings)).collect();
+        let pages: Vec<String> = self
+            .files
+            .iter()
+            .map(|file| markdown::page(&file.judged, &file.decision, &file.findings))
+            .collect();
         match &self.matrix {
-            Some(matrix) => format!(
-                "# Overdrive results of {} machines\n\nShown, never judged.\n\n{}\n{}",
-                self.files.len(),
-                markdown::table(matrix),
-                pages.join("\n")
-            ),
+            Some(matrix) => {
+                let lost: String = self.lost.iter().map(|one| format!("- {one}\n")).collect();
+                format!(
+                    "# Overdrive results: {}\n\nTimes are shown, never judged.\n\n{lost}\n{}\n{}",
+                    machines::counted(self.results),
+                    markdown::table(matrix),
+                    pages.join("\n")
+                )
+            }
             None => pages.join("\n"),
         }
     }
 }
 
+/// Ladders, and charts of accuracy against cost, that the page opens with; the others stand with their study.
+const LEADING: usize = 2;
+
 impl<'r> File<'r> {
     fn new(index: usize, results: &'r Results, machine: String) -> Self {
         let prefix = if index == 0 { String::new() } else { format!("f{}-", index + 1) };
         let judged = Judged::new(results);
-        let of_study = |study: &str| {
-            let mut charts = charts::of_study(&judged, study);
-            for chart in &mut charts {
-                chart.id.insert_str(0, &prefix);
-                chart.records.iter_mut().for_each(|anchor| anchor.insert_str(0, &prefix));
-            }
-            (study.to_owned(), charts)
-        };
-        let charts = results.studies().into_iter().map(of_study).collect();
-        let findings = findings::of(&judged);
-        Self { prefix, machine, judged, findings, charts }
+        let studies = results.studies();
+        let (mut ladders, mut costs, mut charts) = (Vec::new(), Vec::new(), Vec::new());
+        for study in &studies {
+            let mut of_study = charts::of_study(&judged, study);
+            let spare = |leading: &mut Vec<Chart>, found: &mut Vec<Chart>| {
+                let room = LEADING.saturating_sub(leading.len()).min(found.len());
+                leading.extend(found.drain(..room));
+            };
+            spare(&mut ladders, &mut of_study.ladders);
+            spare(&mut costs, &mut of_study.costs);
+            let rest = [of_study.ladders, of_study.costs, of_study.rest].concat();
+            charts.push(((*study).to_owned(), rest));
+        }
+        let mut leading = Vec::from_iter(charts::contest(&judged));
+        if let ([(_, only)], true) = (charts.as_mut_slice(), leading.is_empty())
+            && let Some(at) = only.iter().position(|chart| chart.id.ends_with(charts::TIME_PER_CALL))
+        {
+            leading.push(only.remove(at));
+        }
+        leading.extend(ladders.into_iter().chain(costs));
+        for chart in leading.iter_mut().chain(charts.iter_mut().flat_map(|(_, charts)| charts)) {
+            chart.id.insert_str(0, &prefix);
+            chart.records.iter_mut().for_each(|anchor| anchor.insert_str(0, &prefix));
+        }
+        let (findings, decision) = (findings::of(&judged), decision::decide(&judged));
+        Self { prefix, machine, judged, decision, findings, leading, charts }
     }
 }

@@ -21,6 +21,8 @@ mod tests;
 mod throughput;
 mod win;
 
+pub(super) use quality::FILE_BYTES;
+
 use std::fmt;
 
 use serde::Serialize;
@@ -85,6 +87,25 @@ impl fmt::Display for Topic {
     }
 }
 
+/// Findings that a report shows at once; the others are a drawer away.
+const IN_SIGHT: usize = 5;
+
+/// Topics by how much a reader would miss them. The cards of a report say who is best, so that what
+/// speaks against a figure comes first.
+const ALARM: [Topic; 11] = [
+    Topic::Regressed,
+    Topic::QualityLost,
+    Topic::NotCompressed,
+    Topic::Doubt,
+    Topic::Stopped,
+    Topic::Slower,
+    Topic::LaunchBound,
+    Topic::Latency,
+    Topic::Quality,
+    Topic::Memory,
+    Topic::Throughput,
+];
+
 /// One kind of finding.
 type Rule = fn(&Judged<'_>) -> Vec<Finding>;
 
@@ -109,7 +130,24 @@ pub fn findings(results: &Results) -> Vec<Finding> {
 
 /// The same of results whose comparisons are known.
 pub(super) fn of(judged: &Judged<'_>) -> Vec<Finding> {
-    RULES.iter().flat_map(|rule| rule(judged)).collect()
+    let origin = if judged.results.imported.is_some() { "imported, " } else { "" };
+    let found = RULES.iter().flat_map(|rule| rule(judged));
+    found.map(|finding| Finding { sentence: format!("{origin}{}", finding.sentence), ..finding }).collect()
+}
+
+/// The findings to show at once, one of each topic before a second of any, and all others in their
+/// order.
+pub(super) fn in_sight(findings: &[Finding]) -> (Vec<&Finding>, Vec<&Finding>) {
+    let rank = |(at, finding): &(usize, &Finding)| {
+        let earlier = findings[..*at].iter().filter(|other| other.topic == finding.topic).count();
+        (earlier, ALARM.iter().position(|topic| *topic == finding.topic))
+    };
+    let mut ranked: Vec<(usize, &Finding)> = findings.iter().enumerate().collect();
+    ranked.sort_by_key(rank);
+    let mut rest = ranked.split_off(ranked.len().min(IN_SIGHT));
+    rest.sort_by_key(|(at, _)| *at);
+    let bare = |(_, finding)| finding;
+    (ranked.into_iter().map(bare).collect(), rest.into_iter().map(bare).collect())
 }
 
 impl Finding {

@@ -4,6 +4,7 @@
 //! The results stand in it as JSON and can be read back with [`results_of_page`]. Text from records is escaped by the
 //! template; what stands inside a script element is escaped by `inert`.
 
+mod decided;
 mod view;
 
 use std::collections::BTreeMap;
@@ -11,9 +12,10 @@ use std::collections::BTreeMap;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, HtmlEscape, context};
 
-use super::charts::{ECHARTS, SCRIPT};
+use super::charts::{Chart, ECHARTS, SCRIPT};
 use super::files::Report;
 use super::json::{JsonError, from_json};
+use super::machines;
 use crate::results::Results;
 
 const TEMPLATE: &str = include_str!("html/page.html");
@@ -41,7 +43,9 @@ pub fn html(report: &Report<'_>, stills: &Stills) -> String {
         title => title(report),
         files => served(&files),
         matrix => served(report.matrix.as_ref().map(view::table)),
-        hardware => served(report.hardware.as_ref().map(|chart| view::chart(chart, stills))),
+        counted => machines::counted(report.results),
+        lost => served(&report.lost),
+        hardware => served(report.hardware.as_ref().map(|chart| view::chart_view(chart, stills))),
         fonts => raw(FACES),
         style => raw(STYLE),
         results => raw(&inert(&json(&report.results))),
@@ -53,10 +57,23 @@ pub fn html(report: &Report<'_>, stills: &Stills) -> String {
     template.render(page).expect("the template asks only for what it is given")
 }
 
+/// A chart as a page of its own: the still picture in the colours of the reader's system.
+pub fn alone(chart: &Chart, svg: &str) -> String {
+    let (title, caption) = (HtmlEscape(&chart.title), HtmlEscape(&chart.caption));
+    let picture = view::themed(svg);
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>{FACES}{STYLE}</style>\n</head>\n\
+         <body class=\"alone\">\n<figure class=\"chart\"><figcaption><h1>{title}</h1><p>{caption}</p></figcaption>\n\
+         <div class=\"plot\">{picture}</div></figure>\n</body>\n</html>\n"
+    )
+}
+
 fn title(report: &Report<'_>) -> String {
     match report.results {
         [one] => format!("Overdrive · {}", super::utc(one.started_unix_s)),
-        several => format!("Overdrive · {} machines", several.len()),
+        several => format!("Overdrive · {}", machines::counted(several)),
     }
 }
 
@@ -98,11 +115,6 @@ fn inert(json: &str) -> String {
         }
     }
     text
-}
-
-/// Whether a file is a page of ours, rather than JSON.
-pub fn is_page(text: &str) -> bool {
-    text.contains(DATA.0)
 }
 
 /// The results that a page holds, checked as a file of JSON is.

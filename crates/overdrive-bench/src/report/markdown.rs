@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use super::decision::{self, Card, Decision};
 use super::findings::{self, Finding};
 use super::judged::Judged;
 use super::overview;
-use super::section::section;
+use super::section::{Section, section};
 use super::table::{Align, Table};
 use crate::digits;
 use crate::results::Results;
@@ -15,32 +16,26 @@ use crate::results::Results;
 pub fn markdown(results: &Results) -> String {
     let judged = Judged::new(results);
     let findings = findings::of(&judged);
-    page(&judged, &findings)
+    page(&judged, &decision::decide(&judged), &findings)
 }
 
-/// The same, of results that were judged already.
-pub(super) fn page(judged: &Judged<'_>, findings: &[Finding]) -> String {
+/// The same, of results that were judged already: the decision, ladders, findings, every case, and
+/// at the end where and how it was measured.
+pub(super) fn page(judged: &Judged<'_>, decision: &Decision, findings: &[Finding]) -> String {
     let results = judged.results;
     let mut page = format!("# Overdrive results\n\n**{}**\n\n", overview::verdict(judged));
-    if let Some(screening) = overview::screening(results) {
-        page += &format!("> {screening}\n\n");
+    for warning in
+        decision.screening.into_iter().chain(overview::warnings(results).iter().map(|w| w.as_str()))
+    {
+        page += &format!("> {warning}\n\n");
     }
-    for (name, text) in overview::strip(results) {
-        // Two spaces keep the line break.
-        page += &format!("- **{name}:** {text}\n");
+    page += &decided(decision);
+    let sections: Vec<Section> = results.studies().into_iter().map(|study| section(judged, study)).collect();
+    for captioned in sections.iter().flat_map(|section| &section.ladders) {
+        page += &format!("\n{}\n\n{}", captioned.caption, table(&captioned.table));
     }
-    if !findings.is_empty() {
-        page += "\n## Findings\n\n";
-    }
-    for finding in findings {
-        page += &format!("- {}{}\n", finding.sentence, behind(&finding.records));
-    }
-    if !results.ceilings.is_empty() {
-        page += "\n## Ceilings measured in this run\n\n";
-        page += &table(&ceilings(results));
-    }
-    for study in results.studies() {
-        let section = section(judged, study);
+    page += &found(findings);
+    for section in &sections {
         write!(page, "\n## {}\n", section.title).expect("writing to a string cannot fail");
         for captioned in &section.tables {
             page += &format!("\n{}\n\n{}", captioned.caption, table(&captioned.table));
@@ -52,7 +47,56 @@ pub(super) fn page(judged: &Judged<'_>, findings: &[Finding]) -> String {
             page += &format!("- {remark}\n");
         }
     }
-    page + &commands(results)
+    page += "\n## Where and how\n\n<details><summary>Machine, build, run and ceilings</summary>\n\n";
+    for (name, text) in overview::strip(results) {
+        page += &format!("- **{name}:** {text}\n");
+    }
+    if !results.ceilings.is_empty() {
+        page += &format!("\nCeilings measured in this run.\n\n{}", table(&ceilings(results)));
+    }
+    page + "\n</details>\n" + &commands(results)
+}
+
+/// The cards of one workload as a list, or a row for each of several.
+fn decided(decision: &Decision) -> String {
+    match decision.subjects.as_slice() {
+        [] => String::new(),
+        [one] => {
+            let lines: String = one.cards.iter().map(line).collect();
+            format!("## {}: {}\n\n{lines}", one.study, one.workload)
+        }
+        _ => format!("## What to take\n\n{}", table(&decision.table())),
+    }
+}
+
+/// `- **Fastest:** `cpu compile`, 215 µs [204, 249]: 1.5x over `cpu eager`. Gives up: ...`
+fn line(card: &Card) -> String {
+    let detail = if card.detail.is_empty() { String::new() } else { format!("; {}", card.detail) };
+    format!(
+        "- **{}:** {}{detail}.{}\n",
+        card.title,
+        card.answer(),
+        card.cost().map_or(String::new(), |cost| format!(" {cost}."))
+    )
+}
+
+/// The first findings, the others folded where the page is shown as HTML.
+fn found(findings: &[Finding]) -> String {
+    if findings.is_empty() {
+        return String::new();
+    }
+    let line = |finding: &Finding| format!("- {}{}\n", finding.sentence, behind(&finding.records));
+    let (shown, more) = findings::in_sight(findings);
+    let lines = |some: &[&Finding]| some.iter().map(|finding| line(finding)).collect::<String>();
+    let shown = lines(&shown);
+    let more = match more.as_slice() {
+        [] => String::new(),
+        some => {
+            let (count, lines) = (some.len(), lines(some));
+            format!("\n<details><summary>{count} more findings</summary>\n\n{lines}\n</details>\n")
+        }
+    };
+    format!("\n## Findings\n\n{shown}{more}")
 }
 
 /// The records behind a sentence, folded where the page is shown as HTML.

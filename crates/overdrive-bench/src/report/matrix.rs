@@ -3,23 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::judged::{Compared, Judged};
+use super::quality::metrics;
 use super::section;
 use super::table::{Align, Column, Table, cell};
-use crate::results::Results;
-
-/// What each machine is called: its device or processor, with an ordinal where two read alike.
-pub(super) fn machines(files: &[Results]) -> Vec<String> {
-    let name = |results: &Results| match results.environment.devices.first() {
-        Some(device) => device.name.clone(),
-        None => results.environment.cpu.model.clone(),
-    };
-    let names: Vec<String> = files.iter().map(name).collect();
-    let alike = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
-    let numbered = |(index, name): (usize, &String)| {
-        if alike(name) { format!("{name} ({})", index + 1) } else { name.clone() }
-    };
-    names.iter().enumerate().map(numbered).collect()
-}
 
 /// The cases that at least two of the files hold, in the order of the first, each with its row in every file.
 pub(super) fn shared<'j, 'r>(files: &[&'j Judged<'r>]) -> Vec<Vec<Option<&'j Compared<'r>>>> {
@@ -59,7 +45,11 @@ fn figure(row: &Compared<'_>) -> String {
         (Some(failure), _) => failure.to_string(),
         (None, Some(measurement)) => {
             let n = section::count(measurement).map_or(String::new(), |n| format!(" n {n}"));
-            section::time(measurement).map_or("not timed".to_owned(), |time| time + &n)
+            let quality = || metrics().find_map(|metric| Some(metric.figure(&metric.read(measurement)?)));
+            section::time(measurement)
+                .map(|time| time + &n)
+                .or_else(quality)
+                .unwrap_or("not timed".to_owned())
         }
         (None, None) => "not timed".to_owned(),
     }

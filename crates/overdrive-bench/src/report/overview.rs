@@ -13,12 +13,10 @@ use crate::speedup::Verdict;
 /// `21 of 24 cases ran: 9 excellent, 2 no claim; 2 failed, 1 unsupported.`
 pub(super) fn verdict(judged: &Judged<'_>) -> String {
     let results = judged.results;
-    let total = results.records.len();
-    let ran = results.records.iter().filter(|record| record.outcome.measurement().is_some()).count();
-    if total == 0 {
+    if results.records.is_empty() {
         return "Nothing was measured.".to_owned();
     }
-    let mut line = format!("{ran} of {total} cases ran");
+    let mut line = ran(results);
     let gains = gains(judged);
     if !gains.is_empty() {
         line += &format!(
@@ -36,6 +34,13 @@ pub(super) fn verdict(judged: &Judged<'_>) -> String {
         line += &format!("; {}", counted(failures));
     }
     line + "."
+}
+
+/// `21 of 24 cases ran`
+pub(super) fn ran(results: &Results) -> String {
+    let ran = results.records.iter().filter(|record| record.outcome.measurement().is_some()).count();
+    let done = if results.imported.is_some() { "imported" } else { "ran" };
+    format!("{ran} of {} cases {done}", results.records.len())
 }
 
 /// Counts of comparisons by their verdict; those without a claim come last.
@@ -103,8 +108,13 @@ pub(super) fn strip(results: &Results) -> Vec<(&'static str, String)> {
         );
         lines.push(("Unverified", text));
     }
-    lines.extend(environment.warnings().into_iter().map(|warning| ("Beware", warning)));
     lines
+}
+
+/// What a reader should know before believing a figure, each a sentence.
+pub(super) fn warnings(results: &Results) -> Vec<String> {
+    let of_machine = if results.imported.is_some() { Vec::new() } else { results.environment.warnings() };
+    of_machine.into_iter().map(|warning| format!("Warning: {warning}")).collect()
 }
 
 fn processor(environment: &Environment) -> String {

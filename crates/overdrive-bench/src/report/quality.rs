@@ -81,6 +81,9 @@ pub(super) struct Reading {
 /// A drop beyond this share of the baseline's quality is told even where no interval is known.
 const LARGE: f64 = 0.10;
 
+/// Said of a drop of which no interval is known.
+pub(super) const FAR: &str = ", far beyond chance unless the samples were few";
+
 /// How the quality of a model differs from that of another.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Difference {
@@ -105,29 +108,66 @@ impl Metric {
     pub(super) fn difference(&self, row: &Compared<'_>, other: &Compared<'_>) -> Option<Difference> {
         let (mine, its) = (row.measurement()?, other.measurement()?);
         let (found, reference) = (self.read(mine)?, self.read(its)?);
-        let sign = if self.better == Better::Higher { 1.0 } else { -1.0 };
-        let judged = |low: f64, high: f64| match (low.min(high), low.max(high)) {
+        if row.record.baseline.as_ref() == Some(&other.id)
+            && let Some(change) = self.change(mine).and_then(|change| change.interval)
+        {
+            return Some(self.excludes_zero(change));
+        }
+        if other.record.baseline.as_ref() == Some(&row.id)
+            && let Some((low, high)) = self.change(its).and_then(|change| change.interval)
+        {
+            return Some(self.excludes_zero((-low, -high)));
+        }
+        Some(self.between(&found, &reference))
+    }
+
+    /// How a reading differs from a reference that it was not compared with in pairs.
+    pub(super) fn between(&self, found: &Reading, reference: &Reading) -> Difference {
+        if let (Some((a, b)), Some((c, d))) = (found.interval, reference.interval) {
+            return self.excludes_zero((a - d, b - c));
+        }
+        let lost = self.sign() * (reference.value - found.value);
+        if lost > LARGE * reference.value.abs() { Difference::FarWorse } else { Difference::Unknown }
+    }
+
+    /// What the interval of a change says.
+    fn excludes_zero(&self, (low, high): (f64, f64)) -> Difference {
+        let (low, high) = (self.sign() * low, self.sign() * high);
+        match (low.min(high), low.max(high)) {
             (low, _) if low > 0.0 => Difference::Better,
             (_, high) if high < 0.0 => Difference::Worse,
             _ => Difference::Unknown,
+        }
+    }
+
+    /// By which a change is to be multiplied for more to be better.
+    fn sign(&self) -> f64 {
+        if self.better == Better::Higher { 1.0 } else { -1.0 }
+    }
+
+    /// `accuracy halved: 0.750 to 0.375, no interval recorded`, of a reading that is worse than an
+    /// earlier one.
+    pub(super) fn loss(&self, now: &Reading, before: &Reading) -> Option<String> {
+        let doubt = match self.between(now, before) {
+            Difference::Worse => "",
+            Difference::FarWorse => FAR,
+            Difference::Better | Difference::Unknown => return None,
         };
-        let of = |reading: Reading| reading.interval.map(|(low, high)| (sign * low, sign * high));
-        if row.record.baseline.as_ref() == Some(&other.id)
-            && let Some((low, high)) = self.change(mine).and_then(of)
-        {
-            return Some(judged(low, high));
+        Some(format!("{} {}{doubt}", self.title, self.course(now, before)))
+    }
+
+    /// `halved: 0.750 to 0.375, no interval recorded`.
+    pub(super) fn course(&self, now: &Reading, before: &Reading) -> String {
+        let word = match now.value / before.value {
+            ratio if (0.45..=0.55).contains(&ratio) => "halved",
+            ratio if (1.8..=2.2).contains(&ratio) => "doubled",
+            ratio if ratio > 1.0 => "rose",
+            _ => "fell",
+        };
+        if now.interval.or(before.interval).is_none() {
+            return format!("{word}: {} to {}, no interval recorded", self.short(before), self.short(now));
         }
-        if other.record.baseline.as_ref() == Some(&row.id)
-            && let Some((low, high)) = self.change(its).and_then(of)
-        {
-            return Some(judged(-low, -high));
-        }
-        if let (Some((a, b)), Some((c, d))) = (of(found), of(reference)) {
-            return Some(judged(a.min(b) - c.max(d), a.max(b) - c.min(d)));
-        }
-        let lost = sign * (reference.value - found.value);
-        let is_large = lost > LARGE * reference.value.abs();
-        Some(if is_large { Difference::FarWorse } else { Difference::Unknown })
+        format!("{word}: {} to {}", self.figure(before), self.figure(now))
     }
 
     pub(super) fn read(&self, measurement: &Measurement) -> Option<Reading> {

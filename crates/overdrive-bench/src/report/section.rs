@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::judged::{Compared, Judged};
-use super::ladders;
+use super::ladders::table as ladder;
 use super::overview::word;
 use super::side_tables;
 use super::table::{Align, Table, UNKNOWN, cell};
@@ -16,6 +16,7 @@ use crate::statistics::geometric_mean;
 pub(super) struct Section {
     pub(super) title: String,
     pub(super) tables: Vec<Captioned>,
+    pub(super) ladders: Vec<Captioned>,
     pub(super) remarks: Vec<String>,
 }
 
@@ -29,28 +30,34 @@ pub(super) struct Captioned {
 pub(super) fn section(judged: &Judged<'_>, study: &str) -> Section {
     let results = judged.results;
     let compared = judged.study(study);
-    let mut tables = vec![main_table(&compared)];
+    let origin = results.imported.as_deref();
+    let mut tables = vec![main_table(&compared, origin)];
     tables.extend(side_tables::overhead(&compared));
     tables.extend(side_tables::memory(&compared));
     tables.extend(side_tables::copies(&compared));
     tables.extend(side_tables::energy(&compared));
-    tables.extend(side_tables::quantities(&compared));
+    tables.extend(side_tables::quantities(&compared).map(|table| match origin {
+        Some(_) => Captioned { caption: "Imported quantities.".to_owned(), ..table },
+        None => table,
+    }));
     let mut remarks = means(&compared);
     remarks.extend(compared.iter().copied().filter_map(refusal));
+    let mut ladders = Vec::new();
     for key in &results.ladders {
         let first = key.rungs.first().and_then(|rung| judged.find(&rung.case));
         if first.is_some_and(|row| row.record.case.study == study) {
-            match ladders::table(judged, key) {
-                Ok(table) => tables.push(table),
+            match ladder(judged, key) {
+                Ok(table) => ladders.push(table),
                 Err(reason) => remarks.push(format!("{}: {reason}", key.title)),
             }
         }
     }
     remarks.extend(results.notes.iter().filter(|note| note.study == study).map(|note| note.text.clone()));
-    Section { title: study.to_owned(), tables, remarks }
+    Section { title: study.to_owned(), tables, ladders, remarks }
 }
 
-fn main_table(compared: &[&Compared<'_>]) -> Captioned {
+/// The cases with their times; `origin` is where they were imported from, if they were.
+fn main_table(compared: &[&Compared<'_>], origin: Option<&str>) -> Captioned {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Workload", Left),
@@ -87,18 +94,23 @@ fn main_table(compared: &[&Compared<'_>]) -> Captioned {
         ]);
     }
     let ran = compared.iter().filter(|c| c.record.outcome.measurement().is_some()).count();
-    let caption = format!(
-        "{ran} of {} ran. Times and ratios are measured; FLOPs per call are the graph's own count. Lower times are better.",
-        compared.len()
-    );
+    let all = compared.len();
+    let caption = match origin {
+        Some(origin) => format!(
+            "{ran} of {all} have figures, all imported from {origin}; nothing was run here. Lower times are better."
+        ),
+        None => format!(
+            "{ran} of {all} ran. Times and ratios are measured; FLOPs per call are the graph's own count. Lower times are better."
+        ),
+    };
     Captioned { caption, table: table.without_unknown_columns() }
 }
 
-/// The median with its interval, or the mean that another tool reports.
-pub(super) fn time(measurement: &Measurement) -> Option<String> {
+/// The median with its interval, or the mean that was imported from another tool.
+pub(crate) fn time(measurement: &Measurement) -> Option<String> {
     match (&measurement.latency, &measurement.reported) {
         (Some(series), _) => Some(digits::time_of(&series.summary)),
-        (None, Some(reported)) => Some(format!("{} (mean, reported)", digits::time(reported.mean_ns, None))),
+        (None, Some(reported)) => Some(format!("{} (mean, imported)", digits::time(reported.mean_ns, None))),
         (None, None) => None,
     }
 }

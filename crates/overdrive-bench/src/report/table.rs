@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// Columns with titles, and rows of cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Table {
+pub struct Table {
     pub(crate) columns: Vec<Column>,
     pub(crate) rows: Vec<Vec<String>>,
 }
@@ -18,8 +18,10 @@ pub(crate) struct Column {
 
 /// Numbers stand on the right, words on the left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
+    /// Words.
     Left,
+    /// Numbers.
     Right,
 }
 
@@ -27,12 +29,14 @@ pub(crate) enum Align {
 pub(crate) const UNKNOWN: &str = "—";
 
 impl Table {
-    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
-        let columns = columns.iter().map(|&(title, align)| Column { title: title.into(), align }).collect();
-        Self { columns, rows: Vec::new() }
+    /// A table with these columns and no rows.
+    pub fn new<T: Clone + Into<Cow<'static, str>>>(columns: &[(T, Align)]) -> Self {
+        let column = |(title, align): &(T, Align)| Column { title: title.clone().into(), align: *align };
+        Self { columns: columns.iter().map(column).collect(), rows: Vec::new() }
     }
 
-    pub(crate) fn push(&mut self, row: Vec<String>) {
+    /// Adds a row, which has one cell for each column.
+    pub fn push(&mut self, row: Vec<String>) {
         assert_eq!(row.len(), self.columns.len(), "a row has one cell for each column");
         self.rows.push(row);
     }

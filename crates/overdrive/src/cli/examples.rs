@@ -4,7 +4,7 @@ pub(super) const RUN: &str = r#"Examples:
   overdrive run --quick
   overdrive run kernels --case matmul -o reports/matmul"#;
 pub(super) const BENCH: &str = r#"Examples:
-  overdrive bench resnet18 --batch 1,8 --dtype f32,bf16
+  overdrive bench conv --batch 1,8 --dtype f32,bf16
   overdrive bench model.onnx --shape batch=4 --backends cpu,onnxruntime -o reports/mine"#;
 pub(super) const EVAL: &str = r#"Examples:
   overdrive eval model.onnx --inputs inputs.npz -o outputs.npz

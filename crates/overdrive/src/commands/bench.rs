@@ -10,11 +10,11 @@ use crate::failure::Failure;
 use crate::invoked::command_line;
 use crate::model;
 use crate::progress::Spinner;
-use crate::terminal::say;
+use crate::terminal::{Volume, say, tell, volume};
 use crate::text;
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
-use overdrive::bench::report::to_json;
+use overdrive::bench::report::{result_line, to_json};
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
 use overdrive::formats;
@@ -38,7 +38,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         Contestants::choose(arguments.backends.as_deref(), &arguments.machine, &arguments.libraries)?;
     let reference = devices::reference(&arguments.machine)?;
     let clock = SystemClock::new();
-    let spinner = Spinner::start();
+    let spinner = Spinner::over(arguments.batch.len().max(1));
     let own: Vec<Device<'_>> =
         contestants.own().map(|own| Device { backend: own.backend.as_ref(), threads: own.threads }).collect();
     let threads = devices::threads(&arguments.machine) as u32;
@@ -116,6 +116,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
             let names = workload.graph.inputs().iter().map(|port| port.name.clone());
             workload.given = names.zip(given).collect();
         }
+        spinner.next();
         spinner.workload(&workload.key.to_string());
         let gpu = contestants.own().find(|own| own.described.is_some()).map(|own| own.backend.caps());
         let started = contestants.start(original.as_ref(), (reference.caps(), gpu))?;
@@ -152,8 +153,18 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         return Err(Failure::interrupted("nothing was measured by then"));
     }
     let written = place.as_ref().map_or(Ok(()), |place| output::write(place, &results));
-    say!("{}", if arguments.json { to_json(&results) } else { output::summary(&results) })?;
+    if arguments.json {
+        say!("{}", to_json(&results))?;
+    } else {
+        output::tell(&results)?;
+    }
     written?;
+    match &place {
+        _ if arguments.json => {}
+        Some(place) => output::lies_in(place.path())?,
+        None if volume() == Volume::Quiet => say!("{}", result_line(&results))?,
+        None => tell!("report: none, -o DIR keeps one")?,
+    }
     if stop.is_requested() {
         let place =
             arguments.out.as_ref().map_or("shown above".to_owned(), |f| format!("in `{}`", f.display()));

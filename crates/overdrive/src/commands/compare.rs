@@ -32,17 +32,18 @@ pub(crate) fn compare(arguments: &Compare) -> Result<Exit, Failure> {
 fn sessions(side: &Path) -> Result<Vec<Results>, Failure> {
     let list = match side.to_str() {
         Some(list) if !side.exists() => list,
-        _ => return Ok(vec![output::read(side)?]),
+        _ => return output::read(side),
     };
     let mut sessions: Vec<Results> = Vec::new();
     for path in list.split(',') {
-        let session = output::read(Path::new(path))?;
-        if sessions.contains(&session) {
-            return Err(Failure::bad_input(format!(
-                "expected sessions of their own in `{list}`, found that of `{path}` twice: a session counts once, so measure again"
-            )));
+        for session in output::read(Path::new(path))? {
+            if sessions.contains(&session) {
+                return Err(Failure::bad_input(format!(
+                    "expected sessions of their own in `{list}`, found that of `{path}` twice: a session counts once, so measure again"
+                )));
+            }
+            sessions.push(session);
         }
-        sessions.push(session);
     }
     Ok(sessions)
 }

@@ -7,6 +7,8 @@ use crate::terminal::{note, say, width, write};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::history::{Entry, HistorySeries, append, history_table, read, series};
 use overdrive_process::Stop;
+use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 pub(crate) fn history(arguments: &History, stop: &Stop) -> Result<Exit, Failure> {
     if !arguments.add.is_empty() {
@@ -41,11 +43,29 @@ fn add(arguments: &History) -> Result<(), Failure> {
     let [file] = &arguments.files[..] else {
         return Err(Failure::bad_input("--add appends to one history: name one FILE"));
     };
-    let results = arguments.add.iter().map(|path| output::read(path)).collect::<Result<Vec<_>, Failure>>()?;
-    let entries: Vec<Entry> = results.iter().flat_map(Entry::of).collect();
+    let mut entries: Vec<Entry> = Vec::new();
+    for path in &arguments.add {
+        for mut results in output::read(path)? {
+            if results.started_unix_s == 0 {
+                results.started_unix_s = modified(path)?;
+                note!(
+                    "{} does not say when it was measured: the date of the file stands for it",
+                    path.display()
+                );
+            }
+            entries.extend(Entry::of(&results));
+        }
+    }
     let added = append(file, &entries).map_err(Failure::bad_input)?;
     let known = entries.len() - added;
     let rest = if known > 0 { format!(", {known} were there already") } else { String::new() };
     note!("{added} figures added to {}{rest}", file.display());
     Ok(())
+}
+
+/// When a file was last written, in seconds since 1970 UTC.
+fn modified(path: &Path) -> Result<u64, Failure> {
+    let time = std::fs::metadata(path).and_then(|about| about.modified());
+    let time = time.map_err(|error| Failure::bad_input(format!("`{}`: {error}", path.display())))?;
+    Ok(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }

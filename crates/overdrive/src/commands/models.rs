@@ -2,9 +2,9 @@
 
 use crate::cli::Json;
 use crate::failure::Failure;
-use crate::terminal::say;
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use crate::terminal::{say, width};
 use overdrive::bench::exit::Exit;
+use overdrive::bench::report::{Align, Table, terminal_table};
 use overdrive::models::MODELS;
 use overdrive::studies::Workload;
 use overdrive::train::trained;
@@ -35,20 +35,24 @@ pub(crate) fn models(arguments: &Json) -> Result<Exit, Failure> {
         say!("{}", serde_json::to_string_pretty(&list).expect("plain data"))?;
         return Ok(Exit::Fine);
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["model", "parameters", "GFLOP a call", "weights", "what it is"]);
+    let titles = [
+        ("model", Align::Left),
+        ("parameters", Align::Right),
+        ("GFLOP a call", Align::Right),
+        ("weights", Align::Left),
+        ("what it is", Align::Left),
+    ];
+    let mut table = Table::new(&titles);
     for (model, parameters, flops) in rows {
-        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-        table.add_row([
-            Cell::new(model.name),
-            right(format!("{:.3} M", parameters as f64 / 1e6)),
-            right(format!("{:.3}", flops as f64 / 1e9)),
-            Cell::new(weights(model.name)),
-            Cell::new(model.summary),
+        table.push(vec![
+            model.name.to_owned(),
+            format!("{:.3} M", parameters as f64 / 1e6),
+            format!("{:.3}", flops as f64 / 1e9),
+            weights(model.name).to_owned(),
+            model.summary.to_owned(),
         ]);
     }
-    say!("{table}")?;
+    say!("{}", terminal_table(&table, width()))?;
     say!(
         "`builtin:NAME` is the built-in model where a folder has its name; `train` starts from new weights"
     )?;

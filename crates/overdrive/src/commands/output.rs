@@ -1,15 +1,16 @@
 //! The folder of a report: claimed before anything is measured, its files by atomic rename.
 
 use crate::failure::Failure;
-use crate::terminal::{say, width};
-use overdrive::bench::report::html::{Stills, html};
-use overdrive::bench::report::{Report, from_json, terminal, to_json, utc};
+use crate::terminal::{Volume, besides, say, volume, width};
+use overdrive::bench::import;
+use overdrive::bench::report::html::{Stills, alone, html};
+use overdrive::bench::report::{Report, summary, terminal, to_json, utc};
 use overdrive::bench::results::Results;
 use overdrive::files::{self, Contents, Existing, FileError, Place, Request};
 use std::path::{Path, PathBuf};
 
 /// The file that everything else in the folder is drawn from.
-pub(crate) const RESULTS: &str = "results.json";
+pub(crate) const RESULTS: &str = import::RESULTS;
 /// The report to open.
 pub(crate) const PAGE: &str = "report.html";
 /// The report for pull requests and terminals.
@@ -22,7 +23,7 @@ pub(crate) const REPORT: Contents =
 pub(crate) const PAGES: Contents = Contents { name: "results", writes: is_drawn, is_ours: has_results };
 
 fn is_drawn(name: &str) -> bool {
-    let is_picture = name.ends_with(".svg") || name.ends_with(".png") || name == "plots/";
+    let is_picture = [".svg", ".png", ".html"].iter().any(|end| name.ends_with(end)) || name == "plots/";
     [PAGE, MARKDOWN].contains(&name) || (name.starts_with("plots/") && is_picture)
 }
 
@@ -69,13 +70,9 @@ pub(crate) fn place_or_new(
     found.map_err(Failure::bad_input)
 }
 
-/// Results from a file, or from the folder of a report.
-pub(crate) fn read(path: &Path) -> Result<Results, Failure> {
-    let file = if path.is_dir() { path.join(RESULTS) } else { path.to_owned() };
-    let _about = files::about(&file);
-    let text = files::read_text(&file, files::RESULTS)
-        .map_err(|error| Failure::bad_input(format!("{error}; expected a {RESULTS} or its folder")))?;
-    from_json(&text).map_err(|error| Failure::bad_input(format!("`{}`: {error}", file.display())))
+/// The results in a file or a folder, ours or imported: what every command that takes results takes.
+pub(crate) fn read(path: &Path) -> Result<Vec<Results>, Failure> {
+    import::read(path).map_err(Failure::bad_input)
 }
 
 /// `reports/<date-time>`.
@@ -96,7 +93,7 @@ pub(crate) fn has_measurements(results: &Results) -> bool {
 /// are kept elsewhere.
 pub(crate) fn write(place: &Place, results: &Results) -> Result<(), Failure> {
     write_results(place, results).map_err(|error| kept(&error, results))?;
-    write_report(place, std::slice::from_ref(results)).map_err(|failure| {
+    write_report(place, &Report::new(std::slice::from_ref(results))).map_err(|failure| {
         let folder = place.path().display();
         failure.and(format_args!(
             "The results are kept in `{folder}/{RESULTS}`: `overdrive report {folder}/{RESULTS} --force` draws the rest"
@@ -105,11 +102,10 @@ pub(crate) fn write(place: &Place, results: &Results) -> Result<(), Failure> {
 }
 
 /// Writes report.html, report.md and plots/ of one results file or several.
-pub(crate) fn write_report(place: &Place, files: &[Results]) -> Result<(), Failure> {
-    let report = Report::new(files);
+pub(crate) fn write_report(place: &Place, report: &Report<'_>) -> Result<(), Failure> {
     place.put(MARKDOWN, report.markdown().as_bytes()).map_err(Failure::harness)?;
-    let stills = write_plots(place, &report)?;
-    place.put(PAGE, html(&report, &stills).as_bytes()).map_err(Failure::harness)?;
+    let stills = write_plots(place, report)?;
+    place.put(PAGE, html(report, &stills).as_bytes()).map_err(Failure::harness)?;
     place.finish().map_err(Failure::harness)
 }
 
@@ -134,14 +130,16 @@ fn kept(error: &FileError, results: &Results) -> Failure {
     }
 }
 
-/// Writes every chart as SVG and PNG, and hands back the SVG for the page.
+/// Writes every chart as SVG, PNG and a page of its own, and hands back the SVG for the page.
 #[cfg(feature = "plots")]
 fn write_plots(place: &Place, report: &Report<'_>) -> Result<Stills, Failure> {
     let charts: Vec<_> = report.charts().cloned().collect();
     let pictures = overdrive::bench::drawing::draw(&charts).map_err(Failure::harness)?;
     let mut stills = Stills::new();
-    for picture in pictures {
-        for (extension, content) in [("svg", picture.svg.as_bytes()), ("png", &picture.png)] {
+    for (chart, picture) in charts.iter().zip(pictures) {
+        let page = alone(chart, &picture.svg);
+        let files = [("svg", picture.svg.as_bytes()), ("png", &picture.png), ("html", page.as_bytes())];
+        for (extension, content) in files {
             let name = format!("plots/{}.{extension}", picture.id);
             place.put(&name, content).map_err(Failure::harness)?;
         }
@@ -161,7 +159,16 @@ pub(crate) fn write_results(place: &Place, results: &Results) -> Result<(), File
     place.put(RESULTS, to_json(results).as_bytes())
 }
 
-/// The summary for the terminal.
-pub(crate) fn summary(results: &Results) -> String {
-    terminal(results, width())
+/// Says what was measured: in ten lines with the one that the command ends with, behind `-v` in
+/// full.
+pub(crate) fn tell(results: &Results) -> Result<(), Failure> {
+    if volume() == Volume::Verbose {
+        say!("{}", terminal(results, width()))?;
+    }
+    besides(format_args!("{}", summary(results, width())))
+}
+
+/// Says where the report lies.
+pub(crate) fn lies_in(folder: &Path) -> Result<(), Failure> {
+    say!("report: {}", folder.join(PAGE).display())
 }

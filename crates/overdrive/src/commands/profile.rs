@@ -4,7 +4,7 @@ use crate::cli::Profile as Arguments;
 use crate::devices;
 use crate::failure::Failure;
 use crate::model;
-use crate::terminal::say;
+use crate::terminal::{say, tell, width};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::digits;
 use overdrive::bench::executable::Target;
@@ -60,9 +60,9 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
         say!("{}", serde_json::to_string_pretty(&json).expect("plain data"))?;
         return Ok(Exit::Fine);
     }
-    say!("{table}")?;
+    say!("{table:width$}", width = usize::from(width()))?;
     let memory = &profile.memory;
-    say!(
+    tell!(
         "{} {} x {}: {} a call, traced, so no latency; transient {}, prepared {}, parameters {}",
         profile.name,
         mode,

@@ -15,7 +15,7 @@ use crate::cli::Quantize;
 use crate::devices;
 use crate::failure::Failure;
 use crate::model::{self, Model};
-use crate::terminal::{note, say};
+use crate::terminal::{note, say, tell};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::rules::Rules;
@@ -127,10 +127,10 @@ fn finish(
 ) -> Result<Exit, Failure> {
     let made = &chosen.made;
     for skipped in &made.skipped {
-        say!("note: `{}` stays as it is: {}", skipped.layer, skipped.reason)?;
+        tell!("note: `{}` stays as it is: {}", skipped.layer, skipped.reason)?;
     }
     for simplified in &made.simplified {
-        say!("note: `{}`: {}", simplified.layer, simplified.reason)?;
+        tell!("note: `{}`: {}", simplified.layer, simplified.reason)?;
     }
     if made.layers.is_empty() {
         let (model, mode) = (&arguments.model, &chosen.name);
@@ -152,7 +152,7 @@ fn finish(
         quantized: &quantized,
     };
     let lost = judged.lost(judge.metric);
-    say!("{}", tables::quality(judge.metric, &judged, samples.source))?;
+    tell!("{}", tables::quality(judge.metric, &judged, samples.source))?;
     for (model, outputs) in [("float", &float), ("quantized", &found)] {
         if let Some(count) = not_finite(outputs) {
             let source = samples.source;
@@ -171,7 +171,7 @@ fn finish(
             return Ok(Exit::WrongOutputs);
         }
         if lost.high > limit || lost.high.is_nan() {
-            say!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high)?;
+            tell!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high)?;
         }
     }
     let _whole = stop.heed();
@@ -184,8 +184,8 @@ fn finish(
         check_written(backend, (folder, template), &samples.compared, &found)?;
         folder_bytes(folder)
     })?;
-    say!("{}", tables::bytes(&template.graph, &Footprint::of(made), folder_bytes))?;
-    say!("{}", tables::likeness(&agreement(&float, &found)))?;
+    tell!("{}", tables::bytes(&template.graph, &Footprint::of(made), folder_bytes))?;
+    tell!("{}", tables::likeness(&agreement(&float, &found)))?;
     let clock = SystemClock::new();
     let session = Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
     let asked =
@@ -198,12 +198,12 @@ fn finish(
         return Err(Failure::interrupted(format!("the model is whole in `{place}`, and was not timed")));
     }
     let timed = timed.map_err(Failure::harness)?;
-    say!("{}", tables::times(&timed))?;
+    tell!("{}", tables::times(&timed))?;
     if let Some(found) = times::slowdown_of(&timed[..2]) {
-        say!("{}", found.against_float())?;
+        tell!("{}", found.against_float())?;
     }
     if !rivals.is_empty() {
-        say!("{}", tables::rivals(&rivals, &timed))?;
+        tell!("{}", tables::rivals(&rivals, &timed))?;
     }
     for (rival, seen) in rivals.iter().zip(&timed[2..]) {
         if let Some(failure) = seen.outcome.failure() {

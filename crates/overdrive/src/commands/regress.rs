@@ -7,7 +7,7 @@ use super::run::chosen;
 use crate::cli::Regress;
 use crate::failure::Failure;
 use crate::invoked::command_line;
-use crate::terminal::{note, say, width};
+use crate::terminal::{note, say, tell, width};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::gate::checkout::{CheckoutError, Commit, Repository};
 use overdrive::bench::gate::command::{Invocation, Programs};
@@ -66,7 +66,7 @@ pub(crate) fn regress(arguments: &Regress, stop: &Stop) -> Result<Exit, Failure>
         verdicts.environment.toolchain = old;
     }
     verdicts.notes.extend(verdicts.environment.warnings());
-    say!("{}", terminal(&verdicts, width()))?;
+    tell!("{}", terminal(&verdicts, width()))?;
     write(&place, &verdicts, arguments)?;
     say!("verdicts: {}", place.path().join("gate.json").display())?;
     if stop.is_requested() {

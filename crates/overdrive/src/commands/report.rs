@@ -1,13 +1,12 @@
 //! `overdrive report`: the report of results that were measured before, here or elsewhere.
 
 use super::output;
-use crate::cli::Report;
+use crate::cli;
 use crate::failure::Failure;
-use crate::terminal::say;
+use crate::terminal::tell;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::gate::Verdicts;
-use overdrive::bench::import;
-use overdrive::bench::report::html;
+use overdrive::bench::report::{Report, counted};
 use overdrive::bench::results::Results;
 use overdrive::files;
 use overdrive_process::Stop;
@@ -16,26 +15,30 @@ use std::path::{Path, PathBuf};
 /// The first key of verdicts stands well within so many bytes.
 const START_BYTES: u64 = 64;
 
-pub(crate) fn report(arguments: &Report, stop: &Stop) -> Result<Exit, Failure> {
+pub(crate) fn report(arguments: &cli::Report, stop: &Stop) -> Result<Exit, Failure> {
     let folder = arguments.out.clone().unwrap_or_else(|| beside(&arguments.results[0]));
     let place = output::place(&folder, arguments.replacing.into(), output::PAGES);
     let (mut files, mut gates) = (Vec::new(), Vec::new());
     for path in &arguments.results {
         match verdicts(path)? {
             Some(gate) => gates.push((path, gate)),
-            None => files.extend(read(path)?),
+            None => files.extend(output::read(path)?),
         }
     }
     for (path, gate) in gates {
         attach(&mut files, gate, path)?;
     }
     let _whole = stop.heed();
-    output::write_report(&place?, &files)?;
+    let report = Report::new(&files);
+    output::write_report(&place?, &report)?;
     match files.as_slice() {
-        [one] => say!("{}", output::summary(one))?,
-        several => say!("{} machines side by side, shown and never judged", several.len())?,
+        [one] => output::tell(one)?,
+        several => tell!("{} side by side; times are shown and never judged", counted(several))?,
     }
-    say!("report: {}", folder.join(output::PAGE).display())?;
+    for lost in report.lost() {
+        tell!("  {}", lost.replace('`', ""))?;
+    }
+    output::lies_in(&folder)?;
     Ok(Exit::Fine)
 }
 
@@ -62,19 +65,6 @@ fn attach(files: &mut [Results], gate: Verdicts, path: &Path) -> Result<(), Fail
     };
     results.regression = Some(gate);
     Ok(())
-}
-
-/// The results in a file: several where it is a page of several machines.
-fn read(path: &Path) -> Result<Vec<Results>, Failure> {
-    let is_page = path.extension().is_some_and(|extension| extension == "html");
-    if !is_page {
-        return import::read(path).map(|results| vec![results]).map_err(Failure::bad_input);
-    }
-    let place = path.display();
-    let text = files::read_text(path, files::RESULTS).map_err(Failure::bad_input)?;
-    html::results_of_page(&text).map_err(|error| {
-        Failure::bad_input(format!("`{place}` is not a page that `overdrive report` wrote: {error}"))
-    })
 }
 
 /// The folder in which the results lie.

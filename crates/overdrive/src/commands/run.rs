@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         results.notes.push(Note { study: "peers".to_owned(), text });
     }
     let clock = SystemClock::new();
-    let spinner = if arguments.ci { Spinner::silent() } else { Spinner::start() };
+    let spinner = if arguments.ci { Spinner::silent() } else { Spinner::over(studies.len()) };
     let tuning = RefCell::default();
     // Cases that were named are taken, however long they take, by whoever takes part.
     let is_limited = arguments.quick && arguments.case.is_empty();
@@ -112,6 +112,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
             results.notes.push(Note { study: study.name().to_owned(), text });
             break;
         }
+        spinner.next();
         spinner.study(study.name());
         let share_ns = study.quick_seconds() * 1_000_000_000;
         context.deadline_ns = is_limited.then(|| clock.now_ns() + share_ns);
@@ -127,11 +128,11 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     if arguments.ci {
         say!("{}", markdown(&results))?;
     } else {
-        say!("{}", output::summary(&results))?;
+        output::tell(&results)?;
     }
     written?;
     if !arguments.ci {
-        say!("report: {}", folder.join(output::PAGE).display())?;
+        output::lies_in(folder)?;
     }
     if stop.is_requested() {
         let place = folder.display().to_string();

@@ -49,6 +49,33 @@ fn results_are_compared_kept_and_charted() {
     folder.line("history --case nothing").ends(3, &["no figure of a case with `nothing`"]);
 }
 
+/// Every kind of file that `report` takes.
+#[test]
+fn reports_comparisons_and_histories_read_the_same_files() {
+    let (folder, _) = measured();
+    let older = r#"{"baseline": {"accuracy": 0.92, "loss": 0.3, "model_size_bytes": 2781},
+        "int8": {"accuracy": ACCURACY, "loss": 0.3, "model_size_bytes": 1029}}"#;
+    for (name, accuracy) in [("older.json", "0.92"), ("old.json", "0.46")] {
+        std::fs::write(folder.path(name), older.replace("ACCURACY", accuracy)).unwrap();
+    }
+    for file in ["a", "a/results.json", "a/report.html", "older.json"] {
+        folder.line(&format!("report {file} -o drawn --force")).ends(0, &["report: drawn"]);
+        folder.line(&format!("compare {file} {file}")).ends(0, &["A over B"]);
+        folder.line(&format!("history {file}.jsonl --add {file}")).ends(0, &["figures added"]);
+    }
+    let text = std::fs::read_to_string(folder.path("drawn/report.md")).unwrap();
+    assert!(text.contains("2 of 2 cases imported"), "{text}");
+    assert!(!text.to_lowercase().contains("measured"), "{text}");
+
+    let halved = "accuracy halved: 0.920 to 0.460";
+    folder.line("compare older.json old.json").ends(0, &["Imported, times are shown", halved]);
+    folder.line("report older.json old.json -o both").ends(0, &["2 imported files side by side", halved]);
+    folder.line("history kept.jsonl --add older.json").ends(0, &["does not say when it was measured"]);
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
+    std::fs::File::options().append(true).open(folder.path("old.json")).unwrap().set_modified(later).unwrap();
+    folder.line("history kept.jsonl --add old.json").ends(0, &[halved]);
+}
+
 #[test]
 fn files_that_are_no_results_are_named_and_left_alone() {
     let (folder, text) = measured();
@@ -56,14 +83,16 @@ fn files_that_are_no_results_are_named_and_left_alone() {
     for (name, content, word) in [
         ("cut.json", &text[..text.len() / 2], "line 1"),
         ("newer.json", other_version.as_str(), "version 99"),
-        ("empty.json", "", "not Overdrive results"),
+        ("empty.json", "", "it is empty"),
     ] {
         std::fs::write(folder.path(name), content).unwrap();
         folder.line(&format!("compare a {name}")).ends(2, &[name, word]);
         folder.line(&format!("history --add a --add {name}")).ends(2, &[name, word]);
     }
     assert!(!folder.path("history.jsonl").exists(), "all or nothing is added");
-    folder.line("compare a nowhere").ends(2, &["nowhere", "expected a results.json or its folder"]);
+    folder.line("compare a nowhere").ends(2, &["nowhere", "expected results, or the folder of a report"]);
+    std::fs::write(folder.path("gate.json"), "{\"gate_version\": 2}").unwrap();
+    folder.line("compare a gate.json").ends(2, &["gate.json", "verdicts of `overdrive regress`"]);
     folder.line("history").ends(2, &["history.jsonl", "--add RESULTS"]);
     folder.line("history x y --add a").ends(2, &["name one FILE"]);
     std::fs::write(folder.path("history.jsonl"), "{\"history_version\": 1,\n").unwrap();

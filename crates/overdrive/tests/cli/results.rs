@@ -32,12 +32,29 @@ fn a_quick_bench_gives_results_that_read_back() {
         "with the list of files, without drafts"
     );
     let redrawn = folder.line("report report/report.html report/results.json --out both");
-    redrawn.ends(0, &["2 machines side by side"]);
-    assert!(std::fs::read_to_string(folder.path("both/report.md")).unwrap().contains("Shown, never judged"));
+    redrawn.ends(0, &["1 session of 1 machine side by side"]);
+    assert!(std::fs::read_to_string(folder.path("both/report.md")).unwrap().contains("shown, never judged"));
     assert!(folder.path("both/plots/hardware.svg").is_file());
     std::fs::write(folder.path("other.html"), "<p>nothing").unwrap();
     folder.line("report other.html").ends(2, &["other.html", "not a page"]);
     folder.line("report absent.json").ends(2, &["absent.json"]);
+}
+
+#[test]
+fn ten_lines_say_what_counts_and_options_say_less_or_more() {
+    let folder = Folder::new();
+    let line = "bench digits-mlp --backends cpu --trials 20 --threads 1 --out report --force";
+    let said = folder.line(line);
+    said.ends(0, &["3 of 3 cases ran", "fastest", "smallest", "most accurate", "report: report"]);
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    assert!(lines.len() <= 10 && lines.iter().all(|line| line.chars().count() <= 80), "{lines:#?}");
+    let all = folder.line(&format!("{line} -v"));
+    all.ends(0, &["Paid once", "Time per call [95 %]", "fastest"]);
+    assert!(all.stdout.lines().count() > 20, "{}", all.stdout);
+    let quiet = folder.line(&format!("-q {line}"));
+    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("report: report/report.html\n", ""));
+    let json = folder.line(&format!("{line} -q --json"));
+    assert!(from_json(&json.stdout).is_ok(), "results alone: {}", json.stdout);
 }
 
 #[test]
@@ -46,7 +63,7 @@ fn a_resumed_run_takes_no_case_twice_and_refuses_strangers() {
     folder.line("run cumulative --quick --ci --threads 1 --out report").ends(0, &["# Overdrive", "eager"]);
     let path = folder.path("report/results.json");
     let first = from_json(&std::fs::read_to_string(&path).unwrap()).unwrap();
-    folder.line("run cumulative --quick --threads 1 --resume report").ends(0, &["eager"]);
+    folder.line("run cumulative --quick --threads 1 --resume report -v").ends(0, &["eager"]);
     let second = from_json(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!((&second.records, &second.ceilings), (&first.records, &first.ceilings));
     assert!(!second.records.is_empty());

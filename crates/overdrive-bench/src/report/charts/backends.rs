@@ -2,12 +2,17 @@
 //! run.
 
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
-use super::figures::{ink, names, summary, time_row};
+use super::figures::{ink, names, series, summary, time_row};
 use super::rows::{Row, Rows};
 use crate::report::judged::Compared;
 
+/// In the chart's id, behind the study's name.
+pub(in crate::report) const TIME_PER_CALL: &str = "time-per-call";
+
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
-    let groups: Vec<&[&Compared<'_>]> = study.workloads().filter(|group| group.len() > 1).collect();
+    let has_figure = |row: &&Compared<'_>| series(row).is_some() || row.record.outcome.failure().is_some();
+    let drawn = |group: &&[&Compared<'_>]| group.len() > 1 && group.iter().any(has_figure);
+    let groups: Vec<&[&Compared<'_>]> = study.workloads().filter(drawn).collect();
     if groups.is_empty() {
         return Vec::new();
     }
@@ -36,7 +41,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
         legend: vec![],
     };
     vec![Chart {
-        id: study.id("time-per-call"),
+        id: study.id(TIME_PER_CALL),
         caption: format!(
             "Median with its 95 % interval; grey is the baseline, the last figure the speed-up over it.{}",
             left_out(shown, groups.len(), "workloads")

@@ -129,6 +129,9 @@ const OverdriveCharts = (() => {
       nameTextStyle: { color: palette.muted, fontSize: 12 }, minorTick: { show: false },
     }, one);
     const resolved = resolve(narrowed, palette);
+    for (const one of resolved.series ?? []) {
+      if (one.labelLayout?.margin) one.labelLayout = { ...one.labelLayout, x: width - one.labelLayout.margin + 20 };
+    }
     if (resolved.legend?.show) resolved.grid.top = 40 + 21 * legendLines(resolved.legend.data, width);
     for (const name of ['xAxis', 'yAxis']) {
       if (resolved[name]) resolved[name] = Array.isArray(resolved[name]) ? resolved[name].map(axis) : axis(resolved[name]);

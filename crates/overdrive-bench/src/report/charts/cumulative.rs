@@ -2,7 +2,7 @@
 
 use super::chart::{Chart, Study, anchors};
 use super::figures::{interval, series, summary, tip};
-use super::rows::{Bar, Piece, Row, Rows};
+use super::rows::{Bar, PARTS, Piece, Row, Rows};
 use crate::digits;
 use crate::ladder::{Ladder, LadderKey};
 use crate::report::judged::{Compared, Judged};
@@ -23,7 +23,7 @@ fn chart(judged: &Judged<'_>, study: &Study<'_>, index: usize, key: &LadderKey) 
         key.rungs.iter().zip(&steps).map(|(rung, row)| (rung.change.as_str(), row.record)).collect();
     let ladder = Ladder::measured(&rungs).ok()?;
     let gains = std::iter::once(String::new())
-        .chain(ladder.steps().iter().map(|step| format!("   {} in all", step.over_first.figure())));
+        .chain(ladder.steps().iter().map(|step| format!("{PARTS}{} in all", step.over_first.figure())));
     let mut rows = vec![Row::Heading(key.title.clone())];
     for (((row, rung), gain), first) in
         steps.iter().zip(&key.rungs).zip(gains).zip(std::iter::once(true).chain(std::iter::repeat(false)))

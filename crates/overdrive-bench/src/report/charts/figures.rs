@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 
 use super::plane::INKS;
-use super::rows::{Bar, Piece, Row};
+use super::rows::{Bar, PARTS, Piece, Row};
 use crate::case::Configuration;
 use crate::digits;
 use crate::report::judged::Compared;
+use crate::report::section;
 use crate::series::Series;
 
 /// What each row is called among the others: the parts of its configuration in which they differ.
@@ -80,11 +81,11 @@ pub(super) fn time_row(row: &Compared<'_>, name: String, ink: &'static str) -> R
     let Some(series) = series(row) else {
         let reason = match row.record.outcome.failure() {
             Some(failure) => failure.to_string(),
-            None => "not timed".to_owned(),
+            None => row.measurement().and_then(section::time).unwrap_or("not timed".to_owned()),
         };
         return Row::Slot { name, reason };
     };
-    let gain = row.speedup().map_or(String::new(), |gain| format!("   {}", gain.figure()));
+    let gain = row.speedup().map_or(String::new(), |gain| format!("{PARTS}{}", gain.figure()));
     Row::Bar(Bar {
         name,
         pieces: vec![Piece { length: series.summary.median_ns, ink }],

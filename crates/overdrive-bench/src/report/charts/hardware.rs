@@ -25,7 +25,7 @@ pub(in crate::report) fn chart(files: &[&Judged<'_>], machines: &[String]) -> Op
     if rows.is_empty() {
         return None;
     }
-    let title = "The same cases on each machine".to_owned();
+    let title = "The same cases side by side".to_owned();
     let rows = Rows {
         rows,
         axis: "time per call, each case on its own scale from 0 · lower is better".into(),
@@ -34,7 +34,7 @@ pub(in crate::report) fn chart(files: &[&Judged<'_>], machines: &[String]) -> Op
     Some(Chart {
         id: "hardware".into(),
         caption: format!(
-            "Medians with their 95 % intervals, machine by machine. Different machines are shown, never judged.{}",
+            "Medians with their 95 % intervals, file by file. Sessions and machines are shown, never judged.{}",
             left_out(shared.len().min(most.max(1)), shared.len(), "cases")
         ),
         height: rows.height(),

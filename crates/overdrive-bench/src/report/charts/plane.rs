@@ -63,6 +63,8 @@ pub(super) struct Point {
     pub(super) tip: String,
 }
 
+/// Width of a letter of a label, estimated: a file is drawn without a font's widths.
+const LETTER: f64 = 5.9;
 /// Colours of lines, the baseline's grey first.
 pub(super) const INKS: [&str; 7] = ["$c0", "$c1", "$c2", "$c3", "$c4", "$c5", "$c6"];
 /// Shapes beside the colours, so that neither alone tells lines apart.
@@ -91,13 +93,21 @@ impl Plane {
             self.lines.iter().map(|line| line.name.as_str()).filter(|name| !name.is_empty()).collect();
         let legend = named.len() > 1;
         json!({
-            "grid": {"left": 62, "right": 26, "top": 36, "bottom": 50, "outerBoundsMode": "none"},
+            "grid": {"left": 62, "right": self.margin(), "top": 36, "bottom": 50, "outerBoundsMode": "none"},
             "legend": {"show": legend, "top": 0, "left": 0, "type": "plain", "itemWidth": 18, "itemHeight": 9, "data": named},
             "xAxis": x,
             "yAxis": y,
             "tooltip": {"trigger": "item"},
-            "series": self.lines.iter().enumerate().flat_map(|(i, line)| line.series(i)).chain(self.level()).collect::<Vec<_>>(),
+            "series": self.lines.iter().enumerate().flat_map(|(i, line)| line.series(i, self.margin())).chain(self.level()).collect::<Vec<_>>(),
         })
+    }
+
+    /// Room on the right. Labels stand there in a column, each joined to its point by a line, so that
+    /// they cover neither points nor each other.
+    fn margin(&self) -> u32 {
+        let labels = self.lines.iter().flat_map(|line| &line.points).filter_map(|point| point.label.as_ref());
+        let longest = labels.map(|label| label.chars().count()).max();
+        longest.map_or(26, |letters| 34 + (letters as f64 * LETTER).ceil() as u32)
     }
 
     fn level(&self) -> Option<Value> {
@@ -154,14 +164,12 @@ impl Axis {
 }
 
 impl Line {
-    fn series(&self, index: usize) -> Vec<Value> {
+    fn series(&self, index: usize, margin: u32) -> Vec<Value> {
         let point = |point: &Point| {
             let mut item = json!({"value": [point.x, point.y], "tip": point.tip});
             if let Some(label) = &point.label {
-                // Beside an interval, not across it.
-                let position = if point.interval.is_some() { "right" } else { "top" };
-                item["label"] = json!({"show": true, "formatter": label.replace('{', "("), "position": position, "color": "$muted", "fontSize": 11,
-                    "textBorderColor": "$surface", "textBorderWidth": 3});
+                item["label"] = json!({"show": true, "formatter": label.replace('{', "("), "color": "$muted", "fontSize": 11,
+                    "position": "right", "lineHeight": 12, "minMargin": 2});
             }
             item
         };
@@ -174,7 +182,13 @@ impl Line {
         let kind = if self.stroke == Stroke::Points { "scatter" } else { "line" };
         let mut series = json!({"type": kind, "name": self.name, "color": self.ink, "symbol": symbol, "symbolSize": 8, "data": points,
             "lineStyle": {"width": 2, "color": self.ink, "type": if self.stroke == Stroke::Dashed { "dashed" } else { "solid" }},
-            "labelLayout": {"hideOverlap": true}, "z": 4});
+            "z": 4});
+        if self.points.iter().any(|point| point.label.is_some()) {
+            // `charts.js` knows the width that the margin is taken from.
+            series["labelLayout"] = json!({"margin": margin, "align": "left", "moveOverlap": "shiftY"});
+            series["labelLine"] =
+                json!({"show": true, "length2": 6, "lineStyle": {"color": "$line", "width": 1}});
+        }
         if self.stroke == Stroke::Steps {
             series["step"] = json!("end");
         }

@@ -68,13 +68,12 @@ impl Rows {
     pub(super) fn option(&self) -> Value {
         let scales = self.scales();
         let names: Vec<Value> = self.rows.iter().map(name).collect();
-        let cut = |text: &str, most| ellipsis(text, most);
         let figures: Vec<String> =
-            self.rows.iter().map(|row| cut(figure(row, |bar| &bar.figure), 52)).collect();
+            self.rows.iter().map(|row| fitting(figure(row, |bar| &bar.figure), 60)).collect();
         let shorts: Vec<String> =
-            self.rows.iter().map(|row| cut(figure(row, |bar| &bar.short), 18)).collect();
+            self.rows.iter().map(|row| fitting(figure(row, |bar| &bar.short), 18)).collect();
         let left = width(self.rows.iter().map(text), 90.0, 250.0);
-        let right = width(figures.iter().map(String::as_str), 60.0, 330.0);
+        let right = width(figures.iter().map(String::as_str), 60.0, 384.0);
         let short = width(shorts.iter().map(String::as_str), 40.0, 120.0);
         let layers = self.rows.iter().filter_map(bar).map(|bar| bar.pieces.len()).max().unwrap_or(0);
         let mut series: Vec<Value> = (0..layers).map(|layer| self.layer(layer, &scales)).collect();
@@ -91,7 +90,7 @@ impl Rows {
                 "type": "category", "inverse": true, "position": position, "data": data,
                 "axisLine": hidden, "axisTick": hidden, "splitLine": hidden,
                 "axisLabel": {"align": "left", "margin": margin, "interval": 0, "hideOverlap": false,
-                    "width": wide, "overflow": "truncate", "color": "$ink"},
+                    "width": wide, "overflow": "break", "lineHeight": 12, "color": "$ink"},
             })
         };
         let mut option = json!({
@@ -104,7 +103,7 @@ impl Rows {
             "overdrive": {"compact": {
                 "grid": {"left": 128, "right": short + 14.0},
                 "xAxis": {"name": self.axis.rsplit(" · ").next()},
-                "yAxis": [{"axisLabel": {"margin": 124, "width": 118}}, {"data": shorts, "axisLabel": {"width": short}}],
+                "yAxis": [{"axisLabel": {"margin": 124, "width": 118, "fontSize": 11}}, {"data": shorts, "axisLabel": {"width": short}}],
             }},
         });
         if !self.legend.is_empty() {
@@ -194,12 +193,17 @@ fn figure(row: &Row, of: fn(&Bar) -> &String) -> &str {
     }
 }
 
-/// The text, or its beginning.
-fn ellipsis(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        text.to_owned()
-    } else {
-        text.chars().take(most - 1).chain(['…']).collect()
+/// Between the parts of a figure: value, and gain over the baseline.
+pub(super) const PARTS: &str = "   ";
+
+/// The text, or its first part, or its first words up to a colon, which say how a case ended; the tip
+/// has it all.
+fn fitting(text: &str, most: usize) -> String {
+    let fits = |text: &&str| text.chars().count() <= most;
+    let first = |end: &str| text.split_once(end).map(|(first, _)| first);
+    match [Some(text), first(PARTS), first(": ")].into_iter().flatten().find(fits) {
+        Some(text) => text.to_owned(),
+        None => text.chars().take(most - 1).chain(['…']).collect(),
     }
 }
 

@@ -102,7 +102,7 @@ fn column(words: &[String], at: usize, position: &str, ink: &str) -> Value {
     let (margin, width) = if position == "left" { (146, 140) } else { (10, 96) };
     json!({"gridIndex": at, "type": "category", "inverse": true, "position": position, "data": words,
         "axisLine": {"show": false}, "axisTick": {"show": false}, "splitLine": {"show": false},
-        "axisLabel": {"align": "left", "margin": margin, "interval": 0, "width": width, "overflow": "truncate", "color": ink}})
+        "axisLabel": {"align": "left", "margin": margin, "interval": 0, "width": width, "overflow": "break", "lineHeight": 12, "color": ink}})
 }
 
 fn panel_marks(panel: &[&Compared<'_>], at: usize) -> Vec<Value> {

@@ -4,14 +4,14 @@
 //! 0.
 
 use super::super::judged::{Compared, Judged};
-use super::super::quality::{Difference, Metric, metrics};
+use super::super::quality::{Difference, FAR, Metric, metrics};
 use super::group::{by, listed};
 use super::win::{Win, least, sentences};
 use super::{Finding, Topic};
 use crate::digits;
 
 /// The quantity that says how large a model is on disk.
-pub(super) const FILE_BYTES: &str = "file_bytes";
+pub(in crate::report) const FILE_BYTES: &str = "file_bytes";
 
 /// The best by each metric, where it is better than all others; the smallest file; and what lost
 /// quality.
@@ -57,23 +57,23 @@ fn smallest<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
 fn lost(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
     let told = |row: &Compared<'_>| {
         let baseline = judged.find(row.record.baseline.as_deref()?)?;
-        let difference = metric.difference(row, baseline)?;
-        let figure = |row: &Compared<'_>| Some(metric.figure(&metric.read(row.measurement()?)?));
-        let doubt = match difference {
+        let reading = |row: &Compared<'_>| metric.read(row.measurement()?);
+        let doubt = match metric.difference(row, baseline)? {
             Difference::Worse => "",
-            Difference::FarWorse => ", far beyond chance unless the samples were few",
+            Difference::FarWorse => FAR,
             Difference::Better | Difference::Unknown => return None,
         };
         let case = &row.record.case;
-        let (now, before) = (figure(row)?, figure(baseline)?);
-        let text = format!("`{}` on `{}`: {now} after {before}{doubt}", case.configuration, case.workload);
+        let course = metric.course(&reading(row)?, &reading(baseline)?);
+        let text =
+            format!("`{}` on `{}`: {} {course}{doubt}", case.configuration, case.workload, metric.title);
         Some((baseline, text))
     };
     let groups = by(judged, |row| told(row).map(|_| row.record.case.study.clone()));
     let sentence = |(study, rows): (String, Vec<&Compared<'_>>)| {
         let (baselines, items): (Vec<&Compared<'_>>, Vec<String>) =
             rows.iter().filter_map(|row| told(row)).unzip();
-        let text = format!("{study}: {} lost: {}.", metric.title, listed(&items));
+        let text = format!("{study}: {}.", listed(&items));
         Finding::new(Topic::QualityLost, text, rows.into_iter().chain(baselines))
     };
     groups.into_iter().map(sentence).collect()

@@ -170,7 +170,8 @@ fn a_pairwise_interval_decides_where_there_is_one() {
     };
     let float = || model("eager", 97.78, 360.0, 400.0);
     let lost = said(&with(vec![float(), lower(-1.2, -0.3)]), Topic::QualityLost);
-    assert!(lost[0].contains("top-1 accuracy lost: `cpu int8 f32 t1` on `work x=1`: 97.00 %"), "{lost:?}");
+    let said_of = "`cpu int8 f32 t1` on `work x=1`: top-1 accuracy fell: ";
+    assert!(lost[0].contains(said_of) && lost[0].contains(" to 97.00 %"), "{lost:?}");
     assert_eq!(said(&with(vec![float(), lower(-1.2, 0.3)]), Topic::QualityLost), [""; 0]);
 }
 
@@ -185,7 +186,9 @@ fn an_accuracy_that_halved_is_told_though_nobody_recorded_an_interval() {
     let lost = said(&results, Topic::QualityLost);
     assert_eq!(lost.len(), 1, "{lost:?}");
     assert!(
-        lost[0].contains("`cpu int4 f32 t1` on `work x=1`: 0.400, no interval recorded after 0.800"),
+        lost[0].contains(
+            "`cpu int4 f32 t1` on `work x=1`: accuracy halved: 0.800 to 0.400, no interval recorded"
+        ),
         "{lost:?}"
     );
     assert!(!lost[0].contains("int8"), "{lost:?}");

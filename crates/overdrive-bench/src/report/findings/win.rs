@@ -44,7 +44,7 @@ pub(super) fn sentences(topic: Topic, purpose: &str, wins: Vec<Win<'_, '_>>) -> 
         let hidden: usize = wins.iter().skip(SHOWN).map(|win| win.candidates.len()).sum();
         let more = match wins.len().saturating_sub(SHOWN) {
             0 => String::new(),
-            more => format!("; and on {} ({hidden} measurements)", counted(more, "more workload")),
+            more => format!("; and on {} ({hidden} figures)", counted(more, "more workload")),
         };
         let text = format!("{study}: {purpose} `{configuration}`: {}{more}.", shown.join("; "));
         Finding::new(topic, text, wins.iter().flat_map(|win| win.candidates.iter().copied()))

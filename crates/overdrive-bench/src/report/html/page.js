@@ -141,7 +141,7 @@
       toggle(section, row);
     });
   }
-  all('.study > .all').forEach((button) => button.addEventListener('click', () => {
+  all('.file > .all').forEach((button) => button.addEventListener('click', () => {
     button.previousElementSibling.classList.add('open-all');
     button.remove();
   }));
@@ -196,6 +196,9 @@
   };
 
   const reveal = () => {
+    // What a link leads to may lie in a drawer, or be one.
+    const target = document.getElementById(location.hash.slice(1));
+    for (let drawer = target?.closest('details'); drawer; drawer = drawer.parentElement.closest('details')) drawer.open = true;
     const row = document.getElementById(location.hash.slice(1));
     if (!row?.matches('tr')) return;
     row.parentElement.classList.add('open-all');

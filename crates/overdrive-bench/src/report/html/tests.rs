@@ -81,6 +81,19 @@ fn every_case_has_a_row_that_a_link_finds() {
 }
 
 #[test]
+fn a_chart_alone_is_a_page_without_scripts() {
+    let results = [hostile()];
+    let report = Report::new(&results);
+    let charts: Vec<&Chart> = report.charts().collect();
+    assert!(!charts.is_empty());
+    for chart in charts {
+        let page = alone(chart, "<svg><path fill=\"#ffffff\"/></svg>");
+        assert!(page.contains("<svg>") && page.contains("fill=\"var(--surface)\""), "{page}");
+        assert!(!page.contains("<script") && !page.contains("<img"), "text is never markup");
+    }
+}
+
+#[test]
 fn what_is_not_a_page_is_refused() {
     for text in [
         "",

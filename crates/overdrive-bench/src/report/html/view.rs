@@ -4,9 +4,10 @@
 use serde::Serialize;
 
 use super::Stills;
+use super::decided::{self, DecisionView};
 use crate::report::charts::{Chart, SCRIPT, Switch};
 use crate::report::files::{File, Report};
-use crate::report::findings::Finding;
+use crate::report::findings::{self, Finding};
 use crate::report::judged::Compared;
 use crate::report::table::{Align, Table, UNKNOWN};
 use crate::report::{markdown, overview, section};
@@ -17,9 +18,13 @@ pub(super) struct FileView {
     prefix: String,
     machine: String,
     verdict: String,
-    screening: Option<&'static str>,
+    screening: bool,
+    notes: Vec<String>,
+    decision: DecisionView,
+    leading: Vec<ChartView>,
     strip: Vec<Line>,
     findings: Vec<FindingView>,
+    more_findings: Vec<FindingView>,
     kinds: Vec<Kind>,
     rows: Vec<RowView>,
     scale: Option<Scale>,
@@ -149,16 +154,27 @@ fn view(file: &File<'_>, stills: &Stills) -> FileView {
         label,
         count: rows.iter().filter(|row| row.kind == name).count(),
     });
+    let (shown, more) = findings::in_sight(&file.findings);
     FileView {
         prefix: file.prefix.clone(),
         machine: file.machine.clone(),
         verdict: overview::verdict(judged),
-        screening: overview::screening(judged.results),
+        screening: file.decision.screening.is_some(),
+        notes: file
+            .decision
+            .screening
+            .map(str::to_owned)
+            .into_iter()
+            .chain(overview::warnings(judged.results))
+            .collect(),
+        decision: decided::view(file),
+        leading: file.leading.iter().map(|chart| chart_view(chart, stills)).collect(),
         strip: overview::strip(judged.results)
             .into_iter()
             .map(|(name, text)| Line { name, text: text.replace('`', "") })
             .collect(),
-        findings: file.findings.iter().map(|finding| self::finding(file, finding)).collect(),
+        findings: shown.into_iter().map(|finding| self::finding(file, finding)).collect(),
+        more_findings: more.into_iter().map(|finding| self::finding(file, finding)).collect(),
         kinds: kinds.filter(|kind| kind.count > 0).collect(),
         rows,
         scale,
@@ -180,12 +196,13 @@ fn study(file: &File<'_>, name: &str, stills: &Stills) -> StudyView {
         id: format!("{}study-{}", file.prefix, super::super::anchor(name)),
         name: name.to_owned(),
         remarks: section.remarks,
-        charts: charts.map(|chart| self::chart(chart, stills)).collect(),
+        charts: charts.map(|chart| chart_view(chart, stills)).collect(),
         // The first table is the study's part of the table of cases.
         tables: section
             .tables
             .into_iter()
             .skip(1)
+            .chain(section.ladders)
             .map(|side| SideView { table: table(&side.table), caption: side.caption })
             .collect(),
     }
@@ -276,7 +293,7 @@ pub(super) fn table(table: &Table) -> TableView {
     TableView { columns: table.columns.iter().map(column).collect(), rows: table.rows.clone() }
 }
 
-pub(super) fn chart(chart: &Chart, stills: &Stills) -> ChartView {
+pub(super) fn chart_view(chart: &Chart, stills: &Stills) -> ChartView {
     ChartView {
         id: chart.id.clone(),
         title: chart.title.clone(),
@@ -295,7 +312,7 @@ pub(super) fn chart(chart: &Chart, stills: &Stills) -> ChartView {
 }
 
 /// The picture with the page's colours instead of the light palette's, so that it is dark where the page is.
-fn themed(svg: &str) -> String {
+pub(super) fn themed(svg: &str) -> String {
     palette().fold(svg.to_owned(), |svg, (name, value)| svg.replace(value, &format!("var(--{name})")))
 }
 

@@ -4,7 +4,7 @@ use super::samples::Samples;
 use super::times::slowdown;
 use super::{Chosen, Failure, harness, published, refused, rules, tables};
 use crate::cli::Quantize;
-use crate::terminal::say;
+use crate::terminal::{say, tell};
 use overdrive::bench::clock::SystemClock;
 use overdrive::passes::QuantizationMode;
 use overdrive::studies::Template;
@@ -64,7 +64,7 @@ pub(super) fn choose(
     let session = Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
     let asked = Search { modes: &meant, seen: &samples.seen, points: POINTS };
     let found = search(&samples.chooser, asked, &scanned, &*samples.draw, session).map_err(harness)?;
-    say!("{}", tables::front(samples.chooser.metric, &template.graph, &found))?;
+    tell!("{}", tables::front(samples.chooser.metric, &template.graph, &found))?;
     if stop.is_requested() {
         return Err(Failure::interrupted("the models made by then stand above; nothing was written"));
     }
@@ -94,10 +94,10 @@ pub(super) fn choose(
         return Ok(Choice::TooSlow);
     };
     let time = slowdown(best).map_or("time not measured".to_owned(), |found| found.against_float());
-    say!("taken: {}; {time}", tables::assignment(best))?;
+    tell!("taken: {}; {time}", tables::assignment(best))?;
     if !std::ptr::eq(*first, *best) {
         let time = slowdown(first).map_or(String::new(), |found| found.against_float());
-        say!("left: the smaller {}; {time}; --max-slowdown allows it", tables::assignment(first))?;
+        tell!("left: the smaller {}; {time}; --max-slowdown allows it", tables::assignment(first))?;
     }
     let (made, quantization) = (best.made.clone(), best.quantization.clone());
     let chosen = made.zip(quantization).map(|(made, quantization)| Chosen {

@@ -3,7 +3,7 @@
 use super::{Chosen, Failure};
 use crate::cli::Quantize;
 use crate::progress;
-use crate::terminal::{note, say};
+use crate::terminal::{note, tell};
 use overdrive::bench::outcome::Failure as Unable;
 use overdrive::ir::{Backend, Graph, Init, Tensor, TensorType};
 use overdrive::passes::{Additions, Preparation, Quantization, Quantized};
@@ -80,5 +80,5 @@ pub(super) fn write(folder: &Path, model: &Pretrained, chosen: &Chosen) -> Resul
     let recipe = json!({ "range": quantization.range });
     let coding = Coding { mode: name.clone(), layers, recipe };
     let notes = model.write_quantized(folder, &made.graph, &coding).map_err(Failure::bad_input)?;
-    notes.iter().try_for_each(|note| say!("note: {note}"))
+    notes.iter().try_for_each(|note| tell!("note: {note}"))
 }

@@ -1,11 +1,8 @@
-//! Where a session of the gate is, and how long it may still take: on one line of a terminal, or,
-//! in a log, a line every few blocks.
+//! Where a session of the gate is, and how long it may still take.
 
-use crate::terminal::note;
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::progress::{Looks, minutes, seen};
+use indicatif::ProgressBar;
 use overdrive::bench::gate::session::{self, Step};
-use std::io::IsTerminal;
-use std::time::Duration;
 
 /// Progress of one session.
 pub(super) struct GateProgress {
@@ -15,7 +12,9 @@ pub(super) struct GateProgress {
 impl GateProgress {
     /// Nothing runs yet.
     pub(super) fn start() -> Self {
-        Self { bar: bar() }
+        let looks =
+            Looks { on_terminal: "{spinner} {elapsed_precise} {msg}", in_log: "{elapsed_precise} {msg}" };
+        Self { bar: seen(ProgressBar::new_spinner(), &looks) }
     }
 
     /// Removes it.
@@ -27,29 +26,7 @@ impl GateProgress {
 impl session::Progress for GateProgress {
     fn block(&self, step: &Step) {
         let left = step.budget.saturating_sub(step.elapsed);
-        let line = format!("block {} of six processes, at most {} left", step.blocks + 1, minutes(left));
-        if self.bar.is_hidden() && step.blocks.is_multiple_of(10) {
-            note!("{line}");
-        }
-        self.bar.set_message(line);
+        let left = minutes(left.as_secs_f64());
+        self.bar.set_message(format!("block {} of six processes, at most {left} left", step.blocks + 1));
     }
-}
-
-/// `40 s`, `12 min`
-fn minutes(time: Duration) -> String {
-    match time.as_secs() {
-        seconds @ ..120 => format!("{seconds} s"),
-        seconds => format!("{} min", seconds / 60),
-    }
-}
-
-fn bar() -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new_spinner();
-    let template = "{spinner} {elapsed_precise} {msg}";
-    bar.set_style(ProgressStyle::with_template(template).expect("the template is fixed"));
-    bar.enable_steady_tick(Duration::from_millis(120));
-    bar
 }

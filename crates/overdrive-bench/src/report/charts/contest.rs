@@ -1,0 +1,81 @@
+//! Models against every engine and peer: for each of them the fastest configuration that it has.
+
+use std::collections::BTreeSet;
+
+use super::chart::{Chart, MOST_ROWS, anchors, left_out};
+use super::figures::{ink, names, series, summary, time_row};
+use super::rows::{Row, Rows};
+use crate::report::judged::{Compared, Judged};
+use crate::report::leaders::believed;
+
+/// The chart of the study in which most back ends ran one workload; none where only one ran anything.
+pub(in crate::report) fn chart(judged: &Judged<'_>) -> Option<Chart> {
+    let of_study = |study: &str| -> Vec<Vec<&Compared<'_>>> {
+        let rows = judged.study(study);
+        let groups = rows.chunk_by(|a, b| a.record.case.workload == b.record.case.workload);
+        groups.filter(|group| backends(group).len() > 1).map(<[_]>::to_vec).collect()
+    };
+    let most = |groups: &Vec<Vec<&Compared<'_>>>| groups.iter().map(|group| backends(group).len()).max();
+    let studies = judged.results.studies().into_iter().map(|study| (study, of_study(study)));
+    // The first of those that are alike: `max_by_key` takes the last.
+    let studies: Vec<_> = studies.filter(|(_, groups)| !groups.is_empty()).collect();
+    let (study, groups) = studies.into_iter().rev().max_by_key(|(_, groups)| most(groups))?;
+    let (mut drawn, mut lines, mut inks, mut shown) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for group in &groups {
+        let best = best_of_each(judged, group);
+        if shown > 0 && lines.len() + best.len() + 1 > MOST_ROWS {
+            break;
+        }
+        shown += 1;
+        lines.push(Row::Heading(group[0].record.case.workload.to_string()));
+        for (row, name) in best.iter().zip(names(&best)) {
+            let ink = ink(&name, row, &mut inks);
+            lines.push(time_row(row, name, ink));
+        }
+        drawn.extend(best);
+    }
+    let name = &groups[0][0].record.case.workload.name;
+    let is_one = groups.iter().all(|group| group[0].record.case.workload.name == *name);
+    let title = format!("{} on every engine", if is_one { name.as_str() } else { study });
+    let rows = Rows {
+        rows: lines,
+        axis: "time per call, each group on its own scale from 0 · lower is better".into(),
+        legend: vec![],
+    };
+    Some(Chart {
+        id: "contest".into(),
+        caption: format!(
+            "{study}: the fastest configuration of each back end, engine and peer, median with its 95 % interval; \
+             the last figure is the speed-up over the baseline, which is grey.{}",
+            left_out(shown, groups.len(), "workloads")
+        ),
+        height: rows.height(),
+        option: rows.option(),
+        switch: None,
+        summary: summary(&title, &drawn),
+        records: anchors(drawn),
+        title,
+    })
+}
+
+/// Those that gave a time.
+fn backends<'j>(rows: &[&'j Compared<'_>]) -> BTreeSet<(&'j str, &'j str)> {
+    rows.iter().filter(|row| series(row).is_some()).map(|row| backend(row)).collect()
+}
+
+fn backend<'j>(row: &'j Compared<'_>) -> (&'j str, &'j str) {
+    (&row.record.case.configuration.backend, &row.record.case.configuration.device)
+}
+
+/// Of each back end the row that is soonest among those to be believed, soonest first; where none
+/// is, any that ran, and else why it did not.
+fn best_of_each<'j, 'r>(judged: &Judged<'r>, group: &[&'j Compared<'r>]) -> Vec<&'j Compared<'r>> {
+    let median = |row: &Compared<'_>| series(row).map_or(f64::INFINITY, |series| series.summary.median_ns);
+    let rank = |row: &Compared<'r>| (believed(judged, row).is_none(), median(row));
+    let mut sorted = group.to_vec();
+    sorted.sort_by(|a, b| rank(a).0.cmp(&rank(b).0).then(rank(a).1.total_cmp(&rank(b).1)));
+    let mut seen = BTreeSet::new();
+    sorted.retain(|row| seen.insert(backend(row)));
+    sorted.sort_by(|a, b| median(a).total_cmp(&median(b)));
+    sorted
+}

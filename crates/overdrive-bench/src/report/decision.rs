@@ -1,0 +1,181 @@
+//! What a reader decides by: of each workload the fastest configuration, the smallest and the most
+//! accurate, each with its figure and with what it gives up.
+//!
+//! A winner is named only where intervals decide and outputs agree, by the rules of
+//! [`leaders`] and [`quality`](super::quality). Exact counts need no interval.
+
+mod accurate;
+mod fastest;
+mod smallest;
+#[cfg(test)]
+mod tests;
+
+use super::judged::{Compared, Judged};
+use super::leaders::{self, Lead};
+use super::overview;
+use super::quality::{Difference, FAR, metrics};
+use super::table::{Align, Table};
+use crate::digits;
+use crate::speedup::Speedup;
+
+/// The cards of every workload of which something was measured.
+pub(super) struct Decision {
+    pub(super) subjects: Vec<Subject>,
+    /// Said once, where the figures are a screening's.
+    pub(super) screening: Option<&'static str>,
+}
+
+/// One workload of one study.
+pub(super) struct Subject {
+    pub(super) study: String,
+    pub(super) workload: String,
+    /// Fastest, smallest, most accurate.
+    pub(super) cards: [Card; 3],
+}
+
+/// The answer to one question.
+pub(super) struct Card {
+    pub(super) title: &'static str,
+    /// The winner's configuration; absent where nothing decides.
+    pub(super) winner: Option<String>,
+    /// Its value with its interval, or the short answer where there is no winner.
+    pub(super) figure: String,
+    /// Against what, or why there is no winner.
+    pub(super) detail: String,
+    /// What who takes it loses, a sentence each without its full stop; empty where nothing is known.
+    pub(super) gives_up: Vec<String>,
+    /// Anchors of the records that it rests on.
+    pub(super) anchors: Vec<String>,
+}
+
+/// The rows of a workload, to ask questions of.
+struct Question<'j, 'r> {
+    judged: &'j Judged<'r>,
+    rows: Vec<&'j Compared<'r>>,
+    /// Those whose times may be recommended, and who of them is first: worked out once, for it
+    /// takes a bootstrap for each.
+    timed: Vec<&'j Compared<'r>>,
+    lead: Option<Lead<'j, 'r>>,
+}
+
+/// Works out every card, in the order of the records.
+pub(super) fn decide(judged: &Judged<'_>) -> Decision {
+    let mut groups: Vec<Vec<&Compared<'_>>> = Vec::new();
+    for row in &judged.rows {
+        let key = |row: &Compared<'_>| (row.record.case.study.clone(), row.record.case.workload.clone());
+        match groups.iter_mut().find(|group| key(group[0]) == key(row)) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
+        }
+    }
+    groups.retain(|group| group.iter().any(|row| row.measurement().is_some()));
+    let subject = |rows: Vec<&Compared<'_>>| {
+        let case = rows[0].record.case.clone();
+        let timed = fastest::candidates(judged, &rows);
+        let lead = leaders::fastest(&timed);
+        let question = Question { judged, rows, timed, lead };
+        let cards = [fastest::card(&question), smallest::card(&question), accurate::card(&question)];
+        Subject { study: case.study, workload: case.workload.to_string(), cards }
+    };
+    let subjects = groups.into_iter().map(subject).collect();
+    Decision { subjects, screening: overview::screening(judged.results) }
+}
+
+impl Card {
+    /// A winner among `rows`.
+    fn won(title: &'static str, winner: &Compared<'_>, figure: String) -> Self {
+        let winner = Some(winner.record.case.configuration.to_string());
+        Self { title, winner, ..Self::open(title, figure, String::new()) }
+    }
+
+    /// No winner, and why.
+    fn open(title: &'static str, figure: impl Into<String>, detail: impl Into<String>) -> Self {
+        let (figure, detail) = (figure.into(), detail.into());
+        Self { title, winner: None, figure, detail, gives_up: Vec::new(), anchors: Vec::new() }
+    }
+
+    fn resting_on(mut self, rows: &[&Compared<'_>]) -> Self {
+        self.anchors = rows.iter().map(|row| row.anchor.clone()).collect();
+        self
+    }
+
+    /// `cpu compile f32 t2, 215 µs [204, 249]`, or the short answer alone.
+    pub(super) fn answer(&self) -> String {
+        match &self.winner {
+            Some(winner) => format!("`{winner}`, {}", self.figure),
+            None => self.figure.clone(),
+        }
+    }
+}
+
+impl Card {
+    /// `Gives up ...`, of a winner.
+    pub(super) fn cost(&self) -> Option<String> {
+        self.winner.as_ref()?;
+        Some(match self.gives_up.as_slice() {
+            [] => "Gives up nothing that is known".to_owned(),
+            some => format!("Gives up {}", some.join("; ")),
+        })
+    }
+}
+
+impl Decision {
+    /// A row for each workload.
+    pub(super) fn table(&self) -> Table {
+        let titles = ["Workload", "Fastest", "Smallest", "Most accurate"].map(|title| (title, Align::Left));
+        let mut table = Table::new(&titles);
+        for subject in &self.subjects {
+            let mut row = vec![format!("{}: {}", subject.study, subject.workload)];
+            row.extend(subject.cards.iter().map(Card::answer));
+            table.push(row);
+        }
+        table
+    }
+}
+
+impl Question<'_, '_> {
+    /// The time that `row` takes more than the fastest, where an interval shows it.
+    fn slower(&self, row: &Compared<'_>) -> Option<String> {
+        let lead = self.lead.as_ref()?;
+        let fastest = lead.winner;
+        if fastest.id == row.id || lead.alike.iter().any(|other| other.id == row.id) {
+            return None;
+        }
+        let name = &fastest.record.case.configuration;
+        match Speedup::between(fastest.record, row.record) {
+            Ok(gain) if gain.interval().high < 1.0 => {
+                Some(format!("time: {} the speed of `{name}`", gain.figure()))
+            }
+            Ok(_) => None,
+            Err(_) => Some(format!("time: unknown, no claim against `{name}`")),
+        }
+    }
+
+    /// The quality that `row` lost against the model it was made from, or against the best.
+    fn worse(&self, row: &Compared<'_>) -> Option<String> {
+        metrics().find_map(|metric| {
+            let mine = metric.read(row.measurement()?)?;
+            let baseline = row.record.baseline.as_deref().and_then(|id| self.judged.find(id));
+            let others = self.rows.iter().copied().filter(|other| other.id != row.id);
+            let against = baseline.into_iter().chain(others);
+            let lost = |other: &Compared<'_>| {
+                let doubt = match metric.difference(row, other)? {
+                    Difference::Worse => "",
+                    Difference::FarWorse => FAR,
+                    Difference::Better | Difference::Unknown => return None,
+                };
+                let before = metric.read(other.measurement()?)?;
+                Some(format!("{} {}{doubt}", metric.title, metric.course(&mine, &before)))
+            };
+            against.into_iter().find_map(lost)
+        })
+    }
+
+    /// The bytes that `row` takes more than the smallest.
+    fn larger(&self, row: &Compared<'_>) -> Option<String> {
+        let size = smallest::size(self)?;
+        let (mine, least) = (size.of(row)?, size.of(size.least(self)?)?);
+        let more = mine.checked_sub(least).filter(|more| *more > 0)?;
+        Some(format!("{}: {} more than the least", size.name, digits::bytes(more)))
+    }
+}

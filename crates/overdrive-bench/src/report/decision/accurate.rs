@@ -1,0 +1,83 @@
+//! Which configuration is right most often, by an interval; where no quality was measured, how far
+//! outputs lie from the reference.
+
+use super::super::judged::Compared;
+use super::super::quality::{Difference, Metric, metrics};
+use super::{Card, Question};
+use crate::record::Agreement;
+
+const TITLE: &str = "Most accurate";
+
+pub(super) fn card(question: &Question<'_, '_>) -> Card {
+    let measured = metrics().find_map(|metric| {
+        let has = |row: &&Compared<'_>| row.measurement().is_some_and(|m| metric.read(m).is_some());
+        let rows: Vec<&Compared<'_>> = question.rows.iter().copied().filter(has).collect();
+        (rows.len() > 1).then_some((metric, rows))
+    });
+    match measured {
+        Some((metric, rows)) => by_quality(question, metric, &rows),
+        None => by_agreement(question),
+    }
+}
+
+fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_>]) -> Card {
+    let reading = |row: &Compared<'_>| row.measurement().and_then(|m| metric.read(m));
+    let figure = |row: &Compared<'_>| reading(row).map_or(String::new(), |found| metric.figure(&found));
+    let difference = |row: &Compared<'_>, other: &Compared<'_>| metric.difference(row, other);
+    let better = |row: &Compared<'_>, other: &Compared<'_>| {
+        row.id == other.id || difference(row, other) == Some(Difference::Better)
+    };
+    if let Some(winner) = rows.iter().find(|row| rows.iter().all(|other| better(row, other))) {
+        return Card {
+            detail: format!("{}, best of {} by its interval", metric.title, rows.len()),
+            gives_up: [question.slower(winner), question.larger(winner)].into_iter().flatten().collect(),
+            ..Card::won(TITLE, winner, figure(winner))
+        }
+        .resting_on(rows);
+    }
+    // Everybody whom nobody beats by an interval.
+    let worse = |row: &Compared<'_>, other: &Compared<'_>| {
+        row.id != other.id && matches!(difference(row, other), Some(Difference::Worse | Difference::FarWorse))
+    };
+    let (beaten, alike): (Vec<&Compared<'_>>, Vec<&Compared<'_>>) =
+        rows.iter().partition(|row| rows.iter().any(|other| worse(row, other)));
+    let shown: Vec<String> = alike
+        .iter()
+        .take(2)
+        .map(|row| format!("`{}` {}", row.record.case.configuration, figure(row)))
+        .collect();
+    let clear = match beaten.len() {
+        0 => "nobody is clearly worse".to_owned(),
+        1 => format!("only `{}` is clearly worse", beaten[0].record.case.configuration),
+        count => format!("{count} others are clearly worse"),
+    };
+    let answer = format!("{} of {} alike", alike.len(), rows.len());
+    Card::open(TITLE, answer, format!("{clear}; {}: {}", metric.title, shown.join(", "))).resting_on(rows)
+}
+
+fn by_agreement(question: &Question<'_, '_>) -> Card {
+    let mut checked: Vec<(&Compared<'_>, &Agreement)> = question
+        .rows
+        .iter()
+        .filter_map(|row| Some((*row, row.measurement()?.agreement.as_ref()?)))
+        .filter(|(_, agreement)| agreement.holds())
+        .collect();
+    let error = |agreement: &Agreement| agreement.worst.absolute;
+    checked.sort_by(|(_, a), (_, b)| error(a).total_cmp(&error(b)));
+    let ran = question.rows.iter().filter(|row| row.measurement().is_some()).count();
+    let (Some((least, first)), Some((most, last))) = (checked.first(), checked.last()) else {
+        return Card::open(TITLE, "no claim", "neither quality nor agreement with a reference is known");
+    };
+    let all = if checked.len() == ran { "all".to_owned() } else { format!("{} of", checked.len()) };
+    let name = |row: &Compared<'_>| row.record.case.configuration.to_string();
+    let errors = if checked.len() == 1 {
+        format!("largest error {:.1e}", error(first))
+    } else {
+        let (low, high) = (error(first), error(last));
+        format!("largest errors {low:.1e} (`{}`) to {high:.1e} (`{}`)", name(least), name(most))
+    };
+    let rows: Vec<&Compared<'_>> = checked.iter().map(|(row, _)| *row).collect();
+    let against = format!("with the reference ({})", first.reference);
+    let detail = format!("{against}; {errors}; no data set was given, so accuracy itself is unknown");
+    Card::open(TITLE, format!("{all} {ran} agree"), detail).resting_on(&rows)
+}

@@ -1,0 +1,97 @@
+//! Winners have an interval and agreement, and say what they give up; nobody else wins.
+
+use super::*;
+use crate::record::Record;
+use crate::report::example::example;
+use crate::report::gallery::gallery;
+use crate::results::Results;
+use crate::series::Depth;
+use crate::testing::{record, results};
+
+fn spans(ns: u64) -> Vec<u64> {
+    (0..20).map(|i| ns + (i * 7919) % (ns / 100)).collect()
+}
+
+fn of(records: Vec<Record>) -> Results {
+    Results { records, ..results() }
+}
+
+/// The cards of the only workload.
+fn cards(results: &Results) -> [Card; 3] {
+    let mut found = decide(&Judged::new(results)).subjects;
+    assert_eq!(found.len(), 1);
+    found.remove(0).cards
+}
+
+#[test]
+fn the_fastest_has_an_interval_and_says_over_what() {
+    let [fastest, ..] =
+        cards(&of(vec![record("eager", &spans(2_000_000)), record("compile", &spans(1_000_000))]));
+    assert_eq!(fastest.winner.as_deref(), Some("cpu compile f32 t1"));
+    assert!(fastest.figure.starts_with("1.005 ms ["), "{}", fastest.figure);
+    assert!(
+        fastest.detail.contains("x [") && fastest.detail.contains("over `cpu eager f32 t1`"),
+        "{}",
+        fastest.detail
+    );
+    assert_eq!(fastest.anchors.len(), 2);
+}
+
+#[test]
+fn without_agreement_or_a_difference_nobody_wins() {
+    let mut wrong = record("compile", &spans(1_000_000));
+    wrong.outcome.measurement_mut().unwrap().agreement = None;
+    let [fastest, smallest, accurate] = cards(&of(vec![wrong]));
+    assert!(fastest.winner.is_none() && fastest.detail.contains("agree"), "{}", fastest.detail);
+    assert!(smallest.winner.is_none() && accurate.winner.is_none());
+    let alike = of(vec![record("eager", &spans(1_000_000)), record("compile", &spans(1_000_100))]);
+    let [fastest, ..] = cards(&alike);
+    assert!(fastest.winner.is_none(), "{:?}", fastest.winner);
+    assert_eq!(fastest.figure, "no winner shown");
+}
+
+#[test]
+fn what_other_programs_measured_wins_nothing() {
+    let mut found = of(vec![record("eager", &spans(2_000_000)), record("compile", &spans(1_000_000))]);
+    found.imported = Some("a report, `x.json`".into());
+    for record in &mut found.records {
+        let measurement = record.outcome.measurement_mut().unwrap();
+        (measurement.latency, measurement.agreement) = (None, None);
+    }
+    let [fastest, ..] = cards(&found);
+    assert!(fastest.winner.is_none() && fastest.detail.contains("imported"), "{}", fastest.detail);
+}
+
+#[test]
+fn a_smaller_model_says_what_it_lost() {
+    let all = gallery();
+    let records = all.records.iter().filter(|record| record.case.study == "quantization");
+    let [fastest, smallest, accurate] = cards(&of(records.cloned().collect()));
+    assert_eq!(smallest.winner.as_deref(), Some("cpu compile f32 t1 int4"));
+    assert!(
+        smallest.gives_up.iter().any(|cost| cost.starts_with("top-1 accuracy fell: 97.40 %")),
+        "{:?}",
+        smallest.gives_up
+    );
+    assert!(
+        smallest.detail.contains("exact") && smallest.detail.contains("most of 4"),
+        "{}",
+        smallest.detail
+    );
+    assert!(fastest.winner.is_some() || fastest.figure == "no winner shown");
+    assert!(accurate.winner.is_none() && accurate.figure.ends_with("of 4 alike"), "{}", accurate.figure);
+}
+
+#[test]
+fn a_screening_says_that_it_is_one() {
+    let mut found = example();
+    assert!(decide(&Judged::new(&found)).screening.is_none());
+    for record in &mut found.records {
+        if let Some(measurement) = record.outcome.measurement_mut() {
+            measurement.latency.as_mut().unwrap().conditions.depth = Depth::Screening;
+        }
+    }
+    let decision = decide(&Judged::new(&found));
+    assert!(decision.screening.is_some_and(|text| text.starts_with("Screening, no verdict")));
+    assert_eq!(decision.subjects.len(), 3, "a line for each workload");
+}

@@ -1,0 +1,239 @@
+//! What a run says when it ends: ten lines at most. What was measured, the winners with their
+//! intervals and what they cost, the caveats. The tables are a `-v` away.
+
+use super::decision::{self, Card, Decision, Subject};
+use super::findings::{self, Topic};
+use super::judged::Judged;
+use super::overview;
+use super::text_table::indented;
+use crate::results::Results;
+
+/// Lines, one left for who says where the report lies.
+const MOST: usize = 9;
+/// Columns of a card's title.
+const TITLE: usize = 15;
+/// Lines for workloads, where there are several.
+const NAMED: usize = 5;
+
+/// The lines, in at most `width` columns; what does not fit whole is left out, never cut.
+pub fn summary(results: &Results, width: u16) -> String {
+    let (judged, width) = (Judged::new(results), usize::from(width));
+    let decision = decision::decide(&judged);
+    let ran = overview::ran(results);
+    let said = caveats(&judged, &decision, width);
+    let mut lines = match decision.subjects.as_slice() {
+        [] => return nothing(&judged, width),
+        [one] => {
+            let mut lines = indented(&format!("{}: {}: {ran}", one.study, one.workload), width, "");
+            lines.extend(of_cards(&one.cards, width, MOST - said.len() - lines.len()));
+            lines
+        }
+        several => {
+            let studies = results.studies().len();
+            let of = if studies == 1 { String::new() } else { format!(" of {studies} studies") };
+            let mut lines = vec![format!("{} workloads{of}: {ran}", several.len())];
+            lines.extend(of_several(several, width));
+            lines
+        }
+    };
+    lines.truncate(MOST - said.len());
+    lines.extend(said);
+    lines.join("\n") + "\n"
+}
+
+/// Where nothing ran: why, in whole sentences, however many lines they take.
+fn nothing(judged: &Judged<'_>, width: usize) -> String {
+    let mut lines = indented(&overview::verdict(judged), width, "");
+    for finding in findings::of(judged) {
+        lines.extend(indented(&plain(&finding.sentence), width, "  "));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// The one line of results that `-q` leaves.
+pub fn result_line(results: &Results) -> String {
+    let judged = Judged::new(results);
+    match decision::decide(&judged).subjects.as_slice() {
+        [one] => format!("{}: {}: {}", one.study, one.workload, plain(&one.cards[0].answer())),
+        _ => overview::verdict(&judged),
+    }
+}
+
+/// The answers, and what each gives up as long as there is room for it whole.
+fn of_cards(cards: &[Card], width: usize, room: usize) -> Vec<String> {
+    let mut blocks: Vec<[Vec<String>; 2]> = cards.iter().map(|card| of_card(card, width)).collect();
+    let count = |blocks: &[[Vec<String>; 2]]| blocks.iter().flatten().map(Vec::len).sum::<usize>();
+    while count(&blocks) > room {
+        let longest = blocks.iter_mut().max_by_key(|[_, costs]| costs.len());
+        match longest {
+            Some([_, costs]) if !costs.is_empty() => costs.clear(),
+            _ => break,
+        }
+    }
+    blocks.into_iter().flatten().flatten().collect()
+}
+
+/// `fastest        cpu compile f32 t2, 215 µs [204, 249]`, and below it over what, and what it costs.
+fn of_card(card: &Card, width: usize) -> [Vec<String>; 2] {
+    let title = format!("{:<TITLE$}", card.title.to_lowercase());
+    let answer = joined(&title, [card.answer()], width);
+    let mut costs = card.gives_up.iter().map(|cost| format!("gives up {cost}"));
+    let mut detail = card.detail.split("; ").map(str::to_owned);
+    // The first of each says most.
+    let first = detail.next().into_iter().chain(costs.next());
+    let parts: Vec<String> = first.chain(detail).chain(costs).collect();
+    [answer, joined(&" ".repeat(TITLE), parts, width)]
+}
+
+fn of_several(subjects: &[Subject], width: usize) -> Vec<String> {
+    // The workloads with a winner say more; of each study the first come first.
+    let mut ranked: Vec<(usize, bool, &Subject)> = Vec::new();
+    for (at, subject) in subjects.iter().enumerate() {
+        let earlier = subjects[..at].iter().filter(|other| other.study == subject.study).count();
+        ranked.push((earlier, subject.cards[0].winner.is_none(), subject));
+    }
+    ranked.sort_by_key(|(earlier, is_open, _)| (*is_open, *earlier));
+    let line = |(_, _, subject): &(usize, bool, &Subject)| {
+        let card = &subject.cards[0];
+        let head = format!("{}: {}: ", subject.study, subject.workload);
+        joined(&head, [card.answer(), card.detail.clone()], width)
+    };
+    let mut shown: Vec<String> = Vec::new();
+    let mut named = 0;
+    for lines in ranked.iter().map(line) {
+        if shown.len() + lines.len() > NAMED {
+            break;
+        }
+        named += 1;
+        shown.extend(lines);
+    }
+    let more = subjects.len() - named;
+    let rest = (more > 0).then(|| format!("and {more} more workloads: -v or the report has them"));
+    shown.into_iter().chain(rest).collect()
+}
+
+/// Parts with semicolons between them, as many as fit on the line behind `head`; a first part that
+/// does not fit goes on below.
+fn joined(head: &str, parts: impl IntoIterator<Item = String>, width: usize) -> Vec<String> {
+    let parts: Vec<String> =
+        parts.into_iter().map(|part| plain(&part)).filter(|part| !part.is_empty()).collect();
+    let Some((first, rest)) = parts.split_first() else { return Vec::new() };
+    let blank = " ".repeat(TITLE.min(head.chars().count()));
+    let mut lines = indented(first, width, &blank);
+    if blank.len() == head.chars().count() {
+        lines[0] = format!("{head}{}", lines[0].trim_start());
+    } else {
+        lines = indented(&format!("{head}{first}"), width, "");
+    }
+    for part in rest {
+        let last = lines.last_mut().expect("the first part gave a line");
+        if last.chars().count() + 2 + part.chars().count() > width {
+            break;
+        }
+        *last += &format!("; {part}");
+    }
+    lines
+}
+
+/// What speaks against the figures, shortest words: two lines at most.
+fn caveats(judged: &Judged<'_>, decision: &Decision, width: usize) -> Vec<String> {
+    let mut parts = Vec::new();
+    if decision.screening.is_some() {
+        parts.push("a screening, no verdict: run without --quick for figures to quote".to_owned());
+    }
+    parts.extend(overview::warnings(judged.results).iter().map(|text| text.replace("Warning: ", "")));
+    let found = findings::of(judged);
+    let against = [
+        Topic::Regressed,
+        Topic::QualityLost,
+        Topic::NotCompressed,
+        Topic::Doubt,
+        Topic::Stopped,
+        Topic::Slower,
+        Topic::LaunchBound,
+    ];
+    let counted: Vec<String> = against
+        .iter()
+        .filter_map(|topic| match found.iter().filter(|finding| finding.topic == *topic).count() {
+            0 => None,
+            count => Some(format!("{topic} ({count})")),
+        })
+        .collect();
+    if !counted.is_empty() {
+        parts.push(format!("findings: {}", counted.join(", ")));
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts.into_iter().map(|part| plain(&part)) {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 2 + part.chars().count() <= width => {
+                *line += &format!("; {part}")
+            }
+            _ => lines.extend(joined(
+                &format!("{:<TITLE$}", if lines.is_empty() { "caveat" } else { "" }),
+                [part],
+                width,
+            )),
+        }
+    }
+    lines.truncate(2);
+    lines
+}
+
+/// Without the marks of names, which a terminal shows as they are.
+fn plain(text: &str) -> String {
+    text.replace('`', "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::example::example;
+    use crate::report::gallery::gallery;
+
+    /// The only workload of one study of the gallery.
+    fn quantized() -> Results {
+        let mut found = gallery();
+        found.records.retain(|record| record.case.study == "quantization");
+        found.ladders.clear();
+        found
+    }
+
+    #[test]
+    fn nine_lines_hold_what_counts_and_fit() {
+        for results in [example(), gallery(), quantized()] {
+            for width in [60, 80, 120, 200] {
+                let text = summary(&results, width);
+                assert!(text.lines().count() <= MOST, "{width}: {text}");
+                assert!(
+                    text.lines().all(|line| line.chars().count() <= usize::from(width)),
+                    "{width}: {text}"
+                );
+                assert!(text.contains("cases ran"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_model_has_winner_interval_cost_and_caveat() {
+        insta::assert_snapshot!(summary(&quantized(), 100));
+    }
+
+    #[test]
+    fn where_nothing_ran_the_reason_is_said_in_full() {
+        let mut found = example();
+        found.records.retain(|record| record.outcome.failure().is_some());
+        found.records.iter_mut().for_each(|record| record.baseline = None);
+        found.ladders.clear();
+        let text = summary(&found, 60);
+        let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("the device has no graphs | try compile"), "{text}");
+    }
+
+    #[test]
+    fn quiet_is_one_line() {
+        for results in [example(), gallery(), quantized()] {
+            assert_eq!(result_line(&results).lines().count(), 1);
+        }
+        assert!(result_line(&quantized()).starts_with("quantization: digits-mlp B=64: "));
+    }
+}
