@@ -6,6 +6,7 @@
 //! [`Subject`]: it alternates with ours in one session, under the same rules of sampling, and its outputs are held against
 //! the same f64 reference.
 
+mod frameworks;
 mod process;
 mod timed;
 

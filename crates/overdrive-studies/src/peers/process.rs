@@ -3,6 +3,7 @@
 //! It runs in a private folder and finds its packages where the user installed them: nothing that
 //! lies in the user's working folder, or in a folder that others can write, is ever imported.
 
+use super::frameworks::{FRAMEWORKS, Framework, MODULES, QUANTIZING};
 use crate::Workload;
 use overdrive_bench::outcome::Failure;
 use overdrive_process::{Running, Stop, program, python};
@@ -55,16 +56,6 @@ pub(crate) struct Known {
     pub(crate) variants: Vec<String>,
 }
 
-/// A framework with its program, which ours carries.
-struct Framework {
-    name: &'static str,
-    /// As its users write it.
-    spelt: &'static str,
-    /// What `pip` installs.
-    package: &'static str,
-    program: &'static str,
-}
-
 /// Runs before a program, isolated (`-I`): puts the folders after the first two arguments before
 /// all others, brings back the packages that the user installed for himself, which isolation hides,
 /// and has the process end with ours, even where ours is killed.
@@ -81,45 +72,6 @@ try:
 except (AttributeError, ImportError, OSError, TypeError):
     pass
 ";
-
-/// What programs import that are not packages: a name and a text each.
-const MODULES: [(&str, &str); 4] = [
-    ("overdrive_peer.py", include_str!("../../../../peers/overdrive_peer.py")),
-    ("published_models.py", include_str!("../../../../peers/published_models.py")),
-    ("pytorch.py", include_str!("../../../../peers/pytorch.py")),
-    ("quantized_peer.py", include_str!("../../../../peers/quantized_peer.py")),
-];
-
-const FRAMEWORKS: [Framework; 2] = [
-    Framework {
-        name: "pytorch",
-        spelt: "PyTorch",
-        package: "torch",
-        program: include_str!("../../../../peers/pytorch.py"),
-    },
-    Framework {
-        name: "openvino",
-        spelt: "OpenVINO",
-        package: "openvino",
-        program: include_str!("../../../../peers/openvino.py"),
-    },
-];
-
-/// Those that quantize a model and run nothing else.
-const QUANTIZING: [Framework; 2] = [
-    Framework {
-        name: "torchao",
-        spelt: "torchao",
-        package: "torch transformers torchao",
-        program: include_str!("../../../../peers/by_torchao.py"),
-    },
-    Framework {
-        name: "bitsandbytes",
-        spelt: "bitsandbytes",
-        package: "torch transformers bitsandbytes",
-        program: include_str!("../../../../peers/by_bitsandbytes.py"),
-    },
-];
 
 impl Peer {
     /// The frameworks that there is a program for, by name.
