@@ -6,14 +6,17 @@
 
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::{Tensors, npz, safetensors};
-use overdrive_ir::{DType, Graph, Tensor};
+use overdrive_ir::{DType, Graph, Init, Tensor};
 use overdrive_passes::Lora;
 use overdrive_studies::pretrained::Pretrained;
-use overdrive_train::data::Batch;
+use overdrive_train::data::{Batch, Parts, Tokens};
 use overdrive_train::{
-    Decay, Optimizer, Recipe, Schedule, Trainer, initial_parameters, parameters, with_loss,
+    Checkpoint, Decay, Ending, Fit, Observer, Optimizer, Recipe, Schedule, StepReport, Trainer, fit,
+    initial_parameters, parameters, with_loss,
 };
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pretrained").join(name)
@@ -112,6 +115,39 @@ fn adapters_alone_learn_and_hold_the_only_moments() {
         assert!(adapters.state_bytes < full.state_bytes / 2, "{name}: {adapters:?}, {full:?}");
         assert!(trainer.snapshot_bytes() < adapters.state_bytes / 2, "{name}: checkpoints are small");
     }
+}
+
+/// Ends a run after so many steps.
+struct StopAfter(u64);
+
+impl Observer for StopAfter {
+    fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
+        if report.step + 1 == self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+#[test]
+fn adapters_go_on_from_a_small_checkpoint_and_from_the_same_weights_alone() {
+    let (backend, graph) = (CpuBackend::new(Some(1)).unwrap(), graph(&model("llama")));
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("checkpoint.safetensors");
+    let text = Tokens::of_bytes("the hand and the tin. ".repeat(60).into_bytes());
+    let parts = Parts::of_text(&Arc::new(text), 8).unwrap();
+    let recipe = Recipe { steps: 6, evaluate_every: 3, ..recipe(Some(Lora { rank: 2, alpha: 4.0 })) };
+    let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
+    let (resume, checkpoint) = (None, None);
+    let run =
+        Fit { backend: &backend, model: &graph, recipe: &recipe, train, validation, resume, checkpoint };
+    let whole = fit(&run, &mut ()).unwrap();
+    let run = Fit { checkpoint: Some(&file), ..run };
+    assert_eq!(fit(&run, &mut StopAfter(4)).unwrap().ending, Ending::Interrupted);
+    let kept = Checkpoint::read(&file).unwrap();
+    assert!(kept.state.keys().all(|name| Lora::is_adapter(name) || name.starts_with("optimizer.")));
+    let resumed = Fit { resume: Some(&kept), ..run };
+    assert_eq!(fit(&resumed, &mut ()).unwrap(), whole);
+    let other = graph.clone().with_initial_values(|_, _| Init::Constant(0.5));
+    let error = fit(&Fit { model: &other, ..resumed }, &mut ()).unwrap_err().to_string();
+    assert!(error.contains("frozen weights of SHA-256"), "{error}");
 }
 
 #[test]
