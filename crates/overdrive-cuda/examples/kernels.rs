@@ -57,7 +57,9 @@ fn sources() -> Vec<(Source, Architecture)> {
     }
     for plan in plans() {
         let regions = kernels::sources_of(&plan).unwrap_or_else(|e| panic!("{}: {e}", plan.name));
-        all.extend(regions.into_iter().flat_map(declared));
+        for (source, architectures) in regions {
+            all.extend(architectures.iter().map(|&architecture| (source.clone(), architecture)));
+        }
         for step in &plan.steps {
             let StepKind::Loop(program) = &step.kind else { continue };
             for architecture in Architecture::DECLARED {

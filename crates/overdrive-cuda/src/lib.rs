@@ -22,6 +22,7 @@ mod occupancy;
 mod staging;
 mod tensor_map;
 pub mod together;
+mod wgmma;
 
 pub use backend::{CudaBackend, caps, gpus};
 pub use device::Device;

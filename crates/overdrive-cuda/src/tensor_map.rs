@@ -23,17 +23,18 @@ impl Extent {
     }
 }
 
-/// A tensor map but for its address: three dimensions, along memory first, and a box of the first two.
+/// A tensor map but for its address: three dimensions or four, along memory first, and a box of the
+/// first two.
 #[derive(Clone, Debug)]
 pub(crate) struct Boxes {
     dtype: DType,
-    extents: [Extent; 3],
+    extents: Vec<Extent>,
     shape: [u32; 2],
 }
 
 impl Boxes {
-    pub(crate) fn new(dtype: DType, extents: [Extent; 3], shape: [usize; 2]) -> Self {
-        Self { dtype, extents, shape: shape.map(|n| n as u32) }
+    pub(crate) fn new(dtype: DType, extents: impl Into<Vec<Extent>>, shape: [usize; 2]) -> Self {
+        Self { dtype, extents: extents.into(), shape: shape.map(|n| n as u32) }
     }
 
     /// The map of a matrix at `address`. What a box has outside of it reads as zero and is not written.
@@ -56,21 +57,24 @@ impl Boxes {
             64 => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
             _ => CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B,
         };
-        let sizes = self.extents.map(|extent| extent.size);
-        let strides = [self.extents[1].stride * bytes, self.extents[2].stride * bytes];
-        let shape = [self.shape[0], self.shape[1], 1];
+        let rank = self.extents.len();
+        let sizes: Vec<u64> = self.extents.iter().map(|extent| extent.size).collect();
+        let strides: Vec<u64> = self.extents[1..].iter().map(|extent| extent.stride * bytes).collect();
+        let mut shape = vec![1u32; rank];
+        shape[..2].copy_from_slice(&self.shape);
+        let steps = vec![1u32; rank];
         let mut map = CUtensorMap { opaque: [0; 16] };
         // SAFETY: all arrays have the rank's length, and live through the call.
         unsafe {
             sys::cuTensorMapEncodeTiled(
                 &mut map,
                 dtype,
-                3,
+                rank as u32,
                 address as *mut _,
                 sizes.as_ptr(),
                 strides.as_ptr(),
                 shape.as_ptr(),
-                [1u32; 3].as_ptr(),
+                steps.as_ptr(),
                 CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 swizzle,
                 CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

@@ -115,6 +115,22 @@ const ATTENTIONS: [[usize; 7]; 6] = [
     [1, 2, 1, 70, 131, 20, 24],
 ];
 
+/// The same where Hopper has a kernel of its own: each of its tiles, whole and partial.
+const ATTENTIONS_OF_HOPPER: [[usize; 7]; 9] = [
+    [1, 2, 2, 128, 256, 64, 64],
+    [2, 4, 1, 200, 777, 64, 64],
+    // Three warpgroups.
+    [1, 2, 1, 2050, 300, 32, 48],
+    [3, 2, 2, 300, 513, 128, 128],
+    [1, 2, 1, 130, 1000, 96, 128],
+    // Large blocks of keys.
+    [1, 1, 1, 130, 12_300, 128, 16],
+    [1, 2, 1, 200, 300, 192, 80],
+    [1, 2, 2, 200, 300, 256, 256],
+    // Queries that see nothing.
+    [1, 2, 1, 700, 300, 80, 80],
+];
+
 fn attention_inputs(dtype: DType, [b, h, kv, tq, tk, d, dv]: [usize; 7]) -> Vec<Array> {
     [[b, h, tq, d], [b, kv, tk, d], [b, kv, tk, dv]]
         .iter()
@@ -135,6 +151,22 @@ fn attention_of_whole_and_partial_tiles() {
             }
         }
     }
+    for dtype in [DType::BF16, DType::F16] {
+        for shape in ATTENTIONS_OF_HOPPER {
+            for mask in [Mask::Full, Mask::Causal] {
+                let name = format!("attention of {dtype} {shape:?} {mask:?}");
+                check(&name, &attention_inputs(dtype, shape), |_, x| {
+                    x[0].attention(x[1], x[2], Attention { scale: None, mask }).to_vec()
+                });
+            }
+        }
+    }
+    // Heads beside each other, as layers of transformers have them; more tasks than multiprocessors.
+    let inputs = [(300, 0), (400, 1), (400, 2)].map(|(t, site)| random(DType::BF16, &[2, t, 40, 64], site));
+    check("heads beside each other", &inputs, |_, x| {
+        let [q, k, v] = [0, 1, 2].map(|i| x[i].transpose(&[0, 2, 1, 3]));
+        vec![q.attention(k, v, Attention::CAUSAL)[0].transpose(&[0, 2, 1, 3])]
+    });
     let shape = [1, 1, 1, 65, 65, 64, 64];
     check("negative scale", &attention_inputs(DType::BF16, shape), |_, x| {
         x[0].attention(x[1], x[2], Attention { scale: Some(-0.1), mask: Mask::Causal }).to_vec()
@@ -147,7 +179,13 @@ fn attention_of_whole_and_partial_tiles() {
 
 #[test]
 fn attention_with_score_and_mask_functions() {
-    for (dtype, shape) in [(DType::BF16, [2, 2, 1, 70, 140, 64, 64]), (DType::F32, [2, 2, 1, 40, 70, 8, 8])] {
+    for (dtype, shape) in [
+        (DType::BF16, [2, 2, 1, 70, 140, 64, 64]),
+        (DType::BF16, [2, 2, 1, 200, 400, 64, 64]),
+        (DType::F16, [2, 2, 2, 150, 300, 128, 96]),
+        (DType::BF16, [2, 2, 1, 140, 270, 256, 144]),
+        (DType::F32, [2, 2, 1, 40, 70, 8, 8]),
+    ] {
         let (heads, keys) = (shape[1], shape[4]);
         let (bias, length) = (random(DType::F32, &[heads, 2 * keys], 5), indices(&[2], 3, keys as i64));
         let captures = [bias.ty(), length.ty()];
@@ -169,8 +207,11 @@ fn attention_with_score_and_mask_functions() {
 /// PyTorch exports it: -infinity is added, and a row without a key gives 0. Written out, the plan makes attention of both.
 #[test]
 fn attention_with_padding() {
-    for (dtype, shape) in [(DType::BF16, [3, 2, 2, 70, 140, 64, 64]), (DType::F32, [3, 2, 2, 40, 70, 16, 8])]
-    {
+    for (dtype, shape) in [
+        (DType::BF16, [3, 2, 2, 70, 140, 64, 64]),
+        (DType::BF16, [3, 2, 2, 130, 300, 64, 64]),
+        (DType::F32, [3, 2, 2, 40, 70, 16, 8]),
+    ] {
         let (batch, keys) = (shape[0], shape[4]);
         let lengths = [keys, 0, keys / 3];
         let seen = (0..batch * keys).map(|i| f64::from(u8::from(i % keys < lengths[i / keys]))).collect();

@@ -3,10 +3,9 @@
 //! Everything about a product is compiled in; addresses are in the tensor maps, which the host encodes when an address
 //! is new. Invariant: a tile never needs more shared memory than a block may have.
 
-mod instruction;
 mod tile;
 
-pub(super) use instruction::print as wgmma;
+pub(super) use crate::wgmma::print as wgmma;
 use tile::ROOM;
 pub(super) use tile::{Schedule, TILES, Tile};
 

@@ -10,7 +10,7 @@ use super::{
     attention, cast_transpose, convolution, dynamic_slice, gather, quantized_linear, reduce_window, scatter,
     sort, transfer,
 };
-use crate::compiler::Source;
+use crate::compiler::{Architecture, Source};
 use crate::launch::Refusal;
 
 /// At least one source of every kernel here, and of each way through it.
@@ -50,20 +50,23 @@ pub fn sources() -> Vec<Source> {
     all
 }
 
-/// The sources of a plan's attentions and convolutions, whose text depends on their shapes.
+/// The sources of a plan's attentions and convolutions, whose text depends on their shapes, with the
+/// architectures that they are for.
 ///
 /// # Errors
 /// What the compilation of the step would say.
-pub fn sources_of(plan: &Plan) -> Result<Vec<Source>, Refusal> {
-    let mut all = Vec::new();
+pub fn sources_of(plan: &Plan) -> Result<Vec<(Source, &'static [Architecture])>, Refusal> {
+    let mut all: Vec<(Source, &'static [Architecture])> = Vec::new();
     for step in &plan.steps {
         match &step.kind {
-            StepKind::Convolution(call) => all.push(convolution::source_of(plan, call)?),
+            StepKind::Convolution(call) => {
+                all.push((convolution::source_of(plan, call)?, &Architecture::DECLARED));
+            }
             StepKind::Kernel(call) => {
                 if let KernelOp::Composite(op, regions) = &call.op
                     && let Some(op) = op.downcast::<Attention>()
                 {
-                    all.push(attention::source_of(call, (op, regions))?);
+                    all.extend(attention::sources_of(call, (op, regions))?);
                 }
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! The compiled step: which of the two kernels, with which tile, and its launch.
+//! The compiled step: which of the three kernels, with which tile, and its launch.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Graph};
 
-use super::region;
+use super::{hopper, region};
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
 use crate::kernels::nest::Place;
 use crate::launch::{Addresses, Launch, Refusal, Site};
@@ -25,7 +25,7 @@ const BUNCH_BYTES: usize = 24 << 20;
 /// `Shape` of `shape.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+pub(super) struct Shape {
     heads: i32,
     group: i32,
     matrices: i32,
@@ -40,9 +40,43 @@ struct Shape {
     factor: f64,
 }
 
+impl Shape {
+    fn of(call: &KernelCall, factor: f64) -> Self {
+        let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
+        let (sizes, keys) = (q.ty.sizes(), k.ty.sizes()[2]);
+        let matrices = sizes[0] * sizes[1];
+        let strides = |view: &View| -> [i64; 4] { std::array::from_fn(|d| view.strides[d]) };
+        let [out, lse] = [0, 1].map(|i| call.results[i].as_ref());
+        let head_bytes = keys * (sizes[3] + v.ty.sizes()[3]) * q.ty.dtype.bits() / 8;
+        let most = (BUNCH_BYTES / head_bytes.max(1)).clamp(1, matrices.max(1));
+        Self {
+            heads: sizes[1] as i32,
+            group: (sizes[1] / k.ty.sizes()[1].max(1)) as i32,
+            matrices: matrices as i32,
+            // Bunches of one size: a small last one would leave multiprocessors idle.
+            together: matrices.div_ceil(matrices.div_ceil(most).max(1)).max(1) as i32,
+            queries: sizes[2] as i32,
+            keys: keys as i32,
+            q: strides(q),
+            k: strides(k),
+            v: strides(v),
+            out: out.map_or([0; 4], strides),
+            lse: lse.map_or([0; 3], |view| std::array::from_fn(|d| view.strides[d])),
+            factor,
+        }
+    }
+
+    /// Tiles of so many queries, of all heads.
+    pub(super) fn tasks(&self, queries: usize) -> usize {
+        self.matrices as usize * (self.queries as usize).div_ceil(queries)
+    }
+}
+
 /// A kernel with its tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Design {
+    /// `hopper.cu`.
+    Hopper(hopper::Tile),
     /// `tensor.cu`: fragments of 16 queries for each warp.
     Tensor { fragments: usize },
     /// `tiled.cu`.
@@ -50,8 +84,20 @@ enum Design {
 }
 
 impl Design {
-    /// The best for a call.
-    fn of(call: &KernelCall, factor: f64, has_regions: bool) -> Result<Self, Refusal> {
+    /// The best for a call on an architecture.
+    fn of(
+        call: &KernelCall,
+        (factor, has_regions): (f64, bool),
+        architecture: Architecture,
+    ) -> Result<Self, Refusal> {
+        // Its maximum is taken before the factor, which must not turn the order around.
+        let is_ordered = factor > 0.0 || has_regions;
+        if let Some(tile) = hopper::Tile::of(call, has_regions)
+            && architecture == Architecture::Sm90a
+            && is_ordered
+        {
+            return Ok(Self::Hopper(tile));
+        }
         let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
         let (d, values) = (q.ty.sizes()[3], v.ty.sizes()[3]);
         let dense = |view: &View| {
@@ -62,8 +108,7 @@ impl Design {
         let tensor = matches!(q.ty.dtype, DType::F16 | DType::BF16)
             && fits
             && [q, k, v].into_iter().all(dense)
-            // Its maximum is taken before the factor, which must not turn the order around.
-            && (factor > 0.0 || has_regions);
+            && is_ordered;
         if tensor {
             let sizes = q.ty.sizes();
             // Two fragments halve the reads of keys and values, once there are tiles enough for all multiprocessors; beside
@@ -85,22 +130,21 @@ impl Design {
 
     fn queries(self) -> usize {
         match self {
+            Self::Hopper(tile) => tile.queries(),
             Self::Tensor { fragments } => 64 * fragments,
             Self::Tiled { tile } => tile,
         }
     }
+}
 
-    fn threads(self) -> u32 {
-        if matches!(self, Self::Tensor { .. }) { 128 } else { 256 }
-    }
-
-    fn shared_bytes(self, [d, values]: [usize; 2], sum: usize) -> usize {
-        match self {
-            Self::Tensor { .. } => {
-                2 * self.queries() * (d.max(values) + 8) + 2 * 2 * KEYS * (d + values + 16)
-            }
-            Self::Tiled { tile } => tiled_bytes([d, values], tile, sum),
+/// Threads and bytes of shared memory of a block of a portable kernel.
+fn block(design: Design, [d, values]: [usize; 2], sum: usize) -> (u32, usize) {
+    match design {
+        Design::Hopper(_) => unreachable!("it launches itself"),
+        Design::Tensor { .. } => {
+            (128, 2 * design.queries() * (d.max(values) + 8) + 2 * 2 * KEYS * (d + values + 16))
         }
+        Design::Tiled { tile } => (256, tiled_bytes([d, values], tile, sum)),
     }
 }
 
@@ -127,6 +171,7 @@ fn source(
     text += &region::print(regions, &call.operands[3..])?;
     text += include_str!("shape.cuh");
     text += &match design {
+        Design::Hopper(tile) => tile.text(dtype, values) + include_str!("hopper.cu"),
         Design::Tensor { fragments } => {
             format!("constexpr int MF = {fragments}, KEYS = {KEYS};\n{}", include_str!("tensor.cu"))
         }
@@ -155,10 +200,18 @@ struct Compiled {
     captures: Vec<SlotId>,
 }
 
-/// The source of the kernel that a call is compiled to.
-pub(crate) fn source_of(call: &KernelCall, op: (&Attention, &[Graph])) -> Result<Source, Refusal> {
+/// The sources of the kernels that a call is compiled to, with their architectures.
+pub(crate) fn sources_of(
+    call: &KernelCall,
+    op: (&Attention, &[Graph]),
+) -> Result<Vec<(Source, &'static [Architecture])>, Refusal> {
     let factor = op.0.factor(call.operands[0].ty.sizes()[3]);
-    source(call, op, Design::of(call, factor, !op.1.is_empty())?)
+    let of = |architecture| source(call, op, Design::of(call, (factor, !op.1.is_empty()), architecture)?);
+    let (portable, own) = (of(Architecture::Sm80)?, of(Architecture::Sm90a)?);
+    Ok(match portable == own {
+        true => vec![(portable, &Architecture::DECLARED)],
+        false => vec![(portable, &Architecture::DECLARED), (own, &[Architecture::Sm90a])],
+    })
 }
 
 /// Compiles attention with its score and mask functions.
@@ -168,38 +221,24 @@ pub(crate) fn compile(
     (attention, regions): (&Attention, &[Graph]),
 ) -> Result<Box<dyn Launch>, Refusal> {
     let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
-    let (sizes, values) = (q.ty.sizes(), v.ty.sizes()[3]);
-    let (d, keys) = (sizes[3], k.ty.sizes()[2]);
-    let factor = attention.factor(d);
-    let design = Design::of(call, factor, !regions.is_empty())?;
+    let (sizes, keys) = (q.ty.sizes(), k.ty.sizes()[2]);
+    let factor = attention.factor(sizes[3]);
+    let design = Design::of(call, (factor, !regions.is_empty()), site.device.architecture())?;
     let matrices = sizes[0] * sizes[1];
     let tiles = sizes[2].div_ceil(design.queries());
     if matrices * tiles > i32::MAX as usize || sizes[2].max(keys) > 1 << 30 {
         let found = format!("{matrices} heads of {} queries and {keys} keys", sizes[2]);
         return Err(Refusal::Unsupported(format!("{found} are more than one launch takes; split the batch")));
     }
-    let head_bytes = keys * (d + values) * q.ty.dtype.bits() / 8;
-    let source = source(call, (attention, regions), design)?;
-    let bytes = design.shared_bytes([d, values], q.ty.dtype.accumulation().bits() / 8);
-    let strides = |view: &View| -> [i64; 4] { std::array::from_fn(|d| view.strides[d]) };
-    let [out, lse] = [0, 1].map(|i| call.results[i].as_ref());
-    let shape = Shape {
-        heads: sizes[1] as i32,
-        group: (sizes[1] / k.ty.sizes()[1].max(1)) as i32,
-        matrices: matrices as i32,
-        together: (BUNCH_BYTES / head_bytes.max(1)).clamp(1, matrices.max(1)) as i32,
-        queries: sizes[2] as i32,
-        keys: keys as i32,
-        q: strides(q),
-        k: strides(k),
-        v: strides(v),
-        out: out.map_or([0; 4], strides),
-        lse: lse.map_or([0; 3], |view| std::array::from_fn(|d| view.strides[d])),
-        factor,
-    };
+    let (shape, source) = (Shape::of(call, factor), source(call, (attention, regions), design)?);
+    if let Design::Hopper(tile) = design {
+        return hopper::compile(site, call, (tile, shape), &source);
+    }
+    let widths = [q, v].map(|view| view.ty.sizes()[3]);
+    let (threads, bytes) = block(design, widths, q.ty.dtype.accumulation().bits() / 8);
     let config = LaunchConfig {
         grid_dim: ((matrices * tiles) as u32, 1, 1),
-        block_dim: (design.threads(), 1, 1),
+        block_dim: (threads, 1, 1),
         shared_mem_bytes: bytes as u32,
     };
     Ok(Box::new(Compiled {
@@ -207,7 +246,7 @@ pub(crate) fn compile(
         is_empty: matrices * tiles == 0,
         shape,
         operands: [q, k, v].map(Place::new),
-        results: [out, lse].map(|view| view.map(Place::new)),
+        results: [0, 1].map(|i| call.results[i].as_ref().map(Place::new)),
         captures: call.operands[3..].iter().map(|view| view.slot).collect(),
     }))
 }

@@ -11,10 +11,10 @@ struct Shape {
     i64 q[4], k[4], v[4], out[4], lse[3];
     f64 factor;
 
-    // The head and the tile of this block. Under a causal mask later tiles take longer, so that the last come first; heads
+    // The head and the tile of a task. Under a causal mask later tiles take longer, so that the last come first; heads
     // come in bunches whose keys and values stay in the L2 together.
-    __device__ __forceinline__ void task(i32 tiles, i32& matrix, i32& tile) const {
-        const i32 bunch = blockIdx.x / (together * tiles), rest = blockIdx.x % (together * tiles);
+    __device__ __forceinline__ void task(i32 index, i32 tiles, i32& matrix, i32& tile) const {
+        const i32 bunch = index / (together * tiles), rest = index % (together * tiles);
         const i32 heads = min(together, matrices - bunch * together);
         matrix = bunch * together + rest % heads;
         tile = tiles - 1 - rest / heads;

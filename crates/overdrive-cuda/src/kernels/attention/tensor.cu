@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
     Queries& queries = *reinterpret_cast<Queries*>(bytes);
     Block* blocks = reinterpret_cast<Block*>(bytes + sizeof(Queries));
     i32 matrix, tile;
-    s.task((s.queries + QUERIES - 1) / QUERIES, matrix, tile);
+    s.task(blockIdx.x, (s.queries + QUERIES - 1) / QUERIES, matrix, tile);
     const i32 b = matrix / s.heads, h = matrix % s.heads, first = tile * QUERIES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     q += b * s.q[0] + h * s.q[1];

@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(256) attention(const Element* q, co
     after_previous();
     Tiles& tiles = *reinterpret_cast<Tiles*>(bytes);
     i32 matrix, tile;
-    s.task((s.queries + TILE - 1) / TILE, matrix, tile);
+    s.task(blockIdx.x, (s.queries + TILE - 1) / TILE, matrix, tile);
     const i32 b = matrix / s.heads, h = matrix % s.heads, first = tile * TILE;
     const i32 row = threadIdx.x / 16, column = threadIdx.x % 16;
     q += b * s.q[0] + h * s.q[1];

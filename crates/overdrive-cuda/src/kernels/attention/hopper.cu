@@ -1,0 +1,369 @@
+// Attention of 16-bit floats on Hopper's tensor cores: a producer warp copies queries, keys and values by TMA, consumer
+// warpgroups multiply them with wgmma. FlashAttention-3 (Shah et al., arXiv:2407.08608).
+//
+// Each warpgroup has 64 queries. While its tensor cores multiply the probabilities of one block of keys by their values,
+// it exponentiates the scores of the next; while one warpgroup exponentiates, another multiplies (ping-pong by named
+// barriers). Blocks of keys are walked from the last to the first, so that masked ones come first. A block of the grid
+// takes tasks until none are left, longest first. Channels past D and DV and rows past the end are zeros that TMA fills
+// in and clips.
+//
+// Text before gives KEYS, CONSUMERS, STAGES, PLACES of queries, and the instructions `wgmma`
+// and `wgmma_of_registers`.
+
+#include "hopper.cuh"
+
+constexpr f32 LOG2E = 1.4426950408889634f;
+constexpr int OWN = 64;
+constexpr int QUERIES = OWN * CONSUMERS;
+constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
+// A box is 128 bytes of channels by all rows of a tile.
+constexpr int LINE = 128 / (int)sizeof(Element);
+constexpr int PARTS = (D + LINE - 1) / LINE, PARTS_V = (DV + LINE - 1) / LINE;
+constexpr int QUERY_BOX = QUERIES * 128, KEY_BOX = KEYS * 128;
+constexpr int QUERY_BYTES = QUERY_BOX * PARTS, KEY_BYTES = KEY_BOX * PARTS, VALUE_BYTES = KEY_BOX * PARTS_V;
+// Outputs leave by the place of the queries.
+constexpr int QUERY_PLACE = QUERY_BOX * (PARTS > PARTS_V ? PARTS : PARTS_V);
+
+// Matrix descriptors of 128-byte swizzle: eight lines to the next eight; for values also one box to the next.
+constexpr u64 BY_CHANNEL = 1ull << 62 | 64ull << 32 | 1ull << 16;
+constexpr u64 BY_KEY = 1ull << 62 | 64ull << 32 | (u64)(KEY_BOX / 16) << 16;
+__device__ __forceinline__ u64 descriptor(u64 kind, u32 address) { return kind | (u64)((address & 0x3ffff) >> 4); }
+
+struct Barriers {
+    u64 query_full[PLACES], query_empty[PLACES], key_full[STAGES], key_empty[STAGES], value_full[STAGES], value_empty[STAGES];
+    // The task whose queries are in each place; negative: there are no more.
+    i32 task[PLACES];
+};
+
+// What blocks take tasks by: the next one, and the blocks that found none.
+struct Counter {
+    u32 taken, done;
+};
+
+// A ring of stages: which one, and the parity of its turn.
+template <int Count>
+struct Turn {
+    int stage = 0;
+    u32 parity = 0;
+    __device__ __forceinline__ void next() {
+        if (++stage == Count) stage = 0, parity ^= 1;
+    }
+};
+
+__device__ __forceinline__ void copy_head(u32 to, const TensorMap& map, u32 barrier, int channel, int row, int head, int batch) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::
+            "r"(to),
+        "l"(&map), "r"(barrier), "r"(channel), "r"(row), "r"(head), "r"(batch)
+        : "memory");
+}
+__device__ __forceinline__ void copy_head_out(const TensorMap& map, u32 from, int channel, int row, int head, int batch) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map), "r"(from),
+                 "r"(channel), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+
+// Two values in one register, the first in the low half.
+__device__ __forceinline__ u32 pair(f32 low, f32 high) {
+    u32 both;
+    if constexpr (same<Element, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+__device__ __forceinline__ f32 power_of_two(f32 x) {
+    f32 result;
+    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
+// Ping-pong: a warpgroup multiplies after the one before it has.
+__device__ __forceinline__ void await_turn(int warpgroup) { named_sync<1>(warpgroup, CONSUMERS * WARPGROUP); }
+__device__ __forceinline__ void pass_turn(int warpgroup) {
+#pragma unroll
+    for (int i = 1; i < CONSUMERS; i++) {
+        const int other = warpgroup + i;
+        named_arrive<1>(other < CONSUMERS ? other : other - CONSUMERS, CONSUMERS * WARPGROUP);
+    }
+}
+
+// Scores of 64 queries for a block of keys; sums of 64 outputs.
+typedef f32 Scores[KEYS / 2];
+typedef f32 Sums[DV / 2];
+typedef u32 Weights[KEYS / 4];
+
+struct Softmax {
+    f32 largest[2] = {-infinity(0.0f), -infinity(0.0f)}, total[2] = {}, shrink[2];
+
+    // Scores become powers of two; `shrink` is what sums so far are multiplied by.
+    __device__ __forceinline__ void take(Scores& scores, f32 scale) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            f32 most = largest[r], most2 = scores[2 * r];
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) {
+                most = fmaxf(most, scores[4 * j + 2 * r]);
+                most2 = fmaxf(most2, scores[4 * j + 2 * r + 1]);
+            }
+            most = fmaxf(most, most2);
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+            // A row that has seen no key has maximum -infinity, whose difference is NaN: any finite shift will do there.
+            const f32 base = most == -infinity(0.0f) ? 0.0f : most;
+#if !defined(SCORE) && !defined(MASK)
+            // Scores keep their scale until the exponential, where one multiply-add does both; the factor is positive.
+            const f32 shift = base * scale;
+            auto exponent = [=](f32 score) { return fmaf(score, scale, -shift); };
+#else
+            // The difference first: masks hide by the lowest number of all, which has no logarithm's base to spare.
+            auto exponent = [=](f32 score) { return (score - base) * LOG2E; };
+#endif
+            shrink[r] = power_of_two(exponent(largest[r]));
+            largest[r] = most;
+            f32 sums[2] = {};
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++) {
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    f32& score = scores[4 * j + 2 * r + e];
+                    score = power_of_two(exponent(score));
+                    sums[e] += score;
+                }
+            }
+            total[r] = fmaf(total[r], shrink[r], sums[0] + sums[1]);
+        }
+    }
+};
+
+__device__ __forceinline__ void round_weights(Weights& weights, const Scores& scores) {
+#pragma unroll
+    for (int i = 0; i < KEYS / 4; i++) weights[i] = pair(scores[2 * i], scores[2 * i + 1]);
+}
+template <int Count>
+__device__ __forceinline__ void fence_sums(f32 (&sums)[Count]) {
+#pragma unroll
+    for (int i = 0; i < Count; i++) fence_sum(sums[i]);
+}
+
+// Issues the products of queries and a block of keys.
+__device__ __forceinline__ void issue_scores(Scores& scores, u64 queries, u64 keys) {
+    fence_sums(scores);
+    products_begin();
+#pragma unroll
+    for (int c = 0; c < (D + 15) / 16; c++) {
+        const u32 part = c * 16 / LINE, step = c * 16 % LINE / 8;
+        wgmma(scores, queries + part * (QUERY_BOX / 16) + step, keys + part * (KEY_BOX / 16) + step, c > 0);
+    }
+    products_commit();
+}
+// Issues the products of probabilities and a block of values.
+__device__ __forceinline__ void issue_values(Sums& sums, Weights& weights, u64 values) {
+    fence_sums(sums);
+#pragma unroll
+    for (int i = 0; i < KEYS / 4; i++) asm volatile("" : "+r"(weights[i])::"memory");
+    products_begin();
+#pragma unroll
+    for (int c = 0; c < KEYS / 16; c++) {
+        const u32 chunk[4] = {weights[4 * c], weights[4 * c + 1], weights[4 * c + 2], weights[4 * c + 3]};
+        wgmma_of_registers(sums, chunk, values + c * (16 * 128 / 16));
+    }
+    products_commit();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
+          const __grid_constant__ TensorMap out, f32* lse, Counter* counter, const __grid_constant__ Shape s CAPTURES) {
+    extern __shared__ unsigned char bytes[];
+    __shared__ Barriers barriers;
+    const u32 query_place = (shared_address(bytes) + 1023) & ~1023u;
+    const u32 key_place = query_place + PLACES * QUERY_PLACE, value_place = key_place + STAGES * KEY_BYTES;
+    const u32 query_full = shared_address(barriers.query_full), query_empty = shared_address(barriers.query_empty);
+    const u32 key_full = shared_address(barriers.key_full), key_empty = shared_address(barriers.key_empty);
+    const u32 value_full = shared_address(barriers.value_full), value_empty = shared_address(barriers.value_empty);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < PLACES; i++) barrier_init(query_full + 8 * i, 1), barrier_init(query_empty + 8 * i, CONSUMERS);
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(key_full + 8 * i, 1), barrier_init(key_empty + 8 * i, CONSUMERS);
+            barrier_init(value_full + 8 * i, 1), barrier_init(value_empty + 8 * i, CONSUMERS);
+        }
+        barriers_are_set();
+    }
+    __syncthreads();
+    after_previous();
+    const i32 tiles = (s.queries + QUERIES - 1) / QUERIES, tasks = s.matrices * tiles;
+    const int warpgroup = threadIdx.x / WARPGROUP;
+    Turn<STAGES> key_turn, value_turn;
+    Turn<PLACES> turn;
+    if (warpgroup == CONSUMERS) {
+        give_registers<CONSUMERS == 2 ? 24 : 32>();
+        if (threadIdx.x == CONSUMERS * WARPGROUP) {
+            auto copy = [&](const TensorMap& map, u32 to, u32 full, u32 empty, Turn<STAGES>& turn, int parts, int row, int head, int batch) {
+                barrier_wait(empty + 8 * turn.stage, turn.parity ^ 1);
+                barrier_expect(full + 8 * turn.stage, parts * KEY_BOX);
+                for (int p = 0; p < parts; p++) {
+                    copy_head(to + (turn.stage * parts + p) * KEY_BOX, map, full + 8 * turn.stage, p * LINE, row, head, batch);
+                }
+                turn.next();
+            };
+            i32 index = blockIdx.x;
+            while (index < tasks) {
+                const i32 following = gridDim.x + atomicAdd(&counter->taken, 1);
+                i32 matrix, tile;
+                s.task(index, tiles, matrix, tile);
+                const i32 b = matrix / s.heads, h = matrix % s.heads, first = tile * QUERIES, group = h / s.group;
+                const i32 steps = (s.seen(min(first + QUERIES, s.queries) - 1) + KEYS - 1) / KEYS;
+                if (steps > 0) copy(k, key_place, key_full, key_empty, key_turn, PARTS, (steps - 1) * KEYS, group, b);
+                barrier_wait(query_empty + 8 * turn.stage, turn.parity ^ 1);
+                barriers.task[turn.stage] = index;
+                barrier_expect(query_full + 8 * turn.stage, QUERY_BYTES);
+                for (int p = 0; p < PARTS; p++) {
+                    const u32 to = query_place + turn.stage * QUERY_PLACE + p * QUERY_BOX;
+                    copy_head(to, q, query_full + 8 * turn.stage, p * LINE, first, h, b);
+                }
+                turn.next();
+                for (i32 step = steps - 1; step >= 0; step--) {
+                    if (step > 0) copy(k, key_place, key_full, key_empty, key_turn, PARTS, (step - 1) * KEYS, group, b);
+                    copy(v, value_place, value_full, value_empty, value_turn, PARTS_V, step * KEYS, group, b);
+                }
+                index = following;
+            }
+            barrier_wait(query_empty + 8 * turn.stage, turn.parity ^ 1);
+            barriers.task[turn.stage] = -1;
+            barrier_arrive<1>(query_full + 8 * turn.stage, 0);
+            // The last block leaves the counter as the next launch expects it.
+            __threadfence();
+            if (atomicAdd(&counter->done, 1) == gridDim.x - 1) *counter = {0, 0};
+        }
+    } else {
+        take_registers<CONSUMERS == 2 ? 240 : 160>();
+        const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
+        const bool leads = thread == 0;
+        // Row r of the accumulators is query `row + 8 r`, columns are keys (channels) `8 j + 2 (lane % 4)` and the next.
+        const i32 row = thread / 32 * 16 + lane / 4;
+        const f32 factor = (f32)s.factor, scale = factor * LOG2E;
+        if (CONSUMERS > 1) {
+#pragma unroll
+            for (int i = 0; i < CONSUMERS; i++) {
+                if (i < warpgroup) named_arrive<1>(i, CONSUMERS * WARPGROUP);
+            }
+        }
+        for (;; turn.next()) {
+            barrier_wait(query_full + 8 * turn.stage, turn.parity);
+            const i32 index = barriers.task[turn.stage];
+            if (index < 0) break;
+            const u32 own = query_place + turn.stage * QUERY_PLACE + warpgroup * OWN * 128;
+            const u64 queries = descriptor(BY_CHANNEL, own);
+            i32 matrix, tile;
+            s.task(index, tiles, matrix, tile);
+            const i32 b = matrix / s.heads, h = matrix % s.heads, first = tile * QUERIES + warpgroup * OWN;
+            const i32 steps = (s.seen(min(tile * QUERIES + QUERIES, s.queries) - 1) + KEYS - 1) / KEYS;
+            const i32 inside = s.seen(min(first, s.queries - 1));
+            auto hide = [&](Scores& scores, i32 key) {
+#if !defined(SCORE) && !defined(MASK)
+                // All of the block's keys are seen by all of the warpgroup's queries.
+                if (key + KEYS <= inside) return;
+#endif
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const i32 query = first + row + 8 * r, seen = query < s.queries ? s.seen(query) : 0;
+#pragma unroll
+                    for (int i = 0; i < KEYS / 4; i++) {
+                        const i32 at = key + i / 2 * 8 + lane % 4 * 2 + i % 2;
+                        f32& score = scores[i / 2 * 4 + 2 * r + i % 2];
+#if !defined(SCORE) && !defined(MASK)
+                        if (at >= seen) score = -infinity(0.0f);
+#else
+                        score = refined(score * factor, b, h, query, at, seen CAPTURED);
+#endif
+                    }
+                }
+            };
+            Softmax softmax;
+            Sums sums;
+#pragma unroll
+            for (int i = 0; i < DV / 2; i++) sums[i] = 0.0f;
+            if (steps > 0) {
+                Scores scores;
+                Weights weights;
+                barrier_wait(key_full + 8 * key_turn.stage, key_turn.parity);
+                issue_scores(scores, queries, descriptor(BY_CHANNEL, key_place + key_turn.stage * KEY_BYTES));
+                products_wait<0>();
+                fence_sums(scores);
+                if (leads) barrier_arrive<1>(key_empty + 8 * key_turn.stage, 0);
+                key_turn.next();
+                hide(scores, (steps - 1) * KEYS);
+                softmax.take(scores, scale);
+                round_weights(weights, scores);
+                if (steps > 1) barrier_wait(key_full + 8 * key_turn.stage, key_turn.parity);
+                for (i32 step = steps - 2; step >= 0; step--) {
+                    if (CONSUMERS > 1) await_turn(warpgroup);
+                    issue_scores(scores, queries, descriptor(BY_CHANNEL, key_place + key_turn.stage * KEY_BYTES));
+                    barrier_wait(value_full + 8 * value_turn.stage, value_turn.parity);
+                    issue_values(sums, weights, descriptor(BY_KEY, value_place + value_turn.stage * VALUE_BYTES));
+                    if (CONSUMERS > 1) pass_turn(warpgroup);
+                    products_wait<1>();
+                    fence_sums(scores);
+                    if (leads) barrier_arrive<1>(key_empty + 8 * key_turn.stage, 0);
+                    key_turn.next();
+                    hide(scores, step * KEYS);
+                    softmax.take(scores, scale);
+                    fence_sums(scores);
+                    // Here, since the compiler moves no wait for products over a loop: else it would wait before the
+                    // exponentials, which the products are to hide.
+                    if (step > 0) barrier_wait(key_full + 8 * key_turn.stage, key_turn.parity);
+                    products_wait<0>();
+                    fence_sums(sums);
+                    if (leads) barrier_arrive<1>(value_empty + 8 * value_turn.stage, 0);
+                    value_turn.next();
+#pragma unroll
+                    for (int i = 0; i < DV / 2; i++) sums[i] *= softmax.shrink[i / 2 % 2];
+                    round_weights(weights, scores);
+                }
+                barrier_wait(value_full + 8 * value_turn.stage, value_turn.parity);
+                issue_values(sums, weights, descriptor(BY_KEY, value_place + value_turn.stage * VALUE_BYTES));
+                products_wait<0>();
+                fence_sums(sums);
+                if (leads) barrier_arrive<1>(value_empty + 8 * value_turn.stage, 0);
+                value_turn.next();
+            }
+            f32 inverse[2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                f32 sum = softmax.total[r];
+                sum += __shfl_xor_sync(~0u, sum, 1);
+                sum += __shfl_xor_sync(~0u, sum, 2);
+                inverse[r] = sum > 0.0f ? 1.0f / sum : 0.0f;
+                const i32 query = first + row + 8 * r;
+                if (lse && lane % 4 == 0 && query < s.queries) {
+#if !defined(SCORE) && !defined(MASK)
+                    const f32 scaled = softmax.largest[r] * factor;
+#else
+                    const f32 scaled = softmax.largest[r];
+#endif
+                    lse[b * s.lse[0] + h * s.lse[1] + query * s.lse[2]] = sum > 0.0f ? scaled + logf(sum) : -infinity(0.0f);
+                }
+            }
+            // The queries were read by products that are over in every warp once all have come here.
+            named_sync<1 + CONSUMERS>(warpgroup, WARPGROUP);
+            const u32 at_row = thread / 32 * 16 + lane % 16;
+#pragma unroll
+            for (int c = 0; c < DV / 16; c++) {
+                const f32* from = &sums[8 * c];
+                const u32 unit = (c * 16 % LINE) / 8 + lane / 16;
+                const u32 to = own + c * 16 / LINE * QUERY_BOX + at_row * 128 + ((unit ^ at_row % 8) << 4);
+                asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                             "r"(pair(from[0] * inverse[0], from[1] * inverse[0])), "r"(pair(from[2] * inverse[1], from[3] * inverse[1])),
+                             "r"(pair(from[4] * inverse[0], from[5] * inverse[0])), "r"(pair(from[6] * inverse[1], from[7] * inverse[1]))
+                             : "memory");
+            }
+            fence_shared();
+            named_sync<1 + CONSUMERS>(warpgroup, WARPGROUP);
+            if (leads) {
+                for (int p = 0; p < PARTS_V; p++) copy_head_out(out, own + p * QUERY_BOX, p * LINE, first, h, b);
+                asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+                copies_have_read<0>();
+                barrier_arrive<1>(query_empty + 8 * turn.stage, 0);
+            }
+        }
+        if (leads) copies_are_done();
+    }
+}
