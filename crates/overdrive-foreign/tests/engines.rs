@@ -120,18 +120,21 @@ fn a_file_of_the_users_is_read_by_the_engine_itself() {
 
 #[test]
 fn a_named_dimension_of_a_file_has_the_size_that_was_asked_for() {
-    let built = |rows: usize| {
+    let built = |sizes: &BTreeMap<String, usize>| {
         let b = Builder::new("product");
-        let x = b.input("x", TensorType::new(DType::F32, [rows, 3]));
+        let x = b.input("x", TensorType::new(DType::F32, [sizes["batch"], sizes["tokens"], 3]));
         let w = b.state("w", TensorType::new(DType::F32, [3, 4]), Init::Constant(2.0));
-        b.output("y", x.matmul(w).softmax(1));
+        let rows = x.reshape([sizes["batch"] * sizes["tokens"], 3]).matmul(w);
+        b.output("y", rows.reshape([sizes["batch"], sizes["tokens"], 4]).softmax(1));
         b.finish().unwrap()
     };
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("batched.onnx");
-    std::fs::write(&path, onnx::encode_batched(&path, [&built(1), &built(2)]).unwrap()).unwrap();
-    for rows in [1, 7] {
-        let sizes = BTreeMap::from([("batch".to_owned(), rows)]);
+    let path = folder.path().join("free.onnx");
+    let free = onnx::Free::new([("batch", None), ("tokens", None)]);
+    let graphs: Vec<Graph> = free.corners().iter().map(built).collect();
+    std::fs::write(&path, free.encode(&path, &graphs).unwrap()).unwrap();
+    for [batch, tokens] in [[1, 1], [7, 2]] {
+        let sizes = BTreeMap::from([("batch".to_owned(), batch), ("tokens".to_owned(), tokens)]);
         let binding = onnx::Binding { sizes: sizes.clone(), ..onnx::Binding::default() };
         let graph = onnx::Model::open(&path).unwrap().graph(&binding).unwrap();
         let original = OriginalFile { path: path.clone(), sizes, graph: graph.clone() };

@@ -19,9 +19,9 @@ use std::path::Path;
 /// Version of the layout. Raised whenever older programs could misread it.
 const FOLDER_VERSION: u32 = 1;
 
-/// Files that a folder without a manifest may have: those of the versions before there were
-/// manifests.
-const KNOWN: [&str; 4] = [CONFIG, GRAPH, STATES, "results.json"];
+/// Files that such a folder may have: its own, the model as one file for other engines, and of the
+/// versions before there were manifests its results.
+const KNOWN: [&str; 5] = [CONFIG, GRAPH, STATES, "model.onnx", "results.json"];
 
 const CONFIG: &str = "config.json";
 const GRAPH: &str = "graph.txt";

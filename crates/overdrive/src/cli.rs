@@ -366,7 +366,7 @@ pub(crate) struct Eval {
 pub(crate) struct Export {
     /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
-    /// The ONNX file to write
+    /// The ONNX file to write; dimensions without a --shape are free in it
     #[arg(long, value_name = "FILE")]
     pub onnx: Option<PathBuf>,
     /// The model repository of the Triton Inference Server to write; its largest batch is the model's, or --shape batch=N
@@ -378,7 +378,7 @@ pub(crate) struct Export {
     /// What may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
-    /// Size of a named dimension [default: the model's]
+    /// Size of a named dimension [default: free in a file of ONNX, else the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
     /// Takes sizes, and the values that decide shapes, from these inputs, .npz or .safetensors

@@ -7,7 +7,8 @@ use std::fmt;
 /// A message for a person and the exit code for a script.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    message: String,
+    /// What is said.
+    pub message: String,
     /// What the process ends with.
     pub exit: Exit,
 }

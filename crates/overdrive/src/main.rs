@@ -8,6 +8,7 @@ mod devices;
 mod energy;
 mod engines;
 mod failure;
+mod freeing;
 mod invoked;
 mod memory;
 mod model;

@@ -5,10 +5,11 @@
 //! arithmetic has no answer before, and for given values of those inputs that decide shapes.
 
 use crate::failure::Failure;
+use crate::freeing::{Build, Dimension};
 use crate::terminal::note;
 use overdrive::bench::record::Items;
 use overdrive::files;
-use overdrive::formats::onnx::{self, Binding};
+use overdrive::formats::onnx::{self, Binding, Folding};
 use overdrive::formats::{FormatError, ModelFolder, Tensors};
 use overdrive::ir::{Dim, Graph, Init, TensorType};
 use overdrive::models;
@@ -39,6 +40,14 @@ impl Model {
                 "`{}` is a file of ONNX, which is read for given sizes: expected a built-in model or a folder",
                 model.name()
             ))),
+        }
+    }
+
+    /// What it is called in results.
+    pub(crate) fn name(&self) -> Result<String, Failure> {
+        match self {
+            Self::Onnx(model) => Ok(model.name()),
+            Self::Template(_) | Self::Pretrained(_) => Ok(self.template()?.name),
         }
     }
 
@@ -89,6 +98,43 @@ impl Model {
                 Ok(graph.inputs().iter().map(|port| graph.ty(port.value).clone()).collect())
             }
         }
+    }
+
+    /// Named dimensions, the batch first, with the sizes that they have where nobody says otherwise; a
+    /// file of ONNX gives none.
+    pub(crate) fn dimensions(&self) -> Result<Vec<Dimension>, Failure> {
+        let batch = self.batch_dimension()?;
+        let usual = match self {
+            Self::Onnx(_) => BTreeMap::new(),
+            Self::Template(_) | Self::Pretrained(_) => self.template()?.dimensions,
+        };
+        let types = self.input_types()?;
+        let mut names: Vec<String> = batch.into_iter().collect();
+        for name in types.iter().flat_map(|ty| &ty.shape.0).filter_map(named) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        Ok(names.into_iter().map(|name| (name.clone(), usual.get(&name).copied())).collect())
+    }
+
+    /// Hands `with` what builds the graph at given sizes of all named dimensions.
+    pub(crate) fn built<T>(&self, with: impl FnOnce(Build<'_>) -> T) -> Result<T, Failure> {
+        Ok(match self {
+            Self::Template(_) | Self::Pretrained(_) => {
+                let template = self.template()?;
+                with(&|sizes| {
+                    let mut all = template.dimensions.clone();
+                    all.extend(sizes.clone());
+                    template.graph_of(&all).map_err(Failure::bad_input)
+                })
+            }
+            Self::Onnx(model) => with(&|sizes| {
+                let (sizes, folding) = (sizes.clone(), Folding::Lists);
+                let binding = Binding { sizes, folding, ..Binding::default() };
+                raised(model.graph(&binding).map_err(Failure::bad_input)?)
+            }),
+        })
     }
 
     /// Whether a dimension of this name can be given a size.
@@ -150,7 +196,7 @@ fn named(dim: &Dim) -> Option<String> {
 }
 
 /// Ops in place of what exporters wrote them out as: kernels take attention, norms and packed weights whole.
-fn raised(graph: Graph) -> Result<Graph, Failure> {
+pub(crate) fn raised(graph: Graph) -> Result<Graph, Failure> {
     recognise(&graph).map_err(Failure::harness)
 }
 
@@ -158,7 +204,7 @@ fn raised(graph: Graph) -> Result<Graph, Failure> {
 fn fitting(model: &onnx::Model, inputs: &Tensors) -> Result<Graph, Failure> {
     let ports = model.inputs().map_err(Failure::bad_input)?;
     let sizes = sizes_of(ports.iter().map(|(name, ty)| (name.as_str(), ty)), inputs)?;
-    let mut binding = Binding { sizes, values: Tensors::new() };
+    let mut binding = Binding { sizes, ..Binding::default() };
     loop {
         match model.graph(&binding) {
             Err(FormatError::Undecided { inputs: named, .. })

@@ -14,17 +14,18 @@ mod quantized;
 mod writer;
 
 use super::proto::{
-    FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, TensorShapeProto, TypeProto, ValueInfoProto,
-    tensor_shape_proto, type_proto,
+    FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto,
+    ValueInfoProto, tensor_shape_proto, type_proto,
 };
 use super::types::theirs;
 use crate::{FormatError, file};
 use overdrive_ir::ops::BlockScale;
-use overdrive_ir::{Graph, Node, Origin, Port, TensorType, Value};
+use overdrive_ir::{Graph, Node, Origin, Port, StateDecl, TensorType, Value};
 use prost::Message;
 use std::collections::HashMap;
 use std::path::Path;
-use writer::{Unsaid, Writer, proto_of};
+use writer::proto_of;
+pub(super) use writer::{Unsaid, Writer, int};
 
 /// Opset that is written.
 const OPSET: i64 = 23;
@@ -54,11 +55,21 @@ pub fn write(path: &Path, graph: &Graph) -> Result<(), FormatError> {
 /// # Errors
 /// As `write`.
 pub fn encode(path: &Path, graph: &Graph) -> Result<Vec<u8>, FormatError> {
-    Ok(model_of(path, graph)?.encode_to_vec())
+    Ok(model_of(path, graph, Form::Whole)?.encode_to_vec())
+}
+
+/// How much of a file is made.
+#[derive(Copy, Clone, PartialEq)]
+pub(super) enum Form {
+    /// All of it.
+    Whole,
+    /// One without weights and without local functions, whose bodies stand where they are called:
+    /// to be compared with the same model at other sizes.
+    Bare,
 }
 
 /// The messages of the file.
-pub(super) fn model_of(path: &Path, graph: &Graph) -> Result<ModelProto, FormatError> {
+pub(super) fn model_of(path: &Path, graph: &Graph, form: Form) -> Result<ModelProto, FormatError> {
     let refused =
         |place: &str, expected: &str, found: String| FormatError::damaged(path, place, expected, found);
     if !graph.is_bound() {
@@ -70,7 +81,7 @@ pub(super) fn model_of(path: &Path, graph: &Graph) -> Result<ModelProto, FormatE
         let error = refused("graph", "states that stay as they are", format!("`{}` is updated", state.name));
         return Err(error.remedy("export the forward graph"));
     }
-    let mut functions = Functions::default();
+    let mut functions = Functions { form, written: vec![], names: HashMap::new() };
     let mut writer = Writer::default();
     let mut names = HashMap::new();
     let ports = graph.inputs().iter().map(|port| (port.value, &port.name));
@@ -99,9 +110,8 @@ pub(super) fn model_of(path: &Path, graph: &Graph) -> Result<ModelProto, FormatE
     }
     walk(graph, &mut writer, &mut names, &mut functions, &mut unsaid);
     let mut proto = GraphProto { name: Some(graph.name().to_owned()), ..GraphProto::default() };
-    for state in graph.states() {
-        let tensor = state.init.tensor(&state.name, graph.ty(state.value));
-        match proto_of(&state.name, &microscaling::expressible(tensor)) {
+    for state in graph.states().iter().filter(|_| form == Form::Whole) {
+        match initializer(graph, state) {
             Ok(tensor) => proto.initializer.push(tensor),
             Err(reason) => unsaid.push((format!("state of {}", graph.ty(state.value)), reason.0)),
         }
@@ -142,6 +152,12 @@ pub(super) fn model_of(path: &Path, graph: &Graph) -> Result<ModelProto, FormatE
     Ok(model)
 }
 
+/// A state as the file holds it.
+pub(super) fn initializer(graph: &Graph, state: &StateDecl) -> Result<TensorProto, Unsaid> {
+    let tensor = state.init.tensor(&state.name, graph.ty(state.value));
+    proto_of(&state.name, &microscaling::expressible(tensor))
+}
+
 fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
     OperatorSetIdProto { domain: Some(domain.to_owned()), version: Some(version) }
 }
@@ -164,8 +180,8 @@ fn value_info(name: &str, ty: &TensorType) -> ValueInfoProto {
 }
 
 /// Local functions, by what they compute.
-#[derive(Default)]
 struct Functions {
+    form: Form,
     written: Vec<FunctionProto>,
     names: HashMap<String, String>,
 }
@@ -225,7 +241,8 @@ fn node_of(
     let expansion = node.op.expansion(&types.operands, &node.regions);
     let mut problems = Vec::new();
     // ONNX Runtime calls no local function with values of 4 bits, and ONNX none with a region: both are written in place.
-    if !node.regions.is_empty() || types.operands.iter().any(|ty| ty.dtype.bits() < 8) {
+    let in_place = !node.regions.is_empty() || types.operands.iter().any(|ty| ty.dtype.bits() < 8);
+    if in_place || functions.form == Form::Bare {
         let mut names: HashMap<Value, String> =
             expansion.inputs().iter().map(|port| port.value).zip(operands.iter().cloned()).collect();
         walk(&expansion, w, &mut names, functions, &mut problems);

@@ -12,11 +12,26 @@ use overdrive_ir::{Builder, Graph, eval};
 /// Values of more elements are left to the back end, as the `fold` pass leaves them.
 const LIMIT: usize = 1024;
 
+/// What is folded of what is known.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Folding {
+    /// All that is small.
+    #[default]
+    Small,
+    /// Of that numbers and lists: what depends on two coordinates stays in the graph, as it does at
+    /// sizes at which it is not small. A model that is read at several sizes is then the same graph.
+    Lists,
+}
+
 /// Nodes of more operations are left to it, too: a window over little may be much work.
 const WORK: u64 = 1 << 20;
 
 /// The results, if everything about them is known and small.
-pub(super) fn fold<'b>(import: Importer, call: &Call<'_, 'b>) -> Result<Option<Vec<Value<'b>>>, Fault> {
+pub(super) fn fold<'b>(
+    import: Importer,
+    call: &Call<'_, 'b>,
+    folding: Folding,
+) -> Result<Option<Vec<Value<'b>>>, Fault> {
     let small = |item: &Item<'b>| item.tensor().is_some_and(|t| t.ty().elements() <= LIMIT);
     if !call.operands.iter().flatten().all(small) {
         return Ok(None);
@@ -50,7 +65,8 @@ pub(super) fn fold<'b>(import: Importer, call: &Call<'_, 'b>) -> Result<Option<V
     }
     drop(scratch);
     let graph = b.finish()?;
-    if !is_small(&graph) {
+    let lists = || graph.outputs().iter().all(|port| graph.ty(port.value).rank() <= 1);
+    if !is_small(&graph) || (folding == Folding::Lists && !lists()) {
         return Ok(None);
     }
     let mut computed = eval::eval(&graph, &[], &mut Default::default()).into_iter();

@@ -7,12 +7,12 @@
 //! names the node; nothing panics, and no file outside the model's folder is read.
 
 mod axes;
-mod batch;
 mod call;
 mod coded;
 mod export;
 mod fault;
 mod fold;
+mod free;
 mod importer;
 mod item;
 mod lacking;
@@ -26,7 +26,8 @@ mod tensor;
 mod types;
 mod walk;
 
-pub use batch::encode_batched;
 pub use export::{encode, write};
+pub use fold::Folding;
+pub use free::Free;
 pub use model::{Binding, Model};
 pub use types::element_code;

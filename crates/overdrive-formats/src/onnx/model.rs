@@ -1,5 +1,6 @@
 //! `Model`: an ONNX file, opened; and its graph for a binding of dimensions.
 
+use super::fold::Folding;
 use super::item::{Item, Sources, Value};
 use super::lacking::{Functions, lacking};
 use super::proto::{GraphProto, ModelProto, ValueInfoProto};
@@ -34,6 +35,8 @@ pub struct Binding {
     pub sizes: BTreeMap<String, usize>,
     /// Inputs that are constants from here on: those whose values decide shapes.
     pub values: Tensors,
+    /// What is computed while the model is read.
+    pub folding: Folding,
 }
 
 impl Model {
@@ -159,7 +162,7 @@ impl Model {
 
     fn build(&self, b: &Builder, binding: &Binding) -> Result<(), FormatError> {
         let storage = Storage::beside(&self.path);
-        let walk = Walk::new(b, &self.path, &storage, self.functions());
+        let walk = Walk::new(b, &self.path, &storage, (self.functions(), binding.folding));
         let opsets = self.opsets();
         let mut env = Env::default();
         for info in self.ports() {

@@ -5,7 +5,7 @@
 
 use super::call::Call;
 use super::fault::{Fault, invalid};
-use super::fold::fold;
+use super::fold::{Folding, fold};
 use super::importer::{Import, importer};
 use super::item::Item;
 use super::lacking::{Functions, lacking};
@@ -30,6 +30,7 @@ pub(super) struct Walk<'m, 'b> {
     path: &'m Path,
     pub(super) storage: &'m Storage,
     functions: Functions<'m>,
+    folding: Folding,
     nodes: Cell<usize>,
 }
 
@@ -103,9 +104,9 @@ impl<'m, 'b> Walk<'m, 'b> {
         b: &'b Builder,
         path: &'m Path,
         storage: &'m Storage,
-        functions: Functions<'m>,
+        (functions, folding): (Functions<'m>, Folding),
     ) -> Self {
-        Self { b, path, storage, functions, nodes: Cell::new(0) }
+        Self { b, path, storage, functions, folding, nodes: Cell::new(0) }
     }
 
     /// Errs with every op of a graph that has no importer.
@@ -208,7 +209,7 @@ impl<'m, 'b> Walk<'m, 'b> {
         let results = match import {
             Import::Control(import) => import(self, frame, env, &call)?,
             Import::Node(import) => {
-                let values = match fold(import, &call)? {
+                let values = match fold(import, &call, self.folding)? {
                     Some(values) => values,
                     None => import(&call)?,
                 };

@@ -2,12 +2,13 @@
 
 use crate::cli::Export;
 use crate::failure::Failure;
+use crate::freeing::Freed;
 use crate::model::{self, Model};
 use crate::terminal::{note, say};
 use overdrive::bench::exit::Exit;
 use overdrive::files::{self, Place, Request};
 use overdrive::formats::{self, onnx, stablehlo, triton};
-use overdrive::ir::{Graph, Port, TensorType};
+use overdrive::ir::{Dim, Graph, Port, Shape, Tensor, TensorType};
 use overdrive::studies::Workload;
 use overdrive_process::Stop;
 use std::collections::BTreeMap;
@@ -34,10 +35,21 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
         }
     };
     if let Some(place) = onnx {
-        let (graph, file) = (graph()?, place.path().to_owned());
+        let file = place.path().to_owned();
+        let (bytes, said) = match &arguments.inputs {
+            Some(_) => {
+                (onnx::encode(&file, &graph()?).map_err(Failure::bad_input)?, "sizes of the inputs".into())
+            }
+            None => {
+                let freed = freed(&model, &file, &sizes)?;
+                freed.note();
+                let said = freed.said();
+                (freed.bytes, said)
+            }
+        };
         let _whole = stop.heed();
-        place.fill(|file| onnx::write(file, &graph)).map_err(Failure::bad_input)?;
-        say!("{} as ONNX: {}", graph.name(), file.display())?;
+        place.fill_with(&bytes).map_err(Failure::bad_input)?;
+        say!("{} as ONNX, {said}: {}", model.name()?, file.display())?;
     }
     if let Some(place) = stablehlo {
         let (graph, file) = (graph()?, place.path().to_owned());
@@ -65,6 +77,12 @@ fn request<'a>(
     Request { path, option, existing: arguments.replacing.into(), inputs }
 }
 
+/// The file in which all dimensions without a size are free, as far as they can be.
+fn freed(model: &Model, path: &Path, sizes: &BTreeMap<String, usize>) -> Result<Freed, Failure> {
+    let dimensions = model.dimensions()?;
+    model.built(|build| Freed::encode(path, &dimensions, sizes, build))?
+}
+
 /// What a server is given: a file for any batch where the model has a dimension for it.
 fn served(
     model: &Model,
@@ -73,43 +91,52 @@ fn served(
 ) -> Result<triton::Served, Failure> {
     let graph = &workload.graph;
     let name = workload.key.name.replace(|c: char| !c.is_alphanumeric() && !"_-.".contains(c), "_");
-    let fixed = |model: Vec<u8>| triton::Served {
+    let path = Path::new(&name);
+    let warm_up = graph.inputs().iter().map(|port| port.name.clone()).zip(workload.inputs(1)).collect();
+    let fixed = |file: Vec<u8>| triton::Served {
         name: name.clone(),
-        model,
+        model: file,
         inputs: ports(graph, graph.inputs()),
         outputs: ports(graph, graph.outputs()),
         max_batch: None,
-        warm_up: graph.inputs().iter().map(|port| port.name.clone()).zip(workload.inputs(1)).collect(),
+        warm_up,
     };
-    let path = Path::new(&name);
     let Some(batch) = model.batch_dimension()? else {
         note!("note: no dimension of the model is its batch, so that the server batches nothing");
         return Ok(fixed(file_of(model, path, graph)?));
     };
     let most = first_size(graph);
-    let bound = |rows: usize| {
-        model.bind(&sizes.iter().map(|(k, &v)| (k.clone(), v)).chain([(batch.clone(), rows)]).collect())
+    // The size of the batch is the largest that the server collects: in the file it is free.
+    let sizes: BTreeMap<String, usize> =
+        sizes.iter().filter(|(name, _)| **name != batch).map(|(name, &size)| (name.clone(), size)).collect();
+    let freed = freed(model, path, &sizes)?;
+    freed.note();
+    let first = |(_, ty): &(String, TensorType)| ty.shape.0.first() == Some(&Dim::from(batch.as_str()));
+    if !freed.inputs.iter().chain(&freed.outputs).all(first) {
+        note!("note: not every output has a row for each sample, so that the server batches nothing");
+        return Ok(fixed(file_of(model, path, graph)?));
+    }
+    let sample = |ty: &TensorType| TensorType::new(ty.dtype, Shape(ty.shape.0[1..].to_vec()));
+    let of = |ports: &[(String, TensorType)]| -> Vec<(String, TensorType)> {
+        ports.iter().map(|(name, ty)| (name.clone(), sample(ty))).collect()
     };
-    let [one, two] = [bound(1)?, bound(2)?];
-    let bytes = match model.file() {
-        Some(_) => file_of(model, path, graph)?,
-        None => onnx::encode_batched(path, [&one.graph, &two.graph]).map_err(Failure::bad_input)?,
-    };
-    let sample = |ty: &TensorType| ty.with_shape(ty.sizes()[1..].to_vec());
-    let of =
-        |ports: Vec<(String, TensorType)>| ports.into_iter().map(|(name, ty)| (name, sample(&ty))).collect();
+    let one =
+        model.bind(&sizes.iter().map(|(k, &v)| (k.clone(), v)).chain([(batch.clone(), 1)]).collect())?;
     let warm_up = one.graph.inputs().iter().zip(one.inputs(1)).map(|(port, tensor)| {
-        let ty = sample(tensor.ty());
-        let tensor =
-            overdrive::ir::Tensor::from_bytes(ty, tensor.bytes()).expect("one row has the bytes of a sample");
-        (port.name.clone(), tensor)
+        let tensor = Tensor::from_bytes(sample(tensor.ty()), tensor.bytes());
+        (port.name.clone(), tensor.expect("one row has the bytes of a sample"))
     });
+    let bytes = match model.file() {
+        Some(file) => files::read(file, files::UNBOUNDED).map_err(Failure::bad_input)?,
+        None => freed.bytes,
+    };
     Ok(triton::Served {
-        inputs: of(ports(&one.graph, one.graph.inputs())),
-        outputs: of(ports(&one.graph, one.graph.outputs())),
+        inputs: of(&freed.inputs),
+        outputs: of(&freed.outputs),
         max_batch: Some(most),
         warm_up: warm_up.collect(),
-        ..fixed(bytes)
+        name,
+        model: bytes,
     })
 }
 

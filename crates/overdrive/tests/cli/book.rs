@@ -22,9 +22,10 @@ fn prepared() -> Folder {
         fs::copy(&file, folder.path("my-model").join(file.file_name().unwrap())).unwrap();
     }
     let digits = Template::built_in(overdrive::models::find("digits-mlp").unwrap()).unwrap();
-    let rows = |rows: usize| digits.graph_of(&[("batch".to_owned(), rows)].into()).unwrap();
     let path = folder.path("model.onnx");
-    fs::write(&path, onnx::encode_batched(&path, [&rows(1), &rows(2)]).unwrap()).unwrap();
+    let free = onnx::Free::new([("batch", None)]);
+    let graphs: Vec<_> = free.corners().iter().map(|sizes| digits.graph_of(sizes).unwrap()).collect();
+    fs::write(&path, free.encode(&path, &graphs).unwrap()).unwrap();
     folder.tensors("inputs.npz", &[("x", Tensor::from_f32([8, 64], &[0.5; 512]))]);
     folder.tensors("tokens.npz", &[("x", Tensor::from_ints(DType::I32, [2, 3], &[1, 2, 3, 4, 5, 6]))]);
     let text = "the hand and the tin in a thin band; another hand than the other. ".repeat(300);

@@ -16,6 +16,7 @@ mod invocation;
 #[cfg(target_os = "linux")]
 mod memory;
 mod names;
+mod onnx_files;
 mod outputs;
 mod over_time;
 mod pipes;

@@ -9,13 +9,13 @@ use std::collections::{HashMap, HashSet};
 
 /// Why ONNX cannot say something.
 #[derive(Debug)]
-pub(super) struct Unsaid(pub(super) String);
+pub(in crate::onnx) struct Unsaid(pub(in crate::onnx) String);
 
 #[derive(Default)]
-pub(super) struct Writer {
-    pub(super) nodes: Vec<NodeProto>,
+pub(in crate::onnx) struct Writer {
+    pub(in crate::onnx) nodes: Vec<NodeProto>,
     /// By the name of the numbers of a parameter, the name and type of its codes, which are integers in the file.
-    pub(super) steps: HashMap<String, (String, DType)>,
+    pub(in crate::onnx) steps: HashMap<String, (String, DType)>,
     taken: HashSet<String>,
     values: usize,
     scope: String,
@@ -23,17 +23,17 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Keeps a name from being given to a value.
-    pub(super) fn reserve(&mut self, name: &str) {
+    pub(in crate::onnx) fn reserve(&mut self, name: &str) {
         self.taken.insert(name.to_owned());
     }
 
     /// Scope of the nodes that follow.
-    pub(super) fn enter(&mut self, scope: &str) {
+    pub(in crate::onnx) fn enter(&mut self, scope: &str) {
         self.scope = scope.to_owned();
     }
 
     /// The nodes, without those that made numbers of codes which are read as codes.
-    pub(super) fn used(mut self) -> Vec<NodeProto> {
+    pub(in crate::onnx) fn used(mut self) -> Vec<NodeProto> {
         for numbers in self.steps.into_keys() {
             if self.nodes.iter().any(|node| node.input.contains(&numbers)) {
                 continue;
@@ -77,7 +77,7 @@ impl Writer {
     }
 
     /// A node of the default domain with `results` results.
-    pub(super) fn many(
+    pub(in crate::onnx) fn many(
         &mut self,
         op: &str,
         inputs: &[&str],
@@ -91,12 +91,17 @@ impl Writer {
     }
 
     /// A node of the default domain with one result.
-    pub(super) fn one(&mut self, op: &str, inputs: &[&str], attributes: Vec<AttributeProto>) -> String {
+    pub(in crate::onnx) fn one(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attributes: Vec<AttributeProto>,
+    ) -> String {
         self.many(op, inputs, attributes, 1).remove(0)
     }
 
     /// A call of a local function.
-    pub(super) fn call(
+    pub(in crate::onnx) fn call(
         &mut self,
         domain: &str,
         name: &str,
@@ -109,46 +114,46 @@ impl Writer {
     }
 
     /// Gives a value another name.
-    pub(super) fn rename(&mut self, from: &str, to: &str) {
+    pub(in crate::onnx) fn rename(&mut self, from: &str, to: &str) {
         self.push("", "Identity", (vec![from.to_owned()], vec![to.to_owned()]), vec![]);
     }
 
     /// A constant.
-    pub(super) fn tensor(&mut self, tensor: &Tensor) -> Result<String, Unsaid> {
+    pub(in crate::onnx) fn tensor(&mut self, tensor: &Tensor) -> Result<String, Unsaid> {
         let value =
             AttributeProto { t: Some(proto_of("", tensor)?), ..attribute("value", AttributeType::Tensor) };
         Ok(self.one("Constant", &[], vec![value]))
     }
 
     /// A list of i64.
-    pub(super) fn ints(&mut self, values: &[i64]) -> String {
+    pub(in crate::onnx) fn ints(&mut self, values: &[i64]) -> String {
         let wide: Vec<i128> = values.iter().map(|&x| x.into()).collect();
         self.tensor(&Tensor::from_ints(DType::I64, [wide.len()], &wide)).expect("ONNX has i64")
     }
 
     /// A list of extents.
-    pub(super) fn sizes(&mut self, values: &[usize]) -> String {
+    pub(in crate::onnx) fn sizes(&mut self, values: &[usize]) -> String {
         self.ints(&values.iter().map(|&n| n as i64).collect::<Vec<i64>>())
     }
 
     /// One number.
-    pub(super) fn number(&mut self, dtype: DType, value: f64) -> Result<String, Unsaid> {
+    pub(in crate::onnx) fn number(&mut self, dtype: DType, value: f64) -> Result<String, Unsaid> {
         self.tensor(&Tensor::from_f64(dtype, Shape::default(), &[value]))
     }
 
     /// One integer.
-    pub(super) fn integer(&mut self, dtype: DType, value: i128) -> Result<String, Unsaid> {
+    pub(in crate::onnx) fn integer(&mut self, dtype: DType, value: i128) -> Result<String, Unsaid> {
         self.tensor(&Tensor::from_ints(dtype, Shape::default(), &[value]))
     }
 
     /// The same elements under another shape.
-    pub(super) fn reshape(&mut self, x: &str, shape: &[usize]) -> String {
+    pub(in crate::onnx) fn reshape(&mut self, x: &str, shape: &[usize]) -> String {
         let shape = self.sizes(shape);
         self.one("Reshape", &[x, &shape], vec![int("allowzero", 1)])
     }
 
     /// Permuted dimensions.
-    pub(super) fn transpose(&mut self, x: &str, perm: &[usize]) -> String {
+    pub(in crate::onnx) fn transpose(&mut self, x: &str, perm: &[usize]) -> String {
         if perm.iter().enumerate().all(|(i, &p)| i == p) {
             return x.to_owned();
         }
@@ -156,48 +161,57 @@ impl Writer {
     }
 
     /// Another element type.
-    pub(super) fn cast(&mut self, x: &str, to: DType) -> Result<String, Unsaid> {
+    pub(in crate::onnx) fn cast(&mut self, x: &str, to: DType) -> Result<String, Unsaid> {
         let code = theirs(to).ok_or_else(|| Unsaid(format!("no element type for {to}")))?;
         Ok(self.one("Cast", &[x], vec![int("to", code as i64)]))
     }
 }
 
 /// The tensor as an initializer or an attribute.
-pub(super) fn proto_of(name: &str, tensor: &Tensor) -> Result<TensorProto, Unsaid> {
+pub(in crate::onnx) fn proto_of(name: &str, tensor: &Tensor) -> Result<TensorProto, Unsaid> {
     let dtype = tensor.ty().dtype;
     let code = theirs(dtype).ok_or_else(|| Unsaid(format!("no element type for {dtype}")))?;
     Ok(TensorProto {
         name: Some(name.to_owned()),
         data_type: Some(code as i32),
         dims: tensor.ty().sizes().into_iter().map(|n| n as i64).collect(),
-        raw_data: Some(Bytes::copy_from_slice(tensor.bytes())),
+        raw_data: Some(Bytes::from_owner(Shared(tensor.clone()))),
         ..TensorProto::default()
     })
 }
 
-pub(super) fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
+/// A tensor as the owner of its bytes.
+struct Shared(Tensor);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+pub(in crate::onnx) fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
     AttributeProto { name: Some(name.to_owned()), r#type: Some(kind as i32), ..AttributeProto::default() }
 }
 
-pub(super) fn int(name: &str, value: i64) -> AttributeProto {
+pub(in crate::onnx) fn int(name: &str, value: i64) -> AttributeProto {
     AttributeProto { i: Some(value), ..attribute(name, AttributeType::Int) }
 }
 
-pub(super) fn float(name: &str, value: f64) -> AttributeProto {
+pub(in crate::onnx) fn float(name: &str, value: f64) -> AttributeProto {
     AttributeProto { f: Some(value as f32), ..attribute(name, AttributeType::Float) }
 }
 
-pub(super) fn text(name: &str, value: &str) -> AttributeProto {
+pub(in crate::onnx) fn text(name: &str, value: &str) -> AttributeProto {
     AttributeProto {
         s: Some(Bytes::copy_from_slice(value.as_bytes())),
         ..attribute(name, AttributeType::String)
     }
 }
 
-pub(super) fn list(name: &str, values: Vec<i64>) -> AttributeProto {
+pub(in crate::onnx) fn list(name: &str, values: Vec<i64>) -> AttributeProto {
     AttributeProto { ints: values, ..attribute(name, AttributeType::Ints) }
 }
 
-pub(super) fn extents(name: &str, values: &[usize]) -> AttributeProto {
+pub(in crate::onnx) fn extents(name: &str, values: &[usize]) -> AttributeProto {
     list(name, values.iter().map(|&n| n as i64).collect())
 }
