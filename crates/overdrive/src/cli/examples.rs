@@ -22,7 +22,7 @@ pub(super) const TRAIN: &str = r#"Examples:
   overdrive train --data flowers.csv --label species -o model
   overdrive train models/gpt2 --data book.txt --lora 8 --adapter -o tuned"#;
 pub(super) const QUANTIZE: &str = r#"Examples:
-  overdrive quantize digits-mlp --mode int8-dynamic --data digits -o small
+  overdrive quantize model.onnx --mode int8-static --data inputs.npz -o small.onnx
   overdrive quantize models/gpt2 --search --data book.txt --max-loss 1 -o small"#;
 pub(super) const REPORT: &str = r#"Examples:
   overdrive report reports/mine/results.json

@@ -1,13 +1,13 @@
 //! Arguments of `quantize`.
 
-use super::{Machine, Replacing, tolerance};
+use super::{Machine, Replacing, named_size, tolerance};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 /// Arguments of `quantize`.
 #[derive(Args, Debug)]
 pub(crate) struct Quantize {
-    /// A built-in model, the folder of one, a folder in Hugging Face's format, or a .gguf file
+    /// A built-in model, the folder of one, a folder in Hugging Face's format, a .gguf or an .onnx file
     pub model: String,
     /// How: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a wrong name lists them all.
     /// For --search and --sensitivity those that layers may take, with commas [default there: int8-dynamic,int4-gptq]
@@ -18,8 +18,9 @@ pub(crate) struct Quantize {
         required_unless_present_any = ["search", "sensitivity"]
     )]
     pub modes: Vec<String>,
-    /// Where to write the model: a folder
-    #[arg(short, long, alias = "output", value_name = "DIR", required_unless_present = "sensitivity")]
+    /// Where to write the model: a folder, in which one made of an .onnx file has a model.onnx too; or one file,
+    /// NAME.onnx, whose dimensions are free
+    #[arg(short, long, alias = "output", value_name = "PLACE", required_unless_present = "sensitivity")]
     pub out: Option<PathBuf>,
     /// What may be replaced.
     #[command(flatten)]
@@ -29,6 +30,10 @@ pub(crate) struct Quantize {
     /// [default: `text` where the model has a tokenizer, else random inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
+    /// Size of a named dimension in what calibrates, judges and is timed [default: the model's; the batch of an .onnx
+    /// file 8]
+    #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
+    pub shapes: Vec<(String, usize)>,
     /// What judges [default: top1 of labelled samples, perplexity of text, cosine to the float outputs of inputs alone]
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<MetricName>,

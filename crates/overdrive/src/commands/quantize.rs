@@ -1,12 +1,14 @@
 //! `overdrive quantize`: a smaller model, with what it costs and gains.
 //!
 //! What is judged is what was written: the folder is read back, and its outputs must be those of the graph in memory bit
-//! for bit before a figure is printed.
+//! for bit before a figure is printed; those of a file of ONNX, but for rounding.
 
+mod file;
 mod mixed;
 mod peers;
 mod published;
 mod samples;
+mod subject;
 mod tables;
 mod text;
 mod times;
@@ -23,17 +25,17 @@ use overdrive::files::{Place, Request};
 use overdrive::formats::{ModelConfig, ModelFolder, huggingface};
 use overdrive::ir::{Backend, Block, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
-use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::quantization::{
-    Footprint, Judge, Metric, Session, agreement, apply, latency, outputs, trained_as_long, tune,
+    Footprint, Judge, Metric, Session, agreement, latency, outputs, trained_as_long, tune,
 };
 use overdrive::studies::{Peer, Template};
 use overdrive::train::{Recipe, tuning_of, tuning_of_published};
 use overdrive_process::Stop;
-use samples::Samples;
+pub(super) use samples::{Asked, Samples, samples};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
+pub(super) use subject::{Head, Subject};
 
 /// A mode, or a mix of modes, with the model that it made.
 struct Chosen {
@@ -48,14 +50,15 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
     let modes = modes(arguments)?;
     let place = arguments.out.as_deref().filter(|_| !arguments.sensitivity);
     let place = place.map(|path| place_of(arguments, path)).transpose()?;
-    let (template, published) = subject(arguments)?;
-    let published = published.as_deref();
+    let head = if arguments.head { Head::Quantized } else { Head::Float };
+    let subject = Subject::load(&arguments.model, &arguments.shapes, head)?;
+    let template = &subject.template;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
-    let samples = samples::samples(arguments, (backend, &template), published)?;
+    let samples = samples(asked(arguments), (backend, template), subject.published())?;
     let peers = peers::start(arguments, &opened, stop)?;
     let chosen = if arguments.search || arguments.sensitivity {
-        match mixed::choose((arguments, stop), (&template, published), &samples, &modes)? {
+        match mixed::choose((arguments, stop), &subject, &samples, &modes)? {
             mixed::Choice::Chosen(chosen) => *chosen,
             mixed::Choice::Scanned => return Ok(Exit::Fine),
             mixed::Choice::NoneWithin => return Ok(Exit::WrongOutputs),
@@ -64,25 +67,16 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
     } else {
         let mode = modes[0];
         let quantization = with_group(mode.quantization(), arguments.group);
-        let quantization = match published {
-            Some(_) => published::meant(arguments, quantization),
-            None => quantization,
-        };
+        let quantization = subject.quantization(quantization);
         let how = (mode.preparation, &quantization);
         let (made, trained_as_long) = match (mode.is_trained(), &samples.parts) {
-            (false, _) => {
-                let made = match published {
-                    Some(_) => published::apply((backend, &template), how, &samples.seen),
-                    None => apply(backend, &template, how, &samples.seen),
-                };
-                (made.map_err(refused)?, None)
-            }
+            (false, _) => (subject.apply(backend, how, &samples.seen).map_err(refused)?, None),
             (true, Some(parts)) => {
-                let recipe = recipe(arguments, &template, published);
-                let (model, learnt) = ((backend, &template), (parts, &recipe));
+                let recipe = recipe(arguments, &subject);
+                let (model, learnt) = ((backend, template), (parts, &recipe));
                 let mut made = tune(model, &quantization, &samples.seen, learnt).map_err(refused)?;
                 let mut float = trained_as_long(model, learnt).map_err(refused)?;
-                if let Some(model) = published {
+                if let Some(model) = subject.published() {
                     made.graph = published::rounded(model, made.graph);
                     float = published::rounded(model, float);
                 }
@@ -93,15 +87,17 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
         Chosen { name: mode.name.to_owned(), quantization, made, trained_as_long }
     };
     let place = place.expect("clap asks for it where something is written");
-    let float = (backend, &template, published);
-    finish((arguments, place, stop), float, &samples, &chosen, &peers)
+    finish((arguments, place, stop), (backend, &subject), &samples, &chosen, &peers)
 }
 
-/// Claims the folder of the model.
+/// Claims the folder of the model, or its file.
 fn place_of(arguments: &Quantize, path: &Path) -> Result<Place, Failure> {
     let data = arguments.data.as_deref().map(Path::new);
     let inputs: Vec<&Path> = [Path::new(&arguments.model)].into_iter().chain(data).collect();
     let request = Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+    if file::is_file(path) {
+        return Place::file(request).map_err(Failure::bad_input);
+    }
     let contents = match model::is_published(&arguments.model) {
         true => huggingface::CONTENTS,
         false => ModelFolder::CONTENTS,
@@ -120,12 +116,12 @@ fn unlabelled(mode: &QuantizationMode, found: &str) -> Failure {
 /// Judges, writes and times what was chosen.
 fn finish(
     (arguments, place, stop): (&Quantize, Place, &Stop),
-    (backend, template, published): (&dyn Backend, &Template, Option<&Pretrained>),
+    (backend, subject): (&dyn Backend, &Subject),
     samples: &Samples<'_>,
     chosen: &Chosen,
     peers: &[Peer],
 ) -> Result<Exit, Failure> {
-    let made = &chosen.made;
+    let (made, template) = (&chosen.made, &subject.template);
     for skipped in &made.skipped {
         tell!("note: `{}` stays as it is: {}", skipped.layer, skipped.reason)?;
     }
@@ -176,15 +172,12 @@ fn finish(
     }
     let _whole = stop.heed();
     let output = place.path().to_owned();
-    let folder_bytes = place.fill(|folder| {
-        match published {
-            Some(model) => published::write(folder, model, chosen)?,
-            None => write(folder, template, chosen)?,
-        }
-        check_written(backend, (folder, template), &samples.compared, &found)?;
-        folder_bytes(folder)
-    })?;
-    tell!("{}", tables::bytes(&template.graph, &Footprint::of(made), folder_bytes))?;
+    let written = Written { backend, subject, samples, chosen, outputs: [&float, &found] };
+    let written = match file::is_file(&output) {
+        true => (place.fill(|path| written.file(&output, path))?, "the file"),
+        false => (place.fill(|path| written.folder(path))?, "files of the folder"),
+    };
+    tell!("{}", tables::bytes(&template.graph, &Footprint::of(made), written))?;
     tell!("{}", tables::likeness(&agreement(&float, &found)))?;
     let clock = SystemClock::new();
     let session = Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
@@ -210,14 +203,51 @@ fn finish(
             say!("note: {}: {}", rival.name, failure.reason)?;
         }
     }
-    let generates = published.is_some_and(|model| model.architecture.has_head());
-    let commands = if generates {
+    let generates = subject.published().is_some_and(|model| model.architecture.has_head());
+    let commands = if generates && !file::is_file(&output) {
         "bench, eval, generate, profile and export"
     } else {
         "bench, eval, profile and export"
     };
     say!("`{}` is a model: {commands} take it", output.display())?;
     Ok(Exit::Fine)
+}
+
+/// What is to be written.
+struct Written<'a> {
+    backend: &'a dyn Backend,
+    subject: &'a Subject,
+    samples: &'a Samples<'a>,
+    chosen: &'a Chosen,
+    /// What the float model gave, and the quantized one in memory.
+    outputs: [&'a [Vec<Tensor>]; 2],
+}
+
+impl Written<'_> {
+    /// Writes and checks the folder; gives the bytes of its files.
+    fn folder(&self, folder: &Path) -> Result<u64, Failure> {
+        let Self { backend, subject, samples, chosen, outputs } = *self;
+        match &subject.model {
+            Model::Pretrained(model) => published::write(folder, model, chosen)?,
+            Model::Template(_) | Model::Onnx(_) => write(folder, &subject.template, chosen)?,
+        }
+        if let Model::Onnx(_) = &subject.model {
+            self.file(Path::new(file::NAME), &folder.join(file::NAME))?;
+        }
+        check_written(backend, (folder, &subject.template), &samples.compared, outputs[1])?;
+        folder_bytes(folder)
+    }
+
+    /// Writes and checks the file, which errors call `shown`; gives its bytes.
+    fn file(&self, shown: &Path, path: &Path) -> Result<u64, Failure> {
+        let Self { backend, subject, samples, chosen, outputs } = *self;
+        let freed = file::encode(shown, subject, chosen)?;
+        freed.note();
+        std::fs::write(path, &freed.bytes).map_err(Failure::harness)?;
+        file::check(backend, (path, subject, chosen), &samples.compared, outputs)?;
+        tell!("`{}` takes {}", shown.display(), freed.said())?;
+        Ok(freed.bytes.len() as u64)
+    }
 }
 
 /// The modes that were asked for: one, or for a search those that layers may take.
@@ -240,20 +270,18 @@ fn modes(arguments: &Quantize) -> Result<Vec<&'static QuantizationMode>, Failure
     }
 }
 
-/// The model, and what it was published as, where it was.
-fn subject(arguments: &Quantize) -> Result<(Template, Option<Box<Pretrained>>), Failure> {
-    match model::load(&arguments.model)? {
-        Model::Pretrained(model) => {
-            let published = published::open(arguments, *model)?;
-            Ok((published.template().map_err(Failure::harness)?, Some(published)))
-        }
-        other => Ok((other.template()?, None)),
-    }
+/// The samples that are asked for.
+fn asked(arguments: &Quantize) -> Asked<'_> {
+    let (data, metric) = (arguments.data.as_deref(), arguments.metric);
+    Asked { data, metric, batches: arguments.batches, seed: arguments.machine.seed }
 }
 
 /// How a mode that learns goes on training.
-fn recipe(arguments: &Quantize, template: &Template, published: Option<&Pretrained>) -> Recipe {
-    let recipe = if published.is_some() { tuning_of_published() } else { tuning_of(&template.name) };
+fn recipe(arguments: &Quantize, subject: &Subject) -> Recipe {
+    let recipe = match subject.published() {
+        Some(_) => tuning_of_published(),
+        None => tuning_of(&subject.template.name),
+    };
     let steps = arguments.steps.unwrap_or(recipe.steps);
     let mut schedule = recipe.schedule;
     schedule.warmup = schedule.warmup.min(steps / 10);

@@ -1,9 +1,10 @@
-//! Files of ONNX end to end: exported with free dimensions.
+//! Files of ONNX end to end: exported with free dimensions, quantized to a file and to a folder.
 
-use crate::invocation::Folder;
-use overdrive::formats::onnx::Model;
+use crate::invocation::{Folder, Outcome};
+use overdrive::formats::onnx::{Binding, Model};
 use overdrive::ir::eval::philox;
 use overdrive::ir::{DType, Tensor};
+use std::fs;
 use std::path::Path;
 
 fn normals(shape: &[usize], seed: u64) -> Tensor {
@@ -65,4 +66,85 @@ fn published_models_are_free_in_batch_and_tokens() {
             assert_alike(&folder, [&model, "any.onnx"], &inputs);
         }
     }
+}
+
+/// Quantizes with few samples of the latency.
+#[track_caller]
+fn quantize(folder: &Folder, arguments: &str) -> Outcome {
+    folder.line(&format!("quantize {arguments} --device cpu --threads 1 --trials 5 --batches 2"))
+}
+
+#[test]
+fn a_file_is_quantized_to_a_file_of_any_batch() {
+    let folder = Folder::new();
+    folder.line("export digits-mlp --onnx model.onnx").ends(0, &[]);
+    folder.tensors("samples.npz", &[("x", normals(&[64, 64], 7))]);
+    for mode in ["int8-dynamic", "int8-static", "int8-weights", "int4-gptq", "fp8"] {
+        let words = ["any batch", "held-out samples", "the file", "bench, eval, profile and export take it"];
+        quantize(&folder, &format!("model.onnx --mode {mode} --data samples.npz -o small.onnx --force"))
+            .ends(0, &words);
+        assert_eq!(free(&folder.path("small.onnx")), ["batch"], "{mode}");
+        let bytes = |name| fs::metadata(folder.path(name)).unwrap().len();
+        let [small, whole] = ["small.onnx", "model.onnx"].map(bytes);
+        assert!((small as f64) < 0.45 * whole as f64, "{mode}: {small} of {whole}");
+    }
+    // At another batch it is what the folder of the same model is.
+    quantize(&folder, "digits-mlp --mode int8-weights -o same").ends(0, &[]);
+    let words = ["random inputs", "batches of 8"];
+    quantize(&folder, "model.onnx --mode int8-weights -o weights.onnx").ends(0, &words);
+    assert_alike(&folder, ["same", "weights.onnx"], &[("x", normals(&[5, 64], 3))]);
+}
+
+#[test]
+fn a_file_is_quantized_to_a_folder_that_has_a_file_too() {
+    let folder = Folder::new();
+    folder.line("export digits-conv --onnx model.onnx").ends(0, &[]);
+    let to_folder = |mode: &str, rest: &str| {
+        quantize(&folder, &format!("model.onnx --mode {mode} --shape batch=4 -o small {rest}"))
+    };
+    to_folder("int8-static", "").ends(0, &["files of the folder", "`model.onnx` takes any batch"]);
+    assert_eq!(free(&folder.path("small/model.onnx")), ["batch"]);
+    assert_alike(&folder, ["small", "small/model.onnx"], &[("x", normals(&[4, 1, 8, 8], 3))]);
+    // It is listed as ours, so that it may be replaced.
+    to_folder("int8-weights", "--force").ends(0, &[]);
+    let read = Model::open(&folder.path("small/model.onnx")).unwrap();
+    let sizes = [("batch".to_owned(), 2)].into();
+    assert!(read.graph(&Binding { sizes, ..Binding::default() }).is_ok());
+}
+
+#[test]
+fn every_kind_of_model_is_quantized_to_a_file() {
+    let folder = Folder::new();
+    quantize(&folder, "digits-mlp --mode int8-weights -o mlp.onnx").ends(0, &["any batch"]);
+    let bert = pretrained("bert");
+    let words = ["any batch, any tokens"];
+    quantize(&folder, &format!("{bert} --mode int8-dynamic -o bert.onnx")).ends(0, &words);
+    assert_eq!(free(&folder.path("bert.onnx")), ["batch", "tokens"]);
+    let [ids, mask] = tokens(3, 5);
+    folder.tensors("inputs.npz", &[ids, mask]);
+    folder.line("eval bert.onnx --device cpu --inputs inputs.npz").ends(0, &["f32[3, 5"]);
+}
+
+#[test]
+fn what_cannot_be_quantized_is_refused_and_leaves_nothing() {
+    let folder = Folder::new();
+    let bert = pretrained("bert");
+    folder.line(&format!("export {bert} --onnx bert.onnx")).ends(0, &[]);
+    let refused = |arguments: &str, words: &[&str]| {
+        quantize(&folder, &format!("{arguments} -o small.onnx")).ends(2, words);
+    };
+    // The length of a text has no size that anybody could guess.
+    refused("bert.onnx --mode int8-weights", &["--shape tokens=1"]);
+    refused("bert.onnx --mode int8-weights --shape tokens=3 --shape length=3", &["length"]);
+    fs::write(folder.path("broken.onnx"), "no model").unwrap();
+    refused("broken.onnx --mode int8-weights", &["broken.onnx"]);
+    refused("absent.onnx --mode int8-weights", &["absent.onnx"]);
+    folder.line("export digits-mlp --onnx model.onnx").ends(0, &[]);
+    let itself = quantize(&folder, "model.onnx --mode int8-weights -o model.onnx --force");
+    itself.ends(2, &["model.onnx"]);
+    folder.tensors("wrong.npz", &[("x", normals(&[64, 3], 1))]);
+    refused("model.onnx --mode int8-weights --data wrong.npz", &["f32[64, 3]"]);
+    let lost = quantize(&folder, "model.onnx --mode int8-static --max-loss 0 -o small.onnx");
+    lost.ends(4, &["nothing was written"]);
+    assert!(!folder.files().iter().any(|name| name.contains("small")), "{:?}", folder.files());
 }

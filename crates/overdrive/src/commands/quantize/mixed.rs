@@ -2,13 +2,11 @@
 
 use super::samples::Samples;
 use super::times::slowdown;
-use super::{Chosen, Failure, harness, published, refused, rules, tables};
+use super::{Chosen, Failure, Subject, harness, refused, rules, tables};
 use crate::cli::Quantize;
 use crate::terminal::{say, tell};
 use overdrive::bench::clock::SystemClock;
 use overdrive::passes::QuantizationMode;
-use overdrive::studies::Template;
-use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::quantization::{Candidate, Search, Session, search, sensitivities};
 use overdrive_process::Stop;
 
@@ -34,7 +32,7 @@ pub(super) enum Choice {
 /// Scans, and where a search was asked for picks the smallest model of the front that keeps the limit.
 pub(super) fn choose(
     (arguments, stop): (&Quantize, &Stop),
-    (template, published): (&Template, Option<&Pretrained>),
+    subject: &Subject,
     samples: &Samples<'_>,
     modes: &[&'static QuantizationMode],
 ) -> Result<Choice, Failure> {
@@ -45,10 +43,7 @@ pub(super) fn choose(
         );
         return Err(Failure::bad_input(text));
     }
-    let meant = |mode: &&'static QuantizationMode| {
-        let quantization = mode.quantization();
-        (*mode, if published.is_some() { published::meant(arguments, quantization) } else { quantization })
-    };
+    let meant = |mode: &&'static QuantizationMode| (*mode, subject.quantization(mode.quantization()));
     let meant: Vec<_> = modes.iter().map(meant).collect();
     let _rows_so_far = stop.heed();
     let screening = samples.chooser.screening(SCANNED);
@@ -64,7 +59,7 @@ pub(super) fn choose(
     let session = Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
     let asked = Search { modes: &meant, seen: &samples.seen, points: POINTS };
     let found = search(&samples.chooser, asked, &scanned, &*samples.draw, session).map_err(harness)?;
-    tell!("{}", tables::front(samples.chooser.metric, &template.graph, &found))?;
+    tell!("{}", tables::front(samples.chooser.metric, &subject.template.graph, &found))?;
     if stop.is_requested() {
         return Err(Failure::interrupted("the models made by then stand above; nothing was written"));
     }

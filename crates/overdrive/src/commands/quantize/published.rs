@@ -1,12 +1,12 @@
 //! What `quantize` does for a folder in Hugging Face's format: the head, the coding, and the folder that it writes.
 
+use super::subject::Head;
 use super::{Chosen, Failure};
-use crate::cli::Quantize;
 use crate::progress;
 use crate::terminal::{note, tell};
 use overdrive::bench::outcome::Failure as Unable;
 use overdrive::ir::{Backend, Graph, Init, Tensor, TensorType};
-use overdrive::passes::{Additions, Preparation, Quantization, Quantized};
+use overdrive::passes::{Preparation, Quantization, Quantized};
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::{Coding, Pretrained};
 use overdrive::studies::quantization::apply_in_parts;
@@ -18,26 +18,24 @@ use std::path::Path;
 const HEAD: &str = "lm_head";
 
 /// A model that has weights and no codes yet, with a head of its own where that is to be quantized.
-pub(super) fn open(arguments: &Quantize, model: Pretrained) -> Result<Box<Pretrained>, Failure> {
+pub(super) fn open((name, head): (&str, Head), model: Pretrained) -> Result<Box<Pretrained>, Failure> {
     if let Some(coding) = &model.coding {
         return Err(Failure::bad_input(format!(
-            "`{}` is quantized already ({}): expected float weights; quantize the folder that it was made from",
-            arguments.model, coding.mode
+            "`{name}` is quantized already ({}): expected float weights; quantize the folder that it was made from",
+            coding.mode
         )));
     }
-    if !arguments.head && model.architecture.has_head() {
-        note!("note: `{HEAD}` stays in float, as engines expect it; --head quantizes it too");
+    if head == Head::Float && model.architecture.has_head() {
+        note!("note: `{HEAD}` stays in float, as engines expect it; --head of `quantize` quantizes it too");
     }
-    Ok(Box::new(if arguments.head { model.untied() } else { model }))
+    Ok(Box::new(if head == Head::Quantized { model.untied() } else { model }))
 }
 
-/// What a published model takes: its head stays in float, as compressed-tensors and vLLM have it, unless the user asks;
-/// pruned weights keep their zeros, since the ecosystem has given up masks.
-pub(super) fn meant(arguments: &Quantize, mut quantization: Quantization) -> Quantization {
-    if !arguments.head {
+/// What a published model takes: its head stays in float, as compressed-tensors and vLLM have it, unless the user asks.
+pub(super) fn meant(head: Head, mut quantization: Quantization) -> Quantization {
+    if head == Head::Float {
         quantization.layers.insert(HEAD.to_owned(), None);
     }
-    quantization.additions = Additions::None;
     quantization
 }
 

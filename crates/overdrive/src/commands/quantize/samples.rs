@@ -1,7 +1,7 @@
 //! Samples to calibrate on and samples to judge by: labelled ones, the user's inputs, or random ones.
 
 use super::{Judge, Metric, refused, text};
-use crate::cli::{MetricName, Quantize};
+use crate::cli::MetricName;
 use crate::failure::Failure;
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::{Backend, Tensor, TensorType};
@@ -17,8 +17,21 @@ use std::sync::Arc;
 /// Seeds of random batches that judge begin this far after those that calibrate.
 const HELD_OUT: u64 = 1000;
 
+/// What the user says of them.
+#[derive(Copy, Clone)]
+pub(in crate::commands) struct Asked<'a> {
+    /// `--data`.
+    pub data: Option<&'a str>,
+    /// `--metric`.
+    pub metric: Option<MetricName>,
+    /// `--batches`.
+    pub batches: u32,
+    /// `--seed`.
+    pub seed: u64,
+}
+
 /// What calibrates, what chooses, what judges and what is timed.
-pub(super) struct Samples<'a> {
+pub(in crate::commands) struct Samples<'a> {
     /// Batches of inputs that calibration sees.
     pub seen: Vec<Vec<Tensor>>,
     /// Judges while a search chooses; where there are labels, other samples than those of the final judge.
@@ -36,15 +49,15 @@ pub(super) struct Samples<'a> {
 }
 
 /// The samples that the command line asks for, in batches of the template's own size.
-pub(super) fn samples<'a>(
-    arguments: &Quantize,
+pub(in crate::commands) fn samples<'a>(
+    asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),
     published: Option<&Pretrained>,
 ) -> Result<Samples<'a>, Failure> {
-    let data = arguments.data.as_deref();
+    let data = asked.data;
     match published {
         Some(model) if model.tokenizer.is_some() && !data.is_some_and(holds_tensors) => {
-            return text::samples(arguments, (backend, template), model);
+            return text::samples(asked, (backend, template), model);
         }
         Some(model) if data.is_some_and(|data| !holds_tensors(data)) => {
             return Err(Failure::bad_input(format!(
@@ -57,8 +70,8 @@ pub(super) fn samples<'a>(
     }
     let workload = template.bind(&BTreeMap::new()).map_err(Failure::bad_input)?;
     match data.filter(|data| has_labels(data, &workload)) {
-        Some(data) => labelled(arguments, (backend, template), data),
-        None => by_outputs(arguments, (backend, template), data.map(Path::new), workload),
+        Some(data) => labelled(asked, (backend, template), data),
+        None => by_outputs(asked, (backend, template), data.map(Path::new), workload),
     }
 }
 
@@ -79,7 +92,7 @@ fn has_labels(data: &str, workload: &Workload) -> bool {
 }
 
 fn labelled<'a>(
-    arguments: &Quantize,
+    asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),
     data: &str,
 ) -> Result<Samples<'a>, Failure> {
@@ -87,7 +100,7 @@ fn labelled<'a>(
     let set = open_as(data, &reading).map_err(Failure::bad_input)?;
     let parts = set.parts(&template.graph, 0).map_err(Failure::bad_input)?;
     let text = parts.test.batch(&[0]).map_err(Failure::bad_input)?.labels.ty().rank() > 1;
-    let metric = match arguments.metric {
+    let metric = match asked.metric {
         Some(MetricName::Top1) => Metric::Top1,
         Some(MetricName::Perplexity) => Metric::Perplexity,
         Some(MetricName::Cosine) => Metric::Cosine,
@@ -95,8 +108,8 @@ fn labelled<'a>(
         None => Metric::Top1,
     };
     let batch = batch_of(template);
-    let seen = calibration(&parts.train, batch, arguments.batches as usize).map_err(refused)?;
-    let few = (parts.test.len() as usize / batch).clamp(1, arguments.batches as usize);
+    let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;
+    let few = (parts.test.len() as usize / batch).clamp(1, asked.batches as usize);
     let compared = calibration(&parts.test, batch, few).map_err(refused)?;
     let judge = |split: &Arc<dyn Split>| {
         Judge::labelled((backend, template), metric, Arc::clone(split)).map_err(refused)
@@ -114,12 +127,12 @@ fn labelled<'a>(
 }
 
 fn by_outputs<'a>(
-    arguments: &Quantize,
+    asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),
     file: Option<&Path>,
     workload: Workload,
 ) -> Result<Samples<'a>, Failure> {
-    if let Some(metric) = arguments.metric.filter(|metric| *metric != MetricName::Cosine) {
+    if let Some(metric) = asked.metric.filter(|metric| *metric != MetricName::Cosine) {
         let text = format!(
             "--metric {} needs labels: expected --data digits, text or a file with labels, found {}",
             metric.name(),
@@ -133,11 +146,9 @@ fn by_outputs<'a>(
             (seen, held_out, "held-out samples")
         }
         None => {
-            let seed = arguments.machine.seed;
+            let seed = asked.seed;
             let draw = |from: u64| {
-                (0..u64::from(arguments.batches))
-                    .map(|i| workload.inputs(seed + from + i))
-                    .collect::<Vec<_>>()
+                (0..u64::from(asked.batches)).map(|i| workload.inputs(seed + from + i)).collect::<Vec<_>>()
             };
             (draw(0), draw(HELD_OUT), "random inputs")
         }

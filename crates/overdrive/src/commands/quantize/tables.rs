@@ -20,8 +20,8 @@ fn right(text: String) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-/// Where the bytes are, before and after.
-pub(super) fn bytes(float: &Graph, after: &Footprint, folder_bytes: u64) -> Table {
+/// Where the bytes are, before and after; at the end those that were written, and as what.
+pub(super) fn bytes(float: &Graph, after: &Footprint, (written, what): (u64, &str)) -> Table {
     let before: u64 = float.states().iter().map(|state| float.ty(state.value).bytes() as u64).sum();
     let share = |part: u64, whole: u64| format!("{:.3}", part as f64 / whole.max(1) as f64);
     let mut table = table(["bytes", "float", "quantized", "share"]);
@@ -33,7 +33,7 @@ pub(super) fn bytes(float: &Graph, after: &Footprint, folder_bytes: u64) -> Tabl
         ("unquantized", before - after.replaced, after.unquantized, String::new()),
         ("all parameters", before, after.total(), share(after.total(), before)),
         // Less than the parameters take where 16-bit weights are kept as such in the file.
-        ("files of the folder", 0, folder_bytes, String::new()),
+        (what, 0, written, String::new()),
     ];
     for (name, float, quantized, share) in rows {
         table.add_row([

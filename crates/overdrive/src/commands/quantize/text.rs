@@ -1,8 +1,8 @@
 //! Samples of text for a published model, in its own tokens: perplexity judges a decoder, the cosine of its outputs an encoder.
 
-use super::samples::Samples;
+use super::samples::{Asked, Samples};
 use super::{Judge, Metric, refused};
-use crate::cli::{MetricName, Quantize};
+use crate::cli::MetricName;
 use crate::failure::Failure;
 use crate::terminal::note;
 use overdrive::ir::{Backend, Graph, Tensor};
@@ -20,12 +20,12 @@ const DEFAULT: &str = "text";
 
 /// Samples of a text, in batches of the template's own size.
 pub(super) fn samples<'a>(
-    arguments: &Quantize,
+    asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),
     model: &Pretrained,
 ) -> Result<Samples<'a>, Failure> {
-    let name = arguments.data.as_deref().unwrap_or(DEFAULT);
-    if arguments.data.is_none() {
+    let name = asked.data.unwrap_or(DEFAULT);
+    if asked.data.is_none() {
         note!("note: calibrated on the text that comes with Overdrive; --data FILE.txt takes your own");
     }
     let wrong = |found: &str| {
@@ -46,9 +46,9 @@ pub(super) fn samples<'a>(
     let graph = template.graph_of(&template.dimensions).map_err(Failure::bad_input)?;
     let tokens = template.dimensions["tokens"];
     match model.architecture.has_head() {
-        true => decoder(arguments, (backend, template), text.windows(tokens).map_err(Failure::bad_input)?),
+        true => decoder(asked, (backend, template), text.windows(tokens).map_err(Failure::bad_input)?),
         false => {
-            if let Some(metric) = arguments.metric.filter(|metric| *metric != MetricName::Cosine) {
+            if let Some(metric) = asked.metric.filter(|metric| *metric != MetricName::Cosine) {
                 return Err(Failure::bad_input(format!(
                     "--metric {}: `{}` gives vectors and no next token: expected cosine, or no --metric",
                     metric.name(),
@@ -57,7 +57,7 @@ pub(super) fn samples<'a>(
             }
             let around = around(model)?;
             let parts = text.windows(tokens.saturating_sub(around.iter().map(Vec::len).sum()).max(1));
-            encoder(arguments, (backend, template), (&graph, &around), &parts.map_err(Failure::bad_input)?)
+            encoder(asked, (backend, template), (&graph, &around), &parts.map_err(Failure::bad_input)?)
         }
     }
 }
@@ -67,18 +67,18 @@ fn judged(split: &Arc<dyn Split>) -> Arc<dyn Split> {
 }
 
 fn decoder<'a>(
-    arguments: &Quantize,
+    asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),
     parts: Parts,
 ) -> Result<Samples<'a>, Failure> {
-    let metric = match arguments.metric {
+    let metric = match asked.metric {
         Some(MetricName::Top1) => Metric::Top1,
         Some(MetricName::Cosine) => Metric::Cosine,
         Some(MetricName::Perplexity) | None => Metric::Perplexity,
     };
     let batch = batch_of(template);
-    let seen = calibration(&parts.train, batch, arguments.batches as usize).map_err(refused)?;
-    let few = (parts.test.len() as usize / batch).clamp(1, arguments.batches as usize);
+    let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;
+    let few = (parts.test.len() as usize / batch).clamp(1, asked.batches as usize);
     let compared = calibration(&parts.test, batch, few).map_err(refused)?;
     let judge =
         |split: &Arc<dyn Split>| Judge::labelled((backend, template), metric, judged(split)).map_err(refused);
@@ -95,7 +95,7 @@ fn decoder<'a>(
 }
 
 fn encoder<'a>(
-    arguments: &Quantize,
+    asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),
     (graph, around): (&Graph, &[Vec<i128>; 2]),
     parts: &Parts,
@@ -106,7 +106,7 @@ fn encoder<'a>(
         Ok(found.iter().map(|x| inputs_of(graph, around, &x[0])).collect())
     };
     let whole = |split: &Arc<dyn Split>| (split.len().min(JUDGED) as usize / batch).max(1);
-    let seen = inputs(&parts.train, arguments.batches as usize)?;
+    let seen = inputs(&parts.train, asked.batches as usize)?;
     let compared = inputs(&parts.test, whole(&parts.test))?;
     let judge = |batches: Vec<Vec<Tensor>>| Judge::by_outputs((backend, template), batches).map_err(refused);
     let timed = compared.clone();

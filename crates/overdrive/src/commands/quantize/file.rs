@@ -1,0 +1,164 @@
+//! What `quantize` does for files of ONNX: the model that one holds, and the one that is written.
+//!
+//! A file is read for given sizes, so that its quantized graph is of those sizes too. At other sizes
+//! the layers are declared anew and begin as the states of the same names. Invariant: the file that
+//! was written is read back, and computes what was judged but for rounding.
+
+use super::{Chosen, Failure, Subject, harness};
+use crate::freeing::Freed;
+use crate::model::{self, Model};
+use crate::terminal::note;
+use overdrive::formats::onnx::{Binding, Model as File};
+use overdrive::ir::ops::quantized_linear::Activations;
+use overdrive::ir::{Backend, Graph, Tensor};
+use overdrive::passes::{QuantizedLayer, Scheme, declare};
+use overdrive::studies::Template;
+use overdrive::studies::quantization::outputs;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Name of the file in a folder that holds the model in our format too.
+pub(super) const NAME: &str = "model.onnx";
+
+/// Samples of a batch, unless the user says otherwise.
+const BATCH: usize = 8;
+
+/// The most that outputs of the file may be away from ours, relative to their size: both multiply
+/// the same codes, and add in another order. Where activations are rounded as they come, that order
+/// may decide a rounding; the file is then no further away than the float model is.
+const NEAR: f64 = 1e-3;
+
+/// Whether the user wants one file.
+pub(super) fn is_file(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "onnx")
+}
+
+/// The model of a file at the sizes that calibrate and judge.
+pub(super) fn template(
+    model: &Model,
+    shapes: &[(String, usize)],
+) -> Result<(Template, BTreeMap<String, usize>), Failure> {
+    let mut sizes: BTreeMap<String, usize> = shapes.iter().cloned().collect();
+    if let Some(batch) = model.batch_dimension()?.filter(|batch| !sizes.contains_key(batch)) {
+        note!("note: calibrated on batches of {BATCH}; --shape {batch}=N takes another size");
+        sizes.insert(batch, BATCH);
+    }
+    let graph = model.built(|build| build(&sizes))??;
+    let template = Template {
+        name: model.name()?,
+        graph,
+        dimensions: BTreeMap::new(),
+        limits: BTreeMap::new(),
+        vocabulary: None,
+        config: None,
+        columns: None,
+    };
+    Ok((template, sizes))
+}
+
+/// The quantized model as a file whose dimensions are free, as far as they can be.
+pub(super) fn encode(path: &Path, subject: &Subject, chosen: &Chosen) -> Result<Freed, Failure> {
+    let made = &chosen.made.graph;
+    let Model::Onnx(_) = subject.model else {
+        let template = Template { graph: made.clone(), ..subject.template.clone() };
+        let model = Model::Template(Box::new(template));
+        let dimensions = model.dimensions()?;
+        return model.built(|build| Freed::encode(path, &dimensions, &BTreeMap::new(), build))?;
+    };
+    let schemes: BTreeMap<String, Scheme> =
+        chosen.made.layers.iter().filter_map(|layer| Some((layer.name.clone(), layer.scheme?))).collect();
+    let dimensions: Vec<_> = subject.model.dimensions()?;
+    let dimensions: Vec<_> = dimensions
+        .into_iter()
+        .map(|(name, usual)| (name.clone(), subject.sizes.get(&name).copied().or(usual)))
+        .collect();
+    let at = |sizes: &BTreeMap<String, usize>, float: Graph| match *sizes == subject.sizes {
+        true => Ok(made.clone()),
+        false => coded(&float, made, &schemes),
+    };
+    subject.model.built(|build| {
+        Freed::encode(path, &dimensions, &BTreeMap::new(), &|sizes| at(sizes, build(sizes)?))
+    })?
+}
+
+/// The float graph with the codes of `made`, which was made of the same model at other sizes.
+fn coded(float: &Graph, made: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Graph, Failure> {
+    let graph = declare(float, schemes).map_err(Failure::bad_input)?;
+    let known: BTreeMap<&str, _> = made
+        .states()
+        .iter()
+        .map(|state| (state.name.as_str(), (made.ty(state.value), &state.init)))
+        .collect();
+    let lacks = |name: &str| Failure::bad_input(format!("`{name}` has other sizes where the model has"));
+    for state in graph.states() {
+        match known.get(state.name.as_str()) {
+            Some((ty, _)) if *ty == graph.ty(state.value) => {}
+            _ => return Err(lacks(&state.name)),
+        }
+    }
+    if let Some(more) = made.states().iter().find(|s| graph.states().iter().all(|other| other.name != s.name))
+    {
+        return Err(lacks(&more.name));
+    }
+    Ok(graph.with_initial_values(|name, _| known[name].1.clone()))
+}
+
+/// Errs unless the file, read back at the sizes of these inputs, gives outputs near to those of the
+/// quantized model.
+pub(super) fn check(
+    backend: &dyn Backend,
+    (path, subject, chosen): (&Path, &Subject, &Chosen),
+    held_out: &[Vec<Tensor>],
+    [float, expected]: [&[Vec<Tensor>]; 2],
+) -> Result<(), Failure> {
+    let file = File::open(path).map_err(Failure::harness)?;
+    let known = |name: &String| subject.sizes.get(name).or_else(|| subject.template.dimensions.get(name));
+    let names = file.dimensions().map_err(Failure::harness)?;
+    let sizes = names.iter().filter_map(|name| Some((name.clone(), *known(name)?))).collect();
+    let graph = file.graph(&Binding { sizes, ..Binding::default() }).map_err(Failure::harness)?;
+    let found = outputs(backend, &model::raised(graph)?, held_out).map_err(harness)?;
+    let away = distance(&found, expected);
+    let rounds = |layer: &QuantizedLayer| layer.scheme.is_some_and(|s| s.activations != Activations::Float);
+    let limit = match chosen.made.layers.iter().any(rounds) {
+        true => NEAR.max(distance(float, expected)),
+        false => NEAR,
+    };
+    match away <= limit {
+        true => Ok(()),
+        false => Err(Failure::harness(format!(
+            "the file that was written: expected outputs within {limit:.1e} of those that were judged, found \
+             {away:.1e}; nothing was kept; write a folder, which has the model bit for bit: -o DIR"
+        ))),
+    }
+}
+
+/// How far outputs are away from others, relative to their size, where they are furthest.
+fn distance(found: &[Vec<Tensor>], expected: &[Vec<Tensor>]) -> f64 {
+    let pairs = found.iter().flatten().zip(expected.iter().flatten());
+    let of = |(found, expected): (&Tensor, &Tensor)| {
+        let (found, expected) = (found.to_f64(), expected.to_f64());
+        if found.len() != expected.len() {
+            return f64::INFINITY;
+        }
+        let both = found.iter().zip(&expected).filter(|(a, b)| a.to_bits() != b.to_bits());
+        let error: f64 = both.map(|(a, b)| (a - b).powi(2)).sum();
+        let size: f64 = expected.iter().filter(|x| x.is_finite()).map(|x| x * x).sum();
+        if error == 0.0 { 0.0 } else { (error / size).sqrt() }
+    };
+    // Not the largest by `max`, which passes NaN over.
+    pairs.map(of).fold(0.0, |most, away| if away <= most { most } else { away })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_near_only_where_every_one_is() {
+        let of = |values: [f32; 2]| vec![vec![Tensor::from_f32([2], &values)]];
+        assert_eq!(distance(&of([1.0, f32::INFINITY]), &of([1.0, f32::INFINITY])), 0.0);
+        assert!(distance(&of([3.0, 4.0]), &of([3.0, 4.001])) < NEAR);
+        assert!(distance(&of([3.0, 4.0]), &of([3.0, 4.1])) > NEAR);
+        assert!(distance(&of([3.0, f32::NAN]), &of([3.0, 4.0])).is_nan());
+    }
+}

@@ -1,0 +1,84 @@
+//! What is quantized: a built-in model, a folder or a file, at given sizes.
+
+use super::{file, published};
+use crate::failure::Failure;
+use crate::model::{self, Model};
+use overdrive::bench::outcome::Failure as Unable;
+use overdrive::ir::{Backend, Tensor};
+use overdrive::passes::{Additions, Preparation, Quantization, Quantized};
+use overdrive::studies::Template;
+use overdrive::studies::pretrained::Pretrained;
+use overdrive::studies::quantization::apply;
+use std::collections::BTreeMap;
+
+/// Whether the output layer of a published decoder is quantized too.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(in crate::commands) enum Head {
+    Float,
+    Quantized,
+}
+
+/// The model.
+pub(in crate::commands) struct Subject {
+    /// As it was brought.
+    pub(in crate::commands) model: Model,
+    /// Its graph, unbound where the model has one.
+    pub(in crate::commands) template: Template,
+    /// Sizes for which a file of ONNX was read.
+    pub(in crate::commands) sizes: BTreeMap<String, usize>,
+    head: Head,
+}
+
+impl Subject {
+    /// The model of this name; `shapes` are the sizes that the user gives.
+    pub(in crate::commands) fn load(
+        name: &str,
+        shapes: &[(String, usize)],
+        head: Head,
+    ) -> Result<Self, Failure> {
+        let model = match model::load(name)? {
+            Model::Pretrained(model) => Model::Pretrained(published::open((name, head), *model)?),
+            other => other,
+        };
+        if let Model::Onnx(_) = &model {
+            let (template, sizes) = file::template(&model, shapes)?;
+            return Ok(Self { model, template, sizes, head });
+        }
+        let mut template = model.template()?;
+        template.dimensions.extend(shapes.iter().cloned());
+        template.graph_of(&template.dimensions).map_err(Failure::bad_input)?;
+        Ok(Self { model, template, sizes: BTreeMap::new(), head })
+    }
+
+    /// What it was published as, where it was.
+    pub(in crate::commands) fn published(&self) -> Option<&Pretrained> {
+        match &self.model {
+            Model::Pretrained(model) => Some(model),
+            Model::Template(_) | Model::Onnx(_) => None,
+        }
+    }
+
+    /// What it takes. Published models and files have codes alone: the ecosystem has no words for
+    /// more, and a file is built anew at other sizes. There pruned weights keep their zeros.
+    pub(in crate::commands) fn quantization(&self, quantization: Quantization) -> Quantization {
+        let alone = Quantization { additions: Additions::None, ..quantization.clone() };
+        match &self.model {
+            Model::Pretrained(_) => published::meant(self.head, alone),
+            Model::Onnx(_) => alone,
+            Model::Template(_) => quantization,
+        }
+    }
+
+    /// The model in a mode that needs no training.
+    pub(in crate::commands) fn apply(
+        &self,
+        backend: &dyn Backend,
+        how: (Preparation, &Quantization),
+        seen: &[Vec<Tensor>],
+    ) -> Result<Quantized, Unable> {
+        match self.published() {
+            Some(_) => published::apply((backend, &self.template), how, seen),
+            None => apply(backend, &self.template, how, seen),
+        }
+    }
+}
