@@ -39,16 +39,6 @@ impl Study for Compilation {
     }
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
-        let device = context.device();
-        let [quick, full] = SECONDS_PER_MODEL;
-        let limit_s = if context.is_brief() { quick } else { full };
-        let (modes, dtypes) = if device.is_accelerator() {
-            (&Mode::ALL[..], &[DType::F32, DType::BF16][..])
-        } else {
-            let text = "mode `graph` replays a captured device graph; this device has none".to_owned();
-            results.notes.push(Note { study: self.name().to_owned(), text });
-            (HOST_MODES, &[DType::F32][..])
-        };
         let mut workloads = Vec::new();
         for model in overdrive_models::MODELS {
             match Workload::of_model(model, &BTreeMap::new()) {
@@ -65,48 +55,64 @@ impl Study for Compilation {
         }
         // The cheapest first, so that a limit on time leaves out as few models as it can.
         workloads.sort_by_key(|workload| workload.graph.cost().flops);
-        for workload in &workloads {
-            context.progress.workload(&workload.key.name);
-            let entries = match entries(workload, device, (modes, dtypes)) {
-                Ok(mut entries) => {
-                    let engines = context.engines.iter();
-                    entries.extend(engines.map(|engine| Entry::plain(workload, engine, Mode::Compile)));
-                    entries
-                }
-                Err(error) => {
-                    let text = format!("{}: {error}", workload.key.name);
-                    results.notes.push(Note { study: self.name().to_owned(), text });
-                    continue;
-                }
-            };
-            let cases: Vec<_> = entries.iter().map(|entry| entry.case(self.name())).collect();
-            if !context.wants(&cases) {
+        compilation(context, results, &workloads);
+    }
+}
+
+/// Measures each workload in every mode and number format that the device has, and in every engine.
+pub fn compilation(context: &Context<'_>, results: &mut Results, workloads: &[Workload]) {
+    let study = Compilation.name();
+    let device = context.device();
+    let [quick, full] = SECONDS_PER_MODEL;
+    let limit_s = if context.is_brief() { quick } else { full };
+    let (modes, dtypes) = if device.is_accelerator() {
+        (&Mode::ALL[..], &[DType::F32, DType::BF16][..])
+    } else {
+        let text = "mode `graph` replays a captured device graph; this device has none".to_owned();
+        results.notes.push(Note { study: study.to_owned(), text });
+        (HOST_MODES, &[DType::F32][..])
+    };
+    for workload in workloads {
+        context.progress.workload(&workload.key.name);
+        let entries = match entries(workload, device, (modes, dtypes)) {
+            Ok(mut entries) => {
+                let engines = context.engines.iter();
+                entries.extend(engines.map(|engine| Entry::plain(workload, engine, Mode::Compile)));
+                entries
+            }
+            Err(error) => {
+                let text = format!("{}: {error}", workload.key.name);
+                results.notes.push(Note { study: study.to_owned(), text });
                 continue;
             }
-            // First call, warm-up, samples and checks of every mode, and the f64 reference at about a sixth of the speed.
-            let calls = entries.len() as f64 * (10.0 + context.quick_or(20.0, 40.0)) + 6.0;
-            let threads = ASSUMED_FLOPS_PER_THREAD * f64::from(device.threads);
-            let rate = if device.is_accelerator() { ASSUMED_FLOPS_OF_ACCELERATOR } else { threads };
-            let seconds = workload.graph.cost().flops as f64 * calls / rate;
-            let too_long = || {
-                let depth = if context.is_brief() { " with --quick" } else { "" };
-                format!(
-                    "an estimated {seconds:.0} s for {calls:.0} calls, the limit is {limit_s:.0} s a model{depth}"
-                )
-            };
-            if let Some(reason) = context.over().or_else(|| (seconds > limit_s).then(too_long)) {
-                let skipped = |entry: &Entry<'_>| Record {
-                    case: entry.case(self.name()),
-                    baseline: None,
-                    seed: context.seed,
-                    command: context.command_of(self.name()),
-                    outcome: Outcome::Failure(Failure::skipped(reason.clone())),
-                };
-                context.add(results, entries.iter().map(skipped).collect());
-                continue;
-            }
-            context.add(results, measure(context, self.name(), &entries, &mut []));
+        };
+        let cases: Vec<_> = entries.iter().map(|entry| entry.case(study)).collect();
+        if !context.wants(&cases) {
+            continue;
         }
+        // First call, warm-up, samples and checks of every mode, and the f64 reference at about a sixth of the speed.
+        let calls = entries.len() as f64 * (10.0 + context.quick_or(20.0, 40.0)) + 6.0;
+        let threads = ASSUMED_FLOPS_PER_THREAD * f64::from(device.threads);
+        let rate = if device.is_accelerator() { ASSUMED_FLOPS_OF_ACCELERATOR } else { threads };
+        let seconds = workload.graph.cost().flops as f64 * calls / rate;
+        let too_long = || {
+            let depth = if context.is_brief() { " with --quick" } else { "" };
+            format!(
+                "an estimated {seconds:.0} s for {calls:.0} calls, the limit is {limit_s:.0} s a model{depth}"
+            )
+        };
+        if let Some(reason) = context.over().or_else(|| (seconds > limit_s).then(too_long)) {
+            let skipped = |entry: &Entry<'_>| Record {
+                case: entry.case(study),
+                baseline: None,
+                seed: context.seed,
+                command: context.command_of(study),
+                outcome: Outcome::Failure(Failure::skipped(reason.clone())),
+            };
+            context.add(results, entries.iter().map(skipped).collect());
+            continue;
+        }
+        context.add(results, measure(context, study, &entries, &mut []));
     }
 }
 

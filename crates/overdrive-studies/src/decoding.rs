@@ -6,10 +6,12 @@
 
 mod cached;
 mod sampling;
+mod study;
 mod window;
 
 pub use cached::CachedDecoder;
 pub use sampling::Sampling;
+pub use study::study;
 pub use window::WindowDecoder;
 
 use overdrive_bench::clock::Clock;

@@ -26,6 +26,7 @@ mod workload;
 
 pub use allowance::Allowance;
 pub use ceilings::ceilings;
+pub use compilation::compilation;
 pub use context::{Context, Device, EnergyProbes, Matmul, MatmulPeer, Progress};
 pub use peers::{PEER_MODES, Peer};
 pub use session::{Entry, measure};

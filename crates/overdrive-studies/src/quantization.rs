@@ -6,6 +6,7 @@
 
 mod agreement;
 mod apply;
+mod brought;
 mod calibrate;
 mod estimate;
 mod figures;
@@ -24,6 +25,7 @@ mod tune;
 
 pub use agreement::{Agreement, agreement, cosines};
 pub use apply::apply;
+pub use brought::{Brought, brought};
 pub use calibrate::{calibrate, outputs};
 pub use estimate::{Estimate, mean};
 pub use footprint::Footprint;

@@ -154,6 +154,16 @@ pub(crate) struct Run {
     /// Studies to run [default: all]
     #[arg(value_name = "STUDY")]
     pub studies: Vec<String>,
+    /// Your model instead of the built-in ones: a folder, one in Hugging Face's format, an .onnx or .gguf file, or the
+    /// name of a built-in model. Its studies are compilation, quantization and decoding
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Of --model, what calibrates and judges, as of `quantize`: `digits`, `text` or a file
+    #[arg(long, value_name = "DATA", requires = "model")]
+    pub data: Option<String>,
+    /// Of --model, the size of a named dimension [default: the model's; the batch of an .onnx file 8]
+    #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size, requires = "model")]
+    pub shapes: Vec<(String, usize)>,
     /// Screening within three minutes, without verdicts
     #[arg(long)]
     pub quick: bool,

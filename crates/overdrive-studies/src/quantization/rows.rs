@@ -9,16 +9,19 @@ use super::{Estimate, Session, Task, Timed, Trial, latency, outputs};
 use crate::{Context, Entry, Study, Workload};
 use overdrive_bench::case::Case;
 use overdrive_bench::outcome::Failure;
-use overdrive_bench::record::{Items, Measurement, Record};
+use overdrive_bench::record::{Items, Measurement, Record, Work};
 use overdrive_bench::results::{Note, Results};
-use overdrive_ir::{Graph, Mode};
-use overdrive_passes::{MODES, bind};
+use overdrive_ir::{Graph, GraphError, Mode, Tensor};
+use overdrive_passes::{MODES, QuantizationMode, bind};
 use overdrive_train::data::{FOLDS, Subset};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The study.
 pub(crate) struct Quantization;
+
+/// Its name.
+pub(super) const STUDY: &str = "quantization";
 
 /// Models that learn from the data that comes with the program.
 const MODELS: [&str; 3] = ["digits-mlp", "digits-conv", "text-transformer"];
@@ -54,7 +57,7 @@ const BETTER: [&str; 3] = ["int4-gptq", "int4-awq", "int4-hqq"];
 
 impl Study for Quantization {
     fn name(&self) -> &'static str {
-        "quantization"
+        STUDY
     }
 
     fn summary(&self) -> &'static str {
@@ -75,8 +78,14 @@ impl Study for Quantization {
     }
 }
 
-fn note(results: &mut Results, text: String) {
-    results.notes.push(Note { study: "quantization".to_owned(), text });
+pub(super) fn note(results: &mut Results, text: String) {
+    results.notes.push(Note { study: STUDY.to_owned(), text });
+}
+
+/// The modes that there is time for.
+pub(super) fn modes(context: &Context<'_>) -> impl Iterator<Item = &'static QuantizationMode> {
+    let is_quick = context.is_quick();
+    MODES.iter().filter(move |mode| !is_quick || QUICK.contains(&mode.name))
 }
 
 /// The trained models that judge: that of the program, and in full every fold of the digits with each seed.
@@ -91,14 +100,14 @@ fn trials(context: &Context<'_>, metric: Metric) -> Vec<Trial> {
 fn model(context: &Context<'_>, results: &mut Results, name: &str) -> Result<(), Failure> {
     let model = overdrive_models::find(name).map_err(|e| Failure::failed(e.to_string()))?;
     let metric = if model.vocabulary.is_some() { Metric::Perplexity } else { Metric::Top1 };
-    let modes = MODES.iter().filter(|mode| !context.is_quick() || QUICK.contains(&mode.name));
-    let mut subjects: Vec<Subject> = std::iter::once(None).chain(modes.map(Some)).map(Subject::new).collect();
+    let modes = modes(context).map(Some);
+    let mut subjects: Vec<Subject> = std::iter::once(None).chain(modes).map(Subject::new).collect();
     let batches = context.quick_or(&BATCHES[..1], &BATCHES[..]);
     let template = crate::Template::built_in(model).map_err(|e| Failure::failed(e.to_string()))?;
     let workloads = batches.iter().map(|&batch| template.bind(&[("batch".to_owned(), batch)].into()));
     let workloads = workloads.collect::<Result<Vec<_>, _>>().map_err(|e| Failure::failed(e.to_string()))?;
     let cases: Vec<Case> =
-        workloads.iter().flat_map(|w| subjects.iter().map(move |s| case(context, w, s))).collect();
+        workloads.iter().flat_map(|w| subjects.iter().map(move |s| case(context, w, s.mode))).collect();
     if !context.wants(&cases) {
         return Ok(());
     }
@@ -132,7 +141,7 @@ fn model(context: &Context<'_>, results: &mut Results, name: &str) -> Result<(),
     compare(context, &task, &mut subjects)?;
     for (index, workload) in workloads.iter().enumerate() {
         let exact = if index == 0 { quantities(results, (name, metric), &subjects)? } else { vec![] };
-        let records = timed(context, (workload, &task), &subjects, exact)?;
+        let records = at_a_batch(context, (workload, &task), &subjects, exact)?;
         context.add(results, records);
     }
     Ok(())
@@ -143,9 +152,10 @@ fn most(metric: Metric) -> u64 {
     if metric == Metric::Perplexity { QUICK_WINDOWS } else { u64::MAX }
 }
 
-fn case(context: &Context<'_>, workload: &Workload, subject: &Subject) -> Case {
-    let mut case = Entry::plain(workload, context.device(), Mode::Compile).case("quantization");
-    case.configuration.variant = subject.mode.map(|mode| mode.name.to_owned());
+/// The case of the float model, or of a mode of it.
+pub(super) fn case(context: &Context<'_>, workload: &Workload, mode: Option<&QuantizationMode>) -> Case {
+    let mut case = Entry::plain(workload, context.device(), Mode::Compile).case(STUDY);
+    case.configuration.variant = mode.map(|mode| mode.name.to_owned());
     case
 }
 
@@ -230,49 +240,61 @@ fn quantities(
 }
 
 /// A record for each subject, all timed in one session at the batch of `workload`.
-fn timed(
+fn at_a_batch(
     context: &Context<'_>,
     (workload, task): (&Workload, &Task),
     subjects: &[Subject],
     exact: Vec<Quantities>,
 ) -> Result<Vec<Record>, Failure> {
     let sizes = workload.key.dimensions.iter().map(|(name, &size)| (name.clone(), size as usize)).collect();
-    let bound = subjects.iter().filter_map(|subject| subject.first.as_ref()).map(|graph| bind(graph, &sizes));
-    let bound: Vec<Graph> = bound.collect::<Result<_, _>>().map_err(|e| Failure::failed(e.to_string()))?;
+    let bound = |subject: &Subject| Some((subject.mode, bind(subject.first.as_ref()?, &sizes)));
+    let bound = subjects.iter().filter_map(bound).map(|(mode, graph)| Ok((mode, graph?)));
+    let bound: Vec<(_, Graph)> =
+        bound.collect::<Result<_, GraphError>>().map_err(|e| Failure::failed(e.to_string()))?;
     let batch = super::batch_of(&task.template).min(workload.key.dimensions["batch"] as usize);
     let draw = |seed: u64| {
         let from = seed % (task.held_out.len() / batch as u64).max(1) * batch as u64;
         let numbers: Vec<u64> = (from..from + batch as u64).collect();
         vec![task.held_out.batch(&numbers).expect("the samples were read before").x]
     };
+    let mut done = workload.work();
+    if task.template.vocabulary.is_some() && batch == 1 {
+        // Decoding a window without a cache: a pass for each token.
+        done.items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
+    }
+    timed(context, (workload, done), (&bound, &draw), exact)
+}
+
+/// A record for each graph, the float model first, all timed in one session.
+pub(super) fn timed(
+    context: &Context<'_>,
+    (workload, done): (&Workload, Work),
+    (graphs, draw): (&[(Option<&'static QuantizationMode>, Graph)], &dyn Fn(u64) -> Vec<Tensor>),
+    exact: Vec<Quantities>,
+) -> Result<Vec<Record>, Failure> {
     let session = Session {
         clock: context.clock,
         rules: context.rules.clone(),
         seed: context.seed,
         stop: &context.stop,
     };
-    let found =
-        latency(context.device().backend, &bound.iter().collect::<Vec<_>>(), &mut [], &draw, session)?;
-    let baseline = case(context, workload, &subjects[0]).id();
+    let bound: Vec<&Graph> = graphs.iter().map(|(_, graph)| graph).collect();
+    let found = latency(context.device().backend, &bound, &mut [], draw, session)?;
+    let baseline = case(context, workload, None).id();
     let mut exact = exact.into_iter();
-    let record = |(subject, Timed { mut outcome, resident_bytes }): (&Subject, Timed)| {
+    let record = |((mode, _), Timed { mut outcome, resident_bytes }): (&(Option<_>, Graph), Timed)| {
         if let Some(Measurement { quantities, work, .. }) = outcome.measurement_mut() {
             *quantities = exact.next().unwrap_or_default();
             quantities.insert("resident_bytes".to_owned(), resident_bytes as f64);
-            let mut done = workload.work();
-            if task.template.vocabulary.is_some() && batch == 1 {
-                // Decoding a window without a cache: a pass for each token.
-                done.items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
-            }
-            *work = Some(done);
+            *work = Some(done.clone());
         }
         Record {
-            case: case(context, workload, subject),
-            baseline: subject.mode.map(|_| baseline.clone()),
+            case: case(context, workload, *mode),
+            baseline: mode.map(|_| baseline.clone()),
             seed: context.seed,
-            command: format!("{} quantization", context.command),
+            command: context.command_of(STUDY),
             outcome,
         }
     };
-    Ok(subjects.iter().zip(found).map(record).collect())
+    Ok(graphs.iter().zip(found).map(record).collect())
 }

@@ -2,7 +2,7 @@
 
 pub(super) const RUN: &str = r#"Examples:
   overdrive run --quick
-  overdrive run kernels --case matmul -o reports/matmul"#;
+  overdrive run --model my-model --data text.txt -o reports/my-model"#;
 pub(super) const BENCH: &str = r#"Examples:
   overdrive bench conv --batch 1,8 --dtype f32,bf16
   overdrive bench model.onnx --shape batch=4 --backends cpu,onnxruntime -o reports/mine"#;

@@ -1,5 +1,7 @@
 //! `overdrive run`: the main job.
 
+mod brought;
+
 use super::{output, resume};
 use crate::cli::Run;
 use crate::devices;
@@ -9,6 +11,7 @@ use crate::failure::Failure;
 use crate::invoked::{command_line, command_with, quoted};
 use crate::progress::Spinner;
 use crate::terminal::say;
+use brought::Brought;
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::harness;
@@ -30,7 +33,11 @@ use std::cell::RefCell;
 const GUEST_NS: u64 = 30_000_000_000;
 
 pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
-    let studies = chosen(&arguments.studies)?;
+    let brought = arguments.model.as_deref().map(|name| Brought::load(name, arguments)).transpose()?;
+    let job = match &brought {
+        Some(brought) => Job::Model(brought, Brought::chosen(&arguments.studies)?),
+        None => Job::Studies(chosen(&arguments.studies)?),
+    };
     let opened = devices::open_all(&arguments.machine)?;
     let reference = devices::reference(&arguments.machine)?;
     let mut results = Results::begin(command_line(), arguments.machine.seed);
@@ -59,7 +66,8 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         products.iter().map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run }).collect();
     let contestants = Contestants::beside(&opened[0], &arguments.machine);
     let gpu = opened[0].described.as_ref().map(|_| opened[0].backend.caps());
-    let started = contestants.start(None, (reference.caps(), gpu))?;
+    let original = brought.as_ref().and_then(Brought::original);
+    let started = contestants.start(original.as_ref(), (reference.caps(), gpu))?;
     let engines: Vec<Device<'_>> =
         contestants.devices(&started).into_iter().map(|(_, device)| device).collect();
     for text in contestants.described() {
@@ -106,18 +114,24 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     spinner.study("ceilings");
     context.ceilings = earlier.as_ref().map_or_else(|| ceilings(&context), |e| e.ceilings.clone());
     results.ceilings.clone_from(&context.ceilings);
-    for study in studies {
+    for (name, quick_seconds) in job.studies() {
         if context.stop.is_requested() {
             let text = "interrupted: what had been measured by then is kept".to_owned();
-            results.notes.push(Note { study: study.name().to_owned(), text });
+            results.notes.push(Note { study: name.to_owned(), text });
             break;
         }
         spinner.next();
-        spinner.study(study.name());
-        let share_ns = study.quick_seconds() * 1_000_000_000;
+        spinner.study(name);
+        let share_ns = quick_seconds * 1_000_000_000;
         context.deadline_ns = is_limited.then(|| clock.now_ns() + share_ns);
         allowance.renew();
-        study.run(&context, &mut results);
+        match &job {
+            Job::Studies(studies) => {
+                let study = studies.iter().find(|study| study.name() == name);
+                study.expect("its own name").run(&context, &mut results);
+            }
+            Job::Model(brought, _) => brought.study(name, arguments, (&context, &mut results)),
+        }
     }
     spinner.finish();
     if stop.is_requested() && !output::has_measurements(&results) {
@@ -145,6 +159,24 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         return Err(Failure::harness(unmatched(&arguments.case)));
     }
     Ok(Exit::of(&results))
+}
+
+/// What is run.
+enum Job<'a> {
+    /// Studies of built-in models.
+    Studies(Vec<&'static dyn Study>),
+    /// Those of the user's model that have these names.
+    Model(&'a Brought, Vec<&'static str>),
+}
+
+impl Job<'_> {
+    /// Names of the studies, with the share of the time that `--quick` has, in seconds.
+    fn studies(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Self::Studies(studies) => studies.iter().map(|s| (s.name(), s.quick_seconds())).collect(),
+            Self::Model(_, names) => names.iter().map(|name| (*name, brought::QUICK_SECONDS)).collect(),
+        }
+    }
 }
 
 /// Why nothing was measured although cases were named.
@@ -202,5 +234,16 @@ fn rerun(arguments: &Run) -> String {
     let device =
         if machine.device == "auto" { String::new() } else { format!(" --device {}", machine.device) };
     let cases: String = arguments.case.iter().map(|part| format!(" --case {}", quoted(part))).collect();
-    format!("overdrive run{quick}{peers}{cases}{device}{threads} --seed {}", machine.seed)
+    let given = [("--model", &arguments.model), ("--data", &arguments.data)];
+    let given: String = given
+        .iter()
+        .filter_map(|(option, value)| Some(format!(" {option} {}", quoted(value.as_ref()?))))
+        .chain(
+            arguments
+                .shapes
+                .iter()
+                .map(|(name, size)| format!(" --shape {}", quoted(&format!("{name}={size}")))),
+        )
+        .collect();
+    format!("overdrive run{given}{quick}{peers}{cases}{device}{threads} --seed {}", machine.seed)
 }

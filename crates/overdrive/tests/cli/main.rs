@@ -27,6 +27,7 @@ mod quantize_peers;
 mod quantize_published;
 mod regress;
 mod results;
+mod run_model;
 mod signals;
 mod tables;
 mod usage;

@@ -1,0 +1,181 @@
+//! The study of decoding: what the next token of a published decoder takes, in each mode of the device.
+//!
+//! A call is one token with a cache of keys and values, at positions that follow each other; where the
+//! cache is full, the prompt is read again before the next sample. Invariant: the logits of a step are
+//! held against those of the whole sequence computed at once.
+
+use super::{CachedDecoder, DecodeError, Decoder};
+use crate::pretrained::Pretrained;
+use crate::{Context, Entry, Workload};
+use overdrive_bench::case::{self, Case};
+use overdrive_bench::oracle::Tolerance;
+use overdrive_bench::outcome::Failure;
+use overdrive_bench::record::{Items, Record, Work};
+use overdrive_bench::results::{Note, Results};
+use overdrive_bench::subject::{Deviation, Subject};
+use overdrive_ir::{Backend, DType, Mode, State, Tensor, Tuning};
+use overdrive_models::Span;
+use std::ops::Range;
+
+/// Its name.
+const STUDY: &str = "decoding";
+/// Room for the prompt and the tokens of a sample.
+const ROOM: usize = 128;
+/// What two orders of summation in f32 may differ by, relative to the logits and on their scale.
+const TOLERANCE: f64 = 1e-3;
+/// Modes that are compared; eager decoding is nobody's choice, but what the others gain over.
+const MODES: [Mode; 3] = [Mode::Eager, Mode::Compile, Mode::Graph];
+
+/// Measures a token after `prompt`.
+///
+/// # Errors
+/// When the model is no decoder, or no mode can be compiled.
+pub fn study(
+    context: &Context<'_>,
+    results: &mut Results,
+    (workload, model): (&Workload, &Pretrained),
+    prompt: &[u32],
+) -> Result<(), Failure> {
+    let device = context.device();
+    let room = ROOM.min(model.architecture.context());
+    let prompt = &prompt[..prompt.len().min(room / 2).max(1)];
+    let name = format!("{}, next token", workload.key.name);
+    let key = case::Workload::new(&name, [("batch", 1), ("context", room as u64)]);
+    let case = |mode: Mode| {
+        let plain = Entry::plain(workload, device, mode).case(STUDY);
+        Case { workload: key.clone(), ..plain }
+    };
+    let modes: Vec<Mode> =
+        MODES.into_iter().filter(|mode| *mode != Mode::Graph || device.is_accelerator()).collect();
+    let cases: Vec<Case> = modes.iter().map(|&mode| case(mode)).collect();
+    if !context.wants(&cases) {
+        return Ok(());
+    }
+    if let Some(records) = context.taken_earlier(&cases) {
+        context.add(results, records);
+        return Ok(());
+    }
+    context.progress.workload(&name);
+    let mut steps = Vec::new();
+    let mut ready = Vec::new();
+    for (mode, case) in modes.into_iter().zip(cases) {
+        match Steps::new((device.backend, mode), model, prompt, room) {
+            Ok(step) => {
+                steps.push(step);
+                ready.push(case);
+            }
+            Err(error) => {
+                let text = format!("{}: {error}", case.id());
+                results.notes.push(Note { study: STUDY.to_owned(), text });
+            }
+        }
+    }
+    let graph = model.graph(Span::Step { capacity: room }).map_err(|e| Failure::failed(e.to_string()))?;
+    let bytes = graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum();
+    let items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
+    let work = Work { flops: graph.cost().flops, bytes, items };
+    let mut subjects: Vec<&mut dyn Subject> = steps.iter_mut().map(|step| step as &mut dyn Subject).collect();
+    let outcomes = context.runner().compare(&mut subjects);
+    let baseline = ready.first().map(Case::id);
+    let record = |(case, mut outcome): (Case, overdrive_bench::outcome::Outcome)| {
+        if let Some(measurement) = outcome.measurement_mut() {
+            measurement.work = Some(work.clone());
+        }
+        let baseline = baseline.clone().filter(|baseline| *baseline != case.id());
+        Record { case, baseline, seed: context.seed, command: context.command_of(STUDY), outcome }
+    };
+    let records = ready.into_iter().zip(outcomes).map(record).collect();
+    context.add(results, records);
+    Ok(())
+}
+
+/// Tokens one after another.
+struct Steps<'a> {
+    decoder: CachedDecoder<'a>,
+    backend: &'a dyn Backend,
+    model: &'a Pretrained,
+    prompt: Vec<u32>,
+    /// Tokens in the cache.
+    seen: usize,
+}
+
+impl<'a> Steps<'a> {
+    fn new(
+        target: (&'a dyn Backend, Mode),
+        model: &'a Pretrained,
+        prompt: &[u32],
+        room: usize,
+    ) -> Result<Self, DecodeError> {
+        let mut decoder = CachedDecoder::new(target, model, room)?;
+        decoder.prepare(prompt.len())?;
+        decoder.begin(prompt)?;
+        Ok(Self { decoder, backend: target.0, model, prompt: prompt.to_vec(), seen: prompt.len() })
+    }
+
+    fn again(&mut self) -> Result<(), Failure> {
+        self.decoder.begin(&self.prompt).map_err(failed)?;
+        self.seen = self.prompt.len();
+        Ok(())
+    }
+
+    /// The token of a place: one of the prompt's, so that it is in the vocabulary.
+    fn token(&self, place: usize) -> u32 {
+        self.prompt[place % self.prompt.len()]
+    }
+}
+
+impl Subject for Steps<'_> {
+    fn prepare(&mut self, calls: Range<u64>) -> Result<(), Failure> {
+        let needed = (calls.end - calls.start) as usize;
+        if self.seen + needed > self.decoder.capacity() { self.again() } else { Ok(()) }
+    }
+
+    fn call(&mut self, _index: u64) -> Result<(), Failure> {
+        if self.seen == self.decoder.capacity() {
+            self.again()?;
+        }
+        self.decoder.next(self.token(self.seen)).map_err(failed)?;
+        self.seen += 1;
+        Ok(())
+    }
+
+    fn verify(&mut self, seed: u64) -> Result<Option<Deviation>, Failure> {
+        let begin = seed as usize % self.prompt.len();
+        self.prompt.rotate_left(begin);
+        self.again()?;
+        let token = self.token(self.seen);
+        let found = self.decoder.next(token).map_err(failed)?;
+        self.seen += 1;
+        let ids: Vec<i128> = self.prompt.iter().chain([&token]).map(|&id| id.into()).collect();
+        let sizes = [("batch".to_owned(), 1), ("tokens".to_owned(), ids.len())].into();
+        let template = self.model.template().map_err(|e| Failure::failed(e.to_string()))?;
+        let graph = template.graph_of(&sizes).map_err(|e| Failure::failed(e.to_string()))?;
+        let x = Tensor::from_ints(DType::I32, [1, ids.len()], &ids);
+        let expected = whole(self.backend, &graph, &x)?;
+        let expected = &expected[expected.len() - found.len()..];
+        let size = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        let found: Vec<f64> = found.into_iter().map(f64::from).collect();
+        let tolerance = Tolerance::of_elements(TOLERANCE, TOLERANCE * size);
+        Deviation::between(&found, expected, tolerance).map(Some)
+    }
+
+    fn reference(&self) -> &str {
+        "the whole sequence at once, in f32"
+    }
+}
+
+/// All logits of a sequence.
+fn whole(backend: &dyn Backend, graph: &overdrive_ir::Graph, x: &Tensor) -> Result<Vec<f64>, Failure> {
+    let mut executable = backend.compile(graph, Mode::Compile, &Tuning::default())?;
+    let mut state = State::initial(graph, backend)?;
+    let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value))?];
+    executable.run(&mut state, &[backend.upload(x)?], &mut outputs)?.wait()?;
+    Ok(backend.download(&outputs[0])?.to_f64())
+}
+
+fn failed(error: DecodeError) -> Failure {
+    match error {
+        DecodeError::Backend(error) => error.into(),
+        other => Failure::failed(other.to_string()),
+    }
+}

@@ -1,0 +1,121 @@
+//! `run --model`: the studies of a model that the user brought.
+//!
+//! What a study needs of it is what `bench`, `quantize` and `generate` make of the same words, so that a
+//! figure of `run` is one of theirs. Invariant: a study that cannot run on the model is a note with the
+//! reason, never a silent gap.
+
+use crate::cli::Run;
+use crate::commands::quantize::{Asked, Head, Samples, Subject, samples};
+use crate::failure::Failure;
+use crate::model::Model;
+use crate::terminal::note;
+use crate::text;
+use overdrive::bench::results::{Note, Results};
+use overdrive::studies::quantization::{Brought as Quantizable, brought};
+use overdrive::studies::{Context, Workload, compilation, decoding};
+use overdrive_foreign::OriginalFile;
+
+/// The studies that a model of the user's can have.
+pub(super) const STUDIES: [&str; 3] = ["compilation", "quantization", "decoding"];
+/// Share of the time that each has with `--quick`, in seconds.
+pub(super) const QUICK_SECONDS: u64 = 60;
+/// Batches that calibrate; of inputs without labels as many judge.
+const BATCHES: u32 = 4;
+/// What a decoder goes on from, as many tokens of it as the model's own length has room for.
+const PROMPT: &str = "The quick brown fox jumps over the lazy dog, and";
+
+/// The model with the workload that stands for it.
+pub(super) struct Brought {
+    subject: Subject,
+    workload: Workload,
+}
+
+impl Brought {
+    /// The model of `--model` at the sizes of `--shape`.
+    pub(super) fn load(name: &str, arguments: &Run) -> Result<Self, Failure> {
+        let subject = Subject::load(name, &arguments.shapes, Head::Float)?;
+        let sizes = match &subject.model {
+            Model::Onnx(_) => subject.sizes.clone(),
+            Model::Template(_) | Model::Pretrained(_) => arguments.shapes.iter().cloned().collect(),
+        };
+        let workload = subject.model.bind(&sizes)?;
+        Ok(Self { subject, workload })
+    }
+
+    /// The file that engines which read such files are given.
+    pub(super) fn original(&self) -> Option<OriginalFile> {
+        let path = self.subject.model.file()?.to_owned();
+        Some(OriginalFile { path, sizes: self.subject.sizes.clone(), graph: self.workload.graph.clone() })
+    }
+
+    /// The studies of these names, or all that there are for it.
+    pub(super) fn chosen(names: &[String]) -> Result<Vec<&'static str>, Failure> {
+        if names.is_empty() {
+            return Ok(STUDIES.to_vec());
+        }
+        let find = |name: &String| {
+            let found = STUDIES.into_iter().find(|study| study == name);
+            found.ok_or_else(|| Failure::bad_input(super::unknown("study of a model", name, &STUDIES)))
+        };
+        names.iter().map(find).collect()
+    }
+
+    /// Runs one of them.
+    pub(super) fn study(
+        &self,
+        study: &str,
+        arguments: &Run,
+        (context, results): (&Context<'_>, &mut Results),
+    ) {
+        let outcome = match study {
+            "compilation" => {
+                compilation(context, results, std::slice::from_ref(&self.workload));
+                Ok(())
+            }
+            "quantization" => self.quantization(arguments, (context, results)),
+            _ => self.decoding((context, results)),
+        };
+        if let Err(failure) = outcome {
+            let text = format!("{}: {}", self.workload.key.name, failure.message);
+            note!("note: {study} was left out: {}", failure.message);
+            results.notes.push(Note { study: study.to_owned(), text });
+        }
+    }
+
+    /// Every mode that fits, judged as `quantize` judges.
+    fn quantization(
+        &self,
+        arguments: &Run,
+        (context, results): (&Context<'_>, &mut Results),
+    ) -> Result<(), Failure> {
+        let backend = context.device().backend;
+        let (subject, data) = (&self.subject, arguments.data.as_deref());
+        let asked = Asked { data, metric: None, batches: BATCHES, seed: context.seed };
+        let given: Samples<'_> = samples(asked, (backend, &subject.template), subject.published())?;
+        let source = format!("{}: judged on {}", self.workload.key.name, given.source);
+        results.notes.push(Note { study: "quantization".to_owned(), text: source });
+        let make = |mode: &overdrive::passes::QuantizationMode| {
+            let quantization = subject.quantization(mode.quantization());
+            subject.apply(backend, (mode.preparation, &quantization), &given.seen)
+        };
+        let quantizable = Quantizable {
+            workload: &self.workload,
+            judge: &given.judge,
+            compared: &given.compared,
+            draw: &*given.draw,
+            make: &make,
+        };
+        brought(context, results, &quantizable).map_err(|failure| Failure::harness(failure.reason))
+    }
+
+    /// The next token, with a cache of keys and values, of a model that gives one.
+    fn decoding(&self, (context, results): (&Context<'_>, &mut Results)) -> Result<(), Failure> {
+        let model = self.subject.published().filter(|model| model.architecture.has_head());
+        let Some(model) = model else {
+            return Err(Failure::bad_input("it gives no next token, which decoding times"));
+        };
+        let prompt = text::encode(text::tokenizer(&self.subject.model)?, PROMPT)?;
+        decoding::study(context, results, (&self.workload, model), &prompt)
+            .map_err(|failure| Failure::harness(failure.reason))
+    }
+}
