@@ -25,7 +25,7 @@ mod tune;
 
 pub use agreement::{Agreement, agreement, cosines};
 pub use apply::apply;
-pub use brought::{Brought, brought};
+pub use brought::{Brought, Make, brought};
 pub use calibrate::{calibrate, outputs};
 pub use estimate::{Estimate, mean};
 pub use footprint::Footprint;

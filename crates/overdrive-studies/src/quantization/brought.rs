@@ -15,6 +15,9 @@ use overdrive_formats::states_file_bytes;
 use overdrive_ir::{Graph, Tensor};
 use overdrive_passes::{QuantizationMode, Quantized};
 
+/// Makes a model in a mode.
+pub type Make<'m> = dyn Fn(&QuantizationMode) -> Result<Quantized, Failure> + 'm;
+
 /// A model with what its modes need.
 pub struct Brought<'a> {
     /// What is timed; its graph is the float model's.
@@ -26,7 +29,7 @@ pub struct Brought<'a> {
     /// Inputs of timed calls by seed.
     pub draw: &'a dyn Fn(u64) -> Vec<Tensor>,
     /// The model in a mode.
-    pub make: &'a dyn Fn(&QuantizationMode) -> Result<Quantized, Failure>,
+    pub make: &'a Make<'a>,
 }
 
 /// The float model, or what a mode made of it.

@@ -249,7 +249,7 @@ fn at_a_batch(
     let sizes = workload.key.dimensions.iter().map(|(name, &size)| (name.clone(), size as usize)).collect();
     let bound = |subject: &Subject| Some((subject.mode, bind(subject.first.as_ref()?, &sizes)));
     let bound = subjects.iter().filter_map(bound).map(|(mode, graph)| Ok((mode, graph?)));
-    let bound: Vec<(_, Graph)> =
+    let bound: Vec<Moded> =
         bound.collect::<Result<_, GraphError>>().map_err(|e| Failure::failed(e.to_string()))?;
     let batch = super::batch_of(&task.template).min(workload.key.dimensions["batch"] as usize);
     let draw = |seed: u64| {
@@ -265,11 +265,17 @@ fn at_a_batch(
     timed(context, (workload, done), (&bound, &draw), exact)
 }
 
+/// The float model or a mode of it, at the sizes at which it is timed.
+pub(super) type Moded = (Option<&'static QuantizationMode>, Graph);
+
+/// Inputs by seed.
+pub(super) type Draw<'d> = dyn Fn(u64) -> Vec<Tensor> + 'd;
+
 /// A record for each graph, the float model first, all timed in one session.
 pub(super) fn timed(
     context: &Context<'_>,
     (workload, done): (&Workload, Work),
-    (graphs, draw): (&[(Option<&'static QuantizationMode>, Graph)], &dyn Fn(u64) -> Vec<Tensor>),
+    (graphs, draw): (&[Moded], &Draw<'_>),
     exact: Vec<Quantities>,
 ) -> Result<Vec<Record>, Failure> {
     let session = Session {
@@ -282,7 +288,7 @@ pub(super) fn timed(
     let found = latency(context.device().backend, &bound, &mut [], draw, session)?;
     let baseline = case(context, workload, None).id();
     let mut exact = exact.into_iter();
-    let record = |((mode, _), Timed { mut outcome, resident_bytes }): (&(Option<_>, Graph), Timed)| {
+    let record = |((mode, _), Timed { mut outcome, resident_bytes }): (&Moded, Timed)| {
         if let Some(Measurement { quantities, work, .. }) = outcome.measurement_mut() {
             *quantities = exact.next().unwrap_or_default();
             quantities.insert("resident_bytes".to_owned(), resident_bytes as f64);

@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         results.notes.push(Note { study: "peers".to_owned(), text });
     }
     let clock = SystemClock::new();
-    let spinner = if arguments.ci { Spinner::silent() } else { Spinner::over(studies.len()) };
+    let spinner = if arguments.ci { Spinner::silent() } else { Spinner::over(job.studies().len()) };
     let tuning = RefCell::default();
     // Cases that were named are taken, however long they take, by whoever takes part.
     let is_limited = arguments.quick && arguments.case.is_empty();

@@ -140,7 +140,8 @@ fn what_cannot_be_quantized_is_refused_and_leaves_nothing() {
     refused("broken.onnx --mode int8-weights", &["broken.onnx"]);
     refused("absent.onnx --mode int8-weights", &["absent.onnx"]);
     folder.line("export digits-mlp --onnx model.onnx").ends(0, &[]);
-    let itself = quantize(&folder, "model.onnx --mode int8-weights -o model.onnx --force");
+    // The user's own file stays unless she says otherwise.
+    let itself = quantize(&folder, "model.onnx --mode int8-weights -o model.onnx");
     itself.ends(2, &["model.onnx"]);
     folder.tensors("wrong.npz", &[("x", normals(&[64, 3], 1))]);
     refused("model.onnx --mode int8-weights --data wrong.npz", &["f32[64, 3]"]);
