@@ -25,11 +25,13 @@ def published(config, parameters, place):
     except ImportError as error:
         raise Unsupported(f"transformers is not installed: {error}; `pip install transformers`") from error
     dtype, device = place
-    is_encoder = config["model_type"] == "bert"
+    kind = config["model_type"]
+    is_encoder = kind in ("bert", "camembert", "distilbert", "roberta", "xlm-roberta")
     config = transformers.AutoConfig.for_model(**config)
     with device:
         if is_encoder:
-            model = transformers.AutoModel.from_config(config, dtype=dtype, add_pooling_layer=False)
+            whole = {} if kind == "distilbert" else {"add_pooling_layer": False}
+            model = transformers.AutoModel.from_config(config, dtype=dtype, **whole)
         else:
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
     lacking, unknown = model.load_state_dict(parameters, strict=False)

@@ -81,13 +81,18 @@ def write_decoder(folder, config, dtype, shard=None):
 
 
 def write_encoder(folder, config, pooling):
-    model = scattered(transformers.BertModel(config, add_pooling_layer=False)).to(torch.float16)
+    kind = transformers.AutoModel
+    whole = {} if config.model_type == "distilbert" else {"add_pooling_layer": False}
+    model = scattered(kind.from_config(config, **whole)).to(torch.float16)
     model.save_pretrained(folder)
     word_piece_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
-    exact = transformers.BertModel.from_pretrained(folder, dtype=torch.float64, add_pooling_layer=False).eval()
+    exact = kind.from_pretrained(folder, dtype=torch.float64, **whole).eval()
     x = torch.randint(0, VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(2))
     mask = torch.ones_like(x)
     mask[1, 4:] = 0
+    if config.model_type == "roberta":
+        # Positions do not count tokens that fill up.
+        x[0, 2] = x[1, 5] = config.pad_token_id
     with torch.no_grad():
         y = exact(x, attention_mask=mask).last_hidden_state
     if pooling:
@@ -102,6 +107,68 @@ def write_encoder(folder, config, pooling):
         y = torch.nn.functional.normalize((y * weights).sum(1) / weights.sum(1), dim=1)
     np.savez_compressed(folder / "expected.npz", x=x.numpy().astype(np.int32), mask=mask.numpy().astype(np.int32),
                         y=y.to(torch.float32).numpy())
+
+
+def read_exact(kind, folder):
+    return kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+
+
+def write_expected(folder, **tensors):
+    stored = {torch.float64: torch.float32, torch.int64: torch.int32}
+    np.savez_compressed(folder / "expected.npz", **{
+        name: x.detach().to(stored.get(x.dtype, x.dtype)).numpy() for name, x in tensors.items()})
+
+
+def pixels(config, count):
+    size = config.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    return torch.randn(count, config.num_channels, height, width, generator=torch.Generator().manual_seed(2))
+
+
+def write_preprocessor(folder, kind, **fields):
+    fields = {"image_processor_type": kind, "do_normalize": True, "do_rescale": True, "do_resize": True,
+              "image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2], "rescale_factor": 1 / 255, **fields}
+    (folder / "preprocessor_config.json").write_text(json.dumps(fields, indent=2) + "\n")
+
+
+def write_vit(folder, config, kind):
+    kind = getattr(transformers, kind)
+    scattered(kind(config)).to(torch.bfloat16).save_pretrained(folder)
+    x = pixels(config, 3)
+    y = read_exact(kind, folder)(x.double())
+    size = dict(zip(("height", "width"), x.shape[2:]))
+    write_preprocessor(folder, "ViTImageProcessor", size=size)
+    write_expected(folder, x=x, y=y.logits if hasattr(y, "logits") else y.last_hidden_state)
+
+
+def write_clip(folder, config):
+    scattered(transformers.CLIPModel(config)).to(torch.bfloat16).save_pretrained(folder)
+    byte_level_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
+    images = pixels(config.vision_config, 2)
+    ids = torch.randint(0, VOCABULARY - 1, (3, 7), generator=torch.Generator().manual_seed(3))
+    end = config.text_config.eos_token_id
+    # At the end, in the middle with another one behind it, and at the beginning.
+    ids[0, 6] = ids[1, 3] = ids[1, 5] = ids[2, 0] = end
+    y = read_exact(transformers.CLIPModel, folder)(input_ids=ids, pixel_values=images.double())
+    size = config.vision_config.image_size
+    write_preprocessor(folder, "CLIPImageProcessor", size={"shortest_edge": size}, do_center_crop=True,
+                       crop_size={"height": size, "width": size})
+    write_expected(folder, input_ids=ids, pixel_values=images, logits_per_image=y.logits_per_image,
+                   image_embeds=y.image_embeds, text_embeds=y.text_embeds)
+
+
+def write_whisper(folder, config):
+    kind = transformers.WhisperForConditionalGeneration
+    scattered(kind(config)).to(torch.bfloat16).save_pretrained(folder)
+    byte_level_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
+    frames = 2 * config.max_source_positions
+    sound = torch.randn(2, config.num_mel_bins, frames, generator=torch.Generator().manual_seed(2))
+    ids = torch.randint(0, VOCABULARY, (2, 5), generator=torch.Generator().manual_seed(3))
+    y = read_exact(kind, folder)(input_features=sound.double(), decoder_input_ids=ids).logits
+    fields = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": config.num_mel_bins,
+              "nb_max_frames": frames, "sampling_rate": 16000, "hop_length": 160, "n_fft": 400}
+    (folder / "preprocessor_config.json").write_text(json.dumps(fields, indent=2) + "\n")
+    write_expected(folder, input_features=sound, decoder_input_ids=ids, logits=y)
 
 
 def write_pytorch(folder, of, shards):
@@ -162,6 +229,16 @@ def write_all(root, wanted):
         "qwen3_moe": (lambda: transformers.Qwen3MoeConfig(
             **common, **tied, head_dim=8, num_experts=4, num_experts_per_tok=2,
             moe_intermediate_size=8, decoder_sparse_step=2, norm_topk_prob=False), bf16),
+        "olmo2": (lambda: transformers.Olmo2Config(**common, pad_token_id=0), bf16),
+        # The first block turns queries and keys, the second sees a window and turns none.
+        "smollm3": (lambda: transformers.SmolLM3Config(
+            **common, pad_token_id=0, no_rope_layer_interval=2, use_sliding_window=True,
+            sliding_window=3, mlp_bias=True, attention_bias=True), bf16),
+        "phi": (lambda: transformers.PhiConfig(**common), f16),
+        "phi_norms": (lambda: transformers.PhiConfig(
+            **dict(common, num_key_value_heads=1), **tied, qk_layernorm=True,
+            rope_parameters={"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0,
+                             "partial_rotary_factor": 1.0}), bf16),
         "phi3": (lambda: transformers.Phi3Config(
             **dict(common, num_attention_heads=2, num_key_value_heads=1), **tied, pad_token_id=0,
             sliding_window=6,
@@ -176,13 +253,42 @@ def write_all(root, wanted):
     }
     bert = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
                 intermediate_size=24, max_position_embeddings=32)
-    encoders = {"bert": False, "sentence": True}
+    encoders = {
+        "bert": (transformers.BertConfig(**bert), False),
+        "sentence": (transformers.BertConfig(**bert), True),
+        "roberta": (transformers.RobertaConfig(**bert, type_vocab_size=1, layer_norm_eps=1e-5), False),
+        "distilbert": (transformers.DistilBertConfig(
+            vocab_size=VOCABULARY, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=32), False),
+    }
+    blocks = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24)
+    vit = dict(blocks, patch_size=4)
+    towers = dict(
+        text_config=dict(blocks, vocab_size=VOCABULARY, max_position_embeddings=20,
+                         eos_token_id=VOCABULARY - 1, bos_token_id=0, pad_token_id=0),
+        vision_config=dict(blocks, hidden_size=24, intermediate_size=20, image_size=8, patch_size=4))
+    whisper = dict(
+        vocab_size=VOCABULARY, num_mel_bins=6, d_model=16, encoder_layers=2, decoder_layers=2,
+        encoder_attention_heads=4, decoder_attention_heads=2, encoder_ffn_dim=24, decoder_ffn_dim=20,
+        max_source_positions=10, max_target_positions=32, bos_token_id=0, eos_token_id=0,
+        pad_token_id=0, decoder_start_token_id=1, begin_suppress_tokens=None)
+    labels = {0: "ant", 1: "bee", 2: "cat"}
+    others = {
+        "vit": (write_vit, lambda: transformers.ViTConfig(
+            **vit, image_size=8, id2label=labels), "ViTForImageClassification"),
+        "vit_hidden": (write_vit, lambda: transformers.ViTConfig(
+            **vit, image_size=[8, 12], qkv_bias=False, hidden_act="relu"), "ViTModel"),
+        "clip": (write_clip, lambda: transformers.CLIPConfig(**towers, projection_dim=12)),
+        "whisper": (write_whisper, lambda: transformers.WhisperConfig(**whisper)),
+    }
+    for name, (write, config, *how) in others.items():
+        if not wanted or name in wanted:
+            write(root / name, config(), *how)
     for name, (config, *how) in decoders.items():
         if not wanted or name in wanted:
             write_decoder(root / name, config(), *how)
-    for name, pooling in encoders.items():
+    for name, (config, pooling) in encoders.items():
         if not wanted or name in wanted:
-            write_encoder(root / name, transformers.BertConfig(**bert), pooling=pooling)
+            write_encoder(root / name, config, pooling=pooling)
     for name in ("pytorch", "pytorch_shards"):
         if not wanted or name in wanted:
             write_pytorch(root / name, root / "sentence", shards=name == "pytorch_shards")

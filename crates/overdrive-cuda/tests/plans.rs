@@ -8,7 +8,7 @@ use overdrive_cuda::{Error, Library, caps};
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, Plan, Step, StepKind};
 use overdrive_ir::{Builder, DType, Graph, Init, Mode, Tensor, TensorType, Tuning};
-use overdrive_models::bert::{Bert, Pooling};
+use overdrive_models::bert::{Bert, Kin, Pooling};
 use overdrive_models::{Activation, MODELS};
 use overdrive_passes::{Evidence, Pruning, Quantized, Recipe, bind, compress, plan, precision, sparsify};
 use std::fmt::Write;
@@ -61,8 +61,8 @@ fn models_plan_to_these_steps() {
 fn padding_is_attention() {
     let bert = Bert {
         vocabulary: 100,
-        context: 64,
-        segments: 2,
+        positions: 64,
+        kin: Kin::Bert { segments: 2 },
         width: 128,
         layers: 2,
         heads: 2,

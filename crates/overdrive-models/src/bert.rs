@@ -1,23 +1,25 @@
-//! BERT and the sentence encoders made of it: post-norm blocks that see both ways, and a pooled vector where wanted.
+//! BERT, RoBERTa, DistilBERT and the sentence encoders made of them: post-norm blocks that see both ways, and a pooled
+//! vector where wanted.
 //!
 //! x is i32 token ids `[batch, T]`, `mask` i32 `[batch, T]`: 1 for tokens, 0 for what only fills a row up. y is the last
 //! hidden state `[batch, T, D]`, or a vector for each row `[batch, D]`. All tokens are of segment 0. Names and orientation
 //! of the weights are those of Hugging Face's checkpoints, so that loading is a check and no mapping.
-//! Sources: Devlin et al., arXiv:1810.04805; pooling: Reimers and Gurevych, "Sentence-BERT", arXiv:1908.10084.
+//! Sources: Devlin et al., arXiv:1810.04805; Liu et al., "RoBERTa", arXiv:1907.11692; Sanh et al., "DistilBERT",
+//! arXiv:1910.01108; pooling: Reimers and Gurevych, "Sentence-BERT", arXiv:1908.10084.
 
-use crate::parameters::{Activation, Bias, NORMAL, bias, f32s, projection};
+use crate::parameters::{Activation, Bias, NORMAL, f32s, layer_norm, projection};
 use overdrive_ir::ops::Attention;
-use overdrive_ir::{Builder, Compare, DType, Dim, Expr, Graph, GraphError, Init, TensorType};
+use overdrive_ir::{Builder, Compare, DType, Dim, Expr, Graph, GraphError, TensorType};
 
 /// Sizes of a BERT, and what becomes of its last hidden state.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Bert {
     /// V.
     pub vocabulary: usize,
-    /// The longest row: rows of the table of positions.
-    pub context: usize,
-    /// Kinds of segment.
-    pub segments: usize,
+    /// Rows of the table of positions.
+    pub positions: usize,
+    /// Which of the models made like BERT it is.
+    pub kin: Kin,
     /// D.
     pub width: usize,
     /// Blocks.
@@ -35,6 +37,57 @@ pub struct Bert {
     /// Whether a pooled vector is scaled to length 1.
     pub normalised: bool,
 }
+
+/// Models made like BERT: what differs between them.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Kin {
+    /// BERT, with so many kinds of segment.
+    Bert {
+        /// Rows of the table of segments.
+        segments: usize,
+    },
+    /// RoBERTa: positions count the tokens that do not fill a row up, from the one behind the filling
+    /// token's id on; what fills up stands at that id.
+    Roberta {
+        /// Rows of the table of segments.
+        segments: usize,
+        /// The token that fills rows up.
+        filling: u32,
+    },
+    /// DistilBERT, which has no segments and other names.
+    DistilBert,
+}
+
+/// What checkpoints call the parts of a block, slashes between modules.
+struct Names {
+    /// Of the blocks.
+    path: &'static str,
+    /// Queries, keys, values, and what joins the heads.
+    attention: [&'static str; 4],
+    /// Widening and narrowing.
+    ffn: [&'static str; 2],
+    /// The norms behind attention and behind the feed-forward layer.
+    norms: [&'static str; 2],
+}
+
+const BERT: Names = Names {
+    path: "encoder/layer",
+    attention: [
+        "attention/self/query",
+        "attention/self/key",
+        "attention/self/value",
+        "attention/output/dense",
+    ],
+    ffn: ["intermediate/dense", "output/dense"],
+    norms: ["attention/output/LayerNorm", "output/LayerNorm"],
+};
+
+const DISTILBERT: Names = Names {
+    path: "transformer/layer",
+    attention: ["attention/q_lin", "attention/k_lin", "attention/v_lin", "attention/out_lin"],
+    ffn: ["ffn/lin1", "ffn/lin2"],
+    norms: ["sa_layer_norm", "output_layer_norm"],
+};
 
 /// How a row of hidden states becomes one vector.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -58,72 +111,74 @@ impl Bert {
         let row = || TensorType::new(DType::I32, [batch.clone(), tokens.clone()]);
         let (ids, mask) = (b.input("x", row()), b.input("mask", row()));
         let visible = mask.compare(Compare::Ne, mask.constant(0.0));
-        let mut h = {
-            let _scope = b.scope("embeddings");
-            let table = |name: &str, rows: usize| {
-                let _scope = b.scope(name);
-                b.state("weight", f32s([rows, self.width]), NORMAL)
-            };
-            let positions =
-                table("position_embeddings", self.context).embedding(b.iota(DType::I32, [tokens.clone()], 0));
-            let segment =
-                table("token_type_embeddings", self.segments).slice_axis(0, 0, 1).reshape([self.width]);
-            let words = table("word_embeddings", self.vocabulary).embedding(ids);
-            self.norm(words + positions + segment)
-        };
+        let mut h = self.embedded(ids);
+        let names = if self.kin == Kin::DistilBert { &DISTILBERT } else { &BERT };
         for layer in 0..self.layers {
-            let _scope = b.scope_path(&format!("encoder/layer/{layer}"));
-            h = self.attention(h, visible);
-            h = self.ffn(h);
+            let _scope = b.scope_path(&format!("{}/{layer}", names.path));
+            let [after_attention, after_ffn] = names.norms;
+            h = self.norm(self.attention(h, visible, &names.attention) + h, after_attention);
+            h = self.norm(self.ffn(h, &names.ffn) + h, after_ffn);
         }
         b.output("y", self.pooled(h, visible));
         b.finish()
     }
 
-    fn attention<'b>(&self, x: Expr<'b>, visible: Expr<'b>) -> Expr<'b> {
-        let b = x.builder();
+    /// The tokens of a row; the longest.
+    pub fn context(&self) -> usize {
+        match self.kin {
+            Kin::Bert { .. } | Kin::DistilBert => self.positions,
+            Kin::Roberta { filling, .. } => self.positions.saturating_sub(filling as usize + 1),
+        }
+    }
+
+    fn embedded<'b>(&self, ids: Expr<'b>) -> Expr<'b> {
+        let b = ids.builder();
+        let _scope = b.scope("embeddings");
+        let table = |name: &str, rows: usize| {
+            let _scope = b.scope(name);
+            b.state("weight", f32s([rows, self.width]), NORMAL)
+        };
+        let positions = match self.kin {
+            Kin::Bert { .. } | Kin::DistilBert => b.iota(DType::I32, [Dim::from("tokens")], 0),
+            Kin::Roberta { filling, .. } => counted(ids, filling),
+        };
+        let h = table("position_embeddings", self.positions).embedding(positions);
+        let h = match self.kin {
+            Kin::Bert { segments } | Kin::Roberta { segments, .. } => {
+                h + table("token_type_embeddings", segments).slice_axis(0, 0, 1).reshape([self.width])
+            }
+            Kin::DistilBert => h,
+        };
+        let words = table("word_embeddings", self.vocabulary).embedding(ids);
+        self.norm(words + h, "LayerNorm")
+    }
+
+    fn attention<'b>(&self, x: Expr<'b>, visible: Expr<'b>, names: &[&str; 4]) -> Expr<'b> {
         let (width, heads, depth) = (self.width, self.heads, self.width / self.heads.max(1));
-        let _scope = b.scope("attention");
         let [batch, tokens] = [Dim::from("batch"), Dim::from("tokens")];
-        let mixed = {
-            let _scope = b.scope("self");
-            let split = |name| {
-                let shape = [batch.clone(), tokens.clone(), heads.into(), depth.into()];
-                projection(x, name, [width, width], Bias::Learnt).reshape(shape).transpose(&[0, 2, 1, 3])
-            };
-            let (q, k, v) = (split("query"), split("key"), split("value"));
-            let scores = q.dot_to(k, &[(0, 0), (1, 1)], &[(3, 3)], x.dtype().accumulation());
-            let scores = scores * Attention::FULL.factor(depth);
-            // A row that is filled up entirely has no visible key: the lowest number instead of -∞ keeps it finite.
-            let hidden = scores.constant(f64::from(f32::MIN));
-            let visible = visible.reshape([batch.clone(), 1.into(), 1.into(), tokens.clone()]);
-            let weights = visible.select(scores, hidden).softmax(3).convert(x.dtype());
-            weights.dot(v, &[(0, 0), (1, 1)], &[(3, 2)])
+        let split = |name: &str| {
+            let shape = [batch.clone(), tokens.clone(), heads.into(), depth.into()];
+            projection(x, name, [width, width], Bias::Learnt).reshape(shape).transpose(&[0, 2, 1, 3])
         };
+        let (q, k, v) = (split(names[0]), split(names[1]), split(names[2]));
+        let scores = q.dot_to(k, &[(0, 0), (1, 1)], &[(3, 3)], x.dtype().accumulation());
+        let scores = scores * Attention::FULL.factor(depth);
+        // A row that is filled up entirely has no visible key: the lowest number instead of -∞ keeps it finite.
+        let hidden = scores.constant(f64::from(f32::MIN));
+        let visible = visible.reshape([batch.clone(), 1.into(), 1.into(), tokens.clone()]);
+        let weights = visible.select(scores, hidden).softmax(3).convert(x.dtype());
+        let mixed = weights.dot(v, &[(0, 0), (1, 1)], &[(3, 2)]);
         let joined = mixed.transpose(&[0, 2, 1, 3]).reshape([batch, tokens, width.into()]);
-        self.closed(joined, x, width)
+        projection(joined, names[3], [width, width], Bias::Learnt)
     }
 
-    fn ffn<'b>(&self, x: Expr<'b>) -> Expr<'b> {
-        let hidden = {
-            let _scope = x.builder().scope("intermediate");
-            let wide = projection(x, "dense", [self.width, self.hidden], Bias::Learnt);
-            self.activation.of(wide)
-        };
-        self.closed(hidden, x, self.hidden)
+    fn ffn<'b>(&self, x: Expr<'b>, [wide, narrow]: &[&str; 2]) -> Expr<'b> {
+        let hidden = self.activation.of(projection(x, wide, [self.width, self.hidden], Bias::Learnt));
+        projection(hidden, narrow, [self.hidden, self.width], Bias::Learnt)
     }
 
-    /// The output layer of a half block: `norm(residual + dense(x))`.
-    fn closed<'b>(&self, x: Expr<'b>, residual: Expr<'b>, inputs: usize) -> Expr<'b> {
-        let _scope = x.builder().scope("output");
-        self.norm(projection(x, "dense", [inputs, self.width], Bias::Learnt) + residual)
-    }
-
-    fn norm<'b>(&self, x: Expr<'b>) -> Expr<'b> {
-        let b = x.builder();
-        let _scope = b.scope("LayerNorm");
-        let scale = b.state("weight", f32s([self.width]), Init::Constant(1.0));
-        x.layer_norm(scale, bias(b, self.width), self.eps)
+    fn norm<'b>(&self, x: Expr<'b>, name: &str) -> Expr<'b> {
+        layer_norm(x, name, self.width, self.eps)
     }
 
     fn pooled<'b>(&self, h: Expr<'b>, visible: Expr<'b>) -> Expr<'b> {
@@ -146,4 +201,16 @@ impl Bert {
         let length = (vector * vector).sum(&[1]).sqrt().reshape([Dim::from("batch"), 1.into()]);
         vector / length.max(length.constant(1e-12))
     }
+}
+
+/// Positions `[batch, tokens]` that count the tokens other than `filling`.
+fn counted(ids: Expr<'_>, filling: u32) -> Expr<'_> {
+    let b = ids.builder();
+    let [batch, tokens] = [Dim::from("batch"), Dim::from("tokens")];
+    let is_token = ids.compare(Compare::Ne, ids.constant(filling.into()));
+    let ones = is_token.select(ids.constant(1.0), ids.constant(0.0));
+    let [row, column] = [0, 1].map(|axis| b.iota(DType::I32, [tokens.clone(), tokens.clone()], axis));
+    let so_far = column.compare(Compare::Le, row);
+    let count = so_far.select(ones.reshape([batch, 1.into(), tokens]), ids.constant(0.0)).sum(&[2]);
+    count * ones + f64::from(filling)
 }

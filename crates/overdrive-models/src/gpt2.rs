@@ -4,9 +4,9 @@
 //! weights are those of Hugging Face's checkpoints (`Conv1D`: input-major), so that loading is a check and no mapping.
 //! Source: Radford et al., "Language models are unsupervised multitask learners", 2019.
 
-use crate::parameters::{Activation, NORMAL, bias, f32s};
+use crate::parameters::{Activation, NORMAL, bias, f32s, layer_norm};
 use crate::span::{Scores, Sequence, Span};
-use overdrive_ir::{Builder, Expr, Graph, GraphError, Init};
+use overdrive_ir::{Builder, Expr, Graph, GraphError};
 
 /// Sizes of a GPT-2.
 #[derive(Clone, PartialEq, Debug)]
@@ -81,10 +81,7 @@ impl Gpt2 {
     }
 
     fn norm<'b>(&self, x: Expr<'b>, name: &str) -> Expr<'b> {
-        let b = x.builder();
-        let _scope = b.scope(name);
-        let scale = b.state("weight", f32s([self.width]), Init::Constant(1.0));
-        x.layer_norm(scale, bias(b, self.width), self.eps)
+        layer_norm(x, name, self.width, self.eps)
     }
 }
 

@@ -1,12 +1,14 @@
 //! The built-in models: fixed, so that figures compare from machine to machine and from year to year; and the published
-//! families (GPT-2, Llama, BERT) by their sizes, for weights that others trained; and one perceptron by the size of a
-//! table.
+//! families (GPT-2, Llama, Phi, BERT, ViT, CLIP, Whisper) by their sizes, for weights that others trained; and one
+//! perceptron by the size of a table.
 //!
 //! One straight-line file per family, read like the formula; nothing here knows a device or a speed flag. The batch
 //! is the named dimension `batch`; weights are states with seeded initial values. Invariant: a built-in model's
 //! name always means the same graph and the same weights.
 
 pub mod bert;
+mod blocks;
+pub mod clip;
 mod conv;
 mod experts;
 mod gpt;
@@ -14,11 +16,15 @@ pub mod gpt2;
 pub mod llama;
 mod mlp;
 mod parameters;
+pub mod phi;
 mod registry;
 mod rotary;
 mod span;
 mod transformer;
+pub mod vit;
+pub mod whisper;
 
+pub use blocks::Stack;
 pub use experts::{ExpertNames, Experts};
 pub use mlp::{TABLE_MLP, table_mlp};
 pub use parameters::{Activation, Bias};

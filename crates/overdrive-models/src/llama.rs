@@ -1,11 +1,12 @@
-//! Llama and its kin (Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma): rotary positions, RMS norm,
+//! Llama and its kin (Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma, SmolLM3, OLMo 2): rotary positions, RMS norm,
 //! grouped queries, gated feed-forward layers.
 //!
 //! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. The kin
 //! differ in fields. Qwen2 has biases on queries, keys and values, Qwen3 norms on queries and keys.
 //! Some blocks of Mistral, Qwen and Gemma see a window only. Phi-3 keeps projections of one input in
 //! one matrix. Gemma scales embeddings, adds 1 to the weights of norms, and from its second version
-//! on caps scores and normalises what a half block adds. Names and orientation of the weights are
+//! on caps scores and normalises what a half block adds; OLMo 2 normalises that alone. Some blocks
+//! of SmolLM3 turn nothing. Names and orientation of the weights are
 //! those of Hugging Face's checkpoints (`[out, in]`), so that loading is a check and no mapping.
 //! Sources: Touvron et al., arXiv:2302.13971; grouped queries: Ainslie et al., arXiv:2305.13245;
 //! SwiGLU: Shazeer, arXiv:2002.05202; sliding windows: Jiang et al., "Mistral 7B", arXiv:2310.06825;
@@ -40,6 +41,8 @@ pub struct Llama {
     pub rotary: Rotary,
     /// How they are turned in blocks with a window, where it is another way.
     pub window_rotary: Option<Rotary>,
+    /// Blocks that turn no queries and keys.
+    pub unturned: Vec<usize>,
     /// How many tokens a query of each block sees, its own included; all of them behind the end of
     /// the list.
     pub windows: Vec<Option<usize>>,
@@ -55,12 +58,12 @@ pub struct Llama {
     pub qkv_bias: Bias,
     /// Bias of attention's output projection.
     pub output_bias: Bias,
-    /// RMS norms over each head of queries and keys.
-    pub qk_norm: bool,
+    /// RMS norms over queries and keys.
+    pub qk_norm: QkNorm,
     /// What is added to the weights of norms.
     pub norm_offset: f64,
-    /// Norms over what attention and the feed-forward layer add, beside those before them.
-    pub post_norms: bool,
+    /// Where the norms of a half block stand.
+    pub norms: Norms,
     /// Of the gate.
     pub activation: Activation,
     /// Biases of the feed-forward layers.
@@ -71,6 +74,42 @@ pub struct Llama {
     pub joint: bool,
     /// Whether the head is the table of tokens.
     pub tied: bool,
+}
+
+/// What an RMS norm of queries and keys goes over.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum QkNorm {
+    /// There is none.
+    None,
+    /// Each head by itself.
+    Heads,
+    /// All heads together.
+    Whole,
+}
+
+/// Where the norms of attention and of the feed-forward layer stand.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Norms {
+    /// Before them.
+    Before,
+    /// Before them, and over what they add.
+    Around,
+    /// Over what they add.
+    Behind,
+}
+
+impl Norms {
+    /// Names of the norms before and behind attention, before and behind the feed-forward layer.
+    fn names(self) -> [Option<&'static str>; 4] {
+        let input = Some("input_layernorm");
+        let attention = Some("post_attention_layernorm");
+        let [before, behind] = [Some("pre_feedforward_layernorm"), Some("post_feedforward_layernorm")];
+        match self {
+            Self::Before => [input, None, attention, None],
+            Self::Around => [input, attention, before, behind],
+            Self::Behind => [None, attention, None, behind],
+        }
+    }
 }
 
 impl Llama {
@@ -93,15 +132,11 @@ impl Llama {
         for layer in 0..self.layers {
             let _scope = b.scope_path(&format!("model/layers/{layer}"));
             let rotation = if self.window(layer).is_some() { window_rotation } else { rotation };
-            let x = self.norm(h, "input_layernorm", self.width);
-            let added = self.attention((&sequence, layer, rotation), x);
-            let [after_attention, before_ffn] = match self.post_norms {
-                true => [Some("post_attention_layernorm"), Some("pre_feedforward_layernorm")],
-                false => [None, Some("post_attention_layernorm")],
-            };
-            h = h + self.normed(added, after_attention);
+            let [before_attention, behind_attention, before_ffn, behind_ffn] = self.norms.names();
+            let added = self.attention((&sequence, layer, rotation), self.normed(h, before_attention));
+            h = h + self.normed(added, behind_attention);
             let added = self.ffn(layer, self.normed(h, before_ffn));
-            h = h + self.normed(added, self.post_norms.then_some("post_feedforward_layernorm"));
+            h = h + self.normed(added, behind_ffn);
         }
         let scope = b.scope("model");
         let h = self.norm(sequence.wanted(h, self.width), "norm", self.width);
@@ -131,9 +166,11 @@ impl Llama {
                 .map(|(name, heads)| projection(x, name, [width, heads * depth], self.qkv_bias))
         };
         let turned = |x: Expr<'b>, heads: usize, norm: &str| {
+            let whole = self.qk_norm == QkNorm::Whole;
+            let x = if whole { self.norm(x, norm, heads * depth) } else { x };
             let x = sequence.split(x, heads, depth);
-            let x = if self.qk_norm { self.norm(x, norm, depth) } else { x };
-            rotated(x, rotation)
+            let x = if self.qk_norm == QkNorm::Heads { self.norm(x, norm, depth) } else { x };
+            if self.unturned.contains(&layer) { x } else { rotated(x, rotation) }
         };
         let parts =
             [turned(q, heads, "q_norm"), turned(k, key_heads, "k_norm"), sequence.split(v, key_heads, depth)];

@@ -56,3 +56,11 @@ pub(crate) fn projection<'b>(x: Expr<'b>, name: &str, [inputs, outputs]: [usize;
     let w = b.state("weight", f32s([outputs, inputs]), NORMAL);
     x.linear(w.t(), (has == Bias::Learnt).then(|| bias(b, outputs)))
 }
+
+/// Layer norm over the last axis with the states `name.weight` and `name.bias`.
+pub(crate) fn layer_norm<'b>(x: Expr<'b>, name: &str, width: usize, eps: f64) -> Expr<'b> {
+    let b = x.builder();
+    let _scope = b.scope(name);
+    let scale = b.state("weight", f32s([width]), Init::Constant(1.0));
+    x.layer_norm(scale, bias(b, width), eps)
+}

@@ -11,17 +11,24 @@
 mod adapter;
 mod architecture;
 mod bert;
+mod clip;
 mod coding;
+mod facts;
 mod fields;
 mod gpt2;
 mod llama;
 mod names;
+mod phi;
+mod preprocessing;
 mod rotary;
 mod source;
+mod vit;
+mod whisper;
 mod writer;
 
 pub use architecture::Architecture;
 pub use coding::Coding;
+pub use facts::Task;
 
 use crate::Template;
 use names::{Fitted, fit};
@@ -102,9 +109,10 @@ impl Pretrained {
         let config = &source.config;
         let beside = source.folder.as_deref().unwrap_or(place);
         let architecture = Architecture::read(config, beside)?;
+        let facts = architecture.facts();
         let coding = Coding::read(config)?;
         let graph = declared(coding.as_ref(), architecture.whole()?)?;
-        let mut notes = architecture.notes(config);
+        let mut notes = architecture.notes(config, beside)?;
         let (stored, said) = source.weights()?;
         notes.extend(said);
         if stored.stored.contains(&DType::F64) {
@@ -115,8 +123,7 @@ impl Pretrained {
         if !narrow.is_empty() {
             notes.push(format!("weights are stored as {} and kept in f32", narrow.join(" and ")));
         }
-        let Fitted { mut tensors, renamed, left_out } =
-            fit(&architecture, &graph, stored.tensors, &mut notes);
+        let Fitted { mut tensors, renamed, left_out } = fit(&facts, &graph, stored.tensors, &mut notes);
         if let Some(coding) = &coding {
             notes.push(format!("{} layers have codes: {}", coding.layers.len(), coding.mode));
             tensors = coding.restored(&stored.path, &architecture.whole()?, &graph, tensors)?;
@@ -125,12 +132,15 @@ impl Pretrained {
         if !differences.is_empty() {
             return Err(ParametersError::Different { path: stored.path, differences }.into());
         }
-        let tokenizer = source.tokenizer(architecture.vocabulary())?;
+        let tokenizer = match facts.vocabulary {
+            Some(vocabulary) => source.tokenizer(vocabulary)?,
+            None => None,
+        };
         let ends = source.ends()?;
         let name =
             place.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
         let name = name.unwrap_or_else(|| place.display().to_string());
-        let is_plain = !architecture.pools() && coding.is_none();
+        let is_plain = !architecture.pools() && coding.is_none() && facts.task != Task::Other;
         let Source { config, folder, .. } = source;
         Ok(Self {
             name,
@@ -151,11 +161,13 @@ impl Pretrained {
     /// The same with a head of its own, where that shares the table of tokens.
     #[must_use]
     pub fn untied(mut self) -> Self {
+        let facts = self.architecture.facts();
         if self.architecture.untie()
-            && let Some(table) = self.weights.get(self.architecture.tokens())
+            && let (Some(tokens), Some(head)) = (facts.tokens, facts.head_weight())
+            && let Some(table) = self.weights.get(tokens)
         {
-            self.weights.insert("lm_head.weight".to_owned(), table.clone());
-            self.left_out.remove("lm_head.weight");
+            self.left_out.remove(&head);
+            self.weights.insert(head, table.clone());
         }
         self
     }
@@ -168,9 +180,10 @@ impl Pretrained {
                 *before = weight.convert(before.ty().dtype);
             }
         }
-        if self.architecture.is_tied() {
+        let facts = self.architecture.facts();
+        if let Some(head) = facts.head_weight().filter(|_| facts.tied) {
             // A copy of the table of tokens, which has changed; `transformers` writes none.
-            self.left_out.remove("lm_head.weight");
+            self.left_out.remove(&head);
         }
         self
     }
@@ -204,13 +217,15 @@ impl Pretrained {
     /// # Errors
     /// Never after [`Self::read`], which has built the same graph.
     pub fn template(&self) -> Result<Template, GraphError> {
-        let tokens = self.architecture.context().min(DEFAULT_TOKENS);
+        let facts = self.architecture.facts();
+        let sizes = facts.extents.iter().map(|extent| (extent.name.to_owned(), extent.size));
+        let limits = facts.extents.iter().filter_map(|extent| Some((extent.name.to_owned(), extent.most?)));
         Ok(Template {
             name: self.name.clone(),
             graph: self.loaded(declared(self.coding.as_ref(), self.architecture.whole()?)?),
-            dimensions: [("batch".to_owned(), 1), ("tokens".to_owned(), tokens)].into(),
-            limits: [("tokens".to_owned(), self.architecture.context())].into(),
-            vocabulary: Some(self.architecture.vocabulary()),
+            dimensions: sizes.collect(),
+            limits: limits.collect(),
+            vocabulary: facts.vocabulary,
             columns: None,
             config: self.config.clone(),
         })
@@ -224,6 +239,3 @@ fn declared(coding: Option<&Coding>, graph: Graph) -> Result<Graph, GraphError> 
         None => Ok(graph),
     }
 }
-
-/// Tokens of a sequence unless the user says otherwise.
-const DEFAULT_TOKENS: usize = 128;

@@ -8,14 +8,15 @@
 use overdrive_bench::clock::SystemClock;
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::{Tensors, npz, safetensors};
-use overdrive_ir::{Backend, Mode, State, Tensor, Tuning};
+use overdrive_ir::{Backend, Dim, Mode, Port, State, Tensor, Tuning};
 use overdrive_studies::decoding::{CachedDecoder, Decoder, Limits, Sampling, WindowDecoder, generate};
 use overdrive_studies::pretrained::Pretrained;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DECODERS: [&str; 13] = [
+const DECODERS: [&str; 17] = [
     "gemma",
     "gemma2",
     "gemma3",
@@ -23,14 +24,20 @@ const DECODERS: [&str; 13] = [
     "llama",
     "mistral",
     "mixtral",
+    "olmo2",
+    "phi",
     "phi3",
+    "phi_norms",
     "qwen2",
     "qwen2_window",
     "qwen3",
     "qwen3_moe",
+    "smollm3",
     "yarn",
 ];
-const ENCODERS: [&str; 2] = ["bert", "sentence"];
+const ENCODERS: [&str; 4] = ["bert", "distilbert", "roberta", "sentence"];
+/// Models of images and of sound.
+const OTHERS: [&str; 4] = ["clip", "vit", "vit_hidden", "whisper"];
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pretrained").join(name)
@@ -52,19 +59,28 @@ fn backend() -> CpuBackend {
     CpuBackend::new(Some(1)).unwrap()
 }
 
-/// The first output of a model's whole sequences for the inputs of these names.
-fn outputs(model: &Pretrained, given: &Tensors, mode: Mode) -> Tensor {
-    let [batch, tokens] = given["x"].ty().sizes()[..] else { panic!("x has two dimensions") };
-    let sizes = [("batch".to_owned(), batch), ("tokens".to_owned(), tokens)].into();
-    let graph = model.template().unwrap().bind(&sizes).unwrap().graph;
+/// The outputs of a model, of whole sequences, for the inputs of these names.
+fn outputs(model: &Pretrained, given: &Tensors, mode: Mode) -> Tensors {
+    let template = model.template().unwrap();
+    let mut sizes = BTreeMap::new();
+    for port in template.graph.inputs() {
+        let named = template.graph.ty(port.value).shape.0.iter().zip(given[&port.name].ty().sizes());
+        sizes.extend(named.filter_map(|(dim, size)| match dim {
+            Dim::Named(name) => Some((name.to_string(), size)),
+            Dim::Size(_) => None,
+        }));
+    }
+    let graph = template.bind(&sizes).unwrap().graph;
     let backend = backend();
     let mut executable = backend.compile(&graph, mode, &Tuning::default()).unwrap();
     let mut state = State::initial(&graph, &backend).unwrap();
     let inputs: Vec<_> =
         graph.inputs().iter().map(|port| backend.upload(&given[&port.name]).unwrap()).collect();
-    let mut outputs = [backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
+    let output = |port: &Port| backend.output(graph.ty(port.value)).unwrap();
+    let mut outputs: Vec<_> = graph.outputs().iter().map(output).collect();
     executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
-    backend.download(&outputs[0]).unwrap()
+    let named = graph.outputs().iter().zip(&outputs);
+    named.map(|(port, buffer)| (port.name.clone(), backend.download(buffer).unwrap())).collect()
 }
 
 /// The largest difference, where shapes are equal.
@@ -76,11 +92,13 @@ fn difference(a: &Tensor, b: &Tensor) -> f32 {
 
 #[test]
 fn outputs_are_those_of_transformers() {
-    for name in DECODERS.into_iter().chain(ENCODERS) {
+    for name in DECODERS.into_iter().chain(ENCODERS).chain(OTHERS) {
         let (model, expected) = (model(name), expected(name));
         for mode in [Mode::Jit, Mode::Compile] {
-            let off = difference(&outputs(&model, &expected, mode), &expected["y"]);
-            assert!(off <= 1e-5, "{name} in mode {mode} is off by {off}");
+            for (output, found) in outputs(&model, &expected, mode) {
+                let off = difference(&found, &expected[&output]);
+                assert!(off <= 1e-5, "{output} of {name} in mode {mode} is off by {off}");
+            }
         }
     }
 }
@@ -92,7 +110,7 @@ fn files_of_gguf_are_the_models_that_they_were_made_from() {
         let file = folder("../gguf").join(format!("{name}.gguf"));
         let model = Pretrained::read(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
         let expected = expected(name);
-        let off = difference(&outputs(&model, &expected, Mode::Compile), &expected["y"]);
+        let off = difference(&outputs(&model, &expected, Mode::Compile)["y"], &expected["y"]);
         assert!(off <= 1e-5, "{name} is off by {off}");
         assert_eq!(model.ends, [0]);
         assert!(!model.notes.join("; ").contains("not known here"), "{:?}", model.notes);
@@ -143,7 +161,7 @@ fn logits_with_a_cache_are_those_without() {
             [1, 40],
             &sequence.iter().map(|&i| i.into()).collect::<Vec<_>>(),
         );
-        let whole = outputs(&model, &[("x".to_owned(), x)].into(), Mode::Compile).to_f32();
+        let whole = outputs(&model, &[("x".to_owned(), x)].into(), Mode::Compile)["y"].to_f32();
         let width = whole.len() / 40;
         let mut decoder = CachedDecoder::new((&backend, Mode::Compile), &model, 40).unwrap();
         for prompt in [1, 5, 16, 17, 39] {
@@ -211,6 +229,58 @@ fn text_comes_back_and_notes_say_what_was_done() {
     assert!(said("mistral").contains("in 2 of 2 blocks a token sees the last 3"), "{}", said("mistral"));
     assert!(said("qwen2_window").contains("in 1 of 2 blocks a token sees the last 4"));
     assert!(said("gpt2").contains("the head is the table of tokens"), "{}", said("gpt2"));
+}
+
+#[test]
+fn notes_say_what_images_and_sound_are_and_what_comes_out() {
+    let said = |name| model(name).notes.join("; ");
+    let vit = said("vit");
+    assert!(vit.contains("y is the logits of 3 classes: ant, bee, cat;"), "{vit}");
+    let scaled = "images of 8x8, values times 0.003922, less 0.5 0.4 0.3, over 0.5 0.25 0.2";
+    assert!(vit.contains(&format!("x is {scaled}")), "{vit}");
+    let hidden = said("vit_hidden");
+    assert!(hidden.contains("y is the last hidden state"), "{hidden}");
+    assert!(hidden.contains("left out: pooler.dense.bias, pooler.dense.weight"), "{hidden}");
+    let clip = said("clip");
+    assert!(clip.contains(&format!("pixel_values is {scaled}")), "{clip}");
+    assert!(clip.contains("read off at the first token 269"), "{clip}");
+    let whisper = said("whisper");
+    assert!(whisper.contains("spectra of 6 bins and 20 frames of sound with 16000 samples"), "{whisper}");
+    assert!(whisper.contains("the head is the table of tokens"), "{whisper}");
+
+    let other = copy("vit");
+    edit(other.path(), "preprocessor_config.json", "\"height\": 8", "\"height\": 16");
+    let notes = Pretrained::read(other.path()).unwrap().notes.join("; ");
+    assert!(notes.contains("makes images of 16x8, which the model does not take"), "{notes}");
+    edit(other.path(), "preprocessor_config.json", "\"height\": 16", "\"height\": true");
+    refused(other.path(), &["preprocessor_config.json: size.height", "`true`"]);
+    fs::remove_file(other.path().join("preprocessor_config.json")).unwrap();
+    let notes = Pretrained::read(other.path()).unwrap().notes.join("; ");
+    assert!(notes.contains("preprocessor_config.json is not there"), "{notes}");
+    let other = copy("whisper");
+    edit(other.path(), "preprocessor_config.json", "\"feature_size\": 6", "\"feature_size\": 80");
+    let notes = Pretrained::read(other.path()).unwrap().notes.join("; ");
+    assert!(notes.contains("feature_size is 80, but the model takes 6"), "{notes}");
+}
+
+/// Files of old versions say 2 where they know no end token: the largest id of a text is its end.
+#[test]
+fn a_text_ends_at_its_largest_id_where_no_end_token_is_known() {
+    let (place, expected) = (copy("clip"), expected("clip"));
+    edit(place.path(), "config.json", "\"eos_token_id\": 269", "\"eos_token_id\": 2");
+    let model = Pretrained::read(place.path()).unwrap();
+    assert!(model.notes.join("; ").contains("its largest token"));
+    let found = outputs(&model, &expected, Mode::Compile);
+    assert!(difference(&found["text_embeds"], &expected["text_embeds"]) <= 1e-5);
+}
+
+#[test]
+fn models_of_images_and_sound_generate_no_text() {
+    for name in OTHERS {
+        let model = model(name);
+        let error = CachedDecoder::new((&backend(), Mode::Compile), &model, 8).err().unwrap().to_string();
+        assert!(error.contains("expected a decoder of text alone"), "{error}");
+    }
 }
 
 /// A copy of a fixture that can be damaged.
@@ -363,7 +433,11 @@ fn fields_that_are_wrong_are_named_with_what_was_expected() {
         "gpt2",
         &type_of("gpt2"),
         &type_of("mamba"),
-        &["model_type", "one of bert, gemma, gemma2, gemma3_text, gpt2, llama, mistral", "`mamba`"],
+        &[
+            "model_type",
+            "one of bert, camembert, clip, distilbert, gemma, gemma2, gemma3_text, gpt2, llama",
+            "`mamba`",
+        ],
     );
     with("gpt2", "\"n_embd\": 16", "\"n_embd\": -16", &["n_embd", "a whole number from 1", "`-16`"]);
     with("gpt2", "\"n_embd\": 16", "\"width\": 16", &["n_embd or hidden_size", "no such field"]);
@@ -431,6 +505,24 @@ fn fields_that_are_wrong_are_named_with_what_was_expected() {
     );
     with("mixtral", "\"num_local_experts\": 3", "\"num_local_experts\": 100000", &["at most 512"]);
     with("mixtral", "silu", "gelu", &["hidden_act: expected silu, which experts have"]);
+    with(
+        "phi",
+        "\"num_key_value_heads\": 2",
+        "\"num_key_value_heads\": 3",
+        &["num_key_value_heads", "a divisor of the 4 query heads"],
+    );
+    with("vit", "\"patch_size\": 4", "\"patch_size\": 9", &["patch_size", "1 to 65536 patches"]);
+    with("vit", "\"image_size\": 8", "\"image_size\": [8]", &["image_size", "or two", "`[8]`"]);
+    with("vit", "\"0\": \"ant\"", "\"0\": 1", &["id2label.0", "the name of a class"]);
+    with(
+        "clip",
+        "\"vision_config\": {",
+        "\"text_config_dict\": {\"hidden_size\": 32}, \"vision_config\": {",
+        &["text_config_dict: expected what text_config says of `hidden_size`: 16, found 32"],
+    );
+    with("clip", "\"eos_token_id\": 269", "\"eos_token_id\": [1, 2]", &["eos_token_id: expected one"]);
+    with("whisper", "\"decoder_attention_heads\": 2", "\"decoder_attention_heads\": 3", &["divisor"]);
+    with("roberta", "\"pad_token_id\": 1", "\"pad_token_id\": 40", &["pad_token_id: expected one token"]);
     with("qwen3", "\"use_cache\": true", "\"pruned_heads\": {\"0\": [1]}", &["pruned_heads"]);
     with("bert", "\"is_decoder\": false", "\"is_decoder\": true", &["is_decoder", "expected false"]);
     with("bert", "{", "[", &["config.json: the file: expected a JSON object"]);
@@ -442,7 +534,7 @@ fn fields_that_are_wrong_are_named_with_what_was_expected() {
 /// What no field of a known name says may still change what a model computes: it is said.
 #[test]
 fn fields_that_are_not_known_are_named_in_a_note() {
-    let folders = DECODERS.into_iter().chain(ENCODERS);
+    let folders = DECODERS.into_iter().chain(ENCODERS).chain(OTHERS);
     for name in folders {
         let notes = model(name).notes.join("; ");
         assert!(!notes.contains("not known here"), "{name}: {notes}");
@@ -494,12 +586,13 @@ proptest! {
 
     #[test]
     fn a_config_is_read_or_refused_whatever_it_says(
-        which in 0usize..11,
+        which in 0usize..17,
         changes in prop::collection::vec((any::<prop::sample::Index>(), value()), 1..4),
     ) {
         let name = [
             "gpt2", "llama", "mistral", "qwen2", "qwen3", "bert", "sentence", "phi3", "gemma3",
-            "gemma2", "qwen3_moe",
+            "gemma2", "qwen3_moe", "phi", "vit", "clip", "whisper", "roberta",
+            "distilbert",
         ][which];
         let place = copy(name);
         let path = place.path().join("config.json");

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::model::Model;
 use overdrive::formats::huggingface::Tokenizer;
 use overdrive::ir::{DType, Graph, Tensor};
+use overdrive::studies::pretrained::Task;
 use std::collections::BTreeMap;
 
 /// How many values a byte has.
@@ -12,6 +13,13 @@ const BYTES: usize = 256;
 /// The tokenizer of a model that reads text.
 pub(crate) fn tokenizer(model: &Model) -> Result<&Tokenizer, Failure> {
     match model {
+        Model::Pretrained(pretrained) if pretrained.architecture.task() == Task::Other => {
+            Err(Failure::bad_input(format!(
+                "`{}` reads no text alone: expected a decoder or an encoder of text, found a model with other inputs; \
+                 --inputs of `bench` and `eval` takes them by name",
+                pretrained.name
+            )))
+        }
         Model::Pretrained(pretrained) => pretrained.tokenizer.as_ref().ok_or_else(|| {
             let name = &pretrained.name;
             Failure::bad_input(format!(

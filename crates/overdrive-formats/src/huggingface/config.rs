@@ -119,6 +119,22 @@ impl Config {
         self.present(names, "a whole number of at least 1", self.find_count(names)?)
     }
 
+    /// Two whole numbers of at least 1, if the field is there: a list of them, or one that is both.
+    ///
+    /// # Errors
+    /// As `find_count`.
+    pub fn find_pair(&self, name: &'static str) -> Result<Option<[usize; 2]>, FormatError> {
+        let within =
+            |value: &Value| value.as_u64().filter(|n| (1..=MAX_COUNT).contains(n)).map(|n| n as usize);
+        self.read_as(&[name], "a whole number of at least 1, or two", |value| match value.as_array() {
+            None => within(value).map(|both| [both; 2]),
+            Some(list) => match &list[..] {
+                [first, second] => Some([within(first)?, within(second)?]),
+                _ => None,
+            },
+        })
+    }
+
     /// A whole number, which may be 0, if the field is there.
     ///
     /// # Errors
@@ -258,7 +274,7 @@ impl Config {
     }
 
     /// The names of all fields that hold a string, with it.
-    pub(super) fn texts(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+    pub fn texts(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 }

@@ -4,17 +4,20 @@
 //! does not have is an error that names it, never an approximation; a field that is not known at all
 //! is named in a note. Invariant: sizes that are returned can be multiplied.
 
-use super::bert::bert;
+use super::facts::{Facts, Task};
 use super::fields::note_on_unknown;
-use super::gpt2::gpt2;
-use super::llama::llama;
+use super::{bert, clip, gpt2, llama, phi, vit, whisper};
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::Config;
 use overdrive_ir::{Graph, GraphError};
 use overdrive_models::Span;
 use overdrive_models::bert::{Bert, Pooling};
+use overdrive_models::clip::Clip;
 use overdrive_models::gpt2::Gpt2;
 use overdrive_models::llama::Llama;
+use overdrive_models::phi::Phi;
+use overdrive_models::vit::Vit;
+use overdrive_models::whisper::Whisper;
 use std::path::Path;
 
 /// A known architecture with its sizes.
@@ -24,24 +27,42 @@ pub enum Architecture {
     Gpt2(Gpt2),
     /// Llama and its kin, with the tokens of the longest sequence.
     Llama(Box<Llama>, usize),
-    /// BERT and sentence encoders.
+    /// Phi, versions 1 to 2.
+    Phi(Phi),
+    /// BERT and its kin, and sentence encoders.
     Bert(Bert),
+    /// Vision transformers.
+    Vit(Vit),
+    /// CLIP, both towers.
+    Clip(Box<Clip>),
+    /// Whisper, encoder and decoder.
+    Whisper(Box<Whisper>),
 }
 
 /// Values of `model_type`, and what reads the rest.
-const KNOWN: [(&str, Read); 12] = [
-    ("bert", bert),
-    ("gemma", llama),
-    ("gemma2", llama),
-    ("gemma3_text", llama),
-    ("gpt2", gpt2),
-    ("llama", llama),
-    ("mistral", llama),
-    ("mixtral", llama),
-    ("phi3", llama),
-    ("qwen2", llama),
-    ("qwen3", llama),
-    ("qwen3_moe", llama),
+const KNOWN: [(&str, Read); 22] = [
+    ("bert", bert::read),
+    ("camembert", bert::read),
+    ("clip", clip::read),
+    ("distilbert", bert::read),
+    ("gemma", llama::read),
+    ("gemma2", llama::read),
+    ("gemma3_text", llama::read),
+    ("gpt2", gpt2::read),
+    ("llama", llama::read),
+    ("mistral", llama::read),
+    ("mixtral", llama::read),
+    ("olmo2", llama::read),
+    ("phi", phi::read),
+    ("phi3", llama::read),
+    ("qwen2", llama::read),
+    ("qwen3", llama::read),
+    ("qwen3_moe", llama::read),
+    ("roberta", bert::read),
+    ("smollm3", llama::read),
+    ("vit", vit::read),
+    ("whisper", whisper::read),
+    ("xlm-roberta", bert::read),
 ];
 
 type Read = fn(&Config, &str, &Path) -> Result<Architecture, FormatError>;
@@ -66,7 +87,10 @@ impl Architecture {
     pub(crate) fn whole(&self) -> Result<Graph, GraphError> {
         match self {
             Self::Bert(bert) => bert.build(),
-            Self::Gpt2(_) | Self::Llama(..) => self.span(Span::Whole),
+            Self::Vit(vit) => vit.build(),
+            Self::Clip(clip) => clip.build(),
+            Self::Whisper(whisper) => whisper.build(),
+            Self::Gpt2(_) | Self::Llama(..) | Self::Phi(_) => self.span(Span::Whole),
         }
     }
 
@@ -78,32 +102,47 @@ impl Architecture {
         match self {
             Self::Gpt2(gpt2) => gpt2.build(span),
             Self::Llama(llama, _) => llama.build(span),
-            Self::Bert(_) => Err(GraphError {
-                op: "generate".into(),
-                scope: "bert".into(),
-                expected: "a decoder, which gives the next token".into(),
-                found: "an encoder".into(),
-                remedy: "use `bench` or `eval` with it".into(),
-            }),
+            Self::Phi(phi) => phi.build(span),
+            Self::Bert(_) => Err(no_decoder("bert", "an encoder")),
+            Self::Vit(_) => Err(no_decoder("vit", "a model of images")),
+            Self::Clip(_) => Err(no_decoder("clip", "a model of images and texts")),
+            Self::Whisper(_) => Err(no_decoder("whisper", "a decoder that needs sound")),
         }
     }
 
-    /// Ids are below this.
+    /// What is known of it beside its graph.
+    pub(crate) fn facts(&self) -> Facts {
+        match self {
+            Self::Gpt2(gpt2) => gpt2::facts(gpt2),
+            Self::Llama(llama, context) => llama::facts(llama, *context),
+            Self::Phi(phi) => phi::facts(phi),
+            Self::Bert(bert) => bert::facts(bert),
+            Self::Vit(vit) => vit::facts(vit),
+            Self::Clip(clip) => clip::facts(clip),
+            Self::Whisper(whisper) => whisper::facts(whisper),
+        }
+    }
+
+    /// What it is given and what it gives.
+    pub fn task(&self) -> Task {
+        self.facts().task
+    }
+
+    /// The layer that gives logits of tokens, if it has one.
+    pub fn head(&self) -> Option<&'static str> {
+        self.facts().head
+    }
+
+    /// Token ids are below this; 0 where there are no tokens.
     pub fn vocabulary(&self) -> usize {
-        match self {
-            Self::Gpt2(gpt2) => gpt2.vocabulary,
-            Self::Llama(llama, _) => llama.vocabulary,
-            Self::Bert(bert) => bert.vocabulary,
-        }
+        self.facts().vocabulary.unwrap_or(0)
     }
 
-    /// Tokens of the longest sequence.
+    /// Tokens of the longest sequence; 0 where there are no tokens.
     pub fn context(&self) -> usize {
-        match self {
-            Self::Gpt2(gpt2) => gpt2.context,
-            Self::Llama(_, context) => *context,
-            Self::Bert(bert) => bert.context,
-        }
+        let facts = self.facts();
+        let tokens = facts.extents.iter().find(|extent| extent.name == "tokens");
+        tokens.and_then(|extent| extent.most).unwrap_or(0)
     }
 
     /// Whether hidden states become one vector at the end, which config.json does not tell.
@@ -111,73 +150,39 @@ impl Architecture {
         matches!(self, Self::Bert(bert) if bert.pooling != Pooling::None || bert.normalised)
     }
 
-    /// The name of a module without the prefix that only some classes of `transformers` give it.
-    pub(super) fn bare<'n>(&self, name: &'n str) -> &'n str {
-        name.strip_prefix(self.prefix()).unwrap_or(name)
-    }
-
-    /// What stands before the names of modules where a class adds a head.
-    pub(super) fn prefix(&self) -> &'static str {
-        match self {
-            Self::Gpt2(_) => "transformer.",
-            Self::Llama(..) => "model.",
-            Self::Bert(_) => "bert.",
-        }
-    }
-
-    /// The state of the table of tokens.
-    pub(super) fn tokens(&self) -> &'static str {
-        match self {
-            Self::Gpt2(_) => "transformer.wte.weight",
-            Self::Llama(..) => "model.embed_tokens.weight",
-            Self::Bert(_) => "embeddings.word_embeddings.weight",
-        }
-    }
-
     /// Gives the model a head of its own; whether it had none.
     pub(super) fn untie(&mut self) -> bool {
         match self {
             Self::Gpt2(gpt2) => std::mem::take(&mut gpt2.tied),
             Self::Llama(llama, _) => std::mem::take(&mut llama.tied),
-            Self::Bert(_) => false,
-        }
-    }
-
-    /// Whether the model gives logits of the next token.
-    pub fn has_head(&self) -> bool {
-        !matches!(self, Self::Bert(_))
-    }
-
-    /// Whether the head is the table of tokens.
-    pub(super) fn is_tied(&self) -> bool {
-        match self {
-            Self::Gpt2(gpt2) => gpt2.tied,
-            Self::Llama(llama, _) => llama.tied,
-            Self::Bert(_) => false,
+            Self::Phi(phi) => std::mem::take(&mut phi.tied),
+            Self::Whisper(whisper) => std::mem::take(&mut whisper.tied),
+            Self::Bert(_) | Self::Vit(_) | Self::Clip(_) => false,
         }
     }
 
     /// What a user should know of how this runs; `config` is what it was read from.
-    pub(super) fn notes(&self, config: &Config) -> Vec<String> {
-        let mut notes: Vec<String> = note_on_unknown(config).into_iter().collect();
-        let Self::Llama(llama, context) = self else { return notes };
-        let windows: Vec<usize> = llama.windows.iter().copied().flatten().collect();
-        if let Some(tokens) = windows.first() {
-            let (some, all) = (windows.len(), llama.layers);
-            notes.push(format!("in {some} of {all} blocks a token sees the last {tokens}"));
-        }
-        if let Some(experts) = &llama.experts {
-            let (all, chosen) = (experts.count, experts.chosen);
-            notes.push(format!("all {all} experts are computed for each token, {chosen} count"));
-        }
-        if let Ok(Some(longest)) = config.find_count(&["max_position_embeddings"])
-            && longest > *context
-        {
-            notes.push(format!(
-                "sequences of at most {context} tokens: longer ones, up to {longest}, would be \
-                 turned by other angles"
-            ));
-        }
-        notes
+    ///
+    /// # Errors
+    /// When a file about inputs is damaged.
+    pub(super) fn notes(&self, config: &Config, folder: &Path) -> Result<Vec<String>, FormatError> {
+        let of_kin = match self {
+            Self::Gpt2(_) | Self::Phi(_) | Self::Bert(_) => vec![],
+            Self::Llama(llama, context) => llama::notes(llama, *context, config),
+            Self::Vit(vit) => vit::notes(vit, config, folder)?,
+            Self::Clip(clip) => clip::notes(clip, folder)?,
+            Self::Whisper(whisper) => whisper::notes(whisper, folder)?,
+        };
+        Ok(note_on_unknown(config).into_iter().chain(of_kin).collect())
+    }
+}
+
+fn no_decoder(scope: &str, found: &str) -> GraphError {
+    GraphError {
+        op: "generate".into(),
+        scope: scope.into(),
+        expected: "a decoder of text alone, which gives the next token".into(),
+        found: found.into(),
+        remedy: "use `bench` or `eval` with it".into(),
     }
 }

@@ -1,36 +1,92 @@
-//! config.json of BERT, and what modules.json of a sentence encoder makes of it.
+//! config.json of BERT, RoBERTa and DistilBERT, and what modules.json of a sentence encoder makes of it.
 
 use super::architecture::Architecture;
+use super::facts::{Extent, Facts, Task};
 use super::fields::{activation, check_flag, check_heads, layers};
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::{Config, Otherwise};
-use overdrive_models::bert::{Bert, Pooling};
+use overdrive_models::bert::{Bert, Kin, Pooling};
 use std::path::{Component, Path};
 
-pub(super) fn bert(config: &Config, _: &str, folder: &Path) -> Result<Architecture, FormatError> {
-    let width = config.count(&["hidden_size"])?;
-    let heads = config.count(&["num_attention_heads"])?;
-    check_heads(config, ("num_attention_heads", heads), width)?;
+pub(super) fn read(config: &Config, name: &str, folder: &Path) -> Result<Architecture, FormatError> {
+    let is_distilled = name == "distilbert";
+    let [width_field, heads_field, hidden_field, layers_field] = match is_distilled {
+        true => ["dim", "n_heads", "hidden_dim", "n_layers"],
+        false => ["hidden_size", "num_attention_heads", "intermediate_size", "num_hidden_layers"],
+    };
+    let width = config.count(&[width_field])?;
+    let heads = config.count(&[heads_field])?;
+    check_heads(config, (heads_field, heads), width)?;
     check_flag(config, "is_decoder", Otherwise::False)?;
     check_flag(config, "add_cross_attention", Otherwise::False)?;
     let positions = config.find_text(&["position_embedding_type"])?.unwrap_or("absolute");
     if positions != "absolute" {
         return Err(config.wrong("position_embedding_type", "absolute", &format!("`{positions}`")));
     }
+    let positions = config.count(&["max_position_embeddings"])?;
+    let segments = || Ok::<_, FormatError>(config.find_count(&["type_vocab_size"])?.unwrap_or(2));
+    let kin = match name {
+        "bert" => Kin::Bert { segments: segments()? },
+        "distilbert" => {
+            // Positions that are computed are stored too.
+            config.flag("sinusoidal_pos_embds", Otherwise::False)?;
+            Kin::DistilBert
+        }
+        _ => Kin::Roberta { segments: segments()?, filling: filling(config, positions)? },
+    };
     let (pooling, normalised) = pooling(folder)?;
+    let eps = if is_distilled { None } else { config.find_positive(&["layer_norm_eps"])? };
     Ok(Architecture::Bert(Bert {
         vocabulary: config.count(&["vocab_size"])?,
-        context: config.count(&["max_position_embeddings"])?,
-        segments: config.find_count(&["type_vocab_size"])?.unwrap_or(2),
+        positions,
+        kin,
         width,
-        layers: layers(config, &["num_hidden_layers"])?,
+        layers: layers(config, &[layers_field])?,
         heads,
-        hidden: config.count(&["intermediate_size"])?,
-        activation: activation(config, &["hidden_act"], "gelu")?,
-        eps: config.find_positive(&["layer_norm_eps"])?.unwrap_or(1e-12),
+        hidden: config.count(&[hidden_field])?,
+        activation: activation(config, &[if is_distilled { "activation" } else { "hidden_act" }], "gelu")?,
+        eps: eps.unwrap_or(1e-12),
         pooling,
         normalised,
     }))
+}
+
+/// The token that fills rows up, behind whose id positions begin.
+fn filling(config: &Config, positions: usize) -> Result<u32, FormatError> {
+    const NAME: &str = "pad_token_id";
+    let mut found = config.ids(NAME)?;
+    if found.is_empty() {
+        found.push(1);
+    }
+    match found[..] {
+        [id] if (id as usize) < positions - 1 => Ok(id),
+        _ => {
+            let expected = format!("one token, below the {positions} positions less one");
+            Err(config.wrong(NAME, &expected, &format!("{found:?}")))
+        }
+    }
+}
+
+pub(super) fn facts(bert: &Bert) -> Facts {
+    let (prefix, other_heads): (_, &[&str]) = match bert.kin {
+        Kin::Bert { .. } => ("bert.", &["cls.", "classifier.", "qa_outputs.", "pooler.", "bert.pooler."]),
+        Kin::Roberta { .. } => {
+            ("roberta.", &["lm_head.", "classifier.", "qa_outputs.", "pooler.", "roberta.pooler."])
+        }
+        Kin::DistilBert => ("distilbert.", &["vocab_", "pre_classifier.", "classifier.", "qa_outputs."]),
+    };
+    Facts {
+        task: Task::Encoder,
+        extents: vec![Extent::BATCH, Extent::tokens(bert.context())],
+        vocabulary: Some(bert.vocabulary),
+        prefix,
+        tokens: Some("embeddings.word_embeddings.weight"),
+        head: None,
+        tied: false,
+        buffers: &["embeddings.position_ids", "embeddings.token_type_ids"],
+        other_heads,
+        newer_names: &[],
+    }
 }
 
 /// What modules.json of a sentence encoder does with the last hidden state: how it pools, and whether

@@ -4,13 +4,21 @@
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::{Config, Otherwise};
 use overdrive_ir::ops::gelu::Approximation;
+use overdrive_models::vit::Patches;
 use overdrive_models::{Activation, Bias};
+use std::collections::BTreeMap;
 
 /// More blocks than any model has; a graph of them is built in a moment.
 const MAX_LAYERS: usize = 1024;
 
 /// Widest head.
 pub(super) const MAX_DEPTH: usize = 4096;
+
+/// Most patches of an image, positions of a sound, and bins of a spectrum.
+pub(super) const MAX_PLACES: usize = 1 << 16;
+
+/// Largest extent of an image, and most channels.
+const MAX_IMAGE: [usize; 2] = [1 << 13, 1 << 10];
 
 pub(super) fn layers(config: &Config, names: &[&'static str]) -> Result<usize, FormatError> {
     at_most(config, names, MAX_LAYERS)
@@ -36,6 +44,17 @@ pub(super) fn check_heads(
         false => {
             let expected = format!("a divisor of the width {width}, heads of at most {MAX_DEPTH}");
             Err(config.wrong(field, &expected, &heads.to_string()))
+        }
+    }
+}
+
+/// Errs unless heads of queries can share `key_heads` of keys and values.
+pub(super) fn check_key_heads(config: &Config, heads: usize, key_heads: usize) -> Result<(), FormatError> {
+    match heads.is_multiple_of(key_heads) {
+        true => Ok(()),
+        false => {
+            let expected = format!("a divisor of the {heads} query heads");
+            Err(config.wrong("num_key_value_heads", &expected, &key_heads.to_string()))
         }
     }
 }
@@ -77,9 +96,48 @@ pub(super) fn activation(
     }
 }
 
+/// Images, and what they are cut into; `patch` is the extent of a patch where the file does not say.
+pub(super) fn image_patches(config: &Config, patch: usize) -> Result<Patches, FormatError> {
+    let image = config.find_pair("image_size")?.unwrap_or([224; 2]);
+    let size = config.find_pair("patch_size")?.unwrap_or([patch; 2]);
+    let channels = config.find_count(&["num_channels"])?.unwrap_or(3);
+    let [most, most_channels] = MAX_IMAGE;
+    if channels > most_channels {
+        let expected = format!("at most {most_channels}");
+        return Err(config.wrong("num_channels", &expected, &channels.to_string()));
+    }
+    if image.iter().any(|extent| *extent > most) {
+        return Err(config.wrong("image_size", &format!("at most {most}"), &format!("{image:?}")));
+    }
+    let is_within = |axis: usize| size[axis] <= image[axis];
+    let patches = Patches { channels, image, size };
+    if !is_within(0) || !is_within(1) || patches.count() > MAX_PLACES {
+        let expected = format!("1 to {MAX_PLACES} patches of an image of {image:?}");
+        return Err(config.wrong("patch_size", &expected, &format!("patches of {size:?}")));
+    }
+    Ok(patches)
+}
+
+/// Names of the classes of a head, by their numbers.
+pub(super) fn classes(config: &Config) -> Result<Vec<String>, FormatError> {
+    const UNNAMED: usize = 2;
+    let Some(labels) = config.section(&["id2label"])?.filter(|labels| !labels.is_empty()) else {
+        let count = config.find_count(&["num_labels"])?.unwrap_or(UNNAMED);
+        return Ok((0..count).map(|class| format!("LABEL_{class}")).collect());
+    };
+    let mut names = BTreeMap::new();
+    for (number, name) in labels.texts() {
+        let found = number.parse::<usize>().ok().zip(name);
+        let (number, name) =
+            found.ok_or_else(|| labels.wrong(number, "the name of a class by its number", "another pair"))?;
+        names.insert(number, name.to_owned());
+    }
+    Ok(names.into_values().collect())
+}
+
 /// Fields whatever is said in them, a model computes the same: who made it, how it was trained, which
 /// tokens mean what, what else `transformers` returns; and what is read elsewhere.
-const IDLE: [&str; 85] = [
+const IDLE: [&str; 90] = [
     "_name_or_path",
     "architectures",
     "attn_implementation",
@@ -89,9 +147,11 @@ const IDLE: [&str; 85] = [
     "chunk_size_feed_forward",
     "classifier_proj_size",
     "decoder_start_token_id",
+    "diversity_penalty",
     "do_sample",
     "dtype",
     "early_stopping",
+    "encoder_no_repeat_ngram_size",
     "encoder_stride",
     "finetuning_task",
     "forced_decoder_ids",
@@ -118,6 +178,7 @@ const IDLE: [&str; 85] = [
     "model_type",
     "name_or_path",
     "no_repeat_ngram_size",
+    "num_beam_groups",
     "num_beams",
     "num_return_sequences",
     "output_attentions",
@@ -139,6 +200,7 @@ const IDLE: [&str; 85] = [
     "problem_type",
     "quantization_config",
     "remove_invalid_values",
+    "renormalize_logits",
     "reorder_and_upcast_attn",
     "repetition_penalty",
     "return_dict",
@@ -152,6 +214,7 @@ const IDLE: [&str; 85] = [
     "temperature",
     "tf_legacy_loss",
     "tie_encoder_decoder",
+    "tie_weights_",
     "tie_word_embeddings",
     "tokenizer_class",
     "top_k",

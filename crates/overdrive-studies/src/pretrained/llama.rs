@@ -2,12 +2,13 @@
 //! built in and has no field.
 
 use super::architecture::Architecture;
-use super::fields::{MAX_DEPTH, activation, at_most, bias, check_flag, check_heads, layers};
+use super::facts::Facts;
+use super::fields::{MAX_DEPTH, activation, at_most, bias, check_flag, check_heads, check_key_heads, layers};
 use super::rotary::{Positions, rotary, rotary_by_kind};
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::{Config, Otherwise};
 use overdrive_ir::ops::gelu::Approximation;
-use overdrive_models::llama::Llama;
+use overdrive_models::llama::{Llama, Norms, QkNorm};
 use overdrive_models::{Activation, Bias, ExpertNames, Experts};
 use std::path::Path;
 
@@ -48,6 +49,10 @@ impl Defaults {
             "qwen2" => Self { key_heads: Some(32), longest: 32_768, ..LLAMA },
             "qwen3" => Self { depth: Some(128), key_heads: Some(32), longest: 32_768, ..LLAMA },
             "qwen3_moe" => Self { key_heads: Some(4), longest: 32_768, ..LLAMA },
+            "smollm3" => {
+                Self { key_heads: Some(4), longest: 32_768, base: 2e6, tied: Otherwise::True, ..LLAMA }
+            }
+            "olmo2" => Self { eps: 1e-5, ..LLAMA },
             "phi3" => Self { eps: 1e-5, longest: 4096, ..LLAMA },
             "gemma" => Self { key_heads: Some(16), ..GEMMA },
             "gemma2" => GEMMA,
@@ -57,7 +62,7 @@ impl Defaults {
     }
 }
 
-pub(super) fn llama(config: &Config, kin: &str, _: &Path) -> Result<Architecture, FormatError> {
+pub(super) fn read(config: &Config, kin: &str, _: &Path) -> Result<Architecture, FormatError> {
     let defaults = Defaults::of(kin);
     let is_gemma = kin.starts_with("gemma");
     let is_later_gemma = is_gemma && kin != "gemma";
@@ -68,10 +73,7 @@ pub(super) fn llama(config: &Config, kin: &str, _: &Path) -> Result<Architecture
     let said = config.has("num_key_value_heads");
     let key_heads = key_heads.or(defaults.key_heads.filter(|_| !said)).unwrap_or(heads);
     let depth = depth(config, [width, heads], &defaults)?;
-    if !heads.is_multiple_of(key_heads) {
-        let expected = format!("a divisor of the {heads} query heads");
-        return Err(config.wrong("num_key_value_heads", &expected, &key_heads.to_string()));
-    }
+    check_key_heads(config, heads, key_heads)?;
     let longest = config.find_count(&["max_position_embeddings"])?.unwrap_or(defaults.longest);
     let layers = layers(config, &["num_hidden_layers"])?;
     let part = (kin == "phi3").then_some(1.0);
@@ -89,7 +91,7 @@ pub(super) fn llama(config: &Config, kin: &str, _: &Path) -> Result<Architecture
         _ => [bias(config, "attention_bias", Otherwise::False)?; 2],
     };
     let ffn_bias = match kin {
-        "llama" => bias(config, "mlp_bias", Otherwise::False)?,
+        "llama" | "smollm3" => bias(config, "mlp_bias", Otherwise::False)?,
         _ => Bias::None,
     };
     if is_gemma {
@@ -108,6 +110,7 @@ pub(super) fn llama(config: &Config, kin: &str, _: &Path) -> Result<Architecture
         width,
         layers,
         windows: windows(config, kin, layers)?,
+        unturned: unturned(config, kin, layers)?,
         heads,
         key_heads,
         depth,
@@ -122,9 +125,17 @@ pub(super) fn llama(config: &Config, kin: &str, _: &Path) -> Result<Architecture
         embedding_scale: is_gemma.then(|| (width as f64).sqrt()),
         qkv_bias: qkv_and_output_bias[0],
         output_bias: qkv_and_output_bias[1],
-        qk_norm: matches!(kin, "qwen3" | "qwen3_moe" | "gemma3_text"),
+        qk_norm: match kin {
+            "qwen3" | "qwen3_moe" | "gemma3_text" => QkNorm::Heads,
+            "olmo2" => QkNorm::Whole,
+            _ => QkNorm::None,
+        },
         norm_offset: if is_gemma { 1.0 } else { 0.0 },
-        post_norms: is_later_gemma,
+        norms: match kin {
+            "olmo2" => Norms::Behind,
+            _ if is_later_gemma => Norms::Around,
+            _ => Norms::Before,
+        },
         activation: gate(config, kin)?,
         ffn_bias,
         experts,
@@ -132,6 +143,33 @@ pub(super) fn llama(config: &Config, kin: &str, _: &Path) -> Result<Architecture
         tied: config.flag("tie_word_embeddings", defaults.tied)?,
     };
     Ok(Architecture::Llama(Box::new(sizes), context))
+}
+
+pub(super) fn facts(llama: &Llama, context: usize) -> Facts {
+    Facts { tied: llama.tied, ..Facts::decoder(llama.vocabulary, context) }
+}
+
+/// What a user should know of how it runs.
+pub(super) fn notes(llama: &Llama, context: usize, config: &Config) -> Vec<String> {
+    let mut notes = Vec::new();
+    let windows: Vec<usize> = llama.windows.iter().copied().flatten().collect();
+    if let Some(tokens) = windows.first() {
+        let (some, all) = (windows.len(), llama.layers);
+        notes.push(format!("in {some} of {all} blocks a token sees the last {tokens}"));
+    }
+    if let Some(experts) = &llama.experts {
+        let (all, chosen) = (experts.count, experts.chosen);
+        notes.push(format!("all {all} experts are computed for each token, {chosen} count"));
+    }
+    if let Ok(Some(longest)) = config.find_count(&["max_position_embeddings"])
+        && longest > context
+    {
+        notes.push(format!(
+            "sequences of at most {context} tokens: longer ones, up to {longest}, would be turned by \
+             other angles"
+        ));
+    }
+    notes
 }
 
 /// Width of a head.
@@ -191,11 +229,29 @@ fn experts(config: &Config, kin: &str, layers: usize) -> Result<Option<Experts>,
     Ok(Some(Experts { count, chosen, normalised, hidden, plain_blocks, names }))
 }
 
+/// Blocks that turn no queries and keys: SmolLM3 lists 0 for them, or says that every so manieth is one.
+fn unturned(config: &Config, kin: &str, layers: usize) -> Result<Vec<usize>, FormatError> {
+    const LISTED: &str = "no_rope_layers";
+    const DEFAULT_INTERVAL: usize = 4;
+    if kin != "smollm3" {
+        return Ok(vec![]);
+    }
+    let every = config.find_count(&["no_rope_layer_interval"])?.unwrap_or(DEFAULT_INTERVAL);
+    let turned = config.numbers(LISTED)?;
+    if !config.has(LISTED) || config.to_json()[LISTED].is_null() {
+        return Ok((0..layers).filter(|layer| (layer + 1).is_multiple_of(every)).collect());
+    }
+    match turned.len() >= layers {
+        true => Ok((0..layers).filter(|&layer| turned[layer] == 0).collect()),
+        false => Err(config.wrong(LISTED, &format!("{layers} of them"), &turned.len().to_string())),
+    }
+}
+
 /// How many tokens a query of each block sees. Mistral, Mixtral and Phi-3 have one window for all
 /// blocks; Gemma alternates; Qwen names the blocks that have one, in older files by the number of the
 /// first.
 fn windows(config: &Config, kin: &str, layers: usize) -> Result<Vec<Option<usize>>, FormatError> {
-    if matches!(kin, "llama" | "gemma") {
+    if matches!(kin, "llama" | "gemma" | "olmo2") {
         return Ok(vec![]);
     }
     let window = config.find_count(&["sliding_window"])?;
@@ -204,14 +260,17 @@ fn windows(config: &Config, kin: &str, layers: usize) -> Result<Vec<Option<usize
     if matches!(kin, "mistral" | "mixtral" | "phi3") {
         return Ok(vec![window; layers]);
     }
-    let is_qwen = kin.starts_with("qwen");
-    let slides = is_qwen && config.flag("use_sliding_window", Otherwise::False)?;
-    let window = window.filter(|_| slides || !is_qwen);
+    let may_slide = kin.starts_with("qwen") || kin == "smollm3";
+    let slides = may_slide && config.flag("use_sliding_window", Otherwise::False)?;
+    let window = window.filter(|_| slides || !may_slide);
     if kin == "qwen3_moe" {
         return Ok(vec![window; layers]);
     }
     let Some(kinds) = config.find_texts("layer_types")? else {
-        let has_window: Box<dyn Fn(usize) -> bool> = if is_qwen {
+        let has_window: Box<dyn Fn(usize) -> bool> = if kin == "smollm3" {
+            let unturned = unturned(config, kin, layers)?;
+            Box::new(move |layer| unturned.contains(&layer))
+        } else if may_slide {
             let first = config.find_number("max_window_layers")?;
             let first = first.unwrap_or(DEFAULT_FULL_LAYERS);
             Box::new(move |layer| layer >= first)
@@ -232,7 +291,7 @@ fn windows(config: &Config, kin: &str, layers: usize) -> Result<Vec<Option<usize
         "full_attention" => Ok(None),
         "sliding_attention" if window.is_some() => Ok(window),
         "sliding_attention" => {
-            let expected = match is_qwen {
+            let expected = match may_slide {
                 true => "a `sliding_window` with `use_sliding_window`, which layer_types asks for",
                 false => "a count, which layer_types asks for",
             };

@@ -4,7 +4,7 @@
 //! one. Each rule here says in a note what it did. Invariant: no value is changed, and what no rule knows stays, to be
 //! listed as a difference.
 
-use super::Architecture;
+use super::facts::Facts;
 use overdrive_formats::Tensors;
 use overdrive_ir::Graph;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,12 +20,7 @@ pub(super) struct Fitted {
 }
 
 /// The tensors under the names of the states of `graph`, without what is known to be no part of it.
-pub(super) fn fit(
-    architecture: &Architecture,
-    graph: &Graph,
-    tensors: Tensors,
-    notes: &mut Vec<String>,
-) -> Fitted {
+pub(super) fn fit(facts: &Facts, graph: &Graph, tensors: Tensors, notes: &mut Vec<String>) -> Fitted {
     let states: BTreeSet<&str> = graph.states().iter().map(|state| state.name.as_str()).collect();
     let known = |name: &str| {
         let packed = PACKED.iter().filter_map(|part| name.strip_suffix(part));
@@ -34,7 +29,7 @@ pub(super) fn fit(
     let mut fitted = Tensors::new();
     let (mut renamed, mut left_out) = (BTreeMap::new(), Tensors::new());
     for (name, tensor) in tensors {
-        let own = candidates(architecture, &name).into_iter().find(|other| known(other));
+        let own = candidates(facts, &name).into_iter().find(|other| known(other));
         match own {
             Some(own) => {
                 // Two names for one state: the second stays under its own, which is then a difference.
@@ -44,7 +39,7 @@ pub(super) fn fit(
                 }
                 fitted.insert(free, tensor);
             }
-            None if is_no_part(architecture, &name) => _ = left_out.insert(name, tensor),
+            None if facts.leaves_out(&name) => _ = left_out.insert(name, tensor),
             None => _ = fitted.insert(name, tensor),
         }
     }
@@ -53,7 +48,9 @@ pub(super) fn fit(
     note(notes, "tensors have other names in the files", said);
     let said = left_out.keys().cloned().collect();
     note(notes, "tensors are no part of this graph and left out", said);
-    if architecture.is_tied() && !states.contains("lm_head.weight") && !fitted.contains_key("lm_head.weight")
+    if let Some(head) = facts.head_weight().filter(|_| facts.tied)
+        && !states.contains(head.as_str())
+        && !fitted.contains_key(&head)
     {
         notes.push("the head is the table of tokens".to_owned());
     }
@@ -64,8 +61,8 @@ pub(super) fn fit(
 const PACKED: [&str; 3] = ["_packed", "_shape", "_global_scale"];
 
 /// Names that a tensor's state may have, the likeliest first.
-fn candidates(architecture: &Architecture, name: &str) -> Vec<String> {
-    let prefix = architecture.prefix();
+fn candidates(facts: &Facts, name: &str) -> Vec<String> {
+    let prefix = facts.prefix;
     // What TensorFlow called scale and shift of a norm.
     let newer = match (name.strip_suffix(".gamma"), name.strip_suffix(".beta")) {
         (Some(stem), _) => format!("{stem}.weight"),
@@ -76,27 +73,6 @@ fn candidates(architecture: &Architecture, name: &str) -> Vec<String> {
     let prefixed = format!("{prefix}{newer}");
     [Some(newer), stripped, Some(prefixed)].into_iter().flatten().collect()
 }
-
-/// Whether a tensor is known to be none of this graph's: buffers that are computed, heads of other tasks, and the head
-/// where it is the table of tokens.
-fn is_no_part(architecture: &Architecture, name: &str) -> bool {
-    match architecture {
-        Architecture::Gpt2(_) => {
-            name.ends_with(".attn.bias")
-                || name.ends_with(".attn.masked_bias")
-                || (name == "lm_head.weight" && architecture.is_tied())
-        }
-        Architecture::Llama(..) => {
-            name.ends_with(".rotary_emb.inv_freq") || (name == "lm_head.weight" && architecture.is_tied())
-        }
-        Architecture::Bert(_) => {
-            name.ends_with("embeddings.position_ids") || HEADS.iter().any(|head| name.starts_with(head))
-        }
-    }
-}
-
-/// What encoders have behind the last hidden state.
-pub(super) const HEADS: [&str; 5] = ["cls.", "classifier.", "qa_outputs.", "pooler.", "bert.pooler."];
 
 fn note(notes: &mut Vec<String>, what: &str, names: Vec<String>) {
     const LISTED: usize = 4;

@@ -7,8 +7,7 @@
 //! part of no graph (another task's head) is in it as it was.
 
 use super::coding::FIELD;
-use super::names::HEADS;
-use super::{Architecture, Coding, Pretrained, PretrainedError};
+use super::{Coding, Pretrained, PretrainedError};
 use overdrive_formats::Tensors;
 use overdrive_formats::huggingface;
 use overdrive_ir::{Graph, Init, Tensor};
@@ -61,8 +60,9 @@ impl Pretrained {
                 json!({ "quant_method": "overdrive", "format": coding.mode })
             }
         };
-        if self.architecture.has_head() {
-            config["tie_word_embeddings"] = self.architecture.is_tied().into();
+        let facts = self.architecture.facts();
+        if facts.head.is_some() {
+            config["tie_word_embeddings"] = facts.tied.into();
         }
         config[FIELD] = serde_json::to_value(coding).expect("a coding is plain data");
         self.write_as(folder, &config, &tensors)?;
@@ -113,13 +113,12 @@ impl Pretrained {
     /// The words of compressed-tensors about the modules of `transformers`: classes where all layers are alike, else
     /// patterns, since modules have a prefix more or less by the class that is loaded.
     fn of_modules(&self, mut words: Value) -> Value {
-        let pattern = |name: &str| {
-            let bare = self.architecture.bare(name);
-            json!(format!("re:(.*\\.)?{}$", bare.replace('.', "\\.")))
-        };
+        let facts = self.architecture.facts();
+        let pattern = |bare: String| json!(format!("re:(.*\\.)?{}$", bare.replace('.', "\\.")));
         let patterns = |names: &Value| -> Vec<Value> {
             let names = names.as_array().map(Vec::as_slice).unwrap_or_default();
-            names.iter().filter_map(Value::as_str).map(pattern).collect()
+            let modules = names.iter().filter_map(Value::as_str).flat_map(|name| facts.modules(name));
+            modules.map(pattern).collect()
         };
         let turned = words["dequantize"] == true;
         let Some(groups) = words["config_groups"].as_object_mut() else { return words };
@@ -127,18 +126,20 @@ impl Pretrained {
         for group in groups.values_mut() {
             group["targets"] = if alike { json!(["Linear"]) } else { patterns(&group["targets"]).into() };
         }
-        let mut ignore = match &words["ignore"] {
-            // A head that shares the embedding is a module of its own all the same.
-            _ if self.architecture.is_tied() => {
-                vec![json!("lm_head")]
-            }
-            names => names.as_array().cloned().unwrap_or_default(),
+        // A head that shares the embedding is a module of its own all the same.
+        let mut ignore: Vec<Value> =
+            facts.head.filter(|_| facts.tied).map(|head| json!(head)).into_iter().collect();
+        let is_table = |name: &Value| {
+            facts.tokens.and_then(|table| table.strip_suffix(".weight")).is_some_and(|table| name == table)
         };
-        if let Architecture::Bert(_) = self.architecture {
-            ignore.extend(
-                HEADS.map(|head| json!(format!("re:{}.*", head.trim_end_matches('.').replace('.', "\\.")))),
-            );
+        let names = words["ignore"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let left: Value = names.iter().filter(|name| !is_table(name)).cloned().collect();
+        match (facts.newer_names.is_empty(), left) {
+            (true, Value::Array(names)) => ignore.extend(names),
+            (_, names) => ignore.extend(patterns(&names)),
         }
+        let escaped = |head: &&str| head.trim_end_matches('.').replace('.', "\\.");
+        ignore.extend(facts.other_heads.iter().map(|head| json!(format!("re:{}.*", escaped(head)))));
         words["ignore"] = ignore.into();
         words
     }

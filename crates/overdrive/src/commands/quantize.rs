@@ -25,6 +25,7 @@ use overdrive::files::{Place, Request};
 use overdrive::formats::{ModelConfig, ModelFolder, huggingface};
 use overdrive::ir::{Backend, Block, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
+use overdrive::studies::pretrained::Task;
 use overdrive::studies::quantization::{
     Footprint, Judge, Metric, Session, agreement, latency, outputs, trained_as_long, tune,
 };
@@ -203,7 +204,7 @@ fn finish(
             say!("note: {}: {}", rival.name, failure.reason)?;
         }
     }
-    let generates = subject.published().is_some_and(|model| model.architecture.has_head());
+    let generates = subject.published().is_some_and(|model| model.architecture.task() == Task::Decoder);
     let commands = if generates && !file::is_file(&output) {
         "bench, eval, generate, profile and export"
     } else {

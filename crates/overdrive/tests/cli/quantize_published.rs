@@ -33,11 +33,12 @@ fn states(folder: &Folder, name: &str) -> Tensors {
 
 #[test]
 fn every_architecture_takes_codes_in_every_layer_and_runs() {
-    let layers = [("llama", 14), ("qwen2", 14), ("qwen3", 14), ("gpt2", 8), ("bert", 12), ("sentence", 12)];
-    for (mode, (name, count)) in ["int8-dynamic", "int4-gptq"].into_iter().cycle().zip(layers) {
+    let decoders = [("llama", 14), ("qwen2", 14), ("qwen3", 14), ("gpt2", 8), ("phi", 12), ("phi_norms", 12)];
+    let encoders = [("bert", 12), ("sentence", 12), ("roberta", 12), ("distilbert", 12)];
+    let layers = decoders.map(|of| (of, "perplexity")).into_iter().chain(encoders.map(|of| (of, "cosine")));
+    for (mode, ((name, count), measure)) in ["int8-dynamic", "int4-gptq"].into_iter().cycle().zip(layers) {
         let folder = Folder::new();
         let made = quantize(&folder, &fixture(name), &format!("--mode {mode} --data words.txt -o small"));
-        let measure = if count == 12 { "cosine" } else { "perplexity" };
         made.ends(0, &[measure, "windows of held-out text", "is a model"]);
         let config = config(&folder, "small");
         assert_eq!(config["overdrive"]["layers"].as_object().unwrap().len(), count, "{name}");
@@ -46,16 +47,72 @@ fn every_architecture_takes_codes_in_every_layer_and_runs() {
         // Another length than the one that was calibrated on.
         let ids = Tensor::from_ints(DType::I32, [2usize, 3], &[1, 2, 3, 4, 5, 6]);
         let mask = Tensor::from_ints(DType::I32, [2usize, 3], &[1; 6]);
-        folder.tensors("x.npz", &[("x", ids), ("mask", mask)][..if count == 12 { 2 } else { 1 }]);
+        folder.tensors("x.npz", &[("x", ids), ("mask", mask)][..if measure == "cosine" { 2 } else { 1 }]);
         folder.line("eval small --inputs x.npz --device cpu --threads 1").ends(0, &["f32[2"]);
         let said = folder.line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1");
-        if count == 12 {
+        if measure == "cosine" {
             said.ends(2, &["an encoder"])
         } else {
             said.ends(0, &["3 made"])
         };
         quantize(&folder, &folder.path("small"), "--mode fp8 --data words.txt -o again")
             .ends(2, &["is quantized already", mode]);
+    }
+}
+
+/// Models of images and of sound: there is no text to calibrate on, and convolutions stay as they are.
+#[test]
+fn models_that_read_more_than_text_take_codes_in_every_linear_layer() {
+    let models = [
+        ("vit", 13, "vit.embeddings.patch_embeddings.projection"),
+        ("vit_hidden", 12, "vit.embeddings.patch_embeddings.projection"),
+        ("clip", 26, "vision_model.embeddings.patch_embedding"),
+        ("whisper", 32, "model/encoder/conv1"),
+    ];
+    let modes = ["int8-weights", "int8-dynamic", "int4-rtn", "int4-gptq"];
+    for ((name, count, convolution), mode) in models.into_iter().flat_map(|of| modes.map(|mode| (of, mode))) {
+        let folder = Folder::new();
+        let made = quantize(&folder, &fixture(name), &format!("--mode {mode} -o small"));
+        made.ends(0, &["cosine", "random inputs", "is a model"]);
+        let said = format!("{}{}", made.stdout, made.stderr);
+        assert!(said.contains("calibrated and judged on random inputs"), "{said}");
+        assert!(said.contains(&format!("`{convolution}` stays")), "{said}");
+        let config = config(&folder, "small");
+        assert_eq!(config["overdrive"]["layers"].as_object().unwrap().len(), count, "{name}");
+        assert_eq!(config["quantization_config"]["quant_method"], "compressed-tensors", "{name}");
+        assert!(folder.path("small/preprocessor_config.json").exists(), "{name}");
+        let given = fixture(name).join("expected.npz").display().to_string();
+        folder.line(&format!("eval small --inputs {given} --device cpu --threads 1")).ends(0, &["f32["]);
+        quantize(&folder, &fixture(name), "--mode int8-weights --data words.txt -o other")
+            .ends(2, &["takes more than text", "its inputs by name (.npz)"]);
+    }
+}
+
+/// A layer whose rows do not divide into the groups that the user asks for is left as it is: by the name
+/// that the files have, and by that of `transformers` 5.
+#[test]
+fn modules_are_listed_by_the_names_of_both_ages() {
+    let folder = Folder::new();
+    quantize(&folder, &fixture("vit"), "--mode int4-rtn --group 16 -o small")
+        .ends(0, &["`vit.encoder.layer.0.output.dense` stays", "is a model"]);
+    let ignored = config(&folder, "small")["quantization_config"]["ignore"].clone();
+    for module in [r"encoder\.layer\.0\.output\.dense$", r"layers\.0\.mlp\.fc2$"] {
+        let name = |name: &&Value| name.as_str().unwrap() == format!(r"re:(.*\.)?{module}");
+        assert_eq!(ignored.as_array().unwrap().iter().filter(name).count(), 1, "{module} in {ignored}");
+    }
+}
+
+#[test]
+fn models_that_read_more_than_text_are_measured_and_exported() {
+    for name in ["vit", "clip", "whisper"] {
+        let folder = Folder::new();
+        let model = fixture(name).display().to_string();
+        folder.line(&format!("export {model} --onnx m.onnx")).ends(0, &["as ONNX"]);
+        let given = fixture(name).join("expected.npz").display().to_string();
+        folder.line(&format!("eval {model} --inputs {given} --device cpu --threads 1")).ends(0, &[]);
+        folder
+            .line(&format!("generate {model} --prompt hand --device cpu --threads 1"))
+            .ends(2, &["reads no text alone"]);
     }
 }
 

@@ -6,16 +6,13 @@ use crate::progress;
 use crate::terminal::{note, tell};
 use overdrive::bench::outcome::Failure as Unable;
 use overdrive::ir::{Backend, Graph, Init, Tensor, TensorType};
-use overdrive::passes::{Preparation, Quantization, Quantized};
+use overdrive::passes::{LayerKind, Preparation, Quantization, Quantized, layers};
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::{Coding, Pretrained};
 use overdrive::studies::quantization::apply_in_parts;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// The output layer of published decoders.
-const HEAD: &str = "lm_head";
 
 /// A model that has weights and no codes yet, with a head of its own where that is to be quantized.
 pub(super) fn open((name, head): (&str, Head), model: Pretrained) -> Result<Box<Pretrained>, Failure> {
@@ -25,17 +22,31 @@ pub(super) fn open((name, head): (&str, Head), model: Pretrained) -> Result<Box<
             coding.mode
         )));
     }
-    if head == Head::Float && model.architecture.has_head() {
-        note!("note: `{HEAD}` stays in float, as engines expect it; --head of `quantize` quantizes it too");
-    }
     Ok(Box::new(if head == Head::Quantized { model.untied() } else { model }))
 }
 
-/// What a published model takes: its head stays in float, as compressed-tensors and vLLM have it, unless the user asks.
-pub(super) fn meant(head: Head, mut quantization: Quantization) -> Quantization {
-    if head == Head::Float {
-        quantization.layers.insert(HEAD.to_owned(), None);
+/// The layers of a published model that stay in float: its head, as compressed-tensors and vLLM have it, unless the user
+/// asks, and convolutions.
+pub(super) fn in_float(
+    head: Head,
+    (model, template): (&Pretrained, &Template),
+) -> Result<Vec<String>, Failure> {
+    let mut stays = Vec::new();
+    if let Some(name) = model.architecture.head().filter(|_| head == Head::Float) {
+        note!("note: `{name}` stays in float, as engines expect it; --head of `quantize` quantizes it too");
+        stays.push(name.to_owned());
     }
+    let (layers, _) = layers(&template.graph).map_err(Failure::harness)?;
+    for layer in layers.into_iter().filter(|layer| layer.kind == LayerKind::Convolution) {
+        note!("note: `{}` stays in float: engines have no codes for convolutions", layer.name);
+        stays.push(layer.name);
+    }
+    Ok(stays)
+}
+
+/// What a published model takes, of which these layers stay in float.
+pub(super) fn meant(stays: &[String], mut quantization: Quantization) -> Quantization {
+    quantization.layers.extend(stays.iter().map(|layer| (layer.clone(), None)));
     quantization
 }
 

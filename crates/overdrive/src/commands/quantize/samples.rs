@@ -3,10 +3,11 @@
 use super::{Judge, Metric, refused, text};
 use crate::cli::MetricName;
 use crate::failure::Failure;
+use crate::terminal::note;
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::{Backend, Tensor, TensorType};
 use overdrive::passes::Indices;
-use overdrive::studies::pretrained::Pretrained;
+use overdrive::studies::pretrained::{Pretrained, Task};
 use overdrive::studies::quantization::{batch_of, calibration};
 use overdrive::studies::{Template, Workload};
 use overdrive::train::data::{Parts, Reading, Split, open_as};
@@ -56,6 +57,7 @@ pub(in crate::commands) fn samples<'a>(
 ) -> Result<Samples<'a>, Failure> {
     let data = asked.data;
     match published {
+        Some(model) if model.architecture.task() == Task::Other => of_other(model, data)?,
         Some(model) if model.tokenizer.is_some() && !data.is_some_and(holds_tensors) => {
             return text::samples(asked, (backend, template), model);
         }
@@ -72,6 +74,21 @@ pub(in crate::commands) fn samples<'a>(
     match data.filter(|data| has_labels(data, &workload)) {
         Some(data) => labelled(asked, (backend, template), data),
         None => by_outputs(asked, (backend, template), data.map(Path::new), workload),
+    }
+}
+
+/// Says what calibrates a model that reads more than text, and errs where that is a text.
+fn of_other(model: &Pretrained, data: Option<&str>) -> Result<(), Failure> {
+    match data {
+        Some(data) if !holds_tensors(data) => Err(Failure::bad_input(format!(
+            "--data: `{}` takes more than text: expected its inputs by name (.npz), found `{data}`",
+            model.name
+        ))),
+        Some(_) => Ok(()),
+        None => {
+            note!("note: calibrated and judged on random inputs; --data FILE.npz takes your own");
+            Ok(())
+        }
     }
 }
 

@@ -26,7 +26,8 @@ pub(in crate::commands) struct Subject {
     pub(in crate::commands) template: Template,
     /// Sizes for which a file of ONNX was read.
     pub(in crate::commands) sizes: BTreeMap<String, usize>,
-    head: Head,
+    /// Layers that stay in float.
+    stays: Vec<String>,
 }
 
 impl Subject {
@@ -42,12 +43,16 @@ impl Subject {
         };
         if let Model::Onnx(_) = &model {
             let (template, sizes) = file::template(&model, shapes)?;
-            return Ok(Self { model, template, sizes, head });
+            return Ok(Self { model, template, sizes, stays: Vec::new() });
         }
         let mut template = model.template()?;
         template.dimensions.extend(shapes.iter().cloned());
         template.graph_of(&template.dimensions).map_err(Failure::bad_input)?;
-        Ok(Self { model, template, sizes: BTreeMap::new(), head })
+        let stays = match &model {
+            Model::Pretrained(model) => published::in_float(head, (model, &template))?,
+            Model::Template(_) | Model::Onnx(_) => Vec::new(),
+        };
+        Ok(Self { model, template, sizes: BTreeMap::new(), stays })
     }
 
     /// What it was published as, where it was.
@@ -63,7 +68,7 @@ impl Subject {
     pub(in crate::commands) fn quantization(&self, quantization: Quantization) -> Quantization {
         let alone = Quantization { additions: Additions::None, ..quantization.clone() };
         match &self.model {
-            Model::Pretrained(_) => published::meant(self.head, alone),
+            Model::Pretrained(_) => published::meant(&self.stays, alone),
             Model::Onnx(_) => alone,
             Model::Template(_) => quantization,
         }

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::terminal::note;
 use overdrive::ir::{Backend, Graph, Tensor};
 use overdrive::studies::Template;
-use overdrive::studies::pretrained::Pretrained;
+use overdrive::studies::pretrained::{Pretrained, Task};
 use overdrive::studies::quantization::{batch_of, calibration};
 use overdrive::train::data::{Dataset, Parts, Split, Subset, open};
 use std::sync::Arc;
@@ -45,9 +45,11 @@ pub(super) fn samples<'a>(
     let text = Dataset::Text(Arc::new(text));
     let graph = template.graph_of(&template.dimensions).map_err(Failure::bad_input)?;
     let tokens = template.dimensions["tokens"];
-    match model.architecture.has_head() {
-        true => decoder(asked, (backend, template), text.windows(tokens).map_err(Failure::bad_input)?),
-        false => {
+    match model.architecture.task() {
+        Task::Decoder => {
+            decoder(asked, (backend, template), text.windows(tokens).map_err(Failure::bad_input)?)
+        }
+        Task::Encoder | Task::Other => {
             if let Some(metric) = asked.metric.filter(|metric| *metric != MetricName::Cosine) {
                 return Err(Failure::bad_input(format!(
                     "--metric {}: `{}` gives vectors and no next token: expected cosine, or no --metric",

@@ -11,6 +11,7 @@ use crate::model::Model;
 use crate::terminal::note;
 use crate::text;
 use overdrive::bench::results::{Note, Results};
+use overdrive::studies::pretrained::Task;
 use overdrive::studies::quantization::{Brought as Quantizable, brought};
 use overdrive::studies::{Context, Workload, compilation, decoding};
 use overdrive_foreign::OriginalFile;
@@ -110,7 +111,7 @@ impl Brought {
 
     /// The next token, with a cache of keys and values, of a model that gives one.
     fn decoding(&self, (context, results): (&Context<'_>, &mut Results)) -> Result<(), Failure> {
-        let model = self.subject.published().filter(|model| model.architecture.has_head());
+        let model = self.subject.published().filter(|model| model.architecture.task() == Task::Decoder);
         let Some(model) = model else {
             return Err(Failure::bad_input("it gives no next token, which decoding times"));
         };

@@ -7,7 +7,7 @@ use crate::model::{self, Model};
 use overdrive::formats::huggingface::Tokenizer;
 use overdrive::ir::Graph;
 use overdrive::studies::Template;
-use overdrive::studies::pretrained::Pretrained;
+use overdrive::studies::pretrained::{Pretrained, Task as Gives};
 use overdrive::train::data::{Dataset, Parts, Reading, Split, Subset, open, open_as};
 use overdrive::train::{EarlyStop, Recipe, fine_tuning, recipe_of};
 use std::collections::BTreeMap;
@@ -86,10 +86,15 @@ impl Task {
                 "--label: expected a model that learns from a table, found `{name}`, which reads text"
             )));
         }
-        if !published.architecture.has_head() {
+        let found = match published.architecture.task() {
+            Gives::Decoder => None,
+            Gives::Encoder => Some("an encoder, which gives vectors"),
+            Gives::Other => Some("a model that reads more than text"),
+        };
+        if let Some(found) = found {
             return Err(Failure::bad_input(format!(
-                "`{name}` gives vectors: expected a decoder, which gives the next token, found an encoder; \
-                 encoders are not trained here"
+                "`{name}`: expected a decoder of text, which gives the next token, found {found}; of \
+                 published models decoders alone are trained here"
             )));
         }
         if let Some(coding) = &published.coding {
