@@ -24,7 +24,7 @@ pub(crate) fn seen(bar: ProgressBar, looks: &Looks) -> ProgressBar {
     let is_terminal = io::stderr().is_terminal();
     let (target, template) = match terminal::volume() {
         Volume::Quiet => (ProgressDrawTarget::hidden(), looks.in_log),
-        _ if is_terminal => (ProgressDrawTarget::stderr(), looks.on_terminal),
+        _ if is_terminal => (terminal::line(), looks.on_terminal),
         _ => (ProgressDrawTarget::term_like_with_hz(Box::new(Log::default()), 1), looks.in_log),
     };
     bar.set_draw_target(target);

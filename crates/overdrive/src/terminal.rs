@@ -6,6 +6,7 @@
 //! it misses notes, and the work goes on.
 
 use crate::failure::Failure;
+use indicatif::ProgressDrawTarget;
 use overdrive::bench::exit::Exit;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -82,6 +83,11 @@ pub(crate) fn beside(line: fmt::Arguments<'_>) {
 /// The same where memory is what is lacking: the line is written in pieces and never held whole.
 pub(crate) fn beside_without_memory(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Where the line of a progress bar is drawn.
+pub(crate) fn line() -> ProgressDrawTarget {
+    ProgressDrawTarget::stderr()
 }
 
 /// What clap has to say: help and the version are what was asked for, all else is a mistake.
