@@ -6,7 +6,7 @@ use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::{Builder, DType, Expr, Graph, Init, Tensor, TensorType};
 use overdrive_models::Activation;
-use overdrive_models::bert::{Bert, Pooling};
+use overdrive_models::bert::{Bert, Kin, Pooling};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -89,8 +89,8 @@ fn built_in_models_are_written_for_any_batch() {
 fn a_transformer_is_written_for_any_batch_and_length() {
     let bert = Bert {
         vocabulary: 101,
-        context: 24,
-        segments: 2,
+        positions: 24,
+        kin: Kin::Bert { segments: 2 },
         width: 8,
         layers: 1,
         heads: 2,
