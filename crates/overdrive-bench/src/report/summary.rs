@@ -77,11 +77,11 @@ fn of_cards(cards: &[Card], width: usize, room: usize) -> Vec<String> {
 fn of_card(card: &Card, width: usize) -> [Vec<String>; 2] {
     let title = format!("{:<TITLE$}", card.title.to_lowercase());
     let answer = joined(&title, [card.answer()], width);
-    let mut costs = card.gives_up.iter().map(|cost| format!("gives up {cost}"));
-    let mut detail = card.detail.split("; ").map(str::to_owned);
-    // The first of each says most.
-    let first = detail.next().into_iter().chain(costs.next());
-    let parts: Vec<String> = first.chain(detail).chain(costs).collect();
+    let costs = card.gives_up.iter().map(|cost| format!("gives up {cost}"));
+    let detail = card.detail.split("; ").map(str::to_owned);
+    // Who is fastest says first by how much, everybody else what that costs.
+    let (gains, others): (Vec<String>, Vec<String>) = detail.partition(|part| part.contains("x ["));
+    let parts = gains.into_iter().take(1).chain(costs).chain(others);
     [answer, joined(&" ".repeat(TITLE), parts, width)]
 }
 

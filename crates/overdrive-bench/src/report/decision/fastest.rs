@@ -33,7 +33,7 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
         }
         _ => match &question.lead {
             Some(lead) => Card {
-                detail: against(lead, candidates) + &lead.doubt(),
+                detail: against(lead, candidates) + &lead.doubt().replacen(", ", "; ", 1),
                 gives_up: given_up(question, lead.winner),
                 ..Card::won(TITLE, lead.winner, time(lead.winner))
             },
@@ -70,8 +70,8 @@ fn undecided(candidates: &[&Compared<'_>]) -> Card {
         .take(2)
         .map(|row| format!("`{}` {}", row.record.case.configuration, time(row)))
         .collect();
-    let why = "intervals do not tell the candidates apart, or a ratio is not confirmed";
-    Card::open(TITLE, "no winner shown", format!("{why}: {}", shown.join(", ")))
+    let why = "intervals do not tell them apart, or a ratio is not confirmed";
+    Card::open(TITLE, "no winner shown", format!("{}; {why}", shown.join("; ")))
 }
 
 /// The gain over the baseline, or over the slowest that is told apart; and over the best of the
