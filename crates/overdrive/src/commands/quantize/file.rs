@@ -8,7 +8,7 @@ use super::{Chosen, Failure, Subject, harness};
 use crate::freeing::Freed;
 use crate::model::{self, Model};
 use crate::terminal::note;
-use overdrive::formats::onnx::{Binding, Model as File};
+use overdrive::formats::onnx::{self, Binding};
 use overdrive::ir::ops::quantized_linear::Activations;
 use overdrive::ir::{Backend, Graph, Tensor};
 use overdrive::passes::{QuantizedLayer, Scheme, declare};
@@ -111,7 +111,7 @@ pub(super) fn check(
     held_out: &[Vec<Tensor>],
     [float, expected]: [&[Vec<Tensor>]; 2],
 ) -> Result<(), Failure> {
-    let file = File::open(path).map_err(Failure::harness)?;
+    let file = onnx::Model::open(path).map_err(Failure::harness)?;
     let known = |name: &String| subject.sizes.get(name).or_else(|| subject.template.dimensions.get(name));
     let names = file.dimensions().map_err(Failure::harness)?;
     let sizes = names.iter().filter_map(|name| Some((name.clone(), *known(name)?))).collect();
