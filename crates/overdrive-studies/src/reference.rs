@@ -26,6 +26,7 @@ pub(crate) const SHARE: f64 = 1.0 / 4096.0;
 const MOST_TWINS: usize = 8;
 /// Values of a row that tell its size well enough together, over all twins.
 const TELLING: usize = 16;
+
 /// Where a reference runs.
 #[derive(Clone)]
 pub(crate) enum Place<'a> {

@@ -106,6 +106,9 @@ const ALARM: [Topic; 11] = [
     Topic::Throughput,
 ];
 
+/// Those that speak against a figure.
+pub(super) const AGAINST: &[Topic] = ALARM.split_at(7).0;
+
 /// One kind of finding.
 type Rule = fn(&Judged<'_>) -> Vec<Finding>;
 

@@ -2,7 +2,7 @@
 //! intervals and what they cost, the caveats. The tables are a `-v` away.
 
 use super::decision::{self, Card, Decision, Subject};
-use super::findings::{self, Topic};
+use super::findings;
 use super::judged::Judged;
 use super::overview;
 use super::text_table::indented;
@@ -143,16 +143,7 @@ fn caveats(judged: &Judged<'_>, decision: &Decision, width: usize) -> Vec<String
     }
     parts.extend(overview::warnings(judged.results).iter().map(|text| text.replace("Warning: ", "")));
     let found = findings::of(judged);
-    let against = [
-        Topic::Regressed,
-        Topic::QualityLost,
-        Topic::NotCompressed,
-        Topic::Doubt,
-        Topic::Stopped,
-        Topic::Slower,
-        Topic::LaunchBound,
-    ];
-    let counted: Vec<String> = against
+    let counted: Vec<String> = findings::AGAINST
         .iter()
         .filter_map(|topic| match found.iter().filter(|finding| finding.topic == *topic).count() {
             0 => None,
