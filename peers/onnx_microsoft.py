@@ -95,7 +95,8 @@ def main():
         there = {key: np.asarray(value) for key, value in inputs.items() if value is not None}
         given = {key: value for key, value in there.items() if key not in weights}
         outputs = [f"y{i}" for i in range(count)]
-        # Mean and deviation of a norm are given by no CPU kernel: the sum that was normalised is the fourth.
+        # Mean and deviation of a norm are given by no CPU kernel: the sum that was normalised is
+        # the fourth.
         if op == "SkipLayerNormalization":
             outputs[1:3] = ["", ""]
         node = helper.make_node(op, [key if key in there else "" for key in inputs], outputs, name="node", domain="com.microsoft", **attributes)

@@ -221,9 +221,9 @@ def quantized(out, binary, name, mode):
     run("eval", folder / "folder", "--inputs", folder / "inputs.safetensors", "-o", folder / "expected.safetensors")
     given = read(folder / "expected.safetensors")
     expected = [given[port.name] for port in session.get_outputs()]
-    # Where activations have codes, a last bit decides which of two a tie rounds to, a code is a whole step, and all that follows
-    # moves: between our own modes by up to 0.05 (8-bit integers) and 0.13 (fp8) standard deviations of the trained transformer's
-    # outputs.
+    # Where activations have codes, a last bit decides which of two a tie rounds to, a code is a
+    # whole step, and all that follows moves: between our own modes by up to 0.05 (8-bit integers)
+    # and 0.13 (fp8) standard deviations of the trained transformer's outputs.
     steps = {"int8-dynamic": 0.06, "int8-smooth": 0.06, "int8-static": 0.06, "mxint8": 0.06, "fp8": 0.15, "mxfp8": 0.15}
     moved = steps.get(mode, 0) * float(expected[0].std()) if name == "text-transformer" else 0
     return finish(folder, folder.name, "model, overdrive quantize", (inputs, expected), (1e-3, max(1e-3, moved)))

@@ -131,9 +131,10 @@ def finish(out, case, source, x, quantize):
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     (y,) = session.run(None, {"x": x})
-    # Where activations have codes, a last bit decides to which of two a tie rounds, and layers carry that on: fused kernels of
-    # ONNX Runtime's own are up to 2.1 steps (of the largest output over 127) from its nodes one by one in the encoder. It
-    # multiplies weights in blocks that come as QDQ with activations in codes, too.
+    # Where activations have codes, a last bit decides to which of two a tie rounds, and layers
+    # carry that on: fused kernels of ONNX Runtime's own are up to 2.1 steps (of the largest output
+    # over 127) from its nodes one by one in the encoder. It multiplies weights in blocks that come
+    # as QDQ with activations in codes, too.
     steps = 0 if "bits" in case and "qdq" not in case else 5 if case.startswith("encoder") else 2
     atol = max(1e-4, steps * float(np.abs(y).max()) / 127)
     entry = {"name": case, "kind": "model, onnxruntime.quantization", "rtol": 1e-3, "atol": atol, "sets": 1}

@@ -31,7 +31,8 @@ def tensor(stored, shape, data):
     return flat.reshape(shape)
 
 
-# Workloads: a function of the parameters by name and the inputs by name. Overdrive's weights are [in, out].
+# Workloads: a function of the parameters by name and the inputs by name. Overdrive's weights are
+# [in, out].
 
 
 def linear(p, name, x):
@@ -254,7 +255,8 @@ class Made(Ready):
             torch.cuda.synchronize()
             host_ns += time.perf_counter_ns() - began
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            # The device spins until all of the call is in its queue, so that launches cost nothing in between.
+            # The device spins until all of the call is in its queue, so that launches cost nothing
+            # in between.
             torch.cuda._sleep(int(2 * enqueued_ns * self.CYCLES_PER_NS))
             self.here.flush.zero_()
             start.record()
@@ -269,7 +271,8 @@ class Torch:
     """The framework on a device."""
 
     full = torch.OutOfMemoryError
-    # Sets of inputs that stay where they were put: every way in which a workload runs is given the same.
+    # Sets of inputs that stay where they were put: every way in which a workload runs is given the
+    # same.
     KEPT = 2
 
     def __init__(self, device, threads):

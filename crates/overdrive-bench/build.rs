@@ -15,7 +15,8 @@ fn main() {
     if let Some(commit) = output("git", &["rev-parse", "HEAD"]) {
         println!("cargo::rustc-env=OVERDRIVE_COMMIT={commit}");
         // Every commit and checkout appends to the log of HEAD.
-        if let Some(log) = output("git", &["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"])
+        if let Some(log) =
+            output("git", &["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"])
         {
             println!("cargo::rerun-if-changed={log}");
         }

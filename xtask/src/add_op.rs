@@ -1,9 +1,10 @@
-//! Proves that adding an op is one file and one line: a patch that adds `softplus` is applied to a copy of
-//! the checkout, where the op harness must accept it, and must reject it once its meaning is broken.
+//! Proves that adding an op is one file and one line: a patch that adds `softplus` is applied to a
+//! copy of the checkout, where the op harness must accept it, and must reject it once its meaning
+//! is broken.
 //!
-//! The patch lives outside the tree, so that it stays an example and never becomes a feature. Invariant: the
-//! checkout itself is not touched; the copy stands in `target/add-op` and is kept between runs, so that only
-//! what changed is built again.
+//! The patch lives outside the tree, so that it stays an example and never becomes a feature.
+//! Invariant: the checkout itself is not touched; the copy stands in `target/add-op` and is kept
+//! between runs, so that only what changed is built again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,15 +17,17 @@ use crate::workspace::Workspace;
 
 const PATCH: &str = "xtask/patches/add-op.patch";
 /// The op's own file, and the list that names it.
-const FILES: [&str; 2] = ["crates/overdrive-ir/src/ops/mod.rs", "crates/overdrive-ir/src/ops/softplus.rs"];
+const FILES: [&str; 2] =
+    ["crates/overdrive-ir/src/ops/mod.rs", "crates/overdrive-ir/src/ops/softplus.rs"];
 /// Where the copy stands, from the root of the checkout.
 const COPY: &str = "target/add-op";
 const HARNESS: [&str; 5] = ["test", "--package", "testkit", "--test", "ops"];
 /// A piece of the op's meaning, and what makes it wrong.
 const SABOTAGE: (&str, &str) = ("x.exp().ln_1p()", "x.exp()");
 
-/// Checks the patch, applies it to a fresh copy and runs the op harness there: with the op as it is, which
-/// must pass, and with its meaning broken, which must not, or the harness has never looked at it.
+/// Checks the patch, applies it to a fresh copy and runs the op harness there: with the op as it
+/// is, which must pass, and with its meaning broken, which must not, or the harness has never
+/// looked at it.
 pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
     touches_two_files(&workspace.output("git", &["apply", "--numstat", "--unidiff-zero", PATCH])?)?;
     let root = workspace.root().join(COPY);
@@ -42,7 +45,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
     let op = root.join(FILES[1]);
     let text = fs::read_to_string(&op).with_context(|| format!("cannot read {op:?}"))?;
     ensure!(text.contains(SABOTAGE.0), "{PATCH} no longer has `{}` to break", SABOTAGE.0);
-    fs::write(&op, text.replace(SABOTAGE.0, SABOTAGE.1)).with_context(|| format!("cannot write {op:?}"))?;
+    fs::write(&op, text.replace(SABOTAGE.0, SABOTAGE.1))
+        .with_context(|| format!("cannot write {op:?}"))?;
     let broken = harness().output().context("cannot run cargo")?;
     let said = String::from_utf8_lossy(&broken.stdout);
     ensure!(
@@ -53,9 +57,11 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Tally> {
     Ok(Tally::of(&finished.lines))
 }
 
-/// `numstat` is what `git apply --numstat` prints: lines added, lines removed and the path, a file a line.
+/// `numstat` is what `git apply --numstat` prints: lines added, lines removed and the path, a file
+/// a line.
 fn touches_two_files(numstat: &str) -> Result<()> {
-    let touched: BTreeSet<&str> = numstat.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    let touched: BTreeSet<&str> =
+        numstat.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
     ensure!(
         touched == BTreeSet::from(FILES),
         "{PATCH} touches {touched:?}; adding an op is {FILES:?} and nothing else"
@@ -63,8 +69,8 @@ fn touches_two_files(numstat: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes `to` equal to the checkout. Files that are equal already are not written, so that cargo sees which
-/// are new.
+/// Makes `to` equal to the checkout. Files that are equal already are not written, so that cargo
+/// sees which are new.
 fn copy(workspace: &Workspace, to: &Path) -> Result<()> {
     let files = workspace.files()?;
     // What an earlier patch or an earlier checkout left behind would be compiled too.
@@ -90,12 +96,13 @@ fn copy(workspace: &Workspace, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The root manifest with a version of its own. Cargo names the artefacts of a workspace's crates by their
-/// version and by their path from its root, so that a copy that shares the target folder, to share the
-/// dependencies, would be taken for the checkout.
+/// The root manifest with a version of its own. Cargo names the artefacts of a workspace's crates
+/// by their version and by their path from its root, so that a copy that shares the target folder,
+/// to share the dependencies, would be taken for the checkout.
 fn marked(manifest: &str) -> Result<String> {
-    let (before, rest) =
-        manifest.split_once("\nversion = \"").context("Cargo.toml gives the workspace no version")?;
+    let (before, rest) = manifest
+        .split_once("\nversion = \"")
+        .context("Cargo.toml gives the workspace no version")?;
     let (version, after) = rest.split_once('"').context("Cargo.toml has an open string")?;
     Ok(format!("{before}\nversion = \"{version}+add-op\"{after}"))
 }
@@ -149,7 +156,8 @@ mod tests {
         fs::create_dir_all(from.join("src")).expect("writable");
         let workspace = Workspace::at(&from);
         workspace.output("git", &["init", "--quiet"]).expect("git");
-        fs::write(from.join("Cargo.toml"), "[workspace.package]\nversion = \"1.0.0\"\n").expect("writable");
+        fs::write(from.join("Cargo.toml"), "[workspace.package]\nversion = \"1.0.0\"\n")
+            .expect("writable");
         fs::write(from.join("src/kept.rs"), "old").expect("writable");
         fs::write(from.join("src/gone.rs"), "old").expect("writable");
         copy(&workspace, &to).expect("a copy");

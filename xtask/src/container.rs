@@ -28,11 +28,16 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         bail!("expected {} whose daemon answers, found none", RUNTIMES.join(" or "))
     };
     let arguments = ["build", "--target", "cpu", "--tag", IMAGE, "."];
-    let status = workspace.command(runtime).args(arguments).status().context("cannot run the runtime")?;
+    let status =
+        workspace.command(runtime).args(arguments).status().context("cannot run the runtime")?;
     ensure!(status.success(), "`{runtime} {}` failed", arguments.join(" "));
     for (arguments, word) in TRIALS {
         let said = workspace.output(runtime, &[&["run", "--rm", IMAGE], arguments].concat())?;
-        ensure!(said.contains(word), "overdrive {}: expected `{word}`, found:\n{said}", arguments.join(" "));
+        ensure!(
+            said.contains(word),
+            "overdrive {}: expected `{word}`, found:\n{said}",
+            arguments.join(" ")
+        );
     }
     println!("{IMAGE}: info, bench and completions work in it");
     Ok(())
@@ -66,14 +71,18 @@ mod tests {
             assert!(has("USER 1000"), "{name} runs as root");
             assert!(has("COPY --from=build /licences"), "{name} has no licences");
             assert!(has("ENTRYPOINT [\"overdrive\"]"), "{name} is no overdrive");
-            assert!(has("ENV OVERDRIVE_CACHE=/cache"), "{name} has no place that any user can write");
+            assert!(
+                has("ENV OVERDRIVE_CACHE=/cache"),
+                "{name} has no place that any user can write"
+            );
         }
     }
 
     #[test]
     fn the_image_has_the_toolchain_of_the_checkout() {
         let root = Workspace::of_this_build().root().to_owned();
-        let toolchain = std::fs::read_to_string(root.join("rust-toolchain.toml")).expect("it is there");
+        let toolchain =
+            std::fs::read_to_string(root.join("rust-toolchain.toml")).expect("it is there");
         let version = toolchain.split('"').nth(1).expect("it names a channel");
         let (_, build) = stages().remove(0);
         assert!(build[0].starts_with(&format!("FROM rust:{version}-")), "{}", build[0]);
@@ -83,12 +92,17 @@ mod tests {
     #[test]
     fn what_a_build_reads_is_not_left_out_of_its_context() {
         let workspace = Workspace::of_this_build();
-        let ignored = std::fs::read_to_string(workspace.root().join(".dockerignore")).expect("it is there");
-        let folders: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('/')).collect();
+        let ignored =
+            std::fs::read_to_string(workspace.root().join(".dockerignore")).expect("it is there");
+        let folders: Vec<&str> =
+            ignored.lines().filter_map(|line| line.strip_prefix('/')).collect();
         assert_eq!(folders, [".git", "dist", "reports", "target"]);
         for path in workspace.files().expect("it is a checkout") {
             let top = path.split('/').next().unwrap_or_default();
-            assert!(!folders.contains(&top) && !path.ends_with(".tmp"), "{path} is missing from the image");
+            assert!(
+                !folders.contains(&top) && !path.ends_with(".tmp"),
+                "{path} is missing from the image"
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask dist`: what people install who do not build. Archives with the stripped program,
-//! completions and licences, wheels where maturin is there, and the SHA-256 sums of both, in `dist/`.
+//! completions and licences, wheels where maturin is there, and the SHA-256 sums of both, in
+//! `dist/`.
 //!
 //! Invariant: a target that cannot be served is named with what is missing and how to get it, the
 //! others are made all the same, and the command fails. Nothing that was not made is listed.
@@ -47,7 +48,8 @@ const BESIDE: [(&str, &str); 4] = [
 /// Makes archives and wheels for these targets, or for this machine where none is named.
 pub(crate) fn run(workspace: &Workspace, targets: &[&str]) -> Result<()> {
     let maker = Maker::new(workspace)?;
-    let mut targets: Vec<Target> = targets.iter().map(|name| Target::parse(name)).collect::<Result<_>>()?;
+    let mut targets: Vec<Target> =
+        targets.iter().map(|name| Target::parse(name)).collect::<Result<_>>()?;
     if targets.is_empty() {
         targets.push(Target::parse(&maker.host)?);
     }
@@ -56,7 +58,9 @@ pub(crate) fn run(workspace: &Workspace, targets: &[&str]) -> Result<()> {
     let mut failed = Vec::new();
     for target in &targets {
         println!("== {target}");
-        let made = maker.archive(target, &folder).and_then(|()| wheel::make(workspace, target, &maker.host));
+        let made = maker
+            .archive(target, &folder)
+            .and_then(|()| wheel::make(workspace, target, &maker.host));
         if let Err(error) = made {
             println!("NOT MADE: {error:#}");
             failed.push(target.to_string());
@@ -102,7 +106,10 @@ impl<'a> Maker<'a> {
         let said = |arguments: &[&str]| workspace.output(&program.to_string_lossy(), arguments);
         let version = said(&["--version"])?.trim().trim_start_matches("overdrive ").to_owned();
         let completions = SHELLS.iter().map(|(shell, file)| {
-            Ok(Member::data(format!("completions/{file}"), said(&["completions", shell])?.into_bytes()))
+            Ok(Member::data(
+                format!("completions/{file}"),
+                said(&["completions", shell])?.into_bytes(),
+            ))
         });
         let modified = workspace.output("git", &["log", "-1", "--format=%ct"])?;
         Ok(Self {
@@ -137,7 +144,8 @@ impl<'a> Maker<'a> {
     /// README and licences: ours, and those of the report's assets.
     fn documents(&self) -> Result<Vec<Member>> {
         let root = self.workspace.root();
-        let read = |path: &str| fs::read(root.join(path)).with_context(|| format!("cannot read {path}"));
+        let read =
+            |path: &str| fs::read(root.join(path)).with_context(|| format!("cannot read {path}"));
         let mut members = Vec::new();
         for (path, name) in BESIDE {
             members.push(Member::data(name.to_owned(), read(path)?));
@@ -181,7 +189,8 @@ mod tests {
 
     #[test]
     fn a_target_that_nobody_knows_is_refused_with_the_remedy() {
-        let error = check(&Workspace::of_this_build(), &["vax-dec-ultrix"]).expect_err("there is none");
+        let error =
+            check(&Workspace::of_this_build(), &["vax-dec-ultrix"]).expect_err("there is none");
         assert!(error.to_string().contains("vax-dec-ultrix"), "{error}");
     }
 }

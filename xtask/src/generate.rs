@@ -1,7 +1,8 @@
-//! Files that a program writes: each has one function that produces it, and `check` fails where the file on
-//! disk differs.
+//! Files that a program writes: each has one function that produces it, and `check` fails where the
+//! file on disk differs.
 //!
-//! They are committed, so that they can be read on the web and reviewed in a diff; they are never edited by hand.
+//! They are committed, so that they can be read on the web and reviewed in a diff; they are never
+//! edited by hand.
 
 use std::fs;
 
@@ -19,7 +20,10 @@ pub(crate) struct Generated {
 /// Every generated file. Adding one is a line here.
 pub(crate) const GENERATED: &[Generated] = &[
     Generated { path: "docs/ops.md", produce: crate::ops_page::ops_page },
-    Generated { path: "crates/overdrive-formats/src/onnx/proto.rs", produce: crate::protobuf::onnx },
+    Generated {
+        path: "crates/overdrive-formats/src/onnx/proto.rs",
+        produce: crate::protobuf::onnx,
+    },
     Generated { path: "docs/gate.schema.json", produce: overdrive_bench::gate::verdicts::schema },
     Generated { path: "docs/results.schema.json", produce: overdrive_bench::results::schema },
 ];
@@ -46,7 +50,10 @@ pub(crate) fn compare(workspace: &Workspace, generated: &[Generated]) -> Result<
     bail!("out of date: {}; run `cargo xtask generate` and commit the result", stale.join(", "))
 }
 
-fn stale<'a>(workspace: &'a Workspace, generated: &'a [Generated]) -> impl Iterator<Item = &'a Generated> {
+fn stale<'a>(
+    workspace: &'a Workspace,
+    generated: &'a [Generated],
+) -> impl Iterator<Item = &'a Generated> {
     generated.iter().filter(|file| {
         // A file that cannot be read is stale: `write` then names what stands in its way.
         fs::read_to_string(workspace.root().join(file.path)).ok() != Some((file.produce)())

@@ -1,8 +1,9 @@
 //! ONNX models through our commands, in and out again, and `docs/onnx-tests.md`.
 //!
-//! The cases are ONNX's own backend tests and models that PyTorch and we export, in folders of one format. Each is one
-//! `overdrive eval --expect` on the CPU in mode `compile`; what passes is written again by `overdrive export`, judged by
-//! `onnx.checker` and ONNX Runtime, and read back. Programs in `peers/` write the cases and ask ONNX Runtime.
+//! The cases are ONNX's own backend tests and models that PyTorch and we export, in folders of one
+//! format. Each is one `overdrive eval --expect` on the CPU in mode `compile`; what passes is
+//! written again by `overdrive export`, judged by `onnx.checker` and ONNX Runtime, and read back.
+//! Programs in `peers/` write the cases and ask ONNX Runtime.
 
 mod case;
 mod exported;
@@ -49,8 +50,12 @@ pub(crate) fn run(workspace: &Workspace, folders: &[&str]) -> Result<()> {
     let mut cases = cases.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     cases.sort_by(|a, b| a.name.cmp(&b.name));
     let page = page::page(&cases);
-    fs::write(workspace.root().join(PAGE), &page).with_context(|| format!("cannot write {PAGE}"))?;
-    println!("{}", page.lines().take_while(|line| !line.starts_with("### ")).collect::<Vec<_>>().join("\n"));
+    fs::write(workspace.root().join(PAGE), &page)
+        .with_context(|| format!("cannot write {PAGE}"))?;
+    println!(
+        "{}",
+        page.lines().take_while(|line| !line.starts_with("### ")).collect::<Vec<_>>().join("\n")
+    );
     Ok(())
 }
 
@@ -61,7 +66,8 @@ fn listed(folder: &Path) -> Result<Vec<Entry>> {
         let index = index.display();
         format!("cannot read {index}; peers/onnx_cases.py and peers/onnx_models.py write it")
     })?;
-    let entries: Vec<Value> = serde_json::from_str(&text).context("cases.json is a list of cases")?;
+    let entries: Vec<Value> =
+        serde_json::from_str(&text).context("cases.json is a list of cases")?;
     Ok(entries.into_iter().map(|about| Entry { folder: PathBuf::from(folder), about }).collect())
 }
 

@@ -1,8 +1,9 @@
-//! `pack-tests`: every test of the workspace, built, in one archive that runs on a machine without cargo.
+//! `pack-tests`: every test of the workspace, built, in one archive that runs on a machine without
+//! cargo.
 //!
-//! For machines with a GPU and no toolchain: there `cargo-nextest`, itself one file, unpacks the archive beside a
-//! checkout and runs it; snapshot tests, which ask cargo for the workspace, are told it.
-//! Invariant: the archive replaces an older one whole or not at all.
+//! For machines with a GPU and no toolchain: there `cargo-nextest`, itself one file, unpacks the
+//! archive beside a checkout and runs it; snapshot tests, which ask cargo for the workspace, are
+//! told it. Invariant: the archive replaces an older one whole or not at all.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
@@ -15,17 +16,24 @@ const ARCHIVE: &str = "target/tests.tar.zst";
 pub(crate) fn run(workspace: &Workspace, packages: &[&str]) -> Result<()> {
     if workspace.output("cargo", &["nextest", "--version"]).is_err() {
         bail!(
-            "cargo-nextest was not found: `cargo install cargo-nextest --locked`, or get it from https://nexte.st"
+            "cargo-nextest was not found: `cargo install cargo-nextest --locked`, or get it from \
+             https://nexte.st"
         );
     }
     let part = format!("{ARCHIVE}.part");
     let mut command = Command::new("cargo");
-    command.current_dir(workspace.root()).args(["nextest", "archive", "--archive-format", "tar-zst"]);
+    command.current_dir(workspace.root()).args([
+        "nextest",
+        "archive",
+        "--archive-format",
+        "tar-zst",
+    ]);
     command.args(["--archive-file", &part]);
     // The whole workspace is built, so that what is packed has the features of every other build.
     command.arg("--workspace");
     if !packages.is_empty() {
-        let named: Vec<String> = packages.iter().map(|package| format!("package({package})")).collect();
+        let named: Vec<String> =
+            packages.iter().map(|package| format!("package({package})")).collect();
         command.args(["--filterset", &named.join(" + ")]);
     }
     let status = command.status().context("starting cargo nextest")?;
@@ -35,7 +43,8 @@ pub(crate) fn run(workspace: &Workspace, packages: &[&str]) -> Result<()> {
     println!("{}", archive.display());
     println!("where there is no cargo, in a checkout, with this file and cargo-nextest:");
     println!(
-        "  INSTA_WORKSPACE_ROOT=$PWD cargo-nextest nextest run --archive-file tests.tar.zst --workspace-remap ."
+        "  INSTA_WORKSPACE_ROOT=$PWD cargo-nextest nextest run --archive-file tests.tar.zst \
+         --workspace-remap ."
     );
     println!("OVERDRIVE_GPU=1 makes a GPU test that is skipped a failure");
     Ok(())

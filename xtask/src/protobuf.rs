@@ -7,7 +7,8 @@ use std::fs;
 const SOURCE: &str = include_str!("../../crates/overdrive-formats/proto/onnx.proto");
 
 const HEADER: &str = "\
-//! Messages of ONNX, written by `cargo xtask generate` from proto/onnx.proto; tensors' raw data are shared bytes.
+//! Messages of ONNX, written by `cargo xtask generate` from proto/onnx.proto; tensors' raw data are
+//! shared bytes.
 ";
 
 /// The module of `onnx.proto`.

@@ -1,7 +1,8 @@
 //! `cargo xtask report-browser FILE`: does a report.html work in a browser?
 //!
-//! A copy of the page gets a probe that acts as a reader does, and Chromium hands back what the probe saw as an attribute
-//! of the finished document. Where there is no Chromium the check is skipped, aloud.
+//! A copy of the page gets a probe that acts as a reader does, and Chromium hands back what the
+//! probe saw as an attribute of the finished document. Where there is no Chromium the check is
+//! skipped, aloud.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,12 +53,14 @@ addEventListener('load', () => setTimeout(() => {
 
 /// Opens `page` and fails with everything that the probe found wrong.
 pub(crate) fn run(page: &Path) -> Result<()> {
-    let Some(browser) = BROWSERS.iter().find(|name| Command::new(name).arg("--version").output().is_ok())
+    let Some(browser) =
+        BROWSERS.iter().find(|name| Command::new(name).arg("--version").output().is_ok())
     else {
         println!("SKIPPED: none of {} is installed", BROWSERS.join(", "));
         return Ok(());
     };
-    let text = std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))?;
+    let text =
+        std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))?;
     let (before, after) = text.split_once("<head>").context("not a page: it has no head")?;
     let copy = probed_copy(&format!("{before}<head>{PROBE}{after}"))?;
     let output = Command::new(browser)
@@ -68,12 +71,16 @@ pub(crate) fn run(page: &Path) -> Result<()> {
         .context("the browser did not start")?;
     std::fs::remove_file(&copy)?;
     let document = String::from_utf8_lossy(&output.stdout);
-    let said = document.split_once("data-probe=\"").and_then(|(_, rest)| Some(rest.split_once('"')?.0));
+    let said =
+        document.split_once("data-probe=\"").and_then(|(_, rest)| Some(rest.split_once('"')?.0));
     let Some(said) = said else {
         bail!("the page did not settle:\n{}", String::from_utf8_lossy(&output.stderr))
     };
     ensure!(said == "fine", "the page is at fault: {said}");
-    println!("{}: no error; verdict, environment, filters, sorting, samples and charts work", page.display());
+    println!(
+        "{}: no error; verdict, environment, filters, sorting, samples and charts work",
+        page.display()
+    );
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! One step of `check`: a command that runs in the open while its output is kept.
 //!
-//! Output streams as it comes, so that a long step is seen to live, and is kept, so that the tests can be
-//! counted and the end of the first failure can be shown again after everything else.
+//! Output streams as it comes, so that a long step is seen to live, and is kept, so that the tests
+//! can be counted and the end of the first failure can be shown again after everything else.
 
 use std::io::{BufRead, BufReader};
 use std::ops::AddAssign;
@@ -24,7 +24,8 @@ impl AddAssign for Tally {
 }
 
 impl Tally {
-    /// The sum of the closing lines of every test run in `lines`, those of libtest and those of nextest.
+    /// The sum of the closing lines of every test run in `lines`, those of libtest and those of
+    /// nextest.
     pub(crate) fn of(lines: &[String]) -> Self {
         let mut total = Self::default();
         for tally in lines.iter().filter_map(|line| libtest(line).or_else(|| nextest(line))) {
@@ -34,15 +35,15 @@ impl Tally {
     }
 }
 
-/// `test result: ok. 12 passed; 0 failed; 1 ignored; ...`, not indented: nextest quotes such lines from tests
-/// that failed, and has counted them itself.
+/// `test result: ok. 12 passed; 0 failed; 1 ignored; ...`, not indented: nextest quotes such lines
+/// from tests that failed, and has counted them itself.
 fn libtest(line: &str) -> Option<Tally> {
     let counts = line.strip_prefix("test result: ")?;
     Some(Tally { passed: count_before(counts, "passed")?, failed: count_before(counts, "failed")? })
 }
 
-/// `Summary [  3.2s] 12 tests run: 10 passed (1 slow), 1 failed, 1 timed out, 0 skipped`. What ran and did
-/// not pass has failed.
+/// `Summary [  3.2s] 12 tests run: 10 passed (1 slow), 1 failed, 1 timed out, 0 skipped`. What ran
+/// and did not pass has failed.
 fn nextest(line: &str) -> Option<Tally> {
     let counts = line.trim().strip_prefix("Summary [")?.split_once(']')?.1;
     // A cancelled run prints `7/12 tests run`: those that ran come first.
@@ -54,7 +55,8 @@ fn nextest(line: &str) -> Option<Tally> {
 /// The number in front of `word`.
 fn count_before(counts: &str, word: &str) -> Option<u64> {
     let words: Vec<&str> = counts.split_whitespace().collect();
-    let at = words.iter().position(|candidate| candidate.trim_end_matches([',', ';', '.']) == word)?;
+    let at =
+        words.iter().position(|candidate| candidate.trim_end_matches([',', ';', '.']) == word)?;
     words[at.checked_sub(1)?].parse().ok()
 }
 
@@ -64,11 +66,13 @@ pub(crate) struct Finished {
     pub(crate) success: bool,
 }
 
-/// Runs `command`, printing its standard output and error as they come, in the order in which they were written.
+/// Runs `command`, printing its standard output and error as they come, in the order in which they
+/// were written.
 pub(crate) fn stream(mut command: Command) -> Result<Finished> {
     let (reader, writer) = std::io::pipe().context("cannot open a pipe")?;
     command.stdout(writer.try_clone().context("cannot share a pipe")?).stderr(writer);
-    let mut child = command.spawn().with_context(|| format!("cannot run {:?}", command.get_program()))?;
+    let mut child =
+        command.spawn().with_context(|| format!("cannot run {:?}", command.get_program()))?;
     // `command` holds our ends of the pipe; the reader ends only once they are closed.
     drop(command);
     let mut lines = Vec::new();
@@ -91,14 +95,17 @@ mod tests {
 
     #[test]
     fn libtest_runs_add_up() {
-        let text = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
-                    test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+        let text = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; \
+                    finished in 0.1s\n\
+                    test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered \
+                    out; finished in 0.1s";
         assert_eq!(tally(text), Tally { passed: 15, failed: 2 });
     }
 
     #[test]
     fn nextest_counts_whatever_did_not_pass_as_failed() {
-        let summary = "     Summary [   3.204s] 14 tests run: 11 passed (2 slow), 1 failed, 1 exec failed, 1 timed out, 4 skipped";
+        let summary = "     Summary [   3.204s] 14 tests run: 11 passed (2 slow), 1 failed, 1 \
+                       exec failed, 1 timed out, 4 skipped";
         assert_eq!(tally(summary), Tally { passed: 11, failed: 3 });
         assert_eq!(
             tally("     Summary [   0.1s] 1 test run: 0 passed, 1 failed, 0 skipped"),
@@ -112,7 +119,8 @@ mod tests {
 
     #[test]
     fn what_nextest_quotes_is_not_counted_twice() {
-        let text = "    test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.07s\n\
+        let text = "    test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 \
+                    filtered out; finished in 0.07s\n\
                     \x20    Summary [   0.174s] 30 tests run: 29 passed, 1 failed, 0 skipped";
         assert_eq!(tally(text), Tally { passed: 29, failed: 1 });
     }

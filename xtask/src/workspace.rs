@@ -1,7 +1,7 @@
 //! The checkout that xtask works on: where it is, which files it has, which packages.
 //!
-//! Files are those that git tracks or would track, so that build output and scratch files never count and a
-//! new file counts before it is committed.
+//! Files are those that git tracks or would track, so that build output and scratch files never
+//! count and a new file counts before it is committed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,8 +44,9 @@ pub(crate) enum Kind {
 impl Workspace {
     /// The checkout that this binary was built from.
     pub(crate) fn of_this_build() -> Self {
-        let root =
-            Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .expect("xtask is a folder of the workspace");
         Self::at(root)
     }
 
@@ -68,8 +69,11 @@ impl Workspace {
 
     /// What `program` with `args` prints; its failure is an error that carries what it said.
     pub(crate) fn output(&self, program: &str, args: &[&str]) -> Result<String> {
-        let run =
-            self.command(program).args(args).output().with_context(|| format!("cannot run `{program}`"))?;
+        let run = self
+            .command(program)
+            .args(args)
+            .output()
+            .with_context(|| format!("cannot run `{program}`"))?;
         let said = String::from_utf8_lossy(&run.stderr);
         ensure!(run.status.success(), "`{program} {}` failed: {}", args.join(" "), said.trim());
         Ok(String::from_utf8_lossy(&run.stdout).into_owned())
@@ -89,8 +93,10 @@ impl Workspace {
     /// The members of the workspace.
     pub(crate) fn packages(&self) -> Result<Vec<Package>> {
         let metadata = self.output("cargo", &["metadata", "--no-deps", "--format-version", "1"])?;
-        let metadata: Value = serde_json::from_str(&metadata).context("`cargo metadata` printed no JSON")?;
-        let packages = metadata["packages"].as_array().context("`cargo metadata` lists no packages")?;
+        let metadata: Value =
+            serde_json::from_str(&metadata).context("`cargo metadata` printed no JSON")?;
+        let packages =
+            metadata["packages"].as_array().context("`cargo metadata` lists no packages")?;
         packages.iter().map(|package| self.package(package)).collect()
     }
 
@@ -104,8 +110,9 @@ impl Workspace {
             .unwrap_or(&manifest_path)
             .to_string_lossy()
             .replace('\\', "/");
-        let dependencies =
-            package["dependencies"].as_array().context("a package without a list of dependencies")?;
+        let dependencies = package["dependencies"]
+            .as_array()
+            .context("a package without a list of dependencies")?;
         Ok(Package {
             name: text(&package["name"])?,
             manifest,

@@ -1,5 +1,6 @@
-//! How often twins are told apart, and how often nothing can be said, for several lengths of the shortest
-//! sample: the figures behind the limits in docs/measurement.md. Prints a Markdown table; takes half a minute.
+//! How often twins are told apart, and how often nothing can be said, for several lengths of the
+//! shortest sample: the figures behind the limits in docs/measurement.md. Prints a Markdown table;
+//! takes half a minute.
 //!
 //! `cargo run --release -p overdrive-bench --example calibrate`
 
@@ -55,13 +56,19 @@ type Make = Box<dyn Fn() -> Box<dyn Subject>>;
 
 /// Closures of three lengths, one of them bound by the cache.
 fn twins() -> [(&'static str, Make); 3] {
-    [("chain of 10", chain(10)), ("chain of 24,000", chain(24_000)), ("sum over 1 MiB", sum(1 << 18))]
+    [
+        ("chain of 10", chain(10)),
+        ("chain of 24,000", chain(24_000)),
+        ("sum over 1 MiB", sum(1 << 18)),
+    ]
 }
 
 /// A chain of dependent additions, which no processor can shorten.
 fn chain(length: u64) -> Make {
     Box::new(move || {
-        let call = move |index: u64| (0..length).fold(index as f64, |sum, term| black_box(sum + term as f64));
+        let call = move |index: u64| {
+            (0..length).fold(index as f64, |sum, term| black_box(sum + term as f64))
+        };
         Box::new(Function::new(call, |_| agreed()))
     })
 }

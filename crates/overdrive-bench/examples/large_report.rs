@@ -1,8 +1,8 @@
-//! How long a large report takes: `cargo run --release -p overdrive-bench --features plots --example large_report --
-//! RESULTS OUT`.
+//! How long a large report takes: `cargo run --release -p overdrive-bench --features plots
+//! --example large_report -- RESULTS OUT`.
 //!
-//! Takes the cases of RESULTS, copies them until there are 2,000, gives each a hundred of its own samples, writes the
-//! report to the folder OUT and prints what each step took.
+//! Takes the cases of RESULTS, copies them until there are 2,000, gives each a hundred of its own
+//! samples, writes the report to the folder OUT and prints what each step took.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -83,7 +83,8 @@ fn enlarged(mut results: Results) -> Result<Results, Box<dyn Error>> {
             let mut record = record.clone();
             let name = record.case.workload.name.clone();
             record.case.workload.name = format!("{name} {copy}");
-            record.baseline = record.baseline.map(|id| id.replacen(&name, &format!("{name} {copy}"), 1));
+            record.baseline =
+                record.baseline.map(|id| id.replacen(&name, &format!("{name} {copy}"), 1));
             let Some(Ok(series)) = series(&record).map(lengthened) else { continue };
             if let Some(measurement) = record.outcome.measurement_mut() {
                 let again = Measurement::timed(series);

@@ -1,7 +1,8 @@
 //! What a figure is about: the case, split into *what* is computed and *how*.
 //!
-//! Two records may be compared when their [`Workload`]s are equal; their [`Configuration`]s are what the
-//! comparison is about. Keeping the two apart in the type makes that rule a comparison of one field.
+//! Two records may be compared when their [`Workload`]s are equal; their [`Configuration`]s are
+//! what the comparison is about. Keeping the two apart in the type makes that rule a comparison of
+//! one field.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,8 +21,12 @@ pub struct Workload {
 
 impl Workload {
     /// A workload and its sizes: `Workload::new("matmul", [("m", 512), ("n", 512), ("k", 512)])`.
-    pub fn new<'a>(name: impl Into<String>, dimensions: impl IntoIterator<Item = (&'a str, u64)>) -> Self {
-        let dimensions = dimensions.into_iter().map(|(name, size)| (name.to_owned(), size)).collect();
+    pub fn new<'a>(
+        name: impl Into<String>,
+        dimensions: impl IntoIterator<Item = (&'a str, u64)>,
+    ) -> Self {
+        let dimensions =
+            dimensions.into_iter().map(|(name, size)| (name.to_owned(), size)).collect();
         Self { name: name.into(), dimensions }
     }
 }
@@ -43,7 +48,8 @@ pub struct Configuration {
     pub backend: String,
     /// The device's kind as the back end names it: `cpu`, `cuda:0`.
     pub device: String,
-    /// Execution mode: `eager`, `jit`, `compile`, `graph`; a kernel study may name an implementation.
+    /// Execution mode: `eager`, `jit`, `compile`, `graph`; a kernel study may name an
+    /// implementation.
     pub mode: String,
     /// Number format that the work is done in: `f32`, `bf16`.
     pub dtype: String,
@@ -98,7 +104,8 @@ impl fmt::Display for Case {
     }
 }
 
-/// A seeded random order of `count` cases, so that drift of the machine does not favour whoever comes first.
+/// A seeded random order of `count` cases, so that drift of the machine does not favour whoever
+/// comes first.
 pub fn case_order(seed: u64, count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     fastrand::Rng::with_seed(seed).shuffle(&mut order);

@@ -69,8 +69,13 @@ impl Ceiling {
             if let Some(failure) = outcome.failure() {
                 first_failure.get_or_insert_with(|| failure.clone());
             }
-            let Some(series) = outcome.measurement().and_then(|m| m.latency.clone()) else { continue };
-            if best.as_ref().is_none_or(|(_, known)| series.summary.median_ns < known.summary.median_ns) {
+            let Some(series) = outcome.measurement().and_then(|m| m.latency.clone()) else {
+                continue;
+            };
+            if best
+                .as_ref()
+                .is_none_or(|(_, known)| series.summary.median_ns < known.summary.median_ns)
+            {
                 best = Some((name, series));
             }
         }
@@ -83,7 +88,9 @@ impl Ceiling {
                 method,
                 series,
             }),
-            None => Err(first_failure.unwrap_or_else(|| Failure::skipped("there was no candidate"))),
+            None => {
+                Err(first_failure.unwrap_or_else(|| Failure::skipped("there was no candidate")))
+            }
         }
     }
 
@@ -105,8 +112,8 @@ impl Ceiling {
     }
 }
 
-/// The least time that two measured ceilings leave for `work`, in nanoseconds: the roofline at its intensity.
-/// An estimate of a model, and to be printed as one.
+/// The least time that two measured ceilings leave for `work`, in nanoseconds: the roofline at its
+/// intensity. An estimate of a model, and to be printed as one.
 pub fn roofline_ns(work: &Work, compute: &Ceiling, bandwidth: &Ceiling) -> f64 {
     let arithmetic = work.flops as f64 / compute.per_second();
     let traffic = work.bytes as f64 / bandwidth.per_second();
@@ -125,7 +132,12 @@ mod tests {
         let (mut slow, mut fast) =
             (Synthetic::new(&clock, |_| 2_000_000), Synthetic::new(&clock, |_| 1_000_000));
         let probe = Probe { name: "c".into(), kind, amount_per_call, threads: 2 };
-        Ceiling::measure(&runner, probe, &mut [("ordinary", &mut slow), ("non-temporal", &mut fast)]).unwrap()
+        Ceiling::measure(
+            &runner,
+            probe,
+            &mut [("ordinary", &mut slow), ("non-temporal", &mut fast)],
+        )
+        .unwrap()
     }
 
     #[test]
@@ -140,9 +152,12 @@ mod tests {
 
     #[test]
     fn the_roofline_is_the_larger_of_two_times() {
-        let (compute, bandwidth) =
-            (measured(CeilingKind::Compute, 10_000_000), measured(CeilingKind::Bandwidth, 1_000_000));
-        let time = |flops, bytes| roofline_ns(&Work { flops, bytes, items: None }, &compute, &bandwidth);
+        let (compute, bandwidth) = (
+            measured(CeilingKind::Compute, 10_000_000),
+            measured(CeilingKind::Bandwidth, 1_000_000),
+        );
+        let time =
+            |flops, bytes| roofline_ns(&Work { flops, bytes, items: None }, &compute, &bandwidth);
         assert!((time(20_000_000, 1_000_000) / 2e6 - 1.0).abs() < 1e-9);
         assert!((time(1_000_000, 3_000_000) / 3e6 - 1.0).abs() < 1e-9);
     }
@@ -151,7 +166,8 @@ mod tests {
     fn without_a_candidate_that_runs_there_is_no_ceiling() {
         let clock = SyntheticClock::default();
         let runner = Runner::new(&clock, Rules::quick(), 0);
-        let probe = Probe { name: "c".into(), kind: CeilingKind::Compute, amount_per_call: 1, threads: 1 };
+        let probe =
+            Probe { name: "c".into(), kind: CeilingKind::Compute, amount_per_call: 1, threads: 1 };
         assert!(Ceiling::measure(&runner, probe, &mut []).is_err());
     }
 }

@@ -14,8 +14,8 @@ pub trait Clock {
     fn now_ns(&self) -> u64;
 }
 
-/// The steadiest clock of the machine. On Linux that is `CLOCK_MONOTONIC_RAW`, which time synchronisation
-/// does not slew; elsewhere, the standard library's monotonic clock.
+/// The steadiest clock of the machine. On Linux that is `CLOCK_MONOTONIC_RAW`, which time
+/// synchronisation does not slew; elsewhere, the standard library's monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
     #[cfg(not(target_os = "linux"))]
@@ -57,7 +57,8 @@ impl Clock for SystemClock {
     }
 
     fn now_ns(&self) -> u64 {
-        u64::try_from(self.origin.elapsed().as_nanos()).expect("a process lives less than 584 years")
+        u64::try_from(self.origin.elapsed().as_nanos())
+            .expect("a process lives less than 584 years")
     }
 }
 
@@ -84,8 +85,8 @@ impl Timer {
         Self { clock: clock.name().to_owned(), overhead_ns: overhead as u64, tick_ns }
     }
 
-    /// How long a sample must last so that the clock's cost stays below 0.1 % and its grain below 1 % of it,
-    /// and never less than `floor_ns`.
+    /// How long a sample must last so that the clock's cost stays below 0.1 % and its grain below 1
+    /// % of it, and never less than `floor_ns`.
     pub fn shortest_sample_ns(&self, floor_ns: u64) -> u64 {
         floor_ns.max(1000 * self.overhead_ns).max(100 * self.tick_ns)
     }
@@ -106,7 +107,10 @@ mod tests {
     fn the_sample_outlasts_cost_and_grain() {
         let timer = Timer { clock: "x".into(), overhead_ns: 50, tick_ns: 1 };
         assert_eq!(timer.shortest_sample_ns(100_000), 100_000);
-        assert_eq!(Timer { overhead_ns: 200, ..timer.clone() }.shortest_sample_ns(100_000), 200_000);
+        assert_eq!(
+            Timer { overhead_ns: 200, ..timer.clone() }.shortest_sample_ns(100_000),
+            200_000
+        );
         assert_eq!(Timer { tick_ns: 10_000, ..timer }.shortest_sample_ns(100_000), 1_000_000);
     }
 }

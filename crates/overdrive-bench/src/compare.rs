@@ -79,12 +79,14 @@ impl Gain {
             olds.iter().map(|gain| gain.ratio().ln()).collect::<Vec<f64>>(),
             news.iter().map(|gain| shared - gain.ratio().ln()).collect(),
         ];
-        let [(old, old_error), (new, new_error)] = logs.each_ref().map(|logs| mean_with_error(logs));
+        let [(old, old_error), (new, new_error)] =
+            logs.each_ref().map(|logs| mean_with_error(logs));
         let sessions = logs.each_ref().map(Vec::len);
         let fewest = sessions[0].min(sessions[1]);
         let interval = (fewest >= FEWEST_SESSIONS).then(|| {
             // Welch's t with the fewest degrees of freedom that it may have.
-            let half = student_quantile((1.0 + CONFIDENCE) / 2.0, fewest - 1) * old_error.hypot(new_error);
+            let half =
+                student_quantile((1.0 + CONFIDENCE) / 2.0, fewest - 1) * old_error.hypot(new_error);
             [(old - new - half).exp(), (old - new + half).exp()]
         });
         let is_screening = olds.iter().chain(&news).any(Speedup::is_screening);
@@ -94,7 +96,8 @@ impl Gain {
     /// The ratio with what may be said of it.
     fn sentence(&self) -> String {
         let Some([low, high]) = self.interval else {
-            let of = if self.sessions == [1, 1] { "this session".to_owned() } else { self.counts() };
+            let of =
+                if self.sessions == [1, 1] { "this session".to_owned() } else { self.counts() };
             return format!("{:.2}x, {of}: no verdict", self.ratio);
         };
         let digits = digits::decimals(Some((high - low) / 2.0));
@@ -103,7 +106,11 @@ impl Gain {
         } else {
             Verdict::of(self.ratio, Interval { low, high, confidence: CONFIDENCE })
         };
-        format!("{:.digits$}x [{low:.digits$}, {high:.digits$}] over {}, {word}", self.ratio, self.counts())
+        format!(
+            "{:.digits$}x [{low:.digits$}, {high:.digits$}] over {}, {word}",
+            self.ratio,
+            self.counts()
+        )
     }
 
     fn counts(&self) -> String {
@@ -133,13 +140,19 @@ pub fn compare<'r>(first: &'r [Results], second: &'r [Results]) -> Comparison<'r
         }
     }
     let mut cases: Vec<String> = Vec::new();
-    for id in first.iter().chain(second).flat_map(|results| &results.records).map(|record| record.case.id()) {
+    for id in first
+        .iter()
+        .chain(second)
+        .flat_map(|results| &results.records)
+        .map(|record| record.case.id())
+    {
         if !cases.contains(&id) {
             cases.push(id);
         }
     }
     let row = |case: String| {
-        let of = |side: &'r [Results]| side.iter().filter_map(|results| results.record(&case)).collect();
+        let of =
+            |side: &'r [Results]| side.iter().filter_map(|results| results.record(&case)).collect();
         let sides: [Vec<&Record>; 2] = [of(first), of(second)];
         let has_both = sides.iter().all(|side| !side.is_empty());
         let gain = (has_both && differences.is_empty()).then(|| Gain::between(&sides));
@@ -162,7 +175,8 @@ pub fn compare<'r>(first: &'r [Results], second: &'r [Results]) -> Comparison<'r
         let said: Vec<String> = loads.iter().map(|load| format!("{load:.2}")).collect();
         notes.push(format!("load was {} when the runs began", said.join(", ")));
     }
-    let imported = first.iter().chain(second).filter_map(|results| results.imported.clone()).collect();
+    let imported =
+        first.iter().chain(second).filter_map(|results| results.imported.clone()).collect();
     Comparison { rows, notes, imported, differences, sessions: [first.len(), second.len()] }
 }
 
@@ -187,23 +201,32 @@ impl Comparison<'_> {
     /// What kind of comparison it is, said above the figures.
     pub fn headline(&self) -> String {
         if !self.imported.is_empty() {
-            return format!("Imported, times are shown and not judged: {}", self.imported.join("; "));
+            return format!(
+                "Imported, times are shown and not judged: {}",
+                self.imported.join("; ")
+            );
         }
         if !self.differences.is_empty() {
-            return format!("Different machines, shown and not judged: {}", self.differences.join("; "));
+            return format!(
+                "Different machines, shown and not judged: {}",
+                self.differences.join("; ")
+            );
         }
         if self.sessions.iter().all(|count| *count >= FEWEST_SESSIONS) {
             return "One machine, several sessions a side: intervals are over sessions.".to_owned();
         }
         format!(
-            "One machine. The interval of a session speaks for this session only, so there is no verdict: give at least \
-             {FEWEST_SESSIONS} sessions a side, as in `overdrive compare a1,a2,a3 b1,b2,b3`, or ask `overdrive regress`."
+            "One machine. The interval of a session speaks for this session only, so there is no \
+             verdict: give at least \
+             {FEWEST_SESSIONS} sessions a side, as in `overdrive compare a1,a2,a3 b1,b2,b3`, or \
+             ask `overdrive regress`."
         )
     }
 
     /// For a terminal, in lines of at most `width` characters where words are no longer.
     pub fn terminal(&self, width: u16) -> String {
-        let wrapped = |text: &str, indent: &str| indented(text, width.into(), indent).join("\n") + "\n";
+        let wrapped =
+            |text: &str, indent: &str| indented(text, width.into(), indent).join("\n") + "\n";
         let mut text = wrapped(&self.headline(), "");
         text += &format!("\n{}\n", terminal_table(&self.table(), width));
         for row in &self.rows {
@@ -224,8 +247,10 @@ impl Comparison<'_> {
     pub fn json(&self) -> serde_json::Value {
         let refused: Vec<(&str, String)> = self.refusals().collect();
         let line = |row: &Row<'_>| {
-            let no_claim =
-                refused.iter().find(|(case, _)| *case == row.case).map(|(_, reason)| reason.clone());
+            let no_claim = refused
+                .iter()
+                .find(|(case, _)| *case == row.case)
+                .map(|(_, reason)| reason.clone());
             let gain = row.gain.as_ref().and_then(|gain| gain.as_ref().ok());
             let median_ns = row.sides.each_ref().map(|side| medians(side));
             let line = Line { case: &row.case, median_ns, gain, no_claim, lost: &row.lost };
@@ -245,15 +270,20 @@ impl Comparison<'_> {
             // A case without a figure says why in its cell.
             let ran = |record: &&Record| record.outcome.measurement().is_some();
             row.sides.iter().flatten().all(ran).then(|| {
-                let reasons: Vec<String> = refused.reasons.iter().map(ToString::to_string).collect();
+                let reasons: Vec<String> =
+                    refused.reasons.iter().map(ToString::to_string).collect();
                 (row.case.as_str(), reasons.join("; "))
             })
         })
     }
 
     fn table(&self) -> Table {
-        let titles =
-            [("Case", Align::Left), ("A", Align::Right), ("B", Align::Right), ("A over B", Align::Left)];
+        let titles = [
+            ("Case", Align::Left),
+            ("A", Align::Right),
+            ("B", Align::Right),
+            ("A over B", Align::Left),
+        ];
         let mut table = Table::new(&titles);
         for row in &self.rows {
             let gain = match &row.gain {
@@ -269,7 +299,8 @@ impl Comparison<'_> {
 }
 
 fn medians(records: &[&Record]) -> Vec<f64> {
-    let median = |record: &&Record| Some(record.outcome.measurement()?.latency.as_ref()?.summary.median_ns);
+    let median =
+        |record: &&Record| Some(record.outcome.measurement()?.latency.as_ref()?.summary.median_ns);
     records.iter().filter_map(median).collect()
 }
 
@@ -278,10 +309,12 @@ fn medians(records: &[&Record]) -> Vec<f64> {
 fn figure(records: &[&Record]) -> String {
     match records {
         [] => "not there".to_owned(),
-        [record] => match (record.outcome.failure(), record.outcome.measurement().and_then(reported_time)) {
-            (Some(failure), _) => failure.kind.to_string(),
-            (None, time) => time.unwrap_or("not timed".to_owned()),
-        },
+        [record] => {
+            match (record.outcome.failure(), record.outcome.measurement().and_then(reported_time)) {
+                (Some(failure), _) => failure.kind.to_string(),
+                (None, time) => time.unwrap_or("not timed".to_owned()),
+            }
+        }
         several => match Sorted::new(&medians(several)) {
             Some(all) => {
                 let [median, low, high] =

@@ -4,16 +4,19 @@ use crate::statistics::Summary;
 
 const TIME_UNITS: [(f64, &str); 4] = [(1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")];
 
-/// Decimals that put the last printed digit at the leading digit of `half_width`; three where nothing is known
-/// of it, six at most.
+/// Decimals that put the last printed digit at the leading digit of `half_width`; three where
+/// nothing is known of it, six at most.
 pub fn decimals(half_width: Option<f64>) -> usize {
     match half_width {
-        Some(width) if width > 0.0 && width.is_finite() => (-width.log10().floor()).clamp(0.0, 6.0) as usize,
+        Some(width) if width > 0.0 && width.is_finite() => {
+            (-width.log10().floor()).clamp(0.0, 6.0) as usize
+        }
         _ => 3,
     }
 }
 
-/// A time in the unit that leaves one to three digits before the point: `1.23 ms`. `half_width_ns` trims it.
+/// A time in the unit that leaves one to three digits before the point: `1.23 ms`. `half_width_ns`
+/// trims it.
 pub fn time(ns: f64, half_width_ns: Option<f64>) -> String {
     scaled(ns, half_width_ns, &TIME_UNITS)
 }
@@ -28,7 +31,8 @@ pub fn time_of(summary: &Summary) -> String {
     } else {
         significant(summary.median_ns / scale)
     };
-    let [median, low, high] = [summary.median_ns, interval.low_ns, interval.high_ns].map(|ns| ns / scale);
+    let [median, low, high] =
+        [summary.median_ns, interval.low_ns, interval.high_ns].map(|ns| ns / scale);
     format!("{median:.digits$} {unit} [{low:.digits$}, {high:.digits$}]")
 }
 
@@ -39,14 +43,18 @@ pub fn bytes(count: u64) -> String {
     if count < 1024 {
         return format!("{count} B");
     }
-    let (scale, unit) = UNITS.into_iter().rev().find(|(scale, _)| count as f64 >= *scale).unwrap_or(UNITS[0]);
+    let (scale, unit) =
+        UNITS.into_iter().rev().find(|(scale, _)| count as f64 >= *scale).unwrap_or(UNITS[0]);
     format!("{:.*} {unit}", significant(count as f64 / scale), count as f64 / scale)
 }
 
 /// A rate in decimal units: `236 GFLOP/s`. `half_width` trims it.
 pub fn rate(per_second: f64, half_width: Option<f64>, unit: &str) -> String {
-    let scaled =
-        scaled(per_second, half_width, &[(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")]);
+    let scaled = scaled(
+        per_second,
+        half_width,
+        &[(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")],
+    );
     format!("{scaled}{unit}/s")
 }
 

@@ -1,8 +1,10 @@
-//! Charts as files: ECharts in an embedded JavaScript engine draws an option as SVG, resvg turns that into PNG. No
-//! browser, no network, no font of the system: the same option gives the same picture on every machine.
+//! Charts as files: ECharts in an embedded JavaScript engine draws an option as SVG, resvg turns
+//! that into PNG. No browser, no network, no font of the system: the same option gives the same
+//! picture on every machine.
 //!
-//! It stands beside `report` and not in it because it needs threads: ECharts recurses deeper than the stack of an
-//! ordinary thread allows, and pixels are painted on one thread while the next chart is drawn on another.
+//! It stands beside `report` and not in it because it needs threads: ECharts recurses deeper than
+//! the stack of an ordinary thread allows, and pixels are painted on one thread while the next
+//! chart is drawn on another.
 
 mod engine;
 mod painter;
@@ -30,7 +32,9 @@ pub struct Picture {
 
 /// A chart that could not be drawn: a fault of ours, since options come from our own code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("chart `{id}` cannot be drawn: {reason}; the report without plots is whole, please report this")]
+#[error(
+    "chart `{id}` cannot be drawn: {reason}; the report without plots is whole, please report this"
+)]
 pub struct DrawError {
     /// The chart.
     pub id: String,
@@ -52,7 +56,8 @@ pub fn draw(charts: &[Chart]) -> Result<Vec<Picture>, DrawError> {
             .name("charts".into())
             .stack_size(STACK_BYTES)
             .spawn_scoped(scope, move || -> Result<(), DrawError> {
-                let engine = Engine::new(STACK_BYTES / 2).map_err(|reason| failed("all", reason))?;
+                let engine =
+                    Engine::new(STACK_BYTES / 2).map_err(|reason| failed("all", reason))?;
                 for chart in charts {
                     let svg = engine.svg(chart).map_err(|reason| failed(&chart.id, reason))?;
                     if drawn.send((chart.id.clone(), svg)).is_err() {

@@ -1,8 +1,8 @@
-//! Energy of many calls, in a pass of its own: counters of the processor ([`Rapl`]) or of a GPU ([`Gpu`]), where
-//! the machine can tell. Absent means absent; nothing is estimated.
+//! Energy of many calls, in a pass of its own: counters of the processor ([`Rapl`]) or of a GPU
+//! ([`Gpu`]), where the machine can tell. Absent means absent; nothing is estimated.
 //!
-//! A figure always stands beside the power of the idle machine, measured in the same run by the same counter:
-//! what a reader subtracts is the reader's choice.
+//! A figure always stands beside the power of the idle machine, measured in the same run by the
+//! same counter: what a reader subtracts is the reader's choice.
 
 mod nvml;
 mod rapl;
@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Clock;
 use crate::outcome::Failure;
 
-/// A span shorter than this is not told: RAPL counters are refreshed about every millisecond, those of a GPU
-/// about every 0.1 s, and the package does other things too.
+/// A span shorter than this is not told: RAPL counters are refreshed about every millisecond, those
+/// of a GPU about every 0.1 s, and the package does other things too.
 pub const SHORTEST_SPAN_NS: u64 = 2_000_000_000;
 
 /// Energy of many calls, beside what the idle machine takes.
@@ -149,7 +149,11 @@ mod tests {
             Ok(())
         });
         let used = used.unwrap();
-        assert_eq!((used.calls, used.span_ns), (7, 2_100_000_000), "the first count of calls beyond 2 s");
+        assert_eq!(
+            (used.calls, used.span_ns),
+            (7, 2_100_000_000),
+            "the first count of calls beyond 2 s"
+        );
         assert!((used.idle_watts - 10.0).abs() < 1e-9, "{used:?}");
         assert!((used.energy_joules - (21.0 + 35.0)).abs() < 1e-6, "{used:?}");
         assert!((used.joules_per_call() - 8.0).abs() < 1e-6, "{used:?}");
@@ -170,7 +174,8 @@ mod tests {
     #[test]
     fn a_counter_that_stands_still_is_no_counter() {
         let clock = SyntheticClock::default();
-        let refused = EnergyProbe::at_rest(Box::new(Still), &clock, |_| clock.advance(2_000_000_000)).err();
+        let refused =
+            EnergyProbe::at_rest(Box::new(Still), &clock, |_| clock.advance(2_000_000_000)).err();
         assert!(refused.unwrap().reason.contains("stood still for 2000 ms"));
     }
 

@@ -1,7 +1,8 @@
-//! Where figures were measured, recorded so that they can be doubted: processor, clocks, load, limits, toolchain.
+//! Where figures were measured, recorded so that they can be doubted: processor, clocks, load,
+//! limits, toolchain.
 //!
-//! Everything comes from files of the system below a root; what is not there is absent, on Linux in a container
-//! as on another system. Names of hosts and users are never read.
+//! Everything comes from files of the system below a root; what is not there is absent, on Linux in
+//! a container as on another system. Names of hosts and users are never read.
 
 mod context_switches;
 mod cpu;
@@ -85,21 +86,26 @@ impl Environment {
         let mut machine = Self::probe_in(Path::new("/nonexistent"));
         (machine.os, machine.cpu.model, machine.allowed_cpus) = (unknown(), unknown(), None);
         let Toolchain { rustc, target, profile, flags } = &mut machine.toolchain;
-        (*rustc, *target, *profile, *flags) = (unknown(), String::new(), String::new(), String::new());
+        (*rustc, *target, *profile, *flags) =
+            (unknown(), String::new(), String::new(), String::new());
         machine
     }
 
     /// What a reader should know before believing a figure from here.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if let Some(governor) = self.cpu.governor.as_deref().filter(|&governor| governor != "performance") {
+        if let Some(governor) =
+            self.cpu.governor.as_deref().filter(|&governor| governor != "performance")
+        {
             warnings.push(format!("the frequency governor is `{governor}`, not `performance`"));
         }
         if let Some(load) = self.load_average.filter(|&load| load > 0.5) {
             warnings.push(format!("the load was {load:.2} when the run began"));
         }
         if let Some(quota) = self.quota_cpus {
-            warnings.push(format!("a control group grants {quota:.1} CPUs and pauses the process beyond"));
+            warnings.push(format!(
+                "a control group grants {quota:.1} CPUs and pauses the process beyond"
+            ));
         }
         if !["release", ""].contains(&self.toolchain.profile.as_str()) {
             warnings.push(format!("this is a `{}` build, not `release`", self.toolchain.profile));

@@ -1,5 +1,5 @@
-//! An [`Executable`] as a [`Subject`]: what is timed is `run` and the wait for it, on inputs that were put in
-//! place beforehand.
+//! An [`Executable`] as a [`Subject`]: what is timed is `run` and the wait for it, on inputs that
+//! were put in place beforehand.
 
 use std::ops::Range;
 
@@ -20,7 +20,9 @@ impl From<BackendError> for Failure {
         match error {
             BackendError::Unsupported { .. } => Self::unsupported(error.to_string()),
             BackendError::OutOfMemory { .. } => Self::out_of_memory(error.to_string()),
-            BackendError::Mismatch { .. } | BackendError::Device { .. } => Self::failed(error.to_string()),
+            BackendError::Mismatch { .. } | BackendError::Device { .. } => {
+                Self::failed(error.to_string())
+            }
         }
     }
 }
@@ -34,9 +36,9 @@ enum HostSpan {
     BackToBack,
 }
 
-/// Calls of one executable whose results do not depend on the calls before: inference, or a step whose state is
-/// put back. Inputs keep their buffers and get new values before each sample, so that what a call finds in the
-/// caches is what a pipeline would leave there.
+/// Calls of one executable whose results do not depend on the calls before: inference, or a step
+/// whose state is put back. Inputs keep their buffers and get new values before each sample, so
+/// that what a call finds in the caches is what a pipeline would leave there.
 pub struct Calls<'a> {
     backend: &'a dyn Backend,
     executable: &'a mut dyn Executable,
@@ -78,9 +80,13 @@ impl<'a> Calls<'a> {
             .map(|set| seed.wrapping_add(set))
             .map(|seed| (seed, oracle.inputs(seed)))
             .collect();
-        // A device apart from the host, told by its clock: gigabytes would cross to it before each sample.
+        // A device apart from the host, told by its clock: gigabytes would cross to it before each
+        // sample.
         let placed = match executable.keeps_time() {
-            true => sets.iter().map(|(_, tensors)| upload(backend, tensors)).collect::<Result<_, _>>()?,
+            true => sets
+                .iter()
+                .map(|(_, tensors)| upload(backend, tensors))
+                .collect::<Result<_, _>>()?,
             false => vec![],
         };
         let inputs = match placed.first() {
@@ -104,7 +110,8 @@ impl<'a> Calls<'a> {
         })
     }
 
-    /// The same beside rivals that have the host's clock alone: its spans are then taken of all in one way.
+    /// The same beside rivals that have the host's clock alone: its spans are then taken of all in
+    /// one way.
     #[must_use]
     pub fn beside_host_clocks(self) -> Self {
         Self { host_span: HostSpan::BackToBack, ..self }
@@ -140,7 +147,11 @@ pub(crate) fn fresh_outputs(
     executable: &dyn Executable,
 ) -> Result<Vec<Buffer>, Failure> {
     let plan = executable.plan();
-    Ok(plan.outputs.iter().map(|&slot| backend.output(&plan.slot(slot).ty)).collect::<Result<_, _>>()?)
+    Ok(plan
+        .outputs
+        .iter()
+        .map(|&slot| backend.output(&plan.slot(slot).ty))
+        .collect::<Result<_, _>>()?)
 }
 
 impl Subject for Calls<'_> {
@@ -163,7 +174,8 @@ impl Subject for Calls<'_> {
     }
 
     fn sample(&mut self, calls: Range<u64>, clock: &dyn Clock) -> Result<Reading, Failure> {
-        // The first call is a metric of its own, which setting up the device's timing must not be part of.
+        // The first call is a metric of its own, which setting up the device's timing must not be
+        // part of.
         if calls.start == 0 || !self.executable.keeps_time() {
             return on_the_host(self, calls, clock);
         }
@@ -175,7 +187,8 @@ impl Subject for Calls<'_> {
         let count = calls.end - calls.start;
         let calls_per_sample = u32::try_from(count).expect("calls of a sample are below 2^24");
         let protocol = Protocol { samples: 1, calls_per_sample, cache: CacheState::Cold };
-        let samples = self.executable.sample(self.state, &self.inputs, &mut self.outputs, protocol)?;
+        let samples =
+            self.executable.sample(self.state, &self.inputs, &mut self.outputs, protocol)?;
         let sample = samples.first().ok_or_else(|| Failure::failed("the device took no sample"))?;
         let total = |per_call: f64| (per_call * count as f64).round() as u64;
         let said = sample.flags.iter().filter_map(|flag| Flag::named(flag));

@@ -35,8 +35,8 @@ impl Exit {
         self as u8
     }
 
-    /// Wrong outputs before failures, failures before success. What is unsupported here or was skipped is no
-    /// failure, unless nothing else was left.
+    /// Wrong outputs before failures, failures before success. What is unsupported here or was
+    /// skipped is no failure, unless nothing else was left.
     pub fn of(results: &Results) -> Self {
         let failed = |kinds: &[FailureKind]| {
             results
@@ -48,7 +48,9 @@ impl Exit {
         let ran = results.records.iter().any(|record| record.outcome.measurement().is_some());
         if failed(&[FailureKind::Incorrect]) {
             Self::WrongOutputs
-        } else if !ran || failed(&[FailureKind::Failed, FailureKind::OutOfMemory, FailureKind::Timeout]) {
+        } else if !ran
+            || failed(&[FailureKind::Failed, FailureKind::OutOfMemory, FailureKind::Timeout])
+        {
             Self::Harness
         } else {
             Self::Fine

@@ -1,7 +1,8 @@
-//! What a machine is, as far as figures may be held against each other: models, counts, driver, toolchain.
+//! What a machine is, as far as figures may be held against each other: models, counts, driver,
+//! toolchain.
 //!
-//! Nothing calibrated and nothing that changes from boot to boot, such as clocks, load and sizes of free memory:
-//! a key with a measured frequency in it would split one machine's history into many.
+//! Nothing calibrated and nothing that changes from boot to boot, such as clocks, load and sizes of
+//! free memory: a key with a measured frequency in it would split one machine's history into many.
 
 use std::fmt;
 
@@ -47,9 +48,12 @@ impl Hardware {
         }
     }
 
-    /// In what two machines differ, toolchains apart; nothing if, by all that is recorded, they are one.
+    /// In what two machines differ, toolchains apart; nothing if, by all that is recorded, they are
+    /// one.
     pub fn differences(&self, other: &Self) -> Vec<String> {
-        let known = |cpus: Option<u32>| cpus.map_or_else(|| "unknown".to_owned(), |count| count.to_string());
+        let known = |cpus: Option<u32>| {
+            cpus.map_or_else(|| "unknown".to_owned(), |count| count.to_string())
+        };
         let devices = |devices: &[String]| {
             if devices.is_empty() { "none".to_owned() } else { devices.join("; ") }
         };
@@ -108,7 +112,8 @@ mod tests {
         );
         assert_eq!(
             first.to_string(),
-            "Some CPU, 2 CPUs, Some GPU, driver 580.1, rustc 1.95.0, x86_64-unknown-linux-gnu, release"
+            "Some CPU, 2 CPUs, Some GPU, driver 580.1, rustc 1.95.0, x86_64-unknown-linux-gnu, \
+             release"
         );
     }
 }

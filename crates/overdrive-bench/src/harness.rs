@@ -1,12 +1,14 @@
-//! What the harness itself costs, measured by itself on a call that does nothing, and published with every run.
+//! What the harness itself costs, measured by itself on a call that does nothing, and published
+//! with every run.
 
 use crate::outcome::Failure;
 use crate::runner::Runner;
 use crate::series::Series;
 use crate::subject::Function;
 
-/// Time per call of an empty closure: what every host time per call contains of the harness's own loop. The
-/// cost of the clock is in the series' [`Timer`](crate::clock::Timer), spread over all calls of a sample.
+/// Time per call of an empty closure: what every host time per call contains of the harness's own
+/// loop. The cost of the clock is in the series' [`Timer`](crate::clock::Timer), spread over all
+/// calls of a sample.
 ///
 /// # Errors
 /// When the clock stands still.
@@ -28,7 +30,8 @@ mod tests {
     use crate::rules::Rules;
     use std::cell::Cell;
 
-    /// A clock that advances by 25 ns at each reading: then all that a sample holds is the one reading at its end.
+    /// A clock that advances by 25 ns at each reading: then all that a sample holds is the one
+    /// reading at its end.
     struct Costly(Cell<u64>);
 
     impl Clock for Costly {
@@ -48,7 +51,10 @@ mod tests {
         let series = overhead(&Runner::new(&clock, Rules::quick(), 0)).unwrap();
         assert_eq!(series.conditions.timer.overhead_ns, 25);
         let per_call = series.summary.median_ns;
-        assert!((per_call - 25.0 / series.conditions.calls_per_sample as f64).abs() < 1e-12, "{per_call}");
+        assert!(
+            (per_call - 25.0 / series.conditions.calls_per_sample as f64).abs() < 1e-12,
+            "{per_call}"
+        );
     }
 
     #[test]

@@ -1,10 +1,13 @@
-//! Results over time: an append-only file of JSON lines, keyed by case and hardware, and where its series changed.
+//! Results over time: an append-only file of JSON lines, keyed by case and hardware, and where its
+//! series changed.
 //!
-//! One run against the last says little: noise of a few per cent passes for a step, and a slow drift passes
-//! unseen. A change point is a place where what came before and what came after differ as distributions.
+//! One run against the last says little: noise of a few per cent passes for a step, and a slow
+//! drift passes unseen. A change point is a place where what came before and what came after differ
+//! as distributions.
 //!
-//! - [`entry`]: a line. [`file`](mod@file): reading and appending. [`series`](mod@series): the lines of one key, with its
-//!   change points, as plain data for whoever draws them. [`change_points()`]: E-divisive.
+//! - [`entry`]: a line. [`file`](mod@file): reading and appending. [`series`](mod@series): the
+//!   lines of one key, with its change points, as plain data for whoever draws them.
+//!   [`change_points()`]: E-divisive.
 
 mod change_points;
 pub mod entry;

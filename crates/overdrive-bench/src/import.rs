@@ -1,8 +1,10 @@
-//! Result files of other programs as [`Results`], told apart by what is in them and judged by our gate.
+//! Result files of other programs as [`Results`], told apart by what is in them and judged by our
+//! gate.
 //!
-//! What a foreign file does not tell stays absent: no sample is made up from a mean, no machine from a name, and a
-//! time of zero is a failure. Nothing that was measured elsewhere can take part in a speed-up, since nobody
-//! compared its outputs with a reference (see [`Reported`](crate::reported::Reported)).
+//! What a foreign file does not tell stays absent: no sample is made up from a mean, no machine
+//! from a name, and a time of zero is a failure. Nothing that was measured elsewhere can take part
+//! in a speed-up, since nobody compared its outputs with a reference (see
+//! [`Reported`](crate::reported::Reported)).
 
 mod criterion;
 mod draft;
@@ -24,30 +26,38 @@ use format::Format;
 /// The file in the folder of a report that everything else there is drawn from.
 pub const RESULTS: &str = "results.json";
 
-/// Reads results: our own, a page that holds them, the folder of either, a PyTorch profiler export, nvbench or
-/// criterion JSON, a report of the older suite, or a folder that criterion wrote (`target/criterion`). Several only
-/// where it is a page of several files.
+/// Reads results: our own, a page that holds them, the folder of either, a PyTorch profiler export,
+/// nvbench or criterion JSON, a report of the older suite, or a folder that criterion wrote
+/// (`target/criterion`). Several only where it is a page of several files.
 ///
 /// # Errors
-/// What was expected and what was found, for a file that cannot be read, is none of these, or is damaged.
+/// What was expected and what was found, for a file that cannot be read, is none of these, or is
+/// damaged.
 pub fn read(path: &Path) -> Result<Vec<Results>, ImportError> {
     if path.is_dir() {
         let ours = path.join(RESULTS);
         // A pipe of that name is refused as a file, and not passed over.
-        return if ours.exists() { read(&ours) } else { criterion::folder(path).map(|one| vec![one]) };
+        return if ours.exists() {
+            read(&ours)
+        } else {
+            criterion::folder(path).map(|one| vec![one])
+        };
     }
     let _about = overdrive_files::about(path);
     let bytes = overdrive_files::read(path, overdrive_files::RESULTS)?;
     if bytes.starts_with(&[0x1f, 0x8b]) {
         return Err(ImportError::Compressed { path: path.to_owned() });
     }
-    let text = String::from_utf8(bytes).map_err(|_| ImportError::NotText { path: path.to_owned() })?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| ImportError::NotText { path: path.to_owned() })?;
     if text.trim_start().starts_with('<') {
         let refused = |reason| ImportError::Page { path: path.to_owned(), reason };
         return html::results_of_page(&text).map_err(refused);
     }
     let one = match Format::of(&text) {
-        Some(Format::CriterionSample | Format::CriterionEstimates) => criterion::beside(&text, path),
+        Some(Format::CriterionSample | Format::CriterionEstimates) => {
+            criterion::beside(&text, path)
+        }
         _ => parse(&text, path),
     };
     one.map(|results| vec![results])

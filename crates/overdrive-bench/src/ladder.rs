@@ -1,5 +1,6 @@
-//! A cumulative gain, which exists only as a measured ladder: one workload, each step the one before plus one
-//! change, every step run. The total is first over last as measured, never a product of ratios.
+//! A cumulative gain, which exists only as a measured ladder: one workload, each step the one
+//! before plus one change, every step run. The total is first over last as measured, never a
+//! product of ratios.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,7 +47,8 @@ impl Ladder {
     /// Climbs `rungs`: each change with the record that it led to.
     ///
     /// # Errors
-    /// When there are fewer than two rungs, or two of them cannot be compared: a ladder with a gap has no total.
+    /// When there are fewer than two rungs, or two of them cannot be compared: a ladder with a gap
+    /// has no total.
     pub fn measured(rungs: &[(&str, &Record)]) -> Result<Self, NoClaim> {
         let [(_, first), _, ..] = rungs else {
             let only = rungs.first().map_or_else(String::new, |(_, record)| record.case.id());
@@ -58,7 +60,9 @@ impl Ladder {
             });
         };
         let climb = |pair: &[(&str, &Record)]| {
-            let [(_, previous), (change, record)] = pair else { unreachable!("windows of two hold two") };
+            let [(_, previous), (change, record)] = pair else {
+                unreachable!("windows of two hold two")
+            };
             Ok(Step {
                 change: (*change).to_owned(),
                 over_previous: Speedup::between(previous, record)?,
@@ -78,16 +82,19 @@ impl Ladder {
         &self.steps.last().expect("a ladder has a step above its first").over_first
     }
 
-    /// How much more the same changes would have given if gains multiplied: the product of the gains of each
-    /// change made `alone` to the first step, less the measured total. Positive: they share what they save.
+    /// How much more the same changes would have given if gains multiplied: the product of the
+    /// gains of each change made `alone` to the first step, less the measured total. Positive: they
+    /// share what they save.
     ///
     /// # Errors
     /// When one of the gains does not start at the ladder's first step.
     pub fn interaction(&self, alone: &[Speedup]) -> Result<f64, NoClaim> {
         let first = self.total().baseline();
         if let Some(other) = alone.iter().find(|gain| gain.baseline() != first) {
-            let why =
-                format!("a gain over `{}` does not belong to a ladder from `{first}`", other.baseline());
+            let why = format!(
+                "a gain over `{}` does not belong to a ladder from `{first}`",
+                other.baseline()
+            );
             return Err(NoClaim {
                 baseline: first.to_owned(),
                 variant: other.variant().to_owned(),
@@ -115,12 +122,14 @@ mod tests {
             record("jit", &spans(2_000_000)),
             record("compile", &spans(1_000_000)),
         );
-        let ladder = Ladder::measured(&[("eager", &eager), ("planned", &jit), ("fused", &compile)]).unwrap();
+        let ladder =
+            Ladder::measured(&[("eager", &eager), ("planned", &jit), ("fused", &compile)]).unwrap();
         assert_eq!(ladder.steps().len(), 2);
         assert!((ladder.steps()[0].over_previous.ratio() - 2.0).abs() < 0.01);
         assert!((ladder.total().ratio() - 4.0).abs() < 0.02);
         assert_eq!(ladder.total(), &Speedup::between(&eager, &compile).unwrap());
-        let alone = [Speedup::between(&eager, &jit).unwrap(), Speedup::between(&eager, &jit).unwrap()];
+        let alone =
+            [Speedup::between(&eager, &jit).unwrap(), Speedup::between(&eager, &jit).unwrap()];
         assert!(ladder.interaction(&alone).unwrap().abs() < 0.05);
         let elsewhere = [Speedup::between(&jit, &compile).unwrap()];
         assert!(ladder.interaction(&elsewhere).is_err());

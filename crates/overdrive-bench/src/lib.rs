@@ -1,17 +1,20 @@
-//! How Overdrive measures: from something that can be called to a [`record::Record`], and from records to every
-//! sentence of a report.
+//! How Overdrive measures: from something that can be called to a [`record::Record`], and from
+//! records to every sentence of a report.
 //!
-//! - [`case`], [`outcome`], [`series`], [`record`], [`results`]: the data, versioned, with a JSON Schema.
+//! - [`case`], [`outcome`], [`series`], [`record`], [`results`]: the data, versioned, with a JSON
+//!   Schema.
 //! - [`import`], [`reported`]: result files of other programs, judged by the same gate.
 //! - [`statistics`]: the median and its exact interval, robust spread, the bootstrap of a ratio.
 //! - [`status`]: what the samples themselves say against being believed.
-//! - [`clock`], [`subject`], [`rules`], [`runner`]: taking samples; [`executable`], [`oracle`]: of what a back end compiled.
+//! - [`clock`], [`subject`], [`rules`], [`runner`]: taking samples; [`executable`], [`oracle`]: of
+//!   what a back end compiled.
 //! - [`speedup`], [`ladder`]: the only ways to state a gain, which refuse where there is no proof.
 //! - [`environment`], [`memory`], [`energy`], [`ceilings`], [`harness`]: what surrounds a figure.
 //! - [`profile`]: where the time of a call goes, as a table and as a trace; never a latency.
 //! - [`gate`]: whether one program is slower than another, on blocks of fresh processes.
 //! - [`compare`], [`history`], [`hardware`]: results beside results, of one machine or of several.
-//! - [`report`]: pure functions of records; with the feature `plots`, `drawing` turns its charts into files.
+//! - [`report`]: pure functions of records; with the feature `plots`, `drawing` turns its charts
+//!   into files.
 //! - [`digits`]: as many of them as the interval supports.
 //! - [`exit`]: what a run's results mean for its exit code.
 

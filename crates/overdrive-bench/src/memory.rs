@@ -1,8 +1,8 @@
 //! Peaks of memory, in a pass of their own that nobody times.
 //!
-//! What a call needs is its peak less what was resident before it; both are kept. On the host two witnesses look:
-//! a counting allocator, exact but blind to what does not go through it, and the kernel's resident high-water
-//! mark, complete but in pages.
+//! What a call needs is its peak less what was resident before it; both are kept. On the host two
+//! witnesses look: a counting allocator, exact but blind to what does not go through it, and the
+//! kernel's resident high-water mark, complete but in pages.
 
 mod heap;
 mod resident;
@@ -53,7 +53,8 @@ impl Peak {
 }
 
 impl MemoryUse {
-    /// Has a library's own allocator tell of the heap, to which ours is blind. Without its marks the heap is unknown.
+    /// Has a library's own allocator tell of the heap, to which ours is blind. Without its marks
+    /// the heap is unknown.
     #[must_use]
     pub fn with_library(self, report: &MemoryReport) -> Self {
         let before_bytes = report.state_bytes + report.persistent_bytes;
@@ -62,15 +63,15 @@ impl MemoryUse {
         Self { heap, allocations: None, ..self }
     }
 
-    /// Of an engine that says nothing of its device, whose own allocator is what counts: what this process saw of the call is
-    /// not what it took.
+    /// Of an engine that says nothing of its device, whose own allocator is what counts: what this
+    /// process saw of the call is not what it took.
     #[must_use]
     pub fn unknown_on_device(self) -> Self {
         Self { heap: None, allocations: None, ..self }
     }
 
-    /// Adds what an executable says of its device: the arena's or the pool's high-water mark of its last call, on top of
-    /// what it keeps there between calls.
+    /// Adds what an executable says of its device: the arena's or the pool's high-water mark of its
+    /// last call, on top of what it keeps there between calls.
     #[must_use]
     pub fn with_device(self, report: &MemoryReport) -> Self {
         let before_bytes = report.state_bytes + report.persistent_bytes;
@@ -82,16 +83,22 @@ impl MemoryUse {
 
 /// Runs `call` between two readings of every witness. Pass the process's allocator if it counts.
 ///
-/// The resident mark is absent where the kernel does not let it be reset: the old mark would be a wrong answer.
-pub fn peak_during<T>(heap: Option<&CountingAllocator>, call: impl FnOnce() -> T) -> (T, MemoryUse) {
+/// The resident mark is absent where the kernel does not let it be reset: the old mark would be a
+/// wrong answer.
+pub fn peak_during<T>(
+    heap: Option<&CountingAllocator>,
+    call: impl FnOnce() -> T,
+) -> (T, MemoryUse) {
     let resident_before = resident::reset_high_water_mark();
     let heap_before = heap.map(|heap| (heap, heap.restart_peak()));
     let result = call();
     let counted = heap_before.map(|(heap, before)| (before, heap.count()));
     let resident_peak = resident_before.and_then(|_| resident::high_water_mark_bytes());
     let memory = MemoryUse {
-        heap: counted
-            .map(|(before, after)| Peak { before_bytes: before.live_bytes, peak_bytes: after.peak_bytes }),
+        heap: counted.map(|(before, after)| Peak {
+            before_bytes: before.live_bytes,
+            peak_bytes: after.peak_bytes,
+        }),
         allocations: counted.map(|(before, after)| after.allocations - before.allocations),
         resident: resident_before
             .zip(resident_peak)
@@ -120,7 +127,9 @@ mod tests {
                 assert!(first.added_bytes() >= 30 << 20, "{first:?}");
                 assert!(second.added_bytes() < 16 << 20, "{second:?}");
             }
-            None => eprintln!("SKIPPED: this kernel does not let the resident high-water mark be reset"),
+            None => {
+                eprintln!("SKIPPED: this kernel does not let the resident high-water mark be reset")
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a workload's outputs should be: inputs drawn from a seed, and the outputs of a reference of higher
-//! precision on them, computed once however many configurations are compared with it.
+//! What a workload's outputs should be: inputs drawn from a seed, and the outputs of a reference of
+//! higher precision on them, computed once however many configurations are compared with it.
 
 mod compared;
 mod drawn;
@@ -30,7 +30,8 @@ pub struct Tolerance {
     pub rtol: f64,
     /// Absolute part, in the unit of the output.
     pub atol: f64,
-    /// Of the root of the mean square, in the unit of the output; infinite where elements alone are held.
+    /// Of the root of the mean square, in the unit of the output; infinite where elements alone are
+    /// held.
     pub rms: f64,
     /// The largest relative error of a rounding, where each element is held to its own
     /// [`Sensitivity`]; `rtol` is then without meaning.
@@ -64,13 +65,15 @@ pub struct Perturbation {
 type Inputs<'a> = Box<dyn Fn(u64) -> Vec<Tensor> + 'a>;
 type Reference<'a> = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>, Failure> + 'a>;
 type Twin<'a> = Box<dyn Fn(&[Tensor], Perturbation) -> Result<Vec<Tensor>, Failure> + 'a>;
-type Sensitivities<'a> = Box<dyn Fn(&[Tensor], &[Vec<f64>]) -> Result<Vec<Sensitivity>, Failure> + 'a>;
+type Sensitivities<'a> =
+    Box<dyn Fn(&[Tensor], &[Vec<f64>]) -> Result<Vec<Sensitivity>, Failure> + 'a>;
 type Part<'a> = Box<dyn Fn(&Tensor) -> Tensor + 'a>;
 
 /// Perturbed evaluations that a [`Spread`] is the largest of.
 const TWINS: u64 = 4;
 
-/// Seeds whose inputs are kept: those that timed calls rotate through. Whoever takes part in a session shares them.
+/// Seeds whose inputs are kept: those that timed calls rotate through. Whoever takes part in a
+/// session shares them.
 const KEPT_SEEDS: usize = 2;
 
 /// The inputs and the reference of one workload.
@@ -90,8 +93,8 @@ pub struct Oracle<'a> {
 }
 
 impl<'a> Oracle<'a> {
-    /// `name` says in the results what outputs were compared with. `inputs` must give the same tensors for the
-    /// same seed, random normal where they are real numbers.
+    /// `name` says in the results what outputs were compared with. `inputs` must give the same
+    /// tensors for the same seed, random normal where they are real numbers.
     pub fn new(
         name: impl Into<String>,
         inputs: impl Fn(u64) -> Vec<Tensor> + 'a,
@@ -113,8 +116,9 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// The reference of a workload that rounds to codes: there a value that lies between two codes goes to either, so that
-    /// answers which are equally right differ by more than rounding. `twin` evaluates what a perturbation makes of it.
+    /// The reference of a workload that rounds to codes: there a value that lies between two codes
+    /// goes to either, so that answers which are equally right differ by more than rounding. `twin`
+    /// evaluates what a perturbation makes of it.
     #[must_use]
     pub fn with_twins(
         self,
@@ -157,7 +161,12 @@ impl<'a> Oracle<'a> {
 
     /// The inputs that `seed` draws.
     pub fn inputs(&self, seed: u64) -> Vec<Tensor> {
-        let kept = self.drawn.borrow().iter().find(|(s, _)| *s == seed).map(|(_, tensors)| tensors.clone());
+        let kept = self
+            .drawn
+            .borrow()
+            .iter()
+            .find(|(s, _)| *s == seed)
+            .map(|(_, tensors)| tensors.clone());
         kept.unwrap_or_else(|| {
             let tensors = (self.inputs)(seed);
             let mut drawn = self.drawn.borrow_mut();
@@ -184,7 +193,8 @@ impl<'a> Oracle<'a> {
         let outputs = (self.reference)(&self.inputs(seed))?;
         let own = || Rc::new(outputs.iter().map(|output| output.ty().clone()).collect());
         let types = self.types.clone().unwrap_or_else(own);
-        let expected = Rc::new(outputs.into_iter().map(|output| compared(output).to_f64()).collect());
+        let expected =
+            Rc::new(outputs.into_iter().map(|output| compared(output).to_f64()).collect());
         let known: Known = (expected, types);
         self.known.borrow_mut().insert(seed, known.clone());
         Ok(known)
@@ -211,8 +221,8 @@ impl<'a> Oracle<'a> {
         Ok(Some(found))
     }
 
-    /// How far answers of `seed` lie apart that differ by perturbations of this size; nothing, where the workload rounds
-    /// to no codes.
+    /// How far answers of `seed` lie apart that differ by perturbations of this size; nothing,
+    /// where the workload rounds to no codes.
     ///
     /// # Errors
     /// The reference's own failure.
@@ -238,7 +248,12 @@ impl<'a> Oracle<'a> {
     ///
     /// # Errors
     /// The reference's own failure; another number or size of outputs.
-    pub fn compare(&self, seed: u64, outputs: &[Tensor], tolerance: Tolerance) -> Result<Deviation, Failure> {
+    pub fn compare(
+        &self,
+        seed: u64,
+        outputs: &[Tensor],
+        tolerance: Tolerance,
+    ) -> Result<Deviation, Failure> {
         let parts: Vec<Tensor> = outputs.iter().map(&self.part).collect();
         self.compare_part(seed, &parts, tolerance)
     }
@@ -253,14 +268,16 @@ impl<'a> Oracle<'a> {
         outputs: &[Tensor],
         tolerance: Tolerance,
     ) -> Result<Deviation, Failure> {
-        let outputs: Vec<Vec<f64>> = outputs.iter().map(|output| compared(output.clone()).to_f64()).collect();
+        let outputs: Vec<Vec<f64>> =
+            outputs.iter().map(|output| compared(output.clone()).to_f64()).collect();
         self.compare_values(seed, &outputs, tolerance)
     }
 
     /// As `compare_part`, of outputs as numbers.
     ///
     /// # Errors
-    /// As `compare`. Where the reference itself is not finite nothing can be judged, which is no fault of an output.
+    /// As `compare`. Where the reference itself is not finite nothing can be judged, which is no
+    /// fault of an output.
     pub fn compare_values(
         &self,
         seed: u64,
@@ -303,8 +320,10 @@ fn not_finite(expected: &[Vec<f64>]) -> Option<Failure> {
     let infinite = values().filter(|x| x.abs() > f64::from(f32::MAX)).count();
     (nans + infinite > 0).then(|| {
         Failure::skipped(format!(
-            "the reference itself is not finite on these inputs ({nans} of {} outputs are NaN, {infinite} infinite), so that \
-             nothing can be compared with it: give inputs that the model is made for (`bench --inputs FILE`)",
+            "the reference itself is not finite on these inputs ({nans} of {} outputs are NaN, \
+             {infinite} infinite), so that \
+             nothing can be compared with it: give inputs that the model is made for (`bench \
+             --inputs FILE`)",
             values().count()
         ))
     })
@@ -336,7 +355,8 @@ impl Tolerance {
         Self { rounding: Some(rounding), ..Self::of_elements(0.0, floor) }
     }
 
-    /// Units in the last place of `dtype`, relative to an output's own size and to a typical output of size 1.
+    /// Units in the last place of `dtype`, relative to an output's own size and to a typical output
+    /// of size 1.
     pub fn ulps(dtype: DType, ulps: f64) -> Self {
         Self::of_elements(ulps * dtype.epsilon(), ulps * dtype.epsilon())
     }

@@ -1,5 +1,5 @@
-//! How a case ended. Only [`Outcome::Ok`] holds numbers, so a case that failed cannot be drawn, averaged or
-//! compared as if it had taken no time.
+//! How a case ended. Only [`Outcome::Ok`] holds numbers, so a case that failed cannot be drawn,
+//! averaged or compared as if it had taken no time.
 
 use std::fmt;
 
@@ -70,7 +70,9 @@ pub struct Failure {
 }
 
 /// The classes of failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
     /// An error or a panic.

@@ -1,7 +1,7 @@
 //! Where the time of a call goes: a clock around each step of a plan.
 //!
-//! A profiled call is never a latency: the clocks cost time of their own. From a [`Profile`] follow an
-//! [`OperatorTable`] and a trace for Perfetto ([`chrome_trace`]).
+//! A profiled call is never a latency: the clocks cost time of their own. From a [`Profile`] follow
+//! an [`OperatorTable`] and a trace for Perfetto ([`chrome_trace`]).
 
 mod table;
 #[cfg(test)]
@@ -18,7 +18,8 @@ use crate::clock::Clock;
 use crate::executable::{Target, fresh_outputs, upload};
 use crate::outcome::Failure;
 
-/// Calls before the profiled ones: packing of weights and first touches are no part of a steady call.
+/// Calls before the profiled ones: packing of weights and first touches are no part of a steady
+/// call.
 const WARMUP_CALLS: u32 = 3;
 
 /// The steps of some calls, with the time that each took.
@@ -32,7 +33,8 @@ pub struct Profile {
     pub calls: u32,
     /// All of them together on the host, clocks included.
     pub wall_ns: f64,
-    /// The steps of the plan, in its order; one that prepares weights was not run again and has no times.
+    /// The steps of the plan, in its order; one that prepares weights was not run again and has no
+    /// times.
     pub steps: Vec<ProfiledStep>,
     /// Bytes of the arena that live when a call ends: its results.
     pub end_live_bytes: u64,
@@ -71,12 +73,21 @@ impl Profile {
         let start_ns = clock.now_ns();
         let steps = executable.profile(state, &inputs, &mut outputs, calls)?;
         let wall_ns = (clock.now_ns() - start_ns) as f64;
-        Ok(Self { wall_ns, memory: executable.memory(), ..Self::of(executable.plan(), steps, calls) })
+        Ok(Self {
+            wall_ns,
+            memory: executable.memory(),
+            ..Self::of(executable.plan(), steps, calls)
+        })
     }
 
-    /// The plan's streams and lives beside the times of its steps, one for each step and in their order.
+    /// The plan's streams and lives beside the times of its steps, one for each step and in their
+    /// order.
     fn of(plan: &Plan, steps: Vec<StepProfile>, calls: u32) -> Self {
-        assert_eq!(steps.len(), plan.steps.len(), "a profile has an entry for each step of the plan");
+        assert_eq!(
+            steps.len(),
+            plan.steps.len(),
+            "a profile has an entry for each step of the plan"
+        );
         let mut live = live_bytes(plan);
         let end_live_bytes = live.pop().expect("there is a moment after the last step");
         let steps = steps.into_iter().zip(&plan.steps).zip(live);

@@ -19,8 +19,8 @@ use crate::subject::Deviation;
 pub struct Record {
     /// What was measured, how.
     pub case: Case,
-    /// The [`Case::id`] of the record that this one is to be compared with; `None` for a baseline and for what
-    /// stands alone.
+    /// The [`Case::id`] of the record that this one is to be compared with; `None` for a baseline
+    /// and for what stands alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<String>,
     /// Seed of inputs, parameters and resampling.
@@ -40,8 +40,8 @@ pub struct Measurement {
     /// What another tool reported of this case, where it was not measured here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<Reported>,
-    /// Calls made back to back over a long span, taken where a ratio looked too good: their mean is a second
-    /// method beside the median of samples.
+    /// Calls made back to back over a long span, taken where a ratio looked too good: their mean is
+    /// a second method beside the median of samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sustained: Option<Span>,
     /// What is paid once, never part of the latency.
@@ -56,8 +56,8 @@ pub struct Measurement {
     /// Peaks of memory, from a pass that was not timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryUse>,
-    /// What it takes to bring inputs to a device and outputs back, which is no part of the latency; absent where the
-    /// device is the host.
+    /// What it takes to bring inputs to a device and outputs back, which is no part of the latency;
+    /// absent where the device is the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<Copies>,
     /// Energy, where the machine can tell.
@@ -224,7 +224,8 @@ pub struct Items {
 pub struct CeilingShare {
     /// Name of the ceiling in [`Results::ceilings`](crate::results::Results::ceilings).
     pub ceiling: String,
-    /// The rate over the ceiling. Above 1 is a label, not an error: a measured ceiling can be beaten.
+    /// The rate over the ceiling. Above 1 is a label, not an error: a measured ceiling can be
+    /// beaten.
     pub share: f64,
 }
 

@@ -1,5 +1,5 @@
-//! Every sentence and table of a report, as pure functions of [`Results`](crate::results::Results): what is not
-//! in the results cannot be said, and the same results always say the same.
+//! Every sentence and table of a report, as pure functions of [`Results`](crate::results::Results):
+//! what is not in the results cannot be said, and the same results always say the same.
 
 mod anchor;
 pub mod charts;

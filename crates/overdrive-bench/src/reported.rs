@@ -1,8 +1,8 @@
 //! What another tool says of a case: a summary, or samples that were not taken under our protocol.
 //!
-//! It goes through the same gate as our own samples, as far as what was kept allows, and never into a ratio: nobody
-//! compared its outputs with a reference, and a summary cannot give an interval. Samples are never made up from
-//! a mean and a deviation.
+//! It goes through the same gate as our own samples, as far as what was kept allows, and never into
+//! a ratio: nobody compared its outputs with a reference, and a summary cannot give an interval.
+//! Samples are never made up from a mean and a deviation.
 
 use std::fmt;
 
@@ -28,7 +28,8 @@ pub struct Reported {
     /// Median time per call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub median_ns: Option<f64>,
-    /// Standard deviation of the times per call, taken for that of a population where the tool does not say.
+    /// Standard deviation of the times per call, taken for that of a population where the tool does
+    /// not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standard_deviation_ns: Option<f64>,
     /// Shortest time per call.
@@ -84,7 +85,11 @@ impl Reported {
     ///
     /// # Errors
     /// When there are none, or one is not a positive time.
-    pub fn samples(tool: impl Into<String>, kept: Kept, samples_ns: Vec<f64>) -> Result<Self, Failure> {
+    pub fn samples(
+        tool: impl Into<String>,
+        kept: Kept,
+        samples_ns: Vec<f64>,
+    ) -> Result<Self, Failure> {
         let sorted = Sorted::new(&samples_ns)
             .ok_or_else(|| Failure::failed("there are no samples, or one is not a number"))?;
         let variation = sorted.coefficient_of_variation();
@@ -128,7 +133,8 @@ impl Reported {
             && self.max_ns.is_none_or(|max| max >= self.mean_ns - slack);
         if !(deviation >= 0.0 && deviation.is_finite() && within) || self.count == Some(0) {
             return Err(Failure::failed(format!(
-                "{} reports figures that contradict each other: mean {} ns, deviation {deviation} ns, from {:?} to {:?} ns",
+                "{} reports figures that contradict each other: mean {} ns, deviation {deviation} \
+                 ns, from {:?} to {:?} ns",
                 self.tool, self.mean_ns, self.min_ns, self.max_ns
             )));
         }
@@ -169,7 +175,9 @@ mod tests {
     fn mean_deviation_and_count_betray_one_large_sample() {
         let slow = ten(0.762, 2.05, 0.04, 6.92);
         assert_eq!(slow.gate()[0].kind, StatusKind::OneSampleDominates);
-        assert!(slow.gate()[0].detail.contains("91 % of their sum, variation 269 % of at most 300 %"));
+        assert!(
+            slow.gate()[0].detail.contains("91 % of their sum, variation 269 % of at most 300 %")
+        );
         let without_the_largest = Reported { max_ns: None, ..slow };
         assert_eq!(without_the_largest.gate()[0].kind, StatusKind::OneSampleDominates);
         assert!(ten(0.049, 0.01, 0.04, 0.07).gate().is_empty());
@@ -178,7 +186,9 @@ mod tests {
     #[test]
     fn samples_are_judged_in_their_order() {
         let mut samples: Vec<f64> = (0..20).map(|i| 1000.0 + f64::from(i)).collect();
-        assert!(Reported::samples("a tool", Kept::Samples, samples.clone()).unwrap().gate().is_empty());
+        assert!(
+            Reported::samples("a tool", Kept::Samples, samples.clone()).unwrap().gate().is_empty()
+        );
         samples[0] = 2000.0;
         let cold = Reported::samples("a tool", Kept::Samples, samples.clone()).unwrap();
         assert_eq!(cold.gate()[0].kind, StatusKind::ColdFirstSample);

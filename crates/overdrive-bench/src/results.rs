@@ -26,8 +26,8 @@ pub const OLDEST_VERSION: u32 = 1;
 pub struct Results {
     /// [`SCHEMA_VERSION`] of the program that wrote it.
     pub schema_version: u32,
-    /// Where these results come from, if another program measured them. What it does not tell (time, machine,
-    /// revision, seed) is then empty or zero, and a report says "not recorded".
+    /// Where these results come from, if another program measured them. What it does not tell
+    /// (time, machine, revision, seed) is then empty or zero, and a report says "not recorded".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<String>,
     /// When the run began, in seconds since 1970 UTC.
@@ -70,7 +70,8 @@ pub struct Note {
 pub enum Inconsistency {
     /// Written by another version.
     #[error(
-        "schema version {found}, expected {OLDEST_VERSION} to {SCHEMA_VERSION}: rerun with this version of Overdrive, or read it with the one that wrote it"
+        "schema version {found}, expected {OLDEST_VERSION} to {SCHEMA_VERSION}: rerun with this \
+         version of Overdrive, or read it with the one that wrote it"
     )]
     Version {
         /// The version in the file.
@@ -83,7 +84,9 @@ pub enum Inconsistency {
         case: String,
     },
     /// Two numbers of the file that cannot both be.
-    #[error("`{case}` contradicts itself: {why}. The file was edited or damaged: run the case again")]
+    #[error(
+        "`{case}` contradicts itself: {why}. The file was edited or damaged: run the case again"
+    )]
     Contradiction {
         /// The case's id, or what else was timed.
         case: String,
@@ -153,9 +156,12 @@ impl Results {
                 return Err(Inconsistency::Duplicate { case });
             }
         }
-        let baselines = self.records.iter().filter_map(|r| Some((r.case.id(), r.baseline.as_ref()?)));
-        let rungs =
-            self.ladders.iter().flat_map(|l| l.rungs.iter().map(|rung| (l.title.clone(), &rung.case)));
+        let baselines =
+            self.records.iter().filter_map(|r| Some((r.case.id(), r.baseline.as_ref()?)));
+        let rungs = self
+            .ladders
+            .iter()
+            .flat_map(|l| l.rungs.iter().map(|rung| (l.title.clone(), &rung.case)));
         match baselines.chain(rungs).find(|(_, case)| !ids.contains(*case)) {
             Some((from, case)) => Err(Inconsistency::Missing { from, case: case.clone() }),
             None => integrity::check(self),
@@ -165,8 +171,10 @@ impl Results {
     /// Series that say nothing of their session, of all series: what was edited in them may not be
     /// seen.
     pub fn unverifiable(&self) -> (usize, usize) {
-        let series = self.records.iter().filter_map(|record| record.outcome.measurement()?.latency.as_ref());
-        let sessions: Vec<bool> = series.map(|series| series.conditions.session.is_some()).collect();
+        let series =
+            self.records.iter().filter_map(|record| record.outcome.measurement()?.latency.as_ref());
+        let sessions: Vec<bool> =
+            series.map(|series| series.conditions.session.is_some()).collect();
         (sessions.iter().filter(|known| !**known).count(), sessions.len())
     }
 }
@@ -182,24 +190,34 @@ mod tests {
     use super::*;
     use crate::outcome::{Failure, Outcome};
 
-    /// The schema is derived from the types; what could go wrong is that it says something else than they write.
+    /// The schema is derived from the types; what could go wrong is that it says something else
+    /// than they write.
     #[test]
     fn the_schema_names_what_is_written() {
         let schema: serde_json::Value = serde_json::from_str(&schema()).unwrap();
         let required = schema["required"].as_array().unwrap();
         let written = serde_json::to_value(crate::testing::results()).unwrap();
         for field in required {
-            assert!(written.get(field.as_str().unwrap()).is_some(), "{field} is required but not written");
+            assert!(
+                written.get(field.as_str().unwrap()).is_some(),
+                "{field} is required but not written"
+            );
         }
         for field in written.as_object().unwrap().keys() {
-            assert!(schema["properties"].get(field).is_some(), "{field} is written but not described");
+            assert!(
+                schema["properties"].get(field).is_some(),
+                "{field} is written but not described"
+            );
         }
         let outcomes = [Outcome::Ok(Box::default()), Failure::timeout("10 s").into()];
         let described = schema["$defs"]["Outcome"].to_string();
         for outcome in outcomes {
             let written = serde_json::to_value(outcome).unwrap();
             let tag = written.as_object().unwrap().keys().next().unwrap();
-            assert!(described.contains(&format!("\"{tag}\"")), "{tag} is written but not described");
+            assert!(
+                described.contains(&format!("\"{tag}\"")),
+                "{tag} is written but not described"
+            );
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Takes samples of one subject, or of several in alternation, by the rules of the protocol.
 //!
-//! Order of a case: first call (a metric of its own), comparison with the reference, warm-up, samples, a second
-//! method where a ratio looks too good. Several subjects go through it as one session: same warm-up, same number
-//! of samples, alternating A B B A so that drift of the machine falls on all alike. Time is read from the
-//! injected clock alone. A subject that errs, panics, is wrong or takes too long leaves the session with its
-//! reason; the others go on.
+//! Order of a case: first call (a metric of its own), comparison with the reference, warm-up,
+//! samples, a second method where a ratio looks too good. Several subjects go through it as one
+//! session: same warm-up, same number of samples, alternating A B B A so that drift of the machine
+//! falls on all alike. Time is read from the injected clock alone. A subject that errs, panics, is
+//! wrong or takes too long leaves the session with its reason; the others go on.
 
 mod lane;
 mod warmup;
@@ -31,8 +31,8 @@ pub struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// A runner on `clock`, whose cost and grain it measures now. `seed` is the first of the seeds on which
-    /// outputs are compared.
+    /// A runner on `clock`, whose cost and grain it measures now. `seed` is the first of the seeds
+    /// on which outputs are compared.
     pub fn new(clock: &'a dyn Clock, rules: Rules, seed: u64) -> Self {
         Self { clock, timer: Timer::measure(clock), rules, seed, stop: Stop::default() }
     }
@@ -58,7 +58,8 @@ impl<'a> Runner<'a> {
         self.compare(&mut [subject]).pop().expect("one subject has one outcome")
     }
 
-    /// Measures several subjects of the same workload in one session; the outcomes are in their order.
+    /// Measures several subjects of the same workload in one session; the outcomes are in their
+    /// order.
     pub fn compare(&self, subjects: &mut [&mut dyn Subject]) -> Vec<Outcome> {
         let rivals = subjects.len().saturating_sub(1);
         let mut lanes: Vec<Lane<'_>> =
@@ -72,7 +73,8 @@ impl<'a> Runner<'a> {
         }
         let before = context_switches();
         let session = self.alternate(&mut lanes);
-        let switches = context_switches().zip(before).map(|(after, before)| after.since(before).involuntary);
+        let switches =
+            context_switches().zip(before).map(|(after, before)| after.since(before).involuntary);
         if looks_too_good(&lanes) {
             for lane in &mut lanes {
                 lane.attempt(Lane::sustain);
@@ -81,7 +83,8 @@ impl<'a> Runner<'a> {
         lanes.into_iter().map(|lane| lane.finish(&session, switches)).collect()
     }
 
-    /// Samples in rounds, each in the opposite order of the one before, until every subject is precise.
+    /// Samples in rounds, each in the opposite order of the one before, until every subject is
+    /// precise.
     fn alternate(&self, lanes: &mut [Lane<'_>]) -> Alternation {
         let limit = self.rules.sampling_max_ns.saturating_mul(lanes.len() as u64);
         let start = self.clock.now_ns();

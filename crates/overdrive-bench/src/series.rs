@@ -16,15 +16,16 @@ use crate::statistics::{Fence, Sorted, Summary};
 pub struct Sample {
     /// Ordinal of the process that took it, within the session.
     pub process: u32,
-    /// Position in time among all samples of the session, so that the order in which variants alternated can
-    /// be told.
+    /// Position in time among all samples of the session, so that the order in which variants
+    /// alternated can be told.
     pub index: u32,
     /// The span on the host, from the first call to the completion of the last.
     pub host_ns: u64,
     /// The span on the device's own clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_ns: Option<u64>,
-    /// Device cycles during the span, so that a change of clock frequency can be told from a change of work.
+    /// Device cycles during the span, so that a change of clock frequency can be told from a change
+    /// of work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<u64>,
     /// When the sample began, since its [`Session`] began. A clock read outside of the span itself.
@@ -39,7 +40,9 @@ pub struct Sample {
 }
 
 /// A label of one sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Flag {
     /// Beyond one of Tukey's fences.
@@ -52,8 +55,8 @@ pub enum Flag {
     PowerCap,
     /// Caches were to be cold and could not be made so.
     Warm,
-    /// The device timed its span after emptying its caches; the host's span is of calls back to back, as those are timed
-    /// that have the host's clock alone.
+    /// The device timed its span after emptying its caches; the host's span is of calls back to
+    /// back, as those are timed that have the host's clock alone.
     HostBackToBack,
 }
 
@@ -112,7 +115,8 @@ pub struct Conditions {
     pub timer: Timer,
     /// Which clock the latency is read from.
     pub basis: Basis,
-    /// Steps that a call enqueues on the device, where it keeps its own time: what launching may cost.
+    /// Steps that a call enqueues on the device, where it keeps its own time: what launching may
+    /// cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launches_per_call: Option<u64>,
     /// Calls in each sample, chosen so that the clock's own cost and grain vanish.
@@ -123,8 +127,8 @@ pub struct Conditions {
     pub settling: Settling,
     /// Why sampling ended.
     pub stopped: Stopped,
-    /// How often the system took a CPU away from this process while the session sampled, rivals included;
-    /// absent where it does not tell.
+    /// How often the system took a CPU away from this process while the session sampled, rivals
+    /// included; absent where it does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub involuntary_switches: Option<u64>,
     /// The session as a whole; absent in files of schema version 1, whose samples cannot be held
@@ -203,8 +207,8 @@ impl Series {
     /// Labels and summarises `samples`.
     ///
     /// # Errors
-    /// When there are none, when one has no time on the chosen clock, or a time of zero: such a series has no
-    /// latency, and saying 0 would be a claim.
+    /// When there are none, when one has no time on the chosen clock, or a time of zero: such a
+    /// series has no latency, and saying 0 would be a claim.
     pub fn new(conditions: Conditions, mut samples: Vec<Sample>) -> Result<Self, Failure> {
         let times = times_per_call(&conditions, &samples)?;
         let sorted = Sorted::new(&times).ok_or_else(|| Failure::failed("no sample was taken"))?;
@@ -218,7 +222,8 @@ impl Series {
 
     /// Time per call of each sample in nanoseconds, in the order taken, on the clock of the basis.
     pub fn times_ns(&self) -> Vec<f64> {
-        times_per_call(&self.conditions, &self.samples).expect("a series is only built from timed samples")
+        times_per_call(&self.conditions, &self.samples)
+            .expect("a series is only built from timed samples")
     }
 
     /// The same, ascending.
@@ -226,8 +231,8 @@ impl Series {
         Sorted::new(&self.times_ns()).expect("a series is only built from at least one sample")
     }
 
-    /// The same samples by the host's clock, for a comparison with what has no other; `None` where the host's spans were not
-    /// taken as those of a rival are.
+    /// The same samples by the host's clock, for a comparison with what has no other; `None` where
+    /// the host's spans were not taken as those of a rival are.
     pub(crate) fn on_the_host(&self) -> Option<Cow<'_, Self>> {
         if self.conditions.basis == Basis::Host {
             return Some(Cow::Borrowed(self));
@@ -235,7 +240,8 @@ impl Series {
         let is_alike = |sample: &Sample| sample.flags.contains(&Flag::HostBackToBack);
         let conditions =
             Conditions { basis: Basis::Host, launches_per_call: None, ..self.conditions.clone() };
-        let alike = self.samples.iter().all(is_alike).then(|| Self::new(conditions, self.samples.clone()));
+        let alike =
+            self.samples.iter().all(is_alike).then(|| Self::new(conditions, self.samples.clone()));
         alike?.ok().map(Cow::Owned)
     }
 
@@ -248,7 +254,8 @@ impl Series {
     }
 }
 
-/// Labels samples whose clock was over 5 % below the case's median clock, where cycles were counted.
+/// Labels samples whose clock was over 5 % below the case's median clock, where cycles were
+/// counted.
 fn label_low_clocks(samples: &mut [Sample]) {
     let frequency = |sample: &Sample| {
         let span = sample.device_ns.unwrap_or(sample.host_ns);
@@ -309,10 +316,15 @@ mod tests {
         }
         taken[4].host_ns = 1250; // the same cycles took longer: 1.6 instead of 2 GHz
         let series = Series::new(conditions(), taken).unwrap();
-        let labelled: Vec<u32> =
-            series.samples.iter().filter(|s| s.flags.contains(&Flag::LowClock)).map(|s| s.index).collect();
+        let labelled: Vec<u32> = series
+            .samples
+            .iter()
+            .filter(|s| s.flags.contains(&Flag::LowClock))
+            .map(|s| s.index)
+            .collect();
         assert_eq!(labelled, [4]);
-        // It is an outlier too: labels made again from labelled samples are the same, in the same order.
+        // It is an outlier too: labels made again from labelled samples are the same, in the same
+        // order.
         assert_eq!(series.samples[4].flags, [Flag::Outlier(Fence::SevereHigh), Flag::LowClock]);
         assert!(series.is_consistent());
     }
@@ -320,14 +332,20 @@ mod tests {
     #[test]
     fn no_time_is_a_failure_and_never_zero() {
         assert!(Series::new(conditions(), Vec::new()).is_err());
-        assert!(Series::new(conditions(), samples(&[5, 0, 5])).unwrap_err().reason.contains("took no time"));
+        assert!(
+            Series::new(conditions(), samples(&[5, 0, 5]))
+                .unwrap_err()
+                .reason
+                .contains("took no time")
+        );
         let device = Conditions { basis: Basis::Device, ..conditions() };
         assert!(Series::new(device, samples(&[5])).unwrap_err().reason.contains("no device time"));
     }
 
     #[test]
     fn an_edited_summary_is_noticed() {
-        let mut series = Series::new(conditions(), samples(&[1000, 1010, 990, 1005, 995, 1000])).unwrap();
+        let mut series =
+            Series::new(conditions(), samples(&[1000, 1010, 990, 1005, 995, 1000])).unwrap();
         assert!(series.is_consistent());
         series.summary.median_ns = 500.0;
         assert!(!series.is_consistent());

@@ -1,8 +1,9 @@
 //! The only way to say that something is faster.
 //!
-//! A [`Speedup`] is built from two records or not at all: same workload, both ran, both outputs agree with the
-//! reference, neither blocked by its own samples, same clock and same depth of measurement. Where one of these
-//! does not hold there is a [`NoClaim`] with every reason, and no number in it.
+//! A [`Speedup`] is built from two records or not at all: same workload, both ran, both outputs
+//! agree with the reference, neither blocked by its own samples, same clock and same depth of
+//! measurement. Where one of these does not hold there is a [`NoClaim`] with every reason, and no
+//! number in it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,7 +33,8 @@ pub struct Speedup {
     counts: [usize; 2],
     depth: Depth,
     basis: Basis,
-    /// Medians of baseline and variant by the host's clock, where one of them has a device's clock and the other has not.
+    /// Medians of baseline and variant by the host's clock, where one of them has a device's clock
+    /// and the other has not.
     #[serde(skip_serializing_if = "Option::is_none")]
     host_medians_ns: Option<[f64; 2]>,
     warnings: Vec<Status>,
@@ -217,7 +219,9 @@ impl Speedup {
         }
         let old = evidence(baseline, Side::Baseline, &mut reasons);
         let new = evidence(variant, Side::Variant, &mut reasons);
-        let (Some((old, old_series)), Some((new, new_series))) = (old, new) else { return Err(reasons) };
+        let (Some((old, old_series)), Some((new, new_series))) = (old, new) else {
+            return Err(reasons);
+        };
         if old_series.conditions.timer.clock != new_series.conditions.timer.clock {
             reasons.push(Reason::DifferentClocks);
         }
@@ -234,7 +238,8 @@ impl Speedup {
         if crosses_clocks {
             // What blocks by the clock of the record itself is among the reasons already.
             for (series, side) in alike.iter().zip([Side::Baseline, Side::Variant]) {
-                let blocks = gate(series).into_iter().filter(|status| status.kind.block() == Block::Ratio);
+                let blocks =
+                    gate(series).into_iter().filter(|status| status.kind.block() == Block::Ratio);
                 let found = blocks.map(|status| Reason::Blocked { side, status });
                 let new: Vec<Reason> = found.filter(|reason| !reasons.contains(reason)).collect();
                 reasons.extend(new);
@@ -243,14 +248,16 @@ impl Speedup {
         if old_series.conditions.depth != new_series.conditions.depth {
             reasons.push(Reason::DifferentDepths);
         }
-        let is_warm = |m: &Measurement| m.statuses.iter().any(|status| status.kind == StatusKind::Warm);
+        let is_warm =
+            |m: &Measurement| m.statuses.iter().any(|status| status.kind == StatusKind::Warm);
         // By the host's clock both were called back to back.
         if !crosses_clocks && is_warm(old) != is_warm(new) {
             let side = if is_warm(old) { Side::Baseline } else { Side::Variant };
             reasons.push(Reason::DifferentCaches { side });
         }
         let counts = [old_series.summary.count, new_series.summary.count];
-        let [(old_times, old_cold), (new_times, new_cold)] = alike.each_ref().map(|series| settled(series));
+        let [(old_times, old_cold), (new_times, new_cold)] =
+            alike.each_ref().map(|series| settled(series));
         let ratio = ratio_of_medians(&old_times, &new_times, variant.seed);
         let Some(ratio) = ratio else {
             reasons.push(Reason::TooFewSamples { counts });
@@ -259,7 +266,9 @@ impl Speedup {
         if ratio.interval.contains(1.0) {
             // What the settled samples do not decide, a cold one cannot.
             let cold = [(Side::Baseline, old_cold), (Side::Variant, new_cold)].into_iter();
-            reasons.extend(cold.filter_map(|(side, cold)| Some(Reason::Blocked { side, status: cold? })));
+            reasons.extend(
+                cold.filter_map(|(side, cold)| Some(Reason::Blocked { side, status: cold? })),
+            );
         }
         reasons.extend(unconfirmed(ratio.ratio, old, new));
         if !reasons.is_empty() {
@@ -300,8 +309,8 @@ impl Speedup {
         Interval { low: self.low, high: self.high, confidence: crate::statistics::CONFIDENCE }
     }
 
-    /// Medians of baseline and variant by the host's clock, in nanoseconds per call, where the ratio is of these because
-    /// one of the two has no device's clock.
+    /// Medians of baseline and variant by the host's clock, in nanoseconds per call, where the
+    /// ratio is of these because one of the two has no device's clock.
     pub fn host_medians_ns(&self) -> Option<[f64; 2]> {
         self.host_medians_ns
     }
@@ -329,11 +338,13 @@ impl Speedup {
         self.depth == Depth::Screening
     }
 
-    /// The ratio and its interval alone, `1.93x [1.90, 1.96]`, with the two times that it is of where these are not the
-    /// latencies of the records: `2.39x [2.36, 2.40] by the host's clock, 39.6 us over 16.6 us`.
+    /// The ratio and its interval alone, `1.93x [1.90, 1.96]`, with the two times that it is of
+    /// where these are not the latencies of the records: `2.39x [2.36, 2.40] by the host's clock,
+    /// 39.6 us over 16.6 us`.
     pub fn figure(&self) -> String {
         let digits = decimals(Some(self.interval().half_width()));
-        let ratio = format!("{:.digits$}x [{:.digits$}, {:.digits$}]", self.ratio, self.low, self.high);
+        let ratio =
+            format!("{:.digits$}x [{:.digits$}, {:.digits$}]", self.ratio, self.low, self.high);
         match self.host_medians_ns {
             Some([old, new]) => {
                 format!("{ratio} by the host's clock, {} over {}", time(old, None), time(new, None))
@@ -363,7 +374,9 @@ fn evidence<'r>(
         }
         None => record.outcome.measurement()?,
     };
-    reasons.extend(measurement.blocks().map(|status| Reason::Blocked { side, status: status.clone() }));
+    reasons.extend(
+        measurement.blocks().map(|status| Reason::Blocked { side, status: status.clone() }),
+    );
     match (&measurement.latency, &measurement.reported) {
         (Some(_), _) => {}
         (None, Some(Reported { tool, kept, .. })) => {
@@ -382,7 +395,8 @@ fn unconfirmed(ratio: f64, baseline: &Measurement, variant: &Measurement) -> Opt
     if ratio <= SUSPECT_RATIO {
         return None;
     }
-    let second = baseline.sustained.zip(variant.sustained).map(|(old, new)| old.mean_ns() / new.mean_ns());
+    let second =
+        baseline.sustained.zip(variant.sustained).map(|(old, new)| old.mean_ns() / new.mean_ns());
     let said = match second {
         Some(second) if (second / ratio - 1.0).abs() <= CONFIRMATION => return None,
         Some(second) => format!("sustained calls give {second:.1}x"),

@@ -1,8 +1,9 @@
-//! The statistics behind every figure: exact where an exact method exists, seeded where one resamples.
+//! The statistics behind every figure: exact where an exact method exists, seeded where one
+//! resamples.
 //!
-//! Everything rests on [`Sorted`], a non-empty sorted slice of finite numbers, so that no function here has to
-//! say what the median of nothing is. No sample is ever dropped: [`Sorted::fence`] labels, and the one mean that
-//! trims says so in its name.
+//! Everything rests on [`Sorted`], a non-empty sorted slice of finite numbers, so that no function
+//! here has to say what the median of nothing is. No sample is ever dropped: [`Sorted::fence`]
+//! labels, and the one mean that trims says so in its name.
 
 mod aggregate;
 mod bootstrap;

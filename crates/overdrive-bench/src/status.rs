@@ -22,8 +22,9 @@ pub const DOMINANT_SHARE: f64 = 0.5;
 pub const DOMINANT_VARIATION: f64 = 0.85;
 /// Robust standard deviations by which a sample may exceed the median.
 pub const COLD_SIGMAS: f64 = 10.0;
-/// Share of the median by which it may exceed it however small the deviations are: the same 5 % within which
-/// warm-up calls count as agreeing. On a quiet core ten sigmas can be 0.1 %, which no cold cache explains.
+/// Share of the median by which it may exceed it however small the deviations are: the same 5 %
+/// within which warm-up calls count as agreeing. On a quiet core ten sigmas can be 0.1 %, which no
+/// cold cache explains.
 pub const COLD_EXCESS: f64 = 0.05;
 /// Interquartile range over median beyond which a series is `noisy`.
 pub const NOISY: f64 = 0.10;
@@ -49,7 +50,9 @@ pub struct Status {
 }
 
 /// The findings that there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum StatusKind {
     /// One sample outweighs the others.
@@ -94,7 +97,9 @@ impl StatusKind {
     /// Whether it blocks or warns.
     pub fn block(self) -> Block {
         match self {
-            Self::OneSampleDominates | Self::Scattered | Self::Invalid | Self::Suspect => Block::Ratio,
+            Self::OneSampleDominates | Self::Scattered | Self::Invalid | Self::Suspect => {
+                Block::Ratio
+            }
             Self::ColdFirstSample => Block::Undecided,
             Self::Noisy
             | Self::Imprecise
@@ -151,8 +156,10 @@ pub fn gate(series: &Series) -> Vec<Status> {
     }
     if series.conditions.settling == Settling::Unsettled {
         let spans = series.conditions.warmup.len();
-        found
-            .push(Status::new(StatusKind::Unsettled, format!("{spans} warm-up spans did not come to agree")));
+        found.push(Status::new(
+            StatusKind::Unsettled,
+            format!("{spans} warm-up spans did not come to agree"),
+        ));
     }
     found.extend(throttled(series));
     found.extend(clocks_disagree(series));
@@ -171,7 +178,8 @@ pub(crate) fn of_times(times: &[f64], grain: f64) -> Vec<Status> {
     let cold = cold_first_sample(times, grain);
     let settled = if cold.is_some() { &times[1..] } else { times };
     let Some(sorted) = Sorted::new(settled) else { return Vec::new() };
-    let (share, variation) = (sorted.max() / settled.iter().sum::<f64>(), sorted.coefficient_of_variation());
+    let (share, variation) =
+        (sorted.max() / settled.iter().sum::<f64>(), sorted.coefficient_of_variation());
     let dominated = dominated(settled.len(), share, variation);
     let spread = match &dominated {
         // Its variation is that of the one sample, which is told already.
@@ -203,7 +211,8 @@ fn is_far(excess: f64, sigma: f64, median: f64) -> bool {
     excess > COLD_SIGMAS * sigma && excess > COLD_EXCESS * median
 }
 
-/// One sample of `n` that holds `share` of their sum, or brings their coefficient of `variation` near its ceiling.
+/// One sample of `n` that holds `share` of their sum, or brings their coefficient of `variation`
+/// near its ceiling.
 pub(crate) fn dominated(n: usize, share: f64, variation: f64) -> Option<Status> {
     // Of one or two samples, one always holds half.
     if n < 3 {
@@ -221,9 +230,10 @@ pub(crate) fn dominated(n: usize, share: f64, variation: f64) -> Option<Status> 
     })
 }
 
-/// A first sample that is far off, by an amount that does not come back: what recurs in the later half of the
-/// samples is the machine's noise and not the warm-up's fault. `times` are in the order taken; where most are equal
-/// to the clock's grain the deviation is zero, and the `grain` is then the scale.
+/// A first sample that is far off, by an amount that does not come back: what recurs in the later
+/// half of the samples is the machine's noise and not the warm-up's fault. `times` are in the order
+/// taken; where most are equal to the clock's grain the deviation is zero, and the `grain` is then
+/// the scale.
 fn cold_first_sample(times: &[f64], grain: f64) -> Option<Status> {
     let sorted = Sorted::new(times).filter(|sorted| sorted.count() > 2)?;
     let median = sorted.median();
@@ -232,7 +242,8 @@ fn cold_first_sample(times: &[f64], grain: f64) -> Option<Status> {
     let sigma = (MAD_TO_SIGMA * sorted.median_absolute_deviation()).max(grain);
     (is_far(excess, sigma, median) && excess > 2.0 * later).then(|| {
         let detail = format!(
-            "the first sample took {:.2} times the median, {:.0} robust sigmas, and no later one came near",
+            "the first sample took {:.2} times the median, {:.0} robust sigmas, and no later one \
+             came near",
             times[0] / median,
             excess / sigma
         );
@@ -257,14 +268,18 @@ fn variable(sorted: &Sorted) -> Option<Status> {
     (variation > VARIATION).then(|| {
         let above = 100.0 * (sorted.mean() / sorted.median() - 1.0);
         let variation = 100.0 * variation;
-        let detail = format!("variation {variation:.0} %: the mean lies {above:.0} % above the median");
+        let detail =
+            format!("variation {variation:.0} %: the mean lies {above:.0} % above the median");
         Status::new(StatusKind::Noisy, detail)
     })
 }
 
 fn throttled(series: &Series) -> Option<Status> {
-    let low =
-        series.samples.iter().filter(|sample| sample.flags.iter().any(|flag| flag.is_throttling())).count();
+    let low = series
+        .samples
+        .iter()
+        .filter(|sample| sample.flags.iter().any(|flag| flag.is_throttling()))
+        .count();
     let share = low as f64 / series.samples.len() as f64;
     (share > THROTTLED_SHARE).then(|| {
         Status::new(
@@ -274,31 +289,37 @@ fn throttled(series: &Series) -> Option<Status> {
     })
 }
 
-/// One warm sample is enough: a graph with too few copies of its data warms all samples but the first.
+/// One warm sample is enough: a graph with too few copies of its data warms all samples but the
+/// first.
 fn warm(series: &Series) -> Option<Status> {
     let count = series.samples.iter().filter(|sample| sample.flags.contains(&Flag::Warm)).count();
     (count > 0).then(|| {
         let all = series.samples.len();
-        Status::new(StatusKind::Warm, format!("{count} of {all} samples found their data in the cache"))
+        Status::new(
+            StatusKind::Warm,
+            format!("{count} of {all} samples found their data in the cache"),
+        )
     })
 }
 
-/// Two clocks that tell different stories: the device was done in less than half of the time that the host waited.
-/// Launches explain a gap of some microseconds each; beyond that, work ran where the device's events did not see
-/// it, on a stream of its own.
+/// Two clocks that tell different stories: the device was done in less than half of the time that
+/// the host waited. Launches explain a gap of some microseconds each; beyond that, work ran where
+/// the device's events did not see it, on a stream of its own.
 fn clocks_disagree(series: &Series) -> Option<Status> {
     if series.conditions.basis != Basis::Device {
         return None;
     }
     let calls = series.conditions.calls_per_sample as f64;
-    let per_call: Vec<f64> = series.samples.iter().map(|sample| sample.host_ns as f64 / calls).collect();
+    let per_call: Vec<f64> =
+        series.samples.iter().map(|sample| sample.host_ns as f64 / calls).collect();
     let (host, device) = (Sorted::new(&per_call)?.median(), series.summary.median_ns);
     if device >= 0.5 * host {
         return None;
     }
     let launches = series.conditions.launches_per_call.unwrap_or(1);
     let explained = LAUNCH_NS * launches as f64 + SYNCHRONISATION_NS;
-    let kind = if host - device <= explained { StatusKind::LaunchBound } else { StatusKind::Suspect };
+    let kind =
+        if host - device <= explained { StatusKind::LaunchBound } else { StatusKind::Suspect };
     let detail = format!(
         "{} on the device's clock, {} on the host's; {launches} launches explain at most {}",
         digits::time(device, None),
@@ -308,7 +329,8 @@ fn clocks_disagree(series: &Series) -> Option<Status> {
     Some(Status::new(kind, detail))
 }
 
-/// What no implementation on this machine can exceed, from its data sheet: theoretical peaks, not measured ones.
+/// What no implementation on this machine can exceed, from its data sheet: theoretical peaks, not
+/// measured ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Physics {
     /// Peak arithmetic at the highest clock, all threads of the case, FLOP/s.
@@ -325,7 +347,8 @@ impl Physics {
             (floor(work.flops, self.flops_per_second), floor(work.bytes, self.bytes_per_second));
         (time_ns < arithmetic.max(traffic)).then(|| {
             let detail = format!(
-                "{time_ns:.0} ns is less than the {arithmetic:.0} ns of its arithmetic or the {traffic:.0} ns of its traffic"
+                "{time_ns:.0} ns is less than the {arithmetic:.0} ns of its arithmetic or the \
+                 {traffic:.0} ns of its traffic"
             );
             Status::new(StatusKind::Invalid, detail)
         })

@@ -1,4 +1,5 @@
-//! What can be measured: anything that can be called, and that can say whether its answer was right.
+//! What can be measured: anything that can be called, and that can say whether its answer was
+//! right.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -13,8 +14,8 @@ use crate::series::Flag;
 
 /// Something that can be called once and timed: an executable, a library's function, a closure.
 pub trait Subject {
-    /// Puts the inputs of these calls in place, untimed. Inputs are random normal, never zeros, and differ from
-    /// call to call; a subject may rotate through a pool by `index`.
+    /// Puts the inputs of these calls in place, untimed. Inputs are random normal, never zeros, and
+    /// differ from call to call; a subject may rotate through a pool by `index`.
     ///
     /// # Errors
     /// Whatever keeps the calls from being made.
@@ -29,9 +30,9 @@ pub trait Subject {
     /// Whatever kept the call from completing.
     fn call(&mut self, index: u64) -> Result<(), Failure>;
 
-    /// Runs on inputs drawn from `seed` and compares the output with a reference of higher precision; the
-    /// output buffer is filled with NaN before and the inputs are found unchanged after. `None` says that there
-    /// is no reference, and then nothing may be claimed.
+    /// Runs on inputs drawn from `seed` and compares the output with a reference of higher
+    /// precision; the output buffer is filled with NaN before and the inputs are found unchanged
+    /// after. `None` says that there is no reference, and then nothing may be claimed.
     ///
     /// # Errors
     /// Whatever kept the comparison from being made.
@@ -42,13 +43,14 @@ pub trait Subject {
         "given by the caller"
     }
 
-    /// Steps of a call, each of which a device with a clock of its own is told to begin; `None` where none is known.
+    /// Steps of a call, each of which a device with a clock of its own is told to begin; `None`
+    /// where none is known.
     fn launches_per_call(&self) -> Option<u64> {
         None
     }
 
-    /// Compares the output of the call made last, one of those that were timed, with the reference. `None`
-    /// where the subject does not keep it.
+    /// Compares the output of the call made last, one of those that were timed, with the reference.
+    /// `None` where the subject does not keep it.
     ///
     /// # Errors
     /// Whatever kept the comparison from being made.
@@ -56,8 +58,8 @@ pub trait Subject {
         Ok(None)
     }
 
-    /// Times these calls as one span. The default reads the host's clock around [`Subject::call`]; a back end
-    /// with a clock of its own reads that too.
+    /// Times these calls as one span. The default reads the host's clock around [`Subject::call`];
+    /// a back end with a clock of its own reads that too.
     ///
     /// # Errors
     /// Those of [`Subject::call`].
@@ -108,7 +110,8 @@ pub struct Deviation {
     pub absolute: f64,
     /// Largest difference relative to the reference's value, where that is not 0.
     pub relative: f64,
-    /// Largest difference as a share of what the tolerance allows there; above 1, or NaN, disagrees.
+    /// Largest difference as a share of what the tolerance allows there; above 1, or NaN,
+    /// disagrees.
     pub share_of_tolerance: f64,
 }
 
@@ -129,12 +132,16 @@ impl Deviation {
         }
     }
 
-    /// Compares element by element, and all together where the tolerance says how. A NaN agrees with nothing, and an
-    /// infinity only with itself.
+    /// Compares element by element, and all together where the tolerance says how. A NaN agrees
+    /// with nothing, and an infinity only with itself.
     ///
     /// # Errors
     /// When the lengths differ.
-    pub fn between(output: &[f64], reference: &[f64], tolerance: Tolerance) -> Result<Self, Failure> {
+    pub fn between(
+        output: &[f64],
+        reference: &[f64],
+        tolerance: Tolerance,
+    ) -> Result<Self, Failure> {
         let Tolerance { rtol, atol, rms, .. } = tolerance;
         if output.len() != reference.len() {
             return Err(Failure::incorrect(format!(
@@ -170,15 +177,16 @@ impl Deviation {
     }
 }
 
-/// The larger number, where NaN is larger than any: an error that cannot be expressed is not a small one.
+/// The larger number, where NaN is larger than any: an error that cannot be expressed is not a
+/// small one.
 fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
 /// A closure as a subject, so that any two implementations can be compared.
 ///
-/// `verify` has no default: an implementation whose answer nobody checks can be timed, but its closure must say
-/// so by returning `Ok(None)`.
+/// `verify` has no default: an implementation whose answer nobody checks can be timed, but its
+/// closure must say so by returning `Ok(None)`.
 pub struct Function<F, V> {
     call: F,
     verify: V,
@@ -189,7 +197,8 @@ where
     F: FnMut(u64) -> T,
     V: FnMut(u64) -> Result<Option<Deviation>, Failure>,
 {
-    /// `call` is given the index of the call, and its result is kept from being optimised away; `verify` a seed.
+    /// `call` is given the index of the call, and its result is kept from being optimised away;
+    /// `verify` a seed.
     pub fn new(call: F, verify: V) -> Self {
         Self { call, verify }
     }
@@ -217,17 +226,31 @@ mod tests {
     #[test]
     fn deviation_is_measured_against_the_tolerance() {
         let deviation =
-            Deviation::between(&[1.0, 2.02], &[1.0, 2.0], Tolerance::of_elements(0.01, 0.0)).unwrap();
-        assert!((deviation.absolute - 0.02).abs() < 1e-12 && (deviation.relative - 0.01).abs() < 1e-12);
-        assert!(Deviation::between(&[2.01], &[2.0], Tolerance::of_elements(0.01, 0.0)).unwrap().agrees());
-        assert!(!Deviation::between(&[2.03], &[2.0], Tolerance::of_elements(0.01, 0.0)).unwrap().agrees());
-        assert!(Deviation::between(&[0.0], &[0.0], Tolerance::of_elements(0.0, 0.0)).unwrap().agrees());
+            Deviation::between(&[1.0, 2.02], &[1.0, 2.0], Tolerance::of_elements(0.01, 0.0))
+                .unwrap();
+        assert!(
+            (deviation.absolute - 0.02).abs() < 1e-12 && (deviation.relative - 0.01).abs() < 1e-12
+        );
+        assert!(
+            Deviation::between(&[2.01], &[2.0], Tolerance::of_elements(0.01, 0.0))
+                .unwrap()
+                .agrees()
+        );
+        assert!(
+            !Deviation::between(&[2.03], &[2.0], Tolerance::of_elements(0.01, 0.0))
+                .unwrap()
+                .agrees()
+        );
+        assert!(
+            Deviation::between(&[0.0], &[0.0], Tolerance::of_elements(0.0, 0.0)).unwrap().agrees()
+        );
     }
 
     #[test]
     fn many_small_differences_are_one_large_one() {
         let held = Tolerance { rms: 0.02, ..Tolerance::of_elements(0.0, 0.1) };
-        let few = Deviation::between(&[1.05, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], &[1.0; 8], held).unwrap();
+        let few = Deviation::between(&[1.05, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], &[1.0; 8], held)
+            .unwrap();
         assert!(few.agrees() && (few.share_of_tolerance - 0.05 / 8f64.sqrt() / 0.02).abs() < 1e-9);
         assert!(!Deviation::between(&[1.05; 8], &[1.0; 8], held).unwrap().agrees());
         assert!(!Deviation::between(&[f64::NAN], &[1.0], held).unwrap().agrees());
@@ -238,15 +261,22 @@ mod tests {
         for (output, reference) in
             [(f64::NAN, 1.0), (1.0, f64::NAN), (f64::INFINITY, 1.0), (1.0, f64::INFINITY)]
         {
-            let deviation =
-                Deviation::between(&[output, 0.0], &[reference, 0.0], Tolerance::of_elements(1.0, 1.0))
-                    .unwrap();
+            let deviation = Deviation::between(
+                &[output, 0.0],
+                &[reference, 0.0],
+                Tolerance::of_elements(1.0, 1.0),
+            )
+            .unwrap();
             assert!(!deviation.agrees(), "{output} against {reference}");
         }
         assert!(
-            Deviation::between(&[f64::INFINITY], &[f64::INFINITY], Tolerance::of_elements(0.0, 0.0))
-                .unwrap()
-                .agrees()
+            Deviation::between(
+                &[f64::INFINITY],
+                &[f64::INFINITY],
+                Tolerance::of_elements(0.0, 0.0)
+            )
+            .unwrap()
+            .agrees()
         );
         assert!(Deviation::between(&[1.0], &[1.0, 2.0], Tolerance::of_elements(1.0, 1.0)).is_err());
     }

@@ -1,4 +1,5 @@
-//! Synthetic clocks, subjects and samples for this crate's own tests: time passes only where a test says so.
+//! Synthetic clocks, subjects and samples for this crate's own tests: time passes only where a test
+//! says so.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,7 +35,8 @@ impl Clock for SyntheticClock {
     }
 }
 
-/// A subject whose every call takes the time that `cost_ns` says, given the number of calls made before it.
+/// A subject whose every call takes the time that `cost_ns` says, given the number of calls made
+/// before it.
 pub(crate) struct Synthetic<F> {
     pub(crate) clock: SyntheticClock,
     pub(crate) cost_ns: F,
@@ -45,7 +47,8 @@ pub(crate) struct Synthetic<F> {
 
 impl<F: FnMut(u64) -> u64> Synthetic<F> {
     pub(crate) fn new(clock: &SyntheticClock, cost_ns: F) -> Self {
-        let deviation = Some(Deviation { values: 1, absolute: 0.0, relative: 0.0, share_of_tolerance: 0.0 });
+        let deviation =
+            Some(Deviation { values: 1, absolute: 0.0, relative: 0.0, share_of_tolerance: 0.0 });
         Self { clock: clock.clone(), cost_ns, made: 0, prepared: Vec::new(), deviation }
     }
 }

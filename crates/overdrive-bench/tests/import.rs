@@ -1,5 +1,5 @@
-//! Files of other programs: what they tell is kept, what they do not tell stays absent, what cannot be believed is
-//! not claimed, and damage is an error in words.
+//! Files of other programs: what they tell is kept, what they do not tell stays absent, what cannot
+//! be believed is not claimed, and damage is an error in words.
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,8 +39,12 @@ fn imported(name: &str) -> Results {
     let results = files.remove(0);
     assert!(files.is_empty());
     assert_eq!(from_json(&to_json(&results)).unwrap(), results);
-    let invented = |m: &Measurement| m.latency.is_some() || m.agreement.is_some() || m.memory.is_some();
-    assert!(!results.records.iter().filter_map(|r| r.outcome.measurement()).any(invented), "{results:?}");
+    let invented =
+        |m: &Measurement| m.latency.is_some() || m.agreement.is_some() || m.memory.is_some();
+    assert!(
+        !results.records.iter().filter_map(|r| r.outcome.measurement()).any(invented),
+        "{results:?}"
+    );
     let page = markdown(&results);
     assert!(page.contains("not recorded") && page.contains("imported"), "{page}");
     for said in [&page, &terminal(&results, 160)] {
@@ -64,7 +68,8 @@ fn the_fusion_of_15x_is_no_claim_since_one_sample_dominates() {
     assert_eq!(statuses(find(&results, "linear_gelu: baseline")), [StatusKind::OneSampleDominates]);
     assert_eq!(statuses(find(&results, "linear_gelu: fused")), []);
     let page = markdown(&results);
-    let claim = "No claim for `fused` on `fusion linear_gelu`: the baseline is one-sample-dominates: \
+    let claim = "No claim for `fused` on `fusion linear_gelu`: the baseline is \
+                 one-sample-dominates: \
         one of 10 samples holds 91 % of their sum, variation 269 % of at most 300 %";
     assert!(page.contains(claim), "{page}");
     assert!(page.contains("762 µs (mean, imported)") && !page.contains("15."), "{page}");
@@ -77,7 +82,8 @@ fn a_variation_of_297_percent_is_one_sample() {
     for case in ["attention: torch", "tensor_core: 512x512x512"] {
         assert_eq!(statuses(find(&results, case)), [StatusKind::OneSampleDominates], "{case}");
     }
-    let detail = &find(&results, "attention: torch").outcome.measurement().unwrap().statuses[0].detail;
+    let detail =
+        &find(&results, "attention: torch").outcome.measurement().unwrap().statuses[0].detail;
     assert!(detail.contains("variation 297 % of at most 300 %"), "{detail}");
 }
 
@@ -93,7 +99,8 @@ fn a_file_that_is_not_smaller_is_not_compressed() {
     assert_eq!((int8.quantities["accuracy"], int8.quantities["file_bytes"]), (0.75, 3029.0));
     let page = markdown(&results);
     assert!(page.contains("not-compressed"));
-    let halved = "imported, quantization: `qat` on `model`: accuracy halved: 0.750 to 0.375, no interval";
+    let halved =
+        "imported, quantization: `qat` on `model`: accuracy halved: 0.750 to 0.375, no interval";
     assert!(page.contains(halved), "{page}");
 }
 
@@ -118,7 +125,8 @@ fn a_profilers_trace_gives_operators_with_self_times_and_no_latency() {
     assert_eq!(linear.reported.as_ref().unwrap().kept, Kept::Trace);
     assert_eq!(linear.reported.as_ref().unwrap().mean_ns, 50_000.0);
     assert_eq!(linear.quantities["self_total_ns"], 20_000.0, "less the addmm inside of it");
-    let kernel = find(&results, "sm90_xmma_gemm_bf16: pytorch@cuda:0").outcome.measurement().unwrap();
+    let kernel =
+        find(&results, "sm90_xmma_gemm_bf16: pytorch@cuda:0").outcome.measurement().unwrap();
     assert_eq!(kernel.reported.as_ref().unwrap().samples_ns, [12_500.0, 12_000.0]);
     let copy = find(&results, "Memcpy HtoD: pytorch@cuda:0").outcome.failure().unwrap();
     assert!(copy.reason.contains("shorter than the tracer can tell"), "{copy}");
@@ -129,14 +137,21 @@ fn a_profilers_trace_gives_operators_with_self_times_and_no_latency() {
 #[test]
 fn nvbench_states_keep_sizes_device_and_spread() {
     let results = imported("nvbench.json");
-    let copy = find(&results, "copy Elements=1048576: nvbench@cuda:0 T=F32").outcome.measurement().unwrap();
+    let copy = find(&results, "copy Elements=1048576: nvbench@cuda:0 T=F32")
+        .outcome
+        .measurement()
+        .unwrap();
     let reported = copy.reported.as_ref().unwrap();
     assert_eq!((reported.kept, reported.count), (Kept::Summary, Some(1200)));
     assert!((reported.mean_ns - 12_500.0).abs() < 1e-6);
     assert!((reported.standard_deviation_ns.unwrap() - 262.5).abs() < 1e-6);
     assert!((copy.quantities["host_mean_ns"] - 19_000.0).abs() < 1e-6);
-    let skipped = find(&results, "Elements=1099511627776: nvbench@cuda:0 T=F32").outcome.failure().unwrap();
-    assert_eq!((skipped.kind, skipped.reason.as_str()), (FailureKind::Skipped, "out of device memory"));
+    let skipped =
+        find(&results, "Elements=1099511627776: nvbench@cuda:0 T=F32").outcome.failure().unwrap();
+    assert_eq!(
+        (skipped.kind, skipped.reason.as_str()),
+        (FailureKind::Skipped, "out of device memory")
+    );
 }
 
 #[test]
@@ -146,7 +161,11 @@ fn criterion_keeps_its_samples_wherever_one_points() {
     assert_eq!((samples.samples_ns.len(), samples.samples_ns[1]), (20, 2007.0));
     assert_eq!(expected[0].case.workload.name, "linear/gelu");
     for beside in ["sample.json", "estimates.json"] {
-        assert_eq!(imported(&format!("criterion/linear/gelu/new/{beside}")).records, expected, "{beside}");
+        assert_eq!(
+            imported(&format!("criterion/linear/gelu/new/{beside}")).records,
+            expected,
+            "{beside}"
+        );
     }
     let messages = imported("criterion_messages.json");
     assert_eq!(messages.records[0], expected[0]);
@@ -156,7 +175,8 @@ fn criterion_keeps_its_samples_wherever_one_points() {
 
 #[test]
 fn estimates_alone_are_a_summary() {
-    let text = std::fs::read_to_string(fixture("criterion/linear/gelu/new/estimates.json")).unwrap();
+    let text =
+        std::fs::read_to_string(fixture("criterion/linear/gelu/new/estimates.json")).unwrap();
     let results = parse(&text, Path::new("kept.json")).unwrap();
     let reported = results.records[0].outcome.measurement().unwrap().reported.clone().unwrap();
     assert_eq!((reported.kept, reported.mean_ns, reported.count), (Kept::Summary, 2005.0, None));
@@ -171,7 +191,11 @@ fn our_own_results_are_read_as_they_are() {
     std::fs::write(&path, to_json(&results)).unwrap();
     assert_eq!(read(&path).unwrap(), [results.clone()]);
     assert_eq!(read(folder.path()).unwrap(), [results.clone()], "the folder of a report");
-    std::fs::write(&path, to_json(&results).replace("\"schema_version\":2", "\"schema_version\":9")).unwrap();
+    std::fs::write(
+        &path,
+        to_json(&results).replace("\"schema_version\":2", "\"schema_version\":9"),
+    )
+    .unwrap();
     assert!(read(&path).unwrap_err().to_string().contains("schema version 9"));
 }
 

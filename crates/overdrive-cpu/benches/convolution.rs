@@ -1,4 +1,5 @@
-//! Convolutions with batch norm and ReLU behind them, layer by layer, as plans of the back end: medians.
+//! Convolutions with batch norm and ReLU behind them, layer by layer, as plans of the back end:
+//! medians.
 //!
 //! `cargo bench -p overdrive-cpu --bench convolution [-- THREADS [NUMBER OF A LAYER]]`
 #![allow(missing_docs, clippy::unwrap_used)] // A program.
@@ -19,7 +20,13 @@ struct Layer {
     stride: usize,
 }
 
-const fn layer(images: usize, channels: [usize; 2], side: usize, taps: usize, stride: usize) -> Layer {
+const fn layer(
+    images: usize,
+    channels: [usize; 2],
+    side: usize,
+    taps: usize,
+    stride: usize,
+) -> Layer {
     Layer { images, channels, side, taps, stride }
 }
 

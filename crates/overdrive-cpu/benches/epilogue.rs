@@ -1,5 +1,5 @@
-//! A product alone, and with bias and GELU, whose sums wait in scratch or where results go: in one process, alternating;
-//! medians of the ratios to the product alone, round by round.
+//! A product alone, and with bias and GELU, whose sums wait in scratch or where results go: in one
+//! process, alternating; medians of the ratios to the product alone, round by round.
 //!
 //! `cargo bench -p overdrive-cpu --bench epilogue [-- THREADS]`
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A program; slot tables over its own vectors.
@@ -23,7 +23,10 @@ fn main() {
     let all = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     for threads in given.map_or(vec![1, all], |n| vec![n]) {
         let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
-        println!("{threads} thread(s)\n{:>16} {:>8} {:>8} {:>8}", "m x k x n", "ms", "scratch", "in place");
+        println!(
+            "{threads} thread(s)\n{:>16} {:>8} {:>8} {:>8}",
+            "m x k x n", "ms", "scratch", "in place"
+        );
         SHAPES.into_iter().for_each(|shape| compare(&pool, shape));
     }
 }
@@ -42,15 +45,19 @@ fn program([m, n]: [usize; 2], follow: impl FnOnce(&mut Program, Register) -> Re
     let mut p = Program { extents: vec![m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, DType::F32);
     let value = follow(&mut p, sum);
-    p.stores.push(Store { access: Access { slot: SlotId(1), offset: 0, strides: vec![n as i64, 1] }, value });
+    p.stores.push(Store {
+        access: Access { slot: SlotId(1), offset: 0, strides: vec![n as i64, 1] },
+        value,
+    });
     p
 }
 
 fn bias_and_gelu(p: &mut Program, sum: Register) -> Register {
     let bias = Instr::Load(Access { slot: SlotId(0), offset: 0, strides: vec![0, 1] });
     let bias = p.push(bias, DType::F32);
-    let binary =
-        |p: &mut Program, kind, a: Register, b: Register| p.push(Instr::Binary(kind, a, b), DType::F32);
+    let binary = |p: &mut Program, kind, a: Register, b: Register| {
+        p.push(Instr::Binary(kind, a, b), DType::F32)
+    };
     let x = binary(p, Binary::Add, sum, bias);
     let [half, one, cubic, slope] =
         [0.5, 1.0, 0.044715, 0.797_884_560_8].map(|c| p.push(Instr::Constant(c), DType::F32));
@@ -75,7 +82,8 @@ impl Epilogue<f32> for Applied<'_> {
     fn apply(&self, block: Block<'_, f32>, scratch: &mut [u8]) {
         let sums = block.start().cast();
         let Block { row_stride, row0, col0, rows, cols, .. } = block;
-        let tile = Tile { sums, row_bytes: 4 * row_stride, batch: 0, row: row0, col: col0, rows, cols };
+        let tile =
+            Tile { sums, row_bytes: 4 * row_stride, batch: 0, row: row0, col: col0, rows, cols };
         // SAFETY: the block lies in the product; the slots are vectors of the program's sizes.
         unsafe { self.0.apply(self.1, tile, scratch) }
     }
@@ -91,12 +99,15 @@ fn compare(pool: &Pool, [m, k, n]: [usize; 3]) {
     let mut table = SlotTable::new(2);
     table.set(SlotId(0), bias.as_ptr().cast_mut().cast());
     table.set(SlotId(1), applied.as_mut_ptr().cast());
-    let compiled = |p: &Program| Applied(CompiledEpilogue::new(p, &|_| DType::F32).unwrap(), &table);
+    let compiled =
+        |p: &Program| Applied(CompiledEpilogue::new(p, &|_| DType::F32).unwrap(), &table);
     let gelu = compiled(&program([m, n], bias_and_gelu));
     let mut times = [(); 3].map(|()| Vec::new());
     for round in 0..=ROUNDS {
         let seconds = [
-            seconds(|| gemm(pool, view_a, view_b, Output::Store(ViewMut::matrix(&mut alone, m, n)))),
+            seconds(|| {
+                gemm(pool, view_a, view_b, Output::Store(ViewMut::matrix(&mut alone, m, n)))
+            }),
             seconds(|| gemm(pool, view_a, view_b, Output::Apply([1, 1, m, n], &gelu))),
             seconds(|| {
                 let place = ViewMut::matrix(&mut applied, m, n);
@@ -107,7 +118,8 @@ fn compare(pool: &Pool, [m, k, n]: [usize; 3]) {
             times.iter_mut().zip(seconds).for_each(|(times, s)| times.push(s));
         }
     }
-    let ratio = |of: usize| median(times[of].iter().zip(&times[0]).map(|(t, alone)| t / alone).collect());
+    let ratio =
+        |of: usize| median(times[of].iter().zip(&times[0]).map(|(t, alone)| t / alone).collect());
     let ms = median(times[0].clone()) * 1e3;
     println!("{:>16} {ms:>8.3} {:>8.3} {:>8.3}", format!("{m}x{k}x{n}"), ratio(1), ratio(2));
 }

@@ -1,5 +1,6 @@
-//! Our GEMM beside the best GEMM crates, in one process, alternating: GFLOP/s from the shortest time of each,
-//! the median of the ratios round by round, and the share of the multiply-add peak measured beside them.
+//! Our GEMM beside the best GEMM crates, in one process, alternating: GFLOP/s from the shortest
+//! time of each, the median of the ratios round by round, and the share of the multiply-add peak
+//! measured beside them.
 //!
 //! `cargo bench -p overdrive-cpu --bench gemm [-- THREADS [SHAPE...]]`, a shape being `MxNxK`.
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A program; the peak needs intrinsics.
@@ -62,20 +63,26 @@ fn noise(len: usize, seed: u32) -> Vec<f32> {
 
 fn compare(pool: &Pool, threads: usize, [m, n, k]: [usize; 3]) {
     let (a, b) = (noise(m * k, 1), noise(k * n, 2));
-    let [half_a, half_b] = [&a, &b].map(|x| x.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>());
+    let [half_a, half_b] =
+        [&a, &b].map(|x| x.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>());
     let mut c = [(); 6].map(|()| vec![f32::NAN; m * n]);
     let [c_gemm, c_rten, c_f32, c_packed, c_half, c_half_packed] = &mut c;
     let (mut bytes, mut half_bytes) = (aligned::<f32>([1, 1, k, n]), aligned::<bf16>([1, 1, k, n]));
-    let packed =
-        Kernel::<f32>::best().pack_b(pool, View::matrix(&b, k, n), trim::<f32>(&mut bytes, [1, 1, k, n]));
+    let packed = Kernel::<f32>::best().pack_b(
+        pool,
+        View::matrix(&b, k, n),
+        trim::<f32>(&mut bytes, [1, 1, k, n]),
+    );
     let half_packed = Kernel::<bf16>::best().pack_b(
         pool,
         View::matrix(&half_b, k, n),
         trim::<bf16>(&mut half_bytes, [1, 1, k, n]),
     );
     let rten = GemmExecutor::<f32, f32, f32>::default();
-    let (view_a, view_b) =
-        (NdTensorView::from_data([m, k], a.as_slice()), NdTensorView::from_data([k, n], b.as_slice()));
+    let (view_a, view_b) = (
+        NdTensorView::from_data([m, k], a.as_slice()),
+        NdTensorView::from_data([k, n], b.as_slice()),
+    );
     let parallelism =
         if threads == 1 { ::gemm::Parallelism::None } else { ::gemm::Parallelism::Rayon(threads) };
 
@@ -124,10 +131,22 @@ fn compare(pool: &Pool, threads: usize, [m, n, k]: [usize; 3]) {
                 Output::Store(ViewMut::matrix(c_f32, m, n)),
             )
         },
-        &mut || gemm(pool, View::matrix(&a, m, k), packed, Output::Store(ViewMut::matrix(c_packed, m, n))),
+        &mut || {
+            gemm(
+                pool,
+                View::matrix(&a, m, k),
+                packed,
+                Output::Store(ViewMut::matrix(c_packed, m, n)),
+            )
+        },
         &mut || {
             let b = View::matrix(&half_b, k, n);
-            gemm(pool, View::matrix(&half_a, m, k), b, Output::Store(ViewMut::matrix(c_half, m, n)));
+            gemm(
+                pool,
+                View::matrix(&half_a, m, k),
+                b,
+                Output::Store(ViewMut::matrix(c_half, m, n)),
+            );
         },
         &mut || {
             gemm(
@@ -161,12 +180,14 @@ fn compare(pool: &Pool, threads: usize, [m, n, k]: [usize; 3]) {
         ratios.sort_by(f64::total_cmp);
         ratios[ratios.len() / 2]
     };
-    let gflops = |i: usize| flops / 1e9 / rounds.iter().map(|times| times[i]).fold(f64::MAX, f64::min);
+    let gflops =
+        |i: usize| flops / 1e9 / rounds.iter().map(|times| times[i]).fold(f64::MAX, f64::min);
     let best_f32 = ratio(&|t| t[0].min(t[1]) / t[2]);
     let bf16_gain = ratio(&|t| t[2] / t[4]);
     let peak = peak_gflops() * threads as f64;
     println!(
-        "{:>16} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {best_f32:>8.3} | {:>8.1} {:>8.1} {bf16_gain:>8.2} {:>5.1}%",
+        "{:>16} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {best_f32:>8.3} | {:>8.1} {:>8.1} \
+         {bf16_gain:>8.2} {:>5.1}%",
         format!("{m}x{n}x{k}"),
         gflops(0),
         gflops(1),
@@ -176,8 +197,9 @@ fn compare(pool: &Pool, threads: usize, [m, n, k]: [usize; 3]) {
         gflops(5),
         100.0 * gflops(2) / peak
     );
-    let close =
-        |x: &[f32], y: &[f32], by: f32| x.iter().zip(y).all(|(x, y)| (x - y).abs() <= by * (k as f32).sqrt());
+    let close = |x: &[f32], y: &[f32], by: f32| {
+        x.iter().zip(y).all(|(x, y)| (x - y).abs() <= by * (k as f32).sqrt())
+    };
     assert!(close(&c[0], &c[1], 1e-4) && close(&c[0], &c[2], 1e-4) && close(&c[0], &c[3], 1e-4));
     assert!(close(&c[0], &c[4], 2e-2) && close(&c[0], &c[5], 2e-2));
 }
@@ -192,8 +214,8 @@ fn trim<T: Element>(bytes: &mut [u8], shape: [usize; 4]) -> &mut [u8] {
     &mut bytes[start..][..Kernel::<T>::best().packed_b_bytes(shape)]
 }
 
-/// Multiply-adds a second of one core that has nothing to load, times two. In assembly, because what matters is
-/// that nothing else is in the loop.
+/// Multiply-adds a second of one core that has nothing to load, times two. In assembly, because
+/// what matters is that nothing else is in the loop.
 #[cfg(target_arch = "x86_64")]
 fn peak_gflops() -> f64 {
     const STEPS: usize = 1_000_000;

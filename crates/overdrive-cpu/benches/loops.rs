@@ -1,5 +1,5 @@
-//! Fused loops beside the stream bandwidth of the same bytes, in one process, alternating: the median of the
-//! ratios round by round.
+//! Fused loops beside the stream bandwidth of the same bytes, in one process, alternating: the
+//! median of the ratios round by round.
 //!
 //! `cargo bench -p overdrive-cpu --bench loops [-- THREADS [MEGABYTES]]`
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A program; slot tables over its own vectors.
@@ -38,12 +38,17 @@ fn build() -> Program {
 }
 
 fn load(p: &mut Program, slot: u32, strides: &[i64]) -> Register {
-    p.push(Instr::Load(Access { slot: SlotId(slot), offset: 0, strides: strides.to_vec() }), DType::F32)
+    p.push(
+        Instr::Load(Access { slot: SlotId(slot), offset: 0, strides: strides.to_vec() }),
+        DType::F32,
+    )
 }
 
 fn store(p: &mut Program, slot: u32, strides: &[i64], value: Register) {
-    p.stores
-        .push(Store { access: Access { slot: SlotId(slot), offset: 0, strides: strides.to_vec() }, value });
+    p.stores.push(Store {
+        access: Access { slot: SlotId(slot), offset: 0, strides: strides.to_vec() },
+        value,
+    });
 }
 
 fn constant(p: &mut Program, x: f64) -> Register {
@@ -144,7 +149,8 @@ fn bytes(values: &[f32]) -> &[u8] {
 fn against_stream(pool: &Pool, name: &str, program: Program, n: usize) {
     let compiled = CompiledLoop::new(&program, &|_| DType::F32).unwrap();
     // On large pages, as the executor's buffers are.
-    let (mut x, mut y) = (AlignedBytes::filled(4 * n, 0).unwrap(), AlignedBytes::filled(4 * n, 1).unwrap());
+    let (mut x, mut y) =
+        (AlignedBytes::filled(4 * n, 0).unwrap(), AlignedBytes::filled(4 * n, 1).unwrap());
     let small = noise(8192);
     x.as_mut_slice().chunks_mut(4 * 8192).for_each(|row| row.copy_from_slice(bytes(&small)));
     let mut table = SlotTable::new(4);
@@ -163,7 +169,8 @@ fn against_stream(pool: &Pool, name: &str, program: Program, n: usize) {
     let ratios = (0..ROUNDS).map(|i| ours[i] / cached[i].min(streamed[i])).collect();
     let rate = |seconds: f64| 8.0 * n as f64 / seconds / 1e9;
     println!(
-        "{name:>12}: {:6.1} GB/s; copy {:6.1} cached, {:6.1} streaming; time over the better copy {:.3}",
+        "{name:>12}: {:6.1} GB/s; copy {:6.1} cached, {:6.1} streaming; time over the better copy \
+         {:.3}",
         rate(median(ours)),
         rate(median(cached)),
         rate(median(streamed)),
@@ -199,8 +206,9 @@ fn gelu_epilogue() {
     let offset = scratch.as_ptr().align_offset(64) * 16;
     let len = epilogue.scratch_bytes();
     // SAFETY: the vector is this much longer than asked for.
-    let scratch =
-        unsafe { std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast::<u8>().add(offset), len) };
+    let scratch = unsafe {
+        std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast::<u8>().add(offset), len)
+    };
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
         times.push(seconds(|| {
@@ -224,7 +232,8 @@ fn gelu_epilogue() {
     }
     let elements = (m * n) as f64;
     println!(
-        " gelu epilog: {:.3} ns per element on one thread; 5% of its product at 200 GFLOP/s is {:.3}",
+        " gelu epilog: {:.3} ns per element on one thread; 5% of its product at 200 GFLOP/s is \
+         {:.3}",
         median(times) / elements * 1e9,
         0.05 * 2.0 * 2048.0 / 200.0
     );

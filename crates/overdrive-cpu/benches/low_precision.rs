@@ -1,8 +1,10 @@
-//! Products in low precision beside those of f32, in one process, alternating: medians, and medians of the ratios round by round.
+//! Products in low precision beside those of f32, in one process, alternating: medians, and medians
+//! of the ratios round by round.
 //!
-//! `layers`: linear layers in int8, fp8 and MXFP8, activations quantized inside of the time, weights packed before, through
-//! compiled graphs. `int8`: its products alone, kernel by kernel, with `rten-gemm` beside them. `weights`: codes that become
-//! numbers in registers or in panels, against f32 that is packed as it comes, on copies that together exceed the last cache.
+//! `layers`: linear layers in int8, fp8 and MXFP8, activations quantized inside of the time,
+//! weights packed before, through compiled graphs. `int8`: its products alone, kernel by kernel,
+//! with `rten-gemm` beside them. `weights`: codes that become numbers in registers or in panels,
+//! against f32 that is packed as it comes, on copies that together exceed the last cache.
 //!
 //! `cargo bench -p overdrive-cpu --bench low_precision [-- layers|int8|weights [THREADS]]`
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A program; bytes that are numbers.
@@ -19,7 +21,8 @@ use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
-    Backend, Buffer, Builder, DType, Executable, Graph, Init, Mode, State, Tensor, TensorType, Tuning,
+    Backend, Buffer, Builder, DType, Executable, Graph, Init, Mode, State, Tensor, TensorType,
+    Tuning,
 };
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
 use rten_tensor::NdTensorView;
@@ -34,9 +37,12 @@ fn main() {
         println!("{threads} thread(s)");
         if wants("layers") {
             let small = [[128, 128, 128], [128, 512, 128], [128, 128, 512]];
-            for shape in
-                small.into_iter().chain([[1024; 3], [1024, 2048, 512], [1024, 512, 2048], [32, 2048, 2048]])
-            {
+            for shape in small.into_iter().chain([
+                [1024; 3],
+                [1024, 2048, 512],
+                [1024, 512, 2048],
+                [32, 2048, 2048],
+            ]) {
                 layers(threads, shape);
             }
         }
@@ -45,7 +51,9 @@ fn main() {
             [[256; 3], [1024; 3]].iter().for_each(|&shape| rayon.install(|| kernels(&pool, shape)));
         }
         if wants("weights") {
-            [1, 4, 8, 12, 13, 16, 32, 64, 256].iter().for_each(|&m| weights(&pool, m, [4096, 4096]));
+            [1, 4, 8, 12, 13, 16, 32, 64, 256]
+                .iter()
+                .for_each(|&m| weights(&pool, m, [4096, 4096]));
         }
     }
 }
@@ -92,7 +100,8 @@ fn gain<const N: usize>(rounds: &[[f64; N]], i: usize) -> f64 {
     median(rounds.iter().map(|times| times[0] / times[i]).collect())
 }
 
-/// The form of a layer: its operation, the format of codes and of scales, the codes' scale, and the elements that share one.
+/// The form of a layer: its operation, the format of codes and of scales, the codes' scale, and the
+/// elements that share one.
 #[derive(Clone, Copy)]
 struct Layer {
     op: QuantizedLinear,
@@ -108,7 +117,8 @@ struct Layer {
 fn linear([m, n, k]: [usize; 3], layer: Option<Layer>) -> Graph {
     let b = Builder::new("linear");
     let x = b.input("x", TensorType::new(DType::F32, [m, k]));
-    let state = |name: &str, tensor: Tensor| b.state(name, tensor.ty().clone(), Init::Value(tensor));
+    let state =
+        |name: &str, tensor: Tensor| b.state(name, tensor.ty().clone(), Init::Value(tensor));
     let w = noise(n * k, 2);
     let y = match layer {
         None => x.dot(state("w", Tensor::from_f32([n, k], &w)), &[], &[(1, 1)]),
@@ -117,7 +127,8 @@ fn linear([m, n, k]: [usize; 3], layer: Option<Layer>) -> Graph {
             let of = |w: &f32| if layer.codes.is_int() { of(w).round() } else { of(w) };
             let codes: Vec<f64> = w.iter().map(of).collect();
             let groups = layer.group.map_or(1, |group| k / group);
-            let scales = Tensor::from_f64(layer.scales, [n, groups], &vec![layer.scale; n * groups]);
+            let scales =
+                Tensor::from_f64(layer.scales, [n, groups], &vec![layer.scale; n * groups]);
             let codes = state("codes", Tensor::from_f64(layer.codes, [n, k], &codes));
             x.quantized_linear(layer.op, &[codes, state("scale", scales)])
         }
@@ -164,8 +175,15 @@ fn layers(threads: usize, [m, n, k]: [usize; 3]) {
         group: None,
         rounding: 1.0 / 127.0,
     };
-    let eight = Layer { op: op(fp8), codes: DType::F8E4M3, scale: 1.0 / 448.0, rounding: 1.0 / 16.0, ..wide };
-    let blocks = Layer { op: op(mxfp8), scales: DType::E8M0, scale: 1.0 / 256.0, group: Some(32), ..eight };
+    let eight = Layer {
+        op: op(fp8),
+        codes: DType::F8E4M3,
+        scale: 1.0 / 448.0,
+        rounding: 1.0 / 16.0,
+        ..wide
+    };
+    let blocks =
+        Layer { op: op(mxfp8), scales: DType::E8M0, scale: 1.0 / 256.0, group: Some(32), ..eight };
     let session = |layer| Session::new(&backend, &linear([m, n, k], layer), &x);
     let [mut f32, mut a, mut b, mut c] = [None, Some(wide), Some(eight), Some(blocks)].map(session);
     let rounds = rounds([&mut || f32.run(), &mut || a.run(), &mut || b.run(), &mut || c.run()]);
@@ -174,7 +192,11 @@ fn layers(threads: usize, [m, n, k]: [usize; 3]) {
     print!("{:>16}: f32 {:7.1} GFLOP/s", format!("{m}x{n}x{k}"), rate(0));
     let forms = [("int8", &a, wide), ("fp8", &b, eight), ("mxfp8", &c, blocks)];
     for (i, (name, session, layer)) in forms.into_iter().enumerate() {
-        let far = result(&f32).iter().zip(result(session)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let far = result(&f32)
+            .iter()
+            .zip(result(session))
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max);
         // Two roundings of elements of at most 1, each of k products.
         assert!(far <= 4.0 * (k as f32).sqrt() * layer.rounding, "{name}: {far}");
         print!(", {name} {:7.1} ({:5.2}x)", rate(i + 1), gain(&rounds, i + 1));
@@ -187,7 +209,8 @@ fn room(bytes: usize) -> AlignedBytes {
     AlignedBytes::filled(bytes, 0).unwrap()
 }
 
-/// Products alone: f32, `rten-gemm`'s u8 by i8, and each of our kernels, all with packed weights but rten's.
+/// Products alone: f32, `rten-gemm`'s u8 by i8, and each of our kernels, all with packed weights
+/// but rten's.
 fn kernels(pool: &Pool, [m, n, k]: [usize; 3]) {
     let (x, w) = (noise(m * k, 1), noise(n * k, 2));
     let bytes = |x: &[f32]| x.iter().map(|x| (x * 127.0) as i8).collect::<Vec<_>>();
@@ -199,10 +222,18 @@ fn kernels(pool: &Pool, [m, n, k]: [usize; 3]) {
     let rten = GemmExecutor::<u8, i8, i32>::default();
     for kernel in Kernel::<i8>::supported() {
         let mut packed8 = room(kernel.packed_b_bytes([1, 1, k, n]));
-        let packed8 = kernel.pack_b(pool, View::matrix(&w8, n, k).transposed(), packed8.as_mut_slice());
+        let packed8 =
+            kernel.pack_b(pool, View::matrix(&w8, n, k).transposed(), packed8.as_mut_slice());
         let (mut y, mut y8, mut yr) = (vec![0f32; m * n], vec![0i32; m * n], vec![0i32; m * n]);
         let rounds = rounds([
-            &mut || gemm(pool, View::matrix(&x, m, k), packed, Output::Store(ViewMut::matrix(&mut y, m, n))),
+            &mut || {
+                gemm(
+                    pool,
+                    View::matrix(&x, m, k),
+                    packed,
+                    Output::Store(ViewMut::matrix(&mut y, m, n)),
+                )
+            },
             &mut || {
                 let a = NdTensorView::from_data([m, k], xu.as_slice());
                 let b = NdTensorView::from_data([n, k], w8.as_slice());
@@ -215,7 +246,12 @@ fn kernels(pool: &Pool, [m, n, k]: [usize; 3]) {
                 .unwrap();
             },
             &mut || {
-                gemm(pool, View::matrix(&x8, m, k), packed8, Output::Store(ViewMut::matrix(&mut y8, m, n)))
+                gemm(
+                    pool,
+                    View::matrix(&x8, m, k),
+                    packed8,
+                    Output::Store(ViewMut::matrix(&mut y8, m, n)),
+                )
             },
         ]);
         let rate = |i| 2e-9 * (m * n * k) as f64 / seconds(&rounds, i);
@@ -232,7 +268,8 @@ fn kernels(pool: &Pool, [m, n, k]: [usize; 3]) {
     }
 }
 
-/// Bytes that the copies of each contender's weights have together: beyond the last cache, as far as it is known.
+/// Bytes that the copies of each contender's weights have together: beyond the last cache, as far
+/// as it is known.
 const ROTATED: usize = 640 << 20;
 
 /// Copies of one matrix's bytes, used in turn.
@@ -274,13 +311,21 @@ impl Form {
         let codes: Vec<f64> = noise(n * k, 2).iter().map(|x| f64::from(x * 6.0).round()).collect();
         let codes = Copies::of(Tensor::from_f64(format, [n, k], &codes).bytes());
         let scale_format = if format == DType::F4E2M1 { DType::E8M0 } else { DType::F32 };
-        let filled =
-            |dtype, x| Tensor::from_f64(dtype, [n, k / group], &vec![x; n * k / group]).bytes().to_vec();
+        let filled = |dtype, x| {
+            Tensor::from_f64(dtype, [n, k / group], &vec![x; n * k / group]).bytes().to_vec()
+        };
         let zeros = zeros.map(|zero| filled(DType::F32, zero));
         Self { codes, format, scales: filled(scale_format, 0.25), scale_format, group, zeros }
     }
 
-    fn run(&mut self, pool: &Pool, [n, k]: [usize; 2], x: &[f32], y: &mut [f32], room: &mut Vec<f32>) {
+    fn run(
+        &mut self,
+        pool: &Pool,
+        [n, k]: [usize; 2],
+        x: &[f32],
+        y: &mut [f32],
+        room: &mut Vec<f32>,
+    ) {
         let groups = n * k / self.group;
         let scales = Numbers::new(&self.scales, self.scale_format, groups);
         let zeros = self.zeros.as_deref().map(|zeros| Numbers::new(zeros, DType::F32, groups));
@@ -339,7 +384,8 @@ fn weights(pool: &Pool, m: usize, [n, k]: [usize; 2]) {
         ]);
         let time = seconds(&rounds, 1);
         println!(
-            "{name:>20}: {:8.3} ms, f32 {:8.3} ms, {:5.2}x; {:6.1} GB/s of weights, {:3.0} % of reading",
+            "{name:>20}: {:8.3} ms, f32 {:8.3} ms, {:5.2}x; {:6.1} GB/s of weights, {:3.0} % of \
+             reading",
             time * 1e3,
             seconds(&rounds, 0) * 1e3,
             gain(&rounds, 1),

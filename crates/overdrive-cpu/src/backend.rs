@@ -31,7 +31,8 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// A back end with `threads` threads, the caller's included; `None` means one per core that the process may use.
+    /// A back end with `threads` threads, the caller's included; `None` means one per core that the
+    /// process may use.
     ///
     /// # Errors
     /// `Mismatch` for zero threads; `Device` when the system refuses to start them.
@@ -43,7 +44,10 @@ impl CpuBackend {
     ///
     /// # Errors
     /// As for [`new`](Self::new), and `Mismatch` for a set that this machine lacks.
-    pub fn with_instruction_set(threads: Option<usize>, set: InstructionSet) -> Result<Self, BackendError> {
+    pub fn with_instruction_set(
+        threads: Option<usize>,
+        set: InstructionSet,
+    ) -> Result<Self, BackendError> {
         if !InstructionSet::available().any(|has| has == set) {
             return Err(BackendError::Mismatch {
                 what: "instruction set".to_owned(),
@@ -170,7 +174,8 @@ impl Backend for CpuBackend {
         let memory = buffer.memory.as_any().downcast_ref::<CpuMemory>();
         let memory = memory.ok_or_else(|| foreign(&buffer.ty))?;
         let bytes: Arc<[u8]> = memory.bytes().as_slice().into();
-        Ok(Tensor::from_bytes(buffer.ty.clone(), bytes).expect("a buffer has the bytes of its type"))
+        Ok(Tensor::from_bytes(buffer.ty.clone(), bytes)
+            .expect("a buffer has the bytes of its type"))
     }
 
     fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError> {
@@ -181,7 +186,11 @@ impl Backend for CpuBackend {
     fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
         if buffer.ty != *tensor.ty() {
             let (expected, found) = (buffer.ty.to_string(), tensor.ty().to_string());
-            return Err(BackendError::Mismatch { what: "tensor to write".to_owned(), expected, found });
+            return Err(BackendError::Mismatch {
+                what: "tensor to write".to_owned(),
+                expected,
+                found,
+            });
         }
         let memory = buffer.memory.as_any_mut().downcast_mut::<CpuMemory>();
         let memory = memory.ok_or_else(|| foreign(tensor.ty()))?;

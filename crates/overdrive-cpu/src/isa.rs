@@ -123,8 +123,11 @@ pub struct UnknownSet(String);
 impl fmt::Display for UnknownSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = InstructionSet::ALL.iter().any(|set| set.name() == self.0);
-        let problem =
-            if known { "this machine lacks the instruction set" } else { "unknown instruction set" };
+        let problem = if known {
+            "this machine lacks the instruction set"
+        } else {
+            "unknown instruction set"
+        };
         write!(f, "{problem} `{}`: this machine has {}", self.0, InstructionSet::names())
     }
 }
@@ -217,6 +220,9 @@ mod tests {
         let error = foreign.parse::<InstructionSet>().unwrap_err().to_string();
         assert!(error.contains("lacks") && error.contains("portable"), "{error}");
         let error = "sse9".parse::<InstructionSet>().unwrap_err().to_string();
-        assert!(error.starts_with("unknown instruction set `sse9`: this machine has portable"), "{error}");
+        assert!(
+            error.starts_with("unknown instruction set `sse9`: this machine has portable"),
+            "{error}"
+        );
     }
 }

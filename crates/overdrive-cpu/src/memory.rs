@@ -1,8 +1,9 @@
 //! Host memory of buffers and arenas: aligned, initialised, and on large pages where it is large.
 //!
-//! A buffer carries a *stamp* that changes with every write, so that what was derived from it (packed weights)
-//! knows when to be derived again. Invariants: every byte is initialised from the start; the address of an
-//! allocation never changes; no two writes in a process have the same stamp.
+//! A buffer carries a *stamp* that changes with every write, so that what was derived from it
+//! (packed weights) knows when to be derived again. Invariants: every byte is initialised from the
+//! start; the address of an allocation never changes; no two writes in a process have the same
+//! stamp.
 #![allow(unsafe_code)] // The allocator's interface, `madvise`, and slices over what they gave.
 
 mod available;
@@ -53,7 +54,8 @@ impl AlignedBytes {
         }
         let align = if len >= LARGE_PAGE { LARGE_PAGE } else { Plan::ALIGNMENT };
         // One cache line more than asked for: a vector load at the end may look past it.
-        let layout = Layout::from_size_align(len + Plan::ALIGNMENT, align).map_err(|_| refused())?;
+        let layout =
+            Layout::from_size_align(len + Plan::ALIGNMENT, align).map_err(|_| refused())?;
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc(layout) }).ok_or_else(refused)?;
         // Before the first touch: pages that exist are not made larger in time.
@@ -98,12 +100,13 @@ impl Drop for AlignedBytes {
     }
 }
 
-/// A hint, where the system takes it: an arena of 30 MB then costs the TLB 15 entries and not 7,500.
+/// A hint, where the system takes it: an arena of 30 MB then costs the TLB 15 entries and not
+/// 7,500.
 #[cfg(target_os = "linux")]
 fn ask_for_large_pages(start: NonNull<u8>, layout: Layout) {
     if layout.align() >= LARGE_PAGE {
-        // SAFETY: the range was just allocated; the call changes how it is mapped, not what it holds. Failure
-        // means pages of the usual size.
+        // SAFETY: the range was just allocated; the call changes how it is mapped, not what it
+        // holds. Failure means pages of the usual size.
         unsafe { libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
     }
 }
@@ -178,7 +181,10 @@ mod tests {
     #[test]
     fn more_than_there_is_is_an_error_with_its_size() {
         let error = AlignedBytes::filled(1 << 60, 0).unwrap_err();
-        assert!(matches!(error, BackendError::OutOfMemory { needed, .. } if needed == 1 << 60), "{error}");
+        assert!(
+            matches!(error, BackendError::OutOfMemory { needed, .. } if needed == 1 << 60),
+            "{error}"
+        );
     }
 
     #[test]

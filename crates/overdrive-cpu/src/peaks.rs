@@ -1,6 +1,7 @@
 //! Rates from the data sheet: what this processor cannot exceed at its highest clock.
 //!
-//! Known only where the system tells that clock; a virtual machine seldom does, and then nothing is claimed.
+//! Known only where the system tells that clock; a virtual machine seldom does, and then nothing is
+//! claimed.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +20,13 @@ pub(crate) fn peaks(threads: usize) -> Peaks {
 }
 
 fn highest_clock() -> Option<f64> {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").ok()?;
+    let text =
+        std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").ok()?;
     text.trim().parse::<f64>().ok().map(|kilohertz| kilohertz * 1e3)
 }
 
-/// Two multiply-adds of the widest vectors a cycle, and where there are tiles a 16 x 16 x 32 product of bf16, or 16 x 16 x 64
-/// of i8, in 16 cycles; six products of bf16 are one of f32.
+/// Two multiply-adds of the widest vectors a cycle, and where there are tiles a 16 x 16 x 32
+/// product of bf16, or 16 x 16 x 64 of i8, in 16 cycles; six products of bf16 are one of f32.
 #[cfg(target_arch = "x86_64")]
 fn flops_per_cycle() -> BTreeMap<DType, f64> {
     let bytes = if InstructionSet::Avx512.is_usable() {

@@ -1,8 +1,9 @@
 //! `SlotTable`: where each slot of a plan lies while a call runs.
 //!
-//! One pointer per slot, entered before the first step that touches it. Steps are compiled once against slot ids and
-//! look addresses up when they run, so that the same compiled step serves any caller's buffers. Invariant (of plans,
-//! see `overdrive_ir::plan`): two slots share bytes only where a step says that it works in place.
+//! One pointer per slot, entered before the first step that touches it. Steps are compiled once
+//! against slot ids and look addresses up when they run, so that the same compiled step serves any
+//! caller's buffers. Invariant (of plans, see `overdrive_ir::plan`): two slots share bytes only
+//! where a step says that it works in place.
 #![allow(unsafe_code)] // Slices over addresses that the executor entered.
 
 use overdrive_ir::SlotId;
@@ -40,7 +41,8 @@ impl SlotTable {
     /// The first `len` elements of a slot.
     ///
     /// # Safety
-    /// The slot has memory for them, they are valid as `T`, and nobody writes them while the slice lives.
+    /// The slot has memory for them, they are valid as `T`, and nobody writes them while the slice
+    /// lives.
     pub unsafe fn slice<T>(&self, slot: SlotId, len: usize) -> &[T] {
         if len == 0 {
             return &[];
@@ -53,7 +55,10 @@ impl SlotTable {
     ///
     /// # Safety
     /// As for [`slice`](Self::slice), and nobody else reads or writes them while the slice lives.
-    #[expect(clippy::mut_from_ref, reason = "the table owns no bytes: it only knows where they are")]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the table owns no bytes: it only knows where they are"
+    )]
     pub unsafe fn slice_mut<T>(&self, slot: SlotId, len: usize) -> &mut [T] {
         if len == 0 {
             return &mut [];

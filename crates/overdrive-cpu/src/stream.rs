@@ -1,4 +1,5 @@
-//! Streaming: the copy that shows how fast this machine's memory is, as a ceiling for whatever reads and writes.
+//! Streaming: the copy that shows how fast this machine's memory is, as a ceiling for whatever
+//! reads and writes.
 #![allow(unsafe_code)] // Vector stores past the cache, and a destination that several threads share by parts.
 
 use crate::threads::Pool;
@@ -12,7 +13,8 @@ pub enum Write {
     Streaming,
 }
 
-/// Bytes that a task copies: more than the prefetchers take to start, less than a core's second-level cache.
+/// Bytes that a task copies: more than the prefetchers take to start, less than a core's
+/// second-level cache.
 const TASK_BYTES: usize = 256 << 10;
 
 struct Destination(*mut u8);
@@ -29,7 +31,8 @@ pub fn copy(pool: &Pool, src: &[u8], dst: &mut [u8], write: Write) {
     let to = &to;
     pool.run(src.len().div_ceil(TASK_BYTES), |task, _| {
         let part = &src[task * TASK_BYTES..src.len().min((task + 1) * TASK_BYTES)];
-        // SAFETY: the part lies within `dst`, which is borrowed for the call, and no other task has it.
+        // SAFETY: the part lies within `dst`, which is borrowed for the call, and no other task has
+        // it.
         unsafe {
             let to = to.0.add(task * TASK_BYTES);
             match write {
@@ -55,7 +58,8 @@ unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
 }
 
-/// Copies `len` bytes past the caches. Readers on other cores see them after this one's next [`fence`].
+/// Copies `len` bytes past the caches. Readers on other cores see them after this one's next
+/// [`fence`].
 ///
 /// # Safety
 /// As for `std::ptr::copy_nonoverlapping`, on a CPU with AVX-512F.

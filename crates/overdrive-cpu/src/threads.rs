@@ -1,16 +1,16 @@
 //! A pool with a fixed number of threads, made for parallel loops of a few microseconds.
 //!
-//! A run is an atomic counter that the workers draw task indices from until none is left. The caller is
-//! worker 0, so a pool of one spawns nothing, runs inline, and no pool ever has more busy threads than it
-//! was asked for. Idle workers spin for some tens of microseconds, which covers the gap between two steps of
-//! a model, and then sleep.
+//! A run is an atomic counter that the workers draw task indices from until none is left. The
+//! caller is worker 0, so a pool of one spawns nothing, runs inline, and no pool ever has more busy
+//! threads than it was asked for. Idle workers spin for some tens of microseconds, which covers the
+//! gap between two steps of a model, and then sleep.
 //!
-//! A run never waits for a worker that has not come: workers *join* an open run and the caller, when the
-//! counter is exhausted, *closes* it and waits for those inside alone. On a machine whose cores are taken, a
-//! late worker costs its help and nothing else.
+//! A run never waits for a worker that has not come: workers *join* an open run and the caller,
+//! when the counter is exhausted, *closes* it and waits for those inside alone. On a machine whose
+//! cores are taken, a late worker costs its help and nothing else.
 //!
-//! Invariants: a run allocates nothing; a worker index is held by one thread at a time; when `run` returns,
-//! no thread is inside the closure; a panic in a task surfaces in the caller.
+//! Invariants: a run allocates nothing; a worker index is held by one thread at a time; when `run`
+//! returns, no thread is inside the closure; a panic in a task surfaces in the caller.
 #![allow(unsafe_code)] // One closure is lent to other threads for the length of a run; see `Job`.
 
 mod parts;
@@ -29,12 +29,13 @@ use crate::isa::InstructionSet;
 pub(crate) use parts::{Parts, Placed};
 pub use scratch::Scratch;
 
-/// Turns of the spin loop before a thread sleeps: about 50 us where `pause` takes 140 cycles (Intel since
-/// Skylake), about 15 us elsewhere.
+/// Turns of the spin loop before a thread sleeps: about 50 us where `pause` takes 140 cycles (Intel
+/// since Skylake), about 15 us elsewhere.
 const SPINS: u32 = 1200;
 
-/// The gate of a run, in one word so that "is it open" and "count me in" are a single compare-and-swap:
-/// run number in the high half, workers inside in units of `JOINED`, and two flags.
+/// The gate of a run, in one word so that "is it open" and "count me in" are a single
+/// compare-and-swap: run number in the high half, workers inside in units of `JOINED`, and two
+/// flags.
 const OPEN: u64 = 1;
 const CALLER_SLEEPS: u64 = 2;
 const JOINED: u64 = 4;
@@ -60,8 +61,8 @@ pub struct Worker<'a> {
 
 type Task<'a> = dyn Fn(usize, &mut Worker<'_>) + Sync + 'a;
 
-/// The run that is open. The closure's lifetime is erased: it is dereferenced by threads that have joined,
-/// and `Pool::run` returns only after the last of them has left.
+/// The run that is open. The closure's lifetime is erased: it is dereferenced by threads that have
+/// joined, and `Pool::run` returns only after the last of them has left.
 #[derive(Clone, Copy)]
 struct Job {
     task: *const Task<'static>,
@@ -86,8 +87,9 @@ struct Shared {
     emptied: Condvar,
 }
 
-// SAFETY: `job` is written by the one caller that holds `Pool::turn` while the gate is closed and empty, and
-// read by threads that passed the gate afterwards; `seats[i]` is touched by the thread with index `i` alone.
+// SAFETY: `job` is written by the one caller that holds `Pool::turn` while the gate is closed and
+// empty, and read by threads that passed the gate afterwards; `seats[i]` is touched by the thread
+// with index `i` alone.
 unsafe impl Sync for Shared {}
 // SAFETY: the raw pointer in `job` is to a closure that is `Sync`.
 unsafe impl Send for Shared {}
@@ -125,8 +127,10 @@ impl Pool {
             opened: Condvar::new(),
             emptied: Condvar::new(),
         });
-        // The pool exists before its threads do, so that a refused thread ends those already started.
-        let mut pool = Self { shared, handles: Vec::with_capacity(threads.get() - 1), turn: Mutex::new(()) };
+        // The pool exists before its threads do, so that a refused thread ends those already
+        // started.
+        let mut pool =
+            Self { shared, handles: Vec::with_capacity(threads.get() - 1), turn: Mutex::new(()) };
         let set = InstructionSet::in_force();
         for index in 1..threads.get() {
             let shared = Arc::clone(&pool.shared);
@@ -146,20 +150,25 @@ impl Pool {
         self.shared.seats.len()
     }
 
-    /// Calls `task(i, worker)` once for each `i` in `0..tasks`, in any order and on any worker, and returns
-    /// when all have finished.
+    /// Calls `task(i, worker)` once for each `i` in `0..tasks`, in any order and on any worker, and
+    /// returns when all have finished.
     ///
     /// # Panics
-    /// With a task's own panic, after the tasks in flight have ended; and when called from within a task.
+    /// With a task's own panic, after the tasks in flight have ended; and when called from within a
+    /// task.
     pub fn run(&self, tasks: usize, task: impl Fn(usize, &mut Worker<'_>) + Sync) {
         if tasks == 0 {
             return;
         }
-        assert!(!IN_TASK.get(), "a task of a pool may not start another run: it would wait for itself");
+        assert!(
+            !IN_TASK.get(),
+            "a task of a pool may not start another run: it would wait for itself"
+        );
         let turn = lock(&self.turn);
         let shared = &*self.shared;
         let task: &Task<'_> = &task;
-        // SAFETY: only the lifetime changes, and `close` below waits for every thread that could see `job`.
+        // SAFETY: only the lifetime changes, and `close` below waits for every thread that could
+        // see `job`.
         let task: *const Task<'static> = unsafe { std::mem::transmute(task) };
         let job = Job { task, tasks };
         shared.next.store(0, Ordering::Relaxed);
@@ -187,8 +196,8 @@ impl Pool {
         self.shared.seats.iter().map(|seat| unsafe { (*seat.0.get()).len() }).sum()
     }
 
-    /// Grows every worker's scratch to that of the one that has the most: after a run of each kind, no worker has
-    /// to grow its own in a later run.
+    /// Grows every worker's scratch to that of the one that has the most: after a run of each kind,
+    /// no worker has to grow its own in a later run.
     pub fn level_scratch(&self) {
         let most = {
             let _turn = lock(&self.turn);
@@ -254,8 +263,8 @@ impl Shared {
     fn open(&self, helpers: usize) {
         let run = (self.gate.load(Ordering::Relaxed) / RUN).wrapping_add(1) % (u64::MAX / RUN);
         self.gate.store(run * RUN + OPEN, Ordering::SeqCst);
-        // Either this load sees a worker that is falling asleep or that worker sees the open gate: both sides
-        // write, then read, in one total order.
+        // Either this load sees a worker that is falling asleep or that worker sees the open gate:
+        // both sides write, then read, in one total order.
         let sleepers = self.sleepers.load(Ordering::SeqCst);
         if sleepers > 0 {
             drop(lock(&self.sleep));
@@ -286,7 +295,8 @@ impl Shared {
         let mut served = 0;
         while let Some(run) = self.join(served) {
             served = run;
-            // SAFETY: this worker is inside, so the caller keeps `job` in place and its closure alive.
+            // SAFETY: this worker is inside, so the caller keeps `job` in place and its closure
+            // alive.
             unsafe {
                 let job = (*self.job.get()).expect("a run is described before its gate opens");
                 self.work(index, job);
@@ -328,7 +338,12 @@ impl Shared {
     fn try_join(&self, served: u64) -> Option<u64> {
         let mut gate = self.gate.load(Ordering::SeqCst);
         while gate & OPEN != 0 && gate / RUN != served {
-            match self.gate.compare_exchange_weak(gate, gate + JOINED, Ordering::SeqCst, Ordering::SeqCst) {
+            match self.gate.compare_exchange_weak(
+                gate,
+                gate + JOINED,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            ) {
                 Ok(_) => return Some(gate / RUN),
                 Err(now) => gate = now,
             }

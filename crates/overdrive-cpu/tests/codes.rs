@@ -14,7 +14,8 @@ use std::path::Path;
 use support::{MODES, Session, check};
 use testkit::Tolerance;
 
-/// Numbers away from the middle between two codes of `scale`, so that an engine's last bit decides nothing.
+/// Numbers away from the middle between two codes of `scale`, so that an engine's last bit decides
+/// nothing.
 fn clear_of_ties(shape: &[usize], scale: f64) -> Array {
     let at = |index: &[usize]| index.iter().fold(3usize, |sum, i| sum * 31 + i);
     Array::build(DType::F32, shape, |index| {
@@ -44,7 +45,12 @@ fn activations<'b>(b: &'b Builder, x: Expr<'b>, dtype: DType) -> Expr<'b> {
 }
 
 /// Weights of `shape` with scales, and zero points where `zeros`, along `axis`.
-fn weights<'b>(b: &'b Builder, (dtype, zeros): (DType, bool), shape: &[usize], axis: usize) -> Expr<'b> {
+fn weights<'b>(
+    b: &'b Builder,
+    (dtype, zeros): (DType, bool),
+    shape: &[usize],
+    axis: usize,
+) -> Expr<'b> {
     let (low, high) = dtype.int_range().unwrap();
     let codes = state(b, "w", dtype, shape, |i| (low + (i as i128 * 77) % (high - low + 1)) as f64);
     let mut along = vec![1; shape.len()];
@@ -54,7 +60,11 @@ fn weights<'b>(b: &'b Builder, (dtype, zeros): (DType, bool), shape: &[usize], a
     codes.dequantize(scale, zeros.then_some(zero))
 }
 
-fn graph(name: &str, shape: &[usize], build: impl for<'b> Fn(&'b Builder, Expr<'b>) -> Expr<'b>) -> Graph {
+fn graph(
+    name: &str,
+    shape: &[usize],
+    build: impl for<'b> Fn(&'b Builder, Expr<'b>) -> Expr<'b>,
+) -> Graph {
     let b = Builder::new(name);
     let x = b.input("x", TensorType::new(DType::F32, shape.to_vec()));
     b.output("y", build(&b, x));
@@ -90,7 +100,8 @@ const KINDS: [(DType, DType, bool); 4] = [
 #[test]
 fn matrix_products_of_codes_are_integer() {
     for (of_x, of_w, zeros) in KINDS {
-        // A layer with a bias, a product of weights `[K, N]`, and one of weights that are transposed.
+        // A layer with a bias, a product of weights `[K, N]`, and one of weights that are
+        // transposed.
         let layer = graph("linear", &[5, 33], |b, x| {
             let bias = state(b, "bias", DType::F32, &[20], |i| i as f64 * 0.1);
             let w = weights(b, (of_w, zeros), &[33, 20], 1);
@@ -107,7 +118,9 @@ fn matrix_products_of_codes_are_integer() {
 #[test]
 fn convolutions_of_codes_are_integer() {
     for (of_x, of_w, zeros) in KINDS {
-        for geometry in [Conv2d::new(2, 1), Conv2d { groups: 2, dilation: [1, 2], ..Conv2d::new(1, 2) }] {
+        for geometry in
+            [Conv2d::new(2, 1), Conv2d { groups: 2, dilation: [1, 2], ..Conv2d::new(1, 2) }]
+        {
             let conv = graph("conv", &[2, 4, 9, 8], |b, x| {
                 let bias = state(b, "bias", DType::F32, &[6], |i| i as f64 * 0.1);
                 let w = weights(b, (of_w, zeros), &[6, 4 / geometry.groups * 9], 0);
@@ -133,7 +146,8 @@ fn scales_that_change_along_the_sum_keep_the_product_in_floats_and_say_so() {
     assert!(notes.contains("changes along what is summed"), "{notes}");
 }
 
-/// Models of ONNX Runtime's quantizer: every product of theirs is an integer product here, and the outputs are its own.
+/// Models of ONNX Runtime's quantizer: every product of theirs is an integer product here, and the
+/// outputs are its own.
 #[test]
 fn models_that_onnx_runtime_quantized_are_integer() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-formats/tests/onnx");
@@ -145,12 +159,14 @@ fn models_that_onnx_runtime_quantized_are_integer() {
             continue;
         }
         seen += 1;
-        let graph = Model::open(&case.join("model.onnx")).unwrap().graph(&Binding::default()).unwrap();
+        let graph =
+            Model::open(&case.join("model.onnx")).unwrap().graph(&Binding::default()).unwrap();
         let x = &read(&case.join("inputs.safetensors")).unwrap()["x"];
         let wanted = read(&case.join("expected.safetensors")).unwrap()["y"].to_f64();
         for mode in MODES {
             let mut session = Session::new(&graph, mode, 2, std::slice::from_ref(x)).unwrap();
-            // Two convolutions, which are one more each where weights have zero points, a layer and two matrix products.
+            // Two convolutions, which are one more each where weights have zero points, a layer and
+            // two matrix products.
             let found = products(session.executable.plan());
             let count = if name.ends_with("_unsigned") { 7 } else { 5 };
             assert_eq!(found, vec![DType::I8; count], "{name}, {mode}");

@@ -1,5 +1,6 @@
-//! Convolutions of random geometry against the reference: odd extents, strides, dilations of both sides, groups, pads of
-//! either sign, tails of every block, one to three spatial dimensions, operands as they lie and transposed.
+//! Convolutions of random geometry against the reference: odd extents, strides, dilations of both
+//! sides, groups, pads of either sign, tails of every block, one to three spatial dimensions,
+//! operands as they lie and transposed.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -34,10 +35,12 @@ struct Case {
 }
 
 fn axis(extents: std::ops::Range<usize>) -> impl Strategy<Value = (usize, usize, Dimension)> {
-    let dimension = (1usize..4, -1i64..3, -1i64..3, prop_oneof![4 => Just(1usize), 1 => Just(2)], 1usize..3);
-    let dimension = dimension.prop_map(|(stride, pad_low, pad_high, input_dilation, kernel_dilation)| {
-        Dimension { stride, pad_low, pad_high, input_dilation, kernel_dilation }
-    });
+    let dimension =
+        (1usize..4, -1i64..3, -1i64..3, prop_oneof![4 => Just(1usize), 1 => Just(2)], 1usize..3);
+    let dimension =
+        dimension.prop_map(|(stride, pad_low, pad_high, input_dilation, kernel_dilation)| {
+            Dimension { stride, pad_low, pad_high, input_dilation, kernel_dilation }
+        });
     (extents, 1usize..4, dimension).prop_filter("the kernel fits", |(extent, taps, d)| {
         let input = (extent - 1) * d.input_dilation + 1;
         input as i64 + d.pad_low + d.pad_high >= ((taps - 1) * d.kernel_dilation + 1) as i64
@@ -53,11 +56,15 @@ fn small_images() -> impl Strategy<Value = Case> {
     cases_of(1..12, 1..10)
 }
 
-fn cases_of(images: std::ops::Range<usize>, extents: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
+fn cases_of(
+    images: std::ops::Range<usize>,
+    extents: std::ops::Range<usize>,
+) -> impl Strategy<Value = Case> {
     let dtypes = [DType::F32, DType::BF16, DType::F16, DType::I8, DType::F64];
     let channels = prop_oneof![3 => 1usize..9, 1 => 60usize..90];
     let outputs = prop_oneof![3 => 1usize..20, 1 => 30usize..50];
-    let shape = (images, 1usize..3, channels, outputs, proptest::collection::vec(axis(extents), 0..4));
+    let shape =
+        (images, 1usize..3, channels, outputs, proptest::collection::vec(axis(extents), 0..4));
     (proptest::sample::select(dtypes.to_vec()), shape, any::<[bool; 3]>()).prop_map(
         |(dtype, (images, groups, channels, outputs, axes), [transposed, fixed, followed])| {
             // Three dimensions are walked through in full by the reference: fewer channels.
@@ -79,12 +86,20 @@ fn cases_of(images: std::ops::Range<usize>, extents: std::ops::Range<usize>) -> 
     )
 }
 
-/// Convolutions that are computed with fewer multiplications: 3x3 taps, steps of 1 and 2, odd ends of lines and panels.
+/// Convolutions that are computed with fewer multiplications: 3x3 taps, steps of 1 and 2, odd ends
+/// of lines and panels.
 fn winograd_cases() -> impl Strategy<Value = Case> {
     let channels = prop_oneof![6 => 16usize..40, 1 => 129usize..133];
     let axis = (19usize..30, -1i64..3, -1i64..3)
         .prop_filter("the kernel fits", |(e, low, high)| *e as i64 + low + high >= 3);
-    let shape = (1usize..3, 1usize..3, channels, 32usize..50, 1usize..3, proptest::collection::vec(axis, 2));
+    let shape = (
+        1usize..3,
+        1usize..3,
+        channels,
+        32usize..50,
+        1usize..3,
+        proptest::collection::vec(axis, 2),
+    );
     (shape, any::<[bool; 2]>()).prop_map(
         |((images, groups, channels, outputs, stride, axes), [fixed, followed])| {
             let dimension = |&(_, pad_low, pad_high): &(usize, i64, i64)| Dimension {
@@ -111,14 +126,25 @@ fn winograd_cases() -> impl Strategy<Value = Case> {
     )
 }
 
-/// Groups of few outputs each, depthwise ones among them: small images of which several are computed as one, large ones that are cut
-/// into bands, one to three dimensions.
+/// Groups of few outputs each, depthwise ones among them: small images of which several are
+/// computed as one, large ones that are cut into bands, one to three dimensions.
 fn few_outputs() -> impl Strategy<Value = Case> {
     let dtypes = [DType::F32, DType::F32, DType::BF16, DType::F16, DType::I8, DType::F64];
-    let shape = (1usize..10, 1usize..20, 1usize..4, 1usize..5, proptest::collection::vec(axis(2..21), 1..4));
+    let shape = (
+        1usize..10,
+        1usize..20,
+        1usize..4,
+        1usize..5,
+        proptest::collection::vec(axis(2..21), 1..4),
+    );
     let large = proptest::option::weighted(0.2, 100usize..160);
     (proptest::sample::select(dtypes.to_vec()), shape, large, any::<[bool; 3]>()).prop_map(
-        |(dtype, (images, groups, channels, outputs, axes), large, [transposed, fixed, followed])| {
+        |(
+            dtype,
+            (images, groups, channels, outputs, axes),
+            large,
+            [transposed, fixed, followed],
+        )| {
             let mut extents: Vec<usize> = axes.iter().map(|a| a.0).collect();
             let [mut images, mut groups] = [images, groups];
             // The reference walks through all of it.
@@ -169,7 +195,8 @@ impl Case {
                 *shape = last.iter().map(|&d| shape[d]).collect();
             }
         }
-        let input = |i: usize| b.input(&format!("x{i}"), TensorType::new(self.dtype, shapes[i].clone()));
+        let input =
+            |i: usize| b.input(&format!("x{i}"), TensorType::new(self.dtype, shapes[i].clone()));
         let weights = || {
             let ty = TensorType::new(DType::F32, shapes[1].clone());
             let std = if self.dtype.is_float() { 1.0 } else { 9.0 };
@@ -182,7 +209,8 @@ impl Case {
             dtype if self.followed => (dtype.accumulation(), dtype.accumulation()),
             dtype => (dtype.accumulation(), dtype),
         };
-        let convolution = Convolution { window: self.window.clone(), groups: self.groups, accumulate, out };
+        let convolution =
+            Convolution { window: self.window.clone(), groups: self.groups, accumulate, out };
         let y = b.op1(Prim::Convolution(convolution), &[x, w]);
         if self.followed {
             let bias = bias.convert(y.dtype()).broadcast_in(&y.shape(), &[1]);
@@ -209,12 +237,13 @@ impl Case {
     }
 }
 
-/// Chains that hand each other bf16 activations with channels last where tiles of pixels are multiplied: an image of few channels,
-/// interleaved, zeros around and none, steps, dilated taps, lines of the output that are no multiple of a tile.
+/// Chains that hand each other bf16 activations with channels last where tiles of pixels are
+/// multiplied: an image of few channels, interleaved, zeros around and none, steps, dilated taps,
+/// lines of the output that are no multiple of a tile.
 fn chains() -> impl Strategy<Value = Graph> {
     let layer = || (1usize..4, 1usize..4, 1usize..3, 0usize..3, 1usize..3);
-    (1usize..3, 1usize..5, 30usize..40, 30usize..50, [layer(), layer(), layer()], any::<bool>()).prop_map(
-        |(images, channels, height, width, layers, ends)| {
+    (1usize..3, 1usize..5, 30usize..40, 30usize..50, [layer(), layer(), layer()], any::<bool>())
+        .prop_map(|(images, channels, height, width, layers, ends)| {
             let b = Builder::new("chain");
             let x = b.input("x", TensorType::new(DType::F32, [images, channels, height, width]));
             let std = |terms: usize| Init::Normal { std: (1.0 / terms as f64).sqrt(), seed: 7 };
@@ -222,9 +251,13 @@ fn chains() -> impl Strategy<Value = Graph> {
             for (i, (down, along, stride, pad, dilation)) in layers.into_iter().enumerate() {
                 let [inputs, outputs] = [h.size(1), [32, 64, 32][i]];
                 let shape = [outputs, inputs, down, along];
-                let w =
-                    b.state(&format!("w{i}"), TensorType::new(DType::F32, shape), std(inputs * down * along));
-                let bias = b.state(&format!("b{i}"), TensorType::new(DType::F32, [outputs]), std(1));
+                let w = b.state(
+                    &format!("w{i}"),
+                    TensorType::new(DType::F32, shape),
+                    std(inputs * down * along),
+                );
+                let bias =
+                    b.state(&format!("b{i}"), TensorType::new(DType::F32, [outputs]), std(1));
                 let geometry = Conv2d {
                     stride: [stride, if i == 0 { 1 } else { stride }],
                     pad: [[pad, 1], [1, pad]],
@@ -235,12 +268,12 @@ fn chains() -> impl Strategy<Value = Graph> {
                 convolution.out = DType::F32;
                 let y = b.op1(Prim::Convolution(convolution), &[h, w.convert(DType::BF16)]);
                 let y = (y + bias.broadcast_in(&y.shape(), &[1])).relu();
-                h = if i == 1 && !ends { y.gelu(Approximation::Tanh) } else { y }.convert(DType::BF16);
+                h = if i == 1 && !ends { y.gelu(Approximation::Tanh) } else { y }
+                    .convert(DType::BF16);
             }
             b.output("y", h);
             b.finish().unwrap()
-        },
-    )
+        })
 }
 
 fn agrees_with_the_definition(case: &Case) -> Result<(), TestCaseError> {

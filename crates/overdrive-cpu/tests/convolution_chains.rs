@@ -1,6 +1,7 @@
-//! Chains of convolutions that run band by band, of random geometry, against the reference, whether or not they would pay: steps
-//! and pads that make bands overlap, need nothing of an image or leave lines out, in all forms, with images that are added on the way, layers
-//! that are outputs too, and a fold over space at the end.
+//! Chains of convolutions that run band by band, of random geometry, against the reference, whether
+//! or not they would pay: steps and pads that make bands overlap, need nothing of an image or leave
+//! lines out, in all forms, with images that are added on the way, layers that are outputs too, and
+//! a fold over space at the end.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -15,7 +16,9 @@ use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Plan, Step, StepKind};
-use overdrive_ir::{Array, Backend, Builder, Caps, DType, Executable, Graph, Init, Mode, Port, Prim, State};
+use overdrive_ir::{
+    Array, Backend, Builder, Caps, DType, Executable, Graph, Init, Mode, Port, Prim, State,
+};
 use overdrive_ir::{TensorType, Tuning};
 use proptest::prelude::*;
 use support::random;
@@ -72,10 +75,12 @@ fn cases() -> impl Strategy<Value = Case> {
     let layers = proptest::collection::vec(layer(), 2..4);
     let dtype = prop_oneof![3 => Just(DType::F32), 3 => Just(DType::BF16), 1 => Just(DType::F16), 1 => Just(DType::F64)];
     let seen = prop_oneof![3 => Just(None), 1 => (0usize..3).prop_map(Some)];
-    (dtype, input, layers, any::<bool>(), seen).prop_map(|(dtype, (n, c, h, w), layers, folded, seen)| {
-        let seen = seen.filter(|&layer| layer + 1 < layers.len());
-        Case { dtype, input: [n, c, h, w], layers, folded, seen }
-    })
+    (dtype, input, layers, any::<bool>(), seen).prop_map(
+        |(dtype, (n, c, h, w), layers, folded, seen)| {
+            let seen = seen.filter(|&layer| layer + 1 < layers.len());
+            Case { dtype, input: [n, c, h, w], layers, folded, seen }
+        },
+    )
 }
 
 impl Case {
@@ -88,15 +93,19 @@ impl Case {
                 let ty = TensorType::new(DType::F32, shape.to_vec());
                 b.state(&format!("{name}{i}"), ty, Init::Normal { std, seed: 7 })
             };
-            let w = state("w", &[*outputs, h.size(1), taps[0], taps[1]], (1.0 / terms as f64).sqrt());
+            let w =
+                state("w", &[*outputs, h.size(1), taps[0], taps[1]], (1.0 / terms as f64).sqrt());
             let mut convolution = geometry.convolution(self.dtype);
             convolution.out = self.dtype.accumulation();
             let y = b.op1(Prim::Convolution(convolution), &[h, w.convert(self.dtype)]);
-            let y = y + state("b", &[*outputs], 1.0).convert(y.dtype()).broadcast_in(&y.shape(), &[1]);
+            let y =
+                y + state("b", &[*outputs], 1.0).convert(y.dtype()).broadcast_in(&y.shape(), &[1]);
             let y = match then {
                 Then::Relu => y.relu(),
                 Then::Gelu => y.gelu(Approximation::Tanh),
-                Then::Residual => y + b.input(&format!("r{i}"), TensorType::new(y.dtype(), y.shape())),
+                Then::Residual => {
+                    y + b.input(&format!("r{i}"), TensorType::new(y.dtype(), y.shape()))
+                }
             };
             h = y.convert(self.dtype);
             if self.seen == Some(i) {

@@ -1,6 +1,6 @@
-//! Folds over space behind convolutions, of random geometry, over one to three dimensions and in groups, against the reference:
-//! plain, with fewer multiplications, and of pixels in bf16; of what is one multiply-add and of what is not; with the folded values
-//! stored too, and without.
+//! Folds over space behind convolutions, of random geometry, over one to three dimensions and in
+//! groups, against the reference: plain, with fewer multiplications, and of pixels in bf16; of what
+//! is one multiply-add and of what is not; with the folded values stored too, and without.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -8,7 +8,9 @@ mod support;
 
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Dimension, Instr, StepKind};
-use overdrive_ir::{Array, Builder, Convolution, DType, Expr, Graph, Init, Mode, Prim, Reducer, TensorType};
+use overdrive_ir::{
+    Array, Builder, Convolution, DType, Expr, Graph, Init, Mode, Prim, Reducer, TensorType,
+};
 use proptest::prelude::*;
 use support::{Session, agrees, random};
 use testkit::Tolerance;
@@ -45,7 +47,8 @@ struct Case {
 fn cases() -> impl Strategy<Value = Case> {
     let dtype = prop_oneof![3 => Just(DType::F32), 3 => Just(DType::BF16), 1 => Just(DType::F16), 1 => Just(DType::F64)];
     let channels = prop_oneof![3 => 1usize..8, 2 => Just(32usize)];
-    let outputs = prop_oneof![1 => 1usize..20, 1 => 33usize..50, 2 => Just(64usize), 1 => Just(96usize)];
+    let outputs =
+        prop_oneof![1 => 1usize..20, 1 => 33usize..50, 2 => Just(64usize), 1 => Just(96usize)];
     let extent = || prop_oneof![1 => 1usize..12, 1 => 28usize..37];
     let extents = prop_oneof![
         1 => proptest::collection::vec(20usize..400, 1),
@@ -53,13 +56,35 @@ fn cases() -> impl Strategy<Value = Case> {
         1 => proptest::collection::vec(1usize..7, 3),
     ];
     let groups = prop_oneof![3 => Just(1usize), 1 => Just(3)];
-    let between =
-        prop_oneof![Just(Between::Nothing), Just(Between::Affine), Just(Between::Gelu), Just(Between::Lines)];
+    let between = prop_oneof![
+        Just(Between::Nothing),
+        Just(Between::Affine),
+        Just(Between::Gelu),
+        Just(Between::Lines)
+    ];
     let reducer = prop_oneof![3 => Just(Reducer::Sum), 1 => Just(Reducer::Max)];
     let shape = (1usize..4, groups, channels, outputs, extents, 1usize..4, 1usize..3);
     (dtype, shape, between, reducer, any::<bool>()).prop_map(
-        |(dtype, (images, groups, channels, outputs, extents, taps, stride), between, reducer, stored)| {
-            Case { dtype, images, groups, channels, outputs, extents, taps, stride, between, reducer, stored }
+        |(
+            dtype,
+            (images, groups, channels, outputs, extents, taps, stride),
+            between,
+            reducer,
+            stored,
+        )| {
+            Case {
+                dtype,
+                images,
+                groups,
+                channels,
+                outputs,
+                extents,
+                taps,
+                stride,
+                between,
+                reducer,
+                stored,
+            }
         },
     )
 }
@@ -70,11 +95,16 @@ impl Case {
         let outputs = self.groups * self.outputs;
         let terms = self.channels * self.taps.pow(self.extents.len() as u32);
         let state = |name: &str, shape: &[usize], std: f64| {
-            b.state(name, TensorType::new(DType::F32, shape.to_vec()), Init::Normal { std, seed: 7 })
+            b.state(
+                name,
+                TensorType::new(DType::F32, shape.to_vec()),
+                Init::Normal { std, seed: 7 },
+            )
         };
         let with = |a: usize, b: usize, rest: &[usize]| [&[a, b], rest].concat();
         let channels = self.groups * self.channels;
-        let x = b.input("x", TensorType::new(self.dtype, with(self.images, channels, &self.extents)));
+        let x =
+            b.input("x", TensorType::new(self.dtype, with(self.images, channels, &self.extents)));
         let taps = vec![self.taps; self.extents.len()];
         let w = state("w", &with(outputs, self.channels, &taps), 1.0 / (terms as f64).sqrt());
         let pad = (self.taps / 2) as i64;
@@ -92,8 +122,9 @@ impl Case {
             out: self.dtype.accumulation(),
         };
         let y = b.op1(Prim::Convolution(convolution), &[x, w.convert(self.dtype)]);
-        let of_channels =
-            |name: &str| state(name, &[outputs], 1.0).convert(y.dtype()).broadcast_in(&y.shape(), &[1]);
+        let of_channels = |name: &str| {
+            state(name, &[outputs], 1.0).convert(y.dtype()).broadcast_in(&y.shape(), &[1])
+        };
         let y = match self.between {
             Between::Nothing => y,
             Between::Affine => (y * of_channels("scale") + of_channels("bias")).relu(),
@@ -174,7 +205,8 @@ fn a_mean_over_space_stores_no_image() {
             _ => false,
         };
         let largest = plan.slots.iter().map(overdrive_ir::plan::Slot::bytes).max().unwrap();
-        let loops = plan.steps.iter().filter(|s| !s.prepare && matches!(s.kind, StepKind::Loop(_))).count();
+        let loops =
+            plan.steps.iter().filter(|s| !s.prepare && matches!(s.kind, StepKind::Loop(_))).count();
         (plan.steps.iter().filter(folds).count(), loops, largest)
     };
     let image = 4 * 2 * 16 * 20 * 20;

@@ -1,4 +1,5 @@
-//! What an executable promises: states, prepared weights, errors that name the argument, memory that is told.
+//! What an executable promises: states, prepared weights, errors that name the argument, memory
+//! that is told.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -8,7 +9,8 @@ use overdrive_cpu::CpuBackend;
 use overdrive_ir::backend::{CacheState, Protocol};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{
-    Array, Backend, BackendError, Builder, DType, Graph, Init, Mode, Prim, State, Tensor, TensorType, Tuning,
+    Array, Backend, BackendError, Builder, DType, Graph, Init, Mode, Prim, State, Tensor,
+    TensorType, Tuning,
 };
 use support::{MODES, Session, check, random};
 use testkit::Tolerance;
@@ -26,7 +28,8 @@ fn layer() -> Graph {
     b.finish().unwrap()
 }
 
-/// A counter, a cache that is written at the counter, a weight that decays, and two states that swap.
+/// A counter, a cache that is written at the counter, a weight that decays, and two states that
+/// swap.
 fn recurrent() -> Graph {
     let b = Builder::new("recurrent");
     let x = b.input("x", f32s([1usize, 4]));
@@ -55,7 +58,8 @@ fn states_move_on_from_call_to_call_and_keep_their_address() {
     let inputs = [random(DType::F32, &[1, 4], 5)];
     check(&graph, &inputs, Tolerance::new(DType::F32, 4, 8.0));
     for mode in MODES {
-        let mut session = Session::new(&graph, mode, 2, &inputs.each_ref().map(Array::to_tensor)).unwrap();
+        let mut session =
+            Session::new(&graph, mode, 2, &inputs.each_ref().map(Array::to_tensor)).unwrap();
         let address = |session: &Session, name: &str| {
             let memory = session.state.buffers[name].memory.as_any();
             memory.downcast_ref::<overdrive_cpu::memory::CpuMemory>().unwrap().bytes().start()
@@ -86,7 +90,8 @@ fn packed_weights_follow_the_state_that_they_come_from() {
             }
             session.run().unwrap();
             let expected = &eval(&graph, std::slice::from_ref(&input), &mut states)[0];
-            testkit::compare(expected, &session.outputs()[0], Tolerance::new(DType::F32, 8, 10.0)).unwrap();
+            testkit::compare(expected, &session.outputs()[0], Tolerance::new(DType::F32, 8, 10.0))
+                .unwrap();
         }
     }
 }
@@ -122,8 +127,9 @@ fn what_a_cpu_cannot_do_is_refused_when_compiling() {
         matches!(CpuBackend::new(Some(0)), Err(BackendError::Mismatch { what, .. }) if what == "threads")
     );
     let backend = CpuBackend::new(Some(1)).unwrap();
-    let compile =
-        |graph: &Graph, mode| backend.compile(graph, mode, &Tuning::default()).map(|_| ()).unwrap_err();
+    let compile = |graph: &Graph, mode| {
+        backend.compile(graph, mode, &Tuning::default()).map(|_| ()).unwrap_err()
+    };
     assert!(matches!(compile(&layer(), Mode::Graph), BackendError::Unsupported { .. }));
 
     let b = Builder::new("too large");
@@ -158,9 +164,16 @@ fn eager_takes_memory_as_it_goes_and_says_how_much() {
         session.run().unwrap();
         let memory = session.executable.memory();
         let activation = 64 * 1024 * 4;
-        assert!((activation..=most * activation).contains(&memory.transient_bytes), "{mode}: {memory:?}");
+        assert!(
+            (activation..=most * activation).contains(&memory.transient_bytes),
+            "{mode}: {memory:?}"
+        );
         assert_eq!(memory.state_bytes, 8 * 1024 * 1024 * 4);
-        assert_eq!(memory.persistent_bytes >= memory.state_bytes, mode == Mode::Compile, "{memory:?}");
+        assert_eq!(
+            memory.persistent_bytes >= memory.state_bytes,
+            mode == Mode::Compile,
+            "{memory:?}"
+        );
     }
 }
 

@@ -46,7 +46,8 @@ format!(f32, f32, f32::EPSILON as f64, f32::NAN, |x| x as f32, f64::from);
 format!(f64, f64, f64::EPSILON, f64::NAN, |x| x, |x| x);
 format!(f16, f32, f32::EPSILON as f64, f32::NAN, f16::from_f64, f16::to_f64);
 format!(bf16, f32, f32::EPSILON as f64, f32::NAN, bf16::from_f64, bf16::to_f64);
-// Exact; a third of the values are the extremes, whose products saturate where an instruction lets them.
+// Exact; a third of the values are the extremes, whose products saturate where an instruction lets
+// them.
 format!(i8, i32, 0.0, i32::MIN, |x: f64| (x * 192.0).floor() as i8, f64::from);
 
 /// A product to compute: sizes and how the operands lie in memory.
@@ -152,7 +153,8 @@ fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
     let at = |shape: [usize; 4], strides: [usize; 4], index: [usize; 4]| -> usize {
         (0..4).filter(|&i| shape[i] > 1).map(|i| index[i] * strides[i]).sum()
     };
-    let bits = |sums: &[T::Acc]| sums.iter().map(|&x| T::sum_to_f64(x).to_bits()).collect::<Vec<_>>();
+    let bits =
+        |sums: &[T::Acc]| sums.iter().map(|&x| T::sum_to_f64(x).to_bits()).collect::<Vec<_>>();
     for rhs in [Rhs::from(view_b), packed.into()] {
         let mut c = vec![T::NOTHING; c_len];
         kernel.gemm(&pool, view_a, rhs, Output::Store(ViewMut::new(&mut c, c_shape, c_strides)));
@@ -162,7 +164,10 @@ fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
             let affine = Affine::<T> { c: Mutex::new(dense), shape: c_shape };
             output(&affine);
             let (affine, arrived) = affine.c.into_inner().unwrap();
-            assert!(arrived.iter().all(|&times| times == 1), "each element is delivered once: {case:?}");
+            assert!(
+                arrived.iter().all(|&times| times == 1),
+                "each element is delivered once: {case:?}"
+            );
             affine
         };
         let mut waiting = vec![T::NOTHING; c_len];
@@ -170,8 +175,13 @@ fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
             let view = ViewMut::new(&mut waiting, c_shape, c_strides);
             kernel.gemm(&pool, view_a, rhs, Output::InPlace(view, affine));
         });
-        let affine = affine(&mut |affine| kernel.gemm(&pool, view_a, rhs, Output::Apply(c_shape, affine)));
-        assert_eq!(bits(&in_place), bits(&affine), "sums are the same wherever they wait: {case:?}");
+        let affine =
+            affine(&mut |affine| kernel.gemm(&pool, view_a, rhs, Output::Apply(c_shape, affine)));
+        assert_eq!(
+            bits(&in_place),
+            bits(&affine),
+            "sums are the same wherever they wait: {case:?}"
+        );
 
         let mut written = 0;
         for (index, &affine) in affine.iter().enumerate() {
@@ -188,7 +198,10 @@ fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
             let tolerance = (k as f64 + 1.0) * T::SUM_EPSILON * magnitude;
             let found = T::sum_to_f64(c[at(c_shape, c_strides, [i0, i1, row, col])]);
             let name = kernel.name();
-            assert!((found - sum).abs() <= tolerance, "{name}: {found} for {sum} at {index} of {case:?}");
+            assert!(
+                (found - sum).abs() <= tolerance,
+                "{name}: {found} for {sum} at {index} of {case:?}"
+            );
             let expected = 2.0 * sum + col as f64;
             let found = T::sum_to_f64(affine);
             let tolerance = 2.0 * tolerance + T::SUM_EPSILON * expected.abs();
@@ -219,7 +232,8 @@ fn size() -> impl Strategy<Value = usize> {
 
 fn case() -> impl Strategy<Value = Case> {
     let layout = (any::<[bool; 3]>(), any::<[bool; 2]>(), 0_usize..3);
-    let batch = prop_oneof![3 => Just([1, 1]), 1 => Just([2, 3]), 1 => Just([1, 2]), 1 => Just([0, 2])];
+    let batch =
+        prop_oneof![3 => Just([1, 1]), 1 => Just([2, 3]), 1 => Just([1, 2]), 1 => Just([0, 2])];
     (batch, [size(), size(), size()], layout, 1_usize..4, any::<u64>()).prop_map(
         |(batch, [m, n, k], (turned, repeated, gap), threads, seed)| Case {
             batch,
@@ -256,7 +270,8 @@ fn several_tiles_cover_c() {
     check_all_formats(&Case { threads: 3, ..Case::plain(300, 350, 40) });
 }
 
-/// Whole tiles of rows without gaps, which tiles read where they lie, in one block and in several of columns.
+/// Whole tiles of rows without gaps, which tiles read where they lie, in one block and in several
+/// of columns.
 #[test]
 fn rows_of_a_are_read_where_they_lie() {
     for (m, n, k) in [(32, 33, 64), (96, 64, 128), (64, 1100, 512)] {
@@ -276,8 +291,8 @@ fn few_rows_are_a_path_of_their_own() {
     }
 }
 
-/// The largest sums that there are: an instruction that saturates pairs or groups, or a shift that is not taken back,
-/// shows here.
+/// The largest sums that there are: an instruction that saturates pairs or groups, or a shift that
+/// is not taken back, shows here.
 #[test]
 fn sums_of_i8_do_not_saturate() {
     let pool = Pool::new(NonZeroUsize::MIN).unwrap();
@@ -287,7 +302,12 @@ fn sums_of_i8_do_not_saturate() {
         for kernel in Kernel::<i8>::supported() {
             let mut c = vec![0; m * n];
             let b = View::matrix(&b, k, n).into();
-            kernel.gemm(&pool, View::matrix(&a, m, k), b, Output::Store(ViewMut::matrix(&mut c, m, n)));
+            kernel.gemm(
+                &pool,
+                View::matrix(&a, m, k),
+                b,
+                Output::Store(ViewMut::matrix(&mut c, m, n)),
+            );
             let expected = k as i32 * i32::from(x) * i32::from(y);
             assert!(c.iter().all(|&sum| sum == expected), "{} of {x} by {y}", kernel.name());
         }
@@ -299,7 +319,8 @@ fn sums_of_i8_do_not_saturate() {
 fn a_product_of_other_operands_is_noticed() {
     let pool = Pool::new(NonZeroUsize::MIN).unwrap();
     let mut random = Random(1);
-    let (a, b): (Vec<f32>, Vec<f32>) = (0..64).map(|_| (random.next() as f32, random.next() as f32)).unzip();
+    let (a, b): (Vec<f32>, Vec<f32>) =
+        (0..64).map(|_| (random.next() as f32, random.next() as f32)).unzip();
     let product = |a: View<'_, f32>, b: View<'_, f32>| {
         let mut c = vec![0.0; 64];
         Kernel::best().gemm(&pool, a, b.into(), Output::Store(ViewMut::matrix(&mut c, 8, 8)));
@@ -323,7 +344,12 @@ fn by_all_kernels<T: Format>(
     for kernel in Kernel::<T>::supported() {
         let mut c = vec![T::NOTHING; m * n];
         let rhs = View::matrix(&b, k, n).into();
-        kernel.gemm(&pool, View::matrix(&a, m, k), rhs, Output::Store(ViewMut::matrix(&mut c, m, n)));
+        kernel.gemm(
+            &pool,
+            View::matrix(&a, m, k),
+            rhs,
+            Output::Store(ViewMut::matrix(&mut c, m, n)),
+        );
         see(kernel.name(), &a, &b, &c);
     }
 }
@@ -342,7 +368,8 @@ fn threads_do_not_change_a_bit() {
     }
 }
 
-/// Sums of f32 are as near to the exact ones whichever kernel makes them: no more than a chain of multiply-adds strays.
+/// Sums of f32 are as near to the exact ones whichever kernel makes them: no more than a chain of
+/// multiply-adds strays.
 #[test]
 fn no_kernel_of_f32_is_less_accurate_than_multiply_adds() {
     for k in [32, 500, 2048] {
@@ -354,7 +381,9 @@ fn no_kernel_of_f32_is_less_accurate_than_multiply_adds() {
                 (found(i) - exact).powi(2)
             };
             let chain = |i: usize| {
-                f64::from((0..k).fold(0.0, |sum, p| a[i / n * k + p].mul_add(b[p * n + i % n], sum)))
+                f64::from(
+                    (0..k).fold(0.0, |sum, p| a[i / n * k + p].mul_add(b[p * n + i % n], sum)),
+                )
             };
             let rms = |found: &dyn Fn(usize) -> f64| {
                 ((0..c.len()).map(|i| square(i, found)).sum::<f64>() / c.len() as f64).sqrt()
@@ -362,13 +391,17 @@ fn no_kernel_of_f32_is_less_accurate_than_multiply_adds() {
             strays.push((name.to_owned(), rms(&|i| f64::from(c[i])), rms(&chain)));
         });
         for (name, found, chain) in &strays {
-            assert!(found <= &(1.1 * chain), "{name} strays by {found:e} over k = {k}, a chain by {chain:e}");
+            assert!(
+                found <= &(1.1 * chain),
+                "{name} strays by {found:e} over k = {k}, a chain by {chain:e}"
+            );
         }
         println!("k = {k}: {strays:?}");
     }
 }
 
-/// Operands that are not finite, and sums and products too large to be: what comes out is what f32 makes of them.
+/// Operands that are not finite, and sums and products too large to be: what comes out is what f32
+/// makes of them.
 #[test]
 fn what_is_not_finite_is_so_in_every_kernel_of_f32() {
     let pool = Pool::new(NonZeroUsize::MIN).unwrap();
@@ -390,7 +423,12 @@ fn what_is_not_finite_is_so_in_every_kernel_of_f32() {
         for kernel in Kernel::<f32>::supported() {
             let mut c = vec![7.0; m * n];
             let rhs = View::matrix(&b, k, n).into();
-            kernel.gemm(&pool, View::matrix(&a, m, k), rhs, Output::Store(ViewMut::matrix(&mut c, m, n)));
+            kernel.gemm(
+                &pool,
+                View::matrix(&a, m, k),
+                rhs,
+                Output::Store(ViewMut::matrix(&mut c, m, n)),
+            );
             let found = c[35 * n + 34];
             let same = found == sum || found.is_nan() && sum.is_nan();
             assert!(same, "{}: {x:e} by {y:e} is {found:e}, not {sum:e}", kernel.name());

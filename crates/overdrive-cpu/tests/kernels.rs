@@ -8,8 +8,8 @@ use overdrive_ir::eval::philox;
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::plan::{Dimension, StepKind};
 use overdrive_ir::{
-    Array, Builder, Convolution, DType, DotGeneral, Expr, Graph, Mode, Order, Prim, Reducer, TensorType,
-    Window,
+    Array, Builder, Convolution, DType, DotGeneral, Expr, Graph, Mode, Order, Prim, Reducer,
+    TensorType, Window,
 };
 use proptest::prelude::*;
 use support::{Session, check, random};
@@ -18,7 +18,8 @@ use testkit::Tolerance;
 fn indices(shape: &[usize], low: i64, high: i64) -> Array {
     let count = shape.iter().product();
     let span = (high - low) as f64;
-    let values = philox::uniforms(9, 9).take(count).map(|u| (low as f64 + u * span).floor()).collect();
+    let values =
+        philox::uniforms(9, 9).take(count).map(|u| (low as f64 + u * span).floor()).collect();
     Array::from_f64(DType::I32, shape, values)
 }
 
@@ -36,16 +37,20 @@ fn graph(
     b.finish().expect("the test's graph is well typed")
 }
 
-/// Weights of fewer than 8 bits become bytes, or numbers, by a kernel: where files bring them so, nothing runs in the
-/// reference.
+/// Weights of fewer than 8 bits become bytes, or numbers, by a kernel: where files bring them so,
+/// nothing runs in the reference.
 #[test]
 fn codes_below_a_byte_are_converted_by_a_kernel() {
     for from in [DType::I4, DType::F4E2M1, DType::F6E2M3, DType::F6E3M2] {
         for to in [DType::I8, DType::I32, DType::BF16, DType::F32] {
             for shape in [&[][..], &[7], &[3, 5], &[257, 129], &[2, 3, 5]] {
                 let inputs = [random(from, shape, 1)];
-                let last_first: Vec<usize> =
-                    shape.len().checked_sub(1).into_iter().chain(0..shape.len().max(1) - 1).collect();
+                let last_first: Vec<usize> = shape
+                    .len()
+                    .checked_sub(1)
+                    .into_iter()
+                    .chain(0..shape.len().max(1) - 1)
+                    .collect();
                 let converted = graph("convert", &inputs, |_, x| {
                     vec![x[0].convert(to), x[0].transpose(&last_first).convert(to)]
                 });
@@ -63,8 +68,16 @@ fn codes_below_a_byte_are_converted_by_a_kernel() {
 const EXACT: Tolerance = Tolerance { absolute: 0.0, relative: 0.0 };
 
 /// Types of every width, and those that only the reference knows.
-const TYPES: [DType; 8] =
-    [DType::F64, DType::F32, DType::BF16, DType::I64, DType::I16, DType::U8, DType::F8E4M3, DType::I4];
+const TYPES: [DType; 8] = [
+    DType::F64,
+    DType::F32,
+    DType::BF16,
+    DType::I64,
+    DType::I16,
+    DType::U8,
+    DType::F8E4M3,
+    DType::I4,
+];
 
 #[test]
 fn gather_takes_windows_at_clamped_indices() {
@@ -94,8 +107,9 @@ fn scatter_folds_updates_in_the_order_of_the_indices() {
             }
             let updates = random(dtype, &[9, 4], 2);
             let inputs = [random(dtype, &[6, 4], 1), indices(&[9, 1], -1, 7), updates];
-            let scatter =
-                graph("scatter", &inputs, |b, x| vec![b.op1(Prim::Scatter { axes: vec![0], reducer }, x)]);
+            let scatter = graph("scatter", &inputs, |b, x| {
+                vec![b.op1(Prim::Scatter { axes: vec![0], reducer }, x)]
+            });
             let tolerance = Tolerance::new(dtype, 9, 4.0);
             check(&scatter, &inputs, if reducer == Some(Reducer::Sum) { tolerance } else { EXACT });
         }
@@ -120,8 +134,13 @@ fn dynamic_slices_are_clamped_into_range() {
 
 #[test]
 fn windows_fold_with_padding_strides_and_dilation() {
-    let window =
-        |size, stride, dilation, pad_low, pad_high| Window { size, stride, dilation, pad_low, pad_high };
+    let window = |size, stride, dilation, pad_low, pad_high| Window {
+        size,
+        stride,
+        dilation,
+        pad_low,
+        pad_high,
+    };
     let plain = window(1, 1, 1, 0, 0);
     let cases = [
         vec![plain, window(2, 2, 1, 0, 0), window(2, 2, 1, 0, 0)],
@@ -141,18 +160,26 @@ fn windows_fold_with_padding_strides_and_dilation() {
     }
 }
 
-/// Windows of an operand of one to four dimensions, which lies as it says or with its dimensions turned around.
+/// Windows of an operand of one to four dimensions, which lies as it says or with its dimensions
+/// turned around.
 fn windows() -> impl Strategy<Value = (DType, Reducer, Vec<usize>, Vec<Window>, bool)> {
     let none = Just(Window { size: 1, stride: 1, dilation: 1, pad_low: 0, pad_high: 0 });
     let some = (1usize..6, 1usize..4, 1usize..4, 0usize..4, 0usize..4).prop_map(
-        |(size, stride, dilation, pad_low, pad_high)| Window { size, stride, dilation, pad_low, pad_high },
+        |(size, stride, dilation, pad_low, pad_high)| Window {
+            size,
+            stride,
+            dilation,
+            pad_low,
+            pad_high,
+        },
     );
     let axis = (prop_oneof![6 => 1usize..20, 1 => 60usize..90], prop_oneof![1 => none, 2 => some]);
     let axis = axis.prop_filter("the window fits", |(extent, w)| {
         extent + w.pad_low + w.pad_high > (w.size - 1) * w.dilation
     });
-    let axes = proptest::collection::vec(axis, 1..5)
-        .prop_filter("the reference is slow", |axes| axes.iter().map(|a| a.0).product::<usize>() < 40_000);
+    let axes = proptest::collection::vec(axis, 1..5).prop_filter("the reference is slow", |axes| {
+        axes.iter().map(|a| a.0).product::<usize>() < 40_000
+    });
     let dtypes: Vec<DType> =
         [DType::F16, DType::I32, DType::I8, DType::U64, DType::U32, DType::U16, DType::Bool]
             .into_iter()
@@ -163,7 +190,9 @@ fn windows() -> impl Strategy<Value = (DType, Reducer, Vec<usize>, Vec<Window>, 
         |(dtype, reducer, axes, turned)| {
             let of = match dtype {
                 DType::Bool => [Reducer::And, Reducer::Or].as_slice(),
-                dtype if dtype.is_float() => &[Reducer::Max, Reducer::Sum, Reducer::Min, Reducer::Max],
+                dtype if dtype.is_float() => {
+                    &[Reducer::Max, Reducer::Sum, Reducer::Min, Reducer::Max]
+                }
                 _ => &[Reducer::Max, Reducer::Sum, Reducer::Min],
             };
             let (extents, windows) = axes.into_iter().unzip();
@@ -200,10 +229,12 @@ fn sort_is_stable_with_nan_at_its_end() {
                     input = input.map(|x| if x > 1.0 { f64::NAN } else { (x * 2.0).round() });
                 }
                 let inputs = [Array::from(&input.to_tensor())];
-                let sort = graph("sort", &inputs, |b, x| b.node(Prim::Sort { axis, order }, x, vec![]));
+                let sort =
+                    graph("sort", &inputs, |b, x| b.node(Prim::Sort { axis, order }, x, vec![]));
                 check(&sort, &inputs, EXACT);
-                let only =
-                    graph("argsort", &inputs, |b, x| vec![b.node(Prim::Sort { axis, order }, x, vec![])[1]]);
+                let only = graph("argsort", &inputs, |b, x| {
+                    vec![b.node(Prim::Sort { axis, order }, x, vec![])[1]]
+                });
                 check(&only, &inputs, EXACT);
             }
         }
@@ -213,18 +244,26 @@ fn sort_is_stable_with_nan_at_its_end() {
 #[test]
 fn control_flow_runs_on_the_host() {
     let inputs = [random(DType::F32, &[3, 4], 1), Array::from_f64(DType::I32, &[], vec![5.0])];
-    let region = |name: &str, f: &dyn for<'b> Fn(&'b Builder, Expr<'b>, Expr<'b>) -> Vec<Expr<'b>>| {
-        let b = Builder::new(name);
-        let x = b.input("x", TensorType::new(DType::F32, [3usize, 4]));
-        let n = b.input("n", TensorType::scalar(DType::I32));
-        f(&b, x, n).iter().enumerate().for_each(|(i, result)| b.output(&i.to_string(), *result));
-        b.finish().unwrap()
-    };
+    let region =
+        |name: &str, f: &dyn for<'b> Fn(&'b Builder, Expr<'b>, Expr<'b>) -> Vec<Expr<'b>>| {
+            let b = Builder::new(name);
+            let x = b.input("x", TensorType::new(DType::F32, [3usize, 4]));
+            let n = b.input("n", TensorType::scalar(DType::I32));
+            f(&b, x, n)
+                .iter()
+                .enumerate()
+                .for_each(|(i, result)| b.output(&i.to_string(), *result));
+            b.finish().unwrap()
+        };
     let condition =
         region("condition", &|_, _, n| vec![n.compare(overdrive_ir::Compare::Gt, n.constant(0.0))]);
     let body = region("body", &|_, x, n| vec![x * 1.5, n - n.constant(1.0)]);
     let looped = graph("while", &inputs, |b, x| {
-        b.node(Prim::While { carried: 2, max_trips: None }, x, vec![condition.clone(), body.clone()])
+        b.node(
+            Prim::While { carried: 2, max_trips: None },
+            x,
+            vec![condition.clone(), body.clone()],
+        )
     });
     check(&looped, &inputs, Tolerance::new(DType::F32, 8, 10.0));
 }
@@ -242,7 +281,8 @@ fn products_of_types_without_a_multiplier_run_wider() {
         let x = b.input("x", TensorType::new(lhs, [5usize, 7]));
         let w = b.input("w", TensorType::new(rhs, [7usize, 3]));
         let (batch, contract) = (vec![], vec![(1, 0)]);
-        let dot = DotGeneral { batch, contract, accumulate: out, out, precision: Default::default() };
+        let dot =
+            DotGeneral { batch, contract, accumulate: out, out, precision: Default::default() };
         b.output("y", b.op1(Prim::DotGeneral(dot), &[x, w]));
         let inputs = [random(lhs, &[5, 7], 1), random(rhs, &[7, 3], 2)];
         check(&b.finish().unwrap(), &inputs, Tolerance::new(out, 7, 64.0));
@@ -252,8 +292,9 @@ fn products_of_types_without_a_multiplier_run_wider() {
 /// Bytes of the whole range, extremes among them.
 fn bytes(shape: &[usize], seed: u64) -> Array {
     let count = shape.iter().product();
-    let values =
-        philox::uniforms(seed, 3).take(count).map(|u| ((u * 384.0).floor() - 192.0).clamp(-128.0, 127.0));
+    let values = philox::uniforms(seed, 3)
+        .take(count)
+        .map(|u| ((u * 384.0).floor() - 192.0).clamp(-128.0, 127.0));
     Array::from_f64(DType::I8, shape, values.collect())
 }
 
@@ -283,8 +324,13 @@ fn products_of_i8_are_exact_and_take_an_epilogue() {
 
 #[test]
 fn convolutions_of_i8_are_exact() {
-    let dimension =
-        |stride| Dimension { stride, pad_low: 1, pad_high: 1, input_dilation: 1, kernel_dilation: 1 };
+    let dimension = |stride| Dimension {
+        stride,
+        pad_low: 1,
+        pad_high: 1,
+        input_dilation: 1,
+        kernel_dilation: 1,
+    };
     for stride in [1, 2] {
         let inputs = [bytes(&[2, 9, 11, 13], 1), bytes(&[35, 9, 3, 3], 2)];
         let convolution = graph("convolution", &inputs, |b, x| {
@@ -304,7 +350,8 @@ fn by_codes<'b>(x: &[Expr<'b>]) -> Expr<'b> {
     x[0].quantized_linear(QuantizedLinear::default(), &x[1..3])
 }
 
-/// What follows a product by codes, for few rows and for many, in rows that collapse and in rows that do not.
+/// What follows a product by codes, for few rows and for many, in rows that collapse and in rows
+/// that do not.
 #[test]
 fn products_by_codes_take_their_epilogue() {
     let shapes: [&[usize]; 5] = [&[32], &[5, 32], &[2, 3, 32], &[3, 7, 32], &[2, 2, 2, 9, 32]];
@@ -319,16 +366,20 @@ fn products_by_codes_take_their_epilogue() {
                 random(dtype, &[rows, &[20]].concat(), 5),
             ];
             let tolerance = Tolerance { absolute: 40.0 * relative, relative };
-            let residual = graph("residual", &inputs, |_, x| vec![(by_codes(x) + x[3]).relu() + x[4]]);
+            let residual =
+                graph("residual", &inputs, |_, x| vec![(by_codes(x) + x[3]).relu() + x[4]]);
             check(&residual, &inputs, tolerance);
-            let both = graph("two results", &inputs, |_, x| vec![by_codes(x) + x[3], -by_codes(x).relu()]);
+            let both =
+                graph("two results", &inputs, |_, x| vec![by_codes(x) + x[3], -by_codes(x).relu()]);
             check(&both, &inputs, tolerance);
             let last_first: Vec<usize> = [x.len() - 1].into_iter().chain(0..x.len() - 1).collect();
-            let turned = graph("turned", &inputs, |_, x| vec![(by_codes(x) + x[4]).transpose(&last_first)]);
+            let turned =
+                graph("turned", &inputs, |_, x| vec![(by_codes(x) + x[4]).transpose(&last_first)]);
             check(&turned, &inputs, tolerance);
             let tensors: Vec<_> = inputs.iter().map(Array::to_tensor).collect();
             let session = Session::new(&residual, Mode::Compile, 1, &tensors).unwrap();
-            let kinds: Vec<_> = session.executable.plan().steps.iter().map(|step| &step.kind).collect();
+            let kinds: Vec<_> =
+                session.executable.plan().steps.iter().map(|step| &step.kind).collect();
             assert!(matches!(kinds[..], [StepKind::Kernel(_)]), "{}", session.executable.plan());
         }
     }

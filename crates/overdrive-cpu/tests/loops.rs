@@ -1,6 +1,8 @@
-//! Loops against the slow definition of their programs: named shapes, random programs, every instruction set.
+//! Loops against the slow definition of their programs: named shapes, random programs, every
+//! instruction set.
 //!
-//! Long because the programs of one operation each are few lines, and share how they are run and compared.
+//! Long because the programs of one operation each are few lines, and share how they are run and
+//! compared.
 #![allow(unsafe_code, clippy::unwrap_used)] // Slot tables over the tests' own vectors; a test may panic.
 
 use std::num::NonZeroUsize;
@@ -11,9 +13,13 @@ use overdrive_cpu::slots::SlotTable;
 use overdrive_cpu::threads::{Pool, Scratch};
 use overdrive_ir::eval::philox;
 use overdrive_ir::plan::{Access, Instr, Program, Store};
-use overdrive_ir::{Binary, DType, Overflow, Reducer, SlotId, Tensor, TensorType, Unary, row_major};
+use overdrive_ir::{
+    Binary, DType, Overflow, Reducer, SlotId, Tensor, TensorType, Unary, row_major,
+};
 use testkit::define;
-use testkit::programs::{Build, access, assert_agrees, blank, by_row, dense, normal, random_program};
+use testkit::programs::{
+    Build, access, assert_agrees, blank, by_row, dense, normal, random_program,
+};
 use testkit::rows::softmax;
 
 /// Memory of a tensor's bytes, aligned as arenas are.
@@ -23,13 +29,16 @@ impl Memory {
     fn new(bytes: &[u8]) -> Self {
         let mut memory = Memory(vec![0; bytes.len().div_ceil(16) + 1]);
         // SAFETY: the vector is at least as long.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.0.as_mut_ptr().cast(), bytes.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.0.as_mut_ptr().cast(), bytes.len())
+        };
         memory
     }
 
     fn tensor(&self, like: &Tensor) -> Tensor {
         // SAFETY: the vector is at least as long, and initialised.
-        let bytes = unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>(), like.bytes().len()) };
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>(), like.bytes().len()) };
         Tensor::from_bytes(like.ty().clone(), bytes.to_vec()).unwrap()
     }
 }
@@ -41,7 +50,8 @@ fn pool(threads: usize) -> Pool {
 /// Runs a program over copies of `slots` and returns what the slots hold afterwards.
 fn run(program: &Program, slots: &[Tensor], level: Level, pool: &Pool) -> Vec<Tensor> {
     let compiled =
-        CompiledLoop::with_level(program, &|slot| slots[slot.0 as usize].ty().dtype, level).unwrap();
+        CompiledLoop::with_level(program, &|slot| slots[slot.0 as usize].ty().dtype, level)
+            .unwrap();
     let mut memory: Vec<Memory> = slots.iter().map(|t| Memory::new(t.bytes())).collect();
     let mut table = SlotTable::new(slots.len());
     for (i, m) in memory.iter_mut().enumerate() {
@@ -130,7 +140,8 @@ fn layer_norm_with_statistics_and_scale() {
 #[test]
 fn sums_over_any_axes_in_any_layout() {
     // Parallel dimension P, reduced dimensions Q, R; memory in all orders.
-    for [p, q, r] in [[5, 33, 70], [300, 4, 5], [1, 1, 1], [2, 0, 3], [700, 130, 1], [1, 50, 1024]] {
+    for [p, q, r] in [[5, 33, 70], [300, 4, 5], [1, 1, 1], [2, 0, 3], [700, 130, 1], [1, 50, 1024]]
+    {
         let dense = row_major(&[p, q, r]);
         let layouts = [dense.clone(), vec![1, p * r, p], vec![r, p * r, 1]];
         for (which, strides) in layouts.iter().enumerate() {
@@ -141,7 +152,11 @@ fn sums_over_any_axes_in_any_layout() {
                     let total = b.reduce(reducer, x);
                     b.store(access(1, &[1, 0, 0]), total);
                     let slots = [normal(dtype, &[p * q * r], 4), blank(dtype, &[p])];
-                    check(&b.0, &slots, &format!("{reducer:?} {dtype} of {:?}, layout {which}", [p, q, r]));
+                    check(
+                        &b.0,
+                        &slots,
+                        &format!("{reducer:?} {dtype} of {:?}, layout {which}", [p, q, r]),
+                    );
                 }
             }
         }
@@ -173,7 +188,11 @@ fn movement_by_strides() {
             ("broadcast column", access(0, &[1, 0])),
             (
                 "reverse",
-                Access { slot: SlotId(0), offset: (m * n) as i64 - 1, strides: vec![-(n as i64), -1] },
+                Access {
+                    slot: SlotId(0),
+                    offset: (m * n) as i64 - 1,
+                    strides: vec![-(n as i64), -1],
+                },
             ),
         ] {
             if m * n == 0 && what == "reverse" {
@@ -219,7 +238,8 @@ fn results_may_take_the_place_of_operands() {
     let old = b.unary(Unary::Neg, p);
     b.store(access(0, &[1]), new);
     b.store(access(1, &[1]), old);
-    let slots = [normal(DType::F32, &[n], 8), normal(DType::F32, &[n], 9), normal(DType::F32, &[1], 10)];
+    let slots =
+        [normal(DType::F32, &[n], 8), normal(DType::F32, &[n], 9), normal(DType::F32, &[1], 10)];
     check(&b.0, &slots, "in place");
     let both = softmax(&[20, 250], dense(0, &[20, 250]), dense(0, &[20, 250]), DType::F32);
     check(&both, &slots, "softmax in place");
@@ -227,8 +247,22 @@ fn results_may_take_the_place_of_operands() {
 
 #[test]
 fn every_type_converts_to_every_other() {
-    let special =
-        [0.0, -0.0, 1.0, -1.5, 2.5, 300.7, -70000.0, 1e9, -3e38, 1e300, f64::INFINITY, f64::NAN, 5e-8, 1e-40];
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.5,
+        2.5,
+        300.7,
+        -70000.0,
+        1e9,
+        -3e38,
+        1e300,
+        f64::INFINITY,
+        f64::NAN,
+        5e-8,
+        1e-40,
+    ];
     for from in DType::ALL {
         for to in DType::ALL.into_iter().filter(|d| d.bits() >= 8) {
             if from.bits() < 8 {
@@ -236,14 +270,17 @@ fn every_type_converts_to_every_other() {
             }
             for overflow in [Overflow::Ieee, Overflow::Saturate] {
                 let n = 150;
-                let mut values: Vec<f64> = philox::normals(11, 1).take(n).map(|x| x * 100.0).collect();
+                let mut values: Vec<f64> =
+                    philox::normals(11, 1).take(n).map(|x| x * 100.0).collect();
                 values[..special.len()].copy_from_slice(&special);
                 let x = if from.is_float() {
                     Tensor::from_f64(from, [n], &values)
                 } else {
                     let ints: Vec<i128> = values
                         .iter()
-                        .map(|&v| if from == DType::Bool { (v > 0.0) as i128 } else { (v * 1e6) as i128 })
+                        .map(|&v| {
+                            if from == DType::Bool { (v > 0.0) as i128 } else { (v * 1e6) as i128 }
+                        })
                         .collect();
                     Tensor::from_ints(from, [n], &ints)
                 };
@@ -259,7 +296,8 @@ fn every_type_converts_to_every_other() {
 
 #[test]
 fn results_larger_than_caches_are_streamed() {
-    // 9 M elements of f32 are above the size from which stores go past the caches; an odd count leaves tails.
+    // 9 M elements of f32 are above the size from which stores go past the caches; an odd count
+    // leaves tails.
     let n = (9 << 20) + 13;
     let mut b = Build::new(&[n], 0);
     let x = b.load(access(0, &[1]), DType::F32);
@@ -267,7 +305,11 @@ fn results_larger_than_caches_are_streamed() {
     b.store(access(1, &[1]), y);
     b.store(access(2, &[1]), x);
     let ints: Vec<f64> = (0..n).map(|i| (i % 4096) as f64).collect();
-    let slots = [Tensor::from_f64(DType::F32, [n], &ints), blank(DType::F32, &[n]), blank(DType::F32, &[n])];
+    let slots = [
+        Tensor::from_f64(DType::F32, [n], &ints),
+        blank(DType::F32, &[n]),
+        blank(DType::F32, &[n]),
+    ];
     for level in Level::supported() {
         let got = run(&b.0, &slots, level, &pool(2));
         let (negated, copied) = (got[1].to_f32(), got[2].to_f32());
@@ -280,8 +322,8 @@ fn results_larger_than_caches_are_streamed() {
 
 #[test]
 fn an_epilogue_covers_the_product_tile_by_tile() {
-    // relu(sums + bias) of [2, 37, 70] in tiles of at most 16 x 33, stored once as it is and once transposed in bf16; the
-    // sums lie by themselves, or where the first results go.
+    // relu(sums + bias) of [2, 37, 70] in tiles of at most 16 x 33, stored once as it is and once
+    // transposed in bf16; the sums lie by themselves, or where the first results go.
     let (batch, m, n) = (2usize, 37usize, 70usize);
     let mut p = Program { extents: vec![batch, m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, DType::F32);
@@ -299,8 +341,10 @@ fn an_epilogue_covers_the_product_tile_by_tile() {
     let alone: Vec<f32> = sums.to_f32();
     let types = [DType::F32, DType::F32, DType::F32, DType::BF16];
     for (level, in_place) in Level::supported().flat_map(|level| [(level, false), (level, true)]) {
-        let epilogue = CompiledEpilogue::with_level(&p, &|slot| types[slot.0 as usize], level).unwrap();
-        let (plain, half) = (blank(DType::F32, &[batch * m * n]), blank(DType::BF16, &[batch * m * n]));
+        let epilogue =
+            CompiledEpilogue::with_level(&p, &|slot| types[slot.0 as usize], level).unwrap();
+        let (plain, half) =
+            (blank(DType::F32, &[batch * m * n]), blank(DType::BF16, &[batch * m * n]));
         let first = if in_place { &sums } else { &plain };
         let mut memory = [&bias, &row, first, &half].map(|t| Memory::new(t.bytes()));
         let mut table = SlotTable::new(4);
@@ -308,7 +352,8 @@ fn an_epilogue_covers_the_product_tile_by_tile() {
             table.set(SlotId(i as u32), m.0.as_mut_ptr().cast());
         }
         assert!(epilogue.lends_its_place(&table), "no load shares bytes with a store");
-        let start = if in_place { table.get(SlotId(2)).cast_const() } else { alone.as_ptr().cast() };
+        let start =
+            if in_place { table.get(SlotId(2)).cast_const() } else { alone.as_ptr().cast() };
         let mut scratch = Scratch::default();
         for b in 0..batch {
             for row in (0..m).step_by(16) {
@@ -322,8 +367,11 @@ fn an_epilogue_covers_the_product_tile_by_tile() {
                         rows: (m - row).min(16),
                         cols: (n - col).min(33),
                     };
-                    // SAFETY: the slots are tensors of the program's sizes; the tile lies in `sums`.
-                    unsafe { epilogue.apply(&table, tile, scratch.bytes(epilogue.scratch_bytes())) };
+                    // SAFETY: the slots are tensors of the program's sizes; the tile lies in
+                    // `sums`.
+                    unsafe {
+                        epilogue.apply(&table, tile, scratch.bytes(epilogue.scratch_bytes()))
+                    };
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! The vector functions against f64 over a sample of all f32, infinities, NaN and subnormals included.
+//! The vector functions against f64 over a sample of all f32, infinities, NaN and subnormals
+//! included.
 #![allow(unsafe_code, clippy::unwrap_used)] // Slot tables over the tests' own vectors; a test may panic.
 
 use std::num::NonZeroUsize;
@@ -18,7 +19,10 @@ fn apply(
     let n = inputs[0].len();
     let mut program = Program { extents: vec![n], ..Program::default() };
     for slot in 0..inputs.len() as u32 {
-        program.push(Instr::Load(Access { slot: SlotId(slot), offset: 0, strides: vec![1] }), DType::F32);
+        program.push(
+            Instr::Load(Access { slot: SlotId(slot), offset: 0, strides: vec![1] }),
+            DType::F32,
+        );
     }
     let value = instr(&mut program);
     let out = SlotId(inputs.len() as u32);
@@ -36,7 +40,8 @@ fn apply(
     result
 }
 
-/// Distance in units in the last place of f32 around `expected`, subnormals counted as the smallest normal.
+/// Distance in units in the last place of f32 around `expected`, subnormals counted as the smallest
+/// normal.
 fn ulps(got: f32, expected: f64) -> f64 {
     if got.is_nan() || expected.is_nan() {
         return if got.is_nan() && expected.is_nan() { 0.0 } else { f64::INFINITY };
@@ -203,8 +208,8 @@ fn gelu_keeps_its_digits_where_the_tangent_cancels() {
                 let x = f64::from(if of_sum { a[i] + b[i] } else { a[i] });
                 let z = -2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
                 let expected = x / (1.0 + z.exp());
-                // The exponent's argument is rounded four times on its way, and half an ulp of it is up to |z| ulps of
-                // the result. Where e^z overflows the result is as good as 0.
+                // The exponent's argument is rounded four times on its way, and half an ulp of it
+                // is up to |z| ulps of the result. Where e^z overflows the result is as good as 0.
                 let allowed = if z > 0.0 { 3.0 + 4.0 * z.min(110.0) } else { 3.0 };
                 let tiny = x < 0.0 && z > 85.0 && got.abs() <= 1e-30;
                 assert!(

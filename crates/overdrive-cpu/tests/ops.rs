@@ -26,16 +26,20 @@ fn check_all(
 }
 
 fn check_ops(set: InstructionSet, modes: &[Mode]) {
-    check_all(set, modes, |backend, case, mode| check_backend(backend, mode, &case.graph(), &case.inputs(5)));
+    check_all(set, modes, |backend, case, mode| {
+        check_backend(backend, mode, &case.graph(), &case.inputs(5))
+    });
 }
 
 fn check_gradients(set: InstructionSet, modes: &[Mode]) {
     check_all(set, modes, |backend, case, mode| {
-        // The narrow types round between the steps of a gradient, as often as it has steps: no bound is known here.
+        // The narrow types round between the steps of a gradient, as often as it has steps: no
+        // bound is known here.
         if !matches!(case.dtype, DType::F32 | DType::F64) {
             return Ok(());
         }
-        let (graph, point) = derivative(&case.graph(), &case.inputs(5), 11).map_err(Disagreement::Wrong)?;
+        let (graph, point) =
+            derivative(&case.graph(), &case.inputs(5), 11).map_err(Disagreement::Wrong)?;
         check_backend(backend, mode, &graph, &point)
     });
 }

@@ -1,4 +1,5 @@
-//! Products by quantized weights against their formula in f64, for every format, group and number of rows.
+//! Products by quantized weights against their formula in f64, for every format, group and number
+//! of rows.
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
 use std::num::NonZeroUsize;
@@ -63,7 +64,8 @@ fn run(case: &Case) -> (Found, Vec<[f64; 2]>) {
     let scales = random.tensor(case.scales, [n, groups]);
     let zeros = case.zeros.map(|dtype| random.tensor(dtype, [n, groups]));
     let x: Vec<f32> = (0..m * k).map(|_| random.next() as f32).collect();
-    let weights = Weights::new([n, k], group, numbers(&codes), numbers(&scales), zeros.as_ref().map(numbers));
+    let weights =
+        Weights::new([n, k], group, numbers(&codes), numbers(&scales), zeros.as_ref().map(numbers));
     let under = |set: InstructionSet| {
         let pool = Pool::new(NonZeroUsize::new(case.threads).unwrap()).unwrap();
         let mut room = vec![f32::NAN; room_floats(m, k)];
@@ -86,7 +88,8 @@ fn run(case: &Case) -> (Found, Vec<[f64; 2]>) {
                 sum += x * (code - zero) * scales[at];
                 magnitude += x.abs() * (code.abs() + zero.abs()) * scales[at].abs();
             }
-            // Each of k additions and products rounds once, and so do a weight's difference and product.
+            // Each of k additions and products rounds once, and so do a weight's difference and
+            // product.
             expected.push([sum, (k as f64 + 4.0) * f64::from(f32::EPSILON) * magnitude]);
         }
     }
@@ -97,7 +100,10 @@ fn check(case: &Case) {
     let (found, expected) = run(case);
     for (set, y) in found {
         for (i, (y, [sum, tolerance])) in y.into_iter().zip(&expected).enumerate() {
-            assert!((f64::from(y) - sum).abs() <= *tolerance, "{set}: {y} for {sum} at {i} of {case:?}");
+            assert!(
+                (f64::from(y) - sum).abs() <= *tolerance,
+                "{set}: {y} for {sum} at {i} of {case:?}"
+            );
         }
     }
 }
@@ -128,7 +134,8 @@ fn every_format_of_codes_and_scales() {
     }
 }
 
-/// Blocks of rows, of columns and of k, whole and not, with a scale for each row of weights and for each group.
+/// Blocks of rows, of columns and of k, whole and not, with a scale for each row of weights and for
+/// each group.
 #[test]
 fn many_rows_by_every_kind_of_scale() {
     let sizes = [(1, 1056), (5, 256), (20, 32), (35, 16)];
@@ -146,9 +153,11 @@ fn many_rows_by_every_kind_of_scale() {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let codes = prop_oneof![Just(DType::I4), Just(DType::I8), Just(DType::F4E2M1), Just(DType::F6E3M2)];
+    let codes =
+        prop_oneof![Just(DType::I4), Just(DType::I8), Just(DType::F4E2M1), Just(DType::F6E3M2)];
     let scales = prop_oneof![Just(DType::F32), Just(DType::E8M0)];
-    let zeros = prop_oneof![2 => Just(None), 1 => Just(Some(DType::F32)), 1 => Just(Some(DType::I8))];
+    let zeros =
+        prop_oneof![2 => Just(None), 1 => Just(Some(DType::F32)), 1 => Just(Some(DType::I8))];
     let group = prop_oneof![
         Just(1_usize),
         Just(7),
@@ -189,8 +198,9 @@ proptest! {
 fn threads_do_not_change_a_bit() {
     for m in [1, 20] {
         let [one, three] = [1, 3].map(|threads| run(&Case { m, threads, n: 300, ..PLAIN }).0);
-        let bits =
-            |(set, y): &(InstructionSet, Vec<f32>)| (*set, y.iter().map(|y| y.to_bits()).collect::<Vec<_>>());
+        let bits = |(set, y): &(InstructionSet, Vec<f32>)| {
+            (*set, y.iter().map(|y| y.to_bits()).collect::<Vec<_>>())
+        };
         assert!(one.iter().map(bits).eq(three.iter().map(bits)));
     }
 }

@@ -31,7 +31,8 @@ fn pool(threads: usize) -> Pool {
     Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
 }
 
-/// One test, because the allocation count is the process's: a neighbour on another thread would disturb it.
+/// One test, because the allocation count is the process's: a neighbour on another thread would
+/// disturb it.
 #[test]
 fn the_pool_keeps_its_promises() {
     every_task_runs_exactly_once();
@@ -47,7 +48,11 @@ fn every_task_runs_exactly_once() {
             let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
             let busy: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
             pool.run(tasks, |i, worker| {
-                assert_eq!(busy[worker.index].fetch_add(1, Ordering::SeqCst), 0, "an index is held once");
+                assert_eq!(
+                    busy[worker.index].fetch_add(1, Ordering::SeqCst),
+                    0,
+                    "an index is held once"
+                );
                 let bytes = worker.scratch.bytes(100 + i);
                 assert_eq!((bytes.len(), bytes.as_ptr() as usize % 64), (100 + i, 0));
                 bytes.fill(i as u8);

@@ -1,5 +1,5 @@
-//! Device times of the named kernels at the shapes of the built-in models and of long sequences: medians of captured,
-//! warm calls, with TFLOP/s by each plan's own cost.
+//! Device times of the named kernels at the shapes of the built-in models and of long sequences:
+//! medians of captured, warm calls, with TFLOP/s by each plan's own cost.
 //!
 //! `cargo bench -p overdrive-cuda --bench kernels [-- PART_OF_A_NAME]`
 #![allow(missing_docs, clippy::unwrap_used)] // A program.
@@ -28,7 +28,11 @@ fn main() {
     }
 }
 
-fn graph(name: &str, inputs: &[TensorType], f: impl for<'b> FnOnce(&[Expr<'b>]) -> Expr<'b>) -> Graph {
+fn graph(
+    name: &str,
+    inputs: &[TensorType],
+    f: impl for<'b> FnOnce(&[Expr<'b>]) -> Expr<'b>,
+) -> Graph {
     let b = Builder::new(name);
     let args: Vec<Expr<'_>> =
         inputs.iter().enumerate().map(|(i, ty)| b.input(&format!("x{i}"), ty.clone())).collect();
@@ -56,15 +60,22 @@ fn convolutions() -> Vec<Graph> {
 }
 
 fn attentions() -> Vec<Graph> {
-    let shapes =
-        [[8, 8, 128, 64], [16, 16, 1024, 64], [4, 16, 4096, 64], [1, 8, 8192, 64], [2, 16, 8192, 128]];
+    let shapes = [
+        [8, 8, 128, 64],
+        [16, 16, 1024, 64],
+        [4, 16, 4096, 64],
+        [1, 8, 8192, 64],
+        [2, 16, 8192, 128],
+    ];
     let mut graphs = Vec::new();
     for [b, h, t, d] in shapes {
         for mask in [Mask::Causal, Mask::Full] {
             let ty = TensorType::new(DType::BF16, [b, h, t, d]);
             let name = format!("attention bf16 {b}x{h}x{t}x{d} {mask:?}");
             let op = Attention { scale: None, mask };
-            graphs.push(graph(&name, &[ty.clone(), ty.clone(), ty], |x| x[0].attention(x[1], x[2], op)[0]));
+            graphs.push(graph(&name, &[ty.clone(), ty.clone(), ty], |x| {
+                x[0].attention(x[1], x[2], op)[0]
+            }));
         }
     }
     let ty = TensorType::new(DType::F32, [8usize, 8, 128, 64]);
@@ -81,7 +92,9 @@ fn indexed() -> Vec<Graph> {
     let updates = TensorType::new(DType::F32, [8192usize, 768]);
     let line = TensorType::new(DType::F32, [64usize, 50304]);
     vec![
-        graph("gather 8192 of 50304x768", &[table.clone(), rows.clone()], |x| x[0].gather(x[1], &[0])),
+        graph("gather 8192 of 50304x768", &[table.clone(), rows.clone()], |x| {
+            x[0].gather(x[1], &[0])
+        }),
         graph("scatter 8192 to 50304x768", &[table, rows, updates], |x| {
             x[0].builder().op1(Prim::Scatter { axes: vec![0], reducer: Some(Reducer::Sum) }, x)
         }),

@@ -1,4 +1,5 @@
-//! Bandwidth of fused loops beside a plain copy of as many bytes, with the second-level cache flushed before each sample.
+//! Bandwidth of fused loops beside a plain copy of as many bytes, with the second-level cache
+//! flushed before each sample.
 //!
 //! `cargo bench -p overdrive-cuda --bench loops [FILTER]`: median of events around one launch.
 #![allow(unsafe_code, clippy::unwrap_used)] // Raw launches; a benchmark may panic.
@@ -32,7 +33,8 @@ struct Bench {
 impl Bench {
     /// Median time of `launch` in ns.
     fn time_ns(&self, launch: &dyn Fn()) -> f64 {
-        let event = || self.device.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).unwrap();
+        let event =
+            || self.device.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).unwrap();
         let (start, stop) = (event(), event());
         let mut times: Vec<f64> = (0..SAMPLES + 2)
             .map(|_| {
@@ -49,7 +51,8 @@ impl Bench {
         times[SAMPLES / 2]
     }
 
-    /// Bandwidth of a loop over slots of these types, in bytes that it must move, beside a copy of as many.
+    /// Bandwidth of a loop over slots of these types, in bytes that it must move, beside a copy of
+    /// as many.
     fn report(&self, name: &str, program: &Program, types: &[TensorType]) {
         let single = Single::new(&self.device, program, types).unwrap();
         for slot in &single.slots {
@@ -61,8 +64,9 @@ impl Bench {
         let [from, to] = [0, 1].map(|_| DeviceBytes::new(&self.device, half).unwrap());
         let stream = self.device.stream().cu_stream();
         // SAFETY: both buffers have `half` bytes.
-        let copy =
-            || unsafe { result::memcpy_dtod_async(to.address(), from.address(), half, stream).unwrap() };
+        let copy = || unsafe {
+            result::memcpy_dtod_async(to.address(), from.address(), half, stream).unwrap()
+        };
         let copied = self.time_ns(&copy);
         let rate = |ns: f64| bytes as f64 / ns / 1e3;
         println!(
@@ -152,9 +156,11 @@ impl Rows {
     fn layer_norm(&self) -> (Program, Vec<TensorType>) {
         let (mut b, x) = self.begin();
         let f = DType::F32;
-        let gamma = b.load(Access { slot: overdrive_ir::SlotId(2), ..access(0, &[0, 1]) }, self.dtype);
+        let gamma =
+            b.load(Access { slot: overdrive_ir::SlotId(2), ..access(0, &[0, 1]) }, self.dtype);
         let gamma = b.convert(gamma, f);
-        let beta = b.load(Access { slot: overdrive_ir::SlotId(3), ..access(0, &[0, 1]) }, self.dtype);
+        let beta =
+            b.load(Access { slot: overdrive_ir::SlotId(3), ..access(0, &[0, 1]) }, self.dtype);
         let beta = b.convert(beta, f);
         let scale = b.constant(1.0 / self.n as f64, f);
         let sum = b.reduce(Reducer::Sum, x);
@@ -176,7 +182,8 @@ impl Rows {
     fn rms_norm(&self) -> (Program, Vec<TensorType>) {
         let (mut b, x) = self.begin();
         let f = DType::F32;
-        let gamma = b.load(Access { slot: overdrive_ir::SlotId(2), ..access(0, &[0, 1]) }, self.dtype);
+        let gamma =
+            b.load(Access { slot: overdrive_ir::SlotId(2), ..access(0, &[0, 1]) }, self.dtype);
         let gamma = b.convert(gamma, f);
         let scale = b.constant(1.0 / self.n as f64, f);
         let square = b.binary(Binary::Mul, x, x);
@@ -192,8 +199,12 @@ impl Rows {
 
     fn cross_entropy(&self) -> (Program, Vec<TensorType>) {
         let row = |dtype| ty(dtype, &[self.rows]);
-        let types =
-            vec![ty(self.dtype, &[self.rows, self.n]), row(DType::I32), row(DType::F32), row(DType::F32)];
+        let types = vec![
+            ty(self.dtype, &[self.rows, self.n]),
+            row(DType::I32),
+            row(DType::F32),
+            row(DType::F32),
+        ];
         (rows::cross_entropy(self.rows, self.n, self.dtype), types)
     }
 
@@ -219,7 +230,8 @@ impl Rows {
 fn main() {
     let Some(backend) = gpu::gpu() else { return };
     let device = Arc::clone(backend.device());
-    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let filter =
+        std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     let bench = Bench { flush: DeviceBytes::new(&device, FLUSH_BYTES).unwrap(), device };
     let report = |name: String, (program, types): (Program, Vec<TensorType>)| {
         if name.contains(&filter) {

@@ -1,4 +1,5 @@
-//! Times every candidate of some products, cold, with and without an epilogue: `cargo run --release --example gemm`.
+//! Times every candidate of some products, cold, with and without an epilogue: `cargo run --release
+//! --example gemm`.
 
 use overdrive_cuda::launch::Site;
 use overdrive_cuda::{Device, caps, gemm};
@@ -75,9 +76,16 @@ fn main() {
             all.sort_by(|a, b| a.1.total_cmp(b.1));
             let flops = 2.0 * (m * n * k) as f64;
             let vendor = all.iter().find(|(candidate, _)| candidate.starts_with("cublas"));
-            println!("{name} {epilogue}: cublasLt {:.1} us", vendor.map_or(f64::NAN, |v| v.1 / 1e3));
+            println!(
+                "{name} {epilogue}: cublasLt {:.1} us",
+                vendor.map_or(f64::NAN, |v| v.1 / 1e3)
+            );
             for (candidate, ns) in all.iter().take(7) {
-                println!("    {candidate:<32} {:8.1} us {:7.1} TFLOP/s", *ns / 1e3, flops / *ns / 1e3);
+                println!(
+                    "    {candidate:<32} {:8.1} us {:7.1} TFLOP/s",
+                    *ns / 1e3,
+                    flops / *ns / 1e3
+                );
             }
         }
     }

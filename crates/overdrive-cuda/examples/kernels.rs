@@ -1,9 +1,9 @@
-//! `cargo xtask kernels`: what every kernel takes of a multiprocessor, on each architecture that it is for; no GPU is
-//! needed. With `--quick` each for one of its architectures, in turn.
+//! `cargo xtask kernels`: what every kernel takes of a multiprocessor, on each architecture that it
+//! is for; no GPU is needed. With `--quick` each for one of its architectures, in turn.
 //!
-//! Kernels by name and of products by their representative specialisations, fused loops and printed regions by the
-//! plans of built-in models. Fails where one does not compile, or spills registers without saying so by a line
-//! `// spills at most N bytes` in its source, beside the reason.
+//! Kernels by name and of products by their representative specialisations, fused loops and printed
+//! regions by the plans of built-in models. Fails where one does not compile, or spills registers
+//! without saying so by a line `// spills at most N bytes` in its source, beside the reason.
 
 use overdrive_cuda::compiler::{Architecture, Source, resources};
 use overdrive_cuda::device::Properties;
@@ -35,10 +35,13 @@ fn plans() -> Vec<Plan> {
     let plan = |name: &&str| {
         let model = overdrive_models::find(name).unwrap_or_else(|e| panic!("{e}"));
         let graph = (model.build)().unwrap_or_else(|e| panic!("{name}: {e}"));
-        let sizes = model.dimensions.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
-        let graph = overdrive_passes::bind(&graph, &sizes).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let sizes =
+            model.dimensions.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
+        let graph =
+            overdrive_passes::bind(&graph, &sizes).unwrap_or_else(|e| panic!("{name}: {e}"));
         let recipe = overdrive_passes::Recipe { contractions: DType::BF16 };
-        let half = overdrive_passes::precision(&graph, &recipe).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let half =
+            overdrive_passes::precision(&graph, &recipe).unwrap_or_else(|e| panic!("{name}: {e}"));
         [graph, half].map(|graph| {
             overdrive_passes::plan(&graph, Mode::Compile, &caps, &tuning)
                 .unwrap_or_else(|e| panic!("{name}: {e}"))
@@ -50,7 +53,8 @@ fn plans() -> Vec<Plan> {
 /// Every source with its architecture, each once.
 fn sources() -> Vec<(Source, Architecture)> {
     let mut all = Vec::new();
-    let declared = |source: Source| Architecture::DECLARED.map(|architecture| (source.clone(), architecture));
+    let declared =
+        |source: Source| Architecture::DECLARED.map(|architecture| (source.clone(), architecture));
     all.extend(kernels::sources().into_iter().flat_map(declared));
     for (source, architectures) in gemm::sources() {
         all.extend(architectures.iter().map(|&architecture| (source.clone(), architecture)));
@@ -65,21 +69,28 @@ fn sources() -> Vec<(Source, Architecture)> {
             for architecture in Architecture::DECLARED {
                 let machine = Machine { multiprocessors: MULTIPROCESSORS, architecture };
                 let printed = loops::sources(program, &step.aliases, machine);
-                let printed = printed.unwrap_or_else(|e| panic!("`{}` at {}: {e}", step.name, step.scope));
+                let printed =
+                    printed.unwrap_or_else(|e| panic!("`{}` at {}: {e}", step.name, step.scope));
                 all.extend(printed.into_iter().map(|source| (source, architecture)));
             }
         }
     }
     let mut seen = BTreeSet::new();
     all.retain(|(source, architecture)| {
-        seen.insert((source.name.clone(), source.text.clone(), source.defines.clone(), *architecture))
+        seen.insert((
+            source.name.clone(),
+            source.text.clone(),
+            source.defines.clone(),
+            *architecture,
+        ))
     });
     all
 }
 
 /// Bytes that a source says it spills.
 fn declared_spill(source: &Source) -> u32 {
-    let declared = source.text.lines().filter_map(|line| line.trim().strip_prefix("// spills at most "));
+    let declared =
+        source.text.lines().filter_map(|line| line.trim().strip_prefix("// spills at most "));
     declared.filter_map(|rest| rest.split(' ').next()?.parse().ok()).max().unwrap_or(0)
 }
 
@@ -91,13 +102,18 @@ fn quick(all: Vec<(Source, Architecture)>) -> Vec<(Source, Architecture)> {
         Architecture::DECLARED[turn] == *architecture || *architecture == Architecture::Sm90a
     });
     let one = turns.map(|(_, pair)| pair);
-    one.filter(|(source, _)| seen.insert((source.name.clone(), source.text.clone(), source.defines.clone())))
-        .collect()
+    one.filter(|(source, _)| {
+        seen.insert((source.name.clone(), source.text.clone(), source.defines.clone()))
+    })
+    .collect()
 }
 
 fn main() -> ExitCode {
-    let sources =
-        if std::env::args().any(|argument| argument == "--quick") { quick(sources()) } else { sources() };
+    let sources = if std::env::args().any(|argument| argument == "--quick") {
+        quick(sources())
+    } else {
+        sources()
+    };
     let (mut wrong, mut count) = (0, 0);
     println!(
         "{:<28} {:<22} {:<8} {:>9} {:>13} {:>8}",

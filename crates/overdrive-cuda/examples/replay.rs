@@ -1,7 +1,8 @@
-//! What it costs to replay a captured call on other buffers, from the host: `cargo run --release --example replay`.
+//! What it costs to replay a captured call on other buffers, from the host: `cargo run --release
+//! --example replay`.
 //!
-//! Three ways: a graph for each set of buffers, one graph that is given the addresses of each set, and one graph with
-//! buffers of its own, to which inputs and from which outputs are copied.
+//! Three ways: a graph for each set of buffers, one graph that is given the addresses of each set,
+//! and one graph with buffers of its own, to which inputs and from which outputs are copied.
 
 use overdrive_cuda::CudaBackend;
 use overdrive_ir::backend::{CacheState, Protocol, Sample};
@@ -42,14 +43,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let backend = CudaBackend::new(0)?;
     for name in ["mlp", "transformer"] {
         let model = overdrive_models::find(name)?;
-        let sizes = model.dimensions.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
+        let sizes =
+            model.dimensions.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
         let graph = overdrive_passes::bind(&(model.build)()?, &sizes)?;
         let recipe = overdrive_passes::Recipe { contractions: DType::BF16 };
         let graph = overdrive_passes::precision(&graph, &recipe)?;
         let mut tuning = Tuning::default();
         backend.tune(&graph, Mode::Graph, &mut tuning)?;
         let mut state = State::initial(&graph, &backend)?;
-        let [x, y] = [graph.inputs()[0].value, graph.outputs()[0].value].map(|v| graph.ty(v).clone());
+        let [x, y] =
+            [graph.inputs()[0].value, graph.outputs()[0].value].map(|v| graph.ty(v).clone());
         let ones = Tensor::from_f64(x.dtype, x.sizes(), &vec![1.0; x.elements()]);
         let set = || -> Result<Set, overdrive_ir::BackendError> {
             Ok(([backend.upload(&ones)?], [backend.output(&y)?]))
@@ -78,7 +81,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let protocol = Protocol { samples: 20, calls_per_sample: 1, cache: CacheState::Warm };
         let samples = copied.sample(&mut State::default(), &inputs, &mut outputs, protocol)?;
         println!(
-            "{name} bf16: {:.1} us on the device; from the host: kept graph {:.1} us, updated graph {:.1} us, launched {:.1} us; copies of {} B {:.1} us on the \
+            "{name} bf16: {:.1} us on the device; from the host: kept graph {:.1} us, updated \
+             graph {:.1} us, launched {:.1} us; copies of {} B {:.1} us on the \
              device; scratch {} B with graphs, {} B without",
             on_device / 1e3,
             on_kept / 1e3,

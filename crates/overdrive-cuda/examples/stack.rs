@@ -1,8 +1,9 @@
-//! Products through the whole stack (graph, plan, tuner, executable) beside cuBLASLt called directly by its best
-//! algorithm, on the same buffers: `cargo run --release --example stack`.
+//! Products through the whole stack (graph, plan, tuner, executable) beside cuBLASLt called
+//! directly by its best algorithm, on the same buffers: `cargo run --release --example stack`.
 //!
-//! Both run twice at a time, the second call cold and timed, in turns of one (A B B A): at its power limit a device
-//! is as fast as what ran before, and what it multiplies, let it be. `stack N` multiplies matrices of N alone.
+//! Both run twice at a time, the second call cold and timed, in turns of one (A B B A): at its
+//! power limit a device is as fast as what ran before, and what it multiplies, let it be. `stack N`
+//! multiplies matrices of N alone.
 
 use cudarc::driver::sys::CUevent_flags;
 use overdrive_cuda::gemm::Candidate;
@@ -12,7 +13,8 @@ use overdrive_cuda::{CudaBackend, Device};
 use overdrive_ir::backend::{CacheState, Protocol};
 use overdrive_ir::plan::StepKind;
 use overdrive_ir::{
-    Backend, Buffer, Builder, DType, Executable, Graph, Mode, State, Tensor, TensorType, Tuning, eval::philox,
+    Backend, Buffer, Builder, DType, Executable, Graph, Mode, State, Tensor, TensorType, Tuning,
+    eval::philox,
 };
 use std::sync::Arc;
 
@@ -39,9 +41,14 @@ struct Direct {
 
 impl Direct {
     /// Its fastest algorithm, by name, on these buffers (operands, result).
-    fn new(backend: &CudaBackend, graph: &Graph, buffers: [&Buffer; 3]) -> (Self, String, Box<dyn Launch>) {
+    fn new(
+        backend: &CudaBackend,
+        graph: &Graph,
+        buffers: [&Buffer; 3],
+    ) -> (Self, String, Box<dyn Launch>) {
         let (device, tuning) = (backend.device(), Tuning::default());
-        let plan = overdrive_passes::plan(graph, MODE, backend.caps(), &tuning).expect("the graph is bound");
+        let plan = overdrive_passes::plan(graph, MODE, backend.caps(), &tuning)
+            .expect("the graph is bound");
         let [step] = &plan.steps[..] else { panic!("planned as more than a product:\n{plan}") };
         let StepKind::Gemm(call) = &step.kind else { panic!("planned as no product:\n{plan}") };
         let site = Site { plan: &plan, step, device, tuning: &tuning, mode: MODE };
@@ -49,20 +56,29 @@ impl Direct {
         let algorithms: Vec<(String, Box<dyn Launch>)> = all
             .into_iter()
             .filter(|candidate| matches!(candidate, Candidate::Vendor(_)))
-            .filter_map(|c| Some((c.to_string(), c.compile(&site, call).expect("cuBLASLt is there")?)))
+            .filter_map(|c| {
+                Some((c.to_string(), c.compile(&site, call).expect("cuBLASLt is there")?))
+            })
             .collect();
-        let bytes = algorithms.iter().map(|(_, launch)| launch.workspace_bytes()).max().unwrap_or(0);
+        let bytes =
+            algorithms.iter().map(|(_, launch)| launch.workspace_bytes()).max().unwrap_or(0);
         let block = |bytes| DeviceBytes::new(device, bytes).expect("the device has memory");
         let workspace = block(bytes);
         let mut addresses = Addresses::new(plan.slots.len(), workspace.address());
         for (slot, buffer) in plan.inputs.iter().chain(&plan.outputs).zip(buffers) {
-            let memory = buffer.memory.as_any().downcast_ref::<CudaMemory>().expect("a buffer of the device");
+            let memory = buffer
+                .memory
+                .as_any()
+                .downcast_ref::<CudaMemory>()
+                .expect("a buffer of the device");
             addresses.set(*slot, memory.bytes().address());
         }
         let flush = block(2 * device.properties().l2_bytes);
         let direct = Self { device: Arc::clone(device), addresses, flush, _workspace: workspace };
-        let time = |launch: &dyn Launch| median((0..TRIALS).map(|_| direct.time_ns(launch)).collect());
-        let timed = algorithms.into_iter().map(|(name, launch)| (time(launch.as_ref()), name, launch));
+        let time =
+            |launch: &dyn Launch| median((0..TRIALS).map(|_| direct.time_ns(launch)).collect());
+        let timed =
+            algorithms.into_iter().map(|(name, launch)| (time(launch.as_ref()), name, launch));
         let fastest = timed.min_by(|a, b| a.0.total_cmp(&b.0)).expect("cuBLASLt has an algorithm");
         (direct, fastest.1, fastest.2)
     }
@@ -98,7 +114,9 @@ fn main() {
         }
     };
     let only: Option<usize> = std::env::args().nth(1).and_then(|n| n.parse().ok());
-    for (dtype, n) in [(DType::BF16, 4096), (DType::BF16, 8192), (DType::BF16, 16384), (DType::F32, 4096)] {
+    for (dtype, n) in
+        [(DType::BF16, 4096), (DType::BF16, 8192), (DType::BF16, 16384), (DType::F32, 4096)]
+    {
         if only.is_some_and(|only| only != n) {
             continue;
         }
@@ -111,13 +129,16 @@ fn main() {
             let values: Vec<f64> = philox::normals(1, site).take(n).collect();
             let twice = Tensor::from_f64(dtype, [2 * n], &[values.clone(), values].concat());
             let of_row = n * dtype.bits() / 8;
-            let rows = (0..n).flat_map(|i| &twice.bytes()[i * 31 % n * dtype.bits() / 8..][..of_row]);
+            let rows =
+                (0..n).flat_map(|i| &twice.bytes()[i * 31 % n * dtype.bits() / 8..][..of_row]);
             Tensor::from_bytes(TensorType::new(dtype, [n, n]), rows.copied().collect::<Vec<u8>>())
                 .expect("whole rows")
         };
         let inputs = [0, 1].map(|site| backend.upload(&draw(site)).expect("the operand fits"));
-        let mut outputs = [backend.output(&TensorType::new(dtype, [n, n])).expect("the result fits")];
-        let (direct, name, algorithm) = Direct::new(&backend, &graph, [&inputs[0], &inputs[1], &outputs[0]]);
+        let mut outputs =
+            [backend.output(&TensorType::new(dtype, [n, n])).expect("the result fits")];
+        let (direct, name, algorithm) =
+            Direct::new(&backend, &graph, [&inputs[0], &inputs[1], &outputs[0]]);
         let mut ours_ns = |executable: &mut dyn Executable| {
             let protocol = Protocol { samples: 1, calls_per_sample: 1, cache: CacheState::Cold };
             let samples = executable.sample(&mut State::default(), &inputs, &mut outputs, protocol);
@@ -134,14 +155,17 @@ fn main() {
                 theirs.push(direct.time_ns(algorithm.as_ref()));
             }
         }
-        let mut ratios: Vec<f64> = theirs.iter().zip(&ours).map(|(theirs, ours)| theirs / ours).collect();
+        let mut ratios: Vec<f64> =
+            theirs.iter().zip(&ours).map(|(theirs, ours)| theirs / ours).collect();
         ratios.sort_by(f64::total_cmp);
         // Ends of the interval of a median that holds in 95 of 100 cases.
         let reach = ((ROUNDS as f64).sqrt() * 0.98).ceil() as usize;
         let [low, high] = [ROUNDS / 2 - reach, ROUNDS / 2 + reach - 1].map(|at| ratios[at]);
-        let chosen = tuning.choices.values().next().map_or("the only candidate", |c| c.candidate.as_str());
+        let chosen =
+            tuning.choices.values().next().map_or("the only candidate", |c| c.candidate.as_str());
         println!(
-            "{dtype} {n}: cuBLASLt ({name}) {:.1} us, whole stack ({chosen}) {:.1} us, {:.3}x its speed [{low:.3}, {high:.3}]",
+            "{dtype} {n}: cuBLASLt ({name}) {:.1} us, whole stack ({chosen}) {:.1} us, {:.3}x its \
+             speed [{low:.3}, {high:.3}]",
             median(theirs) / 1e3,
             median(ours) / 1e3,
             median(ratios),

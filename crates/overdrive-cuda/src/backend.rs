@@ -9,8 +9,8 @@ use crate::memory::{CudaMemory, DeviceBytes};
 use crate::{Device, Error, gemm, kernels};
 use overdrive_ir::plan::{Plan, StepKind};
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Caps, Choice, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType,
-    Tuning,
+    Backend, BackendError, Buffer, Caps, Choice, DType, Executable, Graph, Mode, Peaks, Tensor,
+    TensorType, Tuning,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -78,8 +78,8 @@ pub fn caps(properties: &Properties) -> Caps {
     }
 }
 
-/// Rates at the highest clock, from the FLOPs that a multiprocessor does in a cycle: NVIDIA's tuning guides and
-/// architecture white papers.
+/// Rates at the highest clock, from the FLOPs that a multiprocessor does in a cycle: NVIDIA's
+/// tuning guides and architecture white papers.
 fn peaks(properties: &Properties) -> Peaks {
     let cycles = f64::from(properties.multiprocessors) * properties.clock_hertz;
     // f64; f32 operands as tf32; bf16 and f16; fp8; int8.
@@ -122,8 +122,9 @@ impl Backend for CudaBackend {
         tuning: &Tuning,
     ) -> Result<Box<dyn Executable>, BackendError> {
         let plan = self.plan(graph, mode, tuning)?;
-        let names =
-            |ports: &[overdrive_ir::Port]| -> Vec<String> { ports.iter().map(|p| p.name.clone()).collect() };
+        let names = |ports: &[overdrive_ir::Port]| -> Vec<String> {
+            ports.iter().map(|p| p.name.clone()).collect()
+        };
         let (inputs, outputs) = (names(graph.inputs()), names(graph.outputs()));
         Ok(Box::new(CudaExecutable::new(plan, &self.device, tuning, [&inputs, &outputs])?))
     }
@@ -133,13 +134,16 @@ impl Backend for CudaBackend {
         for step in &plan.steps {
             let StepKind::Gemm(call) = &step.kind else { continue };
             let site = Site { plan: &plan, step, device: &self.device, tuning, mode };
-            if let Some((key, choice)) = self.choose(&site, gemm::key(call), || gemm::tune(&site, call))? {
+            if let Some((key, choice)) =
+                self.choose(&site, gemm::key(call), || gemm::tune(&site, call))?
+            {
                 tuning.choices.insert(key, choice);
             }
         }
         // One by one is what running together is held against, so it comes second.
         for (&at, steps) in &crate::exec::gather(&mut plan, &self.device, tuning) {
-            let site = Site { plan: &plan, step: &plan.steps[at], device: &self.device, tuning, mode };
+            let site =
+                Site { plan: &plan, step: &plan.steps[at], device: &self.device, tuning, mode };
             let chosen = match (&steps[0].kind, gemm::calls_following(steps)) {
                 (_, Some((call, program))) => {
                     let both = (&call, &program);
@@ -148,7 +152,9 @@ impl Backend for CudaBackend {
                 }
                 (StepKind::Gemm(_), None) => {
                     let calls = &gemm::calls(steps);
-                    self.choose(&site, gemm::key_together(calls), || gemm::tune_together(&site, calls))?
+                    self.choose(&site, gemm::key_together(calls), || {
+                        gemm::tune_together(&site, calls)
+                    })?
                 }
                 _ => None,
             };
@@ -168,7 +174,8 @@ impl Backend for CudaBackend {
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {
         let mut bytes = vec![0; buffer.ty.bytes()];
         self.copy_out(buffer, 0, &mut bytes)?;
-        Ok(Tensor::sharing(buffer.ty.clone(), bytes.into()).expect("a buffer has the bytes of its type"))
+        Ok(Tensor::sharing(buffer.ty.clone(), bytes.into())
+            .expect("a buffer has the bytes of its type"))
     }
 
     fn download_rows(&self, buffer: &Buffer, rows: &[usize]) -> Result<Tensor, BackendError> {
@@ -193,7 +200,11 @@ impl Backend for CudaBackend {
     fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
         if buffer.ty != *tensor.ty() {
             let (expected, found) = (buffer.ty.to_string(), tensor.ty().to_string());
-            return Err(BackendError::Mismatch { what: "tensor to write".to_owned(), expected, found });
+            return Err(BackendError::Mismatch {
+                what: "tensor to write".to_owned(),
+                expected,
+                found,
+            });
         }
         let memory = buffer.memory.as_any_mut().downcast_mut::<CudaMemory>();
         let memory = memory.ok_or_else(|| self.foreign(tensor.ty()))?;
@@ -204,14 +215,21 @@ impl Backend for CudaBackend {
     fn copy(&self, from: &Buffer, to: &mut Buffer) -> Result<(), BackendError> {
         if from.ty != to.ty {
             let (expected, found) = (to.ty.to_string(), from.ty.to_string());
-            return Err(BackendError::Mismatch { what: "buffer to copy".to_owned(), expected, found });
+            return Err(BackendError::Mismatch {
+                what: "buffer to copy".to_owned(),
+                expected,
+                found,
+            });
         }
         let source = from.memory.as_any().downcast_ref::<CudaMemory>();
         let source = source.ok_or_else(|| self.foreign(&from.ty))?;
         let memory = to.memory.as_any_mut().downcast_mut::<CudaMemory>();
         let memory = memory.ok_or_else(|| self.foreign(&from.ty))?;
         overdrive_ir::plan::Addressed::touch(memory);
-        memory.bytes().copy_from(source.bytes()).map_err(|e| e.during(format!("copying {}", from.ty)))
+        memory
+            .bytes()
+            .copy_from(source.bytes())
+            .map_err(|e| e.during(format!("copying {}", from.ty)))
     }
 }
 
@@ -221,7 +239,8 @@ impl CudaBackend {
         plan.map_err(|e| self.refused(Refusal::Unsupported(e.to_string()), ("plan", graph.name())))
     }
 
-    /// What is chosen under a key, if that is news: as an earlier process found, else as `time` finds now.
+    /// What is chosen under a key, if that is news: as an earlier process found, else as `time`
+    /// finds now.
     fn choose(
         &self,
         site: &Site<'_>,
@@ -235,7 +254,8 @@ impl CudaBackend {
         if let Some(choice) = known {
             return Ok(Some((key, choice)));
         }
-        let timed = time().map_err(|refusal| self.refused(refusal, (&site.step.name, &site.step.scope)))?;
+        let timed =
+            time().map_err(|refusal| self.refused(refusal, (&site.step.name, &site.step.scope)))?;
         if let (Some((choices, place)), Some((key, choice))) = (&self.choices, &timed) {
             choices.put(place, key, choice);
         }

@@ -1,9 +1,10 @@
-//! `Cache`: what took long to find on disk, so that a program starts in a fraction of a second the second time: compiled
-//! kernels, and choices between candidates.
+//! `Cache`: what took long to find on disk, so that a program starts in a fraction of a second the
+//! second time: compiled kernels, and choices between candidates.
 //!
-//! An entry is found by a hash of everything that it depends on (of machine code: source, headers, options,
-//! architecture, version of the compiler) and holds all of that beside its content. Invariants: entries appear by atomic
-//! rename; one that is damaged, or belongs to another key of the same hash, counts as missing and is written again.
+//! An entry is found by a hash of everything that it depends on (of machine code: source, headers,
+//! options, architecture, version of the compiler) and holds all of that beside its content.
+//! Invariants: entries appear by atomic rename; one that is damaged, or belongs to another key of
+//! the same hash, counts as missing and is written again.
 
 use overdrive_ir::eval::philox::site_of;
 use std::io;
@@ -31,11 +32,13 @@ impl Cache {
         Some(Self::at(Self::root_of_user()?.join(kind)))
     }
 
-    /// The folder of the user's caches of every kind: `OVERDRIVE_CACHE`, else the folder `overdrive` of `XDG_CACHE_HOME` or
-    /// of what the system has for caches; none where no such place is known.
+    /// The folder of the user's caches of every kind: `OVERDRIVE_CACHE`, else the folder
+    /// `overdrive` of `XDG_CACHE_HOME` or of what the system has for caches; none where no such
+    /// place is known.
     pub fn root_of_user() -> Option<PathBuf> {
-        let variable =
-            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let variable = |name: &str| {
+            std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+        };
         let system = if cfg!(windows) {
             variable("LOCALAPPDATA")
         } else if cfg!(target_os = "macos") {
@@ -43,7 +46,8 @@ impl Cache {
         } else {
             variable("HOME").map(|home| home.join(".cache"))
         };
-        let shared = || variable("XDG_CACHE_HOME").or(system).map(|caches| caches.join("overdrive"));
+        let shared =
+            || variable("XDG_CACHE_HOME").or(system).map(|caches| caches.join("overdrive"));
         variable("OVERDRIVE_CACHE").or_else(shared)
     }
 
@@ -66,9 +70,9 @@ impl Cache {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
             entries => entries?,
         };
-        entries
-            .flatten()
-            .try_fold((0, 0), |(count, bytes), entry| Ok((count + 1, bytes + entry.metadata()?.len())))
+        entries.flatten().try_fold((0, 0), |(count, bytes), entry| {
+            Ok((count + 1, bytes + entry.metadata()?.len()))
+        })
     }
 
     fn entry(&self, key: &str) -> PathBuf {
@@ -94,7 +98,8 @@ impl Cache {
         whole(&self.entry(key)).filter(|(found, _)| found == key).map(|(_, content)| content)
     }
 
-    /// Keeps the content for a key. A folder that cannot be written costs the next start its time and nothing else.
+    /// Keeps the content for a key. A folder that cannot be written costs the next start its time
+    /// and nothing else.
     pub(crate) fn put(&self, key: &str, content: &[u8]) {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + key.len() + content.len());
         bytes.extend_from_slice(MAGIC);
@@ -103,7 +108,8 @@ impl Cache {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(&whole);
-        let (entry, part) = (self.entry(key), self.folder.join(format!("{}.part", std::process::id())));
+        let (entry, part) =
+            (self.entry(key), self.folder.join(format!("{}.part", std::process::id())));
         let written = std::fs::create_dir_all(&self.folder)
             .and_then(|()| std::fs::write(&part, &bytes))
             .and_then(|()| std::fs::rename(&part, entry));
@@ -132,9 +138,9 @@ fn whole(entry: &Path) -> Option<(String, Vec<u8>)> {
 
 /// FNV-1a, to tell damage.
 fn sum(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -154,7 +160,10 @@ mod tests {
         assert_eq!(cache.get("b").as_deref(), Some(&b""[..]));
         assert_eq!(cache.size().unwrap().0, 2);
         let all = [("a", &b"code of a"[..]), ("b", b"")];
-        assert_eq!(cache.entries().unwrap(), all.map(|(key, content)| (key.to_owned(), content.to_vec())));
+        assert_eq!(
+            cache.entries().unwrap(),
+            all.map(|(key, content)| (key.to_owned(), content.to_vec()))
+        );
 
         let whole = std::fs::read(cache.entry("a")).unwrap();
         for at in 0..whole.len() {

@@ -1,7 +1,8 @@
 //! `Choices`: winners among timed candidates on disk, so that a device is asked once.
 //!
-//! Timing the candidates of a model takes seconds, compiling the winners a fraction of one. Invariant: an entry is read
-//! back only where everything is as it was when the candidates were timed: device, driver, libraries, our own kernels.
+//! Timing the candidates of a model takes seconds, compiling the winners a fraction of one.
+//! Invariant: an entry is read back only where everything is as it was when the candidates were
+//! timed: device, driver, libraries, our own kernels.
 
 use crate::cache::Cache;
 use crate::{Device, Library, gemm};
@@ -70,7 +71,8 @@ fn entry(place: &str, key: &str) -> String {
     format!("{place}{PART}{key}")
 }
 
-/// Everything but the work that a timing depends on, in one line: device, driver, libraries, our kernels.
+/// Everything but the work that a timing depends on, in one line: device, driver, libraries, our
+/// kernels.
 pub(crate) fn place(device: &Device) -> String {
     let properties = device.properties();
     let version = |library: Library| match library.version() {
@@ -97,7 +99,8 @@ mod tests {
     fn choices_come_back_with_their_timings_at_their_place_alone() {
         let folder = tempfile::tempdir().unwrap();
         let choices = Choices { cache: Cache::at(folder.path().join("choices")) };
-        let timings = [("plain", 4.5), ("cublaslt 0", 3.25)].map(|(name, ns)| (name.to_owned(), ns));
+        let timings =
+            [("plain", 4.5), ("cublaslt 0", 3.25)].map(|(name, ns)| (name.to_owned(), ns));
         let choice = Choice::fastest(timings.into()).unwrap();
         assert_eq!(choices.all().unwrap(), []);
         choices.put("here", "gemm 1", &choice);

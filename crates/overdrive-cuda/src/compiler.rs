@@ -1,4 +1,5 @@
-//! From CUDA C++ to machine code by NVRTC, for the device's own architecture or, with no GPU, for any.
+//! From CUDA C++ to machine code by NVRTC, for the device's own architecture or, with no GPU, for
+//! any.
 
 mod resources;
 
@@ -94,8 +95,11 @@ pub fn compile_cached(
     Library::Nvrtc.require()?;
     let Some(cache) = cache else { return compile(source, architecture) };
     let (major, minor) = version()?;
-    let mut key =
-        format!("NVRTC {major}.{minor}\n{}\n{}\n", options(source, architecture).join("\n"), source.name);
+    let mut key = format!(
+        "NVRTC {major}.{minor}\n{}\n{}\n",
+        options(source, architecture).join("\n"),
+        source.name
+    );
     HEADERS.iter().for_each(|(_, text)| key.push_str(text));
     key.push_str(&source.text);
     if let Some(code) = cache.get(&key) {
@@ -141,7 +145,8 @@ fn run(source: &Source, options: &[String]) -> Result<(Vec<u8>, String), Error> 
     let name = CString::new(format!("{}.cu", source.name)).expect("names have no zero bytes");
     let headers = HEADERS.map(|(_, text)| CString::new(text).expect("headers have no zero bytes"));
     let program = create(&text, &name, &headers)?;
-    // SAFETY: the program is alive until it is destroyed below, and the buffers have the sizes that NVRTC asks for.
+    // SAFETY: the program is alive until it is destroyed below, and the buffers have the sizes that
+    // NVRTC asks for.
     unsafe {
         let compiled = result::compile_program(program, options);
         let log = log(program);
@@ -166,7 +171,8 @@ fn create(text: &CStr, name: &CStr, headers: &[CString]) -> Result<sys::nvrtcPro
     unsafe {
         let count = texts.len() as i32;
         let (texts, names) = (texts.as_ptr(), names.as_ptr());
-        sys::nvrtcCreateProgram(&mut program, text.as_ptr(), name.as_ptr(), count, texts, names).result()?;
+        sys::nvrtcCreateProgram(&mut program, text.as_ptr(), name.as_ptr(), count, texts, names)
+            .result()?;
     }
     Ok(program)
 }

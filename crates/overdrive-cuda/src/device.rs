@@ -1,4 +1,5 @@
-//! `Device`: one GPU with its context, its work stream, its memory pool and the functions loaded on it.
+//! `Device`: one GPU with its context, its work stream, its memory pool and the functions loaded on
+//! it.
 
 use crate::Error;
 use crate::cache::Cache;
@@ -68,7 +69,8 @@ impl Device {
     /// Opens GPU `ordinal`.
     ///
     /// # Errors
-    /// `Missing` without a driver or a compiler of kernels, `OldDriver`, `NoSuchDevice`; `Driver` with CUDA's words.
+    /// `Missing` without a driver or a compiler of kernels, `OldDriver`, `NoSuchDevice`; `Driver`
+    /// with CUDA's words.
     pub fn open(ordinal: usize) -> Result<Arc<Self>, Error> {
         let gpus = count()?;
         if ordinal >= gpus {
@@ -83,7 +85,8 @@ impl Device {
         let opening = Occupancy::before(ordinal);
         let context = CudaContext::new(ordinal)?;
         let context_bytes = opening.and_then(|opening| opening.grown_bytes());
-        // SAFETY: all work of a device goes through one stream, so nothing needs the events of cudarc.
+        // SAFETY: all work of a device goes through one stream, so nothing needs the events of
+        // cudarc.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
         let pool = keeping_pool(&context)?;
@@ -114,8 +117,9 @@ impl Device {
         &self.stream
     }
 
-    /// What the driver took of the device's memory for this process when the context was made, in bytes; absent without
-    /// NVIDIA's management library, and where this process had opened the device before.
+    /// What the driver took of the device's memory for this process when the context was made, in
+    /// bytes; absent without NVIDIA's management library, and where this process had opened the
+    /// device before.
     pub fn context_bytes(&self) -> Option<u64> {
         self.context_bytes
     }
@@ -200,7 +204,8 @@ pub fn count() -> Result<usize, Error> {
     }
 }
 
-/// The device's own pool, told to keep what is freed: asking the system costs far more than a kernel.
+/// The device's own pool, told to keep what is freed: asking the system costs far more than a
+/// kernel.
 fn keeping_pool(context: &CudaContext) -> Result<Pool, Error> {
     // SAFETY: the device is open, and the attribute is a 64-bit number.
     unsafe {
@@ -220,13 +225,17 @@ fn properties(context: &CudaContext) -> Result<Properties, Error> {
     Ok(Properties {
         name: context.name()?,
         architecture: Architecture::of_device(major as u32, minor as u32),
-        multiprocessors: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+        multiprocessors: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?
+            as u32,
         l2_bytes: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
         memory_bytes: context.total_mem()? as u64,
-        clock_hertz: f64::from(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?) * 1e3,
+        clock_hertz: f64::from(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?)
+            * 1e3,
         // Two transfers a cycle.
         bytes_per_second: 2.0 * f64::from(memory_kilohertz) * 1e3 * f64::from(bus_bits) / 8.0,
-        driver: std::fs::read_to_string("/sys/module/nvidia/version").ok().map(|v| v.trim().to_owned()),
+        driver: std::fs::read_to_string("/sys/module/nvidia/version")
+            .ok()
+            .map(|v| v.trim().to_owned()),
         cuda: Library::Driver.version().unwrap_or_default(),
     })
 }

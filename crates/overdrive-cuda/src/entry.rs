@@ -1,9 +1,11 @@
-//! `Entry`: a kernel of ours with its grid, which may be placed on the device while the kernel before it still runs.
+//! `Entry`: a kernel of ours with its grid, which may be placed on the device while the kernel
+//! before it still runs.
 //!
-//! What a kernel does before it touches memory (barriers, tensor maps, its own launch) then hides under the end of the
-//! one before: programmatic dependent launch, CUDA C++ Programming Guide, "Programmatic Dependent Launch and
-//! Synchronization". Invariants: every entry begins with `after_previous()` or its half, which waits for all that was written
-//! before, also by kernels that were never waited for themselves, since each ends only after it has waited; the first
+//! What a kernel does before it touches memory (barriers, tensor maps, its own launch) then hides
+//! under the end of the one before: programmatic dependent launch, CUDA C++ Programming Guide,
+//! "Programmatic Dependent Launch and Synchronization". Invariants: every entry begins with
+//! `after_previous()` or its half, which waits for all that was written before, also by kernels
+//! that were never waited for themselves, since each ends only after it has waited; the first
 //! kernel of a call is an ordinary launch, so that no time of one call is counted as another's.
 
 use crate::compiler::{Architecture, Source};
@@ -65,7 +67,8 @@ impl Entry {
     /// Enqueues it.
     ///
     /// # Safety
-    /// `parameters` point to values of the types that the kernel takes, in order, and what these point to is there.
+    /// `parameters` point to values of the types that the kernel takes, in order, and what these
+    /// point to is there.
     pub(crate) unsafe fn launch(
         &self,
         stream: &Arc<CudaStream>,
@@ -73,7 +76,8 @@ impl Entry {
     ) -> Result<(), Error> {
         stream.context().bind_to_thread()?;
         let LaunchConfig { grid_dim: grid, block_dim: block, shared_mem_bytes } = self.config;
-        // SAFETY: all zeros is a value of a plain struct of numbers and pointers; the one member that is read is set.
+        // SAFETY: all zeros is a value of a plain struct of numbers and pointers; the one member
+        // that is read is set.
         let mut attribute: CUlaunchAttribute = unsafe { std::mem::zeroed() };
         attribute.id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         attribute.value.programmaticStreamSerializationAllowed = 1;
@@ -91,9 +95,11 @@ impl Entry {
             numAttrs: u32::from(self.overlaps && !is_first),
         };
         let (function, parameters) = (self.function.cu_function(), parameters.as_mut_ptr());
-        // SAFETY: as the caller promised; the driver copies configuration and parameters before it returns.
+        // SAFETY: as the caller promised; the driver copies configuration and parameters before it
+        // returns.
         unsafe {
-            sys::cuLaunchKernelEx(&raw const config, function, parameters, std::ptr::null_mut()).result()?
+            sys::cuLaunchKernelEx(&raw const config, function, parameters, std::ptr::null_mut())
+                .result()?
         };
         Ok(())
     }

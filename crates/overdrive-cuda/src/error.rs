@@ -18,7 +18,9 @@ pub enum Error {
         remedy: &'static str,
     },
     /// The driver is older than what this program was built against.
-    #[error("the driver runs CUDA up to {found}, expected 13.0 or later: install driver 580 or later")]
+    #[error(
+        "the driver runs CUDA up to {found}, expected 13.0 or later: install driver 580 or later"
+    )]
     OldDriver {
         /// The newest CUDA that it runs.
         found: String,
@@ -69,10 +71,14 @@ impl From<DriverError> for Error {
 /// `CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered`.
 fn words(error: DriverError) -> String {
     let text = |found: Result<&std::ffi::CStr, DriverError>| {
-        found.map_or_else(|_| format!("CUDA error {}", error.0 as u32), |s| s.to_string_lossy().into_owned())
+        found.map_or_else(
+            |_| format!("CUDA error {}", error.0 as u32),
+            |s| s.to_string_lossy().into_owned(),
+        )
     };
     let lost = if is_sticky(error.0) {
-        "; the device's context is lost: what runs on other devices can go on, this one needs a new process"
+        "; the device's context is lost: what runs on other devices can go on, this one needs a \
+         new process"
     } else {
         ""
     };
@@ -104,7 +110,8 @@ impl Error {
                 needed,
                 available,
                 remedy: format!(
-                    "{}: use a smaller batch or sequence, a narrower type, or rematerialization; or free memory of the device",
+                    "{}: use a smaller batch or sequence, a narrower type, or rematerialization; \
+                     or free memory of the device",
                     step.into()
                 ),
             },

@@ -1,8 +1,8 @@
 //! `Launch`: a step of a plan made ready for a device.
 //!
-//! What a module of kernels offers is one function `compile(&Site, &Call) -> Result<Box<dyn Launch>, Refusal>`; the
-//! executable knows no kernel by name. Invariant: `launch` neither allocates nor synchronises, so that it can be
-//! captured in a graph and replayed.
+//! What a module of kernels offers is one function `compile(&Site, &Call) -> Result<Box<dyn
+//! Launch>, Refusal>`; the executable knows no kernel by name. Invariant: `launch` neither
+//! allocates nor synchronises, so that it can be captured in a graph and replayed.
 
 use crate::{Device, Error};
 use cudarc::driver::CudaStream;
@@ -44,8 +44,8 @@ impl Addresses {
         &self.slots
     }
 
-    /// Scratch of at least the `workspace_bytes` that the step asked for, 256-byte aligned; its content does not
-    /// outlive the step.
+    /// Scratch of at least the `workspace_bytes` that the step asked for, 256-byte aligned; its
+    /// content does not outlive the step.
     pub fn workspace(&self) -> CUdeviceptr {
         self.workspace
     }
@@ -81,17 +81,20 @@ pub struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Whether no step of a call writes a slot, nor the state that it is: then it may be read while earlier steps still
-    /// run.
+    /// Whether no step of a call writes a slot, nor the state that it is: then it may be read while
+    /// earlier steps still run.
     pub(crate) fn is_settled(&self, slot: SlotId) -> bool {
         let home = &self.plan.slot(slot).place;
         let writes = |other: &SlotId| match (home, &self.plan.slot(*other).place) {
             (Place::State(name), Place::State(written)) => name == written,
             _ => *other == slot,
         };
-        let outlives =
-            matches!(home, Place::Input(_) | Place::State(_) | Place::Constant(_) | Place::Persistent { .. });
-        outlives && !self.plan.steps.iter().any(|step| !step.prepare && step.writes.iter().any(writes))
+        let outlives = matches!(
+            home,
+            Place::Input(_) | Place::State(_) | Place::Constant(_) | Place::Persistent { .. }
+        );
+        outlives
+            && !self.plan.steps.iter().any(|step| !step.prepare && step.writes.iter().any(writes))
     }
 }
 

@@ -1,7 +1,7 @@
 //! NVIDIA's libraries: which of them this machine has, in which version, and how to get the others.
 //!
-//! Why apart: the loader of `cudarc` panics where a library is missing, so whoever is about to call one asks here
-//! first. Invariant: nothing here fails on a machine without any of them.
+//! Why apart: the loader of `cudarc` panics where a library is missing, so whoever is about to call
+//! one asks here first. Invariant: nothing here fails on a machine without any of them.
 
 use crate::Error;
 use cudarc::{cublaslt, driver, nvrtc};
@@ -42,12 +42,16 @@ impl Library {
     /// How to get it.
     pub fn remedy(self) -> &'static str {
         match self {
-            Self::Driver => "install NVIDIA's driver (it brings libcuda.so.1), or use `--device cpu`",
+            Self::Driver => {
+                "install NVIDIA's driver (it brings libcuda.so.1), or use `--device cpu`"
+            }
             Self::Nvrtc => {
-                "install the CUDA 13 toolkit's NVRTC, or `pip install nvidia-cuda-nvrtc` and add its lib folder to LD_LIBRARY_PATH"
+                "install the CUDA 13 toolkit's NVRTC, or `pip install nvidia-cuda-nvrtc` and add \
+                 its lib folder to LD_LIBRARY_PATH"
             }
             Self::CublasLt => {
-                "install the CUDA 13 toolkit's cuBLAS, or `pip install nvidia-cublas` and add its lib folder to LD_LIBRARY_PATH"
+                "install the CUDA 13 toolkit's cuBLAS, or `pip install nvidia-cublas` and add its \
+                 lib folder to LD_LIBRARY_PATH"
             }
         }
     }
@@ -75,7 +79,8 @@ impl Library {
         Err(Error::Missing { library: self.file(), remedy: self.remedy() })
     }
 
-    /// Its version, as `(major, minor)` of what it says of itself: for the driver, the newest CUDA that it runs.
+    /// Its version, as `(major, minor)` of what it says of itself: for the driver, the newest CUDA
+    /// that it runs.
     pub fn version(self) -> Option<(u32, u32)> {
         if !self.is_present() {
             return None;

@@ -1,8 +1,9 @@
 //! Device memory: stream-ordered blocks of the device's pool, and the memory behind buffers.
 //!
-//! Blocks come from the driver's pool (`cuMemAllocAsync`) and go back to it in the order of the work stream, so that
-//! freeing never waits; the pool keeps what it has, so that from the second call on nothing reaches the system.
-//! Invariants: a block's address never changes; no two writes in a process have the same stamp.
+//! Blocks come from the driver's pool (`cuMemAllocAsync`) and go back to it in the order of the
+//! work stream, so that freeing never waits; the pool keeps what it has, so that from the second
+//! call on nothing reaches the system. Invariants: a block's address never changes; no two writes
+//! in a process have the same stamp.
 
 use crate::{Device, Error};
 use cudarc::driver::result;
@@ -35,7 +36,8 @@ impl DeviceBytes {
                 device.trim_pool()?;
                 allocate(device, len).map_err(|error| match error {
                     Error::Driver(e) if e.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                        let available = device.context().mem_get_info().map_or(0, |(free, _)| free as u64);
+                        let available =
+                            device.context().mem_get_info().map_or(0, |(free, _)| free as u64);
                         Error::OutOfMemory { needed: len as u64, available }
                     }
                     other => other,
@@ -74,8 +76,16 @@ impl DeviceBytes {
         assert_eq!(self.len, other.len, "blocks that are copied have one length");
         if self.len > 0 && self.address != other.address {
             let stream = self.device.stream();
-            // SAFETY: both blocks have this many bytes, are apart, and are freed later in the stream.
-            unsafe { result::memcpy_dtod_async(self.address, other.address, self.len, stream.cu_stream())? };
+            // SAFETY: both blocks have this many bytes, are apart, and are freed later in the
+            // stream.
+            unsafe {
+                result::memcpy_dtod_async(
+                    self.address,
+                    other.address,
+                    self.len,
+                    stream.cu_stream(),
+                )?
+            };
         }
         Ok(())
     }
@@ -88,7 +98,12 @@ impl DeviceBytes {
         if self.len > 0 {
             // SAFETY: the block has this many bytes, and frees follow in the stream.
             unsafe {
-                result::memset_d8_async(self.address, byte, self.len, self.device.stream().cu_stream())?
+                result::memset_d8_async(
+                    self.address,
+                    byte,
+                    self.len,
+                    self.device.stream().cu_stream(),
+                )?
             };
         }
         Ok(())
@@ -106,9 +121,11 @@ fn allocate(device: &Arc<Device>, len: usize) -> Result<CUdeviceptr, Error> {
 impl Drop for DeviceBytes {
     fn drop(&mut self) {
         let context = self.device.context();
-        // After a fault the context is lost and the block with it: there is nobody to tell and nothing to do.
+        // After a fault the context is lost and the block with it: there is nobody to tell and
+        // nothing to do.
         if context.bind_to_thread().is_ok() {
-            // SAFETY: allocated once on this stream; work that was enqueued before ends before the block is reused.
+            // SAFETY: allocated once on this stream; work that was enqueued before ends before the
+            // block is reused.
             let _ = unsafe { result::free_async(self.address, self.device.stream().cu_stream()) };
         }
     }

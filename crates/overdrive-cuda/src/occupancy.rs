@@ -1,8 +1,9 @@
-//! `Occupancy`: how much of a device's memory is taken, as NVIDIA's management library sees it from outside of a context.
+//! `Occupancy`: how much of a device's memory is taken, as NVIDIA's management library sees it from
+//! outside of a context.
 //!
-//! Only this library can be asked before a context is there, and so tells what the context itself takes. What other
-//! processes take meanwhile is counted along: a device that is measured is not shared. Invariant: nothing here fails; what
-//! cannot be told is absent.
+//! Only this library can be asked before a context is there, and so tells what the context itself
+//! takes. What other processes take meanwhile is counted along: a device that is measured is not
+//! shared. Invariant: nothing here fails; what cannot be told is absent.
 
 use cudarc::driver::{result, sys};
 use nvml_wrapper::Nvml;
@@ -19,7 +20,8 @@ pub(crate) struct Occupancy {
 }
 
 impl Occupancy {
-    /// Device `ordinal` before this process has a context on it; `None` where it has one, or the library does not tell.
+    /// Device `ordinal` before this process has a context on it; `None` where it has one, or the
+    /// library does not tell.
     pub(crate) fn before(ordinal: usize) -> Option<Self> {
         result::init().ok()?;
         let device = result::device::get(i32::try_from(ordinal).ok()?).ok()?;

@@ -1,7 +1,8 @@
 //! Copies between host and device through pinned memory.
 //!
-//! The driver copies pageable memory through a buffer of its own, synchronously; two pinned halves let the host fill
-//! one while the device reads the other. Invariant: a half is not touched before the copy that uses it is over.
+//! The driver copies pageable memory through a buffer of its own, synchronously; two pinned halves
+//! let the host fill one while the device reads the other. Invariant: a half is not touched before
+//! the copy that uses it is over.
 
 use crate::Error;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys::CUdeviceptr};
@@ -29,7 +30,12 @@ impl Staging {
         // SAFETY: plain pinned memory, freed in `drop`.
         let start = unsafe { result::malloc_host(2 * HALF, 0)? };
         let free = [context.new_event(None)?, context.new_event(None)?];
-        Ok(Self { context: Arc::clone(context), stream: Arc::clone(stream), start: start.cast(), free })
+        Ok(Self {
+            context: Arc::clone(context),
+            stream: Arc::clone(stream),
+            start: start.cast(),
+            free,
+        })
     }
 
     fn half(&mut self, index: usize, len: usize) -> &mut [u8] {
@@ -69,7 +75,11 @@ impl Staging {
                 let pinned = self.half(index, size(index));
                 // SAFETY: the half is read only after its event, recorded next, has come.
                 unsafe {
-                    result::memcpy_dtoh_async(pinned, from + (index * HALF) as u64, stream.cu_stream())?;
+                    result::memcpy_dtoh_async(
+                        pinned,
+                        from + (index * HALF) as u64,
+                        stream.cu_stream(),
+                    )?;
                 }
                 self.free[index % 2].record(&stream)?;
             }

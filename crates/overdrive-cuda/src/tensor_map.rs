@@ -1,6 +1,7 @@
 //! Tensor maps: how the bulk copy engine (TMA) finds boxes in a matrix.
 //!
-//! A map holds an address, and the host encodes it. Invariant: a map is encoded anew only when its address is.
+//! A map holds an address, and the host encodes it. Invariant: a map is encoded anew only when its
+//! address is.
 
 use crate::Error;
 use cudarc::driver::sys::{
@@ -37,7 +38,8 @@ impl Boxes {
         Self { dtype, extents: extents.into(), shape: shape.map(|n| n as u32) }
     }
 
-    /// The map of a matrix at `address`. What a box has outside of it reads as zero and is not written.
+    /// The map of a matrix at `address`. What a box has outside of it reads as zero and is not
+    /// written.
     fn encode(&self, address: u64) -> Result<CUtensorMap, Error> {
         use CUtensorMapDataType as Type;
         let bytes = self.dtype.bits() as u64 / 8;
@@ -59,7 +61,8 @@ impl Boxes {
         };
         let rank = self.extents.len();
         let sizes: Vec<u64> = self.extents.iter().map(|extent| extent.size).collect();
-        let strides: Vec<u64> = self.extents[1..].iter().map(|extent| extent.stride * bytes).collect();
+        let strides: Vec<u64> =
+            self.extents[1..].iter().map(|extent| extent.stride * bytes).collect();
         let mut shape = vec![1u32; rank];
         shape[..2].copy_from_slice(&self.shape);
         let steps = vec![1u32; rank];

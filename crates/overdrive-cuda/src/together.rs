@@ -1,10 +1,11 @@
 //! `Together`: steps that a plan has in a row, as one launch.
 //!
-//! Each of them alone pays for a launch, a first read of far memory and a last wave: products of one left operand (query,
-//! key and value), the optimizer's updates of a hundred parameters, or a product and the norm of its rows. Which steps one
-//! launch can do, `gemm` and `loops` say. Invariant: the steps gathered read nothing that another of them writes, and share
-//! no byte that one of them writes, so that they may run in any order and at once; but for a step that follows another, whose
-//! launch sees to that order for what the one hands to the other.
+//! Each of them alone pays for a launch, a first read of far memory and a last wave: products of
+//! one left operand (query, key and value), the optimizer's updates of a hundred parameters, or a
+//! product and the norm of its rows. Which steps one launch can do, `gemm` and `loops` say.
+//! Invariant: the steps gathered read nothing that another of them writes, and share no byte that
+//! one of them writes, so that they may run in any order and at once; but for a step that follows
+//! another, whose launch sees to that order for what the one hands to the other.
 
 use overdrive_ir::plan::{Note, Place, Step};
 use overdrive_ir::{Mode, Plan, SlotId};
@@ -13,10 +14,10 @@ use std::collections::BTreeMap;
 /// The steps that a step stands for, by its position.
 pub type Together = BTreeMap<usize, Vec<Step>>;
 
-/// Gathers steps into the first of them, in modes that fuse: those that follow one another but for prepare steps, where
-/// `joins` takes one more to those there are, and `wanted` agrees to all. The step's name then says how many it is. Else
-/// the step after it, where that reads what it writes and `follows` says that one launch does both; the plan notes why
-/// not where it has a reason.
+/// Gathers steps into the first of them, in modes that fuse: those that follow one another but for
+/// prepare steps, where `joins` takes one more to those there are, and `wanted` agrees to all. The
+/// step's name then says how many it is. Else the step after it, where that reads what it writes
+/// and `follows` says that one launch does both; the plan notes why not where it has a reason.
 pub fn gather(
     plan: &mut Plan,
     joins: impl Fn(&[&Step], &Step) -> bool,
@@ -51,7 +52,9 @@ pub fn gather(
             if !beside {
                 chained = true;
                 // What the one hands to the other is not read from memory.
-                head.reads.retain(|slot| !steps[0].writes.contains(slot) || steps[0].reads.contains(slot));
+                head.reads.retain(|slot| {
+                    !steps[0].writes.contains(slot) || steps[0].reads.contains(slot)
+                });
             }
             head.name = match beside {
                 true => format!("{} x {}", steps.len(), head.name),
@@ -86,7 +89,8 @@ fn members(plan: &Plan, first: usize, joins: impl Fn(&[&Step], &Step) -> bool) -
     members
 }
 
-/// The step that one launch can do after `first`, which reads its results and shares no byte with what else it touches.
+/// The step that one launch can do after `first`, which reads its results and shares no byte with
+/// what else it touches.
 fn follower(
     plan: &mut Plan,
     first: usize,
@@ -118,8 +122,9 @@ fn follower(
 /// Whether one of two steps writes bytes that the other touches.
 fn conflict(plan: &Plan, a: &Step, b: &Step) -> bool {
     let meet = |x: &SlotId, y: &SlotId| x == y || overlap(plan, *x, *y);
-    let touches =
-        |writer: &[SlotId], other: &[SlotId]| writer.iter().any(|w| other.iter().any(|o| meet(w, o)));
+    let touches = |writer: &[SlotId], other: &[SlotId]| {
+        writer.iter().any(|w| other.iter().any(|o| meet(w, o)))
+    };
     touches(&a.writes, &b.reads) || touches(&a.writes, &b.writes) || touches(&b.writes, &a.reads)
 }
 

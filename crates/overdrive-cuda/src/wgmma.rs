@@ -3,14 +3,16 @@
 
 use overdrive_ir::DType;
 
-/// `wgmma(sums, left, right, accumulate)` for `columns` columns; operands that are not contiguous along k are read
-/// transposed.
+/// `wgmma(sums, left, right, accumulate)` for `columns` columns; operands that are not contiguous
+/// along k are read transposed.
 pub(crate) fn print(columns: usize, dtypes: [DType; 2], by_k: [bool; 2]) -> String {
     let registers = columns / 2;
-    let list = |each: &dyn Fn(usize) -> String| (0..registers).map(each).collect::<Vec<_>>().join(", ");
+    let list =
+        |each: &dyn Fn(usize) -> String| (0..registers).map(each).collect::<Vec<_>>().join(", ");
     let whole = dtypes[0] == DType::I8;
     let (sum, constraint, out) = if whole { ("i32", "r", "s32") } else { ("f32", "f", "f32") };
-    let (places, sums) = (list(&|i| format!("%{i}")), list(&|i| format!("\"+{constraint}\"(d[{i}])")));
+    let (places, sums) =
+        (list(&|i| format!("%{i}")), list(&|i| format!("\"+{constraint}\"(d[{i}])")));
     let [lhs, rhs] = dtypes.map(spelling);
     let (depth, transposed) = match dtypes[0].bits() {
         8 => (32, String::new()),
@@ -20,9 +22,11 @@ pub(crate) fn print(columns: usize, dtypes: [DType; 2], by_k: [bool; 2]) -> Stri
     let factors = if whole { "" } else { ", 1, 1" };
     let (left, right, scale) = (registers, registers + 1, registers + 2);
     format!(
-        "__device__ __forceinline__ void wgmma({sum} (&d)[{registers}], u64 left, u64 right, int accumulate) {{
+        "__device__ __forceinline__ void wgmma({sum} (&d)[{registers}], u64 left, u64 right, int \
+         accumulate) {{
     asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{scale}, 0;\\n\"
-        \"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{out}.{lhs}.{rhs} {{{places}}}, %{left}, %{right}, p{factors}{transposed};\\n}}\"
+        \"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{out}.{lhs}.{rhs} {{{places}}}, \
+         %{left}, %{right}, p{factors}{transposed};\\n}}\"
         : {sums} : \"l\"(left), \"l\"(right), \"r\"(accumulate));
 }}
 "
@@ -41,8 +45,10 @@ pub(crate) fn print_of_registers(columns: usize, dtype: DType) -> String {
     let sums = list(&|i| format!("\"+f\"(d[{i}])"), 0..registers);
     let (dtype, right) = (spelling(dtype), registers + 4);
     format!(
-        "__device__ __forceinline__ void wgmma_of_registers(f32 (&d)[{registers}], const u32 (&left)[4], u64 right) {{
-    asm volatile(\"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{dtype}.{dtype} {{{places}}}, {{{left}}}, %{right}, 1, 1, 1, 1;\"
+        "__device__ __forceinline__ void wgmma_of_registers(f32 (&d)[{registers}], const u32 \
+         (&left)[4], u64 right) {{
+    asm volatile(\"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{dtype}.{dtype} \
+         {{{places}}}, {{{left}}}, %{right}, 1, 1, 1, 1;\"
         : {sums} : \"r\"(left[0]), \"r\"(left[1]), \"r\"(left[2]), \"r\"(left[3]), \"l\"(right));
 }}
 "

@@ -1,15 +1,19 @@
-//! The executor on a GPU: memory, samples, profiles. What it computes is checked by `ops` and `random_graphs`.
+//! The executor on a GPU: memory, samples, profiles. What it computes is checked by `ops` and
+//! `random_graphs`.
 
 mod support;
 
 use overdrive_ir::backend::{CacheState, Protocol};
-use overdrive_ir::{Backend, BackendError, Builder, DType, Graph, Mode, State, Tensor, TensorType, Tuning};
+use overdrive_ir::{
+    Backend, BackendError, Builder, DType, Graph, Mode, State, Tensor, TensorType, Tuning,
+};
 use support::gpu;
 
 fn bytes_tensor(len: usize) -> Tensor {
     let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
     let bytes: std::sync::Arc<[u8]> = bytes.into();
-    Tensor::from_bytes(TensorType::new(DType::U8, [len]), bytes).expect("as many bytes as the type has")
+    Tensor::from_bytes(TensorType::new(DType::U8, [len]), bytes)
+        .expect("as many bytes as the type has")
 }
 
 #[test]
@@ -19,7 +23,8 @@ fn what_goes_up_comes_down() {
         let tensor = bytes_tensor(len);
         let mut buffer = backend.upload(&tensor).unwrap();
         assert_eq!(backend.download(&buffer).unwrap().bytes(), tensor.bytes(), "{len}");
-        let other = Tensor::from_bytes(tensor.ty().clone(), vec![9; len].into_boxed_slice()).unwrap();
+        let other =
+            Tensor::from_bytes(tensor.ty().clone(), vec![9; len].into_boxed_slice()).unwrap();
         backend.write(&mut buffer, &other).unwrap();
         assert_eq!(backend.download(&buffer).unwrap().bytes(), other.bytes(), "{len}");
         backend.copy(&backend.upload(&tensor).unwrap(), &mut buffer).unwrap();
@@ -69,7 +74,11 @@ fn samples_have_both_times_and_leave_the_results_right() {
             }
             let y = backend.download(&outputs[0]).unwrap().to_f64();
             let expected = 0.5f64.exp() + 1.0;
-            assert!(y.iter().all(|v| (v - expected).abs() < 1e-6), "{mode} {cache:?} {n}: {}", y[0]);
+            assert!(
+                y.iter().all(|v| (v - expected).abs() < 1e-6),
+                "{mode} {cache:?} {n}: {}",
+                y[0]
+            );
         }
     }
 }
@@ -98,5 +107,8 @@ fn what_does_not_fit_is_an_error_and_the_device_goes_on() {
     let BackendError::OutOfMemory { needed, available, .. } = error else { panic!("{error}") };
     assert!(needed == 4 << 40 && available < needed);
     let tensor = bytes_tensor(1 << 20);
-    assert_eq!(backend.download(&backend.upload(&tensor).unwrap()).unwrap().bytes(), tensor.bytes());
+    assert_eq!(
+        backend.download(&backend.upload(&tensor).unwrap()).unwrap().bytes(),
+        tensor.bytes()
+    );
 }

@@ -1,4 +1,5 @@
-//! A fault on the device becomes an `Err` in CUDA's words. Alone in its process: the context does not come back.
+//! A fault on the device becomes an `Err` in CUDA's words. Alone in its process: the context does
+//! not come back.
 #![allow(unsafe_code)] // The launch of a kernel that faults.
 
 mod support;
@@ -25,5 +26,8 @@ fn a_fault_is_an_error_in_the_words_of_cuda() {
     let uploaded = backend.upload(&Tensor::from_f64(DType::F32, [1], &[1.0]));
     let error = uploaded.and_then(|buffer| backend.download(&buffer)).unwrap_err();
     let BackendError::Device { message, .. } = &error else { panic!("{error}") };
-    assert!(message.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && message.contains("new process"), "{message}");
+    assert!(
+        message.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && message.contains("new process"),
+        "{message}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Products on the GPU against the f64 definition: every candidate, types, strides, batches and epilogues.
+//! Products on the GPU against the f64 definition: every candidate, types, strides, batches and
+//! epilogues.
 
 #[path = "gemm/bed.rs"]
 mod bed;
@@ -9,8 +10,8 @@ use overdrive_cuda::{Device, Error};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::{
-    Array, Binary, Builder, DType, DotGeneral, Expr, Graph, Overflow, Precision, Prim, TensorType, Tuning,
-    Unary,
+    Array, Binary, Builder, DType, DotGeneral, Expr, Graph, Overflow, Precision, Prim, TensorType,
+    Tuning, Unary,
 };
 use std::sync::Arc;
 use testkit::{Tolerance, compare};
@@ -28,7 +29,8 @@ fn device() -> Option<Arc<Device>> {
     }
 }
 
-/// A product `[batch..., m, k] x [batch..., k, n]`; `T` in `layout` stores that operand the other way round.
+/// A product `[batch..., m, k] x [batch..., k, n]`; `T` in `layout` stores that operand the other
+/// way round.
 struct Case {
     dtype: DType,
     out: DType,
@@ -67,7 +69,8 @@ impl Case {
         let batch = if shared { vec![] } else { (0..rank).map(|i| (i, i)).collect() };
         let contract = vec![(rank + 1, right.len() - 2)];
         let accumulate = if self.dtype.is_float() { self.dtype.accumulation() } else { DType::I32 };
-        let dot = DotGeneral { batch, contract, accumulate, out: self.out, precision: self.precision };
+        let dot =
+            DotGeneral { batch, contract, accumulate, out: self.out, precision: self.precision };
         let sum = b.op1(Prim::DotGeneral(dot), &[lhs, rhs]);
         b.output("y", self.epilogue(&b, sum));
         b.finish().expect("the case is well typed")
@@ -81,7 +84,9 @@ impl Case {
         };
         let gelu = |x: Expr<'b>| {
             let half = x.binary(Binary::Mul, x.constant(0.5));
-            let erf = x.binary(Binary::Mul, x.constant(std::f64::consts::FRAC_1_SQRT_2)).unary(Unary::Erf);
+            let erf = x
+                .binary(Binary::Mul, x.constant(std::f64::consts::FRAC_1_SQRT_2))
+                .unary(Unary::Erf);
             half.binary(Binary::Mul, erf.binary(Binary::Add, erf.constant(1.0)))
         };
         let residual = |x: Expr<'b>| x.binary(Binary::Add, b.input("r", x.ty()));
@@ -142,8 +147,9 @@ fn check(device: &Arc<Device>, case: &Case, seed: u64) {
     if case.shape.iter().all(|&extent| extent > 0) && !case.batch.contains(&0) {
         let all = Candidate::all(&bed.site(&tuning), &call).expect("candidates are listed");
         // Where little differs from another case, one of each kind.
-        let kept =
-            |c: &Candidate| case.thorough || matches!(c, Candidate::Vendor(0) | Candidate::VendorStaged(0));
+        let kept = |c: &Candidate| {
+            case.thorough || matches!(c, Candidate::Vendor(0) | Candidate::VendorStaged(0))
+        };
         candidates.extend(all.into_iter().filter(kept));
     } else {
         candidates.clear();
@@ -160,7 +166,9 @@ fn check(device: &Arc<Device>, case: &Case, seed: u64) {
         };
         bed.poison();
         let addresses = bed.addresses(launch.as_ref());
-        launch.launch(device.stream(), &addresses).unwrap_or_else(|e| panic!("{candidate:?} of {name}: {e}"));
+        launch
+            .launch(device.stream(), &addresses)
+            .unwrap_or_else(|e| panic!("{candidate:?} of {name}: {e}"));
         device.stream().synchronize().unwrap_or_else(|e| panic!("{candidate:?} of {name}: {e}"));
         let found = Array::from(&bed.read());
         let k = case.shape[2];
@@ -234,7 +242,8 @@ fn cases() -> Vec<Case> {
         all.push(every(case(DType::BF16, &[], shape, layout, epilogue)));
     }
     all.push(every(case(DType::F16, &[3], [160, 272, 96], "NN", "residual")));
-    // Few rows: fewer tiles of the contracted index than share it, more than are in flight, and edges of everything.
+    // Few rows: fewer tiles of the contracted index than share it, more than are in flight, and
+    // edges of everything.
     for (shape, layout, epilogue) in [
         ([1, 200, 520], "NT", "bias"),
         ([13, 328, 1104], "NN", "residual"),
@@ -248,7 +257,10 @@ fn cases() -> Vec<Case> {
     all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "bool"));
     all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "tanh"));
     all.push(case(DType::F16, &[], [96, 64, 64], "NT", "tanh"));
-    all.push(Case { precision: Precision::Tf32, ..case(DType::F32, &[], [128, 96, 64], "NT", "bias") });
+    all.push(Case {
+        precision: Precision::Tf32,
+        ..case(DType::F32, &[], [128, 96, 64], "NT", "bias")
+    });
     for dtype in [DType::F8E4M3, DType::F8E5M2] {
         all.push(every(case(dtype, &[], [128, 256, 256], "NT", "")));
         all.push(case(dtype, &[], [128, 256, 128], "NT", "rows"));

@@ -1,4 +1,5 @@
-//! Every kernel for products compiles for the architectures that it is for, where NVRTC is found; no GPU is needed.
+//! Every kernel for products compiles for the architectures that it is for, where NVRTC is found;
+//! no GPU is needed.
 
 use overdrive_cuda::Error;
 use overdrive_cuda::compiler::compile;

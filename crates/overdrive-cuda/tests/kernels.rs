@@ -1,5 +1,5 @@
-//! The named kernels against the f64 definition, at sizes that reach each of their ways: whole and partial tiles, several
-//! blocks, both kernels of attention and of convolution.
+//! The named kernels against the f64 definition, at sizes that reach each of their ways: whole and
+//! partial tiles, several blocks, both kernels of attention and of convolution.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -8,7 +8,9 @@ mod support;
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::ops::{Attention, Conv2d};
-use overdrive_ir::{Array, Builder, Compare, DType, Expr, Graph, Mode, Order, Prim, Reducer, Window};
+use overdrive_ir::{
+    Array, Builder, Compare, DType, Expr, Graph, Mode, Order, Prim, Reducer, Window,
+};
 use support::gpu;
 use testkit::check_backend;
 
@@ -21,12 +23,18 @@ fn random(dtype: DType, shape: &[usize], site: u64) -> Array {
 
 fn indices(shape: &[usize], low: i64, high: i64) -> Array {
     let span = (high - low) as f64;
-    let values = philox::uniforms(9, 9).take(shape.iter().product()).map(|u| (low as f64 + u * span).floor());
+    let values = philox::uniforms(9, 9)
+        .take(shape.iter().product())
+        .map(|u| (low as f64 + u * span).floor());
     Array::from_f64(DType::I32, shape, values.collect())
 }
 
 /// Checks `f` over inputs of these values; says which failed.
-fn check(name: &str, inputs: &[Array], f: impl for<'b> Fn(&'b Builder, &[Expr<'b>]) -> Vec<Expr<'b>>) {
+fn check(
+    name: &str,
+    inputs: &[Array],
+    f: impl for<'b> Fn(&'b Builder, &[Expr<'b>]) -> Vec<Expr<'b>>,
+) {
     let Some(backend) = gpu() else { return };
     let b = Builder::new(name);
     let args: Vec<Expr<'_>> =
@@ -50,7 +58,8 @@ fn gathers_and_scatters_of_long_rows_and_of_many_duplicates() {
         }
     }
     // Every row to one of two places: runs long enough to be sorted by a walk over all keys.
-    let inputs = [random(DType::F32, &[9], 1), indices(&[3000, 1], 0, 2), random(DType::F32, &[3000], 2)];
+    let inputs =
+        [random(DType::F32, &[9], 1), indices(&[3000, 1], 0, 2), random(DType::F32, &[3000], 2)];
     check("histogram", &inputs, |b, x| {
         vec![b.op1(Prim::Scatter { axes: vec![0], reducer: Some(Reducer::Sum) }, x)]
     });
@@ -70,7 +79,11 @@ fn sorts_of_one_chunk_and_of_many() {
             // Many equal values, zeros of both signs, NaN.
             let input = if dtype.is_float() {
                 input.map(|x| {
-                    if x > 2.0 { f64::NAN } else { (x * 2.0).round() * if x < 0.1 { 1.0 } else { -1.0 } }
+                    if x > 2.0 {
+                        f64::NAN
+                    } else {
+                        (x * 2.0).round() * if x < 0.1 { 1.0 } else { -1.0 }
+                    }
                 })
             } else {
                 input
@@ -84,8 +97,13 @@ fn sorts_of_one_chunk_and_of_many() {
 
 #[test]
 fn windows_and_dynamic_slices() {
-    let window =
-        |size, stride, dilation, pad_low, pad_high| Window { size, stride, dilation, pad_low, pad_high };
+    let window = |size, stride, dilation, pad_low, pad_high| Window {
+        size,
+        stride,
+        dilation,
+        pad_low,
+        pad_high,
+    };
     let windows = vec![window(1, 1, 1, 0, 0), window(3, 1, 1, 1, 1), window(3, 2, 2, 2, 3)];
     for dtype in [DType::F32, DType::F16, DType::I16, DType::U64] {
         for reducer in [Reducer::Sum, Reducer::Max, Reducer::Min] {
@@ -161,8 +179,10 @@ fn attention_of_whole_and_partial_tiles() {
             }
         }
     }
-    // Heads beside each other, as layers of transformers have them; more tasks than multiprocessors.
-    let inputs = [(300, 0), (400, 1), (400, 2)].map(|(t, site)| random(DType::BF16, &[2, t, 40, 64], site));
+    // Heads beside each other, as layers of transformers have them; more tasks than
+    // multiprocessors.
+    let inputs =
+        [(300, 0), (400, 1), (400, 2)].map(|(t, site)| random(DType::BF16, &[2, t, 40, 64], site));
     check("heads beside each other", &inputs, |_, x| {
         let [q, k, v] = [0, 1, 2].map(|i| x[i].transpose(&[0, 2, 1, 3]));
         vec![q.attention(k, v, Attention::CAUSAL)[0].transpose(&[0, 2, 1, 3])]
@@ -187,14 +207,16 @@ fn attention_with_score_and_mask_functions() {
         (DType::F32, [2, 2, 1, 40, 70, 8, 8]),
     ] {
         let (heads, keys) = (shape[1], shape[4]);
-        let (bias, length) = (random(DType::F32, &[heads, 2 * keys], 5), indices(&[2], 3, keys as i64));
+        let (bias, length) =
+            (random(DType::F32, &[heads, 2 * keys], 5), indices(&[2], 3, keys as i64));
         let captures = [bias.ty(), length.ty()];
         let score = score_region(DType::F32, &captures, |score, [_, h, q, k], captures| {
             let biased = score + captures[0].at(&[h, k - q + k.constant(keys as f64)]);
             (biased * 0.5).tanh() * 2.0
         });
-        let mask =
-            mask_region(&captures, |[b, _, _, k], captures| k.compare(Compare::Lt, captures[1].at(&[b])));
+        let mask = mask_region(&captures, |[b, _, _, k], captures| {
+            k.compare(Compare::Lt, captures[1].at(&[b]))
+        });
         let regions = vec![score.unwrap(), mask.unwrap()];
         let inputs = [attention_inputs(dtype, shape), vec![bias, length]].concat();
         check(&format!("regions in {dtype}"), &inputs, |_, x| {
@@ -203,8 +225,9 @@ fn attention_with_score_and_mask_functions() {
     }
 }
 
-/// Padding as BERT has it: hidden scores are the lowest number, so that a sequence that is all padding gives the mean; and as
-/// PyTorch exports it: -infinity is added, and a row without a key gives 0. Written out, the plan makes attention of both.
+/// Padding as BERT has it: hidden scores are the lowest number, so that a sequence that is all
+/// padding gives the mean; and as PyTorch exports it: -infinity is added, and a row without a key
+/// gives 0. Written out, the plan makes attention of both.
 #[test]
 fn attention_with_padding() {
     for (dtype, shape) in [
@@ -214,14 +237,16 @@ fn attention_with_padding() {
     ] {
         let (batch, keys) = (shape[0], shape[4]);
         let lengths = [keys, 0, keys / 3];
-        let seen = (0..batch * keys).map(|i| f64::from(u8::from(i % keys < lengths[i / keys]))).collect();
+        let seen =
+            (0..batch * keys).map(|i| f64::from(u8::from(i % keys < lengths[i / keys]))).collect();
         let inputs = attention_inputs(dtype, shape);
         let inputs = [inputs, vec![Array::from_f64(DType::I32, &[batch, keys], seen)]].concat();
         for low in [f64::from(f32::MIN), f64::NEG_INFINITY] {
             check(&format!("padding by {low} in {dtype}"), &inputs, |_, x| {
                 let heads = [(0, 0), (1, 1)];
                 let scores = x[0].dot_to(x[1], &heads, &[(3, 3)], DType::F32) * 0.125;
-                let visible = x[3].compare(Compare::Ne, x[3].constant(0.0)).reshape([batch, 1, 1, keys]);
+                let visible =
+                    x[3].compare(Compare::Ne, x[3].constant(0.0)).reshape([batch, 1, 1, keys]);
                 let weights = match low.is_finite() {
                     true => visible.select(scores, scores.constant(low)).softmax(3),
                     false => {
@@ -239,16 +264,23 @@ fn attention_with_padding() {
 #[test]
 fn convolution_of_whole_and_partial_tiles() {
     // Batch, channels, size, outputs, taps, stride, pad.
-    for [n, c, size, o, taps, stride, pad] in
-        [[2, 3, 20, 64, 3, 1, 1], [3, 64, 9, 130, 3, 2, 1], [1, 32, 12, 70, 1, 1, 0], [2, 5, 13, 7, 5, 3, 2]]
-    {
+    for [n, c, size, o, taps, stride, pad] in [
+        [2, 3, 20, 64, 3, 1, 1],
+        [3, 64, 9, 130, 3, 2, 1],
+        [1, 32, 12, 70, 1, 1, 0],
+        [2, 5, 13, 7, 5, 3, 2],
+    ] {
         for dtype in [DType::BF16, DType::F32, DType::F64] {
-            let kernel = random(dtype, &[o, c, taps, taps], 2).map(|x| x / (c * taps * taps) as f64);
+            let kernel =
+                random(dtype, &[o, c, taps, taps], 2).map(|x| x / (c * taps * taps) as f64);
             let kernel = Array::from(&kernel.to_tensor());
             let inputs = [random(dtype, &[n, c, size, size], 1), kernel, random(dtype, &[o], 3)];
             check(&format!("convolution of {dtype} {c} to {o}, {taps}x{taps}"), &inputs, |_, x| {
                 let sums = x[0].conv2d(x[1], Some(x[2]), Conv2d::new(stride, pad));
-                vec![sums.relu(), x[0].transpose(&[0, 1, 3, 2]).conv2d(x[1], None, Conv2d::new(stride, pad))]
+                vec![
+                    sums.relu(),
+                    x[0].transpose(&[0, 1, 3, 2]).conv2d(x[1], None, Conv2d::new(stride, pad)),
+                ]
             });
         }
     }

@@ -1,4 +1,5 @@
-//! Every named kernel compiles for every declared architecture, where NVRTC is found; no GPU is needed.
+//! Every named kernel compiles for every declared architecture, where NVRTC is found; no GPU is
+//! needed.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -53,7 +54,9 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
     let score = score_region(DType::F32, &captures, |score, [_, h, q, k], captures| {
         ((score + captures[0].at(&[h, k - q + k.constant(2048.0)])) * 0.5).tanh() * 2.0
     });
-    let mask = mask_region(&captures, |[b, _, _, k], captures| k.compare(Compare::Lt, captures[1].at(&[b])));
+    let mask = mask_region(&captures, |[b, _, _, k], captures| {
+        k.compare(Compare::Lt, captures[1].at(&[b]))
+    });
     let regions = [score.unwrap(), mask.unwrap()];
     for (dtype, [queries, keys, d]) in [
         (DType::BF16, [4096, 4096, 64]),
@@ -73,12 +76,18 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
             let captures: Vec<_> = declared.map(|(ty, name)| b.input(name, ty.clone())).collect();
             b.output("y", q.attention_with([k, v], attention, regions.to_vec(), &captures)[0]);
             let sources = sources_of(&b.finish().unwrap());
-            let own = sources.iter().find(|(_, architectures)| *architectures == [Architecture::Sm90a]);
+            let own =
+                sources.iter().find(|(_, architectures)| *architectures == [Architecture::Sm90a]);
             let (source, _) = own.expect("Hopper has a kernel of its own");
             match resources(source, Architecture::Sm90a) {
                 Ok(used) => {
                     let spilled: u32 = used.iter().map(|entry| entry.spilled_bytes).sum();
-                    assert_eq!(spilled, 0, "{dtype} {queries} {keys} {d} {attention:?} {}", regions.len());
+                    assert_eq!(
+                        spilled,
+                        0,
+                        "{dtype} {queries} {keys} {d} {attention:?} {}",
+                        regions.len()
+                    );
                 }
                 Err(missing @ Error::Missing { .. }) => eprintln!("SKIPPED: {missing}"),
                 Err(error) => panic!("{error}"),

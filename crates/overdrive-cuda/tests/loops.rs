@@ -1,4 +1,5 @@
-//! Loops on a GPU against the slow definition of their programs, and, with no GPU, through the compiler.
+//! Loops on a GPU against the slow definition of their programs, and, with no GPU, through the
+//! compiler.
 //!
 //! Long because every kind of loop has programs of its own beside the random ones.
 #![allow(unsafe_code, clippy::unwrap_used)] // Copies to the device; a test may panic.
@@ -12,10 +13,14 @@ use overdrive_cuda::compiler::{Architecture, compile};
 use overdrive_cuda::loops::{Machine, sources};
 use overdrive_ir::eval::philox;
 use overdrive_ir::plan::{Access, Instr, Program};
-use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, SlotId, Tensor, TensorType, Unary, row_major};
+use overdrive_ir::{
+    Binary, Compare, DType, Overflow, Reducer, SlotId, Tensor, TensorType, Unary, row_major,
+};
 use single::Single;
 use std::sync::Arc;
-use testkit::programs::{Build, access, assert_agrees, blank, by_row, dense, normal, random_program};
+use testkit::programs::{
+    Build, access, assert_agrees, blank, by_row, dense, normal, random_program,
+};
 use testkit::rows::{cross_entropy, picked, softmax};
 use testkit::{Value, define};
 
@@ -24,7 +29,8 @@ fn device() -> Option<Arc<Device>> {
     support::gpu().map(|backend| Arc::clone(backend.device()))
 }
 
-/// Runs a program twice, which must give the same bits, and compares every slot with the definition.
+/// Runs a program twice, which must give the same bits, and compares every slot with the
+/// definition.
 fn check(device: &Arc<Device>, program: &Program, slots: &[Tensor], what: &str) {
     let types: Vec<TensorType> = slots.iter().map(|t| t.ty().clone()).collect();
     let single = Single::new(device, program, &types).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -113,7 +119,8 @@ fn rows_set_out_where_they_can() {
     };
     let out = text(Architecture::Sm90a, 131_072, 1);
     assert!(out.contains("Ahead<131072>") && out.contains("__cluster_dims__(2, 1, 1)"), "{out}");
-    // In place, what a block wrote may not be what another read; before Hopper nothing copies in bulk.
+    // In place, what a block wrote may not be what another read; before Hopper nothing copies in
+    // bulk.
     assert!(!text(Architecture::Sm90a, 131_072, 0).contains("Ahead"));
     assert!(!text(Architecture::Sm80, 131_072, 1).contains("Ahead"));
     // The part of a block would be more than its shared memory.
@@ -123,9 +130,17 @@ fn rows_set_out_where_they_can() {
 #[test]
 fn layer_norm_with_statistics_and_scale() {
     let Some(device) = device() else { return };
-    for (rows, n) in
-        [(2, 1), (3, 77), (1, 8192), (5, 0), (0, 5), (40, 1030), (700, 768), (2, 65_536), (3, 131_080)]
-    {
+    for (rows, n) in [
+        (2, 1),
+        (3, 77),
+        (1, 8192),
+        (5, 0),
+        (0, 5),
+        (40, 1030),
+        (700, 768),
+        (2, 65_536),
+        (3, 131_080),
+    ] {
         for dtype in [DType::F32, DType::BF16] {
             let (program, slots) = layer_norm(rows, n, dtype);
             check(&device, &program, &slots, &format!("layer_norm {rows} x {n} {dtype}"));
@@ -136,14 +151,19 @@ fn layer_norm_with_statistics_and_scale() {
 #[test]
 fn one_element_of_a_row_is_picked() {
     let Some(device) = device() else { return };
-    for (rows, n) in [(5, 1), (40, 7), (9, 1024), (3, 1030), (2, 16_384), (3, 65_536), (1, 300_000)] {
+    for (rows, n) in [(5, 1), (40, 7), (9, 1024), (3, 1030), (2, 16_384), (3, 65_536), (1, 300_000)]
+    {
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             // The last place, and both sides of the row.
             let places: Vec<i128> =
                 [n as i128 - 1, -1, n as i128, 0].into_iter().cycle().take(rows).collect();
             let row = || blank(DType::F32, &[rows]);
-            let slots =
-                [normal(dtype, &[rows, n], 4), Tensor::from_ints(DType::I32, [rows], &places), row(), row()];
+            let slots = [
+                normal(dtype, &[rows, n], 4),
+                Tensor::from_ints(DType::I32, [rows], &places),
+                row(),
+                row(),
+            ];
             let what = format!("cross-entropy {rows} x {n} {dtype}");
             check(&device, &cross_entropy(rows, n, dtype), &slots, &what);
         }
@@ -170,14 +190,18 @@ fn sums_beside_a_maximum_of_what_is_no_number() {
     for n in [3, 500, 8192, 65_536, 300_000] {
         let extents = [5, n];
         for dtype in [DType::F32, DType::BF16] {
-            // Nothing but negative infinities, one number at the very end, an infinity, a NaN, and numbers that rise.
+            // Nothing but negative infinities, one number at the very end, an infinity, a NaN, and
+            // numbers that rise.
             let mut rows = vec![none; 5 * n];
             rows[2 * n - 1] = 2.0;
             rows[2 * n..3 * n].fill(1.0);
             rows[2 * n + n / 2] = all;
             rows[3 * n..4 * n].fill(-1.0);
             rows[3 * n + n / 3] = f64::NAN;
-            rows[4 * n..].iter_mut().enumerate().for_each(|(i, x)| *x = (i * 16 / n) as f64 * 7.0 - 40.0);
+            rows[4 * n..]
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, x)| *x = (i * 16 / n) as f64 * 7.0 - 40.0);
             let x = Tensor::from_f64(dtype, extents, &rows);
             let slots = [x, blank(dtype, &extents)];
             check(
@@ -189,7 +213,12 @@ fn sums_beside_a_maximum_of_what_is_no_number() {
             let [x, _] = slots;
             let row = || blank(DType::F32, &[5]);
             let slots = [x, Tensor::from_ints(DType::I32, [5usize], &[0; 5]), row(), row()];
-            check(&device, &cross_entropy(5, n, dtype), &slots, &format!("cross-entropy {n} {dtype}"));
+            check(
+                &device,
+                &cross_entropy(5, n, dtype),
+                &slots,
+                &format!("cross-entropy {n} {dtype}"),
+            );
         }
     }
 }
@@ -265,7 +294,11 @@ fn movement_by_strides() {
                 ("broadcast column", access(0, &[1, 0])),
                 (
                     "reverse",
-                    Access { slot: SlotId(0), offset: (m * n) as i64 - 1, strides: vec![-(n as i64), -1] },
+                    Access {
+                        slot: SlotId(0),
+                        offset: (m * n) as i64 - 1,
+                        strides: vec![-(n as i64), -1],
+                    },
                 ),
             ] {
                 if m * n == 0 && what == "reverse" {
@@ -276,7 +309,8 @@ fn movement_by_strides() {
                 b.store(dense(1, &[m, n]), x);
                 b.store(access(2, &[1, m]), x);
                 let size = (m * n).max(m).max(n).max(1);
-                let slots = [normal(dtype, &[size], 5), blank(dtype, &[m, n]), blank(dtype, &[m, n])];
+                let slots =
+                    [normal(dtype, &[size], 5), blank(dtype, &[m, n]), blank(dtype, &[m, n])];
                 check(&device, &b.0, &slots, &format!("{what} {m} x {n} {dtype}"));
             }
         }
@@ -297,7 +331,12 @@ fn indices_and_random_bits_count_the_whole_space() {
         }
         let seed = Tensor::from_ints(DType::U64, [1usize], &[0xdead_beef_0123_4567]);
         let i = || blank(DType::I32, &extents);
-        check(&device, &b.0, &[seed, blank(DType::U32, &extents), i(), i(), i()], &format!("{extents:?}"));
+        check(
+            &device,
+            &b.0,
+            &[seed, blank(DType::U32, &extents), i(), i(), i()],
+            &format!("{extents:?}"),
+        );
     }
 }
 
@@ -344,8 +383,9 @@ fn every_type_converts_to_every_other() {
             let x = if from.is_float() {
                 Tensor::from_f64(from, [n], &values)
             } else {
-                let whole =
-                    |&v: &f64| if from == DType::Bool { (v > 0.0) as i128 } else { (v * 1e6) as i128 };
+                let whole = |&v: &f64| {
+                    if from == DType::Bool { (v > 0.0) as i128 } else { (v * 1e6) as i128 }
+                };
                 Tensor::from_ints(from, [n], &values.iter().map(whole).collect::<Vec<_>>())
             };
             let mut b = Build::new(&[n], 0);
@@ -354,7 +394,12 @@ fn every_type_converts_to_every_other() {
             let saturated = b.0.push(Instr::Convert(loaded, Overflow::Saturate), to);
             b.store(access(1, &[1]), ieee);
             b.store(access(2, &[1]), saturated);
-            check(&device, &b.0, &[x, blank(to, &[n]), blank(to, &[n])], &format!("{from} to {to}"));
+            check(
+                &device,
+                &b.0,
+                &[x, blank(to, &[n]), blank(to, &[n])],
+                &format!("{from} to {to}"),
+            );
         }
     }
 }
@@ -376,17 +421,21 @@ fn programs_compile_for_every_architecture() {
     let x = turned.load(access(0, &[1, 1030]), DType::BF16);
     turned.store(dense(1, &[1030, 70]), x);
     let losses = [DType::BF16, DType::F16, DType::F32].map(|dtype| cross_entropy(512, 4096, dtype));
-    let long =
-        AHEAD.map(|[_, n]| softmax(&[8192, n], dense(0, &[8192, n]), dense(1, &[8192, n]), DType::BF16));
+    let long = AHEAD
+        .map(|[_, n]| softmax(&[8192, n], dense(0, &[8192, n]), dense(1, &[8192, n]), DType::BF16));
     // In pairs, so that the long ones come to both architectures.
     let long = long.into_iter().flat_map(|program| [program.clone(), program]);
-    let programs =
-        long.chain(std::iter::once(turned.0)).chain(losses).chain((0..12).map(|seed| random_program(seed).0));
+    let programs = long
+        .chain(std::iter::once(turned.0))
+        .chain(losses)
+        .chain((0..12).map(|seed| random_program(seed).0));
     for (program, architecture) in programs.zip(architectures.into_iter().cycle()) {
         let machine = Machine { multiprocessors: 132, architecture };
         for source in sources(&program, &[], machine).unwrap() {
             match compile(&source, architecture) {
-                Err(error @ overdrive_cuda::Error::Missing { .. }) => return println!("SKIPPED: {error}"),
+                Err(error @ overdrive_cuda::Error::Missing { .. }) => {
+                    return println!("SKIPPED: {error}");
+                }
                 compiled => assert!(compiled.is_ok(), "{}\n{}", source.text, compiled.unwrap_err()),
             }
         }

@@ -1,5 +1,5 @@
-//! Products of codes against the f64 definition: few rows by weights that stay codes, in every way through the kernel, and
-//! codes in both orders.
+//! Products of codes against the f64 definition: few rows by weights that stay codes, in every way
+//! through the kernel, and codes in both orders.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -10,14 +10,17 @@ use overdrive_ir::eval::philox;
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::quantized_linear::{Activations, Weights};
 use overdrive_ir::plan::StepKind;
-use overdrive_ir::{Array, Backend, Builder, DType, Expr, Graph, Mode, Operation, TensorType, Tuning};
+use overdrive_ir::{
+    Array, Backend, Builder, DType, Expr, Graph, Mode, Operation, TensorType, Tuning,
+};
 use support::gpu;
 use testkit::check_backend;
 
 fn uniform(dtype: DType, shape: &[usize], [low, high]: [f64; 2], site: u64) -> Array {
     let values = philox::uniforms(3, site).take(shape.iter().product());
     let values: Vec<f64> = values.map(|u| low + u * (high - low)).collect();
-    let rounded = if dtype.is_float() { values } else { values.into_iter().map(f64::floor).collect() };
+    let rounded =
+        if dtype.is_float() { values } else { values.into_iter().map(f64::floor).collect() };
     Array::from(&Array::from_f64(dtype, shape, rounded).to_tensor())
 }
 
@@ -76,7 +79,8 @@ impl Layer {
             ),
             dtype => uniform(dtype, &groups, [0.05, 0.2], 3),
         };
-        let mut inputs = vec![normal(self.x, &[rows, k], 1), uniform(self.codes, &[n, k], range, 2), scale];
+        let mut inputs =
+            vec![normal(self.x, &[rows, k], 1), uniform(self.codes, &[n, k], range, 2), scale];
         match self.weights {
             Weights::Symmetric => {}
             Weights::Asymmetric => inputs.push(uniform(self.zero, &groups, [-3.0, 4.0], 4)),
@@ -85,7 +89,11 @@ impl Layer {
         inputs
     }
 
-    fn graph(&self, inputs: &[Array], f: impl for<'b> Fn(Expr<'b>, &[Expr<'b>]) -> Expr<'b>) -> Graph {
+    fn graph(
+        &self,
+        inputs: &[Array],
+        f: impl for<'b> Fn(Expr<'b>, &[Expr<'b>]) -> Expr<'b>,
+    ) -> Graph {
         let b = Builder::new("layer");
         let args: Vec<Expr<'_>> =
             inputs.iter().enumerate().map(|(i, a)| b.input(&format!("x{i}"), a.ty())).collect();
@@ -110,7 +118,11 @@ impl Layer {
         let graph = self.graph(&inputs, |x, weights| x.quantized_linear(self.op(), weights));
         let executable = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
         let is_kernel = |kind: &StepKind| matches!(kind, StepKind::Kernel(_));
-        assert!(executable.plan().steps.iter().all(|step| is_kernel(&step.kind)), "{}", executable.plan());
+        assert!(
+            executable.plan().steps.iter().all(|step| is_kernel(&step.kind)),
+            "{}",
+            executable.plan()
+        );
         check_backend(&backend, Mode::Compile, &graph, &inputs)
             .unwrap_or_else(|e| panic!("{}: {e}", self.name()));
     }
@@ -132,7 +144,13 @@ fn few_rows_by_codes_of_every_kind() {
         Layer { zero: DType::I8, group: 32, x: DType::F16, ..asymmetric },
         mx,
         Layer { x: DType::F16, ..mx },
-        Layer { codes: DType::F4E2M1, scale: DType::F8E4M3, weights: Weights::TwoLevel, group: 16, ..INT4 },
+        Layer {
+            codes: DType::F4E2M1,
+            scale: DType::F8E4M3,
+            weights: Weights::TwoLevel,
+            group: 16,
+            ..INT4
+        },
         int8,
         Layer { group: 16, x: DType::F16, ..int8 },
         Layer { group: 64, weights: Weights::Asymmetric, zero: DType::I8, ..int8 },
@@ -162,7 +180,8 @@ fn rows_that_do_not_follow_each_other() {
     let mut inputs = layer.inputs();
     // [T, B, K] read as [B, T, K]; then columns that lie across.
     inputs[0] = normal(DType::BF16, &[3, 2, 256], 9);
-    let across = layer.graph(&inputs, |x, w| x.transpose(&[1, 0, 2]).quantized_linear(layer.op(), w));
+    let across =
+        layer.graph(&inputs, |x, w| x.transpose(&[1, 0, 2]).quantized_linear(layer.op(), w));
     check_backend(&backend, Mode::Compile, &across, &inputs).unwrap_or_else(|e| panic!("{e}"));
     inputs[0] = normal(DType::BF16, &[256, 5], 9);
     let columns = layer.graph(&inputs, |x, w| x.transpose(&[1, 0]).quantized_linear(layer.op(), w));
@@ -179,7 +198,8 @@ fn what_has_no_kernel_is_dequantized_and_the_plan_says_so() {
     assert!(wide.declined(&wide.inputs()).unwrap().contains("bf16 and f16, not f32"));
     let Some(backend) = gpu() else { return };
     let graph = layer.graph(&inputs, |x, weights| x.quantized_linear(layer.op(), weights));
-    let plan = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap().plan().to_string();
+    let plan =
+        backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap().plan().to_string();
     assert!(plan.contains(&reason), "{plan}");
     check_backend(&backend, Mode::Compile, &graph, &inputs).unwrap_or_else(|e| panic!("{e}"));
 }
@@ -203,7 +223,10 @@ fn codes_in_both_orders_of_whole_and_partial_tiles() {
             let args: Vec<Expr<'_>> =
                 inputs.iter().enumerate().map(|(i, a)| b.input(&format!("x{i}"), a.ty())).collect();
             let results = args[0].cast_transpose(args[1], to);
-            ["codes", "transposed", "largest"].iter().zip(results).for_each(|(name, y)| b.output(name, y));
+            ["codes", "transposed", "largest"]
+                .iter()
+                .zip(results)
+                .for_each(|(name, y)| b.output(name, y));
             let graph = b.finish().unwrap();
             check_backend(&backend, Mode::Compile, &graph, &inputs)
                 .unwrap_or_else(|e| panic!("{dtype} {shape:?} to {to} by {scale}: {e}"));

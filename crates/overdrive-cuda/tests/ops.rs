@@ -1,12 +1,14 @@
-//! CUDA against the f64 definition: every case of every op and primitive, and its gradient, in every mode.
+//! CUDA against the f64 definition: every case of every op and primitive, and its gradient, in
+//! every mode.
 //!
-//! Each in eight parts, so that the cores of a machine evaluate definitions side by side: that is most of the time. Under
-//! `compute-sanitizer` the same tests look for reads and writes that belong nowhere, and with `--tool racecheck` for threads
-//! that do not wait for one another:
-//! `CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="compute-sanitizer --require-cuda-init no --log-file sanitizer.%p --error-exitcode 99"`
-//! before `OVERDRIVE_MODES=compile cargo nextest run -p overdrive-cuda --test ops`: sixteen processes, 38 s on an H200 with 16
-//! cores, 103 s for races. Tests `gemm`, `low_precision` and `sparse_linear` reach the kernels that few cases do, and `fault`
-//! is the control: there errors are what must be found.
+//! Each in eight parts, so that the cores of a machine evaluate definitions side by side: that is
+//! most of the time. Under `compute-sanitizer` the same tests look for reads and writes that belong
+//! nowhere, and with `--tool racecheck` for threads that do not wait for one another:
+//! `CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="compute-sanitizer --require-cuda-init no
+//! --log-file sanitizer.%p --error-exitcode 99"` before `OVERDRIVE_MODES=compile cargo nextest run
+//! -p overdrive-cuda --test ops`: sixteen processes, 38 s on an H200 with 16 cores, 103 s for
+//! races. Tests `gemm`, `low_precision` and `sparse_linear` reach the kernels that few cases do,
+//! and `fault` is the control: there errors are what must be found.
 
 mod support;
 
@@ -18,7 +20,8 @@ use testkit::{Case, Disagreement, check_backend, derivative};
 /// Parts that each test has.
 const PARTS: usize = 8;
 
-/// Errs with every case and mode of a part that `check` refuses. `OVERDRIVE_OPS` names a part of the ops to check.
+/// Errs with every case and mode of a part that `check` refuses. `OVERDRIVE_OPS` names a part of
+/// the ops to check.
 fn check_part(part: usize, check: impl Fn(&CudaBackend, &Case, Mode) -> Result<(), Disagreement>) {
     let Some(backend) = gpu() else { return };
     let named = std::env::var("OVERDRIVE_OPS").unwrap_or_default();
@@ -43,11 +46,13 @@ fn op(backend: &CudaBackend, case: &Case, mode: Mode) -> Result<(), Disagreement
 }
 
 fn gradient(backend: &CudaBackend, case: &Case, mode: Mode) -> Result<(), Disagreement> {
-    // The narrow types round between the steps of a gradient, as often as it has steps: no bound is known here.
+    // The narrow types round between the steps of a gradient, as often as it has steps: no bound is
+    // known here.
     if !matches!(case.dtype, DType::F32 | DType::F64) {
         return Ok(());
     }
-    let (graph, point) = derivative(&case.graph(), &case.inputs(5), 11).map_err(Disagreement::Wrong)?;
+    let (graph, point) =
+        derivative(&case.graph(), &case.inputs(5), 11).map_err(Disagreement::Wrong)?;
     check_backend(backend, mode, &graph, &point)
 }
 

@@ -1,4 +1,5 @@
-//! What models plan to on a GPU that exists only as data, and what opening a GPU says where there is none.
+//! What models plan to on a GPU that exists only as data, and what opening a GPU says where there
+//! is none.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -10,7 +11,9 @@ use overdrive_ir::plan::{Note, Plan, Step, StepKind};
 use overdrive_ir::{Builder, DType, Graph, Init, Mode, Tensor, TensorType, Tuning};
 use overdrive_models::bert::{Bert, Kin, Pooling};
 use overdrive_models::{Activation, MODELS};
-use overdrive_passes::{Evidence, Pruning, Quantized, Recipe, bind, compress, plan, precision, sparsify};
+use overdrive_passes::{
+    Evidence, Pruning, Quantized, Recipe, bind, compress, plan, precision, sparsify,
+};
 use std::fmt::Write;
 
 /// An H200, from its data sheet.
@@ -37,9 +40,11 @@ fn models_plan_to_these_steps() {
         let sizes = model.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
         let graph = bind(&graph, &sizes).unwrap_or_else(|e| panic!("{}: {e}", model.name));
         for mode in [Mode::Jit, Mode::Compile] {
-            let plan = plan(&graph, mode, &caps, &Tuning::default()).unwrap_or_else(|e| panic!("{e}"));
-            let count =
-                |matches: fn(&StepKind) -> bool| plan.steps.iter().filter(|step| matches(&step.kind)).count();
+            let plan =
+                plan(&graph, mode, &caps, &Tuning::default()).unwrap_or_else(|e| panic!("{e}"));
+            let count = |matches: fn(&StepKind) -> bool| {
+                plan.steps.iter().filter(|step| matches(&step.kind)).count()
+            };
             let on_host = count(|kind| matches!(kind, StepKind::Host(_)));
             assert_eq!(on_host, 0, "{} in {mode} waits for the host", model.name);
             let gemms = count(|kind| matches!(kind, StepKind::Gemm(_)));
@@ -48,7 +53,8 @@ fn models_plan_to_these_steps() {
             let arena: usize = plan.arena_bytes.iter().sum();
             writeln!(
                 table,
-                "{name:<18}{mode:<8} {steps:>4} steps, {gemms:>3} gemm, {convolutions} conv, {arena:>12} B"
+                "{name:<18}{mode:<8} {steps:>4} steps, {gemms:>3} gemm, {convolutions} conv, \
+                 {arena:>12} B"
             )
             .unwrap();
         }
@@ -56,7 +62,8 @@ fn models_plan_to_these_steps() {
     insta::assert_snapshot!(table);
 }
 
-/// A BERT of two blocks: padding is data, and its attention is the kernel all the same; nothing turns heads around.
+/// A BERT of two blocks: padding is data, and its attention is the kernel all the same; nothing
+/// turns heads around.
 #[test]
 fn padding_is_attention() {
     let bert = Bert {
@@ -84,7 +91,8 @@ fn padding_is_attention() {
             .map(|step| step.name.as_str())
             .collect();
         assert_eq!(kernels, ["attention"; 2], "{contractions}: {plan}");
-        let reshapes = plan.steps.iter().filter(|step| step.name == "reshape" || step.name == "transpose");
+        let reshapes =
+            plan.steps.iter().filter(|step| step.name == "reshape" || step.name == "transpose");
         assert_eq!(reshapes.count(), 0, "{contractions}: {plan}");
     }
 }
@@ -93,21 +101,25 @@ fn padding_is_attention() {
 fn the_data_sheet_of_an_h200_gives_its_peaks() {
     let peaks = caps(&h200()).peaks;
     let bf16 = peaks.flops_per_second[&overdrive_ir::DType::BF16];
-    // 989 TFLOP/s at the boost clock of 1.83 GHz that the data sheet has in mind; more at the highest clock.
+    // 989 TFLOP/s at the boost clock of 1.83 GHz that the data sheet has in mind; more at the
+    // highest clock.
     assert!((1.0e15..1.1e15).contains(&bf16), "{bf16:e}");
 }
 
-/// A layer that was pruned, stored as what stays, and put in bf16, as `quantize` and `--dtype bf16` make it.
+/// A layer that was pruned, stored as what stays, and put in bf16, as `quantize` and `--dtype bf16`
+/// make it.
 fn pruned(rows: usize) -> Graph {
     let b = Builder::new("pruned");
     let x = b.input("x", TensorType::new(DType::F32, [rows, 128]));
-    let values: Vec<f32> = (0..128 * 4096).map(|i| ((i * 37 % 1009) as f32 - 504.0) / 512.0).collect();
+    let values: Vec<f32> =
+        (0..128 * 4096).map(|i| ((i * 37 % 1009) as f32 - 504.0) / 512.0).collect();
     let weight = Tensor::from_f32([128usize, 4096], &values);
     let w = b.state_named("fc.weight", weight.ty().clone(), Init::Value(weight.clone()));
     b.output("y", x.linear(w, None));
     let graph = b.finish().unwrap();
     let sparse = sparsify(&graph, Pruning::Magnitude, &Evidence::default()).unwrap();
-    let made = Quantized { graph: sparse.graph, layers: vec![], skipped: vec![], simplified: vec![] };
+    let made =
+        Quantized { graph: sparse.graph, layers: vec![], skipped: vec![], simplified: vec![] };
     let made = compress(made, &sparse.layers).unwrap();
     assert!(made.skipped.is_empty(), "{:?}", made.skipped);
     precision(&made.graph, &Recipe { contractions: DType::BF16 }).unwrap()
@@ -119,16 +131,21 @@ fn pruned_layers_multiply_what_stays_where_that_gains_and_the_plan_says_so() {
         plan(&pruned(rows), Mode::Compile, &caps(properties), &Tuning::default()).unwrap()
     };
     let sparse = |plan: &Plan| {
-        let is_kernel =
-            |step: &Step| matches!(step.kind, StepKind::Kernel(_)) && step.name.contains("sparse_linear");
+        let is_kernel = |step: &Step| {
+            matches!(step.kind, StepKind::Kernel(_)) && step.name.contains("sparse_linear")
+        };
         plan.steps.iter().any(is_kernel)
     };
     let few = plan(16, &h200());
     assert!(sparse(&few) && !few.to_string().contains("unpack"), "{few}");
-    // Neither the dense weight nor another copy of the compressed one is ever there: bf16 values, made of the f32 ones.
+    // Neither the dense weight nor another copy of the compressed one is ever there: bf16 values,
+    // made of the f32 ones.
     assert_eq!(few.persistent_bytes, [128 / 2 * 4096 * 2], "{few}");
-    let a100 = Properties { name: "NVIDIA A100".to_owned(), architecture: Architecture::Sm80, ..h200() };
-    for (rows, properties, reason) in [(256, h200(), "32 tiles"), (16, a100, "NVIDIA A100 has no kernel")] {
+    let a100 =
+        Properties { name: "NVIDIA A100".to_owned(), architecture: Architecture::Sm80, ..h200() };
+    for (rows, properties, reason) in
+        [(256, h200(), "32 tiles"), (16, a100, "NVIDIA A100 has no kernel")]
+    {
         let plan = plan(rows, &properties);
         assert!(!sparse(&plan), "{plan}");
         let said = |note: &Note| match note {

@@ -1,5 +1,5 @@
-//! Random graphs, and their gradients, on CUDA against the f64 definition: what no sample of a single op shows (fusions
-//! across ops, slots that are used again, regions inside of loops).
+//! Random graphs, and their gradients, on CUDA against the f64 definition: what no sample of a
+//! single op shows (fusions across ops, slots that are used again, regions inside of loops).
 
 mod support;
 
@@ -9,7 +9,10 @@ use support::{gpu, modes};
 use testkit::{check_backend, derivative, random_graph, random_inputs};
 
 /// Errs with every seed and mode that `check` refuses.
-fn check_all(seeds: std::ops::Range<u64>, check: impl Fn(u64, &CudaBackend, Mode) -> Result<(), String>) {
+fn check_all(
+    seeds: std::ops::Range<u64>,
+    check: impl Fn(u64, &CudaBackend, Mode) -> Result<(), String>,
+) {
     let Some(backend) = gpu() else { return };
     let mut failures = Vec::new();
     for (seed, mode) in seeds.flat_map(|seed| modes().into_iter().map(move |mode| (seed, mode))) {
@@ -25,7 +28,8 @@ fn random_graphs_mean_on_cuda_what_they_mean() {
     check_all(0..60, |seed, backend, mode| {
         let dtype = if seed % 4 == 3 { DType::F64 } else { DType::F32 };
         let graph = random_graph(seed, dtype);
-        check_backend(backend, mode, &graph, &random_inputs(&graph, seed)).map_err(|e| e.to_string())
+        check_backend(backend, mode, &graph, &random_inputs(&graph, seed))
+            .map_err(|e| e.to_string())
     });
 }
 

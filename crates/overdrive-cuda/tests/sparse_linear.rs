@@ -1,4 +1,5 @@
-//! Layers by 2:4 weights against the f64 definition: every tile of the kernel, ragged shapes, operands that lie oddly.
+//! Layers by 2:4 weights against the f64 definition: every tile of the kernel, ragged shapes,
+//! operands that lie oddly.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -12,7 +13,8 @@ use overdrive_ir::ops::SparseLinear;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, StepKind};
 use overdrive_ir::{
-    Array, Backend, Builder, DType, Executable, Expr, Graph, Mode, Op, Operation, State, TensorType, Tuning,
+    Array, Backend, Builder, DType, Executable, Expr, Graph, Mode, Op, Operation, State,
+    TensorType, Tuning,
 };
 use support::gpu;
 use testkit::check_backend;
@@ -22,7 +24,8 @@ fn normal(dtype: DType, shape: &[usize], site: u64) -> Array {
     Array::from(&Array::from_f64(dtype, shape, values).to_tensor())
 }
 
-/// Places of two of each four, with now and then a group that has more bits, of which the first two count.
+/// Places of two of each four, with now and then a group that has more bits, of which the first two
+/// count.
 fn mask(n: usize, k: usize) -> Array {
     const GROUPS: [u8; 8] = [0b0011, 0b0101, 0b0110, 0b1001, 0b1010, 0b1100, 0b1110, 0b1111];
     let groups: Vec<u8> = philox::uniforms(5, 9)
@@ -49,7 +52,9 @@ impl Layer {
 
     fn declined(&self) -> Option<String> {
         let types: Vec<TensorType> = self.inputs().iter().map(Array::ty).collect();
-        let Operation::Composite(op) = Operation::from(SparseLinear) else { panic!("no primitive") };
+        let Operation::Composite(op) = Operation::from(SparseLinear) else {
+            panic!("no primitive")
+        };
         declines(&op, &types)
     }
 }
@@ -108,7 +113,8 @@ fn few_rows_in_every_tile() {
         let inputs = layer.inputs();
         let graph = graph(&inputs, sparse);
         assert_sparse(&*backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap());
-        check_backend(&backend, Mode::Compile, &graph, &inputs).unwrap_or_else(|e| panic!("{layer:?}: {e}"));
+        check_backend(&backend, Mode::Compile, &graph, &inputs)
+            .unwrap_or_else(|e| panic!("{layer:?}: {e}"));
     }
 }
 
@@ -126,7 +132,8 @@ fn operands_and_results_that_lie_oddly() {
     let sliced = graph(&wide, |args| args[0].slice_axis(2, 8, 136).sparse_linear(args[1], args[2]));
     for (graph, inputs) in [(turned, inputs), (sliced, wide)] {
         for mode in [Mode::Eager, Mode::Compile, Mode::Graph] {
-            check_backend(&backend, mode, &graph, &inputs).unwrap_or_else(|e| panic!("{mode}: {e}"));
+            check_backend(&backend, mode, &graph, &inputs)
+                .unwrap_or_else(|e| panic!("{mode}: {e}"));
         }
     }
 }
@@ -139,7 +146,8 @@ fn what_follows_is_fused() {
     let ragged = Layer { n: 4100, ..layer };
     let mut of_ragged = ragged.inputs();
     of_ragged.extend([normal(DType::BF16, &[4100], 3), normal(DType::BF16, &[24, 4100], 4)]);
-    // Sums of quarters' products are exact, so that codes are the same whatever the order of the sums.
+    // Sums of quarters' products are exact, so that codes are the same whatever the order of the
+    // sums.
     let quarters = |array: &Array| {
         let values = array.floats().iter().map(|v| (v * 2.0).round() / 4.0).collect();
         Array::from_f64(array.dtype, &array.shape, values)
@@ -148,7 +156,12 @@ fn what_follows_is_fused() {
     let Some(backend) = hopper() else { return };
     for (name, steps, inputs, graph) in [
         ("bias, gelu and a residual", 1, &inputs, graph(&inputs, block)),
-        ("the same, of rows that the copy engine cannot store", 1, &of_ragged, graph(&of_ragged, block)),
+        (
+            "the same, of rows that the copy engine cannot store",
+            1,
+            &of_ragged,
+            graph(&of_ragged, block),
+        ),
         ("wider results", 1, &inputs, graph(&inputs, halved)),
         (
             "heads",
@@ -164,7 +177,8 @@ fn what_follows_is_fused() {
         let executable = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
         assert_sparse(&*executable);
         assert_eq!(executable.plan().steps.len(), steps, "{name}: {}", executable.plan());
-        check_backend(&backend, Mode::Compile, &graph, inputs).unwrap_or_else(|e| panic!("{name}: {e}"));
+        check_backend(&backend, Mode::Compile, &graph, inputs)
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
     }
 }
 
@@ -174,7 +188,8 @@ const SAMPLED: usize = 16;
 #[test]
 fn many_rows() {
     for dtype in [DType::BF16, DType::F16] {
-        // The last tiles of outputs and of rows are not whole, and inputs end in the middle of a turn.
+        // The last tiles of outputs and of rows are not whole, and inputs end in the middle of a
+        // turn.
         let layer = Layer { dtype, rows: 3100, n: 1032, k: 1152 };
         assert_eq!(layer.declined(), None, "{layer:?}");
         let Some(backend) = hopper() else { return };
@@ -182,14 +197,16 @@ fn many_rows() {
         let graph = graph(&inputs, sparse);
         let mut executable = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
         assert_sparse(&*executable);
-        let buffers: Vec<_> = inputs.iter().map(|a| backend.upload(&a.to_tensor()).unwrap()).collect();
+        let buffers: Vec<_> =
+            inputs.iter().map(|a| backend.upload(&a.to_tensor()).unwrap()).collect();
         let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
         let mut state = State::initial(&graph, &backend).unwrap();
         executable.run(&mut state, &buffers, &mut outputs).unwrap().wait().unwrap();
         let y = Array::from(&backend.download(&outputs[0]).unwrap());
         let rows: Vec<usize> = (0..SAMPLED).map(|i| i * (layer.rows - 1) / (SAMPLED - 1)).collect();
         let mut some = inputs.clone();
-        some[0] = Array::build(dtype, &[SAMPLED, layer.k], |at| inputs[0].at(&[rows[at[0]], at[1]]));
+        some[0] =
+            Array::build(dtype, &[SAMPLED, layer.k], |at| inputs[0].at(&[rows[at[0]], at[1]]));
         let expected = &SparseLinear.eval(&some, &[])[0];
         for (i, &row) in rows.iter().enumerate() {
             for output in 0..layer.n {

@@ -1,5 +1,5 @@
-//! Steps in one launch, products of one left operand and loops that are alike: which are gathered, and that together they
-//! compute what each does.
+//! Steps in one launch, products of one left operand and loops that are alike: which are gathered,
+//! and that together they compute what each does.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -13,7 +13,8 @@ use overdrive_ir::ops::AdamW;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, Step};
 use overdrive_ir::{
-    Array, Backend, Binary, Builder, Caps, DType, Expr, Graph, Mode, Plan, State, Tensor, TensorType, Tuning,
+    Array, Backend, Binary, Builder, Caps, DType, Expr, Graph, Mode, Plan, State, Tensor,
+    TensorType, Tuning,
 };
 use support::gpu;
 use testkit::{Tolerance, compare};
@@ -72,24 +73,30 @@ fn equal_products_of_one_operand_are_gathered_and_dependent_ones_are_not() {
     assert!(together.is_empty() && plan.steps.len() >= 3, "not where nothing is fused: {plan}");
 }
 
-/// One step of AdamW on parameters of these shapes; where `chained`, the gradient of each is the parameter before it, updated.
+/// One step of AdamW on parameters of these shapes; where `chained`, the gradient of each is the
+/// parameter before it, updated.
 fn updates(shapes: &[Vec<usize>], chained: bool) -> Graph {
     let b = Builder::new("updates");
     let [step, lr] =
         [("step", DType::I32), ("lr", DType::F32)].map(|(n, t)| b.input(n, TensorType::scalar(t)));
     let mut last: Option<Expr<'_>> = None;
     for (i, shape) in shapes.iter().enumerate() {
-        let input = |name: &str| b.input(&format!("{name}{i}"), TensorType::new(DType::F32, shape.clone()));
+        let input =
+            |name: &str| b.input(&format!("{name}{i}"), TensorType::new(DType::F32, shape.clone()));
         let (p, g, m, v) = (input("p"), input("g"), input("m"), input("v"));
         let g = last.filter(|_| chained).unwrap_or(g);
         let results = p.adamw([g, m, v * v], step, lr, AdamW::default());
-        ["p", "m", "v"].iter().zip(results).for_each(|(name, y)| b.output(&format!("new_{name}{i}"), y));
+        ["p", "m", "v"]
+            .iter()
+            .zip(results)
+            .for_each(|(name, y)| b.output(&format!("new_{name}{i}"), y));
         last = Some(results[0]);
     }
     b.finish().expect("the graph is well-formed")
 }
 
-/// Lengths of whole blocks, of less and more than one, of one group, and one that four does not divide.
+/// Lengths of whole blocks, of less and more than one, of one group, and one that four does not
+/// divide.
 const LENGTHS: [usize; 6] = [4096, 768, 5 * 1024 + 4, 4, 1 << 18, 70_001];
 
 #[test]
@@ -103,7 +110,9 @@ fn updates_of_many_parameters_are_one_launch() {
     let source = loops::source_together(&together[&2]);
     for architecture in Architecture::DECLARED {
         match compile(&source, architecture) {
-            Err(missing @ overdrive_cuda::Error::Missing { .. }) => return eprintln!("SKIPPED: {missing}"),
+            Err(missing @ overdrive_cuda::Error::Missing { .. }) => {
+                return eprintln!("SKIPPED: {missing}");
+            }
             compiled => drop(compiled.unwrap_or_else(|e| panic!("{e}\n{}", source.text))),
         }
     }
@@ -115,7 +124,10 @@ fn updates_of_many_parameters_are_one_launch() {
 
 #[test]
 fn products_together_compute_what_each_does() {
-    agrees(&layers(3, false), Tolerance::new(DType::BF16, SHAPE[2], (SHAPE[2] as f64).sqrt() + 4.0));
+    agrees(
+        &layers(3, false),
+        Tolerance::new(DType::BF16, SHAPE[2], (SHAPE[2] as f64).sqrt() + 4.0),
+    );
 }
 
 /// On streams of their own, where no kernel of ours takes them in one grid.
@@ -132,7 +144,8 @@ fn updates_together_compute_what_each_does() {
     agrees(&updates(&LENGTHS.map(|n| vec![n]), false), Tolerance::new(DType::F32, 1, 8.0));
 }
 
-/// Runs a graph in modes that gather, by the best guess and by what was timed, against the definition.
+/// Runs a graph in modes that gather, by the best guess and by what was timed, against the
+/// definition.
 fn agrees(graph: &Graph, tolerance: Tolerance) {
     let Some(backend) = gpu() else { return };
     let tensors: Vec<Tensor> = drawn(graph);
@@ -151,7 +164,8 @@ fn agrees(graph: &Graph, tolerance: Tolerance) {
             }
             for (expected, output) in expected.iter().zip(&outputs) {
                 let found = Array::from(&backend.download(output).unwrap());
-                compare(expected, &found, tolerance).unwrap_or_else(|e| panic!("{mode:?} {round}: {e}"));
+                compare(expected, &found, tolerance)
+                    .unwrap_or_else(|e| panic!("{mode:?} {round}: {e}"));
             }
             backend.tune(graph, mode, &mut tuning).unwrap();
         }
@@ -189,11 +203,11 @@ fn a_norm_runs_in_the_launch_of_the_product_before_it_where_a_cluster_holds_its_
         let (plan, together) = gathered(&normed([192, columns, 128]), Mode::Compile);
         assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [2], "{columns}: {plan}");
     }
-    // Tiles that do not divide a row, more than eight of them, and large ones that leave most of the device idle.
+    // Tiles that do not divide a row, more than eight of them, and large ones that leave most of
+    // the device idle.
     for shape in [[192, 520, 128], [192, 4096, 128], [1024, 1024, 2048]] {
         let (plan, together) = gathered(&normed(shape), Mode::Compile);
-        let noted =
-            |note: &Note| matches!(note, Note::Declined { reason, .. } if reason.contains("no cluster"));
+        let noted = |note: &Note| matches!(note, Note::Declined { reason, .. } if reason.contains("no cluster"));
         assert!(together.is_empty() && plan.notes.iter().any(noted), "{plan}");
     }
 }
@@ -202,7 +216,10 @@ fn a_norm_runs_in_the_launch_of_the_product_before_it_where_a_cluster_holds_its_
 fn a_norm_in_the_launch_of_its_product_computes_what_it_does() {
     // Rows of one block and of clusters, in every tile; rows that no tile divides.
     for shape in [[192, 512, 128], [200, 128, 192], [64, 256, 64], [130, 64, 64]] {
-        agrees(&normed(shape), Tolerance::new(DType::BF16, shape[2], (shape[2] as f64).sqrt() + 8.0));
+        agrees(
+            &normed(shape),
+            Tolerance::new(DType::BF16, shape[2], (shape[2] as f64).sqrt() + 8.0),
+        );
     }
 }
 

@@ -25,7 +25,9 @@ pub fn about(name: impl AsRef<Path>) -> About {
 pub fn worked_on<T>(listener: impl FnOnce(Option<&str>) -> T) -> T {
     match NAMES.try_lock() {
         Ok(names) => listener(names.last().map(AsRef::as_ref)),
-        Err(TryLockError::Poisoned(names)) => listener(names.into_inner().last().map(AsRef::as_ref)),
+        Err(TryLockError::Poisoned(names)) => {
+            listener(names.into_inner().last().map(AsRef::as_ref))
+        }
         Err(TryLockError::WouldBlock) => listener(None),
     }
 }

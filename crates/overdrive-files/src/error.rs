@@ -35,7 +35,8 @@ pub enum FileError {
         most: u64,
     },
     /// No memory for the bytes.
-    #[error("{}: its {bytes} bytes do not fit in memory; free some, or use a smaller file", path.display())]
+    #[error("{}: its {bytes} bytes do not fit in memory; free some, or use a smaller \
+             file", path.display())]
     NoMemory {
         /// The file.
         path: PathBuf,
@@ -44,7 +45,8 @@ pub enum FileError {
     },
     /// Bytes that are no UTF-8.
     #[error(
-        "{}, line {line}: expected UTF-8 text, found other bytes at offset {offset}; convert the file, `iconv -t UTF-8`",
+        "{}, line {line}: expected UTF-8 text, found other bytes at offset {offset}; convert the \
+         file, `iconv -t UTF-8`",
         path.display()
     )]
     NotText {
@@ -57,7 +59,8 @@ pub enum FileError {
     },
     /// A file of ours is not as it was written.
     #[error(
-        "{}: expected {expected}, as {} says, found {found}; the file was damaged or changed: write the folder again, \
+        "{}: expected {expected}, as {} says, found {found}; the file was damaged or changed: \
+         write the folder again, \
          or delete the list where the change was meant",
         path.display(), crate::MANIFEST
     )]
@@ -70,7 +73,8 @@ pub enum FileError {
         found: String,
     },
     /// A manifest that is none, or of a newer version.
-    #[error("{}: expected a list of the files of a folder, found {found}; delete it to use the folder without", path.display())]
+    #[error("{}: expected a list of the files of a folder, found {found}; delete it to use the \
+             folder without", path.display())]
     NoManifest {
         /// The manifest.
         path: PathBuf,
@@ -89,7 +93,8 @@ pub enum FileError {
     },
     /// The disk, or a limit on the size of files, has no room for the output.
     #[error(
-        "no room for `{}`: the work needs {needed} bytes there, found {found} that may be written; make room, or name \
+        "no room for `{}`: the work needs {needed} bytes there, found {found} that may be \
+         written; make room, or name \
          another place",
         path.display()
     )]
@@ -102,7 +107,8 @@ pub enum FileError {
         found: u64,
     },
     /// The place is of no use for the output, whatever stands in it.
-    #[error("cannot write to `{}`: it {reason}; name another place{}", path.display(), with(option))]
+    #[error("cannot write to `{}`: it {reason}; name another \
+             place{}", path.display(), with(option))]
     Unfit {
         /// The place.
         path: PathBuf,
@@ -112,7 +118,8 @@ pub enum FileError {
         reason: String,
     },
     /// Earlier results, or an input, are in the way.
-    #[error("`{}` {what}; --force replaces it, or name another place{}", path.display(), with(option))]
+    #[error("`{}` {what}; --force replaces it, or name another \
+             place{}", path.display(), with(option))]
     Exists {
         /// The place.
         path: PathBuf,
@@ -135,7 +142,8 @@ pub enum FileError {
         files: Vec<String>,
     },
     /// Another process writes there.
-    #[error("`{}` is being written by process {pid}; wait until it ends, or name another place", path.display())]
+    #[error("`{}` is being written by process {pid}; wait until it ends, or name another \
+             place", path.display())]
     Busy {
         /// The place.
         path: PathBuf,

@@ -10,7 +10,10 @@ const DEPTH: usize = 6;
 /// Paths of all files below `folder`, with `/`, in order. A folder that `enter` does not know is
 /// listed by its name with a `/` behind. We write no links: one is named as such, so that it is
 /// never taken for a file of ours.
-pub(crate) fn leaves(folder: &Path, enter: &dyn Fn(&str) -> bool) -> Result<Vec<String>, FileError> {
+pub(crate) fn leaves(
+    folder: &Path,
+    enter: &dyn Fn(&str) -> bool,
+) -> Result<Vec<String>, FileError> {
     let mut found = Vec::new();
     collect(folder, "", (enter, DEPTH), &mut found)?;
     found.sort();

@@ -37,7 +37,8 @@ impl Manifest {
             Err(error) => return Err(error),
         };
         let refused = |found: String| FileError::NoManifest { path: path.clone(), found };
-        let manifest: Self = serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
+        let manifest: Self =
+            serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
         match manifest.overdrive_files {
             VERSION => Ok(Some(manifest)),
             other => Err(refused(format!("version {other}, this program reads {VERSION}"))),

@@ -12,7 +12,9 @@ impl Place {
         let Ok(there) = fs::metadata(&self.target) else { return Ok(()) };
         match self.kind {
             Kind::File if there.is_file() => self.exists("exists"),
-            Kind::File if there.is_dir() => Err(self.unfit("is a folder, and a file is to be written")),
+            Kind::File if there.is_dir() => {
+                Err(self.unfit("is a folder, and a file is to be written"))
+            }
             Kind::File => Err(self.unfit("is a pipe or a device")),
             Kind::Folder(_) | Kind::Files(_) if !there.is_dir() => {
                 Err(self.unfit("is a file, and a folder is to be written"))
@@ -25,7 +27,9 @@ impl Place {
     /// A folder is replaced as a whole, so that everything in it must be ours.
     fn check_folder(&self, contents: Contents) -> Result<(), FileError> {
         if is_mount_point(&self.target) {
-            return Err(self.unfit("is a mount point, which cannot be replaced: name a folder in it"));
+            return Err(
+                self.unfit("is a mount point, which cannot be replaced: name a folder in it")
+            );
         }
         let manifest = self.manifest_of(contents)?;
         let known = |name: &str| match &manifest {
@@ -46,7 +50,8 @@ impl Place {
     fn check_files(&self, contents: Contents) -> Result<(), FileError> {
         let manifest = self.manifest_of(contents)?;
         let there = leaves(&self.target, &contents.writes)?;
-        let in_the_way: Vec<&String> = there.iter().filter(|name| (contents.writes)(name)).collect();
+        let in_the_way: Vec<&String> =
+            there.iter().filter(|name| (contents.writes)(name)).collect();
         let ours = |name: &str| match &manifest {
             Some(manifest) => manifest.has(name),
             None => (contents.is_ours)(&self.target),
@@ -61,7 +66,9 @@ impl Place {
     fn manifest_of(&self, contents: Contents) -> Result<Option<Manifest>, FileError> {
         let manifest = Manifest::read(&self.target)?;
         match manifest.as_ref().filter(|manifest| manifest.contents != contents.name) {
-            Some(other) => Err(self.unfit(&format!("holds {}, not {}", other.contents, contents.name))),
+            Some(other) => {
+                Err(self.unfit(&format!("holds {}, not {}", other.contents, contents.name)))
+            }
             None => Ok(manifest),
         }
     }
@@ -75,7 +82,11 @@ impl Place {
     }
 
     fn unfit(&self, reason: &str) -> FileError {
-        FileError::Unfit { path: self.shown.clone(), option: self.option, reason: reason.to_owned() }
+        FileError::Unfit {
+            path: self.shown.clone(),
+            option: self.option,
+            reason: reason.to_owned(),
+        }
     }
 
     /// Something that is ours is there.
@@ -85,7 +96,11 @@ impl Place {
         }
         let is_input = self.inputs.iter().any(|input| is_same(input, &self.target));
         let what = if is_input { "is an input of this command" } else { what };
-        Err(FileError::Exists { path: self.shown.clone(), option: self.option, what: what.to_owned() })
+        Err(FileError::Exists {
+            path: self.shown.clone(),
+            option: self.option,
+            what: what.to_owned(),
+        })
     }
 }
 

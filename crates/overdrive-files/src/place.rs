@@ -86,7 +86,8 @@ impl Place {
     /// Claims the place of a file.
     ///
     /// # Errors
-    /// When its folder is absent or refuses, when something else is there, or a file that is not to be replaced.
+    /// When its folder is absent or refuses, when something else is there, or a file that is not to
+    /// be replaced.
     pub fn file(request: Request<'_>) -> Result<Self, FileError> {
         Self::claim(request, Kind::File)
     }
@@ -94,7 +95,8 @@ impl Place {
     /// Claims the place of a folder that appears whole.
     ///
     /// # Errors
-    /// When the system refuses, or when the folder holds files that are not ours or not to be replaced.
+    /// When the system refuses, or when the folder holds files that are not ours or not to be
+    /// replaced.
     pub fn folder(request: Request<'_>, contents: Contents) -> Result<Self, FileError> {
         Self::claim(request, Kind::Folder(contents))
     }
@@ -118,7 +120,8 @@ impl Place {
 
     fn claim(request: Request<'_>, kind: Kind) -> Result<Self, FileError> {
         let Request { path, option, existing, inputs } = request;
-        let unwritable = |source: io::Error| FileError::Unwritable { path: path.to_owned(), option, source };
+        let unwritable =
+            |source: io::Error| FileError::Unwritable { path: path.to_owned(), option, source };
         let mut place = Self {
             shown: path.to_owned(),
             target: behind_links(path).map_err(unwritable)?,
@@ -150,7 +153,8 @@ impl Place {
                 None => Err(io::Error::other("it has no name")),
             };
         }
-        let name = self.target.file_name().ok_or_else(|| io::Error::other("it has no name"))?.to_owned();
+        let name =
+            self.target.file_name().ok_or_else(|| io::Error::other("it has no name"))?.to_owned();
         let parent = self.target.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or(Path::new(".")).to_owned();
         match self.kind {
@@ -162,8 +166,10 @@ impl Place {
 
     /// Makes a folder and those above it, to be removed again where nothing comes.
     fn make(&self, folder: &Path) -> io::Result<()> {
-        let absent: Vec<&Path> =
-            folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+        let absent: Vec<&Path> = folder
+            .ancestors()
+            .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
+            .collect();
         let mut claim = locked(&self.claim);
         claim.made.extend(absent.into_iter().rev().map(Path::to_owned));
         fs::create_dir_all(folder)
@@ -196,9 +202,12 @@ impl Place {
     /// takes its place when that succeeded, a folder with a manifest of all that is in it.
     ///
     /// # Errors
-    /// What `write` errs with, or the system; nothing is then changed. Where the place was taken meanwhile, the output is
-    /// kept beside it.
-    pub fn fill<T, E: From<FileError>>(self, write: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
+    /// What `write` errs with, or the system; nothing is then changed. Where the place was taken
+    /// meanwhile, the output is kept beside it.
+    pub fn fill<T, E: From<FileError>>(
+        self,
+        write: impl FnOnce(&Path) -> Result<T, E>,
+    ) -> Result<T, E> {
         let staging = Staging::new(&self.target).map_err(self.unwritable())?;
         let staged = staging.staged(&self.target);
         let made = write(&staged)?;
@@ -213,7 +222,11 @@ impl Place {
     pub fn fill_with(self, content: &[u8]) -> Result<(), FileError> {
         let (shown, option) = (self.shown.clone(), self.option);
         self.fill(|path| {
-            fs::write(path, content).map_err(|source| FileError::Unwritable { path: shown, option, source })
+            fs::write(path, content).map_err(|source| FileError::Unwritable {
+                path: shown,
+                option,
+                source,
+            })
         })
     }
 

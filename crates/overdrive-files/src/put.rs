@@ -64,7 +64,8 @@ impl Place {
         let stale = |(name, sum): &(&String, &Option<Checksum>)| {
             sum.is_none() && !name.ends_with('/') && (contents.writes)(name)
         };
-        let stale: Vec<String> = manifest.files.iter().filter(stale).map(|(name, _)| name.clone()).collect();
+        let stale: Vec<String> =
+            manifest.files.iter().filter(stale).map(|(name, _)| name.clone()).collect();
         for name in stale {
             // One that is not there any more is no fault.
             let _ = fs::remove_file(self.target.join(&name));
@@ -95,7 +96,8 @@ impl Place {
         let (draft, path) = (self.draft(), self.target.join(name));
         let folder = path.parent().filter(|folder| *folder != self.target);
         let made = folder.map_or(Ok(()), fs::create_dir_all);
-        let written = made.and_then(|()| synced(&draft, content)).and_then(|()| fs::rename(&draft, &path));
+        let written =
+            made.and_then(|()| synced(&draft, content)).and_then(|()| fs::rename(&draft, &path));
         written.map_err(|source| {
             // The draft may not exist; the error that matters is the first.
             let _ = fs::remove_file(&draft);

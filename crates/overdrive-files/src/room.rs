@@ -12,7 +12,9 @@ use std::path::Path;
 pub fn check_room(path: &Path, files: &[u64]) -> Result<(), FileError> {
     let all = files.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
     let largest = files.iter().copied().max().unwrap_or(0);
-    match [(all, on_disk(path)), (largest, within_limit())].into_iter().find(|(needed, found)| needed > found)
+    match [(all, on_disk(path)), (largest, within_limit())]
+        .into_iter()
+        .find(|(needed, found)| needed > found)
     {
         None => Ok(()),
         Some((needed, found)) => Err(FileError::NoRoom { path: path.to_owned(), needed, found }),
@@ -22,7 +24,9 @@ pub fn check_room(path: &Path, files: &[u64]) -> Result<(), FileError> {
 /// Bytes that the file system has left for us; all where it does not tell.
 #[cfg(target_os = "linux")]
 fn on_disk(path: &Path) -> u64 {
-    let there = path.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
+    let there = path
+        .ancestors()
+        .map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
     let Some(told) = there.into_iter().find_map(|path| rustix::fs::statvfs(path).ok()) else {
         return u64::MAX;
     };

@@ -35,7 +35,8 @@ pub fn snapshot(folder: &Path, files: &[(&str, u64)]) -> Result<Vec<Vec<u8>>, Fi
 
 /// Whether a folder has a manifest that calls it so.
 pub fn is_folder_of(contents: &str, folder: &Path) -> bool {
-    Manifest::read(folder).is_ok_and(|found| found.is_some_and(|manifest| manifest.contents == contents))
+    Manifest::read(folder)
+        .is_ok_and(|found| found.is_some_and(|manifest| manifest.contents == contents))
 }
 
 /// Brings back a folder that a writer, killed between two renames, left under another name.

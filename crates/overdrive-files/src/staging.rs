@@ -79,7 +79,8 @@ fn clear(path: &Path) -> io::Result<()> {
         Ok(_) => fs::remove_file(path),
         Err(error) => Err(error),
     };
-    removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+    removed
+        .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 fn each_file(path: &Path, visit: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
@@ -128,8 +129,10 @@ fn exchange(_staged: &Path, _target: &Path) -> io::Result<bool> {
 /// Keeps a finished output that cannot take its place, under the first free name beside it.
 pub(crate) fn keep(staged: &Path, target: &Path) -> io::Result<PathBuf> {
     let name = target.file_stem().unwrap_or_default().to_string_lossy();
-    let extension = target.extension().map_or(String::new(), |e| format!(".{}", e.to_string_lossy()));
+    let extension =
+        target.extension().map_or(String::new(), |e| format!(".{}", e.to_string_lossy()));
     let candidates = (2..1000).map(|n| target.with_file_name(format!("{name}-{n}{extension}")));
-    let free = candidates.into_iter().find(|path| !path.exists()).ok_or(io::ErrorKind::AlreadyExists)?;
+    let free =
+        candidates.into_iter().find(|path| !path.exists()).ok_or(io::ErrorKind::AlreadyExists)?;
     fs::rename(staged, &free).map(|()| free)
 }

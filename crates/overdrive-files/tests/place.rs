@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use overdrive_files::{Contents, Existing, FileError, MANIFEST, Place, Request, UNBOUNDED, snapshot};
+use overdrive_files::{
+    Contents, Existing, FileError, MANIFEST, Place, Request, UNBOUNDED, snapshot,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -69,7 +71,11 @@ fn a_folder_appears_whole_and_is_replaced_only_where_asked() {
     assert_eq!(weights(&model), "one");
     fill(&model, Existing::Replace, "two").unwrap();
     assert_eq!(weights(&model), "two");
-    assert_eq!(names(model.parent().unwrap()), ["model"], "nothing unfinished, old or locked is left");
+    assert_eq!(
+        names(model.parent().unwrap()),
+        ["model"],
+        "nothing unfinished, old or locked is left"
+    );
 }
 
 #[test]
@@ -167,7 +173,10 @@ fn what_killed_writers_left_is_recovered_or_removed() {
     assert_eq!(names(place.path()), ["model"]);
     leave();
     fill(&model, Existing::Replace, "two").unwrap();
-    assert_eq!((names(place.path()), weights(&model)), (vec!["model".to_owned()], "two".to_owned()));
+    assert_eq!(
+        (names(place.path()), weights(&model)),
+        (vec!["model".to_owned()], "two".to_owned())
+    );
 }
 
 #[test]
@@ -206,7 +215,10 @@ fn damage_is_told_from_what_was_written() {
         let mut bytes = b"weights".to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
         fs::write(model.join("weights"), bytes).unwrap();
-        refused(snapshot(&model, &[("weights", UNBOUNDED)]), &["weights: expected 7 bytes", MANIFEST]);
+        refused(
+            snapshot(&model, &[("weights", UNBOUNDED)]),
+            &["weights: expected 7 bytes", MANIFEST],
+        );
     }
     fs::remove_file(model.join(MANIFEST)).unwrap();
     snapshot(&model, &[("weights", UNBOUNDED)]).unwrap();
@@ -250,7 +262,10 @@ fn links_are_followed_and_new_files_have_the_permissions_of_new_files() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(weights(&real), "one");
     fill(&link, Existing::Replace, "two").unwrap();
-    assert_eq!((names(place.path()), weights(&real)), (vec!["link".into(), "real".into()], "two".into()));
+    assert_eq!(
+        (names(place.path()), weights(&real)),
+        (vec!["link".into(), "real".into()], "two".into())
+    );
     fs::write(place.path().join("new"), "").unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
     let file = place.path().join("file");

@@ -1,15 +1,17 @@
-//! `HostBackend`: an engine that is handed memory of the host, or memory that it puts on its device itself, as a back end.
-//! All that an engine's file adds is how it makes a graph ready and how it is called.
+//! `HostBackend`: an engine that is handed memory of the host, or memory that it puts on its device
+//! itself, as a back end. All that an engine's file adds is how it makes a graph ready and how it
+//! is called.
 //!
-//! Weights are constants to such engines, since all of them pack and fold what they know. Invariant: a state that is not what
-//! the graph was compiled with is an error, never a result of the old weights.
+//! Weights are constants to such engines, since all of them pack and fold what they know.
+//! Invariant: a state that is not what the graph was compiled with is an error, never a result of
+//! the old weights.
 
 use crate::host::{self, HostMemory};
 use overdrive_ir::backend::{Heap, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
 use overdrive_ir::plan::{Layout, Place, Slot};
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Caps, Executable, Graph, Init, Mode, Plan, SlotId, State, Tensor,
-    TensorType, Tuning,
+    Backend, BackendError, Buffer, Caps, Executable, Graph, Init, Mode, Plan, SlotId, State,
+    Tensor, TensorType, Tuning,
 };
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -35,7 +37,11 @@ pub(crate) struct Prepared {
 /// A model inside an engine.
 pub(crate) trait Model: Send {
     /// One call: inputs and outputs are dense and row-major, in the order of the graph.
-    fn call(&mut self, inputs: &[&HostMemory], outputs: &mut [&mut HostMemory]) -> Result<(), BackendError>;
+    fn call(
+        &mut self,
+        inputs: &[&HostMemory],
+        outputs: &mut [&mut HostMemory],
+    ) -> Result<(), BackendError>;
     /// What the engine's own allocator says, where it has one.
     fn memory(&self) -> Option<MemoryReport> {
         None
@@ -67,8 +73,10 @@ impl<E: HostEngine> Backend for HostBackend<E> {
     ) -> Result<Box<dyn Executable>, BackendError> {
         let updated = graph.states().iter().find(|state| state.update.is_some());
         if let Some(state) = updated {
-            let reason =
-                format!("`{}` is updated, and weights are constants here; run the forward graph", state.name);
+            let reason = format!(
+                "`{}` is updated, and weights are constants here; run the forward graph",
+                state.name
+            );
             return Err(unsupported(self.name(), "state", graph.name(), reason));
         }
         let start = Instant::now();
@@ -81,7 +89,9 @@ impl<E: HostEngine> Backend for HostBackend<E> {
         let pinned_ns = start.elapsed().as_nanos() as u64;
         let threads = tuning.threads.unwrap_or(self.threads);
         let Prepared { model, translation_ns } = self.engine.prepare(&pinned, mode, threads)?;
-        let types = |ports: &[overdrive_ir::Port]| ports.iter().map(|p| graph.ty(p.value).clone()).collect();
+        let types = |ports: &[overdrive_ir::Port]| {
+            ports.iter().map(|p| graph.ty(p.value).clone()).collect()
+        };
         Ok(Box::new(HostExecutable {
             plan: plan(graph, mode),
             inputs: types(graph.inputs()),
@@ -113,12 +123,18 @@ impl<E: HostEngine> Backend for HostBackend<E> {
 
 /// The value of each state of a graph, drawn once.
 fn pin(graph: &Graph) -> impl FnMut(&str, &TensorType) -> Init {
-    let declared: BTreeMap<&str, &Init> = graph.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
+    let declared: BTreeMap<&str, &Init> =
+        graph.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
     move |name, ty| Init::Value(declared[name].tensor(name, ty))
 }
 
 /// An error that names what an engine cannot do.
-pub(crate) fn unsupported(backend: &str, op: &str, scope: &str, reason: impl ToString) -> BackendError {
+pub(crate) fn unsupported(
+    backend: &str,
+    op: &str,
+    scope: &str,
+    reason: impl ToString,
+) -> BackendError {
     BackendError::Unsupported {
         backend: backend.to_owned(),
         op: op.to_owned(),
@@ -171,7 +187,8 @@ struct HostExecutable {
 }
 
 impl HostExecutable {
-    /// Errs unless each state is what the graph was compiled with; looks at contents only when they are new.
+    /// Errs unless each state is what the graph was compiled with; looks at contents only when they
+    /// are new.
     fn check_weights(&mut self, state: &State) -> Result<(), BackendError> {
         for (name, &expected) in &self.weights {
             let wrong = |found: &str| BackendError::Mismatch {
@@ -195,7 +212,12 @@ impl HostExecutable {
         Ok(())
     }
 
-    fn call(&mut self, state: &State, inputs: &[Buffer], outputs: &mut [Buffer]) -> Result<(), BackendError> {
+    fn call(
+        &mut self,
+        state: &State,
+        inputs: &[Buffer],
+        outputs: &mut [Buffer],
+    ) -> Result<(), BackendError> {
         self.check_weights(state)?;
         count("inputs", self.inputs.len(), inputs.len())?;
         count("outputs", self.outputs.len(), outputs.len())?;

@@ -1,7 +1,7 @@
 //! Memory of a device apart from the host, for engines that take inputs and leave outputs there.
 //!
-//! Why: copies to and from a device are no part of its engine's calls, so that calls of all engines on it can be compared.
-//! Invariant: a copy is over when it returns.
+//! Why: copies to and from a device are no part of its engine's calls, so that calls of all engines
+//! on it can be compared. Invariant: a copy is over when it returns.
 #![cfg_attr(test, allow(unsafe_code))] // The memory of the device that tests have is written to by its address.
 
 use overdrive_ir::BackendError;
@@ -31,7 +31,8 @@ mod beside {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A device whose memory is more of the host's, and which counts what is copied there and back, in bytes.
+    /// A device whose memory is more of the host's, and which counts what is copied there and back,
+    /// in bytes.
     #[derive(Clone, Default)]
     pub(crate) struct Beside {
         copied: Arc<[AtomicU64; 2]>,

@@ -1,7 +1,8 @@
-//! `Engine`: a program of somebody else's that runs models, how it is found on this machine, and how it becomes a
-//! [`Backend`].
+//! `Engine`: a program of somebody else's that runs models, how it is found on this machine, and
+//! how it becomes a [`Backend`].
 //!
-//! Invariant: finding an engine compiles nothing and changes nothing; what is missing is said with what to install.
+//! Invariant: finding an engine compiles nothing and changes nothing; what is missing is said with
+//! what to install.
 
 use overdrive_ir::{Backend, Caps, Graph, Mode};
 use std::collections::BTreeMap;
@@ -85,7 +86,8 @@ pub struct Request<'a> {
     pub original: Option<&'a OriginalFile>,
 }
 
-/// A user's ONNX file, and what we read from it: an engine that is asked for this very graph gets the file itself.
+/// A user's ONNX file, and what we read from it: an engine that is asked for this very graph gets
+/// the file itself.
 #[derive(Debug, Clone)]
 pub struct OriginalFile {
     /// The file.
@@ -106,12 +108,14 @@ impl Places {
 /// The engine of this name in this build.
 ///
 /// # Errors
-/// With the feature that it needs, where another build has it; with every name that there is, where none has.
+/// With the feature that it needs, where another build has it; with every name that there is, where
+/// none has.
 pub fn find(name: &str) -> Result<&'static dyn Engine, Missing> {
     if let Some(engine) = crate::ENGINES.iter().find(|engine| engine.name() == name) {
         return Ok(*engine);
     }
-    let missing = |reason: String, remedy: String| Missing { engine: name.to_owned(), reason, remedy };
+    let missing =
+        |reason: String, remedy: String| Missing { engine: name.to_owned(), reason, remedy };
     Err(match crate::LEFT_OUT.iter().find(|(left_out, _)| *left_out == name) {
         Some((_, feature)) => missing(
             "this build leaves it out".to_owned(),

@@ -1,8 +1,9 @@
-//! Buffers of engines: aligned bytes of the host that stay where they are, or what a call has put on a device.
+//! Buffers of engines: aligned bytes of the host that stay where they are, or what a call has put
+//! on a device.
 //!
-//! Invariants: every byte is initialised from the start; no two contents of a process have the same stamp, so that an
-//! engine knows without looking whether a state is still what it was compiled with; what lies on a device is the only
-//! content of its buffer, and stays there.
+//! Invariants: every byte is initialised from the start; no two contents of a process have the same
+//! stamp, so that an engine knows without looking whether a state is still what it was compiled
+//! with; what lies on a device is the only content of its buffer, and stays there.
 #![allow(unsafe_code)] // Lines of memory are seen as bytes.
 
 use crate::device::Block;
@@ -29,7 +30,8 @@ pub(crate) struct HostMemory {
     stamp: u64,
     /// A hash of the bytes, where they came from a tensor.
     fingerprint: Option<u64>,
-    /// Where they are since a call wanted them on a device. Weights, which engines make constants of, never get there.
+    /// Where they are since a call wanted them on a device. Weights, which engines make constants
+    /// of, never get there.
     block: OnceLock<Box<dyn Block>>,
 }
 
@@ -172,7 +174,11 @@ pub(crate) fn of_mut(buffer: &mut Buffer) -> Result<&mut HostMemory, BackendErro
 }
 
 /// Errs where two types differ.
-pub(crate) fn check(what: &str, expected: &TensorType, found: &TensorType) -> Result<(), BackendError> {
+pub(crate) fn check(
+    what: &str,
+    expected: &TensorType,
+    found: &TensorType,
+) -> Result<(), BackendError> {
     if expected == found {
         return Ok(());
     }
@@ -203,7 +209,8 @@ mod tests {
         let tensor = Tensor::from_f32([3, 7], &[1.5; 21]);
         let mut buffer = upload(&tensor);
         assert_eq!(download(&buffer), Ok(tensor.clone()));
-        let (stamp, hash) = (of(&buffer).unwrap().stamp(), of(&buffer).unwrap().fingerprint().unwrap());
+        let (stamp, hash) =
+            (of(&buffer).unwrap().stamp(), of(&buffer).unwrap().fingerprint().unwrap());
         write(&mut buffer, &Tensor::from_f32([3, 7], &[2.5; 21])).unwrap();
         assert_ne!(of(&buffer).unwrap().stamp(), stamp);
         assert_ne!(of(&buffer).unwrap().fingerprint(), Ok(hash));
@@ -227,7 +234,10 @@ mod tests {
         let hash = of(&buffer).unwrap().fingerprint();
         let address = of(&buffer).unwrap().on(&device).unwrap();
         assert_eq!(device.copies(), [12, 0]);
-        assert_eq!((download(&buffer), of(&buffer).unwrap().fingerprint()), (Ok(first), hash.clone()));
+        assert_eq!(
+            (download(&buffer), of(&buffer).unwrap().fingerprint()),
+            (Ok(first), hash.clone())
+        );
         // A write goes there at once, so that the call after it copies nothing.
         write(&mut buffer, &second).unwrap();
         let before = device.copies();

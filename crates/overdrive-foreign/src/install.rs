@@ -1,8 +1,9 @@
 //! `overdrive info --install`: the libraries in a vendor's Python wheel, unpacked into the cache.
 //!
-//! The wheel is one that the user has, or is fetched by the user's own `pip`, from wherever that is told to look: nothing is
-//! fetched unless asked. Invariants: every file is what the wheel's own RECORD says it is, by SHA-256; the folder appears whole,
-//! by rename, with a list of checksums; a library that no longer fits its checksum is not loaded.
+//! The wheel is one that the user has, or is fetched by the user's own `pip`, from wherever that is
+//! told to look: nothing is fetched unless asked. Invariants: every file is what the wheel's own
+//! RECORD says it is, by SHA-256; the folder appears whole, by rename, with a list of checksums; a
+//! library that no longer fits its checksum is not loaded.
 
 use crate::engine::Missing;
 use overdrive_process::{Stop, python};
@@ -15,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use zip::ZipArchive;
 
-/// A package whose libraries can be installed: its name, the version that this program was tried with, and the engine whose
-/// folder they lie in.
+/// A package whose libraries can be installed: its name, the version that this program was tried
+/// with, and the engine whose folder they lie in.
 struct Package {
     name: &'static str,
     version: &'static str,
@@ -26,7 +27,12 @@ struct Package {
 }
 
 const PACKAGES: [Package; 4] = [
-    Package { name: "onnxruntime", version: "1.31.1", engine: "onnxruntime", folder: "onnxruntime/capi/" },
+    Package {
+        name: "onnxruntime",
+        version: "1.31.1",
+        engine: "onnxruntime",
+        folder: "onnxruntime/capi/",
+    },
     Package {
         name: "onnxruntime-gpu",
         version: "1.31.1",
@@ -61,12 +67,18 @@ pub struct Installed {
     pub checksums: BTreeMap<String, String>,
 }
 
-/// Unpacks the libraries of a package from `wheel`, or from the one that pip fetches, into its engine's folder in `root`; what
-/// was there before is replaced.
+/// Unpacks the libraries of a package from `wheel`, or from the one that pip fetches, into its
+/// engine's folder in `root`; what was there before is replaced.
 ///
 /// # Errors
-/// For another package, with those that there are; what pip says; where the wheel is damaged; what the system refuses.
-pub fn install(package: &str, wheel: Option<&Path>, root: &Path, stop: &Stop) -> Result<Installed, Missing> {
+/// For another package, with those that there are; what pip says; where the wheel is damaged; what
+/// the system refuses.
+pub fn install(
+    package: &str,
+    wheel: Option<&Path>,
+    root: &Path,
+    stop: &Stop,
+) -> Result<Installed, Missing> {
     let refused = |reason: String, remedy: &str| Missing {
         engine: package.to_owned(),
         reason,
@@ -80,15 +92,19 @@ pub fn install(package: &str, wheel: Option<&Path>, root: &Path, stop: &Stop) ->
         ));
     };
     let unwritable = |e: io::Error| {
-        refused(format!("{}: {e}", root.display()), "set OVERDRIVE_CACHE to a folder that can be written")
+        refused(
+            format!("{}: {e}", root.display()),
+            "set OVERDRIVE_CACHE to a folder that can be written",
+        )
     };
     fs::create_dir_all(root).map_err(unwritable)?;
     let unfinished = Unfinished(root.join(format!(".{}.{}", package.engine, std::process::id())));
     fs::create_dir_all(&unfinished.0).map_err(unwritable)?;
     let wheel = match wheel {
         Some(wheel) => wheel.to_owned(),
-        None => fetch(package, &unfinished.0, stop)
-            .map_err(|e| refused(e, "download the wheel elsewhere and give it with --wheel FILE"))?,
+        None => fetch(package, &unfinished.0, stop).map_err(|e| {
+            refused(e, "download the wheel elsewhere and give it with --wheel FILE")
+        })?,
     };
     let libraries = unfinished.0.join("libraries");
     let checksums = unpack(&wheel, package.folder, &libraries)
@@ -116,7 +132,15 @@ fn fetch(package: &Package, folder: &Path, stop: &Stop) -> Result<PathBuf, Strin
     let python = python::interpreter();
     let unstarted = |e: io::Error| format!("{python}: {e}");
     let mut command = python::isolated(&python).map_err(unstarted)?;
-    command.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"]);
+    command.args([
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+    ]);
     command.arg(folder).arg(format!("{}=={}", package.name, package.version));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut running = stop.spawn(&mut command).map_err(unstarted)?;
@@ -125,11 +149,16 @@ fn fetch(package: &Package, folder: &Path, stop: &Stop) -> Result<PathBuf, Strin
     let status = said.and_then(|_| running.child.wait()).map_err(unstarted)?;
     if !status.success() {
         let words = String::from_utf8_lossy(&words);
-        return Err(format!("{python} -m pip download: {}", words.lines().last().unwrap_or("no message")));
+        return Err(format!(
+            "{python} -m pip download: {}",
+            words.lines().last().unwrap_or("no message")
+        ));
     }
     let entries = fs::read_dir(folder).map_err(|e| e.to_string())?;
-    let wheel =
-        entries.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|e| e == "whl"));
+    let wheel = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|e| e == "whl"));
     wheel.ok_or_else(|| "pip downloaded no wheel".to_owned())
 }
 
@@ -143,7 +172,9 @@ fn unpack(wheel: &Path, inside: &str, into: &Path) -> Result<BTreeMap<String, St
     for i in 0..archive.len() {
         let mut entry = archive.by_index(i).map_err(|e| e.to_string())?;
         let path = entry.name().map_err(|e| e.to_string())?.into_owned();
-        let Some(name) = path.strip_prefix(inside).filter(|name| is_library(name)) else { continue };
+        let Some(name) = path.strip_prefix(inside).filter(|name| is_library(name)) else {
+            continue;
+        };
         if entry.size() > MOST_BYTES {
             return Err(format!("{path} claims {} bytes", entry.size()));
         }
@@ -172,7 +203,10 @@ fn unpack(wheel: &Path, inside: &str, into: &Path) -> Result<BTreeMap<String, St
 fn is_library(name: &str) -> bool {
     let suffix = std::env::consts::DLL_SUFFIX;
     let is_shared = name.ends_with(suffix) || name.contains(&format!("{suffix}."));
-    is_shared && !name.contains(['/', '\\']) && !name.contains("pybind") && !name.contains("cpython")
+    is_shared
+        && !name.contains(['/', '\\'])
+        && !name.contains("pybind")
+        && !name.contains("cpython")
 }
 
 /// Hash of each file, as the wheel's own list says: `path,sha256=BASE64,size`.
@@ -217,8 +251,8 @@ fn base64(hash: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = String::new();
     for chunk in hash.chunks(3) {
-        let word =
-            chunk.iter().fold(0u32, |word, &byte| word << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
+        let word = chunk.iter().fold(0u32, |word, &byte| word << 8 | u32::from(byte))
+            << (8 * (3 - chunk.len()));
         for digit in 0..=chunk.len() {
             text.push(char::from(ALPHABET[(word >> (18 - 6 * digit)) as usize & 63]));
         }
@@ -229,16 +263,25 @@ fn base64(hash: &[u8]) -> String {
 /// Errs unless a library in an installed folder is what was installed.
 pub(crate) fn verify(library: &Path) -> Result<(), String> {
     let (folder, name) = (library.parent(), library.file_name().map(|name| name.to_string_lossy()));
-    let (Some(folder), Some(name)) = (folder, name) else { return Err("it has no folder".to_owned()) };
+    let (Some(folder), Some(name)) = (folder, name) else {
+        return Err("it has no folder".to_owned());
+    };
     let list = overdrive_files::read_text(&folder.join(SUMS), overdrive_files::SETTINGS)
         .map_err(|e| format!("{SUMS}: {e}"))?;
-    let expected = list.lines().find_map(|line| line.split_once("  ").filter(|(_, known)| *known == name));
+    let expected =
+        list.lines().find_map(|line| line.split_once("  ").filter(|(_, known)| *known == name));
     let (expected, _) = expected.ok_or_else(|| format!("{SUMS} does not name {name}"))?;
-    let mut hashed =
-        Hashed { reader: overdrive_files::open(library).map_err(|e| e.to_string())?, hasher: Sha256::new() };
+    let mut hashed = Hashed {
+        reader: overdrive_files::open(library).map_err(|e| e.to_string())?,
+        hasher: Sha256::new(),
+    };
     io::copy(&mut hashed, &mut io::sink()).map_err(|e| e.to_string())?;
     let found = hexadecimal(&hashed.hasher.finalize());
-    if found == expected { Ok(()) } else { Err(format!("expected SHA-256 {expected}, found {found}")) }
+    if found == expected {
+        Ok(())
+    } else {
+        Err(format!("expected SHA-256 {expected}, found {found}"))
+    }
 }
 
 #[cfg(test)]
@@ -285,11 +328,13 @@ mod tests {
         let (folder, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let stop = Stop::default();
         let other = wheel(folder.path(), b"a library", b"another");
-        let error = install("onnxruntime", Some(&other), root.path(), &stop).unwrap_err().to_string();
+        let error =
+            install("onnxruntime", Some(&other), root.path(), &stop).unwrap_err().to_string();
         assert!(error.contains("not what its RECORD says"), "{error}");
         fs::write(&other, b"no archive").unwrap();
         assert!(install("onnxruntime", Some(&other), root.path(), &stop).is_err());
-        let error = install("onnxrumtime", Some(&other), root.path(), &stop).unwrap_err().to_string();
+        let error =
+            install("onnxrumtime", Some(&other), root.path(), &stop).unwrap_err().to_string();
         assert!(error.contains("onnxruntime-openvino"), "{error}");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }

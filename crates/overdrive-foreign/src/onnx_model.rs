@@ -1,4 +1,5 @@
-//! What an engine that reads ONNX is handed: the user's own file where the graph is the one in it, else our export.
+//! What an engine that reads ONNX is handed: the user's own file where the graph is the one in it,
+//! else our export.
 
 use crate::OriginalFile;
 use crate::call::unsupported;
@@ -28,7 +29,8 @@ pub(crate) fn of<'a>(
     let bytes = onnx::encode(Path::new(graph.name()), graph);
     let bytes = bytes.map_err(|e| unsupported(backend, "export to ONNX", graph.name(), e))?;
     if bytes.len() > MOST_BYTES {
-        let reason = format!("{} bytes of ONNX are more than a message of protobuf holds", bytes.len());
+        let reason =
+            format!("{} bytes of ONNX are more than a message of protobuf holds", bytes.len());
         return Err(unsupported(backend, "export to ONNX", graph.name(), reason));
     }
     Ok((OnnxModel::Written(bytes), start.elapsed().as_nanos() as u64))

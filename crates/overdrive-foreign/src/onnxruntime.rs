@@ -1,8 +1,9 @@
 //! ONNX Runtime (MIT): its CPU provider as an engine, and each of its other providers as one.
 //!
-//! Modes are its levels of graph optimisation: `eager` none, `jit` basic, `compile` all. A provider that compiles whole graphs
-//! has `compile` only; the CUDA provider replays what it has captured in mode `graph`. Providers for GPUs take inputs and
-//! leave outputs in the GPU's memory. Invariant: a node that the provider would leave to the CPU is an error.
+//! Modes are its levels of graph optimisation: `eager` none, `jit` basic, `compile` all. A provider
+//! that compiles whole graphs has `compile` only; the CUDA provider replays what it has captured in
+//! mode `graph`. Providers for GPUs take inputs and leave outputs in the GPU's memory. Invariant: a
+//! node that the provider would leave to the CPU is an error.
 
 mod gpu;
 mod library;
@@ -50,15 +51,20 @@ impl Provider {
         let more = match self {
             Self::Cpu | Self::OpenVino => "",
             Self::TensorRtRtx => " beside `onnxruntime` 1.24 or newer; it needs an RTX card",
-            Self::Cuda => ", and have the libraries of CUDA 13 and cuDNN 9 where the system finds them",
+            Self::Cuda => {
+                ", and have the libraries of CUDA 13 and cuDNN 9 where the system finds them"
+            }
             Self::TensorRt => {
-                ", and have libnvinfer.so.10 and libnvonnxparser.so.10 where the system finds them: TensorRT 10, not 11"
+                ", and have libnvinfer.so.10 and libnvonnxparser.so.10 where the system finds \
+                 them: TensorRT 10, not 11"
             }
         };
         Missing {
             engine: self.name().to_owned(),
             reason: reason.to_string(),
-            remedy: format!("`overdrive info --install {package}`, or `pip install {package}`{more}"),
+            remedy: format!(
+                "`overdrive info --install {package}`, or `pip install {package}`{more}"
+            ),
         }
     }
 
@@ -69,8 +75,10 @@ impl Provider {
             Self::TensorRtRtx => Missing {
                 engine: self.name().to_owned(),
                 reason,
-                remedy: "it takes RTX cards of compute capability 8.6, 8.9, 12.0 and newer, which data centres' cards are \
-                         not, and a driver for CUDA 13; elsewhere use `xla`, `onnxruntime-cuda`, or TensorRT 10 as `tensorrt`"
+                remedy: "it takes RTX cards of compute capability 8.6, 8.9, 12.0 and newer, which \
+                         data centres' cards are \
+                         not, and a driver for CUDA 13; elsewhere use `xla`, `onnxruntime-cuda`, \
+                         or TensorRT 10 as `tensorrt`"
                     .to_owned(),
             },
             _ => self.missing(reason),
@@ -108,7 +116,9 @@ impl Engine for Provider {
             Self::OpenVino => "OpenVINO, as a provider of ONNX Runtime",
             Self::Cuda => "CUDA kernels of ONNX Runtime",
             Self::TensorRt => "TensorRT 10, as a provider of ONNX Runtime",
-            Self::TensorRtRtx => "TensorRT-RTX, as a provider of ONNX Runtime in a library of its own",
+            Self::TensorRtRtx => {
+                "TensorRT-RTX, as a provider of ONNX Runtime in a library of its own"
+            }
         }
     }
 
@@ -141,15 +151,20 @@ impl Engine for Provider {
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing> {
         let library = self.library(request.places)?;
         let &Caps { ref device, memory_bytes, ref peaks, .. } = request.device;
-        let caps = Caps { device: device.clone(), memory_bytes, peaks: peaks.clone(), ..Caps::default() };
+        let caps =
+            Caps { device: device.clone(), memory_bytes, peaks: peaks.clone(), ..Caps::default() };
         let original = request.original.cloned();
         let plugin = match self {
-            Self::TensorRtRtx => Some(plugin::locate(request.places).map_err(|reason| self.missing(reason))?),
+            Self::TensorRtRtx => {
+                Some(plugin::locate(request.places).map_err(|reason| self.missing(reason))?)
+            }
             _ => None,
         };
         let ordinal = request.ordinal;
-        let mut engine = Sessions { provider: *self, library, caps, ordinal, original, plugin, device: None };
-        // What a provider needs beside the library is looked for when it is registered: here, not in the first model.
+        let mut engine =
+            Sessions { provider: *self, library, caps, ordinal, original, plugin, device: None };
+        // What a provider needs beside the library is looked for when it is registered: here, not
+        // in the first model.
         engine.builder(Mode::Compile, request.threads).map_err(|reason| self.refused(reason))?;
         if self.runs_on() == Place::Gpu {
             let gpu = Gpu::open(ordinal).map_err(|reason| self.refused(reason))?;
@@ -165,7 +180,8 @@ mod tests {
 
     #[test]
     fn providers_for_gpus_say_what_to_get() {
-        let places = Places { named: [("onnxruntime".to_owned(), "/none".into())].into(), installed: None };
+        let places =
+            Places { named: [("onnxruntime".to_owned(), "/none".into())].into(), installed: None };
         for (provider, words) in [
             (Provider::Cuda, ["onnxruntime-gpu", "CUDA 13", "cuDNN 9"]),
             (Provider::TensorRt, ["onnxruntime-gpu", "libnvinfer.so.10", "not 11"]),

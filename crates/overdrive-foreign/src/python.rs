@@ -1,12 +1,13 @@
-//! Where Python packages lie, since vendors ship their libraries in them: the folders of the interpreter `python3`, or of the
-//! one that the variable `PYTHON` names.
+//! Where Python packages lie, since vendors ship their libraries in them: the folders of the
+//! interpreter `python3`, or of the one that the variable `PYTHON` names.
 
 use overdrive_process::python::{interpreter, isolated};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::OnceLock;
 
-/// The folders that the interpreter looks for packages in; none where there is no interpreter. Asked once.
+/// The folders that the interpreter looks for packages in; none where there is no interpreter.
+/// Asked once.
 pub(crate) fn packages() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     FOLDERS.get_or_init(|| {

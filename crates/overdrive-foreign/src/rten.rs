@@ -7,7 +7,8 @@ use rten_tensor::NdTensorView;
 use std::cell::RefCell;
 
 thread_local! {
-    /// It takes its threads from the rayon pool that it is called in; making one costs more than a product.
+    /// It takes its threads from the rayon pool that it is called in; making one costs more than a
+    /// product.
     static POOL: RefCell<Option<ThreadPool>> = const { RefCell::new(None) };
 }
 

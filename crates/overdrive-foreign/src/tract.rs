@@ -1,7 +1,9 @@
-//! tract (MIT or Apache-2.0), an inference engine written in Rust: part of this program where it is built with it.
+//! tract (MIT or Apache-2.0), an inference engine written in Rust: part of this program where it is
+//! built with it.
 //!
-//! Modes: `eager` is the model as it was read, `jit` with redundant nodes taken out (its "decluttered" form), `compile` the
-//! optimised form that tract's documentation says to run. Products run on as many threads as ours.
+//! Modes: `eager` is the model as it was read, `jit` with redundant nodes taken out (its
+//! "decluttered" form), `compile` the optimised form that tract's documentation says to run.
+//! Products run on as many threads as ours.
 #![allow(unsafe_code)] // Its tensors are made from bytes.
 
 use crate::OriginalFile;
@@ -14,8 +16,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use tract_onnx::prelude::multithread::Executor;
 use tract_onnx::prelude::{
-    DatumType, Framework, InferenceFact, InferenceModelExt, IntoTValue, RunOptions, TValue, TVec, Tensor,
-    TractResult, TypedRunnableModel, TypedSimplePlan,
+    DatumType, Framework, InferenceFact, InferenceModelExt, IntoTValue, RunOptions, TValue, TVec,
+    Tensor, TractResult, TypedRunnableModel, TypedSimplePlan,
 };
 
 /// tract.
@@ -48,7 +50,8 @@ impl Engine for Tract {
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing> {
         let &Caps { ref device, memory_bytes, ref peaks, .. } = request.device;
-        let caps = Caps { device: device.clone(), memory_bytes, peaks: peaks.clone(), ..Caps::default() };
+        let caps =
+            Caps { device: device.clone(), memory_bytes, peaks: peaks.clone(), ..Caps::default() };
         let engine = Models { caps, original: request.original.cloned() };
         Ok(Box::new(HostBackend { engine, threads: request.threads }))
     }
@@ -72,13 +75,15 @@ impl HostEngine for Models {
     fn prepare(&self, graph: &Graph, mode: Mode, threads: usize) -> Result<Prepared, BackendError> {
         let refused = |reason: &dyn Display| unsupported("tract", "model", graph.name(), reason);
         if mode == Mode::Graph {
-            return Err(refused(&"a processor has no launches to capture and replay; use mode `compile`"));
+            return Err(refused(
+                &"a processor has no launches to capture and replay; use mode `compile`",
+            ));
         }
         let (handed, translation_ns) = onnx_model::of("tract", graph, self.original.as_ref())?;
         let inputs = graph.inputs().iter().map(|port| {
             let ty = graph.ty(port.value);
-            let datum =
-                datum(ty.dtype).ok_or_else(|| refused(&format!("tract has no element type for {ty}")))?;
+            let datum = datum(ty.dtype)
+                .ok_or_else(|| refused(&format!("tract has no element type for {ty}")))?;
             Ok((datum, ty.sizes()))
         });
         let inputs = inputs.collect::<Result<Vec<_>, BackendError>>()?;
@@ -109,7 +114,8 @@ fn plan(
         Mode::Jit => model.into_typed()?.into_decluttered()?,
         Mode::Compile | Mode::Graph => model.into_optimized()?,
     };
-    let executor = if threads > 1 { Executor::multithread(threads) } else { Executor::SingleThread };
+    let executor =
+        if threads > 1 { Executor::multithread(threads) } else { Executor::SingleThread };
     let options = RunOptions { executor: Some(executor), ..RunOptions::default() };
     TypedSimplePlan::new_with_options(model, &options)
 }
@@ -149,7 +155,11 @@ impl TractModel {
 }
 
 impl Model for TractModel {
-    fn call(&mut self, inputs: &[&HostMemory], outputs: &mut [&mut HostMemory]) -> Result<(), BackendError> {
+    fn call(
+        &mut self,
+        inputs: &[&HostMemory],
+        outputs: &mut [&mut HostMemory],
+    ) -> Result<(), BackendError> {
         let failed = |message: String| BackendError::Device { step: "tract".to_owned(), message };
         let values = self.run(inputs).map_err(|e| failed(format!("{e:#}")))?;
         for (i, (memory, value)) in outputs.iter_mut().zip(&values).enumerate() {

@@ -1,10 +1,13 @@
-//! Every engine of this build that this machine has, against the f64 evaluator: on built-in models, and on a file.
+//! Every engine of this build that this machine has, against the f64 evaluator: on built-in models,
+//! and on a file.
 #![allow(clippy::unwrap_used)] // Helpers of tests.
 
 use overdrive_foreign::{ENGINES, Engine, OriginalFile, Place, Places, Request};
 use overdrive_formats::onnx;
 use overdrive_ir::eval::eval_tensors;
-use overdrive_ir::{Backend, Builder, Caps, DType, Graph, Init, Mode, State, Tensor, TensorType, Tuning};
+use overdrive_ir::{
+    Backend, Builder, Caps, DType, Graph, Init, Mode, State, Tensor, TensorType, Tuning,
+};
 use std::collections::BTreeMap;
 
 fn caps() -> Caps {
@@ -39,7 +42,8 @@ fn model(name: &str) -> Graph {
 
 fn inputs(graph: &Graph) -> Vec<Tensor> {
     let draw = |ty: &TensorType| {
-        let values: Vec<f64> = (0..ty.elements()).map(|i| ((i * 37 % 101) as f64 - 50.0) / 50.0).collect();
+        let values: Vec<f64> =
+            (0..ty.elements()).map(|i| ((i * 37 % 101) as f64 - 50.0) / 50.0).collect();
         Tensor::from_f64(ty.dtype, ty.shape.clone(), &values)
     };
     graph.inputs().iter().map(|port| draw(graph.ty(port.value))).collect()
@@ -76,8 +80,9 @@ fn engines_compute_the_built_in_models() {
         for name in ["digits-mlp", "digits-conv", "quick-inference"] {
             let graph = model(name);
             let modes = [Mode::Eager, Mode::Jit, Mode::Compile];
-            let modes =
-                modes.into_iter().filter(|&mode| backend.compile(&graph, mode, &Tuning::default()).is_ok());
+            let modes = modes
+                .into_iter()
+                .filter(|&mode| backend.compile(&graph, mode, &Tuning::default()).is_ok());
             let modes: Vec<Mode> = modes.collect();
             assert!(modes.contains(&Mode::Compile), "{}: {name}", engine.name());
             for mode in modes {
@@ -106,14 +111,23 @@ fn a_file_of_the_users_is_read_by_the_engine_itself() {
     let path = folder.path().join("product.onnx");
     onnx::write(&path, &product(2.0)).unwrap();
     let graph = onnx::Model::open(&path).unwrap().graph(&onnx::Binding::default()).unwrap();
-    let original = OriginalFile { path: path.clone(), sizes: BTreeMap::new(), graph: graph.clone() };
+    let original =
+        OriginalFile { path: path.clone(), sizes: BTreeMap::new(), graph: graph.clone() };
     for engine in engines() {
         let backend = open(engine, Some(&original));
         assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, engine.name());
         // Another graph is no longer the file; without the file only another graph can be compiled.
         std::fs::rename(&path, path.with_extension("gone")).unwrap();
-        assert!(backend.compile(&graph, Mode::Compile, &Tuning::default()).is_err(), "{}", engine.name());
-        assert_agree(&run(backend.as_ref(), &product(3.0), Mode::Compile), &product(3.0), engine.name());
+        assert!(
+            backend.compile(&graph, Mode::Compile, &Tuning::default()).is_err(),
+            "{}",
+            engine.name()
+        );
+        assert_agree(
+            &run(backend.as_ref(), &product(3.0), Mode::Compile),
+            &product(3.0),
+            engine.name(),
+        );
         std::fs::rename(path.with_extension("gone"), &path).unwrap();
     }
 }
@@ -145,7 +159,8 @@ fn a_named_dimension_of_a_file_has_the_size_that_was_asked_for() {
     }
 }
 
-/// PyTorch's exporter names the batch `s31`, and repeats the name in the shapes of all values between.
+/// PyTorch's exporter names the batch `s31`, and repeats the name in the shapes of all values
+/// between.
 #[test]
 fn a_file_that_pytorch_exported_runs_at_any_batch() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/torch_export.onnx");

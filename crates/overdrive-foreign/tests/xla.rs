@@ -1,5 +1,5 @@
-//! XLA against the f64 definition: every case of every op and primitive, and its gradient, on the PJRT plugin that
-//! `OVERDRIVE_PJRT_PLUGIN` names. Without one these tests skip aloud.
+//! XLA against the f64 definition: every case of every op and primitive, and its gradient, on the
+//! PJRT plugin that `OVERDRIVE_PJRT_PLUGIN` names. Without one these tests skip aloud.
 #![cfg(feature = "xla")]
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,8 @@ fn backend() -> Option<XlaBackend> {
     Some(XlaBackend::new(Path::new(&path), 0).unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// Errs with every case that `check` refuses, on all processors. `OVERDRIVE_OPS` names a part of those to check.
+/// Errs with every case that `check` refuses, on all processors. `OVERDRIVE_OPS` names a part of
+/// those to check.
 fn check_all(
     applies: impl Fn(&Case) -> bool,
     check: impl Fn(&XlaBackend, &Case) -> Result<(), Disagreement> + Sync,
@@ -28,7 +29,8 @@ fn check_all(
     let cases = Case::every().unwrap_or_else(|e| panic!("{e}"));
     let is_part = |case: &&Case| case.sample.op.name().contains(&part) && applies(case);
     let cases: Vec<&Case> = cases.iter().filter(is_part).collect();
-    let (next, failures, unsaid) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let (next, failures, unsaid) =
+        (AtomicUsize::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let work = || {
         while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
             match check(&backend, case) {
@@ -36,7 +38,9 @@ fn check_all(
                 Err(Disagreement::Refused(BackendError::Unsupported { reason, .. })) => {
                     unsaid.lock().unwrap().push(format!("{}: {reason}", case.describe()));
                 }
-                Err(wrong) => failures.lock().unwrap().push(format!("{}: {wrong}", case.describe())),
+                Err(wrong) => {
+                    failures.lock().unwrap().push(format!("{}: {wrong}", case.describe()))
+                }
             }
         }
     };
@@ -50,7 +54,10 @@ fn check_all(
     unsaid.sort();
     let counts = (cases.len(), unsaid.len(), failures.len());
     let (name, version) = (backend.name(), backend.version());
-    eprintln!("{name} ({version}): {} cases, {} beyond XLA, {} failures", counts.0, counts.1, counts.2);
+    eprintln!(
+        "{name} ({version}): {} cases, {} beyond XLA, {} failures",
+        counts.0, counts.1, counts.2
+    );
     eprintln!("beyond XLA:\n{}", unsaid.join("\n"));
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
@@ -65,10 +72,12 @@ fn every_op_means_in_xla_what_it_means() {
 
 #[test]
 fn every_gradient_means_in_xla_what_it_means() {
-    // The narrow types round between the steps of a gradient, as often as it has steps: no bound is known here.
+    // The narrow types round between the steps of a gradient, as often as it has steps: no bound is
+    // known here.
     let wide = |case: &Case| matches!(case.dtype, DType::F32 | DType::F64);
     check_all(wide, |backend, case| {
-        let (graph, point) = derivative(&case.graph(), &case.inputs(5), 11).map_err(Disagreement::Wrong)?;
+        let (graph, point) =
+            derivative(&case.graph(), &case.inputs(5), 11).map_err(Disagreement::Wrong)?;
         check_backend(backend, Mode::Compile, &graph, &point)
     });
 }
@@ -80,7 +89,8 @@ fn memory_of_a_call_is_told_by_xla_itself() {
     let b = overdrive_ir::Builder::new("work");
     let x = b.input("x", overdrive_ir::TensorType::new(DType::F32, [64, 64]));
     b.output("y", x.matmul(x).matmul(x));
-    let executable = backend.compile(&b.finish().unwrap(), Mode::Compile, &Default::default()).unwrap();
+    let executable =
+        backend.compile(&b.finish().unwrap(), Mode::Compile, &Default::default()).unwrap();
     assert_eq!(executable.heap(), overdrive_ir::backend::Heap::Library);
     assert!(executable.memory().transient_bytes >= 64 * 64 * 4, "{:?}", executable.memory());
 }

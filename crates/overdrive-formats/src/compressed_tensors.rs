@@ -1,4 +1,5 @@
-//! The layout of quantized states in a file: names and packing of compressed-tensors, which the ecosystem's engines read.
+//! The layout of quantized states in a file: names and packing of compressed-tensors, which the
+//! ecosystem's engines read.
 //!
 //! A graph has a state for what it computes with; a file holds, for a state `W` (`layer.weight`):
 //!
@@ -63,9 +64,10 @@ pub fn stored(states: Tensors) -> Tensors {
                 file.insert(name, relabelled(&tensor, ty));
             }
             Form::Reciprocal(base) => match reciprocal(tensor.to_f32()[0]) {
-                Some(global) => {
-                    drop(file.insert(format!("{base}{GLOBAL_SCALE}"), Tensor::from_f32([1usize], &[global])))
-                }
+                Some(global) => drop(file.insert(
+                    format!("{base}{GLOBAL_SCALE}"),
+                    Tensor::from_f32([1usize], &[global]),
+                )),
                 None => drop(file.insert(name, tensor)),
             },
             Form::Sparse(base) => {
@@ -78,10 +80,12 @@ pub fn stored(states: Tensors) -> Tensors {
     file
 }
 
-/// The states that a file holds, by names and types; tensors that are none of them stay, for the caller to name.
+/// The states that a file holds, by names and types; tensors that are none of them stay, for the
+/// caller to name.
 ///
 /// # Errors
-/// When a tensor of a state has another type or shape than the state's layout, or a scale is not finite.
+/// When a tensor of a state has another type or shape than the state's layout, or a scale is not
+/// finite.
 pub fn restored<'s>(
     path: &Path,
     declared: impl IntoIterator<Item = (&'s str, &'s TensorType)>,
@@ -96,7 +100,12 @@ pub fn restored<'s>(
             // What a file has as it is needs no layout; 2:4 values bring their shape with them.
             if let Form::Sparse(base) = form(name, ty) {
                 let half = ty.sizes()[1];
-                take(path, &mut file, &format!("{base}{SPARSE_SHAPE}"), shape_of([ty.sizes()[0], 2 * half]))?;
+                take(
+                    path,
+                    &mut file,
+                    &format!("{base}{SPARSE_SHAPE}"),
+                    shape_of([ty.sizes()[0], 2 * half]),
+                )?;
                 let name = format!("{base}{BITMASK}");
                 file.get(&name).map_or(Ok(()), |mask| check_places(path, &name, mask, 2 * half))?;
             }
@@ -106,7 +115,8 @@ pub fn restored<'s>(
             Form::Own | Form::Sparse(_) => continue,
             Form::Int4([n, k]) => {
                 let packed = TensorType::new(DType::I32, [n, k.div_ceil(CODES)]);
-                let Some(packed) = typed(path, &mut file, &format!("{name}{PACKED}"), &packed)? else {
+                let Some(packed) = typed(path, &mut file, &format!("{name}{PACKED}"), &packed)?
+                else {
                     continue;
                 };
                 take(path, &mut file, &format!("{name}{SHAPE}"), shape_of([n, k]))?;
@@ -114,7 +124,8 @@ pub fn restored<'s>(
             }
             Form::Float4([n, k]) => {
                 let packed = TensorType::new(DType::U8, [n, k / 2]);
-                let Some(packed) = typed(path, &mut file, &format!("{name}{PACKED}"), &packed)? else {
+                let Some(packed) = typed(path, &mut file, &format!("{name}{PACKED}"), &packed)?
+                else {
                     continue;
                 };
                 relabelled(&packed, ty.clone())
@@ -131,7 +142,8 @@ pub fn restored<'s>(
             }
             Form::Reciprocal(base) => {
                 let held = TensorType::new(DType::F32, [1usize]);
-                let Some(global) = typed(path, &mut file, &format!("{base}{GLOBAL_SCALE}"), &held)? else {
+                let Some(global) = typed(path, &mut file, &format!("{base}{GLOBAL_SCALE}"), &held)?
+                else {
                     continue;
                 };
                 Tensor::from_f32(Vec::<usize>::new(), &[1.0 / global.to_f32()[0]])
@@ -233,14 +245,16 @@ fn take(path: &Path, file: &mut Tensors, name: &str, expected: Tensor) -> Result
     };
     match file.remove(name) {
         Some(tensor) if tensor == expected => Ok(()),
-        Some(tensor) if tensor.ty() == expected.ty() => Err(wrong(format!("{:?}", tensor.to_ints()))),
+        Some(tensor) if tensor.ty() == expected.ty() => {
+            Err(wrong(format!("{:?}", tensor.to_ints())))
+        }
         Some(tensor) => Err(wrong(tensor.ty().to_string())),
         None => Err(wrong("no tensor of this name".to_owned())),
     }
 }
 
-/// Errs unless each four bits of the mask of a 2:4 weight of `k` columns have two set: values then stand in no other
-/// places than a sparse tensor core puts them.
+/// Errs unless each four bits of the mask of a 2:4 weight of `k` columns have two set: values then
+/// stand in no other places than a sparse tensor core puts them.
 fn check_places(path: &Path, name: &str, mask: &Tensor, k: usize) -> Result<(), FormatError> {
     let row = mask.ty().sizes().last().copied().unwrap_or(0).max(1);
     let groups = (0..2 * mask.bytes().len()).filter(|at| 4 * (at % (2 * row)) < k);
@@ -253,15 +267,18 @@ fn check_places(path: &Path, name: &str, mask: &Tensor, k: usize) -> Result<(), 
         .remedy("write the model again"))
 }
 
-/// Errs where a scale is not finite: what it scales would be lost, and silently so where codes are clamped.
+/// Errs where a scale is not finite: what it scales would be lost, and silently so where codes are
+/// clamped.
 fn check_scales(path: &Path, states: &Tensors) -> Result<(), FormatError> {
-    let scales = states.iter().filter(|(name, tensor)| name.ends_with(SCALE) && !tensor.ty().dtype.is_int());
+    let scales =
+        states.iter().filter(|(name, tensor)| name.ends_with(SCALE) && !tensor.ty().dtype.is_int());
     for (name, tensor) in scales {
-        if let Some((at, scale)) = tensor.to_f64().into_iter().enumerate().find(|(_, x)| !x.is_finite()) {
+        if let Some((at, scale)) =
+            tensor.to_f64().into_iter().enumerate().find(|(_, x)| !x.is_finite())
+        {
             let found = format!("{scale} at element {at}");
-            return Err(
-                FormatError::damaged(path, name, "finite scales", found).remedy("write the model again")
-            );
+            return Err(FormatError::damaged(path, name, "finite scales", found)
+                .remedy("write the model again"));
         }
     }
     Ok(())
@@ -278,7 +295,8 @@ fn packed_int4(tensor: &Tensor, [n, k]: [usize; 2]) -> Tensor {
     let mut bytes = vec![0u8; n * width];
     for at in 0..n * k {
         let (row, column) = (at / k, at % k);
-        bytes[row * width + column / 2] |= (nibble(tensor.bytes(), at) ^ OFFSET) << (4 * (column % 2));
+        bytes[row * width + column / 2] |=
+            (nibble(tensor.bytes(), at) ^ OFFSET) << (4 * (column % 2));
     }
     Tensor::from_bytes(TensorType::new(DType::I32, [n, width / 4]), bytes).expect("rows are whole")
 }
@@ -363,7 +381,10 @@ mod tests {
     #[test]
     fn what_was_written_is_read_back_bit_for_bit() {
         let (states, path) = (states(), Path::new("model.safetensors"));
-        assert_eq!(restored(path, declared(&graph(&states)), stored(states.clone())).expect("whole"), states);
+        assert_eq!(
+            restored(path, declared(&graph(&states)), stored(states.clone())).expect("whole"),
+            states
+        );
         // Older files have codes of six bits under their own type.
         let mut older = stored(states.clone());
         older.insert("c.six".to_owned(), states["c.six"].clone());
@@ -390,7 +411,8 @@ mod tests {
         assert!(message.contains("[3, 13]") && message.contains("[3, 16]"), "{message}");
         let message = spoilt("b.weight_global_scale", Tensor::from_f32([2usize], &[1.0; 2]));
         assert!(message.contains("f32[1]"), "{message}");
-        let message = spoilt("d.weight.bitmask", Tensor::from_ints(DType::U8, [2usize, 1], &[0x35, 0x86]));
+        let message =
+            spoilt("d.weight.bitmask", Tensor::from_ints(DType::U8, [2usize, 1], &[0x35, 0x86]));
         assert!(message.contains("1 in group 1 of row 1"), "{message}");
         let message = spoilt("b.weight_global_scale", Tensor::from_f32([1usize], &[0.0]));
         assert!(message.contains("expected finite scales, found inf at element 0"), "{message}");

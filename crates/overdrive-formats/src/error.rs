@@ -35,7 +35,8 @@ pub enum FormatError {
         remedy: String,
     },
     /// A model uses ops that have no importer.
-    #[error("{}: {} lacking here: {}; rewrite these nodes with other ops, or run the model with another engine", path.display(), counted(ops.len(), "op"), listed(ops))]
+    #[error("{}: {} lacking here: {}; rewrite these nodes with other ops, or run the model with \
+             another engine", path.display(), counted(ops.len(), "op"), listed(ops))]
     Lacking {
         /// The file.
         path: PathBuf,
@@ -44,7 +45,8 @@ pub enum FormatError {
     },
     /// A graph has parts that the format has no words for.
     #[error(
-        "{format} cannot express {}; run these parts with one of our own back ends, or rewrite them with other ops",
+        "{format} cannot express {}; run these parts with one of our own back ends, or rewrite \
+         them with other ops",
         reasons(parts)
     )]
     Inexpressible {
@@ -54,7 +56,8 @@ pub enum FormatError {
         parts: Vec<(String, String)>,
     },
     /// A model has values that decide shapes and are known only when it runs.
-    #[error("{}: {place}: `{value}` must be known before the model runs, {}", path.display(), decided_by(inputs))]
+    #[error("{}: {place}: `{value}` must be known before the model runs, \
+             {}", path.display(), decided_by(inputs))]
     Undecided {
         /// The file.
         path: PathBuf,
@@ -76,8 +79,11 @@ fn counted(n: usize, what: &str) -> String {
 
 fn listed(ops: &[(String, Vec<String>)]) -> String {
     let one = |(op, nodes): &(String, Vec<String>)| {
-        let more =
-            if nodes.len() > LISTED { format!(" and {} more", nodes.len() - LISTED) } else { String::new() };
+        let more = if nodes.len() > LISTED {
+            format!(" and {} more", nodes.len() - LISTED)
+        } else {
+            String::new()
+        };
         format!("{op} (nodes {}{more})", nodes[..nodes.len().min(LISTED)].join(", "))
     };
     ops.iter().map(one).collect::<Vec<_>>().join("; ")
@@ -103,7 +109,12 @@ impl FormatError {
         move |source| Self::Io { path, action, source }
     }
 
-    pub(crate) fn damaged(path: &Path, place: &str, expected: impl Display, found: impl Display) -> Self {
+    pub(crate) fn damaged(
+        path: &Path,
+        place: &str,
+        expected: impl Display,
+        found: impl Display,
+    ) -> Self {
         let (expected, found) = (expected.to_string(), found.to_string());
         Self::Invalid {
             path: path.to_owned(),

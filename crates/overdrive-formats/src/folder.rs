@@ -1,4 +1,5 @@
-//! A model as a folder: `config.json` (what it is), `graph.txt` (IR text), `model.safetensors` (its states).
+//! A model as a folder: `config.json` (what it is), `graph.txt` (IR text), `model.safetensors` (its
+//! states).
 //!
 //! Quantized states are named and packed as compressed-tensors does, and `quantization_config` says
 //! in its words what they are. This is what training and quantization leave and what every command
@@ -100,7 +101,8 @@ impl ModelFolder {
     /// Reads a folder.
     ///
     /// # Errors
-    /// When a file is missing, damaged or of another version, or when the states are not those of the graph.
+    /// When a file is missing, damaged or of another version, or when the states are not those of
+    /// the graph.
     pub fn read(folder: &Path) -> Result<Self, ParametersError> {
         let _about = overdrive_files::about(folder);
         let files = [(CONFIG, SETTINGS), (GRAPH, TEXT), (STATES, UNBOUNDED)];
@@ -116,16 +118,20 @@ impl ModelFolder {
             .map_err(|error| FormatError::damaged(&path, "graph", "the text of a graph", error))?;
         let described = compressed_tensors::quantization_config(&graph, &Words::OWN);
         if let Some(found) = quantization_config.filter(|found| described.as_ref() != Some(found)) {
-            let expected =
-                described.map_or("none, as the graph has no such layers".to_owned(), |d| d.to_string());
-            let error = FormatError::damaged(&folder.join(CONFIG), "quantization_config", expected, found);
+            let expected = described
+                .map_or("none, as the graph has no such layers".to_owned(), |d| d.to_string());
+            let error =
+                FormatError::damaged(&folder.join(CONFIG), "quantization_config", expected, found);
             return Err(error
                 .remedy("config and graph are of different models: write the model again")
                 .into());
         }
         let path = folder.join(STATES);
-        let states =
-            compressed_tensors::restored(&path, declared(&graph), safetensors::decode(&path, states)?)?;
+        let states = compressed_tensors::restored(
+            &path,
+            declared(&graph),
+            safetensors::decode(&path, states)?,
+        )?;
         let differences = Differences::between(&graph, &states);
         if !differences.is_empty() {
             return Err(ParametersError::Different { path, differences });
@@ -167,7 +173,8 @@ pub fn states_file_bytes(graph: &Graph) -> Result<u64, FormatError> {
     let path = Path::new(STATES);
     let states = states(graph, path)?;
     let described = compressed_tensors::described(&states);
-    Ok(safetensors::encode_described(path, &compressed_tensors::stored(states), described)?.len() as u64)
+    Ok(safetensors::encode_described(path, &compressed_tensors::stored(states), described)?.len()
+        as u64)
 }
 
 /// Every state as it begins; `place` is what errors call it.
@@ -189,10 +196,12 @@ fn read_config(path: &Path) -> Result<ConfigFile, FormatError> {
 }
 
 fn parsed(path: &Path, text: &[u8]) -> Result<ConfigFile, FormatError> {
-    let file: ConfigFile = serde_json::from_slice(text)
-        .map_err(|error| FormatError::damaged(path, "config", "the config of a model folder", error))?;
+    let file: ConfigFile = serde_json::from_slice(text).map_err(|error| {
+        FormatError::damaged(path, "config", "the config of a model folder", error)
+    })?;
     if file.overdrive_model != FOLDER_VERSION {
-        let error = FormatError::damaged(path, "overdrive_model", FOLDER_VERSION, file.overdrive_model);
+        let error =
+            FormatError::damaged(path, "overdrive_model", FOLDER_VERSION, file.overdrive_model);
         return Err(error.remedy("write the model again with this version of Overdrive"));
     }
     Ok(file)

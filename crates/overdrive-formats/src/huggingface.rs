@@ -2,8 +2,8 @@
 //! shards too), `tokenizer.json`.
 //!
 //! Each part is read by itself and says what is wrong with it by file and field; which architecture
-//! makes what of the fields is for who builds graphs. Nothing is downloaded. Invariant: no name in a
-//! file leads out of its folder.
+//! makes what of the fields is for who builds graphs. Nothing is downloaded. Invariant: no name in
+//! a file leads out of its folder.
 
 mod config;
 mod tokenizer;
@@ -21,8 +21,9 @@ use std::path::Path;
 pub fn is_at(folder: &Path) -> bool {
     let text = overdrive_files::read_text(&folder.join("config.json"), overdrive_files::SETTINGS)
         .unwrap_or_default();
-    let is_stored =
-        |name: &&str| folder.join(name).exists() || folder.join(format!("{name}.index.json")).exists();
+    let is_stored = |name: &&str| {
+        folder.join(name).exists() || folder.join(format!("{name}.index.json")).exists()
+    };
     text.contains("\"model_type\"")
         || (weights::FILES.iter().any(is_stored) && !text.contains("overdrive_model"))
 }

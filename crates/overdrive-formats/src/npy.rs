@@ -41,7 +41,8 @@ struct Header {
 
 /// Reads one array from its bytes as they come; `path` and `name` are what errors call it.
 pub fn decode(path: &Path, name: &str, reader: &mut dyn Read) -> Result<Tensor, FormatError> {
-    let damaged = |expected: String, found: String| FormatError::damaged(path, name, expected, found);
+    let damaged =
+        |expected: String, found: String| FormatError::damaged(path, name, expected, found);
     let mut exactly = |count: u64| {
         let mut bytes = vec![];
         let read = reader.take(count).read_to_end(&mut bytes);
@@ -61,19 +62,28 @@ pub fn decode(path: &Path, name: &str, reader: &mut dyn Read) -> Result<Tensor, 
         version => return Err(damaged("npy version 1 to 3".into(), format!("version {version}"))),
     };
     if length > MAX_HEADER {
-        return Err(damaged(format!("a header of at most {MAX_HEADER} bytes"), format!("{length} bytes")));
+        return Err(damaged(
+            format!("a header of at most {MAX_HEADER} bytes"),
+            format!("{length} bytes"),
+        ));
     }
     let text = exactly(u64::from(length))?;
     let text = String::from_utf8_lossy(&text);
     let dictionary = "{'descr': ..., 'fortran_order': ..., 'shape': (...)}";
-    let header = parse(&text).ok_or_else(|| damaged(dictionary.into(), format!("`{}`", text.trim_end())))?;
+    let header =
+        parse(&text).ok_or_else(|| damaged(dictionary.into(), format!("`{}`", text.trim_end())))?;
     let (order, code) = header.descr.split_at_checked(1).unwrap_or_default();
     let dtype =
-        DTYPES.iter().find(|(_, known)| *known == code).map(|(dtype, _)| *dtype).ok_or_else(|| {
-            let known: Vec<&str> = DTYPES.iter().map(|(_, code)| *code).collect();
-            damaged(format!("an element type of {}", known.join(", ")), format!("`{}`", header.descr))
+        DTYPES.iter().find(|(_, known)| *known == code).map(|(dtype, _)| *dtype).ok_or_else(
+            || {
+                let known: Vec<&str> = DTYPES.iter().map(|(_, code)| *code).collect();
+                damaged(
+                    format!("an element type of {}", known.join(", ")),
+                    format!("`{}`", header.descr),
+                )
                 .remedy("convert the array with `astype` before saving it")
-        })?;
+            },
+        )?;
     let ty = TensorType::new(dtype, header.shape.clone());
     if !ty.is_addressable() {
         return Err(damaged("a shape that can be addressed".into(), ty.to_string()));
@@ -93,18 +103,21 @@ pub fn decode(path: &Path, name: &str, reader: &mut dyn Read) -> Result<Tensor, 
 pub fn encode(path: &Path, name: &str, tensor: &Tensor) -> Result<Vec<u8>, FormatError> {
     let ty = tensor.ty();
     let (_, code) = DTYPES.iter().find(|(dtype, _)| *dtype == ty.dtype).ok_or_else(|| {
-        let error = FormatError::damaged(path, name, "an element type that NumPy has", ty.to_string());
+        let error =
+            FormatError::damaged(path, name, "an element type that NumPy has", ty.to_string());
         error.remedy("convert this tensor, or write safetensors")
     })?;
     let order = if ty.dtype.bits() == 8 || ty.dtype == DType::BF16 { '|' } else { '<' };
     let dims: String = ty.sizes().iter().map(|n| format!("{n}, ")).collect();
-    let mut header = format!("{{'descr': '{order}{code}', 'fortran_order': False, 'shape': ({dims}), }}");
+    let mut header =
+        format!("{{'descr': '{order}{code}', 'fortran_order': False, 'shape': ({dims}), }}");
     let prefix = MAGIC.len() + 4;
     let padded = (prefix + header.len() + 1).next_multiple_of(64) - prefix;
     header.extend(std::iter::repeat_n(' ', padded - header.len() - 1));
     header.push('\n');
     let length = u16::try_from(header.len()).map_err(|_| {
-        FormatError::damaged(path, name, "a shape of few dimensions", ty.to_string()).remedy(DAMAGED)
+        FormatError::damaged(path, name, "a shape of few dimensions", ty.to_string())
+            .remedy(DAMAGED)
     })?;
     Ok([MAGIC, &[1u8, 0][..], &length.to_le_bytes(), header.as_bytes(), tensor.bytes()].concat())
 }
@@ -118,7 +131,8 @@ fn to_row_major(bytes: &[u8], shape: &[usize], width: usize) -> Vec<u8> {
     let count = bytes.len() / width;
     let mut elements = Vec::with_capacity(bytes.len());
     for position in 0..count {
-        let from: usize = (0..shape.len()).map(|d| position / strides[d] % shape[d] * steps[d]).sum();
+        let from: usize =
+            (0..shape.len()).map(|d| position / strides[d] % shape[d] * steps[d]).sum();
         elements.extend_from_slice(&bytes[from * width..][..width]);
     }
     elements

@@ -1,7 +1,8 @@
 //! npz: a zip archive of npy arrays, as `numpy.savez` and `numpy.savez_compressed` write it.
 //!
-//! Archives are read entry by entry as the bytes come, so a compressed array that claims to be huge fails when its
-//! bytes run out and not when memory does; the checksums of the archive are verified. Arrays are stored uncompressed.
+//! Archives are read entry by entry as the bytes come, so a compressed array that claims to be huge
+//! fails when its bytes run out and not when memory does; the checksums of the archive are
+//! verified. Arrays are stored uncompressed.
 
 use crate::{FormatError, Tensors, file, npy};
 use std::fs::File;
@@ -22,7 +23,9 @@ pub fn read(path: &Path) -> Result<Tensors, FormatError> {
 pub fn decode(path: &Path, bytes: &[u8]) -> Result<Tensors, FormatError> {
     let unreadable = |e| FormatError::damaged(path, "archive", "a zip archive of npy arrays", e);
     let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(unreadable)?;
-    if let Some(declared) = declared_entries(bytes).filter(|&n| usize::from(n) != archive.len() & 0xffff) {
+    if let Some(declared) =
+        declared_entries(bytes).filter(|&n| usize::from(n) != archive.len() & 0xffff)
+    {
         let found = format!("{declared} entries with {} names", archive.len());
         return Err(FormatError::damaged(path, "archive", "entries of different names", found));
     }
@@ -35,7 +38,8 @@ pub fn decode(path: &Path, bytes: &[u8]) -> Result<Tensors, FormatError> {
             return Err(FormatError::damaged(path, "archive", "entries named `*.npy`", found));
         };
         let tensor = npy::decode(path, &name, &mut entry)?;
-        // The checksum is compared when the entry ends, and bytes that nothing declared are a fault.
+        // The checksum is compared when the entry ends, and bytes that nothing declared are a
+        // fault.
         let rest = std::io::copy(&mut entry, &mut std::io::sink());
         match rest {
             Ok(0) => tensors.insert(name, tensor),
@@ -47,13 +51,16 @@ pub fn decode(path: &Path, bytes: &[u8]) -> Result<Tensors, FormatError> {
                     format!("{n} bytes more"),
                 ));
             }
-            Err(e) => return Err(FormatError::damaged(path, &name, "an array with its checksum", e)),
+            Err(e) => {
+                return Err(FormatError::damaged(path, &name, "an array with its checksum", e));
+            }
         };
     }
     Ok(tensors)
 }
 
-/// Number of entries, modulo 65,536, in the archive's closing record: the crate keeps one entry of each name.
+/// Number of entries, modulo 65,536, in the archive's closing record: the crate keeps one entry of
+/// each name.
 fn declared_entries(bytes: &[u8]) -> Option<u16> {
     let at = bytes.windows(4).rposition(|window| window == b"PK\x05\x06")?;
     let count = bytes.get(at + 10..at + 12)?;

@@ -1,4 +1,5 @@
-//! The states of a graph in a file: loading checks the whole set of names and types and reports every difference.
+//! The states of a graph in a file: loading checks the whole set of names and types and reports
+//! every difference.
 
 use crate::{FormatError, Tensors, read, write};
 use overdrive_ir::{DType, Graph, TensorType};
@@ -49,7 +50,11 @@ impl Differences {
         })
     }
 
-    fn apart_from(graph: &Graph, tensors: &Tensors, fits: impl Fn(&TensorType, &TensorType) -> bool) -> Self {
+    fn apart_from(
+        graph: &Graph,
+        tensors: &Tensors,
+        fits: impl Fn(&TensorType, &TensorType) -> bool,
+    ) -> Self {
         let states: BTreeMap<&str, &TensorType> =
             graph.states().iter().map(|s| (s.name.as_str(), graph.ty(s.value))).collect();
         let owned = |name: &str, ty: &TensorType| (name.to_owned(), ty.clone());
@@ -64,7 +69,8 @@ impl Differences {
             }
         }
         let unexpected = tensors.iter().filter(|(name, _)| !states.contains_key(name.as_str()));
-        differences.unexpected = unexpected.map(|(name, tensor)| owned(name, tensor.ty())).collect();
+        differences.unexpected =
+            unexpected.map(|(name, tensor)| owned(name, tensor.ty())).collect();
         differences
     }
 
@@ -101,16 +107,21 @@ impl Display for Differences {
     }
 }
 
-/// Reads the states of a bound graph from a `.safetensors` or `.npz` file: every state, nothing else, each of exactly
-/// its declared type, since nothing is cast silently.
+/// Reads the states of a bound graph from a `.safetensors` or `.npz` file: every state, nothing
+/// else, each of exactly its declared type, since nothing is cast silently.
 pub fn load_parameters(graph: &Graph, path: &Path) -> Result<Tensors, ParametersError> {
     let tensors = read(path)?;
     check(graph, path, &tensors)?;
     Ok(tensors)
 }
 
-/// Writes the states of a bound graph, which `tensors` must hold exactly; the file appears whole or not at all.
-pub fn save_parameters(graph: &Graph, path: &Path, tensors: &Tensors) -> Result<(), ParametersError> {
+/// Writes the states of a bound graph, which `tensors` must hold exactly; the file appears whole or
+/// not at all.
+pub fn save_parameters(
+    graph: &Graph,
+    path: &Path,
+    tensors: &Tensors,
+) -> Result<(), ParametersError> {
     check(graph, path, tensors)?;
     Ok(write(path, tensors)?)
 }

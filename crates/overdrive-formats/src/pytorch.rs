@@ -2,8 +2,8 @@
 //!
 //! The format is a pickle, which is a program. It is never run: `pickle` understands the few
 //! instructions that a state dict consists of, and the few names that occur in one; any other is an
-//! error. Two layouts exist: a zip archive since PyTorch 1.6, and a stream before. Invariant: memory
-//! is bounded by a multiple of the file's size.
+//! error. Two layouts exist: a zip archive since PyTorch 1.6, and a stream before. Invariant:
+//! memory is bounded by a multiple of the file's size.
 
 mod archive;
 mod assemble;

@@ -1,7 +1,8 @@
-//! safetensors: a JSON header of names, types and offsets, then the bytes. <https://huggingface.co/docs/safetensors>
+//! safetensors: a JSON header of names, types and offsets, then the bytes.
+//! <https://huggingface.co/docs/safetensors>
 //!
-//! The crate of the same name parses and checks the header (at most 100 MB, offsets that cover the file without
-//! gap or overlap); here its types become ours and its errors say what was expected.
+//! The crate of the same name parses and checks the header (at most 100 MB, offsets that cover the
+//! file without gap or overlap); here its types become ours and its errors say what was expected.
 
 use crate::tensors::tensor;
 use crate::{FormatError, Tensors, file};
@@ -55,7 +56,8 @@ pub fn can_hold(dtype: DType) -> bool {
 /// Reads every tensor of a file.
 ///
 /// # Errors
-/// When the file cannot be read, or is not what its header says; its size is compared before the rest is read.
+/// When the file cannot be read, or is not what its header says; its size is compared before the
+/// rest is read.
 pub fn read(path: &Path) -> Result<Tensors, FormatError> {
     check_size(path)?;
     decode(path, file::bytes(path)?)
@@ -64,10 +66,12 @@ pub fn read(path: &Path) -> Result<Tensors, FormatError> {
 /// Errs where the header does not fit the size of the file: a sparse file may claim to be larger
 /// than memory.
 fn check_size(path: &Path) -> Result<(), FormatError> {
-    let size = overdrive_files::open(path)?.metadata().map_err(FormatError::io(path, "read"))?.len();
+    let size =
+        overdrive_files::open(path)?.metadata().map_err(FormatError::io(path, "read"))?.len();
     let start = overdrive_files::beginning(path, LENGTH)?;
     let header = start.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
-    let header = overdrive_files::beginning(path, LENGTH.saturating_add(header.min(LARGEST_HEADER)))?;
+    let header =
+        overdrive_files::beginning(path, LENGTH.saturating_add(header.min(LARGEST_HEADER)))?;
     // A header that cannot be read at all is told by the reader of the whole.
     let metadata = header.get(LENGTH as usize..).map(serde_json::from_slice::<Metadata>);
     let claimed = match metadata {
@@ -96,7 +100,8 @@ pub fn decode(path: &Path, bytes: impl Into<Bytes>) -> Result<Tensors, FormatErr
     let mut tensors = Tensors::new();
     for (name, view) in views.iter() {
         let Some(dtype) = ours(view.dtype()) else {
-            let error = FormatError::damaged(path, name, "an element type known here", view.dtype());
+            let error =
+                FormatError::damaged(path, name, "an element type known here", view.dtype());
             return Err(error.remedy("convert this tensor to another type"));
         };
         let ty = TensorType::new(dtype, view.shape());
@@ -144,7 +149,10 @@ fn given(metadata: BTreeMap<String, String>) -> Option<HashMap<String, String>> 
     (!metadata.is_empty()).then(|| metadata.into_iter().collect())
 }
 
-fn views<'t>(path: &Path, tensors: &'t Tensors) -> Result<Vec<(&'t String, TensorView<'t>)>, FormatError> {
+fn views<'t>(
+    path: &Path,
+    tensors: &'t Tensors,
+) -> Result<Vec<(&'t String, TensorView<'t>)>, FormatError> {
     let mut views = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
         let invalid = |found: String| {
@@ -170,22 +178,28 @@ fn damaged(path: &Path, bytes: &[u8], error: SafeTensorError) -> FormatError {
         (SafeTensorError::HeaderTooSmall, _) | (_, None) => {
             ("header length", "8 bytes".to_owned(), format!("{size} bytes"))
         }
-        (SafeTensorError::HeaderTooLarge | SafeTensorError::InvalidHeaderLength, Some(claimed)) => (
-            "header length",
-            format!("at most the {} bytes that follow", size - 8),
-            format!("{claimed} bytes"),
-        ),
+        (SafeTensorError::HeaderTooLarge | SafeTensorError::InvalidHeaderLength, Some(claimed)) => {
+            (
+                "header length",
+                format!("at most the {} bytes that follow", size - 8),
+                format!("{claimed} bytes"),
+            )
+        }
         (SafeTensorError::MetadataIncompleteBuffer, _) => (
             "data",
             "tensors that cover the file exactly".to_owned(),
             format!("{size} bytes in all: {error}"),
         ),
-        (SafeTensorError::InvalidOffset(name), _) => {
-            (name.as_str(), "offsets in order, without gap or overlap".to_owned(), error.to_string())
-        }
-        _ => {
-            ("header", "JSON with dtype, shape and data_offsets of each tensor".to_owned(), error.to_string())
-        }
+        (SafeTensorError::InvalidOffset(name), _) => (
+            name.as_str(),
+            "offsets in order, without gap or overlap".to_owned(),
+            error.to_string(),
+        ),
+        _ => (
+            "header",
+            "JSON with dtype, shape and data_offsets of each tensor".to_owned(),
+            error.to_string(),
+        ),
     };
     FormatError::damaged(path, place, expected, found)
 }

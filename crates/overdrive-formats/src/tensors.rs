@@ -69,7 +69,9 @@ pub(crate) fn tensor(
     }
     let bytes = match ty.dtype {
         // Any byte but 0 is true to NumPy and PyTorch; ours are 0 and 1.
-        DType::Bool if bytes.iter().any(|b| *b > 1) => bytes.iter().map(|b| u8::from(*b != 0)).collect(),
+        DType::Bool if bytes.iter().any(|b| *b > 1) => {
+            bytes.iter().map(|b| u8::from(*b != 0)).collect()
+        }
         _ => bytes,
     };
     Ok(Tensor::sharing(ty, bytes).expect("the length was checked"))

@@ -1,8 +1,9 @@
-//! A model repository of the Triton Inference Server: a folder that `tritonserver --model-repository` serves.
+//! A model repository of the Triton Inference Server: a folder that `tritonserver
+//! --model-repository` serves.
 //! <https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md>
 //!
-//! It holds the model's folder with `config.pbtxt`, `1/model.onnx` for Triton's ONNX Runtime back end, and inputs to warm up
-//! with, so that the first request does not pay for the first call.
+//! It holds the model's folder with `config.pbtxt`, `1/model.onnx` for Triton's ONNX Runtime back
+//! end, and inputs to warm up with, so that the first request does not pay for the first call.
 
 use crate::FormatError;
 use overdrive_files::Contents;
@@ -18,11 +19,13 @@ pub struct Served {
     pub name: String,
     /// The bytes of its ONNX file.
     pub model: Vec<u8>,
-    /// Inputs of one sample: without the batch where there is one; a named dimension may have any size.
+    /// Inputs of one sample: without the batch where there is one; a named dimension may have any
+    /// size.
     pub inputs: Vec<(String, TensorType)>,
     /// Outputs, likewise.
     pub outputs: Vec<(String, TensorType)>,
-    /// Most samples in a call, which the server collects from requests; none where the file is for a fixed batch.
+    /// Most samples in a call, which the server collects from requests; none where the file is for
+    /// a fixed batch.
     pub max_batch: Option<usize>,
     /// One sample by input, to warm up with.
     pub warm_up: Vec<(String, Tensor)>,
@@ -54,7 +57,8 @@ pub const CONTENTS: Contents = Contents {
 /// For a name that is no folder's; for an element type that Triton lacks; what the system refuses.
 pub fn write(folder: &Path, served: &Served) -> Result<(), FormatError> {
     let is_plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);
-    if served.name.is_empty() || served.name.starts_with('.') || !served.name.chars().all(is_plain) {
+    if served.name.is_empty() || served.name.starts_with('.') || !served.name.chars().all(is_plain)
+    {
         let expected = "a name of letters, digits, `_`, `-` and `.`, which is a folder's too";
         return Err(FormatError::damaged(folder, "name", expected, format!("`{}`", served.name)));
     }
@@ -90,17 +94,22 @@ fn config(folder: &Path, served: &Served) -> Result<String, FormatError> {
         }
     }
     if served.max_batch.is_some() {
-        line(format!("dynamic_batching {{ max_queue_delay_microseconds: {QUEUE_DELAY_MICROSECONDS} }}"));
+        line(format!(
+            "dynamic_batching {{ max_queue_delay_microseconds: {QUEUE_DELAY_MICROSECONDS} }}"
+        ));
     }
     // Without a batch its size is 0; with one the smallest and the largest are both warm.
-    let sizes = served.max_batch.map_or(vec![0], |most| if most > 1 { vec![1, most] } else { vec![1] });
+    let sizes =
+        served.max_batch.map_or(vec![0], |most| if most > 1 { vec![1, most] } else { vec![1] });
     for size in sizes.into_iter().filter(|_| !served.warm_up.is_empty()) {
         line("model_warmup {".to_owned());
         line(format!("  name: \"batch of {size}\""));
         line(format!("  batch_size: {size}"));
         for (i, (name, tensor)) in served.warm_up.iter().enumerate() {
             let (name, ty, file) = (quoted(name), port(folder, tensor.ty())?, file_of(i));
-            line(format!("  inputs {{ key: {name} value {{ {ty} input_data_file: \"{file}\" }} }}"));
+            line(format!(
+                "  inputs {{ key: {name} value {{ {ty} input_data_file: \"{file}\" }} }}"
+            ));
         }
         line("}".to_owned());
     }
@@ -124,7 +133,8 @@ fn port(folder: &Path, ty: &TensorType) -> Result<String, FormatError> {
         DType::F64 => "FP64",
         DType::BF16 => "BF16",
         other => {
-            let error = FormatError::damaged(folder, CONFIG, "an element type that Triton has", other);
+            let error =
+                FormatError::damaged(folder, CONFIG, "an element type that Triton has", other);
             return Err(error.remedy("convert the inputs and outputs of the model"));
         }
     };
@@ -188,11 +198,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for name in ["..", "", "a/b", "a b"] {
             let at = folder.path().join("repository");
-            assert!(write(&at, &Served { name: name.to_owned(), ..served(None) }).is_err(), "{name}");
+            assert!(
+                write(&at, &Served { name: name.to_owned(), ..served(None) }).is_err(),
+                "{name}"
+            );
             assert!(!at.exists());
         }
         let fp8 = vec![("x".to_owned(), TensorType::new(DType::F8E4M3, [2]))];
-        let error = write(&folder.path().join("r"), &Served { inputs: fp8, ..served(None) }).unwrap_err();
+        let error =
+            write(&folder.path().join("r"), &Served { inputs: fp8, ..served(None) }).unwrap_err();
         assert!(error.to_string().contains("Triton"), "{error}");
     }
 }

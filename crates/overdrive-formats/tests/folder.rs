@@ -10,7 +10,8 @@ use std::path::Path;
 fn graph() -> Graph {
     let b = Builder::new("tiny");
     let x = b.input("x", TensorType::new(DType::F32, ["batch".into(), overdrive_ir::Dim::Size(3)]));
-    let w = b.state("w", TensorType::new(DType::F32, [3usize, 2]), Init::Normal { std: 1.0, seed: 7 });
+    let w =
+        b.state("w", TensorType::new(DType::F32, [3usize, 2]), Init::Normal { std: 1.0, seed: 7 });
     let codes = Tensor::from_f64(DType::I4, [3usize], &[-8.0, 7.0, 1.0]);
     let shift = b.state("shift", codes.ty().clone(), Init::Value(codes)).convert(DType::F32);
     b.output("y", (x + shift).matmul(w));
@@ -79,10 +80,13 @@ fn what_is_wrong_with_a_folder_is_told() {
         fs::write(folder.join(file), text).unwrap();
         message(&folder)
     };
-    let config = |version| format!("{{\"overdrive_model\":{version},\"name\":\"tiny\",\"dimensions\":{{}}}}");
+    let config = |version| {
+        format!("{{\"overdrive_model\":{version},\"name\":\"tiny\",\"dimensions\":{{}}}}")
+    };
     assert!(damage("config.json", &config(9)).contains("expected 1, found 9"));
     assert!(
-        damage("config.json", "{\"overdrive_model\"").contains("config.json: config: expected the config")
+        damage("config.json", "{\"overdrive_model\"")
+            .contains("config.json: config: expected the config")
     );
     assert!(
         damage("graph.txt", "overdrive-ir 1\ngraph")
@@ -97,7 +101,8 @@ fn what_is_wrong_with_a_folder_is_told() {
     safetensors::write(&path, &states).unwrap();
     let error = message(&folder);
     assert!(
-        error.contains("1 missing: w f32[3, 2]") && error.contains("shift expected i4[3], found u8[9]"),
+        error.contains("1 missing: w f32[3, 2]")
+            && error.contains("shift expected i4[3], found u8[9]"),
         "{error}"
     );
     fs::remove_file(folder.join("graph.txt")).unwrap();
@@ -130,5 +135,7 @@ fn a_config_that_speaks_of_a_model_of_ours_makes_none() {
     fs::write(place.path().join("config.json"), config).unwrap();
     fs::write(place.path().join("model.safetensors"), "weights").unwrap();
     assert!(!ModelFolder::is_at(place.path()));
-    assert!(write(place.path()).unwrap_err().to_string().contains("`config.json`, `model.safetensors`"));
+    assert!(
+        write(place.path()).unwrap_err().to_string().contains("`config.json`, `model.safetensors`")
+    );
 }

@@ -1,4 +1,5 @@
-//! Round trips of every type, files of other writers, and damaged files: an error each time, never a panic.
+//! Round trips of every type, files of other writers, and damaged files: an error each time, never
+//! a panic.
 
 use overdrive_formats::{
     FormatError, Tensors, load_parameters, npy, npz, read, safetensors, save_parameters, write,
@@ -12,7 +13,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("overdrive-formats-{test}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("overdrive-formats-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("the temporary folder is writable");
         Self(path)
     }
@@ -65,7 +67,8 @@ fn every_type_round_trips_through_both_formats() {
 
 /// Header as NumPy writes it, for arrays that our writer does not produce.
 fn array(descr: &str, fortran: &str, shape: &str, elements: &[u8]) -> Result<Tensor, FormatError> {
-    let header = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n");
+    let header =
+        format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n");
     let length = (header.len() as u16).to_le_bytes();
     let bytes = [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), elements].concat();
     npy::decode(Path::new("a.npz"), "x", &mut bytes.as_slice())
@@ -79,7 +82,10 @@ fn arrays_of_other_writers_are_understood() {
     assert_eq!(columns.to_ints(), [1, 2, 3, 4, 5, 6]);
     let truths = array("|b1", "False", "(2,)", &[7, 0]).unwrap();
     assert_eq!(truths, Tensor::from_ints(DType::Bool, [2usize], &[1, 0]));
-    assert_eq!(array("<f8", "False", "()", &1.5f64.to_le_bytes()).unwrap(), Tensor::scalar(DType::F64, 1.5));
+    assert_eq!(
+        array("<f8", "False", "()", &1.5f64.to_le_bytes()).unwrap(),
+        Tensor::scalar(DType::F64, 1.5)
+    );
 }
 
 #[test]
@@ -114,7 +120,10 @@ fn what_is_wrong_with_a_safetensors_file_is_said() {
         (header(good, &[0; 7]), ["cover the file", "bytes in all"]),
         (header(good, &[0; 9]), ["cover the file", "bytes in all"]),
         (header(&good.replace("F32", "F33"), &[0; 8]), ["JSON", "F33"]),
-        (header(&good.replace("F32", "C64").replace("[2]", "[1]"), &[0; 8]), ["element type", "C64"]),
+        (
+            header(&good.replace("F32", "C64").replace("[2]", "[1]"), &[0; 8]),
+            ["element type", "C64"],
+        ),
         (header(&good.replace("[2]", "[4611686018427387904,8]"), &[0; 8]), ["JSON", "overflow"]),
         (header(&good.replace("[0,8]", "[4,12]"), &[0; 12]), ["offsets", "a"]),
         (header("{", &[]), ["JSON", "header"]),
@@ -146,7 +155,10 @@ fn files_that_cannot_be_are_named_and_nothing_is_left_behind() {
     let missing = read(&folder.0.join("none.safetensors")).unwrap_err().to_string();
     assert!(missing.contains("cannot open") && missing.contains("none.safetensors"), "{missing}");
     let extension = read(&folder.0.join("weights.pt")).unwrap_err().to_string();
-    assert!(extension.contains("`.safetensors` or `.npz`") && extension.contains("`.pt`"), "{extension}");
+    assert!(
+        extension.contains("`.safetensors` or `.npz`") && extension.contains("`.pt`"),
+        "{extension}"
+    );
     let codes: Tensors = [("q".to_owned(), Tensor::from_ints(DType::I4, [2usize], &[1, 2]))].into();
     for name in ["q.safetensors", "q.npz"] {
         let path = folder.0.join(name);
@@ -166,7 +178,8 @@ fn parameters_load_whole_or_with_every_difference_named() {
     let bias = b.state("fc.bias", f32s(&[3]), Init::ZEROS);
     b.output("y", b.input("x", f32s(&[1, 2])).linear(w, Some(bias)));
     let graph = b.finish().unwrap();
-    let initial = |s: &overdrive_ir::StateDecl| (s.name.clone(), s.init.tensor(&s.name, graph.ty(s.value)));
+    let initial =
+        |s: &overdrive_ir::StateDecl| (s.name.clone(), s.init.tensor(&s.name, graph.ty(s.value)));
     let tensors: Tensors = graph.states().iter().map(initial).collect();
     let folder = Folder::new("parameters");
     for name in ["a.safetensors", "a.npz"] {

@@ -25,7 +25,8 @@ fn built_in(name: &str, asked: &Sizes) -> Graph {
 
 fn inputs(graph: &Graph) -> Vec<Tensor> {
     let draw = |ty: &TensorType| {
-        let values: Vec<f64> = (0..ty.elements()).map(|i| ((i * 37 % 101) as f64 - 50.0) / 50.0).collect();
+        let values: Vec<f64> =
+            (0..ty.elements()).map(|i| ((i * 37 % 101) as f64 - 50.0) / 50.0).collect();
         match ty.dtype.is_float() {
             true => Tensor::from_f64(ty.dtype, ty.shape.clone(), &values),
             false => {
@@ -52,10 +53,12 @@ fn assert_free(names: &[&str], build: &dyn Fn(&Sizes) -> Graph, elsewhere: &[&[u
     found.sort_by_key(|name| names.iter().position(|known| known == name));
     assert_eq!(found, names);
     for chosen in elsewhere {
-        let chosen: Sizes = names.iter().map(|&name| name.to_owned()).zip(chosen.iter().copied()).collect();
+        let chosen: Sizes =
+            names.iter().map(|&name| name.to_owned()).zip(chosen.iter().copied()).collect();
         let read = model.graph(&Binding { sizes: chosen.clone(), ..Binding::default() }).unwrap();
         let ours = build(&chosen);
-        let (found, expected) = (eval_tensors(&read, &inputs(&ours)), eval_tensors(&ours, &inputs(&ours)));
+        let (found, expected) =
+            (eval_tensors(&read, &inputs(&ours)), eval_tensors(&ours, &inputs(&ours)));
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(&expected) {
             assert_eq!(found.ty(), expected.ty(), "{chosen:?}");
@@ -125,7 +128,8 @@ fn what_mixes_rows_is_written_too() {
 
 /// A constant of `[T, T]`, or of `[1, T]`, as a function of its coordinates.
 fn constant<'b>(b: &'b Builder, shape: [usize; 2], of: impl Fn(usize, usize) -> i128) -> Expr<'b> {
-    let values: Vec<i128> = (0..shape[0] * shape[1]).map(|at| of(at / shape[1], at % shape[1])).collect();
+    let values: Vec<i128> =
+        (0..shape[0] * shape[1]).map(|at| of(at / shape[1], at % shape[1])).collect();
     b.constant(Tensor::from_ints(DType::I64, shape, &values))
 }
 

@@ -31,7 +31,8 @@ fn a_tokenizer_of_sentence_piece_gives_its_ids() {
 #[test]
 fn every_type_is_decoded_as_the_package_does() {
     let expected = npz::read(&folder().join("blocks.npz")).unwrap();
-    let found = gguf::decode(Path::new("blocks.gguf"), fs::read(folder().join("blocks.gguf")).unwrap());
+    let found =
+        gguf::decode(Path::new("blocks.gguf"), fs::read(folder().join("blocks.gguf")).unwrap());
     let found = found.unwrap();
     assert_eq!(found.len(), expected.len());
     for (name, tensor) in &expected {

@@ -33,7 +33,10 @@ fn a_tokenizer_whose_parts_do_not_fit_is_an_error_and_no_panic() {
     );
     for text in [too_long, tokenizer(whole, &undeclared)] {
         let said = read(text).unwrap_err();
-        assert!(said.contains("tokenizer.json") && said.contains("do not fit each other"), "{said}");
+        assert!(
+            said.contains("tokenizer.json") && said.contains("do not fit each other"),
+            "{said}"
+        );
     }
     // Every cut of a good file is read or refused.
     let text = tokenizer(whole, "null");

@@ -1,4 +1,5 @@
-//! ONNX: cases of its own backend tests, and of com.microsoft's ops, against the f64 definition; in, and out again.
+//! ONNX: cases of its own backend tests, and of com.microsoft's ops, against the f64 definition;
+//! in, and out again.
 
 use overdrive_formats::onnx::{self, Binding, Model};
 use overdrive_formats::{FormatError, Tensors, read};
@@ -34,7 +35,9 @@ fn fitting(model: &Model, inputs: &Tensors) -> Result<Graph, FormatError> {
         match model.graph(&binding) {
             Err(FormatError::Undecided { inputs: named, .. }) if !named.is_empty() => {
                 let before = binding.values.len();
-                binding.values.extend(named.into_iter().map(|name| (name.clone(), inputs[&name].clone())));
+                binding
+                    .values
+                    .extend(named.into_iter().map(|name| (name.clone(), inputs[&name].clone())));
                 assert!(binding.values.len() > before, "a bound input is known");
             }
             outcome => return outcome,
@@ -56,14 +59,20 @@ fn cases_evaluate_to_what_onnx_expects() {
             }
         };
         verify(&graph).unwrap();
-        let given: Vec<Tensor> = graph.inputs().iter().map(|port| inputs[&port.name].clone()).collect();
+        let given: Vec<Tensor> =
+            graph.inputs().iter().map(|port| inputs[&port.name].clone()).collect();
         let outputs = eval::eval_tensors(&graph, &given);
         for (port, output) in graph.outputs().iter().zip(outputs) {
             let Some(wanted) = expected.get(&port.name) else { continue };
             let close = |(a, b): (&f64, &f64)| a == b || (a - b).abs() <= 1e-7 + 1e-3 * b.abs();
             let same = output.to_f64().iter().zip(&wanted.to_f64()).all(close);
             if output.ty() != wanted.ty() || !same {
-                wrong.push(format!("{}: {} is not {}", case.display(), output.to_text(), wanted.to_text()));
+                wrong.push(format!(
+                    "{}: {} is not {}",
+                    case.display(),
+                    output.to_text(),
+                    wanted.to_text()
+                ));
             }
         }
     }
@@ -96,8 +105,11 @@ fn what_is_written_means_the_same() {
                 continue;
             }
         };
-        let given: Vec<Tensor> = graph.inputs().iter().map(|port| inputs[&port.name].clone()).collect();
-        for (a, b) in eval::eval_tensors(&graph, &given).iter().zip(&eval::eval_tensors(&back, &given)) {
+        let given: Vec<Tensor> =
+            graph.inputs().iter().map(|port| inputs[&port.name].clone()).collect();
+        for (a, b) in
+            eval::eval_tensors(&graph, &given).iter().zip(&eval::eval_tensors(&back, &given))
+        {
             let close = |(a, b): (&f64, &f64)| a == b || (a - b).abs() <= 1e-6 * (1.0 + b.abs());
             if a.ty() != b.ty() || !a.to_f64().iter().zip(&b.to_f64()).all(close) {
                 wrong.push(format!("{name}: {} became {}", a.to_text(), b.to_text()));
@@ -132,7 +144,8 @@ fn an_input_that_decides_a_shape_is_named() {
 #[test]
 fn a_file_that_is_no_model_says_so() {
     for bytes in [&b""[..], b"\x00", b"not a model at all", &[0xff; 64]] {
-        let error = Model::decode(Path::new("m.onnx"), bytes.to_vec().into()).unwrap_err().to_string();
+        let error =
+            Model::decode(Path::new("m.onnx"), bytes.to_vec().into()).unwrap_err().to_string();
         assert!(error.starts_with("m.onnx: "), "{error}");
     }
 }

@@ -1,7 +1,8 @@
-//! What a file of ONNX can do to its reader: graphs that never end, shapes that do not fit, data that is elsewhere.
+//! What a file of ONNX can do to its reader: graphs that never end, shapes that do not fit, data
+//! that is elsewhere.
 //!
-//! Each file is written here field by field, so that it says exactly the one wrong thing. The answer is an error that
-//! names the place, within memory that the file's size bounds.
+//! Each file is written here field by field, so that it says exactly the one wrong thing. The
+//! answer is an error that names the place, within memory that the file's size bounds.
 
 #[path = "fields/onnx.rs"]
 mod fields;
@@ -17,8 +18,8 @@ use std::path::{Path, PathBuf};
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// What reading a bad file may take, in bytes: the files here have less than a kilobyte, and the tests beside them run
-/// at the same time.
+/// What reading a bad file may take, in bytes: the files here have less than a kilobyte, and the
+/// tests beside them run at the same time.
 const MEMORY: u64 = 16 << 20;
 
 fn outcome(bytes: Vec<u8>) -> Result<usize, String> {
@@ -33,21 +34,28 @@ fn error(bytes: Vec<u8>) -> String {
 #[test]
 fn graphs_that_refer_to_themselves_are_errors() {
     let x = || port("x", FLOAT, &[2]);
-    let cycle =
-        [node("Add", &["x", "b"], "a", &[]), node("Relu", &["a"], "b", &[]), node("Relu", &["b"], "y", &[])];
+    let cycle = [
+        node("Add", &["x", "b"], "a", &[]),
+        node("Relu", &["a"], "b", &[]),
+        node("Relu", &["b"], "y", &[]),
+    ];
     let said = error(model(&graph(&cycle, &[], &[x()]), &[]));
     assert!(said.contains("`b`, which nothing before computes"), "{said}");
 
     let opset = bytes(9, &[bytes(1, b""), number(2, 21)].concat());
     let body = [&node("F", &["p"], "q", &[])[..], &bytes(7, b"d")].concat();
     let function =
-        [bytes(1, b"F"), bytes(4, b"p"), bytes(5, b"q"), bytes(7, &body), opset, bytes(10, b"d")].concat();
+        [bytes(1, b"F"), bytes(4, b"p"), bytes(5, b"q"), bytes(7, &body), opset, bytes(10, b"d")]
+            .concat();
     let call = [&node("F", &["x"], "y", &[])[..], &bytes(7, b"d")].concat();
     let said = error(model(&graph(&[call], &[], &[x()]), &[function]));
     assert!(said.contains("inside itself") || said.contains("functions that end"), "{said}");
 
-    let forever =
-        graph(&[node("Identity", &["c"], "d", &[])], &[], &[port("i", INT64, &[]), port("c", 9, &[])]);
+    let forever = graph(
+        &[node("Identity", &["c"], "d", &[])],
+        &[],
+        &[port("i", INT64, &[]), port("c", 9, &[])],
+    );
     let forever = String::from_utf8_lossy(&forever).replace("\u{1}y", "\u{1}d").into_bytes();
     let body = [bytes(1, b"body"), bytes(6, &forever), number(20, 5)].concat();
     let endless = node("Loop", &["", ""], "y", &[body]);
@@ -68,7 +76,8 @@ fn a_name_has_one_value_and_a_model_has_outputs() {
     let said = error(model(&graph(&relu, &weights, &[]), &[]));
     assert!(said.contains("a name of its own for each initializer, found `s` again"), "{said}");
 
-    let without = [bytes(1, &node("Relu", &["x"], "y", &[])), bytes(2, b"g"), bytes(11, &x())].concat();
+    let without =
+        [bytes(1, &node("Relu", &["x"], "y", &[])), bytes(2, b"g"), bytes(11, &x())].concat();
     assert!(error(model(&without, &[])).contains("at least one output"));
 }
 
@@ -116,22 +125,41 @@ fn shapes_that_cannot_be_are_errors_in_little_memory() {
     let files = [
         ("an input", one(node("Relu", &["x"], "y", &[]), &[], &[port("x", FLOAT, &[HUGE, HUGE])])),
         ("a negative extent", one(node("Relu", &["x"], "y", &[]), &[], &[port("x", FLOAT, &[-3])])),
-        ("an initializer", one(node("Relu", &["x"], "y", &[]), &[tensor("x", FLOAT, &[HUGE], &[])], &[])),
+        (
+            "an initializer",
+            one(node("Relu", &["x"], "y", &[]), &[tensor("x", FLOAT, &[HUGE], &[])], &[]),
+        ),
         (
             "a negative initializer",
             one(node("Relu", &["x"], "y", &[]), &[tensor("x", FLOAT, &[-1], &[])], &[]),
         ),
         (
             "few bytes for many",
-            one(node("Relu", &["x"], "y", &[]), &[tensor("x", FLOAT, &[1 << 30], &[bytes(9, &[0; 8])])], &[]),
+            one(
+                node("Relu", &["x"], "y", &[]),
+                &[tensor("x", FLOAT, &[1 << 30], &[bytes(9, &[0; 8])])],
+                &[],
+            ),
         ),
         ("expand", one(node("Expand", &["x", "s"], "y", &[]), &[ints("s", &[HUGE, 4, 4])], &[x()])),
         ("tile", one(node("Tile", &["x", "s"], "y", &[]), &[ints("s", &[HUGE, 8])], &[x()])),
-        ("constant", one(node("ConstantOfShape", &["s"], "y", &[]), &[ints("s", &[HUGE, HUGE])], &[])),
+        (
+            "constant",
+            one(node("ConstantOfShape", &["s"], "y", &[]), &[ints("s", &[HUGE, HUGE])], &[]),
+        ),
         ("pad", one(node("Pad", &["x", "s"], "y", &[]), &[ints("s", &[HUGE, 0, HUGE, 0])], &[x()])),
-        ("resize", one(node("Resize", &["x", "", "", "s"], "y", &[]), &[ints("s", &[HUGE, HUGE])], &[x()])),
-        ("reshape", one(node("Reshape", &["x", "s"], "y", &[]), &[ints("s", &[HUGE, HUGE])], &[x()])),
-        ("negative reshape", one(node("Reshape", &["x", "s"], "y", &[]), &[ints("s", &[-5, 4])], &[x()])),
+        (
+            "resize",
+            one(node("Resize", &["x", "", "", "s"], "y", &[]), &[ints("s", &[HUGE, HUGE])], &[x()]),
+        ),
+        (
+            "reshape",
+            one(node("Reshape", &["x", "s"], "y", &[]), &[ints("s", &[HUGE, HUGE])], &[x()]),
+        ),
+        (
+            "negative reshape",
+            one(node("Reshape", &["x", "s"], "y", &[]), &[ints("s", &[-5, 4])], &[x()]),
+        ),
         (
             "range",
             one(
@@ -140,13 +168,27 @@ fn shapes_that_cannot_be_are_errors_in_little_memory() {
                 &[],
             ),
         ),
-        ("gemm of vectors", one(node("Gemm", &["x", "x"], "y", &[]), &[], &[port("x", FLOAT, &[4])])),
-        ("transpose", one(node("Transpose", &["x"], "y", &[ints_attribute("perm", &[0, 7])]), &[], &[x()])),
-        ("concat", one(node("Concat", &["x", "x"], "y", &[int_attribute("axis", HUGE)]), &[], &[x()])),
+        (
+            "gemm of vectors",
+            one(node("Gemm", &["x", "x"], "y", &[]), &[], &[port("x", FLOAT, &[4])]),
+        ),
+        (
+            "transpose",
+            one(node("Transpose", &["x"], "y", &[ints_attribute("perm", &[0, 7])]), &[], &[x()]),
+        ),
+        (
+            "concat",
+            one(node("Concat", &["x", "x"], "y", &[int_attribute("axis", HUGE)]), &[], &[x()]),
+        ),
         (
             "pool",
             one(
-                node("MaxPool", &["x"], "y", &[ints_attribute("kernel_shape", &[1 << 31, 1 << 31, 1 << 31])]),
+                node(
+                    "MaxPool",
+                    &["x"],
+                    "y",
+                    &[ints_attribute("kernel_shape", &[1 << 31, 1 << 31, 1 << 31])],
+                ),
                 &[],
                 &[port("x", FLOAT, &[1, 1, 4, 4, 4])],
             ),
@@ -163,7 +205,10 @@ fn shapes_that_cannot_be_are_errors_in_little_memory() {
                 ],
             ),
         ),
-        ("trip count", one(node("Split", &["x"], "y", &[int_attribute("num_outputs", HUGE)]), &[], &[x()])),
+        (
+            "trip count",
+            one(node("Split", &["x"], "y", &[int_attribute("num_outputs", HUGE)]), &[], &[x()]),
+        ),
     ];
     for (what, file) in files {
         let before = HEAP.restart_peak().live_bytes;
@@ -174,7 +219,8 @@ fn shapes_that_cannot_be_are_errors_in_little_memory() {
     }
 }
 
-/// Exporters name dimensions `s77`: the message says which axis of which input that is, and what to type.
+/// Exporters name dimensions `s77`: the message says which axis of which input that is, and what to
+/// type.
 #[test]
 fn dimensions_without_a_size_are_named_with_their_places() {
     let named = |name: &str| bytes(1, &bytes(2, name.as_bytes()));
@@ -185,9 +231,11 @@ fn dimensions_without_a_size_are_named_with_their_places() {
     let x = port("x", &[named("s77"), bytes(1, &number(1, 3)), named("s27")].concat());
     let mask = port("mask", &named("s77"));
     let said = error(model(&graph(&[node("Relu", &["x"], "y", &[])], &[], &[x, mask]), &[]));
-    for words in
-        ["s27 (axis 2 of `x`)", "s77 (axis 0 of `x`, axis 0 of `mask`)", "--shape s27=1 --shape s77=1"]
-    {
+    for words in [
+        "s27 (axis 2 of `x`)",
+        "s77 (axis 0 of `x`, axis 0 of `mask`)",
+        "--shape s27=1 --shape s77=1",
+    ] {
         assert!(said.contains(words), "{words}: {said}");
     }
 
@@ -216,11 +264,16 @@ fn external_data_stays_in_the_folder() {
         let entry = |key: &str, value: &str| {
             bytes(13, &[bytes(1, key.as_bytes()), bytes(2, value.as_bytes())].concat())
         };
-        let more =
-            [entry("location", location), entry("offset", offset), entry("length", length), number(14, 1)];
+        let more = [
+            entry("location", location),
+            entry("offset", offset),
+            entry("length", length),
+            number(14, 1),
+        ];
         let weight = tensor("x", FLOAT, dims, &more);
         let path = inner.join("m.onnx");
-        fs::write(&path, model(&graph(&[node("Relu", &["x"], "y", &[])], &[weight], &[]), &[])).unwrap();
+        fs::write(&path, model(&graph(&[node("Relu", &["x"], "y", &[])], &[weight], &[]), &[]))
+            .unwrap();
         let read = Model::open(&path).and_then(|model| model.graph(&Binding::default()));
         read.map(|_| ()).map_err(|e| e.to_string())
     };
@@ -247,7 +300,8 @@ fn external_data_stays_in_the_folder() {
 fn corpus() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx");
     let entries = fs::read_dir(folder).expect("the corpus is vendored");
-    let entries = entries.map(|entry| entry.expect("a folder can be listed").path().join("model.onnx"));
+    let entries =
+        entries.map(|entry| entry.expect("a folder can be listed").path().join("model.onnx"));
     let mut found: Vec<PathBuf> = entries.filter(|path| path.is_file()).collect();
     found.sort();
     assert!(found.len() > 60, "the corpus is where it belongs");

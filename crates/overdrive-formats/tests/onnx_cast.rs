@@ -33,16 +33,21 @@ fn result(op: &str, attributes: &[Vec<u8>], inputs: &[(i64, Tensor)]) -> Tensor 
 }
 
 fn cast(x: &[f32], to: i64, saturate: i64, mode: &str) -> Tensor {
-    let attributes =
-        [int_attribute("to", to), int_attribute("saturate", saturate), text_attribute("round_mode", mode)];
+    let attributes = [
+        int_attribute("to", to),
+        int_attribute("saturate", saturate),
+        text_attribute("round_mode", mode),
+    ];
     let kept = if to == E8M0 { &attributes[..] } else { &attributes[..2] };
     result("Cast", kept, &[(FLOAT, Tensor::from_f32([x.len()], x))])
 }
 
 /// Positive numbers around every power of two and between any two, subnormal ones too.
 fn around_powers() -> Vec<f32> {
-    let mantissas = [0, 1, 0x1F_FFFF, 0x20_0000, 0x3F_FFFF, 0x40_0000, 0x40_0001, 0x60_0000, 0x7F_FFFF];
-    let all = (0..255u32).flat_map(|exponent| mantissas.map(|m| f32::from_bits(exponent << 23 | m)));
+    let mantissas =
+        [0, 1, 0x1F_FFFF, 0x20_0000, 0x3F_FFFF, 0x40_0000, 0x40_0001, 0x60_0000, 0x7F_FFFF];
+    let all =
+        (0..255u32).flat_map(|exponent| mantissas.map(|m| f32::from_bits(exponent << 23 | m)));
     all.filter(|x| *x > 0.0).collect()
 }
 
@@ -51,7 +56,9 @@ fn a_power_of_two_is_above_below_or_nearest() {
     let (least, most) = (2f64.powi(-127), 2f64.powi(127));
     let below = |x: f64| (-149..=127).map(|n| 2f64.powi(n)).rfind(|power| *power <= x).unwrap();
     let x = around_powers();
-    for (mode, saturate) in ["up", "down", "nearest"].into_iter().flat_map(|mode| [(mode, 1), (mode, 0)]) {
+    for (mode, saturate) in
+        ["up", "down", "nearest"].into_iter().flat_map(|mode| [(mode, 1), (mode, 0)])
+    {
         let found = cast(&x, E8M0, saturate, mode).to_f64();
         for (&x, found) in x.iter().zip(found) {
             let x = f64::from(x);

@@ -15,8 +15,8 @@ const FORMATS: [(DType, i64); 2] = [(DType::F8E4M3, 17), (DType::F8E5M2, 19)];
 
 /// Every f16 in order of its bits, then some f32 between and beyond them.
 fn numbers() -> Vec<f32> {
-    let halves =
-        (0..=u16::MAX).map(|bits| Tensor::from_bytes(TensorType::new(DType::F16, [1]), bits.to_le_bytes()));
+    let halves = (0..=u16::MAX)
+        .map(|bits| Tensor::from_bytes(TensorType::new(DType::F16, [1]), bits.to_le_bytes()));
     let halves = halves.map(|tensor| tensor.unwrap().to_f64()[0] as f32);
     let wide = (0..1u32 << 13).map(|high| f32::from_bits(high << 19 | 0x1234));
     halves.chain(wide).chain([f32::MAX, f32::MIN, f32::MIN_POSITIVE]).collect()
@@ -78,11 +78,15 @@ fn casts_in_are_those_of_the_specification() {
         });
         let codes: Vec<(f64, u8)> = values.filter(|(value, _)| value.is_finite()).collect();
         for saturates in [true, false] {
-            let attributes = [int_attribute("to", code), int_attribute("saturate", saturates.into())];
+            let attributes =
+                [int_attribute("to", code), int_attribute("saturate", saturates.into())];
             let nodes = [node("Cast", &["a"], "y", &attributes)];
-            let found =
-                of(&read(model(&graph(&nodes, &[], &[port("a", FLOAT, &[x.len() as i64])]), &[])), &given);
-            let wanted: Vec<f64> = x.iter().map(|&x| specified(&codes, dtype, saturates, x.into())).collect();
+            let found = of(
+                &read(model(&graph(&nodes, &[], &[port("a", FLOAT, &[x.len() as i64])]), &[])),
+                &given,
+            );
+            let wanted: Vec<f64> =
+                x.iter().map(|&x| specified(&codes, dtype, saturates, x.into())).collect();
             same(&found, &wanted, &x, &format!("{dtype}, saturate {saturates}"));
         }
     }
@@ -95,12 +99,18 @@ fn what_is_written_casts_as_the_graph_does() {
     let narrow = [DType::F8E4M3, DType::F8E5M2, DType::F4E2M1, DType::F16, DType::BF16];
     for (from, to) in [DType::F32, DType::F16, DType::BF16, DType::F64, DType::F8E5M2, DType::I32]
         .into_iter()
-        .flat_map(|from| narrow.into_iter().chain([DType::I8, DType::U16]).map(move |to| (from, to)))
+        .flat_map(|from| {
+            narrow.into_iter().chain([DType::I8, DType::U16]).map(move |to| (from, to))
+        })
         .filter(|(from, to)| from != to && (from.is_int() || to.is_float()))
     {
         let given = match from {
             DType::I32 => Tensor::from_ints(from, [of_ints.len()], &of_ints),
-            _ => Tensor::from_f64(from, [x.len()], &x.iter().map(|&x| x.into()).collect::<Vec<f64>>()),
+            _ => Tensor::from_f64(
+                from,
+                [x.len()],
+                &x.iter().map(|&x| x.into()).collect::<Vec<f64>>(),
+            ),
         };
         for overflow in [Overflow::Ieee, Overflow::Saturate] {
             let b = Builder::new("cast");

@@ -1,4 +1,5 @@
-//! Weights that other quantizers left as codes: a product takes them as they are packed, whatever the file's layout.
+//! Weights that other quantizers left as codes: a product takes them as they are packed, whatever
+//! the file's layout.
 //!
 //! Each model is written here field by field, and what it means is computed by hand from the codes.
 
@@ -32,9 +33,14 @@ fn raw_tensor(name: &str, kind: i64, dims: &[usize], raw: &[u8]) -> Vec<u8> {
 /// Codes of so many bits, the first in the lowest ones; a new byte every `row`.
 fn packed(codes: &[i64], bits: usize, row: usize) -> Vec<u8> {
     let byte = |part: &[i64]| {
-        part.iter().enumerate().fold(0u8, |all, (i, code)| all | ((*code as u8) & mask(bits)) << (i * bits))
+        part.iter()
+            .enumerate()
+            .fold(0u8, |all, (i, code)| all | ((*code as u8) & mask(bits)) << (i * bits))
     };
-    codes.chunks(row.max(1)).flat_map(|row| row.chunks(8 / bits).map(byte).collect::<Vec<u8>>()).collect()
+    codes
+        .chunks(row.max(1))
+        .flat_map(|row| row.chunks(8 / bits).map(byte).collect::<Vec<u8>>())
+        .collect()
 }
 
 fn mask(bits: usize) -> u8 {
@@ -57,10 +63,14 @@ fn read(nodes: &[Vec<u8>], initializers: &[Vec<u8>], x: &[usize]) -> Result<Grap
     model.graph(&Binding::default()).map_err(|e| e.to_string())
 }
 
-/// Fails unless the graph multiplies by codes of this type, which it holds once, and gives `x W` of these weights `[N, K]`.
+/// Fails unless the graph multiplies by codes of this type, which it holds once, and gives `x W` of
+/// these weights `[N, K]`.
 fn multiplies(what: &str, graph: &Graph, codes: DType, (weights, k): (&[f64], usize)) {
-    let layers: Vec<_> =
-        graph.nodes().iter().filter(|node| node.op.composite::<QuantizedLinear>().is_some()).collect();
+    let layers: Vec<_> = graph
+        .nodes()
+        .iter()
+        .filter(|node| node.op.composite::<QuantizedLinear>().is_some())
+        .collect();
     assert_eq!(layers.len(), 1, "{what}: one product of codes");
     assert_eq!(graph.ty(layers[0].operands[1]).dtype, codes, "{what}");
     let n = weights.len() / k;
@@ -76,7 +86,8 @@ fn multiplies(what: &str, graph: &Graph, codes: DType, (weights, k): (&[f64], us
     for row in 0..M {
         for column in 0..n {
             let products = (0..k).map(|i| f64::from(x[row * k + i]) * weights[column * k + i]);
-            let (sum, size) = products.fold((0.0, 0.0), |(sum, size), p| (sum + p, size + f64::abs(p)));
+            let (sum, size) =
+                products.fold((0.0, 0.0), |(sum, size), p| (sum + p, size + f64::abs(p)));
             let found = y[row * n + column];
             assert!((found - sum).abs() <= 1e-6 * (1.0 + size), "{what}: {found} is not {sum}");
         }
@@ -90,7 +101,8 @@ enum Zeros {
     Fractions,
 }
 
-/// A model of one MatMulNBits, and the weights that it stands for. Columns belong to the block that `group` gives them.
+/// A model of one MatMulNBits, and the weights that it stands for. Columns belong to the block that
+/// `group` gives them.
 fn n_bits(
     (n, k): (usize, usize),
     (bits, block): (usize, usize),
@@ -127,7 +139,8 @@ fn n_bits(
     let sizes = [("K", k), ("N", n), ("bits", bits), ("block_size", block)];
     let attributes: Vec<Vec<u8>> =
         sizes.iter().map(|&(name, size)| int_attribute(name, size as i64)).collect();
-    let call = [node("MatMulNBits", &inputs, "y", &attributes), bytes(7, b"com.microsoft")].concat();
+    let call =
+        [node("MatMulNBits", &inputs, "y", &attributes), bytes(7, b"com.microsoft")].concat();
     let weight = |row: usize, column: usize| {
         let at = row * blocks + group(column).min(blocks - 1);
         let zero = match zeros {
@@ -149,7 +162,8 @@ fn mat_mul_n_bits_keeps_its_codes() {
         for zeros in [Zeros::None, Zeros::Codes, Zeros::Fractions] {
             // Whole blocks, a last one that is not whole, and one that is larger than all.
             for (k, block) in [(128, 16), (128, 64), (200, 32), (100, 16), (72, 256)] {
-                let (graph, weights) = n_bits((5, k), (bits, block), zeros, |column| column / block);
+                let (graph, weights) =
+                    n_bits((5, k), (bits, block), zeros, |column| column / block);
                 let what = format!("{bits} bits, K = {k} in blocks of {block}, zeros: {zeros:?}");
                 multiplies(&what, &graph.unwrap(), dtype, (&weights, k));
             }
@@ -178,17 +192,22 @@ fn dequantized_weights_of_products_keep_their_codes() {
         [(INT4, 4, DType::I4), (UINT4, 4, DType::I4), (INT8, 8, DType::I8), (UINT8, 8, DType::U8)]
     {
         for block in [0, 3, 15, 16, 64] {
-            for (with_zeros, turned) in [(false, false), (true, false), (false, true), (true, true)] {
-                let what = format!("type {kind}, blocks of {block}, zeros {with_zeros}, turned {turned}");
+            for (with_zeros, turned) in [(false, false), (true, false), (false, true), (true, true)]
+            {
+                let what =
+                    format!("type {kind}, blocks of {block}, zeros {with_zeros}, turned {turned}");
                 let blocks = if block == 0 { 1 } else { k.div_ceil(block) };
                 let unsigned = kind == UINT4 || kind == UINT8;
                 let low = if unsigned { 0 } else { -(1i64 << (bits - 1)) };
                 let code = |i: i64| (i & i64::from(mask(bits))) + low;
                 let codes: Vec<i64> = mixed(n * k, 3).map(code).collect();
                 let zeros: Vec<i64> = mixed(n * blocks, 11).map(code).collect();
-                let scales: Vec<f32> = mixed(n * blocks, 5).map(|x| (x + 1) as f32 / 1024.0).collect();
+                let scales: Vec<f32> =
+                    mixed(n * blocks, 5).map(|x| (x + 1) as f32 / 1024.0).collect();
                 // Positions of a weight and of its scale, in the order of the file.
-                let at = |row: usize, column: usize| if turned { row * k + column } else { column * n + row };
+                let at = |row: usize, column: usize| {
+                    if turned { row * k + column } else { column * n + row }
+                };
                 let of = |row: usize, column: usize| {
                     let group = column.checked_div(block).unwrap_or(0);
                     if turned { row * blocks + group } else { group * n + row }
@@ -202,7 +221,12 @@ fn dequantized_weights_of_products_keep_their_codes() {
                 ];
                 let mut inputs = vec!["w", "scales"];
                 if with_zeros {
-                    initializers.push(raw_tensor("zeros", kind, &counts, &packed(&zeros, bits, zeros.len())));
+                    initializers.push(raw_tensor(
+                        "zeros",
+                        kind,
+                        &counts,
+                        &packed(&zeros, bits, zeros.len()),
+                    ));
                     inputs.push("zeros");
                 }
                 let across = usize::from(turned);
@@ -263,13 +287,21 @@ fn entries_of_a_table_of_codes_are_gathered_packed() {
         let mut inputs = vec!["w", "at", "scales"];
         if with_zeros {
             let row = blocks.div_ceil(per_byte);
-            initializers.push(raw_tensor("zeros", UINT8, &[rows, row], &packed(&zeros, bits, blocks)));
+            initializers.push(raw_tensor(
+                "zeros",
+                UINT8,
+                &[rows, row],
+                &packed(&zeros, bits, blocks),
+            ));
             inputs.push("zeros");
         }
-        let attributes = [("bits", bits), ("block_size", block), ("gather_axis", 0), ("quantize_axis", 1)];
-        let attributes: Vec<Vec<u8>> = attributes.iter().map(|&(n, v)| int_attribute(n, v as i64)).collect();
+        let attributes =
+            [("bits", bits), ("block_size", block), ("gather_axis", 0), ("quantize_axis", 1)];
+        let attributes: Vec<Vec<u8>> =
+            attributes.iter().map(|&(n, v)| int_attribute(n, v as i64)).collect();
         let gather = node("GatherBlockQuantized", &inputs, "g", &attributes);
-        let nodes = [[gather, bytes(7, b"com.microsoft")].concat(), node("Add", &["g", "x"], "y", &[])];
+        let nodes =
+            [[gather, bytes(7, b"com.microsoft")].concat(), node("Add", &["g", "x"], "y", &[])];
         let graph = read(&nodes, &initializers, &[4, width]).unwrap();
         let y = eval::eval_tensors(&graph, &[Tensor::from_f32([4, width], &[0.0; 80])])[0].to_f64();
         for (i, found) in y.iter().enumerate() {
@@ -288,8 +320,12 @@ fn entries_of_a_table_of_codes_are_gathered_packed() {
 #[test]
 fn softmax_of_codes_is_that_of_their_numbers() {
     let byte = |name: &str, value: u8| raw_tensor(name, UINT8, &[], &[value]);
-    let initializers =
-        [floats("sx", &[], &[0.1]), byte("zx", 128), floats("sy", &[], &[1.0 / 256.0]), byte("zy", 0)];
+    let initializers = [
+        floats("sx", &[], &[0.1]),
+        byte("zx", 128),
+        floats("sy", &[], &[1.0 / 256.0]),
+        byte("zy", 0),
+    ];
     let softmax = node(
         "QLinearSoftmax",
         &["q", "sx", "zx", "sy", "zy"],
@@ -307,7 +343,10 @@ fn softmax_of_codes_is_that_of_their_numbers() {
     for (row, found) in x.chunks(3).zip(y.chunks(3)) {
         let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
         for (x, y) in row.iter().zip(found) {
-            assert!((f64::from(*x).exp() / sum - y).abs() <= 0.5 / 256.0 + 1e-3, "{row:?} gave {found:?}");
+            assert!(
+                (f64::from(*x).exp() / sum - y).abs() <= 0.5 / 256.0 + 1e-3,
+                "{row:?} gave {found:?}"
+            );
         }
     }
 }
@@ -322,16 +361,20 @@ fn codes_that_do_not_fit_are_errors() {
         [weights, node("Gemm", &["x", "v"], "y", &[int_attribute("transB", 1)])]
     };
     let three = raw_tensor("zero", INT4, &[3], &[0; 2]);
-    let said = read(&layer(&["w", "scale", "zero"]), &[codes(INT4), scale(), three], &[1, 3]).unwrap_err();
+    let said =
+        read(&layer(&["w", "scale", "zero"]), &[codes(INT4), scale(), three], &[1, 3]).unwrap_err();
     assert!(said.contains("a zero point for each scale"), "{said}");
     let other = raw_tensor("zero", INT4, &[2], &[0; 1]);
-    let said = read(&layer(&["w", "scale", "zero"]), &[codes(UINT4), scale(), other], &[1, 3]).unwrap_err();
+    let said = read(&layer(&["w", "scale", "zero"]), &[codes(UINT4), scale(), other], &[1, 3])
+        .unwrap_err();
     assert!(said.contains("a zero point of the codes' type"), "{said}");
     let short = [raw_tensor("w", UINT8, &[1, 1, 8], &[0; 8]), floats("scale", &[1], &[1.0])];
     let sizes = |k: i64, n: i64| {
         let sizes = [("K", k), ("N", n), ("bits", 4), ("block_size", 16)];
-        let attributes: Vec<Vec<u8>> = sizes.iter().map(|&(name, size)| int_attribute(name, size)).collect();
-        [[node("MatMulNBits", &["x", "w", "scale"], "y", &attributes), bytes(7, b"com.microsoft")].concat()]
+        let attributes: Vec<Vec<u8>> =
+            sizes.iter().map(|&(name, size)| int_attribute(name, size)).collect();
+        [[node("MatMulNBits", &["x", "w", "scale"], "y", &attributes), bytes(7, b"com.microsoft")]
+            .concat()]
     };
     let said = read(&sizes(32, 1), &short, &[1, 32]).unwrap_err();
     assert!(said.contains("16 bytes of codes"), "{said}");

@@ -1,4 +1,5 @@
-//! Quantized layers as ONNX: written as QDQ where opset 23 can say so, and meaning the same when they are read back.
+//! Quantized layers as ONNX: written as QDQ where opset 23 can say so, and meaning the same when
+//! they are read back.
 
 use overdrive_formats::onnx::{self, Binding, Model};
 use overdrive_ir::ops::QuantizedLinear;
@@ -54,8 +55,9 @@ fn in_blocks((codes, scale, block): (DType, DType, usize), op: QuantizedLinear) 
     let x = b.input("x", TensorType::new(DType::F32, [2, 3, K]));
     let count = N * K;
     // Every value that the type has, up to its largest.
-    let all: Vec<f64> =
-        (0..count).map(|i| codes.round(((i * 7) % 61) as f64 * 0.25 - 7.5, Overflow::Saturate)).collect();
+    let all: Vec<f64> = (0..count)
+        .map(|i| codes.round(((i * 7) % 61) as f64 * 0.25 - 7.5, Overflow::Saturate))
+        .collect();
     let scales: Vec<f64> = (0..N * K / block).map(|i| 2f64.powi((i % 5) as i32 - 4)).collect();
     let mut operands = vec![
         ("codes", Tensor::from_f64(codes, [N, K], &all)),
@@ -64,13 +66,15 @@ fn in_blocks((codes, scale, block): (DType, DType, usize), op: QuantizedLinear) 
     if op.weights == Weights::TwoLevel {
         operands.push(("tensor_scale", Tensor::scalar(DType::F32, 0.3)));
     }
-    let state = |(name, tensor): (&str, Tensor)| b.state(name, tensor.ty().clone(), Init::Value(tensor));
+    let state =
+        |(name, tensor): (&str, Tensor)| b.state(name, tensor.ty().clone(), Init::Value(tensor));
     let states: Vec<_> = operands.into_iter().map(state).collect();
     b.output("y", x.quantized_linear(op, &states));
     b.finish().expect("a layer that fits")
 }
 
-/// Microscaling formats, in types that every engine has: what is written means the same to the last code.
+/// Microscaling formats, in types that every engine has: what is written means the same to the last
+/// code.
 #[test]
 fn layers_in_blocks_of_small_floats_are_written_in_types_that_engines_have() {
     let float = |weights| QuantizedLinear { weights, activations: Activations::Float };
@@ -100,7 +104,10 @@ fn layers_in_blocks_of_small_floats_are_written_in_types_that_engines_have() {
         let mut values: Vec<f64> = numbers(DType::F32, &[2, 3, 64], -1.03, 0.217).to_f64();
         values[..64].fill(0.0);
         values[64..128].iter_mut().for_each(|x| *x *= 1e-38);
-        values[128..192].iter_mut().enumerate().for_each(|(i, x)| *x = 448.0 * 2f64.powi(i as i32 / 32));
+        values[128..192]
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, x)| *x = 448.0 * 2f64.powi(i as i32 / 32));
         let x = Tensor::from_f64(DType::F32, [2, 3, 64], &values);
         let [before, after] =
             [&graph, &back].map(|g| eval::eval_tensors(g, std::slice::from_ref(&x))[0].to_f64());
@@ -114,8 +121,20 @@ fn layers_in_blocks_of_small_floats_are_written_in_types_that_engines_have() {
 fn layers_are_written_with_their_codes_and_mean_the_same() {
     let op = |weights, activations| QuantizedLinear { weights, activations };
     let cases = [
-        ("int8 per channel", DType::I8, 1, op(Weights::Symmetric, Activations::Float), "DequantizeLinear"),
-        ("int4 in blocks", DType::I4, 3, op(Weights::Symmetric, Activations::Float), "DequantizeLinear"),
+        (
+            "int8 per channel",
+            DType::I8,
+            1,
+            op(Weights::Symmetric, Activations::Float),
+            "DequantizeLinear",
+        ),
+        (
+            "int4 in blocks",
+            DType::I4,
+            3,
+            op(Weights::Symmetric, Activations::Float),
+            "DequantizeLinear",
+        ),
         (
             "int4 with zero points",
             DType::I4,
@@ -164,14 +183,16 @@ fn layers_are_written_with_their_codes_and_mean_the_same() {
     }
 }
 
-/// Zero points that are fractions, as HQQ finds them: no op of ONNX takes them, and the codes stay codes all the same.
+/// Zero points that are fractions, as HQQ finds them: no op of ONNX takes them, and the codes stay
+/// codes all the same.
 #[test]
 fn layers_with_fractional_zero_points_come_back_with_their_codes() {
     let op = QuantizedLinear { weights: Weights::Asymmetric, activations: Activations::Float };
     for groups in [1, 3, 12] {
         let b = Builder::new("layer");
         let x = b.input("x", TensorType::new(DType::F32, [2, 3, K]));
-        let state = |name: &str, tensor: Tensor| b.state(name, tensor.ty().clone(), Init::Value(tensor));
+        let state =
+            |name: &str, tensor: Tensor| b.state(name, tensor.ty().clone(), Init::Value(tensor));
         let codes = state("codes", numbers(DType::I4, &[N, K], -5.0, 1.0));
         let scale = state("scale", numbers(DType::F32, &[N, groups], 0.05, 0.01));
         let zero = state("zero", numbers(DType::F32, &[N, groups], -3.3, 0.71));
@@ -180,11 +201,13 @@ fn layers_with_fractional_zero_points_come_back_with_their_codes() {
         let path = Path::new("layer.onnx");
         let bytes = onnx::encode(path, &graph).unwrap();
         let back = Model::decode(path, bytes.into()).unwrap().graph(&Binding::default()).unwrap();
-        let layer = back.nodes().iter().find(|node| node.op.composite::<QuantizedLinear>() == Some(&op));
+        let layer =
+            back.nodes().iter().find(|node| node.op.composite::<QuantizedLinear>() == Some(&op));
         let layer = layer.expect("a product of codes");
         assert_eq!(back.ty(layer.operands[1]), &TensorType::new(DType::I4, [N, K]));
         assert_eq!(back.ty(layer.operands[3]), &TensorType::new(DType::F32, [N, groups]));
-        let held = back.states().iter().filter(|state| back.ty(state.value).dtype == DType::I4).count();
+        let held =
+            back.states().iter().filter(|state| back.ty(state.value).dtype == DType::I4).count();
         assert_eq!(held, 1, "codes are held once");
         let x = numbers(DType::F32, &[2, 3, K], -1.03, 0.217);
         let [before, after] =
@@ -207,7 +230,10 @@ fn codes_of_a_whole_tensor_say_their_zero_point() {
     let path = Path::new("codes.onnx");
     let bytes = onnx::encode(path, &graph).unwrap();
     let has = |word: &str| bytes.windows(word.len()).any(|w| w == word.as_bytes());
-    assert!(has("QuantizeLinear") && !has("output_dtype"), "the zero point says the type of the codes");
+    assert!(
+        has("QuantizeLinear") && !has("output_dtype"),
+        "the zero point says the type of the codes"
+    );
     let back = Model::decode(path, bytes.into()).unwrap().graph(&Binding::default()).unwrap();
     let x = numbers(DType::F32, &[4, 8], -1.03, 0.217);
     let [before, after] = [&graph, &back].map(|g| eval::eval_tensors(g, std::slice::from_ref(&x)));

@@ -27,7 +27,8 @@ fn two_rates(condition: Vec<Vec<u8>>, inputs: &[Vec<u8>]) -> Model {
         tensor(name, FLOAT, &[rows, 1], &[bytes(9, &ones)])
     };
     let product = |weight: &str| node("MatMul", &["x", weight], "y", &[]);
-    let branches = [branch("then_branch", product("four")), branch("else_branch", product("eight"))];
+    let branches =
+        [branch("then_branch", product("four")), branch("else_branch", product("eight"))];
     let nodes = [condition, vec![node("If", &["is_four"], "y", &branches)]].concat();
     let constants = [weight("four", 4), weight("eight", 8), scalar("rate", 16_000)];
     decoded(model(&graph(&nodes, &constants, inputs), &[]))
@@ -72,12 +73,20 @@ fn a_branch_that_the_sizes_decide_needs_no_value() {
             .iter()
             .zip(["last", "width_of_four"])
             .map(|(tensor, name)| {
-                node("Constant", &[], name, &[[bytes(1, b"value"), bytes(5, tensor), number(20, 4)].concat()])
+                node(
+                    "Constant",
+                    &[],
+                    name,
+                    &[[bytes(1, b"value"), bytes(5, tensor), number(20, 4)].concat()],
+                )
             })
             .chain(shape)
             .collect();
         let model = two_rates(nodes, &[port("x", FLOAT, &[1, width])]);
-        assert_eq!(sums(&model.graph(&Binding::default()).unwrap(), width as usize), [width as f64]);
+        assert_eq!(
+            sums(&model.graph(&Binding::default()).unwrap(), width as usize),
+            [width as f64]
+        );
     }
 }
 
@@ -92,13 +101,18 @@ fn a_branch_that_is_not_taken_may_have_any_op_and_a_taken_one_says_what_is_lacki
     };
     let taken = |value: i64| {
         let truth = tensor("yes", 9, &[], &[bytes(9, &[value as u8])]);
-        let outer = [branch("then_branch", inner("NoSuchOp")), branch("else_branch", inner("NoSuchOp"))];
+        let outer =
+            [branch("then_branch", inner("NoSuchOp")), branch("else_branch", inner("NoSuchOp"))];
         let nodes = [node("If", &["yes"], "y", &outer)];
-        decoded(model(&graph(&nodes, &[truth], &[port("x", FLOAT, &[2])]), &[])).graph(&Binding::default())
+        decoded(model(&graph(&nodes, &[truth], &[port("x", FLOAT, &[2])]), &[]))
+            .graph(&Binding::default())
     };
     assert_eq!(taken(1).unwrap().nodes().len(), 1);
     let said = taken(0).unwrap_err();
-    assert!(matches!(said, FormatError::Lacking { .. }) && said.to_string().contains("NoSuchOp"), "{said}");
+    assert!(
+        matches!(said, FormatError::Lacking { .. }) && said.to_string().contains("NoSuchOp"),
+        "{said}"
+    );
 }
 
 /// An input of two dimensions, each written as these fields.
@@ -111,11 +125,19 @@ fn square(name: &str, dims: [Vec<u8>; 2]) -> Vec<u8> {
 #[test]
 fn what_exporters_write_for_the_unknown_is_unknown_and_never_the_same() {
     let named = |name: &str| bytes(2, name.as_bytes());
-    let unknown =
-        [number(1, -1), number(1, i64::MIN), vec![], named(""), named("?"), named("*"), named("-1")];
+    let unknown = [
+        number(1, -1),
+        number(1, i64::MIN),
+        vec![],
+        named(""),
+        named("?"),
+        named("*"),
+        named("-1"),
+    ];
     let words = [named("None"), named("unknown"), named(" ")];
     for way in unknown.into_iter().chain(words) {
-        let ports = [square("x", [way.clone(), way.clone()]), square("z", [way.clone(), number(1, 3)])];
+        let ports =
+            [square("x", [way.clone(), way.clone()]), square("z", [way.clone(), number(1, 3)])];
         let model = decoded(model(&graph(&[node("Relu", &["x"], "y", &[])], &[], &ports), &[]));
         let names: Vec<String> = model.dimensions().unwrap().into_iter().collect();
         assert_eq!(names, ["x_0", "x_1", "z_0"], "{way:?}");

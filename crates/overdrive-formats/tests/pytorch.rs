@@ -27,7 +27,8 @@ fn both_layouts_hold_what_pytorch_put_there() {
         for (name, tensor) in &found {
             let dtype = tensor.ty().dtype;
             assert_eq!(dtype == DType::BF16, name == "bf16");
-            let found = if dtype == DType::BF16 { tensor.convert(DType::F32) } else { tensor.clone() };
+            let found =
+                if dtype == DType::BF16 { tensor.convert(DType::F32) } else { tensor.clone() };
             assert_eq!(found, expected[name], "{file}: {name}");
         }
     }
@@ -41,7 +42,9 @@ fn archive(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
 fn compressed(pickle: &[u8], storage: &[u8], method: CompressionMethod) -> Vec<u8> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
     let options = SimpleFileOptions::default().compression_method(method);
-    for (name, content) in [("m/data.pkl", pickle), ("m/byteorder", b"little"), ("m/data/0", storage)] {
+    for (name, content) in
+        [("m/data.pkl", pickle), ("m/byteorder", b"little"), ("m/data/0", storage)]
+    {
         archive.start_file(name, options).unwrap();
         archive.write_all(content).unwrap();
     }

@@ -1,5 +1,5 @@
-//! StableHLO text: snapshots of small graphs, and what XLA cannot say. That the text means what it should is checked where
-//! a plugin runs it (`overdrive-foreign/tests/xla.rs`).
+//! StableHLO text: snapshots of small graphs, and what XLA cannot say. That the text means what it
+//! should is checked where a plugin runs it (`overdrive-foreign/tests/xla.rs`).
 
 use overdrive_formats::{FormatError, stablehlo};
 use overdrive_ir::ops::OPS;
@@ -37,7 +37,8 @@ fn conversions_and_corners_are_spelt_out() {
 fn regions_pass_on_what_they_capture() {
     let ty = TensorType::new(DType::F32, [2usize]);
     let region =
-        |name: &str, result: &dyn for<'b> Fn([overdrive_ir::Expr<'b>; 2]) -> overdrive_ir::Expr<'b>| {
+        |name: &str,
+         result: &dyn for<'b> Fn([overdrive_ir::Expr<'b>; 2]) -> overdrive_ir::Expr<'b>| {
             let b = Builder::new(name);
             b.output("y", result([b.input("x", ty.clone()), b.input("step", ty.clone())]));
             b.finish().unwrap()
@@ -72,7 +73,9 @@ fn every_op_is_written_unless_a_format_or_a_rank_forbids_it() {
                 })
                 .collect();
             // Sizes of 4 do not fit every sample: those are the business of the harness.
-            for (i, y) in b.node(sample.op.clone(), &inputs, sample.regions.clone()).iter().enumerate() {
+            for (i, y) in
+                b.node(sample.op.clone(), &inputs, sample.regions.clone()).iter().enumerate()
+            {
                 b.output(&format!("y{i}"), *y);
             }
             let Ok(graph) = b.finish() else { continue };
@@ -98,12 +101,17 @@ fn all_that_cannot_be_said_is_said_at_once() {
     let channel = Channel { id: 1, ranks: 2 };
     b.output("sum", b.op1(Prim::AllReduce { reducer: Reducer::Sum, channel }, &[x]));
     let error = stablehlo::text(&b.finish().unwrap()).unwrap_err();
-    assert!(matches!(&error, FormatError::Inexpressible { parts, .. } if parts.len() == 3), "{error}");
+    assert!(
+        matches!(&error, FormatError::Inexpressible { parts, .. } if parts.len() == 3),
+        "{error}"
+    );
     let message = error.to_string();
     assert!(message.contains("f6e2m3") && message.contains("all_reduce"), "{message}");
     let b = Builder::new("open");
     b.output("y", b.input("x", TensorType::new(DType::F32, ["batch"])));
-    assert!(stablehlo::text(&b.finish().unwrap()).unwrap_err().to_string().contains("bind them first"));
+    assert!(
+        stablehlo::text(&b.finish().unwrap()).unwrap_err().to_string().contains("bind them first")
+    );
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The contract between plans and the devices that run them.
 //!
-//! `Backend` turns a graph into an `Executable`; `Buffer` is a value that lives with a back end; `State` is keyed
-//! by stable name and lives outside any executable, so that training and evaluation, prefill and decoding share
-//! it. Invariant: `run` never changes its inputs, and a state that is replaced keeps its address.
+//! `Backend` turns a graph into an `Executable`; `Buffer` is a value that lives with a back end;
+//! `State` is keyed by stable name and lives outside any executable, so that training and
+//! evaluation, prefill and decoding share it. Invariant: `run` never changes its inputs, and a
+//! state that is replaced keeps its address.
 
 use crate::plan::Step;
 use crate::{Caps, Graph, Plan, Tensor, TensorType, Tuning};
@@ -12,7 +13,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// How a graph is executed. The modes are the baselines of every comparison, so none is slowed.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// A node at a time, nothing fused, memory allocated as it goes, the same GEMM.
@@ -126,7 +129,8 @@ impl State {
     pub fn initial(graph: &Graph, backend: &dyn Backend) -> Result<Self, BackendError> {
         let mut state = State::default();
         for declared in graph.states() {
-            let buffer = backend.upload(&declared.init.tensor(&declared.name, graph.ty(declared.value)))?;
+            let buffer =
+                backend.upload(&declared.init.tensor(&declared.name, graph.ty(declared.value)))?;
             state.buffers.insert(declared.name.clone(), buffer);
         }
         Ok(state)
@@ -149,7 +153,8 @@ impl Pending for Ready {
     }
 }
 
-/// How a device is to take samples by itself (GPU protocols need to control the queue between calls).
+/// How a device is to take samples by itself (GPU protocols need to control the queue between
+/// calls).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Protocol {
     /// Samples to take.
@@ -194,7 +199,8 @@ pub struct MemoryReport {
     pub state_bytes: u64,
     /// Scratch of worker threads and libraries.
     pub workspace_bytes: u64,
-    /// What the driver took on the device for the process itself when it was opened, where that can be told.
+    /// What the driver took on the device for the process itself when it was opened, where that can
+    /// be told.
     #[serde(default)]
     pub context_bytes: Option<u64>,
 }
@@ -234,7 +240,8 @@ impl StepProfile {
     }
 }
 
-/// Who allocates what an executable works in, so that whoever measures memory asks the witness that sees it.
+/// Who allocates what an executable works in, so that whoever measures memory asks the witness that
+/// sees it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Heap {
     /// The process's own allocator, or a device's.
@@ -248,8 +255,8 @@ pub enum Heap {
 pub trait Executable: Send {
     /// What it will do.
     fn plan(&self) -> &Plan;
-    /// Time of `compile` that went into writing the graph down in the format of another program, in ns: it is paid
-    /// once like the rest, but is not that program's own.
+    /// Time of `compile` that went into writing the graph down in the format of another program, in
+    /// ns: it is paid once like the rest, but is not that program's own.
     fn translation_ns(&self) -> u64 {
         0
     }
@@ -264,7 +271,8 @@ pub trait Executable: Send {
         inputs: &[Buffer],
         outputs: &mut [Buffer],
     ) -> Result<Box<dyn Pending>, BackendError>;
-    /// Whether the device has a clock of its own, so that `sample` knows its time apart from the host's.
+    /// Whether the device has a clock of its own, so that `sample` knows its time apart from the
+    /// host's.
     fn keeps_time(&self) -> bool {
         false
     }
@@ -278,7 +286,8 @@ pub trait Executable: Send {
     ) -> Result<Vec<Sample>, BackendError>;
     /// Bytes held, and the peak of the last call.
     fn memory(&self) -> MemoryReport;
-    /// Runs `calls` calls with a clock around each step; one entry for each step of the plan, in its order.
+    /// Runs `calls` calls with a clock around each step; one entry for each step of the plan, in
+    /// its order.
     fn profile(
         &mut self,
         state: &mut State,
@@ -301,9 +310,9 @@ pub trait Backend: Send + Sync {
         mode: Mode,
         tuning: &Tuning,
     ) -> Result<Box<dyn Executable>, BackendError>;
-    /// Times the candidates of every step of `graph` that has several and for which `tuning` holds no choice yet, and
-    /// adds the winners, so that `compile` with this tuning needs no clock and is reproducible. A back end whose
-    /// steps have one implementation each has nothing to add.
+    /// Times the candidates of every step of `graph` that has several and for which `tuning` holds
+    /// no choice yet, and adds the winners, so that `compile` with this tuning needs no clock and
+    /// is reproducible. A back end whose steps have one implementation each has nothing to add.
     ///
     /// # Errors
     /// As `compile`, and what the device says while candidates run.
@@ -320,12 +329,13 @@ pub trait Backend: Send + Sync {
     fn download_rows(&self, buffer: &Buffer, rows: &[usize]) -> Result<Tensor, BackendError> {
         Ok(self.download(buffer)?.rows(rows))
     }
-    /// An uninitialised buffer filled with NaN (or all-ones) bytes, so that a missing write is seen.
+    /// An uninitialised buffer filled with NaN (or all-ones) bytes, so that a missing write is
+    /// seen.
     fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError>;
     /// Overwrites a buffer of the same type without moving it.
     fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError>;
-    /// Overwrites a buffer with what another of the same type holds, without moving it; by way of the host, unless the
-    /// device knows better.
+    /// Overwrites a buffer with what another of the same type holds, without moving it; by way of
+    /// the host, unless the device knows better.
     fn copy(&self, from: &Buffer, to: &mut Buffer) -> Result<(), BackendError> {
         self.write(to, &self.download(from)?)
     }

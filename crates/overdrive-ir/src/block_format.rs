@@ -1,7 +1,9 @@
-//! `BlockFormat`: a matrix as codes of a small type with scales, on the host: the integer, MX and NVFP4 formats by one rule.
+//! `BlockFormat`: a matrix as codes of a small type with scales, on the host: the integer, MX and
+//! NVFP4 formats by one rule.
 //!
-//! A format is an element type, a block that shares a scale, how scales are rounded, and whether there are zero points.
-//! Invariant: codes and scales are bit for bit those of the ops `block_scale` and `quantize`, and `decode` is `dequantize`.
+//! A format is an element type, a block that shares a scale, how scales are rounded, and whether
+//! there are zero points. Invariant: codes and scales are bit for bit those of the ops
+//! `block_scale` and `quantize`, and `decode` is `dequantize`.
 
 use crate::ops::block_scale::ScaleFormat;
 use crate::ops::quantize::code;
@@ -57,8 +59,8 @@ pub struct BlockFormat {
     pub element: DType,
     /// What shares a scale.
     pub block: Block,
-    /// The type of the scales. With `F8e4m3` the matrix has an f32 scale besides, by which its largest magnitude gets the
-    /// largest scale.
+    /// The type of the scales. With `F8e4m3` the matrix has an f32 scale besides, by which its
+    /// largest magnitude gets the largest scale.
     pub scale: ScaleFormat,
     /// Whether there are zero points.
     pub symmetry: Symmetry,
@@ -97,7 +99,8 @@ impl BlockFormat {
         Self { element, block: Block::Group(32), scale, symmetry: Symmetry::Symmetric }
     }
 
-    /// NVIDIA's four-bit format: f4e2m1 in blocks of 16 with e4m3 scales and a tensor scale (arXiv:2509.25149).
+    /// NVIDIA's four-bit format: f4e2m1 in blocks of 16 with e4m3 scales and a tensor scale
+    /// (arXiv:2509.25149).
     pub const NVFP4: Self = Self {
         element: DType::F4E2M1,
         block: Block::Group(16),
@@ -116,21 +119,30 @@ impl BlockFormat {
         let levels = self.element.max_value() * DType::F8E4M3.max_value();
         let narrow = |x: f64| DType::F32.round(x, Overflow::Saturate);
         // The reciprocal of an f32, which is what files of the ecosystem hold.
-        (self.scale == ScaleFormat::F8e4m3)
-            .then(|| narrow(1.0 / narrow((levels / largest()).min(f64::from(1.0 / f32::MIN_POSITIVE)))))
+        (self.scale == ScaleFormat::F8e4m3).then(|| {
+            narrow(1.0 / narrow((levels / largest()).min(f64::from(1.0 / f32::MIN_POSITIVE))))
+        })
     }
 
-    /// Scale and zero point for values between `low` and `high`; `tensor_scale` is 1 for formats without.
+    /// Scale and zero point for values between `low` and `high`; `tensor_scale` is 1 for formats
+    /// without.
     pub fn grid(&self, [low, high]: [f64; 2], tensor_scale: f64) -> Grid {
         let narrow = |x: f64| DType::F32.round(x, Overflow::Saturate);
-        if let (Symmetry::Asymmetric, Some((least, most))) = (self.symmetry, self.element.int_range()) {
+        if let (Symmetry::Asymmetric, Some((least, most))) =
+            (self.symmetry, self.element.int_range())
+        {
             let (low, high) = (low.min(0.0), high.max(0.0));
-            let scale = narrow(((high - low) / (most - least) as f64).max(f64::from(f32::MIN_POSITIVE)));
+            let scale =
+                narrow(((high - low) / (most - least) as f64).max(f64::from(f32::MIN_POSITIVE)));
             return Grid { scale, zero: code(self.element, -low / scale, least as f64) };
         }
         let scale = self.scale.of(low.abs().max(high.abs()) / tensor_scale, self.element);
         Grid {
-            scale: if self.scale == ScaleFormat::Wide { narrow(scale) } else { scale * tensor_scale },
+            scale: if self.scale == ScaleFormat::Wide {
+                narrow(scale)
+            } else {
+                scale * tensor_scale
+            },
             zero: 0.0,
         }
     }
@@ -178,9 +190,14 @@ impl BlockFormat {
         tensor_scale: Option<f64>,
     ) -> Encoded {
         let counts = self.block.counts(shape).expect("the caller has asked for the counts");
-        let scales: Vec<f64> = grids.iter().map(|grid| grid.scale / tensor_scale.unwrap_or(1.0)).collect();
+        let scales: Vec<f64> =
+            grids.iter().map(|grid| grid.scale / tensor_scale.unwrap_or(1.0)).collect();
         let zero = || {
-            Tensor::from_f64(self.element, counts.to_vec(), &grids.iter().map(|g| g.zero).collect::<Vec<_>>())
+            Tensor::from_f64(
+                self.element,
+                counts.to_vec(),
+                &grids.iter().map(|g| g.zero).collect::<Vec<_>>(),
+            )
         };
         Encoded {
             codes: Tensor::from_f64(self.element, shape.to_vec(), codes),
@@ -194,8 +211,9 @@ impl BlockFormat {
 impl Encoded {
     /// The values, exactly as `dequantize` defines them.
     pub fn decode(&self) -> Vec<f64> {
-        let sizes =
-            |t: &Tensor| -> [usize; 2] { t.ty().sizes().try_into().expect("a matrix has two extents") };
+        let sizes = |t: &Tensor| -> [usize; 2] {
+            t.ty().sizes().try_into().expect("a matrix has two extents")
+        };
         let blocks = BlockIndex::new(sizes(&self.codes), sizes(&self.scale));
         let (codes, scales) = (self.codes.to_f64(), self.scale.to_f64());
         let zeros = self.zero.as_ref().map(Tensor::to_f64);
@@ -244,7 +262,10 @@ fn ranges(values: &[f64], shape: [usize; 2], counts: [usize; 2]) -> Vec<[f64; 2]
         let range = &mut ranges[index.at(i)];
         *range = [range[0].min(x), range[1].max(x)];
     }
-    ranges.into_iter().map(|[low, high]| if low <= high { [low, high] } else { [0.0, 0.0] }).collect()
+    ranges
+        .into_iter()
+        .map(|[low, high]| if low <= high { [low, high] } else { [0.0, 0.0] })
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! `Blocks`: the one rule of scales. A scale has the rank of what it scales, and each of its extents divides that of
-//! the tensor: an element of it covers a block of consecutive elements along every axis.
+//! `Blocks`: the one rule of scales. A scale has the rank of what it scales, and each of its
+//! extents divides that of the tensor: an element of it covers a block of consecutive elements
+//! along every axis.
 //!
-//! So a scale per tensor (`[1, 1]`), per channel (`[N, 1]`), per group (`[N, K/128]`), a microscaling block of 32 and an
-//! NVFP4 block of 16 are the same thing. Invariant: splitting and joining are reshapes, so that whatever is computed
-//! between them is elementwise with plain broadcasts, which every back end fuses.
+//! So a scale per tensor (`[1, 1]`), per channel (`[N, 1]`), per group (`[N, K/128]`), a
+//! microscaling block of 32 and an NVFP4 block of 16 are the same thing. Invariant: splitting and
+//! joining are reshapes, so that whatever is computed between them is elementwise with plain
+//! broadcasts, which every back end fuses.
 
 use crate::{Dim, Expr, Reducer, Shape};
 
@@ -35,7 +37,8 @@ impl Blocks {
         (0..index.len()).map(within).collect()
     }
 
-    /// Extents in which each axis with several blocks of several elements is two: the block and the place in it.
+    /// Extents in which each axis with several blocks of several elements is two: the block and the
+    /// place in it.
     fn parts(&self) -> impl Iterator<Item = [Option<(usize, bool)>; 2]> {
         self.sizes.iter().zip(&self.counts).map(|(&size, &count)| match count {
             _ if count == size => [Some((size, false)), None],
@@ -63,7 +66,8 @@ impl Blocks {
     /// Folds a tensor of the split extents into the shape of the scale.
     pub(crate) fn fold<'b>(&self, x: Expr<'b>, reducer: Reducer) -> Expr<'b> {
         let parts = self.parts().flatten().flatten().enumerate();
-        let axes: Vec<usize> = parts.filter(|(_, (_, within))| *within).map(|(axis, _)| axis).collect();
+        let axes: Vec<usize> =
+            parts.filter(|(_, (_, within))| *within).map(|(axis, _)| axis).collect();
         x.reduce(reducer, &axes).reshape(self.counts.clone())
     }
 }

@@ -1,9 +1,11 @@
-//! `Codes`: integers of 8 bits or fewer that stand for `codes - zero`, and their products, exact in i32.
+//! `Codes`: integers of 8 bits or fewer that stand for `codes - zero`, and their products, exact in
+//! i32.
 //!
-//! Devices multiply i8 by i8. Codes of other types are moved into i8 together with their zero point, and what zero points
-//! contribute to a sum of products is taken off afterwards: with A and B the sums of the codes themselves over K products,
-//! `Σ (a - za)(b - zb) = Σ a b - zb (A - K za) - za B`. Where B is of weights it is known before the model runs.
-//! Source: Jacob et al., arXiv:1712.05877, section 2.3. Invariant: equal to the formula for every code and zero point, as
+//! Devices multiply i8 by i8. Codes of other types are moved into i8 together with their zero
+//! point, and what zero points contribute to a sum of products is taken off afterwards: with A and
+//! B the sums of the codes themselves over K products, `Σ (a - za)(b - zb) = Σ a b - zb (A - K
+//! za) - za B`. Where B is of weights it is known before the model runs. Source: Jacob et al.,
+//! arXiv:1712.05877, section 2.3. Invariant: equal to the formula for every code and zero point, as
 //! long as the sum fits i32.
 
 use crate::{Convolution, DType, DotGeneral, Expr, Pad, Precision, Prim, Shape};
@@ -13,8 +15,8 @@ use crate::{Convolution, DType, DotGeneral, Expr, Pad, Precision, Prim, Shape};
 pub struct Codes<'b> {
     /// The codes.
     pub codes: Expr<'b>,
-    /// The code of zero, of the codes' rank: each extent 1 or that of the codes, and 1 along axes that are summed over.
-    /// 0 where it is absent.
+    /// The code of zero, of the codes' rank: each extent 1 or that of the codes, and 1 along axes
+    /// that are summed over. 0 where it is absent.
     pub zero: Option<Expr<'b>>,
 }
 
@@ -29,7 +31,11 @@ pub struct Placement {
 
 impl Placement {
     /// Of both sides of a product of these ranks: batch axes first, then the free ones of both.
-    pub fn of_dot(ranks: [usize; 2], batch: &[(usize, usize)], contract: &[(usize, usize)]) -> [Self; 2] {
+    pub fn of_dot(
+        ranks: [usize; 2],
+        batch: &[(usize, usize)],
+        contract: &[(usize, usize)],
+    ) -> [Self; 2] {
         let side = |rank: usize, axis: fn(&(usize, usize)) -> usize, first: usize| {
             let [batched, summed] =
                 [batch, contract].map(|pairs| pairs.iter().map(axis).collect::<Vec<usize>>());
@@ -96,8 +102,14 @@ impl<'b> Codes<'b> {
         Self { codes, zero: Some(moved(zero.unwrap_or_else(none))) }
     }
 
-    /// `Σ (self - zero)(other - zero)` over `contract`, in i32: batch axes first, then the free ones of both.
-    pub fn dot(self, other: Codes<'b>, batch: &[(usize, usize)], contract: &[(usize, usize)]) -> Expr<'b> {
+    /// `Σ (self - zero)(other - zero)` over `contract`, in i32: batch axes first, then the free
+    /// ones of both.
+    pub fn dot(
+        self,
+        other: Codes<'b>,
+        batch: &[(usize, usize)],
+        contract: &[(usize, usize)],
+    ) -> Expr<'b> {
         let (left, right) = (self.signed(), other.signed());
         let dot = DotGeneral {
             batch: batch.to_vec(),
@@ -110,14 +122,17 @@ impl<'b> Codes<'b> {
         if sums.is_poison() {
             return sums;
         }
-        let placements = Placement::of_dot([left.codes.rank(), right.codes.rank()], batch, contract);
+        let placements =
+            Placement::of_dot([left.codes.rank(), right.codes.rank()], batch, contract);
         let [of_left, of_right] = placements;
-        let (left, right) = (Side { of: left, placement: of_left }, Side { of: right, placement: of_right });
+        let (left, right) =
+            (Side { of: left, placement: of_left }, Side { of: right, placement: of_right });
         let k: usize = contract.iter().map(|&(axis, _)| self.codes.size(axis)).product();
         let shape = sums.shape();
         let mut corrected = sums;
         if let Some(zero) = right.of.zero {
-            let of_left = left.of.zero.map_or(left.sums(), |own| left.sums() - own * own.constant(k as f64));
+            let of_left =
+                left.of.zero.map_or(left.sums(), |own| left.sums() - own * own.constant(k as f64));
             corrected = corrected - left.spread(of_left, &shape) * right.spread(zero, &shape);
         }
         if let Some(zero) = left.of.zero {
@@ -130,8 +145,8 @@ impl<'b> Codes<'b> {
         corrected
     }
 
-    /// The convolution of self `[N, C, ...]`, whose zero point is one number, with weights `[O, C/groups, ...]`, in i32.
-    /// What the window adds around self is the number 0.
+    /// The convolution of self `[N, C, ...]`, whose zero point is one number, with weights `[O,
+    /// C/groups, ...]`, in i32. What the window adds around self is the number 0.
     pub fn convolve(self, weights: Codes<'b>, geometry: &Convolution) -> Expr<'b> {
         let (x, w) = (self.signed(), weights.signed());
         let b = x.codes.builder();
@@ -163,7 +178,8 @@ impl<'b> Codes<'b> {
             per_channel.reshape([count]).broadcast_in(&shape, &[1])
         };
         if let Some(zero) = w.zero {
-            // What each group of the codes sums to under a window, for all of the channels that the group gives.
+            // What each group of the codes sums to under a window, for all of the channels that the
+            // group gives.
             let mut ones = w.codes.sizes();
             let k: usize = ones[1..].iter().product();
             let each = ones[0] / conv.groups;
@@ -178,7 +194,10 @@ impl<'b> Codes<'b> {
             let mut spread = split.clone();
             spread[2] = each;
             let dims: Vec<usize> = (0..spread.len()).collect();
-            let of_x = of_x.reshape(split).broadcast_in(&Shape::from(spread), &dims).reshape(shape.clone());
+            let of_x = of_x
+                .reshape(split)
+                .broadcast_in(&Shape::from(spread), &dims)
+                .reshape(shape.clone());
             corrected = corrected - of_x * channels(zero);
         }
         if let Some(zero) = x.zero {

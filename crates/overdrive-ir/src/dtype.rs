@@ -1,13 +1,15 @@
 //! Element types: `DType` names every logical one, with its width, family and number format.
 //!
-//! Invariant: storage is bit-packed and little-endian, so that a tensor's bytes mean the same on every machine.
+//! Invariant: storage is bit-packed and little-endian, so that a tensor's bytes mean the same on
+//! every machine.
 
 use crate::float_format::{FloatFormat, Overflow, Specials};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A logical element type. Storage is bit-packed: element `i` occupies bits `[i*bits, (i+1)*bits)`, little-endian.
+/// A logical element type. Storage is bit-packed: element `i` occupies bits `[i*bits, (i+1)*bits)`,
+/// little-endian.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -112,12 +114,14 @@ impl DType {
         !self.is_float() && !matches!(self, DType::Bool)
     }
 
-    /// True for the float types that arithmetic ops take (f64, f32, f16, bf16); others must be converted first.
+    /// True for the float types that arithmetic ops take (f64, f32, f16, bf16); others must be
+    /// converted first.
     pub const fn is_arithmetic_float(self) -> bool {
         (self as u8) <= DType::BF16 as u8
     }
 
-    /// The float type in which values of this type are summed: f64 for f64, f32 for everything below.
+    /// The float type in which values of this type are summed: f64 for f64, f32 for everything
+    /// below.
     pub const fn accumulation(self) -> DType {
         match self {
             DType::F64 => DType::F64,
@@ -133,7 +137,9 @@ impl DType {
                 let half = 1i128 << (self.bits() - 1);
                 Some((-half, half - 1))
             }
-            DType::U64 | DType::U32 | DType::U16 | DType::U8 => Some((0, (1i128 << self.bits()) - 1)),
+            DType::U64 | DType::U32 | DType::U16 | DType::U8 => {
+                Some((0, (1i128 << self.bits()) - 1))
+            }
             _ => None,
         }
     }
@@ -153,7 +159,8 @@ impl DType {
         })
     }
 
-    /// Distance from 1 to the next value above: the relative rounding unit times two. Zero for integers.
+    /// Distance from 1 to the next value above: the relative rounding unit times two. Zero for
+    /// integers.
     pub fn epsilon(self) -> f64 {
         match self {
             DType::F64 => f64::EPSILON,
@@ -175,7 +182,8 @@ impl DType {
         }
     }
 
-    /// `x` rounded to this type and back; integers truncate toward zero and saturate, `bool` is `x != 0`.
+    /// `x` rounded to this type and back; integers truncate toward zero and saturate, `bool` is `x
+    /// != 0`.
     pub fn round(self, x: f64, overflow: Overflow) -> f64 {
         match self {
             DType::F64 => x,
@@ -204,7 +212,8 @@ impl fmt::Display for DType {
 /// The text names no element type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown dtype `{0}`: expected one of f64, f32, f16, bf16, f8e4m3, f8e5m2, e8m0, f6e2m3, f6e3m2, f4e2m1, i64, i32, i16, i8, i4, u64, u32, u16, u8, bool"
+    "unknown dtype `{0}`: expected one of f64, f32, f16, bf16, f8e4m3, f8e5m2, e8m0, f6e2m3, \
+     f6e3m2, f4e2m1, i64, i32, i16, i8, i4, u64, u32, u16, u8, bool"
 )]
 pub struct UnknownDType(pub String);
 

@@ -1,7 +1,8 @@
 //! The f64 reference evaluator: the specification that every back end is checked against.
 //!
-//! Floats are carried as f64 whatever their declared type, integers exactly; rounding happens only at `convert`
-//! and the quantizing ops. Collectives run over simulated ranks, in lockstep. Slow and obvious on purpose.
+//! Floats are carried as f64 whatever their declared type, integers exactly; rounding happens only
+//! at `convert` and the quantizing ops. Collectives run over simulated ranks, in lockstep. Slow and
+//! obvious on purpose.
 
 mod array;
 pub mod philox;
@@ -16,8 +17,8 @@ use std::collections::BTreeMap;
 /// States by name, as arrays.
 pub type States = BTreeMap<String, Array>;
 
-/// Evaluates a bound graph on one rank. `states` supplies states by name (their initial value where absent) and
-/// holds the updated ones afterwards. Returns the outputs in order.
+/// Evaluates a bound graph on one rank. `states` supplies states by name (their initial value where
+/// absent) and holds the updated ones afterwards. Returns the outputs in order.
 pub fn eval(graph: &Graph, inputs: &[Array], states: &mut States) -> Vec<Array> {
     let mut ranks = [std::mem::take(states)];
     let mut outputs = eval_ranks(graph, &[inputs.to_vec()], &mut ranks);

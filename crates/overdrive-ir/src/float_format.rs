@@ -1,7 +1,8 @@
 //! Bit-exact number formats of the small floats, by one rule.
 //!
-//! A format is only its field widths, its bias and what its top exponent means, so every micro-format is one table
-//! line. Invariant: `decode(encode(x))` is the nearest representable value of `x`, ties to even.
+//! A format is only its field widths, its bias and what its top exponent means, so every
+//! micro-format is one table line. Invariant: `decode(encode(x))` is the nearest representable
+//! value of `x`, ties to even.
 
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +49,11 @@ impl FloatFormat {
     }
 
     fn sign_bit(&self) -> u32 {
-        if self.specials == Specials::Scale { 0 } else { 1 << (self.exponent_bits + self.mantissa_bits) }
+        if self.specials == Specials::Scale {
+            0
+        } else {
+            1 << (self.exponent_bits + self.mantissa_bits)
+        }
     }
 
     /// The code of the largest finite value, sign bit clear.
@@ -96,13 +101,15 @@ impl FloatFormat {
         }
     }
 
-    /// The code nearest to `x`, ties to even. `Scale` formats round the exponent of a positive `x` likewise.
+    /// The code nearest to `x`, ties to even. `Scale` formats round the exponent of a positive `x`
+    /// likewise.
     pub fn encode(&self, x: f64, overflow: Overflow) -> u32 {
         self.encode_by(x, overflow, f64::round_ties_even)
     }
 
-    /// One of the two codes around `x`, the farther from zero with a probability equal to how far `x` has come towards
-    /// it, so that the expectation is `x`: `chance` is uniform in `[0, 1)`. Values that have a code keep it.
+    /// One of the two codes around `x`, the farther from zero with a probability equal to how far
+    /// `x` has come towards it, so that the expectation is `x`: `chance` is uniform in `[0, 1)`.
+    /// Values that have a code keep it.
     pub fn encode_stochastic(&self, x: f64, overflow: Overflow, chance: f64) -> u32 {
         debug_assert!((0.0..1.0).contains(&chance), "a chance is in [0, 1), not {chance}");
         self.encode_by(x, overflow, |steps| (steps + chance).floor())
@@ -125,7 +132,8 @@ impl FloatFormat {
         let quantum = 2f64.powi(exponent - self.mantissa_bits as i32);
         let steps = round(a / quantum);
         let normal = 1u64 << self.mantissa_bits;
-        // Codes of one sign are consecutive integers, so a carry into the next binade is plain addition.
+        // Codes of one sign are consecutive integers, so a carry into the next binade is plain
+        // addition.
         let code = if a.is_infinite() {
             u64::MAX
         } else {

@@ -1,9 +1,9 @@
 //! Reverse-mode differentiation: walks a graph backwards and asks each op for its rule.
 //!
-//! The rules build ordinary nodes, so what they build can be differentiated again, to any order. Passes, regions
-//! and expansions of composites all come through here. Source: Griewank and Walther, "Evaluating Derivatives",
-//! SIAM 2008, chapter 3. Invariant: a cotangent has the type of its value, but for the formats without arithmetic
-//! (fp8 and smaller), whose cotangents are f32.
+//! The rules build ordinary nodes, so what they build can be differentiated again, to any order.
+//! Passes, regions and expansions of composites all come through here. Source: Griewank and
+//! Walther, "Evaluating Derivatives", SIAM 2008, chapter 3. Invariant: a cotangent has the type of
+//! its value, but for the formats without arithmetic (fp8 and smaller), whose cotangents are f32.
 
 use crate::{Builder, DType, Expr, Gradient, Graph, Node, TensorType, Value};
 
@@ -14,9 +14,10 @@ pub(crate) fn cotangent_type(ty: &TensorType) -> TensorType {
 
 /// Appends to `b` the computation of cotangents of `wrt` from those of `outputs`.
 ///
-/// `graph` is already in `b`, `map[value]` being the expression of each of its values (as `Builder::append`
-/// returns it). `None` where no float path leads from a value to an output. New nodes stand in the scope of the
-/// node that they differentiate, followed by `/grad`. Errors stay in `b`.
+/// `graph` is already in `b`, `map[value]` being the expression of each of its values (as
+/// `Builder::append` returns it). `None` where no float path leads from a value to an output. New
+/// nodes stand in the scope of the node that they differentiate, followed by `/grad`. Errors stay
+/// in `b`.
 pub fn gradients<'b>(
     b: &'b Builder,
     graph: &Graph,
@@ -34,12 +35,16 @@ pub fn gradients<'b>(
         if b.failed() {
             return vec![None; wrt.len()];
         }
-        let arriving: Vec<Option<Expr<'b>>> = node.results.iter().map(|v| cotangents[v.0 as usize]).collect();
-        let reaches = node.results.iter().zip(&arriving).any(|(v, c)| c.is_some() && varied[v.0 as usize]);
+        let arriving: Vec<Option<Expr<'b>>> =
+            node.results.iter().map(|v| cotangents[v.0 as usize]).collect();
+        let reaches =
+            node.results.iter().zip(&arriving).any(|(v, c)| c.is_some() && varied[v.0 as usize]);
         if !reaches {
             continue;
         }
-        let of = |values: &[Value]| -> Vec<Expr<'b>> { values.iter().map(|v| map[v.0 as usize]).collect() };
+        let of = |values: &[Value]| -> Vec<Expr<'b>> {
+            values.iter().map(|v| map[v.0 as usize]).collect()
+        };
         let rule = Gradient {
             builder: b,
             inputs: &of(&node.operands),
@@ -48,7 +53,9 @@ pub fn gradients<'b>(
             regions: &node.regions,
         };
         for (operand, cotangent) in node.operands.iter().zip(differentiate(node, &rule)) {
-            let Some(cotangent) = cotangent.filter(|c| !c.is_poison() && varied[operand.0 as usize]) else {
+            let Some(cotangent) =
+                cotangent.filter(|c| !c.is_poison() && varied[operand.0 as usize])
+            else {
                 continue;
             };
             assert_eq!(
@@ -63,10 +70,11 @@ pub fn gradients<'b>(
     wrt.iter().map(|v| cotangents[v.0 as usize]).collect()
 }
 
-/// The op's own rule, or that of its expansion. The expansion repeats forward work; what the graph already has,
-/// common-subexpression elimination shares.
+/// The op's own rule, or that of its expansion. The expansion repeats forward work; what the graph
+/// already has, common-subexpression elimination shares.
 fn differentiate<'b>(node: &Node, g: &Gradient<'b, '_>) -> Vec<Option<Expr<'b>>> {
-    let scope = if node.scope.is_empty() { "grad".to_owned() } else { format!("{}/grad", node.scope) };
+    let scope =
+        if node.scope.is_empty() { "grad".to_owned() } else { format!("{}/grad", node.scope) };
     let _scope = g.builder.scope(&scope);
     if let Some(cotangents) = node.op.grad(g) {
         return cotangents;
@@ -75,7 +83,8 @@ fn differentiate<'b>(node: &Node, g: &Gradient<'b, '_>) -> Vec<Option<Expr<'b>>>
     let expansion = node.op.expansion(&types, g.regions);
     let map = g.builder.inline_values(&expansion, g.inputs);
     let results = expansion.outputs().iter().zip(g.cotangents);
-    let seeds: Vec<(Value, Expr<'b>)> = results.filter_map(|(port, c)| Some((port.value, (*c)?))).collect();
+    let seeds: Vec<(Value, Expr<'b>)> =
+        results.filter_map(|(port, c)| Some((port.value, (*c)?))).collect();
     let wrt: Vec<Value> = expansion.inputs().iter().map(|port| port.value).collect();
     gradients(g.builder, &expansion, &map, &seeds, &wrt)
 }

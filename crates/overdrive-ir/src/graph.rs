@@ -1,9 +1,10 @@
 //! `Graph`: a model as SSA values in an append-only arena.
 //!
-//! Values are indices; a node has operands, results, attributes (inside its `Operation`), regions and the scope it
-//! was written in. Graphs are built by [`Builder`] and never mutated: a pass reads one graph and builds another.
-//! Invariants (checked by `verify`): operands precede their node, every type is what `infer` says, names of
-//! inputs, outputs and states are unique, regions capture nothing but their explicit inputs.
+//! Values are indices; a node has operands, results, attributes (inside its `Operation`), regions
+//! and the scope it was written in. Graphs are built by [`Builder`] and never mutated: a pass reads
+//! one graph and builds another. Invariants (checked by `verify`): operands precede their node,
+//! every type is what `infer` says, names of inputs, outputs and states are unique, regions capture
+//! nothing but their explicit inputs.
 
 mod builder;
 mod expr;
@@ -197,7 +198,8 @@ impl Graph {
     pub fn use_counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.values.len()];
         let uses = self.nodes.iter().flat_map(|n| n.operands.iter().copied());
-        let results = self.outputs.iter().map(|o| o.value).chain(self.states.iter().filter_map(|s| s.update));
+        let results =
+            self.outputs.iter().map(|o| o.value).chain(self.states.iter().filter_map(|s| s.update));
         uses.chain(results).for_each(|v| counts[v.0 as usize] += 1);
         counts
     }
@@ -212,8 +214,9 @@ impl Graph {
         node.op.cost(&self.types(&node.operands), &node.regions, &self.types(&node.results))
     }
 
-    /// Copies the graph, replacing nodes: `replace` sees each node with its operands in the new graph (regions
-    /// already rewritten) and returns the new results, or `None` to keep the node as it is.
+    /// Copies the graph, replacing nodes: `replace` sees each node with its operands in the new
+    /// graph (regions already rewritten) and returns the new results, or `None` to keep the node as
+    /// it is.
     pub fn rewrite(&self, replace: &mut Replace<'_>) -> Result<Graph, GraphError> {
         let b = Builder::new(&self.name);
         let map = b.append_with(self, replace)?;
@@ -223,4 +226,5 @@ impl Graph {
 }
 
 /// The function that `Graph::rewrite` asks about each node.
-pub type Replace<'r> = dyn for<'b> FnMut(&'b Builder, &Node, &[Expr<'b>]) -> Option<Vec<Expr<'b>>> + 'r;
+pub type Replace<'r> =
+    dyn for<'b> FnMut(&'b Builder, &Node, &[Expr<'b>]) -> Option<Vec<Expr<'b>>> + 'r;

@@ -1,8 +1,9 @@
 //! The heart of Overdrive: what a model is, what each op means, and what a back end promises.
 //!
-//! A model is a [`Graph`]; every optimisation is a function from graph to graph; a back end turns the last one
-//! into an [`Executable`]. This crate holds the types, the ops with their f64 semantics, the verifier, printer,
-//! parser and the reference evaluator. Invariant: it touches no files, clocks, threads, environment or devices.
+//! A model is a [`Graph`]; every optimisation is a function from graph to graph; a back end turns
+//! the last one into an [`Executable`]. This crate holds the types, the ops with their f64
+//! semantics, the verifier, printer, parser and the reference evaluator. Invariant: it touches no
+//! files, clocks, threads, environment or devices.
 
 pub mod backend;
 mod block_format;
@@ -28,7 +29,8 @@ mod verify;
 pub use backend::{Backend, BackendError, Buffer, Executable, Mode, State};
 pub use block_format::{Block, BlockFormat, BlockIndex, Encoded, Grid, Symmetry};
 pub use caps::{
-    Caps, Chains, ChannelsLast, Choice, Declines, FilterPacking, FoldedParts, Packing, Peaks, Tuning,
+    Caps, Chains, ChannelsLast, Choice, Declines, FilterPacking, FoldedParts, Packing, Peaks,
+    Tuning,
 };
 pub use codes::{Codes, Placement};
 pub use dtype::{DType, UnknownDType};
@@ -36,13 +38,14 @@ pub use eval::Array;
 pub use float_format::{FloatFormat, Overflow, Specials};
 pub use gradients::gradients;
 pub use graph::{
-    Builder, Expr, Graph, GraphError, Init, Mark, Node, NodeId, Origin, Port, Replace, Scope, StateDecl,
-    Value,
+    Builder, Expr, Graph, GraphError, Init, Mark, Node, NodeId, Origin, Port, Replace, Scope,
+    StateDecl, Value,
 };
 pub use op::{Cost, Gradient, Mismatch, Op, OpRef, Operation, Types};
 pub use plan::{Plan, SlotId};
 pub use prim::{
-    Binary, Channel, Compare, Convolution, DotGeneral, Order, Pad, Precision, Prim, Reducer, Unary, Window,
+    Binary, Channel, Compare, Convolution, DotGeneral, Order, Pad, Precision, Prim, Reducer, Unary,
+    Window,
 };
 pub use sample::{Fill, Operand, Sample};
 pub use shape::{Dim, Shape, TensorType, row_major};

@@ -1,8 +1,8 @@
 //! `Op`: the open trait of composites, and `Operation`, what a node applies.
 //!
-//! One file per op (`ops/<op>.rs`) is enough to be right everywhere: its types, its f64 meaning, its expansion
-//! into primitives, its samples. Invariant (checked by the op harness): `expand` agrees with `eval`, and `grad`
-//! with central differences of `eval`.
+//! One file per op (`ops/<op>.rs`) is enough to be right everywhere: its types, its f64 meaning,
+//! its expansion into primitives, its samples. Invariant (checked by the op harness): `expand`
+//! agrees with `eval`, and `grad` with central differences of `eval`.
 
 use crate::{Array, Builder, DType, Expr, Graph, Prim, Sample, TensorType, prims};
 use serde::de::DeserializeOwned;
@@ -53,7 +53,12 @@ impl<'a> Types<'a> {
     }
 
     /// Errs unless operand `index`, called `name`, has this shape.
-    pub fn shaped(&self, index: usize, name: &str, shape: impl Into<crate::Shape>) -> Result<(), Mismatch> {
+    pub fn shaped(
+        &self,
+        index: usize,
+        name: &str,
+        shape: impl Into<crate::Shape>,
+    ) -> Result<(), Mismatch> {
         let (found, shape) = (&self.operands[index], shape.into());
         if found.shape == shape {
             return Ok(());
@@ -77,8 +82,8 @@ impl<'a> Types<'a> {
     }
 }
 
-/// Work of a node: arithmetic and compulsory memory traffic. Counts saturate: a graph far too large for memory must
-/// still be planned to say so.
+/// Work of a node: arithmetic and compulsory memory traffic. Counts saturate: a graph far too large
+/// for memory must still be planned to say so.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Cost {
     /// Floating-point operations; a fused multiply-add counts two, a transcendental one.
@@ -101,7 +106,8 @@ impl std::iter::Sum for Cost {
     }
 }
 
-/// Everything a gradient rule may use. `cotangents[i]` is `None` where output `i` does not reach the loss.
+/// Everything a gradient rule may use. `cotangents[i]` is `None` where output `i` does not reach
+/// the loss.
 #[derive(Debug)]
 pub struct Gradient<'b, 'a> {
     /// Where to build.
@@ -116,9 +122,11 @@ pub struct Gradient<'b, 'a> {
     pub regions: &'a [Graph],
 }
 
-/// A composite: an operation defined by its f64 meaning and its expansion into primitives. The attributes are the
-/// fields of the implementing type.
-pub trait Op: Clone + PartialEq + fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static {
+/// A composite: an operation defined by its f64 meaning and its expansion into primitives. The
+/// attributes are the fields of the implementing type.
+pub trait Op:
+    Clone + PartialEq + fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static
+{
     /// Its one name: in file, IR text, kernels, benchmarks and reports.
     const NAME: &'static str;
     /// Grows when the meaning changes, so that old IR text is refused and not misread.
@@ -132,7 +140,8 @@ pub trait Op: Clone + PartialEq + fmt::Debug + Serialize + DeserializeOwned + Se
     fn expand<'b>(&self, b: &'b Builder, args: &[Expr<'b>], regions: &[Graph]) -> Vec<Expr<'b>>;
     /// Cases for the op harness, edge values among them.
     fn samples() -> Vec<Sample>;
-    /// Cotangents of the operands (`None` where there is none); `None` altogether means: differentiate `expand`.
+    /// Cotangents of the operands (`None` where there is none); `None` altogether means:
+    /// differentiate `expand`.
     fn grad<'b>(&self, _gradient: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
         None
     }
@@ -176,7 +185,10 @@ impl<T: Op> AnyOp for T {
     fn equals(&self, other: &dyn AnyOp) -> bool {
         // As they print, which tells every f64 from every other and finds NaN equal to itself: who
         // compares graphs until nothing changes would never end otherwise.
-        other.as_any().downcast_ref::<T>().is_some_and(|other| format!("{self:?}") == format!("{other:?}"))
+        other
+            .as_any()
+            .downcast_ref::<T>()
+            .is_some_and(|other| format!("{self:?}") == format!("{other:?}"))
     }
     fn infer(&self, types: &Types<'_>) -> Result<Vec<TensorType>, Mismatch> {
         Op::infer(self, types)
@@ -304,7 +316,8 @@ impl Operation {
         }
     }
 
-    /// The f64 meaning. Collectives are evaluated by the graph evaluator, which knows the other ranks.
+    /// The f64 meaning. Collectives are evaluated by the graph evaluator, which knows the other
+    /// ranks.
     pub fn eval(&self, args: &[Array], regions: &[Graph]) -> Vec<Array> {
         match self {
             Operation::Prim(prim) => prims::eval(prim, args, regions),
@@ -313,7 +326,12 @@ impl Operation {
     }
 
     /// The expansion of a composite; a primitive stays itself.
-    pub fn expand<'b>(&self, b: &'b Builder, args: &[Expr<'b>], regions: &[Graph]) -> Vec<Expr<'b>> {
+    pub fn expand<'b>(
+        &self,
+        b: &'b Builder,
+        args: &[Expr<'b>],
+        regions: &[Graph],
+    ) -> Vec<Expr<'b>> {
         match self {
             Operation::Prim(prim) => b.node(prim.clone(), args, regions.to_vec()),
             Operation::Composite(op) => op.0.expand(b, args, regions),
@@ -343,11 +361,16 @@ impl Operation {
     /// The expansion as a graph of its own: inputs `0, 1, ...`, outputs likewise.
     pub fn expansion(&self, operands: &[TensorType], regions: &[Graph]) -> Graph {
         let b = Builder::new(&self.name());
-        let args: Vec<Expr<'_>> =
-            operands.iter().enumerate().map(|(i, ty)| b.input(&i.to_string(), ty.clone())).collect();
+        let args: Vec<Expr<'_>> = operands
+            .iter()
+            .enumerate()
+            .map(|(i, ty)| b.input(&i.to_string(), ty.clone()))
+            .collect();
         let results = self.expand(&b, &args, regions);
         results.iter().enumerate().for_each(|(i, result)| b.output(&i.to_string(), *result));
-        b.finish().unwrap_or_else(|e| panic!("the expansion of `{}` must be well typed: {e}", self.name()))
+        b.finish().unwrap_or_else(|e| {
+            panic!("the expansion of `{}` must be well typed: {e}", self.name())
+        })
     }
 }
 

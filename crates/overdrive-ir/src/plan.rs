@@ -1,9 +1,10 @@
 //! `Plan`: what a back end will do, decided before anything runs.
 //!
-//! Ordered steps over slots; every buffer, library workspaces included, has its place in one static arena per
-//! memory space, so that the peak is known and an impossible plan is an error with its size. Back ends share this
-//! type, not its contents. Invariant: a step reads only slots that an earlier step, an input, a state or a
-//! constant has written, and two slots whose lives overlap never overlap in the arena.
+//! Ordered steps over slots; every buffer, library workspaces included, has its place in one static
+//! arena per memory space, so that the peak is known and an impossible plan is an error with its
+//! size. Back ends share this type, not its contents. Invariant: a step reads only slots that an
+//! earlier step, an input, a state or a constant has written, and two slots whose lives overlap
+//! never overlap in the arena.
 
 mod arguments;
 mod display;
@@ -19,7 +20,8 @@ pub use lives::Together;
 pub use prepared::Prepared;
 pub use program::{Access, Instr, Program, Reduction, Register, Store};
 pub use step::{
-    ConvolutionCall, Dimension, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step, StepKind, View,
+    ConvolutionCall, Dimension, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step,
+    StepKind, View,
 };
 
 use crate::{Mode, Tensor, TensorType};
@@ -145,14 +147,15 @@ pub struct Plan {
     pub inputs: Vec<SlotId>,
     /// Slot that holds each output at the end.
     pub outputs: Vec<SlotId>,
-    /// For each state that changes: its name, the slot read and the slot that holds the new value (the same one
-    /// where the update happens in place).
+    /// For each state that changes: its name, the slot read and the slot that holds the new value
+    /// (the same one where the update happens in place).
     pub updates: Vec<(String, SlotId, SlotId)>,
     /// Size of the transient arena of each memory space, in bytes.
     pub arena_bytes: Vec<usize>,
     /// Size of the persistent arena of each memory space, in bytes.
     pub persistent_bytes: Vec<usize>,
-    /// The smallest maximum of live bytes that this order of steps allows: the bound for `arena_bytes`.
+    /// The smallest maximum of live bytes that this order of steps allows: the bound for
+    /// `arena_bytes`.
     pub live_bytes: usize,
     /// What was expanded, declined, cast, and why.
     pub notes: Vec<Note>,
@@ -167,8 +170,8 @@ impl Plan {
         &self.slots[id.0 as usize]
     }
 
-    /// Bytes that the plan places itself: its arenas and what outlives calls, without the caller's inputs, outputs
-    /// and states. Saturates, so that an impossible plan is still only too large.
+    /// Bytes that the plan places itself: its arenas and what outlives calls, without the caller's
+    /// inputs, outputs and states. Saturates, so that an impossible plan is still only too large.
     pub fn needed_bytes(&self) -> u64 {
         let sizes = self.arena_bytes.iter().chain(&self.persistent_bytes);
         sizes.fold(0, |sum, &bytes| sum.saturating_add(bytes as u64))

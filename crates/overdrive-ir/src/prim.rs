@@ -1,8 +1,8 @@
 //! `Prim`: the closed set of primitives (docs/decisions/0001-primitives.md).
 //!
-//! Everything else is an `Op` that expands into these. Back ends match this enum exhaustively, so adding a
-//! primitive is a decision, not an accident. Types, f64 semantics and gradients live beside it in `prims/`.
-//! Long because a closed set is read in one place.
+//! Everything else is an `Op` that expands into these. Back ends match this enum exhaustively, so
+//! adding a primitive is a decision, not an accident. Types, f64 semantics and gradients live
+//! beside it in `prims/`. Long because a closed set is read in one place.
 
 use crate::plan::Dimension;
 use crate::{DType, Overflow, Shape, Tensor};
@@ -107,7 +107,8 @@ pub enum Precision {
     FastFp8,
 }
 
-/// Dimension numbers and types of a general contraction. Result: batch, free lhs, free rhs dimensions.
+/// Dimension numbers and types of a general contraction. Result: batch, free lhs, free rhs
+/// dimensions.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct DotGeneral {
     /// Pairs of (lhs, rhs) axes that run in parallel.
@@ -146,7 +147,8 @@ pub struct Pad {
     pub interior: usize,
 }
 
-/// Window of one dimension of `reduce_window`; positions outside the operand are the reducer's identity.
+/// Window of one dimension of `reduce_window`; positions outside the operand are the reducer's
+/// identity.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Window {
     /// Extent of the window.
@@ -208,7 +210,8 @@ pub enum Prim {
         /// The new type.
         to: DType,
     },
-    /// Operand dimension `i` becomes dimension `dims[i]` of the result; it must be equal there or 1.
+    /// Operand dimension `i` becomes dimension `dims[i]` of the result; it must be equal there
+    /// or 1.
     Broadcast {
         /// Result shape.
         shape: Shape,
@@ -271,14 +274,15 @@ pub enum Prim {
     DotGeneral(DotGeneral),
     /// General convolution.
     Convolution(Convolution),
-    /// `(operand, indices[..., axes.len()])`: result is the index dimensions but the last, then the operand's
-    /// dimensions that are not in `axes`. Indices are clamped into range.
+    /// `(operand, indices[..., axes.len()])`: result is the index dimensions but the last, then the
+    /// operand's dimensions that are not in `axes`. Indices are clamped into range.
     Gather {
         /// Strictly increasing operand axes that are indexed.
         axes: Vec<usize>,
     },
-    /// `(operand, indices, updates)`: the inverse of `gather`; combines updates into a copy of the operand, in
-    /// row-major order of the indices. `None` overwrites. Indices are clamped into range.
+    /// `(operand, indices, updates)`: the inverse of `gather`; combines updates into a copy of the
+    /// operand, in row-major order of the indices. `None` overwrites. Indices are clamped into
+    /// range.
     Scatter {
         /// Strictly increasing operand axes that are indexed.
         axes: Vec<usize>,
@@ -290,9 +294,11 @@ pub enum Prim {
         /// Extents of the slice.
         sizes: Vec<usize>,
     },
-    /// `(operand, update, i64 starts[rank])`: overwrites a slice, its start clamped so that it fits.
+    /// `(operand, update, i64 starts[rank])`: overwrites a slice, its start clamped so that it
+    /// fits.
     DynamicUpdateSlice,
-    /// `operand -> (sorted, i32 indices)` along an axis; stable; NaN last ascending, first descending.
+    /// `operand -> (sorted, i32 indices)` along an axis; stable; NaN last ascending, first
+    /// descending.
     Sort {
         /// The axis.
         axis: usize,
@@ -308,7 +314,8 @@ pub enum Prim {
     },
     /// `(bool scalar, captures...)`, regions `then` and `else` from captures to results.
     If,
-    /// `(carried..., captures...)`, regions `condition` and `body` from both; `carried` values are the results.
+    /// `(carried..., captures...)`, regions `condition` and `body` from both; `carried` values are
+    /// the results.
     While {
         /// How many operands are carried.
         carried: usize,

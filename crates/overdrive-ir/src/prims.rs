@@ -1,7 +1,7 @@
 //! Types, f64 semantics, costs and gradients of the primitives, by family.
 //!
-//! Each family file has `infer` and `eval`; gradients stand in `grad/`. Invariant: a result's type depends on types
-//! and attributes only, never on values.
+//! Each family file has `infer` and `eval`; gradients stand in `grad/`. Invariant: a result's type
+//! depends on types and attributes only, never on values.
 
 pub(crate) mod collectives;
 mod contraction;

@@ -17,8 +17,8 @@ pub enum Fill {
     Values(Vec<f64>),
 }
 
-/// One operand of a sample. A float operand is written as f32, which stands for each float type under test;
-/// dimensions may be named, and the harness binds them to several sizes.
+/// One operand of a sample. A float operand is written as f32, which stands for each float type
+/// under test; dimensions may be named, and the harness binds them to several sizes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Operand {
     /// Its type.

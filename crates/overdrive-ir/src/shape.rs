@@ -1,7 +1,7 @@
 //! Shapes and tensor types, with dimensions that may still be names.
 //!
-//! Why names: a model is written once and bound to sizes later. Invariant: after the `bind` pass every `Dim` is
-//! `Size`, and only then may `sizes()` be called.
+//! Why names: a model is written once and bound to sizes later. Invariant: after the `bind` pass
+//! every `Dim` is `Size`, and only then may `sizes()` be called.
 
 use crate::DType;
 use serde::{Deserialize, Serialize};
@@ -65,8 +65,8 @@ impl Shape {
         self.0.iter().map(Dim::size).collect()
     }
 
-    /// Product of the known extents and the sorted names: equal for two shapes exactly when their element counts
-    /// are equal for every binding.
+    /// Product of the known extents and the sorted names: equal for two shapes exactly when their
+    /// element counts are equal for every binding.
     pub fn volume(&self) -> (usize, Vec<&str>) {
         let mut names: Vec<&str> = Vec::new();
         let mut product = 1usize;
@@ -159,8 +159,8 @@ impl TensorType {
         self.dtype.bytes_for(self.elements())
     }
 
-    /// Whether its bits can be counted in a `usize`, with 1 for each name. Types that come from outside are checked,
-    /// so that sizes can be multiplied without a thought afterwards.
+    /// Whether its bits can be counted in a `usize`, with 1 for each name. Types that come from
+    /// outside are checked, so that sizes can be multiplied without a thought afterwards.
     pub fn is_addressable(&self) -> bool {
         let sizes = self.shape.0.iter().filter_map(Dim::size).map(|n| n.max(1));
         sizes.into_iter().try_fold(self.dtype.bits(), usize::checked_mul).is_some()

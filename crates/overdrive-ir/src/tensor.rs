@@ -29,7 +29,8 @@ pub struct WrongLength {
 }
 
 impl Tensor {
-    /// Wraps packed little-endian bytes. Errs when their count does not fit `ty` (which must be bound).
+    /// Wraps packed little-endian bytes. Errs when their count does not fit `ty` (which must be
+    /// bound).
     pub fn from_bytes(ty: TensorType, bytes: impl Into<Arc<[u8]>>) -> Result<Self, WrongLength> {
         Self::sharing(ty, Bytes::from_owner(bytes.into()))
     }
@@ -53,7 +54,8 @@ impl Tensor {
         Self::from_bytes(self.ty.with_shape(shape), rows).expect("rows are whole bytes")
     }
 
-    /// Builds a tensor by rounding `values` to `dtype`. Panics when the count does not fit the shape.
+    /// Builds a tensor by rounding `values` to `dtype`. Panics when the count does not fit the
+    /// shape.
     pub fn from_f64(dtype: DType, shape: impl Into<Shape>, values: &[f64]) -> Self {
         let ty = TensorType::new(dtype, shape);
         assert_eq!(ty.elements(), values.len(), "{ty} and the number of values must agree");
@@ -87,7 +89,8 @@ impl Tensor {
     /// An f32 tensor.
     pub fn from_f32(shape: impl Into<Shape>, values: &[f32]) -> Self {
         let bytes = packed(values.iter().map(|x| x.to_le_bytes()));
-        Self::from_bytes(TensorType::new(DType::F32, shape), bytes).expect("the values must fill the shape")
+        Self::from_bytes(TensorType::new(DType::F32, shape), bytes)
+            .expect("the values must fill the shape")
     }
 
     /// A tensor of one number.
@@ -111,14 +114,18 @@ impl Tensor {
         if dtype == DType::F32 {
             return self.to_f32().into_iter().map(f64::from).collect();
         }
-        (0..self.ty.elements()).map(|i| value_of(dtype, read_bits(&self.bytes, i, dtype.bits()))).collect()
+        (0..self.ty.elements())
+            .map(|i| value_of(dtype, read_bits(&self.bytes, i, dtype.bits())))
+            .collect()
     }
 
     /// Every element of an integer or bool tensor, exactly.
     pub fn to_ints(&self) -> Vec<i128> {
         let dtype = self.ty.dtype;
         assert!(!dtype.is_float(), "to_ints reads integer tensors, not {dtype}");
-        (0..self.ty.elements()).map(|i| int_of(dtype, read_bits(&self.bytes, i, dtype.bits()))).collect()
+        (0..self.ty.elements())
+            .map(|i| int_of(dtype, read_bits(&self.bytes, i, dtype.bits())))
+            .collect()
     }
 
     /// Every element as f32.
@@ -217,11 +224,15 @@ impl Tensor {
                 values.iter().for_each(|v| write!(text, " {v:?}").expect("writing to a string"));
             }
             Some(_) if !exact => {
-                self.to_ints().iter().for_each(|v| write!(text, " {v}").expect("writing to a string"));
+                self.to_ints()
+                    .iter()
+                    .for_each(|v| write!(text, " {v}").expect("writing to a string"));
             }
             _ => {
                 text.push_str(" 0x");
-                self.bytes.iter().for_each(|b| write!(text, "{b:02x}").expect("writing to a string"));
+                self.bytes
+                    .iter()
+                    .for_each(|b| write!(text, "{b:02x}").expect("writing to a string"));
             }
         }
         text
@@ -230,25 +241,31 @@ impl Tensor {
     /// Reads what `to_text` wrote.
     pub fn from_text(text: &str) -> Result<Self, String> {
         let (ty, values) = text.split_once(':').ok_or("expected `dtype[dims]: values`")?;
-        let (dtype, dims) =
-            ty.trim().split_once('[').ok_or_else(|| format!("expected `dtype[dims]`, found `{ty}`"))?;
+        let (dtype, dims) = ty
+            .trim()
+            .split_once('[')
+            .ok_or_else(|| format!("expected `dtype[dims]`, found `{ty}`"))?;
         let dtype: DType = dtype.parse().map_err(|e| format!("{e}"))?;
-        let dims = dims.strip_suffix(']').ok_or_else(|| format!("`{ty}` lacks its closing bracket"))?;
+        let dims =
+            dims.strip_suffix(']').ok_or_else(|| format!("`{ty}` lacks its closing bracket"))?;
         let sizes = dims
             .split(',')
             .map(str::trim)
             .filter(|d| !d.is_empty())
             .map(|d| d.parse::<usize>().map_err(|_| format!("`{d}` is not a size")))
             .collect::<Result<Vec<_>, _>>()?;
-        let bits =
-            sizes.iter().try_fold(dtype.bits(), |n, &s| n.checked_mul(s)).ok_or("the shape overflows")?;
+        let bits = sizes
+            .iter()
+            .try_fold(dtype.bits(), |n, &s| n.checked_mul(s))
+            .ok_or("the shape overflows")?;
         let count = bits / dtype.bits();
         let wrong = |found: usize| format!("{ty} holds {count} elements, found {found}");
         let values = values.trim();
         if let Some(hex) = values.strip_prefix("0x") {
             let ty = TensorType::new(dtype, sizes);
-            let digit =
-                |c: u8| (c as char).to_digit(16).ok_or_else(|| "expected hexadecimal digits".to_owned());
+            let digit = |c: u8| {
+                (c as char).to_digit(16).ok_or_else(|| "expected hexadecimal digits".to_owned())
+            };
             let bytes = hex
                 .as_bytes()
                 .chunks(2)
@@ -262,12 +279,16 @@ impl Tensor {
         }
         let bad = |w: &str| format!("`{w}` is not a number");
         if dtype.is_float() {
-            let values =
-                words.iter().map(|w| w.parse().map_err(|_| bad(w))).collect::<Result<Vec<f64>, _>>()?;
+            let values = words
+                .iter()
+                .map(|w| w.parse().map_err(|_| bad(w)))
+                .collect::<Result<Vec<f64>, _>>()?;
             Ok(Tensor::from_f64(dtype, sizes, &values))
         } else {
-            let values =
-                words.iter().map(|w| w.parse().map_err(|_| bad(w))).collect::<Result<Vec<i128>, _>>()?;
+            let values = words
+                .iter()
+                .map(|w| w.parse().map_err(|_| bad(w)))
+                .collect::<Result<Vec<i128>, _>>()?;
             Ok(Tensor::from_ints(dtype, sizes, &values))
         }
     }
@@ -292,7 +313,8 @@ mod tests {
     #[test]
     fn packed_elements_read_back_in_every_type() {
         for dtype in DType::ALL {
-            let values = [1.0, 0.0, 1.0, 1.0, 0.0].map(|v: f64| if dtype == DType::E8M0 { 2.0 } else { v });
+            let values =
+                [1.0, 0.0, 1.0, 1.0, 0.0].map(|v: f64| if dtype == DType::E8M0 { 2.0 } else { v });
             let tensor = Tensor::from_f64(dtype, [5usize], &values);
             assert_eq!(tensor.bytes().len(), (5 * dtype.bits()).div_ceil(8));
             assert_eq!(tensor.to_f64(), values, "{dtype}");

@@ -12,12 +12,17 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
         remedy: "this graph was damaged after it was built; rebuild it".into(),
     };
     let mut defined = vec![false; graph.value_count()];
-    let ports = graph.inputs().iter().map(|p| p.value).chain(graph.states().iter().map(|s| s.value));
+    let ports =
+        graph.inputs().iter().map(|p| p.value).chain(graph.states().iter().map(|s| s.value));
     ports.for_each(|v| defined[v.0 as usize] = true);
     let unknown = |v: Value| v.0 as usize >= graph.value_count();
     for (index, node) in graph.nodes().iter().enumerate() {
         if let Some(&v) = node.operands.iter().find(|&&v| unknown(v) || !defined[v.0 as usize]) {
-            return Err(fail(Some(node), "operands that are computed before".into(), format!("%{}", v.0)));
+            return Err(fail(
+                Some(node),
+                "operands that are computed before".into(),
+                format!("%{}", v.0),
+            ));
         }
         node.regions.iter().try_for_each(verify)?;
         let operands = graph.types(&node.operands);

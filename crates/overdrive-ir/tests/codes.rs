@@ -5,14 +5,16 @@
 use overdrive_ir::eval::{eval_tensors, philox};
 use overdrive_ir::plan::Dimension;
 use overdrive_ir::{
-    Builder, Codes, Convolution, DType, DotGeneral, Expr, Graph, Precision, Prim, Tensor, TensorType,
+    Builder, Codes, Convolution, DType, DotGeneral, Expr, Graph, Precision, Prim, Tensor,
+    TensorType,
 };
 
 /// Codes over the whole range of their type.
 fn random(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
     let (low, high) = dtype.int_range().unwrap();
     let values = philox::uniforms(seed, 0).take(shape.iter().product());
-    let values: Vec<f64> = values.map(|u| (low as f64 + u * (high - low + 1) as f64).floor()).collect();
+    let values: Vec<f64> =
+        values.map(|u| (low as f64 + u * (high - low + 1) as f64).floor()).collect();
     Tensor::from_f64(dtype, shape.to_vec(), &values)
 }
 

@@ -1,5 +1,5 @@
-//! Gradients of every primitive, and gradients of gradients, against central differences of the reference
-//! evaluator in f64, along random directions.
+//! Gradients of every primitive, and gradients of gradients, against central differences of the
+//! reference evaluator in f64, along random directions.
 //!
 //! Long because every primitive has its cases here, and all of them share one check.
 
@@ -8,11 +8,12 @@
 use overdrive_ir::eval::{States, eval, eval_ranks, philox};
 use overdrive_ir::plan::Dimension;
 use overdrive_ir::{
-    Array, Binary, Builder, Channel, Convolution, DType, DotGeneral, Expr, Graph, Order, Overflow, Pad,
-    Precision, Prim, Reducer, Tensor, TensorType, Unary, Window, gradients, verify,
+    Array, Binary, Builder, Channel, Convolution, DType, DotGeneral, Expr, Graph, Order, Overflow,
+    Pad, Precision, Prim, Reducer, Tensor, TensorType, Unary, Window, gradients, verify,
 };
 
-/// The loss `sum(f(x...) * weights)` for fixed random weights: every result element counts differently.
+/// The loss `sum(f(x...) * weights)` for fixed random weights: every result element counts
+/// differently.
 type Function = Box<dyn for<'b> Fn(&'b Builder, &[Expr<'b>]) -> Expr<'b>>;
 
 fn loss<'b>(b: &'b Builder, y: Expr<'b>) -> Expr<'b> {
@@ -34,7 +35,8 @@ fn build(shapes: &[Vec<usize>], f: &Function) -> Graph {
     b.finish().unwrap()
 }
 
-/// The graph whose one output is the derivative of the one output of `graph` along a fixed random direction.
+/// The graph whose one output is the derivative of the one output of `graph` along a fixed random
+/// direction.
 fn along(graph: &Graph, seed: u64) -> Graph {
     let b = Builder::new("along");
     let map = b.append(graph).unwrap();
@@ -68,7 +70,8 @@ fn value(graph: &Graph, point: &[Array]) -> f64 {
     eval(graph, point, &mut States::new())[0].get(0)
 }
 
-/// Fails unless the first and second derivatives of `graph` agree with central differences at `point`.
+/// Fails unless the first and second derivatives of `graph` agree with central differences at
+/// `point`.
 fn check(name: &str, graph: &Graph, point: &[Array]) {
     let mut graph = graph.clone();
     for order in 1..=2 {
@@ -77,7 +80,8 @@ fn check(name: &str, graph: &Graph, point: &[Array]) {
         let step = 1e-5;
         let moved = |sign: f64| -> Vec<Array> {
             let shift = |(x, d): (&Array, &Array)| {
-                let values = x.floats().iter().zip(d.floats()).map(|(x, d)| x + sign * step * d).collect();
+                let values =
+                    x.floats().iter().zip(d.floats()).map(|(x, d)| x + sign * step * d).collect();
                 Array::float(DType::F64, &x.shape, values)
             };
             point.iter().zip(&directions(&graph, seed)).map(shift).collect()
@@ -85,7 +89,10 @@ fn check(name: &str, graph: &Graph, point: &[Array]) {
         let numeric = (value(&graph, &moved(1.0)) - value(&graph, &moved(-1.0))) / (2.0 * step);
         let exact = value(&derivative, point);
         let scale = 1.0 + numeric.abs().max(value(&graph, point).abs());
-        assert!((exact - numeric).abs() < 1e-6 * scale, "{name}, order {order}: {exact} against {numeric}");
+        assert!(
+            (exact - numeric).abs() < 1e-6 * scale,
+            "{name}, order {order}: {exact} against {numeric}"
+        );
         graph = derivative;
     }
 }
@@ -110,21 +117,29 @@ fn ints<'b>(b: &'b Builder, shape: &[usize], values: &[i128]) -> Expr<'b> {
 #[test]
 fn elementwise() {
     use Unary::*;
-    for kind in [Neg, Abs, Sign, Exp, Expm1, Sin, Cos, Tanh, Erf, Logistic, Floor, Ceil, Round, Reciprocal] {
+    for kind in
+        [Neg, Abs, Sign, Exp, Expm1, Sin, Cos, Tanh, Erf, Logistic, Floor, Ceil, Round, Reciprocal]
+    {
         check_function(&format!("{kind:?}"), &[&[2, 3]], move |_, x| x[0].unary(kind));
     }
     for kind in [Log, Log1p, Sqrt, Rsqrt] {
-        check_function(&format!("{kind:?}"), &[&[2, 3]], move |_, x| (x[0] * x[0] + 0.5).unary(kind));
+        check_function(&format!("{kind:?}"), &[&[2, 3]], move |_, x| {
+            (x[0] * x[0] + 0.5).unary(kind)
+        });
     }
     use Binary::*;
     for kind in [Add, Sub, Mul, Div, Rem, Max, Min] {
-        check_function(&format!("{kind:?}"), &[&[2, 3], &[2, 3]], move |_, x| x[0].binary(kind, x[1]));
+        check_function(&format!("{kind:?}"), &[&[2, 3], &[2, 3]], move |_, x| {
+            x[0].binary(kind, x[1])
+        });
     }
     check_function("pow", &[&[2, 3], &[2, 3]], |_, x| (x[0] * x[0] + 0.1).binary(Pow, x[1]));
     check_function("select", &[&[2, 3], &[2, 3]], |_, x| {
         x[0].compare(overdrive_ir::Compare::Gt, x[1]).select(x[0] * x[1], x[1] * x[1])
     });
-    check_function("integers stop gradients", &[&[3]], |_, x| x[0].convert(DType::I32).convert(DType::F64));
+    check_function("integers stop gradients", &[&[3]], |_, x| {
+        x[0].convert(DType::I32).convert(DType::F64)
+    });
 }
 
 #[test]
@@ -135,7 +150,8 @@ fn powers_of_zero_have_finite_gradients() {
     let map = b.append(&graph).unwrap();
     let one = b.constant(Tensor::scalar(DType::F64, 1.0));
     let inputs: Vec<_> = graph.inputs().iter().map(|p| p.value).collect();
-    for (i, dx) in gradients(&b, &graph, &map, &[(graph.outputs()[0].value, one)], &inputs).iter().enumerate()
+    for (i, dx) in
+        gradients(&b, &graph, &map, &[(graph.outputs()[0].value, one)], &inputs).iter().enumerate()
     {
         b.output(&i.to_string(), dx.unwrap());
     }
@@ -163,8 +179,13 @@ fn rounding_is_straight_through_and_small_formats_have_f32_cotangents() {
         let b = Builder::new("gradient");
         let map = b.append(&graph).unwrap();
         let seed = b.full(DType::F32, [2usize, 2], 1.0);
-        let dx =
-            gradients(&b, &graph, &map, &[(graph.outputs()[0].value, seed)], &[graph.inputs()[0].value])[0];
+        let dx = gradients(
+            &b,
+            &graph,
+            &map,
+            &[(graph.outputs()[0].value, seed)],
+            &[graph.inputs()[0].value],
+        )[0];
         b.output("dx", dx.unwrap());
         let graph = b.finish().unwrap();
         let x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
@@ -175,7 +196,9 @@ fn rounding_is_straight_through_and_small_formats_have_f32_cotangents() {
 
 #[test]
 fn movement() {
-    check_function("broadcast", &[&[3, 1]], |_, x| x[0].broadcast_in(&[2usize, 3, 4].into(), &[1, 2]));
+    check_function("broadcast", &[&[3, 1]], |_, x| {
+        x[0].broadcast_in(&[2usize, 3, 4].into(), &[1, 2])
+    });
     check_function("reshape", &[&[3, 4]], |_, x| x[0].reshape([2usize, 6]).exp());
     check_function("transpose", &[&[2, 3, 4]], |_, x| x[0].transpose(&[2, 0, 1]).exp());
     check_function("slice", &[&[5, 7]], |b, x| {
@@ -183,7 +206,8 @@ fn movement() {
         b.op1(slice, &[x[0].exp()])
     });
     check_function("pad", &[&[4, 3], &[]], |b, x| {
-        let pads = vec![Pad { low: 2, high: -1, interior: 2 }, Pad { low: -1, high: 3, interior: 0 }];
+        let pads =
+            vec![Pad { low: 2, high: -1, interior: 2 }, Pad { low: -1, high: 3, interior: 0 }];
         b.op1(Prim::Pad { pads }, &[x[0].exp(), x[1].exp()])
     });
     check_function("concat", &[&[2, 3], &[2, 1]], |b, x| b.concat(&[x[0].exp(), x[1], x[0]], 1));
@@ -192,7 +216,9 @@ fn movement() {
 #[test]
 fn reductions() {
     for reducer in [Reducer::Sum, Reducer::Max, Reducer::Min, Reducer::Prod] {
-        check_function(&format!("{reducer:?}"), &[&[3, 4, 2]], move |_, x| x[0].reduce(reducer, &[0, 2]));
+        check_function(&format!("{reducer:?}"), &[&[3, 4, 2]], move |_, x| {
+            x[0].reduce(reducer, &[0, 2])
+        });
         check_function(&format!("{reducer:?} window"), &[&[7, 6]], move |b, x| {
             let windows = vec![
                 Window { size: 3, stride: 2, dilation: 1, pad_low: 1, pad_high: 0 },
@@ -275,7 +301,12 @@ fn convolutions() {
             vec![Dimension { input_dilation: 2, stride: 2, pad_low: 1, pad_high: 2, ..plain }],
             3,
         ),
-        (vec![2, 2, 8], vec![3, 2, 2], vec![Dimension { pad_low: -1, pad_high: -2, stride: 2, ..plain }], 1),
+        (
+            vec![2, 2, 8],
+            vec![3, 2, 2],
+            vec![Dimension { pad_low: -1, pad_high: -2, stride: 2, ..plain }],
+            1,
+        ),
         (vec![2, 3, 4, 4], vec![5, 3, 1, 1], vec![Dimension { stride: 3, ..plain }, plain], 1),
     ];
     for (x, w, window, groups) in cases {
@@ -308,7 +339,9 @@ fn indexing() {
         b.op1(Prim::DynamicUpdateSlice, &[x[0].exp(), x[1].exp(), ints(b, &[2], &[1, 4])])
     });
     for (axis, order) in [(0, Order::Ascending), (1, Order::Descending), (2, Order::Ascending)] {
-        check_function("sort", &[&[3, 4, 2]], move |b, x| b.op(Prim::Sort { axis, order }, &[x[0].exp()])[0]);
+        check_function("sort", &[&[3, 4, 2]], move |b, x| {
+            b.op(Prim::Sort { axis, order }, &[x[0].exp()])[0]
+        });
     }
 }
 
@@ -371,7 +404,13 @@ fn what_cannot_be_differentiated_says_what_to_do() {
     let b = Builder::new("gradient");
     let map = b.append(&graph).unwrap();
     let seed = b.full(DType::F64, [2usize, 3], 1.0);
-    let found = gradients(&b, &graph, &map, &[(graph.outputs()[0].value, seed)], &[graph.inputs()[0].value]);
+    let found = gradients(
+        &b,
+        &graph,
+        &map,
+        &[(graph.outputs()[0].value, seed)],
+        &[graph.inputs()[0].value],
+    );
     assert!(found[0].is_none());
     let error = b.finish().unwrap_err().to_string();
     assert!(error.contains("while at grad") && error.contains("max_trips"), "{error}");
@@ -385,7 +424,11 @@ fn collectives_return_cotangents_to_their_ranks() {
         ("all_reduce", |channel| Prim::AllReduce { reducer: Reducer::Sum, channel }),
         ("all_reduce max", |channel| Prim::AllReduce { reducer: Reducer::Max, channel }),
         ("all_gather", |channel| Prim::AllGather { axis: 0, channel }),
-        ("reduce_scatter", |channel| Prim::ReduceScatter { reducer: Reducer::Sum, axis: 0, channel }),
+        ("reduce_scatter", |channel| Prim::ReduceScatter {
+            reducer: Reducer::Sum,
+            axis: 0,
+            channel,
+        }),
         ("permute", |channel| Prim::Permute { pairs: vec![(0, 2), (1, 0)], channel }),
     ];
     for (name, collective) in cases {
@@ -395,13 +438,19 @@ fn collectives_return_cotangents_to_their_ranks() {
         });
         let graph = build(&[vec![6]], &f);
         let derivative = along(&graph, 5);
-        let ids: Vec<u64> =
-            derivative.nodes().iter().filter_map(|n| n.op.prim()?.channel()).map(|c| c.id).collect();
+        let ids: Vec<u64> = derivative
+            .nodes()
+            .iter()
+            .filter_map(|n| n.op.prim()?.channel())
+            .map(|c| c.id)
+            .collect();
         let mut unique = ids.clone();
         unique.dedup();
         assert!(ids.len() >= 2 && ids == unique, "{name}: channels {ids:?}");
-        // The loss of the whole mesh moves as the sum of what each rank finds along its own direction.
-        let point: Vec<Vec<Array>> = (0..RANKS as u64).map(|rank| directions(&graph, 50 + rank)).collect();
+        // The loss of the whole mesh moves as the sum of what each rank finds along its own
+        // direction.
+        let point: Vec<Vec<Array>> =
+            (0..RANKS as u64).map(|rank| directions(&graph, 50 + rank)).collect();
         let total = |graph: &Graph, point: &[Vec<Array>]| -> f64 {
             let mut states = vec![States::new(); RANKS];
             eval_ranks(graph, point, &mut states).iter().map(|outputs| outputs[0].get(0)).sum()
@@ -410,13 +459,20 @@ fn collectives_return_cotangents_to_their_ranks() {
         let moved = |sign: f64| -> Vec<Vec<Array>> {
             let shift = |x: &Vec<Array>| {
                 let values = x[0].floats().iter().zip(direction[0].floats());
-                vec![Array::float(DType::F64, &[6], values.map(|(x, d)| x + sign * 1e-5 * d).collect())]
+                vec![Array::float(
+                    DType::F64,
+                    &[6],
+                    values.map(|(x, d)| x + sign * 1e-5 * d).collect(),
+                )]
             };
             point.iter().map(shift).collect()
         };
         let numeric = (total(&graph, &moved(1.0)) - total(&graph, &moved(-1.0))) / 2e-5;
         let exact = total(&derivative, &point);
-        assert!((exact - numeric).abs() < 1e-6 * (1.0 + numeric.abs()), "{name}: {exact} against {numeric}");
+        assert!(
+            (exact - numeric).abs() < 1e-6 * (1.0 + numeric.abs()),
+            "{name}: {exact} against {numeric}"
+        );
     }
 }
 
@@ -440,7 +496,13 @@ fn scopes_name_what_is_differentiated() {
     let b = Builder::new("gradient");
     let map = b.append(&graph).unwrap();
     let seed = b.full(DType::F64, [2usize], 1.0);
-    let dx = gradients(&b, &graph, &map, &[(graph.outputs()[0].value, seed)], &[graph.inputs()[0].value]);
+    let dx = gradients(
+        &b,
+        &graph,
+        &map,
+        &[(graph.outputs()[0].value, seed)],
+        &[graph.inputs()[0].value],
+    );
     b.output("dx", dx[0].unwrap());
     let graph = b.finish().unwrap();
     assert_eq!(graph.nodes().last().unwrap().scope.as_ref(), "block0/mlp/grad");

@@ -1,10 +1,12 @@
 //! A plan prints as steps, slots and expressions.
 
 use overdrive_ir::plan::{
-    Access, Epilogue, GemmCall, Instr, Layout, MatrixView, Note, Place, Program, Reduction, Slot, Space,
-    Step, StepKind, Store,
+    Access, Epilogue, GemmCall, Instr, Layout, MatrixView, Note, Place, Program, Reduction, Slot,
+    Space, Step, StepKind, Store,
 };
-use overdrive_ir::{Binary, Cost, DType, Mode, Plan, Precision, Reducer, SlotId, Tensor, TensorType, Unary};
+use overdrive_ir::{
+    Binary, Cost, DType, Mode, Plan, Precision, Reducer, SlotId, Tensor, TensorType, Unary,
+};
 
 fn slot(dims: &[usize], place: Place) -> Slot {
     Slot { ty: TensorType::new(DType::F32, dims), layout: Layout::RowMajor, place }
@@ -82,7 +84,11 @@ fn a_plan_reads_as_steps_with_expressions() {
         outputs: vec![SlotId(4)],
         arena_bytes: vec![96],
         live_bytes: 32,
-        notes: vec![Note::Declined { what: "loop".into(), scope: "fc1".into(), reason: "two users".into() }],
+        notes: vec![Note::Declined {
+            what: "loop".into(),
+            scope: "fc1".into(),
+            reason: "two users".into(),
+        }],
         ..Plan::default()
     };
     let expected = "\

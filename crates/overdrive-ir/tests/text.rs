@@ -2,8 +2,8 @@
 
 use overdrive_ir::ops::OPS;
 use overdrive_ir::{
-    Builder, Compare, DType, Dim, Fill, Graph, Init, Order, Pad, Prim, Sample, Shape, Tensor, TensorType,
-    verify,
+    Builder, Compare, DType, Dim, Fill, Graph, Init, Order, Pad, Prim, Sample, Shape, Tensor,
+    TensorType, verify,
 };
 use proptest::prelude::*;
 
@@ -17,7 +17,11 @@ fn tiny() -> Graph {
     let h = {
         let _scope = b.scope("block0");
         let _scope = b.scope("fc");
-        let w = b.state("weight", f32s([4usize, 2]), Init::Uniform { bound: 0.1 + 0.2, seed: u64::MAX });
+        let w = b.state(
+            "weight",
+            f32s([4usize, 2]),
+            Init::Uniform { bound: 0.1 + 0.2, seed: u64::MAX },
+        );
         x.linear(w, None).softmax(1)
     };
     let low = b.state("amax", f32s(Shape::default()), Init::Constant(f64::NEG_INFINITY));
@@ -25,8 +29,11 @@ fn tiny() -> Graph {
     b.output("y", sorted[0]);
     b.output("indices", sorted[1]);
     let value = Tensor::from_f64(DType::F32, [2usize], &[f64::NAN, -0.0]);
-    let constant =
-        b.state("table", f32s([2usize]), Init::Value(Tensor::from_f64(DType::F32, [2usize], &[1.5, -0.0])));
+    let constant = b.state(
+        "table",
+        f32s([2usize]),
+        Init::Value(Tensor::from_f64(DType::F32, [2usize], &[1.5, -0.0])),
+    );
     b.output("z", constant + b.constant(value));
     b.update("amax", low.max(low.constant(f64::INFINITY)));
     b.finish().expect("the graphs of these tests are well typed")
@@ -61,7 +68,8 @@ fn nested() -> Graph {
     let no = region("else", &|b| b.output("i", b.input("i", counter.clone())));
     region("nested", &|b| {
         let i = b.input("i", counter.clone());
-        let results = b.if_else(i.compare(Compare::Gt, i.constant(3.0)), &[i], [yes.clone(), no.clone()]);
+        let results =
+            b.if_else(i.compare(Compare::Gt, i.constant(3.0)), &[i], [yes.clone(), no.clone()]);
         b.output("i", results[0]);
     })
 }
@@ -72,8 +80,13 @@ fn single_ops() -> Vec<Graph> {
         Sample::new(Prim::Pad { pads: vec![Pad { low: -1, high: 2, interior: 1 }] })
             .normal([5usize])
             .normal(Shape::default()),
-        Sample::new(Prim::Slice { start: vec![1], limit: vec![4], stride: vec![2] }).normal([5usize]),
-        Sample::new(Prim::Iota { dtype: DType::I64, shape: [Dim::from("B"), Dim::from(3)].into(), axis: 1 }),
+        Sample::new(Prim::Slice { start: vec![1], limit: vec![4], stride: vec![2] })
+            .normal([5usize]),
+        Sample::new(Prim::Iota {
+            dtype: DType::I64,
+            shape: [Dim::from("B"), Dim::from(3)].into(),
+            axis: 1,
+        }),
         Sample::new(Prim::Gather { axes: vec![0] })
             .normal(["V", "D"])
             .operand(TensorType::new(DType::I32, [Dim::from("B"), Dim::from(1)]), Fill::Index(3)),
@@ -144,7 +157,13 @@ fn errors_name_the_place_and_both_sides() {
         ("\"axis\":1", "\"axis\":1,\"fast\":true", 4, 20, ["attributes of `softmax`", "`fast`"]),
         (": f32[2, 3]\n", ": f32[3, 2]\n", 4, 31, ["f32[2, 3]", "f32[3, 2]"]),
         ("%0 \"x\" f32", "%0 \"x\" f31", 3, 16, ["an element type", "`f31`"]),
-        ("f32[2, 3]\n  %", "f32[99999999999, 99999999999]\n  %", 3, 16, ["addressed", "99999999999"]),
+        (
+            "f32[2, 3]\n  %",
+            "f32[99999999999, 99999999999]\n  %",
+            3,
+            16,
+            ["addressed", "99999999999"],
+        ),
         ("output \"y\" %1\n}", "output \"y\" %1\n", 7, 1, ["`}`", "the end"]),
         ("%1 = ", "%2 = ", 5, 14, ["defined above", "%1"]),
         ("}\n", "} x", 6, 3, ["the end of the text", "`x`"]),

@@ -1,10 +1,11 @@
-//! BERT, RoBERTa, DistilBERT and the sentence encoders made of them: post-norm blocks that see both ways, and a pooled
-//! vector where wanted.
+//! BERT, RoBERTa, DistilBERT and the sentence encoders made of them: post-norm blocks that see both
+//! ways, and a pooled vector where wanted.
 //!
-//! x is i32 token ids `[batch, T]`, `mask` i32 `[batch, T]`: 1 for tokens, 0 for what only fills a row up. y is the last
-//! hidden state `[batch, T, D]`, or a vector for each row `[batch, D]`. All tokens are of segment 0. Names and orientation
-//! of the weights are those of Hugging Face's checkpoints, so that loading is a check and no mapping.
-//! Sources: Devlin et al., arXiv:1810.04805; Liu et al., "RoBERTa", arXiv:1907.11692; Sanh et al., "DistilBERT",
+//! x is i32 token ids `[batch, T]`, `mask` i32 `[batch, T]`: 1 for tokens, 0 for what only fills a
+//! row up. y is the last hidden state `[batch, T, D]`, or a vector for each row `[batch, D]`. All
+//! tokens are of segment 0. Names and orientation of the weights are those of Hugging Face's
+//! checkpoints, so that loading is a check and no mapping. Sources: Devlin et al.,
+//! arXiv:1810.04805; Liu et al., "RoBERTa", arXiv:1907.11692; Sanh et al., "DistilBERT",
 //! arXiv:1910.01108; pooling: Reimers and Gurevych, "Sentence-BERT", arXiv:1908.10084.
 
 use crate::parameters::{Activation, Bias, NORMAL, f32s, layer_norm, projection};
@@ -46,8 +47,8 @@ pub enum Kin {
         /// Rows of the table of segments.
         segments: usize,
     },
-    /// RoBERTa: positions count the tokens that do not fill a row up, from the one behind the filling
-    /// token's id on; what fills up stands at that id.
+    /// RoBERTa: positions count the tokens that do not fill a row up, from the one behind the
+    /// filling token's id on; what fills up stands at that id.
     Roberta {
         /// Rows of the table of segments.
         segments: usize,
@@ -145,7 +146,9 @@ impl Bert {
         let h = table("position_embeddings", self.positions).embedding(positions);
         let h = match self.kin {
             Kin::Bert { segments } | Kin::Roberta { segments, .. } => {
-                h + table("token_type_embeddings", segments).slice_axis(0, 0, 1).reshape([self.width])
+                h + table("token_type_embeddings", segments)
+                    .slice_axis(0, 0, 1)
+                    .reshape([self.width])
             }
             Kin::DistilBert => h,
         };
@@ -158,12 +161,15 @@ impl Bert {
         let [batch, tokens] = [Dim::from("batch"), Dim::from("tokens")];
         let split = |name: &str| {
             let shape = [batch.clone(), tokens.clone(), heads.into(), depth.into()];
-            projection(x, name, [width, width], Bias::Learnt).reshape(shape).transpose(&[0, 2, 1, 3])
+            projection(x, name, [width, width], Bias::Learnt)
+                .reshape(shape)
+                .transpose(&[0, 2, 1, 3])
         };
         let (q, k, v) = (split(names[0]), split(names[1]), split(names[2]));
         let scores = q.dot_to(k, &[(0, 0), (1, 1)], &[(3, 3)], x.dtype().accumulation());
         let scores = scores * Attention::FULL.factor(depth);
-        // A row that is filled up entirely has no visible key: the lowest number instead of -∞ keeps it finite.
+        // A row that is filled up entirely has no visible key: the lowest number instead of -∞
+        // keeps it finite.
         let hidden = scores.constant(f64::from(f32::MIN));
         let visible = visible.reshape([batch.clone(), 1.into(), 1.into(), tokens.clone()]);
         let weights = visible.select(scores, hidden).softmax(3).convert(x.dtype());
@@ -173,7 +179,8 @@ impl Bert {
     }
 
     fn ffn<'b>(&self, x: Expr<'b>, [wide, narrow]: &[&str; 2]) -> Expr<'b> {
-        let hidden = self.activation.of(projection(x, wide, [self.width, self.hidden], Bias::Learnt));
+        let hidden =
+            self.activation.of(projection(x, wide, [self.width, self.hidden], Bias::Learnt));
         projection(hidden, narrow, [self.hidden, self.width], Bias::Learnt)
     }
 
@@ -209,7 +216,8 @@ fn counted(ids: Expr<'_>, filling: u32) -> Expr<'_> {
     let [batch, tokens] = [Dim::from("batch"), Dim::from("tokens")];
     let is_token = ids.compare(Compare::Ne, ids.constant(filling.into()));
     let ones = is_token.select(ids.constant(1.0), ids.constant(0.0));
-    let [row, column] = [0, 1].map(|axis| b.iota(DType::I32, [tokens.clone(), tokens.clone()], axis));
+    let [row, column] =
+        [0, 1].map(|axis| b.iota(DType::I32, [tokens.clone(), tokens.clone()], axis));
     let so_far = column.compare(Compare::Le, row);
     let count = so_far.select(ones.reshape([batch, 1.into(), tokens]), ids.constant(0.0)).sum(&[2]);
     count * ones + f64::from(filling)

@@ -1,7 +1,8 @@
-//! Pre-norm blocks of encoders and encoder-decoders: `x <- x + attention(norm(x))`, `x <- x + ffn(norm(x))`,
-//! under the names that checkpoints give the parts.
+//! Pre-norm blocks of encoders and encoder-decoders: `x <- x + attention(norm(x))`, `x <- x +
+//! ffn(norm(x))`, under the names that checkpoints give the parts.
 //!
-//! Sources: Vaswani et al., arXiv:1706.03762; norms before the halves: Dosovitskiy et al., arXiv:2010.11929.
+//! Sources: Vaswani et al., arXiv:1706.03762; norms before the halves: Dosovitskiy et al.,
+//! arXiv:2010.11929.
 
 use crate::parameters::{Activation, Bias, layer_norm, projection};
 use overdrive_ir::ops::Attention;
@@ -77,7 +78,8 @@ impl Stack {
     }
 
     pub(crate) fn ffn<'b>(&self, x: Expr<'b>, [wide, narrow]: &[&str; 2]) -> Expr<'b> {
-        let hidden = self.activation.of(projection(x, wide, [self.width, self.hidden], Bias::Learnt));
+        let hidden =
+            self.activation.of(projection(x, wide, [self.width, self.hidden], Bias::Learnt));
         projection(hidden, narrow, [self.hidden, self.width], Bias::Learnt)
     }
 

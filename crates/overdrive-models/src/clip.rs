@@ -1,16 +1,18 @@
 //! CLIP: a tower for images and one for texts, whose vectors are compared.
 //!
-//! `pixel_values` is images `[batch, C, H, W]`, `input_ids` i32 token ids `[texts, tokens]`. Outputs:
-//! `logits_per_image` `[batch, texts]`, and the vectors of length 1 `image_embeds` `[batch, P]` and
-//! `text_embeds` `[texts, P]`. A text is causal and is read off at its end token, so that what stands
-//! behind that changes nothing and needs no mask. Names and orientation of the weights are those of
-//! Hugging Face's checkpoints. Source: Radford et al., arXiv:2103.00020.
+//! `pixel_values` is images `[batch, C, H, W]`, `input_ids` i32 token ids `[texts, tokens]`.
+//! Outputs: `logits_per_image` `[batch, texts]`, and the vectors of length 1 `image_embeds`
+//! `[batch, P]` and `text_embeds` `[texts, P]`. A text is causal and is read off at its end token,
+//! so that what stands behind that changes nothing and needs no mask. Names and orientation of the
+//! weights are those of Hugging Face's checkpoints. Source: Radford et al., arXiv:2103.00020.
 
 use crate::blocks::{Names, Stack};
 use crate::parameters::{Bias, NORMAL, f32s, projection};
 use crate::vit::{Patches, behind, first_token};
 use overdrive_ir::ops::Attention;
-use overdrive_ir::{Builder, Compare, DType, Dim, Expr, Graph, GraphError, Init, Reducer, TensorType};
+use overdrive_ir::{
+    Builder, Compare, DType, Dim, Expr, Graph, GraphError, Init, Reducer, TensorType,
+};
 
 /// Sizes of a CLIP.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,7 +33,8 @@ pub struct Clip {
     pub projection: usize,
 }
 
-/// Which token of a text gives its vector: the first such one, or the very first where there is none.
+/// Which token of a text gives its vector: the first such one, or the very first where there is
+/// none.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum End {
     /// The one of this id.
@@ -58,7 +61,8 @@ impl Clip {
         let ids = b.input("input_ids", TensorType::new(DType::I32, texts));
         let image = self.image(images);
         let text = self.text(ids);
-        let scale = b.state_named("logit_scale", TensorType::scalar(DType::F32), Init::Constant(2.6592));
+        let scale =
+            b.state_named("logit_scale", TensorType::scalar(DType::F32), Init::Constant(2.6592));
         b.output("logits_per_image", image.matmul(text.t()) * scale.exp());
         b.output("image_embeds", image);
         b.output("text_embeds", text);
@@ -76,7 +80,8 @@ impl Clip {
                 self.patches.tokens(images, width, Bias::None)
             };
             let _scope = b.scope("position_embedding");
-            behind(first, tokens) + b.state("weight", f32s([1 + self.patches.count(), width]), NORMAL)
+            behind(first, tokens)
+                + b.state("weight", f32s([1 + self.patches.count(), width]), NORMAL)
         };
         let h = self.vision.norm(h, "pre_layrnorm");
         let h = self.vision.blocks(h, "encoder/layers", (&NAMES, Attention::FULL));
@@ -115,7 +120,8 @@ impl Clip {
         };
         let places = b.iota(DType::I32, [Dim::from("tokens")], 0);
         let nowhere = places.constant(f64::from(i32::MAX));
-        let first = ids.compare(Compare::Eq, wanted).select(places, nowhere).reduce(Reducer::Min, &[1]);
+        let first =
+            ids.compare(Compare::Eq, wanted).select(places, nowhere).reduce(Reducer::Min, &[1]);
         let first = first.compare(Compare::Eq, nowhere).select(first.constant(0.0), first);
         let rows = b.iota(DType::I32, [Dim::from("texts")], 0);
         let indices = b.concat(&[rows.reshape(column.clone()), first.reshape(column)], 1);

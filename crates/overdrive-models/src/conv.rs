@@ -1,4 +1,5 @@
-//! Convolutional classifiers: convolutions with ReLU, then a linear layer on the mean over space, or on every place.
+//! Convolutional classifiers: convolutions with ReLU, then a linear layer on the mean over space,
+//! or on every place.
 //!
 //! x is `[batch, C, H, W]`, y `[batch, 10]`; kernels are `[out, in, 3, 3]`, padded by 1.
 
@@ -21,8 +22,8 @@ pub(crate) fn conv() -> Result<Graph, GraphError> {
     b.finish()
 }
 
-/// Biases and no batch norm, so that training needs no running averages. The head sees each of the 4x4 places: a mean over
-/// them forgets where a stroke was, and costs three points of accuracy.
+/// Biases and no batch norm, so that training needs no running averages. The head sees each of the
+/// 4x4 places: a mean over them forgets where a stroke was, and costs three points of accuracy.
 pub(crate) fn digits_conv() -> Result<Graph, GraphError> {
     let b = Builder::new("digits-conv");
     let x = b.input("x", f32s([Dim::from("batch"), 1.into(), 8.into(), 8.into()]));
@@ -69,7 +70,8 @@ fn bias(b: &Builder, inputs: usize, outputs: usize) -> Expr<'_> {
     b.state("bias", f32s([outputs]), uniform(inputs))
 }
 
-/// Running statistics are a little off 0 and 1, so that an implementation that ignores one gives wrong outputs.
+/// Running statistics are a little off 0 and 1, so that an implementation that ignores one gives
+/// wrong outputs.
 fn batch_norm(x: Expr<'_>, channels: usize) -> Expr<'_> {
     let b = x.builder();
     let _scope = b.scope("norm");

@@ -35,9 +35,11 @@ pub struct ExpertNames {
 
 impl ExpertNames {
     /// As Mixtral has them.
-    pub const MIXTRAL: ExpertNames = ExpertNames { scope: "block_sparse_moe", layers: ["w1", "w3", "w2"] };
+    pub const MIXTRAL: ExpertNames =
+        ExpertNames { scope: "block_sparse_moe", layers: ["w1", "w3", "w2"] };
     /// As Qwen has them.
-    pub const QWEN: ExpertNames = ExpertNames { scope: "mlp", layers: ["gate_proj", "up_proj", "down_proj"] };
+    pub const QWEN: ExpertNames =
+        ExpertNames { scope: "mlp", layers: ["gate_proj", "up_proj", "down_proj"] };
 }
 
 impl Experts {
@@ -53,7 +55,8 @@ impl Experts {
         let expert = |index: usize| {
             let _scope = b.scope_path(&format!("experts/{index}"));
             let wide = |name| projection(x, name, [width, self.hidden], Bias::None);
-            let narrow = projection(wide(gate).silu() * wide(up), down, [self.hidden, width], Bias::None);
+            let narrow =
+                projection(wide(gate).silu() * wide(up), down, [self.hidden, width], Bias::None);
             // Not a slice: the number of tokens is a name.
             let weight = weights.gather(b.full(DType::I32, [1usize], index as f64), &[2]);
             narrow * with_extents(weight, &[1])
@@ -68,7 +71,8 @@ impl Experts {
         // An expert is chosen where fewer than `chosen` are better, the first of equals counting as
         // better.
         let (other, own) = (split(p, [1, self.count]), split(p, [self.count, 1]));
-        let [row, column] = [0, 1].map(|axis| p.builder().iota(DType::I32, [self.count, self.count], axis));
+        let [row, column] =
+            [0, 1].map(|axis| p.builder().iota(DType::I32, [self.count, self.count], axis));
         let tie = other.compare(Compare::Eq, own);
         let first = column.compare(Compare::Lt, row);
         let better = other.compare(Compare::Gt, own);

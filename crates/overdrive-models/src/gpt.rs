@@ -1,8 +1,9 @@
 //! Decoder-only language models: token and position embeddings, blocks, final norm, untied head.
 //!
 //! x is `[batch, T]` token ids in i32, y the logits `[batch, T, V]`, T being the whole context.
-//! Sizes: GPT-3 (Brown et al., arXiv:2005.14165, table 2.1); the vocabulary is GPT-2's 50,257 rounded up to a multiple
-//! of 128 (Karpathy, nanoGPT), so that the head's columns fill whole tiles.
+//! Sizes: GPT-3 (Brown et al., arXiv:2005.14165, table 2.1); the vocabulary is GPT-2's 50,257
+//! rounded up to a multiple of 128 (Karpathy, nanoGPT), so that the head's columns fill whole
+//! tiles.
 
 use crate::transformer::{STD, Size, blocks, layer_norm};
 use overdrive_ir::{Builder, DType, Dim, Graph, GraphError, Init, TensorType};
@@ -37,8 +38,10 @@ fn gpt(name: &str, vocabulary: usize, size: Size) -> Result<Graph, GraphError> {
     let b = Builder::new(name);
     let normal = Init::Normal { std: STD, seed: 0 };
     let ids = b.input("x", TensorType::new(DType::I32, [Dim::from("batch"), context.into()]));
-    let tokens = b.state("token.weight", TensorType::new(DType::F32, [vocabulary, width]), normal.clone());
-    let positions = b.state("position.weight", TensorType::new(DType::F32, [context, width]), normal.clone());
+    let tokens =
+        b.state("token.weight", TensorType::new(DType::F32, [vocabulary, width]), normal.clone());
+    let positions =
+        b.state("position.weight", TensorType::new(DType::F32, [context, width]), normal.clone());
     let h = blocks(tokens.embedding(ids) + positions, size);
     let h = layer_norm(h, "norm", width);
     let head = b.state("head.weight", TensorType::new(DType::F32, [width, vocabulary]), normal);

@@ -1,8 +1,10 @@
-//! GPT-2 as it is published: learned positions, pre-norm blocks, fused query-key-value projection, tied head.
+//! GPT-2 as it is published: learned positions, pre-norm blocks, fused query-key-value projection,
+//! tied head.
 //!
-//! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. Names and orientation of the
-//! weights are those of Hugging Face's checkpoints (`Conv1D`: input-major), so that loading is a check and no mapping.
-//! Source: Radford et al., "Language models are unsupervised multitask learners", 2019.
+//! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. Names
+//! and orientation of the weights are those of Hugging Face's checkpoints (`Conv1D`: input-major),
+//! so that loading is a check and no mapping. Source: Radford et al., "Language models are
+//! unsupervised multitask learners", 2019.
 
 use crate::parameters::{Activation, NORMAL, bias, f32s, layer_norm};
 use crate::span::{Scores, Sequence, Span};
@@ -70,7 +72,8 @@ impl Gpt2 {
                 sequence.split(x.linear(part(w, 1), Some(part(bias, 0))), self.heads, depth)
             })
         };
-        let joined = sequence.join(sequence.attend(layer, parts, Scores::default()), self.heads, depth);
+        let joined =
+            sequence.join(sequence.attend(layer, parts, Scores::default()), self.heads, depth);
         affine(joined, "c_proj", [width, width])
     }
 

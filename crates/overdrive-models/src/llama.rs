@@ -1,16 +1,16 @@
-//! Llama and its kin (Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma, SmolLM3, OLMo 2): rotary positions, RMS norm,
-//! grouped queries, gated feed-forward layers.
+//! Llama and its kin (Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma, SmolLM3, OLMo 2): rotary
+//! positions, RMS norm, grouped queries, gated feed-forward layers.
 //!
-//! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. The kin
-//! differ in fields. Qwen2 has biases on queries, keys and values, Qwen3 norms on queries and keys.
-//! Some blocks of Mistral, Qwen and Gemma see a window only. Phi-3 keeps projections of one input in
-//! one matrix. Gemma scales embeddings, adds 1 to the weights of norms, and from its second version
-//! on caps scores and normalises what a half block adds; OLMo 2 normalises that alone. Some blocks
-//! of SmolLM3 turn nothing. Names and orientation of the weights are
-//! those of Hugging Face's checkpoints (`[out, in]`), so that loading is a check and no mapping.
-//! Sources: Touvron et al., arXiv:2302.13971; grouped queries: Ainslie et al., arXiv:2305.13245;
-//! SwiGLU: Shazeer, arXiv:2002.05202; sliding windows: Jiang et al., "Mistral 7B", arXiv:2310.06825;
-//! Abdin et al., "Phi-3", arXiv:2404.14219; "Gemma 2", arXiv:2408.00118; "Gemma 3", arXiv:2503.19786.
+//! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. The
+//! kin differ in fields. Qwen2 has biases on queries, keys and values, Qwen3 norms on queries and
+//! keys. Some blocks of Mistral, Qwen and Gemma see a window only. Phi-3 keeps projections of one
+//! input in one matrix. Gemma scales embeddings, adds 1 to the weights of norms, and from its
+//! second version on caps scores and normalises what a half block adds; OLMo 2 normalises that
+//! alone. Some blocks of SmolLM3 turn nothing. Names and orientation of the weights are those of
+//! Hugging Face's checkpoints (`[out, in]`), so that loading is a check and no mapping. Sources:
+//! Touvron et al., arXiv:2302.13971; grouped queries: Ainslie et al., arXiv:2305.13245; SwiGLU:
+//! Shazeer, arXiv:2002.05202; sliding windows: Jiang et al., "Mistral 7B", arXiv:2310.06825; Abdin
+//! et al., "Phi-3", arXiv:2404.14219; "Gemma 2", arXiv:2408.00118; "Gemma 3", arXiv:2503.19786.
 
 use crate::experts::Experts;
 use crate::parameters::{Activation, Bias, NORMAL, f32s, projection};
@@ -103,7 +103,8 @@ impl Norms {
     fn names(self) -> [Option<&'static str>; 4] {
         let input = Some("input_layernorm");
         let attention = Some("post_attention_layernorm");
-        let [before, behind] = [Some("pre_feedforward_layernorm"), Some("post_feedforward_layernorm")];
+        let [before, behind] =
+            [Some("pre_feedforward_layernorm"), Some("post_feedforward_layernorm")];
         match self {
             Self::Before => [input, None, attention, None],
             Self::Around => [input, attention, before, behind],
@@ -124,7 +125,8 @@ impl Llama {
         let tokens = b.state_named("model.embed_tokens.weight", table.clone(), NORMAL);
         let rotation = self.rotary.at(&sequence, self.depth);
         let window_rotation = self.window_rotary.as_ref();
-        let window_rotation = window_rotation.map_or(rotation, |rotary| rotary.at(&sequence, self.depth));
+        let window_rotation =
+            window_rotation.map_or(rotation, |rotary| rotary.at(&sequence, self.depth));
         let mut h = tokens.embedding(sequence.ids);
         if let Some(scale) = self.embedding_scale {
             h = h * scale;
@@ -133,7 +135,8 @@ impl Llama {
             let _scope = b.scope_path(&format!("model/layers/{layer}"));
             let rotation = if self.window(layer).is_some() { window_rotation } else { rotation };
             let [before_attention, behind_attention, before_ffn, behind_ffn] = self.norms.names();
-            let added = self.attention((&sequence, layer, rotation), self.normed(h, before_attention));
+            let added =
+                self.attention((&sequence, layer, rotation), self.normed(h, before_attention));
             h = h + self.normed(added, behind_attention);
             let added = self.ffn(layer, self.normed(h, before_ffn));
             h = h + self.normed(added, behind_ffn);
@@ -172,8 +175,11 @@ impl Llama {
             let x = if self.qk_norm == QkNorm::Heads { self.norm(x, norm, depth) } else { x };
             if self.unturned.contains(&layer) { x } else { rotated(x, rotation) }
         };
-        let parts =
-            [turned(q, heads, "q_norm"), turned(k, key_heads, "k_norm"), sequence.split(v, key_heads, depth)];
+        let parts = [
+            turned(q, heads, "q_norm"),
+            turned(k, key_heads, "k_norm"),
+            sequence.split(v, key_heads, depth),
+        ];
         let scores = Scores { window: self.window(layer), scale: self.scale, cap: self.score_cap };
         let joined = sequence.join(sequence.attend(layer, parts, scores), heads, depth);
         projection(joined, "o_proj", [heads * depth, width], self.output_bias)
@@ -188,7 +194,8 @@ impl Llama {
         let [gate, up] = if self.joint {
             joint(x, ("gate_up_proj", self.width), [self.hidden, 2 * self.hidden])
         } else {
-            ["gate_proj", "up_proj"].map(|name| projection(x, name, [self.width, self.hidden], self.ffn_bias))
+            ["gate_proj", "up_proj"]
+                .map(|name| projection(x, name, [self.width, self.hidden], self.ffn_bias))
         };
         let mixed = self.activation.of(gate) * up;
         projection(mixed, "down_proj", [self.hidden, self.width], self.ffn_bias)
@@ -211,7 +218,11 @@ impl Llama {
 
 /// Projections of x whose weights lie one behind the other in the state `name.weight`; each ends at
 /// one of these rows.
-fn joint<'b, const N: usize>(x: Expr<'b>, (name, inputs): (&str, usize), ends: [usize; N]) -> [Expr<'b>; N] {
+fn joint<'b, const N: usize>(
+    x: Expr<'b>,
+    (name, inputs): (&str, usize),
+    ends: [usize; N],
+) -> [Expr<'b>; N] {
     let b = x.builder();
     let _scope = b.scope(name);
     let w = b.state("weight", f32s([ends[N - 1], inputs]), NORMAL);

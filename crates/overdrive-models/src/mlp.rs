@@ -1,6 +1,8 @@
-//! Multi-layer perceptron: `h <- gelu(h w + b)` for every layer but the last, which has no activation.
+//! Multi-layer perceptron: `h <- gelu(h w + b)` for every layer but the last, which has no
+//! activation.
 //!
-//! x is `[batch, sizes[0]]`, y `[batch, sizes.last()]`; layer `fcN` has `fcN.weight` `[in, out]` and `fcN.bias` `[out]`.
+//! x is `[batch, sizes[0]]`, y `[batch, sizes.last()]`; layer `fcN` has `fcN.weight` `[in, out]`
+//! and `fcN.bias` `[out]`.
 
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::{Builder, DType, Dim, Expr, Graph, GraphError, Init, TensorType};
@@ -16,7 +18,8 @@ pub(crate) fn digits_mlp() -> Result<Graph, GraphError> {
 /// The name of [`table_mlp`].
 pub const TABLE_MLP: &str = "table-mlp";
 
-/// The multi-layer perceptron of a table with so many features and classes: two hidden layers of 128.
+/// The multi-layer perceptron of a table with so many features and classes: two hidden layers
+/// of 128.
 ///
 /// # Errors
 /// When there are no features or classes.
@@ -39,7 +42,8 @@ fn layers(name: &str, sizes: &[usize]) -> Result<Graph, GraphError> {
     b.finish()
 }
 
-/// `x w + bias` with both uniform in ±1/√inputs: unit variance in gives a variance of 1/3 out, as PyTorch's default.
+/// `x w + bias` with both uniform in ±1/√inputs: unit variance in gives a variance of 1/3 out, as
+/// PyTorch's default.
 pub(crate) fn linear<'b>(x: Expr<'b>, inputs: usize, outputs: usize) -> Expr<'b> {
     let b = x.builder();
     let init = Init::Uniform { bound: 1.0 / (inputs as f64).sqrt(), seed: 0 };

@@ -1,4 +1,5 @@
-//! Parameters as published checkpoints hold them: initial values, and the affine layer with weights `[out, in]`.
+//! Parameters as published checkpoints hold them: initial values, and the affine layer with weights
+//! `[out, in]`.
 //!
 //! Initial values stand in until weights are loaded; their size is that of GPT-2's and BERT's own.
 
@@ -49,8 +50,14 @@ pub(crate) fn bias(b: &Builder, outputs: usize) -> Expr<'_> {
     b.state("bias", f32s([outputs]), Init::ZEROS)
 }
 
-/// `x wᵀ + bias` with the states `name.weight` `[out, in]` and, if there is one, `name.bias` `[out]`.
-pub(crate) fn projection<'b>(x: Expr<'b>, name: &str, [inputs, outputs]: [usize; 2], has: Bias) -> Expr<'b> {
+/// `x wᵀ + bias` with the states `name.weight` `[out, in]` and, if there is one, `name.bias`
+/// `[out]`.
+pub(crate) fn projection<'b>(
+    x: Expr<'b>,
+    name: &str,
+    [inputs, outputs]: [usize; 2],
+    has: Bias,
+) -> Expr<'b> {
     let b = x.builder();
     let _scope = b.scope(name);
     let w = b.state("weight", f32s([outputs, inputs]), NORMAL);

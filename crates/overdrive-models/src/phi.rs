@@ -1,10 +1,10 @@
-//! Phi as of its versions 1, 1.5 and 2: blocks whose attention and feed-forward layer read one norm and
-//! are added together, rotation of a part of the channels, biases everywhere.
+//! Phi as of its versions 1, 1.5 and 2: blocks whose attention and feed-forward layer read one norm
+//! and are added together, rotation of a part of the channels, biases everywhere.
 //!
-//! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. Names and
-//! orientation of the weights are those of Hugging Face's checkpoints (`[out, in]`), so that loading is a
-//! check and no mapping. Sources: Gunasekar et al., "Textbooks are all you need", arXiv:2306.11644;
-//! parallel blocks: Wang and Komatsuzaki, "GPT-J-6B", 2021.
+//! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. Names
+//! and orientation of the weights are those of Hugging Face's checkpoints (`[out, in]`), so that
+//! loading is a check and no mapping. Sources: Gunasekar et al., "Textbooks are all you need",
+//! arXiv:2306.11644; parallel blocks: Wang and Komatsuzaki, "GPT-J-6B", 2021.
 
 use crate::parameters::{Activation, Bias, NORMAL, bias, f32s, layer_norm, projection};
 use crate::rotary::{Rotary, Rotation, rotated};
@@ -95,7 +95,8 @@ impl Phi {
 
     fn ffn<'b>(&self, x: Expr<'b>) -> Expr<'b> {
         let _scope = x.builder().scope("mlp");
-        let hidden = self.activation.of(projection(x, "fc1", [self.width, self.hidden], Bias::Learnt));
+        let hidden =
+            self.activation.of(projection(x, "fc1", [self.width, self.hidden], Bias::Learnt));
         projection(hidden, "fc2", [self.hidden, self.width], Bias::Learnt)
     }
 }

@@ -28,11 +28,13 @@ pub const MODELS: &[Model] = &[
         build: mlp::mlp,
         dimensions: &[("batch", 32)],
         vocabulary: None,
-        notes: "three matrix products of few rows: weights stream from memory, epilogues are nearly free",
+        notes: "three matrix products of few rows: weights stream from memory, epilogues are \
+                nearly free",
     },
     Model {
         name: "conv",
-        summary: "3x64x64; two 3x3 convolutions with batch norm and ReLU, global average pool, linear 10",
+        summary: "3x64x64; two 3x3 convolutions with batch norm and ReLU, global average pool, \
+                  linear 10",
         build: conv::conv,
         dimensions: &[("batch", 32)],
         vocabulary: None,
@@ -40,11 +42,13 @@ pub const MODELS: &[Model] = &[
     },
     Model {
         name: "transformer",
-        summary: "6 pre-norm blocks, T 128, D 512, 8 heads, causal, FFN 2048 with tanh GELU, biases",
+        summary: "6 pre-norm blocks, T 128, D 512, 8 heads, causal, FFN 2048 with tanh GELU, \
+                  biases",
         build: transformer::transformer,
         dimensions: &[("batch", 8)],
         vocabulary: None,
-        notes: "the main workload: matrix products, attention, norms and elementwise work as in a language model",
+        notes: "the main workload: matrix products, attention, norms and elementwise work as in a \
+                language model",
     },
     Model {
         name: "quick-inference",
@@ -104,7 +108,8 @@ pub const MODELS: &[Model] = &[
     },
     Model {
         name: "digits-conv",
-        summary: "1x8x8; 3x3 convolutions to 16, 32 (stride 2) and 32 with ReLU, linear 10 on all places",
+        summary: "1x8x8; 3x3 convolutions to 16, 32 (stride 2) and 32 with ReLU, linear 10 on all \
+                  places",
         build: conv::digits_conv,
         dimensions: &[("batch", 64)],
         vocabulary: None,
@@ -122,7 +127,8 @@ pub const MODELS: &[Model] = &[
 
 /// No built-in model has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown model `{name}`: expected one of {known}{}", nearest.map_or(String::new(), |n| format!("; did you mean `{n}`?")))]
+#[error("unknown model `{name}`: expected one of \
+         {known}{}", nearest.map_or(String::new(), |n| format!("; did you mean `{n}`?")))]
 pub struct UnknownModel {
     /// What was asked for.
     pub name: String,

@@ -20,11 +20,11 @@ pub struct Rotary {
 /// A rotation at the positions of a sequence.
 #[derive(Copy, Clone)]
 pub(crate) enum Rotation<'b> {
-    /// Of all channels: the matrices `[[cos, -sin], [sin, cos]]`, times the gain, that turn pairs of
-    /// channels: `[T, 2, 2, D/2]`.
+    /// Of all channels: the matrices `[[cos, -sin], [sin, cos]]`, times the gain, that turn pairs
+    /// of channels: `[T, 2, 2, D/2]`.
     All(Expr<'b>),
-    /// Of some channels: cosines and sines `[T, D]`, and the signed exchange `[D, D]` of the channels
-    /// of a pair. Where a channel is not turned, they are 1, 0 and 0.
+    /// Of some channels: cosines and sines `[T, D]`, and the signed exchange `[D, D]` of the
+    /// channels of a pair. Where a channel is not turned, they are 1, 0 and 0.
     Some([Expr<'b>; 3]),
 }
 
@@ -38,8 +38,9 @@ impl Rotary {
     pub(crate) fn at<'b>(&self, sequence: &Sequence<'b>, depth: usize) -> Rotation<'b> {
         let b = sequence.ids.builder();
         let _scope = b.scope("rotary");
-        let constant =
-            |shape: Vec<usize>, values: &[f64]| b.constant(Tensor::from_f64(DType::F32, shape, values));
+        let constant = |shape: Vec<usize>, values: &[f64]| {
+            b.constant(Tensor::from_f64(DType::F32, shape, values))
+        };
         let tokens = sequence.positions.shape()[0].clone();
         let positions = sequence.positions.convert(DType::F32).reshape([tokens.clone(), 1.into()]);
         let (gain, half) = (self.gain, self.frequencies.len());
@@ -54,7 +55,8 @@ impl Rotary {
         let pairs = self.frequencies.iter().chain(&self.frequencies).copied();
         let mut frequencies: Vec<f64> = pairs.collect();
         frequencies.resize(depth, 0.0);
-        let gains: Vec<f64> = (0..depth).map(|channel| if channel < 2 * half { gain } else { 1.0 }).collect();
+        let gains: Vec<f64> =
+            (0..depth).map(|channel| if channel < 2 * half { gain } else { 1.0 }).collect();
         let mut exchange = vec![0.0; depth * depth];
         for i in 0..half {
             exchange[(i + half) * depth + i] = -1.0;

@@ -1,9 +1,11 @@
-//! Which part of a sequence a decoder's graph computes: all of it, its beginning, or its next token.
+//! Which part of a sequence a decoder's graph computes: all of it, its beginning, or its next
+//! token.
 //!
-//! A decoder is one function of the tokens; computing it token by token needs the keys and values of those before. They
-//! are states `cache.<layer>.key` and `.value`, `[1, Hkv, C, D]`, which the graphs of a beginning and of a next token
-//! declare alike and so share. The new ones are written in place at a position that is data, so that one executable
-//! serves every position. Invariant: all three spans give the same logits for the same token after the same tokens.
+//! A decoder is one function of the tokens; computing it token by token needs the keys and values
+//! of those before. They are states `cache.<layer>.key` and `.value`, `[1, Hkv, C, D]`, which the
+//! graphs of a beginning and of a next token declare alike and so share. The new ones are written
+//! in place at a position that is data, so that one executable serves every position. Invariant:
+//! all three spans give the same logits for the same token after the same tokens.
 
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{mask_region, score_region};
@@ -12,10 +14,12 @@ use overdrive_ir::{Binary, Builder, Compare, DType, Dim, Expr, Init, Prim, Tenso
 /// What a decoder's graph computes.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Span {
-    /// x `[batch, tokens]` to all logits y `[batch, tokens, V]`; both dimensions are names, nothing is kept.
+    /// x `[batch, tokens]` to all logits y `[batch, tokens, V]`; both dimensions are names, nothing
+    /// is kept.
     Whole,
-    /// The beginning of a sequence: x `[1, tokens]` to y `[1, V]`, the logits at `position`, which is that of the last token
-    /// that counts: what stands behind it in x only fills it up, and is overwritten later.
+    /// The beginning of a sequence: x `[1, tokens]` to y `[1, V]`, the logits at `position`, which
+    /// is that of the last token that counts: what stands behind it in x only fills it up, and is
+    /// overwritten later.
     Prefill {
         /// T of x.
         tokens: usize,
@@ -66,7 +70,8 @@ impl<'b> Sequence<'b> {
             Span::Step { .. } => [1.into(), 1.into()],
         };
         let ids = b.input("x", TensorType::new(DType::I32, [batch, tokens.clone()]));
-        let position = (span != Span::Whole).then(|| b.input("position", TensorType::scalar(DType::I64)));
+        let position =
+            (span != Span::Whole).then(|| b.input("position", TensorType::scalar(DType::I64)));
         let positions = match (span, position) {
             (Span::Step { .. }, Some(position)) => position.convert(DType::I32).reshape([1usize]),
             _ => b.iota(DType::I32, [tokens], 0),
@@ -91,7 +96,12 @@ impl<'b> Sequence<'b> {
 
     /// Causal attention of q `[batch, H, T, D]` over the tokens so far, of which k and v
     /// `[batch, Hkv, T, D]` are the last.
-    pub(crate) fn attend(&self, layer: usize, [q, k, v]: [Expr<'b>; 3], scores: Scores) -> Expr<'b> {
+    pub(crate) fn attend(
+        &self,
+        layer: usize,
+        [q, k, v]: [Expr<'b>; 3],
+        scores: Scores,
+    ) -> Expr<'b> {
         match self.span {
             Span::Whole => causal([q, k, v], scores),
             Span::Prefill { capacity, .. } => {
@@ -114,7 +124,8 @@ impl<'b> Sequence<'b> {
         match (self.span, self.position) {
             (Span::Prefill { .. }, Some(position)) => {
                 let starts = start_of(position, 3, 1);
-                let row = h.builder().op1(Prim::DynamicSlice { sizes: vec![1, 1, width] }, &[h, starts]);
+                let row =
+                    h.builder().op1(Prim::DynamicSlice { sizes: vec![1, 1, width] }, &[h, starts]);
                 row.reshape([1, width])
             }
             (Span::Step { .. }, _) => h.reshape([1, width]),
@@ -131,7 +142,8 @@ fn start_of(position: Expr<'_>, rank: usize, axis: usize) -> Expr<'_> {
     position.builder().concat(&parts, 0)
 }
 
-/// Writes `new` `[1, Hkv, T, D]` into the cache of this name from `position` on; the whole cache `[1, Hkv, C, D]`.
+/// Writes `new` `[1, Hkv, T, D]` into the cache of this name from `position` on; the whole cache
+/// `[1, Hkv, C, D]`.
 fn keep<'b>(name: &str, new: Expr<'b>, position: Expr<'b>, capacity: usize) -> Expr<'b> {
     let b = new.builder();
     let mut shape = new.shape();
@@ -147,8 +159,9 @@ fn keep<'b>(name: &str, new: Expr<'b>, position: Expr<'b>, capacity: usize) -> E
 /// Causal attention over as many keys as there are queries.
 fn causal<'b>([q, k, v]: [Expr<'b>; 3], scores: Scores) -> Expr<'b> {
     let mask = scores.window.map(|window| {
-        let inside =
-            mask_region(&[], |[_, _, q, k], _| (q - k).compare(Compare::Lt, q.constant(window as f64)));
+        let inside = mask_region(&[], |[_, _, q, k], _| {
+            (q - k).compare(Compare::Lt, q.constant(window as f64))
+        });
         inside.expect("a comparison of two indices is well typed")
     });
     let cap = scores.cap.map(|cap| {
@@ -159,10 +172,10 @@ fn causal<'b>([q, k, v]: [Expr<'b>; 3], scores: Scores) -> Expr<'b> {
     q.attention_with([k, v], scores.attention(), regions, &[])[0]
 }
 
-/// Attention of one query `[1, H, 1, D]` over the keys up to `position` of caches `[1, Hkv, C, D]`. It
-/// is written out and no `attention` with a mask function: with a single row there is nothing to keep
-/// from memory, and every back end has these loops and products, but not every one calls a function
-/// per score.
+/// Attention of one query `[1, H, 1, D]` over the keys up to `position` of caches `[1, Hkv, C, D]`.
+/// It is written out and no `attention` with a mask function: with a single row there is nothing to
+/// keep from memory, and every back end has these loops and products, but not every one calls a
+/// function per score.
 fn one_query<'b>(
     q: Expr<'b>,
     [keys, values]: [Expr<'b>; 2],

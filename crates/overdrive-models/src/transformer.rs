@@ -1,7 +1,8 @@
 //! Pre-norm decoder blocks: `x <- x + attention(norm(x))`, `x <- x + ffn(norm(x))`.
 //!
-//! x and y are `[batch, T, D]`; attention is causal over `heads` heads; the FFN is `[D, 4D]`, tanh GELU, `[4D, D]`.
-//! Sources: Vaswani et al., arXiv:1706.03762; pre-norm, sizes and initial values: GPT-2 (Radford et al., 2019).
+//! x and y are `[batch, T, D]`; attention is causal over `heads` heads; the FFN is `[D, 4D]`, tanh
+//! GELU, `[4D, D]`. Sources: Vaswani et al., arXiv:1706.03762; pre-norm, sizes and initial values:
+//! GPT-2 (Radford et al., 2019).
 
 use overdrive_ir::ops::{Attention, gelu::Approximation};
 use overdrive_ir::{Builder, DType, Dim, Expr, Graph, GraphError, Init, TensorType};
@@ -58,7 +59,8 @@ fn attention(x: Expr<'_>, size: Size) -> Expr<'_> {
         linear(x, name, [width, width], STD).reshape(shape).transpose(&[0, 2, 1, 3])
     };
     let [mixed, _] = split("query").attention(split("key"), split("value"), Attention::CAUSAL);
-    let joined = mixed.transpose(&[0, 2, 1, 3]).reshape([Dim::from("batch"), context.into(), width.into()]);
+    let joined =
+        mixed.transpose(&[0, 2, 1, 3]).reshape([Dim::from("batch"), context.into(), width.into()]);
     linear(joined, "projection", [width, width], residual_std(size))
 }
 
@@ -71,7 +73,8 @@ fn ffn(x: Expr<'_>, size: Size) -> Expr<'_> {
 /// Standard deviation of initial weights.
 pub(crate) const STD: f64 = 0.02;
 
-/// Each block adds twice to the residual stream, so its last layers start smaller by the root of that count.
+/// Each block adds twice to the residual stream, so its last layers start smaller by the root of
+/// that count.
 fn residual_std(size: Size) -> f64 {
     STD / (2.0 * size.layers as f64).sqrt()
 }
@@ -89,5 +92,9 @@ pub(crate) fn layer_norm<'b>(x: Expr<'b>, name: &str, width: usize) -> Expr<'b> 
     let b = x.builder();
     let _scope = b.scope(name);
     let ty = || TensorType::new(DType::F32, [width]);
-    x.layer_norm(b.state("scale", ty(), Init::Constant(1.0)), b.state("bias", ty(), Init::ZEROS), 1e-5)
+    x.layer_norm(
+        b.state("scale", ty(), Init::Constant(1.0)),
+        b.state("bias", ty(), Init::ZEROS),
+        1e-5,
+    )
 }

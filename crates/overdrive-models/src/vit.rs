@@ -1,10 +1,11 @@
-//! Vision transformer: an image is cut into patches, each a token, and a token in front that gathers what
-//! the image shows.
+//! Vision transformer: an image is cut into patches, each a token, and a token in front that
+//! gathers what the image shows.
 //!
 //! x is an image `[batch, C, H, W]`, scaled as the checkpoint was trained (`pixel_values` of
-//! `transformers`). y is the logits of classes `[batch, classes]`, or without classes the last hidden
-//! state `[batch, 1 + patches, D]`. Names and orientation of the weights are those of Hugging Face's
-//! checkpoints, so that loading is a check and no mapping. Source: Dosovitskiy et al., arXiv:2010.11929.
+//! `transformers`). y is the logits of classes `[batch, classes]`, or without classes the last
+//! hidden state `[batch, 1 + patches, D]`. Names and orientation of the weights are those of
+//! Hugging Face's checkpoints, so that loading is a check and no mapping. Source: Dosovitskiy et
+//! al., arXiv:2010.11929.
 
 use crate::blocks::{Names, Stack};
 use crate::parameters::{Bias, NORMAL, bias, f32s, projection};
@@ -70,7 +71,9 @@ impl Vit {
         b.output(
             "y",
             match self.classes {
-                Some(classes) => projection(first_token(h), "classifier", [width, classes], Bias::Learnt),
+                Some(classes) => {
+                    projection(first_token(h), "classifier", [width, classes], Bias::Learnt)
+                }
                 None => h,
             },
         );
@@ -86,17 +89,22 @@ impl Patches {
 
     /// The input of this name: images `[batch, C, H, W]`.
     pub(crate) fn input<'b>(&self, b: &'b Builder, name: &str) -> Expr<'b> {
-        let shape = [Dim::from("batch"), self.channels.into(), self.image[0].into(), self.image[1].into()];
+        let shape =
+            [Dim::from("batch"), self.channels.into(), self.image[0].into(), self.image[1].into()];
         b.input(name, TensorType::new(DType::F32, shape))
     }
 
     /// The patches of images as tokens `[batch, patches, width]`, by the convolution of this scope.
     pub(crate) fn tokens<'b>(&self, images: Expr<'b>, width: usize, has: Bias) -> Expr<'b> {
         let b = images.builder();
-        let kernel = b.state("weight", f32s([width, self.channels, self.size[0], self.size[1]]), NORMAL);
+        let kernel =
+            b.state("weight", f32s([width, self.channels, self.size[0], self.size[1]]), NORMAL);
         let shift = (has == Bias::Learnt).then(|| bias(b, width));
-        let places = images.conv2d(kernel, shift, Conv2d { stride: self.size, ..Conv2d::new(1, 0) });
-        places.reshape([Dim::from("batch"), width.into(), self.count().into()]).transpose(&[0, 2, 1])
+        let places =
+            images.conv2d(kernel, shift, Conv2d { stride: self.size, ..Conv2d::new(1, 0) });
+        places
+            .reshape([Dim::from("batch"), width.into(), self.count().into()])
+            .transpose(&[0, 2, 1])
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! `input_features` is log-mel spectra `[batch, bins, frames]`, `decoder_input_ids` i32 token ids
 //! `[batch, tokens]`; `logits` is `[batch, tokens, V]`. The number of frames is fixed: twice the
-//! encoder's positions, since its second convolution takes every second one. Names and orientation of
-//! the weights are those of Hugging Face's checkpoints. Source: Radford et al., arXiv:2212.04356.
+//! encoder's positions, since its second convolution takes every second one. Names and orientation
+//! of the weights are those of Hugging Face's checkpoints. Source: Radford et al.,
+//! arXiv:2212.04356.
 
 use crate::blocks::{Names, Stack};
 use crate::parameters::{Activation, NORMAL, bias, f32s};
@@ -68,10 +69,17 @@ impl Whisper {
     fn encode<'b>(&self, features: Expr<'b>) -> Expr<'b> {
         let (b, width) = (features.builder(), self.encoder.width);
         let _scope = b.scope_path("model/encoder");
-        let h = features.reshape([Dim::from("batch"), self.bins.into(), 1.into(), self.frames().into()]);
+        let h = features.reshape([
+            Dim::from("batch"),
+            self.bins.into(),
+            1.into(),
+            self.frames().into(),
+        ]);
         let h = convolved(h, "conv1", [self.bins, width], 1);
         let h = convolved(h, "conv2", [width, width], 2);
-        let h = h.reshape([Dim::from("batch"), width.into(), self.positions.into()]).transpose(&[0, 2, 1]);
+        let h = h
+            .reshape([Dim::from("batch"), width.into(), self.positions.into()])
+            .transpose(&[0, 2, 1]);
         let h = h + positions(b, [self.positions, width]);
         let h = self.encoder.blocks(h, "layers", (&NAMES, Attention::FULL));
         self.encoder.norm(h, "layer_norm")

@@ -1,4 +1,5 @@
-//! The models are what the design says: parameters, shapes, work, and outputs that obey the formula.
+//! The models are what the design says: parameters, shapes, work, and outputs that obey the
+//! formula.
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{Array, DType, Graph, Tensor, TensorType, verify};
@@ -13,7 +14,8 @@ fn build(name: &str) -> Graph {
 
 /// The graph with its batch bound.
 fn bound(name: &str, batch: usize) -> Graph {
-    bind(&build(name), &[("batch".to_owned(), batch)].into()).unwrap_or_else(|e| panic!("{name}: {e}"))
+    bind(&build(name), &[("batch".to_owned(), batch)].into())
+        .unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 fn parameters(graph: &Graph) -> usize {
@@ -42,7 +44,8 @@ fn every_model_verifies_binds_and_reads_back() {
 
 #[test]
 fn parameter_counts_follow_from_the_sizes() {
-    let gpt = |v: usize, t: usize, d: usize, layers: usize| 2 * v * d + t * d + layers * block(d) + 2 * d;
+    let gpt =
+        |v: usize, t: usize, d: usize, layers: usize| 2 * v * d + t * d + layers * block(d) + 2 * d;
     for (name, count) in [
         ("mlp", 512 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 10 + 10),
         ("conv", 64 * 3 * 9 + 4 * 64 + 128 * 64 * 9 + 4 * 128 + 128 * 10 + 10),
@@ -60,7 +63,8 @@ fn parameter_counts_follow_from_the_sizes() {
         assert_eq!(parameters(&build(name)), count, "{name}");
     }
     assert_eq!(MODELS.len(), 12);
-    // The figures that the names promise; the untied head of gpt-125m adds 50,304 x 768 to GPT-2's 124 M.
+    // The figures that the names promise; the untied head of gpt-125m adds 50,304 x 768 to GPT-2's
+    // 124 M.
     assert_eq!(parameters(&build("gpt-125m")), 163_109_376);
     assert_eq!(parameters(&build("gpt-6.7b")) / 100_000_000, 68);
     assert_eq!(parameters(&build("text-transformer")) / 100_000, 10);
@@ -92,8 +96,12 @@ fn shapes_follow_the_batch() {
 fn work_is_that_of_the_closed_formulas() {
     let (b, t, d, layers, v) = (2u64, 1024u64, 768u64, 12u64, 50_304u64);
     let graph = bound("gpt-125m", b as usize);
-    let linear: u64 =
-        graph.nodes().iter().filter(|n| n.op.name() == "linear").map(|n| graph.node_cost(n).flops).sum();
+    let linear: u64 = graph
+        .nodes()
+        .iter()
+        .filter(|n| n.op.name() == "linear")
+        .map(|n| graph.node_cost(n).flops)
+        .sum();
     // Two FLOPs a weight and token, one a bias and token.
     assert_eq!(linear, b * t * (2 * (layers * 12 * d * d + v * d) + layers * 9 * d));
     let attention = layers * 4 * b * d * (t * (t + 1) / 2);
@@ -119,16 +127,21 @@ fn output(graph: &Graph, x: &Array) -> Vec<f64> {
 fn digits_mlp_computes_its_formula() {
     let graph = bound("digits-mlp", 3);
     let x = normal(&[3, 64]);
-    let state: BTreeMap<&str, Tensor> =
-        graph.states().iter().map(|s| (s.name.as_str(), s.init.tensor(&s.name, graph.ty(s.value)))).collect();
+    let state: BTreeMap<&str, Tensor> = graph
+        .states()
+        .iter()
+        .map(|s| (s.name.as_str(), s.init.tensor(&s.name, graph.ty(s.value))))
+        .collect();
     let mut h = x.to_f64();
     for (layer, inputs, outputs) in [(1, 64, 128), (2, 128, 128), (3, 128, 10)] {
         let w = state[format!("fc{layer}.weight").as_str()].to_f64();
         let bias = state[format!("fc{layer}.bias").as_str()].to_f64();
         let product = |row: usize, column: usize| -> f64 {
-            (0..inputs).map(|i| h[row * inputs + i] * w[i * outputs + column]).sum::<f64>() + bias[column]
+            (0..inputs).map(|i| h[row * inputs + i] * w[i * outputs + column]).sum::<f64>()
+                + bias[column]
         };
-        let gelu = |z: f64| if layer == 3 { z } else { z * 0.5 * (1.0 + libm::erf(z / 2f64.sqrt())) };
+        let gelu =
+            |z: f64| if layer == 3 { z } else { z * 0.5 * (1.0 + libm::erf(z / 2f64.sqrt())) };
         h = (0..3 * outputs).map(|i| gelu(product(i / outputs, i % outputs))).collect();
     }
     for (found, expected) in output(&graph, &x).iter().zip(&h) {
@@ -177,7 +190,10 @@ fn a_language_model_reads_ids_in_their_order() {
     };
     let (y, z) = (output(&graph, &ids(false)), output(&graph, &ids(true)));
     assert_eq!(y[..10 * 256], z[..10 * 256]);
-    assert!(y[12 * 256..].iter().zip(&z[12 * 256..]).any(|(a, b)| (a - b).abs() > 1e-9), "positions matter");
+    assert!(
+        y[12 * 256..].iter().zip(&z[12 * 256..]).any(|(a, b)| (a - b).abs() > 1e-9),
+        "positions matter"
+    );
     // Initial logits are small: the loss of the first step is near that of guessing, ln 256.
     let mean_square = y.iter().map(|v| v * v).sum::<f64>() / y.len() as f64;
     assert!(mean_square > 1e-4 && mean_square < 0.5, "{mean_square}");

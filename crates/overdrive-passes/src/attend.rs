@@ -1,9 +1,12 @@
-//! Attend: `softmax(f(q kᵀ)) v` becomes attention with a score function, where the device has a kernel for it.
+//! Attend: `softmax(f(q kᵀ)) v` becomes attention with a score function, where the device has a
+//! kernel for it.
 //!
-//! Padding masks are data, so that no pass can know ahead what they hide: what lies between the product and the softmax is
-//! read as a function of one score, in which whatever does not come from the product is a captured tensor, read where it was
-//! before it was broadcast. Scores then never exist as a whole. Source: Dong et al., "Flex attention", arXiv:2412.05496.
-//! Invariant: a row whose scores are all -∞, of which the softmax is NaN and attention 0, is either guarded or impossible.
+//! Padding masks are data, so that no pass can know ahead what they hide: what lies between the
+//! product and the softmax is read as a function of one score, in which whatever does not come from
+//! the product is a captured tensor, read where it was before it was broadcast. Scores then never
+//! exist as a whole. Source: Dong et al., "Flex attention", arXiv:2412.05496. Invariant: a row
+//! whose scores are all -∞, of which the softmax is NaN and attention 0, is either guarded or
+//! impossible.
 
 mod operand;
 
@@ -12,11 +15,13 @@ use operand::Operand;
 use overdrive_ir::ops::attention::{Mask, score_region};
 use overdrive_ir::ops::{Attention, Softmax};
 use overdrive_ir::{
-    Binary, Caps, Compare, DotGeneral, Expr, Graph, GraphError, Node, Precision, Prim, Tensor, Value,
+    Binary, Caps, Compare, DotGeneral, Expr, Graph, GraphError, Node, Precision, Prim, Tensor,
+    Value,
 };
 use std::collections::HashMap;
 
-/// The graph with attention in place of products around a softmax; as it is, for a device that has no kernel for it.
+/// The graph with attention in place of products around a softmax; as it is, for a device that has
+/// no kernel for it.
 pub(crate) fn attend(graph: &Graph, caps: &Caps) -> Result<Graph, GraphError> {
     if !caps.claims.contains("attention with regions") {
         return Ok(graph.clone());
@@ -40,7 +45,9 @@ pub(crate) fn attend(graph: &Graph, caps: &Caps) -> Result<Graph, GraphError> {
         let scores = graph.ty(found.product).dtype;
         let region = match &found.scores {
             Scores::Product => vec![],
-            f => vec![score_region(scores, &types, |score, index, captures| f.at(score, index, captures))?],
+            f => vec![score_region(scores, &types, |score, index, captures| {
+                f.at(score, index, captures)
+            })?],
         };
         let [q, k, v] = found.operands.each_ref().map(|(operand, turned)| match turned {
             true => operand.get(graph, place).transpose(&[0, 1, 3, 2]),
@@ -77,14 +84,17 @@ impl Scores {
     fn at<'b>(&self, score: Expr<'b>, index: [Expr<'b>; 4], captures: &[Expr<'b>]) -> Expr<'b> {
         match self {
             Self::Product => score,
-            Self::Constant(value) => score.builder().op1(Prim::Constant { value: value.clone() }, &[]),
+            Self::Constant(value) => {
+                score.builder().op1(Prim::Constant { value: value.clone() }, &[])
+            }
             Self::Read(capture, dimensions) => {
                 let first = index[0].constant(0.0);
                 let at = |d: &Option<usize>| d.map_or(first, |d| index[d]);
                 captures[*capture].at(&dimensions.iter().map(at).collect::<Vec<_>>())
             }
             Self::Elementwise(prim, operands) => {
-                let operands: Vec<Expr<'b>> = operands.iter().map(|o| o.at(score, index, captures)).collect();
+                let operands: Vec<Expr<'b>> =
+                    operands.iter().map(|o| o.at(score, index, captures)).collect();
                 score.builder().op1(prim.clone(), &operands)
             }
         }
@@ -129,7 +139,8 @@ fn find(graph: &Graph, root: &Node, uses: &[usize]) -> Option<Found> {
     let compared = graph.producer(product)?;
     let pairs = heads(compared)?;
     let is_read_once = uses[product.0 as usize] == 1;
-    let mut reader = Reader { graph, product, is_read_once, scale: 1.0, captures: vec![], interior };
+    let mut reader =
+        Reader { graph, product, is_read_once, scale: 1.0, captures: vec![], interior };
     let scores = reader.scores(top)?;
     let Reader { scale, captures, mut interior, .. } = reader;
     interior.push(product);
@@ -149,16 +160,19 @@ fn find(graph: &Graph, root: &Node, uses: &[usize]) -> Option<Found> {
     (plain && safe).then_some(Found { operands, product, scale, scores, captures, interior })
 }
 
-/// A product of matrices, one for each head of each sequence, that sums over the left one's columns and takes no shortcut.
+/// A product of matrices, one for each head of each sequence, that sums over the left one's columns
+/// and takes no shortcut.
 fn heads(node: &Node) -> Option<&DotGeneral> {
     let Some(Prim::DotGeneral(dot)) = node.op.prim() else { return None };
     let fits = dot.batch == [(0, 0), (1, 1)] && dot.contract.len() == 1 && dot.contract[0].0 == 3;
     (fits && dot.precision == Precision::Exact).then_some(dot)
 }
 
-/// The condition and the weights of `select(isnan(weights), 0, weights)`, by which exporters give rows that see no key 0.
+/// The condition and the weights of `select(isnan(weights), 0, weights)`, by which exporters give
+/// rows that see no key 0.
 fn unguarded(graph: &Graph, node: &Node) -> Option<(Value, Value)> {
-    let (Some(Prim::Select), [condition, zero, weights]) = (node.op.prim(), &node.operands[..]) else {
+    let (Some(Prim::Select), [condition, zero, weights]) = (node.op.prim(), &node.operands[..])
+    else {
         return None;
     };
     let compared = graph.producer(*condition)?;
@@ -271,7 +285,12 @@ fn is_finite(graph: &Graph, value: Value) -> bool {
     match (node.op.prim(), &node.operands[..]) {
         (Some(Prim::Constant { value }), _) => value.to_f64().iter().all(|x| x.is_finite()),
         (
-            Some(Prim::Broadcast { .. } | Prim::Reshape { .. } | Prim::Transpose { .. } | Prim::Slice { .. }),
+            Some(
+                Prim::Broadcast { .. }
+                | Prim::Reshape { .. }
+                | Prim::Transpose { .. }
+                | Prim::Slice { .. },
+            ),
             &[x],
         ) => is_finite(graph, x),
         (Some(Prim::Select), &[_, a, b]) => is_finite(graph, a) && is_finite(graph, b),

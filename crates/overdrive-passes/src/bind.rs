@@ -1,14 +1,15 @@
 //! `bind` gives named dimensions their sizes; it runs first.
 //!
-//! A model is written once, over names such as `batch`; every later pass and every back end sees extents only.
-//! Invariant: afterwards `graph.is_bound()`, and every type is what `infer` says of the bound operands.
+//! A model is written once, over names such as `batch`; every later pass and every back end sees
+//! extents only. Invariant: afterwards `graph.is_bound()`, and every type is what `infer` says of
+//! the bound operands.
 
 use crate::rebuild::{rebuild, regions};
 use overdrive_ir::{Dim, Graph, GraphError, Operation, Prim, Shape, TensorType};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Replaces every named dimension by its size: in inputs, states, attributes and regions. Errs on a name that the
-/// graph has and `sizes` lacks, and on one that the graph does not have.
+/// Replaces every named dimension by its size: in inputs, states, attributes and regions. Errs on a
+/// name that the graph has and `sizes` lacks, and on one that the graph does not have.
 pub fn bind(graph: &Graph, sizes: &BTreeMap<String, usize>) -> Result<Graph, GraphError> {
     let mut names = BTreeSet::new();
     collect(graph, &mut names);
@@ -64,7 +65,8 @@ fn collect<'g>(graph: &'g Graph, names: &mut BTreeSet<&'g str>) {
     graph.nodes().iter().flat_map(|n| &n.regions).for_each(|region| collect(region, names));
 }
 
-/// The shape that an op carries as an attribute. Composites carry none: they take shapes from their operands.
+/// The shape that an op carries as an attribute. Composites carry none: they take shapes from their
+/// operands.
 fn shape(prim: &Prim) -> Option<&Shape> {
     match prim {
         Prim::Broadcast { shape, .. }

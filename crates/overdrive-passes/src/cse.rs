@@ -1,7 +1,8 @@
 //! Common subexpression elimination: what is computed twice from the same values is computed once.
 //!
-//! Everything in a graph is pure, so equal operations on equal operands are equal. Random draws carry their site,
-//! collectives their channel: two of them are equal only where they are meant to be one.
+//! Everything in a graph is pure, so equal operations on equal operands are equal. Random draws
+//! carry their site, collectives their channel: two of them are equal only where they are meant to
+//! be one.
 
 use crate::rebuild::{live, rebuild, regions};
 use overdrive_ir::{Binary, Graph, GraphError, Node, Operation, Prim, Value};
@@ -39,7 +40,10 @@ fn firsts(graph: &Graph, kinds: fn(&Graph, &Node) -> bool) -> Vec<Value> {
         let alike = seen.entry((operands, fingerprint(&node.op))).or_default();
         match alike.iter().find(|first| first.op == node.op && first.regions == node.regions) {
             Some(first) => {
-                node.results.iter().zip(&first.results).for_each(|(v, f)| firsts[v.0 as usize] = *f);
+                node.results
+                    .iter()
+                    .zip(&first.results)
+                    .for_each(|(v, f)| firsts[v.0 as usize] = *f);
             }
             None => alike.push(node),
         }
@@ -47,7 +51,8 @@ fn firsts(graph: &Graph, kinds: fn(&Graph, &Node) -> bool) -> Vec<Value> {
     firsts
 }
 
-/// Equal for equal operations, and cheap: serialising a constant's name would write out all its elements.
+/// Equal for equal operations, and cheap: serialising a constant's name would write out all its
+/// elements.
 fn fingerprint(op: &Operation) -> u64 {
     let mut hasher = DefaultHasher::new();
     match op {

@@ -1,26 +1,36 @@
 //! `differentiate` turns a graph into one that also gives gradients.
 //!
-//! The result is an ordinary graph: it can be optimised, run and differentiated again. Training builds on
-//! [`gradients`](overdrive_ir::gradients) directly, because its cotangents come from a loss in the same graph.
+//! The result is an ordinary graph: it can be optimised, run and differentiated again. Training
+//! builds on [`gradients`](overdrive_ir::gradients) directly, because its cotangents come from a
+//! loss in the same graph.
 
 use crate::dce::dce;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Origin, Port, Value, gradients};
 
-/// The graph with its outputs and updates, and besides: an input `cotangent.<output>` for each of `outputs`
-/// (outputs of the graph with a float type), and an output `grad.<name>` for each of `wrt` (inputs or states), zero
-/// where it reaches none of `outputs`. A gradient has the type of its value. Names that a graph has already, having
-/// been differentiated before, get the prefix once more: `grad.grad.x`.
+/// The graph with its outputs and updates, and besides: an input `cotangent.<output>` for each of
+/// `outputs` (outputs of the graph with a float type), and an output `grad.<name>` for each of
+/// `wrt` (inputs or states), zero where it reaches none of `outputs`. A gradient has the type of
+/// its value. Names that a graph has already, having been differentiated before, get the prefix
+/// once more: `grad.grad.x`.
 pub fn differentiate(graph: &Graph, outputs: &[Value], wrt: &[Value]) -> Result<Graph, GraphError> {
     if !graph.is_bound() {
-        return Err(error(graph, "sizes for all dimensions", "a named dimension", "bind the graph first"));
+        return Err(error(
+            graph,
+            "sizes for all dimensions",
+            "a named dimension",
+            "bind the graph first",
+        ));
     }
-    let seeds = outputs.iter().map(|&v| Ok((v, output_name(graph, v)?))).collect::<Result<Vec<_>, _>>()?;
+    let seeds =
+        outputs.iter().map(|&v| Ok((v, output_name(graph, v)?))).collect::<Result<Vec<_>, _>>()?;
     let names = wrt.iter().map(|&v| wrt_name(graph, v)).collect::<Result<Vec<_>, _>>()?;
     let b = Builder::new(graph.name());
     let map = b.append(graph)?;
     let seeds: Vec<(Value, Expr<'_>)> = seeds
         .into_iter()
-        .map(|(v, name)| (v, b.input(&fresh("cotangent", name, graph.inputs()), graph.ty(v).clone())))
+        .map(|(v, name)| {
+            (v, b.input(&fresh("cotangent", name, graph.inputs()), graph.ty(v).clone()))
+        })
         .collect();
     let found = gradients(&b, graph, &map, &seeds, wrt);
     graph.outputs().iter().for_each(|port| b.output(&port.name, map[port.value.0 as usize]));
@@ -52,8 +62,9 @@ fn error(graph: &Graph, expected: &str, found: &str, remedy: &str) -> GraphError
 
 fn output_name(graph: &Graph, value: Value) -> Result<&str, GraphError> {
     let found = graph.outputs().iter().find(|port| port.value == value);
-    let port = found
-        .ok_or_else(|| error(graph, "an output", &format!("%{}", value.0), "name the value as an output"))?;
+    let port = found.ok_or_else(|| {
+        error(graph, "an output", &format!("%{}", value.0), "name the value as an output")
+    })?;
     if !graph.ty(value).dtype.is_arithmetic_float() {
         let found = format!("`{}` of type {}", port.name, graph.ty(value));
         return Err(error(

@@ -1,10 +1,10 @@
 //! Constant folding and algebraic identities, to a fixed point.
 //!
-//! Shape arithmetic, masks and scalar factors of a bound model are known before it runs; gradients leave sums with
-//! zero and products with one; imported and rewritten graphs move the same data twice. Only identities that hold
-//! in floating point are used: `x * 0` stays, since it is NaN for infinite x, and nothing is reassociated; the sign
-//! of a zero may change in `x + 0`. Invariant: folding never makes a value larger than the limit, so that a
-//! broadcast stays a broadcast.
+//! Shape arithmetic, masks and scalar factors of a bound model are known before it runs; gradients
+//! leave sums with zero and products with one; imported and rewritten graphs move the same data
+//! twice. Only identities that hold in floating point are used: `x * 0` stays, since it is NaN for
+//! infinite x, and nothing is reassociated; the sign of a zero may change in `x + 0`. Invariant:
+//! folding never makes a value larger than the limit, so that a broadcast stays a broadcast.
 
 mod constants;
 mod identities;
@@ -29,7 +29,10 @@ pub fn fold(graph: &Graph) -> Result<Graph, GraphError> {
         }
         graph = next;
     }
-    panic!("folding `{}` must settle within {rounds} rounds: two identities undo each other", graph.name())
+    panic!(
+        "folding `{}` must settle within {rounds} rounds: two identities undo each other",
+        graph.name()
+    )
 }
 
 fn once(graph: &Graph) -> Result<Graph, GraphError> {

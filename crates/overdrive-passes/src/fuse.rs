@@ -1,10 +1,11 @@
 //! Fuse: gathers nodes into `fused` ops, each of which becomes one loop nest or one contraction.
 //!
-//! Two policies. `node_by_node` keeps every op of the model a step of its own (modes eager and jit): a composite
-//! becomes one `fused` op where its expansion is one loop nest or one contraction with its epilogue, as a good
-//! kernel library would have it, and its primitives where not. `groups` (mode compile) expands everything and
-//! merges along producer-consumer edges as long as the group still lowers, so that what fuses is decided by what
-//! can be generated and by nothing else; every refusal is a note. Invariant: the result evaluates as before.
+//! Two policies. `node_by_node` keeps every op of the model a step of its own (modes eager and
+//! jit): a composite becomes one `fused` op where its expansion is one loop nest or one contraction
+//! with its epilogue, as a good kernel library would have it, and its primitives where not.
+//! `groups` (mode compile) expands everything and merges along producer-consumer edges as long as
+//! the group still lowers, so that what fuses is decided by what can be generated and by nothing
+//! else; every refusal is a note. Invariant: the result evaluates as before.
 
 mod grouping;
 mod region;
@@ -18,14 +19,16 @@ use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{Instr, Note, Program, SlotId, Store, View};
 use overdrive_ir::{Caps, Expr, Graph, GraphError, Node, Prim, Value};
 
-/// True for primitives that are computed element by element or by folding, or that cost nothing in a loop.
+/// True for primitives that are computed element by element or by folding, or that cost nothing in
+/// a loop.
 fn is_loop(prim: &Prim) -> bool {
     prim.is_elementwise()
         || matches!(prim, Prim::Reduce { .. } | Prim::RandomBits { .. } | Prim::Iota { .. })
         || matches!(prim, Prim::Constant { value } if value.ty().elements() == 1)
 }
 
-/// True for a bare primitive that is a loop or a contraction by itself, and for a composite that is one to the device.
+/// True for a bare primitive that is a loop or a contraction by itself, and for a composite that is
+/// one to the device.
 pub(crate) fn is_step_of_its_own(graph: &Graph, node: &Node, caps: &Caps) -> bool {
     match node.op.prim() {
         Some(prim) => is_loop(prim) && loops_take(graph, node, caps) || is_contraction(node),
@@ -35,12 +38,16 @@ pub(crate) fn is_step_of_its_own(graph: &Graph, node: &Node, caps: &Caps) -> boo
 
 /// Whether the device's loops can load and store what a node reads and writes.
 fn loops_take(graph: &Graph, node: &Node, caps: &Caps) -> bool {
-    node.operands.iter().chain(&node.results).all(|v| caps.loop_dtypes.contains(&graph.ty(*v).dtype))
+    node.operands
+        .iter()
+        .chain(&node.results)
+        .all(|v| caps.loop_dtypes.contains(&graph.ty(*v).dtype))
 }
 
 /// Errs with the type that the device's loops cannot load and store.
 fn loops_take_all(region: &Graph, caps: &Caps) -> Result<(), String> {
-    let refused = region.values().map(|v| region.ty(v).dtype).find(|dtype| !caps.loop_dtypes.contains(dtype));
+    let refused =
+        region.values().map(|v| region.ty(v).dtype).find(|dtype| !caps.loop_dtypes.contains(dtype));
     refused.map_or(Ok(()), |dtype| Err(format!("loops of {} take no {dtype}", caps.device)))
 }
 
@@ -51,10 +58,13 @@ fn one_step(region: &Graph, caps: &Caps) -> Result<(), String> {
         return Err(format!("`{}` is not a loop", node.op.name()));
     }
     let contractions = region.nodes().iter().filter(|n| is_contraction(n)).count();
-    let reductions = region.nodes().iter().any(|n| matches!(n.op.prim(), Some(Prim::Reduce { .. })));
+    let reductions =
+        region.nodes().iter().any(|n| matches!(n.op.prim(), Some(Prim::Reduce { .. })));
     let folds = caps.folds.is_some() && folds_space(region);
     if contractions > 1 || (contractions == 1 && reductions && !folds) {
-        return Err("a contraction's epilogue holds neither a second contraction nor a reduction".into());
+        return Err(
+            "a contraction's epilogue holds neither a second contraction nor a reduction".into()
+        );
     }
     if let Some(node) = contraction(region)
         && !node.operands.iter().all(|&v| is_view_of_input(region, v))
@@ -94,7 +104,11 @@ fn is_view_of_input(region: &Graph, value: Value) -> bool {
 }
 
 /// Keeps each op one step where its expansion allows it, else expands it.
-pub fn node_by_node(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
+pub fn node_by_node(
+    graph: &Graph,
+    caps: &Caps,
+    notes: &mut Vec<Note>,
+) -> Result<Graph, GraphError> {
     graph.rewrite(&mut |b, node, operands| {
         let types = types(operands);
         if !must_expand(node, &types, caps) {
@@ -106,7 +120,11 @@ pub fn node_by_node(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result
         match loops_take_all(&flat, caps).and_then(|()| one_step(&flat, caps)) {
             Ok(()) => Some(b.node(Fused { label: node.op.name() }, operands, vec![flat])),
             Err(reason) => {
-                notes.push(Note::Expanded { op: node.op.name(), scope: node.scope.to_string(), reason });
+                notes.push(Note::Expanded {
+                    op: node.op.name(),
+                    scope: node.scope.to_string(),
+                    reason,
+                });
                 let inner = node_by_node(&expansion, caps, notes)
                     .unwrap_or_else(|e| panic!("expansions are well typed: {e}"));
                 Some(b.inline(&inner, operands))

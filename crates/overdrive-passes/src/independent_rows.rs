@@ -22,7 +22,9 @@ use Follows::{Nothing, Rows};
 /// else of them. Rows are entries of the first axis, at least two; `graph` is bound.
 pub fn independent_rows(graph: &Graph, inputs: usize) -> bool {
     let Ok(flat) = to_primitives(graph) else { return false };
-    let Some(rows) = flat.inputs().first().and_then(|port| sizes(&flat, port.value).first().copied()) else {
+    let Some(rows) =
+        flat.inputs().first().and_then(|port| sizes(&flat, port.value).first().copied())
+    else {
         return false;
     };
     let updates_nothing = flat.states().iter().all(|state| state.update.is_none());
@@ -70,7 +72,8 @@ struct Place<'g> {
 impl Place<'_> {
     /// What the results follow; `None` where rows meet.
     fn results(&self, operands: &[Follows]) -> Option<Vec<Follows>> {
-        let unequal = |value: &Value| Nothing { equal: vec![false; sizes(self.graph, *value).len()] };
+        let unequal =
+            |value: &Value| Nothing { equal: vec![false; sizes(self.graph, *value).len()] };
         if operands.iter().all(|operand| matches!(operand, Nothing { .. })) {
             let one = self.without_rows(operands);
             return Some(match one {
@@ -106,7 +109,9 @@ impl Place<'_> {
             Prim::Iota { shape, axis, .. } => Some((0..shape.rank()).map(|a| a != *axis).collect()),
             Prim::Transpose { perm } => Some(perm.iter().map(|&axis| equal[0][axis]).collect()),
             Prim::Slice { .. } => Some(equal[0].clone()),
-            Prim::Reshape { shape } if equal[0].iter().all(|&e| e) => Some(vec![true; shape.rank()]),
+            Prim::Reshape { shape } if equal[0].iter().all(|&e| e) => {
+                Some(vec![true; shape.rank()])
+            }
             prim if prim.is_elementwise() => {
                 let rank = equal[0].len();
                 Some((0..rank).map(|axis| equal.iter().all(|e| e[axis])).collect())
@@ -145,7 +150,8 @@ impl Place<'_> {
             }
             Prim::Sort { axis: sorted, .. } if *sorted != axis => at(axis),
             Prim::DotGeneral(dot) => {
-                let batch = dot.batch.iter().position(|&pair| has(pair, [has_rows(0), has_rows(1)], axis));
+                let batch =
+                    dot.batch.iter().position(|&pair| has(pair, [has_rows(0), has_rows(1)], axis));
                 if let Some(place) = batch {
                     let (l, r) = dot.batch[place];
                     let fits = |operand: usize, axis: usize| match &operands[operand] {
@@ -199,7 +205,9 @@ impl Place<'_> {
         let to = to.known()?;
         let before: usize = from[..axis].iter().product();
         let place = (0..to.len()).find(|&place| {
-            to[..place].iter().product::<usize>() == before && to[place] != 1 && to[place] % self.rows == 0
+            to[..place].iter().product::<usize>() == before
+                && to[place] != 1
+                && to[place] % self.rows == 0
         })?;
         Some(Rows { axis: place, inner: to[place] / self.rows })
     }

@@ -36,7 +36,9 @@ struct Lookup {
 
 /// An index that does not exist.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("input `{input}`: expected indices of `{op}`{place}, which has {size} of them, found {found}")]
+#[error(
+    "input `{input}`: expected indices of `{op}`{place}, which has {size} of them, found {found}"
+)]
 pub struct OutOfRange {
     /// The input.
     pub input: String,
@@ -85,7 +87,8 @@ impl Indices {
             let operands: Option<Vec<&(Expr<'_>, BTreeSet<usize>)>> =
                 node.operands.iter().map(|v| known[v.0 as usize].as_ref()).collect();
             let Some(operands) = operands.filter(|_| is_of_integers(graph, node)) else { continue };
-            let from: BTreeSet<usize> = operands.iter().flat_map(|(_, from)| from).copied().collect();
+            let from: BTreeSet<usize> =
+                operands.iter().flat_map(|(_, from)| from).copied().collect();
             let operands: Vec<Expr<'_>> = operands.iter().map(|(e, _)| *e).collect();
             let results = b.node(node.op.clone(), &operands, vec![]);
             for (value, result) in node.results.iter().zip(results) {
@@ -127,12 +130,18 @@ impl Indices {
         let names: Vec<&str> = lookup.from.iter().map(|&i| self.inputs[i].1.as_str()).collect();
         // Where indices are an input's elements one by one, it is the user's own number that helps.
         let rows = |tensor: &&Tensor| lookup.from.len() == 1 && tensor.ty().elements() > row;
-        let own = lookup.from.first().map(|&i| &given[i]).filter(rows).map(|tensor| tensor.to_ints()[row]);
+        let own = lookup
+            .from
+            .first()
+            .map(|&i| &given[i])
+            .filter(rows)
+            .map(|tensor| tensor.to_ints()[row]);
         let found = match own.filter(|own| *own == index || *own == index - size as i128) {
             Some(own) => format!("{own} as element {row}"),
             None => format!("the index {index}, computed from it"),
         };
-        let place = if lookup.scope.is_empty() { String::new() } else { format!(" at {}", lookup.scope) };
+        let place =
+            if lookup.scope.is_empty() { String::new() } else { format!(" at {}", lookup.scope) };
         OutOfRange { input: names.join("`, `"), op: lookup.op.clone(), place, size, found }
     }
 }
@@ -186,7 +195,8 @@ mod tests {
         let b = Builder::new("lookup");
         let ids = b.input("ids", TensorType::new(DType::I32, [2usize, 3]));
         let _bias = b.input("bias", TensorType::new(DType::F32, [4usize]));
-        let table = b.state("table", TensorType::new(DType::F32, [10usize, 4]), Init::Constant(1.0));
+        let table =
+            b.state("table", TensorType::new(DType::F32, [10usize, 4]), Init::Constant(1.0));
         {
             let _scope = b.scope("words");
             b.output("y", table.embedding(of(ids)));
@@ -229,7 +239,8 @@ mod tests {
     fn what_a_network_computes_is_its_own_affair() {
         let b = Builder::new("computed");
         let x = b.input("x", TensorType::new(DType::F32, [3usize]));
-        let table = b.state("table", TensorType::new(DType::F32, [10usize, 4]), Init::Constant(1.0));
+        let table =
+            b.state("table", TensorType::new(DType::F32, [10usize, 4]), Init::Constant(1.0));
         b.output("y", table.embedding(x.convert(DType::I32)));
         assert!(Indices::of(&b.finish().unwrap()).is_none());
     }

@@ -1,7 +1,7 @@
 //! Legalize: expands every composite that the device has no kernel for.
 //!
-//! Nothing falls back silently: each expansion is a note that the plan shows. Invariant: afterwards every node is a
-//! primitive, a claimed composite or `fused`.
+//! Nothing falls back silently: each expansion is a note that the plan shows. Invariant: afterwards
+//! every node is a primitive, a claimed composite or `fused`.
 
 use crate::cse::merge;
 use overdrive_ir::plan::Note;
@@ -32,9 +32,10 @@ pub fn to_primitives(graph: &Graph) -> Result<Graph, GraphError> {
     legalize(graph, &Caps::default(), &mut Vec::new())
 }
 
-/// Computes once what kernels would compute several times from the same values for composites that were expanded: layers
-/// that share their input share its quantization, and the updates of all parameters the numbers that depend on the step
-/// alone, which would be a loop for each. What loops compute else is left to them: it is cheap where it is needed.
+/// Computes once what kernels would compute several times from the same values for composites that
+/// were expanded: layers that share their input share its quantization, and the updates of all
+/// parameters the numbers that depend on the step alone, which would be a loop for each. What loops
+/// compute else is left to them: it is cheap where it is needed.
 pub(crate) fn share(graph: &Graph) -> Result<Graph, GraphError> {
     merge(graph, |graph, node| {
         let is_number = node.results.iter().all(|v| graph.ty(*v).elements() == 1);
@@ -63,22 +64,23 @@ pub(crate) fn model_scope(scope: &str) -> &str {
     }
 }
 
-/// True for a composite that the device does not run as such. A kernel that also takes the op's regions says so
-/// by a second claim, `attention with regions`.
+/// True for a composite that the device does not run as such. A kernel that also takes the op's
+/// regions says so by a second claim, `attention with regions`.
 pub(crate) fn must_expand(node: &Node, types: &[TensorType], caps: &Caps) -> bool {
     let regions = || caps.claims.contains(&format!("{} with regions", node.op.name()));
     let whole = is_claimed(&node.op, types, caps) && (node.regions.is_empty() || regions());
     node.op.prim().is_none() && !whole
 }
 
-/// True for a composite whose kernel hands its result to an epilogue, as a contraction does: a product by another name. The
-/// device says so by a second claim, `quantized_linear with epilogue`.
+/// True for a composite whose kernel hands its result to an epilogue, as a contraction does: a
+/// product by another name. The device says so by a second claim, `quantized_linear with epilogue`.
 pub(crate) fn takes_epilogue(op: &Operation, caps: &Caps) -> bool {
     op.prim().is_none() && caps.claims.contains(&format!("{} with epilogue", op.name()))
 }
 
-/// True for an op that the device has a kernel for: all of its forms, by its name, or those with an attribute of one value,
-/// by a claim such as `quantized_linear activations=float`; not where the device declines these types of operands.
+/// True for an op that the device has a kernel for: all of its forms, by its name, or those with an
+/// attribute of one value, by a claim such as `quantized_linear activations=float`; not where the
+/// device declines these types of operands.
 pub(crate) fn is_claimed(op: &Operation, types: &[TensorType], caps: &Caps) -> bool {
     // Conversions of whole bytes are loops: what has a kernel is named with the type that it reads.
     let of_type = |ty: &TensorType| caps.claims.contains(&format!("{} of {}", op.name(), ty.dtype));
@@ -96,7 +98,11 @@ fn is_named(op: &Operation, caps: &Caps) -> bool {
 /// Why the device does not take an op that it claims.
 fn declined(op: &Operation, types: &[TensorType], caps: &Caps) -> Option<String> {
     let Operation::Composite(composite) = op else { return None };
-    if is_named(op, caps) { caps.declines.and_then(|declines| declines(composite, types)) } else { None }
+    if is_named(op, caps) {
+        caps.declines.and_then(|declines| declines(composite, types))
+    } else {
+        None
+    }
 }
 
 /// The types of a node's operands.

@@ -1,7 +1,7 @@
 //! Functions from graph to graph, one file each, and last `plan`.
 //!
-//! Passes take data and run nothing; they know a device only by its capabilities. Invariant: a pass keeps what the
-//! graph means, and says in notes what it expanded, declined or cast.
+//! Passes take data and run nothing; they know a device only by its capabilities. Invariant: a pass
+//! keeps what the graph means, and says in notes what it expanded, declined or cast.
 
 mod attend;
 mod bind;
@@ -49,8 +49,9 @@ pub use plan::{PlanError, place, plan};
 pub use precision::{Recipe, precision};
 pub use quantize::{
     Additions, Held, Layer, LayerKind, Learning, MODES, Order, Part, Preparation, Quantization,
-    QuantizationMode, Quantized, QuantizedLayer, RangeRule, Rounding, Scheme, Skipped, activation_range, awq,
-    awq_folded, declare, layers, learn, quantize, rescale, smooth, smooth_folded,
+    QuantizationMode, Quantized, QuantizedLayer, RangeRule, Rounding, Scheme, Skipped,
+    activation_range, awq, awq_folded, declare, layers, learn, quantize, rescale, smooth,
+    smooth_folded,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use rematerialize::{Rematerialize, rematerialize};

@@ -3,11 +3,11 @@
 //!
 //! B begins as zeros, so that the graph begins as what it was. The products stay apart while the
 //! adapters learn: with W + s B A in one product, backward would need the gradient of that sum, one
-//! more product of `2 T N K` FLOPs and a buffer of W's size; apart, the adapters cost `6 T r (N + K)`
-//! in all. Once they have learnt, [`Lora::merged`] adds them to the weights, which costs nothing to
-//! run. Names and initial values are those of PEFT. Invariant: no other state changes its name, its
-//! type or its value.
-//! Source: Hu et al., "LoRA: Low-rank adaptation of large language models", arXiv:2106.09685.
+//! more product of `2 T N K` FLOPs and a buffer of W's size; apart, the adapters cost `6 T r (N +
+//! K)` in all. Once they have learnt, [`Lora::merged`] adds them to the weights, which costs
+//! nothing to run. Names and initial values are those of PEFT. Invariant: no other state changes
+//! its name, its type or its value. Source: Hu et al., "LoRA: Low-rank adaptation of large language
+//! models", arXiv:2106.09685.
 
 use crate::quantize::{Layer, LayerKind, layers};
 use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Tensor, TensorType};
@@ -30,8 +30,8 @@ const PARTS: [&str; 2] = ["lora_A.weight", "lora_B.weight"];
 const ROUTER: &str = "gate";
 
 impl Lora {
-    /// The layers of a model that take adapters: every linear layer of attention and of feed-forward
-    /// layers, which are those in numbered blocks; no head and no router.
+    /// The layers of a model that take adapters: every linear layer of attention and of
+    /// feed-forward layers, which are those in numbered blocks; no head and no router.
     ///
     /// # Errors
     /// When the graph is damaged, or has no such layer.
@@ -42,7 +42,8 @@ impl Lora {
             layer.kind == LayerKind::Linear && layer.block() != layer.name && !is_router(layer)
         });
         if found.is_empty() {
-            let reason = skipped.first().map_or(String::new(), |s| format!(": `{}`, {}", s.layer, s.reason));
+            let reason =
+                skipped.first().map_or(String::new(), |s| format!(": `{}`, {}", s.layer, s.reason));
             return Err(GraphError {
                 op: "lora".into(),
                 scope: graph.name().to_owned(),
@@ -95,16 +96,22 @@ impl Lora {
             // PEFT's, which is that of PyTorch's linear layers.
             let uniform = Init::Uniform { bound: 1.0 / (k as f64).sqrt(), seed: 0 };
             let down = b.state_named(&a_name, TensorType::new(DType::F32, [self.rank, k]), uniform);
-            let up = b.state_named(&b_name, TensorType::new(DType::F32, [n, self.rank]), Init::ZEROS);
+            let up =
+                b.state_named(&b_name, TensorType::new(DType::F32, [n, self.rank]), Init::ZEROS);
             products.extend(layer.parts.iter().map(|part| (part.node.0, (down, up, &part.rows))));
         }
         for (index, node) in graph.nodes().iter().enumerate() {
-            let known = |value: &overdrive_ir::Value| map[value.0 as usize].expect("operands come first");
+            let known =
+                |value: &overdrive_ir::Value| map[value.0 as usize].expect("operands come first");
             let operands: Vec<Expr<'_>> = node.operands.iter().map(known).collect();
             let mut results = b.again(node, &operands);
             if let Some((down, up, rows)) = products.get(&(index as u32)) {
                 let _scope = b.scope_path(&node.scope);
-                let up = if rows.len() == up.size(0) { *up } else { up.slice_axis(0, rows.start, rows.end) };
+                let up = if rows.len() == up.size(0) {
+                    *up
+                } else {
+                    up.slice_axis(0, rows.start, rows.end)
+                };
                 let added = operands[0].linear(down.t(), None).linear(up.t(), None);
                 results[0] = results[0] + added * self.scale();
             }
@@ -124,7 +131,10 @@ impl Lora {
         layers: &[Layer],
         trained: &BTreeMap<String, Tensor>,
     ) -> Result<BTreeMap<String, Tensor>, GraphError> {
-        layers.iter().map(|layer| Ok((layer.weight.clone(), self.sum(graph, layer, trained)?))).collect()
+        layers
+            .iter()
+            .map(|layer| Ok((layer.weight.clone(), self.sum(graph, layer, trained)?)))
+            .collect()
     }
 
     fn sum(
@@ -151,7 +161,8 @@ impl Lora {
                 row.iter_mut().zip(line).for_each(|(w, a)| *w += self.scale() * factor * a);
             }
         }
-        let state = graph.states().iter().find(|s| s.name == layer.weight).expect("a layer of this graph");
+        let state =
+            graph.states().iter().find(|s| s.name == layer.weight).expect("a layer of this graph");
         let ty = graph.ty(state.value);
         Ok(Tensor::from_f64(ty.dtype, ty.shape.clone(), &layer.stored(&rows)))
     }

@@ -1,10 +1,11 @@
 //! Lowering: a region of elementwise ops, reductions and views becomes one scalar `Program`.
 //!
-//! The program is pulled from the results: each value is emitted under the index map at which it is needed, so
-//! views compose into index arithmetic and broadcasts vanish. A region around a contraction becomes its epilogue,
-//! with the sum as `Instr::Accumulator`. Half-precision values are computed in f32 and rounded where they are
-//! stored or where the graph says `convert`: at least as accurate as the ops one by one. Invariant: whatever
-//! lowers means the same as the region; what does not lower says why, and `fuse` declines it.
+//! The program is pulled from the results: each value is emitted under the index map at which it is
+//! needed, so views compose into index arithmetic and broadcasts vanish. A region around a
+//! contraction becomes its epilogue, with the sum as `Instr::Accumulator`. Half-precision values
+//! are computed in f32 and rounded where they are stored or where the graph says `convert`: at
+//! least as accurate as the ops one by one. Invariant: whatever lowers means the same as the
+//! region; what does not lower says why, and `fuse` declines it.
 
 mod emit;
 pub(crate) mod index;
@@ -18,8 +19,8 @@ pub(crate) fn contraction(region: &Graph) -> Option<&Node> {
     region.nodes().iter().find(|n| is_contraction(n))
 }
 
-/// True for the primitives that run as GEMM or convolution. Of composites, a region has none but those whose kernel hands its
-/// sums to an epilogue: `fuse` lets no other into one.
+/// True for the primitives that run as GEMM or convolution. Of composites, a region has none but
+/// those whose kernel hands its sums to an epilogue: `fuse` lets no other into one.
 pub(crate) fn is_contraction(node: &Node) -> bool {
     node.op.prim().is_none_or(|prim| matches!(prim, Prim::DotGeneral(_) | Prim::Convolution(_)))
 }
@@ -37,7 +38,8 @@ fn reduced(region: &Graph) -> Option<(&Node, &[usize])> {
     })
 }
 
-/// Whether a region is a convolution whose results are folded over all of space, and over nothing else.
+/// Whether a region is a convolution whose results are folded over all of space, and over nothing
+/// else.
 pub(crate) fn folds_space(region: &Graph) -> bool {
     let Some(core) = contraction(region) else { return false };
     let (rank, space) = (region.ty(core.results[0]).rank(), region.ty(core.results[0]).sizes());
@@ -61,11 +63,14 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// The space of a region: that of its contraction, of its reductions' operands, or of its first result.
+    /// The space of a region: that of its contraction, of its reductions' operands, or of its first
+    /// result.
     pub(crate) fn of(region: &Graph) -> Result<Self, String> {
         let fold = reduced(region);
         let axes = fold.map_or(vec![], |(_, axes)| axes.to_vec());
-        if let Some(value) = contraction(region).map(|n| n.results[0]).or(fold.map(|(n, _)| n.operands[0])) {
+        if let Some(value) =
+            contraction(region).map(|n| n.results[0]).or(fold.map(|(n, _)| n.operands[0]))
+        {
             return Ok(Self { full: region.ty(value).sizes(), reduced: axes });
         }
         let first = region.outputs().first().ok_or("the region has no result")?;
@@ -81,12 +86,13 @@ impl Space {
         self.kept().iter().chain(&self.reduced).map(|&axis| self.full[axis]).collect()
     }
 
-    /// Where each axis of a result lies in the loop nest: the full shape, or the reduced one with or without
-    /// dimensions of 1.
+    /// Where each axis of a result lies in the loop nest: the full shape, or the reduced one with
+    /// or without dimensions of 1.
     fn map_of(&self, ty: &TensorType) -> Option<index::IndexMap> {
         let (sizes, kept) = (ty.sizes(), self.kept());
         let order: Vec<usize> = kept.iter().chain(&self.reduced).copied().collect();
-        let dim_of = |axis: usize| order.iter().position(|&a| a == axis).expect("every axis has its loop");
+        let dim_of =
+            |axis: usize| order.iter().position(|&a| a == axis).expect("every axis has its loop");
         if sizes == self.full {
             return Some((0..sizes.len()).map(|axis| index::Affine::dim(dim_of(axis))).collect());
         }

@@ -1,20 +1,27 @@
-//! Multiply codes: products of dequantized tensors become products of their codes, summed exactly in i32.
+//! Multiply codes: products of dequantized tensors become products of their codes, summed exactly
+//! in i32.
 //!
-//! Models that were quantized elsewhere arrive as QuantizeLinear and DequantizeLinear around float products (QDQ), and so do
-//! our own convolutions of codes. Where a scale and a zero point do not change along what a product sums, they leave the
-//! sum: `Σ (a - za) sa (b - zb) sb = sa sb Σ (a - za)(b - zb)`, which is `Codes`. On real numbers nothing changes; in f32
-//! it is more exact than before. Invariant: what became integer, and what could not, is a note that the plan shows.
+//! Models that were quantized elsewhere arrive as QuantizeLinear and DequantizeLinear around float
+//! products (QDQ), and so do our own convolutions of codes. Where a scale and a zero point do not
+//! change along what a product sums, they leave the sum: `Σ (a - za) sa (b - zb) sb = sa sb Σ (a -
+//! za)(b - zb)`, which is `Codes`. On real numbers nothing changes; in f32 it is more exact than
+//! before. Invariant: what became integer, and what could not, is a note that the plan shows.
 
 use crate::rebuild::{Place, rebuild};
 use overdrive_ir::ops::quantized_linear::{Activations, Weights};
 use overdrive_ir::ops::{Conv2d, Dequantize, Linear, QuantizedLinear};
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
-    Caps, Codes, Convolution, DType, Expr, Graph, GraphError, Node, Operation, Placement, Prim, Shape, Value,
+    Caps, Codes, Convolution, DType, Expr, Graph, GraphError, Node, Operation, Placement, Prim,
+    Shape, Value,
 };
 
 /// Takes scales and zero points out of sums, where the device multiplies i8.
-pub(crate) fn multiply_codes(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
+pub(crate) fn multiply_codes(
+    graph: &Graph,
+    caps: &Caps,
+    notes: &mut Vec<Note>,
+) -> Result<Graph, GraphError> {
     let dequantizes = |node: &Node| node.op.composite::<Dequantize>().is_some();
     if !caps.contraction_dtypes.contains(&DType::I8) || !graph.nodes().iter().any(dequantizes) {
         return Ok(graph.clone());
@@ -23,7 +30,8 @@ pub(crate) fn multiply_codes(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) 
         let (op, scope) = (place.node.op.name(), place.node.scope.to_string());
         match Product::of(graph, place) {
             Some(Ok(product)) => {
-                let reason = "both sides are codes: they are multiplied in i8 and summed in i32".to_owned();
+                let reason =
+                    "both sides are codes: they are multiplied in i8 and summed in i32".to_owned();
                 notes.push(Note::Expanded { op, scope, reason });
                 Ok(vec![product.build(graph, place)])
             }
@@ -51,14 +59,16 @@ fn is_one(parameter: Expr<'_>) -> bool {
 }
 
 impl<'b> Numbers<'b> {
-    /// What computes `value`, if it dequantizes codes of 8 bits or fewer; reshapes and transposes may stand between.
+    /// What computes `value`, if it dequantizes codes of 8 bits or fewer; reshapes and transposes
+    /// may stand between.
     fn of(graph: &Graph, place: &Place<'b, '_>, value: Value) -> Option<Self> {
         let node = graph.producer(value)?;
         if node.op.composite::<Dequantize>().is_some() {
             let [codes, scale] = [0, 1].map(|i| place.get(node.operands[i]));
             let zero = node.operands.get(2).map(|&zero| place.get(zero));
             let small = |x: Expr<'b>| matches!(x.dtype(), DType::I8 | DType::U8 | DType::I4);
-            let fits = small(codes) && zero.is_none_or(|zero| small(zero) && zero.dtype() == codes.dtype());
+            let fits = small(codes)
+                && zero.is_none_or(|zero| small(zero) && zero.dtype() == codes.dtype());
             let wide = scale.dtype().accumulation() == DType::F32;
             let scale = scale.convert(DType::F32);
             return (fits && wide).then_some(Self { codes: Codes { codes, zero }, scale });
@@ -75,10 +85,14 @@ impl<'b> Numbers<'b> {
 
     fn each(self, change: impl Fn(Expr<'b>) -> Expr<'b>) -> Self {
         let Codes { codes, zero } = self.codes;
-        Self { codes: Codes { codes: change(codes), zero: zero.map(&change) }, scale: change(self.scale) }
+        Self {
+            codes: Codes { codes: change(codes), zero: zero.map(&change) },
+            scale: change(self.scale),
+        }
     }
 
-    /// The same elements under another shape, where parameters are one number or one for each element of the first axis.
+    /// The same elements under another shape, where parameters are one number or one for each
+    /// element of the first axis.
     fn reshaped(self, shape: &Shape) -> Option<Self> {
         let old = self.codes.codes.sizes();
         let first = |parameter: Expr<'b>| {
@@ -86,7 +100,8 @@ impl<'b> Numbers<'b> {
             if is_one(parameter) {
                 return Some(parameter.reshape(ones));
             }
-            let kept = !ones.is_empty() && parameter.size(0) == old[0] && shape[0].size() == Some(old[0]);
+            let kept =
+                !ones.is_empty() && parameter.size(0) == old[0] && shape[0].size() == Some(old[0]);
             let only = parameter.sizes()[1..].iter().all(|&n| n == 1);
             (kept && only).then(|| {
                 ones[0] = old[0];
@@ -101,7 +116,8 @@ impl<'b> Numbers<'b> {
         Some(Self { codes, scale: first(self.scale)? })
     }
 
-    /// Whether each parameter is one number along `axes`, and one or one for each element along the others.
+    /// Whether each parameter is one number along `axes`, and one or one for each element along the
+    /// others.
     fn is_whole(&self, axes: impl Iterator<Item = usize> + Clone) -> bool {
         let codes = self.codes.codes.sizes();
         [Some(self.scale), self.codes.zero].into_iter().flatten().all(|parameter| {
@@ -169,8 +185,9 @@ impl<'b> Product<'b> {
                     && right.is_whole(1..right.codes.codes.rank())
             }
         };
-        (!whole)
-            .then_some("a scale or zero point changes along what is summed: they are multiplied as floats")
+        (!whole).then_some(
+            "a scale or zero point changes along what is summed: they are multiplied as floats",
+        )
     }
 
     fn build(self, graph: &Graph, place: &Place<'b, '_>) -> Expr<'b> {
@@ -179,9 +196,10 @@ impl<'b> Product<'b> {
         let (rank, shape) = (ty.rank(), ty.shape.clone());
         let ranks = [left, right].map(|side| side.codes.codes.rank());
         let (sums, placements) = match &self.meeting {
-            Meeting::Dot { batch, contract } => {
-                (left.codes.dot(right.codes, batch, contract), Placement::of_dot(ranks, batch, contract))
-            }
+            Meeting::Dot { batch, contract } => (
+                left.codes.dot(right.codes, batch, contract),
+                Placement::of_dot(ranks, batch, contract),
+            ),
             Meeting::Convolution(conv) => {
                 let placements = [0, 1].map(|side| Placement::of_first(ranks[side], side));
                 (left.codes.convolve(right.codes, conv), placements)
@@ -199,7 +217,8 @@ impl<'b> Product<'b> {
 /// How the first two operands of a float product meet, if it is one.
 fn meeting(op: &Operation, operands: &[Expr<'_>]) -> Option<Meeting> {
     let last = operands.first()?.rank().checked_sub(1);
-    let dot = |axis: usize| Meeting::Dot { batch: vec![], contract: vec![(last.unwrap_or(0), axis)] };
+    let dot =
+        |axis: usize| Meeting::Dot { batch: vec![], contract: vec![(last.unwrap_or(0), axis)] };
     if op.composite::<Linear>().is_some() {
         return Some(dot(0));
     }
@@ -219,7 +238,8 @@ fn meeting(op: &Operation, operands: &[Expr<'_>]) -> Option<Meeting> {
     }
 }
 
-/// The axis of the result along which the third operand is added, of ops that have a bias; `None` for the last one.
+/// The axis of the result along which the third operand is added, of ops that have a bias; `None`
+/// for the last one.
 fn bias(op: &Operation) -> Option<Option<usize>> {
     if op.composite::<Conv2d>().is_some() {
         return Some(Some(1));

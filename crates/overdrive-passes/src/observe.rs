@@ -1,13 +1,15 @@
-//! `observe` adds outputs that tell what flows into contractions; `Evidence` is what a driver gathers from them.
+//! `observe` adds outputs that tell what flows into contractions; `Evidence` is what a driver
+//! gathers from them.
 //!
-//! Calibration in three parts that know nothing of each other: this pass says what to look at, a driver runs the
-//! graph on data and adds each call's outputs up, and passes that quantize read the sums. Invariant: the outputs and
-//! updates of the model stay as they were, and evidence of two batches is that of both together.
+//! Calibration in three parts that know nothing of each other: this pass says what to look at, a
+//! driver runs the graph on data and adds each call's outputs up, and passes that quantize read the
+//! sums. Invariant: the outputs and updates of the model stay as they were, and evidence of two
+//! batches is that of both together.
 
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::{
-    Binary, Builder, DType, Expr, Graph, GraphError, Node, NodeId, Operation, Origin, Pad, Prim, Reducer,
-    Tensor,
+    Binary, Builder, DType, Expr, Graph, GraphError, Node, NodeId, Operation, Origin, Pad, Prim,
+    Reducer, Tensor,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,13 +20,15 @@ use std::collections::BTreeMap;
 pub enum Statistic {
     /// Smallest and largest element: `[2]`.
     Range,
-    /// Largest magnitude at each index of the contracted axis: `[K]`. What SmoothQuant and AWQ scale by.
+    /// Largest magnitude at each index of the contracted axis: `[K]`. What SmoothQuant and AWQ
+    /// scale by.
     ChannelMagnitude,
-    /// Sum of the outer products of all contracted rows: `[K, K]`, half the Hessian of GPTQ (arXiv:2210.17323). The rows
-    /// of a convolution are its windows, in the order of its kernel; where channels have groups there is none.
+    /// Sum of the outer products of all contracted rows: `[K, K]`, half the Hessian of GPTQ
+    /// (arXiv:2210.17323). The rows of a convolution are its windows, in the order of its kernel;
+    /// where channels have groups there is none.
     Gram,
-    /// Elements by their first [`HISTOGRAM_BITS`] bits as f32: bins as wide as 1/32 of what they hold, so that they need
-    /// no range beforehand and those of two batches add up.
+    /// Elements by their first [`HISTOGRAM_BITS`] bits as f32: bins as wide as 1/32 of what they
+    /// hold, so that they need no range beforehand and those of two batches add up.
     Histogram,
 }
 
@@ -39,7 +43,8 @@ pub fn histogram_value(bin: usize) -> f64 {
 
 impl Statistic {
     /// All of them.
-    pub const ALL: [Statistic; 4] = [Self::Range, Self::ChannelMagnitude, Self::Gram, Self::Histogram];
+    pub const ALL: [Statistic; 4] =
+        [Self::Range, Self::ChannelMagnitude, Self::Gram, Self::Histogram];
 
     /// Its name in outputs.
     pub const fn name(self) -> &'static str {
@@ -56,7 +61,8 @@ impl Statistic {
         let others: Vec<usize> = all.iter().copied().filter(|&a| a != axis).collect();
         match self {
             Self::Range => {
-                let ends = [Reducer::Min, Reducer::Max].map(|r| x.reduce(r, &all).reshape([1usize]));
+                let ends =
+                    [Reducer::Min, Reducer::Max].map(|r| x.reduce(r, &all).reshape([1usize]));
                 b.concat(&ends, 0)
             }
             Self::ChannelMagnitude => x.max(-x).reduce(Reducer::Max, &others),
@@ -66,9 +72,14 @@ impl Statistic {
                 let bits = b.op1(Prim::Bitcast { to: DType::U32 }, &[x.reshape([count])]);
                 let shift = bits.constant(f64::from(32 - HISTOGRAM_BITS));
                 let bins = bits.binary(Binary::Shr, shift).convert(DType::I32).reshape([count, 1]);
-                let (empty, ones) =
-                    (b.full(DType::F32, [1usize << HISTOGRAM_BITS], 0.0), b.full(DType::F32, [count], 1.0));
-                b.op1(Prim::Scatter { axes: vec![0], reducer: Some(Reducer::Sum) }, &[empty, bins, ones])
+                let (empty, ones) = (
+                    b.full(DType::F32, [1usize << HISTOGRAM_BITS], 0.0),
+                    b.full(DType::F32, [count], 1.0),
+                );
+                b.op1(
+                    Prim::Scatter { axes: vec![0], reducer: Some(Reducer::Sum) },
+                    &[empty, bins, ones],
+                )
             }
         }
     }
@@ -102,14 +113,16 @@ pub fn sites(graph: &Graph) -> Vec<Site> {
     for (index, node) in graph.nodes().iter().enumerate() {
         let Some(axis) = contracted_axis(graph, node) else { continue };
         let count = seen.entry(&node.scope).or_default();
-        let name = if *count == 0 { node.scope.to_string() } else { format!("{}#{count}", node.scope) };
+        let name =
+            if *count == 0 { node.scope.to_string() } else { format!("{}#{count}", node.scope) };
         *count += 1;
         found.push(Site { name, node: NodeId(index as u32), axis });
     }
     found
 }
 
-/// The axis of the first operand that a node contracts, if it contracts that operand as it is, once, over one axis.
+/// The axis of the first operand that a node contracts, if it contracts that operand as it is,
+/// once, over one axis.
 fn contracted_axis(graph: &Graph, node: &Node) -> Option<usize> {
     let float = graph.ty(*node.operands.first()?).dtype.is_float();
     let axis = match &node.op {
@@ -121,7 +134,8 @@ fn contracted_axis(graph: &Graph, node: &Node) -> Option<usize> {
         Operation::Prim(_) => None,
         Operation::Composite(_) => {
             let flat = node.op.expansion(&graph.types(&node.operands), &node.regions);
-            let mut inner = flat.nodes().iter().filter_map(|n| Some((n, contracted_axis(&flat, n)?)));
+            let mut inner =
+                flat.nodes().iter().filter_map(|n| Some((n, contracted_axis(&flat, n)?)));
             let (first, axis) = inner.next()?;
             let own = flat.origin(first.operands[0]) == Origin::Input(0);
             (own && inner.next().is_none()).then_some(axis)
@@ -130,7 +144,8 @@ fn contracted_axis(graph: &Graph, node: &Node) -> Option<usize> {
     axis.filter(|_| float)
 }
 
-/// The graph with an output for each of `statistics` at each of its [`sites`], after its own outputs.
+/// The graph with an output for each of `statistics` at each of its [`sites`], after its own
+/// outputs.
 ///
 /// # Errors
 /// When the graph has unbound dimensions.
@@ -155,7 +170,8 @@ pub fn observe(graph: &Graph, statistics: &[Statistic]) -> Result<Graph, GraphEr
     b.finish()
 }
 
-/// What each output of a convolution of x `[N, C, H, W]` reads: `[N, C kernel H kernel W, output H, output W]`.
+/// What each output of a convolution of x `[N, C, H, W]` reads: `[N, C kernel H kernel W, output H,
+/// output W]`.
 fn windows<'b>(b: &'b Builder, x: Expr<'b>, conv: &Conv2d, kernel: &[usize]) -> Expr<'b> {
     let around = |axis: usize| match conv.pad.get(axis.wrapping_sub(2)) {
         Some(&[low, high]) => Pad { low: low as i64, high: high as i64, interior: 0 },
@@ -164,11 +180,13 @@ fn windows<'b>(b: &'b Builder, x: Expr<'b>, conv: &Conv2d, kernel: &[usize]) -> 
     let x = x.pad((0..4).map(around).collect(), 0.0);
     let sizes = x.sizes();
     let reach = |d: usize| (kernel[d] - 1) * conv.dilation[d] + 1;
-    let count = |d: usize| (sizes[d + 2] + conv.stride[d]).saturating_sub(reach(d)) / conv.stride[d];
+    let count =
+        |d: usize| (sizes[d + 2] + conv.stride[d]).saturating_sub(reach(d)) / conv.stride[d];
     let tap = |at: [usize; 2]| {
         let start = |d: usize| at[d] * conv.dilation[d];
-        let limit =
-            |d: usize| start(d) + count(d).saturating_sub(1) * conv.stride[d] + usize::from(count(d) > 0);
+        let limit = |d: usize| {
+            start(d) + count(d).saturating_sub(1) * conv.stride[d] + usize::from(count(d) > 0)
+        };
         let slice = Prim::Slice {
             start: vec![0, 0, start(0), start(1)],
             limit: vec![sizes[0], sizes[1], limit(0), limit(1)],

@@ -12,8 +12,8 @@ pub struct Pass {
     pub run: fn(&Graph) -> Result<Graph, GraphError>,
 }
 
-/// The steps that need nothing but the graph, in the order in which they are usually run. The others take data: sizes,
-/// outputs, a recipe, a policy.
+/// The steps that need nothing but the graph, in the order in which they are usually run. The
+/// others take data: sizes, outputs, a recipe, a policy.
 pub const PASSES: &[Pass] = &[
     Pass { name: "recognise", run: recognise },
     Pass { name: "fold", run: fold },

@@ -9,8 +9,8 @@
 
 use crate::legalize::{primitives, types};
 use overdrive_ir::{
-    Binary, Builder, Caps, DType, Expr, Graph, GraphError, Node, Operation, Prim, Reducer, StateDecl,
-    TensorType, Unary, Value,
+    Binary, Builder, Caps, DType, Expr, Graph, GraphError, Node, Operation, Prim, Reducer,
+    StateDecl, TensorType, Unary, Value,
 };
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -36,8 +36,10 @@ pub fn perturb(graph: &Graph, relative: f64) -> Result<Graph, GraphError> {
     let noise = Noise { b: &b, relative, draws: Cell::new(0) };
     let noisy = |x| noise.off(x);
     let is_large = |state: &&StateDecl| flat.ty(state.value).elements() > LARGE_STATE;
-    let large: BTreeSet<Value> = flat.states().iter().filter(is_large).map(|state| state.value).collect();
-    let given = flat.inputs().iter().map(|port| port.value).chain(flat.states().iter().map(|s| s.value));
+    let large: BTreeSet<Value> =
+        flat.states().iter().filter(is_large).map(|state| state.value).collect();
+    let given =
+        flat.inputs().iter().map(|port| port.value).chain(flat.states().iter().map(|s| s.value));
     for value in given.filter(|value| !large.contains(value)) {
         map[value.0 as usize] = map[value.0 as usize].map(noisy);
     }
@@ -53,7 +55,8 @@ pub fn perturb(graph: &Graph, relative: f64) -> Result<Graph, GraphError> {
         let operands: Vec<Expr<'_>> = node.operands.iter().map(known).collect();
         let results = b.again(node, &operands);
         for (value, result) in node.results.iter().zip(results) {
-            map[value.0 as usize] = Some(if rounds(node) || widens(node) { noisy(result) } else { result });
+            map[value.0 as usize] =
+                Some(if rounds(node) || widens(node) { noisy(result) } else { result });
         }
     }
     b.conclude(&flat, |value| map[value.0 as usize].expect("every value was copied"));
@@ -76,7 +79,8 @@ impl<'b> Noise<'b> {
         let draw = self.draws.replace(self.draws.get() + 1);
         let seed = self.b.input(&format!("{PERTURBATION}.{draw}"), TensorType::scalar(DType::U64));
         let bits = self.b.op1(Prim::RandomBits { shape: x.shape(), site: 0 }, &[seed]);
-        let share = bits.convert(DType::F64) * (2.0 * self.relative * 2f64.powi(-32)) + (1.0 - self.relative);
+        let share = bits.convert(DType::F64) * (2.0 * self.relative * 2f64.powi(-32))
+            + (1.0 - self.relative);
         x * share
     }
 }
@@ -88,10 +92,19 @@ fn rounds(node: &Node) -> bool {
     match prim {
         Prim::Unary { kind } => !matches!(
             kind,
-            Unary::Neg | Unary::Abs | Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Not
+            Unary::Neg
+                | Unary::Abs
+                | Unary::Sign
+                | Unary::Floor
+                | Unary::Ceil
+                | Unary::Round
+                | Unary::Not
         ),
         Prim::Binary { kind } => {
-            matches!(kind, Binary::Add | Binary::Sub | Binary::Mul | Binary::Div | Binary::Rem | Binary::Pow)
+            matches!(
+                kind,
+                Binary::Add | Binary::Sub | Binary::Mul | Binary::Div | Binary::Rem | Binary::Pow
+            )
         }
         Prim::Reduce { reducer, .. } | Prim::ReduceWindow { reducer, .. } => is_sum(reducer),
         Prim::Scatter { reducer, .. } => reducer.as_ref().is_some_and(is_sum),
@@ -162,7 +175,8 @@ mod tests {
         let found = outputs(&noisy, &inputs, 1);
         assert_ne!(found, outputs(&noisy, &inputs, 2), "each seed has draws of its own");
         for (row, (exact, found)) in exact.chunks(32).zip(found.chunks(32)).enumerate() {
-            let rms = (exact.iter().zip(found).map(|(a, b)| (a - b).powi(2)).sum::<f64>() / 32.0).sqrt();
+            let rms =
+                (exact.iter().zip(found).map(|(a, b)| (a - b).powi(2)).sum::<f64>() / 32.0).sqrt();
             // Both operands and the result, each with a standard deviation of 1 / sqrt(3); 64
             // terms.
             let expected = 1e-3 * 8.0 * 10f64.powi(-2 * row as i32);

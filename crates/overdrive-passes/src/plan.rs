@@ -1,8 +1,9 @@
 //! Plan: the last pass; decides every step and every byte before anything runs.
 //!
-//! Pure: graph, capabilities and tuning in, `Plan` out. Mode `eager` and `jit` keep each op of the model one step;
-//! `compile` fuses first. Views never become steps unless a consumer cannot express them. Values that only a
-//! transpose reads are stored in the order that the transpose wants. Invariant: as `Plan` says.
+//! Pure: graph, capabilities and tuning in, `Plan` out. Mode `eager` and `jit` keep each op of the
+//! model one step; `compile` fuses first. Views never become steps unless a consumer cannot express
+//! them. Values that only a transpose reads are stored in the order that the transpose wants.
+//! Invariant: as `Plan` says.
 
 mod arena;
 mod chains;
@@ -22,7 +23,9 @@ use crate::multiply_codes::multiply_codes;
 use crate::unmask::unmask;
 use crate::widen::widen;
 use overdrive_ir::ops::Fused;
-use overdrive_ir::plan::{KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View};
+use overdrive_ir::plan::{
+    KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View,
+};
 use overdrive_ir::{
     Caps, Cost, Graph, GraphError, Mode, Node, NodeId, Operation, Prim, TensorType, Tuning, Value,
 };
@@ -41,7 +44,8 @@ pub enum PlanError {
     },
     /// Transient memory exceeds `Tuning::memory_limit`.
     #[error(
-        "`{graph}` needs {needed} bytes of transient memory, the limit is {limit}: rematerialize under a smaller budget, use a smaller batch, or raise the limit"
+        "`{graph}` needs {needed} bytes of transient memory, the limit is {limit}: rematerialize \
+         under a smaller budget, use a smaller batch, or raise the limit"
     )]
     OverLimit {
         /// Name of the graph.
@@ -53,7 +57,9 @@ pub enum PlanError {
     },
     /// A state that `dynamic_update_slice` replaces is still read in its old form afterwards.
     #[error(
-        "state `{state}` is updated by dynamic_update_slice at {scope} but {reader} needs its old value too, which would copy the whole state in every call: read the updated value instead, or read the old one before the update"
+        "state `{state}` is updated by dynamic_update_slice at {scope} but {reader} needs its old \
+         value too, which would copy the whole state in every call: read the updated value \
+         instead, or read the old one before the update"
     )]
     CopiedState {
         /// The state.
@@ -125,7 +131,8 @@ struct Planner<'g> {
     located: HashMap<Value, View>,
     /// Nodes that read each value.
     readers: HashMap<Value, Vec<NodeId>>,
-    /// Output number of values that are outputs, and whether anything else (a second output, an update) is too.
+    /// Output number of values that are outputs, and whether anything else (a second output, an
+    /// update) is too.
     results: HashMap<Value, Vec<Option<usize>>>,
     /// Buffers that only `prepare` steps write.
     prepared: BTreeSet<SlotId>,
@@ -137,7 +144,9 @@ impl<'g> Planner<'g> {
     fn new(graph: &'g Graph, mode: Mode, caps: &'g Caps) -> Self {
         let mut readers: HashMap<Value, Vec<NodeId>> = HashMap::new();
         for (index, node) in graph.nodes().iter().enumerate() {
-            node.operands.iter().for_each(|&v| readers.entry(v).or_default().push(NodeId(index as u32)));
+            node.operands
+                .iter()
+                .for_each(|&v| readers.entry(v).or_default().push(NodeId(index as u32)));
         }
         let mut results: HashMap<Value, Vec<Option<usize>>> = HashMap::new();
         for (i, port) in graph.outputs().iter().enumerate() {
@@ -148,7 +157,8 @@ impl<'g> Planner<'g> {
         }
         let plan = Plan { name: graph.name().to_owned(), mode, ..Plan::default() };
         let (located, packed, prepared) = (HashMap::new(), HashMap::new(), BTreeSet::new());
-        let mut planner = Planner { graph, caps, plan, located, readers, results, prepared, packed };
+        let mut planner =
+            Planner { graph, caps, plan, located, readers, results, prepared, packed };
         for (i, port) in graph.inputs().iter().enumerate() {
             let slot = planner.slot(graph.ty(port.value), Place::Input(i));
             planner.plan.inputs.push(slot);
@@ -156,7 +166,9 @@ impl<'g> Planner<'g> {
         }
         for state in graph.states() {
             let slot = planner.slot(graph.ty(state.value), Place::State(state.name.clone()));
-            planner.located.insert(state.value, View::row_major(slot, graph.ty(state.value).clone()));
+            planner
+                .located
+                .insert(state.value, View::row_major(slot, graph.ty(state.value).clone()));
         }
         planner
     }
@@ -201,11 +213,15 @@ impl<'g> Planner<'g> {
         });
     }
 
-    /// Steps that read only what never changes run once: packing, casts of weights, masks. Mode eager has none.
+    /// Steps that read only what never changes run once: packing, casts of weights, masks. Mode
+    /// eager has none.
     fn prepares(&self, reads: &[SlotId], writes: &[SlotId]) -> bool {
-        let own =
-            |s: &SlotId| matches!(self.plan.slot(*s).place, Place::Arena { .. } | Place::Persistent { .. });
-        self.plan.mode != Mode::Eager && reads.iter().all(|&s| self.is_fixed(s)) && writes.iter().all(own)
+        let own = |s: &SlotId| {
+            matches!(self.plan.slot(*s).place, Place::Arena { .. } | Place::Persistent { .. })
+        };
+        self.plan.mode != Mode::Eager
+            && reads.iter().all(|&s| self.is_fixed(s))
+            && writes.iter().all(own)
     }
 
     /// True for buffers that hold the same bytes in every call until somebody replaces a state.
@@ -252,7 +268,13 @@ impl<'g> Planner<'g> {
     }
 
     /// A fused region: one contraction with its epilogue, or one loop nest.
-    fn region(&mut self, region: &Graph, operands: &[View], values: &[Value], (name, node): (&str, &Node)) {
+    fn region(
+        &mut self,
+        region: &Graph,
+        operands: &[View],
+        values: &[Value],
+        (name, node): (&str, &Node),
+    ) {
         if crate::lower::contraction(region).is_some() {
             self.contraction(region, operands, values, (name, node));
             return;
@@ -268,8 +290,9 @@ impl<'g> Planner<'g> {
     }
 
     fn loop_step(&mut self, region: &Graph, operands: &[View], results: &[View], about: About<'_>) {
-        let program = lower(region, operands, results)
-            .unwrap_or_else(|reason| panic!("`{}` was fused because it lowers: {reason}", about.name));
+        let program = lower(region, operands, results).unwrap_or_else(|reason| {
+            panic!("`{}` was fused because it lowers: {reason}", about.name)
+        });
         let touched = [operands, results].map(|views| views.iter().map(|v| v.slot).collect());
         self.step(StepKind::Loop(program), touched, about);
     }
@@ -278,8 +301,10 @@ impl<'g> Planner<'g> {
         let operands: Vec<View> = node.operands.iter().map(|&v| self.locate(v)).collect();
         let results: Vec<Option<View>> =
             node.results.iter().map(|&v| self.is_used(v).then(|| self.destination(v))).collect();
-        let touched =
-            [operands.iter().map(|v| v.slot).collect(), results.iter().flatten().map(|v| v.slot).collect()];
+        let touched = [
+            operands.iter().map(|v| v.slot).collect(),
+            results.iter().flatten().map(|v| v.slot).collect(),
+        ];
         let (name, regions) = (op.name(), node.regions.clone());
         let kernel_op = match op {
             Operation::Prim(prim) => KernelOp::Prim(prim.clone(), regions),
@@ -290,8 +315,10 @@ impl<'g> Planner<'g> {
         let kind = if is_claimed(op, &types, self.caps) {
             StepKind::Kernel(call)
         } else {
-            let reason =
-                format!("{} has no kernel for it: the f64 reference runs on the host", self.caps.device);
+            let reason = format!(
+                "{} has no kernel for it: the f64 reference runs on the host",
+                self.caps.device
+            );
             let scope = node.scope.to_string();
             self.plan.notes.push(Note::Declined { what: name.clone(), scope, reason });
             StepKind::Host(call)
@@ -309,10 +336,15 @@ impl<'g> Planner<'g> {
         let about = |cost| About { name: &name, scope: &node.scope, cost };
         let start = StepKind::CollectiveStart { prim: prim.clone() };
         self.step(start, [reads.clone(), vec![result.slot]], about(cost));
-        self.step(StepKind::CollectiveDone { channel }, [reads, vec![result.slot]], about(Cost::default()));
+        self.step(
+            StepKind::CollectiveDone { channel },
+            [reads, vec![result.slot]],
+            about(Cost::default()),
+        );
     }
 
-    /// A buffer that a later step of each call writes too (the fill under a pad, say) is no preparation.
+    /// A buffer that a later step of each call writes too (the fill under a pad, say) is no
+    /// preparation.
     fn settle_prepared(&mut self) {
         for step in &mut self.plan.steps {
             if step.prepare && !step.writes.iter().all(|slot| self.prepared.contains(slot)) {

@@ -1,13 +1,15 @@
 //! `precision` puts contractions in a smaller number format and leaves everything else where it is.
 //!
-//! Contractions are where the time goes and where rounding averages out; sums, norms, softmax and losses keep f32
-//! (Micikevicius et al., "Mixed precision training", arXiv:1710.03740). Which composites contract is asked of
-//! their expansion, never of their names. Nothing is cast in silence: every rounding is a `convert` node.
+//! Contractions are where the time goes and where rounding averages out; sums, norms, softmax and
+//! losses keep f32 (Micikevicius et al., "Mixed precision training", arXiv:1710.03740). Which
+//! composites contract is asked of their expansion, never of their names. Nothing is cast in
+//! silence: every rounding is a `convert` node.
 
 use crate::cse::merge;
 use crate::rebuild::{Place, rebuild, regions};
 use overdrive_ir::{
-    Convolution, DType, DotGeneral, Expr, Graph, GraphError, Node, Operation, Prim, TensorType, Types, Value,
+    Convolution, DType, DotGeneral, Expr, Graph, GraphError, Node, Operation, Prim, TensorType,
+    Types, Value,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -26,8 +28,8 @@ impl Default for Recipe {
     }
 }
 
-/// The graph with its f32 contractions on operands of `recipe.contractions`. A result that feeds contractions only
-/// stays in that format; every other is f32 again. Interfaces keep their types.
+/// The graph with its f32 contractions on operands of `recipe.contractions`. A result that feeds
+/// contractions only stays in that format; every other is f32 again. Interfaces keep their types.
 pub fn precision(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
     let low = recipe.contractions;
     if low == DType::F32 {
@@ -61,14 +63,20 @@ pub fn precision(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
         let back = |((value, v), stays): ((&Expr<'_>, &Value), &bool)| {
             if *stays { value.dtype() } else { graph.ty(*v).dtype }
         };
-        Ok(values.iter().zip(results).zip(&stays).map(|each| each.0.0.convert(back(each))).collect())
+        Ok(values
+            .iter()
+            .zip(results)
+            .zip(&stays)
+            .map(|each| each.0.0.convert(back(each)))
+            .collect())
     })?;
     // Several contractions of one value round it once, and where it is made.
     merge(&early(&cast)?, |_, node| matches!(node.op.prim(), Some(Prim::Convert { .. })))
 }
 
-/// The graph with conversions before the views that they follow: there the op that makes the value writes it in the
-/// format that is wanted, and what was widened only to be viewed and narrowed again never is.
+/// The graph with conversions before the views that they follow: there the op that makes the value
+/// writes it in the format that is wanted, and what was widened only to be viewed and narrowed
+/// again never is.
 fn early(graph: &Graph) -> Result<Graph, GraphError> {
     rebuild(graph, &Clone::clone, &mut |place| match before_views(graph, place) {
         Some(value) => Ok(vec![value]),
@@ -81,7 +89,8 @@ fn before_views<'b>(graph: &Graph, place: &Place<'b, '_>) -> Option<Expr<'b>> {
     let Prim::Convert { to, overflow } = *place.node.op.prim()? else { return None };
     let viewed = |value: Value| {
         let node = graph.producer(value)?;
-        matches!(node.op.prim(), Some(Prim::Reshape { .. } | Prim::Transpose { .. })).then_some(node)
+        matches!(node.op.prim(), Some(Prim::Reshape { .. } | Prim::Transpose { .. }))
+            .then_some(node)
     };
     let (mut views, mut value) = (vec![], place.node.operands[0]);
     while let Some(view) = viewed(value) {
@@ -118,19 +127,23 @@ fn lowered_operands(graph: &Graph, node: &Node, low: DType) -> Option<Vec<bool>>
         let all = wide.len() == types.len();
         return all.then(|| vec![true; types.len()]);
     }
-    // A composite may want some operands, such as statistics or captures of its regions, wider than the rest: the
-    // most that its types permit are lowered.
+    // A composite may want some operands, such as statistics or captures of its regions, wider than
+    // the rest: the most that its types permit are lowered.
     let mut choices: Vec<u32> = (1..1u32 << wide.len().min(MOST_OPERANDS)).collect();
     choices.sort_by_key(|choice| std::cmp::Reverse(choice.count_ones()));
     choices.into_iter().find_map(|choice| {
         let mut lowered = vec![false; types.len()];
-        wide.iter()
-            .enumerate()
-            .for_each(|(bit, &i)| lowered[i] = choice.checked_shr(bit as u32).unwrap_or(0) & 1 == 1);
-        let cast =
-            |(ty, &lowered): (&TensorType, &bool)| if lowered { ty.with_dtype(low) } else { ty.clone() };
+        wide.iter().enumerate().for_each(|(bit, &i)| {
+            lowered[i] = choice.checked_shr(bit as u32).unwrap_or(0) & 1 == 1
+        });
+        let cast = |(ty, &lowered): (&TensorType, &bool)| {
+            if lowered { ty.with_dtype(low) } else { ty.clone() }
+        };
         let operands: Vec<TensorType> = types.iter().zip(&lowered).map(cast).collect();
-        node.op.infer(&Types { operands: &operands, regions: &node.regions }).is_ok().then_some(lowered)
+        node.op
+            .infer(&Types { operands: &operands, regions: &node.regions })
+            .is_ok()
+            .then_some(lowered)
     })
 }
 
@@ -143,7 +156,10 @@ fn contracts(op: &Operation, types: &[TensorType], regions: &[Graph]) -> bool {
         Operation::Prim(prim) => matches!(prim, Prim::DotGeneral(_) | Prim::Convolution(_)),
         Operation::Composite(_) => {
             let expansion = op.expansion(types, regions);
-            expansion.nodes().iter().any(|n| contracts(&n.op, &expansion.types(&n.operands), &n.regions))
+            expansion
+                .nodes()
+                .iter()
+                .any(|n| contracts(&n.op, &expansion.types(&n.operands), &n.regions))
         }
     }
 }

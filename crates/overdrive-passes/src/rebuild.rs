@@ -1,7 +1,7 @@
 //! The one loop that passes share: copies a graph node by node, leaving out what nothing needs.
 //!
-//! Invariant: inputs, states, outputs and updates keep their names and order; only nodes change. A pass therefore
-//! never has to clear up behind itself: the next one does not copy what became dead.
+//! Invariant: inputs, states, outputs and updates keep their names and order; only nodes change. A
+//! pass therefore never has to clear up behind itself: the next one does not copy what became dead.
 
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Init, Node, TensorType, Value};
 
@@ -29,10 +29,11 @@ impl<'b> Place<'b, '_> {
 }
 
 /// Gives the new results of a node.
-pub(crate) type Each<'e> = dyn for<'b> FnMut(&Place<'b, '_>) -> Result<Vec<Expr<'b>>, GraphError> + 'e;
+pub(crate) type Each<'e> =
+    dyn for<'b> FnMut(&Place<'b, '_>) -> Result<Vec<Expr<'b>>, GraphError> + 'e;
 
-/// Copies `graph` with the types of inputs and states changed by `retype` and the nodes by `each`, which also
-/// decides about regions.
+/// Copies `graph` with the types of inputs and states changed by `retype` and the nodes by `each`,
+/// which also decides about regions.
 pub(crate) fn rebuild(
     graph: &Graph,
     retype: &dyn Fn(&TensorType) -> TensorType,
@@ -46,7 +47,9 @@ pub(crate) fn rebuild(
     for state in graph.states() {
         let ty = retype(graph.ty(state.value));
         let init = match &state.init {
-            Init::Value(tensor) if tensor.ty().dtype != ty.dtype => Init::Value(tensor.convert(ty.dtype)),
+            Init::Value(tensor) if tensor.ty().dtype != ty.dtype => {
+                Init::Value(tensor.convert(ty.dtype))
+            }
             other => other.clone(),
         };
         map[state.value.0 as usize] = Some(b.state_named(&state.name, ty, init));
@@ -56,7 +59,8 @@ pub(crate) fn rebuild(
         if !node.results.iter().any(|v| live[v.0 as usize]) {
             continue;
         }
-        let known = |v: &Value| map[v.0 as usize].expect("operands of live nodes are live and come first");
+        let known =
+            |v: &Value| map[v.0 as usize].expect("operands of live nodes are live and come first");
         let operands = node.operands.iter().map(known).collect();
         let _scope = b.scope_path(&node.scope);
         let results = each(&Place { builder: &b, node, operands, map: &map })?;

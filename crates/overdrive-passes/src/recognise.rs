@@ -1,11 +1,12 @@
 //! `recognise` raises written-out primitives to composites, for imported models arrive decomposed.
 //!
-//! Its patterns are what the ops themselves expand to, built at the operand types that are found before a node, so
-//! that a match is exact by construction and a new op is recognised without a word here. Graph and patterns are brought
-//! to one way of writing first (`recognise/canonical.rs`); spellings that differ by more stand in `recognise/spellings.rs`,
-//! each checked against the op's definition, and attention around a softmax has a file of its own. A pattern is built
-//! only where a sketch of it, shapes left aside, is found. Largest patterns go first. Invariant: a match replaces only
-//! nodes that nothing else uses.
+//! Its patterns are what the ops themselves expand to, built at the operand types that are found
+//! before a node, so that a match is exact by construction and a new op is recognised without a
+//! word here. Graph and patterns are brought to one way of writing first
+//! (`recognise/canonical.rs`); spellings that differ by more stand in `recognise/spellings.rs`,
+//! each checked against the op's definition, and attention around a softmax has a file of its own.
+//! A pattern is built only where a sketch of it, shapes left aside, is found. Largest patterns go
+//! first. Invariant: a match replaces only nodes that nothing else uses.
 
 mod attention;
 mod canonical;
@@ -29,8 +30,8 @@ use sketch::kind;
 pub use spellings::{SPELLINGS, Spelling};
 use std::collections::{HashMap, HashSet};
 
-/// The graph with composites in place of what they expand to. Folds and merges on the way, as the patterns are
-/// folded and merged. A graph with named dimensions is left as it is.
+/// The graph with composites in place of what they expand to. Folds and merges on the way, as the
+/// patterns are folded and merged. A graph with named dimensions is left as it is.
 pub fn recognise(graph: &Graph) -> Result<Graph, GraphError> {
     if !graph.is_bound() {
         return Ok(graph.clone());
@@ -69,7 +70,9 @@ fn matches(graph: &Graph) -> HashMap<Value, Match> {
             if taken.contains(&result) {
                 continue;
             }
-            let Some(hit) = find(&scene, &sketch, &mut patterns, template, result) else { continue };
+            let Some(hit) = find(&scene, &sketch, &mut patterns, template, result) else {
+                continue;
+            };
             if hit.interior.iter().all(|v| !taken.contains(v)) {
                 taken.extend(&hit.interior);
                 found.insert(result, hit);

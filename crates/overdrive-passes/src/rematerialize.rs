@@ -1,11 +1,12 @@
 //! Rematerialize: computes values again for the backward part instead of keeping them.
 //!
-//! The forward part of a training step is what the loss needs; everything else is backward. A forward value that
-//! the backward part reads is *saved* from one to the other. A policy says which saved values are dropped; a
-//! dropped value is cloned, with what it takes, right before the first backward node that reads it. After Chen et
-//! al., "Training deep nets with sublinear memory cost", 2016, and, for choosing by bytes per FLOP, Korthikanti et
-//! al., "Reducing activation recomputation in large transformer models", 2022. Invariant: clones apply the same
-//! operations to the same operands (random draws keep their site), so every result is bit for bit what it was.
+//! The forward part of a training step is what the loss needs; everything else is backward. A
+//! forward value that the backward part reads is *saved* from one to the other. A policy says which
+//! saved values are dropped; a dropped value is cloned, with what it takes, right before the first
+//! backward node that reads it. After Chen et al., "Training deep nets with sublinear memory cost",
+//! 2016, and, for choosing by bytes per FLOP, Korthikanti et al., "Reducing activation
+//! recomputation in large transformer models", 2022. Invariant: clones apply the same operations to
+//! the same operands (random draws keep their site), so every result is bit for bit what it was.
 //! Common subexpressions must be merged before this pass, never after.
 
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Value};
@@ -19,15 +20,21 @@ pub enum Rematerialize {
     None,
     /// Only what crosses the outermost scopes (`block3`): every block is computed again.
     EveryBlock,
-    /// At most this many saved bytes: the values that free most bytes per FLOP are computed again first.
+    /// At most this many saved bytes: the values that free most bytes per FLOP are computed again
+    /// first.
     Budget {
         /// Limit of saved bytes.
         saved_bytes: u64,
     },
 }
 
-/// Applies a policy to a bound training graph. `loss` names the output that divides forward from backward.
-pub fn rematerialize(graph: &Graph, loss: &str, policy: Rematerialize) -> Result<Graph, GraphError> {
+/// Applies a policy to a bound training graph. `loss` names the output that divides forward from
+/// backward.
+pub fn rematerialize(
+    graph: &Graph,
+    loss: &str,
+    policy: Rematerialize,
+) -> Result<Graph, GraphError> {
     let Some(port) = graph.outputs().iter().find(|o| o.name == loss) else {
         let names: Vec<&str> = graph.outputs().iter().map(|o| o.name.as_str()).collect();
         return Err(GraphError {
@@ -88,8 +95,11 @@ impl<'g> Step<'g> {
     fn between_blocks(&self) -> BTreeSet<Value> {
         let block = |node: &'g Node| node.scope.split('/').next().unwrap_or_default();
         let mut kept: BTreeSet<Value> = self.graph.outputs().iter().map(|o| o.value).collect();
-        for (node, _) in self.graph.nodes().iter().zip(&self.forward).filter(|(_, forward)| **forward) {
-            let crosses = |v: &&Value| self.producer(**v).is_some_and(|(_, p)| block(p) != block(node));
+        for (node, _) in
+            self.graph.nodes().iter().zip(&self.forward).filter(|(_, forward)| **forward)
+        {
+            let crosses =
+                |v: &&Value| self.producer(**v).is_some_and(|(_, p)| block(p) != block(node));
             kept.extend(node.operands.iter().filter(crosses));
         }
         let free = |v: &&Value| self.producer(**v).is_some_and(|(_, p)| block(p).is_empty());
@@ -97,10 +107,12 @@ impl<'g> Step<'g> {
         kept
     }
 
-    /// Saved values without those that free most bytes per FLOP, as many as it takes to come below the limit.
+    /// Saved values without those that free most bytes per FLOP, as many as it takes to come below
+    /// the limit.
     fn dearest(&self, limit: u64) -> BTreeSet<Value> {
         let bytes = |v: Value| self.graph.ty(v).bytes() as u64;
-        let flops: Vec<u64> = self.graph.nodes().iter().map(|n| self.graph.node_cost(n).flops).collect();
+        let flops: Vec<u64> =
+            self.graph.nodes().iter().map(|n| self.graph.node_cost(n).flops).collect();
         let worth = |v: Value| bytes(v) as f64 / (1.0 + self.again(v, &flops) as f64);
         let mut cheapest: Vec<(f64, Value)> = self.saved.iter().map(|&v| (worth(v), v)).collect();
         cheapest.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
@@ -116,7 +128,8 @@ impl<'g> Step<'g> {
         kept
     }
 
-    /// FLOPs of computing `value` again from the saved values; what another dropped one computes again is shared.
+    /// FLOPs of computing `value` again from the saved values; what another dropped one computes
+    /// again is shared.
     fn again(&self, value: Value, flops: &[u64]) -> u64 {
         let mut sum = 0;
         let mut seen = BTreeSet::new();

@@ -1,8 +1,10 @@
-//! `segments` cuts a bound graph into parts that run one after the other: what a model larger than memory is worked on in.
+//! `segments` cuts a bound graph into parts that run one after the other: what a model larger than
+//! memory is worked on in.
 //!
-//! A part takes values by the names under which earlier parts give them. What depends on no input (tables of positions, a
-//! transposed weight) is computed again in every part that needs it, so that weights never pass from part to part. Invariant:
-//! the parts together give what the graph gives, and each declares only the states that it reads.
+//! A part takes values by the names under which earlier parts give them. What depends on no input
+//! (tables of positions, a transposed weight) is computed again in every part that needs it, so
+//! that weights never pass from part to part. Invariant: the parts together give what the graph
+//! gives, and each declares only the states that it reads.
 
 use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Value};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! `sparsify` prunes weights to 2:4: of four consecutive inputs of an output, two weights stay.
 //!
-//! The pattern that sparse tensor cores take. The graph keeps its types; zeros are values, which `quantize` may round
-//! afterwards and [`compress`] stores no more. Which two stay is the method's choice, one file each. Invariant: a layer that is
-//! not pruned is listed with the reason.
+//! The pattern that sparse tensor cores take. The graph keeps its types; zeros are values, which
+//! `quantize` may round afterwards and [`compress`] stores no more. Which two stay is the method's
+//! choice, one file each. Invariant: a layer that is not pruned is listed with the reason.
 
 mod compress;
 mod magnitude;
@@ -58,7 +58,11 @@ const KEPT: usize = 2;
 ///
 /// # Errors
 /// When a weight is not finite, or the evidence lacks what the method needs.
-pub fn sparsify(graph: &Graph, pruning: Pruning, evidence: &Evidence) -> Result<Sparsified, GraphError> {
+pub fn sparsify(
+    graph: &Graph,
+    pruning: Pruning,
+    evidence: &Evidence,
+) -> Result<Sparsified, GraphError> {
     let (found, mut skipped) = layers(graph)?;
     let mut pruned = BTreeMap::new();
     let mut names = Vec::new();
@@ -68,7 +72,9 @@ pub fn sparsify(graph: &Graph, pruning: Pruning, evidence: &Evidence) -> Result<
                 Some("not pruned: only linear layers have a 2:4 product".to_owned())
             }
             (_, 0) => None,
-            (_, _) => Some(format!("not pruned: {} inputs are no multiple of {GROUP}", layer.shape[1])),
+            (_, _) => {
+                Some(format!("not pruned: {} inputs are no multiple of {GROUP}", layer.shape[1]))
+            }
         };
         if let Some(reason) = reason {
             skipped.push(Skipped { layer: layer.name, reason });
@@ -82,7 +88,8 @@ pub fn sparsify(graph: &Graph, pruning: Pruning, evidence: &Evidence) -> Result<
         pruned.insert(layer.weight, tensor);
         names.push(layer.name);
     }
-    let inits: BTreeMap<&str, &Init> = graph.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
+    let inits: BTreeMap<&str, &Init> =
+        graph.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
     let sparse = graph.clone().with_initial_values(|name, _| match pruned.get(name) {
         Some(tensor) => Init::Value(tensor.clone()),
         None => inits[name].clone(),
@@ -91,7 +98,13 @@ pub fn sparsify(graph: &Graph, pruning: Pruning, evidence: &Evidence) -> Result<
 }
 
 fn error(layer: &Layer, expected: String, found: String, remedy: &str) -> GraphError {
-    GraphError { op: "sparsify".into(), scope: layer.weight.clone(), expected, found, remedy: remedy.into() }
+    GraphError {
+        op: "sparsify".into(),
+        scope: layer.weight.clone(),
+        expected,
+        found,
+        remedy: remedy.into(),
+    }
 }
 
 fn check(layer: &Layer, rows: &[f64]) -> Result<(), GraphError> {
@@ -101,7 +114,12 @@ fn check(layer: &Layer, rows: &[f64]) -> Result<(), GraphError> {
     }
 }
 
-fn prune(layer: &Layer, rows: &mut [f64], pruning: Pruning, evidence: &Evidence) -> Result<(), GraphError> {
+fn prune(
+    layer: &Layer,
+    rows: &mut [f64],
+    pruning: Pruning,
+    evidence: &Evidence,
+) -> Result<(), GraphError> {
     let k = layer.shape[1];
     let gram = || {
         evidence.get(&layer.site, Statistic::Gram).ok_or_else(|| {

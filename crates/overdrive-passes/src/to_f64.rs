@@ -1,11 +1,12 @@
 //! `to_f64` gives every float of a graph f64: the reference run of a model on a back end.
 //!
-//! It is what the graph would compute without rounding: conversions between float formats vanish, so that the
-//! distance of the original's results from these is all its rounding.
+//! It is what the graph would compute without rounding: conversions between float formats vanish,
+//! so that the distance of the original's results from these is all its rounding.
 
 use crate::rebuild::{rebuild, regions};
 use overdrive_ir::{
-    Builder, Convolution, DType, DotGeneral, Expr, Graph, GraphError, Init, Operation, Prim, TensorType,
+    Builder, Convolution, DType, DotGeneral, Expr, Graph, GraphError, Init, Operation, Prim,
+    TensorType,
 };
 
 /// The same graph in f64: inputs, states, constants and attributes.
@@ -68,7 +69,9 @@ fn wide(dtype: DType) -> DType {
 fn primitive(prim: &Prim) -> Prim {
     let mut prim = prim.clone();
     match &mut prim {
-        Prim::Constant { value } if value.ty().dtype.is_float() => *value = value.convert(DType::F64),
+        Prim::Constant { value } if value.ty().dtype.is_float() => {
+            *value = value.convert(DType::F64)
+        }
         Prim::Convert { to: dtype, .. } | Prim::Iota { dtype, .. } => *dtype = wide(*dtype),
         Prim::DotGeneral(DotGeneral { accumulate, out, .. })
         | Prim::Convolution(Convolution { accumulate, out, .. }) => {
@@ -79,7 +82,8 @@ fn primitive(prim: &Prim) -> Prim {
     prim
 }
 
-/// Attributes that are float formats become f64; nothing else in an attribute can be mistaken for one.
+/// Attributes that are float formats become f64; nothing else in an attribute can be mistaken for
+/// one.
 fn composite(graph: &Graph, op: &Operation) -> Result<Operation, GraphError> {
     let mut attributes = op.attributes();
     for value in attributes.values_mut() {

@@ -1,9 +1,10 @@
 //! Unmask: attention whose mask function hides nothing loses it.
 //!
-//! A model of a sliding window asks for it whatever the sequence is; where the sequence is no longer than the window, kernels
-//! without mask functions do the same, faster. Whether anything is hidden follows from the ranges of the four indices, by
-//! interval arithmetic on the function (Moore, "Interval Analysis", 1966). Invariant: a mask is dropped only where it is true
-//! of every index of its attention.
+//! A model of a sliding window asks for it whatever the sequence is; where the sequence is no
+//! longer than the window, kernels without mask functions do the same, faster. Whether anything is
+//! hidden follows from the ranges of the four indices, by interval arithmetic on the function
+//! (Moore, "Interval Analysis", 1966). Invariant: a mask is dropped only where it is true of every
+//! index of its attention.
 
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::find_mask;
@@ -14,7 +15,10 @@ use std::collections::HashMap;
 pub(crate) fn unmask(graph: &Graph) -> Result<Graph, GraphError> {
     let masked = |graph: &Graph| {
         let hides = |regions: &[Graph]| find_mask(regions).is_some();
-        graph.nodes().iter().any(|node| node.op.composite::<Attention>().is_some() && hides(&node.regions))
+        graph
+            .nodes()
+            .iter()
+            .any(|node| node.op.composite::<Attention>().is_some() && hides(&node.regions))
     };
     if !masked(graph) {
         return Ok(graph.clone());
@@ -26,7 +30,8 @@ pub(crate) fn unmask(graph: &Graph) -> Result<Graph, GraphError> {
         if !is_always_true(mask, [q[0], q[1], q[2], k[2]]) {
             return None;
         }
-        let kept: Vec<Graph> = node.regions.iter().filter(|region| *region != mask).cloned().collect();
+        let kept: Vec<Graph> =
+            node.regions.iter().filter(|region| *region != mask).cloned().collect();
         let used = if kept.is_empty() { &operands[..3] } else { operands };
         Some(b.node(*attention, used, kept))
     })
@@ -44,12 +49,14 @@ fn is_always_true(mask: &Graph, extents: [usize; 4]) -> bool {
     }
     for node in mask.nodes() {
         let Some(prim) = node.op.prim() else { continue };
-        let operands: Option<Vec<Range>> = node.operands.iter().map(|v| ranges.get(v).copied()).collect();
+        let operands: Option<Vec<Range>> =
+            node.operands.iter().map(|v| ranges.get(v).copied()).collect();
         let dtype = mask.ty(node.results[0]).dtype;
         let range = operands.and_then(|operands| range(prim, &operands));
         // What wraps around has no range.
         let fits = |n: i64| {
-            dtype == DType::Bool || dtype.int_range().is_some_and(|(l, h)| (l..=h).contains(&n.into()))
+            dtype == DType::Bool
+                || dtype.int_range().is_some_and(|(l, h)| (l..=h).contains(&n.into()))
         };
         if let Some(range) = range.filter(|range| range.iter().all(|&n| fits(n))) {
             ranges.insert(node.results[0], range);
@@ -62,7 +69,8 @@ fn is_always_true(mask: &Graph, extents: [usize; 4]) -> bool {
 /// The range of a result, where it is known.
 fn range(prim: &Prim, operands: &[Range]) -> Option<Range> {
     match (prim, operands) {
-        (Prim::Constant { value }, []) if !value.ty().dtype.is_float() => match value.to_ints()[..] {
+        (Prim::Constant { value }, []) if !value.ty().dtype.is_float() => match value.to_ints()[..]
+        {
             [n] => i64::try_from(n).ok().map(|n| [n, n]),
             _ => None,
         },
@@ -98,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_window_hides_nothing_of_sequences_that_are_no_longer() {
-        let window = mask_region(&[], |[_, _, q, k], _| (q - k).compare(Compare::Lt, q.constant(5.0)));
+        let window =
+            mask_region(&[], |[_, _, q, k], _| (q - k).compare(Compare::Lt, q.constant(5.0)));
         let window = window.expect("a mask");
         assert!(is_always_true(&window, [2, 3, 5, 5]));
         assert!(!is_always_true(&window, [2, 3, 6, 6]));
@@ -110,7 +119,8 @@ mod tests {
         assert!(is_always_true(&both, [2, 3, 5, 4]));
         assert!(!is_always_true(&both, [2, 3, 4, 6]));
         // Products have no range here: what is not known to hide nothing stays.
-        let unknown = mask_region(&[], |[_, _, q, k], _| (q * k).compare(Compare::Ge, q.constant(0.0)));
+        let unknown =
+            mask_region(&[], |[_, _, q, k], _| (q * k).compare(Compare::Ge, q.constant(0.0)));
         assert!(!is_always_true(&unknown.expect("a mask"), [1, 1, 2, 2]));
     }
 }

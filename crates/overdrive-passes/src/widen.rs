@@ -1,17 +1,24 @@
-//! Widen: contractions on element types that the device does not multiply run in a wider type that it does.
+//! Widen: contractions on element types that the device does not multiply run in a wider type that
+//! it does.
 //!
-//! Nothing is cast in silence: each is a note that the plan shows. Floats of at most 8 bits become bf16, which holds every one of
-//! them and whose products are exact in the f32 that they are summed in; other narrow floats, and those where the device lacks
-//! it, become f32, which sums as `accumulate` asks or better; integers become f64, which is exact up to 2^53 and is what the
-//! reference evaluator sums in. Invariant: afterwards every contraction that is not inside a claimed
-//! composite is on a type of `Caps::contraction_dtypes`, or on one that no wider native type holds.
+//! Nothing is cast in silence: each is a note that the plan shows. Floats of at most 8 bits become
+//! bf16, which holds every one of them and whose products are exact in the f32 that they are summed
+//! in; other narrow floats, and those where the device lacks it, become f32, which sums as
+//! `accumulate` asks or better; integers become f64, which is exact up to 2^53 and is what the
+//! reference evaluator sums in. Invariant: afterwards every contraction that is not inside a
+//! claimed composite is on a type of `Caps::contraction_dtypes`, or on one that no wider native
+//! type holds.
 
 use crate::legalize::{must_expand, primitives, scope_of, types};
 use overdrive_ir::plan::Note;
 use overdrive_ir::{Caps, DType, Expr, Graph, GraphError, Node, Operation, Prim};
 
 /// Puts conversions around contractions on types that the device lacks.
-pub(crate) fn widen(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
+pub(crate) fn widen(
+    graph: &Graph,
+    caps: &Caps,
+    notes: &mut Vec<Note>,
+) -> Result<Graph, GraphError> {
     graph.rewrite(&mut |b, node, operands| {
         let prim = match &node.op {
             Operation::Prim(prim) => prim,
@@ -23,13 +30,15 @@ pub(crate) fn widen(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result
                 let flat = primitives(&node.op.expansion(&types, &node.regions), caps);
                 let lacks = |n: &Node| {
                     let dtype = n.operands.first().map(|&v| flat.ty(v).dtype);
-                    n.op.prim().zip(dtype).is_some_and(|(prim, dtype)| wider(prim, dtype, caps).is_some())
+                    n.op.prim()
+                        .zip(dtype)
+                        .is_some_and(|(prim, dtype)| wider(prim, dtype, caps).is_some())
                 };
                 if !flat.nodes().iter().any(lacks) {
                     return None;
                 }
-                let flat =
-                    widen(&flat, caps, notes).unwrap_or_else(|e| panic!("expansions are well typed: {e}"));
+                let flat = widen(&flat, caps, notes)
+                    .unwrap_or_else(|e| panic!("expansions are well typed: {e}"));
                 let _scope = b.scope_path(&scope_of(&node.op));
                 return Some(b.inline(&flat, operands));
             }
@@ -38,7 +47,11 @@ pub(crate) fn widen(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result
         let wide = wider(prim, narrow, caps)?;
         notes.push(Note::Cast {
             scope: node.scope.to_string(),
-            reason: format!("{} multiplies no {narrow}: {} runs in {wide}", caps.device, prim.name()),
+            reason: format!(
+                "{} multiplies no {narrow}: {} runs in {wide}",
+                caps.device,
+                prim.name()
+            ),
         });
         let mut prim = prim.clone();
         let out = match &mut prim {

@@ -14,7 +14,10 @@ fn model() -> Graph {
     let branch = || {
         let b = Builder::new("branch");
         let x = b.input("0", named(&["batch".into(), 4.into()]));
-        b.output("0", x.broadcast_in(&named(&["time".into(), "batch".into(), 4.into()]).shape, &[1, 2]));
+        b.output(
+            "0",
+            x.broadcast_in(&named(&["time".into(), "batch".into(), 4.into()]).shape, &[1, 2]),
+        );
         b.finish().unwrap()
     };
     let b = Builder::new("model");
@@ -48,6 +51,7 @@ fn names_become_sizes_everywhere() {
 fn missing_and_unknown_names_are_named_with_the_nearest() {
     let missing = bind(&model(), &sizes(&[("batchs", 2), ("time", 3)])).unwrap_err().to_string();
     assert!(missing.contains("`batch`") && missing.contains("did you mean `batchs`"), "{missing}");
-    let unknown = bind(&model(), &sizes(&[("batch", 2), ("time", 3), ("tmie", 4)])).unwrap_err().to_string();
+    let unknown =
+        bind(&model(), &sizes(&[("batch", 2), ("time", 3), ("tmie", 4)])).unwrap_err().to_string();
     assert!(unknown.contains("`tmie`") && unknown.contains("did you mean `time`"), "{unknown}");
 }

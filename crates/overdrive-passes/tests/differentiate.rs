@@ -1,4 +1,5 @@
-//! `differentiate` adds cotangents and gradients and keeps what was there; its result can be differentiated again.
+//! `differentiate` adds cotangents and gradients and keeps what was there; its result can be
+//! differentiated again.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +11,8 @@ fn model() -> Graph {
     let b = Builder::new("model");
     let x = b.input("x", TensorType::new(DType::F64, [2usize, 3]));
     let n = b.input("n", TensorType::new(DType::I32, [2usize]));
-    let w = b.state("w", TensorType::new(DType::F64, [3usize, 2]), Init::Normal { std: 1.0, seed: 1 });
+    let w =
+        b.state("w", TensorType::new(DType::F64, [3usize, 2]), Init::Normal { std: 1.0, seed: 1 });
     let unused = b.state("unused", TensorType::new(DType::F64, [3usize]), Init::ZEROS);
     b.output("y", x.matmul(w).tanh() + n.convert(DType::F64));
     b.output("n", n);
@@ -26,7 +28,8 @@ fn outputs_and_updates_stay_and_gradients_are_added() {
     let [w, unused] = [0, 1].map(|i| graph.states()[i].value);
     let differentiated = differentiate(&graph, &[y], &[x, w, unused]).unwrap();
     verify(&differentiated).unwrap();
-    let names = |ports: &[overdrive_ir::Port]| ports.iter().map(|p| p.name.clone()).collect::<Vec<_>>();
+    let names =
+        |ports: &[overdrive_ir::Port]| ports.iter().map(|p| p.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(differentiated.inputs()), ["x", "n", "cotangent.y"]);
     assert_eq!(names(differentiated.outputs()), ["y", "n", "grad.x", "grad.w", "grad.unused"]);
     assert!(differentiated.states().iter().all(|s| s.update.is_some()));
@@ -48,7 +51,8 @@ fn outputs_and_updates_stay_and_gradients_are_added() {
         assert!((found[2].get(i) - numeric).abs() < 1e-7, "{} against {numeric}", found[2].get(i));
     }
     let grad_x = differentiated.outputs()[2].value;
-    let twice = differentiate(&differentiated, &[grad_x], &[differentiated.inputs()[0].value]).unwrap();
+    let twice =
+        differentiate(&differentiated, &[grad_x], &[differentiated.inputs()[0].value]).unwrap();
     assert_eq!(twice.inputs()[3].name, "cotangent.grad.x");
     assert_eq!(twice.outputs()[5].name, "grad.grad.x");
 }

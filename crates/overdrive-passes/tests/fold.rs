@@ -56,11 +56,18 @@ fn what_is_known_is_computed_and_broadcasts_stay_broadcasts() {
         left(|b, _| b.iota(DType::F32, [2usize, 3], 1).reduce(Reducer::Sum, &[1])),
         ["iota", "reduce"]
     );
-    assert_eq!(left(|b, _| b.full(DType::F32, [2000usize], 2.0).exp() * 3.0), ["constant", "broadcast"]);
+    assert_eq!(
+        left(|b, _| b.full(DType::F32, [2000usize], 2.0).exp() * 3.0),
+        ["constant", "broadcast"]
+    );
     assert_eq!(left(|_, x| x * (x.constant(2.0) - 1.0)), [""; 0]);
-    assert_eq!(left(|b, _| b.full(DType::F32, [9usize, 9], 0.0).sum(&[0])), ["constant", "broadcast"]);
+    assert_eq!(
+        left(|b, _| b.full(DType::F32, [9usize, 9], 0.0).sum(&[0])),
+        ["constant", "broadcast"]
+    );
     assert_eq!(left(|b, x| x * b.full(DType::F32, [2000usize], 5e-4).sum(&[0])), [""; 0]);
-    let chosen = left(|_, x| x.constant(1.0).compare(Compare::Gt, x.constant(0.0)).select(x, x.exp()));
+    let chosen =
+        left(|_, x| x.constant(1.0).compare(Compare::Gt, x.constant(0.0)).select(x, x.exp()));
     assert_eq!(chosen, [""; 0]);
 }
 
@@ -92,8 +99,9 @@ fn equal_work_merges_but_draws_and_collectives_keep_their_identity() {
     b.output("sum", (x * y).exp() + (y * x).exp());
     let draw = |site: u64| b.op1(Prim::RandomBits { shape: [4usize].into(), site }, &[seed]);
     b.output("draws", b.concat(&[draw(1), draw(2), draw(1)], 0));
-    let reduce =
-        |id: u64| b.op1(Prim::AllReduce { reducer: Reducer::Sum, channel: Channel { id, ranks: 1 } }, &[x]);
+    let reduce = |id: u64| {
+        b.op1(Prim::AllReduce { reducer: Reducer::Sum, channel: Channel { id, ranks: 1 } }, &[x])
+    };
     b.output("ranks", reduce(1) + reduce(2));
     let graph = b.finish().unwrap();
     // mul, exp, add; two draws, concat; two collectives, add.
@@ -137,7 +145,8 @@ fn few_elements_that_are_much_work_are_left_to_the_device() {
     let b = Builder::new("window");
     let x = b.constant(overdrive_ir::Tensor::from_f32([4usize], &[1.0, 2.0, 3.0, 4.0]));
     let pad = 1usize << 30;
-    let window = overdrive_ir::Window { size: pad, stride: pad, dilation: 1, pad_low: pad, pad_high: pad };
+    let window =
+        overdrive_ir::Window { size: pad, stride: pad, dilation: 1, pad_low: pad, pad_high: pad };
     let windows = vec![window];
     b.output("y", b.op1(Prim::ReduceWindow { reducer: Reducer::Max, windows }, &[x]));
     let folded = fold(&b.finish().unwrap()).unwrap();

@@ -1,10 +1,12 @@
-//! The graph that learns to be quantized: its gradients against LSQ's formula, computed here in f64 from the paper, and what
-//! is refused.
+//! The graph that learns to be quantized: its gradients against LSQ's formula, computed here in f64
+//! from the paper, and what is refused.
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{eval_tensors, philox};
 use overdrive_ir::{Builder, DType, Graph, Init, Tensor, TensorType, gradients};
-use overdrive_passes::{Evidence, Learning, QuantizationMode, Rounding, Statistic, learn, observe, quantize};
+use overdrive_passes::{
+    Evidence, Learning, QuantizationMode, Rounding, Statistic, learn, observe, quantize,
+};
 use std::collections::BTreeMap;
 
 const B: usize = 3;
@@ -24,7 +26,8 @@ fn model() -> Graph {
 }
 
 fn normals(seed: u64, shape: [usize; 2], std: f64) -> Tensor {
-    let values: Vec<f64> = philox::normals(seed, 1).take(shape[0] * shape[1]).map(|x| x * std).collect();
+    let values: Vec<f64> =
+        philox::normals(seed, 1).take(shape[0] * shape[1]).map(|x| x * std).collect();
     Tensor::from_f64(DType::F32, shape, &values)
 }
 
@@ -115,7 +118,11 @@ fn lsq(mode: &str, x: f64, step: f64, zero: f64) -> [f64; 3] {
     let (_, ends) = rounded(mode, 0.0);
     let [low, high] = ends.map(|end| end - zero);
     let number = rounded(mode, v.clamp(low, high) + zero).0 - zero;
-    if low < v && v < high { [number * step, 1.0, number - v] } else { [number * step, 0.0, number] }
+    if low < v && v < high {
+        [number * step, 1.0, number - v]
+    } else {
+        [number * step, 0.0, number]
+    }
 }
 
 fn close(what: &str, found: &[f64], expected: &[f64]) {
@@ -129,9 +136,12 @@ fn close(what: &str, found: &[f64], expected: &[f64]) {
 
 #[test]
 fn gradients_are_those_of_the_formula() {
-    for (mode, group, largest) in
-        [("qat-int8", K, 127.0), ("qat-int4", 128, 7.0), ("qat-fp8", K, 448.0), ("qat-mxfp4", 32, 6.0)]
-    {
+    for (mode, group, largest) in [
+        ("qat-int8", K, 127.0),
+        ("qat-int4", 128, 7.0),
+        ("qat-fp8", K, 448.0),
+        ("qat-mxfp4", 32, 6.0),
+    ] {
         let (learning, graph) = learning(mode);
         // Larger than what calibration saw, so that some activations are cut.
         let (x, dy) = (normals(8, [B, K], 1.1), normals(9, [B, N], 1.0));
@@ -178,8 +188,10 @@ fn gradients_are_those_of_the_formula() {
             })
             .collect();
         let dys = dy.to_f64();
-        let dw_hat = |k: usize, n: usize| (0..B).map(|b| of_x[b * K + k][0] * dys[b * N + n]).sum::<f64>();
-        let dx_hat = |b: usize, k: usize| (0..N).map(|n| of_w[k * N + n][0] * dys[b * N + n]).sum::<f64>();
+        let dw_hat =
+            |k: usize, n: usize| (0..B).map(|b| of_x[b * K + k][0] * dys[b * N + n]).sum::<f64>();
+        let dx_hat =
+            |b: usize, k: usize| (0..N).map(|n| of_w[k * N + n][0] * dys[b * N + n]).sum::<f64>();
         let dw: Vec<f64> = (0..K * N).map(|i| of_w[i][1] * dw_hat(i / N, i % N)).collect();
         let dx: Vec<f64> = (0..B * K).map(|i| of_x[i][1] * dx_hat(i / K, i % K)).collect();
         close(&format!("{mode}: weight"), &found["layer.weight"], &dw);
@@ -195,7 +207,11 @@ fn gradients_are_those_of_the_formula() {
         if let Some(base) = x_base {
             let sum: f64 = (0..B * K).map(|i| of_x[i][2] * dx_hat(i / K, i % K)).sum();
             let share = 1.0 / (K as f64 * largest).sqrt();
-            close(&format!("{mode}: input"), &found["layer.input_scale_factor"], &[share * base * sum]);
+            close(
+                &format!("{mode}: input"),
+                &found["layer.input_scale_factor"],
+                &[share * base * sum],
+            );
             assert!(of_x.iter().any(|x| x[1] == 0.0), "{mode}: no activation is cut");
         }
     }
@@ -211,7 +227,11 @@ fn what_is_not_learnt_is_refused_or_said() {
     for mode in ["nvfp4", "mxfp8"] {
         let quantization = QuantizationMode::find(mode).unwrap().quantization();
         let learning = learn(&float, &quantization, &Evidence::default()).unwrap();
-        assert!(learning.is_empty() && learning.skipped.len() == 1, "{mode}: {:?}", learning.skipped);
+        assert!(
+            learning.is_empty() && learning.skipped.len() == 1,
+            "{mode}: {:?}",
+            learning.skipped
+        );
     }
     let int8 = QuantizationMode::find("qat-int8").unwrap().quantization();
     let uncalibrated = learn(&float, &int8, &Evidence::default()).unwrap_err().to_string();

@@ -34,7 +34,8 @@ fn drawn(graph: &Graph) -> (BTreeMap<String, Tensor>, Graph) {
     let adapters = graph.states().iter().filter(|state| Lora::is_adapter(&state.name));
     let values: BTreeMap<String, Tensor> =
         adapters.map(|s| (s.name.clone(), normal.tensor(&s.name, graph.ty(s.value)))).collect();
-    let own: BTreeMap<&str, &Init> = graph.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
+    let own: BTreeMap<&str, &Init> =
+        graph.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
     let begin = |name: &str| match values.get(name) {
         Some(value) => Init::Value(value.clone()),
         None => own[name].clone(),
@@ -49,8 +50,10 @@ fn holds(what: &str, graph: &Graph, layers: &[Layer], inputs: &[Array]) {
     same(&format!("{what} begins"), inputs, [graph, &adapted]);
     let (values, learnt) = drawn(&adapted);
     let weights = LORA.merged(graph, layers, &values).unwrap();
-    let own: BTreeMap<&str, &Init> = graph.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
-    let begin = |name: &str| weights.get(name).map_or(own[name].clone(), |w| Init::Value(w.clone()));
+    let own: BTreeMap<&str, &Init> =
+        graph.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
+    let begin =
+        |name: &str| weights.get(name).map_or(own[name].clone(), |w| Init::Value(w.clone()));
     let merged = graph.clone().with_initial_values(|name, _| begin(name));
     assert_ne!(&merged, graph, "{what}: adapters change weights");
     same(&format!("{what} merged"), inputs, [&learnt, &merged]);
@@ -100,7 +103,8 @@ fn model() -> Graph {
     let x = b.input("x", TensorType::new(DType::F32, [3usize, 4]));
     let h = x.linear(state("h.0.up.weight", [6, 4]).t(), None).tanh();
     let fused = state("h.0.pair.weight", [6, 10]);
-    let part = |from: usize, to: usize| -> Expr<'_> { h.linear(fused.slice_axis(1, from, to), None) };
+    let part =
+        |from: usize, to: usize| -> Expr<'_> { h.linear(fused.slice_axis(1, from, to), None) };
     let pair = part(0, 5) * part(5, 10);
     let routed = h.linear(state("h.0.gate.weight", [5, 6]).t(), None);
     b.output("y", (pair + routed).linear(state("lm_head.weight", [9, 5]).t(), None));
@@ -137,7 +141,10 @@ fn a_rank_that_a_layer_cannot_have_and_models_without_blocks_are_refused() {
     let found = Lora::layers(&graph).unwrap();
     for rank in [0, 5] {
         let error = Lora { rank, alpha: 1.0 }.adapted(&graph, &found).unwrap_err().to_string();
-        assert!(error.contains("a rank from 1 to 4") && error.contains(&rank.to_string()), "{error}");
+        assert!(
+            error.contains("a rank from 1 to 4") && error.contains(&rank.to_string()),
+            "{error}"
+        );
     }
     let error = LORA.merged(&graph, &found, &BTreeMap::new()).unwrap_err().to_string();
     assert!(error.contains("h.0.up.lora_A.weight"), "{error}");

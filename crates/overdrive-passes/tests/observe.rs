@@ -11,7 +11,8 @@ use std::slice::from_ref;
 fn model() -> Graph {
     let b = Builder::new("model");
     let x = b.input("x", TensorType::new(DType::F32, [3usize, 2, 4]));
-    let w = b.state("w", TensorType::new(DType::F32, [4usize, 4]), Init::Normal { std: 1.0, seed: 1 });
+    let w =
+        b.state("w", TensorType::new(DType::F32, [4usize, 4]), Init::Normal { std: 1.0, seed: 1 });
     let first = {
         let _scope = b.scope("first");
         x.linear(w, None).relu()
@@ -56,7 +57,10 @@ fn evidence_of_two_batches_is_that_of_both() {
     let range = [fold(f64::min, f64::INFINITY), fold(f64::max, f64::NEG_INFINITY)];
     assert_eq!(evidence.get(site, Statistic::Range).unwrap(), range);
     let magnitude = |k: usize| rows.iter().skip(k).step_by(4).fold(0.0, |m: f64, x| m.max(x.abs()));
-    assert_eq!(evidence.get(site, Statistic::ChannelMagnitude).unwrap(), [0, 1, 2, 3].map(magnitude));
+    assert_eq!(
+        evidence.get(site, Statistic::ChannelMagnitude).unwrap(),
+        [0, 1, 2, 3].map(magnitude)
+    );
     let gram = evidence.get(site, Statistic::Gram).unwrap();
     for (i, j) in (0..4).flat_map(|i| (0..4).map(move |j| (i, j))) {
         let expected: f64 = rows.chunks(4).map(|row| row[i] * row[j]).sum();

@@ -4,7 +4,8 @@ use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::ops::{Conv2d, QuantizedLinear};
 use overdrive_ir::plan::{Note, Place, Step, StepKind};
 use overdrive_ir::{
-    Builder, Caps, Chains, DType, DotGeneral, Expr, Graph, Init, Mode, Plan, Prim, TensorType, Tuning,
+    Builder, Caps, Chains, DType, DotGeneral, Expr, Graph, Init, Mode, Plan, Prim, TensorType,
+    Tuning,
 };
 use overdrive_passes::plan;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +27,8 @@ fn f32s(shape: impl Into<overdrive_ir::Shape>) -> TensorType {
 }
 
 fn plans(graph: &Graph) -> [Plan; 2] {
-    [Mode::Jit, Mode::Compile].map(|mode| plan(graph, mode, &caps(), &Tuning::default()).expect("plans"))
+    [Mode::Jit, Mode::Compile]
+        .map(|mode| plan(graph, mode, &caps(), &Tuning::default()).expect("plans"))
 }
 
 fn kinds(plan: &Plan) -> Vec<&'static str> {
@@ -148,7 +150,8 @@ fn an_unbound_dimension_is_named() {
     assert!(error.to_string().contains("batch"), "{error}");
 }
 
-/// A cache of 8 rows that is written at `at`; `also` makes a second output of cache, updated cache and input.
+/// A cache of 8 rows that is written at `at`; `also` makes a second output of cache, updated cache
+/// and input.
 fn cache(also: impl for<'b> Fn(Expr<'b>, Expr<'b>, Expr<'b>) -> Expr<'b>) -> Graph {
     let b = Builder::new("cache");
     let x = b.input("x", f32s([1usize, 4]));
@@ -166,13 +169,19 @@ fn a_cache_is_written_where_it_is_or_the_plan_errs() {
     let caps = Caps { claims: BTreeSet::from(["dynamic_update_slice".to_owned()]), ..caps() };
     let planned = |graph: &Graph, mode| plan(graph, mode, &caps, &Tuning::default());
     for mode in [Mode::Eager, Mode::Jit, Mode::Compile] {
-        let before = planned(&cache(|old, _, _| old * 3.0), mode).expect("the old value can be read first");
+        let before =
+            planned(&cache(|old, _, _| old * 3.0), mode).expect("the old value can be read first");
         let (_, old, new) = &before.updates[0];
         assert_eq!(before.slot(*new).place, Place::State("cache".to_owned()), "{mode}");
-        let writer = before.steps.iter().position(|s| s.writes.contains(new)).expect("somebody writes it");
-        assert!(before.steps[writer + 1..].iter().all(|s| !s.reads.contains(old)), "{mode}:\n{before}");
-        let both =
-            planned(&cache(|old, new, _| old + new), mode).expect_err("old and new at once").to_string();
+        let writer =
+            before.steps.iter().position(|s| s.writes.contains(new)).expect("somebody writes it");
+        assert!(
+            before.steps[writer + 1..].iter().all(|s| !s.reads.contains(old)),
+            "{mode}:\n{before}"
+        );
+        let both = planned(&cache(|old, new, _| old + new), mode)
+            .expect_err("old and new at once")
+            .to_string();
         assert!(both.contains("state `cache`") && both.contains("old value"), "{mode}: {both}");
     }
 }
@@ -182,17 +191,21 @@ fn contractions_on_types_that_the_device_lacks_run_wider_and_the_plan_says_so() 
     let caps = Caps { contraction_dtypes: BTreeSet::from([DType::F32, DType::F64]), ..caps() };
     for (dtype, wide) in [(DType::F8E4M3, "f32"), (DType::BF16, "f32"), (DType::I8, "f64")] {
         let b = Builder::new("narrow");
-        let [x, w] =
-            [("x", [4usize, 8]), ("w", [8, 4])].map(|(name, s)| b.input(name, TensorType::new(dtype, s)));
+        let [x, w] = [("x", [4usize, 8]), ("w", [8, 4])]
+            .map(|(name, s)| b.input(name, TensorType::new(dtype, s)));
         let out = if dtype.is_float() { DType::F32 } else { DType::I32 };
         let (batch, contract) = (vec![], vec![(1, 0)]);
-        let dot = DotGeneral { batch, contract, accumulate: out, out, precision: Default::default() };
+        let dot =
+            DotGeneral { batch, contract, accumulate: out, out, precision: Default::default() };
         b.output("y", b.op1(Prim::DotGeneral(dot), &[x, w]));
         let graph = b.finish().expect("the model is well typed");
         for mode in [Mode::Jit, Mode::Compile] {
             let plan = plan(&graph, mode, &caps, &Tuning::default()).expect("plans");
             let text = plan.to_string();
-            assert!(text.contains(&format!("multiplies no {dtype}")) && text.contains(wide), "{text}");
+            assert!(
+                text.contains(&format!("multiplies no {dtype}")) && text.contains(wide),
+                "{text}"
+            );
             let product = plan.steps.iter().find_map(|s| match &s.kind {
                 StepKind::Gemm(call) => Some(call.lhs.dtype.name()),
                 _ => None,
@@ -221,10 +234,13 @@ fn a_claim_of_one_form_leaves_the_others_to_their_expansion() {
     };
     assert_eq!(kinds(&planned(Activations::Float)), ["kernel", "loop"]);
     let int8 = planned(Activations::Dynamic(DType::I8));
-    let packs = int8.steps.iter().any(|step| step.prepare && matches!(step.kind, StepKind::Pack { .. }));
+    let packs =
+        int8.steps.iter().any(|step| step.prepare && matches!(step.kind, StepKind::Pack { .. }));
     // The product is of codes, and scales are its epilogue.
     let product = int8.steps.iter().any(|step| match &step.kind {
-        StepKind::Gemm(call) => call.lhs.dtype == DType::I8 && call.epilogue.plain_store().is_none(),
+        StepKind::Gemm(call) => {
+            call.lhs.dtype == DType::I8 && call.epilogue.plain_store().is_none()
+        }
         _ => false,
     });
     assert!(packs && product && !kinds(&int8).contains(&"kernel"), "{int8}");
@@ -232,7 +248,8 @@ fn a_claim_of_one_form_leaves_the_others_to_their_expansion() {
 
 #[test]
 fn convolutions_hand_each_other_channels_innermost_where_the_device_reads_them_so() {
-    // One that reads an image of three channels stores for the next; all others read what is stored so.
+    // One that reads an image of three channels stores for the next; all others read what is stored
+    // so.
     let caps = Caps {
         channels_last: Some(|_, types, strides| types[0].sizes()[1] == 3 || strides[1] == 1),
         ..caps()
@@ -240,12 +257,14 @@ fn convolutions_hand_each_other_channels_innermost_where_the_device_reads_them_s
     let planned = |residual: bool, caps: &Caps| {
         let b = Builder::new("chain");
         let x = b.input("x", f32s([2usize, 3, 8, 8]));
-        let layer =
-            |name: &str, inputs: usize| b.state(name, f32s([4usize, inputs, 3, 3]), Init::Constant(0.1));
+        let layer = |name: &str, inputs: usize| {
+            b.state(name, f32s([4usize, inputs, 3, 3]), Init::Constant(0.1))
+        };
         let first = x.conv2d(layer("first", 3), None, Conv2d::new(1, 1)).relu();
         let second = first.conv2d(layer("second", 4), None, Conv2d::new(1, 1)).relu();
         b.output("y", if residual { second + first } else { second });
-        plan(&b.finish().expect("well typed"), Mode::Compile, caps, &Tuning::default()).expect("plans")
+        plan(&b.finish().expect("well typed"), Mode::Compile, caps, &Tuning::default())
+            .expect("plans")
     };
     let strides = |plan: &Plan| {
         let read = plan.steps.iter().filter_map(|step| match &step.kind {
@@ -270,13 +289,17 @@ fn a_mean_over_space_is_folded_behind_the_convolution_where_the_device_does_so()
         let x = b.input("x", f32s([2usize, 3, 8, 8]));
         let w = b.state("w", f32s([4usize, 3, 3, 3]), Init::Constant(0.1));
         b.output("y", head(x.conv2d(w, None, Conv2d::new(1, 1)).relu()));
-        plan(&b.finish().expect("well typed"), Mode::Compile, caps, &Tuning::default()).expect("plans")
+        plan(&b.finish().expect("well typed"), Mode::Compile, caps, &Tuning::default())
+            .expect("plans")
     };
     let mean = planned(&folding, |y| y.global_avg_pool());
     assert_eq!(kinds(&mean), ["convolution"], "{mean}");
     let StepKind::Convolution(call) = &mean.steps[0].kind else { panic!("{mean}") };
     let parts = call.workspace.expect("parts of an image are kept apart");
-    assert_eq!((mean.slot(parts).ty.sizes(), mean.steps[0].writes.last()), (vec![2, 5, 4], Some(&parts)));
+    assert_eq!(
+        (mean.slot(parts).ty.sizes(), mean.steps[0].writes.last()),
+        (vec![2, 5, 4], Some(&parts))
+    );
     assert!(mean.to_string().contains("for [2, 4] fold [8, 8]"), "{mean}");
     assert_eq!(kinds(&planned(&caps(), |y| y.global_avg_pool())), ["convolution", "loop"]);
     // A fold over other axes, and pixels that wait for the fold, are another step.
@@ -306,7 +329,10 @@ fn convolutions_that_only_the_next_one_reads_are_a_chain_where_the_device_runs_i
     assert_eq!(step.writes, all.outputs, "what is between is written nowhere");
     // Two images less to write, and to read.
     let apart = planned(Mode::Compile, &caps(), false);
-    assert_eq!((kinds(&apart), apart.arena_bytes.clone()), (vec!["convolution"; 3], vec![2 * image]));
+    assert_eq!(
+        (kinds(&apart), apart.arena_bytes.clone()),
+        (vec!["convolution"; 3], vec![2 * image])
+    );
     assert_eq!(apart.cost().bytes - all.cost().bytes, 4 * image as u64);
     assert_eq!(apart.cost().flops, all.cost().flops);
     // As long as the device wants them, and without what somebody else reads.
@@ -369,6 +395,7 @@ fn a_kernel_that_takes_an_epilogue_takes_what_follows_it() {
 fn a_plan_over_the_memory_limit_errs_with_its_size() {
     let graph = model("wide", |_, x| x.relu().matmul(x.transpose(&[1, 0])).softmax(1));
     let tuning = Tuning { memory_limit: Some(16), ..Tuning::default() };
-    let error = plan(&graph, Mode::Jit, &caps(), &tuning).expect_err("16 bytes are too few").to_string();
+    let error =
+        plan(&graph, Mode::Jit, &caps(), &tuning).expect_err("16 bytes are too few").to_string();
     assert!(error.contains("the limit is 16"), "{error}");
 }

@@ -15,8 +15,9 @@ fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
 fn mlp() -> Graph {
     let b = Builder::new("mlp");
     let x = b.input("x", f32s([4, 64]));
-    let weight =
-        |name: &str, shape: [usize; 2]| b.state(name, f32s(shape), Init::Normal { std: 0.125, seed: 3 });
+    let weight = |name: &str, shape: [usize; 2]| {
+        b.state(name, f32s(shape), Init::Normal { std: 0.125, seed: 3 })
+    };
     let (w1, w2, w3) = (weight("w1", [64, 64]), weight("w2", [64, 64]), weight("w3", [64, 8]));
     b.output("y", x.linear(w1, None).tanh().linear(w2, None).linear(w3, None));
     b.finish().unwrap()

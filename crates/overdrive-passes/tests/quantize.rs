@@ -1,4 +1,5 @@
-//! Quantization against the float graph it came from: what changes, what stays, which method errs less, what is refused.
+//! Quantization against the float graph it came from: what changes, what stays, which method errs
+//! less, what is refused.
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{eval_tensors, philox};
@@ -7,8 +8,8 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{Block, BlockFormat, Builder, DType, Dim, Graph, Init, Tensor, TensorType};
 use overdrive_passes::{
-    Evidence, Held, Layer, MODES, Order, Preparation, Pruning, Quantization, Rounding, Statistic, awq, bind,
-    compress, layers, observe, quantize, smooth, sparsify,
+    Evidence, Held, Layer, MODES, Order, Preparation, Pruning, Quantization, Rounding, Statistic,
+    awq, bind, compress, layers, observe, quantize, smooth, sparsify,
 };
 use std::collections::BTreeMap;
 
@@ -107,7 +108,8 @@ fn every_mode_stays_near_the_float_model() {
 fn gptq_awq_and_hqq_err_less_than_rounding_to_nearest() {
     let float = model();
     let evidence = calibrated(&float);
-    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Group(32)), Activations::Float);
+    let int4 =
+        Quantization::new(BlockFormat::plain(DType::I4, Block::Group(32)), Activations::Float);
     let nearest = error(&float, &quantized(&float, &int4, &evidence));
     for rounding in [Rounding::Gptq, Rounding::Hqq] {
         let found = error(&float, &quantized(&float, &int4.clone().rounded(rounding), &evidence));
@@ -122,8 +124,10 @@ fn gptq_awq_and_hqq_err_less_than_rounding_to_nearest() {
 fn smoothing_helps_where_channels_differ_and_a_range_is_shared() {
     let float = model();
     let evidence = calibrated(&float);
-    let int8 =
-        Quantization::new(BlockFormat::plain(DType::I8, Block::Channel), Activations::Static(DType::I8));
+    let int8 = Quantization::new(
+        BlockFormat::plain(DType::I8, Block::Channel),
+        Activations::Static(DType::I8),
+    );
     let plain = error(&float, &quantized(&float, &int8, &evidence));
     let smoothed = smooth(&float, &evidence, 0.5).unwrap();
     let found = error(&float, &quantized(&smoothed, &int8, &calibrated(&smoothed)));
@@ -133,7 +137,8 @@ fn smoothing_helps_where_channels_differ_and_a_range_is_shared() {
 #[test]
 fn states_shrink_and_keep_their_names() {
     let float = model();
-    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Group(32)), Activations::Float);
+    let int4 =
+        Quantization::new(BlockFormat::plain(DType::I4, Block::Group(32)), Activations::Float);
     let quantized = quantize(&float, &int4, &Evidence::default()).unwrap();
     let state = |name: &str| {
         let state = quantized.graph.states().iter().find(|s| s.name == name).unwrap();
@@ -168,8 +173,10 @@ fn what_a_layer_cannot_take_is_skipped_with_the_reason() {
 #[test]
 fn users_mistakes_are_errors() {
     let float = model();
-    let fixed =
-        Quantization::new(BlockFormat::plain(DType::I8, Block::Channel), Activations::Static(DType::I8));
+    let fixed = Quantization::new(
+        BlockFormat::plain(DType::I8, Block::Channel),
+        Activations::Static(DType::I8),
+    );
     let error = quantize(&float, &fixed, &Evidence::default()).unwrap_err();
     assert!(error.remedy.contains("calibrate"), "{error}");
     let broken = float.with_initial_values(|_, ty| {
@@ -184,7 +191,10 @@ fn users_mistakes_are_errors() {
 #[test]
 fn convolutions_are_computed_on_what_their_codes_stand_for() {
     let b = Builder::new("conv");
-    let x = b.input("x", TensorType::new(DType::F32, [Dim::from("batch"), 3.into(), 6.into(), 6.into()]));
+    let x = b.input(
+        "x",
+        TensorType::new(DType::F32, [Dim::from("batch"), 3.into(), 6.into(), 6.into()]),
+    );
     let w = b.state(
         "c.weight",
         TensorType::new(DType::F32, [5usize, 3, 3, 3]),
@@ -192,13 +202,18 @@ fn convolutions_are_computed_on_what_their_codes_stand_for() {
     );
     b.output("y", x.conv2d(w, None, Conv2d::new(1, 1)));
     let float = b.finish().unwrap();
-    let x =
-        Tensor::from_f64(DType::F32, [2usize, 3, 6, 6], &philox::normals(1, 1).take(216).collect::<Vec<_>>());
+    let x = Tensor::from_f64(
+        DType::F32,
+        [2usize, 3, 6, 6],
+        &philox::normals(1, 1).take(216).collect::<Vec<_>>(),
+    );
     let expected = outputs(&float, &x);
     let observed = observe(&bound(&float, 2), &[Statistic::Range]).unwrap();
     let mut evidence = Evidence::default();
     evidence.add(&observed, &eval_tensors(&observed, std::slice::from_ref(&x)));
-    for activations in [Activations::Float, Activations::Dynamic(DType::I8), Activations::Static(DType::I8)] {
+    for activations in
+        [Activations::Float, Activations::Dynamic(DType::I8), Activations::Static(DType::I8)]
+    {
         let int8 = Quantization::new(BlockFormat::plain(DType::I8, Block::Channel), activations);
         let quantized = quantize(&float, &int8, &evidence).unwrap();
         assert!(quantized.skipped.is_empty());
@@ -221,7 +236,10 @@ fn images(seed: u64) -> Tensor {
 
 fn convolution(geometry: Conv2d, groups: usize) -> Graph {
     let b = Builder::new("conv");
-    let x = b.input("x", TensorType::new(DType::F32, [Dim::from("batch"), 4.into(), 6.into(), 6.into()]));
+    let x = b.input(
+        "x",
+        TensorType::new(DType::F32, [Dim::from("batch"), 4.into(), 6.into(), 6.into()]),
+    );
     let kernel = TensorType::new(DType::F32, [6usize, 4 / groups, 3, 3]);
     let w = b.state("c.weight", kernel, Init::Normal { std: 0.2, seed: 1 });
     b.output("y", x.conv2d(w, None, Conv2d { groups, ..geometry }));
@@ -231,7 +249,9 @@ fn convolution(geometry: Conv2d, groups: usize) -> Graph {
 #[test]
 fn gptq_sees_the_windows_of_a_convolution() {
     let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Channel), Activations::Float);
-    for geometry in [Conv2d::new(1, 1), Conv2d::new(2, 0), Conv2d { dilation: [2, 1], ..Conv2d::new(2, 1) }] {
+    for geometry in
+        [Conv2d::new(1, 1), Conv2d::new(2, 0), Conv2d { dilation: [2, 1], ..Conv2d::new(2, 1) }]
+    {
         let float = convolution(geometry.clone(), 1);
         let observed = observe(&bound(&float, 8), &[Statistic::Gram]).unwrap();
         let mut evidence = Evidence::default();
@@ -258,7 +278,11 @@ fn what_is_rounded_more_simply_is_said() {
     let gptq = quantize(&float, &int4.clone().rounded(Rounding::Gptq), &evidence).unwrap();
     assert_eq!(gptq.simplified[0].layer, "c");
     assert!(gptq.simplified[0].reason.contains("2 groups"), "{:?}", gptq.simplified);
-    assert_eq!(gptq.layers[0].scheme.unwrap().rounding, Rounding::Nearest, "the report says what was done");
+    assert_eq!(
+        gptq.layers[0].scheme.unwrap().rounding,
+        Rounding::Nearest,
+        "the report says what was done"
+    );
     assert_eq!(gptq.graph, quantize(&float, &int4, &evidence).unwrap().graph);
 }
 
@@ -294,15 +318,23 @@ fn two_of_four_weights_stay_and_what_data_says_helps() {
         }
         error(&float, &sparse.graph)
     };
-    let [magnitude, wanda, sparse_gpt] = [Pruning::Magnitude, Pruning::Wanda, Pruning::SparseGpt].map(pruned);
+    let [magnitude, wanda, sparse_gpt] =
+        [Pruning::Magnitude, Pruning::Wanda, Pruning::SparseGpt].map(pruned);
     assert!(wanda < 0.9 * magnitude, "Wanda errs by {wanda}, magnitude by {magnitude}");
     assert!(sparse_gpt < 0.9 * wanda, "SparseGPT errs by {sparse_gpt}, Wanda by {wanda}");
-    let int8 =
-        Quantization::new(BlockFormat::plain(DType::I8, Block::Channel), Activations::Dynamic(DType::I8));
+    let int8 = Quantization::new(
+        BlockFormat::plain(DType::I8, Block::Channel),
+        Activations::Dynamic(DType::I8),
+    );
     let sparse = sparsify(&float, Pruning::SparseGpt, &evidence).unwrap().graph;
     let both = error(&float, &quantized(&sparse, &int8, &evidence));
     assert!(both < 1.2 * sparse_gpt, "with int8 {both}, without {sparse_gpt}");
-    assert!(sparsify(&float, Pruning::Wanda, &Evidence::default()).unwrap_err().remedy.contains("calibrate"));
+    assert!(
+        sparsify(&float, Pruning::Wanda, &Evidence::default())
+            .unwrap_err()
+            .remedy
+            .contains("calibrate")
+    );
 }
 
 #[test]
@@ -311,18 +343,25 @@ fn what_is_pruned_is_stored_as_what_stays_and_means_the_same() {
     let evidence = calibrated(&float);
     let sparse = sparsify(&float, Pruning::Wanda, &evidence).unwrap();
     let x = rows(99, 8);
-    let int8 =
-        Quantization::new(BlockFormat::plain(DType::I8, Block::Channel), Activations::Dynamic(DType::I8));
-    let alone = Quantization::new(BlockFormat::plain(DType::F32, Block::Tensor), Activations::Float);
-    // Values and bits of a mask: 17/32 of f32, 5/8 of i8, where weights were a quarter of it before.
+    let int8 = Quantization::new(
+        BlockFormat::plain(DType::I8, Block::Channel),
+        Activations::Dynamic(DType::I8),
+    );
+    let alone =
+        Quantization::new(BlockFormat::plain(DType::F32, Block::Tensor), Activations::Float);
+    // Values and bits of a mask: 17/32 of f32, 5/8 of i8, where weights were a quarter of it
+    // before.
     for (quantization, share) in [(alone, 17.0 / 32.0), (int8, 0.25 * 5.0 / 8.0)] {
         let dense = quantize(&sparse.graph, &quantization, &evidence).unwrap();
         let packed = compress(dense.clone(), &sparse.layers).unwrap();
         assert_eq!(outputs(&dense.graph, &x), outputs(&packed.graph, &x));
         assert!(packed.skipped.is_empty() && packed.layers.len() == 2, "{:?}", packed.layers);
         for layer in &packed.layers {
-            let scales =
-                if layer.scheme.is_some() { 4 * if layer.name == "first" { K } else { N } } else { 0 };
+            let scales = if layer.scheme.is_some() {
+                4 * if layer.name == "first" { K } else { N }
+            } else {
+                0
+            };
             let bytes = (layer.code_bytes + layer.scale_bytes) as f64 - scales as f64;
             assert_eq!(bytes, share * layer.float_bytes as f64, "{}", layer.name);
             let of_layer = packed
@@ -339,9 +378,13 @@ fn what_is_pruned_is_stored_as_what_stays_and_means_the_same() {
     let dense = quantize(&sparse.graph, &int4, &evidence).unwrap();
     let packed = compress(dense.clone(), &sparse.layers).unwrap();
     assert_eq!(packed.graph.to_string(), compress(dense, &[]).unwrap().graph.to_string());
-    assert!(packed.skipped.iter().all(|s| s.reason.contains("share a byte")) && packed.skipped.len() == 2);
+    assert!(
+        packed.skipped.iter().all(|s| s.reason.contains("share a byte"))
+            && packed.skipped.len() == 2
+    );
     // A weight that only claims to be pruned is no 2:4 matrix.
-    let never = compress(quantize(&float, &int8_weights(), &evidence).unwrap(), &sparse.layers).unwrap();
+    let never =
+        compress(quantize(&float, &int8_weights(), &evidence).unwrap(), &sparse.layers).unwrap();
     assert!(
         never.skipped.iter().all(|s| s.reason.contains("of four weights are not 0")),
         "{:?}",

@@ -1,11 +1,13 @@
-//! Weights that a graph reads transposed, sliced or shared: which layers they are, and that codes mean what the weights meant.
+//! Weights that a graph reads transposed, sliced or shared: which layers they are, and that codes
+//! mean what the weights meant.
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{Block, BlockFormat, Builder, DType, Expr, Graph, Init, Tensor, TensorType};
 use overdrive_passes::{
-    Additions, Evidence, MODES, Order, Quantization, Scheme, Statistic, declare, layers, observe, quantize,
+    Additions, Evidence, MODES, Order, Quantization, Scheme, Statistic, declare, layers, observe,
+    quantize,
 };
 use std::collections::BTreeMap;
 
@@ -16,7 +18,8 @@ fn weight<'b>(b: &'b Builder, name: &str, sizes: [usize; 2]) -> Expr<'b> {
     b.state_named(name, TensorType::new(DType::F32, sizes), Init::Normal { std: 0.3, seed: 7 })
 }
 
-/// `[out, in]` as published checkpoints have it, `[in, out]` fused of three, and a head that is the table of rows.
+/// `[out, in]` as published checkpoints have it, `[in, out]` fused of three, and a head that is the
+/// table of rows.
 fn model() -> Graph {
     let b = Builder::new("model");
     let x = b.input("x", TensorType::new(DType::F32, [3usize, K]));
@@ -45,7 +48,8 @@ fn weights_are_found_behind_transposes_and_slices() {
     let (found, skipped) = layers(&graph).unwrap();
     let named: Vec<(&str, [usize; 2], Order, usize)> =
         found.iter().map(|l| (l.name.as_str(), l.shape, l.held.order, l.parts.len())).collect();
-    let expected = [("h.0.up", [W, K], Order::OutputMajor, 1), ("h.0.qkv", [3 * K, W], Order::InputMajor, 3)];
+    let expected =
+        [("h.0.up", [W, K], Order::OutputMajor, 1), ("h.0.qkv", [3 * K, W], Order::InputMajor, 3)];
     assert_eq!(named, expected);
     assert_eq!(found[1].parts[2].rows, 2 * K..3 * K);
     assert_eq!(skipped.len(), 1, "{skipped:?}");
@@ -76,7 +80,13 @@ fn every_mode_keeps_what_such_a_model_means() {
     for mode in MODES.iter().filter(|mode| !mode.is_trained()) {
         let made = quantize(&graph, &mode.quantization(), &evidence).unwrap();
         let float_weights = mode.quantization().scheme.weights.element == DType::F32;
-        assert_eq!(made.layers.len(), if float_weights { 0 } else { 2 }, "{}: {:?}", mode.name, made.skipped);
+        assert_eq!(
+            made.layers.len(),
+            if float_weights { 0 } else { 2 },
+            "{}: {:?}",
+            mode.name,
+            made.skipped
+        );
         let found = eval_tensors(&made.graph, &[input()])[0].to_f64();
         let error: f64 = float.iter().zip(&found).map(|(a, b)| (a - b).powi(2)).sum();
         assert!((error / size).sqrt() < 0.5, "{}: {}", mode.name, (error / size).sqrt());
@@ -86,7 +96,12 @@ fn every_mode_keeps_what_such_a_model_means() {
         let declared = declare(&graph, &schemes).unwrap();
         let begin: BTreeMap<&str, &Init> =
             made.graph.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
-        assert_eq!(declared.with_initial_values(|name, _| begin[name].clone()), made.graph, "{}", mode.name);
+        assert_eq!(
+            declared.with_initial_values(|name, _| begin[name].clone()),
+            made.graph,
+            "{}",
+            mode.name
+        );
     }
 }
 
@@ -95,7 +110,8 @@ fn groups_of_published_models_become_as_small_as_divides_the_inputs() {
     let b = Builder::new("odd");
     let x = b.input("x", TensorType::new(DType::F32, [2usize, 160]));
     b.output("y", x.linear(weight(&b, "layer.weight", [8, 160]).t(), None));
-    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Group(128)), Activations::Float);
+    let int4 =
+        Quantization::new(BlockFormat::plain(DType::I4, Block::Group(128)), Activations::Float);
     let graph = b.finish().unwrap();
     let refused = quantize(&graph, &int4, &Evidence::default()).unwrap();
     assert!(refused.skipped[0].reason.contains("multiple of 128"), "{:?}", refused.skipped);

@@ -16,7 +16,8 @@ fn results(graph: &Graph, inputs: &[Array]) -> Vec<Array> {
     outputs.into_iter().chain(states.into_values()).collect()
 }
 
-/// Fails unless `after` means what `before` does, with an error of at most that of a sum of `length` rounded terms.
+/// Fails unless `after` means what `before` does, with an error of at most that of a sum of
+/// `length` rounded terms.
 fn same_meaning(name: &str, seed: u64, before: &Graph, after: &Graph, unit: DType) {
     verify(after).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}"));
     let inputs = random_inputs(before, seed);
@@ -29,7 +30,8 @@ fn same_meaning(name: &str, seed: u64, before: &Graph, after: &Graph, unit: DTyp
 
 #[test]
 fn simplifications_keep_the_meaning_and_never_add_nodes() {
-    let passes = ["dce", "cse", "fold"].map(|name| *PASSES.iter().find(|pass| pass.name == name).unwrap());
+    let passes =
+        ["dce", "cse", "fold"].map(|name| *PASSES.iter().find(|pass| pass.name == name).unwrap());
     let mut removed = [0; 3];
     for seed in 0..SEEDS {
         let graph = random_graph(seed, DType::F64);
@@ -63,17 +65,26 @@ fn precision_lowers_every_contraction_and_nothing_else() {
             let lowered = precision(&graph, &Recipe { contractions: low }).unwrap();
             verify(&lowered).unwrap();
             let names = |graph: &Graph| -> Vec<_> {
-                graph.outputs().iter().map(|o| (o.name.clone(), graph.ty(o.value).clone())).collect()
+                graph
+                    .outputs()
+                    .iter()
+                    .map(|o| (o.name.clone(), graph.ty(o.value).clone()))
+                    .collect()
             };
             assert_eq!(names(&graph), names(&lowered), "interfaces keep their types");
             let operations = |graph: &Graph| {
                 let mut names = Vec::new();
                 for_each_node(graph, &mut |_, node| names.push(node.op.name()));
-                // A view that others read too is there twice: of the value, and of the converted value.
+                // A view that others read too is there twice: of the value, and of the converted
+                // value.
                 names.retain(|name| !["convert", "reshape", "transpose"].contains(&name.as_str()));
                 names
             };
-            assert_eq!(operations(&graph), operations(&lowered), "only conversions and views are added");
+            assert_eq!(
+                operations(&graph),
+                operations(&lowered),
+                "only conversions and views are added"
+            );
             for_each_node(&lowered, &mut |graph, node| {
                 let contracts = ["dot_general", "linear"].contains(&node.op.name().as_str());
                 contractions += contracts as usize;
@@ -98,14 +109,18 @@ fn the_f64_graph_has_no_other_float_and_the_same_meaning() {
         verify(&wide).unwrap();
         assert!(wide.values().all(|v| !matches!(wide.ty(v).dtype, DType::F32)));
         let inputs = random_inputs(&graph, seed);
-        let widened: Vec<Array> =
-            inputs.iter().map(|a| Array::float(DType::F64, &a.shape, a.floats().to_vec())).collect();
+        let widened: Vec<Array> = inputs
+            .iter()
+            .map(|a| Array::float(DType::F64, &a.shape, a.floats().to_vec()))
+            .collect();
         let expected = eval(&graph, &inputs, &mut States::new());
         let mut states = States::new();
         for state in graph.states() {
             let value = Array::from(&state.init.tensor(&state.name, graph.ty(state.value)));
-            states
-                .insert(state.name.clone(), Array::float(DType::F64, &value.shape, value.floats().to_vec()));
+            states.insert(
+                state.name.clone(),
+                Array::float(DType::F64, &value.shape, value.floats().to_vec()),
+            );
         }
         for (e, f) in expected.iter().zip(eval(&wide, &widened, &mut states)) {
             assert_eq!(e.floats(), f.floats(), "seed {seed}");
@@ -122,7 +137,8 @@ fn scalar(graph: &Graph) -> Graph {
         let y = map[port.value.0 as usize];
         let weights: Vec<f64> = philox::normals(9, i as u64).take(y.ty().elements()).collect();
         let axes: Vec<usize> = (0..y.rank()).collect();
-        loss = loss + (y * b.constant(Tensor::from_f64(DType::F64, y.sizes(), &weights))).sum(&axes);
+        loss =
+            loss + (y * b.constant(Tensor::from_f64(DType::F64, y.sizes(), &weights))).sum(&axes);
     }
     b.output("loss", loss);
     b.finish().unwrap()
@@ -174,7 +190,8 @@ fn gradients_are_derivatives_to_second_order() {
             let [coarse, fine] =
                 [1e-4, 1e-5].map(|step| central_difference(&graph, &point, &directions, step));
             let scale = 1.0 + coarse.abs() + value(&graph, &point).abs();
-            // Where two steps disagree the point lies at a kink, and there is no derivative to compare with.
+            // Where two steps disagree the point lies at a kink, and there is no derivative to
+            // compare with.
             if (coarse - fine).abs() < 1e-5 * scale {
                 let error = (exact - fine).abs();
                 assert!(error < 2e-5 * scale, "seed {seed}, order {order}: {exact} against {fine}");
@@ -183,7 +200,10 @@ fn gradients_are_derivatives_to_second_order() {
             // The gradient of a simplified graph is the same gradient.
             let simple = fold(&cse(&graph).unwrap()).unwrap();
             let simplified = value(&along(&simple, &directions), &point);
-            assert!((simplified - exact).abs() <= 1e-9 * scale, "seed {seed}: {simplified} against {exact}");
+            assert!(
+                (simplified - exact).abs() <= 1e-9 * scale,
+                "seed {seed}: {simplified} against {exact}"
+            );
             graph = derivative;
         }
     }

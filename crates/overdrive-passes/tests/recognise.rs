@@ -1,4 +1,5 @@
-//! Composites that were written out are found again, with their attributes, at any shape and in other spellings.
+//! Composites that were written out are found again, with their attributes, at any shape and in
+//! other spellings.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +8,9 @@ use overdrive_ir::ops::{
     Attention, Gelu, LayerNorm, Linear, OPS, Relu, RmsNorm, Silu, Softmax, attention::Mask,
     gelu::Approximation,
 };
-use overdrive_ir::{Binary, Builder, DType, Expr, Graph, Operation, Reducer, TensorType, Unary, verify};
+use overdrive_ir::{
+    Binary, Builder, DType, Expr, Graph, Operation, Reducer, TensorType, Unary, verify,
+};
 use overdrive_passes::{SPELLINGS, recognise};
 use testkit::{Case, Tolerance, compare, random_graph, random_inputs};
 
@@ -124,8 +127,9 @@ type Form = for<'b> fn(&[Expr<'b>]) -> Expr<'b>;
 /// Forms that are brought to the op's own by `recognise` itself.
 #[test]
 fn forms_of_exporters_are_found() {
-    let row =
-        |shape: &[usize]| vec![shape.to_vec(), vec![shape[shape.len() - 1]], vec![shape[shape.len() - 1]]];
+    let row = |shape: &[usize]| {
+        vec![shape.to_vec(), vec![shape[shape.len() - 1]], vec![shape[shape.len() - 1]]]
+    };
     let forms: Vec<(Operation, Vec<Vec<usize>>, Form)> = vec![
         (LayerNorm { eps: 1e-5 }.into(), row(&[2, 3, 12]), |x| {
             let centred = x[0] - x[0].mean_keep(&[2]);
@@ -157,7 +161,8 @@ fn forms_of_exporters_are_found() {
     }
 }
 
-/// Each spelling is the op, by the op's own definition, on all of its samples that the spelling covers.
+/// Each spelling is the op, by the op's own definition, on all of its samples that the spelling
+/// covers.
 #[test]
 fn spellings_agree_with_the_definition() {
     for (name, spelling) in SPELLINGS {
@@ -204,7 +209,10 @@ fn block(b: &Builder) {
     };
     let h = normal(x, "ln1");
     let [q, k, v] = ["q", "k", "v"].map(|name| {
-        let y = h.linear(weight(&format!("{name}.w"), &[d, d]), Some(weight(&format!("{name}.b"), &[d])));
+        let y = h.linear(
+            weight(&format!("{name}.w"), &[d, d]),
+            Some(weight(&format!("{name}.b"), &[d])),
+        );
         y.reshape([2usize, 8, 4, 4]).transpose(&[0, 2, 1, 3])
     });
     let mixed = q.attention(k, v, Attention::CAUSAL)[0].transpose(&[0, 2, 1, 3]).reshape([2, t, d]);

@@ -1,10 +1,13 @@
-//! Attention is found however exporters write it, and left alone where a mask is not known to be what the op has.
+//! Attention is found however exporters write it, and left alone where a mask is not known to be
+//! what the op has.
 
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::{Attention, attention::Mask};
-use overdrive_ir::{Binary, Builder, Compare, DType, Expr, Graph, Init, Shape, Tensor, TensorType, verify};
+use overdrive_ir::{
+    Binary, Builder, Compare, DType, Expr, Graph, Init, Shape, Tensor, TensorType, verify,
+};
 use overdrive_passes::recognise;
 use proptest::prelude::*;
 use testkit::{Tolerance, compare, random_inputs};
@@ -62,7 +65,8 @@ fn f32s(shape: &[usize]) -> TensorType {
     TensorType::new(DType::F32, shape.to_vec())
 }
 
-/// True where a query sees a key, as exporters compute it: from positions, with dimensions that nothing changes along.
+/// True where a query sees a key, as exporters compute it: from positions, with dimensions that
+/// nothing changes along.
 fn visible<'b>(b: &'b Builder, [batch, queries, keys]: [usize; 3]) -> Expr<'b> {
     let grid = Shape::from([batch, 1, queries, keys]);
     let row = b.iota(DType::I64, [1, 1, queries, 1], 2)
@@ -77,7 +81,8 @@ fn softmax_of_products(case: Case) -> Graph {
     let (heads, keys) = (shared * case.group, queries + more);
     let b = Builder::new("exported");
     let input = |name: &str, t: usize, heads: usize| b.input(name, f32s(&[batch, t, heads * d]));
-    let apart = |name: &str, t: usize, heads: usize| input(name, t, heads).reshape([batch, t, heads, d]);
+    let apart =
+        |name: &str, t: usize, heads: usize| input(name, t, heads).reshape([batch, t, heads, d]);
     let q = apart("q", queries, heads).transpose(&[0, 2, 1, 3]);
     let rows = apart("k", keys, shared);
     let repeat = |x| repeat_heads(x, case.group);
@@ -110,17 +115,22 @@ fn softmax_of_products(case: Case) -> Graph {
     let low = |lowest: bool| if lowest { f64::from(f32::MIN) } else { f64::NEG_INFINITY };
     scores = match case.masked {
         Masked::Nothing => scores,
-        Masked::Zeros => scores + b.full(DType::F32, [batch, 1, queries, keys], 0.0).broadcast_to(&full),
+        Masked::Zeros => {
+            scores + b.full(DType::F32, [batch, 1, queries, keys], 0.0).broadcast_to(&full)
+        }
         Masked::Added { lowest } => {
             let seen = seen();
             let number = |n: f64| b.full(DType::F32, seen.shape(), n);
             scores + seen.select(number(0.0), number(low(lowest))).broadcast_to(&full)
         }
-        Masked::Selected => seen().broadcast_to(&full).select(scores, scores.constant(f64::NEG_INFINITY)),
+        Masked::Selected => {
+            seen().broadcast_to(&full).select(scores, scores.constant(f64::NEG_INFINITY))
+        }
         Masked::Table => {
             let sees = |i: usize| i % keys <= i / keys + more;
-            let values: Vec<f32> =
-                (0..queries * keys).map(|i| if sees(i) { 0.0 } else { f32::NEG_INFINITY }).collect();
+            let values: Vec<f32> = (0..queries * keys)
+                .map(|i| if sees(i) { 0.0 } else { f32::NEG_INFINITY })
+                .collect();
             let table = Init::Value(Tensor::from_f32([queries, keys], &values));
             scores + b.state_named("table", f32s(&[queries, keys]), table).broadcast_to(&full)
         }
@@ -137,14 +147,17 @@ fn softmax_of_products(case: Case) -> Graph {
 /// `[B, Hkv, T, D]` as `[B, H, T, D]`, as Llama's exports have it.
 fn repeat_heads(x: Expr<'_>, group: usize) -> Expr<'_> {
     let [batch, heads, t, d] = [0, 1, 2, 3].map(|axis| x.size(axis));
-    let repeated = x.reshape([batch, heads, 1, t, d]).broadcast_to(&Shape::from([batch, heads, group, t, d]));
+    let repeated =
+        x.reshape([batch, heads, 1, t, d]).broadcast_to(&Shape::from([batch, heads, group, t, d]));
     repeated.reshape([batch, heads * group, t, d])
 }
 
 fn attentions(graph: &Graph) -> Vec<(Attention, Vec<usize>)> {
     let key_heads = |v: &overdrive_ir::Value| graph.ty(*v).sizes();
     let nodes = graph.nodes().iter();
-    nodes.filter_map(|n| n.op.composite::<Attention>().map(|a| (*a, key_heads(&n.operands[1])))).collect()
+    nodes
+        .filter_map(|n| n.op.composite::<Attention>().map(|a| (*a, key_heads(&n.operands[1]))))
+        .collect()
 }
 
 fn same_meaning(before: &Graph, after: &Graph) {
@@ -164,8 +177,12 @@ fn cases() -> impl Strategy<Value = Case> {
         Just(Scale::Roots),
         Just(Scale::Nowhere)
     ];
-    let keys =
-        prop_oneof![Just(Keys::Direct), Just(Keys::Transposed), Just(Keys::Flattened), Just(Keys::FromRows)];
+    let keys = prop_oneof![
+        Just(Keys::Direct),
+        Just(Keys::Transposed),
+        Just(Keys::Flattened),
+        Just(Keys::FromRows)
+    ];
     let masked = prop_oneof![
         Just(Masked::Nothing),
         Just(Masked::Zeros),
@@ -174,10 +191,17 @@ fn cases() -> impl Strategy<Value = Case> {
         Just(Masked::Selected),
         Just(Masked::Table)
     ];
-    let sizes =
-        (1usize..3, 1usize..4, 1usize..7, 0usize..3, 1usize..9).prop_map(|(b, h, q, k, d)| [b, h, q, k, d]);
+    let sizes = (1usize..3, 1usize..4, 1usize..7, 0usize..3, 1usize..9)
+        .prop_map(|(b, h, q, k, d)| [b, h, q, k, d]);
     (scale, keys, masked, any::<bool>(), 1usize..4, sizes).prop_map(
-        |(scale, keys, masked, guarded, group, sizes)| Case { scale, keys, masked, guarded, group, sizes },
+        |(scale, keys, masked, guarded, group, sizes)| Case {
+            scale,
+            keys,
+            masked,
+            guarded,
+            group,
+            sizes,
+        },
     )
 }
 
@@ -187,7 +211,8 @@ proptest! {
     fn however_it_is_written_attention_is_found(case in cases()) {
         let graph = softmax_of_products(case);
         let found = recognise(&graph).unwrap();
-        let [(attention, keys)] = &attentions(&found)[..] else { panic!("no attention in {found}") };
+        let [(attention, keys)] = &attentions(&found)[..] else { panic!("no attention in \
+                                                            {found}") };
         let hides = !matches!(case.masked, Masked::Nothing | Masked::Zeros) && case.sizes[2] > 1;
         prop_assert_eq!(attention.mask, if hides { Mask::Causal } else { Mask::Full });
         let usual = 1.0 / (case.sizes[4] as f64).sqrt();
@@ -201,7 +226,8 @@ proptest! {
 /// Scores `[1, 2, 4, 6]` of inputs, changed, through a softmax to the values.
 fn changed(change: impl for<'b> FnOnce(&'b Builder, Expr<'b>) -> Expr<'b>) -> Graph {
     let b = Builder::new("changed");
-    let [q, k, v] = [("q", 4), ("k", 6), ("v", 6)].map(|(name, t)| b.input(name, f32s(&[1, 2, t, 8])));
+    let [q, k, v] =
+        [("q", 4), ("k", 6), ("v", 6)].map(|(name, t)| b.input(name, f32s(&[1, 2, t, 8])));
     let scores = change(&b, q.dot(k, &[(0, 0), (1, 1)], &[(3, 3)]));
     b.output("y", scores.softmax(3).dot(v, &[(0, 0), (1, 1)], &[(3, 2)]));
     b.finish().unwrap()
@@ -216,7 +242,9 @@ fn masks_that_are_not_known_are_left_alone() {
     // One that a user gives, of which some row may hide everything.
     kept(changed(|b, s| s + b.input("mask", f32s(&[1, 1, 1, 6])).broadcast_to(&s.shape())));
     kept(changed(|b, s| {
-        let mask = b.input("mask", TensorType::new(DType::Bool, [1usize, 1, 1, 6])).broadcast_to(&s.shape());
+        let mask = b
+            .input("mask", TensorType::new(DType::Bool, [1usize, 1, 1, 6]))
+            .broadcast_to(&s.shape());
         mask.select(s, s.constant(f64::NEG_INFINITY))
     }));
     let added = |value: fn(usize, usize) -> f32| {
@@ -225,7 +253,8 @@ fn masks_that_are_not_known_are_left_alone() {
             s + b.constant(Tensor::from_f32([4, 6], &values)).broadcast_to(&s.shape())
         })
     };
-    // Causal, but aligned with the first key; a window; numbers that a score may outweigh; a row that sees nothing.
+    // Causal, but aligned with the first key; a window; numbers that a score may outweigh; a row
+    // that sees nothing.
     kept(added(|q, k| if k <= q { 0.0 } else { f32::NEG_INFINITY }));
     kept(added(|q, k| if k <= q + 2 && k > q { 0.0 } else { f32::NEG_INFINITY }));
     kept(added(|q, k| if k <= q + 2 { 0.0 } else { -10000.0 }));
@@ -264,7 +293,8 @@ fn two_that_share_their_scores_are_both_found() {
                 b.full(DType::F32, [2usize, 1, 4, 4], f64::NEG_INFINITY),
             )
             .broadcast_to(&scores.shape());
-    let [x, y] = [scores, causal].map(|scores| scores.softmax(3).dot(v, &[(0, 0), (1, 1)], &[(3, 2)]));
+    let [x, y] =
+        [scores, causal].map(|scores| scores.softmax(3).dot(v, &[(0, 0), (1, 1)], &[(3, 2)]));
     b.output("y", x + y);
     let graph = b.finish().unwrap();
     let found = recognise(&graph).unwrap();

@@ -15,8 +15,11 @@ fn parts_give_what_the_whole_gives() {
     let mut h = x;
     for layer in 0..3 {
         let _scope = b.scope(&format!("h{layer}"));
-        let w =
-            b.state("weight", TensorType::new(DType::F32, [8usize, 8]), Init::Normal { std: 0.3, seed: 1 });
+        let w = b.state(
+            "weight",
+            TensorType::new(DType::F32, [8usize, 8]),
+            Init::Normal { std: 0.3, seed: 1 },
+        );
         h = h + (h * table).linear(w.t(), None);
     }
     b.output("y", h + shift);
@@ -31,7 +34,8 @@ fn parts_give_what_the_whole_gives() {
         graph.inputs().iter().map(|port| port.name.clone()).zip(inputs.clone()).collect();
     for (index, part) in parts.iter().enumerate() {
         assert_eq!(part.states().len(), usize::from(index < 3), "part {index}");
-        let given: Vec<Tensor> = part.inputs().iter().map(|port| known[&port.name].clone()).collect();
+        let given: Vec<Tensor> =
+            part.inputs().iter().map(|port| known[&port.name].clone()).collect();
         let made = eval_tensors(part, &given);
         known.extend(part.outputs().iter().map(|port| port.name.clone()).zip(made));
     }

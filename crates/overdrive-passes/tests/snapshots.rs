@@ -11,7 +11,8 @@ fn model() -> Graph {
     let b = Builder::new("model");
     let x = b.input("x", TensorType::new(DType::F32, [Dim::from("batch"), Dim::from(4)]));
     let scope = b.scope("head");
-    let w = b.state("w", TensorType::new(DType::F32, [4usize, 3]), Init::Normal { std: 0.5, seed: 1 });
+    let w =
+        b.state("w", TensorType::new(DType::F32, [4usize, 3]), Init::Normal { std: 0.5, seed: 1 });
     let logits = x.matmul(w) * 1.0;
     let shifted = (logits - logits.reduce_keep(Reducer::Max, &[1])).exp();
     b.output("y", shifted / shifted.reduce_keep(Reducer::Sum, &[1]));

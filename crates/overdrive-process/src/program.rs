@@ -33,7 +33,10 @@ fn find_in(name: &str, path: &OsStr) -> Option<PathBuf> {
     if !name.ends_with(env::consts::EXE_SUFFIX) {
         file.push(env::consts::EXE_SUFFIX);
     }
-    absolute_folders(path).into_iter().map(|folder| folder.join(&file)).find(|file| is_executable(file))
+    absolute_folders(path)
+        .into_iter()
+        .map(|folder| folder.join(&file))
+        .find(|file| is_executable(file))
 }
 
 fn is_executable(file: &Path) -> bool {
@@ -58,7 +61,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tool");
         std::fs::write(&file, "#!/bin/sh\n").unwrap();
-        let list = |entries: &str| OsString::from(entries.replace('@', folder.path().to_str().unwrap()));
+        let list =
+            |entries: &str| OsString::from(entries.replace('@', folder.path().to_str().unwrap()));
         assert_eq!(find_in("tool", &list("@")), None, "it may not be run");
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(find_in("tool", &list(":.:bin:@")), Some(file.clone()));

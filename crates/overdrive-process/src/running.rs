@@ -105,7 +105,8 @@ mod tests {
     #[test]
     fn a_request_reaches_children_and_theirs() {
         let stop = Stop::default();
-        let (mut running, from) = shell(&stop, "trap 'echo kept; exit 3' TERM; sleep 600 & echo on; wait");
+        let (mut running, from) =
+            shell(&stop, "trap 'echo kept; exit 3' TERM; sleep 600 & echo on; wait");
         stop.request(Signal::Interrupt);
         assert_eq!(running.child.wait().unwrap().code(), Some(3));
         assert_eq!(rest(from), "kept\n");

@@ -1,7 +1,9 @@
-//! A trained model in low precision beside the same in f32, in one process and in turns: medians of the ratios round by round,
-//! each with its 95 % interval by order statistics. What another program does to the machine befalls all of a round.
+//! A trained model in low precision beside the same in f32, in one process and in turns: medians of
+//! the ratios round by round, each with its 95 % interval by order statistics. What another program
+//! does to the machine befalls all of a round.
 //!
-//! `cargo run --release -p overdrive-studies --example in_turns -- text-transformer BATCH THREADS ROUNDS MODE...`
+//! `cargo run --release -p overdrive-studies --example in_turns -- text-transformer BATCH THREADS
+//! ROUNDS MODE...`
 
 use overdrive_bench::statistics::Sorted;
 use overdrive_cpu::CpuBackend;
@@ -45,8 +47,12 @@ fn main() -> Result<(), Failed> {
         .map_err(|failure| failure.reason)?;
     let mut graphs: Vec<(String, Graph)> = vec![("f32".to_owned(), task.template.graph.clone())];
     for name in modes {
-        let mode = QuantizationMode::find(name).ok_or_else(|| format!("no mode is called `{name}`"))?;
-        graphs.push((name.clone(), task.apply(&backend, mode).map_err(|failure| failure.reason)?.graph));
+        let mode =
+            QuantizationMode::find(name).ok_or_else(|| format!("no mode is called `{name}`"))?;
+        graphs.push((
+            name.clone(),
+            task.apply(&backend, mode).map_err(|failure| failure.reason)?.graph,
+        ));
     }
     task.template.dimensions.insert("batch".to_owned(), batch);
     let picked: Vec<u64> = (0..batch as u64).collect();

@@ -1,7 +1,9 @@
-//! Four bits that are learnt against four bits that are only calibrated: what each loses against the float model that it came
-//! from, paired over held-out samples, folds and seeds; and how much of the loss of rounding to nearest it makes good.
+//! Four bits that are learnt against four bits that are only calibrated: what each loses against
+//! the float model that it came from, paired over held-out samples, folds and seeds; and how much
+//! of the loss of rounding to nearest it makes good.
 //!
-//! The last row of each model is the float model after the same further training: what of a gain is owed to training alone.
+//! The last row of each model is the float model after the same further training: what of a gain is
+//! owed to training alone.
 //!
 //! `cargo run --release -p overdrive-studies --example learned -- digits-mlp [folds] [seeds]`
 
@@ -60,8 +62,16 @@ fn main() -> Result<(), Failed> {
         for mode in format {
             let own = lost(at);
             let good = 100.0 * (1.0 - own.value / nearest.value);
-            let good = if nearest.is_positive() { format!("{good:.0} %") } else { "not judged".to_owned() };
-            println!("{mode}: {} {unit} lost; of {}'s loss made good: {good}", said(own), format[0]);
+            let good = if nearest.is_positive() {
+                format!("{good:.0} %")
+            } else {
+                "not judged".to_owned()
+            };
+            println!(
+                "{mode}: {} {unit} lost; of {}'s loss made good: {good}",
+                said(own),
+                format[0]
+            );
             at += 1;
         }
     }
@@ -70,10 +80,16 @@ fn main() -> Result<(), Failed> {
     let mut first = 1;
     for format in FORMATS {
         let calibrated = first..first + format.len() - 1;
-        let best = calibrated.min_by(|&a, &b| lost(a).value.total_cmp(&lost(b).value)).ok_or("a mode")?;
+        let best =
+            calibrated.min_by(|&a, &b| lost(a).value.total_cmp(&lost(b).value)).ok_or("a mode")?;
         let learnt = first + format.len() - 1;
         let against = metric.loss(&found[best], &found[learnt]);
-        println!("{} against {}: {} {unit} lost", modes[learnt - 1], modes[best - 1], said(against));
+        println!(
+            "{} against {}: {} {unit} lost",
+            modes[learnt - 1],
+            modes[best - 1],
+            said(against)
+        );
         first += format.len();
     }
     Ok(())
@@ -92,5 +108,9 @@ fn tuned(backend: &dyn Backend, task: &Task, parts: &Parts, seed: u64) -> Result
         checkpoint: None,
     };
     let parameters = fit(&run, &mut ())?.parameters;
-    Ok(task.template.graph.clone().with_initial_values(|name, _| Init::Value(parameters[name].clone())))
+    Ok(task
+        .template
+        .graph
+        .clone()
+        .with_initial_values(|name, _| Init::Value(parameters[name].clone())))
 }

@@ -1,14 +1,17 @@
-//! Time that others may take to make themselves ready, apart from the time that a study has for its cases.
+//! Time that others may take to make themselves ready, apart from the time that a study has for its
+//! cases.
 //!
-//! An engine that compiles a model for twenty seconds, or a framework that traces it in five ways, would otherwise use up
-//! what `--quick` has for the models after it, ours included. So each has an allowance of its own a study; who has used it
-//! up takes no further part, which its records say. Invariant: what is charged here delays no deadline of ours.
+//! An engine that compiles a model for twenty seconds, or a framework that traces it in five ways,
+//! would otherwise use up what `--quick` has for the models after it, ours included. So each has an
+//! allowance of its own a study; who has used it up takes no further part, which its records say.
+//! Invariant: what is charged here delays no deadline of ours.
 
 use overdrive_bench::outcome::Failure;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// What every engine and framework may spend on compiling and first calls in a study; no limit unless one is given.
+/// What every engine and framework may spend on compiling and first calls in a study; no limit
+/// unless one is given.
 #[derive(Debug, Default)]
 pub struct Allowance {
     limit_ns: Option<u64>,
@@ -26,12 +29,14 @@ impl Allowance {
         self.spent_ns.borrow_mut().clear();
     }
 
-    /// Errs, as skipped, where `who` has nothing left. What is begun is finished, so that it may take longer than is left.
+    /// Errs, as skipped, where `who` has nothing left. What is begun is finished, so that it may
+    /// take longer than is left.
     pub(crate) fn check(&self, who: &str) -> Result<(), Failure> {
         let spent = self.spent_ns.borrow().get(who).copied().unwrap_or(0);
         match self.limit_ns {
             Some(limit) if spent >= limit => Err(Failure::skipped(format!(
-                "{who} has spent {} s on making itself ready, of the {} s that --quick gives it in a study; run without it",
+                "{who} has spent {} s on making itself ready, of the {} s that --quick gives it \
+                 in a study; run without it",
                 spent / 1_000_000_000,
                 limit / 1_000_000_000
             ))),

@@ -1,13 +1,16 @@
-//! Ceilings of this machine, measured at the start of a run through the same back end as everything else: a copy
-//! for bandwidth, square products for compute. Both are held against the reference on some of their rows: a product that
-//! takes a fifth of a millisecond on an accelerator takes the host seconds in f64.
+//! Ceilings of this machine, measured at the start of a run through the same back end as everything
+//! else: a copy for bandwidth, square products for compute. Both are held against the reference on
+//! some of their rows: a product that takes a fifth of a millisecond on an accelerator takes the
+//! host seconds in f64.
 
 use crate::kernels::graphs::copy;
 use crate::session::{prepare, ready};
 use crate::{Context, Device, Entry, Workload};
 use overdrive_bench::ceilings::{Ceiling, CeilingKind, Probe};
 use overdrive_bench::outcome::Failure;
-use overdrive_ir::{Builder, DType, DotGeneral, Graph, GraphError, Mode, Precision, Prim, TensorType};
+use overdrive_ir::{
+    Builder, DType, DotGeneral, Graph, GraphError, Mode, Precision, Prim, TensorType,
+};
 
 /// How much is copied and multiplied.
 struct Extent {
@@ -18,7 +21,8 @@ struct Extent {
 }
 
 impl Extent {
-    /// 64 MiB in and 64 MiB out, and a millisecond or more of arithmetic; on an accelerator what lasts about as long.
+    /// 64 MiB in and 64 MiB out, and a millisecond or more of arithmetic; on an accelerator what
+    /// lasts about as long.
     fn of(device: &Device<'_>) -> Self {
         if device.is_accelerator() {
             Self { copied: 64 << 20, edge: 4096 }
@@ -37,21 +41,30 @@ pub fn ceilings(context: &Context<'_>) -> Vec<Ceiling> {
             vec![None, Some((DType::F32, Precision::Exact)), Some((DType::BF16, Precision::Exact))];
         if device.is_accelerator() {
             kinds.push(Some((DType::F32, Precision::Tf32)));
-            kinds.extend([DType::F16, DType::F8E4M3, DType::I8].map(|dtype| Some((dtype, Precision::Exact))));
+            kinds.extend(
+                [DType::F16, DType::F8E4M3, DType::I8].map(|dtype| Some((dtype, Precision::Exact))),
+            );
         }
-        kinds.retain(|kind| kind.is_none_or(|(d, _)| device.backend.caps().contraction_dtypes.contains(&d)));
+        kinds.retain(|kind| {
+            kind.is_none_or(|(d, _)| device.backend.caps().contraction_dtypes.contains(&d))
+        });
         found.extend(kinds.into_iter().filter_map(|kind| ceiling(context, device, kind).ok()));
     }
     found
 }
 
-/// A product of `rows` by a square in the layout that matrix units of 8-bit types want, rows by rows, and with sums of 32 bits.
-fn product((dtype, precision): (DType, Precision), [rows, edge]: [usize; 2]) -> Result<Graph, GraphError> {
+/// A product of `rows` by a square in the layout that matrix units of 8-bit types want, rows by
+/// rows, and with sums of 32 bits.
+fn product(
+    (dtype, precision): (DType, Precision),
+    [rows, edge]: [usize; 2],
+) -> Result<Graph, GraphError> {
     let sums = if dtype.is_float() { DType::F32 } else { DType::I32 };
     let contract = vec![(1, if dtype.bits() == 8 { 1 } else { 0 })];
     let dot = DotGeneral { batch: vec![], contract, accumulate: sums, out: sums, precision };
     let b = Builder::new("matmul");
-    let [x, y] = [("a", rows), ("b", edge)].map(|(name, n)| b.input(name, TensorType::new(dtype, [n, edge])));
+    let [x, y] = [("a", rows), ("b", edge)]
+        .map(|(name, n)| b.input(name, TensorType::new(dtype, [n, edge])));
     b.output("c", b.op1(Prim::DotGeneral(dot), &[x, y]));
     b.finish()
 }
@@ -85,9 +98,11 @@ fn ceiling(
         }
     };
     let whole = Workload::new("ceiling", [], graph(rows).map_err(failed)?);
-    // Zeros and ones toggle few wires, and a chip at its power limit then clocks higher than real data let it.
-    let workload =
-        Workload { vocabulary: 127, ..whole }.with_sampled_rows((rows, 1), graph).map_err(failed)?;
+    // Zeros and ones toggle few wires, and a chip at its power limit then clocks higher than real
+    // data let it.
+    let workload = Workload { vocabulary: 127, ..whole }
+        .with_sampled_rows((rows, 1), graph)
+        .map_err(failed)?;
     // tf32 keeps as many digits as f16.
     let judged_as = match kind {
         Some((DType::F32, Precision::Tf32)) => DType::F16,

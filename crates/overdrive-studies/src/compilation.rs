@@ -1,5 +1,5 @@
-//! What planning and fusing gain: every built-in model and published architecture in every mode that the device has, and
-//! in every engine that was found for it.
+//! What planning and fusing gain: every built-in model and published architecture in every mode
+//! that the device has, and in every engine that was found for it.
 
 use crate::published;
 use crate::{Context, Device, Entry, Study, Workload, measure};
@@ -16,7 +16,8 @@ pub(crate) struct Compilation;
 /// Modes of a host device; capture and replay needs a device with graphs of its own.
 const HOST_MODES: &[Mode] = &[Mode::Eager, Mode::Jit, Mode::Compile];
 
-/// A model whose calls would take longer than this in all is skipped, with the estimate as the reason.
+/// A model whose calls would take longer than this in all is skipped, with the estimate as the
+/// reason.
 const SECONDS_PER_MODEL: [f64; 2] = [30.0, 600.0];
 
 /// FLOP/s a thread for that estimate; a low guess, so that what is skipped really would not fit.
@@ -31,7 +32,8 @@ impl Study for Compilation {
     }
 
     fn summary(&self) -> &'static str {
-        "each model in each execution mode, and in every engine found: latency, throughput, memory, overheads"
+        "each model in each execution mode, and in every engine found: latency, throughput, \
+         memory, overheads"
     }
 
     fn quick_seconds(&self) -> u64 {
@@ -51,7 +53,9 @@ impl Study for Compilation {
         }
         match published::workloads() {
             Ok(published) => workloads.extend(published),
-            Err(error) => results.notes.push(Note { study: self.name().to_owned(), text: error.to_string() }),
+            Err(error) => {
+                results.notes.push(Note { study: self.name().to_owned(), text: error.to_string() })
+            }
         }
         // The cheapest first, so that a limit on time leaves out as few models as it can.
         workloads.sort_by_key(|workload| workload.graph.cost().flops);
@@ -90,7 +94,8 @@ pub fn compilation(context: &Context<'_>, results: &mut Results, workloads: &[Wo
         if !context.wants(&cases) {
             continue;
         }
-        // First call, warm-up, samples and checks of every mode, and the f64 reference at about a sixth of the speed.
+        // First call, warm-up, samples and checks of every mode, and the f64 reference at about a
+        // sixth of the speed.
         let calls = entries.len() as f64 * (10.0 + context.quick_or(20.0, 40.0)) + 6.0;
         let threads = ASSUMED_FLOPS_PER_THREAD * f64::from(device.threads);
         let rate = if device.is_accelerator() { ASSUMED_FLOPS_OF_ACCELERATOR } else { threads };
@@ -98,7 +103,8 @@ pub fn compilation(context: &Context<'_>, results: &mut Results, workloads: &[Wo
         let too_long = || {
             let depth = if context.is_brief() { " with --quick" } else { "" };
             format!(
-                "an estimated {seconds:.0} s for {calls:.0} calls, the limit is {limit_s:.0} s a model{depth}"
+                "an estimated {seconds:.0} s for {calls:.0} calls, the limit is {limit_s:.0} s a \
+                 model{depth}"
             )
         };
         if let Some(reason) = context.over().or_else(|| (seconds > limit_s).then(too_long)) {
@@ -125,7 +131,8 @@ fn entries<'a>(
     let mut entries = Vec::new();
     for &dtype in dtypes {
         let graph = precision(&workload.graph, &Recipe { contractions: dtype })?;
-        let entry = |mode| Entry { dtype, graph: graph.clone(), ..Entry::plain(workload, device, mode) };
+        let entry =
+            |mode| Entry { dtype, graph: graph.clone(), ..Entry::plain(workload, device, mode) };
         entries.extend(modes.iter().map(|&mode| entry(mode)));
     }
     Ok(entries)

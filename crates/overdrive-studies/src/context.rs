@@ -25,10 +25,15 @@ pub struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// Whether its memory moves a terabyte a second and more. Sizes that keep a processor busy are lost in launches
-    /// there, so studies take larger ones.
+    /// Whether its memory moves a terabyte a second and more. Sizes that keep a processor busy are
+    /// lost in launches there, so studies take larger ones.
     pub fn is_accelerator(&self) -> bool {
-        self.backend.caps().peaks.levels.iter().any(|&(_, bytes_per_second)| bytes_per_second >= 1e12)
+        self.backend
+            .caps()
+            .peaks
+            .levels
+            .iter()
+            .any(|&(_, bytes_per_second)| bytes_per_second >= 1e12)
     }
 }
 
@@ -62,7 +67,8 @@ pub struct Context<'a> {
     pub devices: &'a [Device<'a>],
     /// Engines of other people for the first device, given as many threads as it has.
     pub engines: &'a [Device<'a>],
-    /// Runs graphs in f64 where the evaluator would take too long, whichever device is measured: the CPU.
+    /// Runs graphs in f64 where the evaluator would take too long, whichever device is measured:
+    /// the CPU.
     pub reference: &'a dyn Backend,
     /// Timed choices: those of earlier runs, and those that this one adds.
     pub tuning: &'a RefCell<Tuning>,
@@ -78,7 +84,8 @@ pub struct Context<'a> {
     pub clock: &'a dyn Clock,
     /// How long to sample and when to stop.
     pub rules: Rules,
-    /// When the study under way should have ended, on `clock`; a workload that would begin later is skipped.
+    /// When the study under way should have ended, on `clock`; a workload that would begin later is
+    /// skipped.
     pub deadline_ns: Option<u64>,
     /// What engines and frameworks may spend beside that.
     pub allowance: &'a Allowance,
@@ -88,17 +95,20 @@ pub struct Context<'a> {
     pub stop: Stop,
     /// The process's allocator, if it counts.
     pub heap: Option<&'a CountingAllocator>,
-    /// Counters of energy by the device's name in its `Caps`; a device without one has no energy column.
+    /// Counters of energy by the device's name in its `Caps`; a device without one has no energy
+    /// column.
     pub energy: Option<&'a EnergyProbes>,
     /// The command line up to the study, for the rerun command of each record.
     pub command: String,
     /// Who hears of progress.
     pub progress: &'a dyn Progress,
-    /// Parts of names of cases: only sessions with a case whose name contains one of them are taken; none means all.
+    /// Parts of names of cases: only sessions with a case whose name contains one of them are
+    /// taken; none means all.
     pub only: &'a [String],
     /// Records of an interrupted run, which need not be taken again.
     pub earlier: &'a [Record],
-    /// Keeps the results so far, after every session, so that an interrupted run loses one session at most.
+    /// Keeps the results so far, after every session, so that an interrupted run loses one session
+    /// at most.
     pub keep: &'a dyn Fn(&Results),
 }
 
@@ -128,7 +138,8 @@ impl<'a> Context<'a> {
         (self.keep)(results);
     }
 
-    /// The command that takes a study's cases again. One that is called as the study is, as `bench`, has named it.
+    /// The command that takes a study's cases again. One that is called as the study is, as
+    /// `bench`, has named it.
     pub(crate) fn command_of(&self, study: &str) -> String {
         match self.command.split(' ').nth(1) == Some(study) {
             true => self.command.clone(),
@@ -136,10 +147,11 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What an interrupted run left of these cases, if it left all: a session is taken whole or not at all, since
-    /// its cases alternated. What was skipped then is tried now.
+    /// What an interrupted run left of these cases, if it left all: a session is taken whole or not
+    /// at all, since its cases alternated. What was skipped then is tried now.
     pub(crate) fn taken_earlier(&self, cases: &[Case]) -> Option<Vec<Record>> {
-        let skipped = |r: &Record| r.outcome.failure().is_some_and(|f| f.kind == FailureKind::Skipped);
+        let skipped =
+            |r: &Record| r.outcome.failure().is_some_and(|f| f.kind == FailureKind::Skipped);
         let find = |case: &Case| {
             let same = |r: &&Record| {
                 r.case == *case && r.command == self.command_of(&case.study) && r.seed == self.seed
@@ -161,8 +173,8 @@ impl<'a> Context<'a> {
         Context { rules, ceilings, stop: self.stop.clone(), command: self.command.clone(), ..*self }
     }
 
-    /// The same, with the other framework in these modes only: a kernel alone is the same in some of its modes, and each
-    /// costs a compilation.
+    /// The same, with the other framework in these modes only: a kernel alone is the same in some
+    /// of its modes, and each costs a compilation.
     pub(crate) fn with_peer_modes(&self, peer_modes: &'a [&'a str]) -> Context<'a> {
         let (rules, ceilings) = (self.rules.clone(), self.ceilings.clone());
         Context {
@@ -187,10 +199,13 @@ impl<'a> Context<'a> {
         }
         let own_ns = self.clock.now_ns().saturating_sub(self.allowance.spent_ns());
         let late = self.deadline_ns.is_some_and(|deadline| own_ns > deadline);
-        late.then(|| "the study's share of the time that --quick has was used up; run without it".to_owned())
+        late.then(|| {
+            "the study's share of the time that --quick has was used up; run without it".to_owned()
+        })
     }
 
-    /// What somebody who is not one of our devices needs to make something ready, at the expense of his own allowance.
+    /// What somebody who is not one of our devices needs to make something ready, at the expense of
+    /// his own allowance.
     pub(crate) fn at_own_expense<T>(
         &self,
         who: &str,

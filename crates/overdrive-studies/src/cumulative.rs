@@ -1,5 +1,5 @@
-//! A measured ladder from eager f32 on one thread to the fastest that the device has: one workload, one change a
-//! step, every step run in one session.
+//! A measured ladder from eager f32 on one thread to the fastest that the device has: one workload,
+//! one change a step, every step run in one session.
 
 use crate::{Context, Entry, Study, Workload, measure};
 use overdrive_bench::ladder::{LadderKey, Rung};
@@ -42,8 +42,9 @@ impl Study for Cumulative {
             "jit".into(),
             "compile".into(),
         ];
-        let mut entries: Vec<Entry<'_>> =
-            [Mode::Eager, Mode::Jit, Mode::Compile].map(|mode| Entry::plain(&workload, single, mode)).into();
+        let mut entries: Vec<Entry<'_>> = [Mode::Eager, Mode::Jit, Mode::Compile]
+            .map(|mode| Entry::plain(&workload, single, mode))
+            .into();
         if all.threads > 1 {
             changes.push(format!("{} threads", all.threads));
             entries.push(Entry::plain(&workload, all, Mode::Compile));
@@ -65,11 +66,14 @@ impl Study for Cumulative {
                 Err(error) => results.notes.push(note(error.to_string())),
             }
         } else {
-            results.notes.push(note(format!("{} has no native bf16 contraction", all.backend.name())));
+            results
+                .notes
+                .push(note(format!("{} has no native bf16 contraction", all.backend.name())));
         }
         let title = format!("{name}, from {} to the fastest", changes[0]);
         let cases = entries.iter().map(|entry| entry.case(self.name()).id());
-        let rungs = changes.into_iter().zip(cases).map(|(change, case)| Rung { change, case }).collect();
+        let rungs =
+            changes.into_iter().zip(cases).map(|(change, case)| Rung { change, case }).collect();
         let records = measure(context, self.name(), &entries, &mut []);
         if records.is_empty() {
             return;

@@ -1,8 +1,8 @@
 //! Decoding: the next token again and again, from executables that are compiled once.
 //!
-//! [`CachedDecoder`] keeps keys and values, [`WindowDecoder`] computes a model of fixed context anew for every token;
-//! both are a [`Decoder`], for which [`generate`] samples. Invariant: with and without a cache the logits are the same
-//! within rounding, which a test compares step by step.
+//! [`CachedDecoder`] keeps keys and values, [`WindowDecoder`] computes a model of fixed context
+//! anew for every token; both are a [`Decoder`], for which [`generate`] samples. Invariant: with
+//! and without a cache the logits are the same within rounding, which a test compares step by step.
 
 mod cached;
 mod sampling;
@@ -44,7 +44,8 @@ pub enum DecodeError {
     EmptyPrompt,
     /// The model has seen nothing as long.
     #[error(
-        "{found} tokens: expected at most {capacity}, which is what this decoder has room for; use a shorter prompt or fewer tokens"
+        "{found} tokens: expected at most {capacity}, which is what this decoder has room for; \
+         use a shorter prompt or fewer tokens"
     )]
     Full {
         /// Room for tokens.
@@ -53,7 +54,9 @@ pub enum DecodeError {
         found: usize,
     },
     /// The model's own output is no number.
-    #[error("the logits of token {0} have a NaN: the weights, or what computed with them, are broken")]
+    #[error(
+        "the logits of token {0} have a NaN: the weights, or what computed with them, are broken"
+    )]
     NoNumber(usize),
     /// The graph takes or gives something else than token ids and logits.
     #[error("{0}")]

@@ -1,7 +1,8 @@
 //! Random parameters of a session, drawn once.
 //!
-//! Every configuration of a workload, its reference and every peer start from the same values. Each drew them anew, which for
-//! sixty million of them took longer than all that was measured. Invariant: values are those of `Init::tensor`.
+//! Every configuration of a workload, its reference and every peer start from the same values. Each
+//! drew them anew, which for sixty million of them took longer than all that was measured.
+//! Invariant: values are those of `Init::tensor`.
 
 use crate::Workload;
 use overdrive_bench::oracle::side_by_side;
@@ -41,20 +42,29 @@ impl Drawn {
         graph.clone().with_initial_values(|name, ty| {
             let init = &states.next().expect("asked once for each state, in their order").init;
             match *init {
-                Init::Normal { std, seed } => Init::Value(self.value((name, ty), init, (std, seed))),
+                Init::Normal { std, seed } => {
+                    Init::Value(self.value((name, ty), init, (std, seed)))
+                }
                 _ => init.clone(),
             }
         })
     }
 
-    fn value(&self, (name, ty): (&str, &TensorType), init: &Init, (std, seed): (f64, u64)) -> Tensor {
-        let known = |(n, t, i, _): &&(String, TensorType, Init, Tensor)| n == name && t == ty && i == init;
+    fn value(
+        &self,
+        (name, ty): (&str, &TensorType),
+        init: &Init,
+        (std, seed): (f64, u64),
+    ) -> Tensor {
+        let known =
+            |(n, t, i, _): &&(String, TensorType, Init, Tensor)| n == name && t == ty && i == init;
         if let Some((.., tensor)) = self.values.borrow().iter().find(known) {
             return tensor.clone();
         }
         let site = philox::site_of(name);
         let bytes = side_by_side((ty.dtype, ty.elements()), |start, length| {
-            let draws = philox::normals_from(seed, site, start as u64 / 4).take(length).map(|z| z * std);
+            let draws =
+                philox::normals_from(seed, site, start as u64 / 4).take(length).map(|z| z * std);
             Tensor::from_f64(ty.dtype, [length], &draws.collect::<Vec<_>>())
         });
         let tensor = Tensor::sharing(ty.clone(), bytes.into()).expect("every element was drawn");
@@ -75,14 +85,19 @@ mod tests {
             let x = b.input("x", TensorType::new(DType::F32, [3]));
             let large = TensorType::new(DType::F32, [(1 << 20) + 3]);
             let w = b.state("w", large, Init::Normal { std: 0.5, seed: 7 }).sum(&[0]);
-            let half = b.state("h", TensorType::new(DType::BF16, [3]), Init::Normal { std: scale, seed: 7 });
+            let half = b.state(
+                "h",
+                TensorType::new(DType::BF16, [3]),
+                Init::Normal { std: scale, seed: 7 },
+            );
             let zeros = b.state("z", TensorType::new(DType::F32, [3]), Init::ZEROS);
             b.output("sum", w);
             b.output("y", x + half.convert(DType::F32) + zeros);
             b.finish().expect("it is well-formed")
         };
         let drawn = Drawn::on(1 << 30);
-        let [first, second, other] = [1.0, 1.0, 2.0].map(|scale| (graph(scale), drawn.graph(&graph(scale))));
+        let [first, second, other] =
+            [1.0, 1.0, 2.0].map(|scale| (graph(scale), drawn.graph(&graph(scale))));
         for (described, valued) in [&first, &second, &other] {
             for (a, b) in described.states().iter().zip(valued.states()) {
                 let ty = described.ty(a.value);

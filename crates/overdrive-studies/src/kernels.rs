@@ -1,5 +1,6 @@
-//! Single kernels against their bounds: products against the best library, fused against unfused, memory-bound
-//! kernels against a copy of the same bytes, a whole transformer against its products alone.
+//! Single kernels against their bounds: products against the best library, fused against unfused,
+//! memory-bound kernels against a copy of the same bytes, a whole transformer against its products
+//! alone.
 //!
 //! Each case is a small graph through the whole stack, in one session with what it is held against.
 
@@ -8,7 +9,9 @@ pub(crate) mod graphs;
 mod peers;
 
 use crate::{Context, Device, Entry, Study, Workload, measure};
-use graphs::{attention, chain, copy, layer_norm, linear, linear_gelu, matmul, softmax, transformer_matmuls};
+use graphs::{
+    attention, chain, copy, layer_norm, linear, linear_gelu, matmul, softmax, transformer_matmuls,
+};
 use overdrive_bench::record::Record;
 use overdrive_bench::results::{Note, Results};
 use overdrive_ir::{Caps, DType, Graph, GraphError, Mode};
@@ -27,7 +30,8 @@ impl Study for Kernels {
     }
 
     fn summary(&self) -> &'static str {
-        "matmul, linear+GELU, softmax, norms, attention, an elementwise chain: each against its bound"
+        "matmul, linear+GELU, softmax, norms, attention, an elementwise chain: each against its \
+         bound"
     }
 
     fn quick_seconds(&self) -> u64 {
@@ -43,17 +47,21 @@ impl Study for Kernels {
             ("softmax and layer_norm", rows),
             ("attention", attentions),
         ];
-        let cases = if context.device().is_accelerator() { &accelerator::CASES[..] } else { &host[..] };
+        let cases =
+            if context.device().is_accelerator() { &accelerator::CASES[..] } else { &host[..] };
         for &(name, case) in cases {
             if let Some(reason) = context.over() {
-                results
-                    .notes
-                    .push(Note { study: NAME.to_owned(), text: format!("{name}: skipped, {reason}") });
+                results.notes.push(Note {
+                    study: NAME.to_owned(),
+                    text: format!("{name}: skipped, {reason}"),
+                });
                 continue;
             }
             context.progress.workload(name);
             if let Err(error) = case(context, results) {
-                results.notes.push(Note { study: NAME.to_owned(), text: format!("{name}: {error}") });
+                results
+                    .notes
+                    .push(Note { study: NAME.to_owned(), text: format!("{name}: {error}") });
             }
         }
     }
@@ -61,7 +69,8 @@ impl Study for Kernels {
 
 /// Median time of `of` over that of `over`, as an exact quantity of `of`: both from one session.
 fn relate(records: &mut [Record], of: usize, over: usize, quantity: &str) {
-    let median = |record: &Record| Some(record.outcome.measurement()?.latency.as_ref()?.summary.median_ns);
+    let median =
+        |record: &Record| Some(record.outcome.measurement()?.latency.as_ref()?.summary.median_ns);
     // A session that was not asked for has no records.
     let [Some(a), Some(b)] = [of, over].map(|i| records.get(i).and_then(median)) else { return };
     if let Some(measurement) = records[of].outcome.measurement_mut() {
@@ -103,8 +112,10 @@ fn fused_linear(context: &Context<'_>, results: &mut Results) -> Result<(), Grap
         let dims = [("m", m), ("n", n), ("k", k)];
         let alone = Workload::new("linear", dims, linear(DType::F32, [m, k, n])?);
         let workload = Workload::new("linear+gelu", dims, linear_gelu(DType::F32, [m, k, n])?);
-        let variant =
-            |mode, variant| Entry { variant: Some(variant), ..Entry::plain(&workload, device, mode) };
+        let variant = |mode, variant| Entry {
+            variant: Some(variant),
+            ..Entry::plain(&workload, device, mode)
+        };
         let entries = [
             variant(Mode::Jit, "unfused"),
             variant(Mode::Compile, "fused"),
@@ -136,11 +147,13 @@ fn elementwise(context: &Context<'_>, results: &mut Results) -> Result<(), Graph
     Ok(())
 }
 
-/// Rows of 8,192 whose bytes, in and out, are four times the last cache level (a quarter of it with --quick), as far
-/// as memory allows: inputs of two seeds, one copy of them in use, and the outputs of both.
+/// Rows of 8,192 whose bytes, in and out, are four times the last cache level (a quarter of it with
+/// --quick), as far as memory allows: inputs of two seeds, one copy of them in use, and the outputs
+/// of both.
 fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     const COLUMNS: usize = 8192;
-    let last_level = results.environment.cpu.caches.iter().map(|c| c.bytes).max().unwrap_or(32 << 20);
+    let last_level =
+        results.environment.cpu.caches.iter().map(|c| c.bytes).max().unwrap_or(32 << 20);
     let wanted = context.quick_or((last_level / 4).clamp(64 << 20, 256 << 20), 4 * last_level);
     let footprint = wanted.min(context.device().backend.caps().memory_bytes / 5) as usize;
     let rows = (footprint / (2 * 4 * COLUMNS)).next_multiple_of(64);
@@ -154,7 +167,8 @@ fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> 
     }
     let builders: [(&str, Build); 2] = [("softmax", softmax), ("layer_norm", layer_norm)];
     for (name, build) in builders {
-        let records = beside_copy(context, (name, build), (DType::F32, [rows, COLUMNS]), Mode::Compile)?;
+        let records =
+            beside_copy(context, (name, build), (DType::F32, [rows, COLUMNS]), Mode::Compile)?;
         context.add(results, records);
     }
     Ok(())
@@ -162,8 +176,8 @@ fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> 
 
 type Build = fn(DType, [usize; 2]) -> Result<Graph, GraphError>;
 
-/// A kernel on rows and a copy of the same bytes, in one session; what takes one pass over its rows is compared on
-/// some of them.
+/// A kernel on rows and a copy of the same bytes, in one session; what takes one pass over its rows
+/// is compared on some of them.
 fn beside_copy(
     context: &Context<'_>,
     (name, build): (&str, Build),
@@ -180,14 +194,16 @@ fn beside_copy(
     };
     let workload = some(name, build)?;
     let stream = some(&format!("copy beside {name}"), |dtype, shape| copy(dtype, &shape))?;
-    let entries = [&workload, &stream].map(|w| Entry { dtype, ..Entry::plain(w, context.device(), mode) });
+    let entries =
+        [&workload, &stream].map(|w| Entry { dtype, ..Entry::plain(w, context.device(), mode) });
     // One seed: each is drawn anew, and the rows are many.
     let mut records = measure(&context.with_one_seed(), NAME, &entries, &mut []);
     share_of_bandwidth(&mut records);
     Ok(records)
 }
 
-/// Bytes per second of the first record over those of the second, as an exact quantity of the first.
+/// Bytes per second of the first record over those of the second, as an exact quantity of the
+/// first.
 fn share_of_bandwidth(records: &mut [Record]) {
     let rate = |record: &Record| {
         let measurement = record.outcome.measurement()?;
@@ -206,8 +222,10 @@ fn attentions(context: &Context<'_>, results: &mut Results) -> Result<(), GraphE
         let shape = [1, 8, *t, 64];
         let dims = [("B", 1), ("H", 8), ("T", *t), ("D", 64)];
         let workload = Workload::new("causal attention", dims, attention(DType::F32, shape)?);
-        let mut entries =
-            vec![Entry { variant: Some("tiled"), ..Entry::plain(&workload, device, Mode::Compile) }];
+        let mut entries = vec![Entry {
+            variant: Some("tiled"),
+            ..Entry::plain(&workload, device, Mode::Compile)
+        }];
         // The scores of the expanded form take H T^2 numbers, several times over.
         if *t <= 2048 {
             let graph = expanded(&workload.graph, device)?;
@@ -228,13 +246,18 @@ fn expanded(graph: &Graph, device: &Device<'_>) -> Result<Graph, GraphError> {
 fn transformer(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     let model = overdrive_models::find("transformer").expect("a built-in model");
     let workload = Workload::of_model(model, &BTreeMap::new())?;
-    let alone =
-        Workload::new("transformer, products alone", model.dimensions.to_vec(), transformer_matmuls()?);
+    let alone = Workload::new(
+        "transformer, products alone",
+        model.dimensions.to_vec(),
+        transformer_matmuls()?,
+    );
     let device = context.device();
     let modes = context.quick_or(&[Mode::Compile][..], &[Mode::Eager, Mode::Compile][..]);
     let workloads = [&workload, &alone];
-    let entries: Vec<Entry<'_>> =
-        workloads.iter().flat_map(|w| modes.iter().map(|&mode| Entry::plain(w, device, mode))).collect();
+    let entries: Vec<Entry<'_>> = workloads
+        .iter()
+        .flat_map(|w| modes.iter().map(|&mode| Entry::plain(w, device, mode)))
+        .collect();
     let mut records = measure(context, NAME, &entries, &mut []);
     for of in 0..modes.len() {
         relate(&mut records, of, of + modes.len(), "time_over_products_alone");

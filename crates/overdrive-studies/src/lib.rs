@@ -1,8 +1,8 @@
 //! What we measure: one file per study.
 //!
-//! A study is given the devices it may use and leaves records; it prints nothing and knows no back end by name.
-//! Invariant: every variant of a comparison runs in one session, in alternation, and is checked against the f64
-//! reference before its time counts.
+//! A study is given the devices it may use and leaves records; it prints nothing and knows no back
+//! end by name. Invariant: every variant of a comparison runs in one session, in alternation, and
+//! is checked against the f64 reference before its time counts.
 
 mod allowance;
 mod ceilings;

@@ -1,8 +1,9 @@
 //! Other frameworks on the same work, each in a process of its own that we drive.
 //!
-//! The process answers one JSON line for each that it is sent (`peers/overdrive_peer.py` says which). We draw inputs and
-//! parameters and write them as safetensors, or the graph as ONNX for whoever reads that; the process makes a workload ready
-//! and reads the clocks. So a peer is one more
+//! The process answers one JSON line for each that it is sent (`peers/overdrive_peer.py` says
+//! which). We draw inputs and parameters and write them as safetensors, or the graph as ONNX for
+//! whoever reads that; the process makes a workload ready and reads the clocks. So a peer is one
+//! more
 //! [`Subject`]: it alternates with ours in one session, under the same rules of sampling, and its outputs are held against
 //! the same f64 reference.
 
@@ -24,11 +25,13 @@ pub(crate) use timed::{Given, HeldTo, Timed, Way};
 
 /// How a peer may run a workload.
 pub const PEER_MODES: [&str; 4] = ["eager", "jit", "compile", "graph"];
-/// What a peer takes part with in a session: the case and, if the peer could make it ready, the subject.
+/// What a peer takes part with in a session: the case and, if the peer could make it ready, the
+/// subject.
 pub(crate) type Entrant<'a> = (Case, Result<Timed<'a>, Failure>);
 
-/// Every way in which a peer knows to run `workload` in `dtype`; what it cannot do in a mode is left out where nobody would
-/// expect it (graphs of a processor), and is a failure with its reason where one would.
+/// Every way in which a peer knows to run `workload` in `dtype`; what it cannot do in a mode is
+/// left out where nobody would expect it (graphs of a processor), and is a failure with its reason
+/// where one would.
 pub(crate) fn entrants<'a>(
     context: &'a Context<'_>,
     (study, workload): (&str, &'a Workload),
@@ -56,7 +59,8 @@ pub(crate) fn entrants<'a>(
                 }
                 (Err(failure), _) | (_, Err(failure)) => Err(failure.clone()),
             };
-            let is_unsupported = matches!(&opened, Err(failure) if failure.kind == FailureKind::Unsupported);
+            let is_unsupported =
+                matches!(&opened, Err(failure) if failure.kind == FailureKind::Unsupported);
             if is_unsupported && !peer.has_mode(mode) {
                 continue;
             }
@@ -68,7 +72,8 @@ pub(crate) fn entrants<'a>(
                 threads: peer.threads(),
                 variant: variant.or(known.by.as_deref()).map(str::to_owned),
             };
-            let case = Case { study: study.to_owned(), workload: workload.key.clone(), configuration };
+            let case =
+                Case { study: study.to_owned(), workload: workload.key.clone(), configuration };
             entrants.push((case, opened));
         }
     }
@@ -78,7 +83,8 @@ pub(crate) fn entrants<'a>(
 /// What an interrupted run left of the peers of these cases.
 pub(crate) fn taken_earlier(context: &Context<'_>, cases: &[Case]) -> Vec<Record> {
     let beside = |record: &&Record| {
-        let same = |case: &Case| case.study == record.case.study && case.workload == record.case.workload;
+        let same =
+            |case: &Case| case.study == record.case.study && case.workload == record.case.workload;
         let is_theirs = |peer: &Peer| record.case.configuration.backend == peer.name();
         context.peers.iter().any(is_theirs) && cases.iter().any(same)
     };

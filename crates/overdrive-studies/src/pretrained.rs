@@ -1,12 +1,12 @@
-//! A folder in Hugging Face's format, or a file of GGUF, as a model: its architecture by the fields of
-//! config.json, its weights by name.
+//! A folder in Hugging Face's format, or a file of GGUF, as a model: its architecture by the fields
+//! of config.json, its weights by name.
 //!
-//! This is where what `formats` reads meets what `models` builds. The graphs name their states as the
-//! files do, and every difference is an error that lists it; what is renamed or left out by a rule is
-//! in `notes`. Weights stay as they are stored, and 16-bit ones become f32 as a graph is loaded, so
-//! that what is measured in f32 is f32 throughout. A folder that `quantize` wrote has codes in place
-//! of some weights. Invariant: a model that was read has every weight, each of the type that its graph
-//! declares, or of a narrower float type.
+//! This is where what `formats` reads meets what `models` builds. The graphs name their states as
+//! the files do, and every difference is an error that lists it; what is renamed or left out by a
+//! rule is in `notes`. Weights stay as they are stored, and 16-bit ones become f32 as a graph is
+//! loaded, so that what is measured in f32 is f32 throughout. A folder that `quantize` wrote has
+//! codes in place of some weights. Invariant: a model that was read has every weight, each of the
+//! type that its graph declares, or of a narrower float type.
 
 mod adapter;
 mod architecture;
@@ -52,7 +52,8 @@ pub struct Pretrained {
     described: Config,
     /// Its graphs.
     pub architecture: Architecture,
-    /// Its config.json, where the graph is all that it describes and no more: not of a sentence encoder, which pools.
+    /// Its config.json, where the graph is all that it describes and no more: not of a sentence
+    /// encoder, which pools.
     pub config: Option<Value>,
     /// Its weights by the names of states, 16-bit ones as they are stored.
     pub weights: Tensors,
@@ -102,8 +103,8 @@ impl Pretrained {
     /// Reads a folder, or a file of GGUF.
     ///
     /// # Errors
-    /// When a file is absent or damaged, when the architecture is unknown (the known ones are listed), or when the weights
-    /// differ from what it needs (every difference is listed).
+    /// When a file is absent or damaged, when the architecture is unknown (the known ones are
+    /// listed), or when the weights differ from what it needs (every difference is listed).
     pub fn read(place: &Path) -> Result<Self, PretrainedError> {
         let mut source = Source::read(place)?;
         let config = &source.config;
@@ -119,11 +120,13 @@ impl Pretrained {
             notes.push("weights are stored as f64 and rounded to f32".to_owned());
         }
         let sixteen = |dtype: &&DType| matches!(dtype, DType::F16 | DType::BF16);
-        let narrow: Vec<String> = stored.stored.iter().filter(sixteen).map(DType::to_string).collect();
+        let narrow: Vec<String> =
+            stored.stored.iter().filter(sixteen).map(DType::to_string).collect();
         if !narrow.is_empty() {
             notes.push(format!("weights are stored as {} and kept in f32", narrow.join(" and ")));
         }
-        let Fitted { mut tensors, renamed, left_out } = fit(&facts, &graph, stored.tensors, &mut notes);
+        let Fitted { mut tensors, renamed, left_out } =
+            fit(&facts, &graph, stored.tensors, &mut notes);
         if let Some(coding) = &coding {
             notes.push(format!("{} layers have codes: {}", coding.layers.len(), coding.mode));
             tensors = coding.restored(&stored.path, &architecture.whole()?, &graph, tensors)?;
@@ -137,8 +140,10 @@ impl Pretrained {
             None => None,
         };
         let ends = source.ends()?;
-        let name =
-            place.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        let name = place
+            .canonicalize()
+            .ok()
+            .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
         let name = name.unwrap_or_else(|| place.display().to_string());
         let is_plain = !architecture.pools() && coding.is_none() && facts.task != Task::Other;
         let Source { config, folder, .. } = source;
@@ -219,7 +224,8 @@ impl Pretrained {
     pub fn template(&self) -> Result<Template, GraphError> {
         let facts = self.architecture.facts();
         let sizes = facts.extents.iter().map(|extent| (extent.name.to_owned(), extent.size));
-        let limits = facts.extents.iter().filter_map(|extent| Some((extent.name.to_owned(), extent.most?)));
+        let limits =
+            facts.extents.iter().filter_map(|extent| Some((extent.name.to_owned(), extent.most?)));
         Ok(Template {
             name: self.name.clone(),
             graph: self.loaded(declared(self.coding.as_ref(), self.architecture.whole()?)?),

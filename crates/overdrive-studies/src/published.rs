@@ -1,9 +1,11 @@
-//! Published architectures, small and with random weights: a GPT-2, a Llama and a BERT of the width and depth of the
-//! built-in transformer, for comparisons with the implementation that most people run.
+//! Published architectures, small and with random weights: a GPT-2, a Llama and a BERT of the width
+//! and depth of the built-in transformer, for comparisons with the implementation that most people
+//! run.
 //!
-//! Each is a config.json in Hugging Face's format, of which our graph is made by the same code that reads folders; a peer
-//! that has `transformers` makes its own model of the same text and is given our weights. Invariant: whoever takes part
-//! computes the same function of the same weights, since there is one text for all.
+//! Each is a config.json in Hugging Face's format, of which our graph is made by the same code that
+//! reads folders; a peer that has `transformers` makes its own model of the same text and is given
+//! our weights. Invariant: whoever takes part computes the same function of the same weights, since
+//! there is one text for all.
 
 use crate::pretrained::{Architecture, PretrainedError};
 use crate::{Template, Workload};
@@ -76,7 +78,10 @@ mod tests {
             let ids = drawn[0].to_ints();
             assert!(ids.iter().all(|&id| (0..VOCABULARY as i128).contains(&id)), "{name}");
             assert!(ids.iter().any(|&id| id > VOCABULARY as i128 / 2), "{name}");
-            assert!(drawn[1..].iter().all(|mask| mask.to_ints().iter().all(|&bit| bit == 1)), "{name}");
+            assert!(
+                drawn[1..].iter().all(|mask| mask.to_ints().iter().all(|&bit| bit == 1)),
+                "{name}"
+            );
         }
     }
 }

@@ -62,7 +62,9 @@ fn fits(device: &dyn Backend, graph: &Graph) -> bool {
     // Perturbed, as it runs too, it takes more.
     let perturbed = compute_in_f64(graph).and_then(|wide| perturb(&wide, SHARE));
     let Ok(perturbed) = perturbed else { return false };
-    let Ok(executable) = device.compile(&perturbed, Mode::Jit, &Tuning::default()) else { return false };
+    let Ok(executable) = device.compile(&perturbed, Mode::Jit, &Tuning::default()) else {
+        return false;
+    };
     let memory = executable.memory();
     let needed = memory.transient_bytes + memory.persistent_bytes + memory.state_bytes;
     needed <= device.caps().memory_bytes / DEVICE_SHARE
@@ -82,7 +84,11 @@ impl fmt::Display for Chosen<'_> {
         let host = self.host.name();
         match &self.device {
             Some((device, _)) => {
-                write!(f, "the graph in f64 on {}, which agreed with {host} at small sizes", device.name())
+                write!(
+                    f,
+                    "the graph in f64 on {}, which agreed with {host} at small sizes",
+                    device.name()
+                )
             }
             None => write!(f, "the graph in f64 on {host}"),
         }
@@ -124,7 +130,8 @@ fn agree(host: &dyn Backend, device: &dyn Backend, probe: &Graph) -> Result<(), 
         let same_nan = known.iter().zip(&found).all(|(a, b)| a.is_nan() == b.is_nan());
         if worst > AGREEMENT * largest || !same_nan {
             return Err(Failure::failed(format!(
-                "the reference: {} and {} differ by {worst:e} in output `{}` of the model at small sizes, \
+                "the reference: {} and {} differ by {worst:e} in output `{}` of the model at \
+                 small sizes, \
                  expected at most {:e}: no output of {} can be judged",
                 device.name(),
                 host.name(),

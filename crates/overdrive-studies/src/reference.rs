@@ -11,7 +11,8 @@ use overdrive_bench::oracle::{Sensitivity, compared, compared_rows};
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::{
-    Backend, Builder, DType, Executable, Graph, GraphError, Mode, Shape, State, Tensor, Tuning, Value,
+    Backend, Builder, DType, Executable, Graph, GraphError, Mode, Shape, State, Tensor, Tuning,
+    Value,
 };
 use overdrive_passes::{compute_in_f64, perturb};
 use std::cell::RefCell;
@@ -72,7 +73,8 @@ fn with_compared_rows(graph: &Graph) -> Result<Graph, GraphError> {
             let width = graph.ty(value).sizes().last().copied().unwrap_or(1);
             let indices: Vec<i128> = rows.iter().map(|row| *row as i128).collect();
             let indices = b.constant(Tensor::from_ints(DType::I64, [rows.len(), 1], &indices));
-            let matrix = copied[value.0 as usize].reshape([graph.ty(value).elements() / width, width]);
+            let matrix =
+                copied[value.0 as usize].reshape([graph.ty(value).elements() / width, width]);
             matrix.gather(indices, &[0])
         }
     });
@@ -92,7 +94,8 @@ impl<'a> Reference<'a> {
     pub(crate) fn new(graph: &Graph, place: Place<'a>) -> Self {
         let has_codes = rounds_to_codes(graph);
         let wide = compute_in_f64(graph).and_then(|wide| with_compared_rows(&wide));
-        let perturbed = wide.as_ref().ok().filter(|_| !has_codes).and_then(|wide| perturb(wide, SHARE).ok());
+        let perturbed =
+            wide.as_ref().ok().filter(|_| !has_codes).and_then(|wide| perturb(wide, SHARE).ok());
         // The definition takes what f64 has no form of, and knows the codes.
         let plain = match place {
             Place::Evaluator if has_codes || wide.is_err() => Ok(graph.clone()),
@@ -130,17 +133,23 @@ impl<'a> Reference<'a> {
         inputs: &[Tensor],
         expected: &[Vec<f64>],
     ) -> Result<Vec<Sensitivity>, Failure> {
-        let graph = self.perturbed.as_ref().expect("only a reference that can be perturbed is asked");
-        let widths = graph.outputs().iter().map(|port| graph.ty(port.value).sizes().last().copied());
+        let graph =
+            self.perturbed.as_ref().expect("only a reference that can be perturbed is asked");
+        let widths =
+            graph.outputs().iter().map(|port| graph.ty(port.value).sizes().last().copied());
         let shortest = widths.map(|width| width.unwrap_or(1).max(1)).min().unwrap_or(1);
         let twins = TELLING.div_ceil(shortest).clamp(1, MOST_TWINS);
-        let mut squares: Vec<Vec<f64>> = expected.iter().map(|values| vec![0.0; values.len()]).collect();
+        let mut squares: Vec<Vec<f64>> =
+            expected.iter().map(|values| vec![0.0; values.len()]).collect();
         let mut shapes = Vec::new();
         for twin in 0..twins {
             let draws = graph.inputs().len() - inputs.len();
-            let seed = |draw| Tensor::from_ints(DType::U64, Shape::default(), &[(twin << 32 | draw) as i128]);
+            let seed = |draw| {
+                Tensor::from_ints(DType::U64, Shape::default(), &[(twin << 32 | draw) as i128])
+            };
             let inputs: Vec<Tensor> = inputs.iter().cloned().chain((0..draws).map(seed)).collect();
-            let outputs: Vec<Tensor> = self.run((graph, 1), &inputs)?.into_iter().map(compared).collect();
+            let outputs: Vec<Tensor> =
+                self.run((graph, 1), &inputs)?.into_iter().map(compared).collect();
             for ((sums, output), expected) in squares.iter_mut().zip(&outputs).zip(expected) {
                 for ((sum, found), expected) in sums.iter_mut().zip(output.to_f64()).zip(expected) {
                     let response = (found - expected) / SHARE;
@@ -149,22 +158,31 @@ impl<'a> Reference<'a> {
             }
             shapes = outputs.iter().map(|output| output.ty().sizes()).collect();
         }
-        let of = |(squares, shape): (_, &Vec<usize>)| Sensitivity::of_responses(squares, shape, twins);
+        let of =
+            |(squares, shape): (_, &Vec<usize>)| Sensitivity::of_responses(squares, shape, twins);
         Ok(squares.into_iter().zip(&shapes).map(of).collect())
     }
 
     /// Runs the graph that has this place among the executables.
-    fn run(&self, (graph, which): (&Graph, usize), inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+    fn run(
+        &self,
+        (graph, which): (&Graph, usize),
+        inputs: &[Tensor],
+    ) -> Result<Vec<Tensor>, Failure> {
         match &self.place {
             Place::Evaluator => Ok(eval_tensors(graph, inputs)),
             Place::On(chosen) => {
                 let backend = chosen.backend()?;
-                self.run_on((backend, chosen.most_kept_bytes()), (graph, which), inputs).map_err(|failure| {
-                    Failure {
-                        reason: format!("the f64 reference on {}: {}", backend.name(), failure.reason),
+                self.run_on((backend, chosen.most_kept_bytes()), (graph, which), inputs).map_err(
+                    |failure| Failure {
+                        reason: format!(
+                            "the f64 reference on {}: {}",
+                            backend.name(),
+                            failure.reason
+                        ),
                         ..failure
-                    }
-                })
+                    },
+                )
             }
         }
     }
@@ -217,7 +235,8 @@ mod tests {
         let inputs = [Tensor::from_f64(DType::F32, [2, 550, 1], &values)];
         let reference = Reference::new(&graph, Place::Evaluator);
         let found = reference.outputs(&inputs).expect("the evaluator runs everything");
-        let rows = compared_rows(graph.ty(graph.outputs()[0].value)).expect("nine million elements");
+        let rows =
+            compared_rows(graph.ty(graph.outputs()[0].value)).expect("nine million elements");
         assert_eq!(found[0].ty().sizes(), [rows.len(), 8192]);
         let firsts: Vec<f64> = found[0].to_f64().iter().step_by(8192).copied().collect();
         assert_eq!(firsts, rows.iter().map(|row| values[*row]).collect::<Vec<_>>());

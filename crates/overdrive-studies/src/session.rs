@@ -32,7 +32,8 @@ pub struct Entry<'a> {
     pub graph: Graph,
     /// What else sets it apart.
     pub variant: Option<&'a str>,
-    /// Time that reading the model took before there was a graph to compile, where that is part of the comparison.
+    /// Time that reading the model took before there was a graph to compile, where that is part of
+    /// the comparison.
     pub load_ns: Option<u64>,
 }
 
@@ -79,8 +80,9 @@ pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, F
     let clock = context.clock;
     let (needed, available) = (entry.workload.least_bytes(), backend.caps().memory_bytes);
     if needed > available {
-        let reason =
-            format!("parameters, inputs and outputs alone need {needed} bytes, the device has {available}");
+        let reason = format!(
+            "parameters, inputs and outputs alone need {needed} bytes, the device has {available}"
+        );
         return Err(Failure::out_of_memory(reason));
     }
     let known = context.tuning.borrow().clone();
@@ -130,9 +132,9 @@ fn guarded<T>(
     })
 }
 
-/// Measures the entries in one session; the first is the baseline of those with its workload. `extra` takes part
-/// in the session and gives its outcomes last: a library called directly, say. No record at all where the session was
-/// not asked for.
+/// Measures the entries in one session; the first is the baseline of those with its workload.
+/// `extra` takes part in the session and gives its outcomes last: a library called directly, say.
+/// No record at all where the session was not asked for.
 pub fn measure(
     context: &Context<'_>,
     study: &str,
@@ -155,7 +157,8 @@ pub fn measure(
         let position = known.iter().position(|w| std::ptr::eq(*w, entry.workload));
         &workloads[position.expect("every entry's workload is known")]
     };
-    let entries: Vec<Entry<'_>> = entries.iter().map(|entry| entry.valued(of_drawn(entry), &drawn)).collect();
+    let entries: Vec<Entry<'_>> =
+        entries.iter().map(|entry| entry.valued(of_drawn(entry), &drawn)).collect();
     let entries = &entries[..];
     let oracles: Vec<Oracle<'_>> = oracles(context, entries);
     let oracle_of = |entry: &Entry<'_>| {
@@ -168,10 +171,16 @@ pub fn measure(
             case.workload == entry.workload.key && case.configuration.dtype == entry.dtype.name()
         };
         if !entrants.iter().any(known) {
-            entrants.extend(peers::entrants(context, (study, entry.workload), entry.dtype, oracle_of(entry)));
+            entrants.extend(peers::entrants(
+                context,
+                (study, entry.workload),
+                entry.dtype,
+                oracle_of(entry),
+            ));
         }
     }
-    let is_guest = |entry: &Entry<'_>| context.engines.iter().any(|e| std::ptr::eq(e, entry.device));
+    let is_guest =
+        |entry: &Entry<'_>| context.engines.iter().any(|e| std::ptr::eq(e, entry.device));
     let compile = |entry: &Entry<'_>| guarded(context, "compiling", || ready(context, entry));
     let compiled = entries.iter().map(|entry| match is_guest(entry) {
         true => context.at_own_expense(entry.device.backend.name(), || compile(entry)),
@@ -188,8 +197,9 @@ pub fn measure(
         .zip(&mut compiled)
         .map(|(entry, compiled)| {
             let compiled = compiled.as_mut().map_err(|failure| failure.clone())?;
-            let calls =
-                guarded(context, "preparing", || prepare(context, entry, oracle_of(entry), compiled))?;
+            let calls = guarded(context, "preparing", || {
+                prepare(context, entry, oracle_of(entry), compiled)
+            })?;
             Ok(if clocks_differ { calls.beside_host_clocks() } else { calls })
         })
         .collect();
@@ -212,14 +222,17 @@ pub fn measure(
         let mut record = record(context, entry.case(study), baseline.as_ref(), outcome);
         if let Some(measurement) = record.outcome.measurement_mut() {
             let first_call_ns = measurement.overhead.first_call_ns;
-            measurement.overhead = Overhead { first_call_ns, ..paid[i].clone().unwrap_or_default() };
+            measurement.overhead =
+                Overhead { first_call_ns, ..paid[i].clone().unwrap_or_default() };
             let work = entry.workload.work();
             measurement.statuses.extend(impossible(entry, &work, measurement));
             measurement.ceiling_shares = shares(context, entry, &work, measurement);
             measurement.work = Some(work);
             // What cannot be seen is absent; the case ran all the same.
-            if let Some(Ok(Resources { memory, copies, energy })) =
-                compiled[i].as_mut().ok().map(|ready| resources(context, (entry, oracle_of(entry)), ready))
+            if let Some(Ok(Resources { memory, copies, energy })) = compiled[i]
+                .as_mut()
+                .ok()
+                .map(|ready| resources(context, (entry, oracle_of(entry)), ready))
             {
                 (measurement.memory, measurement.copies) = (Some(memory), copies);
                 measurement.energy = energy;
@@ -239,8 +252,10 @@ pub fn measure(
         let mut record = record(context, case, baseline.as_ref(), outcome);
         if let (Some(measurement), Ok(timed)) = (record.outcome.measurement_mut(), opened) {
             measurement.overhead = timed.overhead.clone();
-            measurement.work =
-                entries.iter().find(|e| e.workload.key == record.case.workload).map(|e| e.workload.work());
+            measurement.work = entries
+                .iter()
+                .find(|e| e.workload.key == record.case.workload)
+                .map(|e| e.workload.work());
         }
         records.push(record);
     }
@@ -279,7 +294,8 @@ fn shares(
     let Some(latency) = &measurement.latency else { return vec![] };
     let dtype = format!(" {} ", entry.dtype);
     let applies = |c: &&Ceiling| {
-        c.threads == entry.device.threads && (c.kind == CeilingKind::Bandwidth || c.name.contains(&dtype))
+        c.threads == entry.device.threads
+            && (c.kind == CeilingKind::Bandwidth || c.name.contains(&dtype))
     };
     let share = |c: &Ceiling| c.share(work, latency.summary.median_ns);
     context.ceilings.iter().filter(applies).map(share).collect()
@@ -291,7 +307,11 @@ fn impossible(entry: &Entry<'_>, work: &Work, measurement: &Measurement) -> Opti
     let fits = |&&(bytes, _): &&(u64, f64)| work.bytes <= bytes;
     let level = peaks.levels.iter().find(fits).or(peaks.levels.last());
     let physics = Physics {
-        flops_per_second: peaks.flops_per_second.get(&entry.dtype).copied().unwrap_or(f64::INFINITY),
+        flops_per_second: peaks
+            .flops_per_second
+            .get(&entry.dtype)
+            .copied()
+            .unwrap_or(f64::INFINITY),
         bytes_per_second: level.map_or(f64::INFINITY, |&(_, rate)| rate),
     };
     physics.check(measurement.latency.as_ref()?.summary.median_ns, work)

@@ -17,5 +17,9 @@ pub trait Study: Sync {
 }
 
 /// Every study, in the order in which `overdrive run` takes them.
-pub const STUDIES: &[&dyn Study] =
-    &[&kernels::Kernels, &compilation::Compilation, &quantization::Quantization, &cumulative::Cumulative];
+pub const STUDIES: &[&dyn Study] = &[
+    &kernels::Kernels,
+    &compilation::Compilation,
+    &quantization::Quantization,
+    &cumulative::Cumulative,
+];

@@ -1,4 +1,5 @@
-//! A model before its dimensions are bound: what a name, a folder or a file gives, whoever reads it.
+//! A model before its dimensions are bound: what a name, a folder or a file gives, whoever reads
+//! it.
 
 use crate::Workload;
 use overdrive_bench::record::Items;
@@ -17,7 +18,8 @@ pub struct Template {
     pub graph: Graph,
     /// Size of each named dimension unless the user says otherwise.
     pub dimensions: BTreeMap<String, usize>,
-    /// The largest size of a named dimension, where the model has one: beyond it a graph would compute nonsense.
+    /// The largest size of a named dimension, where the model has one: beyond it a graph would
+    /// compute nonsense.
     pub limits: BTreeMap<String, usize>,
     /// What its integer inputs index: ids are below this.
     pub vocabulary: Option<usize>,
@@ -33,7 +35,8 @@ impl Template {
     /// # Errors
     /// When it does not build, which its tests exclude.
     pub fn built_in(model: &Model) -> Result<Self, GraphError> {
-        let dimensions = model.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
+        let dimensions =
+            model.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
         let (name, vocabulary) = (model.name.to_owned(), model.vocabulary);
         let (limits, columns, config) = (BTreeMap::new(), None, None);
         Ok(Self { name, graph: (model.build)()?, dimensions, limits, vocabulary, columns, config })
@@ -67,13 +70,18 @@ impl Template {
         bound.extend(sizes.clone());
         let graph = self.graph_of(&bound)?;
         let dimensions = bound.iter().map(|(name, &size)| (name.as_str(), size));
-        let items = bound.get("batch").map(|&n| Items { per_call: n as u64, name: "samples".to_owned() });
+        let items =
+            bound.get("batch").map(|&n| Items { per_call: n as u64, name: "samples".to_owned() });
         let vocabulary = self.vocabulary.unwrap_or(2);
-        // An encoder's mask lets every token through: numbers at random would be a mask to some and none to others.
+        // An encoder's mask lets every token through: numbers at random would be a mask to some and
+        // none to others.
         let masks = graph.inputs().iter().filter(|port| port.name == "mask");
         let ones = |port: &Port| {
             let ty = graph.ty(port.value);
-            (port.name.clone(), Tensor::from_f64(ty.dtype, ty.shape.clone(), &vec![1.0; ty.elements()]))
+            (
+                port.name.clone(),
+                Tensor::from_f64(ty.dtype, ty.shape.clone(), &vec![1.0; ty.elements()]),
+            )
         };
         let (given, config) = (masks.map(ones).collect(), self.config.clone());
         // A model that has no such sizes is left to the host.

@@ -3,10 +3,11 @@
 //! 0007](../../../docs/decisions/0007-tolerance-from-what-was-summed.md)), and by codes that
 //! rounding decides ([decision 0005](../../../docs/decisions/0005-tolerance-of-codes.md)).
 //!
-//! Where a graph rounds activations to codes, a value between two of them goes to either, and layers after it turn one
-//! step into many. How far that reaches is asked of the reference itself: it is evaluated on inputs and parameters that
-//! differ by as much as rounding may, and what is measured must lie as near as these twins do, element by element and in
-//! the mean. Invariant: nothing here looks at what is judged, so that no fault of a back end widens its own tolerance.
+//! Where a graph rounds activations to codes, a value between two of them goes to either, and
+//! layers after it turn one step into many. How far that reaches is asked of the reference itself:
+//! it is evaluated on inputs and parameters that differ by as much as rounding may, and what is
+//! measured must lie as near as these twins do, element by element and in the mean. Invariant:
+//! nothing here looks at what is judged, so that no fault of a back end widens its own tolerance.
 
 use overdrive_bench::oracle::{Oracle, Perturbation, Tolerance};
 use overdrive_bench::outcome::Failure;
@@ -21,7 +22,8 @@ const OVER_LARGEST: f64 = 2.0;
 /// Times the root of the mean square of a twin's differences.
 const OVER_RMS: f64 = 1.5;
 
-/// What a correct computation of `graph` in `dtype` may differ by from the oracle's outputs, judged on those of `seed`.
+/// What a correct computation of `graph` in `dtype` may differ by from the oracle's outputs, judged
+/// on those of `seed`.
 ///
 /// Rounding is random: the error of a contraction of length k is about `unit(dtype) + unit(f32)
 /// sqrt(k)` of the root of what is summed. How such errors add up from op to op the oracle knows
@@ -56,11 +58,14 @@ pub(crate) fn tolerance(
 
 /// The smallest number above 0: results below it vanish.
 fn smallest(dtype: DType) -> f64 {
-    let tiny = |format: overdrive_ir::FloatFormat| 2f64.powi(1 - format.bias - format.mantissa_bits as i32);
+    let tiny = |format: overdrive_ir::FloatFormat| {
+        2f64.powi(1 - format.bias - format.mantissa_bits as i32)
+    };
     dtype.float_format().map_or(f64::from(f32::from_bits(1)), tiny)
 }
 
-/// Whether a bound graph rounds what it computes to codes: to whole numbers, or to a format too small to compute in.
+/// Whether a bound graph rounds what it computes to codes: to whole numbers, or to a format too
+/// small to compute in.
 pub(crate) fn rounds_to_codes(graph: &Graph) -> bool {
     let is_rounding = |graph: &Graph, node: &Node| match node.op.prim() {
         Some(Prim::Unary { kind }) => matches!(kind, Unary::Round | Unary::Floor | Unary::Ceil),
@@ -99,8 +104,12 @@ fn moved(tensor: &Tensor, by: Perturbation, name: &str) -> Tensor {
     }
     // In f64, since a change of less than half a unit would be lost in the tensor's own format.
     let draws = philox::uniforms(by.twin, philox::site_of(name));
-    let values: Vec<f64> =
-        tensor.to_f64().iter().zip(draws).map(|(x, u)| x * (1.0 + by.relative * (2.0 * u - 1.0))).collect();
+    let values: Vec<f64> = tensor
+        .to_f64()
+        .iter()
+        .zip(draws)
+        .map(|(x, u)| x * (1.0 + by.relative * (2.0 * u - 1.0)))
+        .collect();
     Tensor::from_f64(ty.dtype, ty.shape.clone(), &values)
 }
 
@@ -108,7 +117,9 @@ fn moved(tensor: &Tensor, by: Perturbation, name: &str) -> Tensor {
 fn contracted(graph: &Graph, node: &Node) -> Option<usize> {
     let sizes = |i: usize| graph.ty(node.operands[i]).sizes();
     match node.op.prim()? {
-        Prim::DotGeneral(dot) => Some(dot.contract.iter().map(|&(axis, _)| sizes(0)[axis]).product()),
+        Prim::DotGeneral(dot) => {
+            Some(dot.contract.iter().map(|&(axis, _)| sizes(0)[axis]).product())
+        }
         Prim::Convolution(_) => Some(sizes(1)[1..].iter().product()),
         Prim::Reduce { axes, .. } => Some(axes.iter().map(|&axis| sizes(0)[axis]).product()),
         _ => None,

@@ -1,4 +1,5 @@
-//! A workload: a bound graph, its inputs by seed, and the f64 outputs that every variant is held against.
+//! A workload: a bound graph, its inputs by seed, and the f64 outputs that every variant is held
+//! against.
 
 use crate::referee::Referee;
 use crate::reference::{Place, Reference};
@@ -14,8 +15,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Above this many FLOPs the reference is the graph in f64 on the CPU back end, which is itself tested against the
-/// evaluator; below it the evaluator itself.
+/// Above this many FLOPs the reference is the graph in f64 on the CPU back end, which is itself
+/// tested against the evaluator; below it the evaluator itself.
 const EVALUATOR_FLOPS: u64 = 1_000_000_000;
 /// Above this many FLOPs the reference computes some samples of a batch, as many as come to this:
 /// seconds on two threads.
@@ -36,7 +37,8 @@ pub struct Workload {
     pub vocabulary: usize,
     /// Inputs by name that are the same for every seed.
     pub given: BTreeMap<String, Tensor>,
-    /// The config.json of a published architecture whose graph this is, for whoever has it in an implementation of their own.
+    /// The config.json of a published architecture whose graph this is, for whoever has it in an
+    /// implementation of their own.
     pub config: Option<Value>,
     /// The rows that the reference computes, where it need not compute all.
     pub sampled: Option<SampledRows>,
@@ -45,8 +47,9 @@ pub struct Workload {
     pub probe: Option<Graph>,
 }
 
-/// Rows that stand for all where every row of every output depends on the same row of some inputs and on nothing else
-/// of them: the reference of a large contraction or of a thousand long rows is then small.
+/// Rows that stand for all where every row of every output depends on the same row of some inputs
+/// and on nothing else of them: the reference of a large contraction or of a thousand long rows is
+/// then small.
 pub struct SampledRows {
     /// The workload's graph, for as many rows as are picked.
     graph: Graph,
@@ -68,10 +71,23 @@ impl SampledRows {
 
 impl Workload {
     /// A workload of this name and sizes.
-    pub fn new<'a>(name: &str, dimensions: impl IntoIterator<Item = (&'a str, usize)>, graph: Graph) -> Self {
+    pub fn new<'a>(
+        name: &str,
+        dimensions: impl IntoIterator<Item = (&'a str, usize)>,
+        graph: Graph,
+    ) -> Self {
         let dimensions = dimensions.into_iter().map(|(name, size)| (name, size as u64));
         let (key, given) = (case::Workload::new(name, dimensions), BTreeMap::new());
-        Self { key, graph, items: None, vocabulary: 2, given, config: None, sampled: None, probe: None }
+        Self {
+            key,
+            graph,
+            items: None,
+            vocabulary: 2,
+            given,
+            config: None,
+            sampled: None,
+            probe: None,
+        }
     }
 
     /// A built-in model, its named dimensions bound to `sizes` where given, else to its defaults.
@@ -82,8 +98,8 @@ impl Workload {
         Template::built_in(model)?.bind(sizes)
     }
 
-    /// The same, compared with the reference on some of the rows of its first `inputs` inputs: the first, the last and
-    /// others at random. `build` gives the graph for a number of rows.
+    /// The same, compared with the reference on some of the rows of its first `inputs` inputs: the
+    /// first, the last and others at random. `build` gives the graph for a number of rows.
     ///
     /// # Errors
     /// When that graph is ill-formed.
@@ -129,13 +145,17 @@ impl Workload {
         }
         let between = philox::uniforms(rows as u64, 0).map(|u| (u * rows as f64) as usize);
         let picked: Vec<usize> = [0, rows - 1].into_iter().chain(between).take(count).collect();
-        Ok(Self { sampled: Some(SampledRows { graph: build(picked.len())?, inputs, picked }), ..self })
+        Ok(Self {
+            sampled: Some(SampledRows { graph: build(picked.len())?, inputs, picked }),
+            ..self
+        })
     }
 
     /// The same with other graphs for the whole and for the sampled rows.
     pub(crate) fn with_graphs(&self, of: impl Fn(&Graph) -> Graph) -> Self {
         let sampled = self.sampled.as_ref();
-        let sampled = sampled.map(|s| SampledRows { graph: of(&s.graph), picked: s.picked.clone(), ..*s });
+        let sampled =
+            sampled.map(|s| SampledRows { graph: of(&s.graph), picked: s.picked.clone(), ..*s });
         let (key, items, given) = (self.key.clone(), self.items.clone(), self.given.clone());
         let (config, probe) = (self.config.clone(), self.probe.as_ref().map(&of));
         Self { key, graph: of(&self.graph), items, given, config, sampled, probe, ..*self }
@@ -150,14 +170,18 @@ impl Workload {
         Work { flops: graph.cost().flops, bytes, items: self.items.clone() }
     }
 
-    /// Bytes that any back end holds in a call, before a plan says what else: states, inputs and outputs.
+    /// Bytes that any back end holds in a call, before a plan says what else: states, inputs and
+    /// outputs.
     pub fn least_bytes(&self) -> u64 {
         let states = self.graph.states().iter().map(|state| state.value);
         let ports = self.graph.inputs().iter().chain(self.graph.outputs()).map(|port| port.value);
-        states.chain(ports).fold(0, |sum: u64, value| sum.saturating_add(self.graph.ty(value).bytes() as u64))
+        states
+            .chain(ports)
+            .fold(0, |sum: u64, value| sum.saturating_add(self.graph.ty(value).bytes() as u64))
     }
 
-    /// Inputs of a seed: what is given, else standard normal, integers uniform below the vocabulary.
+    /// Inputs of a seed: what is given, else standard normal, integers uniform below the
+    /// vocabulary.
     pub fn inputs(&self, seed: u64) -> Vec<Tensor> {
         let draw = |(port, normal): (&Port, Tensor)| {
             let ty = self.graph.ty(port.value);
@@ -168,7 +192,8 @@ impl Workload {
                 return normal;
             }
             let below = |u: f64| (u * self.vocabulary as f64) as i128;
-            let ids = philox::uniforms(seed, philox::site_of(&port.name)).take(ty.elements()).map(below);
+            let ids =
+                philox::uniforms(seed, philox::site_of(&port.name)).take(ty.elements()).map(below);
             Tensor::from_ints(ty.dtype, ty.shape.clone(), &ids.collect::<Vec<_>>())
         };
         self.graph.inputs().iter().zip(normal_inputs(&self.graph, seed)).map(draw).collect()
@@ -203,19 +228,23 @@ impl Workload {
         };
         let reference = Rc::new(Reference::new(graph, place));
         let plain = Rc::clone(&reference);
-        let oracle = Oracle::new(name, |seed| self.inputs(seed), move |inputs| plain.outputs(&part(inputs)));
+        let oracle =
+            Oracle::new(name, |seed| self.inputs(seed), move |inputs| plain.outputs(&part(inputs)));
         let oracle = if has_codes {
             oracle.with_twins(move |inputs, by| {
-                reference.of(&with_perturbed_states(graph, by)).outputs(&perturbed(&part(inputs), by))
+                reference
+                    .of(&with_perturbed_states(graph, by))
+                    .outputs(&perturbed(&part(inputs), by))
             })
         } else if reference.is_perturbable() {
-            oracle
-                .with_sensitivities(move |inputs, expected| reference.sensitivities(&part(inputs), expected))
+            oracle.with_sensitivities(move |inputs, expected| {
+                reference.sensitivities(&part(inputs), expected)
+            })
         } else {
             oracle
         };
-        let oracle =
-            oracle.of_types(graph.outputs().iter().map(|port| graph.ty(port.value).clone()).collect());
+        let oracle = oracle
+            .of_types(graph.outputs().iter().map(|port| graph.ty(port.value).clone()).collect());
         match &self.sampled {
             Some(sampled) => oracle.of_rows(sampled.picked.clone(), |output| sampled.of(output)),
             None => oracle,

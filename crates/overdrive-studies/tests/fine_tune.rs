@@ -1,4 +1,5 @@
-//! Models in Hugging Face's format that go on learning: against PyTorch, and as folders that are read back.
+//! Models in Hugging Face's format that go on learning: against PyTorch, and as folders that are
+//! read back.
 //!
 //! `peers/fine_tuned.py` made the expected steps in `pretrained/`.
 
@@ -11,8 +12,8 @@ use overdrive_passes::Lora;
 use overdrive_studies::pretrained::Pretrained;
 use overdrive_train::data::{Batch, Parts, Tokens};
 use overdrive_train::{
-    Checkpoint, Decay, Ending, Fit, Observer, Optimizer, Recipe, Schedule, StepReport, Trainer, fit,
-    initial_parameters, parameters, with_loss,
+    Checkpoint, Decay, Ending, Fit, Observer, Optimizer, Recipe, Schedule, StepReport, Trainer,
+    fit, initial_parameters, parameters, with_loss,
 };
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -61,11 +62,15 @@ fn trained(graph: &Graph, recipe: &Recipe, steps: usize) -> (Tensors, f64) {
 fn difference(a: &Tensor, b: &Tensor) -> f64 {
     assert_eq!(a.ty().shape, b.ty().shape);
     let pairs = a.to_f64().into_iter().zip(b.to_f64());
-    pairs.map(|(a, b)| (a - b).abs()).reduce(|a, b| if a.is_nan() || a > b { a } else { b }).unwrap()
+    pairs
+        .map(|(a, b)| (a - b).abs())
+        .reduce(|a, b| if a.is_nan() || a > b { a } else { b })
+        .unwrap()
 }
 
-/// AdamW's first step is `1e-2 g / (|g| + 1e-4)`, whose slope is at most 100. Gradients of up to 1 are
-/// rounded to 1e-7 in f32, so a step of 1e-2 is off by 1e-5 at most; weights by their own rounding.
+/// AdamW's first step is `1e-2 g / (|g| + 1e-4)`, whose slope is at most 100. Gradients of up to 1
+/// are rounded to 1e-7 in f32, so a step of 1e-2 is off by 1e-5 at most; weights by their own
+/// rounding.
 #[test]
 fn a_step_of_adamw_is_that_of_pytorch() {
     for name in ["gemma2", "gpt2", "llama", "phi3", "qwen3"] {
@@ -73,7 +78,8 @@ fn a_step_of_adamw_is_that_of_pytorch() {
         let model = model(name);
         let (found, loss) = trained(&graph(&model), &recipe(None), 1);
         assert!((loss - expected["loss"].to_f64()[0]).abs() < 2e-6, "{name}: loss {loss}");
-        let after: Vec<_> = expected.iter().filter(|(name, _)| name.starts_with("after/")).collect();
+        let after: Vec<_> =
+            expected.iter().filter(|(name, _)| name.starts_with("after/")).collect();
         assert_eq!(after.len(), found.len(), "{name}: every parameter is trained");
         for (state, tensor) in after {
             let state = state.trim_start_matches("after/");
@@ -94,10 +100,15 @@ fn adapters_alone_learn_and_hold_the_only_moments() {
         let recipe = recipe(Some(lora));
         let names: Vec<&str> = parameters(&adapted, &recipe).map(|(name, _)| name).collect();
         let layers = if name == "llama" { 7 } else { 4 };
-        assert_eq!(names.len(), 2 * 2 * layers, "{name}: A and B of each layer of two blocks: {names:?}");
+        assert_eq!(
+            names.len(),
+            2 * 2 * layers,
+            "{name}: A and B of each layer of two blocks: {names:?}"
+        );
         let backend = CpuBackend::new(Some(1)).unwrap();
         let initial = initial_parameters(&adapted, 1);
-        let mut trainer = Trainer::new(&backend, &with_loss(&adapted).unwrap(), &recipe, &initial).unwrap();
+        let mut trainer =
+            Trainer::new(&backend, &with_loss(&adapted).unwrap(), &recipe, &initial).unwrap();
         let [first, second] = [0, 1].map(|_| trainer.step(&[batch()]).unwrap().loss);
         assert!(second < first, "{name}: {first}, then {second}");
         let frozen = |state: &String| initial.contains_key(state) && !Lora::is_adapter(state);
@@ -113,7 +124,10 @@ fn adapters_alone_learn_and_hold_the_only_moments() {
         let full = Trainer::new(&backend, &whole, &all, &initial_parameters(&graph, 1)).unwrap();
         let [adapters, full] = [trainer.memory(), full.memory()];
         assert!(adapters.state_bytes < full.state_bytes / 2, "{name}: {adapters:?}, {full:?}");
-        assert!(trainer.snapshot_bytes() < adapters.state_bytes / 2, "{name}: checkpoints are small");
+        assert!(
+            trainer.snapshot_bytes() < adapters.state_bytes / 2,
+            "{name}: checkpoints are small"
+        );
     }
 }
 
@@ -133,11 +147,19 @@ fn adapters_go_on_from_a_small_checkpoint_and_from_the_same_weights_alone() {
     let file = place.path().join("checkpoint.safetensors");
     let text = Tokens::of_bytes("the hand and the tin. ".repeat(60).into_bytes());
     let parts = Parts::of_text(&Arc::new(text), 8).unwrap();
-    let recipe = Recipe { steps: 6, evaluate_every: 3, ..recipe(Some(Lora { rank: 2, alpha: 4.0 })) };
+    let recipe =
+        Recipe { steps: 6, evaluate_every: 3, ..recipe(Some(Lora { rank: 2, alpha: 4.0 })) };
     let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
     let (resume, checkpoint) = (None, None);
-    let run =
-        Fit { backend: &backend, model: &graph, recipe: &recipe, train, validation, resume, checkpoint };
+    let run = Fit {
+        backend: &backend,
+        model: &graph,
+        recipe: &recipe,
+        train,
+        validation,
+        resume,
+        checkpoint,
+    };
     let whole = fit(&run, &mut ()).unwrap();
     let run = Fit { checkpoint: Some(&file), ..run };
     assert_eq!(fit(&run, &mut StopAfter(4)).unwrap().ending, Ending::Interrupted);
@@ -156,18 +178,23 @@ fn a_trained_model_is_written_as_it_was_read() {
         let before = model(name);
         let place = tempfile::tempdir().unwrap();
         let (trained, _) = trained(&graph(&before), &recipe(None), 1);
-        let types: Vec<_> = before.weights.iter().map(|(name, w)| (name.clone(), w.ty().clone())).collect();
+        let types: Vec<_> =
+            before.weights.iter().map(|(name, w)| (name.clone(), w.ty().clone())).collect();
         let config = before.config.clone();
         let after = before.retrained(&trained);
         let written = place.path().join("written");
         after.write(&written).unwrap();
         let read = Pretrained::read(&written).unwrap();
-        let found: Vec<_> = read.weights.iter().map(|(name, w)| (name.clone(), w.ty().clone())).collect();
+        let found: Vec<_> =
+            read.weights.iter().map(|(name, w)| (name.clone(), w.ty().clone())).collect();
         assert_eq!(found, types, "{name}: names and types are those of the original");
         assert_eq!(read.weights, after.weights);
         assert_eq!(read.config, config);
         assert!(read.tokenizer.is_some() && read.ends == [0]);
         let stored = safetensors::read(&written.join("model.safetensors")).unwrap();
-        assert!(!stored.contains_key("lm_head.weight") || name != "gpt2", "{name} has no head of its own");
+        assert!(
+            !stored.contains_key("lm_head.weight") || name != "gpt2",
+            "{name} has no head of its own"
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! Folders in Hugging Face's format against what `transformers` makes of them, and every way in which one can be wrong.
+//! Folders in Hugging Face's format against what `transformers` makes of them, and every way in
+//! which one can be wrong.
 //!
-//! The folders in `pretrained/` are tiny random models; `peers/tiny_models.py` made them with their expected outputs.
-//! Long because every way in which a folder can be wrong has its lines.
+//! The folders in `pretrained/` are tiny random models; `peers/tiny_models.py` made them with their
+//! expected outputs. Long because every way in which a folder can be wrong has its lines.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -9,7 +10,9 @@ use overdrive_bench::clock::SystemClock;
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::{Tensors, npz, safetensors};
 use overdrive_ir::{Backend, Dim, Mode, Port, State, Tensor, Tuning};
-use overdrive_studies::decoding::{CachedDecoder, Decoder, Limits, Sampling, WindowDecoder, generate};
+use overdrive_studies::decoding::{
+    CachedDecoder, Decoder, Limits, Sampling, WindowDecoder, generate,
+};
 use overdrive_studies::pretrained::Pretrained;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -64,7 +67,8 @@ fn outputs(model: &Pretrained, given: &Tensors, mode: Mode) -> Tensors {
     let template = model.template().unwrap();
     let mut sizes = BTreeMap::new();
     for port in template.graph.inputs() {
-        let named = template.graph.ty(port.value).shape.0.iter().zip(given[&port.name].ty().sizes());
+        let named =
+            template.graph.ty(port.value).shape.0.iter().zip(given[&port.name].ty().sizes());
         sizes.extend(named.filter_map(|(dim, size)| match dim {
             Dim::Named(name) => Some((name.to_string(), size)),
             Dim::Size(_) => None,
@@ -87,7 +91,10 @@ fn outputs(model: &Pretrained, given: &Tensors, mode: Mode) -> Tensors {
 fn difference(a: &Tensor, b: &Tensor) -> f32 {
     assert_eq!(a.ty(), b.ty());
     let pairs = a.to_f32().into_iter().zip(b.to_f32());
-    pairs.map(|(a, b)| (a - b).abs()).reduce(|a, b| if a.is_nan() || a > b { a } else { b }).unwrap()
+    pairs
+        .map(|(a, b)| (a - b).abs())
+        .reduce(|a, b| if a.is_nan() || a > b { a } else { b })
+        .unwrap()
 }
 
 #[test]
@@ -141,7 +148,10 @@ fn greedy_continuations_are_those_of_transformers() {
         let limits = Limits { tokens: continuation.len(), ends: &[] };
         for _ in 0..2 {
             let made =
-                generate(&mut decoder, &prompt, (&Sampling::GREEDY, &limits), &clock, &mut |_| true).unwrap();
+                generate(&mut decoder, &prompt, (&Sampling::GREEDY, &limits), &clock, &mut |_| {
+                    true
+                })
+                .unwrap();
             assert_eq!(made.tokens, continuation, "{name}");
             assert_eq!(made.times_ns.len(), continuation.len());
         }
@@ -191,7 +201,8 @@ fn a_decoder_refuses_what_it_has_no_room_for() {
     decoder.begin(&[1; 16]).unwrap();
     assert!(decoder.next(1).unwrap_err().to_string().contains("at most 16"));
     let encoder = self::model("bert");
-    let error = CachedDecoder::new((&backend, Mode::Compile), &encoder, 8).err().unwrap().to_string();
+    let error =
+        CachedDecoder::new((&backend, Mode::Compile), &encoder, 8).err().unwrap().to_string();
     assert!(error.contains("expected a decoder") && error.contains("found an encoder"), "{error}");
 }
 
@@ -207,8 +218,10 @@ fn a_fixed_window_slides_and_what_fills_it_up_is_not_seen() {
     assert!(close(window.next(1).unwrap(), cached.next(1).unwrap()));
     let long: Vec<u32> = (0..12).collect();
     assert!(close(window.begin(&long).unwrap(), cached.begin(&long[4..]).unwrap()));
-    let refused =
-        WindowDecoder::new((&backend, Mode::Jit), &self::model("sentence").template().unwrap().graph);
+    let refused = WindowDecoder::new(
+        (&backend, Mode::Jit),
+        &self::model("sentence").template().unwrap().graph,
+    );
     assert!(refused.err().unwrap().to_string().contains("does not generate"));
 }
 
@@ -226,7 +239,11 @@ fn text_comes_back_and_notes_say_what_was_done() {
     assert_eq!((encoded[0], encoded.len(), encoded[encoded.len() - 1]), (2, 7, 3));
     let said = |name| model(name).notes.join("; ");
     assert!(said("llama").contains("stored as bf16 and kept in f32"), "{}", said("llama"));
-    assert!(said("mistral").contains("in 2 of 2 blocks a token sees the last 3"), "{}", said("mistral"));
+    assert!(
+        said("mistral").contains("in 2 of 2 blocks a token sees the last 3"),
+        "{}",
+        said("mistral")
+    );
     assert!(said("qwen2_window").contains("in 1 of 2 blocks a token sees the last 4"));
     assert!(said("gpt2").contains("the head is the table of tokens"), "{}", said("gpt2"));
 }
@@ -245,7 +262,10 @@ fn notes_say_what_images_and_sound_are_and_what_comes_out() {
     assert!(clip.contains(&format!("pixel_values is {scaled}")), "{clip}");
     assert!(clip.contains("read off at the first token 269"), "{clip}");
     let whisper = said("whisper");
-    assert!(whisper.contains("spectra of 6 bins and 20 frames of sound with 16000 samples"), "{whisper}");
+    assert!(
+        whisper.contains("spectra of 6 bins and 20 frames of sound with 16000 samples"),
+        "{whisper}"
+    );
     assert!(whisper.contains("the head is the table of tokens"), "{whisper}");
 
     let other = copy("vit");
@@ -278,7 +298,8 @@ fn a_text_ends_at_its_largest_id_where_no_end_token_is_known() {
 fn models_of_images_and_sound_generate_no_text() {
     for name in OTHERS {
         let model = model(name);
-        let error = CachedDecoder::new((&backend(), Mode::Compile), &model, 8).err().unwrap().to_string();
+        let error =
+            CachedDecoder::new((&backend(), Mode::Compile), &model, 8).err().unwrap().to_string();
         assert!(error.contains("expected a decoder of text alone"), "{error}");
     }
 }
@@ -286,8 +307,10 @@ fn models_of_images_and_sound_generate_no_text() {
 /// A copy of a fixture that can be damaged.
 fn copy(name: &str) -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
-    for entry in
-        fs::read_dir(folder(name)).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file())
+    for entry in fs::read_dir(folder(name))
+        .unwrap()
+        .map(Result::unwrap)
+        .filter(|entry| entry.path().is_file())
     {
         fs::copy(entry.path(), place.path().join(entry.file_name())).unwrap();
     }
@@ -311,20 +334,30 @@ fn names_of_other_versions_are_known() {
     let bare = copy("gpt2");
     let path = bare.path().join("model.safetensors");
     let strip = |name: String| name.strip_prefix("transformer.").map(str::to_owned).unwrap_or(name);
-    let mut tensors: Tensors =
-        safetensors::read(&path).unwrap().into_iter().map(|(name, tensor)| (strip(name), tensor)).collect();
-    tensors.insert("h.0.attn.bias".into(), Tensor::from_ints(overdrive_ir::DType::U8, [1, 1, 2, 2], &[1; 4]));
+    let mut tensors: Tensors = safetensors::read(&path)
+        .unwrap()
+        .into_iter()
+        .map(|(name, tensor)| (strip(name), tensor))
+        .collect();
+    tensors.insert(
+        "h.0.attn.bias".into(),
+        Tensor::from_ints(overdrive_ir::DType::U8, [1, 1, 2, 2], &[1; 4]),
+    );
     tensors.insert("lm_head.weight".into(), tensors["wte.weight"].clone());
     safetensors::write(&path, &tensors).unwrap();
     let model = Pretrained::read(bare.path()).unwrap();
     assert_eq!(model.weights, self::model("gpt2").weights);
     let notes = model.notes.join("; ");
     assert!(
-        notes.contains("28 tensors have other names in the files: h.0.attn.c_attn.bias is transformer.h.0"),
+        notes.contains(
+            "28 tensors have other names in the files: h.0.attn.c_attn.bias is transformer.h.0"
+        ),
         "{notes}"
     );
     assert!(
-        notes.contains("2 tensors are no part of this graph and left out: h.0.attn.bias, lm_head.weight"),
+        notes.contains(
+            "2 tensors are no part of this graph and left out: h.0.attn.bias, lm_head.weight"
+        ),
         "{notes}"
     );
 
@@ -333,11 +366,15 @@ fn names_of_other_versions_are_known() {
     let old = |name: String| {
         format!(
             "bert.{}",
-            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            name.replace("LayerNorm.weight", "LayerNorm.gamma")
+                .replace("LayerNorm.bias", "LayerNorm.beta")
         )
     };
-    let mut tensors: Tensors =
-        safetensors::read(&path).unwrap().into_iter().map(|(name, tensor)| (old(name), tensor)).collect();
+    let mut tensors: Tensors = safetensors::read(&path)
+        .unwrap()
+        .into_iter()
+        .map(|(name, tensor)| (old(name), tensor))
+        .collect();
     tensors.insert("cls.predictions.bias".into(), Tensor::from_f32([2], &[0.0; 2]));
     safetensors::write(&path, &tensors).unwrap();
     let model = Pretrained::read(task.path()).unwrap();
@@ -360,7 +397,8 @@ fn every_difference_between_weights_and_architecture_is_listed() {
             "model.safetensors: these are not the parameters of `llama`",
             "1 missing: model.norm.weight f32[16]",
             "1 unexpected: model.extra f32[3]",
-            "6 of another type: model.layers.0.mlp.down_proj.weight expected f32[16, 25], found f16[16, 24]",
+            "6 of another type: model.layers.0.mlp.down_proj.weight expected f32[16, 25], found \
+             f16[16, 24]",
         ],
     );
 }
@@ -374,7 +412,9 @@ fn shards_must_be_there_and_must_not_lead_out_of_the_folder() {
         place.path(),
         &["model-00002-of-00002.safetensors", "no such file", "fetch the whole folder again"],
     );
-    for outside in ["../model-00002-of-00002.safetensors", "/etc/passwd", "a/b.safetensors", "..", "."] {
+    for outside in
+        ["../model-00002-of-00002.safetensors", "/etc/passwd", "a/b.safetensors", "..", "."]
+    {
         let place = copy("llama");
         edit(place.path(), index, "model-00002-of-00002.safetensors", outside);
         refused(place.path(), &["weight_map.", "the plain name of a file in this folder", outside]);
@@ -386,10 +426,14 @@ fn shards_must_be_there_and_must_not_lead_out_of_the_folder() {
     edit(place.path(), index, "\"weight_map\"", "\"map\"");
     refused(place.path(), &["weight_map", "no such field"]);
     let place = copy("gpt2");
-    fs::rename(place.path().join("model.safetensors"), place.path().join("pytorch_model.bin")).unwrap();
+    fs::rename(place.path().join("model.safetensors"), place.path().join("pytorch_model.bin"))
+        .unwrap();
     refused(place.path(), &["pytorch_model.bin", "expected a file of torch.save"]);
     fs::remove_file(place.path().join("pytorch_model.bin")).unwrap();
-    refused(place.path(), &["expected model.safetensors", "pytorch_model.bin.index.json", "neither"]);
+    refused(
+        place.path(),
+        &["expected model.safetensors", "pytorch_model.bin.index.json", "neither"],
+    );
 }
 
 /// The same weights in files of `torch.save`, whole and in shards, and half of them in f64.
@@ -439,7 +483,12 @@ fn fields_that_are_wrong_are_named_with_what_was_expected() {
             "`mamba`",
         ],
     );
-    with("gpt2", "\"n_embd\": 16", "\"n_embd\": -16", &["n_embd", "a whole number from 1", "`-16`"]);
+    with(
+        "gpt2",
+        "\"n_embd\": 16",
+        "\"n_embd\": -16",
+        &["n_embd", "a whole number from 1", "`-16`"],
+    );
     with("gpt2", "\"n_embd\": 16", "\"width\": 16", &["n_embd or hidden_size", "no such field"]);
     with("gpt2", "\"n_head\": 4", "\"n_head\": 3", &["n_head", "a divisor of the width 16"]);
     with("gpt2", "\"n_layer\": 2", "\"n_layer\": 100000", &["n_layer", "at most 1024"]);
@@ -520,11 +569,31 @@ fn fields_that_are_wrong_are_named_with_what_was_expected() {
         "\"text_config_dict\": {\"hidden_size\": 32}, \"vision_config\": {",
         &["text_config_dict: expected what text_config says of `hidden_size`: 16, found 32"],
     );
-    with("clip", "\"eos_token_id\": 269", "\"eos_token_id\": [1, 2]", &["eos_token_id: expected one"]);
-    with("whisper", "\"decoder_attention_heads\": 2", "\"decoder_attention_heads\": 3", &["divisor"]);
-    with("roberta", "\"pad_token_id\": 1", "\"pad_token_id\": 40", &["pad_token_id: expected one token"]);
+    with(
+        "clip",
+        "\"eos_token_id\": 269",
+        "\"eos_token_id\": [1, 2]",
+        &["eos_token_id: expected one"],
+    );
+    with(
+        "whisper",
+        "\"decoder_attention_heads\": 2",
+        "\"decoder_attention_heads\": 3",
+        &["divisor"],
+    );
+    with(
+        "roberta",
+        "\"pad_token_id\": 1",
+        "\"pad_token_id\": 40",
+        &["pad_token_id: expected one token"],
+    );
     with("qwen3", "\"use_cache\": true", "\"pruned_heads\": {\"0\": [1]}", &["pruned_heads"]);
-    with("bert", "\"is_decoder\": false", "\"is_decoder\": true", &["is_decoder", "expected false"]);
+    with(
+        "bert",
+        "\"is_decoder\": false",
+        "\"is_decoder\": true",
+        &["is_decoder", "expected false"],
+    );
     with("bert", "{", "[", &["config.json: the file: expected a JSON object"]);
     let empty = tempfile::tempdir().unwrap();
     assert!(!Pretrained::is_at(empty.path()));
@@ -541,10 +610,16 @@ fn fields_that_are_not_known_are_named_in_a_note() {
     }
     let place = copy("llama");
     let rope = "\"rope_parameters\": {";
-    edit(place.path(), "config.json", rope, &format!("\"attention_gate\": 3, {rope} \"bend\": 0.5,"));
+    edit(
+        place.path(),
+        "config.json",
+        rope,
+        &format!("\"attention_gate\": 3, {rope} \"bend\": 0.5,"),
+    );
     edit(place.path(), "config.json", "{", "{\"unused\": null,");
     let notes = Pretrained::read(place.path()).unwrap().notes.join("; ");
-    let said = "config.json has fields that are not known here: attention_gate, rope_parameters.bend";
+    let said =
+        "config.json has fields that are not known here: attention_gate, rope_parameters.bend";
     assert!(notes.contains(said), "{notes}");
     assert!(!notes.contains("unused"), "{notes}");
     let notes = model("phi3").notes.join("; ");
@@ -603,7 +678,8 @@ proptest! {
             fields.insert(index.get(&names).clone(), value);
         }
         fs::write(&path, config.to_string()).unwrap();
-        // `sentence` without its pooling folder is refused or read as the changed config says; either is fine.
+        // `sentence` without its pooling folder is refused or read as the changed config says;
+        // either is fine.
         match Pretrained::read(place.path()) {
             Ok(model) => prop_assert!(model.template().is_ok()),
             Err(error) => prop_assert!(error.to_string().len() > 10),

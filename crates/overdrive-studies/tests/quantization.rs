@@ -1,4 +1,5 @@
-//! A trained model in every step that the study takes: it stays right, GPTQ repeats by block, too few samples are refused.
+//! A trained model in every step that the study takes: it stays right, GPTQ repeats by block, too
+//! few samples are refused.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +14,8 @@ use overdrive_train::data::{Split, Subset};
 use std::sync::Arc;
 
 fn task(backend: &CpuBackend) -> Task {
-    Task::trained(backend, overdrive_models::find("digits-mlp").unwrap(), Trial::CARRIED, [4, 32]).unwrap()
+    Task::trained(backend, overdrive_models::find("digits-mlp").unwrap(), Trial::CARRIED, [4, 32])
+        .unwrap()
 }
 
 fn mode(name: &str) -> &'static QuantizationMode {
@@ -32,7 +34,8 @@ fn codes(graph: &Graph, name: &str) -> Vec<f64> {
 fn eight_bits_keep_what_a_trained_model_knows() {
     let backend = CpuBackend::new(Some(1)).unwrap();
     let task = task(&backend);
-    let scores = |graph: &Graph| vec![Metric::Top1.scores(0, &task.evaluate(&backend, graph).unwrap())];
+    let scores =
+        |graph: &Graph| vec![Metric::Top1.scores(0, &task.evaluate(&backend, graph).unwrap())];
     let float = scores(&task.template.graph);
     assert!(Metric::Top1.of(&float).low > 95.0, "{:?}", Metric::Top1.of(&float));
     for name in ["int8-static", "int8-dynamic", "fp8", "mxfp8"] {
@@ -48,7 +51,8 @@ fn gptq_calibrates_each_block_on_the_quantized_ones_before_it() {
     let backend = CpuBackend::new(Some(1)).unwrap();
     let task = task(&backend);
     let quantization = mode("int4-gptq").quantization();
-    let repeated = apply(&backend, &task.template, (Preparation::None, &quantization), &task.seen).unwrap();
+    let repeated =
+        apply(&backend, &task.template, (Preparation::None, &quantization), &task.seen).unwrap();
     assert_eq!(repeated.layers.len(), 3);
     assert!(repeated.skipped.is_empty() && repeated.simplified.is_empty());
     let bound = bind(&task.template.graph, &task.template.dimensions).unwrap();
@@ -70,15 +74,24 @@ fn a_scan_changes_one_layer_at_a_time() {
     let backend = CpuBackend::new(Some(1)).unwrap();
     let task = task(&backend);
     let judge =
-        Judge::labelled((&backend, &task.template), Metric::Top1, Arc::clone(&task.held_out)).unwrap();
-    let screening = judge.screening(64);
-    let scanned =
-        sensitivities(&screening, &[meant("int4-rtn"), meant("int8-weights")], &task.seen, &Stop::default())
+        Judge::labelled((&backend, &task.template), Metric::Top1, Arc::clone(&task.held_out))
             .unwrap();
+    let screening = judge.screening(64);
+    let scanned = sensitivities(
+        &screening,
+        &[meant("int4-rtn"), meant("int8-weights")],
+        &task.seen,
+        &Stop::default(),
+    )
+    .unwrap();
     let names: Vec<(&str, &str)> = scanned.iter().map(|s| (s.layer.as_str(), s.mode)).collect();
     assert_eq!(names[..3], [("fc1", "int4-rtn"), ("fc1", "int8-weights"), ("fc2", "int4-rtn")]);
     let of = |layer: &str, mode: &str| {
-        scanned.iter().find(|s| s.layer == layer && s.mode == mode).map(|s| s.lost.value.abs()).unwrap()
+        scanned
+            .iter()
+            .find(|s| s.layer == layer && s.mode == mode)
+            .map(|s| s.lost.value.abs())
+            .unwrap()
     };
     assert!(of("fc2", "int4-rtn") > of("fc2", "int8-weights"), "four bits move more than eight");
     assert!(

@@ -1,4 +1,5 @@
-//! Trains a model on each of the five folds of the digits and prints the accuracy on the fold's test samples.
+//! Trains a model on each of the five folds of the digits and prints the accuracy on the fold's
+//! test samples.
 //!
 //! `cargo run --release -p overdrive-train --example folds -- digits-mlp [seed]`
 
@@ -33,7 +34,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let seconds = start.elapsed().as_secs_f64();
         let test = evaluate(&backend, &forward, &fitted.parameters, parts.test.as_ref())?;
         println!(
-            "fold {fold}: {:.2} % of {} test samples, validation loss {:.4}, {} steps in {seconds:.2} s",
+            "fold {fold}: {:.2} % of {} test samples, validation loss {:.4}, {} steps in \
+             {seconds:.2} s",
             100.0 * test.accuracy(),
             test.hits.len(),
             fitted.progress.best_loss,

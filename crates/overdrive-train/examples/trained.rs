@@ -1,7 +1,8 @@
-//! Trains one of the models that the repository carries trained, writes it as a model folder, and prints what it scores
-//! on the test samples.
+//! Trains one of the models that the repository carries trained, writes it as a model folder, and
+//! prints what it scores on the test samples.
 //!
-//! `cargo run --release -p overdrive-train --example trained -- digits-mlp crates/overdrive-train/trained/digits-mlp`
+//! `cargo run --release -p overdrive-train --example trained -- digits-mlp
+//! crates/overdrive-train/trained/digits-mlp`
 
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::{ModelConfig, ModelFolder};
@@ -64,13 +65,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(bits) => format!("{bits:.4} bits per byte"),
         None => format!("{:.2} %", 100.0 * test.accuracy()),
     };
-    println!("{name}: {figure} on test samples after {} steps in {seconds:.1} s", fitted.progress.done);
+    println!(
+        "{name}: {figure} on test samples after {} steps in {seconds:.1} s",
+        fitted.progress.done
+    );
     let training = serde_json::to_value(&recipe)?;
     let splits = [&parts.train, &parts.validation, &parts.test].map(|part| part.hash());
     let splits = splits.into_iter().collect::<Result<Vec<_>, _>>()?;
     let config = ModelConfig {
         name: name.clone(),
-        dimensions: built_in.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect(),
+        dimensions: built_in
+            .dimensions
+            .iter()
+            .map(|&(name, size)| (name.to_owned(), size))
+            .collect(),
         vocabulary: built_in.vocabulary,
         columns: None,
         recipe: [

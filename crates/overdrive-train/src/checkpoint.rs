@@ -1,8 +1,10 @@
-//! Checkpoints: everything that the next step depends on, in one safetensors file that appears whole or not at all.
+//! Checkpoints: everything that the next step depends on, in one safetensors file that appears
+//! whole or not at all.
 //!
-//! States stand under `state/`, the best parameters so far under `best/`, counters under `progress/`, and under `run`, as
-//! JSON, the recipe and the hash of the training samples, since nothing else may go on from here. Which samples come
-//! next follows from the number of steps, so nothing of the data is kept.
+//! States stand under `state/`, the best parameters so far under `best/`, counters under
+//! `progress/`, and under `run`, as JSON, the recipe and the hash of the training samples, since
+//! nothing else may go on from here. Which samples come next follows from the number of steps, so
+//! nothing of the data is kept.
 
 use crate::{Recipe, TrainError};
 use overdrive_formats::Tensors;
@@ -88,10 +90,16 @@ impl Checkpoint {
         }
         let fault = |name: &str| {
             let (place, expected) = (path.display(), format!("`{name}` of a checkpoint"));
-            TrainError::invalid(place, expected, "another file", "name a checkpoint that `train` wrote")
+            TrainError::invalid(
+                place,
+                expected,
+                "another file",
+                "name a checkpoint that `train` wrote",
+            )
         };
         let counter = |name: &str, dtype: DType| {
-            let found = counters.get(name).filter(|t| t.ty().dtype == dtype && t.ty().elements() == 1);
+            let found =
+                counters.get(name).filter(|t| t.ty().dtype == dtype && t.ty().elements() == 1);
             found.ok_or_else(|| fault(name))
         };
         let run = counters.get(RUN).and_then(|t| serde_json::from_slice(t.bytes()).ok());
@@ -109,10 +117,17 @@ impl Checkpoint {
     /// # Errors
     /// With what differs.
     pub fn check(&self, recipe: &Recipe, data: &str) -> Result<(), TrainError> {
-        let remedy = "resume with the same model, flags and data, or start again without the checkpoint";
+        let remedy =
+            "resume with the same model, flags and data, or start again without the checkpoint";
         if self.recipe != *recipe {
-            let json = |recipe: &Recipe| serde_json::to_string(recipe).expect("a recipe is plain data");
-            return Err(TrainError::invalid("checkpoint", json(&self.recipe), json(recipe), remedy));
+            let json =
+                |recipe: &Recipe| serde_json::to_string(recipe).expect("a recipe is plain data");
+            return Err(TrainError::invalid(
+                "checkpoint",
+                json(&self.recipe),
+                json(recipe),
+                remedy,
+            ));
         }
         if self.data != data {
             let [expected, found] = [&self.data[..], data]

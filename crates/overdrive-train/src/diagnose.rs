@@ -1,14 +1,15 @@
 //! Where a NaN or an infinity came from: the first node of a graph whose results are not finite.
 //!
-//! The graph is run again on the same inputs and states with one flag a value added, node by node as it stands, so that
-//! the answer names an op of the model and its scope and not a fused loop.
+//! The graph is run again on the same inputs and states with one flag a value added, node by node
+//! as it stands, so that the answer names an op of the model and its scope and not a fused loop.
 
 use crate::TrainError;
 use overdrive_ir::{
     Backend, Builder, Compare, DType, Graph, Mode, Reducer, State, Tensor, Tuning, Unary, Value,
 };
 
-/// The first input, state or op of `graph` with a value that is not finite, in words; `None` if all are finite.
+/// The first input, state or op of `graph` with a value that is not finite, in words; `None` if all
+/// are finite.
 ///
 /// States are read, never changed.
 ///
@@ -35,7 +36,8 @@ pub fn first(
     }
     let (flagged, watched) = flagged(graph)?;
     let mut executable = backend.compile(&flagged, Mode::Eager, &Tuning::default())?;
-    let given = |name: &str| tensors.iter().find(|(n, _)| *n == name).expect("the same inputs as before").1;
+    let given =
+        |name: &str| tensors.iter().find(|(n, _)| *n == name).expect("the same inputs as before").1;
     let inputs = flagged.inputs().iter().map(|port| backend.upload(given(&port.name)));
     let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
     let types = flagged.outputs().iter().map(|port| flagged.ty(port.value));
@@ -57,7 +59,8 @@ pub fn first(
     Ok(None)
 }
 
-/// The graph without its outputs and updates but with an output for each float value: 1 where all of it is finite.
+/// The graph without its outputs and updates but with an output for each float value: 1 where all
+/// of it is finite.
 fn flagged(graph: &Graph) -> Result<(Graph, Vec<Value>), TrainError> {
     let b = Builder::new(&format!("{}.finite", graph.name()));
     let values = b.append(graph)?;

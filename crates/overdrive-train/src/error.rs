@@ -75,7 +75,12 @@ impl TrainError {
     }
 
     /// Something at `place` is `found`, not `expected`.
-    pub fn invalid(place: impl Display, expected: impl Display, found: impl Display, remedy: &str) -> Self {
+    pub fn invalid(
+        place: impl Display,
+        expected: impl Display,
+        found: impl Display,
+        remedy: &str,
+    ) -> Self {
         let [place, expected, found] = [place.to_string(), expected.to_string(), found.to_string()];
         Self::Invalid { place, expected, found, remedy: remedy.to_owned() }
     }

@@ -1,5 +1,5 @@
-//! How good a model is on held-out samples: the loss and the hits of every one, so that two models can be compared
-//! sample by sample.
+//! How good a model is on held-out samples: the loss and the hits of every one, so that two models
+//! can be compared sample by sample.
 //!
 //! Losses are computed in f64 from the model's logits, where the model runs: a number for each
 //! position crosses to the host instead of one for each class of it. Any graph with input `x` and
@@ -16,7 +16,8 @@ use std::path::PathBuf;
 /// What a model made of each sample of a split, in the split's order.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Evaluation {
-    /// Cross entropy in nats, summed over the sample's positions (1 of a class, T of a window of text).
+    /// Cross entropy in nats, summed over the sample's positions (1 of a class, T of a window of
+    /// text).
     pub losses: Vec<f64>,
     /// Positions whose largest logit is the label's.
     pub hits: Vec<u32>,
@@ -85,12 +86,16 @@ impl<'a> Evaluator<'a> {
         Ok(Self { backend, model: Compiled::new(backend, judged)?, batch, labels })
     }
 
-    /// Judges every sample; `state` holds the parameters. The last batch is filled up with its first sample, whose
-    /// extra results are dropped.
+    /// Judges every sample; `state` holds the parameters. The last batch is filled up with its
+    /// first sample, whose extra results are dropped.
     ///
     /// # Errors
     /// When samples cannot be read or do not fit the model, or the back end fails.
-    pub fn evaluate(&mut self, state: &mut State, split: &dyn Split) -> Result<Evaluation, TrainError> {
+    pub fn evaluate(
+        &mut self,
+        state: &mut State,
+        split: &dyn Split,
+    ) -> Result<Evaluation, TrainError> {
         let mut evaluation = Evaluation::default();
         let numbers: Vec<u64> = (0..split.len()).collect();
         for part in numbers.chunks(self.batch) {
@@ -99,9 +104,11 @@ impl<'a> Evaluator<'a> {
             let batch = split.batch(&filled)?;
             evaluation.positions = batch.labels.ty().elements() / self.batch;
             let labels = self.fitting(&batch)?;
-            let outputs = self.model.run(self.backend, state, &[("x", &batch.x), ("labels", &labels)])?;
+            let outputs =
+                self.model.run(self.backend, state, &[("x", &batch.x), ("labels", &labels)])?;
             let [losses, hits] = [0, 1].map(|output| outputs[output].to_f64());
-            let samples = losses.chunks(evaluation.positions).zip(hits.chunks(evaluation.positions));
+            let samples =
+                losses.chunks(evaluation.positions).zip(hits.chunks(evaluation.positions));
             for (losses, hits) in samples.take(part.len()) {
                 evaluation.losses.push(losses.iter().sum());
                 evaluation.hits.push(hits.iter().sum::<f64>() as u32);
@@ -130,7 +137,8 @@ impl<'a> Evaluator<'a> {
 /// Judges `graph` (bound, input `x`, output `y`) with these parameters on every sample of a split.
 ///
 /// # Errors
-/// When the parameters are not the graph's, samples do not fit, or the back end cannot run the graph.
+/// When the parameters are not the graph's, samples do not fit, or the back end cannot run the
+/// graph.
 pub fn evaluate(
     backend: &dyn Backend,
     graph: &Graph,

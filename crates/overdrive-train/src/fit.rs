@@ -2,8 +2,8 @@
 
 use crate::data::{Batch, Shifted, Split, hex};
 use crate::{
-    Augmentation, Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shuffle, StepReport, TrainError,
-    Trainer, initial_parameters, with_loss,
+    Augmentation, Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shuffle, StepReport,
+    TrainError, Trainer, initial_parameters, with_loss,
 };
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
@@ -19,8 +19,8 @@ use std::path::Path;
 pub struct Fit<'a> {
     /// Where it runs.
     pub backend: &'a dyn Backend,
-    /// The forward graph: input `x`, output `y`, the batch a named dimension `batch`. States that begin as given tensors
-    /// begin so; random ones are drawn from the recipe's seed.
+    /// The forward graph: input `x`, output `y`, the batch a named dimension `batch`. States that
+    /// begin as given tensors begin so; random ones are drawn from the recipe's seed.
     pub model: &'a Graph,
     /// How.
     pub recipe: &'a Recipe,
@@ -81,7 +81,8 @@ pub struct Fitted {
 /// Trains.
 ///
 /// # Errors
-/// When the model, the recipe and the data do not fit, the loss stops being finite, or a checkpoint cannot be written.
+/// When the model, the recipe and the data do not fit, the loss stops being finite, or a checkpoint
+/// cannot be written.
 pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainError> {
     let recipe = run.recipe;
     recipe.check()?;
@@ -120,7 +121,8 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         let report = trainer.step(&batches(train, recipe, trainer.done())?)?;
         let goes_on = observer.stepped(&report).is_continue();
         progress.done = trainer.done();
-        let looks = progress.done.is_multiple_of(recipe.evaluate_every) || progress.done == recipe.steps;
+        let looks =
+            progress.done.is_multiple_of(recipe.evaluate_every) || progress.done == recipe.steps;
         if looks {
             let evaluation = evaluator.evaluate(trainer.state_mut(), run.validation)?;
             observer.evaluated(progress.done, &evaluation);
@@ -137,7 +139,8 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
                 progress.stale += 1;
             }
         }
-        let early = recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience));
+        let early =
+            recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience));
         if let Some(path) = run.checkpoint.filter(|_| looks || early || !goes_on) {
             kept = Checkpoint { state: trainer.snapshot()?, best: best.clone(), progress, ..kept };
             kept.write(path)?;
@@ -173,7 +176,11 @@ fn origin(train: &dyn Split, recipe: &Recipe, initial: &Tensors) -> Result<Strin
 
 /// The model with its named dimension bound, if it has one.
 fn at_batch(model: &Graph, batch: usize) -> Result<Graph, GraphError> {
-    if model.is_bound() { Ok(model.clone()) } else { bind(model, &[("batch".to_owned(), batch)].into()) }
+    if model.is_bound() {
+        Ok(model.clone())
+    } else {
+        bind(model, &[("batch".to_owned(), batch)].into())
+    }
 }
 
 /// The batches of a step: every sample once an epoch, in an order of its own each.
@@ -182,8 +189,8 @@ pub fn batches(split: &dyn Split, recipe: &Recipe, step: u64) -> Result<Vec<Batc
     let of = |number: u64| {
         let samples = (number * batch..(number + 1) * batch).map(|place| {
             let epoch = place / len;
-            let [high, low] =
-                [0, 1].map(|word| philox::bits(recipe.seed, philox::site_of("epoch"), 2 * epoch + word));
+            let [high, low] = [0, 1]
+                .map(|word| philox::bits(recipe.seed, philox::site_of("epoch"), 2 * epoch + word));
             Shuffle::new(len, u64::from(high) << 32 | u64::from(low)).at(place % len)
         });
         split.batch(&samples.collect::<Vec<_>>())

@@ -1,14 +1,18 @@
-//! Training: data, a step that is one graph, the loop around it, and evaluation on held-out samples.
+//! Training: data, a step that is one graph, the loop around it, and evaluation on held-out
+//! samples.
 //!
-//! - [`data`]: what there is to learn from: splits that are fixed by a rule and held to a hash, batches of tensors.
-//! - [`with_loss`], [`Recipe`], [`Trainer`]: forward, loss, backward, clipping and the optimizer as one graph.
+//! - [`data`]: what there is to learn from: splits that are fixed by a rule and held to a hash,
+//!   batches of tensors.
+//! - [`with_loss`], [`Recipe`], [`Trainer`]: forward, loss, backward, clipping and the optimizer as
+//!   one graph.
 //! - [`fit`]: the loop: schedule, validation, early stop, checkpoints.
 //! - [`quantize_aware`](fn@quantize_aware): `fit` with quantized weights, from a trained model.
-//! - [`evaluate`](fn@evaluate): loss and hits of every sample, from which accuracy and bits per byte follow.
+//! - [`evaluate`](fn@evaluate): loss and hits of every sample, from which accuracy and bits per
+//!   byte follow.
 //! - [`diagnose`]: the first op that made a NaN or an infinity.
 //!
-//! Everything runs on a `&dyn Backend`. Invariant: what step n does follows from the recipe, the data and n alone, so
-//! that a run that was interrupted goes on bit for bit.
+//! Everything runs on a `&dyn Backend`. Invariant: what step n does follows from the recipe, the
+//! data and n alone, so that a run that was interrupted goes on bit for bit.
 
 mod checkpoint;
 pub mod data;

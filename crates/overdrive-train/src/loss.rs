@@ -1,9 +1,12 @@
 //! What a model is trained to make small.
 
-use overdrive_ir::{Builder, Compare, DType, Expr, Graph, GraphError, Port, Reducer, Shape, TensorType};
+use overdrive_ir::{
+    Builder, Compare, DType, Expr, Graph, GraphError, Port, Reducer, Shape, TensorType,
+};
 
-/// The graph with an input `labels` (i32, the shape of `y` without its last dimension) and a scalar output `loss`: the
-/// mean over all rows of the cross entropy of `y` with them. `y` stays an output.
+/// The graph with an input `labels` (i32, the shape of `y` without its last dimension) and a scalar
+/// output `loss`: the mean over all rows of the cross entropy of `y` with them. `y` stays an
+/// output.
 ///
 /// # Errors
 /// When the graph has no output `y`, or `y` is not `[..., classes]` of a float type.
@@ -46,7 +49,8 @@ fn judgement<'b>(logits: Expr<'b>, labels: Expr<'b>) -> [Expr<'b>; 2] {
     let largest = logits.reduce_keep(Reducer::Max, &[last]).broadcast_to(&logits.shape());
     // A row with a NaN has no largest logit: it is no hit.
     let none = classes.constant(f64::from(i32::MAX));
-    let first = logits.compare(Compare::Eq, largest).select(classes, none).reduce(Reducer::Min, &[last]);
+    let first =
+        logits.compare(Compare::Eq, largest).select(classes, none).reduce(Reducer::Min, &[last]);
     [losses, first.compare(Compare::Eq, labels)]
 }
 
@@ -71,7 +75,8 @@ fn labels<'b>(logits: Expr<'b>) -> Expr<'b> {
     logits.builder().input("labels", TensorType::new(DType::I32, Shape(rows)))
 }
 
-/// Over all rows. Dimensions may still be names, so the rows are counted in the graph; the count folds once bound.
+/// Over all rows. Dimensions may still be names, so the rows are counted in the graph; the count
+/// folds once bound.
 fn mean_cross_entropy<'b>(logits: Expr<'b>, labels: Expr<'b>) -> Expr<'b> {
     let b = logits.builder();
     let _scope = b.scope("loss");

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Optimizer {
-    /// Momentum `m' = μ m + g`, then `p' = p - lr (m' + λ p)`; with μ = 0 there is no moment at all.
+    /// Momentum `m' = μ m + g`, then `p' = p - lr (m' + λ p)`; with μ = 0 there is no moment at
+    /// all.
     Sgd {
         /// μ.
         momentum: f64,
@@ -48,9 +49,11 @@ impl Optimizer {
                 Init::ZEROS,
             )
         };
-        let replace =
-            |state: &str, old: Expr<'b>, new: Expr<'b>| b.update(state, shared.finite.select(new, old));
-        // Biases and the scales of norms are few and have no reason to be small (Loshchilov and Hutter, appendix).
+        let replace = |state: &str, old: Expr<'b>, new: Expr<'b>| {
+            b.update(state, shared.finite.select(new, old))
+        };
+        // Biases and the scales of norms are few and have no reason to be small (Loshchilov and
+        // Hutter, appendix).
         let decays = |decay: f64| if p.rank() >= 2 { decay } else { 0.0 };
         match *self {
             Self::Sgd { momentum, weight_decay } => {

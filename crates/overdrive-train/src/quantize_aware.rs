@@ -1,7 +1,8 @@
-//! Training with quantized weights, and activations where a scheme says so, from a model that is already trained.
+//! Training with quantized weights, and activations where a scheme says so, from a model that is
+//! already trained.
 //!
-//! The loop is [`fit`](fn@crate::fit) on the graph of [`learn`]; what comes out is the quantized graph, whose outputs are bit
-//! for bit those that the validation samples were judged by.
+//! The loop is [`fit`](fn@crate::fit) on the graph of [`learn`]; what comes out is the quantized
+//! graph, whose outputs are bit for bit those that the validation samples were judged by.
 
 use crate::{Fit, Observer, Progress, TrainError, fit};
 use overdrive_passes::{Evidence, Quantization, Quantized, learn};
@@ -19,7 +20,8 @@ pub struct Tuned {
 /// Trains `run.model`, whose states begin as trained weights, to be quantized.
 ///
 /// # Errors
-/// When the model cannot be trained, a weight is not finite, or the evidence lacks what a scheme needs.
+/// When the model cannot be trained, a weight is not finite, or the evidence lacks what a scheme
+/// needs.
 pub fn quantize_aware(
     run: &Fit<'_>,
     quantization: &Quantization,

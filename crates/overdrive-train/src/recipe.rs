@@ -1,4 +1,5 @@
-//! `Recipe`: everything that decides how a model is trained, as data that is kept beside the weights.
+//! `Recipe`: everything that decides how a model is trained, as data that is kept beside the
+//! weights.
 
 use crate::schedule::Decay;
 use crate::{Optimizer, Schedule, TrainError};
@@ -48,15 +49,17 @@ pub enum Augmentation {
     Shift,
 }
 
-/// Stops when the validation loss has not become smaller for a while; the best parameters are what is kept.
+/// Stops when the validation loss has not become smaller for a while; the best parameters are what
+/// is kept.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EarlyStop {
     /// Looks at the validation samples without a new best before it stops.
     pub patience: u32,
 }
 
-/// Dynamic scaling of the loss in f16, whose smallest gradients would be zero (Micikevicius et al., arXiv:1710.03740):
-/// halved when a gradient overflows, which skips the update, doubled after `growth_interval` updates that did not.
+/// Dynamic scaling of the loss in f16, whose smallest gradients would be zero (Micikevicius et al.,
+/// arXiv:1710.03740): halved when a gradient overflows, which skips the update, doubled after
+/// `growth_interval` updates that did not.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LossScaling {
     /// Scale of the first step.
@@ -111,10 +114,16 @@ impl Recipe {
     /// Errs with the first value that no training can use.
     ///
     /// # Errors
-    /// When a count is zero, a rate is not a number of at least 0, or the precision is none that gradients have.
+    /// When a count is zero, a rate is not a number of at least 0, or the precision is none that
+    /// gradients have.
     pub fn check(&self) -> Result<(), TrainError> {
         let fault = |name: &str, expected: &str, found: String| {
-            Err(TrainError::invalid(format!("recipe, {name}"), expected, found, "change the recipe"))
+            Err(TrainError::invalid(
+                format!("recipe, {name}"),
+                expected,
+                found,
+                "change the recipe",
+            ))
         };
         let counts = [
             ("steps", self.steps),

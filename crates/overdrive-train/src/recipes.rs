@@ -1,5 +1,5 @@
-//! The recipes of the models that train here in seconds to minutes, found on validation samples; any other model starts
-//! from the one for language models.
+//! The recipes of the models that train here in seconds to minutes, found on validation samples;
+//! any other model starts from the one for language models.
 
 use crate::{Augmentation, Decay, EarlyStop, Optimizer, Recipe, Schedule};
 use overdrive_passes::Lora;
@@ -19,23 +19,27 @@ pub fn recipe_of(model: &str) -> Recipe {
     }
 }
 
-/// How the trained model of this name is tuned further with quantized weights: a short run at a tenth of the rate, of which
-/// the parameters with the smallest validation loss stay.
+/// How the trained model of this name is tuned further with quantized weights: a short run at a
+/// tenth of the rate, of which the parameters with the smallest validation loss stay.
 pub fn tuning_of(model: &str) -> Recipe {
     let whole = recipe_of(model);
     let steps = (whole.steps / 5).max(100);
     let looks = 5;
     Recipe {
         steps,
-        schedule: Schedule { peak: whole.schedule.peak / 10.0, warmup: steps / 10, ..whole.schedule },
+        schedule: Schedule {
+            peak: whole.schedule.peak / 10.0,
+            warmup: steps / 10,
+            ..whole.schedule
+        },
         evaluate_every: steps.div_ceil(looks),
         early_stop: Some(EarlyStop { patience: looks as u32 }),
         ..whole
     }
 }
 
-/// How a published language model learns to be quantized: as it is fine-tuned, with the parameters of
-/// the smallest validation loss.
+/// How a published language model learns to be quantized: as it is fine-tuned, with the parameters
+/// of the smallest validation loss.
 pub fn tuning_of_published() -> Recipe {
     let whole = fine_tuning(None);
     Recipe { early_stop: Some(EarlyStop { patience: 4 }), ..whole }

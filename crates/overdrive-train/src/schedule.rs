@@ -9,7 +9,8 @@ pub enum Decay {
     /// It stays.
     #[default]
     Constant,
-    /// Half a cosine down to this factor at the last step (Loshchilov and Hutter, arXiv:1608.03983).
+    /// Half a cosine down to this factor at the last step (Loshchilov and Hutter,
+    /// arXiv:1608.03983).
     Cosine {
         /// Factor at the end.
         to: f64,

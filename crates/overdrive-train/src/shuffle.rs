@@ -1,12 +1,14 @@
 //! A random order of `0..len` that can be asked for any place of it and is never stored.
 //!
-//! A Feistel network over the smallest even number of bits, its rounds drawn by Philox; what falls outside is put
-//! through again until it falls inside (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains",
-//! CT-RSA 2002). A data set of any size is shuffled in no memory, and a run resumes anywhere.
+//! A Feistel network over the smallest even number of bits, its rounds drawn by Philox; what falls
+//! outside is put through again until it falls inside (cycle walking: Black and Rogaway, "Ciphers
+//! with arbitrary finite domains", CT-RSA 2002). A data set of any size is shuffled in no memory,
+//! and a run resumes anywhere.
 
 use overdrive_ir::eval::philox;
 
-/// Rounds of the network; four make a permutation that cannot be told from a random one (Luby and Rackoff, 1988).
+/// Rounds of the network; four make a permutation that cannot be told from a random one (Luby and
+/// Rackoff, 1988).
 const ROUNDS: u64 = 4;
 
 /// A permutation of `0..len`, fixed by its seed.

@@ -1,8 +1,8 @@
 //! A model that standardises its input itself: `x <- (x - mean) / deviation`, feature by feature.
 //!
-//! The statistics are constants of the graph, so that every command, and every engine that the model is
-//! exported to, takes features as they are in the file. Invariant: only the split that is given is
-//! looked at.
+//! The statistics are constants of the graph, so that every command, and every engine that the
+//! model is exported to, takes features as they are in the file. Invariant: only the split that is
+//! given is looked at.
 
 use crate::TrainError;
 use crate::data::Split;
@@ -19,9 +19,11 @@ pub(crate) fn is_standardized(graph: &Graph) -> bool {
     graph.nodes().iter().any(|node| &*node.scope == SCOPE)
 }
 
-/// `graph` (input `x` `[batch, ...]`) with its input standardised by the statistics of these samples.
+/// `graph` (input `x` `[batch, ...]`) with its input standardised by the statistics of these
+/// samples.
 pub(crate) fn standardized(graph: &Graph, split: &dyn Split) -> Result<Graph, TrainError> {
-    let x = graph.inputs().iter().find(|port| port.name == "x").expect("a model of samples has `x`");
+    let x =
+        graph.inputs().iter().find(|port| port.name == "x").expect("a model of samples has `x`");
     let features = graph.ty(x.value).shape.0[1..].to_vec();
     let [mean, factor] = statistics(split)?;
     let b = Builder::new(graph.name());
@@ -39,7 +41,8 @@ pub(crate) fn standardized(graph: &Graph, split: &dyn Split) -> Result<Graph, Tr
         map[x.value.0 as usize] = Some((raw - spread(&mean)) * spread(&factor));
     }
     for node in graph.nodes() {
-        let known = |value: &overdrive_ir::Value| map[value.0 as usize].expect("operands come first");
+        let known =
+            |value: &overdrive_ir::Value| map[value.0 as usize].expect("operands come first");
         let results = b.again(node, &node.operands.iter().map(known).collect::<Vec<_>>());
         node.results.iter().zip(results).for_each(|(v, new)| map[v.0 as usize] = Some(new));
     }

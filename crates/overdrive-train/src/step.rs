@@ -1,14 +1,16 @@
 //! The training step as one graph: forward, loss, backward, clipping, the optimizer.
 //!
-//! Inputs are those of the model, `labels` and the learning rate `lr`; parameters, moments and the count of updates
-//! are states. Outputs: `loss`, `grad_norm` before clipping, and `applied`, 1 where the gradients were finite and the
-//! states changed, else 0. Invariant: a step with a NaN or an infinity leaves every parameter as it was, so that it
-//! can be looked into ([`crate::diagnose`]).
+//! Inputs are those of the model, `labels` and the learning rate `lr`; parameters, moments and the
+//! count of updates are states. Outputs: `loss`, `grad_norm` before clipping, and `applied`, 1
+//! where the gradients were finite and the states changed, else 0. Invariant: a step with a NaN or
+//! an infinity leaves every parameter as it was, so that it can be looked into
+//! ([`crate::diagnose`]).
 
 use crate::optimizer::Shared;
 use crate::{LossScaling, Recipe, TrainError};
 use overdrive_ir::{
-    Binary, Builder, Compare, DType, Expr, Graph, Init, StateDecl, TensorType, Unary, Value, gradients,
+    Binary, Builder, Compare, DType, Expr, Graph, Init, StateDecl, TensorType, Unary, Value,
+    gradients,
 };
 use overdrive_passes::{cse, dce, precision};
 
@@ -22,9 +24,14 @@ const TINY: f64 = 1e-6;
 
 /// The parameters of a model that a training step changes: its float states that it does not update
 /// itself and that the recipe trains.
-pub fn parameters<'g>(graph: &'g Graph, recipe: &'g Recipe) -> impl Iterator<Item = (&'g str, Value)> {
+pub fn parameters<'g>(
+    graph: &'g Graph,
+    recipe: &'g Recipe,
+) -> impl Iterator<Item = (&'g str, Value)> {
     let trained = graph.states().iter().filter(|state| {
-        state.update.is_none() && graph.ty(state.value).dtype == DType::F32 && recipe.trains(&state.name)
+        state.update.is_none()
+            && graph.ty(state.value).dtype == DType::F32
+            && recipe.trains(&state.name)
     });
     trained.map(|s| (s.name.as_str(), s.value))
 }
@@ -35,14 +42,17 @@ fn check_formats(graph: &Graph) -> Result<(), TrainError> {
     let dtype = |state: &StateDecl| graph.ty(state.value).dtype;
     let stays = |state: &&StateDecl| {
         state.update.is_some()
-            || matches!(dtype(state), DType::F32 | DType::F64 | DType::I32 | DType::I64 | DType::Bool)
+            || matches!(
+                dtype(state),
+                DType::F32 | DType::F64 | DType::I32 | DType::I64 | DType::Bool
+            )
     };
     match graph.states().iter().find(|state| !stays(state)) {
         None => Ok(()),
         Some(state) => {
             let place = format!("`{}`, parameter `{}`", graph.name(), state.name);
-            let remedy =
-                "train the float model, then quantize it: `overdrive quantize MODEL --mode MODE -o DIR`";
+            let remedy = "train the float model, then quantize it: `overdrive quantize MODEL \
+                          --mode MODE -o DIR`";
             Err(TrainError::invalid(place, "weights in f32", dtype(state), remedy))
         }
     }
@@ -57,8 +67,8 @@ pub(crate) enum Role {
     Update,
 }
 
-/// The step of a bound graph with output `loss` ([`crate::with_loss`]), contractions in the recipe's precision. With
-/// `accumulate` above 1, this is the last batch of each update.
+/// The step of a bound graph with output `loss` ([`crate::with_loss`]), contractions in the
+/// recipe's precision. With `accumulate` above 1, this is the last batch of each update.
 ///
 /// # Errors
 /// When the graph has no output `loss`, or its gradients do not fit together.
@@ -67,7 +77,8 @@ pub fn training_step(graph: &Graph, recipe: &Recipe) -> Result<Graph, TrainError
 }
 
 pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Graph, TrainError> {
-    let Some(loss) = graph.outputs().iter().find(|port| port.name == "loss").map(|port| port.value) else {
+    let Some(loss) = graph.outputs().iter().find(|port| port.name == "loss").map(|port| port.value)
+    else {
         let remedy = "add it with `with_loss`";
         return Err(TrainError::invalid(graph.name(), "an output `loss`", "none", remedy));
     };
@@ -83,8 +94,8 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     let values = b.append(graph)?;
     let loss_value = values[loss.0 as usize];
     let scaling = recipe.loss_scaling();
-    let scale =
-        scaling.map(|s| b.state_named(SCALE, TensorType::scalar(DType::F32), Init::Constant(s.initial)));
+    let scale = scaling
+        .map(|s| b.state_named(SCALE, TensorType::scalar(DType::F32), Init::Constant(s.initial)));
     let seed = scale.unwrap_or_else(|| loss_value.constant(1.0)).convert(loss_value.dtype());
     let (names, wrt): (Vec<&str>, Vec<Value>) = parameters(graph, recipe).unzip();
     let found = gradients(&b, graph, &values, &[(loss, seed)], &wrt);
@@ -133,7 +144,8 @@ fn update<'b>(
         let axes: Vec<usize> = (0..g.rank()).collect();
         (*g * *g).sum(&axes)
     });
-    let norm = squares.reduce(|sum, square| sum + square).unwrap_or_else(|| loss.constant(0.0)).sqrt();
+    let norm =
+        squares.reduce(|sum, square| sum + square).unwrap_or_else(|| loss.constant(0.0)).sqrt();
     let finite = |x: Expr<'b>| x.unary(Unary::Abs).compare(Compare::Lt, x.constant(f64::INFINITY));
     let finite = finite(norm).binary(Binary::And, finite(loss));
     let count = b.state_named(COUNT, TensorType::scalar(DType::I64), Init::ZEROS);

@@ -6,8 +6,8 @@ use crate::{Recipe, TrainError, diagnose};
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Executable, Graph, Init, Mode, State, StateDecl, Tensor, TensorType,
-    Tuning,
+    Backend, BackendError, Buffer, Executable, Graph, Init, Mode, State, StateDecl, Tensor,
+    TensorType, Tuning,
 };
 
 /// What one update did.
@@ -54,8 +54,9 @@ impl Compiled {
         let types = |ports: &[overdrive_ir::Port]| -> Vec<TensorType> {
             ports.iter().map(|port| graph.ty(port.value).clone()).collect()
         };
-        let buffers =
-            |types: Vec<TensorType>| types.iter().map(|ty| backend.output(ty)).collect::<Result<_, _>>();
+        let buffers = |types: Vec<TensorType>| {
+            types.iter().map(|ty| backend.output(ty)).collect::<Result<_, _>>()
+        };
         let (inputs, outputs) = (buffers(types(graph.inputs()))?, buffers(types(graph.outputs()))?);
         Ok(Self { graph, executable, inputs, outputs })
     }
@@ -104,8 +105,8 @@ pub struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    /// Compiles the step of `graph` (bound to the recipe's batch, with output `loss`); parameters start as `initial`
-    /// says.
+    /// Compiles the step of `graph` (bound to the recipe's batch, with output `loss`); parameters
+    /// start as `initial` says.
     ///
     /// # Errors
     /// When the recipe makes no sense, the graph has no loss, or the back end cannot run the step.
@@ -125,9 +126,15 @@ impl<'a> Trainer<'a> {
         for declared in graph.states() {
             let Some(tensor) = initial.get(&declared.name) else {
                 let (place, remedy) = (graph.name(), "give every state of the model its value");
-                return Err(TrainError::invalid(place, format!("`{}`", declared.name), "no tensor", remedy));
+                return Err(TrainError::invalid(
+                    place,
+                    format!("`{}`", declared.name),
+                    "no tensor",
+                    remedy,
+                ));
             };
-            let buffer = state.buffers.get_mut(&declared.name).expect("the step keeps the model's states");
+            let buffer =
+                state.buffers.get_mut(&declared.name).expect("the step keeps the model's states");
             backend.write(buffer, tensor)?;
         }
         let names = parameters(graph, recipe).map(|(name, _)| name.to_owned()).collect();
@@ -155,10 +162,15 @@ impl<'a> Trainer<'a> {
     /// One update from the recipe's number of batches.
     ///
     /// # Errors
-    /// `NonFinite` for a loss or gradients that are not finite: parameters are then those before the step. In f16
-    /// gradients that overflow are skipped instead, until the scale of the loss is below 1.
+    /// `NonFinite` for a loss or gradients that are not finite: parameters are then those before
+    /// the step. In f16 gradients that overflow are skipped instead, until the scale of the loss is
+    /// below 1.
     pub fn step(&mut self, batches: &[Batch]) -> Result<StepReport, TrainError> {
-        assert_eq!(batches.len(), self.recipe.accumulate, "a step takes the recipe's number of batches");
+        assert_eq!(
+            batches.len(),
+            self.recipe.accumulate,
+            "a step takes the recipe's number of batches"
+        );
         let learning_rate = self.recipe.learning_rate(self.done);
         let lr = Tensor::scalar(overdrive_ir::DType::F32, learning_rate);
         let (last, earlier) = batches.split_last().expect("a recipe has at least one batch a step");
@@ -177,7 +189,8 @@ impl<'a> Trainer<'a> {
             self.recipe.loss_scaling().is_some() && loss.is_finite() && self.loss_scale()? >= 1.0;
         if !applied && !overflowed {
             let first = diagnose::first(self.backend, self.step.graph(), &self.state, &given)?;
-            let first = first.unwrap_or_else(|| "a gradient of an earlier batch is not finite".to_owned());
+            let first =
+                first.unwrap_or_else(|| "a gradient of an earlier batch is not finite".to_owned());
             return Err(TrainError::NonFinite { step, first });
         }
         self.done += 1;
@@ -195,7 +208,8 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// When the device cannot give them.
     pub fn parameters(&self) -> Result<Tensors, TrainError> {
-        let download = |name: &String| Ok((name.clone(), self.backend.download(&self.state.buffers[name])?));
+        let download =
+            |name: &String| Ok((name.clone(), self.backend.download(&self.state.buffers[name])?));
         self.names.iter().map(download).collect()
     }
 
@@ -225,7 +239,8 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// When the device cannot give it.
     pub fn snapshot(&self) -> Result<Tensors, TrainError> {
-        let download = |name: &String| Ok((name.clone(), self.backend.download(&self.state.buffers[name])?));
+        let download =
+            |name: &String| Ok((name.clone(), self.backend.download(&self.state.buffers[name])?));
         self.changing.iter().map(download).collect()
     }
 

@@ -38,8 +38,9 @@ fn the_digits_are_those_of_the_source() {
     assert_eq!((digits.shape(), digits.labels().len(), digits.classes()), (vec![64], 1797, 10));
     assert_eq!(digits.labels()[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(digits.scale(), 1.0 / 16.0);
-    let each: Vec<usize> =
-        (0..10).map(|class| digits.labels().iter().filter(|&&label| label == class).count()).collect();
+    let each: Vec<usize> = (0..10)
+        .map(|class| digits.labels().iter().filter(|&&label| label == class).count())
+        .collect();
     assert_eq!(
         each,
         [178, 182, 177, 183, 181, 182, 181, 179, 174, 180],
@@ -55,7 +56,10 @@ fn folds_test_every_sample_once_and_parts_share_none() {
         let [train, validation, test] =
             [&parts.train, &parts.validation, &parts.test].map(|p| keys(p.as_ref()));
         assert_eq!(train.len() + validation.len() + test.len(), 1797);
-        assert!((359..=360).contains(&test.len()) && (175..=185).contains(&validation.len()), "fold {fold}");
+        assert!(
+            (359..=360).contains(&test.len()) && (175..=185).contains(&validation.len()),
+            "fold {fold}"
+        );
         let held_out: BTreeSet<&String> = validation.iter().chain(&test).collect();
         // Two images of the set could be equal; none are.
         assert!(train.iter().all(|key| !held_out.contains(key)));
@@ -65,11 +69,13 @@ fn folds_test_every_sample_once_and_parts_share_none() {
     assert_eq!((tested.len(), distinct.len()), (1797, 1797));
 }
 
-/// A change of these hashes is a change of the data or of the splits: no figure before it compares with one after it.
+/// A change of these hashes is a change of the data or of the splits: no figure before it compares
+/// with one after it.
 #[test]
 fn splits_are_held_to_their_hashes() {
     let hashes = |parts: &Parts| {
-        [&parts.train, &parts.validation, &parts.test].map(|part| part.hash().unwrap()[..16].to_owned())
+        [&parts.train, &parts.validation, &parts.test]
+            .map(|part| part.hash().unwrap()[..16].to_owned())
     };
     let text = Dataset::Text(books()).parts(&model("text-transformer"), 0).unwrap();
     assert_eq!(hashes(&parts(0)), ["6362c77f962244af", "6c6731127db7b453", "db5e028ab6bfaf51"]);
@@ -97,7 +103,8 @@ fn windows_of_text_predict_the_next_byte_and_held_out_bytes_once() {
 
 /// The folder of a tiny GPT-2, whose tokenizer has 269 tokens, all bytes among them.
 fn tokenizer() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-studies/tests/pretrained/gpt2/tokenizer.json")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../overdrive-studies/tests/pretrained/gpt2/tokenizer.json")
 }
 
 fn text_bytes(tokens: &Tokens, start: u64, count: usize) -> u64 {
@@ -176,13 +183,19 @@ fn samples(path: &Path) -> Arc<Samples> {
 fn csv_is_features_and_a_class_a_line() {
     let (_folder, path) = file("a.csv", "height,width,class\n1, 2.5 ,0\n-3,4,2\n");
     let read = samples(&path);
-    assert_eq!((read.shape(), read.labels(), read.classes(), read.scale()), (vec![2], &[0, 2][..], 3, 0.25));
+    assert_eq!(
+        (read.shape(), read.labels(), read.classes(), read.scale()),
+        (vec![2], &[0, 2][..], 3, 0.25)
+    );
     for (content, words) in [
         ("1,2,0\n1,2\n", "line 2: expected 3 fields as before, found 2"),
         ("1,2,0\n1,x,0\n", "line 2, column 1: expected a number, found `x`"),
         ("1,2,0\n1,2,0.5\n", "expected labels that are classes, found 0.5"),
         ("1,2,0\nnan,2,0\n", "line 2, column 0: expected a number, found `nan`"),
-        ("a,b,c\n1,2,0\n\n\n1,,0\n", "line 5, column `b`: expected a value, found nothing; fill the gap"),
+        (
+            "a,b,c\n1,2,0\n\n\n1,,0\n",
+            "line 5, column `b`: expected a value, found nothing; fill the gap",
+        ),
         ("a,b,c\r\n1,2,0\r\n1,NA,0\r\n", "line 3, column `b`: expected a number, found `NA`"),
         ("a,b,a\n1,2,0\n", "line 1: expected a name of its own for each column, found `a` twice"),
         ("1,2,99999999\n", "expected classes numbered from 0, found the label 99999999"),
@@ -201,7 +214,11 @@ fn csv_is_features_and_a_class_a_line() {
 }
 
 /// Reads a table whose labels are asked for, as one that a model has learnt from.
-fn table(content: &str, label: Option<&str>, like: Option<Columns>) -> Result<Arc<Samples>, String> {
+fn table(
+    content: &str,
+    label: Option<&str>,
+    like: Option<Columns>,
+) -> Result<Arc<Samples>, String> {
     let (_folder, path) = file("a.csv", content);
     let reading = Reading { label: label.map(str::to_owned), like };
     match open_as(path.to_str().unwrap(), &reading).map_err(|e| e.to_string())? {
@@ -277,7 +294,8 @@ fn a_table_is_standardised_by_its_training_part_alone() {
     );
     // What the model makes of its first input is the first operand of its first product.
     let bound =
-        overdrive_passes::bind(&model, &[("batch".to_owned(), parts.train.len() as usize)].into()).unwrap();
+        overdrive_passes::bind(&model, &[("batch".to_owned(), parts.train.len() as usize)].into())
+            .unwrap();
     let first = bound.nodes().iter().find(|node| node.op.name() == "linear").unwrap().operands[0];
     let b = Builder::new("seen");
     let values = b.append(&bound).unwrap();
@@ -368,7 +386,8 @@ fn any_utf8_file_is_a_text() {
     let (_folder, path) = file("a.txt", &words);
     let Dataset::Text(tokens) = read(&path).unwrap() else { panic!("text is text") };
     assert_eq!(tokens.len(), words.len() as u64);
-    let expected: Vec<u32> = words.as_bytes()[99_990..100_000].iter().map(|&b| u32::from(b)).collect();
+    let expected: Vec<u32> =
+        words.as_bytes()[99_990..100_000].iter().map(|&b| u32::from(b)).collect();
     assert_eq!(tokens.read(99_990, 10).unwrap(), expected);
     let mut broken = words.clone().into_bytes();
     broken[70_000] = 0xff;
@@ -380,7 +399,8 @@ fn any_utf8_file_is_a_text() {
     let (_folder, path) = file("d.txt", "");
     assert!(read_error(&path).contains("an empty file"));
     let (_folder, path) = file("e.txt", "short");
-    let error = read(&path).unwrap().parts(&model("text-transformer"), 0).err().unwrap().to_string();
+    let error =
+        read(&path).unwrap().parts(&model("text-transformer"), 0).err().unwrap().to_string();
     assert!(error.contains("parts longer than a window of 128 tokens"), "{error}");
 }
 

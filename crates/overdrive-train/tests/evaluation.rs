@@ -25,7 +25,8 @@ impl Split for Windows {
     }
 
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError> {
-        let pick = |of: usize| samples.iter().flat_map(move |&s| s as usize * of..(s as usize + 1) * of);
+        let pick =
+            |of: usize| samples.iter().flat_map(move |&s| s as usize * of..(s as usize + 1) * of);
         let x: Vec<f64> = pick(T * V).map(|i| self.x[i]).collect();
         let labels: Vec<i128> = pick(T).map(|i| self.labels[i]).collect();
         let shape: Vec<usize> = [samples.len()].into_iter().chain(self.shape.clone()).collect();

@@ -17,7 +17,8 @@ fn the_loss_is_the_mean_cross_entropy_of_the_logits() {
     let graph = with_loss(&build("digits-mlp")).unwrap();
     verify(&graph).unwrap();
     let graph = bind(&graph, &[("batch".to_owned(), 3)].into()).unwrap();
-    let x = Array::float(DType::F32, &[3, 64], (0..192).map(|i| f64::from(i % 17) / 16.0).collect());
+    let x =
+        Array::float(DType::F32, &[3, 64], (0..192).map(|i| f64::from(i % 17) / 16.0).collect());
     let labels = Array::int(DType::I32, &[3], vec![3, 0, 9]);
     let results = eval(&graph, &[x, labels], &mut States::new());
     let y = results[0].to_f64();

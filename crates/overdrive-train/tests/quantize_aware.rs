@@ -1,4 +1,5 @@
-//! Training with quantized weights: its forward values are those of the quantized model, and it gains what rounding lost.
+//! Training with quantized weights: its forward values are those of the quantized model, and it
+//! gains what rounding lost.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,9 +7,13 @@ use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::philox;
 use overdrive_ir::{Backend, Graph, Init, Mode, State, Tensor, Tuning};
-use overdrive_passes::{Evidence, MODES, QuantizationMode, Statistic, bind, learn, observe, quantize};
+use overdrive_passes::{
+    Evidence, MODES, QuantizationMode, Statistic, bind, learn, observe, quantize,
+};
 use overdrive_train::data::{Dataset, Parts, digits};
-use overdrive_train::{Evaluation, Fit, evaluate, initial_parameters, quantize_aware, trained, tuning_of};
+use overdrive_train::{
+    Evaluation, Fit, evaluate, initial_parameters, quantize_aware, trained, tuning_of,
+};
 
 const BATCH: usize = 64;
 
@@ -36,7 +41,11 @@ fn run(graph: &Graph, x: &Tensor, mode: Mode) -> Vec<u8> {
     let mut executable = backend.compile(graph, mode, &Tuning::default()).unwrap();
     let mut state = State::initial(graph, &backend).unwrap();
     let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
-    executable.run(&mut state, &[backend.upload(x).unwrap()], &mut outputs).unwrap().wait().unwrap();
+    executable
+        .run(&mut state, &[backend.upload(x).unwrap()], &mut outputs)
+        .unwrap()
+        .wait()
+        .unwrap();
     backend.download(&outputs[0]).unwrap().bytes().to_vec()
 }
 
@@ -74,11 +83,17 @@ fn forward_values_are_those_of_the_quantized_model_bit_for_bit() {
                     tensor.to_f64().iter().zip(noise).map(|(x, z)| x * (1.0 + 0.03 * z)).collect();
                 *tensor = Tensor::from_f64(tensor.ty().dtype, tensor.ty().shape.clone(), &moved);
             }
-            let trained = learning.graph.clone().with_initial_values(|n, _| Init::Value(states[n].clone()));
+            let trained =
+                learning.graph.clone().with_initial_values(|n, _| Init::Value(states[n].clone()));
             let concluded = learning.conclude(&states).unwrap().graph;
             for execution in [Mode::Compile, Mode::Eager] {
-                let [trained, concluded] = [&trained, &concluded].map(|g| run(&bound(g), &x, execution));
-                assert!(trained == concluded, "{name}, {}, {execution:?}: other outputs", mode.name);
+                let [trained, concluded] =
+                    [&trained, &concluded].map(|g| run(&bound(g), &x, execution));
+                assert!(
+                    trained == concluded,
+                    "{name}, {}, {execution:?}: other outputs",
+                    mode.name
+                );
             }
         }
     }
@@ -105,11 +120,15 @@ fn training_gains_what_rounding_to_nearest_lost() {
         };
         let tuned = quantize_aware(&run, &find(learnt), &Evidence::default(), &mut ()).unwrap();
         assert_eq!(tuned.progress.done, 60);
-        let [lost, left] = [&rounded.graph, &tuned.quantized.graph].map(|g| judged(g, &parts).loss());
+        let [lost, left] =
+            [&rounded.graph, &tuned.quantized.graph].map(|g| judged(g, &parts).loss());
         assert!(left < lost, "{learnt}: {left} nats, {nearest} {lost}");
         // Every layer is in codes of the same size as without training.
-        let bytes = |q: &overdrive_passes::Quantized| q.layers.iter().map(|l| l.code_bytes).sum::<u64>();
+        let bytes =
+            |q: &overdrive_passes::Quantized| q.layers.iter().map(|l| l.code_bytes).sum::<u64>();
         assert_eq!(bytes(&tuned.quantized), bytes(&rounded));
-        assert!(tuned.quantized.graph.states().iter().all(|state| !state.name.ends_with("_factor")));
+        assert!(
+            tuned.quantized.graph.states().iter().all(|state| !state.name.ends_with("_factor"))
+        );
     }
 }

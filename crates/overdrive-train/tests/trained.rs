@@ -1,4 +1,5 @@
-//! The weights that come with the program are those of the built-in models, and score what is said of them.
+//! The weights that come with the program are those of the built-in models, and score what is said
+//! of them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +12,9 @@ use overdrive_train::{data, evaluate, trained};
 #[test]
 fn they_fit_their_models() {
     for name in ["digits-mlp", "digits-conv", "text-transformer"] {
-        let graph = bind(&(find(name).unwrap().build)().unwrap(), &[("batch".to_owned(), 1)].into()).unwrap();
+        let graph =
+            bind(&(find(name).unwrap().build)().unwrap(), &[("batch".to_owned(), 1)].into())
+                .unwrap();
         let differences = Differences::between(&graph, &trained(name).unwrap());
         assert!(differences.is_empty(), "{differences}");
     }
@@ -25,7 +28,8 @@ fn they_know_digits_that_they_have_not_seen() {
         let model = (find(name).unwrap().build)().unwrap();
         let parts = data::open("digits").unwrap().parts(&model, 0).unwrap();
         let forward = bind(&model, &[("batch".to_owned(), 64)].into()).unwrap();
-        let test = evaluate(&backend, &forward, &trained(name).unwrap(), parts.test.as_ref()).unwrap();
+        let test =
+            evaluate(&backend, &forward, &trained(name).unwrap(), parts.test.as_ref()).unwrap();
         // Another processor may round one sample of 360 to the other side.
         assert!((100.0 * test.accuracy() - percent).abs() < 0.3, "{name}: {}", test.accuracy());
     }

@@ -9,8 +9,9 @@ use overdrive_ir::{Array, Builder, DType, Graph, Init, Tensor, TensorType};
 use overdrive_models::find;
 use overdrive_train::data::{Batch, Dataset, Parts, digits};
 use overdrive_train::{
-    Checkpoint, Decay, EarlyStop, Ending, Evaluation, Fit, Fitted, Observer, Optimizer, Recipe, Schedule,
-    StepReport, TrainError, Trainer, batches, evaluate, fit, initial_parameters, with_loss,
+    Checkpoint, Decay, EarlyStop, Ending, Evaluation, Fit, Fitted, Observer, Optimizer, Recipe,
+    Schedule, StepReport, TrainError, Trainer, batches, evaluate, fit, initial_parameters,
+    with_loss,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -32,7 +33,12 @@ fn backend() -> CpuBackend {
 }
 
 /// A run on fold 0 of the digits.
-fn run<'a>(backend: &'a CpuBackend, model: &'a Graph, recipe: &'a Recipe, parts: &'a Parts) -> Fit<'a> {
+fn run<'a>(
+    backend: &'a CpuBackend,
+    model: &'a Graph,
+    recipe: &'a Recipe,
+    parts: &'a Parts,
+) -> Fit<'a> {
     Fit {
         backend,
         model,
@@ -88,7 +94,8 @@ fn sgd_follows_its_formula_with_momentum_decay_and_clipping() {
     // Residuals -0.5 and -2 at the start: the gradient is [-0.5, -4].
     let gradient = |w: &[f64]| [w[0] - 1.0, 2.0 * (2.0 * w[1] - 3.0)];
     let recipe = plain(Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 });
-    let mut trainer = Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+    let mut trainer =
+        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
     let (mut w, mut m) = ([0.5, 0.5], [0.0, 0.0]);
     for _ in 0..4 {
         let report = trainer.step(std::slice::from_ref(&data)).unwrap();
@@ -100,9 +107,12 @@ fn sgd_follows_its_formula_with_momentum_decay_and_clipping() {
         }
         close(&weights(&trainer), &w);
     }
-    let clipped =
-        Recipe { clip_norm: Some(1.0), ..plain(Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 }) };
-    let mut trainer = Trainer::new(&backend, &graph, &clipped, &initial_parameters(&graph, 1)).unwrap();
+    let clipped = Recipe {
+        clip_norm: Some(1.0),
+        ..plain(Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 })
+    };
+    let mut trainer =
+        Trainer::new(&backend, &graph, &clipped, &initial_parameters(&graph, 1)).unwrap();
     trainer.step(std::slice::from_ref(&data)).unwrap();
     let g = gradient(&[0.5, 0.5]);
     let norm = (g[0] * g[0] + g[1] * g[1]).sqrt() + 1e-6;
@@ -114,7 +124,8 @@ fn adamw_corrects_its_bias_and_decays_apart_from_the_gradient() {
     let (graph, backend) = (regression(), backend());
     let data = batch([1.0, 0.0, 0.0, 2.0], [1, 3]);
     let recipe = plain(Optimizer::Adamw { betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 });
-    let mut trainer = Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+    let mut trainer =
+        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
     let (mut w, mut m, mut v) = ([0.5f64, 0.5], [0.0; 2], [0.0; 2]);
     for t in 1..=5 {
         trainer.step(std::slice::from_ref(&data)).unwrap();
@@ -135,7 +146,8 @@ fn the_step_is_one_graph_that_the_evaluator_agrees_with() {
     let (backend, recipe, parts) = (backend(), recipe(4), parts());
     let forward = overdrive_passes::bind(&model(), &[("batch".to_owned(), 32)].into()).unwrap();
     let initial = initial_parameters(&forward, 3);
-    let mut trainer = Trainer::new(&backend, &with_loss(&forward).unwrap(), &recipe, &initial).unwrap();
+    let mut trainer =
+        Trainer::new(&backend, &with_loss(&forward).unwrap(), &recipe, &initial).unwrap();
     let graph = trainer.graph().clone();
     let mut states: States = graph
         .states()
@@ -143,7 +155,10 @@ fn the_step_is_one_graph_that_the_evaluator_agrees_with() {
         .map(|s| {
             (
                 s.name.clone(),
-                initial.get(&s.name).cloned().unwrap_or_else(|| s.init.tensor(&s.name, graph.ty(s.value))),
+                initial
+                    .get(&s.name)
+                    .cloned()
+                    .unwrap_or_else(|| s.init.tensor(&s.name, graph.ty(s.value))),
             )
         })
         .map(|(name, tensor)| (name, Array::from(&tensor)))
@@ -179,7 +194,8 @@ fn accumulating_two_halves_is_the_whole_batch() {
     let sgd = plain(Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 });
     let halves = [batch([1.0, 0.0, 0.0, 2.0], [1, 3]), batch([0.0, 1.0, 1.0, 1.0], [0, 2])];
     let recipe = Recipe { accumulate: 2, ..sgd };
-    let mut trainer = Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+    let mut trainer =
+        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
     let mut w = [0.5, 0.5];
     for _ in 0..2 {
         let first = [w[0] - 1.0, 2.0 * (2.0 * w[1] - 3.0)];
@@ -198,8 +214,9 @@ fn a_model_learns_and_the_seed_decides_everything() {
     assert_eq!(first, again);
     assert_ne!(first.parameters, fitted(&Recipe { seed: 2, ..recipe.clone() }).parameters);
     let forward = overdrive_passes::bind(&model(), &[("batch".to_owned(), 50)].into()).unwrap();
-    let judge =
-        |parameters: &Tensors| evaluate(&backend(), &forward, parameters, parts().test.as_ref()).unwrap();
+    let judge = |parameters: &Tensors| {
+        evaluate(&backend(), &forward, parameters, parts().test.as_ref()).unwrap()
+    };
     let (before, after) = (judge(&initial_parameters(&forward, 1)), judge(&first.parameters));
     assert!(
         before.accuracy() < 0.3 && after.accuracy() > 0.9,
@@ -207,7 +224,10 @@ fn a_model_learns_and_the_seed_decides_everything() {
         before.accuracy(),
         after.accuracy()
     );
-    assert_eq!((after.losses.len(), after.positions, after.bits_per_byte()), (after.hits.len(), 1, None));
+    assert_eq!(
+        (after.losses.len(), after.positions, after.bits_per_byte()),
+        (after.hits.len(), 1, None)
+    );
     let mean = after.losses.iter().sum::<f64>() / after.losses.len() as f64;
     assert_eq!(after.loss(), mean);
 }
@@ -236,9 +256,17 @@ fn a_resumed_run_ends_bit_for_bit_as_one_that_was_not_interrupted() {
     let file = folder.path().join("checkpoint.safetensors");
     for precision in [DType::F32, DType::BF16, DType::F16] {
         for accumulate in [1, 2] {
-            let recipe =
-                Recipe { precision, accumulate, early_stop: Some(EarlyStop { patience: 9 }), ..recipe(13) };
-            assert_eq!(interrupted_and_resumed(&recipe, &file), fitted(&recipe), "{precision}, {accumulate}");
+            let recipe = Recipe {
+                precision,
+                accumulate,
+                early_stop: Some(EarlyStop { patience: 9 }),
+                ..recipe(13)
+            };
+            assert_eq!(
+                interrupted_and_resumed(&recipe, &file),
+                fitted(&recipe),
+                "{precision}, {accumulate}"
+            );
         }
     }
 }
@@ -249,13 +277,17 @@ fn a_checkpoint_of_another_run_or_a_damaged_one_is_refused() {
     let file = folder.path().join("checkpoint.safetensors");
     let (backend, model, parts) = (backend(), model(), parts());
     let adamw = recipe(6);
-    fit(&Fit { checkpoint: Some(&file), ..run(&backend, &model, &adamw, &parts) }, &mut ()).unwrap();
+    fit(&Fit { checkpoint: Some(&file), ..run(&backend, &model, &adamw, &parts) }, &mut ())
+        .unwrap();
     let checkpoint = Checkpoint::read(&file).unwrap();
-    let sgd = Recipe { optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 }, ..recipe(6) };
+    let sgd =
+        Recipe { optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 }, ..recipe(6) };
     let other = Fit { resume: Some(&checkpoint), ..run(&backend, &model, &sgd, &parts) };
     let error = fit(&other, &mut ()).unwrap_err().to_string();
     assert!(
-        error.contains("checkpoint: expected {") && error.contains("\"adamw\"") && error.contains("\"sgd\""),
+        error.contains("checkpoint: expected {")
+            && error.contains("\"adamw\"")
+            && error.contains("\"sgd\""),
         "{error}"
     );
     let fold = Dataset::Samples(digits()).parts(&model, 1).unwrap();
@@ -271,7 +303,10 @@ fn a_checkpoint_of_another_run_or_a_damaged_one_is_refused() {
     assert!(Checkpoint::read(&file).is_err());
     overdrive_formats::write(&file, &checkpoint.state).unwrap();
     assert!(
-        Checkpoint::read(&file).unwrap_err().to_string().contains("name a checkpoint that `train` wrote")
+        Checkpoint::read(&file)
+            .unwrap_err()
+            .to_string()
+            .contains("name a checkpoint that `train` wrote")
     );
 }
 
@@ -314,13 +349,15 @@ fn f16_lowers_the_scale_of_the_loss_until_gradients_fit_and_raises_it_again() {
     let (graph, backend) = (regression(), backend());
     let sgd = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 };
     let recipe = Recipe { precision: DType::F16, ..plain(sgd) };
-    let mut trainer = Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+    let mut trainer =
+        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
     let data = batch([1.0, 0.0, 0.0, 2.0], [1, 3]);
     let reports: Vec<StepReport> =
         (0..3).map(|_| trainer.step(std::slice::from_ref(&data)).unwrap()).collect();
     // 2 x 65,536 is beyond f16: the first step is skipped, its parameters stay.
     assert!(!reports[0].applied && reports[2].applied, "{reports:?}");
-    let scale = |trainer: &Trainer<'_>| trainer.snapshot().unwrap()["optimizer.loss_scale"].to_f64()[0];
+    let scale =
+        |trainer: &Trainer<'_>| trainer.snapshot().unwrap()["optimizer.loss_scale"].to_f64()[0];
     let lowest = scale(&trainer);
     assert!(lowest < 65536.0);
     for _ in 0..220 {
@@ -342,7 +379,8 @@ fn the_first_op_that_is_not_finite_is_named_and_parameters_stay() {
     b.output("loss", (y.reshape([2usize]) - labels.convert(DType::F32)).sum(&[0]));
     let (graph, backend) = (b.finish().unwrap(), backend());
     let recipe = plain(Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 });
-    let mut trainer = Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+    let mut trainer =
+        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
     trainer.step(&[batch([1.0, 1.0, 1.0, 2.0], [1, 1])]).unwrap();
     let before = weights(&trainer);
     let error = trainer.step(&[batch([1.0, 1.0, -1.0, -2.0], [1, 1])]).unwrap_err();
@@ -359,14 +397,24 @@ fn a_recipe_that_makes_no_sense_is_refused() {
     for (recipe, words) in [
         (Recipe { batch: 0, ..recipe(1) }, "recipe, batch: expected at least 1, found 0"),
         (Recipe { steps: 0, ..recipe(1) }, "steps"),
-        (Recipe { clip_norm: Some(-1.0), ..recipe(1) }, "clip_norm: expected a number above 0, found -1"),
-        (Recipe { precision: DType::I8, ..recipe(1) }, "precision: expected f32, bf16 or f16, found i8"),
         (
-            Recipe { schedule: Schedule { peak: f64::NAN, warmup: 0, decay: Decay::Constant }, ..recipe(1) },
+            Recipe { clip_norm: Some(-1.0), ..recipe(1) },
+            "clip_norm: expected a number above 0, found -1",
+        ),
+        (
+            Recipe { precision: DType::I8, ..recipe(1) },
+            "precision: expected f32, bf16 or f16, found i8",
+        ),
+        (
+            Recipe {
+                schedule: Schedule { peak: f64::NAN, warmup: 0, decay: Decay::Constant },
+                ..recipe(1)
+            },
             "learning rate",
         ),
     ] {
-        let error = fit(&run(&backend(), &model(), &recipe, &parts()), &mut ()).unwrap_err().to_string();
+        let error =
+            fit(&run(&backend(), &model(), &recipe, &parts()), &mut ()).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
 }

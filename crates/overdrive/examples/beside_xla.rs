@@ -1,8 +1,10 @@
-//! A built-in model in bf16 on one GPU: our CUDA back end in mode `graph` beside XLA, both on the host's clock.
+//! A built-in model in bf16 on one GPU: our CUDA back end in mode `graph` beside XLA, both on the
+//! host's clock.
 //!
-//! Two metrics, each in one session with alternating samples: a call from start to completion, and a queue of calls that
-//! is waited for at its end, where launching hides behind computing. XLA lends no events of its stream, so there is no device
-//! time to compare. Outputs of both are held against the graph in f64.
+//! Two metrics, each in one session with alternating samples: a call from start to completion, and
+//! a queue of calls that is waited for at its end, where launching hides behind computing. XLA
+//! lends no events of its stream, so there is no device time to compare. Outputs of both are held
+//! against the graph in f64.
 //!
 //! `cargo run --release --example beside_xla -- PLUGIN [MODEL...]`
 
@@ -25,8 +27,12 @@ use std::path::Path;
 /// Calls in a queue.
 const QUEUED: u64 = 50;
 /// bf16 has eight bits; a transformer of six blocks rounds some dozens of times.
-const TOLERANCE: overdrive::bench::oracle::Tolerance =
-    overdrive::bench::oracle::Tolerance { rtol: 0.05, atol: 0.08, rms: f64::INFINITY, rounding: None };
+const TOLERANCE: overdrive::bench::oracle::Tolerance = overdrive::bench::oracle::Tolerance {
+    rtol: 0.05,
+    atol: 0.08,
+    rms: f64::INFINITY,
+    rounding: None,
+};
 
 /// Calls of an executable, so many at a time.
 struct Queue<'a> {
@@ -72,8 +78,11 @@ impl Subject for Queue<'_> {
     fn verify(&mut self, seed: u64) -> Result<Option<Deviation>, Failure> {
         self.inputs = upload(self.backend, &self.oracle.inputs(seed))?;
         self.call(0)?;
-        let found: Vec<Tensor> =
-            self.outputs.iter().map(|output| self.backend.download(output)).collect::<Result<_, _>>()?;
+        let found: Vec<Tensor> = self
+            .outputs
+            .iter()
+            .map(|output| self.backend.download(output))
+            .collect::<Result<_, _>>()?;
         self.oracle.compare(seed, &found, TOLERANCE).map(Some)
     }
 }
@@ -90,11 +99,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let theirs = XlaBackend::new(Path::new(&plugin), 0)?;
     println!("ours on {}, XLA: {}", ours.device().properties().name, theirs.version());
     for name in &models {
-        let model =
-            overdrive::models::MODELS.iter().find(|model| model.name == name).ok_or("no such model")?;
+        let model = overdrive::models::MODELS
+            .iter()
+            .find(|model| model.name == name)
+            .ok_or("no such model")?;
         let workload = studies::Workload::of_model(model, &BTreeMap::new())?;
-        compare(name, &workload.graph, &reference, [(&ours, Mode::Graph), (&theirs, Mode::Compile)])
-            .map_err(|failure| format!("{name}: {failure:?}"))?;
+        compare(
+            name,
+            &workload.graph,
+            &reference,
+            [(&ours, Mode::Graph), (&theirs, Mode::Compile)],
+        )
+        .map_err(|failure| format!("{name}: {failure:?}"))?;
     }
     Ok(())
 }
@@ -117,8 +133,11 @@ fn compare(
         executable.run(&mut state, &upload(reference, &wide)?, &mut outputs)?.wait()?;
         Ok(outputs.iter().map(|output| reference.download(output)).collect::<Result<_, _>>()?)
     };
-    let oracle =
-        Oracle::new("the graph in f64 on the processor", |seed| normal_inputs(&graph, seed), expected);
+    let oracle = Oracle::new(
+        "the graph in f64 on the processor",
+        |seed| normal_inputs(&graph, seed),
+        expected,
+    );
     let clock = SystemClock::new();
     for (metric, depth) in [("one call", 1), ("a queue of 50 calls", QUEUED)] {
         let runner = Runner::new(&clock, Rules::full(), 1);
@@ -153,7 +172,8 @@ fn compare(
                     let summary = &series.summary;
                     let each = |ns: f64| ns / 1e3 / depth as f64;
                     println!(
-                        "{name} bf16, {metric}, {backend}: {:.1} us a call, {:.1?} of {} samples, worst {:?}",
+                        "{name} bf16, {metric}, {backend}: {:.1} us a call, {:.1?} of {} samples, \
+                         worst {:?}",
                         each(summary.median_ns),
                         summary.median_interval.as_ref().map(|i| [each(i.low_ns), each(i.high_ns)]),
                         summary.count,

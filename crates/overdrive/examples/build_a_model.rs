@@ -15,7 +15,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let std = (1.0 / inputs as f64).sqrt();
         let weight = TensorType::new(DType::F32, [inputs, outputs]);
         let bias = TensorType::new(DType::F32, [outputs]);
-        (b.state("weight", weight, Init::Normal { std, seed: 7 }), b.state("bias", bias, Init::ZEROS))
+        (
+            b.state("weight", weight, Init::Normal { std, seed: 7 }),
+            b.state("bias", bias, Init::ZEROS),
+        )
     };
     let (w1, b1) = layer("fc1", [64, 128]);
     let (w2, b2) = layer("fc2", [128, 10]);

@@ -1,5 +1,5 @@
-//! Compare two implementations of one's own: same warm-up, alternating samples, and no ratio without proof that
-//! both are right.
+//! Compare two implementations of one's own: same warm-up, alternating samples, and no ratio
+//! without proof that both are right.
 //!
 //! `cargo run --release --example compare_two_functions`
 
@@ -58,8 +58,11 @@ fn main() {
         command: "cargo run --release --example compare_two_functions".to_owned(),
         outcome,
     };
-    let records: Vec<Record> =
-        ["one sum", "sixteen sums"].into_iter().zip(runner.compare(&mut subjects)).map(record).collect();
+    let records: Vec<Record> = ["one sum", "sixteen sums"]
+        .into_iter()
+        .zip(runner.compare(&mut subjects))
+        .map(record)
+        .collect();
     match Speedup::between(&records[0], &records[1]) {
         Ok(speedup) => println!("sixteen sums over one: {}", speedup.figure()),
         Err(no_claim) => println!("no claim: {no_claim}"),

@@ -1,7 +1,9 @@
-//! What it costs to import ONNX: time and memory beside reading the file once, and the time of a graph of many nodes.
+//! What it costs to import ONNX: time and memory beside reading the file once, and the time of a
+//! graph of many nodes.
 //!
-//! `cargo run --release --example import_cost [FILE.onnx]`; without a file, a chain of linear layers of 105 MB is written.
-//! Weights share the bytes that were read; a second pair of figures reads every one of them again.
+//! `cargo run --release --example import_cost [FILE.onnx]`; without a file, a chain of linear
+//! layers of 105 MB is written. Weights share the bytes that were read; a second pair of figures
+//! reads every one of them again.
 
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::memory::{CountingAllocator, peak_during};
@@ -27,7 +29,8 @@ fn wide() -> Result<Graph, Box<dyn Error>> {
     let b = Builder::new("wide");
     let mut x = b.input("x", TensorType::new(DType::F32, [1, WIDTH]));
     for layer in 0..LAYERS {
-        let values: Vec<f64> = (0..WIDTH * WIDTH).map(|i| ((i + layer) % 97) as f64 / 97.0).collect();
+        let values: Vec<f64> =
+            (0..WIDTH * WIDTH).map(|i| ((i + layer) % 97) as f64 / 97.0).collect();
         let weight = Tensor::from_f64(DType::F32, [WIDTH, WIDTH], &values);
         x = x.matmul(b.state_named(&format!("w{layer}"), weight.ty().clone(), Init::Value(weight)));
     }
@@ -48,7 +51,8 @@ fn long() -> Result<Graph, Box<dyn Error>> {
 
 fn import(path: &Path) -> Graph {
     let model = Model::open(path).expect("the file was written by us or is the user's own");
-    let sizes = model.dimensions().expect("inputs are tensors").into_iter().map(|name| (name, 1)).collect();
+    let sizes =
+        model.dimensions().expect("inputs are tensors").into_iter().map(|name| (name, 1)).collect();
     model.graph(&Binding { sizes, ..Binding::default() }).expect("the model can be imported")
 }
 
@@ -128,7 +132,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     onnx::write(&many, &long()?)?;
     println!("{NODES} nodes, {:.1} kB", fs::metadata(&many)?.len() as f64 / 1e3);
     let read = || fs::read(&many).map_or(0, |bytes| bytes.len() as u64);
-    compare(["import of many nodes", "read the file"], || import(&many).states().len() as u64, read);
+    compare(
+        ["import of many nodes", "read the file"],
+        || import(&many).states().len() as u64,
+        read,
+    );
     fs::remove_dir_all(&folder)?;
     Ok(())
 }

@@ -15,7 +15,11 @@ fn main() {
     });
     println!("counted {length}, beside {} bytes that were there", kept.len());
     if let Some(heap) = usage.heap {
-        println!("heap: {} bytes before, {} added at the peak", heap.before_bytes, heap.added_bytes());
+        println!(
+            "heap: {} bytes before, {} added at the peak",
+            heap.before_bytes,
+            heap.added_bytes()
+        );
     }
     match usage.resident {
         Some(resident) => println!("resident: {} bytes added at the peak", resident.added_bytes()),

@@ -1,4 +1,5 @@
-//! Take a built-in model through passes, and say what each gained: the same sessions that `overdrive run` holds.
+//! Take a built-in model through passes, and say what each gained: the same sessions that
+//! `overdrive run` holds.
 //!
 //! `cargo run --release --example optimise_a_model`
 
@@ -10,7 +11,9 @@ use overdrive::bench::runner::Stop;
 use overdrive::cpu::CpuBackend;
 use overdrive::ir::{DType, Mode};
 use overdrive::passes::{Recipe, precision};
-use overdrive::studies::{Allowance, Context, Device, Entry, PEER_MODES, Progress, Workload, measure};
+use overdrive::studies::{
+    Allowance, Context, Device, Entry, PEER_MODES, Progress, Workload, measure,
+};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,4 +1,5 @@
-//! See where the time of a call goes: operators by self time, and a trace that ui.perfetto.dev opens.
+//! See where the time of a call goes: operators by self time, and a trace that ui.perfetto.dev
+//! opens.
 //!
 //! `cargo run --release --example profile_a_model`
 

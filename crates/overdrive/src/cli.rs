@@ -1,5 +1,6 @@
 //! The command line: names and values only; what they do stands in `commands/`.
-//! Long because the flags of every command stand in one place, where one word for one thing is easiest to keep.
+//! Long because the flags of every command stand in one place, where one word for one thing is
+//! easiest to keep.
 
 mod examples;
 mod quantize;
@@ -154,20 +155,23 @@ pub(crate) struct Run {
     /// Studies to run [default: all]
     #[arg(value_name = "STUDY")]
     pub studies: Vec<String>,
-    /// Your model instead of the built-in ones: a folder, one in Hugging Face's format, an .onnx or .gguf file, or the
-    /// name of a built-in model. Its studies are compilation, quantization and decoding
+    /// Your model instead of the built-in ones: a folder, one in Hugging Face's format, an .onnx or
+    /// .gguf file, or the name of a built-in model. Its studies are compilation, quantization and
+    /// decoding
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
     /// Of --model, what calibrates and judges, as of `quantize`: `digits`, `text` or a file
     #[arg(long, value_name = "DATA", requires = "model")]
     pub data: Option<String>,
-    /// Of --model, the size of a named dimension [default: the model's; the batch of an .onnx file 8]
+    /// Of --model, the size of a named dimension [default: the model's; the batch of an .onnx file
+    /// 8]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size, requires = "model")]
     pub shapes: Vec<(String, usize)>,
     /// Screening within three minutes, without verdicts
     #[arg(long)]
     pub quick: bool,
-    /// Only sessions with a case whose name contains this, as the report spells it; may be given several times
+    /// Only sessions with a case whose name contains this, as the report spells it; may be given
+    /// several times
     #[arg(long, value_name = "TEXT")]
     pub case: Vec<String>,
     /// For scripts: no progress, the summary as Markdown on standard output
@@ -176,8 +180,8 @@ pub(crate) struct Run {
     /// Goes on with an interrupted run: cases of results.json in this folder are not taken again
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     pub resume: Option<PathBuf>,
-    /// Has other frameworks do the same work, in alternation with ours: pytorch, openvino; each needs its package in python3
-    /// (PYTHON names another) [without names: pytorch]
+    /// Has other frameworks do the same work, in alternation with ours: pytorch, openvino; each
+    /// needs its package in python3 (PYTHON names another) [without names: pytorch]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, default_missing_value = "pytorch", require_equals = true)]
     pub peers: Vec<String>,
     /// Folder of the report [default: reports/<date-time>]
@@ -194,9 +198,9 @@ pub(crate) struct Run {
 /// Arguments of `report`.
 #[derive(Args, Debug)]
 pub(crate) struct Report {
-    /// results.json, a report.html that holds them, the folder of either, results of criterion.rs, nvbench,
-    /// PyTorch's profiler or the older suite, and a gate.json of `regress`, whose verdicts stand beside the
-    /// results of the same cases
+    /// results.json, a report.html that holds them, the folder of either, results of criterion.rs,
+    /// nvbench, PyTorch's profiler or the older suite, and a gate.json of `regress`, whose verdicts
+    /// stand beside the results of the same cases
     #[arg(required = true, value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// Folder of the report [default: that of the first results]
@@ -212,18 +216,20 @@ pub(crate) struct Report {
 pub(crate) struct Bench {
     /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
-    /// Back ends: `cpu`, `cuda:N`, and engines beside them (`overdrive info` lists them); the first is what the others are
-    /// compared with [default: --device, and every engine that is found for it]
+    /// Back ends: `cpu`, `cuda:N`, and engines beside them (`overdrive info` lists them); the first
+    /// is what the others are compared with [default: --device, and every engine that is found for
+    /// it]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub backends: Option<Vec<String>>,
     /// Library of an engine, instead of the one that would be found
     #[arg(long = "library", value_name = "ENGINE=FILE", value_parser = library)]
     pub libraries: Vec<(String, PathBuf)>,
-    /// Has other frameworks do the same work, in alternation with ours: pytorch, openvino; each needs its package in python3
-    /// (PYTHON names another) [without names: pytorch]
+    /// Has other frameworks do the same work, in alternation with ours: pytorch, openvino; each
+    /// needs its package in python3 (PYTHON names another) [without names: pytorch]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, default_missing_value = "pytorch", require_equals = true)]
     pub peers: Vec<String>,
-    /// Execution modes: eager, jit, compile, and on a GPU graph [default: eager,jit,compile, and of engines compile]
+    /// Execution modes: eager, jit, compile, and on a GPU graph [default: eager,jit,compile, and of
+    /// engines compile]
     #[arg(long, value_delimiter = ',', value_name = "MODES")]
     pub modes: Option<Vec<ModeName>>,
     /// Number formats of contractions: f32, bf16, f16
@@ -309,8 +315,8 @@ pub(crate) struct Regress {
 /// Arguments of `compare`.
 #[derive(Args, Debug)]
 pub(crate) struct Compare {
-    /// Results to compare with: whatever `report` takes, or the folder of a report; several sessions
-    /// with commas between them
+    /// Results to compare with: whatever `report` takes, or the folder of a report; several
+    /// sessions with commas between them
     pub first: PathBuf,
     /// Results to compare, likewise; three sessions a side give a verdict
     pub second: PathBuf,
@@ -325,7 +331,8 @@ pub(crate) struct History {
     /// Histories: lines of JSON
     #[arg(value_name = "FILE", default_value = "history.jsonl")]
     pub files: Vec<PathBuf>,
-    /// Appends these results to the history first: whatever `report` takes, or the folder of a report
+    /// Appends these results to the history first: whatever `report` takes, or the folder of a
+    /// report
     #[arg(long, value_name = "RESULTS")]
     pub add: Vec<PathBuf>,
     /// Only cases whose name contains this
@@ -379,7 +386,8 @@ pub(crate) struct Export {
     /// The ONNX file to write; dimensions without a --shape are free in it
     #[arg(long, value_name = "FILE")]
     pub onnx: Option<PathBuf>,
-    /// The model repository of the Triton Inference Server to write; its largest batch is the model's, or --shape batch=N
+    /// The model repository of the Triton Inference Server to write; its largest batch is the
+    /// model's, or --shape batch=N
     #[arg(long, value_name = "DIR")]
     pub triton: Option<PathBuf>,
     /// The file of StableHLO text to write, for XLA
@@ -442,7 +450,8 @@ pub(crate) struct Generate {
     /// Most tokens to add
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_tokens: u32,
-    /// Above 0: draws tokens at random, from sharper (below 1) or flatter probabilities; 0: always the likeliest
+    /// Above 0: draws tokens at random, from sharper (below 1) or flatter probabilities; 0: always
+    /// the likeliest
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = tolerance)]
     pub temperature: f64,
     /// Draws from the K likeliest tokens only
@@ -471,10 +480,12 @@ pub(crate) struct Info {
     /// The processor's instruction set.
     #[command(flatten)]
     pub isa: Isa,
-    /// Why each product on a GPU runs as it does: the remembered choices whose text contains TEXT, with all timings
+    /// Why each product on a GPU runs as it does: the remembered choices whose text contains TEXT,
+    /// with all timings
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "")]
     pub choices: Option<String>,
-    /// Unpacks the libraries of a Python package into the cache, fetched by pip: onnxruntime, onnxruntime-gpu, onnxruntime-openvino
+    /// Unpacks the libraries of a Python package into the cache, fetched by pip: onnxruntime,
+    /// onnxruntime-gpu, onnxruntime-openvino
     #[arg(long, value_name = "PACKAGE", conflicts_with = "choices")]
     pub install: Option<String>,
     /// The package's wheel, instead of the one that pip would fetch
@@ -548,7 +559,8 @@ fn library(text: &str) -> Result<(String, PathBuf), String> {
 }
 
 fn named_size(text: &str) -> Result<(String, usize), String> {
-    let parsed = text.split_once('=').and_then(|(name, size)| Some((name.to_owned(), size.parse().ok()?)));
+    let parsed =
+        text.split_once('=').and_then(|(name, size)| Some((name.to_owned(), size.parse().ok()?)));
     parsed.filter(|(name, _)| !name.is_empty()).ok_or_else(|| "expected NAME=SIZE".to_owned())
 }
 
@@ -592,7 +604,10 @@ mod tests {
     #[test]
     fn every_command_may_say_less_or_more() {
         for line in ["run -q", "-q run", "models --quiet", "info -v", "bench mlp --verbose"] {
-            assert!(Arguments::try_parse_from(words(&format!("overdrive {line}"))).is_ok(), "{line}");
+            assert!(
+                Arguments::try_parse_from(words(&format!("overdrive {line}"))).is_ok(),
+                "{line}"
+            );
         }
         assert!(Arguments::try_parse_from(["overdrive", "run", "-q", "-v"]).is_err());
     }
@@ -602,7 +617,12 @@ mod tests {
         for command in Arguments::command().get_subcommands() {
             for option in command.get_arguments() {
                 let (short, long) = (option.get_short(), option.get_long());
-                assert_eq!(short == Some('o'), long == Some("out"), "{}: {option}", command.get_name());
+                assert_eq!(
+                    short == Some('o'),
+                    long == Some("out"),
+                    "{}: {option}",
+                    command.get_name()
+                );
             }
         }
     }

@@ -61,7 +61,8 @@ pub(crate) fn open(machine: &Machine) -> Result<Opened, Failure> {
     }
 }
 
-/// The devices of a run: a GPU alone; the CPU with the threads asked for, and with one where that differs.
+/// The devices of a run: a GPU alone; the CPU with the threads asked for, and with one where that
+/// differs.
 pub(crate) fn open_all(machine: &Machine) -> Result<Vec<Opened>, Failure> {
     let first = open(machine)?;
     let has_single = first.described.is_some() || first.threads == 1;
@@ -89,8 +90,8 @@ pub(crate) fn processor(threads: Option<usize>, isa: Isa) -> Result<CpuBackend, 
 }
 
 fn cuda(ordinal: usize) -> Result<Opened, Failure> {
-    let backend =
-        CudaBackend::new(ordinal).map_err(|e| Failure::bad_input(format!("cuda:{ordinal}: {e}")))?;
+    let backend = CudaBackend::new(ordinal)
+        .map_err(|e| Failure::bad_input(format!("cuda:{ordinal}: {e}")))?;
     let described = Some(describe(&backend));
     Ok(Opened { backend: Box::new(backend), threads: 1, described })
 }
@@ -105,11 +106,14 @@ pub(crate) fn describe_all<'d>(
     environment.cpu.instruction_set = machine.isa.set.map(|set| set.name().to_owned());
 }
 
-/// What results say of a GPU. Its UUID stays out: it tells one card from all others, which no reader needs.
+/// What results say of a GPU. Its UUID stays out: it tells one card from all others, which no
+/// reader needs.
 pub(crate) fn describe(backend: &CudaBackend) -> environment::Device {
     let properties = backend.device().properties();
     let version = |library: Library| {
-        library.version().map_or_else(|| "not found".to_owned(), |(major, minor)| format!("{major}.{minor}"))
+        library
+            .version()
+            .map_or_else(|| "not found".to_owned(), |(major, minor)| format!("{major}.{minor}"))
     };
     let entries = [
         ("architecture", properties.architecture.to_string()),
@@ -135,8 +139,8 @@ pub(crate) fn describe(backend: &CudaBackend) -> environment::Device {
 pub(crate) fn failure(error: BackendError) -> Failure {
     match error {
         BackendError::OutOfMemory { .. } => Failure::bad_input(error),
-        BackendError::Unsupported { .. } | BackendError::Mismatch { .. } | BackendError::Device { .. } => {
-            Failure::harness(error)
-        }
+        BackendError::Unsupported { .. }
+        | BackendError::Mismatch { .. }
+        | BackendError::Device { .. } => Failure::harness(error),
     }
 }

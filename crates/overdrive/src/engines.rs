@@ -92,16 +92,21 @@ impl Contestants {
     }
 
     /// Everybody as a device to be measured; ours are marked.
-    pub(crate) fn devices<'a>(&'a self, started: &'a [Option<Box<dyn Backend>>]) -> Vec<(Whose, Device<'a>)> {
-        let device = |(contestant, started): (&'a Contestant, &'a Option<Box<dyn Backend>>)| match contestant
-        {
-            Contestant::Own(own) => {
-                Some((Whose::Ours, Device { backend: own.backend.as_ref(), threads: own.threads }))
-            }
-            Contestant::Engine { engine, .. } => {
-                let backend = started.as_deref()?;
-                let device = Device { backend, threads: self.threads as u32 };
-                Some((Whose::Theirs(engine.modes()), device))
+    pub(crate) fn devices<'a>(
+        &'a self,
+        started: &'a [Option<Box<dyn Backend>>],
+    ) -> Vec<(Whose, Device<'a>)> {
+        let device = |(contestant, started): (&'a Contestant, &'a Option<Box<dyn Backend>>)| {
+            match contestant {
+                Contestant::Own(own) => Some((
+                    Whose::Ours,
+                    Device { backend: own.backend.as_ref(), threads: own.threads },
+                )),
+                Contestant::Engine { engine, .. } => {
+                    let backend = started.as_deref()?;
+                    let device = Device { backend, threads: self.threads as u32 };
+                    Some((Whose::Theirs(engine.modes()), device))
+                }
             }
         };
         self.all.iter().zip(started).filter_map(device).collect()
@@ -130,8 +135,8 @@ pub(crate) enum Whose {
 }
 
 impl Whose {
-    /// The modes to measure of those that the user asked for, and those of them that do not exist there. A mode that a device
-    /// of ours lacks has a row with its reason.
+    /// The modes to measure of those that the user asked for, and those of them that do not exist
+    /// there. A mode that a device of ours lacks has a row with its reason.
     pub(crate) fn modes(self, asked: Option<&[Mode]>) -> [Vec<Mode>; 2] {
         match (asked, self) {
             (Some(asked), Self::Theirs(has)) => {
@@ -148,12 +153,16 @@ impl Whose {
 /// The engines that this machine has for what a device of ours is.
 fn found<'a>(own: &Opened, places: &'a Places) -> impl Iterator<Item = Contestant> + use<'a> {
     let place = if own.described.is_some() { Place::Gpu } else { Place::Processor };
-    let there = move |engine: &&&dyn Engine| engine.runs_on() == place && engine.find(places).is_ok();
+    let there =
+        move |engine: &&&dyn Engine| engine.runs_on() == place && engine.find(places).is_ok();
     ENGINES.iter().filter(there).map(|&engine| Contestant::Engine { engine, is_named: false })
 }
 
 /// What we know of the device that an engine runs on.
-fn device_of<'a>(engine: &dyn Engine, (cpu, gpu): (&'a Caps, Option<&'a Caps>)) -> Result<&'a Caps, Failure> {
+fn device_of<'a>(
+    engine: &dyn Engine,
+    (cpu, gpu): (&'a Caps, Option<&'a Caps>),
+) -> Result<&'a Caps, Failure> {
     match engine.runs_on() {
         Place::Processor => Ok(cpu),
         Place::Gpu => gpu.ok_or_else(|| {

@@ -1,8 +1,8 @@
 //! A model as one ONNX file with as many free dimensions as can be.
 //!
-//! All dimensions without a size are tried at once; where that fails, one after the other, the batch
-//! first. Invariant: a dimension that could not be freed has a size in the file, and is listed with
-//! the reason.
+//! All dimensions without a size are tried at once; where that fails, one after the other, the
+//! batch first. Invariant: a dimension that could not be freed has a size in the file, and is
+//! listed with the reason.
 
 use crate::failure::Failure;
 use crate::terminal::note;
@@ -34,19 +34,21 @@ pub(crate) struct Freed {
 type Tried = (Vec<u8>, [Graph; 2]);
 
 impl Freed {
-    /// The file of a model in which `sizes` are given and every other of `dimensions` is free, if it
-    /// can be; `path` is what errors call it.
+    /// The file of a model in which `sizes` are given and every other of `dimensions` is free, if
+    /// it can be; `path` is what errors call it.
     pub(crate) fn encode(
         path: &Path,
         dimensions: &[Dimension],
         sizes: &BTreeMap<String, usize>,
         build: Build<'_>,
     ) -> Result<Self, Failure> {
-        let open: Vec<&Dimension> = dimensions.iter().filter(|(name, _)| !sizes.contains_key(name)).collect();
+        let open: Vec<&Dimension> =
+            dimensions.iter().filter(|(name, _)| !sizes.contains_key(name)).collect();
         let attempt = |free: &[&Dimension]| -> Result<Tried, Failure> {
             let mut fixed = sizes.clone();
             for (name, usual) in open.iter().filter(|dimension| !free.contains(dimension)) {
-                let size = usual.ok_or_else(|| Failure::bad_input(format!("`{name}` has no size")))?;
+                let size =
+                    usual.ok_or_else(|| Failure::bad_input(format!("`{name}` has no size")))?;
                 fixed.insert(name.clone(), size);
             }
             encoded(path, free, &fixed, build)
@@ -54,7 +56,9 @@ impl Freed {
         let (mut free, mut reasons) = (Vec::new(), Vec::new());
         let all = match open.len() {
             0..=Free::MOST => attempt(&open),
-            count => Err(Failure::bad_input(format!("at most {} of {count} can be free", Free::MOST))),
+            count => {
+                Err(Failure::bad_input(format!("at most {} of {count} can be free", Free::MOST)))
+            }
         };
         let tried = match all {
             Ok(tried) => {
@@ -62,7 +66,8 @@ impl Freed {
                 tried
             }
             Err(reason) => {
-                // Those of a file have no usual size, at which one could be left while another is tried.
+                // Those of a file have no usual size, at which one could be left while another is
+                // tried.
                 if let Some((name, _)) = open.iter().find(|(_, usual)| usual.is_none()) {
                     let text = format!(
                         "not all dimensions can be free: {}; give one a size: --shape {name}=N",
@@ -86,9 +91,9 @@ impl Freed {
             }
         };
         let (bytes, graphs) = tried;
-        let fixed = reasons
-            .into_iter()
-            .map(|((name, usual), reason)| (name.clone(), usual.expect("else it had been refused"), reason));
+        let fixed = reasons.into_iter().map(|((name, usual), reason)| {
+            (name.clone(), usual.expect("else it had been refused"), reason)
+        });
         let names: Vec<String> = free.iter().map(|(name, _)| name.clone()).collect();
         let ports = |of: fn(&Graph) -> &[Port]| named(&graphs, of, &free);
         let (inputs, outputs) = (ports(Graph::inputs), ports(Graph::outputs));
@@ -122,15 +127,20 @@ fn encoded(
 ) -> Result<Tried, Failure> {
     if free.is_empty() {
         let graph = build(fixed)?;
-        return Ok((onnx::encode(path, &graph).map_err(Failure::bad_input)?, [graph.clone(), graph]));
+        return Ok((
+            onnx::encode(path, &graph).map_err(Failure::bad_input)?,
+            [graph.clone(), graph],
+        ));
     }
-    let at = |corner: BTreeMap<String, usize>| build(&fixed.clone().into_iter().chain(corner).collect());
+    let at =
+        |corner: BTreeMap<String, usize>| build(&fixed.clone().into_iter().chain(corner).collect());
     let built = |free: Free| -> Result<(Free, Vec<Graph>), Failure> {
         let graphs = free.corners().into_iter().map(at).collect::<Result<Vec<Graph>, Failure>>()?;
         Ok((free, graphs))
     };
     // A model may have no such sizes; what it is at those that it has is then seen at smaller ones.
-    let (free, graphs) = built(witnessed(free, Some(LARGE))).or_else(|_| built(witnessed(free, None)))?;
+    let (free, graphs) =
+        built(witnessed(free, Some(LARGE))).or_else(|_| built(witnessed(free, None)))?;
     let bytes = free.encode(path, &graphs).map_err(Failure::bad_input)?;
     let [first, .., last] = &graphs[..] else { unreachable!("corners and the witness") };
     Ok((bytes, [first.clone(), last.clone()]))
@@ -143,7 +153,11 @@ fn witnessed(free: &[&Dimension], least: Option<usize>) -> Free {
 }
 
 /// Types of ports, in which dimensions that differ are names.
-fn named(graphs: &[Graph; 2], of: fn(&Graph) -> &[Port], free: &[&Dimension]) -> Vec<(String, TensorType)> {
+fn named(
+    graphs: &[Graph; 2],
+    of: fn(&Graph) -> &[Port],
+    free: &[&Dimension],
+) -> Vec<(String, TensorType)> {
     let [first, last] = graphs;
     // The size of a dimension at the first corner is no other's.
     let corner = witnessed(free, None).corners().swap_remove(0);

@@ -1,7 +1,7 @@
 //! Overdrive makes deep-learning models faster, smaller and cheaper to train, and proves it.
 //!
-//! This is the facade. [`calls`] has one call for each command. The other modules are the crates of the
-//! workspace under shorter names; see `examples/`.
+//! This is the facade. [`calls`] has one call for each command. The other modules are the crates of
+//! the workspace under shorter names; see `examples/`.
 
 pub mod calls;
 

@@ -1,4 +1,5 @@
-//! The `overdrive` binary: parses, wires, prints. The only place that names concrete back ends and may exit.
+//! The `overdrive` binary: parses, wires, prints. The only place that names concrete back ends and
+//! may exit.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -20,16 +20,20 @@ pub(crate) fn guard(request: Request) {
             available if bytes <= available => return,
             available => (bytes, Some(available)),
         },
-        Request::Refused(bytes) => (bytes, (!ASKED.swap(true, Ordering::Relaxed)).then(available_bytes)),
+        Request::Refused(bytes) => {
+            (bytes, (!ASKED.swap(true, Ordering::Relaxed)).then(available_bytes))
+        }
     };
     worked_on(|name| {
         let (of, name, quote) = name.map_or(("", "", ""), |name| (" for `", name, "`"));
         match available {
             Some(available) => beside_without_memory(format_args!(
-                "error: out of memory{of}{name}{quote}: needed {bytes} bytes more, found {available}{REMEDY}"
+                "error: out of memory{of}{name}{quote}: needed {bytes} bytes more, found \
+                 {available}{REMEDY}"
             )),
             None => beside_without_memory(format_args!(
-                "error: out of memory{of}{name}{quote}: needed {bytes} bytes more, found none{REMEDY}"
+                "error: out of memory{of}{name}{quote}: needed {bytes} bytes more, found \
+                 none{REMEDY}"
             )),
         }
     });

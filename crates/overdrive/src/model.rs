@@ -1,8 +1,9 @@
-//! MODEL on the command line: the name of a built-in model, a folder that `train` or `quantize` wrote,
-//! a folder in Hugging Face's format, a file of GGUF, or an ONNX file.
+//! MODEL on the command line: the name of a built-in model, a folder that `train` or `quantize`
+//! wrote, a folder in Hugging Face's format, a file of GGUF, or an ONNX file.
 //!
-//! A template binds its named dimensions afterwards; an ONNX file is read for given dimensions, since its shape
-//! arithmetic has no answer before, and for given values of those inputs that decide shapes.
+//! A template binds its named dimensions afterwards; an ONNX file is read for given dimensions,
+//! since its shape arithmetic has no answer before, and for given values of those inputs that
+//! decide shapes.
 
 use crate::failure::Failure;
 use crate::freeing::{Build, Dimension};
@@ -37,7 +38,8 @@ impl Model {
             Self::Template(template) => Ok((**template).clone()),
             Self::Pretrained(pretrained) => pretrained.template().map_err(Failure::harness),
             Self::Onnx(model) => Err(Failure::bad_input(format!(
-                "`{}` is a file of ONNX, which is read for given sizes: expected a built-in model or a folder",
+                "`{}` is a file of ONNX, which is read for given sizes: expected a built-in model \
+                 or a folder",
                 model.name()
             ))),
         }
@@ -51,7 +53,8 @@ impl Model {
         }
     }
 
-    /// The file of ONNX that it is read from, if it is one: what engines that read such files are given.
+    /// The file of ONNX that it is read from, if it is one: what engines that read such files are
+    /// given.
     pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Self::Template(_) | Self::Pretrained(_) => None,
@@ -70,20 +73,25 @@ impl Model {
     /// `--batch N` as the size of a named dimension, whatever the model calls its batch.
     pub(crate) fn batch(&self, size: u32) -> Result<(String, usize), Failure> {
         let types = self.input_types()?;
-        let names: BTreeSet<String> = types.iter().flat_map(|ty| &ty.shape.0).filter_map(named).collect();
+        let names: BTreeSet<String> =
+            types.iter().flat_map(|ty| &ty.shape.0).filter_map(named).collect();
         let called_so = names.contains("batch").then(|| "batch".to_owned());
-        if let Some(name) = called_so.map_or_else(|| self.batch_dimension(), |name| Ok(Some(name)))? {
+        if let Some(name) =
+            called_so.map_or_else(|| self.batch_dimension(), |name| Ok(Some(name)))?
+        {
             return Ok((name, size as usize));
         }
         let found = match names.len() {
             0 => "the sizes of all its inputs are fixed; leave out --batch".to_owned(),
             _ => {
-                let sizes: Vec<String> = names.iter().map(|name| format!("--shape {name}={size}")).collect();
+                let sizes: Vec<String> =
+                    names.iter().map(|name| format!("--shape {name}={size}")).collect();
                 format!("give the size that is meant: {}", sizes.join(" or "))
             }
         };
         Err(Failure::bad_input(format!(
-            "--batch: expected one named dimension that stands first in every input, found none; {found}"
+            "--batch: expected one named dimension that stands first in every input, found none; \
+             {found}"
         )))
     }
 
@@ -100,8 +108,8 @@ impl Model {
         }
     }
 
-    /// Named dimensions, the batch first, with the sizes that they have where nobody says otherwise; a
-    /// file of ONNX gives none.
+    /// Named dimensions, the batch first, with the sizes that they have where nobody says
+    /// otherwise; a file of ONNX gives none.
     pub(crate) fn dimensions(&self) -> Result<Vec<Dimension>, Failure> {
         let batch = self.batch_dimension()?;
         let usual = match self {
@@ -152,7 +160,8 @@ impl Model {
                 let binding = Binding { sizes: sizes.clone(), ..Binding::default() };
                 let graph = raised(model.graph(&binding).map_err(Failure::bad_input)?)?;
                 let dimensions = sizes.iter().map(|(name, &size)| (name.as_str(), size));
-                // Nothing in the file says which dimension is the batch, so that a call is what is counted.
+                // Nothing in the file says which dimension is the batch, so that a call is what is
+                // counted.
                 let items = Some(Items { per_call: 1, name: "calls".to_owned() });
                 Ok(Workload { items, ..Workload::new(&model.name(), dimensions, graph) })
             }
@@ -164,7 +173,8 @@ impl Model {
         let Self::Onnx(model) = self else {
             let template = self.template()?;
             let graph = &template.graph;
-            let ports = graph.inputs().iter().map(|port| (port.name.as_str(), graph.ty(port.value)));
+            let ports =
+                graph.inputs().iter().map(|port| (port.name.as_str(), graph.ty(port.value)));
             return template.bind(&sizes_of(ports, inputs)?).map_err(Failure::bad_input);
         };
         let ports = model.inputs().map_err(Failure::bad_input)?;
@@ -180,7 +190,8 @@ impl Model {
             Self::Template(_) | Self::Pretrained(_) => {
                 let template = self.template()?;
                 let graph = &template.graph;
-                let ports = graph.inputs().iter().map(|port| (port.name.as_str(), graph.ty(port.value)));
+                let ports =
+                    graph.inputs().iter().map(|port| (port.name.as_str(), graph.ty(port.value)));
                 template.graph_of(&sizes_of(ports, inputs)?).map_err(Failure::bad_input)
             }
             Self::Onnx(model) => raised(fitting(model, inputs)?),
@@ -195,7 +206,8 @@ fn named(dim: &Dim) -> Option<String> {
     }
 }
 
-/// Ops in place of what exporters wrote them out as: kernels take attention, norms and packed weights whole.
+/// Ops in place of what exporters wrote them out as: kernels take attention, norms and packed
+/// weights whole.
 pub(crate) fn raised(graph: Graph) -> Result<Graph, Failure> {
     recognise(&graph).map_err(Failure::harness)
 }
@@ -208,11 +220,12 @@ fn fitting(model: &onnx::Model, inputs: &Tensors) -> Result<Graph, Failure> {
     loop {
         match model.graph(&binding) {
             Err(FormatError::Undecided { inputs: named, .. })
-                if named
-                    .iter()
-                    .any(|name| inputs.contains_key(name) && !binding.values.contains_key(name)) =>
+                if named.iter().any(|name| {
+                    inputs.contains_key(name) && !binding.values.contains_key(name)
+                }) =>
             {
-                for (name, value) in named.iter().filter_map(|name| Some((name, inputs.get(name)?))) {
+                for (name, value) in named.iter().filter_map(|name| Some((name, inputs.get(name)?)))
+                {
                     binding.values.insert(name.clone(), value.clone());
                 }
             }
@@ -235,13 +248,18 @@ fn sizes_of<'t>(
     for (place, ty) in ports {
         let found = input(inputs, place, ty)?.ty();
         if found.rank() != ty.rank() {
-            return Err(Failure::bad_input(format!("input `{place}`: expected {ty}, found {found}")));
+            return Err(Failure::bad_input(format!(
+                "input `{place}`: expected {ty}, found {found}"
+            )));
         }
         for (dim, size) in ty.shape.0.iter().zip(found.sizes()) {
             if let Dim::Named(name) = dim
-                && let Some(before) = sizes.insert(name.to_string(), size).filter(|&before| before != size)
+                && let Some(before) =
+                    sizes.insert(name.to_string(), size).filter(|&before| before != size)
             {
-                let text = format!("input `{place}`: expected {name} = {before} as elsewhere, found {size}");
+                let text = format!(
+                    "input `{place}`: expected {name} = {before} as elsewhere, found {size}"
+                );
                 return Err(Failure::bad_input(text));
             }
         }
@@ -294,7 +312,8 @@ fn load_with(model: &str, weights: Weights) -> Result<Model, Failure> {
     let unknown = match models::find(plain.unwrap_or(model)) {
         Ok(_) if plain.is_none() && path.exists() => {
             return Err(Failure::bad_input(format!(
-                "`{model}` is a built-in model and stands in this folder too: write `./{model}` for what is in the folder, or \
+                "`{model}` is a built-in model and stands in this folder too: write `./{model}` \
+                 for what is in the folder, or \
                  `{BUILT_IN}{model}` for the built-in model"
             )));
         }
@@ -303,7 +322,9 @@ fn load_with(model: &str, weights: Weights) -> Result<Model, Failure> {
         Err(unknown) => unknown,
     };
     if path.extension().is_some_and(|extension| extension == "onnx") {
-        return onnx::Model::open(path).map(|model| Model::Onnx(Box::new(model))).map_err(Failure::bad_input);
+        return onnx::Model::open(path)
+            .map(|model| Model::Onnx(Box::new(model)))
+            .map_err(Failure::bad_input);
     }
     if path.is_dir() {
         return read(path);
@@ -314,7 +335,8 @@ fn load_with(model: &str, weights: Weights) -> Result<Model, Failure> {
     if model.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() {
         let found = if path.exists() { "a file of another kind" } else { "no such file" };
         return Err(Failure::bad_input(format!(
-            "no model at `{model}`: expected an .onnx or .gguf file, a folder that `overdrive train` or \
+            "no model at `{model}`: expected an .onnx or .gguf file, a folder that `overdrive \
+             train` or \
              `overdrive quantize` wrote, or one in Hugging Face's format, found {found}"
         )));
     }
@@ -327,7 +349,8 @@ fn built_in(model: &models::Model, weights: Weights) -> Result<Model, Failure> {
     match (trained(name), weights) {
         (Some(trained), Weights::Trained) => {
             note!("note: `{name}` has the trained weights that come with Overdrive");
-            template.graph = template.graph.with_initial_values(|name, _| Init::Value(trained[name].clone()));
+            template.graph =
+                template.graph.with_initial_values(|name, _| Init::Value(trained[name].clone()));
         }
         (Some(_), Weights::Drawn) => {
             note!("note: `{name}` is trained anew; other commands take its trained weights");
@@ -367,7 +390,8 @@ pub(crate) fn read(path: &Path) -> Result<Model, Failure> {
     }
     if !Pretrained::is_at(path) {
         return Err(Failure::bad_input(format!(
-            "the folder `{}` holds no model: expected config.json, graph.txt and model.safetensors, as \
+            "the folder `{}` holds no model: expected config.json, graph.txt and \
+             model.safetensors, as \
              `overdrive train` and `overdrive quantize` write them, or config.json and weights in \
              Hugging Face's format, or one .gguf file",
             path.display()

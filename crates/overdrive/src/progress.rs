@@ -29,7 +29,11 @@ pub(crate) fn seen(bar: ProgressBar, looks: &Looks) -> ProgressBar {
     };
     bar.set_draw_target(target);
     bar.set_style(ProgressStyle::with_template(template).expect("the template is fixed"));
-    bar.enable_steady_tick(if is_terminal { Duration::from_millis(120) } else { Duration::from_secs(1) });
+    bar.enable_steady_tick(if is_terminal {
+        Duration::from_millis(120)
+    } else {
+        Duration::from_secs(1)
+    });
     bar
 }
 

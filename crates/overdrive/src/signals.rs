@@ -25,7 +25,8 @@ fn register(stop: Stop) -> io::Result<()> {
     // A limit on the size of files (`ulimit -f`) is then an error of the write, as a full disk is.
     signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default())?;
     let ignored = ignored();
-    let heard_of = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|number| ignored >> (number - 1) & 1 == 0);
+    let heard_of =
+        [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|number| ignored >> (number - 1) & 1 == 0);
     let mut signals = signal_hook::iterator::Signals::new(heard_of)?;
     let listen = move || {
         for number in signals.forever() {

@@ -101,7 +101,8 @@ pub(crate) fn usage(error: &clap::Error) -> Result<Exit, Failure> {
 
 /// How wide lines on standard output may be.
 pub(crate) fn width() -> u16 {
-    let columns = io::stdout().is_terminal().then(|| console::Term::stdout().size_checked()).flatten();
+    let columns =
+        io::stdout().is_terminal().then(|| console::Term::stdout().size_checked()).flatten();
     columns.map_or(NO_TERMINAL, |(_, columns)| columns.max(LEAST))
 }
 

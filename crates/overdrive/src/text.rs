@@ -1,4 +1,5 @@
-//! Text for a model and from it: by the tokenizer that came with it, or as bytes where its vocabulary is that of bytes.
+//! Text for a model and from it: by the tokenizer that came with it, or as bytes where its
+//! vocabulary is that of bytes.
 
 use crate::failure::Failure;
 use crate::model::Model;
@@ -15,7 +16,8 @@ pub(crate) fn tokenizer(model: &Model) -> Result<&Tokenizer, Failure> {
     match model {
         Model::Pretrained(pretrained) if pretrained.architecture.task() == Task::Other => {
             Err(Failure::bad_input(format!(
-                "`{}` reads no text alone: expected a decoder or an encoder of text, found a model with other inputs; \
+                "`{}` reads no text alone: expected a decoder or an encoder of text, found a \
+                 model with other inputs; \
                  --inputs of `bench` and `eval` takes them by name",
                 pretrained.name
             )))
@@ -28,28 +30,35 @@ pub(crate) fn tokenizer(model: &Model) -> Result<&Tokenizer, Failure> {
         }),
         Model::Template(template) if template.vocabulary == Some(BYTES) => Ok(&Tokenizer::BYTES),
         Model::Onnx(model) => Err(Failure::bad_input(format!(
-            "`{}` reads no text: a file of ONNX has no tokenizer; give a folder in Hugging Face's format",
+            "`{}` reads no text: a file of ONNX has no tokenizer; give a folder in Hugging Face's \
+             format",
             model.name()
         ))),
         Model::Template(template) => Err(Failure::bad_input(format!(
-            "`{}` reads no text: expected a model with a tokenizer.json or a vocabulary of {BYTES} bytes, found {}",
+            "`{}` reads no text: expected a model with a tokenizer.json or a vocabulary of \
+             {BYTES} bytes, found {}",
             template.name,
-            template.vocabulary.map_or("numbers as inputs".to_owned(), |n| format!("a vocabulary of {n}"))
+            template
+                .vocabulary
+                .map_or("numbers as inputs".to_owned(), |n| format!("a vocabulary of {n}"))
         ))),
     }
 }
 
 /// The token ids of a text.
 pub(crate) fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Failure> {
-    let refused = |error| Failure::bad_input(format!("the text cannot be turned into tokens: {error}"));
+    let refused =
+        |error| Failure::bad_input(format!("the text cannot be turned into tokens: {error}"));
     match tokenizer.encode(text).map_err(refused)? {
-        ids if ids.is_empty() => Err(Failure::bad_input("the text has no token: expected at least one")),
+        ids if ids.is_empty() => {
+            Err(Failure::bad_input("the text has no token: expected at least one"))
+        }
         ids => Ok(ids),
     }
 }
 
-/// Inputs of a bound graph that reads this text in every row: ids `x`, and a `mask` where there is one. A row of fixed
-/// length is filled up with zeros.
+/// Inputs of a bound graph that reads this text in every row: ids `x`, and a `mask` where there is
+/// one. A row of fixed length is filled up with zeros.
 pub(crate) fn inputs(graph: &Graph, ids: &[u32]) -> Result<BTreeMap<String, Tensor>, Failure> {
     let mut given = BTreeMap::new();
     for port in graph.inputs() {
@@ -80,9 +89,9 @@ pub(crate) fn inputs(graph: &Graph, ids: &[u32]) -> Result<BTreeMap<String, Tens
 fn integer(dtype: DType) -> Result<DType, Failure> {
     match dtype.is_int() {
         true => Ok(dtype),
-        false => {
-            Err(Failure::bad_input(format!("the model reads no text: expected integer ids, found {dtype}")))
-        }
+        false => Err(Failure::bad_input(format!(
+            "the model reads no text: expected integer ids, found {dtype}"
+        ))),
     }
 }
 

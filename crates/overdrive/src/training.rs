@@ -79,7 +79,8 @@ impl Observer for Watch {
         let transient = digits::bytes(memory.transient_bytes + memory.workspace_bytes);
         self.bar.suspend(|| {
             note!(
-                "note: a step holds {states} of parameters and moments{packed}, and {transient} while it runs"
+                "note: a step holds {states} of parameters and moments{packed}, and {transient} \
+                 while it runs"
             );
         });
     }
@@ -150,9 +151,17 @@ pub(crate) fn record(
         seed: Some(recipe.seed),
         points: points.to_vec(),
     };
-    let curves =
-        vec![curve("training_loss_nats", &watch.losses), curve("validation_loss_nats", &watch.validation)];
+    let curves = vec![
+        curve("training_loss_nats", &watch.losses),
+        curve("validation_loss_nats", &watch.validation),
+    ];
     let measurement = Measurement { quantities, curves, ..Measurement::default() };
     let command = crate::invoked::command_line();
-    Record { case, baseline: None, seed: recipe.seed, command, outcome: Outcome::Ok(Box::new(measurement)) }
+    Record {
+        case,
+        baseline: None,
+        seed: recipe.seed,
+        command,
+        outcome: Outcome::Ok(Box::new(measurement)),
+    }
 }

@@ -30,7 +30,10 @@ fn a_model_is_evaluated_quantized_written_and_read_again() {
     let path = folder.path().join("small");
     smaller.write(&path).unwrap();
     let read = Model::open(path.to_str().unwrap()).unwrap().with_threads(1).unwrap();
-    assert_eq!(read.eval(&inputs([0.25, 0.5])).unwrap(), smaller.eval(&inputs([0.25, 0.5])).unwrap());
+    assert_eq!(
+        read.eval(&inputs([0.25, 0.5])).unwrap(),
+        smaller.eval(&inputs([0.25, 0.5])).unwrap()
+    );
     let file = folder.path().join("model.onnx");
     model.export_onnx(&file).unwrap();
     let onnx = Model::open(file.to_str().unwrap()).unwrap().with_threads(1).unwrap();
@@ -44,7 +47,8 @@ fn a_model_is_evaluated_quantized_written_and_read_again() {
 #[test]
 fn every_mode_and_number_format_that_was_asked_for_has_a_record() {
     let asked = [DType::F32, DType::BF16];
-    let results = digits().bench().modes(&[Mode::Eager, Mode::Compile]).precisions(&asked).trials(5).run();
+    let results =
+        digits().bench().modes(&[Mode::Eager, Mode::Compile]).precisions(&asked).trials(5).run();
     let records = results.unwrap().records;
     let named: Vec<String> = records
         .iter()

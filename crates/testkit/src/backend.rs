@@ -1,7 +1,8 @@
 //! A back end against the f64 definition.
 //!
-//! Invariant: outputs start as NaN (integers as -1), so that a missing write is seen; inputs must come back bit for
-//! bit; and a graph without states must give the same bits twice, as the design promises.
+//! Invariant: outputs start as NaN (integers as -1), so that a missing write is seen; inputs must
+//! come back bit for bit; and a graph without states must give the same bits twice, as the design
+//! promises.
 
 use crate::tolerance::magnitude;
 use crate::{Tolerance, compare};
@@ -34,8 +35,8 @@ impl std::fmt::Display for Disagreement {
     }
 }
 
-/// Runs a bound graph on a back end and errs where outputs, updated states or inputs are not what they should be.
-/// `inputs` hold values of their own types, as `Case::inputs` gives them.
+/// Runs a bound graph on a back end and errs where outputs, updated states or inputs are not what
+/// they should be. `inputs` hold values of their own types, as `Case::inputs` gives them.
 pub fn check_backend(
     backend: &dyn Backend,
     mode: Mode,
@@ -53,7 +54,8 @@ pub fn check_backend(
     let uploaded = tensors.iter().map(|t| backend.upload(t)).collect::<Result<Vec<Buffer>, _>>()?;
     let types = graph.types(&graph.outputs().iter().map(|port| port.value).collect::<Vec<_>>());
     let mut run = |state: &mut State| -> Result<Vec<Tensor>, BackendError> {
-        let mut outputs = types.iter().map(|ty| poisoned(backend, ty)).collect::<Result<Vec<_>, _>>()?;
+        let mut outputs =
+            types.iter().map(|ty| poisoned(backend, ty)).collect::<Result<Vec<_>, _>>()?;
         executable.run(state, &uploaded, &mut outputs)?.wait()?;
         outputs.iter().map(|output| backend.download(output)).collect()
     };
@@ -64,7 +66,8 @@ pub fn check_backend(
     let check = |name: &str, expected: &Array, found: &Tensor| {
         let (rounded, tolerance) =
             (Array::from(&expected.to_tensor()), Tolerance::new(expected.dtype, length, scale));
-        compare(&rounded, &Array::from(found), tolerance).map_err(|e| wrong(format!("`{name}`: {e}")))
+        compare(&rounded, &Array::from(found), tolerance)
+            .map_err(|e| wrong(format!("`{name}`: {e}")))
     };
     for ((port, expected), found) in graph.outputs().iter().zip(&expected).zip(&found) {
         check(&port.name, expected, found)?;
@@ -88,7 +91,8 @@ pub fn check_backend(
     Ok(())
 }
 
-/// Every value of the graph: what is large inside and cancels before it comes out still leaves its rounding errors.
+/// Every value of the graph: what is large inside and cancels before it comes out still leaves its
+/// rounding errors.
 fn everything(graph: &Graph, inputs: &[Array]) -> Result<Vec<Array>, Disagreement> {
     let b = Builder::new(graph.name());
     let all = b.append(graph).map_err(|e| Disagreement::Wrong(e.to_string()))?;

@@ -1,15 +1,17 @@
-//! `Case`: a sample of an op with its dimensions bound, its float type chosen and its operands filled.
+//! `Case`: a sample of an op with its dimensions bound, its float type chosen and its operands
+//! filled.
 //!
-//! One sample stands for many cases: every float type, and named dimensions bound to small distinct sizes (so that two
-//! axes cannot be mistaken for one another), to 1, one at a time to 0, and to larger odd sizes that no tile divides.
+//! One sample stands for many cases: every float type, and named dimensions bound to small distinct
+//! sizes (so that two axes cannot be mistaken for one another), to 1, one at a time to 0, and to
+//! larger odd sizes that no tile divides.
 
 use crate::prim_samples;
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::OPS;
 
 use overdrive_ir::{
-    Array, Builder, Convolution, DType, Dim, DotGeneral, Fill, Graph, Operand, Operation, Prim, Sample,
-    Shape, Tensor, TensorType, Types,
+    Array, Builder, Convolution, DType, Dim, DotGeneral, Fill, Graph, Operand, Operation, Prim,
+    Sample, Shape, Tensor, TensorType, Types,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,8 +34,9 @@ impl Case {
         Ok(samples.map(|sample| Case::all(&sample)).collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    /// Every case of a sample that `infer` takes. A type that no binding of the sample takes is left out; a binding that
-    /// is refused in a type that takes others is an error, for the sample promised that its names are free.
+    /// Every case of a sample that `infer` takes. A type that no binding of the sample takes is
+    /// left out; a binding that is refused in a type that takes others is an error, for the sample
+    /// promised that its names are free.
     pub fn all(sample: &Sample) -> Result<Vec<Case>, String> {
         let mut cases = Vec::new();
         for dtype in FLOATS {
@@ -44,8 +47,9 @@ impl Case {
                 continue;
             }
             for (case, result) in bound.into_iter().zip(results) {
-                result
-                    .map_err(|e| format!("{}: infer refuses what the sample offers: {e}", case.describe()))?;
+                result.map_err(|e| {
+                    format!("{}: infer refuses what the sample offers: {e}", case.describe())
+                })?;
                 cases.push(case);
             }
         }
@@ -77,7 +81,10 @@ impl Case {
 
     fn infer(&self) -> Result<Vec<TensorType>, String> {
         let types = Types { operands: &self.types(), regions: &self.sample.regions };
-        self.sample.op.infer(&types).map_err(|m| format!("expected {}, found {}", m.expected, m.found))
+        self.sample
+            .op
+            .infer(&types)
+            .map_err(|m| format!("expected {}, found {}", m.expected, m.found))
     }
 
     /// What `infer` says of the results.
@@ -195,7 +202,9 @@ fn bindings(sample: &Sample) -> Vec<BTreeMap<String, usize>> {
         bindings.push(with(&|_| 1));
         bindings.push(with(&|i| LARGE[i % 6]));
         bindings.push(with(&|i| LARGE[(names.len() - i) % 6]));
-        bindings.extend((0..names.len()).map(|zero| with(&|i| if i == zero { 0 } else { SMALL[i % 6] })));
+        bindings.extend(
+            (0..names.len()).map(|zero| with(&|i| if i == zero { 0 } else { SMALL[i % 6] })),
+        );
     }
     bindings
 }
@@ -208,7 +217,9 @@ fn fill(operand: &Operand, seed: u64, site: u64) -> Array {
         Fill::Uniform(low, high) => {
             philox::uniforms(seed, site).take(count).map(|u| low + u * (high - low)).collect()
         }
-        Fill::Index(n) => philox::uniforms(seed, site).take(count).map(|u| (u * *n as f64).floor()).collect(),
+        Fill::Index(n) => {
+            philox::uniforms(seed, site).take(count).map(|u| (u * *n as f64).floor()).collect()
+        }
         Fill::Values(values) => values.iter().copied().cycle().take(count).collect(),
     };
     Array::from(&Tensor::from_f64(ty.dtype, ty.shape.clone(), &values))

@@ -1,5 +1,5 @@
-//! Whether a text is a trace that Perfetto draws as it was meant: Chrome's "Trace Event Format", less what Perfetto does
-//! not show right (events of one track that overlap without nesting).
+//! Whether a text is a trace that Perfetto draws as it was meant: Chrome's "Trace Event Format",
+//! less what Perfetto does not show right (events of one track that overlap without nesting).
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,8 @@ pub fn check(trace: &Value) -> Result<(), String> {
     let (mut used, mut named) = (BTreeSet::new(), BTreeSet::new());
     for event in events {
         let wrong = |what: &str| format!("{what}: {event}");
-        let whole = |field: &str| event[field].as_u64().ok_or_else(|| wrong(&format!("no `{field}`")));
+        let whole =
+            |field: &str| event[field].as_u64().ok_or_else(|| wrong(&format!("no `{field}`")));
         let number = |field: &str| event[field].as_f64().filter(|x| x.is_finite() && *x >= 0.0);
         let track = (whole("pid")?, whole("tid")?);
         let start = number("ts").ok_or_else(|| wrong("no `ts`"))?;
@@ -33,7 +34,9 @@ pub fn check(trace: &Value) -> Result<(), String> {
                 used.insert(track);
             }
             "B" => open.entry(track).or_default().push(event),
-            "E" => drop(open.entry(track).or_default().pop().ok_or_else(|| wrong("nothing is open"))?),
+            "E" => {
+                drop(open.entry(track).or_default().pop().ok_or_else(|| wrong("nothing is open"))?)
+            }
             "C" => {
                 let values = event["args"].as_object().filter(|values| !values.is_empty());
                 if !values.is_some_and(|values| values.values().all(Value::is_number)) {
@@ -72,7 +75,9 @@ fn nest(track: Track, mut spans: Vec<(f64, f64)>) -> Result<(), String> {
             outer.pop();
         }
         if outer.last().is_some_and(|&ends| end > ends + SLACK_US) {
-            return Err(format!("on the track {track:?} events overlap without nesting, from {start} us"));
+            return Err(format!(
+                "on the track {track:?} events overlap without nesting, from {start} us"
+            ));
         }
         outer.push(end);
     }

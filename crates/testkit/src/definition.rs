@@ -1,11 +1,13 @@
-//! The slow definition of a program: every instruction at every point, in f64 (integers exactly), each value
-//! with a bound on the error that f32 arithmetic may make in it. The bounds are the tests' tolerance.
+//! The slow definition of a program: every instruction at every point, in f64 (integers exactly),
+//! each value with a bound on the error that f32 arithmetic may make in it. The bounds are the
+//! tests' tolerance.
 
 use overdrive_ir::eval::{for_each_index, philox};
 use overdrive_ir::plan::{Access, Instr, Program};
 use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, Tensor, Unary};
 
-/// A float (`x`, off by at most `error`) or an integer (`i`; `error` is not 0 where it is in doubt).
+/// A float (`x`, off by at most `error`) or an integer (`i`; `error` is not 0 where it is in
+/// doubt).
 #[derive(Clone, Copy, Debug)]
 pub struct Value {
     /// The float.
@@ -18,7 +20,8 @@ pub struct Value {
 
 /// Units in the last place that a transcendental function may be off.
 const FUNCTION_ULPS: f64 = 8.0;
-/// Rounding errors, relative to the sum of magnitudes, that a sum may gather: blocks add one after the other.
+/// Rounding errors, relative to the sum of magnitudes, that a sum may gather: blocks add one after
+/// the other.
 const SUM_ULPS: f64 = 32.0;
 
 fn epsilon(dtype: DType) -> f64 {
@@ -111,8 +114,8 @@ fn moved(f: impl Fn(f64) -> f64, x: f64, error: f64) -> f64 {
     if d.is_nan() { f64::INFINITY } else { d }
 }
 
-/// All values of all registers of `program`, and then its stores into `slots`: for each slot its values, `None`
-/// where nothing was stored.
+/// All values of all registers of `program`, and then its stores into `slots`: for each slot its
+/// values, `None` where nothing was stored.
 pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
     let read: Vec<(Vec<f64>, Vec<i128>)> = slots
         .iter()
@@ -124,7 +127,8 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
         let i: i64 = index.iter().zip(&access.strides).map(|(&i, s)| i as i64 * s).sum();
         (access.offset + i) as usize
     };
-    let reduced: usize = program.extents[program.extents.len() - program.reduced..].iter().product();
+    let reduced: usize =
+        program.extents[program.extents.len() - program.reduced..].iter().product();
     let rows: usize = program.extents[..program.extents.len() - program.reduced].iter().product();
     // An empty row still has its row-level values: one ghost point stands for it.
     let ghosts = reduced == 0;
@@ -147,7 +151,8 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
             Instr::Reduce(fold) => {
                 let mut out = Vec::with_capacity(points.len());
                 for row in 0..rows {
-                    let members = if ghosts { &[][..] } else { &of(&fold.value)[row * per_row..][..per_row] };
+                    let members =
+                        if ghosts { &[][..] } else { &of(&fold.value)[row * per_row..][..per_row] };
                     let folded = reduce(fold.reducer, dtype, members);
                     out.extend(std::iter::repeat_n(folded, per_row));
                 }
@@ -179,7 +184,9 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
                                 Unary::Not => int(dtype, !a.i, a.error),
                                 Unary::Neg if !dtype.is_float() => int(dtype, -a.i, a.error),
                                 Unary::Abs if !dtype.is_float() => int(dtype, a.i.abs(), a.error),
-                                Unary::Sign if !dtype.is_float() => int(dtype, a.i.signum(), a.error),
+                                Unary::Sign if !dtype.is_float() => {
+                                    int(dtype, a.i.signum(), a.error)
+                                }
                                 _ => float(
                                     dtype,
                                     unary(*kind, a.x),
@@ -203,11 +210,13 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
                             let floats = ty(a).is_float();
                             let (a, b) = (of(a)[p], of(b)[p]);
                             let doubt = if floats {
-                                a.error + b.error > 0.0 && (a.x - b.x).abs() <= 2.0 * (a.error + b.error)
+                                a.error + b.error > 0.0
+                                    && (a.x - b.x).abs() <= 2.0 * (a.error + b.error)
                             } else {
                                 a.error + b.error > 0.0
                             };
-                            let order = if floats { a.x.partial_cmp(&b.x) } else { Some(a.i.cmp(&b.i)) };
+                            let order =
+                                if floats { a.x.partial_cmp(&b.x) } else { Some(a.i.cmp(&b.i)) };
                             let holds = match (kind, order) {
                                 (Compare::Eq, o) => o.is_some_and(|o| o.is_eq()),
                                 (Compare::Ne, o) => !o.is_some_and(|o| o.is_eq()),
@@ -235,16 +244,22 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
                                 Tensor::from_ints(from, [1usize], &[v.i])
                             };
                             let ty = overdrive_ir::TensorType::new(dtype, [1usize]);
-                            let cast =
-                                Tensor::from_bytes(ty, bits.bytes().to_vec()).expect("integers have a range");
+                            let cast = Tensor::from_bytes(ty, bits.bytes().to_vec())
+                                .expect("integers have a range");
                             let doubt = if v.error > 0.0 { f64::INFINITY } else { 0.0 };
                             let i = if dtype.is_float() { 0 } else { cast.to_ints()[0] };
                             Value { x: cast.to_f64()[0], i, error: doubt }
                         }
                         Instr::RandomBits { seed, site } => {
-                            let linear =
-                                index.iter().zip(&program.extents).fold(0, |at, (&i, &n)| at * n + i);
-                            int(dtype, philox::bits(of(seed)[p].i as u64, *site, linear as u64).into(), 0.0)
+                            let linear = index
+                                .iter()
+                                .zip(&program.extents)
+                                .fold(0, |at, (&i, &n)| at * n + i);
+                            int(
+                                dtype,
+                                philox::bits(of(seed)[p].i as u64, *site, linear as u64).into(),
+                                0.0,
+                            )
                         }
                         Instr::Reduce(_) => unreachable!(),
                     }
@@ -254,12 +269,13 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
         values.push(row);
     }
     let level = program.element_level();
-    let mut out: Vec<Vec<Option<Value>>> = slots.iter().map(|t| vec![None; t.ty().elements()]).collect();
+    let mut out: Vec<Vec<Option<Value>>> =
+        slots.iter().map(|t| vec![None; t.ty().elements()]).collect();
     for store in &program.stores {
         for (p, index) in points.iter().enumerate() {
             let first = program.extents.len() - program.reduced;
-            let element =
-                level[store.value.0 as usize] || store.access.strides[first..].iter().any(|&s| s != 0);
+            let element = level[store.value.0 as usize]
+                || store.access.strides[first..].iter().any(|&s| s != 0);
             if ghosts && element {
                 continue;
             }

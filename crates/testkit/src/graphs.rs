@@ -1,9 +1,11 @@
-//! Random graphs for passes: the same for the same seed, small, bounded in value, and full of what passes look for
-//! (repeated work, constants, neutral elements, movement that cancels, dead ends, regions, states).
+//! Random graphs for passes: the same for the same seed, small, bounded in value, and full of what
+//! passes look for (repeated work, constants, neutral elements, movement that cancels, dead ends,
+//! regions, states).
 
 use overdrive_ir::eval::philox;
 use overdrive_ir::{
-    Array, Binary, Builder, Compare, DType, Expr, Graph, Init, Pad, Prim, Reducer, Tensor, TensorType, Unary,
+    Array, Binary, Builder, Compare, DType, Expr, Graph, Init, Pad, Prim, Reducer, Tensor,
+    TensorType, Unary,
 };
 
 /// Values with more elements than this are not made larger.
@@ -13,7 +15,8 @@ const MOST_ELEMENTS: usize = 64;
 pub fn random_graph(seed: u64, dtype: DType) -> Graph {
     let b = Builder::new("random");
     let mut draw = Draw { seed, next: 0 };
-    let mut shape = || -> Vec<usize> { (0..1 + draw.below(3)).map(|_| 1 + draw.below(4)).collect() };
+    let mut shape =
+        || -> Vec<usize> { (0..1 + draw.below(3)).map(|_| 1 + draw.below(4)).collect() };
     let (first, second) = (shape(), shape());
     let x = b.input("x", TensorType::new(dtype, first.clone()));
     let y = b.input("y", TensorType::new(dtype, second));
@@ -69,7 +72,13 @@ impl Draw {
         let same = pool.iter().copied().filter(|y| y.shape() == x.shape()).collect::<Vec<_>>();
         let other = self.of(&same);
         match self.below(12) {
-            0 => x.unary(self.of(&[Unary::Tanh, Unary::Sin, Unary::Erf, Unary::Logistic, Unary::Neg])),
+            0 => x.unary(self.of(&[
+                Unary::Tanh,
+                Unary::Sin,
+                Unary::Erf,
+                Unary::Logistic,
+                Unary::Neg,
+            ])),
             1 => x.binary(self.of(&[Binary::Add, Binary::Sub, Binary::Max, Binary::Min]), other),
             2 => (x * other).tanh(),
             3 => self.quotient(x, other),
@@ -123,7 +132,8 @@ impl Draw {
             4 => x.slice_axis(axis, self.below(sizes[axis]), sizes[axis]),
             5 => {
                 let mut pads = vec![Pad::default(); rank];
-                pads[axis] = Pad { low: self.below(3) as i64 - 1, high: 1, interior: self.below(2) };
+                pads[axis] =
+                    Pad { low: self.below(3) as i64 - 1, high: 1, interior: self.below(2) };
                 x.pad(pads, 0.5)
             }
             _ if x.ty().elements() * 2 <= MOST_ELEMENTS => b.concat(&[x, x.tanh()], axis),
@@ -183,9 +193,11 @@ impl Draw {
             return results[0] + results[1];
         }
         let operands = [counter, x, y];
-        let condition =
-            region("condition", &types(&operands), |a| vec![a[0].compare(Compare::Lt, a[0].constant(2.0))]);
-        let body = region("body", &types(&operands), |a| vec![a[0] + 1.0, (a[1] * a[2]).tanh() + a[1]]);
+        let condition = region("condition", &types(&operands), |a| {
+            vec![a[0].compare(Compare::Lt, a[0].constant(2.0))]
+        });
+        let body =
+            region("body", &types(&operands), |a| vec![a[0] + 1.0, (a[1] * a[2]).tanh() + a[1]]);
         b.node(Prim::While { carried: 2, max_trips: Some(3) }, &operands, vec![condition, body])[1]
     }
 

@@ -1,8 +1,8 @@
-//! What the tests of several crates share: cases made from the samples of ops, tolerances, and the checks that every op
-//! and every back end has to pass.
+//! What the tests of several crates share: cases made from the samples of ops, tolerances, and the
+//! checks that every op and every back end has to pass.
 //!
-//! Development only: nothing that ships depends on it. Invariant: a check returns what is wrong and never skips
-//! silently; a test decides what to do with the answer.
+//! Development only: nothing that ships depends on it. Invariant: a check returns what is wrong and
+//! never skips silently; a test decides what to do with the answer.
 
 mod backend;
 mod case;

@@ -1,12 +1,12 @@
 //! Samples of the primitives, by family, for the same checks that composites pass.
 //!
-//! Invariant (`family` is an exhaustive match, and a test asks for each family): a primitive that is added gets samples
-//! here. Collectives are not among them: they are evaluated over ranks.
+//! Invariant (`family` is an exhaustive match, and a test asks for each family): a primitive that
+//! is added gets samples here. Collectives are not among them: they are evaluated over ranks.
 
 use overdrive_ir::plan::Dimension;
 use overdrive_ir::{
-    Binary, Builder, Compare, Convolution, DType, DotGeneral, Expr, Fill, Graph, Order, Overflow, Pad,
-    Precision, Prim, Reducer, Sample, Shape, Tensor, TensorType, Unary, Window,
+    Binary, Builder, Compare, Convolution, DType, DotGeneral, Expr, Fill, Graph, Order, Overflow,
+    Pad, Precision, Prim, Reducer, Sample, Shape, Tensor, TensorType, Unary, Window,
 };
 
 /// Every family that has samples.
@@ -98,7 +98,10 @@ fn elementwise() -> Vec<Sample> {
     samples.push(unary(Log1p).uniform([9usize], -1e-3, 1e-3));
     samples.push(unary(Expm1).uniform([9usize], -1e-3, 1e-3));
     for kind in [Neg, Abs, Sign, Not] {
-        samples.push(with(unary(kind), [values(DType::I8, [5usize], &[-128.0, -1.0, 0.0, 1.0, 127.0])]));
+        samples.push(with(
+            unary(kind),
+            [values(DType::I8, [5usize], &[-128.0, -1.0, 0.0, 1.0, 127.0])],
+        ));
     }
     samples.push(with(unary(Not), [values(DType::Bool, [3usize], &[0.0, 1.0, 1.0])]));
     for kind in [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Min] {
@@ -108,20 +111,27 @@ fn elementwise() -> Vec<Sample> {
         samples.push(binary(kind).uniform(["N"], 1.5, 3.0).uniform(["N"], 0.5, 1.2));
     }
     // Wrap-around, division by zero, truncation toward zero, shifts by the width and more.
-    for kind in [Binary::Add, Binary::Mul, Binary::Div, Binary::Rem, Binary::Shl, Binary::Shr, Binary::Xor] {
+    for kind in
+        [Binary::Add, Binary::Mul, Binary::Div, Binary::Rem, Binary::Shl, Binary::Shr, Binary::Xor]
+    {
         let left = values(DType::I32, [6usize], &[-7.0, 2147483647.0, 5.0, -1.0, 0.0, 9.0]);
         let right = values(DType::I32, [6usize], &[2.0, 2.0, 0.0, 31.0, 32.0, 3.0]);
         samples.push(with(binary(kind), [left, right]));
     }
     for kind in [Binary::And, Binary::Or, Binary::Xor] {
-        let pair = [[0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0]].map(|v| values(DType::Bool, [4usize], &v));
+        let pair =
+            [[0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0]].map(|v| values(DType::Bool, [4usize], &v));
         samples.push(with(binary(kind), pair));
     }
     for kind in [Compare::Eq, Compare::Ne, Compare::Lt, Compare::Le, Compare::Gt, Compare::Ge] {
         let sample = || Sample::new(Prim::Compare { kind });
-        let special = [&[0.0, 1.0, f64::NAN, f64::INFINITY, 2.0], &[-0.0, 2.0, f64::NAN, f64::INFINITY, 1.0]];
+        let special =
+            [&[0.0, 1.0, f64::NAN, f64::INFINITY, 2.0], &[-0.0, 2.0, f64::NAN, f64::INFINITY, 1.0]];
         samples.push(with(sample(), special.map(|v| values(DType::F32, [5usize], v))));
-        samples.push(with(sample(), [&[3.0, 200.0], &[3.0, 100.0]].map(|v| values(DType::U8, [2usize], v))));
+        samples.push(with(
+            sample(),
+            [&[3.0, 200.0], &[3.0, 100.0]].map(|v| values(DType::U8, [2usize], v)),
+        ));
     }
     let choice = (TensorType::new(DType::Bool, ["M", "N"]), Fill::Index(2));
     samples.push(with(Sample::new(Prim::Select), [choice]).normal(["M", "N"]).normal(["M", "N"]));
@@ -136,7 +146,10 @@ fn elementwise() -> Vec<Sample> {
         samples.push(Sample::new(Prim::Convert { to, overflow }).uniform([9usize], -200.0, 200.0));
     }
     let codes = values(DType::I32, [4usize], &[-3.0, 0.0, 7.0, 100000.0]);
-    samples.push(with(Sample::new(Prim::Convert { to: DType::F32, overflow: Overflow::Ieee }), [codes]));
+    samples.push(with(
+        Sample::new(Prim::Convert { to: DType::F32, overflow: Overflow::Ieee }),
+        [codes],
+    ));
     samples.push(Sample::new(Prim::Bitcast { to: DType::I32 }).normal([9usize]));
     samples
 }
@@ -158,12 +171,16 @@ fn movement() -> Vec<Sample> {
             Sample::new(Prim::Pad { pads }).normal([3usize, 5]),
             [values(DType::F32, Shape::default(), &[0.5])],
         ),
-        Sample::new(Prim::Concat { axis: 1 }).normal([2usize, 3]).normal([2usize, 1]).normal([2usize, 0]),
+        Sample::new(Prim::Concat { axis: 1 })
+            .normal([2usize, 3])
+            .normal([2usize, 1])
+            .normal([2usize, 0]),
     ]
 }
 
 fn folds() -> Vec<Sample> {
-    let reduce = |reducer, axes: &[usize]| Sample::new(Prim::Reduce { reducer, axes: axes.to_vec() });
+    let reduce =
+        |reducer, axes: &[usize]| Sample::new(Prim::Reduce { reducer, axes: axes.to_vec() });
     let window = |size, stride, dilation, [pad_low, pad_high]: [usize; 2]| Window {
         size,
         stride,
@@ -177,8 +194,10 @@ fn folds() -> Vec<Sample> {
     for reducer in [Reducer::Sum, Reducer::Prod, Reducer::Max, Reducer::Min] {
         samples.push(reduce(reducer, &[1]).normal(["M", "N"]));
         samples.push(reduce(reducer, &[0, 2]).normal([3usize, 4, 2]));
-        samples
-            .push(Sample::new(Prim::ReduceWindow { reducer, windows: windows.clone() }).normal([7usize, 5]));
+        samples.push(
+            Sample::new(Prim::ReduceWindow { reducer, windows: windows.clone() })
+                .normal([7usize, 5]),
+        );
     }
     for reducer in [Reducer::And, Reducer::Or] {
         samples.push(with(reduce(reducer, &[0]), [flags.clone()]));
@@ -197,9 +216,10 @@ fn products() -> Vec<Sample> {
             precision,
         }))
     };
-    let dimension = |stride, [pad_low, pad_high]: [i64; 2], [input_dilation, kernel_dilation]: [usize; 2]| {
-        Dimension { stride, pad_low, pad_high, input_dilation, kernel_dilation }
-    };
+    let dimension =
+        |stride, [pad_low, pad_high]: [i64; 2], [input_dilation, kernel_dilation]: [usize; 2]| {
+            Dimension { stride, pad_low, pad_high, input_dilation, kernel_dilation }
+        };
     let convolution = |window: Vec<Dimension>, groups| {
         Sample::new(Prim::Convolution(Convolution {
             window,
@@ -216,7 +236,9 @@ fn products() -> Vec<Sample> {
             .normal([2usize, 3, 5, 4])
             .normal([4usize, 3, 3, 3]),
         // Transposed (dilated input), cropped by negative padding, grouped.
-        convolution(vec![dimension(1, [2, -1], [2, 1])], 2).normal([1usize, 4, 5]).normal([6usize, 2, 3]),
+        convolution(vec![dimension(1, [2, -1], [2, 1])], 2)
+            .normal([1usize, 4, 5])
+            .normal([6usize, 2, 3]),
     ]
 }
 
@@ -226,14 +248,18 @@ fn indexing() -> Vec<Sample> {
     let cells = || values(DType::I64, [3usize, 2], &[0.0, 1.0, 4.0, 2.0, 1.0, 0.0]);
     let apart = || values(DType::I32, [3usize, 1], &[4.0, 0.0, 2.0]);
     let starts = || values(DType::I64, [2usize], &[3.0, -1.0]);
-    let scatter = |reducer| Sample::new(Prim::Scatter { axes: vec![0], reducer }).normal([5usize, 3]);
+    let scatter =
+        |reducer| Sample::new(Prim::Scatter { axes: vec![0], reducer }).normal([5usize, 3]);
     let sort = |order, shape: Shape| Sample::new(Prim::Sort { axis: 1, order }).normal(shape);
     let mut samples = vec![
         with(Sample::new(Prim::Gather { axes: vec![0] }).normal([5usize, 3]), [rows()]),
         with(Sample::new(Prim::Gather { axes: vec![0, 2] }).normal([5usize, 2, 3]), [cells()]),
         with(scatter(None), [apart()]).normal([3usize, 3]),
         with(Sample::new(Prim::DynamicSlice { sizes: vec![2, 3] }).normal([4usize, 5]), [starts()]),
-        with(Sample::new(Prim::DynamicUpdateSlice).normal([4usize, 5]).normal([2usize, 3]), [starts()]),
+        with(
+            Sample::new(Prim::DynamicUpdateSlice).normal([4usize, 5]).normal([2usize, 3]),
+            [starts()],
+        ),
         sort(Order::Ascending, ["M", "N"].into()),
         sort(Order::Descending, [3usize, 9].into()),
     ];
@@ -255,12 +281,16 @@ fn rest() -> Vec<Sample> {
         let sample = with(Sample::new(Prim::If), [values(DType::Bool, Shape::default(), &[flag])]);
         branches.iter().cloned().fold(sample.operand(number.clone(), Fill::Normal), Sample::region)
     };
-    let condition = region("condition", &|x| x.sum(&[0]).compare(Compare::Lt, x.sum(&[0]).constant(20.0)));
+    let condition =
+        region("condition", &|x| x.sum(&[0]).compare(Compare::Lt, x.sum(&[0]).constant(20.0)));
     let body = region("body", &|x| x * 1.5 + 0.25);
-    let repeat = Sample::new(Prim::While { carried: 1, max_trips: Some(8) }).uniform([3usize], 0.5, 1.0);
+    let repeat =
+        Sample::new(Prim::While { carried: 1, max_trips: Some(8) }).uniform([3usize], 0.5, 1.0);
     let seed = || values(DType::U64, Shape::default(), &[12345.0]);
     vec![
-        Sample::new(Prim::Constant { value: Tensor::from_f64(DType::I32, [3usize], &[1.0, -2.0, 3.0]) }),
+        Sample::new(Prim::Constant {
+            value: Tensor::from_f64(DType::I32, [3usize], &[1.0, -2.0, 3.0]),
+        }),
         Sample::new(Prim::Iota { dtype: DType::I32, shape: [2usize, 5].into(), axis: 1 }),
         with(Sample::new(Prim::RandomBits { shape: [3usize, 7].into(), site: 5 }), [seed()]),
         branch(1.0),

@@ -1,4 +1,5 @@
-//! Programs of fused loops for tests: a builder, random programs, and the comparison with their definition.
+//! Programs of fused loops for tests: a builder, random programs, and the comparison with their
+//! definition.
 
 use crate::definition::Value;
 use overdrive_ir::eval::philox;
@@ -13,7 +14,10 @@ pub fn normal(dtype: DType, dims: &[usize], seed: u64) -> Tensor {
         Tensor::from_f64(dtype, dims.to_vec(), &values)
     } else {
         let ints: Vec<i128> = values.iter().map(|v| (v * 50.0) as i128).collect();
-        let ints = ints.into_iter().map(|i| if dtype == DType::Bool { i & 1 } else { i }).collect::<Vec<_>>();
+        let ints = ints
+            .into_iter()
+            .map(|i| if dtype == DType::Bool { i & 1 } else { i })
+            .collect::<Vec<_>>();
         Tensor::from_ints(dtype, dims.to_vec(), &ints)
     }
 }
@@ -89,8 +93,8 @@ impl Build {
     }
 }
 
-/// Panics where what a slot holds afterwards is not what the definition allows, or what it held `before` and should
-/// still hold.
+/// Panics where what a slot holds afterwards is not what the definition allows, or what it held
+/// `before` and should still hold.
 ///
 /// # Panics
 /// Then.
@@ -100,7 +104,10 @@ pub fn assert_agrees(got: &Tensor, expected: &[Option<Value>], before: &Tensor, 
     let ints = if dtype.is_float() { vec![0; floats.len()] } else { got.to_ints() };
     for (i, expected) in expected.iter().enumerate() {
         let Some(v) = expected else {
-            assert!(floats[i] == old[i] || old[i].is_nan(), "{what}: element {i} was not to be written");
+            assert!(
+                floats[i] == old[i] || old[i].is_nan(),
+                "{what}: element {i} was not to be written"
+            );
             continue;
         };
         if dtype.is_float() {
@@ -111,7 +118,11 @@ pub fn assert_agrees(got: &Tensor, expected: &[Option<Value>], before: &Tensor, 
                 || v.x.is_nan() && floats[i].is_nan()
                 || rounded(v.x) == floats[i]
                 || (v.error.is_nan());
-            assert!(fits, "{what}: element {i} is {:e}, expected {:e} +- {:e}", floats[i], v.x, v.error);
+            assert!(
+                fits,
+                "{what}: element {i} is {:e}, expected {:e} +- {:e}",
+                floats[i], v.x, v.error
+            );
         } else if v.error == 0.0 {
             assert_eq!(ints[i], v.i, "{what}: element {i}");
         }
@@ -143,13 +154,20 @@ pub fn random_program(seed: u64) -> (Program, Vec<Tensor>) {
     let mut floats = Vec::new();
     let mut ints = Vec::new();
     for _ in 0..2 + dice.roll(3) {
-        let dtype = dice.pick(&[float, float, DType::BF16, DType::F16, DType::I32, DType::U8, DType::I64]);
-        let strides: Vec<usize> =
-            row_major(&extents).into_iter().map(|s| if dice.roll(4) == 0 { 0 } else { s }).collect();
+        let dtype =
+            dice.pick(&[float, float, DType::BF16, DType::F16, DType::I32, DType::U8, DType::I64]);
+        let strides: Vec<usize> = row_major(&extents)
+            .into_iter()
+            .map(|s| if dice.roll(4) == 0 { 0 } else { s })
+            .collect();
         let size: usize = extents.iter().product();
         slots.push(normal(dtype, &[size], seed + 17 * slots.len() as u64));
         let x = b.load(access(slots.len() as u32 - 1, &strides), dtype);
-        if dtype.is_float() { floats.push(b.convert(x, float)) } else { ints.push(b.convert(x, DType::I32)) }
+        if dtype.is_float() {
+            floats.push(b.convert(x, float))
+        } else {
+            ints.push(b.convert(x, DType::I32))
+        }
     }
     let c = b.constant(0.75, float);
     floats.push(c);

@@ -19,7 +19,8 @@ pub fn softmax(extents: &[usize], x: Access, y: Access, dtype: DType) -> Program
     b.0
 }
 
-/// `log sum exp(x) - x[target]` and the logarithm of each row: slots x, target (i32), loss, logarithm.
+/// `log sum exp(x) - x[target]` and the logarithm of each row: slots x, target (i32), loss,
+/// logarithm.
 pub fn cross_entropy(rows: usize, n: usize, dtype: DType) -> Program {
     let extents = [rows, n];
     let mut b = Build::new(&extents, 1);

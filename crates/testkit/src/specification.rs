@@ -9,14 +9,16 @@ use overdrive_ir::{Array, verify};
 pub fn check_expansion(case: &Case, seed: u64) -> Result<(), String> {
     let inputs = case.inputs(seed);
     let expected = eval(&case.graph(), &inputs, &mut States::new());
-    let (declared, found) = (case.result_types(), expected.iter().map(Array::ty).collect::<Vec<_>>());
+    let (declared, found) =
+        (case.result_types(), expected.iter().map(Array::ty).collect::<Vec<_>>());
     if declared != found {
         return Err(format!("{}: infer says {declared:?}, eval gives {found:?}", case.describe()));
     }
     let graph = case.sample.op.expansion(&case.types(), &case.sample.regions);
     verify(&graph).map_err(|e| format!("{}: the expansion is damaged: {e}", case.describe()))?;
     let expanded = eval(&graph, &inputs, &mut States::new());
-    // The evaluator rounds constants and conversions to their types; f64 is where agreement is strict.
+    // The evaluator rounds constants and conversions to their types; f64 is where agreement is
+    // strict.
     let length = inputs.iter().map(Array::len).max().unwrap_or(1);
     let scale = magnitude(inputs.iter().chain(&expected));
     for (i, (expected, expanded)) in expected.iter().zip(&expanded).enumerate() {

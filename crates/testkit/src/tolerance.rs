@@ -1,7 +1,7 @@
 //! How far a result may lie from the f64 definition.
 //!
-//! Invariant: a tolerance is computed from the element type, the length of the longest sum and the magnitude of what
-//! is summed, and never tuned until a test passes.
+//! Invariant: a tolerance is computed from the element type, the length of the longest sum and the
+//! magnitude of what is summed, and never tuned until a test passes.
 
 use overdrive_ir::{Array, DType};
 
@@ -15,11 +15,13 @@ pub struct Tolerance {
 }
 
 impl Tolerance {
-    /// For results of type `dtype` after sums of `length` terms of about `magnitude`, accumulated in at least f32.
+    /// For results of type `dtype` after sums of `length` terms of about `magnitude`, accumulated
+    /// in at least f32.
     ///
-    /// The result is rounded once to its own type, and what it was made from a few times. A sum of n terms errs by at
-    /// most (n - 1) units of the accumulator and by about √n in practice (Higham and Mary, "A new approach to
-    /// probabilistic rounding error analysis", SIAM J. Sci. Comput. 2019): √n with a margin of four.
+    /// The result is rounded once to its own type, and what it was made from a few times. A sum of
+    /// n terms errs by at most (n - 1) units of the accumulator and by about √n in practice (Higham
+    /// and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput.
+    /// 2019): √n with a margin of four.
     pub fn new(dtype: DType, length: usize, magnitude: f64) -> Self {
         let sum = 4.0 * (length.max(1) as f64).sqrt() * dtype.accumulation().epsilon();
         let unit = 4.0 * dtype.epsilon();
@@ -31,7 +33,8 @@ impl Tolerance {
         if expected.is_nan() || found.is_nan() {
             return expected.is_nan() && found.is_nan();
         }
-        expected == found || (found - expected).abs() <= self.absolute + self.relative * expected.abs()
+        expected == found
+            || (found - expected).abs() <= self.absolute + self.relative * expected.abs()
     }
 }
 
@@ -41,7 +44,8 @@ pub(crate) fn magnitude<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> f64 
     elements.filter(|x| x.is_finite()).fold(f64::MIN_POSITIVE, |max, x| max.max(x.abs()))
 }
 
-/// Errs with the worst element where `found` is not `expected`: types, integers exactly, floats within `tolerance`.
+/// Errs with the worst element where `found` is not `expected`: types, integers exactly, floats
+/// within `tolerance`.
 pub fn compare(expected: &Array, found: &Array, tolerance: Tolerance) -> Result<(), String> {
     if expected.ty() != found.ty() {
         return Err(format!("expected {}, found {}", expected.ty(), found.ty()));
@@ -61,7 +65,8 @@ pub fn compare(expected: &Array, found: &Array, tolerance: Tolerance) -> Result<
     worst.map_or(Ok(()), |(i, (e, f))| {
         let count = expected.len();
         Err(format!(
-            "{wrong} of {count} elements, the worst at {i}: expected {e:e}, found {f:e}, {tolerance:?}"
+            "{wrong} of {count} elements, the worst at {i}: expected {e:e}, found {f:e}, \
+             {tolerance:?}"
         ))
     })
 }
@@ -75,11 +80,15 @@ mod tests {
         let tolerance = Tolerance::new(DType::F32, 100, 1.0);
         assert!(tolerance.allows(1.0, 1.0 + 1e-7) && !tolerance.allows(1.0, 1.0 + 1e-4));
         assert!(
-            tolerance.allows(f64::NEG_INFINITY, f64::NEG_INFINITY) && tolerance.allows(f64::NAN, f64::NAN)
+            tolerance.allows(f64::NEG_INFINITY, f64::NEG_INFINITY)
+                && tolerance.allows(f64::NAN, f64::NAN)
         );
         for wrong in [f64::NAN, f64::INFINITY, 0.0] {
             assert!(!tolerance.allows(1.0, wrong), "{wrong}");
         }
-        assert!(Tolerance::new(DType::BF16, 1, 1.0).absolute > Tolerance::new(DType::F16, 1, 1.0).absolute);
+        assert!(
+            Tolerance::new(DType::BF16, 1, 1.0).absolute
+                > Tolerance::new(DType::F16, 1, 1.0).absolute
+        );
     }
 }

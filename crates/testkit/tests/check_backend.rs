@@ -1,13 +1,13 @@
-//! The check of back ends is itself checked: against the definition as a back end, which passes, and against the same
-//! with each fault that it exists to find.
+//! The check of back ends is itself checked: against the definition as a back end, which passes,
+//! and against the same with each fault that it exists to find.
 
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::backend::{Memory, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{
-    Array, Backend, BackendError, Buffer, Builder, Caps, DType, Executable, Graph, Init, Mode, Plan, State,
-    Tensor, TensorType, Tuning,
+    Array, Backend, BackendError, Buffer, Builder, Caps, DType, Executable, Graph, Init, Mode,
+    Plan, State, Tensor, TensorType, Tuning,
 };
 use std::any::Any;
 use std::sync::Mutex;
@@ -60,12 +60,23 @@ impl Backend for Definition {
         unreachable!("the check asks for no capability")
     }
 
-    fn compile(&self, graph: &Graph, _: Mode, _: &Tuning) -> Result<Box<dyn Executable>, BackendError> {
+    fn compile(
+        &self,
+        graph: &Graph,
+        _: Mode,
+        _: &Tuning,
+    ) -> Result<Box<dyn Executable>, BackendError> {
         if self.0 == Fault::Refuses {
-            let [backend, op, scope, reason] = ["definition", "add", "", "of a fault"].map(str::to_owned);
+            let [backend, op, scope, reason] =
+                ["definition", "add", "", "of a fault"].map(str::to_owned);
             return Err(BackendError::Unsupported { backend, op, scope, reason });
         }
-        Ok(Box::new(Evaluated { graph: graph.clone(), plan: Plan::default(), fault: self.0, calls: 0 }))
+        Ok(Box::new(Evaluated {
+            graph: graph.clone(),
+            plan: Plan::default(),
+            fault: self.0,
+            calls: 0,
+        }))
     }
 
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError> {

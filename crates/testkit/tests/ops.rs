@@ -5,7 +5,9 @@
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear};
 use overdrive_ir::ops::{FakeQuantize, OPS, QuantizeRows};
-use overdrive_ir::{Array, Builder, Compare, DType, Graph, Op, Operation, Tensor, TensorType, Types, Unary};
+use overdrive_ir::{
+    Array, Builder, Compare, DType, Graph, Op, Operation, Tensor, TensorType, Types, Unary,
+};
 use overdrive_passes::differentiate;
 use testkit::{Case, Gradients, Tolerance, check_expansion, compare, derivative};
 
@@ -18,7 +20,11 @@ fn every_expansion_agrees_with_eval() {
         for sample in samples {
             let cases = Case::all(&sample).unwrap_or_else(|e| panic!("{e}"));
             for dtype in [DType::F32, DType::F64] {
-                assert!(cases.iter().any(|case| case.dtype == dtype), "`{}` takes no {dtype}", op.name);
+                assert!(
+                    cases.iter().any(|case| case.dtype == dtype),
+                    "`{}` takes no {dtype}",
+                    op.name
+                );
             }
             failures.extend(cases.iter().filter_map(|case| check_expansion(case, 7).err()));
         }
@@ -29,9 +35,14 @@ fn every_expansion_agrees_with_eval() {
 #[test]
 fn names_are_inferred_through_and_ops_survive_their_attributes() {
     for op in OPS {
-        assert!(op.source.starts_with(&format!("//! `{}", op.name)), "{}: open with the formula", op.name);
+        assert!(
+            op.source.starts_with(&format!("//! `{}", op.name)),
+            "{}: open with the formula",
+            op.name
+        );
         for sample in (op.samples)() {
-            let operands: Vec<_> = sample.operands.iter().map(|operand| operand.ty.clone()).collect();
+            let operands: Vec<_> =
+                sample.operands.iter().map(|operand| operand.ty.clone()).collect();
             let types = Types { operands: &operands, regions: &sample.regions };
             let results = sample.op.infer(&types);
             assert!(results.is_ok(), "{:?} of named dimensions: {results:?}", sample.op);
@@ -48,7 +59,8 @@ const STRAIGHT_THROUGH: [&str; 4] =
 
 /// The f64 cases of every op that has the gradient of its values.
 fn smooth_cases() -> impl Iterator<Item = Case> {
-    let samples = OPS.iter().filter(|op| !STRAIGHT_THROUGH.contains(&op.name)).flat_map(|op| (op.samples)());
+    let samples =
+        OPS.iter().filter(|op| !STRAIGHT_THROUGH.contains(&op.name)).flat_map(|op| (op.samples)());
     let cases = samples.flat_map(|sample| Case::all(&sample).unwrap_or_else(|e| panic!("{e}")));
     cases.filter(|case| case.dtype == DType::F64)
 }
@@ -69,7 +81,8 @@ fn the_derivative_of_a_gradient_is_checked_like_any_other() {
         for sample in (op.samples)() {
             let cases = Case::all(&sample).unwrap_or_else(|e| panic!("{e}"));
             // The first binding: small distinct sizes.
-            let case = cases.iter().find(|case| case.dtype == DType::F64).expect("every op takes f64");
+            let case =
+                cases.iter().find(|case| case.dtype == DType::F64).expect("every op takes f64");
             let second = derivative(&case.graph(), &case.inputs(3), 11)
                 .and_then(|(graph, point)| Gradients::at(&graph, &point, 31)?.check(47));
             failures.extend(second.err().map(|e| format!("{}: {e}", case.describe())));
@@ -82,7 +95,8 @@ fn the_derivative_of_a_gradient_is_checked_like_any_other() {
 fn zeroed_and_sign_flipped_gradients_are_rejected() {
     let mut corrupted = 0;
     for case in smooth_cases() {
-        let honest = Gradients::at(&case.graph(), &case.inputs(3), 11).unwrap_or_else(|e| panic!("{e}"));
+        let honest =
+            Gradients::at(&case.graph(), &case.inputs(3), 11).unwrap_or_else(|e| panic!("{e}"));
         for operand in 0..honest.grads.len() {
             // A gradient that is zero, as that of an empty operand, is the same zeroed or flipped.
             if honest.grads[operand].1.floats().iter().all(|g| *g == 0.0) {
@@ -103,7 +117,8 @@ fn zeroed_and_sign_flipped_gradients_are_rejected() {
     assert!(corrupted > 100, "only {corrupted} gradients could be corrupted");
 }
 
-/// `fake_quantize` with its rounding error, and what clips, frozen at a point: the function whose gradient is the straight-through one.
+/// `fake_quantize` with its rounding error, and what clips, frozen at a point: the function whose
+/// gradient is the straight-through one.
 fn frozen(case: &Case, point: &[Array]) -> Graph {
     let op = case.sample.op.composite::<FakeQuantize>().expect("a sample of fake_quantize");
     let b = Builder::new("frozen");
@@ -129,7 +144,8 @@ fn the_straight_through_gradient_is_that_of_the_frozen_rounding() {
             expected.check(23).unwrap();
             for ((_, found), (_, expected)) in found.grads.iter().zip(&expected.grads) {
                 let tolerance = Tolerance::new(DType::F64, found.len(), 100.0);
-                compare(expected, found, tolerance).unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
+                compare(expected, found, tolerance)
+                    .unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
             }
         }
     }
@@ -162,7 +178,8 @@ fn a_straight_through_gradient_goes_along_its_path_alone() {
         &graph.inputs().iter().map(|p| p.value).collect::<Vec<_>>(),
     );
     let ones = Array::from(&Tensor::from_f64(DType::F64, [5usize], &[1.0; 5]));
-    let results = eval(&derived.unwrap(), &[point[0].clone(), point[1].clone(), ones], &mut States::new());
+    let results =
+        eval(&derived.unwrap(), &[point[0].clone(), point[1].clone(), ones], &mut States::new());
     assert_eq!(results[0].floats(), point[0].floats());
     assert_eq!(results[1].floats(), [0.0; 5]);
     let expected: Vec<f64> = point[1].floats().iter().map(|x| 2.0 * x).collect();
@@ -173,13 +190,18 @@ fn a_straight_through_gradient_goes_along_its_path_alone() {
 fn the_gradient_of_quantized_activations_is_that_of_float_ones() {
     for sample in QuantizedLinear::samples() {
         for case in Case::all(&sample).unwrap().iter().filter(|case| case.dtype == DType::F64) {
-            let op = *case.sample.op.composite::<QuantizedLinear>().expect("a sample of quantized_linear");
+            let op = *case
+                .sample
+                .op
+                .composite::<QuantizedLinear>()
+                .expect("a sample of quantized_linear");
             let point = case.inputs(3);
             let mut plain = case.clone();
             let float = QuantizedLinear { activations: Activations::Float, ..op };
             plain.sample.op = float.into();
             plain.sample.operands.truncate(float.operands().len());
-            let expected = Gradients::at(&plain.graph(), &point[..float.operands().len()], 11).unwrap();
+            let expected =
+                Gradients::at(&plain.graph(), &point[..float.operands().len()], 11).unwrap();
             expected.check(23).unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
             let found = Gradients::at(&case.graph(), &point, 11).unwrap();
             // The scale of static activations has none.

@@ -1,5 +1,6 @@
-//! What every built-in model plans to, on a device that exists only as data: steps, work and bytes, without a GPU and
-//! without running anything. A change of a pass shows here as a change of figures that somebody has to accept.
+//! What every built-in model plans to, on a device that exists only as data: steps, work and bytes,
+//! without a GPU and without running anything. A change of a pass shows here as a change of figures
+//! that somebody has to accept.
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::plan::StepKind;
@@ -12,8 +13,15 @@ use testkit::random_inputs;
 
 /// A device with kernels for attention and what no loop can do, and with plenty of memory.
 fn caps() -> Caps {
-    let claims =
-        ["attention", "attention_grad", "gather", "scatter", "sort", "dynamic_slice", "reduce_window"];
+    let claims = [
+        "attention",
+        "attention_grad",
+        "gather",
+        "scatter",
+        "sort",
+        "dynamic_slice",
+        "reduce_window",
+    ];
     Caps {
         device: "paper".into(),
         memory_bytes: 1 << 44,
@@ -26,7 +34,8 @@ fn caps() -> Caps {
 }
 
 fn planned(graph: &Graph, mode: Mode) -> Plan {
-    plan(graph, mode, &caps(), &Tuning::default()).unwrap_or_else(|e| panic!("{} {mode}: {e}", graph.name()))
+    plan(graph, mode, &caps(), &Tuning::default())
+        .unwrap_or_else(|e| panic!("{} {mode}: {e}", graph.name()))
 }
 
 fn bound(name: &str, batch: Option<usize>) -> Graph {
@@ -60,7 +69,8 @@ fn models_plan_to_these_steps_and_bytes() {
             let (cost, arena): (_, usize) = (plan.cost(), plan.arena_bytes.iter().sum());
             writeln!(
                 table,
-                "{:16} {:8} {gemms:4} {convolutions:4} {loops:4} {kernels:6} {other:5} {:15} {:15} {arena:11} {:11}",
+                "{:16} {:8} {gemms:4} {convolutions:4} {loops:4} {kernels:6} {other:5} {:15} \
+                 {:15} {arena:11} {:11}",
                 model.name,
                 mode.name(),
                 cost.flops,
@@ -109,7 +119,8 @@ fn training_step(name: &str, batch: usize) -> Graph {
     let model = find(name).unwrap_or_else(|e| panic!("{e}"));
     let forward = (model.build)().unwrap_or_else(|e| panic!("{name}: {e}"));
     let graph = at_batch(&with_loss(&forward).unwrap_or_else(|e| panic!("{e}")), batch);
-    let loss: Vec<Value> = graph.outputs().iter().filter(|o| o.name == "loss").map(|o| o.value).collect();
+    let loss: Vec<Value> =
+        graph.outputs().iter().filter(|o| o.name == "loss").map(|o| o.value).collect();
     let parameters: Vec<Value> = graph.states().iter().map(|s| s.value).collect();
     differentiate(&graph, &loss, &parameters).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
@@ -121,9 +132,15 @@ fn rematerializing_gpt_350m_saves_most_of_the_peak_for_a_fifth_of_the_work() {
     let again = rematerialize(&step, "loss", Rematerialize::EveryBlock).unwrap();
     let [kept, recomputed] = [&step, &again].map(|graph| planned(graph, Mode::Compile));
     let peak = |plan: &Plan| plan.arena_bytes.iter().sum::<usize>() as f64;
-    let (saved, extra) =
-        (1.0 - peak(&recomputed) / peak(&kept), again.cost().flops as f64 / step.cost().flops as f64 - 1.0);
-    println!("gpt-350m, batch 8: {:.1} % less peak for {:.1} % more FLOPs", 100.0 * saved, 100.0 * extra);
+    let (saved, extra) = (
+        1.0 - peak(&recomputed) / peak(&kept),
+        again.cost().flops as f64 / step.cost().flops as f64 - 1.0,
+    );
+    println!(
+        "gpt-350m, batch 8: {:.1} % less peak for {:.1} % more FLOPs",
+        100.0 * saved,
+        100.0 * extra
+    );
     assert!(saved >= 0.6, "{saved}: {} of {}", peak(&recomputed), peak(&kept));
     assert!(extra <= 0.2, "{extra}");
 }
@@ -137,6 +154,10 @@ fn rematerializing_changes_no_result() {
     for saved_bytes in [u64::MAX, 4096, 0] {
         let again = rematerialize(&step, "loss", Rematerialize::Budget { saved_bytes }).unwrap();
         assert_eq!(eval(&again, &inputs, &mut States::new()), expected, "{saved_bytes}");
-        assert_eq!(again.nodes().len() > step.nodes().len(), saved_bytes < u64::MAX, "{saved_bytes}");
+        assert_eq!(
+            again.nodes().len() > step.nodes().len(),
+            saved_bytes < u64::MAX,
+            "{saved_bytes}"
+        );
     }
 }

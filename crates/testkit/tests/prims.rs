@@ -1,4 +1,5 @@
-//! Every primitive against its own `infer` and against central differences, from the samples of the testkit.
+//! Every primitive against its own `infer` and against central differences, from the samples of the
+//! testkit.
 
 #![allow(clippy::unwrap_used)]
 
@@ -41,13 +42,15 @@ fn rounds(prim: &Prim) -> bool {
 #[test]
 fn every_gradient_agrees_with_central_differences_to_second_order() {
     let mut failures = Vec::new();
-    for (_, case) in cases().iter().filter(|(prim, case)| case.dtype == DType::F64 && !rounds(prim)) {
+    for (_, case) in cases().iter().filter(|(prim, case)| case.dtype == DType::F64 && !rounds(prim))
+    {
         let (graph, point) = (case.graph(), case.inputs(3));
         let first = Gradients::at(&graph, &point, 11).and_then(|g| g.check(23));
         let second = derivative(&graph, &point, 11)
             .and_then(|(graph, point)| Gradients::at(&graph, &point, 31)?.check(47));
         for (order, result) in [(1, first), (2, second)] {
-            failures.extend(result.err().map(|e| format!("order {order}, {}: {e}", case.describe())));
+            failures
+                .extend(result.err().map(|e| format!("order {order}, {}: {e}", case.describe())));
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
@@ -55,14 +58,20 @@ fn every_gradient_agrees_with_central_differences_to_second_order() {
 
 #[test]
 fn a_conversion_passes_its_cotangent_through() {
-    let samples = cases().into_iter().filter(|(prim, case)| rounds(prim) && case.dtype == DType::F64);
+    let samples =
+        cases().into_iter().filter(|(prim, case)| rounds(prim) && case.dtype == DType::F64);
     let mut checked = 0;
     for (prim, case) in samples {
         let Prim::Convert { to, .. } = prim else { unreachable!("filtered above") };
         let gradients = Gradients::at(&case.graph(), &case.inputs(3), 11).unwrap();
         let expected = if to.is_arithmetic_float() { 9 } else { 0 };
         for (_, grad) in &gradients.grads {
-            assert_eq!(grad.floats().iter().filter(|g| **g != 0.0).count(), expected, "{}", case.describe());
+            assert_eq!(
+                grad.floats().iter().filter(|g| **g != 0.0).count(),
+                expected,
+                "{}",
+                case.describe()
+            );
             checked += 1;
         }
     }

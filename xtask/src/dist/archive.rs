@@ -28,7 +28,8 @@ impl Member {
 pub(super) fn compressed(folder: &str, members: &[Member], modified_s: u64) -> Result<Vec<u8>> {
     let mut members: Vec<&Member> = members.iter().collect();
     members.sort_by(|a, b| a.path.cmp(&b.path));
-    let mut builder = Builder::new(GzBuilder::new().mtime(0).write(Vec::new(), Compression::best()));
+    let mut builder =
+        Builder::new(GzBuilder::new().mtime(0).write(Vec::new(), Compression::best()));
     for member in members {
         let mut header = Header::new_ustar();
         header.set_entry_type(EntryType::Regular);
@@ -72,13 +73,19 @@ mod tests {
             let header = entry.header();
             let numbers = (header.mode(), header.mtime(), header.uid(), header.gid());
             found.push((path, content, numbers.0.expect("a mode")));
-            assert_eq!((numbers.1.ok(), numbers.2.ok(), numbers.3.ok()), (Some(7), Some(0), Some(0)));
+            assert_eq!(
+                (numbers.1.ok(), numbers.2.ok(), numbers.3.ok()),
+                (Some(7), Some(0), Some(0))
+            );
         }
         let expected = [
             ("overdrive-1.2.3-a-b-c/completions/_overdrive", &b"#compdef"[..], 0o644),
             ("overdrive-1.2.3-a-b-c/overdrive", &b"\x7fELF"[..], 0o755),
         ];
-        assert_eq!(found, expected.map(|(path, content, mode)| (path.to_owned(), content.to_vec(), mode)));
+        assert_eq!(
+            found,
+            expected.map(|(path, content, mode)| (path.to_owned(), content.to_vec(), mode))
+        );
     }
 
     #[test]

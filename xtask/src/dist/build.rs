@@ -32,7 +32,8 @@ pub(super) fn stripped(workspace: &Workspace, target: &Target, host: &str) -> Re
         has_library(workspace, target)?;
         ensure!(
             workspace.output("cargo-zigbuild", &["--version"]).is_ok(),
-            "expected cargo-zigbuild, which links for other machines; found none; `pip install cargo-zigbuild`"
+            "expected cargo-zigbuild, which links for other machines; found none; `pip install \
+             cargo-zigbuild`"
         );
         cargo(workspace, &["zigbuild", "--release", "--target", &target.to_string()], &[])?;
         folder(workspace)?.join(&target.triple).join("release/overdrive")
@@ -52,7 +53,8 @@ pub(super) fn check(workspace: &Workspace, target: &Target) -> Result<()> {
 /// none. Such versions stand in the table of names, each between zeros.
 pub(super) fn glibc_needed(program: &[u8]) -> Option<(u32, u32)> {
     let version = |name: &[u8]| {
-        let (major, minor) = std::str::from_utf8(name.strip_prefix(b"GLIBC_")?).ok()?.split_once('.')?;
+        let (major, minor) =
+            std::str::from_utf8(name.strip_prefix(b"GLIBC_")?).ok()?.split_once('.')?;
         Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
     };
     program.split(|&byte| byte == 0).filter_map(version).max()
@@ -87,15 +89,18 @@ fn strip(workspace: &Workspace, host: &str, [from, to]: [&Path; 2]) -> Result<()
 
 /// The folder that cargo builds in.
 fn folder(workspace: &Workspace) -> Result<PathBuf> {
-    let metadata = workspace.output("cargo", &["metadata", "--no-deps", "--format-version", "1"])?;
+    let metadata =
+        workspace.output("cargo", &["metadata", "--no-deps", "--format-version", "1"])?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
-    let folder = metadata["target_directory"].as_str().context("`cargo metadata` names no folder")?;
+    let folder =
+        metadata["target_directory"].as_str().context("`cargo metadata` names no folder")?;
     Ok(PathBuf::from(folder))
 }
 
 fn cargo(workspace: &Workspace, command: &[&str], more: &[&str]) -> Result<()> {
     let arguments = [command, &PACKAGE, more].concat();
-    let status = workspace.command("cargo").args(&arguments).status().context("cannot run cargo")?;
+    let status =
+        workspace.command("cargo").args(&arguments).status().context("cannot run cargo")?;
     ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));
     Ok(())
 }
@@ -118,10 +123,12 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("overdrive-strip-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("writable");
         let (own, stripped) = (std::env::current_exe().expect("it runs"), folder.join("stripped"));
-        strip(&workspace, &host(&workspace).expect("rustc says it"), [&own, &stripped]).expect("it strips");
+        strip(&workspace, &host(&workspace).expect("rustc says it"), [&own, &stripped])
+            .expect("it strips");
         let bytes = |path: &Path| fs::metadata(path).expect("it is there").len();
         assert!(bytes(&stripped) < bytes(&own));
-        let listed = std::process::Command::new(&stripped).arg("--list").output().expect("it starts");
+        let listed =
+            std::process::Command::new(&stripped).arg("--list").output().expect("it starts");
         assert!(listed.status.success());
         fs::remove_dir_all(&folder).expect("removable");
     }

@@ -30,9 +30,11 @@ pub(super) fn is_of_assets(path: &str) -> bool {
 
 /// The licences of every crate from elsewhere that the program for `target` is linked from.
 pub(super) fn of_crates(workspace: &Workspace, target: &Target) -> Result<String> {
-    let arguments = ["metadata", "--locked", "--format-version", "1", "--filter-platform", &target.triple];
+    let arguments =
+        ["metadata", "--locked", "--format-version", "1", "--filter-platform", &target.triple];
     let metadata = workspace.output("cargo", &arguments)?;
-    let metadata: Value = serde_json::from_str(&metadata).context("`cargo metadata` printed no JSON")?;
+    let metadata: Value =
+        serde_json::from_str(&metadata).context("`cargo metadata` printed no JSON")?;
     let linked = linked(&metadata).context("`cargo metadata` has no tree of dependencies")?;
     let mut crates = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {
@@ -47,7 +49,9 @@ pub(super) fn of_crates(workspace: &Workspace, target: &Target) -> Result<String
         let mut texts = texts(folder)?;
         if texts.is_empty() {
             // One that carries somebody's sources in C has the licence beside those.
-            for entry in fs::read_dir(folder)?.filter_map(Result::ok).filter(|entry| entry.path().is_dir()) {
+            for entry in
+                fs::read_dir(folder)?.filter_map(Result::ok).filter(|entry| entry.path().is_dir())
+            {
                 texts.extend(self::texts(&entry.path())?);
             }
         }
@@ -82,11 +86,14 @@ fn linked(metadata: &Value) -> Option<BTreeSet<&str>> {
 
 fn texts(folder: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+    for entry in
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
+    {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
         if path.is_file() && NAMES.iter().any(|start| name.starts_with(start)) {
-            let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let bytes =
+                fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
             found.push(String::from_utf8_lossy(&bytes).replace("\r\n", "\n").trim().to_owned());
         }
     }
@@ -109,7 +116,8 @@ fn text(crates: &[Crate]) -> String {
     let mut sections: Vec<_> = of.into_iter().collect();
     sections.sort_by(|a, b| a.1.cmp(&b.1));
     let line = "=".repeat(80);
-    let mut all = "Crates that this program is linked from, each with the texts of its licence.\n".to_owned();
+    let mut all =
+        "Crates that this program is linked from, each with the texts of its licence.\n".to_owned();
     for (text, titles) in sections {
         let titles: Vec<&str> = titles.into_iter().collect();
         all += &format!("\n{line}\n{}\n{line}\n\n{text}\n", titles.join("\n"));
@@ -130,7 +138,10 @@ mod tests {
     use serde_json::json;
 
     fn named(title: &str, texts: &[&str]) -> Crate {
-        Crate { title: title.to_owned(), texts: texts.iter().map(|text| (*text).to_owned()).collect() }
+        Crate {
+            title: title.to_owned(),
+            texts: texts.iter().map(|text| (*text).to_owned()).collect(),
+        }
     }
 
     #[test]
@@ -151,8 +162,10 @@ mod tests {
     #[test]
     fn what_only_tests_or_builds_need_is_not_inside() {
         let node = |id: &str, deps: &[(&str, Option<&str>)]| {
-            let deps: Vec<_> =
-                deps.iter().map(|(id, kind)| json!({ "pkg": id, "dep_kinds": [{ "kind": kind }] })).collect();
+            let deps: Vec<_> = deps
+                .iter()
+                .map(|(id, kind)| json!({ "pkg": id, "dep_kinds": [{ "kind": kind }] }))
+                .collect();
             json!({ "id": id, "deps": deps })
         };
         let metadata = json!({

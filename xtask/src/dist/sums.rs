@@ -12,11 +12,14 @@ pub(super) const FILE: &str = "SHA256SUMS";
 /// Writes the sums of what lies in `folder`, of earlier calls too.
 pub(super) fn write(folder: &Path) -> Result<()> {
     let mut named = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+    for entry in
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
+    {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.ends_with(".tar.gz") || name.ends_with(".whl") {
-            let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let bytes =
+                fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
             named.push((name, bytes));
         }
     }
@@ -39,9 +42,11 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_sha256sum() {
-        let files = vec![("b.whl".to_owned(), b"abc".to_vec()), ("a.tar.gz".to_owned(), Vec::new())];
+        let files =
+            vec![("b.whl".to_owned(), b"abc".to_vec()), ("a.tar.gz".to_owned(), Vec::new())];
         // FIPS 180-2, appendix B.1, and the hash of nothing.
-        let expected = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  a.tar.gz\n\
+        let expected = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  \
+                        a.tar.gz\n\
                         ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad  b.whl\n";
         assert_eq!(text(files), expected);
     }

@@ -19,17 +19,22 @@ impl Target {
             Some((triple, glibc)) => (triple, Some(glibc)),
             None => (name, None),
         };
-        let is_word =
-            |part: &str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_');
+        let is_word = |part: &str| {
+            !part.is_empty() && part.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_')
+        };
         let is_number = |part: &str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit());
         ensure!(
             triple.split('-').count() >= 3 && triple.split('-').all(is_word),
-            "`{name}`: expected a target such as x86_64-unknown-linux-musl; `rustc --print target-list` has all"
+            "`{name}`: expected a target such as x86_64-unknown-linux-musl; `rustc --print \
+             target-list` has all"
         );
         if let Some(glibc) = glibc {
             ensure!(
-                triple.ends_with("-gnu") && glibc.split('.').count() == 2 && glibc.split('.').all(is_number),
-                "`{name}`: expected a version of glibc after the point, as in x86_64-unknown-linux-gnu.2.17"
+                triple.ends_with("-gnu")
+                    && glibc.split('.').count() == 2
+                    && glibc.split('.').all(is_number),
+                "`{name}`: expected a version of glibc after the point, as in \
+                 x86_64-unknown-linux-gnu.2.17"
             );
         }
         Ok(Self { triple: triple.to_owned(), glibc: glibc.map(str::to_owned) })

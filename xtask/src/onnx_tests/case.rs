@@ -1,7 +1,7 @@
 //! One case through `overdrive eval --expect`.
 //!
-//! It counts only where its process ended with code 0 and no step ran in the f64 reference. Cases whose shapes depend on
-//! the value of an input are counted and said apart.
+//! It counts only where its process ended with code 0 and no step ran in the f64 reference. Cases
+//! whose shapes depend on the value of an input are counted and said apart.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -72,19 +72,27 @@ pub(crate) fn evaluate(binary: &Path, entry: &Entry, model: &Path, set: u64) -> 
         .arg(entry.file(&format!("inputs{suffix}.safetensors")))
         .arg("--expect")
         .arg(entry.file(&format!("expected{suffix}.safetensors")))
-        .args(["--rtol", &entry.about["rtol"].to_string(), "--atol", &entry.about["atol"].to_string()])
+        .args([
+            "--rtol",
+            &entry.about["rtol"].to_string(),
+            "--atol",
+            &entry.about["atol"].to_string(),
+        ])
         .args(["--device", "cpu", "--threads", "1", "--mode", "compile"])
         .output();
     let output = match output {
         Ok(output) => output,
         Err(error) => return Ending::Fails(error.to_string()),
     };
-    let (said, noted) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr).into_owned());
+    let (said, noted) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    );
     if !output.status.success() {
         return Ending::Fails(reason(&said, &noted, model));
     }
-    if let Some(line) = noted.lines().find(|line| line.starts_with("note: the f64 reference runs")) {
+    if let Some(line) = noted.lines().find(|line| line.starts_with("note: the f64 reference runs"))
+    {
         return Ending::Fails(line.trim_start_matches("note: ").to_owned());
     }
     match (noted.contains("no input is left"), noted.contains("decides shapes")) {

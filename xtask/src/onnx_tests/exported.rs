@@ -1,4 +1,5 @@
-//! What becomes of a model that was read and written again: `onnx.checker`, ONNX Runtime, and our own reading of it.
+//! What becomes of a model that was read and written again: `onnx.checker`, ONNX Runtime, and our
+//! own reading of it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use super::case::{Ending, Entry, evaluate, reason};
 /// What became of it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exported {
-    /// The checker accepts it, ONNX Runtime's outputs are the expected ones, and so are ours from the written file.
+    /// The checker accepts it, ONNX Runtime's outputs are the expected ones, and so are ours from
+    /// the written file.
     Agrees,
     /// Our exporter refuses it.
     Refused(String),
@@ -35,7 +37,11 @@ pub(crate) fn run(binary: &Path, entry: &Entry, judge: &mut Judge) -> Result<Exp
         .arg(&written)
         .output()?;
     if !output.status.success() {
-        return Ok(Exported::Refused(reason("", &String::from_utf8_lossy(&output.stderr), &written)));
+        return Ok(Exported::Refused(reason(
+            "",
+            &String::from_utf8_lossy(&output.stderr),
+            &written,
+        )));
     }
     let request = json!({
         "model": written,
@@ -74,9 +80,12 @@ impl Judge {
         let to = child.stdin.take().expect("its standard input is a pipe");
         let from = BufReader::new(child.stdout.take().expect("its standard output is a pipe"));
         let mut judge = Self { program: program.to_owned(), child, to, from };
-        // A model that is not there: whatever the answer is, the interpreter has what the program imports.
+        // A model that is not there: whatever the answer is, the interpreter has what the program
+        // imports.
         let answer = judge.answer("{}")?;
-        answer.context("python3 cannot run it: pip install onnx==1.23.* onnxruntime ml_dtypes numpy")?;
+        answer.context(
+            "python3 cannot run it: pip install onnx==1.23.* onnxruntime ml_dtypes numpy",
+        )?;
         Ok(judge)
     }
 

@@ -6,9 +6,12 @@ use super::case::{Case, Ending};
 use super::exported::Exported;
 
 const HEAD: &str = "# ONNX models in, and out again\n\n\
-    Written by `cargo xtask onnx-tests DIR...` with `onnx` 1.23 and `onnxruntime` in `python3`; `python3 peers/onnx_cases.py DIR` writes \
-    ONNX's own backend tests (node, simple, pytorch-operator and pytorch-converted cases), `python3 peers/onnx_models.py DIR` models that \
-    PyTorch and Overdrive export, and `python3 peers/onnx_quantized.py DIR` models that ONNX Runtime's quantizers write.\n\n";
+    Written by `cargo xtask onnx-tests DIR...` with `onnx` 1.23 and `onnxruntime` in `python3`; \
+                    `python3 peers/onnx_cases.py DIR` writes \
+    ONNX's own backend tests (node, simple, pytorch-operator and pytorch-converted cases), \
+                    `python3 peers/onnx_models.py DIR` models that \
+    PyTorch and Overdrive export, and `python3 peers/onnx_quantized.py DIR` models that ONNX \
+                    Runtime's quantizers write.\n\n";
 
 pub(crate) fn page(cases: &[Case]) -> String {
     let (models, tests): (Vec<&Case>, Vec<&Case>) =
@@ -18,8 +21,9 @@ pub(crate) fn page(cases: &[Case]) -> String {
         text.push_str("## ONNX's backend tests\n\n");
         section(&mut text, &tests);
     }
-    let (quantized, models): (Vec<&Case>, Vec<&Case>) =
-        models.into_iter().partition(|case| case.kind.starts_with("model, onnxruntime.quantization"));
+    let (quantized, models): (Vec<&Case>, Vec<&Case>) = models
+        .into_iter()
+        .partition(|case| case.kind.starts_with("model, onnxruntime.quantization"));
     let parts = [
         ("Models that PyTorch and Overdrive export", models),
         ("Models that ONNX Runtime quantized", quantized),
@@ -39,11 +43,14 @@ fn section(text: &mut String, cases: &[&Case]) {
     let bound = count(&|case| case.ending == Ending::PassesBound);
     let constant = count(&|case| case.ending == Ending::Constant);
     text.push_str(&format!(
-        "In: each case is one `overdrive eval --expect` on the CPU in mode `compile`, with the case's own tolerances; a case with a step \
+        "In: each case is one `overdrive eval --expect` on the CPU in mode `compile`, with the \
+         case's own tolerances; a case with a step \
          in the f64 reference counts as failed.\n\n\
-         | | cases |\n|---|---|\n| all | {} |\n| pass here | {} |\n| ... of which shapes are decided by the value of an input, which is bound | {bound} |\n\
+         | | cases |\n|---|---|\n| all | {} |\n| pass here | {} |\n| ... of which shapes are \
+         decided by the value of an input, which is bound | {bound} |\n\
          | ... of which nothing is left to compute once such inputs are bound | {constant} |\n\
-         | pass in ONNX Runtime's CPU provider | {runtime} |\n| of those pass here | {both} ({}) |\n\n",
+         | pass in ONNX Runtime's CPU provider | {runtime} |\n| of those pass here | {both} ({}) \
+         |\n\n",
         cases.len(),
         count(&ok),
         share(both, runtime),
@@ -53,14 +60,18 @@ fn section(text: &mut String, cases: &[&Case]) {
     let (agree_here, here) =
         (count(&|case| !case.runtime && agrees(case)), count(&|case| !case.runtime && ok(case)));
     text.push_str(&format!(
-        "Out: each case that passes is written again by `overdrive export --inputs`; it agrees where `onnx.checker` accepts the file in \
-         full, ONNX Runtime's outputs are the expected ones, and ours are, read from the written file.\n\n\
-         | | agree |\n|---|---|\n| of those that ONNX Runtime passes and we import | {agree_both} of {both} ({}) |\n",
+        "Out: each case that passes is written again by `overdrive export --inputs`; it agrees \
+         where `onnx.checker` accepts the file in \
+         full, ONNX Runtime's outputs are the expected ones, and ours are, read from the written \
+         file.\n\n\
+         | | agree |\n|---|---|\n| of those that ONNX Runtime passes and we import | {agree_both} \
+         of {both} ({}) |\n",
         share(agree_both, both),
     ));
     if here > 0 {
         text.push_str(&format!(
-            "| of those that ONNX Runtime cannot run as they come, and we import | {agree_here} of {here} ({}) |\n",
+            "| of those that ONNX Runtime cannot run as they come, and we import | {agree_here} \
+             of {here} ({}) |\n",
             share(agree_here, here),
         ));
     }
@@ -85,7 +96,12 @@ fn section(text: &mut String, cases: &[&Case]) {
 }
 
 /// Two tables, of what ONNX Runtime passes and of the rest: reasons, and the cases of each.
-fn reasons(text: &mut String, titles: [&str; 2], cases: &[&Case], why: &dyn Fn(&&&Case) -> Option<String>) {
+fn reasons(
+    text: &mut String,
+    titles: [&str; 2],
+    cases: &[&Case],
+    why: &dyn Fn(&&&Case) -> Option<String>,
+) {
     for (title, runtime) in titles.into_iter().zip([true, false]) {
         let mut groups: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for case in cases.iter().filter(|case| case.runtime == runtime) {

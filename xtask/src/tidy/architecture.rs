@@ -1,5 +1,6 @@
-//! ARCHITECTURE.md agrees with the workspace: its code map has a row for every crate and no other, and every
-//! path that it or another page mentions exists. A map with a wrong street is worse than none.
+//! ARCHITECTURE.md agrees with the workspace: its code map has a row for every crate and no other,
+//! and every path that it or another page mentions exists. A map with a wrong street is worse than
+//! none.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,8 @@ pub(super) const RULE: Rule = Rule { name: "architecture", check };
 /// A row of the code map.
 pub(super) struct Row {
     pub(super) name: String,
-    /// The third column as written: `nothing`, `all`, or names without their `overdrive-`, separated by commas.
+    /// The third column as written: `nothing`, `all`, or names without their `overdrive-`,
+    /// separated by commas.
     pub(super) imports: String,
     line: usize,
 }
@@ -25,7 +27,8 @@ pub(super) struct Row {
 impl Row {
     /// Whether the row lets its crate ship with `name` as a dependency.
     pub(super) fn may_import(&self, name: &str) -> bool {
-        let listed = self.imports.split(',').any(|short| format!("overdrive-{}", short.trim()) == name);
+        let listed =
+            self.imports.split(',').any(|short| format!("overdrive-{}", short.trim()) == name);
         listed || (self.imports == "all" && !DEVELOPMENT.contains(&name))
     }
 }
@@ -38,9 +41,9 @@ pub(super) fn code_map(tree: &Tree) -> Vec<Row> {
         .enumerate()
         .skip_while(|(_, line)| *line != HEADING)
         .take_while(|(_, line)| line.starts_with('|'));
-    let cells = table
-        .skip(2)
-        .map(|(at, line)| (at + 1, line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>()));
+    let cells = table.skip(2).map(|(at, line)| {
+        (at + 1, line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>())
+    });
     cells
         .filter_map(|(line, cells)| match cells[..] {
             [name, _, imports] => {
@@ -56,9 +59,9 @@ fn check(tree: &Tree) -> Vec<Finding> {
     for page in tree.files.iter().filter(|file| file.path.ends_with(".md")) {
         for (number, line) in page.text.lines().enumerate() {
             let missing = mentions(page, line).into_iter().filter(|path| !tree.has(path));
-            findings.extend(
-                missing.map(|path| Finding::line(&page.path, number + 1, format!("`{path}` does not exist"))),
-            );
+            findings.extend(missing.map(|path| {
+                Finding::line(&page.path, number + 1, format!("`{path}` does not exist"))
+            }));
         }
     }
     findings
@@ -68,13 +71,15 @@ fn check(tree: &Tree) -> Vec<Finding> {
 fn crates(tree: &Tree) -> Vec<Finding> {
     let rows = code_map(tree);
     let mapped: BTreeSet<&str> = rows.iter().map(|row| row.name.as_str()).collect();
-    let members: BTreeSet<&str> = tree.packages.iter().map(|package| package.name.as_str()).collect();
+    let members: BTreeSet<&str> =
+        tree.packages.iter().map(|package| package.name.as_str()).collect();
     let unmapped = members
         .difference(&mapped)
         .map(|name| Finding::file(PAGE, format!("no row of the code map for `{name}`")));
     let gone = rows.iter().filter(|row| !members.contains(row.name.as_str()));
-    let gone = gone
-        .map(|row| Finding::line(PAGE, row.line, format!("`{}` is no crate of this workspace", row.name)));
+    let gone = gone.map(|row| {
+        Finding::line(PAGE, row.line, format!("`{}` is no crate of this workspace", row.name))
+    });
     let astray = tree.packages.iter().filter(|package| {
         let folder = package.manifest.trim_end_matches("/Cargo.toml");
         folder.rsplit('/').next() != Some(package.name.as_str())
@@ -85,9 +90,9 @@ fn crates(tree: &Tree) -> Vec<Finding> {
     unmapped.chain(gone).chain(astray).collect()
 }
 
-/// The paths of this checkout that a line of Markdown mentions: the targets of its links, and what it quotes
-/// from `crates/`, `docs/` or `xtask/`. A placeholder (`ops/<op>.rs`) stands for anything: the folder before
-/// it has to exist.
+/// The paths of this checkout that a line of Markdown mentions: the targets of its links, and what
+/// it quotes from `crates/`, `docs/` or `xtask/`. A placeholder (`ops/<op>.rs`) stands for
+/// anything: the folder before it has to exist.
 fn mentions(page: &File, line: &str) -> Vec<String> {
     let folder = page.path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let links = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -126,7 +131,8 @@ mod tests {
     use super::*;
     use crate::workspace::Package;
 
-    const MAP: &str = "| crate | purpose | may import |\n|---|---|---|\n| `a` | all there is | nothing |\n";
+    const MAP: &str =
+        "| crate | purpose | may import |\n|---|---|---|\n| `a` | all there is | nothing |\n";
 
     fn check_map(map: &str, crates: &[&str]) -> Vec<Finding> {
         let mut tree = Tree::of(&[(PAGE, map)]);
@@ -153,8 +159,12 @@ mod tests {
 
     #[test]
     fn a_path_that_is_not_there_is_refused() {
-        let broken =
-            ["[x](gone.md)", "`crates/a/src/gone.rs`", "`crates/gone/<op>.rs`", "see [y](../gone.md#part)"];
+        let broken = [
+            "[x](gone.md)",
+            "`crates/a/src/gone.rs`",
+            "`crates/gone/<op>.rs`",
+            "see [y](../gone.md#part)",
+        ];
         for line in broken {
             assert_eq!(check(&Tree::of(&[("docs/page.md", line)])).len(), 1, "{line}");
         }
@@ -162,10 +172,14 @@ mod tests {
 
     #[test]
     fn paths_that_are_there_links_outward_and_commands_pass() {
-        let page = "[x](other.md#part) [y](../crates/a/src) [z](https://example.org/gone) [w](#part)\n\
+        let page = "[x](other.md#part) [y](../crates/a/src) [z](https://example.org/gone) \
+                    [w](#part)\n\
                     `crates/a/src/<op>.rs` `crates/a/` `docs/page.md` `crates/a b` `a/b`\n";
-        let tree =
-            Tree::of(&[("docs/page.md", page), ("docs/other.md", ""), ("crates/a/src/lib.rs", "//! A.")]);
+        let tree = Tree::of(&[
+            ("docs/page.md", page),
+            ("docs/other.md", ""),
+            ("crates/a/src/lib.rs", "//! A."),
+        ]);
         assert_eq!(check(&tree), []);
     }
 }

@@ -11,7 +11,8 @@ const CONTENTS: &str = "docs/book/src/SUMMARY.md";
 pub(super) const RULE: Rule = Rule { name: "book", check };
 
 fn check(tree: &Tree) -> Vec<Finding> {
-    let pages: Vec<&File> = tree.files.iter().filter(|file| file.path.starts_with(FOLDER)).collect();
+    let pages: Vec<&File> =
+        tree.files.iter().filter(|file| file.path.starts_with(FOLDER)).collect();
     let Some(contents) = tree.file(CONTENTS) else {
         return pages
             .iter()
@@ -23,13 +24,17 @@ fn check(tree: &Tree) -> Vec<Finding> {
     for page in pages.iter().filter(|page| page.path != CONTENTS && page.path.ends_with(".md")) {
         let count = listed.iter().filter(|target| format!("{FOLDER}{target}") == page.path).count();
         if count != 1 {
-            findings.push(Finding::file(&page.path, format!("{count} times in SUMMARY.md, once is right")));
+            findings.push(Finding::file(
+                &page.path,
+                format!("{count} times in SUMMARY.md, once is right"),
+            ));
         }
     }
     for page in &pages {
         for (line, target) in links(&page.text) {
-            findings
-                .extend(wrong(tree, page, &target).map(|message| Finding::line(&page.path, line, message)));
+            findings.extend(
+                wrong(tree, page, &target).map(|message| Finding::line(&page.path, line, message)),
+            );
         }
     }
     findings
@@ -42,12 +47,15 @@ fn wrong(tree: &Tree, page: &File, target: &str) -> Option<String> {
         return None;
     }
     if path.split('/').any(|step| step == "..") || path.starts_with('/') {
-        return Some(format!("`{target}` leads out of the book: quote the path, or name an address"));
+        return Some(format!(
+            "`{target}` leads out of the book: quote the path, or name an address"
+        ));
     }
     if part.is_empty() {
         return None;
     }
-    let text = if path.is_empty() { &page.text } else { &tree.file(&format!("{FOLDER}{path}"))?.text };
+    let text =
+        if path.is_empty() { &page.text } else { &tree.file(&format!("{FOLDER}{path}"))?.text };
     let is_there = prose(text).any(|(_, line)| line.starts_with('#') && anchor(line) == part);
     (!is_there).then(|| format!("`{target}`: no heading there is called `{part}`"))
 }
@@ -108,6 +116,9 @@ mod tests {
         let [lone, contents] = [format!("{FOLDER}lone.md"), CONTENTS.to_owned()];
         assert_eq!(check(&Tree::of(&[(&lone, "# Lone"), (&contents, "")])).len(), 1);
         assert_eq!(check(&Tree::of(&[(&lone, "# Lone")])).len(), 1, "no contents at all");
-        assert_eq!(check(&Tree::of(&[(&lone, ""), (&contents, "[a](lone.md) [a](lone.md)")])).len(), 1);
+        assert_eq!(
+            check(&Tree::of(&[(&lone, ""), (&contents, "[a](lone.md) [a](lone.md)")])).len(),
+            1
+        );
     }
 }

@@ -31,8 +31,10 @@ fn check(tree: &Tree) -> Vec<Finding> {
     for file in tree.rust().filter(|file| bound(&file.path)) {
         let tokens = file.tokens();
         findings.extend(shipped_part(&tokens).windows(4).filter_map(opener).map(|token| {
-            let message =
-                format!("`{}` of `std::fs`: open what a user names by `overdrive_files`", token.text);
+            let message = format!(
+                "`{}` of `std::fs`: open what a user names by `overdrive_files`",
+                token.text
+            );
             Finding::line(&file.path, token.line, message)
         }));
     }
@@ -43,7 +45,9 @@ fn check(tree: &Tree) -> Vec<Finding> {
 fn shipped_part(tokens: &[Token]) -> &[Token] {
     // `cfg(test)`, and `cfg(all(test, unix))`.
     let is_test = |window: &[Token]| {
-        window[0].text == "cfg" && window[1].text == "(" && window.iter().any(|token| token.text == "test")
+        window[0].text == "cfg"
+            && window[1].text == "("
+            && window.iter().any(|token| token.text == "test")
     };
     let end = tokens.windows(5).position(is_test).unwrap_or(tokens.len());
     &tokens[..end]

@@ -1,5 +1,5 @@
-//! Every Rust file opens with `//!`: what it is, why, which invariant. A reader never has to guess what a
-//! file is for.
+//! Every Rust file opens with `//!`: what it is, why, which invariant. A reader never has to guess
+//! what a file is for.
 
 use super::rule::{Finding, Rule};
 use super::tree::Tree;
@@ -10,7 +10,11 @@ fn check(tree: &Tree) -> Vec<Finding> {
     let headless = tree.rust().filter(|file| !file.text.starts_with("//! "));
     headless
         .map(|file| {
-            Finding::line(&file.path, 1, "open with `//! `: what this file is, why, which invariant it keeps")
+            Finding::line(
+                &file.path,
+                1,
+                "open with `//! `: what this file is, why, which invariant it keeps",
+            )
         })
         .collect()
 }

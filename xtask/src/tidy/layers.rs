@@ -1,5 +1,6 @@
-//! A crate imports only what its row of ARCHITECTURE.md allows, so that the page is the rule and cannot fall
-//! behind the code. Dev-dependencies are free: a test may look at a crate from anywhere above it.
+//! A crate imports only what its row of ARCHITECTURE.md allows, so that the page is the rule and
+//! cannot fall behind the code. Dev-dependencies are free: a test may look at a crate from anywhere
+//! above it.
 
 use super::architecture::code_map;
 use super::rule::{Finding, Rule};
@@ -18,11 +19,15 @@ fn check(tree: &Tree) -> Vec<Finding> {
             dependency.kind == Kind::Shipped
                 && tree.packages.iter().any(|candidate| candidate.name == dependency.name)
         });
-        findings.extend(ours.filter(|dependency| !row.may_import(&dependency.name)).map(|dependency| {
-            let message =
-                format!("imports `{}`; its row of ARCHITECTURE.md allows: {}", dependency.name, row.imports);
-            Finding::file(&package.manifest, message)
-        }));
+        findings.extend(ours.filter(|dependency| !row.may_import(&dependency.name)).map(
+            |dependency| {
+                let message = format!(
+                    "imports `{}`; its row of ARCHITECTURE.md allows: {}",
+                    dependency.name, row.imports
+                );
+                Finding::file(&package.manifest, message)
+            },
+        ));
     }
     findings
 }
@@ -43,22 +48,33 @@ mod tests {
 
     fn importing(name: &str, dependency: &str, kind: Kind) -> Vec<Finding> {
         let mut tree = Tree::of(&[("ARCHITECTURE.md", MAP)]);
-        tree.packages = ["overdrive-ir", "overdrive-passes", "overdrive", "testkit"].map(package).to_vec();
-        let package = tree.packages.iter_mut().find(|package| package.name == name).expect("a known crate");
+        tree.packages =
+            ["overdrive-ir", "overdrive-passes", "overdrive", "testkit"].map(package).to_vec();
+        let package =
+            tree.packages.iter_mut().find(|package| package.name == name).expect("a known crate");
         package.dependencies.push(Dependency { name: dependency.into(), kind });
         check(&tree)
     }
 
     fn package(name: &str) -> Package {
         let manifest = format!("crates/{name}/Cargo.toml");
-        Package { name: name.into(), manifest, manifest_text: String::new(), dependencies: Vec::new() }
+        Package {
+            name: name.into(),
+            manifest,
+            manifest_text: String::new(),
+            dependencies: Vec::new(),
+        }
     }
 
     #[test]
     fn an_import_against_the_order_is_refused() {
         assert_eq!(importing("overdrive-ir", "overdrive-passes", Kind::Shipped).len(), 1);
         assert_eq!(importing("overdrive-passes", "overdrive", Kind::Shipped).len(), 1);
-        assert_eq!(importing("overdrive", "testkit", Kind::Shipped).len(), 1, "`all` means all that ships");
+        assert_eq!(
+            importing("overdrive", "testkit", Kind::Shipped).len(),
+            1,
+            "`all` means all that ships"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Every member takes its lints and its dependencies' versions from the workspace: one place to read them,
-//! one place to change them.
+//! Every member takes its lints and its dependencies' versions from the workspace: one place to
+//! read them, one place to change them.
 
 use super::rule::{Finding, Rule};
 use super::tree::Tree;
@@ -23,7 +23,8 @@ fn findings(package: &Package) -> Vec<Finding> {
             has_lints = true;
         } else if table.ends_with("dependencies]") && !line.is_empty() && !inherits(line) {
             let message = format!(
-                "`{line}`: put the version under [workspace.dependencies] and write `.workspace = true` here"
+                "`{line}`: put the version under [workspace.dependencies] and write `.workspace = \
+                 true` here"
             );
             findings.push(Finding::line(&package.manifest, number + 1, message));
         }
@@ -56,14 +57,16 @@ mod tests {
     #[test]
     fn a_crate_of_its_own_ways_is_refused() {
         assert_eq!(check_text("[package]\nname = \"a\"\n").len(), 1, "no lints");
-        let own = check_text("[lints]\nworkspace = true\n[dev-dependencies]\nserde = \"1\" # why\n");
+        let own =
+            check_text("[lints]\nworkspace = true\n[dev-dependencies]\nserde = \"1\" # why\n");
         assert_eq!(own.len(), 1, "a version of its own");
         assert_eq!(own[0].line, Some(4));
     }
 
     #[test]
     fn inherited_lints_and_versions_pass() {
-        let text = "[lints]\nworkspace = true\n\n[dependencies]\n# Why.\nserde.workspace = true\nort = { workspace = true, optional = true }\n";
+        let text = "[lints]\nworkspace = true\n\n[dependencies]\n# Why.\nserde.workspace = \
+                    true\nort = { workspace = true, optional = true }\n";
         assert_eq!(check_text(text), []);
     }
 }

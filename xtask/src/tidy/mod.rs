@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: the rules of STYLE.md that a machine can check, one file per rule.
 //!
-//! A rule is a pure function from a [`Tree`](tree::Tree) to findings, so that each is tested against a tree
-//! that breaks it.
+//! A rule is a pure function from a [`Tree`](tree::Tree) to findings, so that each is tested
+//! against a tree that breaks it.
 
 mod architecture;
 mod book;

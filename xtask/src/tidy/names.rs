@@ -1,5 +1,5 @@
-//! A file or module is named after what it holds. Words that fit anything hide where a thing is, and a `v2`
-//! beside a first version says that two ways of doing one thing live on.
+//! A file or module is named after what it holds. Words that fit anything hide where a thing is,
+//! and a `v2` beside a first version says that two ways of doing one thing live on.
 
 use syn::visit::Visit;
 
@@ -16,7 +16,9 @@ fn check(tree: &Tree) -> Vec<Finding> {
     for file in tree.sources() {
         for part in file.path.split('/') {
             let stem = part.split('.').next().unwrap_or(part);
-            findings.extend(banned_word(stem).map(|word| Finding::file(&file.path, complaint(stem, word))));
+            findings.extend(
+                banned_word(stem).map(|word| Finding::file(&file.path, complaint(stem, word))),
+            );
         }
     }
     for file in tree.rust() {
@@ -26,7 +28,8 @@ fn check(tree: &Tree) -> Vec<Finding> {
         modules.visit_file(&syntax);
         for (name, line) in modules.found {
             findings.extend(
-                banned_word(&name).map(|word| Finding::line(&file.path, line, complaint(&name, word))),
+                banned_word(&name)
+                    .map(|word| Finding::line(&file.path, line, complaint(&name, word))),
             );
         }
     }
@@ -81,8 +84,11 @@ mod tests {
 
     #[test]
     fn names_that_only_contain_such_letters_pass() {
-        let tree =
-            Tree::of(&[("src/commonality.rs", "mod v20 {}"), ("docs/utils.md", ""), ("src/futile.rs", "")]);
+        let tree = Tree::of(&[
+            ("src/commonality.rs", "mod v20 {}"),
+            ("docs/utils.md", ""),
+            ("src/futile.rs", ""),
+        ]);
         assert_eq!(check(&tree), []);
     }
 }

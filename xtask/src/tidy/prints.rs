@@ -13,20 +13,24 @@ const STREAMS: [&str; 2] = ["stdout", "stderr"];
 pub(super) const RULE: Rule = Rule { name: "prints", check };
 
 fn check(tree: &Tree) -> Vec<Finding> {
-    let shipped = |path: &str| path.starts_with("crates/") && path.contains("/src/") && path != PLACE;
+    let shipped =
+        |path: &str| path.starts_with("crates/") && path.contains("/src/") && path != PLACE;
     let mut findings = Vec::new();
     for file in tree.rust().filter(|file| shipped(&file.path)) {
         let tokens = file.tokens();
         let word = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
-        let is_test = |at: usize| word(at) == "test" || (word(at) == "all" && word(at + 2) == "test");
+        let is_test =
+            |at: usize| word(at) == "test" || (word(at) == "all" && word(at + 2) == "test");
         let opens = |&at: &usize| word(at) == "cfg" && word(at + 1) == "(" && is_test(at + 2);
         let end = (0..tokens.len()).find(opens);
         for pair in tokens[..end.unwrap_or(tokens.len())].windows(2) {
             let prints = MACROS.contains(&pair[0].text.as_str()) && is(&pair[1], "!");
-            let writes =
-                STREAMS.contains(&pair[0].text.as_str()) && is(&pair[1], "(") && !asks(&tokens, pair);
+            let writes = STREAMS.contains(&pair[0].text.as_str())
+                && is(&pair[1], "(")
+                && !asks(&tokens, pair);
             if prints || writes {
-                let message = format!("`{}` writes: use `say!` and `note!` of {PLACE}", pair[0].text);
+                let message =
+                    format!("`{}` writes: use `say!` and `note!` of {PLACE}", pair[0].text);
                 findings.push(Finding::line(&file.path, pair[0].line, message));
             }
         }
@@ -56,8 +60,12 @@ mod tests {
 
     #[test]
     fn what_prints_elsewhere_is_refused() {
-        for body in ["println!(\"a\");", "eprint!(\"a\");", "std::io::stdout().flush();", "let e = stderr();"]
-        {
+        for body in [
+            "println!(\"a\");",
+            "eprint!(\"a\");",
+            "std::io::stdout().flush();",
+            "let e = stderr();",
+        ] {
             assert_eq!(found("crates/overdrive/src/a.rs", body), 1, "{body}");
             assert_eq!(found("crates/overdrive-bench/src/a/b.rs", body), 1, "{body}");
             assert_eq!(found(PLACE, body), 0, "{body}");

@@ -1,6 +1,6 @@
-//! Some code stays free of the outside world, so that a graph means the same everywhere, a report can be
-//! drawn again from records alone, and every test of either repeats; and models, passes and training know no
-//! vendor.
+//! Some code stays free of the outside world, so that a graph means the same everywhere, a report
+//! can be drawn again from records alone, and every test of either repeats; and models, passes and
+//! training know no vendor.
 
 use super::rule::{Finding, Rule};
 use super::tree::{Token, Tree};
@@ -12,7 +12,8 @@ const OUTSIDE: &[&str] = &["fs", "net", "process", "env", "thread"];
 /// Types that read a clock. `Duration` is a plain number and may stay.
 const CLOCKS: &[&str] = &["Instant", "SystemTime"];
 /// Crates that know a device only by its `Caps`, if at all.
-const VENDOR_FREE: &[&str] = &["overdrive-ir", "overdrive-passes", "overdrive-models", "overdrive-train"];
+const VENDOR_FREE: &[&str] =
+    &["overdrive-ir", "overdrive-passes", "overdrive-models", "overdrive-train"];
 
 pub(super) const RULE: Rule = Rule { name: "purity", check };
 
@@ -21,8 +22,9 @@ fn check(tree: &Tree) -> Vec<Finding> {
     for file in tree.rust() {
         let tokens = file.tokens();
         if let Some(folder) = PURE.iter().find(|folder| file.path.starts_with(**folder)) {
-            let outside =
-                std_modules(&tokens).into_iter().filter(|token| OUTSIDE.contains(&token.text.as_str()));
+            let outside = std_modules(&tokens)
+                .into_iter()
+                .filter(|token| OUTSIDE.contains(&token.text.as_str()));
             let clocks = tokens.iter().filter(|token| CLOCKS.contains(&token.text.as_str()));
             findings.extend(outside.chain(clocks).map(|token| {
                 let message = format!(
@@ -37,8 +39,10 @@ fn check(tree: &Tree) -> Vec<Finding> {
                 .iter()
                 .filter(|token| is_identifier(token) && token.text.to_lowercase().contains("cuda"));
             findings.extend(vendors.map(|token| {
-                let message =
-                    format!("`{}`: this crate knows no vendor; ask a property of `Caps`", token.text);
+                let message = format!(
+                    "`{}`: this crate knows no vendor; ask a property of `Caps`",
+                    token.text
+                );
                 Finding::line(&file.path, token.line, message)
             }));
         }
@@ -82,16 +86,23 @@ mod tests {
             "fn f() { std::thread::spawn(g); }",
         ];
         for text in code {
-            assert_eq!(check(&Tree::of(&[("crates/overdrive-ir/src/a.rs", text)])).len(), 1, "{text}");
+            assert_eq!(
+                check(&Tree::of(&[("crates/overdrive-ir/src/a.rs", text)])).len(),
+                1,
+                "{text}"
+            );
             assert_eq!(
                 check(&Tree::of(&[("crates/overdrive-bench/src/report/a.rs", text)])).len(),
                 1,
                 "{text}"
             );
-            assert_eq!(check(&Tree::of(&[("crates/overdrive-bench/src/a.rs", text)])), [], "{text}");
+            assert_eq!(
+                check(&Tree::of(&[("crates/overdrive-bench/src/a.rs", text)])),
+                [],
+                "{text}"
+            );
         }
-        let pure =
-            "//! Reads no fs.\nuse std::{fmt, time::Duration};\nfn fs() { let process = \"std::fs\"; }";
+        let pure = "//! Reads no fs.\nuse std::{fmt, time::Duration};\nfn fs() { let process = \"std::fs\"; }";
         assert_eq!(check(&Tree::of(&[("crates/overdrive-ir/src/a.rs", pure)])), []);
     }
 
@@ -101,7 +112,10 @@ mod tests {
         assert_eq!(check(&Tree::of(&[("crates/overdrive-train/src/a.rs", text)])).len(), 1);
         assert_eq!(check(&Tree::of(&[("crates/overdrive/src/a.rs", text)])), []);
         assert_eq!(
-            check(&Tree::of(&[("crates/overdrive-models/src/a.rs", "//! As cuda does.\nfn f() {}")])),
+            check(&Tree::of(&[(
+                "crates/overdrive-models/src/a.rs",
+                "//! As cuda does.\nfn f() {}"
+            )])),
             []
         );
     }

@@ -5,8 +5,8 @@ use anyhow::{Result, bail};
 use super::rule::Rule;
 use super::tree::Tree;
 use super::{
-    architecture, book, declarations, files, header, layers, manifest, names, prints, purity, size, unsafety,
-    words,
+    architecture, book, declarations, files, header, layers, manifest, names, prints, purity, size,
+    unsafety, words,
 };
 use crate::workspace::Workspace;
 
@@ -32,7 +32,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let tree = Tree::read(workspace)?;
     let mut complaints = Vec::new();
     for rule in RULES {
-        complaints.extend((rule.check)(&tree).iter().map(|finding| format!("{finding} [{}]", rule.name)));
+        complaints
+            .extend((rule.check)(&tree).iter().map(|finding| format!("{finding} [{}]", rule.name)));
     }
     if !complaints.is_empty() {
         bail!(

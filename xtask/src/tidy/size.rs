@@ -1,5 +1,5 @@
-//! A file is short enough to be read in one go: 700 lines at most, and past 400 its module docs say why it is
-//! long.
+//! A file is short enough to be read in one go: 700 lines at most, and past 400 its module docs say
+//! why it is long.
 
 use super::rule::{Finding, Rule};
 use super::tree::{File, Tree};
@@ -22,7 +22,8 @@ fn finding(file: &File) -> Option<Finding> {
         Some(Finding::file(&file.path, format!("{lines} lines, {LIMIT} at most: split it")))
     } else if lines > EXPLAIN_ABOVE && file.path.ends_with(".rs") && !explained {
         let message = format!(
-            "{lines} lines: past {EXPLAIN_ABOVE}, a line of the module docs says `Long because ...`, or split it"
+            "{lines} lines: past {EXPLAIN_ABOVE}, a line of the module docs says `Long because \
+             ...`, or split it"
         );
         Some(Finding::file(&file.path, message))
     } else {

@@ -1,4 +1,5 @@
-//! The checkout as the rules see it: texts, tokens, packages; nothing that touches the disk after it is read.
+//! The checkout as the rules see it: texts, tokens, packages; nothing that touches the disk after
+//! it is read.
 
 use std::fs;
 
@@ -17,7 +18,8 @@ pub(super) struct Tree {
     pub(super) packages: Vec<Package>,
 }
 
-/// A file with its path from the root, `/` on every system. Files that are not text have an empty text.
+/// A file with its path from the root, `/` on every system. Files that are not text have an empty
+/// text.
 pub(super) struct File {
     pub(super) path: String,
     pub(super) text: String,
@@ -35,8 +37,8 @@ impl Tree {
     pub(super) fn read(workspace: &Workspace) -> Result<Self> {
         let mut files = Vec::new();
         for path in workspace.files()? {
-            let bytes =
-                fs::read(workspace.root().join(&path)).with_context(|| format!("cannot read {path}"))?;
+            let bytes = fs::read(workspace.root().join(&path))
+                .with_context(|| format!("cannot read {path}"))?;
             files.push(File { path, text: String::from_utf8(bytes).unwrap_or_default() });
         }
         Ok(Self { files, packages: workspace.packages()? })
@@ -70,7 +72,8 @@ impl File {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// The tokens of a Rust file in reading order; none where it does not parse, which the compiler says better.
+    /// The tokens of a Rust file in reading order; none where it does not parse, which the compiler
+    /// says better.
     pub(super) fn tokens(&self) -> Vec<Token> {
         let mut tokens = Vec::new();
         if let Ok(stream) = self.text.parse() {
@@ -111,8 +114,10 @@ fn flatten(stream: TokenStream, into: &mut Vec<Token>) {
 impl Tree {
     /// A tree of texts at paths, without packages.
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
-        let files =
-            files.iter().map(|(path, text)| File { path: (*path).into(), text: (*text).into() }).collect();
+        let files = files
+            .iter()
+            .map(|(path, text)| File { path: (*path).into(), text: (*text).into() })
+            .collect();
         Self { files, packages: Vec::new() }
     }
 }

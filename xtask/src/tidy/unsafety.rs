@@ -1,5 +1,6 @@
-//! `unsafe` lives only where the machine itself asks for it. The compiler denies it everywhere (`unsafe_code`
-//! in the workspace lints); this list keeps an `allow` from spreading to a file where nobody expects one.
+//! `unsafe` lives only where the machine itself asks for it. The compiler denies it everywhere
+//! (`unsafe_code` in the workspace lints); this list keeps an `allow` from spreading to a file
+//! where nobody expects one.
 
 use super::rule::{Finding, Rule};
 use super::tree::Tree;
@@ -19,9 +20,12 @@ const ALLOWED: &[(&str, &str)] = &[
 pub(super) const RULE: Rule = Rule { name: "unsafe", check };
 
 fn check(tree: &Tree) -> Vec<Finding> {
-    let places: Vec<String> = ALLOWED.iter().map(|(path, reason)| format!("{path} ({reason})")).collect();
+    let places: Vec<String> =
+        ALLOWED.iter().map(|(path, reason)| format!("{path} ({reason})")).collect();
     let mut findings = Vec::new();
-    for file in tree.rust().filter(|file| !ALLOWED.iter().any(|(path, _)| file.path.starts_with(path))) {
+    for file in
+        tree.rust().filter(|file| !ALLOWED.iter().any(|(path, _)| file.path.starts_with(path)))
+    {
         for token in file.tokens().iter().filter(|token| token.text == "unsafe") {
             let message = format!("`unsafe` is allowed only in {}", places.join(", "));
             findings.push(Finding::line(&file.path, token.line, message));
@@ -46,9 +50,13 @@ mod tests {
 
     #[test]
     fn its_places_and_mere_words_pass() {
-        let talk = "//! Nothing unsafe.\n#![forbid(unsafe_code)]\nconst S: &str = \"unsafe\"; // unsafe\n";
+        let talk =
+            "//! Nothing unsafe.\n#![forbid(unsafe_code)]\nconst S: &str = \"unsafe\"; // unsafe\n";
         assert_eq!(
-            check(&Tree::of(&[("crates/overdrive-cpu/src/simd/avx2.rs", CODE), ("src/a.rs", talk)])),
+            check(&Tree::of(&[
+                ("crates/overdrive-cpu/src/simd/avx2.rs", CODE),
+                ("src/a.rs", talk)
+            ])),
             []
         );
     }

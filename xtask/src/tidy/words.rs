@@ -1,5 +1,5 @@
-//! A note to do something later belongs in an issue, where it is seen; a debugging print belongs nowhere.
-//! Comments are read too.
+//! A note to do something later belongs in an issue, where it is seen; a debugging print belongs
+//! nowhere. Comments are read too.
 
 use super::rule::{Finding, Rule};
 use super::tree::Tree;
@@ -23,7 +23,11 @@ fn check(tree: &Tree) -> Vec<Finding> {
         for (number, line) in file.text.lines().enumerate() {
             let banned = BANNED.iter().filter(|word| has_word(line, word));
             findings.extend(banned.map(|word| {
-                Finding::line(&file.path, number + 1, format!("`{word}`: do it now or open an issue"))
+                Finding::line(
+                    &file.path,
+                    number + 1,
+                    format!("`{word}`: do it now or open an issue"),
+                )
             }));
         }
     }

@@ -31,7 +31,10 @@ fn one_session_a_side_has_no_verdict() {
     let (first, second) = ([first], [second]);
     let found = compare(&first, &second);
     let text = found.terminal(160);
-    assert!(text.contains("2.00x, this session: no verdict") && text.contains("2.011 ms ["), "{text}");
+    assert!(
+        text.contains("2.00x, this session: no verdict") && text.contains("2.011 ms ["),
+        "{text}"
+    );
     assert!(text.contains("`overdrive regress`") && text.contains("not there"), "{text}");
     assert!(text.contains("failed") && text.contains("no claim"), "{text}");
     for word in ["excellent", "measured", "throughput"] {
@@ -83,8 +86,9 @@ fn several_sessions_a_side_give_an_interval_over_sessions() {
 fn identical_programs_seldom_get_a_word() {
     let mut rng = fastrand::Rng::with_seed(4);
     let mut draw = |count: usize| {
-        let medians: Vec<u64> =
-            (0..count).map(|_| (1e6 * (1.0 + 0.1 * (rng.f64() + rng.f64() - 1.0))) as u64).collect();
+        let medians: Vec<u64> = (0..count)
+            .map(|_| (1e6 * (1.0 + 0.1 * (rng.f64() + rng.f64() - 1.0))) as u64)
+            .collect();
         sessions(&medians)
     };
     let (mut pairs, mut several) = (0, 0);

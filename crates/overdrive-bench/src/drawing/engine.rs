@@ -4,10 +4,11 @@ use rquickjs::{CatchResultExt, Context, Function, Runtime};
 
 use crate::report::charts::{Chart, ECHARTS, SCRIPT, WIDTH};
 
-/// What ECharts asks of its surroundings even without a browser. A timer that called back at once would recurse
-/// without end, so none ever fires: a chart without animation needs none.
+/// What ECharts asks of its surroundings even without a browser. A timer that called back at once
+/// would recurse without end, so none ever fires: a chart without animation needs none.
 const SURROUNDINGS: &str = "globalThis.setTimeout = () => 0; globalThis.clearTimeout = () => {};
-    globalThis.self = globalThis; globalThis.navigator = { userAgent: '' }; globalThis.console = { log() {}, warn() {}, error() {} };";
+    globalThis.self = globalThis; globalThis.navigator = { userAgent: '' }; globalThis.console = \
+                            { log() {}, warn() {}, error() {} };";
 
 /// An engine that has read ECharts once and draws many charts.
 pub(super) struct Engine {
@@ -20,8 +21,10 @@ impl Engine {
         let runtime = Runtime::new().map_err(|error| error.to_string())?;
         runtime.set_max_stack_size(stack_bytes);
         let context = Context::full(&runtime).map_err(|error| error.to_string())?;
-        // `const` of one script is not seen as a property of the global object, so the drawing function is.
-        let export = "globalThis.draw = (option, width, height) => OverdriveCharts.draw(JSON.parse(option), width, height);";
+        // `const` of one script is not seen as a property of the global object, so the drawing
+        // function is.
+        let export = "globalThis.draw = (option, width, height) => \
+                      OverdriveCharts.draw(JSON.parse(option), width, height);";
         context.with(|ctx| {
             [SURROUNDINGS, ECHARTS, SCRIPT, export].into_iter().try_for_each(|source| {
                 ctx.eval::<(), _>(source).catch(&ctx).map_err(|error| error.to_string())
@@ -33,7 +36,8 @@ impl Engine {
     /// The chart as an SVG document.
     pub(super) fn svg(&self, chart: &Chart) -> Result<String, String> {
         self.context.with(|ctx| {
-            let draw: Function<'_> = ctx.globals().get("draw").map_err(|error| error.to_string())?;
+            let draw: Function<'_> =
+                ctx.globals().get("draw").map_err(|error| error.to_string())?;
             let arguments = (chart.option.to_string(), WIDTH, chart.height);
             draw.call(arguments).catch(&ctx).map_err(|error| error.to_string())
         })

@@ -22,7 +22,8 @@ impl Painter {
             fonts.load_font_data(font.to_vec());
         }
         fonts.set_sans_serif_family("Roboto");
-        let options = Options { font_family: "Roboto".into(), fontdb: Arc::new(fonts), ..Options::default() };
+        let options =
+            Options { font_family: "Roboto".into(), fontdb: Arc::new(fonts), ..Options::default() };
         Self { options }
     }
 
@@ -30,7 +31,8 @@ impl Painter {
     pub(super) fn png(&self, svg: &str) -> Result<Vec<u8>, String> {
         let tree = Tree::from_str(svg, &self.options).map_err(|error| error.to_string())?;
         let size = tree.size().to_int_size().scale_by(SCALE).ok_or("the chart has no size")?;
-        let mut pixels = Pixmap::new(size.width(), size.height()).ok_or("the chart is too large")?;
+        let mut pixels =
+            Pixmap::new(size.width(), size.height()).ok_or("the chart is too large")?;
         pixels.fill(Color::WHITE);
         resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut pixels.as_mut());
         pixels.encode_png().map_err(|error| error.to_string())

@@ -1,4 +1,5 @@
-//! The pictures of every chart, kept as they were last looked at, and what makes them files that others can use.
+//! The pictures of every chart, kept as they were last looked at, and what makes them files that
+//! others can use.
 
 use super::*;
 use crate::report::Report;
@@ -16,7 +17,11 @@ fn every_chart_of_the_gallery() {
     assert!(pictures.len() > 15, "{}", pictures.len());
     for picture in &pictures {
         insta::assert_snapshot!(picture.id.as_str(), picture.svg.replace("><", ">\n<"));
-        assert!(!picture.svg.contains("NaN") && !picture.svg.contains("undefined"), "{}", picture.id);
+        assert!(
+            !picture.svg.contains("NaN") && !picture.svg.contains("undefined"),
+            "{}",
+            picture.id
+        );
         assert!(!picture.svg.contains('$'), "`{}` has a colour without a value", picture.id);
         assert!(picture.png.starts_with(b"\x89PNG"), "{}", picture.id);
     }

@@ -1,5 +1,5 @@
-//! A GPU as NVIDIA's management library sees it: energy, power, clock, and why the clock is low. The library is
-//! loaded when asked for; without it there is an error that says what is missing.
+//! A GPU as NVIDIA's management library sees it: energy, power, clock, and why the clock is low.
+//! The library is loaded when asked for; without it there is an error that says what is missing.
 //!
 //! Nothing here changes a setting of the card.
 
@@ -14,7 +14,8 @@ use super::Meter;
 use crate::outcome::Failure;
 use crate::series::Flag;
 
-/// Names under which the library is found: that of the driver, of its development package, of Windows.
+/// Names under which the library is found: that of the driver, of its development package, of
+/// Windows.
 const LIBRARIES: [&str; 3] = ["libnvidia-ml.so.1", "libnvidia-ml.so", "nvml.dll"];
 
 /// Which GPU.
@@ -81,7 +82,8 @@ impl Gpu {
     /// # Errors
     /// When the GPU does not count it (before Volta) or does not answer.
     pub fn total_energy_joules(&self) -> Result<f64, Failure> {
-        self.ask("total energy", |device| device.total_energy_consumption()).map(|mj| mj as f64 * 1e-3)
+        self.ask("total energy", |device| device.total_energy_consumption())
+            .map(|mj| mj as f64 * 1e-3)
     }
 
     /// Power drawn now, in watts.
@@ -108,7 +110,8 @@ impl Gpu {
         self.ask("highest SM clock", |device| device.max_clock_info(Clock::SM))
     }
 
-    /// Why the clock is lower now than it could be, as flags of a sample; empty where nothing holds it down.
+    /// Why the clock is lower now than it could be, as flags of a sample; empty where nothing holds
+    /// it down.
     ///
     /// # Errors
     /// When the GPU does not tell or does not answer.
@@ -121,8 +124,9 @@ impl Gpu {
         what: &str,
         question: impl FnOnce(&Device<'_>) -> Result<T, NvmlError>,
     ) -> Result<T, Failure> {
-        question(&self.device()?)
-            .map_err(|error| Failure::unsupported(format!("the GPU does not tell its {what}: {error}")))
+        question(&self.device()?).map_err(|error| {
+            Failure::unsupported(format!("the GPU does not tell its {what}: {error}"))
+        })
     }
 
     fn device(&self) -> Result<Device<'_>, Failure> {
@@ -131,8 +135,12 @@ impl Gpu {
             Selector::Uuid(uuid) => self.nvml.device_by_uuid(uuid.as_str()),
         };
         found.map_err(|error| {
-            let count = self.nvml.device_count().map_or("unknown".to_owned(), |count| count.to_string());
-            Failure::unsupported(format!("no GPU {:?}: {error}; this machine has {count}", self.which))
+            let count =
+                self.nvml.device_count().map_or("unknown".to_owned(), |count| count.to_string());
+            Failure::unsupported(format!(
+                "no GPU {:?}: {error}; this machine has {count}",
+                self.which
+            ))
         })
     }
 }
@@ -147,13 +155,16 @@ impl Meter for Gpu {
     }
 }
 
-/// A slowdown by the hardware may have either cause and is called thermal unless the card says power.
+/// A slowdown by the hardware may have either cause and is called thermal unless the card says
+/// power.
 fn flags(reasons: ThrottleReasons) -> Vec<Flag> {
     let power = ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN;
     let thermal = ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN;
     let unexplained = ThrottleReasons::HW_SLOWDOWN;
     let mut flags = Vec::new();
-    if reasons.intersects(thermal) || (reasons.intersects(unexplained) && !reasons.intersects(power)) {
+    if reasons.intersects(thermal)
+        || (reasons.intersects(unexplained) && !reasons.intersects(power))
+    {
         flags.push(Flag::Thermal);
     }
     if reasons.intersects(power) {
@@ -172,7 +183,10 @@ mod tests {
         assert_eq!(flags(Reasons::GPU_IDLE | Reasons::APPLICATIONS_CLOCKS_SETTING), []);
         assert_eq!(flags(Reasons::SW_POWER_CAP), [Flag::PowerCap]);
         assert_eq!(flags(Reasons::HW_SLOWDOWN), [Flag::Thermal]);
-        assert_eq!(flags(Reasons::HW_SLOWDOWN | Reasons::HW_POWER_BRAKE_SLOWDOWN), [Flag::PowerCap]);
+        assert_eq!(
+            flags(Reasons::HW_SLOWDOWN | Reasons::HW_POWER_BRAKE_SLOWDOWN),
+            [Flag::PowerCap]
+        );
         let both = Reasons::SW_THERMAL_SLOWDOWN | Reasons::SW_POWER_CAP;
         assert_eq!(flags(both), [Flag::Thermal, Flag::PowerCap]);
     }

@@ -1,5 +1,5 @@
-//! Intel's and AMD's RAPL counters of the processor packages, as Linux shows them under `/sys/class/powercap`;
-//! readable by root on most systems, and absent in most virtual machines.
+//! Intel's and AMD's RAPL counters of the processor packages, as Linux shows them under
+//! `/sys/class/powercap`; readable by root on most systems, and absent in most virtual machines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,14 +35,15 @@ impl Rapl {
     fn open_in(folder: &Path) -> Result<Self, Failure> {
         let absent = || {
             Failure::unsupported(format!(
-                "no RAPL package counter under `{}`: the processor has none, or a virtual machine hides it",
+                "no RAPL package counter under `{}`: the processor has none, or a virtual machine \
+                 hides it",
                 folder.display()
             ))
         };
         let mut packages = Vec::new();
         for entry in fs::read_dir(folder).map_err(|_| absent())?.flatten() {
-            // `intel-rapl:0` is a package and `intel-rapl:0:0` a part of it. A platform domain (`psys`) stands
-            // beside the packages and contains them. Neither may be counted twice.
+            // `intel-rapl:0` is a package and `intel-rapl:0:0` a part of it. A platform domain
+            // (`psys`) stands beside the packages and contains them. Neither may be counted twice.
             let name = entry.file_name().to_string_lossy().into_owned();
             let domain = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
             if name.matches(':').count() == 1 && domain.starts_with("package") {
@@ -79,7 +80,9 @@ fn read_number(path: &Path) -> Result<u64, Failure> {
             path.display()
         ))
     })?;
-    text.trim().parse().map_err(|_| Failure::unsupported(format!("`{}` holds no number", path.display())))
+    text.trim()
+        .parse()
+        .map_err(|_| Failure::unsupported(format!("`{}` holds no number", path.display())))
 }
 
 #[cfg(test)]
@@ -115,6 +118,9 @@ mod tests {
     fn no_counter_says_what_is_missing() {
         let failure = Rapl::open_in(Path::new("/nonexistent")).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unsupported);
-        assert!(failure.reason.contains("/nonexistent") && failure.reason.contains("RAPL"), "{failure}");
+        assert!(
+            failure.reason.contains("/nonexistent") && failure.reason.contains("RAPL"),
+            "{failure}"
+        );
     }
 }

@@ -30,8 +30,9 @@ pub fn context_switches() -> Option<ContextSwitches> {
     for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
         // A thread may end between the listing and the reading.
         let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
-        let field =
-            |name: &str| status.lines().find_map(|line| line.strip_prefix(name))?.trim().parse::<u64>().ok();
+        let field = |name: &str| {
+            status.lines().find_map(|line| line.strip_prefix(name))?.trim().parse::<u64>().ok()
+        };
         sum.voluntary += field("voluntary_ctxt_switches:")?;
         sum.involuntary += field("nonvoluntary_ctxt_switches:")?;
     }

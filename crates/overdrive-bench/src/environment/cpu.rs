@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::read;
 
-/// Instruction sets that a kernel of ours or of a rival might choose by; the other flags say nothing about speed.
+/// Instruction sets that a kernel of ours or of a rival might choose by; the other flags say
+/// nothing about speed.
 const TELLING_FEATURES: [&str; 8] = ["avx", "amx", "fma", "f16c", "asimd", "sve", "bf16", "i8mm"];
 
 /// A processor and how it was set up.
@@ -65,7 +66,8 @@ impl Cpu {
             .unwrap_or("")
             .split_whitespace()
             .collect();
-        let telling = |flag: &&&str| TELLING_FEATURES.iter().any(|feature| flag.starts_with(feature));
+        let telling =
+            |flag: &&&str| TELLING_FEATURES.iter().any(|feature| flag.starts_with(feature));
         let system = |path: &str| read(root, &format!("sys/devices/system/cpu/{path}"));
         let is_one = |text: String| text == "1";
         let turbo = system("intel_pstate/no_turbo")
@@ -92,7 +94,8 @@ impl Cpu {
 }
 
 fn cache(root: &Path, index: u32) -> Option<Cache> {
-    let field = |name: &str| read(root, &format!("sys/devices/system/cpu/cpu0/cache/index{index}/{name}"));
+    let field =
+        |name: &str| read(root, &format!("sys/devices/system/cpu/cpu0/cache/index{index}/{name}"));
     if field("type")? == "Instruction" {
         return None;
     }

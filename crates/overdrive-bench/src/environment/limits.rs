@@ -15,7 +15,8 @@ pub(super) fn memory_bytes(root: &Path) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The smallest quota on the way from this process's control group to the root, in CPUs; `None` without one.
+/// The smallest quota on the way from this process's control group to the root, in CPUs; `None`
+/// without one.
 pub(super) fn quota_cpus(root: &Path) -> Option<f64> {
     let groups = read(root, "proc/self/cgroup")?;
     let unified = groups.lines().find_map(|line| line.strip_prefix("0::"));
@@ -30,8 +31,9 @@ pub(super) fn quota_cpus(root: &Path) -> Option<f64> {
         controllers.split(',').any(|controller| controller == "cpu").then_some(group)
     });
     let legacy_quotas = legacy.into_iter().flat_map(ancestors).filter_map(|group| {
-        let number =
-            |name: &str| read(root, &format!("sys/fs/cgroup/cpu{group}/{name}"))?.parse::<f64>().ok();
+        let number = |name: &str| {
+            read(root, &format!("sys/fs/cgroup/cpu{group}/{name}"))?.parse::<f64>().ok()
+        };
         let quota = number("cpu.cfs_quota_us")?;
         // -1 means no quota.
         (quota > 0.0).then_some(quota / number("cpu.cfs_period_us")?)
@@ -41,5 +43,7 @@ pub(super) fn quota_cpus(root: &Path) -> Option<f64> {
 
 /// `/a/b`, `/a` and the root (as an empty path).
 fn ancestors(group: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(group.trim_end_matches('/')), |group| Some(&group[..group.rfind('/')?]))
+    std::iter::successors(Some(group.trim_end_matches('/')), |group| {
+        Some(&group[..group.rfind('/')?])
+    })
 }

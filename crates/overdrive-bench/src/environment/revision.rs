@@ -13,8 +13,8 @@ pub struct Revision {
     /// The commit that was built; absent in a build outside of a repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// Whether the sources differ from that commit. Known only where the program runs inside of the repository
-    /// that it was built from, at that commit; absent elsewhere.
+    /// Whether the sources differ from that commit. Known only where the program runs inside of the
+    /// repository that it was built from, at that commit; absent elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty: Option<bool>,
 }
@@ -24,8 +24,11 @@ impl Revision {
     pub fn current() -> Self {
         let commit = option_env!("OVERDRIVE_COMMIT").map(str::to_owned);
         let here = commit.is_some() && git(&["rev-parse", "HEAD"]) == commit;
-        let dirty =
-            if here { git(&["status", "--porcelain"]).map(|changes| !changes.is_empty()) } else { None };
+        let dirty = if here {
+            git(&["status", "--porcelain"]).map(|changes| !changes.is_empty())
+        } else {
+            None
+        };
         Self { version: env!("CARGO_PKG_VERSION").to_owned(), commit, dirty }
     }
 }

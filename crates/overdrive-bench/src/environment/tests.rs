@@ -7,7 +7,8 @@ struct Machine(std::path::PathBuf);
 
 impl Machine {
     fn new(name: &str, files: &[(&str, &str)]) -> Self {
-        let root = std::env::temp_dir().join(format!("overdrive-machine-{name}-{}", std::process::id()));
+        let root =
+            std::env::temp_dir().join(format!("overdrive-machine-{name}-{}", std::process::id()));
         for (path, text) in files {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -23,8 +24,10 @@ impl Drop for Machine {
     }
 }
 
-const CPUINFO: &str = "processor\t: 0\nmodel name\t: Some CPU @ 2.0GHz\nphysical id\t: 0\ncore id\t\t: 0\n\
-    flags\t\t: fpu sse2 fma avx2 avx512_bf16 hypervisor\n\nprocessor\t: 1\nmodel name\t: Some CPU @ 2.0GHz\n\
+const CPUINFO: &str = "processor\t: 0\nmodel name\t: Some CPU @ 2.0GHz\nphysical id\t: 0\ncore \
+                       id\t\t: 0\n\
+    flags\t\t: fpu sse2 fma avx2 avx512_bf16 hypervisor\n\nprocessor\t: 1\nmodel name\t: Some CPU \
+                       @ 2.0GHz\n\
     physical id\t: 0\ncore id\t\t: 0\nflags\t\t: fpu\n";
 
 #[test]
@@ -53,7 +56,10 @@ fn a_described_machine_is_read() {
     let found = Environment::probe_in(&machine.0);
     assert_eq!(found.cpu.model, "Some CPU @ 2.0GHz");
     assert_eq!((found.cpu.logical, found.cpu.physical), (Some(2), Some(1)));
-    assert_eq!((found.cpu.smt, found.cpu.turbo, found.cpu.virtualised), (Some(true), Some(true), Some(true)));
+    assert_eq!(
+        (found.cpu.smt, found.cpu.turbo, found.cpu.virtualised),
+        (Some(true), Some(true), Some(true))
+    );
     assert_eq!((found.cpu.governor.as_deref(), found.cpu.max_mhz), (Some("powersave"), Some(3500)));
     assert_eq!(found.cpu.features, ["avx2", "avx512_bf16", "fma"]);
     assert_eq!(found.cpu.caches, [Cache { level: 1, bytes: 48 * 1024 }]);

@@ -1,4 +1,5 @@
-//! The adapter against a back end that evaluates graphs by their definition, with faults that can be switched on.
+//! The adapter against a back end that evaluates graphs by their definition, with faults that can
+//! be switched on.
 
 use super::*;
 use crate::outcome::FailureKind;
@@ -7,7 +8,9 @@ use crate::runner::Runner;
 use crate::testing::SyntheticClock;
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
 use overdrive_ir::plan::{Layout, Place, Slot, Step, StepKind};
-use overdrive_ir::{Builder, Caps, Cost, DType, Graph, Mode, Plan, SlotId, TensorType, Tuning, eval};
+use overdrive_ir::{
+    Builder, Caps, Cost, DType, Graph, Mode, Plan, SlotId, TensorType, Tuning, eval,
+};
 use std::any::Any;
 use std::sync::Mutex;
 
@@ -190,8 +193,11 @@ enum Rivals {
 
 fn outcome_of(fault: Fault, rivals: Rivals) -> crate::outcome::Outcome {
     let graph = graph();
-    let slot =
-        Slot { ty: TensorType::new(DType::F32, [2, 3]), layout: Layout::RowMajor, place: Place::Output(0) };
+    let slot = Slot {
+        ty: TensorType::new(DType::F32, [2, 3]),
+        layout: Layout::RowMajor,
+        place: Place::Output(0),
+    };
     // One step prepares, one runs in each call.
     let steps = [true, false].map(step).to_vec();
     let plan = Plan { steps, slots: vec![slot], outputs: vec![SlotId(0)], ..Plan::default() };
@@ -204,15 +210,19 @@ fn outcome_of(fault: Fault, rivals: Rivals) -> crate::outcome::Outcome {
         |seed| crate::oracle::normal_inputs(&graph, seed),
         |inputs| Ok(eval::eval_tensors(&graph, inputs)),
     );
-    let target = Target { backend: &Definition, executable: &mut executable, state: &mut State::default() };
+    let target =
+        Target { backend: &Definition, executable: &mut executable, state: &mut State::default() };
     let calls = Calls::new(target, &oracle, Tolerance::ulps(DType::F32, 4.0), 3).unwrap();
-    let mut calls = if rivals == Rivals::DeviceBesideHostClocks { calls.beside_host_clocks() } else { calls };
+    let mut calls =
+        if rivals == Rivals::DeviceBesideHostClocks { calls.beside_host_clocks() } else { calls };
     Runner::new(&clock, Rules::full(), 3).measure(&mut calls)
 }
 
 #[test]
 fn beside_host_clocks_the_host_s_time_is_of_calls_back_to_back() {
-    for (rivals, host_ns) in [(Rivals::DeviceAlone, 5_000_000), (Rivals::DeviceBesideHostClocks, 1_000_000)] {
+    for (rivals, host_ns) in
+        [(Rivals::DeviceAlone, 5_000_000), (Rivals::DeviceBesideHostClocks, 1_000_000)]
+    {
         let outcome = outcome_of(Fault::None, rivals);
         let series = outcome.measurement().unwrap().latency.as_ref().unwrap();
         assert_eq!(series.summary.median_ns, COLD_NS[1], "the latency is the device's");
@@ -240,7 +250,8 @@ fn faults_are_incorrect_and_have_no_time() {
         (Fault::OffByAThousandth, "differs"),
         (Fault::WrongAfterManyCalls, "in a timed call"),
     ] {
-        let failure = outcome_with(fault).failure().cloned().unwrap_or_else(|| panic!("{fault:?} passed"));
+        let failure =
+            outcome_with(fault).failure().cloned().unwrap_or_else(|| panic!("{fault:?} passed"));
         assert_eq!(failure.kind, FailureKind::Incorrect, "{fault:?}");
         assert!(failure.reason.contains(word), "{fault:?}: {failure}");
     }
@@ -248,6 +259,7 @@ fn faults_are_incorrect_and_have_no_time() {
 
 #[test]
 fn a_back_end_s_error_keeps_its_class() {
-    let error = BackendError::OutOfMemory { needed: 2, available: 1, remedy: "rematerialize".into() };
+    let error =
+        BackendError::OutOfMemory { needed: 2, available: 1, remedy: "rematerialize".into() };
     assert_eq!(Failure::from(error).kind, FailureKind::OutOfMemory);
 }

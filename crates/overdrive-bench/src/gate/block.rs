@@ -10,7 +10,9 @@ use super::metric::Metric;
 use super::observation::{Observations, Observed};
 
 /// What a process of a block is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
     /// What is compared with: A.
@@ -38,7 +40,8 @@ impl fmt::Display for Side {
 /// The signed-rank test asks for no more, however noise is correlated in time.
 pub fn order(seed: u64, block: usize) -> [Side; 6] {
     let mut half = [Side::Baseline, Side::Current, Side::Control];
-    fastrand::Rng::with_seed(seed ^ (block as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).shuffle(&mut half);
+    fastrand::Rng::with_seed(seed ^ (block as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        .shuffle(&mut half);
     let [a, b, c] = half;
     [a, b, c, c, b, a]
 }
@@ -52,9 +55,12 @@ pub struct Block {
 }
 
 impl Block {
-    /// What each process said of `case`, in order, with its side; a process without a figure is left out.
+    /// What each process said of `case`, in order, with its side; a process without a figure is
+    /// left out.
     pub fn observed<'b>(&'b self, case: &str) -> impl Iterator<Item = (Side, &'b Observed)> {
-        self.runs.iter().filter_map(move |(side, said)| Some((*side, said.get(case)?.as_ref().ok()?)))
+        self.runs
+            .iter()
+            .filter_map(move |(side, said)| Some((*side, said.get(case)?.as_ref().ok()?)))
     }
 
     /// How much worse than the baseline's the figure of `side` is, in the mean of two processes
@@ -68,7 +74,9 @@ impl Block {
         read: impl Fn(&Observed) -> Option<f64>,
     ) -> Option<f64> {
         let (mut sum, mut count) = (0.0, 0);
-        for (ran, observed) in self.observed(case).filter(|(ran, _)| [Side::Baseline, side].contains(ran)) {
+        for (ran, observed) in
+            self.observed(case).filter(|(ran, _)| [Side::Baseline, side].contains(ran))
+        {
             let badness = metric.badness(read(observed)?)?;
             sum += if ran == side { badness } else { -badness };
             count += 1;

@@ -1,8 +1,10 @@
-//! Revisions of Overdrive's repository as programs: checked out into a worktree of the gate's own, built with one
-//! toolchain, kept under `target/regress` by commit so that the next session need not build them again.
+//! Revisions of Overdrive's repository as programs: checked out into a worktree of the gate's own,
+//! built with one toolchain, kept under `target/regress` by commit so that the next session need
+//! not build them again.
 //!
-//! The revisions take turns in one worktree: cargo then builds anew only what differs, and paths inside the
-//! binaries, which move code about in memory, are the same. The user's own working tree is never touched.
+//! The revisions take turns in one worktree: cargo then builds anew only what differs, and paths
+//! inside the binaries, which move code about in memory, are the same. The user's own working tree
+//! is never touched.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,11 +19,13 @@ use overdrive_process::program;
 #[derive(Debug, thiserror::Error)]
 pub enum CheckoutError {
     /// Not inside of a repository.
-    #[error("`{}` is not in a git repository: name one with --repo, or gate two commands with --baseline-cmd and --current-cmd", .0.display())]
+    #[error("`{}` is not in a git repository: name one with --repo, or gate two commands with \
+             --baseline-cmd and --current-cmd", .0.display())]
     NoRepository(PathBuf),
     /// A repository, but not ours.
     #[error(
-        "the repository `{}` is not Overdrive's (it has no crates/overdrive): to gate a program of your own, give \
+        "the repository `{}` is not Overdrive's (it has no crates/overdrive): to gate a program \
+         of your own, give \
          --baseline-cmd and --current-cmd", .0.display()
     )]
     NotOverdrive(PathBuf),
@@ -30,7 +34,8 @@ pub enum CheckoutError {
     UnknownRevision(String),
     /// The working tree holds what the revision does not.
     #[error(
-        "`{revision}` is what is checked out, and {} changed since: {}; a revision is measured as it was committed, so \
+        "`{revision}` is what is checked out, and {} changed since: {}; a revision is measured as \
+         it was committed, so \
          commit or stash the changes first", count(.files), list(.files)
     )]
     Uncommitted {
@@ -40,7 +45,8 @@ pub enum CheckoutError {
         files: Vec<String>,
     },
     /// The compiler refused it.
-    #[error("`{revision}` does not build; the log is in `{}`, and ends with\n{tail}", log.display())]
+    #[error("`{revision}` does not build; the log is in `{}`, and ends \
+             with\n{tail}", log.display())]
     DoesNotBuild {
         /// As the user named it.
         revision: String,
@@ -109,20 +115,27 @@ impl Repository {
         // What begins with a dash would be an option to git.
         let hash = git(
             &self.root,
-            &["rev-parse", "--verify", "--quiet", "--end-of-options", &format!("{name}^{{commit}}")],
+            &[
+                "rev-parse",
+                "--verify",
+                "--quiet",
+                "--end-of-options",
+                &format!("{name}^{{commit}}"),
+            ],
         )
         .map_err(|_| CheckoutError::UnknownRevision(name.to_owned()))?;
         Ok(Commit { name: name.to_owned(), hash })
     }
 
-    /// Errs where `commit` is what is checked out and tracked files differ from it: whoever asks for it then most
-    /// likely means the changed files, and a verdict on the committed ones would mislead.
+    /// Errs where `commit` is what is checked out and tracked files differ from it: whoever asks
+    /// for it then most likely means the changed files, and a verdict on the committed ones would
+    /// mislead.
     ///
     /// # Errors
     /// See above.
     pub fn check_committed(&self, commit: &Commit) -> Result<(), CheckoutError> {
-        let head =
-            git(&self.root, &["rev-parse", "HEAD"]).map_err(|message| system("git rev-parse", message))?;
+        let head = git(&self.root, &["rev-parse", "HEAD"])
+            .map_err(|message| system("git rev-parse", message))?;
         let changes = git(&self.root, &["status", "--porcelain", "--untracked-files=no"])
             .map_err(|message| system("git status", message))?;
         if head != commit.hash || changes.is_empty() {
@@ -134,7 +147,8 @@ impl Repository {
         Err(CheckoutError::Uncommitted { revision: commit.name.clone(), files })
     }
 
-    /// The binaries of `commits`, built now or kept from before; `building` hears of each that is built.
+    /// The binaries of `commits`, built now or kept from before; `building` hears of each that is
+    /// built.
     ///
     /// # Errors
     /// When one does not build, or the system does not let us.
@@ -174,7 +188,8 @@ impl Repository {
     fn toolchain(&self) -> Toolchain {
         let active = output(&self.root, "rustup", &["show", "active-toolchain"]).ok();
         let name = std::env::var("RUSTUP_TOOLCHAIN").ok();
-        let name = name.or_else(|| active.and_then(|line| line.split_whitespace().next().map(str::to_owned)));
+        let name = name
+            .or_else(|| active.and_then(|line| line.split_whitespace().next().map(str::to_owned)));
         Toolchain { name, flags: std::env::var("RUSTFLAGS").unwrap_or_default() }
     }
 }
@@ -229,10 +244,16 @@ impl<'r> Worktree<'r> {
             .map_err(|message| system("git checkout", message))
     }
 
-    fn build(&self, commit: &Commit, toolchain: &Toolchain, target: Target<'_>) -> Result<(), CheckoutError> {
+    fn build(
+        &self,
+        commit: &Commit,
+        toolchain: &Toolchain,
+        target: Target<'_>,
+    ) -> Result<(), CheckoutError> {
         let Target { cache, binary, stop } = target;
         let log = binary.with_file_name("build.log");
-        let unstarted = |error: std::io::Error| system("cargo could not be started", error.to_string());
+        let unstarted =
+            |error: std::io::Error| system("cargo could not be started", error.to_string());
         let mut cargo = Command::new(program::find("cargo").map_err(unstarted)?);
         cargo.current_dir(&self.path).args([
             "build",
@@ -252,10 +273,15 @@ impl<'r> Worktree<'r> {
             Ended::Stopped => return Err(CheckoutError::Interrupted),
             _ => {
                 let tail = child::tail(&log);
-                return Err(CheckoutError::DoesNotBuild { revision: commit.name.clone(), log, tail });
+                return Err(CheckoutError::DoesNotBuild {
+                    revision: commit.name.clone(),
+                    log,
+                    tail,
+                });
             }
         }
-        // A rename makes it appear whole; a copy that was cut short would be taken for a binary next time.
+        // A rename makes it appear whole; a copy that was cut short would be taken for a binary
+        // next time.
         let draft = binary.with_file_name("draft");
         let built = cache.join("release").join(binary.file_name().expect("a binary has a name"));
         fs::copy(&built, &draft)
@@ -266,7 +292,10 @@ impl<'r> Worktree<'r> {
     fn remove(&self) {
         if self.path.exists() {
             // A folder that git does not know is an ordinary one.
-            let _ = git(self.root, &["worktree", "remove", "--force", &self.path.display().to_string()]);
+            let _ = git(
+                self.root,
+                &["worktree", "remove", "--force", &self.path.display().to_string()],
+            );
             let _ = fs::remove_dir_all(&self.path);
         }
     }

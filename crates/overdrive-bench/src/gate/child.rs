@@ -1,5 +1,5 @@
-//! A child process with a limit of time, whose output goes to a file: nothing of it is lost, and it cannot block on
-//! a full pipe.
+//! A child process with a limit of time, whose output goes to a file: nothing of it is lost, and it
+//! cannot block on a full pipe.
 
 use std::fs::File;
 use std::io;

@@ -85,7 +85,8 @@ impl Processes for Programs {
 
     fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure> {
         let name = format!("{:05}", request.process);
-        let (file, log) = (self.folder.join(format!("{name}.json")), self.folder.join(format!("{name}.log")));
+        let (file, log) =
+            (self.folder.join(format!("{name}.json")), self.folder.join(format!("{name}.log")));
         let invocation = match side {
             Side::Baseline | Side::Control => &self.baseline,
             Side::Current => &self.current,
@@ -94,10 +95,14 @@ impl Processes for Programs {
         let places = Places { file: &file, out: &out };
         let ended = command(invocation, request, places)
             .and_then(|mut command| child::run(&mut command, &log, Some(self.limit), &self.stop))
-            .map_err(|error| Failure::failed(format!("`{invocation}` could not be started: {error}")))?;
+            .map_err(|error| {
+                Failure::failed(format!("`{invocation}` could not be started: {error}"))
+            })?;
         let status = match ended {
             Ended::Stopped => {
-                return Err(Failure::skipped("interrupted: what had been measured by then is kept"));
+                return Err(Failure::skipped(
+                    "interrupted: what had been measured by then is kept",
+                ));
             }
             Ended::TimedOut => {
                 let limit = self.limit.as_secs();
@@ -108,13 +113,14 @@ impl Processes for Programs {
             Ended::Exited(status) => status,
         };
         if !matches!(invocation, Invocation::Shell(_)) {
-            // The binary writes a folder, of which the results are kept and the rest can be drawn again.
+            // The binary writes a folder, of which the results are kept and the rest can be drawn
+            // again.
             let _ = fs::rename(out.join("results.json"), &file);
             let _ = fs::remove_dir_all(&out);
         }
         // Results with failed cases or wrong outputs are results; their records say which.
-        let telling =
-            [Exit::Fine, Exit::Harness, Exit::WrongOutputs].map(|exit| Some(i32::from(exit.code())));
+        let telling = [Exit::Fine, Exit::Harness, Exit::WrongOutputs]
+            .map(|exit| Some(i32::from(exit.code())));
         if !telling.contains(&status.code()) || (!status.success() && !file.exists()) {
             return Err(Failure::failed(format!(
                 "`{invocation}` ended with {status}:\n{}",
@@ -170,7 +176,8 @@ fn read(
 ) -> Result<(Observations, Option<crate::results::Results>), Failure> {
     let text = overdrive_files::read_text(file, overdrive_files::RESULTS).map_err(|error| {
         Failure::failed(format!(
-            "`{invocation}` ended well but left no results in `{}` ({error}); a command writes them to the file \
+            "`{invocation}` ended well but left no results in `{}` ({error}); a command writes \
+             them to the file \
              that the variable OVERDRIVE_RESULTS names",
             file.display()
         ))
@@ -187,7 +194,8 @@ mod tests {
     use crate::outcome::FailureKind;
 
     fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("overdrive-gate-{name}-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("overdrive-gate-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         folder
     }
@@ -223,7 +231,12 @@ mod tests {
         for (name, line, kind, word) in [
             ("crash", "echo no such library >&2; exit 9", FailureKind::Failed, "no such library"),
             ("silent", "true", FailureKind::Failed, "OVERDRIVE_RESULTS"),
-            ("cut", "printf '{\"schema_version\": 1, ' > $OVERDRIVE_RESULTS", FailureKind::Failed, "line 1"),
+            (
+                "cut",
+                "printf '{\"schema_version\": 1, ' > $OVERDRIVE_RESULTS",
+                FailureKind::Failed,
+                "line 1",
+            ),
             (
                 "other",
                 "printf '{\"schema_version\": 99}' > $OVERDRIVE_RESULTS",

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::metric::{Better, Metric, Scale};
 
 /// What became of a quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
     /// Beyond what is allowed.
@@ -62,8 +64,10 @@ impl Exact {
     pub fn sentence(&self) -> Option<String> {
         let Self { name, baseline, current, allowed, change } = self;
         let went = if current < baseline { "fell" } else { "grew" };
-        let moved =
-            format!("`{name}` {went} from {baseline} to {current}, by more than {}", rounded(*allowed));
+        let moved = format!(
+            "`{name}` {went} from {baseline} to {current}, by more than {}",
+            rounded(*allowed)
+        );
         match change {
             Change::Worse => Some(moved),
             Change::Unclear => Some(format!("{moved}; {UNCLEAR}")),
@@ -73,7 +77,8 @@ impl Exact {
 }
 
 /// What makes a name clear.
-pub(super) const UNCLEAR: &str = "its name does not say which way is better: end it in a unit such as `_bytes`, `_ms`, \
+pub(super) const UNCLEAR: &str = "its name does not say which way is better: end it in a unit \
+                                  such as `_bytes`, `_ms`, \
                                   `_per_s` or `_percent` (docs/regression.md lists them)";
 
 /// At most four digits of a threshold, which is a share of something.
@@ -114,7 +119,8 @@ mod tests {
 
     #[test]
     fn what_changed_is_told() {
-        let said = |name: &str, from, to| Exact::of(name, &metric(name).unwrap(), [from, to]).sentence();
+        let said =
+            |name: &str, from, to| Exact::of(name, &metric(name).unwrap(), [from, to]).sentence();
         assert_eq!(
             said("file_bytes", 1000.0, 1100.0).unwrap(),
             "`file_bytes` grew from 1000 to 1100, by more than 10"

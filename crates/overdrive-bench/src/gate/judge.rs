@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use super::block::Side;
 use super::exact::{Change, Exact, UNCLEAR};
 use super::judgement::{
-    Estimate, Figure, Objection, Verdict, blocks_to_decide, is_bounded_tail, minimum_detectable, verdict,
+    Estimate, Figure, Objection, Verdict, blocks_to_decide, is_bounded_tail, minimum_detectable,
+    verdict,
 };
 use super::metric::{Better, MEDIAN, Metric, Scale};
 use super::observation::Observed;
@@ -61,10 +62,12 @@ pub fn control(evidence: &Evidence) -> Control {
 fn judged(evidence: &Evidence, course: Course) -> Vec<CaseVerdict> {
     let figures = sampled(evidence, Side::Current, course);
     let of_case = |case: &str| {
-        let finding = broken(evidence, case).or_else(|| absent(evidence, case)).unwrap_or_else(|| {
-            let figures: Vec<&Sampled<'_>> = figures.iter().filter(|one| one.case == case).collect();
-            Finding::Compared(Box::new(compared(evidence, case, &figures)))
-        });
+        let finding =
+            broken(evidence, case).or_else(|| absent(evidence, case)).unwrap_or_else(|| {
+                let figures: Vec<&Sampled<'_>> =
+                    figures.iter().filter(|one| one.case == case).collect();
+                Finding::Compared(Box::new(compared(evidence, case, &figures)))
+            });
         CaseVerdict { case: case.to_owned(), finding }
     };
     cases(evidence).into_iter().map(of_case).collect()
@@ -147,7 +150,11 @@ fn figure(one: &Sampled<'_>, verdict: Verdict, values: &[Vec<f64>; 2]) -> Figure
         verdict,
         change: Estimate::of(&one.seen, one.metric.scale),
         p: one.p,
-        minimum_detectable: if one.metric.scale == Scale::Ratio { detectable.exp() } else { detectable },
+        minimum_detectable: if one.metric.scale == Scale::Ratio {
+            detectable.exp()
+        } else {
+            detectable
+        },
         blocks: one.seen.blocks,
         blocks_to_decide: undecided.then(|| blocks_to_decide(&one.seen, &one.metric)).flatten(),
         baseline: median(&values[0]),
@@ -169,7 +176,10 @@ fn doubt(one: &Sampled<'_>, figure: &Figure, seconds_a_block: f64) -> String {
     } else if is_bounded_tail(seen, metric) {
         format!("{} may differ by over {allowed}, which a mean or a tail is allowed", figure.change)
     } else if seen.high <= *same.end() {
-        format!("{}: no loss over {allowed}, and no gain over {allowed} shown or excluded", figure.change)
+        format!(
+            "{}: no loss over {allowed}, and no gain over {allowed} shown or excluded",
+            figure.change
+        )
     } else {
         format!("{}: a loss over {allowed} is neither shown nor excluded", figure.change)
     };
@@ -190,9 +200,14 @@ fn too_few(evidence: &Evidence, case: &str, name: &str, metric: &Metric) -> Stri
         block.contrast(case, Side::Current, metric, |observed| observed.figure(name)).is_some()
     };
     match evidence.blocks.iter().filter(contrast).count() {
-        0 => format!("`{name}` is not a positive number in every process of any block, so it has no ratio"),
+        0 => format!(
+            "`{name}` is not a positive number in every process of any block, so it has no ratio"
+        ),
         count => {
-            format!("`{name}`: {count} complete blocks, and an interval needs 8; --budget gives more time")
+            format!(
+                "`{name}`: {count} complete blocks, and an interval needs 8; --budget gives more \
+                 time"
+            )
         }
     }
 }
@@ -200,7 +215,8 @@ fn too_few(evidence: &Evidence, case: &str, name: &str, metric: &Metric) -> Stri
 /// What the blocks show of device cycles, where they were counted in every process.
 fn cycles(evidence: &Evidence, case: &str) -> Option<Seen> {
     let metric = super::metric::metric(MEDIAN)?;
-    let contrast = |block: &super::block::Block| block.contrast(case, Side::Current, &metric, |o| o.cycles);
+    let contrast =
+        |block: &super::block::Block| block.contrast(case, Side::Current, &metric, |o| o.cycles);
     let contrasts: Option<Vec<f64>> = evidence.blocks.iter().map(contrast).collect();
     let contrasts = contrasts?;
     see(&contrasts, Look::latest(contrasts.len(), Course::Over)?)
@@ -220,16 +236,19 @@ fn throttled(runs: &[&Observed]) -> Option<Objection> {
     let clocks: Vec<f64> = runs.iter().filter_map(|run| run.clock_ghz()).collect();
     let median = Sorted::new(&clocks).map(|sorted| sorted.median());
     let is_low = |run: &&&Observed| {
-        let slow = run.clock_ghz().zip(median).is_some_and(|(clock, median)| clock < LOW_CLOCK * median);
+        let slow =
+            run.clock_ghz().zip(median).is_some_and(|(clock, median)| clock < LOW_CLOCK * median);
         slow || run.statuses.contains(&StatusKind::Throttled)
     };
     let low = runs.iter().filter(is_low).count();
-    (low as f64 > THROTTLED_SHARE * runs.len() as f64).then_some(Objection::Throttled { low, of: runs.len() })
+    (low as f64 > THROTTLED_SHARE * runs.len() as f64)
+        .then_some(Objection::Throttled { low, of: runs.len() })
 }
 
 /// What the processes said of their own samples, where a third of them or more said it.
 fn remarks(runs: &[&Observed]) -> Option<String> {
-    let kinds: BTreeSet<StatusKind> = runs.iter().flat_map(|run| run.statuses.iter().copied()).collect();
+    let kinds: BTreeSet<StatusKind> =
+        runs.iter().flat_map(|run| run.statuses.iter().copied()).collect();
     let said: Vec<String> = kinds
         .into_iter()
         // Twenty samples always end at their limit, which is not about the machine.
@@ -255,12 +274,14 @@ fn broken(evidence: &Evidence, case: &str) -> Option<Finding> {
     if let Some(reason) = said(&[FailureKind::Incorrect]) {
         return Some(Finding::WrongOutputs(reason));
     }
-    said(&[FailureKind::Failed, FailureKind::OutOfMemory, FailureKind::Timeout]).map(Finding::Failed)
+    said(&[FailureKind::Failed, FailureKind::OutOfMemory, FailureKind::Timeout])
+        .map(Finding::Failed)
 }
 
 /// Why a case cannot be compared.
 fn absent(evidence: &Evidence, case: &str) -> Option<Finding> {
-    let ran = |wanted: bool| observed(evidence, case).any(|(side, _)| (side == Side::Current) == wanted);
+    let ran =
+        |wanted: bool| observed(evidence, case).any(|(side, _)| (side == Side::Current) == wanted);
     match [ran(false), ran(true)] {
         [true, true] => None,
         [true, false] => Some(Finding::OnlyInBaseline),

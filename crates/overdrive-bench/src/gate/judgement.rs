@@ -13,7 +13,9 @@ use super::sequential::{ALPHA, Seen, decides_at};
 const POWER: f64 = 0.841_621;
 
 /// What the blocks of a case say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Worse by more than 5 %, beyond what chance explains.
@@ -67,14 +69,17 @@ impl Estimate {
             Scale::Ratio => {
                 Self::Ratio { value: seen.centre.exp(), low: seen.low.exp(), high: seen.high.exp() }
             }
-            Scale::Difference(_) => Self::Difference { value: seen.centre, low: seen.low, high: seen.high },
+            Scale::Difference(_) => {
+                Self::Difference { value: seen.centre, low: seen.low, high: seen.high }
+            }
         }
     }
 }
 
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = |low: f64, high: f64| crate::digits::decimals(Some((high - low) / 2.0)).clamp(2, 4);
+        let digits =
+            |low: f64, high: f64| crate::digits::decimals(Some((high - low) / 2.0)).clamp(2, 4);
         match *self {
             Self::Ratio { value, low, high } => {
                 let digits = digits(low, high);
@@ -173,7 +178,9 @@ pub(super) fn minimum_detectable(seen: &Seen, metric: &Metric) -> f64 {
 pub(super) fn blocks_to_decide(seen: &Seen, metric: &Metric) -> Option<usize> {
     let off = seen.centre.abs();
     let limit = *metric.same().end();
-    decides_at(seen.blocks, seen.deviation, |half| off + half <= limit || (off > limit && off - half > 0.0))
+    decides_at(seen.blocks, seen.deviation, |half| {
+        off + half <= limit || (off > limit && off - half > 0.0)
+    })
 }
 
 #[cfg(test)]
@@ -187,7 +194,15 @@ mod tests {
         let centre = ratio.ln();
         let p = if centre.abs() > half { 0.001 } else { 0.5 };
         let deviation = half / 3.0 * 20.0_f64.sqrt();
-        Seen { centre, low: centre - half, high: centre + half, mean: centre, p, deviation, blocks: 20 }
+        Seen {
+            centre,
+            low: centre - half,
+            high: centre + half,
+            mean: centre,
+            p,
+            deviation,
+            blocks: 20,
+        }
     }
 
     #[test]
@@ -214,7 +229,10 @@ mod tests {
     fn a_lopsided_difference_is_not_the_same() {
         let metric = metric(MEDIAN).unwrap();
         let lopsided = Seen { mean: 0.11, low: 0.001, ..seen(1.01, 0.02) };
-        assert_eq!(verdict(&Seen { p: 0.001, ..lopsided.clone() }, 0.5, &metric), Verdict::Undecided);
+        assert_eq!(
+            verdict(&Seen { p: 0.001, ..lopsided.clone() }, 0.5, &metric),
+            Verdict::Undecided
+        );
         // Wild values on both sides move the mean too, and no test sees them.
         assert_eq!(verdict(&Seen { p: 0.3, ..lopsided }, 0.5, &metric), Verdict::Same);
     }
@@ -230,7 +248,8 @@ mod tests {
 
     #[test]
     fn the_blocks_that_would_decide_are_promised_only_within_reason() {
-        let needed = |ratio: f64, half: f64| blocks_to_decide(&seen(ratio, half), &metric(MEDIAN).unwrap());
+        let needed =
+            |ratio: f64, half: f64| blocks_to_decide(&seen(ratio, half), &metric(MEDIAN).unwrap());
         assert!((22..60).contains(&needed(1.0, 0.06).unwrap()), "{:?}", needed(1.0, 0.06));
         assert_eq!(needed(LIMIT - 0.0001, 0.06), None, "a ratio at the limit stays undecided");
         assert!(needed(1.3, 0.4).unwrap() < 120);

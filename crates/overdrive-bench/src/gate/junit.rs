@@ -1,16 +1,18 @@
-//! Verdicts as JUnit XML, which continuous-integration services show as tests: a regression is a failed test,
-//! doubt is a skipped one.
+//! Verdicts as JUnit XML, which continuous-integration services show as tests: a regression is a
+//! failed test, doubt is a skipped one.
 
 use super::table::detectable;
 use super::verdicts::{CaseVerdict, Compared, Finding, Verdicts};
 
 /// The whole document.
 pub fn junit(verdicts: &Verdicts) -> String {
-    let elements: Vec<(Kind, String)> = verdicts.cases.iter().map(|case| element(verdicts, case)).collect();
+    let elements: Vec<(Kind, String)> =
+        verdicts.cases.iter().map(|case| element(verdicts, case)).collect();
     let count = |kind: Kind| elements.iter().filter(|(found, _)| *found == kind).count();
     let mut page = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     page += &format!(
-        "<testsuite name=\"overdrive regress\" tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\">\n",
+        "<testsuite name=\"overdrive regress\" tests=\"{}\" failures=\"{}\" errors=\"{}\" \
+         skipped=\"{}\">\n",
         elements.len(),
         count(Kind::Failure),
         count(Kind::Error),
@@ -33,7 +35,8 @@ enum Kind {
 }
 
 fn kind(verdicts: &Verdicts, case: &CaseVerdict) -> Kind {
-    let is_exactly_worse = |compared: &Compared| compared.exact.iter().any(super::exact::Exact::is_worse);
+    let is_exactly_worse =
+        |compared: &Compared| compared.exact.iter().any(super::exact::Exact::is_worse);
     match (&case.finding, case.word().as_str()) {
         (Finding::WrongOutputs(_), _) => Kind::Failure,
         (Finding::Compared(compared), "REGRESSED")
@@ -69,7 +72,8 @@ fn element(verdicts: &Verdicts, case: &CaseVerdict) -> (Kind, String) {
     (kind, format!("  <testcase classname=\"{class}\" name=\"{name}\">{inner}</testcase>\n"))
 }
 
-/// Text for an element or an attribute; what XML 1.0 cannot hold at all becomes a replacement character.
+/// Text for an element or an attribute; what XML 1.0 cannot hold at all becomes a replacement
+/// character.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,5 +1,5 @@
-//! Verdicts as Markdown that reads well as a comment on a pull request: the verdict first, what needs attention
-//! next, all else folded away.
+//! Verdicts as Markdown that reads well as a comment on a pull request: the verdict first, what
+//! needs attention next, all else folded away.
 
 use super::table::table;
 use super::verdicts::{CaseVerdict, Verdicts};
@@ -7,12 +7,14 @@ use crate::report::{markdown_table, utc};
 
 /// The whole page.
 pub fn markdown(verdicts: &Verdicts) -> String {
-    let mut page = format!("## Regression gate: {}\n\n**{}**\n", outcome(verdicts), verdicts.headline());
+    let mut page =
+        format!("## Regression gate: {}\n\n**{}**\n", outcome(verdicts), verdicts.headline());
     page += &format!("\n`{}` against `{}`", verdicts.current.name, verdicts.baseline.name);
     page += &format!(" on {}.\n", verdicts.environment.cpu.model);
     for flagged in &verdicts.control.flagged {
         page += &format!(
-            "\n> The baseline against itself: `{}`, `{}` {}. Whatever moved that moves the others too.\n",
+            "\n> The baseline against itself: `{}`, `{}` {}. Whatever moved that moves the others \
+             too.\n",
             flagged.case, flagged.figure, flagged.change
         );
     }
@@ -36,9 +38,9 @@ pub fn markdown(verdicts: &Verdicts) -> String {
 }
 
 fn reasons(cases: &[&CaseVerdict]) -> String {
-    let lines = cases
-        .iter()
-        .flat_map(|case| case.reasons().into_iter().map(|reason| format!("\n- `{}`: {reason}\n", case.case)));
+    let lines = cases.iter().flat_map(|case| {
+        case.reasons().into_iter().map(|reason| format!("\n- `{}`: {reason}\n", case.case))
+    });
     lines.collect()
 }
 
@@ -56,10 +58,13 @@ fn outcome(verdicts: &Verdicts) -> &'static str {
 }
 
 fn footer(verdicts: &Verdicts) -> String {
-    let load = verdicts.environment.load_average.map_or(String::new(), |load| format!(", load {load:.2}"));
+    let load =
+        verdicts.environment.load_average.map_or(String::new(), |load| format!(", load {load:.2}"));
     format!(
-        "\n<sub>Time is current over baseline, over 1 is slower; its interval holds at every look of the session with 99 %, over \
-         {} blocks of fresh processes in {:.0} s. {} UTC, seed {}{load}. Control: {} blocks of the baseline against itself. \
+        "\n<sub>Time is current over baseline, over 1 is slower; its interval holds at every look \
+         of the session with 99 %, over \
+         {} blocks of fresh processes in {:.0} s. {} UTC, seed {}{load}. Control: {} blocks of \
+         the baseline against itself. \
          Reruns with `{}`.</sub>\n",
         verdicts.evidence.blocks.len(),
         verdicts.evidence.elapsed_s,

@@ -106,7 +106,8 @@ const HIGHER: &[&str] = &[
     "tps",
 ];
 /// What a rate is counted by.
-const PER: &[&str] = &["ms", "us", "ns", "s", "sec", "second", "min", "minute", "hour", "joule", "watt"];
+const PER: &[&str] =
+    &["ms", "us", "ns", "s", "sec", "second", "min", "minute", "hour", "joule", "watt"];
 /// Ends of names that belong to another figure: its interval, its count.
 const COMPANIONS: &[&str] = &[".low", ".high", ".n"];
 
@@ -124,7 +125,8 @@ pub fn metric(name: &str) -> Option<Metric> {
     };
     let any = |known: &[&str]| of.iter().any(|word| known.contains(word));
     let is_rate = per.first().is_some_and(|word| PER.contains(word));
-    let plain = |better| Metric { better, scale: Scale::Ratio, exact_share: LIMIT - 1.0, is_tail: false };
+    let plain =
+        |better| Metric { better, scale: Scale::Ratio, exact_share: LIMIT - 1.0, is_tail: false };
     Some(if matches!(name, MEAN | P95 | P99) {
         Metric { is_tail: true, ..plain(Better::Lower) }
     } else if is_rate {
@@ -171,22 +173,40 @@ mod tests {
     #[test]
     fn each_unit_has_its_direction() {
         let better = |name: &str| metric(name).map(|metric| metric.better);
-        for name in
-            ["median_ns", "file_bytes", "bytes_per_token", "validation_loss", "error_rate", "latency_ms"]
-        {
+        for name in [
+            "median_ns",
+            "file_bytes",
+            "bytes_per_token",
+            "validation_loss",
+            "error_rate",
+            "latency_ms",
+        ] {
             assert_eq!(better(name), Some(Better::Lower), "{name}");
         }
-        for name in
-            ["time_s", "joules_per_token", "test_bits_per_byte", "Time (ms)", "miss_rate", "seconds_per_step"]
-        {
+        for name in [
+            "time_s",
+            "joules_per_token",
+            "test_bits_per_byte",
+            "Time (ms)",
+            "miss_rate",
+            "seconds_per_step",
+        ] {
             assert_eq!(better(name), Some(Better::Lower), "{name}");
         }
-        for name in
-            ["tokens_per_s", "rate", "tokens/s", "items_per_second", "throughput", "FPS", "top1_percent"]
-        {
+        for name in [
+            "tokens_per_s",
+            "rate",
+            "tokens/s",
+            "items_per_second",
+            "throughput",
+            "FPS",
+            "top1_percent",
+        ] {
             assert_eq!(better(name), Some(Better::Higher), "{name}");
         }
-        for name in ["bytes_per_s", "mean_cosine", "accuracy", "bandwidth", "tokens_per_joule", "hit_rate"] {
+        for name in
+            ["bytes_per_s", "mean_cosine", "accuracy", "bandwidth", "tokens_per_joule", "hit_rate"]
+        {
             assert_eq!(better(name), Some(Better::Higher), "{name}");
         }
         assert_eq!(better("tokens"), Some(Better::Unknown));

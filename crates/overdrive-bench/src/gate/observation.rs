@@ -1,7 +1,8 @@
 //! What one process said of each case: its figures by name, the clock behind them, and whether
 //! outputs agreed.
 //!
-//! Two texts are read: results as Overdrive writes them, and a short form that any program can print,
+//! Two texts are read: results as Overdrive writes them, and a short form that any program can
+//! print,
 //!
 //! ```json
 //! {"overdrive_samples": 1, "cases": [
@@ -66,8 +67,10 @@ impl Observed {
     }
 
     fn of(measurement: &Measurement) -> Result<Self, Failure> {
-        let statuses: BTreeSet<StatusKind> = measurement.statuses.iter().map(|status| status.kind).collect();
-        // One sample out of line leaves a process's median alone; what follows says that the median is wrong.
+        let statuses: BTreeSet<StatusKind> =
+            measurement.statuses.iter().map(|status| status.kind).collect();
+        // One sample out of line leaves a process's median alone; what follows says that the median
+        // is wrong.
         let disbelieved = measurement
             .statuses
             .iter()
@@ -78,7 +81,11 @@ impl Observed {
         let mut figures = measurement.quantities.clone();
         let series = measurement.latency.as_ref();
         if let Some(summary) = series.map(|series| &series.summary) {
-            figures.extend(times(summary.median_ns, summary.mean_ns, [summary.p95_ns, summary.p99_ns]));
+            figures.extend(times(
+                summary.median_ns,
+                summary.mean_ns,
+                [summary.p95_ns, summary.p99_ns],
+            ));
         }
         figures.extend(measurement.memory.as_ref().into_iter().flat_map(memory));
         let cycles = series.and_then(|series| {
@@ -92,8 +99,13 @@ impl Observed {
 }
 
 /// The figures of a case's times; a tail of too few samples is none.
-fn times(median_ns: f64, mean_ns: f64, tails: [Option<f64>; 2]) -> impl Iterator<Item = (String, f64)> {
-    let figures = [(MEDIAN, Some(median_ns)), (MEAN, Some(mean_ns)), (P95, tails[0]), (P99, tails[1])];
+fn times(
+    median_ns: f64,
+    mean_ns: f64,
+    tails: [Option<f64>; 2],
+) -> impl Iterator<Item = (String, f64)> {
+    let figures =
+        [(MEDIAN, Some(median_ns)), (MEAN, Some(mean_ns)), (P95, tails[0]), (P99, tails[1])];
     figures.into_iter().filter_map(|(name, figure)| Some((name.to_owned(), figure?)))
 }
 
@@ -113,7 +125,9 @@ fn memory(memory: &MemoryUse) -> impl Iterator<Item = (String, f64)> {
 pub fn observations(results: &Results) -> Observations {
     let observed = |record: &Record| match record.outcome.failure() {
         Some(failure) => Err(failure.clone()),
-        None => Observed::of(record.outcome.measurement().expect("what is no failure was measured")),
+        None => {
+            Observed::of(record.outcome.measurement().expect("what is no failure was measured"))
+        }
     };
     results.records.iter().map(|record| (record.case.id(), observed(record))).collect()
 }
@@ -142,7 +156,8 @@ pub enum Unreadable {
 /// # Errors
 /// What is wrong with the text, with line and column where there is one.
 pub fn read(text: &str) -> Result<(Observations, Option<Results>), Unreadable> {
-    // Cheap, and right wherever it matters: results are never mistaken, since a key of this name is not theirs.
+    // Cheap, and right wherever it matters: results are never mistaken, since a key of this name is
+    // not theirs.
     if text.contains("\"overdrive_samples\"") {
         return Ok((read_samples(text)?, None));
     }
@@ -185,7 +200,8 @@ fn read_samples(text: &str) -> Result<Observations, Unreadable> {
                 Err(Failure::incorrect("the program says that its outputs are wrong"))
             }
             None => {
-                let figures = figures(&times_ns, quantities).map_err(|reason| refuse(&name, reason))?;
+                let figures =
+                    figures(&times_ns, quantities).map_err(|reason| refuse(&name, reason))?;
                 Ok(Observed { figures, agrees: agrees.is_some(), ..Observed::default() })
             }
         };
@@ -197,9 +213,16 @@ fn read_samples(text: &str) -> Result<Observations, Unreadable> {
 }
 
 /// The figures of a case of the short form.
-fn figures(times_ns: &[f64], quantities: BTreeMap<String, f64>) -> Result<BTreeMap<String, f64>, String> {
-    if let Some(name) = [MEDIAN, MEAN, P95, P99].into_iter().find(|name| quantities.contains_key(*name)) {
-        return Err(format!("the quantity `{name}` is what the gate computes from `times_ns`; rename it"));
+fn figures(
+    times_ns: &[f64],
+    quantities: BTreeMap<String, f64>,
+) -> Result<BTreeMap<String, f64>, String> {
+    if let Some(name) =
+        [MEDIAN, MEAN, P95, P99].into_iter().find(|name| quantities.contains_key(*name))
+    {
+        return Err(format!(
+            "the quantity `{name}` is what the gate computes from `times_ns`; rename it"
+        ));
     }
     if let Some((name, value)) = quantities.iter().find(|(_, value)| !value.is_finite()) {
         return Err(format!("the quantity `{name}` is {value}, expected a number"));
@@ -255,7 +278,10 @@ mod tests {
         )
         .unwrap();
         let a = found["a"].as_ref().unwrap();
-        assert_eq!((a.figure(MEDIAN), a.figure("file_bytes"), a.agrees), (Some(3.0), Some(10.0), false));
+        assert_eq!(
+            (a.figure(MEDIAN), a.figure("file_bytes"), a.agrees),
+            (Some(3.0), Some(10.0), false)
+        );
         assert_eq!(found["b"].as_ref().unwrap_err().kind, FailureKind::Incorrect);
         assert_eq!(found["c"].as_ref().unwrap_err().reason, "no GPU");
     }
@@ -286,7 +312,10 @@ mod tests {
             assert!(said.contains(word), "{said}");
         }
         assert!(
-            read("{\"overdrive_samples\": 9, \"cases\": []}").unwrap_err().to_string().contains("expected 1")
+            read("{\"overdrive_samples\": 9, \"cases\": []}")
+                .unwrap_err()
+                .to_string()
+                .contains("expected 1")
         );
         assert!(read("{").unwrap_err().to_string().contains("not Overdrive results"));
     }

@@ -27,7 +27,10 @@ pub(super) fn cases(evidence: &Evidence) -> BTreeSet<&str> {
 }
 
 /// What every process that has figures of `case` said of it.
-pub(super) fn observed<'e>(evidence: &'e Evidence, case: &str) -> impl Iterator<Item = (Side, &'e Observed)> {
+pub(super) fn observed<'e>(
+    evidence: &'e Evidence,
+    case: &str,
+) -> impl Iterator<Item = (Side, &'e Observed)> {
     evidence.blocks.iter().flat_map(move |block| block.observed(case))
 }
 
@@ -36,7 +39,9 @@ pub(super) fn observed<'e>(evidence: &'e Evidence, case: &str) -> impl Iterator<
 pub(super) fn names<'e>(evidence: &'e Evidence, case: &str) -> Vec<(&'e str, Metric)> {
     let all: BTreeSet<(usize, &str)> = observed(evidence, case)
         .flat_map(|(_, observed)| observed.figures.keys())
-        .map(|name| (TIMES.iter().position(|time| time == name).unwrap_or(TIMES.len()), name.as_str()))
+        .map(|name| {
+            (TIMES.iter().position(|time| time == name).unwrap_or(TIMES.len()), name.as_str())
+        })
         .collect();
     all.into_iter().filter_map(|(_, name)| Some((name, metric(name)?))).collect()
 }
@@ -75,12 +80,15 @@ pub(super) fn missing(evidence: &Evidence, case: &str) -> Vec<String> {
         processes[side] += 1;
         agreed[side] += usize::from(observed.agrees);
     }
-    let is_judged =
-        |name: &str, metric: &Metric| metric.better != Better::Unknown && !matches!(name, P95 | P99);
+    let is_judged = |name: &str, metric: &Metric| {
+        metric.better != Better::Unknown && !matches!(name, P95 | P99)
+    };
     let counted = names(evidence, case)
         .into_iter()
         .filter(|(name, metric)| is_judged(name, metric))
-        .map(|(name, _)| (format!("`{name}`"), values(evidence, case, name).map(|values| values.len())));
+        .map(|(name, _)| {
+            (format!("`{name}`"), values(evidence, case, name).map(|values| values.len()))
+        });
     let agreement = ("whether outputs agree".to_owned(), agreed);
     let lacks = |(what, has): (String, [usize; 2])| {
         let lacking = (0..2).find(|side| has[*side] < processes[*side])?;
@@ -90,7 +98,8 @@ pub(super) fn missing(evidence: &Evidence, case: &str) -> Vec<String> {
         }
         let (lost, of) = (processes[lacking] - has[lacking], processes[lacking]);
         Some(format!(
-            "{what} is missing in {lost} of {of} processes of the {side}, so it could not be compared"
+            "{what} is missing in {lost} of {of} processes of the {side}, so it could not be \
+             compared"
         ))
     };
     counted.chain([agreement]).filter_map(lacks).collect()

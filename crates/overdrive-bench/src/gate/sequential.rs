@@ -32,7 +32,9 @@ pub(super) fn is_look(blocks: usize) -> bool {
 /// Every look, ever more blocks apart.
 fn looks() -> impl Iterator<Item = Look> {
     let counts = std::iter::successors(Some(FIRST_LOOK), |blocks| Some((blocks * 5).div_ceil(4)));
-    counts.zip(1..).map(|(blocks, index)| Look { blocks, share: 1.0 / f64::from(index * (index + 1)) })
+    counts
+        .zip(1..)
+        .map(|(blocks, index)| Look { blocks, share: 1.0 / f64::from(index * (index + 1)) })
 }
 
 /// Whether a session goes on.
@@ -51,7 +53,8 @@ impl Look {
         match course {
             Course::Open => earlier().last(),
             Course::Over => {
-                let spent: f64 = earlier().filter(|look| look.blocks < blocks).map(|look| look.share).sum();
+                let spent: f64 =
+                    earlier().filter(|look| look.blocks < blocks).map(|look| look.share).sum();
                 (blocks > 0).then_some(Self { blocks, share: 1.0 - spent })
             }
         }
@@ -101,10 +104,19 @@ pub(super) fn see(contrasts: &[f64], look: Look) -> Option<Seen> {
 
 /// The look at which blocks that scatter by `deviation` would decide, as told by their number and
 /// the half-width of the interval then; `None` where that would not be within [`MOST_BLOCKS`].
-pub(super) fn decides_at(after: usize, deviation: f64, decides: impl Fn(f64) -> bool) -> Option<usize> {
-    let later = looks().skip_while(|look| look.blocks <= after).take_while(|look| look.blocks <= MOST_BLOCKS);
+pub(super) fn decides_at(
+    after: usize,
+    deviation: f64,
+    decides: impl Fn(f64) -> bool,
+) -> Option<usize> {
+    let later = looks()
+        .skip_while(|look| look.blocks <= after)
+        .take_while(|look| look.blocks <= MOST_BLOCKS);
     let half = |look: &Look| reach(look.alpha()) * deviation / (look.blocks as f64).sqrt();
-    later.map(|look| (look.blocks, half(&look))).find(|(_, half)| decides(*half)).map(|(blocks, _)| blocks)
+    later
+        .map(|look| (look.blocks, half(&look)))
+        .find(|(_, half)| decides(*half))
+        .map(|(blocks, _)| blocks)
 }
 
 #[cfg(test)]
@@ -120,7 +132,8 @@ mod tests {
         assert!(is_look(10) && is_look(22) && !is_look(9) && !is_look(21));
         for blocks in [1, 9, 10, 11, 22, 500] {
             let last = Look::latest(blocks, Course::Over).unwrap();
-            let before: f64 = looks().take_while(|look| look.blocks < blocks).map(|look| look.share).sum();
+            let before: f64 =
+                looks().take_while(|look| look.blocks < blocks).map(|look| look.share).sum();
             assert!((before + last.share - 1.0).abs() < 1e-12 && last.blocks == blocks);
         }
         assert_eq!(Look::latest(9, Course::Open), None);
@@ -142,8 +155,10 @@ mod tests {
             };
             let blocks: Vec<f64> = (0..75).map(draw).collect();
             let ends = rng.usize(10..75);
-            let mut seen: Vec<Seen> =
-                looks().take_while(|look| look.blocks < ends).filter_map(|look| see(&blocks, look)).collect();
+            let mut seen: Vec<Seen> = looks()
+                .take_while(|look| look.blocks < ends)
+                .filter_map(|look| see(&blocks, look))
+                .collect();
             seen.extend(see(&blocks, Look::latest(ends, Course::Over).unwrap()));
             seen.iter().any(|seen| {
                 assert_eq!(seen.p <= ALPHA, seen.low > 0.0 || seen.high < 0.0);

@@ -12,7 +12,8 @@ use super::sequential::{FIRST_LOOK, MOST_BLOCKS, is_look};
 use crate::outcome::{Failure, FailureKind};
 use crate::runner::Stop;
 
-/// Processes that end without results before the session gives up: one may be bad luck, three are a fault.
+/// Processes that end without results before the session gives up: one may be bad luck, three are a
+/// fault.
 const MOST_LOST: usize = 3;
 /// Time that a session takes where the user sets none and processes are quick.
 const USUAL_BUDGET: Duration = Duration::from_mins(1);
@@ -152,7 +153,9 @@ impl<'a> Session<'a> {
         self.evidence.blocks.push(Block::default());
         for side in order(self.seed, index) {
             if self.stop.is_requested() {
-                return Err(Failure::skipped("interrupted: what had been measured by then is kept"));
+                return Err(Failure::skipped(
+                    "interrupted: what had been measured by then is kept",
+                ));
             }
             let request = Request { process: self.next_process, seed };
             self.next_process += 1;
@@ -164,8 +167,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Keeps a process without results; ends the session when it was stopped, or when such processes are no
-    /// accident.
+    /// Keeps a process without results; ends the session when it was stopped, or when such
+    /// processes are no accident.
     fn lose(&mut self, side: Side, failure: Failure) -> Result<(), Failure> {
         let lost = &mut self.evidence.lost;
         lost.push((side, failure.clone()));

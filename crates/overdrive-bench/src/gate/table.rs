@@ -37,7 +37,11 @@ pub(super) fn table(cases: &[&CaseVerdict]) -> Table {
 }
 
 fn value(figure: &Figure, value: f64) -> String {
-    if figure.name == MEDIAN { digits::time(value, None) } else { format!("{value:.4} ({})", figure.name) }
+    if figure.name == MEDIAN {
+        digits::time(value, None)
+    } else {
+        format!("{value:.4} ({})", figure.name)
+    }
 }
 
 /// The smallest change for the worse that would have been seen.

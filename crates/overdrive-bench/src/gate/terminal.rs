@@ -8,7 +8,10 @@ use crate::report::terminal_table;
 pub fn terminal(verdicts: &Verdicts, width: u16) -> String {
     let mut text = String::new();
     if !verdicts.cases.is_empty() {
-        text += &format!("{}\n", terminal_table(&table(&verdicts.cases.iter().collect::<Vec<_>>()), width));
+        text += &format!(
+            "{}\n",
+            terminal_table(&table(&verdicts.cases.iter().collect::<Vec<_>>()), width)
+        );
     }
     for case in &verdicts.cases {
         for reason in case.reasons() {

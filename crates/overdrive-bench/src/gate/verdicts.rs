@@ -1,5 +1,5 @@
-//! The outcome of a session as data: what is said of each case, what the control says of the machine, and the
-//! exit code that follows.
+//! The outcome of a session as data: what is said of each case, what the control says of the
+//! machine, and the exit code that follows.
 
 use std::collections::BTreeMap;
 
@@ -171,7 +171,9 @@ impl CaseVerdict {
             Finding::OnlyInBaseline => {
                 vec!["only the baseline ran it: it was removed, renamed or not reached".to_owned()]
             }
-            Finding::OnlyInCurrent => vec!["only the current ran it: nothing to compare with".to_owned()],
+            Finding::OnlyInCurrent => {
+                vec!["only the current ran it: nothing to compare with".to_owned()]
+            }
         }
     }
 
@@ -220,11 +222,14 @@ pub enum VerdictsError {
     #[error("not verdicts of `overdrive regress`: {0}")]
     Shape(#[from] serde_json::Error),
     /// Written by another version.
-    #[error("gate version {0}, expected {GATE_VERSION}: judge again with this version of Overdrive")]
+    #[error(
+        "gate version {0}, expected {GATE_VERSION}: judge again with this version of Overdrive"
+    )]
     Version(u32),
     /// Edited.
     #[error(
-        "the verdicts do not follow from the evidence beside them: {0}; use the file as `overdrive regress` wrote it"
+        "the verdicts do not follow from the evidence beside them: {0}; use the file as \
+         `overdrive regress` wrote it"
     )]
     Edited(String),
 }
@@ -272,12 +277,15 @@ impl Verdicts {
         for (said, found) in self.cases.iter().zip(&derived.cases) {
             if !is_alike(&said.without_sentences(), &found.without_sentences()) {
                 let (said, found) = ((&said.case, said.word()), (&found.case, found.word()));
-                let what = format!("`{}` is {}, derived is `{}`, {}", said.0, said.1, found.0, found.1);
+                let what =
+                    format!("`{}` is {}, derived is `{}`, {}", said.0, said.1, found.0, found.1);
                 return Err(VerdictsError::Edited(what));
             }
         }
         if self.cases.len() != derived.cases.len() || !is_alike(&self.control, &derived.control) {
-            return Err(VerdictsError::Edited("the list of cases or the control differs".to_owned()));
+            return Err(VerdictsError::Edited(
+                "the list of cases or the control differs".to_owned(),
+            ));
         }
         Ok(())
     }
@@ -291,8 +299,9 @@ impl Verdicts {
     /// and what is missing, those before doubt. A session that compared nothing has not passed.
     pub fn exit(&self) -> Exit {
         let any = |is: &dyn Fn(&Finding) -> bool| self.cases.iter().any(|case| is(&case.finding));
-        let compared =
-            |is: &dyn Fn(&Compared) -> bool| self.cases.iter().filter_map(CaseVerdict::compared).any(is);
+        let compared = |is: &dyn Fn(&Compared) -> bool| {
+            self.cases.iter().filter_map(CaseVerdict::compared).any(is)
+        };
         let binds = |compared: &Compared| compared.is_worse_exactly() || !self.is_advisory();
         let ended_early = self.evidence.ended_early.as_ref();
         let broke = |failure: &Failure| failure.kind != crate::outcome::FailureKind::Skipped;
@@ -335,8 +344,10 @@ impl Verdicts {
             ),
         };
         if let Some(median) = self.typical_minimum_detectable() {
-            line +=
-                &format!("; a slowdown of {:.1} % is detectable in the median case", 100.0 * (median - 1.0));
+            line += &format!(
+                "; a slowdown of {:.1} % is detectable in the median case",
+                100.0 * (median - 1.0)
+            );
         }
         if let Some(failure) = &self.evidence.ended_early {
             line += &format!("; ended early: {}", failure.reason);
@@ -346,7 +357,8 @@ impl Verdicts {
 
     fn typical_minimum_detectable(&self) -> Option<f64> {
         let medians = self.cases.iter().filter_map(|case| case.compared()?.headline());
-        let timed = medians.filter(|figure| figure.name == MEDIAN).map(|figure| figure.minimum_detectable);
+        let timed =
+            medians.filter(|figure| figure.name == MEDIAN).map(|figure| figure.minimum_detectable);
         Some(crate::statistics::Sorted::new(&timed.collect::<Vec<_>>())?.median())
     }
 }
@@ -358,7 +370,8 @@ fn is_alike<T: Serialize>(a: &T, b: &T) -> bool {
         match (a, b) {
             (Array(a), Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b)),
             (Object(a), Object(b)) => {
-                a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| alike(a, b)))
+                a.len() == b.len()
+                    && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| alike(a, b)))
             }
             (Number(a), Number(b)) => match (a.as_f64(), b.as_f64()) {
                 (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1e-3),

@@ -1,17 +1,19 @@
-//! Change points by E-divisive: Matteson and James, "A Nonparametric Approach for Multiple Change Point Analysis of
-//! Multivariate Data" (2014), as MongoDB and Apache Otava use it on benchmark histories.
+//! Change points by E-divisive: Matteson and James, "A Nonparametric Approach for Multiple Change
+//! Point Analysis of Multivariate Data" (2014), as MongoDB and Apache Otava use it on benchmark
+//! histories.
 //!
-//! The energy distance between two samples is 0 only if their distributions agree, and needs no normal noise. The
-//! best split of any segment is the pair of a place and an end that maximises it; a permutation of the segments'
-//! own values shows how large it would be by chance. Splits are taken one after the other until one is no longer
-//! significant. The seed makes the same history always give the same answer.
+//! The energy distance between two samples is 0 only if their distributions agree, and needs no
+//! normal noise. The best split of any segment is the pair of a place and an end that maximises it;
+//! a permutation of the segments' own values shows how large it would be by chance. Splits are
+//! taken one after the other until one is no longer significant. The seed makes the same history
+//! always give the same answer.
 
 /// Fewest points on either side of a change: of fewer, no distribution is known.
 const SHORTEST: usize = 4;
 /// Permutations per split; with the observed one they give p in steps of 1/200.
 const PERMUTATIONS: usize = 199;
-/// A split is a change point at this level. With four points on either side there are 35 different splits, so that
-/// about ten points in all are the fewest that can show a change.
+/// A split is a change point at this level. With four points on either side there are 35 different
+/// splits, so that about ten points in all are the fewest that can show a change.
 const LEVEL: f64 = 0.01;
 
 /// A place where a series changed.
@@ -60,19 +62,21 @@ fn best_split(values: &[f64], bounds: &[usize]) -> Option<(usize, f64)> {
     splits.max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// The split of one segment with the largest scaled energy distance, over every place and every end of the right
-/// part: an end before the segment's own keeps a second change from hiding the first.
+/// The split of one segment with the largest scaled energy distance, over every place and every end
+/// of the right part: an end before the segment's own keeps a second change from hiding the first.
 fn split(values: &[f64]) -> Option<(usize, f64)> {
     let n = values.len();
     if n < 2 * SHORTEST {
         return None;
     }
     let sums = Distances::of(values);
-    let ends = (2 * SHORTEST..=n).flat_map(|end| (SHORTEST..=end - SHORTEST).map(move |at| (at, end)));
+    let ends =
+        (2 * SHORTEST..=n).flat_map(|end| (SHORTEST..=end - SHORTEST).map(move |at| (at, end)));
     ends.map(|(at, end)| (at, sums.energy(at, end))).max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// Sums of `|x_i - x_j|` over `i < rows` and `j < columns`, so that the sum over any block takes four look-ups.
+/// Sums of `|x_i - x_j|` over `i < rows` and `j < columns`, so that the sum over any block takes
+/// four look-ups.
 struct Distances {
     sums: Vec<f64>,
     stride: usize,
@@ -94,11 +98,12 @@ impl Distances {
 
     fn block(&self, rows: [usize; 2], columns: [usize; 2]) -> f64 {
         let at = |row: usize, column: usize| self.sums[row * self.stride + column];
-        at(rows[1], columns[1]) - at(rows[0], columns[1]) - at(rows[1], columns[0]) + at(rows[0], columns[0])
+        at(rows[1], columns[1]) - at(rows[0], columns[1]) - at(rows[1], columns[0])
+            + at(rows[0], columns[0])
     }
 
-    /// The energy distance between `0..at` and `at..end`, scaled by m n / (m + n) so that splits of different
-    /// sizes compare.
+    /// The energy distance between `0..at` and `at..end`, scaled by m n / (m + n) so that splits of
+    /// different sizes compare.
     fn energy(&self, at: usize, end: usize) -> f64 {
         let (m, n) = (at as f64, (end - at) as f64);
         let between = self.block([0, at], [at, end]) / (m * n);
@@ -135,7 +140,8 @@ mod tests {
     fn steps_are_found_where_they_are() {
         assert_eq!(places(&stepped(1, &[(1.0, 15), (1.07, 15)])), [15]);
         assert_eq!(places(&stepped(2, &[(1.0, 12), (1.10, 12), (0.95, 12)])), [12, 24]);
-        let repaired = |seed: &u64| places(&stepped(*seed, &[(1.0, 20), (1.10, 8), (1.0, 20)])) == [20, 28];
+        let repaired =
+            |seed: &u64| places(&stepped(*seed, &[(1.0, 20), (1.10, 8), (1.0, 20)])) == [20, 28];
         let found = (0..40).filter(repaired).count();
         assert!(found >= 36, "a step and its repair, and nothing else, in {found} of 40");
     }
@@ -150,7 +156,8 @@ mod tests {
     #[test]
     fn a_level_series_is_seldom_split() {
         let series = 300;
-        let split = (0..series).filter(|seed| !places(&stepped(*seed, &[(1.0, 24)])).is_empty()).count();
+        let split =
+            (0..series).filter(|seed| !places(&stepped(*seed, &[(1.0, 24)])).is_empty()).count();
         assert!(split as f64 <= 0.025 * series as f64, "{split} of {series}");
     }
 
@@ -170,8 +177,8 @@ mod tests {
         let mean = |a: &[f64], b: &[f64], pairs: f64| {
             a.iter().flat_map(|x| b.iter().map(move |y| (x - y).abs())).sum::<f64>() / pairs
         };
-        let by_hand =
-            24.0 / 10.0 * (2.0 * mean(left, right, 24.0) - mean(left, left, 12.0) - mean(right, right, 30.0));
+        let by_hand = 24.0 / 10.0
+            * (2.0 * mean(left, right, 24.0) - mean(left, left, 12.0) - mean(right, right, 30.0));
         assert!((Distances::of(&values).energy(4, 10) - by_hand).abs() < 1e-12);
     }
 }

@@ -47,8 +47,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The lines that `results` give: a time and the exact quantities of every case that ran. A case without a
-    /// figure gives none: its place in the history is empty, not zero.
+    /// The lines that `results` give: a time and the exact quantities of every case that ran. A
+    /// case without a figure gives none: its place in the history is empty, not zero.
     pub fn of(results: &Results) -> Vec<Self> {
         let hardware = Hardware::of(&results.environment);
         let of_record = |record: &Record| -> Vec<Self> {
@@ -74,11 +74,12 @@ impl Entry {
                     ..bare(LATENCY, series.summary.median_ns)
                 }
             });
-            let reported = measurement.reported.as_ref().map(|reported| bare(REPORTED, reported.mean_ns));
-            let exact = measurement
-                .quantities
-                .iter()
-                .map(|(name, value)| Self { interval: quality_interval(record, name), ..bare(name, *value) });
+            let reported =
+                measurement.reported.as_ref().map(|reported| bare(REPORTED, reported.mean_ns));
+            let exact = measurement.quantities.iter().map(|(name, value)| Self {
+                interval: quality_interval(record, name),
+                ..bare(name, *value)
+            });
             time.into_iter().chain(reported).chain(exact).collect()
         };
         results.records.iter().flat_map(of_record).collect()

@@ -1,5 +1,5 @@
-//! The entries of one case, machine and metric in order of time, and where they changed: plain data for whoever
-//! prints or draws it.
+//! The entries of one case, machine and metric in order of time, and where they changed: plain data
+//! for whoever prints or draws it.
 
 use std::collections::BTreeMap;
 
@@ -65,30 +65,33 @@ pub fn series(entries: &[Entry]) -> Vec<HistorySeries> {
     for entry in entries {
         keyed.entry((&entry.hardware, &entry.case, &entry.metric)).or_default().push(entry);
     }
-    let of_key = |((hardware, case, metric), mut entries): ((&Hardware, &str, &str), Vec<&Entry>)| {
-        entries.sort_by_key(|entry| entry.unix_s);
-        let values: Vec<f64> = entries.iter().map(|entry| entry.value).collect();
-        let point = |entry: &&Entry| Point {
-            unix_s: entry.unix_s,
-            commit: entry.commit.clone(),
-            value: entry.value,
-            interval: entry.interval,
+    let of_key =
+        |((hardware, case, metric), mut entries): ((&Hardware, &str, &str), Vec<&Entry>)| {
+            entries.sort_by_key(|entry| entry.unix_s);
+            let values: Vec<f64> = entries.iter().map(|entry| entry.value).collect();
+            let point = |entry: &&Entry| Point {
+                unix_s: entry.unix_s,
+                commit: entry.commit.clone(),
+                value: entry.value,
+                interval: entry.interval,
+            };
+            HistorySeries {
+                case: case.to_owned(),
+                hardware: hardware.clone(),
+                metric: metric.to_owned(),
+                points: entries.iter().map(point).collect(),
+                changes: changes(&values),
+            }
         };
-        HistorySeries {
-            case: case.to_owned(),
-            hardware: hardware.clone(),
-            metric: metric.to_owned(),
-            points: entries.iter().map(point).collect(),
-            changes: changes(&values),
-        }
-    };
     keyed.into_iter().map(of_key).collect()
 }
 
-/// Changes of the values' logarithms, since noise and gains are relative; of the values where one is 0.
+/// Changes of the values' logarithms, since noise and gains are relative; of the values where one
+/// is 0.
 fn changes(values: &[f64]) -> Vec<Change> {
     let positive = values.iter().all(|value| *value > 0.0);
-    let scaled: Vec<f64> = values.iter().map(|value| if positive { value.ln() } else { *value }).collect();
+    let scaled: Vec<f64> =
+        values.iter().map(|value| if positive { value.ln() } else { *value }).collect();
     let found = change_points(&scaled, SEED);
     let median = |values: &[f64]| Sorted::new(values).expect("segments have values").median();
     let segment = |at: usize| {
@@ -110,7 +113,9 @@ fn changes(values: &[f64]) -> Vec<Change> {
             after: median(&values[after.clone()]),
             p: change.p,
             sessions: [before.len(), after.len()],
-            ratio_interval: interval.flatten().map(|ratio| [ratio.interval.low, ratio.interval.high]),
+            ratio_interval: interval
+                .flatten()
+                .map(|ratio| [ratio.interval.low, ratio.interval.high]),
         }
     };
     found.iter().enumerate().map(change).collect()
@@ -142,7 +147,9 @@ pub(super) mod tests {
     /// Wobbling by 1 % about one level and then another.
     pub(in crate::history) fn step(from: f64, to: f64) -> Vec<f64> {
         (0..24)
-            .map(|i: u32| (if i < 12 { from } else { to }) * (1.0 + 0.001 * f64::from(i * 7919 % 10)))
+            .map(|i: u32| {
+                (if i < 12 { from } else { to }) * (1.0 + 0.001 * f64::from(i * 7919 % 10))
+            })
             .collect()
     }
 

@@ -62,7 +62,8 @@ fn table(series: &[HistorySeries]) -> Table {
 fn course(series: &HistorySeries) -> String {
     let points = &series.points[series.points.len().saturating_sub(WIDTH)..];
     let values = || points.iter().map(|point| point.value);
-    let (low, high) = values().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
+    let (low, high) =
+        values().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
     // A course of less than one per cent is level: its wobble would look like the Alps.
     let range = (high - low).max(0.01 * high);
     let height = |value: f64| {
@@ -94,14 +95,18 @@ fn told(sentence: &str, width: u16) -> String {
 
 fn sentence(series: &HistorySeries, change: &Change) -> String {
     let point = &series.points[change.index];
-    let commit =
-        point.commit.as_deref().map_or("an unknown commit", |commit| &commit[..commit.len().min(12)]);
+    let commit = point
+        .commit
+        .as_deref()
+        .map_or("an unknown commit", |commit| &commit[..commit.len().min(12)]);
     let [before, after] = [change.before, change.after].map(|level| value(&series.metric, level));
     let [old, new] = change.sessions;
-    let interval =
-        change.ratio_interval.map_or(String::new(), |[low, high]| format!(", 95 % [{low:.3}, {high:.3}]"));
+    let interval = change
+        .ratio_interval
+        .map_or(String::new(), |[low, high]| format!(", 95 % [{low:.3}, {high:.3}]"));
     format!(
-        "{} at or before {commit} ({} UTC), from {before} in {old} sessions to {after} in {new}{interval}, p = {:.3}",
+        "{} at or before {commit} ({} UTC), from {before} in {old} sessions to {after} in \
+         {new}{interval}, p = {:.3}",
         sized(series, change),
         utc(point.unix_s),
         change.p
@@ -128,8 +133,13 @@ mod tests {
             found.iter_mut().for_each(|entry| entry.metric = "accuracy".to_owned());
             history_table(&series(&found), 160)
         };
-        assert!(of(&[0.92, 0.46]).contains("cpu int8: accuracy halved: 0.920 to 0.460, no interval"));
-        assert!(!of(&[0.46, 0.92, 0.91]).contains("no interval"), "gains and single samples are no loss");
+        assert!(
+            of(&[0.92, 0.46]).contains("cpu int8: accuracy halved: 0.920 to 0.460, no interval")
+        );
+        assert!(
+            !of(&[0.46, 0.92, 0.91]).contains("no interval"),
+            "gains and single samples are no loss"
+        );
     }
 
     #[test]

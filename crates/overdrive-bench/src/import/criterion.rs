@@ -1,7 +1,8 @@
 //! criterion.rs: the files below `target/criterion` and the messages of `cargo criterion`.
 //!
-//! A sample is a number of iterations and the time that they took together; in criterion's linear mode the number
-//! grows from sample to sample. What is kept here is each sample's time per iteration.
+//! A sample is a number of iterations and the time that they took together; in criterion's linear
+//! mode the number grows from sample to sample. What is kept here is each sample's time per
+//! iteration.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -88,7 +89,8 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
             continue;
         }
         let folder = entry.path();
-        let measured = ["sample.json", "estimates.json"].iter().any(|name| folder.join(name).is_file());
+        let measured =
+            ["sample.json", "estimates.json"].iter().any(|name| folder.join(name).is_file());
         if entry.file_name() == "new" && measured {
             found.push(folder);
         } else if depth > 0 {
@@ -97,10 +99,11 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The benchmark to which a `sample.json` or `estimates.json` belongs, with what else criterion wrote beside it;
-/// a file under another name is taken for itself.
+/// The benchmark to which a `sample.json` or `estimates.json` belongs, with what else criterion
+/// wrote beside it; a file under another name is taken for itself.
 pub(super) fn beside(text: &str, path: &Path) -> Result<Results, ImportError> {
-    let known = path.file_name().is_some_and(|name| name == "sample.json" || name == "estimates.json");
+    let known =
+        path.file_name().is_some_and(|name| name == "sample.json" || name == "estimates.json");
     match path.parent().filter(|_| known) {
         Some(folder) => {
             let mut draft = draft(path, Format::CriterionSample);
@@ -135,7 +138,9 @@ fn part<T: for<'d> Deserialize<'d>>(
 ) -> Result<Option<T>, ImportError> {
     let path = folder.join(name);
     match overdrive_files::read_text(&path, overdrive_files::RESULTS) {
-        Ok(text) => serde_json::from_str(&text).map(Some).map_err(|reason| malformed(&path, format, reason)),
+        Ok(text) => {
+            serde_json::from_str(&text).map(Some).map_err(|reason| malformed(&path, format, reason))
+        }
         Err(error) if error.is_absent() => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -150,7 +155,8 @@ fn name_of(folder: &Path) -> String {
 /// The text of a `sample.json`.
 pub(super) fn sample(text: &str, path: &Path) -> Result<Results, ImportError> {
     const FORMAT: Format = Format::CriterionSample;
-    let sample: Sample = serde_json::from_str(text).map_err(|reason| malformed(path, FORMAT, reason))?;
+    let sample: Sample =
+        serde_json::from_str(text).map_err(|reason| malformed(path, FORMAT, reason))?;
     single(path, FORMAT, sampled(&sample.iters, &sample.times))
 }
 
@@ -173,8 +179,9 @@ pub(super) fn messages(text: &str, path: &Path) -> Result<Results, ImportError> 
     const FORMAT: Format = Format::CriterionMessages;
     let mut draft = draft(path, FORMAT);
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let bad =
-            |reason: serde_json::Error| malformed(path, FORMAT, format!("line {}: {reason}", number + 1));
+        let bad = |reason: serde_json::Error| {
+            malformed(path, FORMAT, format!("line {}: {reason}", number + 1))
+        };
         let message: Message = serde_json::from_str(line).map_err(bad)?;
         // Messages of other reasons may be added to the format at any time.
         if message.reason == "benchmark-complete" {
@@ -192,7 +199,10 @@ pub(super) fn messages(text: &str, path: &Path) -> Result<Results, ImportError> 
 
 fn draft(path: &Path, format: Format) -> Draft<'_> {
     let mut draft = Draft::new(path, format, STUDY);
-    draft.note("Outputs were not compared with a reference; machine, warm-up and revision are not recorded.");
+    draft.note(
+        "Outputs were not compared with a reference; machine, warm-up and revision are not \
+                recorded.",
+    );
     draft
 }
 

@@ -1,4 +1,5 @@
-//! Results while they are being imported: every field that a foreign file does not fill stays unrecorded.
+//! Results while they are being imported: every field that a foreign file does not fill stays
+//! unrecorded.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -63,8 +64,8 @@ impl<'p> Draft<'p> {
         Case { study: self.study.to_owned(), workload, configuration }
     }
 
-    /// Adds a record. A case that the file holds several times is numbered, for nobody says which of them counts.
-    /// Quantities beyond what JSON can hold are not kept.
+    /// Adds a record. A case that the file holds several times is numbered, for nobody says which
+    /// of them counts. Quantities beyond what JSON can hold are not kept.
     pub(super) fn record(&mut self, mut case: Case, baseline: Option<&Case>, mut outcome: Outcome) {
         if let Some(measurement) = outcome.measurement_mut() {
             measurement.quantities.retain(|_, value| value.is_finite());
@@ -75,10 +76,17 @@ impl<'p> Draft<'p> {
                 break;
             }
             let numbered = [plain.clone(), Some(format!("#{ordinal}"))];
-            case.configuration.variant = Some(numbered.into_iter().flatten().collect::<Vec<_>>().join(" "));
+            case.configuration.variant =
+                Some(numbered.into_iter().flatten().collect::<Vec<_>>().join(" "));
         }
         let baseline = baseline.filter(|baseline| **baseline != case).map(Case::id);
-        self.results.records.push(Record { case, baseline, seed: 0, command: String::new(), outcome });
+        self.results.records.push(Record {
+            case,
+            baseline,
+            seed: 0,
+            command: String::new(),
+            outcome,
+        });
     }
 
     /// The results, unless nothing was measured; `missing` is what was looked for.

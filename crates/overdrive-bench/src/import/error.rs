@@ -27,7 +27,9 @@ pub enum ImportError {
     },
     /// JSON of an unknown kind, or no JSON.
     #[error(
-        "`{}` is no results file that Overdrive knows: {found}; expected Overdrive's results.json, a PyTorch profiler trace, nvbench or criterion JSON, or a report of the older suite",
+        "`{}` is no results file that Overdrive knows: {found}; expected Overdrive's \
+         results.json, a PyTorch profiler trace, nvbench or criterion JSON, or a report of the \
+         older suite",
         path.display()
     )]
     Unknown {

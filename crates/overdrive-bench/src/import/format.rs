@@ -1,4 +1,5 @@
-//! Which program wrote a file, judged by its outermost keys alone: names of files are anybody's choice.
+//! Which program wrote a file, judged by its outermost keys alone: names of files are anybody's
+//! choice.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -75,8 +76,15 @@ fn keys(text: &str) -> Option<std::collections::BTreeSet<String>> {
     match serde_json::from_str::<Keys>(text) {
         Ok(keys) => Some(keys.into_keys().collect()),
         Err(error) if error.is_eof() => {
-            let known =
-                ["schema_version", "traceEvents", "benchmarks", "iters", "times", "model", "backends"];
+            let known = [
+                "schema_version",
+                "traceEvents",
+                "benchmarks",
+                "iters",
+                "times",
+                "model",
+                "backends",
+            ];
             let present = known.iter().filter(|name| text.contains(&format!("\"{name}\"")));
             Some(present.map(|name| (*name).to_owned()).collect())
         }
@@ -115,13 +123,15 @@ pub(super) fn describe(text: &str) -> String {
         return "it is empty".to_owned();
     }
     if Verdicts::claims(text) {
-        return "it holds verdicts of `overdrive regress`, which `overdrive report` takes beside the results"
+        return "it holds verdicts of `overdrive regress`, which `overdrive report` takes beside \
+                the results"
             .to_owned();
     }
     match serde_json::from_str::<Keys>(text) {
         Ok(keys) if keys.is_empty() => "it is an empty object".to_owned(),
         Ok(keys) => {
-            let shown: Vec<String> = keys.keys().take(SHOWN).map(|key| format!("`{}`", brief(key))).collect();
+            let shown: Vec<String> =
+                keys.keys().take(SHOWN).map(|key| format!("`{}`", brief(key))).collect();
             let more = if keys.len() > SHOWN { ", ..." } else { "" };
             format!("it is an object with the keys {}{more}", shown.join(", "))
         }

@@ -1,5 +1,6 @@
-//! `nvbench --json`: a state for each point of a benchmark's axes, with summaries known by their tags. Values stand
-//! there as text. Samples are kept in binary files beside it, which are not read.
+//! `nvbench --json`: a state for each point of a benchmark's axes, with summaries known by their
+//! tags. Values stand there as text. Samples are kept in binary files beside it, which are not
+//! read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -85,10 +86,15 @@ const QUANTITIES: [(&str, &str); 3] = [
 ];
 
 pub(super) fn parse(text: &str, path: &Path) -> Result<Results, ImportError> {
-    let file: File = serde_json::from_str(text).map_err(|reason| malformed(path, FORMAT, reason))?;
+    let file: File =
+        serde_json::from_str(text).map_err(|reason| malformed(path, FORMAT, reason))?;
     let version = file.meta.and_then(|meta| meta.version?.json).map(|version| version.major);
     if let Some(found) = version.filter(|&major| major != KNOWN_MAJOR) {
-        return Err(malformed(path, FORMAT, format!("file version {found}, expected {KNOWN_MAJOR}")));
+        return Err(malformed(
+            path,
+            FORMAT,
+            format!("file version {found}, expected {KNOWN_MAJOR}"),
+        ));
     }
     let mut draft = Draft::new(path, FORMAT, TOOL);
     for device in file.devices.into_iter().flatten() {
@@ -102,7 +108,8 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Results, ImportError> {
         }
     }
     draft.note(
-        "Outputs were not compared with a reference; samples, driver and revision are not recorded in the file.",
+        "Outputs were not compared with a reference; samples, driver and revision are not \
+         recorded in the file.",
     );
     draft.finish("no benchmark has a state")
 }
@@ -127,7 +134,10 @@ fn key(name: &str, state: &State) -> (Workload, Configuration) {
 
 fn judged(state: &State) -> Outcome {
     if state.is_skipped {
-        return Failure::skipped(state.skip_reason.as_deref().unwrap_or("nvbench does not say why")).into();
+        return Failure::skipped(
+            state.skip_reason.as_deref().unwrap_or("nvbench does not say why"),
+        )
+        .into();
     }
     let value = |tag: &str| -> Option<f64> {
         let summary = state.summaries.iter().flatten().find(|summary| summary.tag == tag)?;
@@ -152,10 +162,13 @@ fn judged(state: &State) -> Outcome {
     };
     let mut outcome = outcome(reported);
     if let Some(measurement) = outcome.measurement_mut() {
-        let known = QUANTITIES.iter().filter_map(|(tag, name)| Some(((*name).to_owned(), value(tag)?)));
+        let known =
+            QUANTITIES.iter().filter_map(|(tag, name)| Some(((*name).to_owned(), value(tag)?)));
         measurement.quantities.extend(known);
         let host = value("nv/cold/time/cpu/mean").filter(|_| *clock == "nv/cold/time/gpu");
-        measurement.quantities.extend(host.map(|seconds| ("host_mean_ns".to_owned(), seconds * 1e9)));
+        measurement
+            .quantities
+            .extend(host.map(|seconds| ("host_mean_ns".to_owned(), seconds * 1e9)));
     }
     outcome
 }

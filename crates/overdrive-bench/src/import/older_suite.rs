@@ -1,8 +1,9 @@
-//! The three reports of the suite that came before Overdrive. They hold means, or accuracies and sizes, of ten runs
-//! without a warm-up kept apart; a back end that failed was written as 0.00.
+//! The three reports of the suite that came before Overdrive. They hold means, or accuracies and
+//! sizes, of ten runs without a warm-up kept apart; a back end that failed was written as 0.00.
 //!
-//! Its headlines (a fusion of 15.4x, an INT8 model that was larger than its baseline) were one slow first call among
-//! ten, and nobody looked. Our gate looks: mean, deviation and count are enough to see it.
+//! Its headlines (a fusion of 15.4x, an INT8 model that was larger than its baseline) were one slow
+//! first call among ten, and nobody looked. Our gate looks: mean, deviation and count are enough to
+//! see it.
 
 use std::path::Path;
 
@@ -35,9 +36,11 @@ struct Mode {
 /// Mode -> accuracy, loss, size. A file that is not smaller than the baseline's is not compressed.
 pub(super) fn quantization(text: &str, path: &Path) -> Result<Results, ImportError> {
     const FORMAT: Format = Format::Quantization;
-    let modes: Vec<(String, Mode)> = named(text).map_err(|reason| malformed(path, FORMAT, reason))?;
+    let modes: Vec<(String, Mode)> =
+        named(text).map_err(|reason| malformed(path, FORMAT, reason))?;
     let mut draft = Draft::new(path, FORMAT, "quantization");
-    let of = |draft: &Draft<'_>, mode: &str| draft.case(Workload::new("model", []), configuration(mode));
+    let of =
+        |draft: &Draft<'_>, mode: &str| draft.case(Workload::new("model", []), configuration(mode));
     let baseline = modes.iter().find(|(name, _)| name == "baseline");
     let base = baseline.map(|(name, mode)| (of(&draft, name), mode.model_size_bytes));
     for (name, mode) in &modes {
@@ -87,7 +90,8 @@ pub(super) fn kernels(text: &str, path: &Path) -> Result<Results, ImportError> {
         let variants: Vec<(String, Kernel)> = entries(variants).map_err(bad)?;
         for (name, kernel) in &variants {
             let (case, baseline) = kernel_case(&draft, &group, name);
-            let baseline = baseline.filter(|(_, name)| variants.iter().any(|(other, _)| other == name));
+            let baseline =
+                baseline.filter(|(_, name)| variants.iter().any(|(other, _)| other == name));
             let reported = Reported {
                 count: Some(RUNS),
                 standard_deviation_ns: Some(kernel.std_time_ms * MS),
@@ -98,13 +102,15 @@ pub(super) fn kernels(text: &str, path: &Path) -> Result<Results, ImportError> {
             draft.record(case, baseline.as_ref().map(|(case, _)| case), outcome(reported));
         }
     }
-    draft
-        .note("Samples, warm-up, device and number format are not recorded; the suite made 10 runs of each.");
+    draft.note(
+        "Samples, warm-up, device and number format are not recorded; the suite made 10 \
+               runs of each.",
+    );
     draft.finish("there is no group")
 }
 
-/// `fused_linear_gelu` and `baseline_linear_gelu` are two ways to do one work; the case, and that of the way that it
-/// is to be compared with, beside its name in the file.
+/// `fused_linear_gelu` and `baseline_linear_gelu` are two ways to do one work; the case, and that
+/// of the way that it is to be compared with, beside its name in the file.
 fn kernel_case(draft: &Draft<'_>, group: &str, name: &str) -> (Case, Option<(Case, String)>) {
     let of = |work: &str, variant: &str| {
         let configuration = configuration(variant);
@@ -112,7 +118,8 @@ fn kernel_case(draft: &Draft<'_>, group: &str, name: &str) -> (Case, Option<(Cas
     };
     match name.split_once('_') {
         Some((way @ ("baseline" | "fused"), work)) => {
-            let baseline = (way == "fused").then(|| (of(work, "baseline"), format!("baseline_{work}")));
+            let baseline =
+                (way == "fused").then(|| (of(work, "baseline"), format!("baseline_{work}")));
             (of(work, way), baseline)
         }
         _ => (of("", name), None),
@@ -186,7 +193,9 @@ fn named<T: for<'d> Deserialize<'d>>(text: &str) -> serde_json::Result<Vec<(Stri
     entries(serde_json::from_str(text)?)
 }
 
-fn entries<T: for<'d> Deserialize<'d>>(object: Map<String, Value>) -> serde_json::Result<Vec<(String, T)>> {
+fn entries<T: for<'d> Deserialize<'d>>(
+    object: Map<String, Value>,
+) -> serde_json::Result<Vec<(String, T)>> {
     let entry = |(name, value)| {
         let named = |error| serde::de::Error::custom(format!("`{name}`: {error}"));
         serde_json::from_value(value).map_err(named).map(|value| (name, value))

@@ -1,4 +1,5 @@
-//! Events of a trace summed by operator, with self times: what an event took less what the events inside of it took.
+//! Events of a trace summed by operator, with self times: what an event took less what the events
+//! inside of it took.
 
 use std::collections::BTreeMap;
 
@@ -40,8 +41,9 @@ pub(super) fn operators(events: Vec<Event>) -> BTreeMap<Key, Operator> {
     let mut operators: BTreeMap<Key, Operator> = BTreeMap::new();
     for mut events in tracks.into_values() {
         // Of two that start together the longer one is outside.
-        events
-            .sort_by(|a, b| a.start_us.total_cmp(&b.start_us).then(b.duration_us.total_cmp(&a.duration_us)));
+        events.sort_by(|a, b| {
+            a.start_us.total_cmp(&b.start_us).then(b.duration_us.total_cmp(&a.duration_us))
+        });
         let selves = self_times(&events);
         for (event, self_us) in events.into_iter().zip(selves) {
             let key = Key { device: event.device, name: event.name, shapes: event.shapes };
@@ -58,7 +60,8 @@ fn self_times(events: &[Event]) -> Vec<f64> {
     let mut selves: Vec<f64> = events.iter().map(|event| event.duration_us).collect();
     let mut open: Vec<usize> = Vec::new();
     for (at, event) in events.iter().enumerate() {
-        let ended = |&outer: &usize| events[outer].start_us + events[outer].duration_us <= event.start_us;
+        let ended =
+            |&outer: &usize| events[outer].start_us + events[outer].duration_us <= event.start_us;
         while open.last().is_some_and(ended) {
             open.pop();
         }
@@ -103,8 +106,11 @@ mod tests {
 
     #[test]
     fn events_that_overlap_without_nesting_do_not_give_negative_times() {
-        let found =
-            selves(vec![event("a", "1", 0.0, 4.0), event("b", "1", 3.0, 10.0), event("c", "1", 3.0, 10.0)]);
+        let found = selves(vec![
+            event("a", "1", 0.0, 4.0),
+            event("b", "1", 3.0, 10.0),
+            event("c", "1", 3.0, 10.0),
+        ]);
         assert!(found.values().all(|(_, us)| *us >= 0.0), "{found:?}");
         assert_eq!(found["a"], (1, 3.0));
     }

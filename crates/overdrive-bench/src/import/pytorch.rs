@@ -1,8 +1,9 @@
-//! Export of PyTorch's profiler (`prof.export_chrome_trace`): complete events, in microseconds, of operators on the
-//! host and of kernels and copies on the device.
+//! Export of PyTorch's profiler (`prof.export_chrome_trace`): complete events, in microseconds, of
+//! operators on the host and of kernels and copies on the device.
 //!
-//! One record for each operator or kernel and shape of its inputs. Tracing slows what it traces, so that none of them is
-//! a latency; and an operator's time holds that of the operators it calls, so that its self time stands beside it.
+//! One record for each operator or kernel and shape of its inputs. Tracing slows what it traces, so
+//! that none of them is a latency; and an operator's time holds that of the operators it calls, so
+//! that its self time stands beside it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -58,7 +59,8 @@ struct Arguments {
 }
 
 pub(super) fn parse(text: &str, path: &Path) -> Result<Results, ImportError> {
-    let trace: Trace = serde_json::from_str(text).map_err(|reason| malformed(path, FORMAT, reason))?;
+    let trace: Trace =
+        serde_json::from_str(text).map_err(|reason| malformed(path, FORMAT, reason))?;
     let mut draft = Draft::new(path, FORMAT, "profile");
     draft.started(trace.base_time_ns.unwrap_or(0) / 1_000_000_000);
     for device in trace.devices {
@@ -75,16 +77,21 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Results, ImportError> {
     }
     for (key, operator) in operators(events) {
         let workload = Workload::new(format!("{} {}", key.name, key.shapes).trim_end(), []);
-        let configuration = crate::case::Configuration { device: key.device, ..configuration("pytorch") };
+        let configuration =
+            crate::case::Configuration { device: key.device, ..configuration("pytorch") };
         let case = draft.case(workload, configuration);
         draft.record(case, None, judged(operator));
     }
     draft.note(
-        "A traced run: times hold the tracer's own cost and are no latencies; outputs were not compared with a reference.",
+        "A traced run: times hold the tracer's own cost and are no latencies; outputs were not \
+         compared with a reference.",
     );
     if !ignored.is_empty() {
-        let counts: Vec<String> =
-            ignored.iter().take(8).map(|(category, count)| format!("{count} of `{category}`")).collect();
+        let counts: Vec<String> = ignored
+            .iter()
+            .take(8)
+            .map(|(category, count)| format!("{count} of `{category}`"))
+            .collect();
         draft.note(format!(
             "Events that are neither operators nor kernels were left out: {}.",
             counts.join(", ")
@@ -119,7 +126,8 @@ fn event(raw: RawEvent) -> Option<Event> {
     })
 }
 
-/// All events of an operator. Where one is shorter than the tracer can tell, only their mean is known.
+/// All events of an operator. Where one is shorter than the tracer can tell, only their mean is
+/// known.
 fn judged(operator: Operator) -> Outcome {
     let samples_ns: Vec<f64> = operator.durations_us.iter().map(|us| us * 1e3).collect();
     let count = samples_ns.len() as u64;

@@ -30,7 +30,9 @@ fn alike(a: &Value, b: &Value) -> bool {
             (Some(a), Some(b)) => close(a, b),
             _ => a == b,
         },
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b)),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b))
+        }
         (Value::Object(a), Value::Object(b)) => {
             a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| alike(a, b)))
         }
@@ -65,7 +67,8 @@ pub(super) fn check(results: &Results, measurement: &Measurement) -> Result<(), 
     if let Some(reported) = &measurement.reported {
         reported.check().map_err(|failure| failure.reason)?;
     }
-    let mut found = measurement.reported.as_ref().map(|reported| reported.gate()).unwrap_or_default();
+    let mut found =
+        measurement.reported.as_ref().map(|reported| reported.gate()).unwrap_or_default();
     if let Some(series) = &measurement.latency {
         if !series.is_consistent() {
             return Err(SUMMARY.to_owned());
@@ -74,7 +77,8 @@ pub(super) fn check(results: &Results, measurement: &Measurement) -> Result<(), 
         let precise = series.summary.relative_half_width().is_some_and(|width| width <= PRECISE);
         if (series.conditions.stopped == Stopped::Precise) && !precise {
             return Err(
-                "it says that sampling stopped at a narrow interval, which its samples do not have".into()
+                "it says that sampling stopped at a narrow interval, which its samples do not have"
+                    .into(),
             );
         }
     }
@@ -98,7 +102,8 @@ pub(super) fn check(results: &Results, measurement: &Measurement) -> Result<(), 
 fn check_shares(results: &Results, measurement: &Measurement) -> Result<(), String> {
     for told in &measurement.ceiling_shares {
         let ceiling = results.ceilings.iter().find(|ceiling| ceiling.name == told.ceiling);
-        let (Some(ceiling), Some(work), Some(series)) = (ceiling, &measurement.work, &measurement.latency)
+        let (Some(ceiling), Some(work), Some(series)) =
+            (ceiling, &measurement.work, &measurement.latency)
         else {
             continue;
         };
@@ -121,7 +126,10 @@ pub(super) fn check_items(results: &Results) -> Result<(), Inconsistency> {
         let sizes: Vec<u64> = workload.dimensions.values().copied().collect();
         let expected = *known.entry((workload.to_string(), &items.name)).or_insert(items.per_call);
         if items.per_call != expected || !(sizes.is_empty() || is_product(&sizes, items.per_call)) {
-            let why = format!("{} {} in a call do not follow from `{workload}`", items.per_call, items.name);
+            let why = format!(
+                "{} {} in a call do not follow from `{workload}`",
+                items.per_call, items.name
+            );
             return Err(Inconsistency::Contradiction { case: record.case.id(), why });
         }
     }
@@ -134,7 +142,9 @@ fn is_product(sizes: &[u64], product: u64) -> bool {
         [] => product == 1,
         [first, rest @ ..] => {
             is_product(rest, product)
-                || (*first > 0 && product.is_multiple_of(*first) && is_product(rest, product / first))
+                || (*first > 0
+                    && product.is_multiple_of(*first)
+                    && is_product(rest, product / first))
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::status::{Physics, StatusKind};
 const HIGHEST_HZ: f64 = 6.5e9;
 /// Operations a cycle of the widest unit of a core, by the feature that tells of it; the first that
 /// is there counts.
-const PER_CYCLE: [(&str, f64); 4] = [("amx", 2048.0), ("avx512", 256.0), ("avx2", 128.0), ("", 64.0)];
+const PER_CYCLE: [(&str, f64); 4] =
+    [("amx", 2048.0), ("avx512", 256.0), ("avx2", 128.0), ("", 64.0)];
 /// Bytes a cycle between a core and its nearest cache.
 const CORE_BYTES: f64 = 256.0;
 /// The same of a multiprocessor of a GPU, by the narrowest format there is, with sparsity.
@@ -28,7 +29,8 @@ fn bounds(environment: &Environment, case: &Case) -> Option<Physics> {
     let configuration = &case.configuration;
     // A back end names its device by its key or by the product's name.
     let named = &configuration.device;
-    let device = environment.devices.iter().find(|device| [&device.key, &device.name].contains(&named));
+    let device =
+        environment.devices.iter().find(|device| [&device.key, &device.name].contains(&named));
     let is_processor =
         environment.devices.is_empty() || ["cpu", &environment.cpu.model].contains(&named.as_str());
     let (cycles, (flops, bytes)) = match device {
@@ -43,7 +45,9 @@ fn bounds(environment: &Environment, case: &Case) -> Option<Physics> {
             if cpu.features.is_empty() {
                 return None;
             }
-            let has = |word: &str| word.is_empty() || cpu.features.iter().any(|name| name.starts_with(word));
+            let has = |word: &str| {
+                word.is_empty() || cpu.features.iter().any(|name| name.starts_with(word))
+            };
             let (_, flops) = PER_CYCLE.into_iter().find(|(feature, _)| has(feature))?;
             let all = cpu.logical.or(environment.allowed_cpus).unwrap_or(1024);
             let threads = if configuration.threads > 0 { configuration.threads } else { all };
@@ -54,7 +58,11 @@ fn bounds(environment: &Environment, case: &Case) -> Option<Physics> {
 }
 
 /// Why a measurement is faster than the recorded machine can be, if it is.
-pub(crate) fn exceeded(environment: &Environment, case: &Case, measurement: &Measurement) -> Option<String> {
+pub(crate) fn exceeded(
+    environment: &Environment,
+    case: &Case,
+    measurement: &Measurement,
+) -> Option<String> {
     let (work, series) = (measurement.work.as_ref()?, measurement.latency.as_ref()?);
     let status = bounds(environment, case)?.check(series.summary.median_ns, work)?;
     let rate = work.flops as f64 / (series.summary.median_ns * 1e-9);
@@ -62,7 +70,11 @@ pub(crate) fn exceeded(environment: &Environment, case: &Case, measurement: &Mea
 }
 
 /// Refuses an impossible time that no status owns up to.
-pub(super) fn check(environment: &Environment, case: &Case, measurement: &Measurement) -> Result<(), String> {
+pub(super) fn check(
+    environment: &Environment,
+    case: &Case,
+    measurement: &Measurement,
+) -> Result<(), String> {
     let is_told = measurement.statuses.iter().any(|status| status.kind == StatusKind::Invalid);
     match exceeded(environment, case, measurement).filter(|_| !is_told) {
         Some(why) => Err(format!("the recorded machine cannot be so fast: {why}")),

@@ -12,13 +12,17 @@ use crate::series::Series;
 fn check_pairs(timed: &[(&Record, &Series)]) -> Result<(), Inconsistency> {
     let by_id: BTreeMap<String, &Series> =
         timed.iter().map(|(record, series)| (record.case.id(), *series)).collect();
-    let rounds =
-        |series: &Series| (Turns::of(&series.samples).map(|turns| turns.subjects), series.samples.len());
+    let rounds = |series: &Series| {
+        (Turns::of(&series.samples).map(|turns| turns.subjects), series.samples.len())
+    };
     for (record, series) in timed {
-        let Some(baseline) = record.baseline.as_ref().and_then(|id| by_id.get(id)) else { continue };
+        let Some(baseline) = record.baseline.as_ref().and_then(|id| by_id.get(id)) else {
+            continue;
+        };
         let is_known = |series: &Series| series.conditions.session.is_some();
         if !is_known(series) && !is_known(baseline) && rounds(series) != rounds(baseline) {
-            let why = "it was not sampled in the same rounds as the case that it is compared with".to_owned();
+            let why = "it was not sampled in the same rounds as the case that it is compared with"
+                .to_owned();
             return Err(Inconsistency::Contradiction { case: record.case.id(), why });
         }
     }
@@ -39,7 +43,11 @@ pub(super) fn check(results: &Results) -> Result<(), Inconsistency> {
     for entry in &timed {
         let (record, series) = entry;
         if clock(series) != clock(timed[0].1) {
-            let why = format!("it was timed by {}, the first record by {}", clock(series), clock(timed[0].1));
+            let why = format!(
+                "it was timed by {}, the first record by {}",
+                clock(series),
+                clock(timed[0].1)
+            );
             return Err(Inconsistency::Contradiction { case: record.case.id(), why });
         }
         if let Some(session) = &series.conditions.session {
@@ -50,8 +58,10 @@ pub(super) fn check(results: &Results) -> Result<(), Inconsistency> {
         let mut last: u64 = 0;
         let mut spans: Vec<(u64, u64)> = Vec::new();
         for (at, (record, series)) in entries.iter().enumerate() {
-            let differs =
-                |why: &str| Inconsistency::Contradiction { case: record.case.id(), why: why.to_owned() };
+            let differs = |why: &str| Inconsistency::Contradiction {
+                case: record.case.id(),
+                why: why.to_owned(),
+            };
             let session = |series: &Series| {
                 let session = series.conditions.session.as_ref();
                 session.map(|session| (session.span_ns, session.subjects, session.rounds))
@@ -64,12 +74,15 @@ pub(super) fn check(results: &Results) -> Result<(), Inconsistency> {
             if is_taken && place(series).is_some() {
                 return Err(differs("another subject of its session has the same samples' places"));
             }
-            spans.extend(series.samples.iter().filter_map(|sample| sample.start_ns.zip(sample.end_ns)));
+            spans.extend(
+                series.samples.iter().filter_map(|sample| sample.start_ns.zip(sample.end_ns)),
+            );
         }
         spans.sort_unstable();
         for (start, end) in spans {
             if start < last {
-                let (case, why) = (entries[0].0.case.id(), "samples of its session overlap".to_owned());
+                let (case, why) =
+                    (entries[0].0.case.id(), "samples of its session overlap".to_owned());
                 return Err(Inconsistency::Contradiction { case, why });
             }
             last = end;

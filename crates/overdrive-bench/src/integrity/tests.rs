@@ -33,7 +33,8 @@ fn run() -> Results {
     for record in &mut found.records {
         record.case.workload.dimensions.insert("B".into(), 32);
         let items = Some(Items { per_call: 32, name: "samples".into() });
-        record.outcome.measurement_mut().unwrap().work = Some(Work { flops: 1 << 20, bytes: 1 << 10, items });
+        record.outcome.measurement_mut().unwrap().work =
+            Some(Work { flops: 1 << 20, bytes: 1 << 10, items });
     }
     found.records[1].baseline = Some(found.records[0].case.id());
     found
@@ -55,7 +56,9 @@ fn forged(edit: impl FnOnce(&mut Series)) -> Results {
 #[track_caller]
 fn refused(found: &Results, word: &str) {
     match from_json(&to_json(found)) {
-        Err(JsonError::Content(error)) => assert!(error.to_string().contains(word), "`{word}`: {error}"),
+        Err(JsonError::Content(error)) => {
+            assert!(error.to_string().contains(word), "`{word}`: {error}")
+        }
         other => panic!("expected `{word}`, found {other:?}"),
     }
 }
@@ -86,7 +89,10 @@ fn what_a_run_leaves_is_believed() {
 fn times_of_another_size_do_not_fit_their_session() {
     for (factor, divisor) in [(10, 1), (1, 6), (1, 1000)] {
         let scale = |series: &mut Series| {
-            series.samples.iter_mut().for_each(|sample| sample.host_ns = sample.host_ns * factor / divisor);
+            series
+                .samples
+                .iter_mut()
+                .for_each(|sample| sample.host_ns = sample.host_ns * factor / divisor);
         };
         assert!(from_json(&to_json(&forged(scale))).is_err(), "{factor} / {divisor}");
         let warmed = |series: &mut Series| {
@@ -97,7 +103,10 @@ fn times_of_another_size_do_not_fit_their_session() {
                 .iter_mut()
                 .for_each(|span| span.host_ns = span.host_ns * factor / divisor);
         };
-        assert!(from_json(&to_json(&forged(warmed))).is_err(), "{factor} / {divisor}, with the warm-up");
+        assert!(
+            from_json(&to_json(&forged(warmed))).is_err(),
+            "{factor} / {divisor}, with the warm-up"
+        );
         // Of a file of version 1 the warm-up is the only witness.
         refused(&old(&forged(scale)), "warm-up");
     }

@@ -26,8 +26,10 @@ pub(super) fn check(series: &Series) -> Result<(), String> {
         return Err("a screening does not wait for a warm-up to settle".to_owned());
     }
     let calls = conditions.calls_per_sample as f64;
-    let spans: Vec<f64> = series.samples.iter().map(|sample| sample.host_ns as f64 / calls).collect();
-    let warm: Vec<f64> = conditions.warmup.iter().rev().take(5).map(|span| span.mean_ns()).collect();
+    let spans: Vec<f64> =
+        series.samples.iter().map(|sample| sample.host_ns as f64 / calls).collect();
+    let warm: Vec<f64> =
+        conditions.warmup.iter().rev().take(5).map(|span| span.mean_ns()).collect();
     // A session bounds times more closely, and no busy moment makes it wrong.
     if conditions.settling == Settling::Settled && conditions.session.is_none() {
         together("the warm-up that it settled at", median(&warm), median(&spans))?;
@@ -70,11 +72,13 @@ impl Turns {
         let [first, second, ..] = samples else { return None };
         let sum = u64::from(first.index) + u64::from(second.index) + 1;
         let subjects = u32::try_from(sum / 2).ok()?;
-        (sum.is_multiple_of(2) && first.index < subjects).then_some(Self { subjects, place: first.index })
+        (sum.is_multiple_of(2) && first.index < subjects)
+            .then_some(Self { subjects, place: first.index })
     }
 
     fn index(&self, round: u64) -> u64 {
-        let turn = if round.is_multiple_of(2) { self.place } else { self.subjects - 1 - self.place };
+        let turn =
+            if round.is_multiple_of(2) { self.place } else { self.subjects - 1 - self.place };
         round * u64::from(self.subjects) + u64::from(turn)
     }
 }
@@ -85,14 +89,14 @@ fn alternation(samples: &[Sample]) -> Result<(), String> {
         return Ok(());
     }
     let turns = Turns::of(samples);
-    let is_in_turn =
-        |turns: &Turns, (sample, round): (&Sample, u64)| u64::from(sample.index) == turns.index(round);
+    let is_in_turn = |turns: &Turns, (sample, round): (&Sample, u64)| {
+        u64::from(sample.index) == turns.index(round)
+    };
     let fits = |turns: &Turns| samples.iter().zip(0..).all(|entry| is_in_turn(turns, entry));
     match turns.filter(fits) {
         Some(_) => Ok(()),
-        None => {
-            Err("its samples are not those of every round: some were left out, added or moved".to_owned())
-        }
+        None => Err("its samples are not those of every round: some were left out, added or moved"
+            .to_owned()),
     }
 }
 
@@ -112,7 +116,10 @@ fn in_session(series: &Series, session: &Session) -> Result<(), String> {
     let calls = u128::from(conditions.calls_per_sample);
     let counted = |untimed: u128| before + u128::from(session.rounds) * (calls + untimed);
     if ![0, 1].map(counted).contains(&u128::from(session.calls)) {
-        return Err(format!("{} calls are not those of its warm-up and its samples", session.calls));
+        return Err(format!(
+            "{} calls are not those of its warm-up and its samples",
+            session.calls
+        ));
     }
     let (mut last, mut largest) = (0, 0.0_f64);
     for sample in &series.samples {
@@ -121,14 +128,19 @@ fn in_session(series: &Series, session: &Session) -> Result<(), String> {
         };
         let inside = sample.device_ns.map_or(sample.host_ns, |_| 0);
         if start < last || end < start || end > session.span_ns || end - start < inside {
-            return Err(format!("sample {} does not fit between the times around it", sample.index));
+            return Err(format!(
+                "sample {} does not fit between the times around it",
+                sample.index
+            ));
         }
         last = end;
         largest = largest.max(sample.host_ns as f64 / (end - start).max(1) as f64);
     }
     if conditions.basis == Basis::Host && largest < INSIDE {
         let percent = 100.0 * largest;
-        return Err(format!("its samples take at most {percent:.0} % of the time that passed around them"));
+        return Err(format!(
+            "its samples take at most {percent:.0} % of the time that passed around them"
+        ));
     }
     Ok(())
 }

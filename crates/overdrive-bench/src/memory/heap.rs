@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// assert_eq!(HEAP.count().live_bytes - before.live_bytes, buffer.len() as u64);
 /// ```
 ///
-/// Counting costs a few atomic additions an allocation; steady-state code of this project makes none.
+/// Counting costs a few atomic additions an allocation; steady-state code of this project makes
+/// none.
 #[derive(Debug)]
 pub struct CountingAllocator {
     live_bytes: AtomicU64,
@@ -52,7 +53,10 @@ pub struct HeapCount {
 
 impl CountingAllocator {
     /// An allocator that has counted nothing yet.
-    #[expect(clippy::new_without_default, reason = "it exists to initialise a static, which needs const")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "it exists to initialise a static, which needs const"
+    )]
     pub const fn new() -> Self {
         let (live_bytes, peak_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { live_bytes, peak_bytes, allocations: AtomicU64::new(0), guard: None }
@@ -155,11 +159,15 @@ mod tests {
     fn live_peak_and_count_follow_the_calls() {
         let heap = CountingAllocator::new();
         let layout = Layout::from_size_align(1000, 64).unwrap();
-        // SAFETY: the layouts have a size, and each block is freed once with the layout that it has.
+        // SAFETY: the layouts have a size, and each block is freed once with the layout that it
+        // has.
         unsafe {
             let a = heap.alloc(layout);
             let b = heap.alloc_zeroed(layout);
-            assert_eq!(heap.count(), HeapCount { live_bytes: 2000, peak_bytes: 2000, allocations: 2 });
+            assert_eq!(
+                heap.count(),
+                HeapCount { live_bytes: 2000, peak_bytes: 2000, allocations: 2 }
+            );
             heap.dealloc(a, layout);
             assert_eq!(heap.restart_peak().peak_bytes, 1000);
             let b = heap.realloc(b, layout, 3000);

@@ -1,4 +1,5 @@
-//! The kernel's resident high-water mark of this process (`VmHWM`), which Linux lets its owner reset.
+//! The kernel's resident high-water mark of this process (`VmHWM`), which Linux lets its owner
+//! reset.
 
 /// Lowers the mark to what is resident now and says what that is; `None` where that cannot be done.
 #[cfg(target_os = "linux")]

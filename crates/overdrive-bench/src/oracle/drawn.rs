@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use overdrive_ir::{DType, Graph, Tensor, TensorType, eval::philox};
 
-/// Inputs for `graph` from `seed`: standard normal for real numbers, 0 or 1 for everything else, since a graph
-/// does not say how far its indices may reach.
+/// Inputs for `graph` from `seed`: standard normal for real numbers, 0 or 1 for everything else,
+/// since a graph does not say how far its indices may reach.
 pub fn normal_inputs(graph: &Graph, seed: u64) -> Vec<Tensor> {
     graph
         .inputs()
@@ -18,8 +18,9 @@ pub fn normal_inputs(graph: &Graph, seed: u64) -> Vec<Tensor> {
 /// byte holds.
 const DRAWN_AT_ONCE: usize = 1 << 16;
 
-/// Elements after which a large tensor repeats itself: drawing a thousand million numbers took longer than all that was
-/// done with them. Eight times a prime, so that bytes are whole and rows whose length is a power of two all differ.
+/// Elements after which a large tensor repeats itself: drawing a thousand million numbers took
+/// longer than all that was done with them. Eight times a prime, so that bytes are whole and rows
+/// whose length is a power of two all differ.
 const DRAWN_IN_ALL: usize = 8 * 2_097_143;
 
 /// The same numbers whatever the number of threads: each element depends on its index alone.
@@ -32,12 +33,16 @@ fn normal(ty: &TensorType, seed: u64, site: u64) -> Tensor {
         let bits: Vec<i128> = draws.map(|draw| i128::from(draw > 0.0)).collect();
         Tensor::from_ints(ty.dtype, [length], &bits)
     });
-    Tensor::sharing(ty.clone(), repeated(bytes, ty.bytes()).into()).expect("every element was drawn")
+    Tensor::sharing(ty.clone(), repeated(bytes, ty.bytes()).into())
+        .expect("every element was drawn")
 }
 
 /// The bytes of so many elements of a type, drawn in parts by every thread of this machine: `draw`
 /// gives those from an index on, which is a multiple of thousands, so many of them.
-pub fn side_by_side((dtype, count): (DType, usize), draw: impl Fn(usize, usize) -> Tensor + Sync) -> Vec<u8> {
+pub fn side_by_side(
+    (dtype, count): (DType, usize),
+    draw: impl Fn(usize, usize) -> Tensor + Sync,
+) -> Vec<u8> {
     let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let parts_of_each = count.div_ceil(DRAWN_AT_ONCE).div_ceil(threads).max(1);
     let part_bytes = dtype.bytes_for(DRAWN_AT_ONCE);
@@ -77,7 +82,8 @@ mod tests {
         assert_eq!(repeated(vec![1, 2, 3], 8), [1, 2, 3, 1, 2, 3, 1, 2]);
         assert_eq!(repeated(vec![1, 2, 3], 3), [1, 2, 3]);
         for columns in (3..18).map(|power| 1_usize << power) {
-            let starts: BTreeSet<usize> = (0..8192).map(|row| row * columns % DRAWN_IN_ALL).collect();
+            let starts: BTreeSet<usize> =
+                (0..8192).map(|row| row * columns % DRAWN_IN_ALL).collect();
             assert_eq!(starts.len(), 8192, "rows of {columns}");
         }
     }

@@ -35,11 +35,14 @@ impl Sensitivity {
     pub fn of_responses(squares: Vec<f64>, shape: &[usize], twins: usize) -> Self {
         let width = shape.last().copied().unwrap_or(1).max(1);
         let height = shape.len().checked_sub(2).map_or(1, |axis| shape[axis]).max(1);
-        let squares: Vec<f64> = squares.iter().map(|x| if x.is_finite() { *x } else { 0.0 }).collect();
+        let squares: Vec<f64> =
+            squares.iter().map(|x| if x.is_finite() { *x } else { 0.0 }).collect();
         let (mut elements, mut rows) = (Vec::with_capacity(squares.len()), Vec::new());
         for matrix in squares.chunks(width * height) {
-            let means: Vec<f64> =
-                matrix.chunks(width).map(|row| row.iter().sum::<f64>() / row.len() as f64).collect();
+            let means: Vec<f64> = matrix
+                .chunks(width)
+                .map(|row| row.iter().sum::<f64>() / row.len() as f64)
+                .collect();
             let mut columns = vec![0.0; width];
             for (row, mean) in matrix.chunks(width).zip(&means).filter(|(_, mean)| **mean > 0.0) {
                 columns.iter_mut().zip(row).for_each(|(sum, square)| *sum += square / mean);
@@ -65,7 +68,12 @@ impl Sensitivity {
     ///
     /// A row is held to less than its elements are: wrong by the same small amount everywhere, it
     /// would pass them all.
-    pub(super) fn share(&self, found: &[f64], expected: &[f64], (rounding, floor): (f64, f64)) -> f64 {
+    pub(super) fn share(
+        &self,
+        found: &[f64],
+        expected: &[f64],
+        (rounding, floor): (f64, f64),
+    ) -> f64 {
         let mut worst: f64 = 0.0;
         let mut take = |difference: f64, limit: f64| {
             let share = if difference == 0.0 { 0.0 } else { difference / limit };
@@ -82,7 +90,11 @@ impl Sensitivity {
                 let difference = if found == expected { 0.0 } else { (found - expected).abs() };
                 take(difference, floor + rounding * (OF_ELEMENT * scale + 4.0 * expected.abs()));
                 off += difference * difference;
-                size += if difference == 0.0 && !expected.is_finite() { 0.0 } else { expected * expected };
+                size += if difference == 0.0 && !expected.is_finite() {
+                    0.0
+                } else {
+                    expected * expected
+                };
             }
             if let Some(scale) = row {
                 let count = expected.len() as f64;
@@ -113,7 +125,10 @@ mod tests {
             two_rows().share(&found, &expected, (1e-3, 0.0))
         };
         assert!(off(3, 7e-3) < 1.0 && off(3, 9e-3) > 1.0);
-        assert!(off(67, 7e-5) < 1.0 && off(67, 9e-5) > 1.0, "a small row is not judged by a large one");
+        assert!(
+            off(67, 7e-5) < 1.0 && off(67, 9e-5) > 1.0,
+            "a small row is not judged by a large one"
+        );
         assert!(off(3, f64::NAN).is_nan());
     }
 
@@ -127,7 +142,8 @@ mod tests {
 
     #[test]
     fn a_column_that_is_larger_everywhere_may_be_off_by_more() {
-        let squares: Vec<f64> = (0..64 * 64).map(|i| if i % 64 == 5 { 100.0 } else { 1.0 }).collect();
+        let squares: Vec<f64> =
+            (0..64 * 64).map(|i| if i % 64 == 5 { 100.0 } else { 1.0 }).collect();
         let found = Sensitivity::of_responses(squares, &[64, 64], 1);
         let (large, small) = (found.elements[5], found.elements[6]);
         assert!((8.0..12.0).contains(&large) && (0.5..2.0).contains(&small), "{large} {small}");

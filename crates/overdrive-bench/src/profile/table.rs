@@ -1,5 +1,5 @@
-//! Operators by self time. What no operator accounts for is a row of its own, so that the shares add up to the total
-//! that is stated.
+//! Operators by self time. What no operator accounts for is a row of its own, so that the shares
+//! add up to the total that is stated.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -80,12 +80,14 @@ impl OperatorTable {
 /// For a terminal.
 impl fmt::Display for OperatorTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let titles = ["operator", "calls", "self time", "share", "mean", "FLOP/s", "B/s", "peak memory"];
+        let titles =
+            ["operator", "calls", "self time", "share", "mean", "FLOP/s", "B/s", "peak memory"];
         let column = |title| (title, if title == titles[0] { Align::Left } else { Align::Right });
         let mut table = Table::new(&titles.map(column));
         let share = |ns: f64| format!("{:.1} %", 100.0 * ns / self.total_ns.max(f64::MIN_POSITIVE));
         for row in &self.operators {
-            let per_second = |amount: f64, unit: &str| digits::rate(amount / row.time_ns * 1e9, None, unit);
+            let per_second =
+                |amount: f64, unit: &str| digits::rate(amount / row.time_ns * 1e9, None, unit);
             table.push(vec![
                 row.name.clone(),
                 row.calls.to_string(),

@@ -71,7 +71,10 @@ fn shares_add_up_to_the_total_of_all_streams() {
     let b = &table.operators[0];
     assert_eq!((b.calls, b.time_ns, b.mean_ns, b.flops), (2, 8_000.0, 4_000.0, 200.0));
     let text = table.to_string();
-    assert!(text.contains("(unattributed)") && text.contains("50.0 %") && text.contains("100.0 %"), "{text}");
+    assert!(
+        text.contains("(unattributed)") && text.contains("50.0 %") && text.contains("100.0 %"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -80,7 +83,8 @@ fn live_bytes_follow_the_plan() {
     let live: Vec<u64> = profile.steps.iter().map(|step| step.live_bytes).collect();
     assert_eq!(live, [64, 64 + 128, 64 + 256]);
     assert_eq!(profile.end_live_bytes, 256, "the output");
-    let peaks: Vec<u64> = OperatorTable::of(&profile).operators.iter().map(|row| row.peak_bytes).collect();
+    let peaks: Vec<u64> =
+        OperatorTable::of(&profile).operators.iter().map(|row| row.peak_bytes).collect();
     assert_eq!(peaks, [320, 64, 192]);
 }
 
@@ -92,7 +96,11 @@ fn a_step_that_did_not_run_has_no_row() {
     let profile = Profile { wall_ns: 2_000.0, ..Profile::of(&plan, steps, 2) };
     let table = OperatorTable::of(&profile);
     assert_eq!((table.streams, table.operators.len()), (1, 2));
-    assert_eq!((table.total_ns, table.unattributed_ns), (4_000.0, 0.0), "never less than its parts");
+    assert_eq!(
+        (table.total_ns, table.unattributed_ns),
+        (4_000.0, 0.0),
+        "never less than its parts"
+    );
 }
 
 fn events<'t>(trace: &'t Value, kind: &str) -> Vec<&'t Value> {
@@ -111,8 +119,10 @@ fn a_trace_keeps_to_the_format_and_has_tracks_counters_and_boundaries() {
     assert_eq!(tracks, ["calls", "stream 0", "stream 2"]);
     assert_eq!(events(&trace, "i").len(), 2, "a boundary for each sample");
     assert_eq!(events(&trace, "X").len(), 2 * (3 + 1), "steps and calls");
-    let counts: Vec<u64> =
-        events(&trace, "C").iter().map(|event| event["args"]["live bytes"].as_u64().unwrap()).collect();
+    let counts: Vec<u64> = events(&trace, "C")
+        .iter()
+        .map(|event| event["args"]["live bytes"].as_u64().unwrap())
+        .collect();
     assert_eq!(counts, [64, 192, 320, 256].repeat(2));
 }
 

@@ -1,8 +1,9 @@
-//! A profile in Chrome's trace event format, which Perfetto (ui.perfetto.dev) and `chrome://tracing` open: a track for
-//! the calls, one for each stream, and a counter of the arena's live bytes.
+//! A profile in Chrome's trace event format, which Perfetto (ui.perfetto.dev) and
+//! `chrome://tracing` open: a track for the calls, one for each stream, and a counter of the
+//! arena's live bytes.
 //!
-//! Source: "Trace Event Format", Chromium project. Times are in microseconds. Events of one track never overlap
-//! without nesting, which Perfetto would not draw.
+//! Source: "Trace Event Format", Chromium project. Times are in microseconds. Events of one track
+//! never overlap without nesting, which Perfetto would not draw.
 
 use serde_json::{Value, json};
 
@@ -26,7 +27,8 @@ pub fn chrome_trace(profile: &Profile) -> Value {
         for step in &profile.steps {
             let timed = &step.profile;
             // What packs weights runs only where they changed.
-            let (Some(at_ns), Some(time_ns)) = (timed.start_ns.get(call), timed.time_ns.get(call)) else {
+            let (Some(at_ns), Some(time_ns)) = (timed.start_ns.get(call), timed.time_ns.get(call))
+            else {
                 continue;
             };
             let (ts, dur) = (start_us + at_ns / 1e3, time_ns / 1e3);
@@ -63,9 +65,13 @@ fn names(profile: &Profile) -> Vec<Value> {
     let named = |kind: &str, tid: u64, name: String| json!({ "name": kind, "ph": "M", "ts": 0, "pid": PROCESS, "tid": tid, "args": { "name": name } });
     let mut tracks = vec![(CALLS, "calls".to_owned())];
     tracks.extend(
-        profile.streams().into_iter().map(|stream| (u64::from(stream) + 1, format!("stream {stream}"))),
+        profile
+            .streams()
+            .into_iter()
+            .map(|stream| (u64::from(stream) + 1, format!("stream {stream}"))),
     );
-    let mut events = vec![named("process_name", CALLS, format!("{} {}", profile.name, profile.mode))];
+    let mut events =
+        vec![named("process_name", CALLS, format!("{} {}", profile.name, profile.mode))];
     for (tid, name) in tracks {
         events.push(named("thread_name", tid, name));
         events.push(json!({

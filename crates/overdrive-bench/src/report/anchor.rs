@@ -1,10 +1,12 @@
-//! Names of places in a page, so that a sentence can point at the record behind it and a link survives a new run.
+//! Names of places in a page, so that a sentence can point at the record behind it and a link
+//! survives a new run.
 
-/// The anchor of the record with this [`id`](crate::case::Case::id): readable, safe in a URL and in HTML, and
-/// the same in every report of that case.
+/// The anchor of the record with this [`id`](crate::case::Case::id): readable, safe in a URL and in
+/// HTML, and the same in every report of that case.
 ///
-/// Two ids may read alike once only letters and digits are left (`a=1` and `a 1`), so a hash of the whole id ends
-/// it: FNV-1a (Fowler, Noll and Vo), which unlike the standard library's hasher is the same in every release.
+/// Two ids may read alike once only letters and digits are left (`a=1` and `a 1`), so a hash of the
+/// whole id ends it: FNV-1a (Fowler, Noll and Vo), which unlike the standard library's hasher is
+/// the same in every release.
 pub fn anchor(case_id: &str) -> String {
     let words = case_id.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let slug = words.collect::<Vec<_>>().join("-").to_ascii_lowercase();
@@ -27,6 +29,10 @@ mod tests {
             hostile.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'),
             "{hostile}"
         );
-        assert_eq!(anchor("a"), "r-a-e40c292c", "FNV-1a's published value: links of old reports stay good");
+        assert_eq!(
+            anchor("a"),
+            "r-a-e40c292c",
+            "FNV-1a's published value: links of old reports stay good"
+        );
     }
 }

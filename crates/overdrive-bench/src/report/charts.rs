@@ -1,8 +1,9 @@
 //! Every picture of a report: which there are, in the order of the page.
 //!
-//! One file builds one chart from records, as an ECharts option in plain JSON, or builds none where no record has
-//! what it draws. `docs/reports.md` says what each of them reads. Two layouts, `rows` and `plane`, keep them alike;
-//! `charts.js` is what an option cannot say, the same for the files on the disk and for the live page.
+//! One file builds one chart from records, as an ECharts option in plain JSON, or builds none where
+//! no record has what it draws. `docs/reports.md` says what each of them reads. Two layouts, `rows`
+//! and `plane`, keep them alike; `charts.js` is what an option cannot say, the same for the files
+//! on the disk and for the live page.
 
 mod accuracy_by_cost;
 mod accuracy_by_mode;
@@ -43,8 +44,10 @@ pub(crate) const SCRIPT: &str = include_str!("charts/charts.js");
 pub(crate) const ECHARTS: &str = include_str!("../../assets/echarts.min.js");
 /// The one family that pictures are set in.
 #[cfg(feature = "plots")]
-pub(crate) const FONTS: [&[u8]; 2] =
-    [include_bytes!("../../assets/Roboto-Regular.ttf"), include_bytes!("../../assets/Roboto-Medium.ttf")];
+pub(crate) const FONTS: [&[u8]; 2] = [
+    include_bytes!("../../assets/Roboto-Regular.ttf"),
+    include_bytes!("../../assets/Roboto-Medium.ttf"),
+];
 
 /// The charts of one study, by where the page shows them.
 pub(super) struct Charts {
@@ -87,7 +90,8 @@ pub(super) fn of_study(judged: &Judged<'_>, name: &str) -> Charts {
     Charts { ladders: charts, costs, rest }
 }
 
-/// Two titles may read alike once only letters and digits are left: an ordinal then tells their ids apart.
+/// Two titles may read alike once only letters and digits are left: an ordinal then tells their ids
+/// apart.
 fn distinct(charts: &mut [Chart]) {
     for at in 1..charts.len() {
         let (before, rest) = charts.split_at_mut(at);

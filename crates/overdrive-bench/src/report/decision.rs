@@ -42,7 +42,8 @@ pub(super) struct Card {
     pub(super) figure: String,
     /// Against what, or why there is no winner.
     pub(super) detail: String,
-    /// What who takes it loses, a sentence each without its full stop; empty where nothing is known.
+    /// What who takes it loses, a sentence each without its full stop; empty where nothing is
+    /// known.
     pub(super) gives_up: Vec<String>,
     /// Anchors of the records that it rests on.
     pub(super) anchors: Vec<String>,
@@ -62,7 +63,8 @@ struct Question<'j, 'r> {
 pub(super) fn decide(judged: &Judged<'_>) -> Decision {
     let mut groups: Vec<Vec<&Compared<'_>>> = Vec::new();
     for row in &judged.rows {
-        let key = |row: &Compared<'_>| (row.record.case.study.clone(), row.record.case.workload.clone());
+        let key =
+            |row: &Compared<'_>| (row.record.case.study.clone(), row.record.case.workload.clone());
         match groups.iter_mut().find(|group| key(group[0]) == key(row)) {
             Some(group) => group.push(row),
             None => groups.push(vec![row]),
@@ -74,7 +76,8 @@ pub(super) fn decide(judged: &Judged<'_>) -> Decision {
         let timed = fastest::candidates(judged, &rows);
         let lead = leaders::fastest(&timed);
         let question = Question { judged, rows, timed, lead };
-        let cards = [fastest::card(&question), smallest::card(&question), accurate::card(&question)];
+        let cards =
+            [fastest::card(&question), smallest::card(&question), accurate::card(&question)];
         Subject { study: case.study, workload: case.workload.to_string(), cards }
     };
     let subjects = groups.into_iter().map(subject).collect();
@@ -122,7 +125,8 @@ impl Card {
 impl Decision {
     /// A row for each workload.
     pub(super) fn table(&self) -> Table {
-        let titles = ["Workload", "Fastest", "Smallest", "Most accurate"].map(|title| (title, Align::Left));
+        let titles =
+            ["Workload", "Fastest", "Smallest", "Most accurate"].map(|title| (title, Align::Left));
         let mut table = Table::new(&titles);
         for subject in &self.subjects {
             let mut row = vec![format!("{}: {}", subject.study, subject.workload)];

@@ -1,5 +1,5 @@
-//! Results with one of everything, for the tests of the report: gains, a slowdown, a failure of each kind that a
-//! table must show, a blocked baseline, a ladder, memory, ceilings.
+//! Results with one of everything, for the tests of the report: gains, a slowdown, a failure of
+//! each kind that a table must show, a blocked baseline, a ladder, memory, ceilings.
 
 use crate::case::Workload;
 use crate::ceilings::{Ceiling, CeilingKind};
@@ -45,7 +45,8 @@ pub(super) fn example() -> Results {
     conv[2].outcome = Failure::unsupported("the device has no graphs | try `compile`").into();
     let mut slow_start = spans(9_000_000);
     slow_start[10] = 700_000_000;
-    let mut blocked = [model("transformer", "eager", 9_000_000), model("transformer", "compile", 4_000_000)];
+    let mut blocked =
+        [model("transformer", "eager", 9_000_000), model("transformer", "compile", 4_000_000)];
     blocked[0].outcome = record("eager", &slow_start).outcome;
     let mut wrong = model("transformer", "jit", 1_000_000);
     wrong.outcome = Failure::incorrect("on seed 7 the output differs by 0.5").into();
@@ -55,13 +56,18 @@ pub(super) fn example() -> Results {
     found.ladders.push(LadderKey {
         title: "mlp".into(),
         rungs: [("eager f32", 0), ("compiled", 1)]
-            .map(|(change, at): (&str, usize)| Rung { change: change.into(), case: compiled[at].case.id() })
+            .map(|(change, at): (&str, usize)| Rung {
+                change: change.into(),
+                case: compiled[at].case.id(),
+            })
             .into(),
     });
     found.records = compiled.into_iter().chain(conv).chain(blocked).chain([wrong]).collect();
     found.harness_overhead = Some(Series::new(conditions(), samples(&[2; 20])).unwrap());
     found.ceilings.push(ceiling());
-    found.notes.push(Note { study: "models".into(), text: "No GPU here: `graph` was not tried.".into() });
+    found
+        .notes
+        .push(Note { study: "models".into(), text: "No GPU here: `graph` was not tried.".into() });
     found
 }
 
@@ -86,7 +92,8 @@ fn complete(record: &mut Record, compile_ns: Option<u64>) {
         bytes: 21_000_000,
         items: Some(Items { per_call: 32, name: "samples".into() }),
     });
-    let (work, series) = (measurement.work.as_ref().unwrap(), measurement.latency.as_ref().unwrap());
+    let (work, series) =
+        (measurement.work.as_ref().unwrap(), measurement.latency.as_ref().unwrap());
     let share = ceiling().share(work, series.summary.median_ns);
     measurement.ceiling_shares.push(share);
     let peak = |before_bytes, peak_bytes| Some(Peak { before_bytes, peak_bytes });

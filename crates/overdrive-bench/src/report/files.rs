@@ -1,5 +1,5 @@
-//! A report over one results file or several: everything that follows from them, worked out once and then written as
-//! page, Markdown or pictures.
+//! A report over one results file or several: everything that follows from them, worked out once
+//! and then written as page, Markdown or pictures.
 
 use super::charts::{self, Chart};
 use super::decision::{self, Decision};
@@ -25,8 +25,8 @@ pub struct Report<'r> {
 
 /// One results file in it.
 pub(super) struct File<'r> {
-    /// Before every anchor and name of a chart: empty for the first file, so that its links are those of a report
-    /// of its own.
+    /// Before every anchor and name of a chart: empty for the first file, so that its links are
+    /// those of a report of its own.
     pub(super) prefix: String,
     /// What its machine is called.
     pub(super) machine: String,
@@ -35,7 +35,8 @@ pub(super) struct File<'r> {
     pub(super) decision: Decision,
     /// What follows from it in words.
     pub(super) findings: Vec<Finding>,
-    /// The charts that the page opens with: the model on every engine, ladders, accuracy against cost.
+    /// The charts that the page opens with: the model on every engine, ladders, accuracy against
+    /// cost.
     pub(super) leading: Vec<Chart>,
     /// All others by study.
     pub(super) charts: Vec<(String, Vec<Chart>)>,
@@ -63,10 +64,9 @@ impl<'r> Report<'r> {
 
     /// Every chart, in the order of the page. Their ids are distinct.
     pub fn charts(&self) -> impl Iterator<Item = &Chart> {
-        let of_files = self
-            .files
-            .iter()
-            .flat_map(|file| file.leading.iter().chain(file.charts.iter().flat_map(|(_, charts)| charts)));
+        let of_files = self.files.iter().flat_map(|file| {
+            file.leading.iter().chain(file.charts.iter().flat_map(|(_, charts)| charts))
+        });
         self.hardware.iter().chain(of_files)
     }
 
@@ -97,7 +97,8 @@ impl<'r> Report<'r> {
     }
 }
 
-/// Ladders, and charts of accuracy against cost, that the page opens with; the others stand with their study.
+/// Ladders, and charts of accuracy against cost, that the page opens with; the others stand with
+/// their study.
 const LEADING: usize = 2;
 
 impl<'r> File<'r> {
@@ -119,7 +120,8 @@ impl<'r> File<'r> {
         }
         let mut leading = Vec::from_iter(charts::contest(&judged));
         if let ([(_, only)], true) = (charts.as_mut_slice(), leading.is_empty())
-            && let Some(at) = only.iter().position(|chart| chart.id.ends_with(charts::TIME_PER_CALL))
+            && let Some(at) =
+                only.iter().position(|chart| chart.id.ends_with(charts::TIME_PER_CALL))
         {
             leading.push(only.remove(at));
         }

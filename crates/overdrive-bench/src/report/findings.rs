@@ -1,4 +1,5 @@
-//! What the records say, in words: which back end, mode and precision to take for what, and what not to believe.
+//! What the records say, in words: which back end, mode and precision to take for what, and what
+//! not to believe.
 //!
 //! A finding is derived by a rule and names the records that it rests on. The invariant, which the
 //! tests hold every rule to: these records alone give the same sentence, and without any one of
@@ -135,7 +136,9 @@ pub fn findings(results: &Results) -> Vec<Finding> {
 pub(super) fn of(judged: &Judged<'_>) -> Vec<Finding> {
     let origin = if judged.results.imported.is_some() { "imported, " } else { "" };
     let found = RULES.iter().flat_map(|rule| rule(judged));
-    found.map(|finding| Finding { sentence: format!("{origin}{}", finding.sentence), ..finding }).collect()
+    found
+        .map(|finding| Finding { sentence: format!("{origin}{}", finding.sentence), ..finding })
+        .collect()
 }
 
 /// The findings to show at once, one of each topic before a second of any, and all others in their
@@ -170,7 +173,9 @@ impl Finding {
     /// The anchors of its records on the page.
     pub(super) fn anchors(&self, judged: &Judged<'_>) -> Vec<String> {
         let anchor = |id: &String| {
-            let row = judged.find(id).expect("a finding names records of the results that it follows from");
+            let row = judged
+                .find(id)
+                .expect("a finding names records of the results that it follows from");
             row.anchor.clone()
         };
         self.records.iter().map(anchor).collect()

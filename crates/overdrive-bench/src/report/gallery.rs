@@ -1,5 +1,5 @@
-//! Results that feed every chart, for the tests of charts, page and pictures: what studies record of quantization,
-//! training, scaling and sparsity, written by hand.
+//! Results that feed every chart, for the tests of charts, page and pictures: what studies record
+//! of quantization, training, scaling and sparsity, written by hand.
 
 use crate::case::{Configuration, Workload};
 use crate::ceilings::{Ceiling, CeilingKind};
@@ -96,7 +96,12 @@ fn quantization() -> Vec<Record> {
         );
         quantity(
             record,
-            &[("loss", loss), ("loss.low", loss - 0.01), ("loss.high", loss + 0.01), ("loss.n", 1797.0)],
+            &[
+                ("loss", loss),
+                ("loss.low", loss - 0.01),
+                ("loss.high", loss + 0.01),
+                ("loss.n", 1797.0),
+            ],
         );
     };
     measured(&mut full, (104_488.0, 97.4, 0.101));
@@ -114,7 +119,11 @@ fn quantization() -> Vec<Record> {
     }
     quantity(
         &mut made[0],
-        &[("file_bytes.weights", 26_112.0), ("file_bytes.scales", 832.0), ("file_bytes.header", 236.0)],
+        &[
+            ("file_bytes.weights", 26_112.0),
+            ("file_bytes.scales", 832.0),
+            ("file_bytes.header", 236.0),
+        ],
     );
     let mut failed = study.case(model, "compile", 1_000);
     configure(&mut failed, |c| c.variant = Some("f8e4m3".into()));
@@ -139,7 +148,8 @@ fn kernels() -> Vec<Record> {
         for (record, arena) in [(&mut expanded, 8 * 4 * t * t), (&mut tiled, 8 * 4 * 64 * t)] {
             let measurement = record.outcome.measurement_mut().expect("a record with a figure");
             measurement.work = Some(work.clone());
-            measurement.memory = Some(MemoryUse { planned_arena_bytes: Some(arena), ..MemoryUse::default() });
+            measurement.memory =
+                Some(MemoryUse { planned_arena_bytes: Some(arena), ..MemoryUse::default() });
             measurement.overhead.compile_ns = Some(3_000_000);
             measurement.overhead.first_call_ns = Some(60 * t * t);
         }
@@ -158,7 +168,8 @@ fn training() -> Vec<Record> {
         let measurement = record.outcome.measurement_mut().expect("a record with a figure");
         for seed in [1, 2] {
             let loss = |step: u32| {
-                2.3 * (-rate * f64::from(step)).exp() + 0.02 * f64::from((step * 7 + seed as u32) % 5)
+                2.3 * (-rate * f64::from(step)).exp()
+                    + 0.02 * f64::from((step * 7 + seed as u32) % 5)
             };
             let points = (0..40).map(|step| (f64::from(step), loss(step))).collect();
             measurement.curves.push(Curve {
@@ -178,8 +189,11 @@ fn training() -> Vec<Record> {
         made.push(record);
     }
     for ranks in [1_u32, 2, 4] {
-        let mut record =
-            study.case(("gpt-125m", &[("B", 8)]), "graph", 80_000_000 / u64::from(ranks) + 3_000_000);
+        let mut record = study.case(
+            ("gpt-125m", &[("B", 8)]),
+            "graph",
+            80_000_000 / u64::from(ranks) + 3_000_000,
+        );
         configure(&mut record, |c| {
             c.backend = "cuda".into();
             c.device = format!("cuda x{ranks}");

@@ -1,8 +1,8 @@
-//! Results as one page that needs nothing but itself: data, styles, scripts and typeface are inside, so that it opens
-//! from a file, from an archive, in ten years.
+//! Results as one page that needs nothing but itself: data, styles, scripts and typeface are
+//! inside, so that it opens from a file, from an archive, in ten years.
 //!
-//! The results stand in it as JSON and can be read back with [`results_of_page`]. Text from records is escaped by the
-//! template; what stands inside a script element is escaped by `inert`.
+//! The results stand in it as JSON and can be read back with [`results_of_page`]. Text from records
+//! is escaped by the template; what stands inside a script element is escaped by `inert`.
 
 mod decided;
 mod view;
@@ -23,11 +23,12 @@ const STYLE: &str = include_str!("html/style.css");
 const PAGE_SCRIPT: &str = include_str!("html/page.js");
 const FACES: &str = include_str!("../../assets/roboto.css");
 
-/// Where the data begins and ends; nothing in between can look like the end, since `inert` leaves no `<` there.
+/// Where the data begins and ends; nothing in between can look like the end, since `inert` leaves
+/// no `<` there.
 const DATA: (&str, &str) = ("<script type=\"application/json\" id=\"results\">", "</script>");
 
-/// Still pictures of the charts by [`Chart::id`](super::charts::Chart::id), as SVG in the light palette. A chart without
-/// one is drawn only where there is JavaScript.
+/// Still pictures of the charts by [`Chart::id`](super::charts::Chart::id), as SVG in the light
+/// palette. A chart without one is drawn only where there is JavaScript.
 pub type Stills = BTreeMap<String, String>;
 
 /// The page.
@@ -36,7 +37,9 @@ pub fn html(report: &Report<'_>, stills: &Stills) -> String {
         report.charts().map(|chart| (chart.id.as_str(), &chart.option)).collect();
     let mut environment = Environment::new();
     environment.add_filter("names", names);
-    environment.add_template("page.html", TEMPLATE).expect("the template is part of this crate and parses");
+    environment
+        .add_template("page.html", TEMPLATE)
+        .expect("the template is part of this crate and parses");
     let template = environment.get_template("page.html").expect("it was added above");
     let files = view::files(report, stills);
     let page = context! {
@@ -64,8 +67,10 @@ pub fn alone(chart: &Chart, svg: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>{FACES}{STYLE}</style>\n</head>\n\
-         <body class=\"alone\">\n<figure class=\"chart\"><figcaption><h1>{title}</h1><p>{caption}</p></figcaption>\n\
+         <meta name=\"color-scheme\" content=\"light \
+         dark\">\n<title>{title}</title>\n<style>{FACES}{STYLE}</style>\n</head>\n\
+         <body class=\"alone\">\n<figure \
+         class=\"chart\"><figcaption><h1>{title}</h1><p>{caption}</p></figcaption>\n\
          <div class=\"plot\">{picture}</div></figure>\n</body>\n</html>\n"
     )
 }
@@ -98,10 +103,12 @@ fn raw(text: &str) -> Value {
 }
 
 fn json(data: &impl serde::Serialize) -> String {
-    serde_json::to_string(data).expect("results and options are maps with text keys, which JSON can hold")
+    serde_json::to_string(data)
+        .expect("results and options are maps with text keys, which JSON can hold")
 }
 
-/// JSON that is the same to a JSON parser and inert to an HTML parser: no tag, comment or entity can begin in it.
+/// JSON that is the same to a JSON parser and inert to an HTML parser: no tag, comment or entity
+/// can begin in it.
 fn inert(json: &str) -> String {
     let mut text = String::with_capacity(json.len() + json.len() / 64);
     for c in json.chars() {
@@ -122,7 +129,10 @@ fn inert(json: &str) -> String {
 /// # Errors
 /// When there are none, or what stands there is not results.
 pub fn results_of_page(page: &str) -> Result<Vec<Results>, JsonError> {
-    let inside = page.split_once(DATA.0).and_then(|(_, rest)| Some(rest.split_once(DATA.1)?.0)).unwrap_or("");
+    let inside = page
+        .split_once(DATA.0)
+        .and_then(|(_, rest)| Some(rest.split_once(DATA.1)?.0))
+        .unwrap_or("");
     let files: Vec<Box<serde_json::value::RawValue>> = serde_json::from_str(inside)?;
     files.iter().map(|file| from_json(file.get())).collect()
 }

@@ -19,8 +19,8 @@ pub enum JsonError {
 
 /// One line of JSON.
 pub fn to_json(results: &Results) -> String {
-    let mut text =
-        serde_json::to_string(results).expect("results are maps with text keys, which JSON can hold");
+    let mut text = serde_json::to_string(results)
+        .expect("results are maps with text keys, which JSON can hold");
     text.push('\n');
     text
 }

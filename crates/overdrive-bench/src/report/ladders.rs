@@ -40,7 +40,10 @@ pub(super) fn table(judged: &Judged<'_>, key: &LadderKey) -> Result<Captioned, S
         let (previous, first) = (step.over_previous.figure(), step.over_first.figure());
         table.push(vec![step.change.clone(), time(record), previous, first]);
     }
-    let caption =
-        format!("Ladder {}: {}. First step over last as measured, not a product.", key.title, ladder.total());
+    let caption = format!(
+        "Ladder {}: {}. First step over last as measured, not a product.",
+        key.title,
+        ladder.total()
+    );
     Ok(Captioned { caption, table })
 }

@@ -17,12 +17,17 @@ pub(super) struct Lead<'j, 'r> {
 
 /// The latency of a row that may be recommended: outputs agree, nothing speaks against the samples,
 /// and the machine can be so fast.
-pub(super) fn believed<'r>(judged: &Judged<'r>, row: &Compared<'r>) -> Option<(&'r Measurement, &'r Series)> {
+pub(super) fn believed<'r>(
+    judged: &Judged<'r>,
+    row: &Compared<'r>,
+) -> Option<(&'r Measurement, &'r Series)> {
     let measurement = row.measurement()?;
     let agrees = measurement.agreement.as_ref().is_some_and(|agreement| agreement.holds());
     let series = measurement.latency.as_ref()?;
-    let is_possible = physics::exceeded(&judged.results.environment, &row.record.case, measurement).is_none();
-    (agrees && is_possible && measurement.blocks().next().is_none()).then_some((measurement, series))
+    let is_possible =
+        physics::exceeded(&judged.results.environment, &row.record.case, measurement).is_none();
+    (agrees && is_possible && measurement.blocks().next().is_none())
+        .then_some((measurement, series))
 }
 
 /// The soonest among believed rows of one workload and clock, where it beats at least one of the
@@ -49,7 +54,9 @@ pub(super) fn busiest<'j, 'r>(candidates: &[&'j Compared<'r>]) -> Option<Lead<'j
     let winner = *candidates.iter().max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
     let too_good = |other: &&&Compared<'r>| {
         let is_far = median_ns(other) > SUSPECT_RATIO * median_ns(winner);
-        is_far && Speedup::between(other.record, winner.record).is_err_and(|refused| is_suspect(&refused))
+        is_far
+            && Speedup::between(other.record, winner.record)
+                .is_err_and(|refused| is_suspect(&refused))
     };
     if row_is_suspect(winner) || candidates.iter().any(|other| too_good(&other)) {
         return None;

@@ -1,5 +1,5 @@
-//! Quality that fell from one results file to the next. An accuracy does not hang on the machine, so
-//! that unlike a time it is judged, also where a file was imported.
+//! Quality that fell from one results file to the next. An accuracy does not hang on the machine,
+//! so that unlike a time it is judged, also where a file was imported.
 
 use super::machines;
 use super::quality::{Reading, metrics};
@@ -9,15 +9,20 @@ use crate::results::Results;
 /// What the case lost between two records of it, a sentence for each measure: `accuracy halved:
 /// 0.750 to 0.375, no interval recorded`.
 pub(crate) fn lost(before: &Record, now: &Record) -> Vec<String> {
-    let (Some(before), Some(now)) = (before.outcome.measurement(), now.outcome.measurement()) else {
+    let (Some(before), Some(now)) = (before.outcome.measurement(), now.outcome.measurement())
+    else {
         return Vec::new();
     };
-    let said = metrics().filter_map(|metric| metric.loss(&metric.read(now)?, &metric.read(before)?));
+    let said =
+        metrics().filter_map(|metric| metric.loss(&metric.read(now)?, &metric.read(before)?));
     said.collect()
 }
 
 /// The same of two figures of one quantity, each with its interval where one is known.
-pub(crate) fn lost_quantity(name: &str, [before, now]: [(f64, Option<[f64; 2]>); 2]) -> Option<String> {
+pub(crate) fn lost_quantity(
+    name: &str,
+    [before, now]: [(f64, Option<[f64; 2]>); 2],
+) -> Option<String> {
     let metric = metrics().find(|metric| metric.quantity == name)?;
     let reading = |(value, interval): (f64, Option<[f64; 2]>)| Reading {
         value,
@@ -46,7 +51,11 @@ pub(super) fn between(files: &[Results]) -> Vec<String> {
             let earlier = named[..at].iter().rev();
             let found = earlier.filter_map(|(older, from)| Some((older.record(&id)?, from))).next();
             let Some((before, from)) = found else { continue };
-            said.extend(lost(before, now).into_iter().map(|loss| format!("`{id}`: {loss} ({from}; {name})")));
+            said.extend(
+                lost(before, now)
+                    .into_iter()
+                    .map(|loss| format!("`{id}`: {loss} ({from}; {name})")),
+            );
         }
     }
     said

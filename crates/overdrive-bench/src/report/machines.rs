@@ -1,5 +1,5 @@
-//! Who measured: files are counted by session, machines once each, and what another program measured
-//! is called imported.
+//! Who measured: files are counted by session, machines once each, and what another program
+//! measured is called imported.
 
 use crate::hardware::Hardware;
 use crate::results::Results;
@@ -12,7 +12,11 @@ pub fn counted(files: &[Results]) -> String {
     if !ours.is_empty() {
         let machines = distinct(ours.iter().map(|results| machine(results)), same);
         let sessions = distinct(ours, |a, b| a == b);
-        parts.push(format!("{} of {}", number(sessions.len(), "session"), number(machines.len(), "machine")));
+        parts.push(format!(
+            "{} of {}",
+            number(sessions.len(), "session"),
+            number(machines.len(), "machine")
+        ));
     }
     if !imported.is_empty() {
         parts.push(number(distinct(imported, |a, b| a == b).len(), "imported file"));
@@ -39,10 +43,14 @@ pub(super) fn names(files: &[Results]) -> Vec<String> {
         let of = |other: &&usize| same(&machine(&files[**other]), &mine);
         let sessions: Vec<&usize> = alike.iter().filter(of).collect();
         let mut name = name.clone();
-        if let (true, Some(place)) = (machines.len() > 1, machines.iter().position(|one| same(one, &mine))) {
+        if let (true, Some(place)) =
+            (machines.len() > 1, machines.iter().position(|one| same(one, &mine)))
+        {
             name += &format!(" ({})", place + 1);
         }
-        if let (true, Some(place)) = (sessions.len() > 1, sessions.iter().position(|other| **other == at)) {
+        if let (true, Some(place)) =
+            (sessions.len() > 1, sessions.iter().position(|other| **other == at))
+        {
             let what = if files[at].imported.is_some() { "" } else { "session " };
             name += &format!(", {what}{}", place + 1);
         }
@@ -108,7 +116,8 @@ mod tests {
 
     #[test]
     fn imported_files_are_no_machines() {
-        let mut files = vec![session("A", 0), session("not recorded", 0), session("not recorded", 1)];
+        let mut files =
+            vec![session("A", 0), session("not recorded", 0), session("not recorded", 1)];
         for file in &mut files[1..] {
             file.imported = Some("a report of another suite, `kernels.json`".into());
         }

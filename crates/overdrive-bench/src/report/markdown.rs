@@ -30,7 +30,8 @@ pub(super) fn page(judged: &Judged<'_>, decision: &Decision, findings: &[Finding
         page += &format!("> {warning}\n\n");
     }
     page += &decided(decision);
-    let sections: Vec<Section> = results.studies().into_iter().map(|study| section(judged, study)).collect();
+    let sections: Vec<Section> =
+        results.studies().into_iter().map(|study| section(judged, study)).collect();
     for captioned in sections.iter().flat_map(|section| &section.ladders) {
         page += &format!("\n{}\n\n{}", captioned.caption, table(&captioned.table));
     }
@@ -47,7 +48,8 @@ pub(super) fn page(judged: &Judged<'_>, decision: &Decision, findings: &[Finding
             page += &format!("- {remark}\n");
         }
     }
-    page += "\n## Where and how\n\n<details><summary>Machine, build, run and ceilings</summary>\n\n";
+    page +=
+        "\n## Where and how\n\n<details><summary>Machine, build, run and ceilings</summary>\n\n";
     for (name, text) in overview::strip(results) {
         page += &format!("- **{name}:** {text}\n");
     }
@@ -108,7 +110,8 @@ fn behind(records: &[String]) -> String {
 
 pub(super) fn ceilings(results: &Results) -> Table {
     use Align::{Left, Right};
-    let mut table = Table::new(&[("Ceiling", Left), ("Rate", Right), ("Fastest by", Left), ("n", Right)]);
+    let mut table =
+        Table::new(&[("Ceiling", Left), ("Rate", Right), ("Fastest by", Left), ("n", Right)]);
     for ceiling in &results.ceilings {
         let unit = match ceiling.kind {
             crate::ceilings::CeilingKind::Bandwidth => "B",
@@ -158,13 +161,14 @@ pub(crate) fn table(table: &Table) -> String {
     };
     let widths: Vec<usize> = (0..titles.len()).map(width).collect();
     let line = |cells: &[String]| {
-        let padded = cells.iter().zip(&widths).zip(&table.columns).map(|((text, width), column)| {
-            let gap = " ".repeat(width - text.chars().count());
-            match column.align {
-                Align::Left => format!("{text}{gap}"),
-                Align::Right => format!("{gap}{text}"),
-            }
-        });
+        let padded =
+            cells.iter().zip(&widths).zip(&table.columns).map(|((text, width), column)| {
+                let gap = " ".repeat(width - text.chars().count());
+                match column.align {
+                    Align::Left => format!("{text}{gap}"),
+                    Align::Right => format!("{gap}{text}"),
+                }
+            });
         format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "))
     };
     let rule = table.columns.iter().zip(&widths).map(|(column, width)| match column.align {

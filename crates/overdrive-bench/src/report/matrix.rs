@@ -1,4 +1,5 @@
-//! The hardware matrix: results of several machines in one table, cell by cell, without a ratio between any two.
+//! The hardware matrix: results of several machines in one table, cell by cell, without a ratio
+//! between any two.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,8 @@ use super::quality::metrics;
 use super::section;
 use super::table::{Align, Column, Table, cell};
 
-/// The cases that at least two of the files hold, in the order of the first, each with its row in every file.
+/// The cases that at least two of the files hold, in the order of the first, each with its row in
+/// every file.
 pub(super) fn shared<'j, 'r>(files: &[&'j Judged<'r>]) -> Vec<Vec<Option<&'j Compared<'r>>>> {
     let mut seen = BTreeMap::new();
     for row in files.iter().flat_map(|judged| &judged.rows) {
@@ -28,8 +30,10 @@ pub(super) fn table(files: &[&Judged<'_>], machines: &[String]) -> Option<Table>
     if shared.is_empty() {
         return None;
     }
-    let left = ["Workload", "Configuration"].map(|title| Column { title: title.into(), align: Align::Left });
-    let right = machines.iter().map(|title| Column { title: title.clone().into(), align: Align::Right });
+    let left = ["Workload", "Configuration"]
+        .map(|title| Column { title: title.into(), align: Align::Left });
+    let right =
+        machines.iter().map(|title| Column { title: title.clone().into(), align: Align::Right });
     let mut table = Table { columns: left.into_iter().chain(right).collect(), rows: Vec::new() };
     for cells in shared {
         let case = &cells.iter().flatten().next().expect("a shared case has records").record.case;
@@ -45,7 +49,8 @@ fn figure(row: &Compared<'_>) -> String {
         (Some(failure), _) => failure.to_string(),
         (None, Some(measurement)) => {
             let n = section::count(measurement).map_or(String::new(), |n| format!(" n {n}"));
-            let quality = || metrics().find_map(|metric| Some(metric.figure(&metric.read(measurement)?)));
+            let quality =
+                || metrics().find_map(|metric| Some(metric.figure(&metric.read(measurement)?)));
             section::time(measurement)
                 .map(|time| time + &n)
                 .or_else(quality)

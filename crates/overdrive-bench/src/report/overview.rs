@@ -22,7 +22,9 @@ pub(super) fn verdict(judged: &Judged<'_>) -> String {
         line += &format!(
             "; {}",
             counted(
-                gains.into_iter().map(|(word, count)| (word.map_or("without a claim", self::word), count))
+                gains
+                    .into_iter()
+                    .map(|(word, count)| (word.map_or("without a claim", self::word), count))
             )
         );
     }
@@ -38,7 +40,8 @@ pub(super) fn verdict(judged: &Judged<'_>) -> String {
 
 /// `21 of 24 cases ran`
 pub(super) fn ran(results: &Results) -> String {
-    let ran = results.records.iter().filter(|record| record.outcome.measurement().is_some()).count();
+    let ran =
+        results.records.iter().filter(|record| record.outcome.measurement().is_some()).count();
     let done = if results.imported.is_some() { "imported" } else { "ran" };
     format!("{ran} of {} cases {done}", results.records.len())
 }
@@ -76,7 +79,8 @@ pub(super) fn screening(results: &Results) -> Option<&'static str> {
     let mut series =
         results.records.iter().filter_map(|record| record.outcome.measurement()?.latency.as_ref());
     series.any(|series| series.conditions.depth == Depth::Screening).then_some(
-        "Screening, no verdict: 5 warm-up calls and 20 samples in one process. Run without --quick for figures to quote.",
+        "Screening, no verdict: 5 warm-up calls and 20 samples in one process. Run without \
+         --quick for figures to quote.",
     )
 }
 
@@ -87,24 +91,35 @@ pub(super) fn strip(results: &Results) -> Vec<(&'static str, String)> {
     for device in &environment.devices {
         let properties: Vec<String> =
             device.properties.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        lines.push(("Device", format!("{} {}, {}", device.key, device.name, properties.join(", "))));
+        lines
+            .push(("Device", format!("{} {}, {}", device.key, device.name, properties.join(", "))));
     }
     if let Some(origin) = &results.imported {
         lines.push(("Imported", format!("{origin}; what it does not tell is not recorded")));
         return lines;
     }
     let toolchain = &environment.toolchain;
-    let flags = if toolchain.flags.is_empty() { String::new() } else { format!(", {}", toolchain.flags) };
-    lines.push(("Build", format!("{}, {}, {}{flags}", toolchain.rustc, toolchain.target, toolchain.profile)));
+    let flags =
+        if toolchain.flags.is_empty() { String::new() } else { format!(", {}", toolchain.flags) };
+    lines.push((
+        "Build",
+        format!("{}, {}, {}{flags}", toolchain.rustc, toolchain.target, toolchain.profile),
+    ));
     lines.push(("Revision", revision(results)));
     lines.extend(results.harness_overhead.as_ref().map(|series| ("Harness", harness(series))));
     lines.push((
         "Run",
-        format!("{} UTC, seed {}, `{}`", utc(results.started_unix_s), results.seed, results.command),
+        format!(
+            "{} UTC, seed {}, `{}`",
+            utc(results.started_unix_s),
+            results.seed,
+            results.command
+        ),
     ));
     if let (unverifiable @ 1.., all) = results.unverifiable() {
         let text = format!(
-            "{unverifiable} of {all} series do not record their session: edits of their samples may not be seen"
+            "{unverifiable} of {all} series do not record their session: edits of their samples \
+             may not be seen"
         );
         lines.push(("Unverified", text));
     }
@@ -113,16 +128,19 @@ pub(super) fn strip(results: &Results) -> Vec<(&'static str, String)> {
 
 /// What a reader should know before believing a figure, each a sentence.
 pub(super) fn warnings(results: &Results) -> Vec<String> {
-    let of_machine = if results.imported.is_some() { Vec::new() } else { results.environment.warnings() };
+    let of_machine =
+        if results.imported.is_some() { Vec::new() } else { results.environment.warnings() };
     of_machine.into_iter().map(|warning| format!("Warning: {warning}")).collect()
 }
 
 fn processor(environment: &Environment) -> String {
-    let Cpu { model, logical, physical, smt, governor, turbo, max_mhz, virtualised, caches, .. } =
-        &environment.cpu;
+    let Cpu {
+        model, logical, physical, smt, governor, turbo, max_mhz, virtualised, caches, ..
+    } = &environment.cpu;
     let Cpu { features, instruction_set, .. } = &environment.cpu;
-    let yes_no =
-        |name: &str, known: Option<bool>| known.map(|on| format!("{name} {}", if on { "on" } else { "off" }));
+    let yes_no = |name: &str, known: Option<bool>| {
+        known.map(|on| format!("{name} {}", if on { "on" } else { "off" }))
+    };
     let cache = |c: &crate::environment::Cache| format!("L{} {}", c.level, digits::bytes(c.bytes));
     let parts = [
         Some(model.clone()),
@@ -156,8 +174,11 @@ fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
 }
 
 fn revision(results: &Results) -> String {
-    let commit =
-        results.revision.commit.as_deref().map_or("unknown commit", |commit| &commit[..commit.len().min(12)]);
+    let commit = results
+        .revision
+        .commit
+        .as_deref()
+        .map_or("unknown commit", |commit| &commit[..commit.len().min(12)]);
     let dirty = match results.revision.dirty {
         Some(true) => ", with changes that are not committed",
         Some(false) => ", clean",

@@ -67,7 +67,14 @@ pub(super) const LOSSES: [Metric; 2] = [
         unit: "",
         decimals: 2,
     },
-    Metric { quantity: "loss", title: "loss", better: Better::Lower, format: "plain", unit: "", decimals: 4 },
+    Metric {
+        quantity: "loss",
+        title: "loss",
+        better: Better::Lower,
+        format: "plain",
+        unit: "",
+        decimals: 4,
+    },
 ];
 
 /// A metric of one case.
@@ -105,7 +112,11 @@ pub(super) fn metrics() -> impl Iterator<Item = &'static Metric> {
 
 impl Metric {
     /// How `row` differs from `other` in this metric; `None` where one of them does not have it.
-    pub(super) fn difference(&self, row: &Compared<'_>, other: &Compared<'_>) -> Option<Difference> {
+    pub(super) fn difference(
+        &self,
+        row: &Compared<'_>,
+        other: &Compared<'_>,
+    ) -> Option<Difference> {
         let (mine, its) = (row.measurement()?, other.measurement()?);
         let (found, reference) = (self.read(mine)?, self.read(its)?);
         if row.record.baseline.as_ref() == Some(&other.id)
@@ -127,7 +138,11 @@ impl Metric {
             return self.excludes_zero((a - d, b - c));
         }
         let lost = self.sign() * (reference.value - found.value);
-        if lost > LARGE * reference.value.abs() { Difference::FarWorse } else { Difference::Unknown }
+        if lost > LARGE * reference.value.abs() {
+            Difference::FarWorse
+        } else {
+            Difference::Unknown
+        }
     }
 
     /// What the interval of a change says.
@@ -165,13 +180,19 @@ impl Metric {
             _ => "fell",
         };
         if now.interval.or(before.interval).is_none() {
-            return format!("{word}: {} to {}, no interval recorded", self.short(before), self.short(now));
+            return format!(
+                "{word}: {} to {}, no interval recorded",
+                self.short(before),
+                self.short(now)
+            );
         }
         format!("{word}: {} to {}", self.figure(before), self.figure(now))
     }
 
     pub(super) fn read(&self, measurement: &Measurement) -> Option<Reading> {
-        let part = |suffix: &str| measurement.quantities.get(&format!("{}{suffix}", self.quantity)).copied();
+        let part = |suffix: &str| {
+            measurement.quantities.get(&format!("{}{suffix}", self.quantity)).copied()
+        };
         let (value, n) = (part("")?, part(".n"));
         let recorded = part(".low").zip(part(".high"));
         let binomial = || (self.unit == " %").then(|| of_share(value / 100.0, n?)).flatten();
@@ -181,8 +202,9 @@ impl Metric {
     /// The change against the baseline that was measured in pairs: in the metric's unit, percent
     /// where less is better.
     pub(super) fn change(&self, measurement: &Measurement) -> Option<Reading> {
-        let part =
-            |suffix: &str| measurement.quantities.get(&format!("{}.change{suffix}", self.quantity)).copied();
+        let part = |suffix: &str| {
+            measurement.quantities.get(&format!("{}.change{suffix}", self.quantity)).copied()
+        };
         Some(Reading { value: part("")?, interval: part(".low").zip(part(".high")), n: None })
     }
 

@@ -52,7 +52,9 @@ pub(super) fn section(judged: &Judged<'_>, study: &str) -> Section {
             }
         }
     }
-    remarks.extend(results.notes.iter().filter(|note| note.study == study).map(|note| note.text.clone()));
+    remarks.extend(
+        results.notes.iter().filter(|note| note.study == study).map(|note| note.text.clone()),
+    );
     Section { title: study.to_owned(), tables, ladders, remarks }
 }
 
@@ -97,10 +99,12 @@ fn main_table(compared: &[&Compared<'_>], origin: Option<&str>) -> Captioned {
     let all = compared.len();
     let caption = match origin {
         Some(origin) => format!(
-            "{ran} of {all} have figures, all imported from {origin}; nothing was run here. Lower times are better."
+            "{ran} of {all} have figures, all imported from {origin}; nothing was run here. Lower \
+             times are better."
         ),
         None => format!(
-            "{ran} of {all} ran. Times and ratios are measured; FLOPs per call are the graph's own count. Lower times are better."
+            "{ran} of {all} ran. Times and ratios are measured; FLOPs per call are the graph's \
+             own count. Lower times are better."
         ),
     };
     Captioned { caption, table: table.without_unknown_columns() }
@@ -110,14 +114,17 @@ fn main_table(compared: &[&Compared<'_>], origin: Option<&str>) -> Captioned {
 pub(crate) fn time(measurement: &Measurement) -> Option<String> {
     match (&measurement.latency, &measurement.reported) {
         (Some(series), _) => Some(digits::time_of(&series.summary)),
-        (None, Some(reported)) => Some(format!("{} (mean, imported)", digits::time(reported.mean_ns, None))),
+        (None, Some(reported)) => {
+            Some(format!("{} (mean, imported)", digits::time(reported.mean_ns, None)))
+        }
         (None, None) => None,
     }
 }
 
 pub(super) fn count(measurement: &Measurement) -> Option<String> {
     let reported = || measurement.reported.as_ref()?.count;
-    let count = measurement.latency.as_ref().map(|series| series.summary.count as u64).or_else(reported);
+    let count =
+        measurement.latency.as_ref().map(|series| series.summary.count as u64).or_else(reported);
     count.map(|count| count.to_string())
 }
 
@@ -146,7 +153,8 @@ pub(super) fn status(record: &Record) -> String {
     if let Some(failure) = record.outcome.failure() {
         return failure.to_string();
     }
-    let statuses = record.outcome.measurement().map_or(&[][..], |measurement| &measurement.statuses);
+    let statuses =
+        record.outcome.measurement().map_or(&[][..], |measurement| &measurement.statuses);
     if statuses.is_empty() {
         return "ok".to_owned();
     }
@@ -167,7 +175,8 @@ fn means(compared: &[&Compared<'_>]) -> Vec<String> {
         let mean = geometric_mean(&known)?;
         (mean.count > 1).then(|| {
             format!(
-                "`{variant}` over `{baseline}`: geometric mean {:.2}x of {} workloads ({:.2}x to {:.2}x), {} of {} compared",
+                "`{variant}` over `{baseline}`: geometric mean {:.2}x of {} workloads ({:.2}x to \
+                 {:.2}x), {} of {} compared",
                 mean.mean,
                 mean.count,
                 mean.min,
@@ -187,5 +196,10 @@ fn refusal(compared: &Compared<'_>) -> Option<String> {
     compared.record.outcome.measurement()?;
     let case = &compared.record.case;
     let reasons: Vec<String> = refused.reasons.iter().map(ToString::to_string).collect();
-    Some(format!("No claim for `{}` on `{}`: {}", case.configuration, case.workload, reasons.join("; ")))
+    Some(format!(
+        "No claim for `{}` on `{}`: {}",
+        case.configuration,
+        case.workload,
+        reasons.join("; ")
+    ))
 }

@@ -1,4 +1,5 @@
-//! What stands beside a study's main table: costs paid once, memory, copies, energy, exact quantities.
+//! What stands beside a study's main table: costs paid once, memory, copies, energy, exact
+//! quantities.
 
 use super::judged::Compared;
 use super::section::Captioned;
@@ -42,11 +43,14 @@ pub(super) fn overhead(compared: &[&Compared<'_>]) -> Option<Captioned> {
         cells.push(cell(pays_back(row).map(|calls| format!("{calls} calls"))));
         table.push(cells);
     }
-    (!table.rows.is_empty())
-        .then(|| Captioned { caption: PAID_ONCE.to_owned(), table: table.without_unknown_columns() })
+    (!table.rows.is_empty()).then(|| Captioned {
+        caption: PAID_ONCE.to_owned(),
+        table: table.without_unknown_columns(),
+    })
 }
 
-/// After how many calls the variant has saved what it cost more at the start, where it is shown to be faster.
+/// After how many calls the variant has saved what it cost more at the start, where it is shown to
+/// be faster.
 pub(super) fn pays_back(row: &Compared<'_>) -> Option<u64> {
     row.speedup().filter(|gain| gain.interval().low > 1.0)?;
     break_even(row.baseline?.outcome.measurement()?, row.measurement()?)
@@ -55,8 +59,9 @@ pub(super) fn pays_back(row: &Compared<'_>) -> Option<u64> {
 /// Calls after which what the variant costs more at the start is saved.
 fn break_even(baseline: &Measurement, variant: &Measurement) -> Option<u64> {
     let steady = |measurement: &Measurement| Some(measurement.latency.as_ref()?.summary.median_ns);
-    let start =
-        |measurement: &Measurement| measurement.overhead.stages().map(|(_, ns)| ns as f64).sum::<f64>();
+    let start = |measurement: &Measurement| {
+        measurement.overhead.stages().map(|(_, ns)| ns as f64).sum::<f64>()
+    };
     let saving = steady(baseline)? - steady(variant)?;
     let extra = (start(variant) - steady(variant)?) - (start(baseline) - steady(baseline)?);
     (saving > 0.0).then(|| (extra.max(0.0) / saving).ceil() as u64)
@@ -74,10 +79,14 @@ pub(super) fn memory(compared: &[&Compared<'_>]) -> Option<Captioned> {
         ("Device added / before", Right),
     ]);
     let peak = |peak: Option<Peak>| {
-        peak.map(|p| format!("{} / {}", digits::bytes(p.added_bytes()), digits::bytes(p.before_bytes)))
+        peak.map(|p| {
+            format!("{} / {}", digits::bytes(p.added_bytes()), digits::bytes(p.before_bytes))
+        })
     };
     for Compared { record, .. } in compared {
-        let Some(memory) = record.outcome.measurement().and_then(|m| m.memory.as_ref()) else { continue };
+        let Some(memory) = record.outcome.measurement().and_then(|m| m.memory.as_ref()) else {
+            continue;
+        };
         table.push(vec![
             record.case.workload.to_string(),
             record.case.configuration.to_string(),
@@ -90,7 +99,8 @@ pub(super) fn memory(compared: &[&Compared<'_>]) -> Option<Captioned> {
     }
     (!table.rows.is_empty()).then(|| Captioned {
         caption:
-            "Memory of one call, in a pass that was not timed: what it added, and what was there before."
+            "Memory of one call, in a pass that was not timed: what it added, and what was there \
+             before."
                 .to_owned(),
         table: table.without_unknown_columns(),
     })
@@ -99,11 +109,16 @@ pub(super) fn memory(compared: &[&Compared<'_>]) -> Option<Captioned> {
 /// What a caller on the host pays beside a call.
 pub(super) fn copies(compared: &[&Compared<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
-    let mut table =
-        Table::new(&[("Workload", Left), ("Configuration", Left), ("To the device", Right), ("Back", Right)]);
+    let mut table = Table::new(&[
+        ("Workload", Left),
+        ("Configuration", Left),
+        ("To the device", Right),
+        ("Back", Right),
+    ]);
     for Compared { record, .. } in compared {
         let Some(copies) = record.outcome.measurement().and_then(|m| m.copies) else { continue };
-        let way = |bytes, ns| format!("{} in {}", digits::bytes(bytes), digits::time(ns as f64, None));
+        let way =
+            |bytes, ns| format!("{} in {}", digits::bytes(bytes), digits::time(ns as f64, None));
         table.push(vec![
             record.case.workload.to_string(),
             record.case.configuration.to_string(),
@@ -112,7 +127,8 @@ pub(super) fn copies(compared: &[&Compared<'_>]) -> Option<Captioned> {
         ]);
     }
     (!table.rows.is_empty()).then(|| Captioned {
-        caption: "Copies of inputs to the device and of outputs back, in a pass of their own: no part of a latency."
+        caption: "Copies of inputs to the device and of outputs back, in a pass of their own: no \
+                  part of a latency."
             .to_owned(),
         table,
     })
@@ -129,7 +145,9 @@ pub(super) fn energy(compared: &[&Compared<'_>]) -> Option<Captioned> {
         ("Counter", Left),
     ]);
     for Compared { record, .. } in compared {
-        let Some(energy) = record.outcome.measurement().and_then(|m| m.energy.as_ref()) else { continue };
+        let Some(energy) = record.outcome.measurement().and_then(|m| m.energy.as_ref()) else {
+            continue;
+        };
         table.push(vec![
             record.case.workload.to_string(),
             record.case.configuration.to_string(),
@@ -148,8 +166,12 @@ pub(super) fn energy(compared: &[&Compared<'_>]) -> Option<Captioned> {
 /// The study's own exact quantities, a row for each.
 pub(super) fn quantities(compared: &[&Compared<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
-    let mut table =
-        Table::new(&[("Workload", Left), ("Configuration", Left), ("Quantity", Left), ("Value", Right)]);
+    let mut table = Table::new(&[
+        ("Workload", Left),
+        ("Configuration", Left),
+        ("Quantity", Left),
+        ("Value", Right),
+    ]);
     for Compared { record, .. } in compared {
         let quantities = record.outcome.measurement().map(|m| &m.quantities);
         for (name, value) in quantities.into_iter().flatten() {

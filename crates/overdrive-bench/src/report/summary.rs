@@ -73,7 +73,8 @@ fn of_cards(cards: &[Card], width: usize, room: usize) -> Vec<String> {
     blocks.into_iter().flatten().flatten().collect()
 }
 
-/// `fastest        cpu compile f32 t2, 215 µs [204, 249]`, and below it over what, and what it costs.
+/// `fastest        cpu compile f32 t2, 215 µs [204, 249]`, and below it over what, and what it
+/// costs.
 fn of_card(card: &Card, width: usize) -> [Vec<String>; 2] {
     let title = format!("{:<TITLE$}", card.title.to_lowercase());
     let answer = joined(&title, [card.answer()], width);
@@ -141,7 +142,9 @@ fn caveats(judged: &Judged<'_>, decision: &Decision, width: usize) -> Vec<String
     if decision.screening.is_some() {
         parts.push("a screening, no verdict: run without --quick for figures to quote".to_owned());
     }
-    parts.extend(overview::warnings(judged.results).iter().map(|text| text.replace("Warning: ", "")));
+    parts.extend(
+        overview::warnings(judged.results).iter().map(|text| text.replace("Warning: ", "")),
+    );
     let found = findings::of(judged);
     let counted: Vec<String> = findings::AGAINST
         .iter()

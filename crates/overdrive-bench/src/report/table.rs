@@ -31,7 +31,8 @@ pub(crate) const UNKNOWN: &str = "—";
 impl Table {
     /// A table with these columns and no rows.
     pub fn new<T: Clone + Into<Cow<'static, str>>>(columns: &[(T, Align)]) -> Self {
-        let column = |(title, align): &(T, Align)| Column { title: title.clone().into(), align: *align };
+        let column =
+            |(title, align): &(T, Align)| Column { title: title.clone().into(), align: *align };
         Self { columns: columns.iter().map(column).collect(), rows: Vec::new() }
     }
 

@@ -9,10 +9,18 @@ use super::text_table::{indented, table};
 use crate::results::Results;
 
 /// The columns that a terminal has room for; the page has them all.
-const COLUMNS: [&str; 7] =
-    ["Workload", "Configuration", "Time per call [95 %]", "n", "Speed-up [95 %]", "Verdict", "Status"];
+const COLUMNS: [&str; 7] = [
+    "Workload",
+    "Configuration",
+    "Time per call [95 %]",
+    "n",
+    "Speed-up [95 %]",
+    "Verdict",
+    "Status",
+];
 
-/// Every study's tables, remarks and findings, in lines of at most `width` characters where words are no longer.
+/// Every study's tables, remarks and findings, in lines of at most `width` characters where words
+/// are no longer.
 pub fn terminal(results: &Results, width: u16) -> String {
     let judged = Judged::new(results);
     let mut text = String::new();

@@ -12,7 +12,8 @@ const LEAST: usize = 20;
 /// The table, without a line break at its end.
 pub fn table(source: &Table, width: u16) -> String {
     let room = usize::from(width);
-    let widths: Vec<usize> = (0..source.columns.len()).map(|column| natural(source, column)).collect();
+    let widths: Vec<usize> =
+        (0..source.columns.len()).map(|column| natural(source, column)).collect();
     match fitted(source, widths, room) {
         Some(widths) => grid(source, &widths),
         None => paragraphs(source, room),
@@ -55,7 +56,8 @@ fn fitted(source: &Table, mut widths: Vec<usize>, room: usize) -> Option<Vec<usi
 }
 
 fn grid(source: &Table, widths: &[usize]) -> String {
-    let titles: Vec<String> = source.columns.iter().map(|column| column.title.to_string()).collect();
+    let titles: Vec<String> =
+        source.columns.iter().map(|column| column.title.to_string()).collect();
     let rule = "─".repeat(widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1));
     let mut lines = row(source, &titles, widths);
     lines.push(rule);
@@ -69,20 +71,22 @@ fn row(source: &Table, cells: &[String], widths: &[usize]) -> Vec<String> {
         cells.iter().zip(widths).map(|(cell, width)| wrap(cell, *width)).collect();
     let height = wrapped.iter().map(Vec::len).max().unwrap_or(0);
     let line = |at: usize| {
-        let placed = wrapped.iter().zip(widths).zip(&source.columns).map(|((lines, width), column)| {
-            let text = lines.get(at).map_or("", String::as_str);
-            let gap = " ".repeat(width.saturating_sub(length(text)));
-            match column.align {
-                Align::Left => format!("{text}{gap}"),
-                Align::Right => format!("{gap}{text}"),
-            }
-        });
+        let placed =
+            wrapped.iter().zip(widths).zip(&source.columns).map(|((lines, width), column)| {
+                let text = lines.get(at).map_or("", String::as_str);
+                let gap = " ".repeat(width.saturating_sub(length(text)));
+                match column.align {
+                    Align::Left => format!("{text}{gap}"),
+                    Align::Right => format!("{gap}{text}"),
+                }
+            });
         placed.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
     };
     (0..height).map(line).collect()
 }
 
-/// Each row as its names, which stand before the first figure, and below them all else with its title.
+/// Each row as its names, which stand before the first figure, and below them all else with its
+/// title.
 fn paragraphs(source: &Table, room: usize) -> String {
     let names = source.columns.iter().take_while(|column| column.align == Align::Left).count();
     let mut lines = Vec::new();
@@ -143,7 +147,8 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 
 /// The words of a text; a number stays with its unit and with its interval: `215 µs [204, 249]`.
 fn words(text: &str) -> Vec<String> {
-    const UNITS: [&str; 12] = ["%", "ns", "µs", "ms", "s", "B", "KiB", "MiB", "GiB", "TiB", "min", "x"];
+    const UNITS: [&str; 12] =
+        ["%", "ns", "µs", "ms", "s", "B", "KiB", "MiB", "GiB", "TiB", "min", "x"];
     let mut words: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         let bare = word.trim_end_matches([',', ';', '.', ':', ')', ']']);
@@ -175,7 +180,9 @@ mod tests {
             ("Verdict", Align::Left),
         ]);
         let name = "cuda@NVIDIA H200 NVL 141GB HBM3e graph bf16 t2 rematerialized";
-        for (workload, time) in [("gpt-125m B=16,T=1024", "1,234.5 ms [1,230.1, 1,240.9]"), ("mlp", "9 ns")] {
+        for (workload, time) in
+            [("gpt-125m B=16,T=1024", "1,234.5 ms [1,230.1, 1,240.9]"), ("mlp", "9 ns")]
+        {
             let cells = [workload, name, time, "12.34x [11.20, 13.50]", "excellent"];
             table.push(cells.map(str::to_owned).into());
         }
@@ -203,7 +210,8 @@ mod tests {
     fn figures_stay_on_one_line() {
         let text = table(&gpu(), 120);
         assert!(
-            text.contains("1,234.5 ms [1,230.1, 1,240.9]") && text.contains("12.34x [11.20, 13.50]"),
+            text.contains("1,234.5 ms [1,230.1, 1,240.9]")
+                && text.contains("12.34x [11.20, 13.50]"),
             "{text}"
         );
         let narrow = table(&gpu(), 60);

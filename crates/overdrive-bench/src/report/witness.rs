@@ -15,9 +15,13 @@ pub(super) struct Witness {
 /// The most telling first. The kernel's resident pages are not among them: they are the whole
 /// process's, and nothing gives them an interval.
 const WITNESSES: [Witness; 3] = [
-    Witness { name: "device memory", bytes: |memory| memory.device.as_ref().map(Peak::added_bytes) },
+    Witness {
+        name: "device memory",
+        bytes: |memory| memory.device.as_ref().map(Peak::added_bytes),
+    },
     Witness { name: "planned arena", bytes: |memory| memory.planned_arena_bytes },
-    // A plan takes its arena before any call, an engine's library during it: the sum is what either works in.
+    // A plan takes its arena before any call, an engine's library during it: the sum is what either
+    // works in.
     Witness {
         name: "arena and heap",
         bytes: |memory| {
@@ -29,7 +33,8 @@ const WITNESSES: [Witness; 3] = [
 
 /// The first that has seen every one of the rows.
 pub(super) fn witness(rows: &[&Compared<'_>]) -> Option<Witness> {
-    let sees = |witness: &Witness| rows.iter().all(|row| memory(row).and_then(witness.bytes).is_some());
+    let sees =
+        |witness: &Witness| rows.iter().all(|row| memory(row).and_then(witness.bytes).is_some());
     WITNESSES.into_iter().filter(|_| !rows.is_empty()).find(sees)
 }
 

@@ -11,10 +11,12 @@ use crate::statistics::{Sorted, Summary};
 use crate::status::has_lone_slow_sample;
 use crate::subject::{Deviation, Subject};
 
-/// Calls shorter than this are preceded by one that is not timed whenever a rival ran in between: caches then
-/// hold this subject's data and not the rival's. In longer calls what a cache can hold no longer matters.
+/// Calls shorter than this are preceded by one that is not timed whenever a rival ran in between:
+/// caches then hold this subject's data and not the rival's. In longer calls what a cache can hold
+/// no longer matters.
 const REWARM_BELOW_NS: f64 = 10e6;
-/// Calls in a sample, at most: what is still too short then takes no time that this machine could tell.
+/// Calls in a sample, at most: what is still too short then takes no time that this machine could
+/// tell.
 const MAX_CALLS_PER_SAMPLE: u64 = 1 << 24;
 /// Calls of the second method, at least.
 const SUSTAINED_MIN_CALLS: u64 = 5;
@@ -60,7 +62,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Runs one step unless the subject has already failed, and keeps its error or its panic as the outcome.
+    /// Runs one step unless the subject has already failed, and keeps its error or its panic as the
+    /// outcome.
     pub(super) fn attempt(&mut self, step: impl FnOnce(&mut Self) -> Result<(), Failure>) {
         if self.failure.is_some() {
             return;
@@ -73,7 +76,9 @@ impl<'a> Lane<'a> {
         self.failure = match result {
             Ok(Ok(())) => None,
             Ok(Err(failure)) => Some(failure),
-            Err(payload) => Some(Failure::failed(format!("panicked: {}", panic_message(&*payload)))),
+            Err(payload) => {
+                Some(Failure::failed(format!("panicked: {}", panic_message(&*payload))))
+            }
         };
     }
 
@@ -94,7 +99,8 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Checks the output of a call that was timed, so that a subject cannot be right only when unobserved.
+    /// Checks the output of a call that was timed, so that a subject cannot be right only when
+    /// unobserved.
     pub(super) fn verify_last(&mut self) -> Result<(), Failure> {
         match self.subject.verify_last()? {
             Some(deviation) => self.accept(deviation, "in a timed call"),
@@ -105,7 +111,8 @@ impl<'a> Lane<'a> {
     fn accept(&mut self, found: Deviation, place: &str) -> Result<(), Failure> {
         if !found.agrees() {
             return Err(Failure::incorrect(format!(
-                "{place} the output differs from the reference by up to {:.2e} ({:.2e} of its value), {:.1} times the tolerance",
+                "{place} the output differs from the reference by up to {:.2e} ({:.2e} of its \
+                 value), {:.1} times the tolerance",
                 found.absolute, found.relative, found.share_of_tolerance
             )));
         }
@@ -113,15 +120,17 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Chooses how many calls make a sample and warms up by the rule. Cold calls are slow, so the number is
-    /// corrected once they are warm.
+    /// Chooses how many calls make a sample and warms up by the rule. Cold calls are slow, so the
+    /// number is corrected once they are warm.
     pub(super) fn warm_up(&mut self) -> Result<(), Failure> {
         let start = self.runner.clock.now_ns();
         self.size_samples()?;
         let first = self.warmup.len() - 1;
         self.settling = loop {
             let elapsed = self.runner.clock.now_ns() - start;
-            if let Some(settling) = warmup::verdict(&self.runner.rules, &self.warmup[first..], elapsed) {
+            if let Some(settling) =
+                warmup::verdict(&self.runner.rules, &self.warmup[first..], elapsed)
+            {
                 break settling;
             }
             let span = self.span(self.calls_per_sample)?;
@@ -188,16 +197,22 @@ impl<'a> Lane<'a> {
     /// Whether nothing more is to be learnt here: it failed, or it is precise. A sample that stands
     /// alone at the first look asks for another look, which says whether such samples recur.
     pub(super) fn is_done(&self) -> bool {
-        let is_first_look = self.runner.rules.looks.first().is_some_and(|&look| self.samples.len() <= look);
+        let is_first_look =
+            self.runner.rules.looks.first().is_some_and(|&look| self.samples.len() <= look);
         let is_precise = self.stopped() == Stopped::Precise;
-        self.failure.is_some() || (is_precise && !(is_first_look && has_lone_slow_sample(&self.times_ns())))
+        self.failure.is_some()
+            || (is_precise && !(is_first_look && has_lone_slow_sample(&self.times_ns())))
     }
 
     pub(super) fn median_ns(&self) -> Option<f64> {
         self.summary().map(|summary| summary.median_ns)
     }
 
-    pub(super) fn finish(self, session: &Alternation, involuntary_switches: Option<u64>) -> Outcome {
+    pub(super) fn finish(
+        self,
+        session: &Alternation,
+        involuntary_switches: Option<u64>,
+    ) -> Outcome {
         if let Some(failure) = self.failure {
             return failure.into();
         }
@@ -221,7 +236,8 @@ impl<'a> Lane<'a> {
             }),
         };
         let reference = self.subject.reference().to_owned();
-        let agreement = self.deviation.map(|worst| Agreement { reference, seeds: self.seeds, worst });
+        let agreement =
+            self.deviation.map(|worst| Agreement { reference, seeds: self.seeds, worst });
         Series::new(conditions, self.samples)
             .map(|series| Measurement {
                 sustained: self.sustained,
@@ -241,7 +257,11 @@ impl<'a> Lane<'a> {
     }
 
     fn basis(&self) -> Basis {
-        if self.samples.iter().all(|sample| sample.device_ns.is_some()) { Basis::Device } else { Basis::Host }
+        if self.samples.iter().all(|sample| sample.device_ns.is_some()) {
+            Basis::Device
+        } else {
+            Basis::Host
+        }
     }
 
     fn summary(&self) -> Option<Summary> {
@@ -252,9 +272,14 @@ impl<'a> Lane<'a> {
         let basis = self.basis();
         let span = |sample: &Sample| match basis {
             Basis::Host => sample.host_ns,
-            Basis::Device => sample.device_ns.expect("every sample has a device time on this basis"),
+            Basis::Device => {
+                sample.device_ns.expect("every sample has a device time on this basis")
+            }
         };
-        self.samples.iter().map(|sample| span(sample) as f64 / self.calls_per_sample as f64).collect()
+        self.samples
+            .iter()
+            .map(|sample| span(sample) as f64 / self.calls_per_sample as f64)
+            .collect()
     }
 
     /// Makes `calls` calls back to back.
@@ -289,8 +314,8 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// How many calls would make `span` last `shortest_ns`, with a margin; at most ten times as many as it held,
-/// since a single short reading is a poor guide.
+/// How many calls would make `span` last `shortest_ns`, with a margin; at most ten times as many as
+/// it held, since a single short reading is a poor guide.
 fn enlarged(span: Span, shortest_ns: u64) -> u64 {
     let needed = 1.2 * shortest_ns as f64 / (span.host_ns.max(1) as f64 / span.calls as f64);
     (needed.ceil() as u64).clamp(span.calls + 1, span.calls * 10).min(MAX_CALLS_PER_SAMPLE)

@@ -37,12 +37,16 @@ fn jitter(call: u64) -> u64 {
 #[test]
 fn a_steady_subject_is_precise_at_the_first_look() {
     let clock = SyntheticClock::default();
-    let mut subject = Synthetic::new(&clock, |call| if call == 0 { 300 * MS } else { MS + jitter(call) });
+    let mut subject =
+        Synthetic::new(&clock, |call| if call == 0 { 300 * MS } else { MS + jitter(call) });
     let found = measured(Runner::new(&clock, Rules::full(), 7).measure(&mut subject));
     let series = latency(&found);
     assert_eq!(found.overhead.first_call_ns, Some(300 * MS));
     assert_eq!((series.samples.len(), series.conditions.stopped), (20, Stopped::Precise));
-    assert_eq!((series.conditions.warmup.len(), series.conditions.settling), (10, Settling::Settled));
+    assert_eq!(
+        (series.conditions.warmup.len(), series.conditions.settling),
+        (10, Settling::Settled)
+    );
     assert_eq!(series.conditions.calls_per_sample, 1);
     assert!((series.summary.median_ns / 1e6 - 1.0).abs() < 0.001);
     assert_eq!(kinds(&found), []);
@@ -55,7 +59,11 @@ fn each_call_gets_inputs_of_its_own() {
     let mut subject = Synthetic::new(&clock, |_| 30_000);
     measured(Runner::new(&clock, Rules::full(), 0).measure(&mut subject));
     assert_eq!(subject.prepared[0], 0..1);
-    assert!(subject.prepared.windows(2).all(|pair| pair[0].end == pair[1].start), "{:?}", subject.prepared);
+    assert!(
+        subject.prepared.windows(2).all(|pair| pair[0].end == pair[1].start),
+        "{:?}",
+        subject.prepared
+    );
     assert_eq!(subject.prepared.last().unwrap().end, subject.made);
 }
 
@@ -119,7 +127,8 @@ fn a_screening_is_five_and_twenty() {
 fn a_user_may_set_both_counts() {
     let clock = SyntheticClock::default();
     let mut subject = Synthetic::new(&clock, |call| MS + 300 * jitter(call));
-    let found = measured(Runner::new(&clock, Rules::full().with_trials(3, 33), 0).measure(&mut subject));
+    let found =
+        measured(Runner::new(&clock, Rules::full().with_trials(3, 33), 0).measure(&mut subject));
     assert_eq!((latency(&found).conditions.warmup.len(), latency(&found).samples.len()), (3, 33));
 }
 
@@ -137,7 +146,8 @@ fn rivals_alternate_there_and_back() {
     assert_eq!(indices(outcomes.next()), [1, 2, 5, 6]);
 }
 
-/// A machine that slows down by a third over the session must not look like a difference between twins.
+/// A machine that slows down by a third over the session must not look like a difference between
+/// twins.
 #[test]
 fn drift_falls_on_rivals_alike() {
     let clock = SyntheticClock::default();
@@ -145,7 +155,8 @@ fn drift_falls_on_rivals_alike() {
         let clock = clock.clone();
         move |call| MS + clock.now_ns() / 1000 + 20 * jitter(call)
     };
-    let (mut a, mut b) = (Synthetic::new(&clock, drifting(&clock)), Synthetic::new(&clock, drifting(&clock)));
+    let (mut a, mut b) =
+        (Synthetic::new(&clock, drifting(&clock)), Synthetic::new(&clock, drifting(&clock)));
     let runner = Runner::new(&clock, Rules::full(), 0);
     let medians: Vec<f64> = runner
         .compare(&mut [&mut a, &mut b])
@@ -172,7 +183,8 @@ fn medians_on_one_cache(warm_ns: u64) -> [f64; 2] {
 #[test]
 fn a_rival_s_leavings_in_the_cache_are_not_timed() {
     assert_eq!(medians_on_one_cache(MS), [1e6, 1e6]);
-    // Beyond 10 ms a call outlasts any cache, and an untimed one would double the cost of measuring it.
+    // Beyond 10 ms a call outlasts any cache, and an untimed one would double the cost of measuring
+    // it.
     assert!(medians_on_one_cache(20 * MS).iter().all(|&median| median > 20e6));
 }
 
@@ -316,7 +328,8 @@ fn a_device_that_times_itself_is_reported_on_its_own_clock() {
     assert!(found.agreement.is_none(), "nobody compared the outputs");
 }
 
-/// Work on a side stream: the events on the work stream see a short time, the host waits for all of it.
+/// Work on a side stream: the events on the work stream see a short time, the host waits for all of
+/// it.
 #[test]
 fn a_side_stream_makes_the_clocks_disagree() {
     let clock = SyntheticClock::default();

@@ -53,10 +53,21 @@ mod tests {
             None,
             "nine spans make no two windows"
         );
-        assert_eq!(full(&[100, 101, 100, 99, 100, 100, 101, 99, 100, 101]), Some(Settling::Settled));
-        assert_eq!(full(&[104, 104, 104, 104, 104, 104, 103, 102, 101, 100]), None, "still falling");
+        assert_eq!(
+            full(&[100, 101, 100, 99, 100, 100, 101, 99, 100, 101]),
+            Some(Settling::Settled)
+        );
+        assert_eq!(
+            full(&[104, 104, 104, 104, 104, 104, 103, 102, 101, 100]),
+            None,
+            "still falling"
+        );
         assert_eq!(full(&[100, 100, 100, 100, 100, 100, 101, 102, 103, 104]), None, "rising");
-        assert_eq!(full(&[110, 110, 111, 110, 110, 100, 101, 100, 101, 100]), None, "ten per cent apart");
+        assert_eq!(
+            full(&[110, 110, 111, 110, 110, 100, 101, 100, 101, 100]),
+            None,
+            "ten per cent apart"
+        );
     }
 
     #[test]
@@ -64,7 +75,10 @@ mod tests {
         let falling: Vec<u64> = (0..50).map(|i| 1000 - 10 * i).collect();
         assert_eq!(full(&falling[..49]), None);
         assert_eq!(full(&falling), Some(Settling::Unsettled));
-        assert_eq!(verdict(&Rules::full(), &spans(&[9, 8]), 3_000_000_000), Some(Settling::Unsettled));
+        assert_eq!(
+            verdict(&Rules::full(), &spans(&[9, 8]), 3_000_000_000),
+            Some(Settling::Unsettled)
+        );
     }
 
     #[test]

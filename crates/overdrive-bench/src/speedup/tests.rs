@@ -22,12 +22,17 @@ fn measurement(record: &mut Record) -> &mut Measurement {
 
 #[test]
 fn a_gain_is_worded() {
-    let gain =
-        Speedup::between(&record("eager", &spans(1_930_000)), &record("compile", &spans(1_000_000))).unwrap();
+    let gain = Speedup::between(
+        &record("eager", &spans(1_930_000)),
+        &record("compile", &spans(1_000_000)),
+    )
+    .unwrap();
     let sentence = gain.to_string();
     assert!(sentence.starts_with("1.93"), "{sentence}");
     assert!(sentence.ends_with("], excellent, measured"), "{sentence}");
-    assert!(gain.interval().contains(1.93) && gain.interval().low > 1.9 && gain.interval().high < 1.96);
+    assert!(
+        gain.interval().contains(1.93) && gain.interval().low > 1.9 && gain.interval().high < 1.96
+    );
     assert_eq!(gain.counts(), [20, 20]);
 }
 
@@ -54,8 +59,8 @@ fn a_screening_gives_no_verdict() {
     assert_eq!(reasons(&record("a", &spans(2_000_000)), &b), [Reason::DifferentDepths]);
 }
 
-/// The older suite's two impossible figures: one slow first call in ten, which a mean turned into "15.2x", and
-/// a compilation inside the samples. Both are flagged and neither gives a number.
+/// The older suite's two impossible figures: one slow first call in ten, which a mean turned into
+/// "15.2x", and a compilation inside the samples. Both are flagged and neither gives a number.
 #[test]
 fn one_huge_first_sample_is_flagged_and_decides_nothing() {
     let mut cold = spans(77_000_000);
@@ -112,7 +117,10 @@ fn unproven_and_unlike_records_are_refused() {
     measurement(&mut untimed).latency = None;
     assert_eq!(reasons(&untimed, &ran), [Reason::NotTimed { side: Side::Baseline }]);
 
-    assert_eq!(reasons(&ran, &record("few", &[1_000_000; 5])), [Reason::TooFewSamples { counts: [20, 5] }]);
+    assert_eq!(
+        reasons(&ran, &record("few", &[1_000_000; 5])),
+        [Reason::TooFewSamples { counts: [20, 5] }]
+    );
 
     let mut device = record("compile", &spans(1_000_000));
     measurement(&mut device).latency.as_mut().unwrap().conditions.basis = Basis::Device;
@@ -123,9 +131,11 @@ fn unproven_and_unlike_records_are_refused() {
 
 #[test]
 fn over_ten_needs_a_second_method_that_agrees() {
-    let sustained =
-        |record: &mut Record, host_ns| measurement(record).sustained = Some(Span { calls: 10, host_ns });
-    let (mut slow, mut fast) = (record("eager", &spans(20_000_000)), record("compile", &spans(1_000_000)));
+    let sustained = |record: &mut Record, host_ns| {
+        measurement(record).sustained = Some(Span { calls: 10, host_ns })
+    };
+    let (mut slow, mut fast) =
+        (record("eager", &spans(20_000_000)), record("compile", &spans(1_000_000)));
     assert!(
         matches!(&reasons(&slow, &fast)[..], [Reason::Suspect { second, .. }] if second.contains("no second"))
     );
@@ -138,8 +148,8 @@ fn over_ten_needs_a_second_method_that_agrees() {
     assert!((Speedup::between(&slow, &fast).unwrap().ratio() - 20.0).abs() < 0.5);
 }
 
-/// The gains that a noisy machine shows in many sessions of two subjects, the second `factor` times as fast:
-/// 1 % noise, 5 % of calls eight times as long, everything 3 % slower by the end.
+/// The gains that a noisy machine shows in many sessions of two subjects, the second `factor` times
+/// as fast: 1 % noise, 5 % of calls eight times as long, everything 3 % slower by the end.
 fn sessions(count: u64, factor: f64) -> Vec<Result<Speedup, NoClaim>> {
     let session = |seed: u64| {
         let clock = SyntheticClock::default();
@@ -153,7 +163,8 @@ fn sessions(count: u64, factor: f64) -> Vec<Result<Speedup, NoClaim>> {
         };
         let mut baseline = Synthetic::new(&clock, noisy(1e6, 2 * seed));
         let mut variant = Synthetic::new(&clock, noisy(1e6 / factor, 2 * seed + 1));
-        let outcomes = Runner::new(&clock, Rules::full(), seed).compare(&mut [&mut baseline, &mut variant]);
+        let outcomes =
+            Runner::new(&clock, Rules::full(), seed).compare(&mut [&mut baseline, &mut variant]);
         let records: Vec<Record> = outcomes
             .into_iter()
             .zip(["baseline", "variant"])
@@ -174,7 +185,8 @@ fn sessions(count: u64, factor: f64) -> Vec<Result<Speedup, NoClaim>> {
 fn twins_are_told_apart_as_rarely_as_the_interval_says() {
     let gains = sessions(200, 1.0);
     let silent = gains.iter().filter(|gain| gain.is_err()).count();
-    let different = gains.iter().flatten().filter(|gain| gain.verdict() != Verdict::Undecided).count();
+    let different =
+        gains.iter().flatten().filter(|gain| gain.verdict() != Verdict::Undecided).count();
     assert!(silent < 30, "{silent} of 200 sessions gave no claim");
     assert!(different <= 16, "{different} of 200 pairs of twins were told apart");
 }
@@ -189,7 +201,8 @@ fn a_tenth_is_found_under_the_same_noise() {
     assert!(covered * 100 >= 88 * claims, "{covered} of {claims} intervals hold the true ratio");
 }
 
-/// Of a graph whose copies are too few, which leaves the data of each call in the cache for the next.
+/// Of a graph whose copies are too few, which leaves the data of each call in the cache for the
+/// next.
 #[test]
 fn a_warm_graph_is_not_held_against_a_cold_one() {
     let cold = record("compile", &spans(1_000_000));
@@ -204,7 +217,8 @@ fn a_warm_graph_is_not_held_against_a_cold_one() {
     assert!(Speedup::between(&warm, &warm).is_ok());
 }
 
-/// An engine without a device's clock beside a device that has one: their common clock is the host's.
+/// An engine without a device's clock beside a device that has one: their common clock is the
+/// host's.
 #[test]
 fn clocks_that_differ_meet_on_the_host() {
     let mut device = record("graph", &spans(22_000));
@@ -233,6 +247,7 @@ fn clocks_that_differ_meet_on_the_host() {
     // What has the host's clock alone is not blamed twice.
     let scattered: Vec<u64> = (0..20).map(|i| 50_000 * (1 + i % 4)).collect();
     let refused = reasons(&record("compile", &scattered), &device);
-    let of_baseline = |reason: &&Reason| matches!(reason, Reason::Blocked { side: Side::Baseline, .. });
+    let of_baseline =
+        |reason: &&Reason| matches!(reason, Reason::Blocked { side: Side::Baseline, .. });
     assert_eq!(refused.iter().filter(of_baseline).count(), 1, "{refused:?}");
 }

@@ -16,7 +16,8 @@ pub struct GeometricMean {
     pub max: f64,
 }
 
-/// The geometric mean of positive ratios; `None` if there are none or one is not positive and finite.
+/// The geometric mean of positive ratios; `None` if there are none or one is not positive and
+/// finite.
 pub fn geometric_mean(ratios: &[f64]) -> Option<GeometricMean> {
     if ratios.is_empty() || ratios.iter().any(|ratio| !ratio.is_finite() || *ratio <= 0.0) {
         return None;

@@ -14,28 +14,36 @@ pub struct Ratio {
     pub interval: Interval,
 }
 
-/// `numerator.median() / denominator.median()`, with the 95 % percentile bootstrap interval from resampling both
-/// sides independently. The same seed gives the same interval.
+/// `numerator.median() / denominator.median()`, with the 95 % percentile bootstrap interval from
+/// resampling both sides independently. The same seed gives the same interval.
 ///
-/// `None` if the denominator's median is not positive, or either side has fewer than six samples: below that
-/// not even the medians themselves have an interval.
+/// `None` if the denominator's median is not positive, or either side has fewer than six samples:
+/// below that not even the medians themselves have an interval.
 pub fn ratio_of_medians(numerator: &Sorted, denominator: &Sorted, seed: u64) -> Option<Ratio> {
-    if denominator.min() <= 0.0 || numerator.median_interval().and(denominator.median_interval()).is_none() {
+    if denominator.min() <= 0.0
+        || numerator.median_interval().and(denominator.median_interval()).is_none()
+    {
         return None;
     }
     let mut rng = fastrand::Rng::with_seed(seed);
     let [above, below] = [numerator, denominator].map(Medians::of);
-    let mut ratios: Vec<f64> = (0..RESAMPLES).map(|_| above.draw(&mut rng) / below.draw(&mut rng)).collect();
+    let mut ratios: Vec<f64> =
+        (0..RESAMPLES).map(|_| above.draw(&mut rng) / below.draw(&mut rng)).collect();
     ratios.sort_unstable_by(f64::total_cmp);
-    let ratios = Sorted::new(&ratios).expect("medians of finite positive samples have finite ratios");
+    let ratios =
+        Sorted::new(&ratios).expect("medians of finite positive samples have finite ratios");
     let tail = (1.0 - CONFIDENCE) / 2.0;
-    let interval =
-        Interval { low: ratios.quantile(tail), high: ratios.quantile(1.0 - tail), confidence: CONFIDENCE };
+    let interval = Interval {
+        low: ratios.quantile(tail),
+        high: ratios.quantile(1.0 - tail),
+        confidence: CONFIDENCE,
+    };
     Some(Ratio { ratio: numerator.median() / denominator.median(), interval })
 }
 
-/// The medians that resampling with replacement can give, with how often it gives them. One draw from these is one
-/// resampling, at a hundredth of the cost; the distribution is exact (Maritz and Jarrett 1978 for odd counts).
+/// The medians that resampling with replacement can give, with how often it gives them. One draw
+/// from these is one resampling, at a hundredth of the cost; the distribution is exact (Maritz and
+/// Jarrett 1978 for odd counts).
 struct Medians {
     values: Vec<f64>,
     /// Up to and including each value; the last is 1 but for rounding.
@@ -55,7 +63,8 @@ impl Medians {
                 medians.cumulative.push(sum);
             }
         };
-        // Of n draws, the one at `middle` has rank r or less when more than `middle` draws do: a binomial tail.
+        // Of n draws, the one at `middle` has rank r or less when more than `middle` draws do: a
+        // binomial tail.
         let middle = (n - 1) / 2;
         let at_most: Vec<f64> =
             (0..n).map(|rank| binomial_tail(n, middle + 1, (rank + 1) as f64 / n as f64)).collect();
@@ -64,8 +73,9 @@ impl Medians {
             (0..n).for_each(|rank| add(values[rank], alone(rank)));
             return medians;
         }
-        // Of an even count the median is the mean of two draws. The lower has rank i or less and the upper j > i or
-        // more when exactly half of the draws are on either side: a product, so its differences are too.
+        // Of an even count the median is the mean of two draws. The lower has rank i or less and
+        // the upper j > i or more when exactly half of the draws are on either side: a product, so
+        // its differences are too.
         let half = (n / 2) as f64;
         let root = 0.5 * ln_choose(n, n / 2);
         let lower = |rank: usize| (root + half * (rank as f64 / n as f64).ln()).exp();
@@ -97,8 +107,8 @@ impl Medians {
 /// Probabilities that thousands of resamplings do not see.
 const NEGLIGIBLE: f64 = 1e-9;
 
-/// `P(X >= least)` of a binomial `X` of `n` trials, for `least` near the middle. Summed from the side where terms only
-/// shrink, relative to the first of them, so that nothing underflows.
+/// `P(X >= least)` of a binomial `X` of `n` trials, for `least` near the middle. Summed from the
+/// side where terms only shrink, relative to the first of them, so that nothing underflows.
 fn binomial_tail(n: usize, least: usize, probability: f64) -> f64 {
     if probability > 0.5 {
         return if probability >= 1.0 {
@@ -116,8 +126,9 @@ fn binomial_tail(n: usize, least: usize, probability: f64) -> f64 {
             break;
         }
     }
-    let ln_first =
-        ln_choose(n, least) + least as f64 * probability.ln() + (n - least) as f64 * (1.0 - probability).ln();
+    let ln_first = ln_choose(n, least)
+        + least as f64 * probability.ln()
+        + (n - least) as f64 * (1.0 - probability).ln();
     ln_first.exp() * relative
 }
 
@@ -155,9 +166,15 @@ mod tests {
             let mut compare = |quantile: f64| {
                 let mut both = [0, 1].map(|which| {
                     let draw = |_| {
-                        if which == 0 { medians.draw(&mut rng) } else { resampled_median(&sorted, &mut rng) }
+                        if which == 0 {
+                            medians.draw(&mut rng)
+                        } else {
+                            resampled_median(&sorted, &mut rng)
+                        }
                     };
-                    Sorted::new(&(0..20_000).map(draw).collect::<Vec<_>>()).unwrap().quantile(quantile)
+                    Sorted::new(&(0..20_000).map(draw).collect::<Vec<_>>())
+                        .unwrap()
+                        .quantile(quantile)
                 });
                 both.sort_by(f64::total_cmp);
                 // Within the share of the range that 20,000 draws leave open.
@@ -202,7 +219,11 @@ mod tests {
             seen[resampled_median(&two, &mut rng) as usize - 1] += 1;
         }
         // Both 1, one of each, both 3: one quarter, one half, one quarter.
-        assert!(seen[0].abs_diff(1000) < 120 && seen[1].abs_diff(2000) < 140 && seen[2].abs_diff(1000) < 120);
+        assert!(
+            seen[0].abs_diff(1000) < 120
+                && seen[1].abs_diff(2000) < 140
+                && seen[2].abs_diff(1000) < 120
+        );
     }
 
     #[test]

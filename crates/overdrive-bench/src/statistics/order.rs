@@ -4,8 +4,8 @@
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sorted(Vec<f64>);
 
-/// A two-sided interval and the confidence that it really has, which for order statistics is not exactly the
-/// one asked for.
+/// A two-sided interval and the confidence that it really has, which for order statistics is not
+/// exactly the one asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     /// Lower end, in the unit of the samples.
@@ -67,8 +67,8 @@ impl Sorted {
         self.quantile(0.5)
     }
 
-    /// The quantile `q` in `[0, 1]`, interpolated linearly between order statistics (Hyndman and Fan's type 7,
-    /// the default of R and NumPy).
+    /// The quantile `q` in `[0, 1]`, interpolated linearly between order statistics (Hyndman and
+    /// Fan's type 7, the default of R and NumPy).
     pub fn quantile(&self, q: f64) -> f64 {
         assert!((0.0..=1.0).contains(&q), "a quantile lies between 0 and 1, not at {q}");
         let position = q * (self.0.len() - 1) as f64;
@@ -77,17 +77,18 @@ impl Sorted {
         self.0[below] + (self.0[above] - self.0[below]) * (position - below as f64)
     }
 
-    /// A high quantile, if there are enough samples to say anything about it: with fewer than `q^n <= 0.05`,
-    /// not even the largest sample bounds it with 95 % confidence. p90 needs 29 samples, p95 59, p99 299.
+    /// A high quantile, if there are enough samples to say anything about it: with fewer than `q^n
+    /// <= 0.05`, not even the largest sample bounds it with 95 % confidence. p90 needs 29 samples,
+    /// p95 59, p99 299.
     pub fn tail(&self, q: f64) -> Option<f64> {
         let bounded = q.powi(i32::try_from(self.0.len()).unwrap_or(i32::MAX)) <= 1.0 - CONFIDENCE;
         bounded.then(|| self.quantile(q))
     }
 
-    /// The 95 % interval of the median from order statistics, which assumes nothing but independent samples of
-    /// one distribution: the number of samples below the true median is binomial(n, 1/2), so the k-th smallest
-    /// and k-th largest enclose it with a confidence known exactly (n = 20: the 6th and 15th, 95.9 %).
-    /// `None` below six samples, where no such pair reaches 95 %.
+    /// The 95 % interval of the median from order statistics, which assumes nothing but independent
+    /// samples of one distribution: the number of samples below the true median is binomial(n,
+    /// 1/2), so the k-th smallest and k-th largest enclose it with a confidence known exactly (n =
+    /// 20: the 6th and 15th, 95.9 %). `None` below six samples, where no such pair reaches 95 %.
     pub fn median_interval(&self) -> Option<Interval> {
         let n = self.0.len();
         let (rank, confidence) = median_ranks(n)?;
@@ -95,8 +96,9 @@ impl Sorted {
     }
 }
 
-/// The largest zero-based `rank` whose symmetric pair of order statistics covers the median with at least 95 %,
-/// and that coverage. Terms are summed in logarithms, since 2^-n underflows beyond n = 1074.
+/// The largest zero-based `rank` whose symmetric pair of order statistics covers the median with at
+/// least 95 %, and that coverage. Terms are summed in logarithms, since 2^-n underflows beyond n
+/// = 1074.
 fn median_ranks(n: usize) -> Option<(usize, f64)> {
     let mut ln_term = -(n as f64) * std::f64::consts::LN_2;
     let mut below = 0.0;
@@ -150,8 +152,8 @@ mod tests {
         assert!(Sorted::new(&[1.0, f64::INFINITY]).is_none());
     }
 
-    /// The promise of the interval, checked where the true median is known and the distribution is as skewed as
-    /// timings are: exponential noise with occasional eightfold spikes.
+    /// The promise of the interval, checked where the true median is known and the distribution is
+    /// as skewed as timings are: exponential noise with occasional eightfold spikes.
     #[test]
     fn the_interval_covers_the_true_median_as_often_as_it_says() {
         let mut rng = fastrand::Rng::with_seed(1);

@@ -70,8 +70,10 @@ impl SignedRank {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;
         }
-        let pairs =
-            values.iter().enumerate().flat_map(|(at, x)| values[at..].iter().map(move |y| (x + y) / 2.0));
+        let pairs = values
+            .iter()
+            .enumerate()
+            .flat_map(|(at, x)| values[at..].iter().map(move |y| (x + y) / 2.0));
         let mut means: Vec<f64> = pairs.collect();
         means.sort_unstable_by(f64::total_cmp);
         Some(Self { means, count: values.len() })
@@ -126,7 +128,9 @@ mod tests {
     /// two-sided.
     #[test]
     fn critical_sums_are_those_of_the_tables() {
-        for (count, five, one) in [(8, 3, 0), (10, 8, 3), (15, 25, 15), (20, 52, 37), (50, 434, 373)] {
+        for (count, five, one) in
+            [(8, 3, 0), (10, 8, 3), (15, 25, 15), (20, 52, 37), (50, 434, 373)]
+        {
             for (alpha, sum) in [(0.05, five), (0.01, one)] {
                 assert!(
                     2.0 * tail(count, sum) <= alpha && 2.0 * tail(count, sum + 1) > alpha,

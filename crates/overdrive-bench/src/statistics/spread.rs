@@ -5,11 +5,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{CONFIDENCE, Interval, Sorted, student_quantile};
 
-/// Scales a median absolute deviation to the standard deviation that a normal distribution would have.
+/// Scales a median absolute deviation to the standard deviation that a normal distribution would
+/// have.
 pub(crate) const MAD_TO_SIGMA: f64 = 1.4826;
 
-/// Where a sample lies beyond Tukey's fences: 1.5 (mild) or 3 (severe) interquartile ranges outside the quartiles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+/// Where a sample lies beyond Tukey's fences: 1.5 (mild) or 3 (severe) interquartile ranges outside
+/// the quartiles.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Fence {
     /// More than 3 interquartile ranges below the first quartile.
@@ -32,7 +36,8 @@ impl Sorted {
     pub fn mean_interval(&self) -> Option<Interval> {
         let n = self.count();
         let deviation = self.standard_deviation().filter(|_| n >= 6)?;
-        let reach = student_quantile(1.0 - (1.0 - CONFIDENCE) / 2.0, n - 1) * deviation / (n as f64).sqrt();
+        let reach =
+            student_quantile(1.0 - (1.0 - CONFIDENCE) / 2.0, n - 1) * deviation / (n as f64).sqrt();
         let mean = self.mean();
         Some(Interval { low: mean - reach, high: mean + reach, confidence: CONFIDENCE })
     }
@@ -43,8 +48,8 @@ impl Sorted {
         (n > 1.0).then(|| (self.squared_deviations() / (n - 1.0)).sqrt())
     }
 
-    /// Standard deviation over mean, both of the samples as a population (divisor n). One sample that outweighs
-    /// all others brings it to its ceiling, sqrt(n - 1).
+    /// Standard deviation over mean, both of the samples as a population (divisor n). One sample
+    /// that outweighs all others brings it to its ceiling, sqrt(n - 1).
     pub fn coefficient_of_variation(&self) -> f64 {
         (self.squared_deviations() / self.count() as f64).sqrt() / self.mean()
     }
@@ -52,7 +57,8 @@ impl Sorted {
     /// The median absolute deviation from the median, unscaled.
     pub fn median_absolute_deviation(&self) -> f64 {
         let median = self.median();
-        let deviations: Vec<f64> = self.values().iter().map(|value| (value - median).abs()).collect();
+        let deviations: Vec<f64> =
+            self.values().iter().map(|value| (value - median).abs()).collect();
         Sorted::new(&deviations).expect("deviations of finite numbers are finite").median()
     }
 
@@ -79,10 +85,11 @@ impl Sorted {
         }
     }
 
-    /// The mean of what lies within the 1.5-range fences. It answers another question than the mean does, and
-    /// is never printed without its full name.
+    /// The mean of what lies within the 1.5-range fences. It answers another question than the mean
+    /// does, and is never printed without its full name.
     pub fn tukey_trimmed_mean(&self) -> f64 {
-        let kept: Vec<f64> = self.values().iter().copied().filter(|&v| self.fence(v).is_none()).collect();
+        let kept: Vec<f64> =
+            self.values().iter().copied().filter(|&v| self.fence(v).is_none()).collect();
         mean(&kept)
     }
 

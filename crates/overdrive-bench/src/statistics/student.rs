@@ -1,4 +1,5 @@
-//! Student's t distribution with a whole number of degrees of freedom: exact, from its finite series.
+//! Student's t distribution with a whole number of degrees of freedom: exact, from its finite
+//! series.
 
 use std::f64::consts::PI;
 
@@ -7,7 +8,8 @@ fn central_probability(t: f64, degrees: usize) -> f64 {
     let angle = (t / (degrees as f64).sqrt()).atan();
     let (sin, cos) = angle.sin_cos();
     let odd = degrees % 2 == 1;
-    // sin (1 + 1/2 cos^2 + (1 3)/(2 4) cos^4 + ...), or sin (cos + 2/3 cos^3 + (2 4)/(3 5) cos^5 + ...)
+    // sin (1 + 1/2 cos^2 + (1 3)/(2 4) cos^4 + ...), or sin (cos + 2/3 cos^3 + (2 4)/(3 5) cos^5 +
+    // ...)
     let mut term = if odd { cos } else { 1.0 };
     let mut sum = 0.0;
     for step in 0..(degrees - usize::from(odd)) / 2 {
@@ -22,9 +24,13 @@ fn central_probability(t: f64, degrees: usize) -> f64 {
     if odd { 2.0 / PI * (angle + sin * sum) } else { sin * sum }
 }
 
-/// The `t` that `T` stays below with probability `p`, `0.5 <= p < 1`, at `degrees >= 1` degrees of freedom.
+/// The `t` that `T` stays below with probability `p`, `0.5 <= p < 1`, at `degrees >= 1` degrees of
+/// freedom.
 pub fn student_quantile(p: f64, degrees: usize) -> f64 {
-    assert!((0.5..1.0).contains(&p) && degrees >= 1, "no upper quantile {p} of {degrees} degrees of freedom");
+    assert!(
+        (0.5..1.0).contains(&p) && degrees >= 1,
+        "no upper quantile {p} of {degrees} degrees of freedom"
+    );
     let central = 2.0 * p - 1.0;
     let mut high = 1.0;
     while central_probability(high, degrees) < central {

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Interval, Sorted};
 
-/// The summary of a series of times per call, in nanoseconds. A pure function of the samples; a results file
-/// whose summaries do not follow from its samples is refused.
+/// The summary of a series of times per call, in nanoseconds. A pure function of the samples; a
+/// results file whose summaries do not follow from its samples is refused.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Number of samples.
@@ -56,8 +56,11 @@ pub struct MedianInterval {
 impl Summary {
     /// Summarises times per call in nanoseconds.
     pub fn of(times_ns: &Sorted) -> Self {
-        let interval =
-            |i: Interval| MedianInterval { low_ns: i.low, high_ns: i.high, confidence: i.confidence };
+        let interval = |i: Interval| MedianInterval {
+            low_ns: i.low,
+            high_ns: i.high,
+            confidence: i.confidence,
+        };
         Self {
             count: times_ns.count(),
             median_ns: times_ns.median(),

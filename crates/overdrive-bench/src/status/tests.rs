@@ -5,7 +5,10 @@ use crate::series::Conditions;
 use crate::testing::{conditions, samples};
 
 fn kinds(spans: &[u64]) -> Vec<StatusKind> {
-    gate(&Series::new(conditions(), samples(spans)).unwrap()).iter().map(|status| status.kind).collect()
+    gate(&Series::new(conditions(), samples(spans)).unwrap())
+        .iter()
+        .map(|status| status.kind)
+        .collect()
 }
 
 /// Spans around 1 ms that look like a quiet machine's.
@@ -87,7 +90,8 @@ fn a_clock_without_grain_does_not_make_the_first_sample_cold() {
 
 #[test]
 fn spread_warns_and_then_blocks() {
-    let uniform = |half: u64| (0..20).map(|i| 1_000_000 - half + i * 2 * half / 19).collect::<Vec<_>>();
+    let uniform =
+        |half: u64| (0..20).map(|i| 1_000_000 - half + i * 2 * half / 19).collect::<Vec<_>>();
     assert_eq!(kinds(&uniform(80_000)), []);
     assert_eq!(kinds(&uniform(120_000)), [StatusKind::Noisy]);
     assert_eq!(kinds(&uniform(300_000)), [StatusKind::Scattered]);
@@ -114,7 +118,8 @@ fn one_warm_sample_takes_the_word_cold_away() {
 
 #[test]
 fn how_sampling_ended_is_told() {
-    let ended = Conditions { stopped: Stopped::Limit, settling: Settling::Unsettled, ..conditions() };
+    let ended =
+        Conditions { stopped: Stopped::Limit, settling: Settling::Unsettled, ..conditions() };
     let found = gate(&Series::new(ended, samples(&quiet(20))).unwrap());
     assert_eq!(
         found.iter().map(|s| s.kind).collect::<Vec<_>>(),

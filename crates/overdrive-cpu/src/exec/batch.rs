@@ -1,7 +1,8 @@
 //! The batch dimensions of a product, brought to the two that `gemm` has.
 //!
-//! Neighbouring dimensions that every buffer strides through as one become one; what is left over two is unrolled
-//! into calls of their own. Invariant: the products, and the row-major order of their elements, stay the same.
+//! Neighbouring dimensions that every buffer strides through as one become one; what is left over
+//! two is unrolled into calls of their own. Invariant: the products, and the row-major order of
+//! their elements, stay the same.
 
 use overdrive_ir::plan::Program;
 
@@ -26,12 +27,12 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Of a product with this epilogue over `[batch..., m, n]`, and these strides of its operands along the batch; none
-    /// means that all of the batch shares the operand.
+    /// Of a product with this epilogue over `[batch..., m, n]`, and these strides of its operands
+    /// along the batch; none means that all of the batch shares the operand.
     pub(crate) fn of(mut program: Program, strides: [&[i64]; 2]) -> Result<Self, Unsupported> {
         let batch = program.extents.len() - 2;
-        let [mut lhs, mut rhs] =
-            strides.map(|strides| if strides.is_empty() { vec![0; batch] } else { strides.to_vec() });
+        let [mut lhs, mut rhs] = strides
+            .map(|strides| if strides.is_empty() { vec![0; batch] } else { strides.to_vec() });
         for d in (0..batch).rev() {
             if program.extents[d] == 1 {
                 program = fixed(&program, d, 0);
@@ -54,7 +55,9 @@ impl Parts {
             rhs.insert(0, 0);
         }
         if lhs.len() > 2 && is_random(&program) {
-            return Err(Unsupported::new("random bits after a product of more than two batch dimensions"));
+            return Err(Unsupported::new(
+                "random bits after a product of more than two batch dimensions",
+            ));
         }
         along_columns(&mut program);
         let mut parts = vec![Part { lhs_offset: 0, rhs_offset: 0, program }];

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use overdrive_ir::backend::{CacheState, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
+use overdrive_ir::backend::{
+    CacheState, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile,
+};
 use overdrive_ir::plan::{Arguments, Note, Place, Prepared, StepKind};
 use overdrive_ir::{BackendError, Buffer, Executable, Plan, SlotId, State, Tensor};
 
@@ -41,11 +43,12 @@ impl std::fmt::Debug for CpuExecutable {
 }
 
 impl CpuExecutable {
-    /// Compiles the steps of a plan and places its memory. `inputs` and `outputs` are the names that users see.
+    /// Compiles the steps of a plan and places its memory. `inputs` and `outputs` are the names
+    /// that users see.
     ///
     /// # Errors
-    /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the plan needs more
-    /// memory than there is.
+    /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the
+    /// plan needs more memory than there is.
     pub fn new(
         mut plan: Plan,
         pool: Arc<Pool>,
@@ -64,7 +67,19 @@ impl CpuExecutable {
         let kept = place_kept(&plan, &mut slots)?;
         let storage = Storage::new(&plan, &mut slots)?;
         let (set, has_run) = (InstructionSet::in_force(), false);
-        Ok(Self { plan, pool, steps, deliveries, arguments, prepared, slots, storage, kept, set, has_run })
+        Ok(Self {
+            plan,
+            pool,
+            steps,
+            deliveries,
+            arguments,
+            prepared,
+            slots,
+            storage,
+            kept,
+            set,
+            has_run,
+        })
     }
 
     /// One call; `observe` is given each step that is not skipped, by index, and runs it.
@@ -86,11 +101,12 @@ impl CpuExecutable {
         observe: &mut dyn FnMut(usize, &mut dyn FnMut()),
     ) -> Result<(), BackendError> {
         let slots = &mut self.slots;
-        self.arguments.enter::<CpuMemory>(state, inputs, outputs, |slot, start| slots.set(slot, start))?;
+        self.arguments
+            .enter::<CpuMemory>(state, inputs, outputs, |slot, start| slots.set(slot, start))?;
         for (index, step) in self.steps.iter().enumerate() {
             self.storage.before(index, &mut self.slots)?;
-            let skip =
-                self.plan.steps[index].prepare && !self.prepared.is_stale(index, self.arguments.stamps());
+            let skip = self.plan.steps[index].prepare
+                && !self.prepared.is_stale(index, self.arguments.stamps());
             if !skip {
                 let (pool, slots) = (&self.pool, &self.slots);
                 observe(index, &mut || step.run(pool, slots));
@@ -100,7 +116,8 @@ impl CpuExecutable {
         self.deliveries.iter().for_each(|copy| copy.run(&self.pool, &self.slots));
         self.storage.finish();
         if !self.has_run {
-            // A worker that came late to the first call would otherwise find its scratch too small in the second.
+            // A worker that came late to the first call would otherwise find its scratch too small
+            // in the second.
             self.pool.level_scratch();
             self.has_run = true;
         }
@@ -108,15 +125,16 @@ impl CpuExecutable {
     }
 }
 
-/// Kernels that do not know the element types of their step leave it to the reference, as the plan then says.
+/// Kernels that do not know the element types of their step leave it to the reference, as the plan
+/// then says.
 fn say_what_the_reference_does(plan: &mut Plan, steps: &[Box<dyn Runnable>]) {
     for (step, compiled) in plan.steps.iter_mut().zip(steps) {
         let StepKind::Kernel(call) = &step.kind else { continue };
         if compiled.is_reference() {
             step.kind = StepKind::Host(call.clone());
             let (what, scope) = (step.name.clone(), step.scope.clone());
-            let reason =
-                "its kernel does not take these types: the f64 reference runs on the host".to_owned();
+            let reason = "its kernel does not take these types: the f64 reference runs on the host"
+                .to_owned();
             plan.notes.push(Note::Declined { what, scope, reason });
         }
     }
@@ -129,8 +147,8 @@ fn check_memory(plan: &Plan) -> Result<(), BackendError> {
     if needed <= available {
         return Ok(());
     }
-    let remedy =
-        "use a smaller batch or sequence, a narrower type, or rematerialization under a memory limit";
+    let remedy = "use a smaller batch or sequence, a narrower type, or rematerialization under a \
+                  memory limit";
     Err(BackendError::OutOfMemory { needed, available, remedy: remedy.to_owned() })
 }
 
@@ -141,7 +159,9 @@ fn place_kept(plan: &Plan, slots: &mut SlotTable) -> Result<Vec<AlignedBytes>, B
     for (index, slot) in plan.slots.iter().enumerate() {
         let id = SlotId(index as u32);
         match &slot.place {
-            Place::Persistent { offset, .. } => slots.set(id, persistent.start().wrapping_add(*offset)),
+            Place::Persistent { offset, .. } => {
+                slots.set(id, persistent.start().wrapping_add(*offset))
+            }
             Place::Constant(tensor) => {
                 let bytes = uploaded(tensor)?;
                 slots.set(id, bytes.start());
@@ -195,7 +215,8 @@ impl Executable for CpuExecutable {
             for _ in 0..protocol.calls_per_sample {
                 self.call(state, inputs, outputs, |_, step| step())?;
             }
-            let host_ns = start.elapsed().as_nanos() as f64 / f64::from(protocol.calls_per_sample.max(1));
+            let host_ns =
+                start.elapsed().as_nanos() as f64 / f64::from(protocol.calls_per_sample.max(1));
             samples.push(Sample { device_ns: None, host_ns, cycles: None, flags: vec![] });
         }
         Ok(samples)

@@ -1,5 +1,5 @@
-//! Host steps, which on this back end run where everything runs. They allocate: the exception that the executor's
-//! promise names.
+//! Host steps, which on this back end run where everything runs. They allocate: the exception that
+//! the executor's promise names.
 #![allow(unsafe_code)] // Slices over slots.
 
 use std::borrow::Cow;
@@ -28,8 +28,10 @@ impl Runnable for Host {
     }
 
     fn run(&self, _: &Pool, slots: &SlotTable) {
-        // SAFETY: the slot has this many bytes, an earlier step wrote them, and nothing else runs now.
-        let read = |slot, bytes| Ok::<_, Infallible>(Cow::Borrowed(unsafe { slots.slice(slot, bytes) }));
+        // SAFETY: the slot has this many bytes, an earlier step wrote them, and nothing else runs
+        // now.
+        let read =
+            |slot, bytes| Ok::<_, Infallible>(Cow::Borrowed(unsafe { slots.slice(slot, bytes) }));
         let Ok(()) = self.0.run(read, |slot, bytes, store| {
             // SAFETY: likewise; operands have been read by now.
             store(unsafe { slots.slice_mut(slot, bytes) });

@@ -1,10 +1,12 @@
-//! From a `Plan` to something that runs: steps compiled once, memory placed once, addresses looked up per call.
+//! From a `Plan` to something that runs: steps compiled once, memory placed once, addresses looked
+//! up per call.
 //!
-//! `executable` is the whole; `overdrive_ir::plan` checks what the caller passes (`Arguments`) and knows what is derived
-//! from states and kept between calls (`Prepared`); `storage` holds what lives within a call (`size_classes` under it in
-//! eager mode). `step` compiles a step into a `Runnable`: `product` contracts (`batch`, `space` and `sums` under it), `copy`
-//! moves, `nest` is a fused loop, `host` evaluates in f64. Invariant: after the first call, a call allocates nothing on the heap (but in
-//! `host` steps, which the plan names).
+//! `executable` is the whole; `overdrive_ir::plan` checks what the caller passes (`Arguments`) and
+//! knows what is derived from states and kept between calls (`Prepared`); `storage` holds what
+//! lives within a call (`size_classes` under it in eager mode). `step` compiles a step into a
+//! `Runnable`: `product` contracts (`batch`, `space` and `sums` under it), `copy` moves, `nest` is
+//! a fused loop, `host` evaluates in f64. Invariant: after the first call, a call allocates nothing
+//! on the heap (but in `host` steps, which the plan names).
 
 mod batch;
 mod copy;

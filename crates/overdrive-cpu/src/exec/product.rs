@@ -49,7 +49,11 @@ pub(super) fn compile(plan: &Plan, call: &GemmCall) -> Result<Box<dyn Runnable>,
         DType::F16 => Box::new(Product::<f16>::new(plan, call)?),
         DType::BF16 => Box::new(Product::<bf16>::new(plan, call)?),
         DType::I8 => Box::new(Product::<i8>::new(plan, call)?),
-        other => return Err(Unsupported::new(format!("there are no products of {other}; convert it first"))),
+        other => {
+            return Err(Unsupported::new(format!(
+                "there are no products of {other}; convert it first"
+            )));
+        }
     })
 }
 
@@ -74,7 +78,8 @@ impl Operand {
         let (extents, steps) = batch;
         let strides = [steps[0], steps[1], view.row_stride, view.col_stride];
         let forward = |stride: i64| {
-            usize::try_from(stride).map_err(|_| Unsupported::new("an operand that is read backwards"))
+            usize::try_from(stride)
+                .map_err(|_| Unsupported::new("an operand that is read backwards"))
         };
         // A matrix that all of the batch shares is one matrix.
         let extent = |axis: usize| if steps[axis] == 0 { 1 } else { extents[axis] };
@@ -83,7 +88,12 @@ impl Operand {
             elements: plan.slot(view.slot).bytes() * 8 / view.dtype.bits(),
             offset: forward(view.offset)?,
             shape: [extent(0), extent(1), rows, cols],
-            strides: [forward(strides[0])?, forward(strides[1])?, forward(strides[2])?, forward(strides[3])?],
+            strides: [
+                forward(strides[0])?,
+                forward(strides[1])?,
+                forward(strides[2])?,
+                forward(strides[3])?,
+            ],
         })
     }
 
@@ -131,11 +141,15 @@ impl<T: Format> Product<T> {
     fn new(plan: &Plan, call: &GemmCall) -> Result<Self, Unsupported> {
         if call.rhs.dtype != T::DTYPE || call.accumulate != T::Acc::DTYPE {
             let expected = format!("{} by {} with sums in {}", T::DTYPE, T::DTYPE, T::Acc::DTYPE);
-            let found = format!("{} by {} with sums in {}", call.lhs.dtype, call.rhs.dtype, call.accumulate);
+            let found = format!(
+                "{} by {} with sums in {}",
+                call.lhs.dtype, call.rhs.dtype, call.accumulate
+            );
             return Err(Unsupported::new(format!("products are {expected}, not {found}")));
         }
         let strides = [call.lhs.batch_strides.as_slice(), &call.rhs.batch_strides];
-        let Parts { parts, lhs_strides, rhs_strides } = Parts::of(call.epilogue.0.clone(), strides)?;
+        let Parts { parts, lhs_strides, rhs_strides } =
+            Parts::of(call.epilogue.0.clone(), strides)?;
         let extents = &parts[0].program.extents;
         let shape = [extents[0], extents[1], call.m, call.n];
         let batch = |strides| ([shape[0], shape[1]], strides);
@@ -145,9 +159,12 @@ impl<T: Format> Product<T> {
                 let kernel = packed_as(name)?;
                 Right::Packed { slot: call.rhs.slot, kernel, shape: [1, 1, call.k, call.n] }
             }
-            _ => Right::Strided(Operand::new(plan, &call.rhs, batch(rhs_strides), [call.k, call.n])?),
+            _ => {
+                Right::Strided(Operand::new(plan, &call.rhs, batch(rhs_strides), [call.k, call.n])?)
+            }
         };
-        let offset = |offset: i64| usize::try_from(offset).expect("operands start inside of their slots");
+        let offset =
+            |offset: i64| usize::try_from(offset).expect("operands start inside of their slots");
         let mut calls = Vec::with_capacity(parts.len());
         for part in parts {
             let (lhs_offset, rhs_offset) = (offset(part.lhs_offset), offset(part.rhs_offset));
@@ -208,7 +225,12 @@ struct Pack<T: Element> {
 }
 
 impl<T: Element> Pack<T> {
-    fn new(plan: &Plan, source: &MatrixView, size: [usize; 2], to: SlotId) -> Result<Self, Unsupported> {
+    fn new(
+        plan: &Plan,
+        source: &MatrixView,
+        size: [usize; 2],
+        to: SlotId,
+    ) -> Result<Self, Unsupported> {
         let source = Operand::new(plan, source, ([1, 1], [0, 0]), size)?;
         let Layout::Packed { name, .. } = plan.slot(to).layout else {
             return Err(Unsupported::new("packing into a slot that has no packed form"));

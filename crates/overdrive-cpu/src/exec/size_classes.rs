@@ -1,8 +1,9 @@
-//! A caching allocator with size classes: what eager execution allocates from, as eager frameworks do.
+//! A caching allocator with size classes: what eager execution allocates from, as eager frameworks
+//! do.
 //!
-//! A freed block waits in the list of its class for the next request, so that from the second call on nothing
-//! reaches the system. Four classes to each power of two bound the waste at a quarter. Invariant: a block in use is
-//! in no list.
+//! A freed block waits in the list of its class for the next request, so that from the second call
+//! on nothing reaches the system. Four classes to each power of two bound the waste at a quarter.
+//! Invariant: a block in use is in no list.
 
 use std::collections::BTreeMap;
 

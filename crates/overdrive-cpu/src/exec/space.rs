@@ -59,8 +59,8 @@ pub(crate) fn insert(program: &mut Program, d: usize, extent: usize) {
     program.extents.insert(d, extent);
 }
 
-/// The program over dimensions in another order: dimension `i` of the result is dimension `order[i]`. Programs with
-/// random bits, which are numbered by the order, are not for this.
+/// The program over dimensions in another order: dimension `i` of the result is dimension
+/// `order[i]`. Programs with random bits, which are numbered by the order, are not for this.
 pub(crate) fn permuted(program: &Program, order: &[usize]) -> Program {
     let mut result = program.clone();
     result.extents = order.iter().map(|&d| program.extents[d]).collect();
@@ -78,8 +78,8 @@ pub(crate) fn is_random(program: &Program) -> bool {
     program.instrs.iter().any(|instr| matches!(instr, Instr::RandomBits { .. }))
 }
 
-/// Gives the last dimension, where it is 1, the stride that it would have if it were longer: an epilogue stores along
-/// it.
+/// Gives the last dimension, where it is 1, the stride that it would have if it were longer: an
+/// epilogue stores along it.
 pub(crate) fn along_columns(program: &mut Program) {
     if program.extents.last() == Some(&1) {
         for store in &mut program.stores {

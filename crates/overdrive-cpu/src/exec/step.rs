@@ -13,8 +13,8 @@ use crate::threads::Pool;
 
 /// A compiled step.
 pub(crate) trait Runnable: Send + Sync {
-    /// Does the work, on as many threads as the pool has. The table holds the addresses of all slots that the step
-    /// reads and writes.
+    /// Does the work, on as many threads as the pool has. The table holds the addresses of all
+    /// slots that the step reads and writes.
     fn run(&self, pool: &Pool, slots: &SlotTable);
 
     /// Whether the f64 reference does it.
@@ -57,7 +57,9 @@ fn compile_kind(plan: &Plan, step: &Step) -> Result<Box<dyn Runnable>, Unsupport
         StepKind::Convolution(call) => kernels::convolution::compile(plan, call),
         StepKind::Chain(calls) => kernels::convolution::compile_chain(plan, calls),
         StepKind::Gemm(call) => product::compile(plan, call),
-        StepKind::Pack { source, k, n } => product::compile_pack(plan, source, [*k, *n], step.writes[0]),
+        StepKind::Pack { source, k, n } => {
+            product::compile_pack(plan, source, [*k, *n], step.writes[0])
+        }
         StepKind::PackFilter(call) => kernels::convolution::compile_pack(call, step.writes[0]),
         StepKind::Copy => Ok(Box::new(Copy::of_step(plan, step))),
         StepKind::Host(call) => Ok(Box::new(Host::new(plan, call)?)),

@@ -1,6 +1,7 @@
 //! Where transient slots live: in one arena, or (eager) in blocks taken as the run goes.
 //!
-//! Invariant: while a step runs, every arena slot that it reads or writes has its address in the slot table.
+//! Invariant: while a step runs, every arena slot that it reads or writes has its address in the
+//! slot table.
 
 use overdrive_ir::plan::Together;
 use overdrive_ir::{BackendError, Mode, Plan};
@@ -32,7 +33,11 @@ impl Storage {
     }
 
     /// Makes the slots that step `step` is the first to touch.
-    pub(super) fn before(&mut self, step: usize, slots: &mut SlotTable) -> Result<(), BackendError> {
+    pub(super) fn before(
+        &mut self,
+        step: usize,
+        slots: &mut SlotTable,
+    ) -> Result<(), BackendError> {
         match self {
             Self::Arena(_) => Ok(()),
             Self::OnDemand(blocks) => blocks.before(step, slots),

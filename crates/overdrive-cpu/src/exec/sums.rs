@@ -1,4 +1,5 @@
-//! `Sums`: what becomes of the sums of a product, stored as they are or handed to a compiled epilogue.
+//! `Sums`: what becomes of the sums of a product, stored as they are or handed to a compiled
+//! epilogue.
 #![allow(unsafe_code)] // Slices over slots.
 
 use overdrive_ir::Plan;
@@ -15,7 +16,8 @@ use crate::slots::SlotTable;
 pub(crate) enum Sums {
     /// They are stored as they are.
     Stored(Access),
-    /// They go through an epilogue, and may wait where it puts its results, if that is a place for them.
+    /// They go through an epilogue, and may wait where it puts its results, if that is a place for
+    /// them.
     Applied(Box<CompiledEpilogue>, Option<Access>),
 }
 
@@ -42,7 +44,8 @@ impl<A> gemm::Epilogue<A> for Applied<'_> {
             rows: block.rows,
             cols: block.cols,
         };
-        // SAFETY: the block lies within the product; blocks are apart, and so is what their elements become.
+        // SAFETY: the block lies within the product; blocks are apart, and so is what their
+        // elements become.
         unsafe { self.epilogue.apply(self.slots, tile, scratch) }
     }
 }
@@ -50,7 +53,8 @@ impl<A> gemm::Epilogue<A> for Applied<'_> {
 impl Sums {
     /// Compiles an epilogue over `[batch0, batch1, m, n]` of sums in `A`.
     pub(crate) fn new<A: Named>(plan: &Plan, epilogue: &Epilogue) -> Result<Self, Unsupported> {
-        let forward = |access: &&Access| access.offset >= 0 && access.strides.iter().all(|&s| s >= 0);
+        let forward =
+            |access: &&Access| access.offset >= 0 && access.strides.iter().all(|&s| s >= 0);
         let takes = |access: &&Access| plan.slot(access.slot).ty.dtype == A::DTYPE;
         if let Some(access) = epilogue.plain_store().filter(takes).filter(forward) {
             return Ok(Self::Stored(access.clone()));
@@ -69,7 +73,8 @@ impl Sums {
     /// Calls `product` with the output that takes sums of this shape.
     ///
     /// # Safety
-    /// The slots have their memory, and what the product reads shares no bytes with what is written.
+    /// The slots have their memory, and what the product reads shares no bytes with what is
+    /// written.
     pub(crate) unsafe fn take<A: Accumulator>(
         &self,
         slots: &SlotTable,
@@ -86,7 +91,9 @@ impl Sums {
                 let place = place.as_ref().filter(|_| epilogue.lends_its_place(slots));
                 product(match place {
                     // SAFETY: likewise; the epilogue writes an element after it has read its sum.
-                    Some(access) => Output::InPlace(unsafe { view(slots, shape, access) }, &applied),
+                    Some(access) => {
+                        Output::InPlace(unsafe { view(slots, shape, access) }, &applied)
+                    }
                     None => Output::Apply(shape, &applied),
                 });
             }

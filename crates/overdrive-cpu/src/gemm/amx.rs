@@ -1,9 +1,9 @@
 //! Intel AMX: bf16 and i8 products on eight tile registers of 16 rows by 64 bytes.
 //!
-//! A tile of C is 32 x 32: four accumulators, and two tiles each of A and B, so that four multiplications of 16
-//! cycles share four loads of 8. They outrun the second-level cache, so that whatever comes next is asked for ahead:
-//! the next step of B, the next tile of C, and the next block of packed weights. Intrinsics are not stable yet;
-//! inline assembly is.
+//! A tile of C is 32 x 32: four accumulators, and two tiles each of A and B, so that four
+//! multiplications of 16 cycles share four loads of 8. They outrun the second-level cache, so that
+//! whatever comes next is asked for ahead: the next step of B, the next tile of C, and the next
+//! block of packed weights. Intrinsics are not stable yet; inline assembly is.
 #![allow(unsafe_code)] // Inline assembly on raw pointers.
 
 use std::arch::asm;
@@ -56,7 +56,8 @@ pub(super) struct After {
     /// A sixteenth of a step into the second-level cache, and bytes from a step to the next.
     pub(super) from: *const u8,
     pub(super) step: usize,
-    /// The tile of C that follows, some rows a step into the first level, and bytes from a row to the next.
+    /// The tile of C that follows, some rows a step into the first level, and bytes from a row to
+    /// the next.
     pub(super) c: *const u8,
     pub(super) c_line: usize,
 }
@@ -92,7 +93,8 @@ pub(super) trait Dot {
     }
 }
 
-/// Sums on their way to C, whose rows are cache lines: a store of tiles that crosses them takes twice the time.
+/// Sums on their way to C, whose rows are cache lines: a store of tiles that crosses them takes
+/// twice the time.
 #[repr(align(64))]
 struct Edge<A>([A; SIDE * SIDE]);
 
@@ -112,7 +114,8 @@ impl<A: Copy + AddAssign> To<A> {
     pub(super) unsafe fn take(&self, sums: &[A; SIDE * SIDE]) {
         for (i, sums) in sums.chunks_exact(SIDE).enumerate().take(self.rows) {
             // SAFETY: as the caller promised.
-            let to = unsafe { std::slice::from_raw_parts_mut(self.c.add(i * self.stride), self.cols) };
+            let to =
+                unsafe { std::slice::from_raw_parts_mut(self.c.add(i * self.stride), self.cols) };
             if self.accumulate {
                 to.iter_mut().zip(sums).for_each(|(to, &sum)| *to += sum);
             } else {
@@ -122,8 +125,8 @@ impl<A: Copy + AddAssign> To<A> {
     }
 }
 
-/// Eight cache lines of the next step of B: a core's second-level cache gives 27 bytes a cycle, where tiles take 32, so that it
-/// must never wait to be asked.
+/// Eight cache lines of the next step of B: a core's second-level cache gives 27 bytes a cycle,
+/// where tiles take 32, so that it must never wait to be asked.
 macro_rules! near {
     ($offset:literal) => {
         concat!(
@@ -228,8 +231,9 @@ pub(super) unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
         c: block.c.cast(),
         c_line: block.c_stride * size_of::<D::Acc>(),
     };
-    // SAFETY: panels follow each other; row and col are inside of C; a tile that reaches over C's edge is
-    // computed in `edge`, which has room for a whole one; so is one whose sums are looked at.
+    // SAFETY: panels follow each other; row and col are inside of C; a tile that reaches over C's
+    // edge is computed in `edge`, which has room for a whole one; so is one whose sums are looked
+    // at.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly));
         let mut edge = Edge([D::Acc::default(); SIDE * SIDE]);
@@ -240,8 +244,11 @@ pub(super) unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
                 let c = block.c.add(row * block.c_stride + col);
                 let (rows, cols) = ((block.rows - row).min(SIDE), (block.cols - col).min(SIDE));
                 let whole = rows == SIDE && cols == SIDE && !D::LOOKS;
-                let (to, c_stride) =
-                    if whole { (c.cast(), block.c_stride) } else { (edge.0.as_mut_ptr().cast(), SIDE) };
+                let (to, c_stride) = if whole {
+                    (c.cast(), block.c_stride)
+                } else {
+                    (edge.0.as_mut_ptr().cast(), SIDE)
+                };
                 let tile = Tile { a, b, c: to, c_stride };
                 after.c = c.wrapping_add(SIDE).cast();
                 tile.multiply::<D>(block.steps, block.accumulate && whole, after);
@@ -273,8 +280,8 @@ impl Tile {
         let Self { a, b, c, c_stride } = self;
         let c_bytes = c_stride * size_of::<u32>();
         let below = c.wrapping_add(16 * c_stride);
-        // SAFETY: as the caller promised. The compiler itself never uses tile registers, so that they keep their
-        // values from one block of assembly to the next, and need not be declared.
+        // SAFETY: as the caller promised. The compiler itself never uses tile registers, so that
+        // they keep their values from one block of assembly to the next, and need not be declared.
         unsafe {
             if accumulate {
                 asm!(

@@ -1,5 +1,5 @@
-//! The micro-kernel for those who make their own blocks: attention and convolution, whose right operands exist only
-//! as packed panels.
+//! The micro-kernel for those who make their own blocks: attention and convolution, whose right
+//! operands exist only as packed panels.
 #![allow(unsafe_code)] // Raw pointers into packed panels; `simd.rs` says what they point to.
 
 use super::element::Element;
@@ -18,7 +18,8 @@ pub(crate) struct Lines<T> {
     pub(crate) k_stride: usize,
 }
 
-/// A block of C and what it is made of. `a` and `b` are packed; C's rows lie `c_stride` elements apart.
+/// A block of C and what it is made of. `a` and `b` are packed; C's rows lie `c_stride` elements
+/// apart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockProduct<A> {
     pub(crate) a: *const u8,
@@ -38,7 +39,8 @@ impl<T: Element> Kernel<T> {
         [self.a.width, self.b.width]
     }
 
-    /// Whether blocks are multiplied by a unit for whole tiles, which does several times what vectors do.
+    /// Whether blocks are multiplied by a unit for whole tiles, which does several times what
+    /// vectors do.
     pub(crate) fn has_tiles(&self) -> bool {
         self.a.k_multiple >= 32
     }
@@ -48,8 +50,9 @@ impl<T: Element> Kernel<T> {
         schedule::depth(self, k)
     }
 
-    /// How many neighbouring k lie together in a panel of B, where elements are packed as they are and nothing precedes
-    /// them: then a panel is its groups one after the other, zeros up to its end, and needs no packing.
+    /// How many neighbouring k lie together in a panel of B, where elements are packed as they are
+    /// and nothing precedes them: then a panel is its groups one after the other, zeros up to its
+    /// end, and needs no packing.
     pub(crate) fn interleaves(&self) -> Option<usize> {
         (self.b.head == 0 && self.packed_bytes == size_of::<T>()).then_some(self.b.group)
     }
@@ -96,14 +99,26 @@ impl<T: Element> Kernel<T> {
     /// Multiplies packed blocks.
     ///
     /// # Safety
-    /// This CPU supports the kernel; `a` and `b` hold what the packing functions made of `rows` and `cols` lines over
-    /// `k`; C has its elements, and nobody else touches them.
+    /// This CPU supports the kernel; `a` and `b` hold what the packing functions made of `rows` and
+    /// `cols` lines over `k`; C has its elements, and nobody else touches them.
     pub(crate) unsafe fn multiply_block(&self, product: BlockProduct<T::Acc>) {
         let BlockProduct { a, b, c, c_stride, rows, cols, k, accumulate } = product;
         let steps = k.div_ceil(self.a.k_multiple);
         let b_strides = [(steps + self.b.head) * self.b.width, self.b.width];
         let (a_line, next) = (0, std::ptr::null());
-        let block = PackedBlock { a, a_line, b, b_strides, next, c, c_stride, rows, cols, steps, accumulate };
+        let block = PackedBlock {
+            a,
+            a_line,
+            b,
+            b_strides,
+            next,
+            c,
+            c_stride,
+            rows,
+            cols,
+            steps,
+            accumulate,
+        };
         // SAFETY: as the caller promised.
         unsafe { (self.multiply)(&block) }
     }

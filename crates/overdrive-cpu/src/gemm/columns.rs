@@ -1,4 +1,5 @@
-//! A right operand whose columns exist only while they are packed: weights that are kept in another form.
+//! A right operand whose columns exist only while they are packed: weights that are kept in another
+//! form.
 
 use std::ops::Range;
 
@@ -10,8 +11,9 @@ pub trait Columns<T>: Sync {
     /// Writes the elements `k` of a column.
     fn fill(&self, column: usize, k: Range<usize>, to: &mut [T]);
 
-    /// Writes the elements `k` of columns `first..first + width` side by side, element `p` of column `c` at
-    /// `to[p * width + c]`; `false`, and nothing written, where there is no way to do so faster than one by one.
+    /// Writes the elements `k` of columns `first..first + width` side by side, element `p` of
+    /// column `c` at `to[p * width + c]`; `false`, and nothing written, where there is no way to do
+    /// so faster than one by one.
     fn fill_panel(&self, [first, width]: [usize; 2], k: Range<usize>, to: &mut [T]) -> bool {
         let _ = (first, width, k, to);
         false

@@ -24,8 +24,8 @@ mod sealed {
 
 /// A format of A and B: f32, f64, f16, bf16 or i8.
 pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + Debug + 'static {
-    /// The format of sums and of the product: f64 for f64, i32 for i8, f32 for all others. Sums of i8 are exact for up
-    /// to 131,071 products, and wrap around beyond.
+    /// The format of sums and of the product: f64 for f64, i32 for i8, f32 for all others. Sums of
+    /// i8 are exact for up to 131,071 products, and wrap around beyond.
     type Acc: Accumulator;
 
     /// All micro-kernels for this format on this architecture, the best first.
@@ -34,7 +34,10 @@ pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + Debug + 'stat
 }
 
 /// A format that sums are kept in.
-pub trait Accumulator: sealed::Sealed + Copy + Default + Send + Sync + Debug + AddAssign + 'static {}
+pub trait Accumulator:
+    sealed::Sealed + Copy + Default + Send + Sync + Debug + AddAssign + 'static
+{
+}
 
 impl Accumulator for f32 {}
 impl Accumulator for f64 {}

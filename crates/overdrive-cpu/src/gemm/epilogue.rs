@@ -60,18 +60,19 @@ pub(crate) struct Part {
     pub cols: usize,
 }
 
-/// Consumes the product block by block: applies what follows it and stores the result where it belongs.
+/// Consumes the product block by block: applies what follows it and stores the result where it
+/// belongs.
 ///
-/// Every element of the product is delivered exactly once, from several threads at once; so an implementation
-/// that writes each element's result to a place of its own needs no lock.
+/// Every element of the product is delivered exactly once, from several threads at once; so an
+/// implementation that writes each element's result to a place of its own needs no lock.
 pub trait Epilogue<A>: Sync {
     /// Bytes of scratch that [`apply`](Self::apply) wants.
     fn scratch_bytes(&self) -> usize {
         0
     }
 
-    /// Takes over a finished block. `scratch` has [`scratch_bytes`](Self::scratch_bytes) bytes, starts on a
-    /// 64-byte boundary, and holds anything.
+    /// Takes over a finished block. `scratch` has [`scratch_bytes`](Self::scratch_bytes) bytes,
+    /// starts on a 64-byte boundary, and holds anything.
     fn apply(&self, block: Block<'_, A>, scratch: &mut [u8]);
 }
 
@@ -82,8 +83,9 @@ pub enum Output<'a, A> {
     Store(ViewMut<'a, A>),
     /// Through an epilogue, as the product of this shape, `[batch0, batch1, rows, cols]`.
     Apply([usize; 4], &'a dyn Epilogue<A>),
-    /// Through an epilogue that writes results where the view is, element for element: sums can wait right there, as in
-    /// a product alone, where rows are of adjacent elements. The epilogue gets them there, or elsewhere.
+    /// Through an epilogue that writes results where the view is, element for element: sums can
+    /// wait right there, as in a product alone, where rows are of adjacent elements. The epilogue
+    /// gets them there, or elsewhere.
     InPlace(ViewMut<'a, A>, &'a dyn Epilogue<A>),
 }
 

@@ -1,6 +1,6 @@
-//! Products of a few rows, such as decoding makes: each element of B is used `m` times at most, so that packing B
-//! would cost more than the product. B streams past once, in the order that it lies in memory, and what bounds
-//! the speed is how fast memory delivers it.
+//! Products of a few rows, such as decoding makes: each element of B is used `m` times at most, so
+//! that packing B would cost more than the product. B streams past once, in the order that it lies
+//! in memory, and what bounds the speed is how fast memory delivers it.
 #![allow(unsafe_code)] // Raw pointers; `FewRows` says what they point to.
 
 use std::ops::{AddAssign, Mul};
@@ -23,11 +23,12 @@ pub(super) enum Order {
 #[derive(Clone, Copy)]
 pub(super) struct FewRows<T> {
     pub order: Order,
-    /// Packed: row `i`, element `p` at `a[p * m + i]` for outer products, at `a[i * k + p]` for inner ones.
+    /// Packed: row `i`, element `p` at `a[p * m + i]` for outer products, at `a[i * k + p]` for
+    /// inner ones.
     pub a: *const T,
     pub b: *const T,
-    /// Elements from one k of B to the next for outer products, from one column to the next for inner ones; the
-    /// other stride is 1.
+    /// Elements from one k of B to the next for outer products, from one column to the next for
+    /// inner ones; the other stride is 1.
     pub b_stride: usize,
     pub c: *mut T,
     pub c_stride: usize,
@@ -130,8 +131,10 @@ where
 
 /// `M` rows of `N` columns of C.
 #[inline(always)]
-unsafe fn columns<T, S: Simd<Unit = T, Acc = T>, const M: usize, const N: usize>(p: &FewRows<T>, col: usize)
-where
+unsafe fn columns<T, S: Simd<Unit = T, Acc = T>, const M: usize, const N: usize>(
+    p: &FewRows<T>,
+    col: usize,
+) where
     T: Copy + Default + AddAssign + Mul<Output = T>,
 {
     let whole = p.k / S::LANES * S::LANES;
@@ -152,7 +155,8 @@ where
             for (n, sum) in sums.into_iter().enumerate() {
                 let mut lanes = [T::default(); super::simd::MAX_LANES];
                 S::store(sum, lanes.as_mut_ptr());
-                // Halves on halves: as exact as the vector sums themselves, and no longer than needed.
+                // Halves on halves: as exact as the vector sums themselves, and no longer than
+                // needed.
                 let mut half = S::LANES / 2;
                 while half > 0 {
                     for lane in 0..half {
@@ -170,8 +174,8 @@ where
     }
 }
 
-/// Calls [`outer`] or [`inner`] with as many rows as there are: `inner` four at a time, so that sums stay in
-/// registers.
+/// Calls [`outer`] or [`inner`] with as many rows as there are: `inner` four at a time, so that
+/// sums stay in registers.
 macro_rules! few_rows {
     ($simd:ty, $problem:expr) => {{
         let p = $problem;
@@ -188,7 +192,8 @@ macro_rules! few_rows {
             }
         } else {
             for row in (0..p.m).step_by(4) {
-                let p = few_rows::FewRows { a: p.a.add(row * p.k), c: p.c.add(row * p.c_stride), ..p };
+                let p =
+                    few_rows::FewRows { a: p.a.add(row * p.k), c: p.c.add(row * p.c_stride), ..p };
                 match p.m - row {
                     1 => few_rows::inner::<_, $simd, 1>(p),
                     2 => few_rows::inner::<_, $simd, 2>(p),

@@ -13,7 +13,8 @@ use super::simd::PackedBlock;
 use super::{amx, thirds, x86};
 use crate::isa::InstructionSet;
 
-/// A micro-kernel: how it wants its operands packed, and the function that multiplies packed blocks.
+/// A micro-kernel: how it wants its operands packed, and the function that multiplies packed
+/// blocks.
 #[derive(Debug)]
 pub struct Kernel<T: Element> {
     pub(super) name: &'static str,
@@ -29,7 +30,8 @@ pub struct Kernel<T: Element> {
     pub(super) multiply: unsafe fn(&PackedBlock<T::Acc>),
     /// The path for a few rows, where elements need no conversion.
     pub(super) few_rows: Option<unsafe fn(FewRows<T::Acc>)>,
-    /// For a kernel that is the best only where B is packed once: the rows of A that it is worth its while for.
+    /// For a kernel that is the best only where B is packed once: the rows of A that it is worth
+    /// its while for.
     pub(super) packed_for: Option<usize>,
 }
 

@@ -1,13 +1,14 @@
-//! General matrix multiplication: batches of `C = A B` for matrices with any strides, with whatever follows the
-//! product applied to its blocks while they are in cache.
+//! General matrix multiplication: batches of `C = A B` for matrices with any strides, with whatever
+//! follows the product applied to its blocks while they are in cache.
 //!
-//! The loops are those of BLIS (`product`, `schedule`): blocks of A and B are packed (`pack`, `transpose`) into the
-//! panels that a micro-kernel walks down (`simd`, and an instruction set each in `x86`, `amx`, `neon` and `portable`; `thirds` is f32 on AMX). The kernel
-//! is chosen when the program runs (`kernel`), so that one binary serves every CPU.
+//! The loops are those of BLIS (`product`, `schedule`): blocks of A and B are packed (`pack`,
+//! `transpose`) into the panels that a micro-kernel walks down (`simd`, and an instruction set each
+//! in `x86`, `amx`, `neon` and `portable`; `thirds` is f32 on AMX). The kernel is chosen when the
+//! program runs (`kernel`), so that one binary serves every CPU.
 //!
-//! Invariants: sums of f16 and bf16 are f32, of i8 i32; each element of C is summed in an order that depends on the kernel
-//! and k alone, so that results do not change with the number of threads; a call allocates nothing but scratch,
-//! and that once.
+//! Invariants: sums of f16 and bf16 are f32, of i8 i32; each element of C is summed in an order
+//! that depends on the kernel and k alone, so that results do not change with the number of
+//! threads; a call allocates nothing but scratch, and that once.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

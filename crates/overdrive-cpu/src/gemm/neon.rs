@@ -22,7 +22,8 @@ macro_rules! simd {
 
             #[inline(always)]
             unsafe fn zero() -> Self::Vector {
-                // SAFETY: every aarch64 CPU that Rust's standard library runs on has NEON; so for each that follows.
+                // SAFETY: every aarch64 CPU that Rust's standard library runs on has NEON; so for
+                // each that follows.
                 unsafe { $splat(0.0) }
             }
             #[inline(always)]

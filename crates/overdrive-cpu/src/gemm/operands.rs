@@ -1,5 +1,5 @@
-//! Where the operands of a block lie: in panels that were packed before, in panels packed or made now, or as they are; and what
-//! the micro-kernel asks for ahead.
+//! Where the operands of a block lie: in panels that were packed before, in panels packed or made
+//! now, or as they are; and what the micro-kernel asks for ahead.
 #![allow(unsafe_code)] // Raw pointers into operands and scratch.
 
 use super::columns::Columns;
@@ -10,22 +10,24 @@ use super::product::{Buffers, Product};
 use super::schedule::{Schedule, Size};
 
 impl<T: Element> Product<'_, T> {
-    /// Bytes from a row of A to the next where the micro-kernel reads A as it lies, and 0 where it is packed: tiles of the
-    /// processor are loaded line by line, and rows that follow each other without gaps share a cache as panels do.
+    /// Bytes from a row of A to the next where the micro-kernel reads A as it lies, and 0 where it
+    /// is packed: tiles of the processor are loaded line by line, and rows that follow each other
+    /// without gaps share a cache as panels do.
     pub(super) fn a_line(&self) -> usize {
         let Schedule { kc, .. } = self.schedule;
         let (Size { m, k, .. }, [.., row, element]) = (self.size, self.a.strides);
         let panel = self.kernel.a;
         let line = row * size_of::<T>();
-        let has_tiles = panel.group * size_of::<T>() == 64 && self.kernel.packed_bytes == size_of::<T>();
+        let has_tiles =
+            panel.group * size_of::<T>() == 64 && self.kernel.packed_bytes == size_of::<T>();
         let whole = m.is_multiple_of(panel.width) && k.is_multiple_of(panel.k_multiple) && k <= kc;
         let aligned = (0..2).all(|axis| (self.a.strides[axis] * size_of::<T>()).is_multiple_of(64))
             && self.a.data.as_ptr().addr().is_multiple_of(64);
         if has_tiles && whole && aligned && element == 1 && row == k && k > 0 { line } else { 0 }
     }
 
-    /// What to ask for while the strip of the block at `[k0, col]` that begins at row `above` is multiplied: its share of the
-    /// packed block that comes next, or null.
+    /// What to ask for while the strip of the block at `[k0, col]` that begins at row `above` is
+    /// multiplied: its share of the packed block that comes next, or null.
     pub(super) fn after(
         &self,
         batch: [usize; 2],
@@ -45,10 +47,11 @@ impl<T: Element> Product<'_, T> {
         packed.panels(batch, next[0], next[1]).wrapping_add(offset)
     }
 
-    /// Whether the micro-kernel reads B where it lies, in panels that step from row to row: where packing would
-    /// not be worth its while, because few rows of A share a B that is small.
+    /// Whether the micro-kernel reads B where it lies, in panels that step from row to row: where
+    /// packing would not be worth its while, because few rows of A share a B that is small.
     pub(super) fn reads_b_in_place(&self) -> bool {
-        /// Measured: 128^3 gained 15 %, 256^3 lost 10 %, because rows 1 KiB apart share few sets of L1.
+        /// Measured: 128^3 gained 15 %, 256^3 lost 10 %, because rows 1 KiB apart share few sets of
+        /// L1.
         const MOST_BYTES: usize = 128 << 10;
         let Rhs::Strided(b) = self.b else { return false };
         let element = size_of::<T>();
@@ -84,7 +87,8 @@ impl<T: Element> Product<'_, T> {
                     k: depth,
                     k_stride: b.strides[2],
                 };
-                // SAFETY: the view reaches all of the block, and the buffer holds a block of `nc` and `kc`.
+                // SAFETY: the view reaches all of the block, and the buffer holds a block of `nc`
+                // and `kc`.
                 unsafe { (self.kernel.pack)(block, self.kernel.b, buffers.b) };
                 buffers.b
             }
@@ -104,7 +108,8 @@ impl<T: Element> Product<'_, T> {
         for first in (0..cols).step_by(panel.width) {
             let lines = (cols - first).min(panel.width);
             let at = buffers.b.wrapping_add(self.kernel.block_bytes(panel, first, depth));
-            // SAFETY: the buffers hold the columns of a panel, any bytes of which are numbers, and a block of `nc` and `kc`.
+            // SAFETY: the buffers hold the columns of a panel, any bytes of which are numbers, and
+            // a block of `nc` and `kc`.
             unsafe {
                 if as_it_is && lines == panel.width {
                     let to = std::slice::from_raw_parts_mut(at.cast::<T>(), lines * depth);
@@ -117,7 +122,8 @@ impl<T: Element> Product<'_, T> {
                 for (line, to) in to.chunks_exact_mut(depth.max(1)).enumerate() {
                     columns.fill(col + first + line, k0..k0 + depth, to);
                 }
-                let block = pack::Block { from: made, lines, line_stride: depth, k: depth, k_stride: 1 };
+                let block =
+                    pack::Block { from: made, lines, line_stride: depth, k: depth, k_stride: 1 };
                 (self.kernel.pack)(block, panel, at);
             }
         }

@@ -1,13 +1,14 @@
 //! Packing: copies a block of an operand into the panels that a micro-kernel walks down.
 //!
-//! A panel is `width` lines (rows of A, or columns of B) over a range of k. Consecutive k form groups: group
-//! `g` holds for each of the `width` lines its `group` elements, one line after another. So that a micro-kernel
-//! never asks where the matrix ends, k that do not exist are zeros, and the last line stands in for lines that do
-//! not: what they make is never stored, and unlike leftovers they cannot be denormal, which is slow.
+//! A panel is `width` lines (rows of A, or columns of B) over a range of k. Consecutive k form
+//! groups: group `g` holds for each of the `width` lines its `group` elements, one line after
+//! another. So that a micro-kernel never asks where the matrix ends, k that do not exist are zeros,
+//! and the last line stands in for lines that do not: what they make is never stored, and unlike
+//! leftovers they cannot be denormal, which is slow.
 //!
-//! Packing costs a share of the product that shrinks as 1/m and 1/n: at 1024 a slow loop here is 10 % of the
-//! whole. So the two orders that occur in practice, lines side by side and k side by side, have paths of
-//! their own; any other goes element by element.
+//! Packing costs a share of the product that shrinks as 1/m and 1/n: at 1024 a slow loop here is 10
+//! % of the whole. So the two orders that occur in practice, lines side by side and k side by side,
+//! have paths of their own; any other goes element by element.
 #![allow(unsafe_code)] // Raw pointers into operands and panels.
 
 use super::element::Widen;
@@ -53,7 +54,11 @@ impl<T> Block<T> {
     /// The panels of the block, each with where it begins in the packed block.
     pub(super) fn panels(self, panel: Panel) -> impl Iterator<Item = (Self, usize)> {
         (0..self.lines).step_by(panel.width).map(move |line| {
-            let part = Self { from: self.at(line, 0), lines: (self.lines - line).min(panel.width), ..self };
+            let part = Self {
+                from: self.at(line, 0),
+                lines: (self.lines - line).min(panel.width),
+                ..self
+            };
             (part, line / panel.width * panel.len(self.k))
         })
     }
@@ -73,8 +78,8 @@ pub(super) unsafe fn pack<T: Copy + Default>(block: Block<T>, panel: Panel, to: 
     }
 }
 
-/// Packs the whole panels of a block whose lines lie side by side, if there is a path for their form; returns
-/// how many that were.
+/// Packs the whole panels of a block whose lines lie side by side, if there is a path for their
+/// form; returns how many that were.
 unsafe fn pack_side_by_side<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
     if block.line_stride != 1 {
         return 0;
@@ -152,18 +157,25 @@ unsafe fn widen<T: Widen<W>, W>(chunk: Block<T>, buffer: &mut [W]) -> Block<W> {
                     }
                 }
             }
-            Block { from: buffer.as_ptr(), line_stride: chunk.k, k_stride: 1, lines: chunk.lines, k: chunk.k }
+            Block {
+                from: buffer.as_ptr(),
+                line_stride: chunk.k,
+                k_stride: 1,
+                lines: chunk.lines,
+                k: chunk.k,
+            }
         }
     }
 }
 
-/// Packs a block of i8 for a kernel that multiplies u8 by i8. A is shifted by 128; panels of B begin with what takes
-/// that out of the sums again, -128 times the sum of each column.
+/// Packs a block of i8 for a kernel that multiplies u8 by i8. A is shifted by 128; panels of B
+/// begin with what takes that out of the sums again, -128 times the sum of each column.
 ///
 /// # Safety
 /// As for [`pack`].
 pub(super) unsafe fn pack_shifted(block: Block<i8>, panel: Panel, to: *mut u8) {
-    // SAFETY: as the caller promised; the head of a panel is a group of four bytes for each of its columns.
+    // SAFETY: as the caller promised; the head of a panel is a group of four bytes for each of its
+    // columns.
     unsafe {
         if panel.head == 0 {
             pack(block, panel, to);
@@ -178,7 +190,8 @@ pub(super) unsafe fn pack_shifted(block: Block<i8>, panel: Panel, to: *mut u8) {
             if pack_side_by_side(part, body, groups) == 0 {
                 pack_panel(part, body, groups);
             }
-            let groups = std::slice::from_raw_parts(groups.cast::<[i8; 4]>(), body.len(block.k) / 4);
+            let groups =
+                std::slice::from_raw_parts(groups.cast::<[i8; 4]>(), body.len(block.k) / 4);
             let starts = std::slice::from_raw_parts_mut(to.cast::<i32>(), panel.width);
             starts.fill(0);
             for row in groups.chunks_exact(panel.width) {
@@ -207,7 +220,9 @@ unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut 
                 };
                 transpose_units(units, panel.width, to.cast())
             }
-            group if block.k_stride == 1 && group * size_of::<T>() == 64 => copy_lines(block, panel, to),
+            group if block.k_stride == 1 && group * size_of::<T>() == 64 => {
+                copy_lines(block, panel, to)
+            }
             1 if block.line_stride == 1 => copy_few(block, panel, to),
             _ => 0,
         };
@@ -215,8 +230,8 @@ unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut 
     }
 }
 
-/// Rows of B that are asked for before they are copied. Rows lie pages apart, where the CPU's own prefetchers
-/// do not follow; without this, packing waits for one line at a time.
+/// Rows of B that are asked for before they are copied. Rows lie pages apart, where the CPU's own
+/// prefetchers do not follow; without this, packing waits for one line at a time.
 const AHEAD: usize = 8;
 
 /// Asks for `len` elements. The address may be anything.
@@ -235,7 +250,12 @@ pub(super) fn prefetch<T>(from: *const T, len: usize) {
 fn prefetch<T>(_: *const T, _: usize) {}
 
 /// Packs all groups from `first` on, element by element.
-unsafe fn pack_elements<T: Copy + Default>(block: Block<T>, panel: Panel, first: usize, to: *mut T) {
+unsafe fn pack_elements<T: Copy + Default>(
+    block: Block<T>,
+    panel: Panel,
+    first: usize,
+    to: *mut T,
+) {
     for group in first..panel.len(block.k) / (panel.width * panel.group) {
         for line in 0..panel.width {
             for i in 0..panel.group {
@@ -252,8 +272,8 @@ unsafe fn pack_elements<T: Copy + Default>(block: Block<T>, panel: Panel, first:
     }
 }
 
-/// Panels that are packed together: a row of B is read in pieces of a few cache lines, not of one or two, each
-/// in a page of its own.
+/// Panels that are packed together: a row of B is read in pieces of a few cache lines, not of one
+/// or two, each in a page of its own.
 const SPAN: usize = 4;
 
 /// Each k is a row: pieces of `W` go to one panel each.
@@ -275,8 +295,8 @@ unsafe fn copy_rows<T: Copy, const W: usize>(block: Block<T>, panel: Panel, to: 
     panels
 }
 
-/// `G` k are `G` rows: pieces of `W` become `W` groups of one panel each. k that do not exist are zeros, and zeros fill
-/// the panel.
+/// `G` k are `G` rows: pieces of `W` become `W` groups of one panel each. k that do not exist are
+/// zeros, and zeros fill the panel.
 unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
     block: Block<T>,
     panel: Panel,
@@ -290,7 +310,8 @@ unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
                 prefetch(block.at(first * W, k + i + AHEAD), span * W);
             }
             for i in first..first + span {
-                // SAFETY: rows of `W` lines exist where they are read, and the panels have room for their groups.
+                // SAFETY: rows of `W` lines exist where they are read, and the panels have room for
+                // their groups.
                 unsafe {
                     let row = |k: usize| {
                         if k < block.k {
@@ -309,10 +330,14 @@ unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
     panels
 }
 
-/// Each k is a row, and groups are cache lines: `G` rows become units of four bytes, as [`group_rows`] makes them, and the units of
-/// each line then come together.
+/// Each k is a row, and groups are cache lines: `G` rows become units of four bytes, as
+/// [`group_rows`] makes them, and the units of each line then come together.
 #[cfg(target_arch = "x86_64")]
-unsafe fn turn_rows<T: Copy + Default, const G: usize>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+unsafe fn turn_rows<T: Copy + Default, const G: usize>(
+    block: Block<T>,
+    panel: Panel,
+    to: *mut T,
+) -> usize {
     const W: usize = 32;
     const UNITS: usize = 16;
     let grouped = Panel { group: G, ..panel };
@@ -320,14 +345,20 @@ unsafe fn turn_rows<T: Copy + Default, const G: usize>(block: Block<T>, panel: P
     let panels = block.lines / W;
     for i in 0..panels {
         for k in (0..panel.len(block.k) / W).step_by(panel.group) {
-            let part =
-                Block { from: block.at(i * W, k), lines: W, k: (block.k - k).min(panel.group), ..block };
-            // SAFETY: the block has the part; `units` hold a group of k of `W` lines, and the panel has room for them.
+            let part = Block {
+                from: block.at(i * W, k),
+                lines: W,
+                k: (block.k - k).min(panel.group),
+                ..block
+            };
+            // SAFETY: the block has the part; `units` hold a group of k of `W` lines, and the panel
+            // has room for them.
             unsafe {
                 group_rows::<T, W, G>(part, grouped, units.as_mut_ptr().cast());
                 let from = units.as_ptr().cast();
                 let rows = Block { from, lines: UNITS, line_stride: 4 * W, k: W, k_stride: 4 };
-                if transpose_units(rows, UNITS, to.add(i * panel.len(block.k) + k * W).cast()) == 0 {
+                if transpose_units(rows, UNITS, to.add(i * panel.len(block.k) + k * W).cast()) == 0
+                {
                     return i;
                 }
             }
@@ -355,7 +386,8 @@ unsafe fn copy_lines<T: Copy>(block: Block<T>, panel: Panel, to: *mut T) -> usiz
     whole_groups
 }
 
-/// Each k is a row, shorter than the panel: pieces of 8, 4, 2 and 1. Returns the groups that it packed: all.
+/// Each k is a row, shorter than the panel: pieces of 8, 4, 2 and 1. Returns the groups that it
+/// packed: all.
 unsafe fn copy_few<T: Copy>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
     unsafe fn piece<T: Copy, const N: usize>(from: *const T, to: *mut T) {
         // SAFETY: the caller has `N` elements to read and room for them.
@@ -382,7 +414,8 @@ unsafe fn copy_few<T: Copy>(block: Block<T>, panel: Panel, to: *mut T) -> usize 
                 piece::<T, 1>(block.at(line, k), to.add(line));
             }
             let last = *block.at(block.lines - 1, k);
-            std::slice::from_raw_parts_mut(to.add(block.lines), panel.width - block.lines).fill(last);
+            std::slice::from_raw_parts_mut(to.add(block.lines), panel.width - block.lines)
+                .fill(last);
         }
     }
     block.k

@@ -9,8 +9,8 @@ use super::schedule::depth;
 use super::view::View;
 use crate::threads::Pool;
 
-/// A batch of B matrices in the panels of one kernel: for each block of k, panel after panel. The bytes are
-/// worth nothing to another kernel, or on a CPU with other caches.
+/// A batch of B matrices in the panels of one kernel: for each block of k, panel after panel. The
+/// bytes are worth nothing to another kernel, or on a CPU with other caches.
 #[derive(Debug)]
 pub struct Packed<'a, T: Element> {
     kernel: &'static Kernel<T>,
@@ -42,7 +42,12 @@ impl<T: Element> Kernel<T> {
     ///
     /// # Panics
     /// If `to` is not as [`Packed::new`] wants it.
-    pub fn pack_b<'a>(&'static self, pool: &Pool, b: View<'_, T>, to: &'a mut [u8]) -> Packed<'a, T> {
+    pub fn pack_b<'a>(
+        &'static self,
+        pool: &Pool,
+        b: View<'_, T>,
+        to: &'a mut [u8],
+    ) -> Packed<'a, T> {
         let start = Start(to.as_mut_ptr());
         let packed = Packed::new(self, to, b.shape);
         let [_, inner, k, n] = b.shape;
@@ -61,7 +66,8 @@ impl<T: Element> Kernel<T> {
                 k: (k - k0).min(kc),
                 k_stride: b.strides[2],
             };
-            // SAFETY: the view reaches all of the block; each task's panels have a place of their own.
+            // SAFETY: the view reaches all of the block; each task's panels have a place of their
+            // own.
             unsafe { (self.pack)(block, self.b, start.at(packed.offset(batch, k0, col))) }
         });
         packed
@@ -85,7 +91,8 @@ impl<'a, T: Element> Packed<'a, T> {
     /// What [`Kernel::pack_b`] wrote for B of this shape, `[batch0, batch1, k, n]`.
     ///
     /// # Panics
-    /// If `bytes` does not have [`Kernel::packed_b_bytes`], or does not start on a 64-byte boundary.
+    /// If `bytes` does not have [`Kernel::packed_b_bytes`], or does not start on a 64-byte
+    /// boundary.
     pub fn new(kernel: &'static Kernel<T>, bytes: &'a [u8], shape: [usize; 4]) -> Self {
         let expected = kernel.packed_b_bytes(shape);
         assert_eq!(bytes.len(), expected, "bytes of a B of {shape:?} packed for {}", kernel.name());

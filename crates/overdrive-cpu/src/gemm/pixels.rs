@@ -1,11 +1,13 @@
-//! Tiles of bf16 for convolutions, whose left operand is read where the pixels lie: steps of a depth of their own.
+//! Tiles of bf16 for convolutions, whose left operand is read where the pixels lie: steps of a
+//! depth of their own.
 #![allow(unsafe_code)] // Inline assembly on raw pointers.
 
 use std::arch::asm;
 
 use super::amx::{CONFIG, SIDE, TileConfig};
 
-/// Two tiles of 16 pixels by the 32 columns of a panel of weights, in bf16: the left tiles are read where the pixels lie.
+/// Two tiles of 16 pixels by the 32 columns of a panel of weights, in bf16: the left tiles are read
+/// where the pixels lie.
 #[derive(Clone, Copy)]
 pub(crate) struct PixelTiles<'a> {
     /// The first pixel of either tile, and bytes from a pixel to the next.
@@ -55,8 +57,9 @@ impl PixelConfig {
     /// Multiplies.
     ///
     /// # Safety
-    /// The registers are [held](Self::hold); 16 pixels of either tile can be read at each offset, the panel is as long as there
-    /// are offsets, at least one, and 16 rows of 32 sums of either tile can be written, those of the second after the first's.
+    /// The registers are [held](Self::hold); 16 pixels of either tile can be read at each offset,
+    /// the panel is as long as there are offsets, at least one, and 16 rows of 32 sums of either
+    /// tile can be written, those of the second after the first's.
     pub(crate) unsafe fn multiply(&self, tiles: PixelTiles<'_>) {
         let PixelTiles { pixels: [p0, p1], pixel_bytes, offsets, b, c: [c0, c1], c_bytes } = tiles;
         // SAFETY: as the caller promised.

@@ -1,4 +1,5 @@
-//! The micro-kernel in plain Rust, for CPUs that have no other: arrays that the compiler vectorises as it can.
+//! The micro-kernel in plain Rust, for CPUs that have no other: arrays that the compiler vectorises
+//! as it can.
 #![allow(unsafe_code)] // Raw pointers; `simd.rs` says what they point to.
 
 use std::ops::{Add, AddAssign, Mul};
@@ -9,8 +10,8 @@ use super::simd::{PackedBlock, Simd, Tile, micro_kernel, sweep};
 /// Columns of a portable vector: two SSE or NEON registers of f32.
 const LANES: usize = 8;
 
-/// Lanes in an array. Products and sums round separately: a fused multiply-add is a library call where the
-/// CPU has no instruction for it.
+/// Lanes in an array. Products and sums round separately: a fused multiply-add is a library call
+/// where the CPU has no instruction for it.
 #[derive(Clone, Copy)]
 struct Array<T>(std::marker::PhantomData<T>);
 

@@ -28,7 +28,8 @@ pub(super) struct Product<'a, T: Element> {
 // SAFETY: tiles write to disjoint parts of C, everything else is read.
 unsafe impl<T: Element> Sync for Product<'_, T> {}
 
-/// `C = A B` by the kernel that B is packed for, or else by the best that the CPU has; see [`Kernel::gemm`].
+/// `C = A B` by the kernel that B is packed for, or else by the best that the CPU has; see
+/// [`Kernel::gemm`].
 ///
 /// # Panics
 /// If the shapes do not fit each other.
@@ -51,13 +52,20 @@ impl<T: Element> Kernel<T> {
     ///
     /// # Panics
     /// If the shapes do not fit each other, or if B is packed for another kernel.
-    pub fn gemm(&'static self, pool: &Pool, a: View<'_, T>, b: Rhs<'_, T>, output: Output<'_, T::Acc>) {
+    pub fn gemm(
+        &'static self,
+        pool: &Pool,
+        a: View<'_, T>,
+        b: Rhs<'_, T>,
+        output: Output<'_, T::Acc>,
+    ) {
         let shape = output.shape();
         assert_shapes(a.shape, b.shape(), shape);
         let [outer, inner, m, n] = shape;
         let size = Size { m, n, k: a.cols(), batch: outer * inner };
         let target = match Target::new(output) {
-            // Tiles outrun what passes the second-level cache: sums that wait for the next block of k wait there.
+            // Tiles outrun what passes the second-level cache: sums that wait for the next block of
+            // k wait there.
             Target::InPlace(_, epilogue) if self.has_tiles() && size.k > self.depth(size.k) => {
                 Target::Epilogue(epilogue)
             }
@@ -69,7 +77,11 @@ impl<T: Element> Kernel<T> {
             strips: !matches!(target, Target::Rows(_)),
         };
         if let Rhs::Packed(packed) = b {
-            assert!(std::ptr::eq(packed.kernel(), self), "B is packed for {}", packed.kernel().name());
+            assert!(
+                std::ptr::eq(packed.kernel(), self),
+                "B is packed for {}",
+                packed.kernel().name()
+            );
         }
         if m == 0 || n == 0 {
             return;
@@ -111,7 +123,11 @@ pub(super) struct Buffers<'a, A> {
 impl<T: Element> Product<'_, T> {
     /// Cuts `worker`'s scratch into bytes of A and of B, and sums, and what these sizes do not
     /// depend on.
-    fn buffers<'w>(&self, worker: &'w mut Worker<'_>, [a, b, sums]: [usize; 3]) -> Buffers<'w, T::Acc> {
+    fn buffers<'w>(
+        &self,
+        worker: &'w mut Worker<'_>,
+        [a, b, sums]: [usize; 3],
+    ) -> Buffers<'w, T::Acc> {
         let made = match self.b {
             Rhs::Made(_) => self.kernel.b.width * self.schedule.kc * size_of::<T>(),
             Rhs::Strided(_) | Rhs::Packed(_) => 0,
@@ -147,7 +163,8 @@ impl<T: Element> Product<'_, T> {
         let (matrix, col) = (index / parts, index % parts * most);
         let batch = [matrix / self.inner, matrix % self.inner];
         let part = Part { batch, row: 0, col, rows: m, cols: (n - col).min(most) };
-        // Sums never stay in C: its rows may lie powers of two apart, where they would evict each other.
+        // Sums never stay in C: its rows may lie powers of two apart, where they would evict each
+        // other.
         let c_stride = most + 16;
         let (a, b_stride, from) = match order {
             Order::Outer => (m, b.strides[2], col),
@@ -155,8 +172,8 @@ impl<T: Element> Product<'_, T> {
         };
         let buffers = self.buffers(worker, [m * k * size_of::<T>(), 0, m * c_stride]);
         let c = buffers.sums;
-        // SAFETY: the kernel is one that this CPU supports; the views reach as far as the sizes say, and elements
-        // have the format of sums, or there would be no such path.
+        // SAFETY: the kernel is one that this CPU supports; the views reach as far as the sizes
+        // say, and elements have the format of sums, or there would be no such path.
         unsafe {
             let whole = Panel { width: a, group: 1, k_multiple: 1, head: 0 };
             pack::pack(self.a_block(batch, [0, 0], [m, k]), whole, buffers.a);
@@ -194,7 +211,8 @@ impl<T: Element> Product<'_, T> {
             Rhs::Strided(_) | Rhs::Made(_) => kernel.block_bytes(kernel.b, nc, kc),
         };
         let a_line = self.a_line();
-        // A strip that meets all columns at once is packed when they are about to: it is in a nearer cache then.
+        // A strip that meets all columns at once is packed when they are about to: it is in a
+        // nearer cache then.
         let by_strip = col_end - col0 <= nc && self.a.strides[3] == 1;
         let packed_rows = if by_strip { strip } else { mc };
         let a_bytes = if a_line > 0 { 0 } else { kernel.block_bytes(kernel.a, packed_rows, kc) };
@@ -206,7 +224,8 @@ impl<T: Element> Product<'_, T> {
                 let depth = (k - k0).min(kc);
                 let lines = self.a_block(batch, [row, k0], [rows, depth]);
                 if a_line == 0 && !by_strip {
-                    // SAFETY: the view reaches all of the block, and the buffer holds a block of `mc` and `kc`.
+                    // SAFETY: the view reaches all of the block, and the buffer holds a block of
+                    // `mc` and `kc`.
                     unsafe { (kernel.pack)(lines, kernel.a, buffers.a) };
                 }
                 for col in (col0..col_end).step_by(nc) {
@@ -214,7 +233,9 @@ impl<T: Element> Product<'_, T> {
                     let b = self.b_block(batch, [k0, col], [depth, cols], &buffers);
                     let steps = depth.div_ceil(kernel.a.k_multiple);
                     let b_strides = match self.b {
-                        Rhs::Strided(b) if self.reads_b_in_place() => [kernel.b.width, b.strides[2]],
+                        Rhs::Strided(b) if self.reads_b_in_place() => {
+                            [kernel.b.width, b.strides[2]]
+                        }
                         _ => [kernel.b.width * (steps + kernel.b.head), kernel.b.width],
                     };
                     for above in (0..rows).step_by(strip) {
@@ -235,7 +256,12 @@ impl<T: Element> Product<'_, T> {
                             a,
                             a_line,
                             b,
-                            next: self.after(batch, [k0, col, above], [depth, cols], [col0, col_end]),
+                            next: self.after(
+                                batch,
+                                [k0, col, above],
+                                [depth, cols],
+                                [col0, col_end],
+                            ),
                             b_strides,
                             c,
                             c_stride,
@@ -244,7 +270,8 @@ impl<T: Element> Product<'_, T> {
                             steps,
                             accumulate: k0 > 0,
                         };
-                        // SAFETY: the kernel is one that this CPU supports; the block is as it wants it.
+                        // SAFETY: the kernel is one that this CPU supports; the block is as it
+                        // wants it.
                         unsafe { (kernel.multiply)(&block) };
                         if k0 + depth == k && !matches!(self.target, Target::Rows(_)) {
                             self.finish(part, (c, c_stride), &buffers);
@@ -255,7 +282,8 @@ impl<T: Element> Product<'_, T> {
         }
     }
 
-    /// Where the sums of a part are kept, and their row stride; `above` and `left` of it lie sums that wait.
+    /// Where the sums of a part are kept, and their row stride; `above` and `left` of it lie sums
+    /// that wait.
     fn sums(
         &self,
         part: &Part,
@@ -274,9 +302,15 @@ impl<T: Element> Product<'_, T> {
     }
 
     /// Hands a finished part to the epilogue.
-    fn finish(&self, part: Part, (sums, row_stride): (*mut T::Acc, usize), buffers: &Buffers<'_, T::Acc>) {
+    fn finish(
+        &self,
+        part: Part,
+        (sums, row_stride): (*mut T::Acc, usize),
+        buffers: &Buffers<'_, T::Acc>,
+    ) {
         let epilogue = self.target.epilogue();
-        // SAFETY: parts are apart from each other; the buffers are this worker's, and as long as `buffers` made them.
+        // SAFETY: parts are apart from each other; the buffers are this worker's, and as long as
+        // `buffers` made them.
         let (block, scratch) = unsafe {
             (
                 Block::new(sums, row_stride, part),

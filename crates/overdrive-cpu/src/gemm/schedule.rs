@@ -1,9 +1,10 @@
 //! How a product is cut: into blocks that fit the caches, and into tiles of C for the threads.
 //!
-//! The blocks follow "Analytical modeling is enough for high-performance BLIS" (Low et al., 2016), with A and B
-//! exchanged: an A panel over `kc` stays in L1 while a packed B block of `nc` columns streams past it from L2,
-//! so that the tiles of C follow each other along its rows. A *tile* is a product of its own, with its own packing; no thread waits for
-//! another within a product, at the price that tiles in one row of the grid pack the same A.
+//! The blocks follow "Analytical modeling is enough for high-performance BLIS" (Low et al., 2016),
+//! with A and B exchanged: an A panel over `kc` stays in L1 while a packed B block of `nc` columns
+//! streams past it from L2, so that the tiles of C follow each other along its rows. A *tile* is a
+//! product of its own, with its own packing; no thread waits for another within a product, at the
+//! price that tiles in one row of the grid pack the same A.
 
 use super::element::Element;
 use super::kernel::Kernel;
@@ -36,7 +37,8 @@ pub(super) struct Schedule {
     pub mc: usize,
     /// Columns of a B block, a multiple of the panel's width.
     pub nc: usize,
-    /// Depth of a block, a multiple of the kernel's `k_multiple`; the last block of k may be shallower.
+    /// Depth of a block, a multiple of the kernel's `k_multiple`; the last block of k may be
+    /// shallower.
     pub kc: usize,
     /// Rows that an epilogue is given at once, a multiple of the panel's width.
     pub strip: usize,
@@ -53,15 +55,16 @@ struct Caches {
     l2: usize,
 }
 
-/// What packing an element costs, in multiply-adds of the micro-kernel: measured at about a third of a cycle
-/// against 32 a cycle for f32 with AVX-512.
+/// What packing an element costs, in multiply-adds of the micro-kernel: measured at about a third
+/// of a cycle against 32 a cycle for f32 with AVX-512.
 const PACK_COST: usize = 12;
 
 /// Columns of a tile whose sums wait in scratch: enough to amortise packing A.
 const WAITING_COLS: usize = 1024;
 
-/// The depth of k blocks: of `k` cut evenly, as deep as leaves an A panel in two thirds of L1. It depends on
-/// nothing but the kernel and k, so that a B packed once serves any m and any number of threads.
+/// The depth of k blocks: of `k` cut evenly, as deep as leaves an A panel in two thirds of L1. It
+/// depends on nothing but the kernel and k, so that a B packed once serves any m and any number of
+/// threads.
 pub(super) fn depth<T: Element>(kernel: &Kernel<T>, k: usize) -> usize {
     let multiple = kernel.b.k_multiple.max(8);
     // Bytes leave room for more: sums are loaded and stored less often.
@@ -72,7 +75,12 @@ pub(super) fn depth<T: Element>(kernel: &Kernel<T>, k: usize) -> usize {
 }
 
 impl Schedule {
-    pub(super) fn new<T: Element>(kernel: &Kernel<T>, size: Size, traits: Traits, threads: usize) -> Self {
+    pub(super) fn new<T: Element>(
+        kernel: &Kernel<T>,
+        size: Size,
+        traits: Traits,
+        threads: usize,
+    ) -> Self {
         let Caches { l2, .. } = caches();
         let [mr, nr] = [kernel.a.width, kernel.b.width];
         let kc = depth(kernel, size.k);
@@ -82,19 +90,22 @@ impl Schedule {
             len.div_ceil(parts).max(1).next_multiple_of(width)
         };
         let grid = balanced_grid(kernel, size, traits, threads);
-        let mut tile =
-            [even(size.m, size.m.div_ceil(grid[0]), mr), even(size.n, size.n.div_ceil(grid[1]), nr)];
+        let mut tile = [
+            even(size.m, size.m.div_ceil(grid[0]), mr),
+            even(size.n, size.n.div_ceil(grid[1]), nr),
+        ];
         if waits {
             tile[1] = even(tile[1], WAITING_COLS, nr);
         }
         let line = kc * kernel.packed_bytes;
-        // Tiles outrun the memory: what comes next is asked for meanwhile, strip by strip, and needs room beside.
+        // Tiles outrun the memory: what comes next is asked for meanwhile, strip by strip, and
+        // needs room beside.
         let asks = kernel.has_tiles() && traits.packed_b;
         let most = if asks { l2 / 4 / line } else { l2 / 2 / line };
         let nc = even(tile[1], most, nr);
-        // All of a tile's A is packed at once, within reason, so that B is packed but once. Sums that wait in
-        // scratch for the next block of k should wait in L2; a B that is packed anew for each block of rows
-        // gets more of them.
+        // All of a tile's A is packed at once, within reason, so that B is packed but once. Sums
+        // that wait in scratch for the next block of k should wait in L2; a B that is packed anew
+        // for each block of rows gets more of them.
         let sum = size_of::<T::Acc>();
         let waiting = if traits.packed_b { l2 / 2 } else { l2 };
         let mc = if waits { (waiting / sum / tile[1]).min(2 * l2 / line) } else { 2 * l2 / line };
@@ -103,10 +114,11 @@ impl Schedule {
         Self { mc, nc, kc, strip, tile, grid: [size.m.div_ceil(tile[0]), size.n.div_ceil(tile[1])] }
     }
 
-    /// Rows of sums in scratch, and elements from one to the next: a strip of a block when it is done at once, all that
-    /// an A block makes while k goes on.
+    /// Rows of sums in scratch, and elements from one to the next: a strip of a block when it is
+    /// done at once, all that an A block makes while k goes on.
     pub(super) fn sums<A>(&self, k: usize) -> [usize; 2] {
-        let [rows, cols] = if k > self.kc { [self.mc, self.tile[1]] } else { [self.strip, self.nc] };
+        let [rows, cols] =
+            if k > self.kc { [self.mc, self.tile[1]] } else { [self.strip, self.nc] };
         // A line of the cache beyond the row: rows that lie powers of two apart evict each other.
         [rows, cols + 64 / size_of::<A>()]
     }
@@ -115,11 +127,13 @@ impl Schedule {
 /// Multiply-adds that are done before other threads could have been woken.
 const WORTH_SHARING: usize = 1 << 18;
 
-/// Columns that each task of a product of few rows takes: sums stay in L1, and threads have as much to do.
+/// Columns that each task of a product of few rows takes: sums stay in L1, and threads have as much
+/// to do.
 pub(super) fn columns_of_few_rows(size: Size, threads: usize) -> usize {
     /// Sums of a task.
     const SUMS: usize = 4096;
-    /// Columns that a task takes at least: whole vectors of any width, and a few cache lines of each row of B.
+    /// Columns that a task takes at least: whole vectors of any width, and a few cache lines of
+    /// each row of B.
     const LEAST: usize = 64;
     let shared = size.batch < threads && size.m * size.n * size.k >= WORTH_SHARING;
     let parts = size.n.div_ceil(SUMS / size.m).max(if shared { threads } else { 1 });
@@ -127,10 +141,16 @@ pub(super) fn columns_of_few_rows(size: Size, threads: usize) -> usize {
 }
 
 /// The grid of tiles that lets `threads` threads finish first, counting what each tile packs.
-fn balanced_grid<T: Element>(kernel: &Kernel<T>, size: Size, traits: Traits, threads: usize) -> [usize; 2] {
+fn balanced_grid<T: Element>(
+    kernel: &Kernel<T>,
+    size: Size,
+    traits: Traits,
+    threads: usize,
+) -> [usize; 2] {
     let [mr, nr] = [kernel.a.width, kernel.b.width];
     let panels = [size.m.div_ceil(mr).max(1), size.n.div_ceil(nr).max(1)];
-    // A batch that fills all threads evenly enough needs no cutting, and a small product is not worth it.
+    // A batch that fills all threads evenly enough needs no cutting, and a small product is not
+    // worth it.
     let small = size.batch * size.m * size.n * size.k < WORTH_SHARING;
     let most = if small || size.batch >= 4 * threads { 1 } else { 4 * threads };
     let mut best = (u128::MAX, [1, 1]);
@@ -153,13 +173,14 @@ fn caches() -> Caches {
     static CACHES: std::sync::OnceLock<Caches> = std::sync::OnceLock::new();
     *CACHES.get_or_init(|| {
         let described = described_caches();
-        let size = |level, otherwise| described.iter().find(|c| c.0 == level).map_or(otherwise, |c| c.1);
+        let size =
+            |level, otherwise| described.iter().find(|c| c.0 == level).map_or(otherwise, |c| c.1);
         Caches { l1: size(1, 32 << 10).max(16 << 10), l2: size(2, 512 << 10).max(256 << 10) }
     })
 }
 
-/// `(level, bytes)` of each data or unified cache, from the deterministic cache parameters: leaf 4 on Intel,
-/// 0x8000_001D in the same form on AMD.
+/// `(level, bytes)` of each data or unified cache, from the deterministic cache parameters: leaf 4
+/// on Intel, 0x8000_001D in the same form on AMD.
 #[cfg(target_arch = "x86_64")]
 fn described_caches() -> Vec<(u32, usize)> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -175,8 +196,11 @@ fn described_caches() -> Vec<(u32, usize)> {
                 break;
             }
             if kind != 2 {
-                let field = |word: u32, low: u32, bits: u32| ((word >> low & ((1 << bits) - 1)) + 1) as usize;
-                let ways = field(cache.ebx, 22, 10) * field(cache.ebx, 12, 10) * field(cache.ebx, 0, 12);
+                let field = |word: u32, low: u32, bits: u32| {
+                    ((word >> low & ((1 << bits) - 1)) + 1) as usize
+                };
+                let ways =
+                    field(cache.ebx, 22, 10) * field(cache.ebx, 12, 10) * field(cache.ebx, 0, 12);
                 found.push((level, ways * (cache.ecx as usize + 1)));
             }
         }

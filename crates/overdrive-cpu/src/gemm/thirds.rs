@@ -1,19 +1,25 @@
-//! f32 on tiles of bf16: each number is the sum of three of eight bits, its *thirds*, and a product is six of theirs.
+//! f32 on tiles of bf16: each number is the sum of three of eight bits, its *thirds*, and a product
+//! is six of theirs.
 //!
-//! This is "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations" (Henry, Tang and
-//! Heinecke, 2019) with six products of nine. Three times eight bits are the 24 of an f32, so that nothing is lost in the
-//! operands; the three products left out are of 2^-24 of the whole at most and 2^-27 on average, while an f32 multiplication
-//! rounds by up to 2^-24. Tiles sum 32 k in a tree before they add them to a sum that is rounded, so that sums come out nearer to
-//! the exact ones than those of a chain of multiply-adds do. A tile is 16 times as fast as vectors, so that six could be 2.7 times; 1.5 is measured,
-//! since operands pass by three times as fast (docs/performance.md).
+//! This is "Leveraging the bfloat16 artificial intelligence datatype for higher-precision
+//! computations" (Henry, Tang and Heinecke, 2019) with six products of nine. Three times eight bits
+//! are the 24 of an f32, so that nothing is lost in the operands; the three products left out are
+//! of 2^-24 of the whole at most and 2^-27 on average, while an f32 multiplication rounds by up to
+//! 2^-24. Tiles sum 32 k in a tree before they add them to a sum that is rounded, so that sums come
+//! out nearer to the exact ones than those of a chain of multiply-adds do. A tile is 16 times as
+//! fast as vectors, so that six could be 2.7 times; 1.5 is measured, since operands pass by three
+//! times as fast (docs/performance.md).
 //!
-//! What tiles cannot do: infinities, and what exceeds f32 on its way, come out as NaN. So the sums of a block are looked at, and
-//! where one is not finite they are computed again from the same panels by multiply-adds. Bits below 2^-126 are zeros to tiles:
-//! operands under 2^-108 keep fewer than 24, never fewer than those that lie above that.
+//! What tiles cannot do: infinities, and what exceeds f32 on its way, come out as NaN. So the sums
+//! of a block are looked at, and where one is not finite they are computed again from the same
+//! panels by multiply-adds. Bits below 2^-126 are zeros to tiles: operands under 2^-108 keep fewer
+//! than 24, never fewer than those that lie above that.
 //!
-//! Weights take six bytes an element instead of four, so that few rows, which wait for memory, are for vectors.
+//! Weights take six bytes an element instead of four, so that few rows, which wait for memory, are
+//! for vectors.
 //!
-//! Long because what splits numbers and what multiplies their thirds have one form of panels between them.
+//! Long because what splits numbers and what multiplies their thirds have one form of panels
+//! between them.
 #![allow(unsafe_code)] // Inline assembly on raw pointers into panels.
 
 use std::arch::asm;
@@ -45,7 +51,8 @@ const HALF: u32 = 0x8000;
 /// Bytes of a panel's step: the first thirds of its lines, the second and the third.
 const STEP: usize = 3 * PAIR;
 
-/// The thirds of a number, the largest first: their sum is the number, down to 2^-126. One that is not finite is its own first.
+/// The thirds of a number, the largest first: their sum is the number, down to 2^-126. One that is
+/// not finite is its own first.
 #[inline(always)]
 fn thirds(x: f32) -> [bf16; 3] {
     let (bits, size) = (x.to_bits(), x.to_bits() & 0x7fff_ffff);
@@ -99,7 +106,8 @@ unsafe fn pack_steps(block: Block<f32>, panel: Panel, to: *mut u8) {
     }
 }
 
-/// Splits lines of 32 k that lie side by side straight into their place in panels of A, the last again where none is.
+/// Splits lines of 32 k that lie side by side straight into their place in panels of A, the last
+/// again where none is.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn split_lines(chunk: Block<f32>, to: *mut u8) {
@@ -139,7 +147,8 @@ fn split_line(from: &[f32; DEPTH], to: [&mut [bf16; DEPTH]; 3]) {
     }
 }
 
-/// Splits 32 lines that lie side by side straight into their place in panels of B, in pairs of k; zeros where k ends.
+/// Splits 32 lines that lie side by side straight into their place in panels of B, in pairs of k;
+/// zeros where k ends.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn split_pairs(chunk: Block<f32>, to: *mut u8) {
@@ -174,7 +183,8 @@ fn split_pair(rows: [&[f32; SIDE]; 2], mut to: [&mut [u32; SIDE]; 3]) {
     }
     if large != 0 {
         for line in 0..SIDE {
-            let [even, odd] = rows.map(|row| thirds(row[line]).map(|third| u32::from(third.to_bits())));
+            let [even, odd] =
+                rows.map(|row| thirds(row[line]).map(|third| u32::from(third.to_bits())));
             (0..3).for_each(|third| to[third][line] = even[third] | odd[third] << 16);
         }
         return;
@@ -194,7 +204,10 @@ fn split_pair(rows: [&[f32; SIDE]; 2], mut to: [&mut [u32; SIDE]; 3]) {
 
 /// Splits a chunk into `buffer`, in the order that the chunk itself has.
 #[inline(always)]
-unsafe fn split_chunk(chunk: Block<f32>, buffer: &mut [[bf16; SIDE * DEPTH]; 3]) -> [Block<bf16>; 3] {
+unsafe fn split_chunk(
+    chunk: Block<f32>,
+    buffer: &mut [[bf16; SIDE * DEPTH]; 3],
+) -> [Block<bf16>; 3] {
     let Block { lines, k, .. } = chunk;
     let by_line = chunk.line_stride != 1;
     let (runs, len) = if by_line { (lines, k) } else { (k, lines) };
@@ -217,10 +230,17 @@ unsafe fn split_chunk(chunk: Block<f32>, buffer: &mut [[bf16; SIDE * DEPTH]; 3])
         }
     }
     let (line_stride, k_stride) = if by_line { (k, 1) } else { (1, lines) };
-    [first, second, third].map(|from| Block { from: from.as_ptr(), lines, line_stride, k, k_stride })
+    [first, second, third].map(|from| Block {
+        from: from.as_ptr(),
+        lines,
+        line_stride,
+        k,
+        k_stride,
+    })
 }
 
-/// f32: panels hold for each 32 k those of their first thirds, of their second and of their third, as those of bf16 are.
+/// f32: panels hold for each 32 k those of their first thirds, of their second and of their third,
+/// as those of bf16 are.
 ///
 /// # Safety
 /// [`is_supported`] said yes; the block is as [`PackedBlock`] says.
@@ -262,8 +282,8 @@ macro_rules! right {
     };
 }
 
-/// What is asked for in a sixth of a step: a kilobyte of the next step of B, a line of what comes after, and two lines of the next
-/// tile of C.
+/// What is asked for in a sixth of a step: a kilobyte of the next step of B, a line of what comes
+/// after, and two lines of the next tile of C.
 macro_rules! ask {
     ($near0:literal, $near1:literal, $after:literal) => {
         concat!(
@@ -289,8 +309,8 @@ impl Dot for Thirds {
 
     #[inline(always)]
     unsafe fn walk(a: Left, b: *const u8, steps: usize, after: After) {
-        // SAFETY: as the caller promised; a prefetch never faults. The small products come first: a path through the six on
-        // which either factor stays.
+        // SAFETY: as the caller promised; a prefetch never faults. The small products come first: a
+        // path through the six on which either factor stays.
         unsafe {
             asm!(
                 "2:",
@@ -320,8 +340,14 @@ impl Dot for Thirds {
     }
 
     #[inline(always)]
-    unsafe fn deliver(sums: &mut [f32; SIDE * SIDE], panels: [*const u8; 2], steps: usize, to: To<f32>) {
-        // SAFETY: as the caller promised; the CPU has the vectors where it has the tiles, as `is_supported` knows.
+    unsafe fn deliver(
+        sums: &mut [f32; SIDE * SIDE],
+        panels: [*const u8; 2],
+        steps: usize,
+        to: To<f32>,
+    ) {
+        // SAFETY: as the caller promised; the CPU has the vectors where it has the tiles, as
+        // `is_supported` knows.
         unsafe {
             if !are_finite(sums) {
                 multiply_add(sums, panels, steps);
@@ -379,7 +405,8 @@ unsafe fn multiply_add(sums: &mut [f32; SIDE * SIDE], [a, b]: [*const u8; 2], st
             };
             third(0) + (third(1) + third(2))
         };
-        let row: [f32; SIDE] = std::array::from_fn(|col| whole(b, (k / 2 * SIDE + col) * 2 + k % 2));
+        let row: [f32; SIDE] =
+            std::array::from_fn(|col| whole(b, (k / 2 * SIDE + col) * 2 + k % 2));
         for (line, sums) in sums.chunks_exact_mut(SIDE).enumerate() {
             let x = whole(a, line * DEPTH + k);
             sums.iter_mut().zip(row).for_each(|(sum, y)| *sum += x * y);
@@ -419,7 +446,8 @@ mod tests {
                 assert_eq!(halves.map(|half| half[1]), thirds(y).map(bf16::to_bits));
             }
             let bits = |third: usize| found[third].map(bf16::to_bits);
-            for (third, of) in [0, 1, 2].map(|third| (bits(third), from.map(|x| thirds(x)[third].to_bits())))
+            for (third, of) in
+                [0, 1, 2].map(|third| (bits(third), from.map(|x| thirds(x)[third].to_bits())))
             {
                 assert_eq!(third, of);
             }
@@ -437,10 +465,15 @@ mod tests {
                 assert!(first.is_nan() && second == 0.0 && third == 0.0, "{bits:#x}");
             } else if x.is_infinite() || x.abs() > 1e-30 {
                 assert_eq!(first + (second + third), x, "{bits:#x}");
-                assert!(second.abs() <= x.abs() / 127.0 && third.abs() <= x.abs() / 65535.0, "{bits:#x}");
+                assert!(
+                    second.abs() <= x.abs() / 127.0 && third.abs() <= x.abs() / 65535.0,
+                    "{bits:#x}"
+                );
             }
         }
-        for x in [f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, 0.0, f32::from_bits(0x7f7f_8000)] {
+        for x in
+            [f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, 0.0, f32::from_bits(0x7f7f_8000)]
+        {
             let [first, second, third] = thirds(x).map(bf16::to_f32);
             assert_eq!(first + (second + third), x);
         }

@@ -1,4 +1,5 @@
-//! Packing of operands whose k lie side by side: an 8 x 8 transposition of 32-bit units in AVX2 registers.
+//! Packing of operands whose k lie side by side: an 8 x 8 transposition of 32-bit units in AVX2
+//! registers.
 //!
 //! A unit is an f32 or a pair of bf16; a transposition moves bits, so that one serves both.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers.
@@ -8,8 +9,9 @@ use std::arch::x86_64::*;
 use super::pack::{Block, prefetch};
 use crate::isa::InstructionSet;
 
-/// Writes unit `k` of line `i` to `to[k * width + i]`, the last line again where none is, for as many k as fill blocks of
-/// eight; returns how many that were. `block` counts bytes in its strides and units in its `k`.
+/// Writes unit `k` of line `i` to `to[k * width + i]`, the last line again where none is, for as
+/// many k as fill blocks of eight; returns how many that were. `block` counts bytes in its strides
+/// and units in its `k`.
 ///
 /// # Safety
 /// Every unit of `block` can be read, and `to` has room for `block.k * width` units.
@@ -19,7 +21,8 @@ pub(super) unsafe fn transpose_units(block: Block<u8>, width: usize, to: *mut u3
     }
     let whole = block.k / 8 * 8;
     for first in (0..width).step_by(8) {
-        // The last eight overlap those before, where there are: a whole store is cheaper than a masked one.
+        // The last eight overlap those before, where there are: a whole store is cheaper than a
+        // masked one.
         let first = first.min(width.saturating_sub(8));
         let line = first.min(block.lines - 1);
         let part = Block { from: block.at(line, 0), lines: (block.lines - line).min(8), ..block };
@@ -29,12 +32,14 @@ pub(super) unsafe fn transpose_units(block: Block<u8>, width: usize, to: *mut u3
     whole
 }
 
-/// Up to eight lines: `[k, used, width]` are the units to move, the lanes to write and the panel's width.
+/// Up to eight lines: `[k, used, width]` are the units to move, the lanes to write and the panel's
+/// width.
 #[target_feature(enable = "avx2")]
 unsafe fn transpose_eight(block: Block<u8>, [k, used, width]: [usize; 3], to: *mut u32) {
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(used as i32), lanes);
-    let offsets: [usize; 8] = std::array::from_fn(|line| line.min(block.lines - 1) * block.line_stride);
+    let offsets: [usize; 8] =
+        std::array::from_fn(|line| line.min(block.lines - 1) * block.line_stride);
     for k in (0..k).step_by(8) {
         if k % 16 == 0 {
             // The same place in the next panel, while there is time.
@@ -43,7 +48,8 @@ unsafe fn transpose_eight(block: Block<u8>, [k, used, width]: [usize; 3], to: *m
             }
         }
         // SAFETY: eight units of each line can be read.
-        let columns = unsafe { transpose(offsets.map(|offset| block.from.add(offset + 4 * k).cast())) };
+        let columns =
+            unsafe { transpose(offsets.map(|offset| block.from.add(offset + 4 * k).cast())) };
         for (i, column) in columns.into_iter().enumerate() {
             // SAFETY: the panel has room for `used` lanes at each k.
             unsafe {
@@ -58,7 +64,8 @@ unsafe fn transpose_eight(block: Block<u8>, [k, used, width]: [usize; 3], to: *m
     }
 }
 
-/// Eight units of each of eight lines, as columns, in three rounds: pairs of units, pairs of pairs, halves.
+/// Eight units of each of eight lines, as columns, in three rounds: pairs of units, pairs of pairs,
+/// halves.
 #[target_feature(enable = "avx2")]
 unsafe fn transpose(lines: [*const f32; 8]) -> [__m256; 8] {
     // SAFETY: as the caller promised.
@@ -68,7 +75,16 @@ unsafe fn transpose(lines: [*const f32; 8]) -> [__m256; 8] {
     let t = [lo(0), hi(0), lo(2), hi(2), lo(4), hi(4), lo(6), hi(6)];
     let low = |a: usize, b: usize| _mm256_shuffle_ps::<0b01_00_01_00>(t[a], t[b]);
     let high = |a: usize, b: usize| _mm256_shuffle_ps::<0b11_10_11_10>(t[a], t[b]);
-    let s = [low(0, 2), high(0, 2), low(1, 3), high(1, 3), low(4, 6), high(4, 6), low(5, 7), high(5, 7)];
+    let s = [
+        low(0, 2),
+        high(0, 2),
+        low(1, 3),
+        high(1, 3),
+        low(4, 6),
+        high(4, 6),
+        low(5, 7),
+        high(5, 7),
+    ];
     let front = |i: usize| _mm256_permute2f128_ps::<0x20>(s[i], s[i + 4]);
     let back = |i: usize| _mm256_permute2f128_ps::<0x31>(s[i], s[i + 4]);
     [front(0), front(1), front(2), front(3), back(0), back(1), back(2), back(3)]

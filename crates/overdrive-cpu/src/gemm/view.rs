@@ -3,8 +3,8 @@
 /// A read-only batch of matrices, `shape = [batch0, batch1, rows, cols]`, element `[i, j, r, c]` at
 /// `data[i * strides[0] + j * strides[1] + r * strides[2] + c * strides[3]]`.
 ///
-/// Two batch axes cover attention's `[batch, head]`, whose strides do not collapse when heads are interleaved.
-/// A stride of 0 repeats a row, a column or a matrix.
+/// Two batch axes cover attention's `[batch, head]`, whose strides do not collapse when heads are
+/// interleaved. A stride of 0 repeats a row, a column or a matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a, T> {
     pub(super) data: &'a [T],
@@ -53,7 +53,8 @@ impl<'a, T> View<'a, T> {
     }
 }
 
-/// A batch of matrices to write; shape and strides as in [`View`], and no two elements share memory.
+/// A batch of matrices to write; shape and strides as in [`View`], and no two elements share
+/// memory.
 #[derive(Debug)]
 pub struct ViewMut<'a, T> {
     pub(super) data: &'a mut [T],
@@ -93,16 +94,18 @@ fn assert_inside(len: usize, shape: [usize; 4], strides: [usize; 4]) {
     if shape.contains(&0) {
         return;
     }
-    let last = (0..4)
-        .try_fold(0_usize, |last, axis| last.checked_add((shape[axis] - 1).checked_mul(strides[axis])?));
+    let last = (0..4).try_fold(0_usize, |last, axis| {
+        last.checked_add((shape[axis] - 1).checked_mul(strides[axis])?)
+    });
     assert!(
         last.is_some_and(|last| last < len),
         "a view of {shape:?} with strides {strides:?} reaches beyond its {len} elements"
     );
 }
 
-/// Whether every axis steps over all that the axes with smaller strides reach: sufficient for distinct
-/// elements, and true of every layout that slicing and transposing a dense tensor can give.
+/// Whether every axis steps over all that the axes with smaller strides reach: sufficient for
+/// distinct elements, and true of every layout that slicing and transposing a dense tensor can
+/// give.
 fn is_injective(shape: [usize; 4], strides: [usize; 4]) -> bool {
     let mut axes = [0, 1, 2, 3].map(|axis| (strides[axis], shape[axis]));
     axes.sort_unstable();

@@ -36,7 +36,8 @@ macro_rules! simd {
 
             #[inline(always)]
             unsafe fn zero() -> Self::Vector {
-                // SAFETY: the kernels below run only where the instructions exist; so for each that follows.
+                // SAFETY: the kernels below run only where the instructions exist; so for each that
+                // follows.
                 unsafe { $zero() }
             }
             #[inline(always)]
@@ -90,7 +91,8 @@ simd!(I8x64: i32 => i32, [__m512i; 16], _mm512_setzero_si512, _mm512_loadu_epi32
 simd!(I16x16: i32 => i32, [__m256i; 8], _mm256_setzero_si256, load_eight, _mm256_set1_epi32,
       dot_words, load_eight, _mm256_add_epi32, store_eight);
 
-/// Adds the dot products of groups of four: u8 of A, i8 of B. Sums wrap, which nothing short of 131,072 products does.
+/// Adds the dot products of groups of four: u8 of A, i8 of B. Sums wrap, which nothing short of
+/// 131,072 products does.
 #[inline(always)]
 unsafe fn dot_bytes(a: __m512i, b: __m512i, acc: __m512i) -> __m512i {
     // SAFETY: called where AVX512-VNNI is.
@@ -116,7 +118,8 @@ unsafe fn store_eight(to: *mut i32, vector: __m256i) {
     unsafe { _mm256_storeu_si256(to.cast(), vector) }
 }
 
-/// Sixteen pairs of bf16; the micro-kernel's vectors are all of one type, so that they travel as f32.
+/// Sixteen pairs of bf16; the micro-kernel's vectors are all of one type, so that they travel as
+/// f32.
 #[inline(always)]
 unsafe fn load_pairs(from: *const i32) -> __m512 {
     // SAFETY: as the caller promised.
@@ -157,7 +160,8 @@ pub(super) unsafe fn f32_avx512(block: &PackedBlock<f32>) {
 /// bf16 with AVX512-BF16: the same shape, with a pair of k where f32 has one.
 ///
 /// # Safety
-/// The CPU has AVX-512F and BF16; the block is as [`PackedBlock`] says, with panels of 14 and 32 in pairs of k.
+/// The CPU has AVX-512F and BF16; the block is as [`PackedBlock`] says, with panels of 14 and 32 in
+/// pairs of k.
 #[target_feature(enable = "avx512f,avx512bf16")]
 pub(super) unsafe fn bf16_avx512(block: &PackedBlock<f32>) {
     // SAFETY: as the caller promised.
@@ -172,8 +176,8 @@ pub(super) unsafe fn bf16_avx512(block: &PackedBlock<f32>) {
 /// i8 with AVX512-VNNI: the same shape, with four k where f32 has one.
 ///
 /// # Safety
-/// The CPU has AVX-512F and VNNI; the block is as [`PackedBlock`] says, with panels of 14, shifted by 128, and 32, with
-/// heads that take the shift back, in groups of four k.
+/// The CPU has AVX-512F and VNNI; the block is as [`PackedBlock`] says, with panels of 14, shifted
+/// by 128, and 32, with heads that take the shift back, in groups of four k.
 #[target_feature(enable = "avx512f,avx512vnni")]
 pub(super) unsafe fn i8_vnni(block: &PackedBlock<i32>) {
     // SAFETY: as the caller promised.
@@ -193,7 +197,10 @@ pub(super) unsafe fn i8_vnni(block: &PackedBlock<i32>) {
 pub(super) unsafe fn i8_avx2(block: &PackedBlock<i32>) {
     // SAFETY: as the caller promised.
     unsafe {
-        sweep::<I16x16, 6, 2>(block, |tile: Tile<'_, I16x16>| by_rows!(I16x16, 6, 2, tile, [6 1 2 3 4 5]));
+        sweep::<I16x16, 6, 2>(
+            block,
+            |tile: Tile<'_, I16x16>| by_rows!(I16x16, 6, 2, tile, [6 1 2 3 4 5]),
+        );
     }
 }
 
@@ -220,7 +227,10 @@ pub(super) unsafe fn f64_avx512(block: &PackedBlock<f64>) {
 pub(super) unsafe fn f32_avx2(block: &PackedBlock<f32>) {
     // SAFETY: as the caller promised.
     unsafe {
-        sweep::<F32x8, 6, 2>(block, |tile: Tile<'_, F32x8>| by_rows!(F32x8, 6, 2, tile, [6 1 2 3 4 5]));
+        sweep::<F32x8, 6, 2>(
+            block,
+            |tile: Tile<'_, F32x8>| by_rows!(F32x8, 6, 2, tile, [6 1 2 3 4 5]),
+        );
     }
 }
 
@@ -232,7 +242,10 @@ pub(super) unsafe fn f32_avx2(block: &PackedBlock<f32>) {
 pub(super) unsafe fn f64_avx2(block: &PackedBlock<f64>) {
     // SAFETY: as the caller promised.
     unsafe {
-        sweep::<F64x4, 6, 2>(block, |tile: Tile<'_, F64x4>| by_rows!(F64x4, 6, 2, tile, [6 1 2 3 4 5]));
+        sweep::<F64x4, 6, 2>(
+            block,
+            |tile: Tile<'_, F64x4>| by_rows!(F64x4, 6, 2, tile, [6 1 2 3 4 5]),
+        );
     }
 }
 

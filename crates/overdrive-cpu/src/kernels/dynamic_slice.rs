@@ -44,14 +44,16 @@ impl Runnable for DynamicSlice {
             return;
         }
         let at = start(&self.operand, &self.result.sizes, &self.starts, slots);
-        // SAFETY: a clamped block lies inside of the operand, and the parts of the result are apart.
+        // SAFETY: a clamped block lies inside of the operand, and the parts of the result are
+        // apart.
         pool.run(self.block.parts(), |part, _| unsafe {
             self.block.run_part(part, self.operand.get(slots).offset(at), self.result.get(slots));
         });
     }
 }
 
-/// Compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only the update moves.
+/// Compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only
+/// the update moves.
 #[derive(Debug)]
 pub(super) struct DynamicUpdateSlice {
     operand: Strided,

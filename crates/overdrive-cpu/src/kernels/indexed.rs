@@ -1,8 +1,9 @@
 //! `gather` and `scatter`: windows of an operand at positions that are data.
 //!
-//! A row of the indices names a window of the operand; gather moves windows out, scatter moves or folds updates in.
-//! Invariant: updates to one element are folded in row-major order of the indices, whatever the number of threads,
-//! because threads share out the elements of a window and never the rows.
+//! A row of the indices names a window of the operand; gather moves windows out, scatter moves or
+//! folds updates in. Invariant: updates to one element are folded in row-major order of the
+//! indices, whatever the number of threads, because threads share out the elements of a window and
+//! never the rows.
 #![allow(unsafe_code)] // Raw pointers into slots; indices are clamped, so that every window lies inside.
 
 use overdrive_ir::Reducer;
@@ -36,8 +37,9 @@ impl Rows {
     fn new(whole: &Strided, indices: Strided, axes: &[usize], windows: &Strided) -> Self {
         let rank = indices.sizes.len() - 1;
         let width = whole.width();
-        let axes =
-            axes.iter().map(|&axis| (whole.sizes[axis], whole.strides[axis] as isize * width as isize));
+        let axes = axes
+            .iter()
+            .map(|&axis| (whole.sizes[axis], whole.strides[axis] as isize * width as isize));
         Self {
             axes: axes.collect(),
             sizes: indices.sizes[..rank].to_vec(),
@@ -52,7 +54,8 @@ impl Rows {
         self.sizes.iter().product()
     }
 
-    /// For row `row`: where its window begins in the operand and among the windows, in bytes from their firsts.
+    /// For row `row`: where its window begins in the operand and among the windows, in bytes from
+    /// their firsts.
     fn place(&self, row: usize, slots: &SlotTable) -> (isize, isize) {
         let (mut rest, mut index_at, mut row_at) = (row, 0, 0);
         for d in (0..self.sizes.len()).rev() {
@@ -67,7 +70,8 @@ impl Rows {
         for (i, &(extent, stride)) in self.axes.iter().enumerate() {
             let offset = (index_at + i as i64 * last) * width;
             // SAFETY: the view of the indices has this element.
-            let index = unsafe { read_index(dtype, self.indices.get(slots).offset(offset as isize)) };
+            let index =
+                unsafe { read_index(dtype, self.indices.get(slots).offset(offset as isize)) };
             at += index.clamp(0, extent as i64 - 1) as isize * stride;
         }
         (at, row_at as isize * self.row_width as isize)
@@ -110,7 +114,8 @@ impl Runnable for Gather {
         pool.run(rows.div_ceil(chunk), |task, _| {
             for row in task * chunk..((task + 1) * chunk).min(rows) {
                 let (from, to) = self.rows.place(row, slots);
-                // SAFETY: clamped indices keep the window inside of the operand; windows of the result are apart.
+                // SAFETY: clamped indices keep the window inside of the operand; windows of the
+                // result are apart.
                 unsafe {
                     let (from, to) =
                         (self.operand.get(slots).offset(from), self.result.get(slots).offset(to));
@@ -172,13 +177,17 @@ impl Scatter {
                     from_at += i * self.from[d];
                     to_at += i * self.to[d];
                 }
-                // SAFETY: clamped indices keep the window inside of the result; parts of a window are apart.
+                // SAFETY: clamped indices keep the window inside of the result; parts of a window
+                // are apart.
                 unsafe {
-                    let update = self.updates.get(slots).offset(from).cast::<T>().offset(from_at as isize);
+                    let update =
+                        self.updates.get(slots).offset(from).cast::<T>().offset(from_at as isize);
                     let to = self.result.get(slots).offset(to).cast::<T>().offset(to_at as isize);
                     *to = match self.reducer {
                         None => *update,
-                        Some(reducer) => T::narrow(T::combine(reducer, (*to).widen(), (*update).widen())),
+                        Some(reducer) => {
+                            T::narrow(T::combine(reducer, (*to).widen(), (*update).widen()))
+                        }
                     };
                 }
             }

@@ -45,8 +45,8 @@ pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Result<Box<dyn Runnable
                 return quantize_rows::compile(plan, call, op);
             }
             let attention = op.downcast::<Attention>();
-            let attention =
-                attention.ok_or_else(|| Unsupported::new(format!("no kernel for `{}`", op.name())))?;
+            let attention = attention
+                .ok_or_else(|| Unsupported::new(format!("no kernel for `{}`", op.name())))?;
             return attention::compile(call, (attention, regions.len()));
         }
     };
@@ -76,20 +76,25 @@ pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Result<Box<dyn Runnable
         (Prim::DynamicUpdateSlice, &[operand, update, starts], &[Some(result)]) => {
             Box::new(DynamicUpdateSlice::new([operand, update, starts], result))
         }
-        (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)]) if !windows.is_empty() => {
+        (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)])
+            if !windows.is_empty() =>
+        {
             reduce_window::compile(operand, result, *reducer, windows)
         }
         (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {
             Box::new(Sort::new(operand, [values, indices], *axis, *order))
         }
-        (prim, ..) => return Err(Unsupported::new(format!("`{}` has no kernel on the CPU", prim.name()))),
+        (prim, ..) => {
+            return Err(Unsupported::new(format!("`{}` has no kernel on the CPU", prim.name())));
+        }
     })
 }
 
-/// Whether the kernel of `prim` can do what it does on elements of `dtype`: moving takes any, folding and comparing
-/// only those of `scalar`.
+/// Whether the kernel of `prim` can do what it does on elements of `dtype`: moving takes any,
+/// folding and comparing only those of `scalar`.
 fn combines(prim: &Prim, dtype: DType) -> bool {
-    let moves = matches!(prim, Prim::Gather { .. } | Prim::DynamicSlice { .. } | Prim::DynamicUpdateSlice);
+    let moves =
+        matches!(prim, Prim::Gather { .. } | Prim::DynamicSlice { .. } | Prim::DynamicUpdateSlice);
     let narrow = dtype.is_float() && !dtype.is_arithmetic_float();
     moves || !narrow
 }

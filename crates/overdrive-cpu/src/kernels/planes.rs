@@ -1,13 +1,17 @@
-//! Planes of a sliding window, staged so that each of its taps is one run of memory for all of its places.
+//! Planes of a sliding window, staged so that each of its taps is one run of memory for all of its
+//! places.
 //!
-//! A plane (an image's channel, or whatever the window slides over) is copied once: with its padding and the gaps of an input
-//! dilation written out, in the type that sums are kept in, and taken apart into *phases* by the remainder of each
-//! position by the window's step. Then neighbouring places of the window see neighbouring memory at every tap, whatever
-//! steps, dilations and padding are; and as all lines of a phase have one pitch, so do places of the next line, of the next plane:
-//! a fold walks over all of them as one run. What it computes between the end of a line and the next is not
-//! stored. Any number of dimensions is the same; the outermost one is cut into bands where a plane is larger than caches.
+//! A plane (an image's channel, or whatever the window slides over) is copied once: with its
+//! padding and the gaps of an input dilation written out, in the type that sums are kept in, and
+//! taken apart into *phases* by the remainder of each position by the window's step. Then
+//! neighbouring places of the window see neighbouring memory at every tap, whatever steps,
+//! dilations and padding are; and as all lines of a phase have one pitch, so do places of the next
+//! line, of the next plane: a fold walks over all of them as one run. What it computes between the
+//! end of a line and the next is not stored. Any number of dimensions is the same; the outermost
+//! one is cut into bands where a plane is larger than caches.
 //!
-//! Invariant: what is staged and computed depends on the geometry and the band alone, not on threads.
+//! Invariant: what is staged and computed depends on the geometry and the band alone, not on
+//! threads.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch; places outside of the input keep the padding.
 
 use std::ops::Range;
@@ -16,7 +20,8 @@ use overdrive_ir::plan::Dimension;
 
 use super::taps::{Copying, LANES, Lines};
 
-/// A dimension that a window slides along: its geometry, the input's extent and stride (in elements), places, and taps.
+/// A dimension that a window slides along: its geometry, the input's extent and stride (in
+/// elements), places, and taps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     pub(super) dimension: Dimension,
@@ -39,7 +44,13 @@ struct Found {
 impl Axis {
     /// No dimension at all.
     const NONE: Self = Self {
-        dimension: Dimension { stride: 1, pad_low: 0, pad_high: 0, input_dilation: 1, kernel_dilation: 1 },
+        dimension: Dimension {
+            stride: 1,
+            pad_low: 0,
+            pad_high: 0,
+            input_dilation: 1,
+            kernel_dilation: 1,
+        },
         input: 1,
         stride: 0,
         output: 1,
@@ -49,7 +60,8 @@ impl Axis {
     /// The same with the step that makes fewest positions: of one place, any will do.
     fn normal(mut self) -> Self {
         if self.output == 1 {
-            self.dimension.stride = self.taps.saturating_sub(1) * self.dimension.kernel_dilation + 1;
+            self.dimension.stride =
+                self.taps.saturating_sub(1) * self.dimension.kernel_dilation + 1;
         }
         self
     }
@@ -111,7 +123,8 @@ pub(super) struct Planes {
     found: Vec<Vec<Found>>,
     /// Elements of a phase from a position of each axis to the next.
     pitches: Vec<usize>,
-    /// Of each tap the number of its phase, positions of the first axis, and elements within one of those.
+    /// Of each tap the number of its phase, positions of the first axis, and elements within one of
+    /// those.
     taps: Vec<[usize; 3]>,
 }
 
@@ -131,16 +144,20 @@ impl Planes {
         };
         let found = axes.iter().zip(&phases).map(of).collect();
         let mut taps = Vec::new();
-        overdrive_ir::eval::for_each_index(&axes.iter().map(|axis| axis.taps).collect::<Vec<_>>(), |index| {
-            let mut tap = [0; 3];
-            for (d, (axis, &i)) in axes.iter().zip(index).enumerate() {
-                let (phase, shift) = axis.tap(i);
-                let number = phases[d].binary_search(&phase).expect("it is some tap's");
-                tap[0] = tap[0] * phases[d].len() + number;
-                tap[if d == 0 { 1 } else { 2 }] += if d == 0 { shift } else { shift * pitches[d] };
-            }
-            taps.push(tap);
-        });
+        overdrive_ir::eval::for_each_index(
+            &axes.iter().map(|axis| axis.taps).collect::<Vec<_>>(),
+            |index| {
+                let mut tap = [0; 3];
+                for (d, (axis, &i)) in axes.iter().zip(index).enumerate() {
+                    let (phase, shift) = axis.tap(i);
+                    let number = phases[d].binary_search(&phase).expect("it is some tap's");
+                    tap[0] = tap[0] * phases[d].len() + number;
+                    tap[if d == 0 { 1 } else { 2 }] +=
+                        if d == 0 { shift } else { shift * pitches[d] };
+                }
+                taps.push(tap);
+            },
+        );
         Self { axes, phases, found, pitches, taps }
     }
 
@@ -196,7 +213,9 @@ impl Planes {
     pub(super) fn sums(&self, span: Span) -> usize {
         let inner = self.axes[1..].iter().zip(&self.pitches[1..]);
         let within: usize = inner.map(|(axis, pitch)| (axis.output - 1) * pitch).sum();
-        let last = (span.planes - 1) * self.plane(span.lines) + (span.lines - 1) * self.pitches[0] + within;
+        let last = (span.planes - 1) * self.plane(span.lines)
+            + (span.lines - 1) * self.pitches[0]
+            + within;
         (last + 1).next_multiple_of(LANES)
     }
 
@@ -230,8 +249,8 @@ impl Planes {
         }
     }
 
-    /// Copies sums from places of a span; `to` is where the first of each plane goes, and `strides` those of the axes that `new`
-    /// was given, in elements.
+    /// Copies sums from places of a span; `to` is where the first of each plane goes, and `strides`
+    /// those of the axes that `new` was given, in elements.
     ///
     /// # Safety
     /// The sums are there, and so are their destinations, which belong to this task.
@@ -257,14 +276,18 @@ impl Planes {
     ) {
         let rank = self.axes.len();
         // Axes that nobody gave lie before the others.
-        let stride = |d: usize| (d + strides.len()).checked_sub(rank).map_or(0, |d| strides[d] as isize);
+        let stride =
+            |d: usize| (d + strides.len()).checked_sub(rank).map_or(0, |d| strides[d] as isize);
         let [from_width, to_width] = copying.widths.map(|width| width as isize);
         let from_stride = self.pitches[d] as isize;
         // SAFETY: as the caller promised.
         unsafe {
             if d + 2 == rank {
-                let copied =
-                    Lines { count: lines.len(), from: [from_stride, 1], to: [stride(d), stride(d + 1)] };
+                let copied = Lines {
+                    count: lines.len(),
+                    from: [from_stride, 1],
+                    to: [stride(d), stride(d + 1)],
+                };
                 return copying.run(self.axes[d + 1].output, &copied, (from, to));
             }
             for line in lines {
@@ -300,7 +323,12 @@ impl Stage<'_> {
     }
 
     /// The first elements of an axis' first position, in the plane and in its first phase.
-    fn at(&self, d: usize, found: &Found, (from, to): (*const u8, *mut u8)) -> (*const u8, *mut u8) {
+    fn at(
+        &self,
+        d: usize,
+        found: &Found,
+        (from, to): (*const u8, *mut u8),
+    ) -> (*const u8, *mut u8) {
         let [from_width, to_width] = self.copying.widths;
         let from = from.wrapping_offset(
             found.from[0] as isize * self.planes.axes[d].stride as isize * from_width as isize,
@@ -323,8 +351,11 @@ impl Stage<'_> {
                     let along = self.found(d + 1, phase);
                     let (from, to) = self.at(d + 1, &along, place);
                     let (from_along, to_along) = steps(d + 1, &along);
-                    let lines =
-                        Lines { count: found.count, from: [from_step, from_along], to: [to_step, to_along] };
+                    let lines = Lines {
+                        count: found.count,
+                        from: [from_step, from_along],
+                        to: [to_step, to_along],
+                    };
                     let to = to.wrapping_add((number * inner.len() + phase) * self.phase);
                     // SAFETY: what was found is in the plane and in its phase.
                     unsafe { self.copying.run(along.count, &lines, (from, to)) }

@@ -1,8 +1,8 @@
 //! `quantize_rows`: activations as a product by quantized weights takes them, a row at a time.
 //!
-//! A kernel of its own and no fused loop, because what a row costs counts: a loop calls a dozen kernels for the few vectors of
-//! a short row or a block of 32. Codes of less than a byte, results that do not lie row after row, rows of no elements and f64
-//! are the reference's.
+//! A kernel of its own and no fused loop, because what a row costs counts: a loop calls a dozen
+//! kernels for the few vectors of a short row or a block of 32. Codes of less than a byte, results
+//! that do not lie row after row, rows of no elements and f64 are the reference's.
 #![allow(unsafe_code)] // Rows of slots.
 
 use half::{bf16, f16};
@@ -27,8 +27,8 @@ pub(super) fn compile(
 ) -> Result<Box<dyn Runnable>, Unsupported> {
     let x = &call.operands[0];
     let results: Vec<&View> = call.results.iter().flatten().collect();
-    let whole =
-        results.len() == 1 + usize::from(op.scales_rows()) && results.iter().all(|view| is_dense(view));
+    let whole = results.len() == 1 + usize::from(op.scales_rows())
+        && results.iter().all(|view| is_dense(view));
     let forward = x.strides.iter().all(|&stride| stride >= 0);
     let empty = x.ty.sizes().last() == Some(&0);
     let (Some(quantizer), true) = (RowQuantizer::new(op), whole && forward && !empty) else {
@@ -86,8 +86,8 @@ impl<T: Number> Runnable for Quantization<T> {
             let Shared([numbers, scales]) = { to };
             for row in task * per_task..((task + 1) * per_task).min(rows) {
                 let at = row * k;
-                // SAFETY: results have a number for each element of x and a scale for each row, apart from x; where there
-                // are no scales, none is written.
+                // SAFETY: results have a number for each element of x and a scale for each row,
+                // apart from x; where there are no scales, none is written.
                 unsafe {
                     let scale = scales.cast::<f32>().wrapping_add(row);
                     self.quantizer.row(&x[at..at + k], numbers.add(at * width), scale);

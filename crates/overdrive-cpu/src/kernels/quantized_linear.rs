@@ -1,8 +1,8 @@
-//! `quantized_linear` of float activations, with its epilogue: codes are read as they lie, and become numbers in registers or
-//! in panels.
+//! `quantized_linear` of float activations, with its epilogue: codes are read as they lie, and
+//! become numbers in registers or in panels.
 //!
-//! Activations below f32 are widened on their way in; the epilogue rounds what goes out. Types that have no kernel are
-//! [`declined`], and so expanded by the plan.
+//! Activations below f32 are widened on their way in; the epilogue rounds what goes out. Types that
+//! have no kernel are [`declined`], and so expanded by the plan.
 #![allow(unsafe_code)] // Slices over slots, and the step's own room.
 
 use half::{bf16, f16};
@@ -37,7 +37,8 @@ pub(super) fn compile(
     call: &KernelCall,
     op: &QuantizedLinear,
 ) -> Result<Box<dyn Runnable>, Unsupported> {
-    let epilogue = call.epilogue.as_ref().ok_or_else(|| Unsupported::new("a product without an epilogue"))?;
+    let epilogue =
+        call.epilogue.as_ref().ok_or_else(|| Unsupported::new("a product without an epilogue"))?;
     let names = op.operands();
     Ok(match call.operands[0].ty.dtype {
         DType::F32 => Box::new(Product::<f32>::new(plan, call, epilogue, &names)?),
@@ -93,13 +94,15 @@ impl<T: Number> Product<T> {
         Epilogue(program): &Epilogue,
         names: &[&str],
     ) -> Result<Self, Unsupported> {
-        let operand =
-            |name: &str| names.iter().position(|n| *n == name).map(|i| Kept::new(&call.operands[i]));
+        let operand = |name: &str| {
+            names.iter().position(|n| *n == name).map(|i| Kept::new(&call.operands[i]))
+        };
         let (k, groups) = (call.operands[1].ty.sizes()[1], call.operands[2].ty.sizes()[1]);
         let [batch @ .., m, n] = program.extents.as_slice() else {
             return Err(Unsupported::new("a product without rows and columns"));
         };
-        let of_x: Vec<i64> = row_major(&[batch, &[m * k]].concat()).into_iter().map(|s| s as i64).collect();
+        let of_x: Vec<i64> =
+            row_major(&[batch, &[m * k]].concat()).into_iter().map(|s| s as i64).collect();
         let Parts { parts, .. } = Parts::of(program.clone(), [&of_x[..batch.len()], &[]])?;
         let extents = &parts[0].program.extents;
         let shape = [extents[0], extents[1], *m, *n];
@@ -129,13 +132,19 @@ impl<T: Number> Runnable for Product<T> {
         self.x.read(pool, slots);
         let [outer, inner, m, n] = self.shape;
         for (first, sums) in &self.calls {
-            // SAFETY: earlier steps wrote the operands; nobody else touches the result and the step's own room.
+            // SAFETY: earlier steps wrote the operands; nobody else touches the result and the
+            // step's own room.
             unsafe {
                 let numbers = |kept: &Kept| kept.numbers(slots);
                 let factor = self.tensor_scale.as_ref().map_or(1.0, |kept| numbers(kept).first());
                 let (codes, scales) = (numbers(&self.codes), numbers(&self.scales));
-                let weights =
-                    Weights::new([n, self.k], self.group, codes, scales, self.zeros.as_ref().map(numbers));
+                let weights = Weights::new(
+                    [n, self.k],
+                    self.group,
+                    codes,
+                    scales,
+                    self.zeros.as_ref().map(numbers),
+                );
                 let weights = weights.times(factor);
                 let room = numbers_at(self.room.start().cast(), self.room.len() / size_of::<f32>());
                 let x: &[f32] = numbers_at(self.x.wide(slots), self.x.elements());

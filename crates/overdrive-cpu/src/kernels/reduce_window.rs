@@ -1,8 +1,8 @@
 //! `reduce_window`: folds of a sliding window (pooling).
 //!
-//! The dimensions that windows slide along, and those that lie inside of them in memory, are staged as planes (`planes`), and all
-//! places of some planes are one run for each tap (`taps`). The other dimensions count planes; a task folds some of them, or
-//! a band of a large one.
+//! The dimensions that windows slide along, and those that lie inside of them in memory, are staged
+//! as planes (`planes`), and all places of some planes are one run for each tap (`taps`). The other
+//! dimensions count planes; a task folds some of them, or a band of a large one.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use overdrive_ir::plan::{Dimension, View};
@@ -45,7 +45,8 @@ struct ReduceWindow<T: Scalar> {
     planes: Planes,
     /// The result's strides along dimensions of planes.
     strides: Vec<i64>,
-    /// Places of the outermost dimension of a plane that are a band, and planes that are walked over as one run.
+    /// Places of the outermost dimension of a plane that are a band, and planes that are walked
+    /// over as one run.
     band: usize,
     together: usize,
 }
@@ -125,12 +126,14 @@ impl<T: Scalar> ReduceWindow<T> {
         ]));
         let [stage, sums, offsets] = placed.starts;
         let (stage, sums) = (stage.cast::<T::Wide>(), sums.cast::<T::Wide>());
-        let from = |number: usize| self.plane(&self.operand, first + number, slots).cast_const().cast();
+        let from =
+            |number: usize| self.plane(&self.operand, first + number, slots).cast_const().cast();
         let band = span.first as i64 * self.strides[0];
         let to = |number: usize| {
             self.plane(&self.result, first + number, slots).wrapping_offset(band as isize).cast()
         };
-        // SAFETY: scratch has room for all three; both views have what the geometry says, and the places are this task's.
+        // SAFETY: scratch has room for all three; both views have what the geometry says, and the
+        // places are this task's.
         unsafe {
             let offsets = std::slice::from_raw_parts_mut(offsets.cast::<usize>(), taps);
             planes.offsets(span, offsets);

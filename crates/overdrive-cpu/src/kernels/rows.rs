@@ -1,5 +1,5 @@
-//! Rows of numbers that a slot holds, as dense rows of f32: what kernels on f32 make of operands with any strides and of a
-//! lower precision.
+//! Rows of numbers that a slot holds, as dense rows of f32: what kernels on f32 make of operands
+//! with any strides and of a lower precision.
 #![allow(unsafe_code)] // Slices over slots and rooms.
 
 use overdrive_ir::plan::View;
@@ -23,7 +23,10 @@ pub(super) fn is_dense(view: &View) -> bool {
     let dense = row_major(&view.ty.sizes()).into_iter().map(|stride| stride as i64);
     let sizes = view.ty.sizes();
     view.offset == 0
-        && dense.zip(&view.strides).zip(sizes).all(|((dense, &found), size)| dense == found || size <= 1)
+        && dense
+            .zip(&view.strides)
+            .zip(sizes)
+            .all(|((dense, &found), size)| dense == found || size <= 1)
 }
 
 /// The elements at `start`.
@@ -49,9 +52,10 @@ pub(super) struct Rows<T> {
 impl<T: Number> Rows<T> {
     pub(super) fn new(view: &View) -> Result<Self, Unsupported> {
         let (place, elements) = (Strided::new(view), view.ty.elements());
-        let dense: Vec<i64> = row_major(&place.sizes).into_iter().map(|stride| stride as i64).collect();
-        let transfer =
-            (!is_dense(view)).then(|| Transfer::new(&place.sizes, &place.strides, &dense, place.width()));
+        let dense: Vec<i64> =
+            row_major(&place.sizes).into_iter().map(|stride| stride as i64).collect();
+        let transfer = (!is_dense(view))
+            .then(|| Transfer::new(&place.sizes, &place.strides, &dense, place.width()));
         let room = |wanted: bool, width: usize| {
             let bytes = if wanted { elements * width } else { 0 };
             AlignedBytes::filled(bytes, 0).map_err(|e| Unsupported::new(e.to_string()))

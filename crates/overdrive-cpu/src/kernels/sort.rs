@@ -1,6 +1,7 @@
 //! `sort`: values and where they came from, along one axis.
 //!
-//! A task is one line. Ties are broken by position, which makes an unstable sort (that needs no buffer) a stable one.
+//! A task is one line. Ties are broken by position, which makes an unstable sort (that needs no
+//! buffer) a stable one.
 #![allow(unsafe_code)] // Raw pointers into slots.
 
 use overdrive_ir::Order;
@@ -43,9 +44,10 @@ impl Sort {
             }
             at
         };
-        let placed = worker
-            .scratch
-            .place(Parts::new([("values", length * size_of::<T>()), ("indices", length * size_of::<i32>())]));
+        let placed = worker.scratch.place(Parts::new([
+            ("values", length * size_of::<T>()),
+            ("indices", length * size_of::<i32>()),
+        ]));
         let [values, indices] = placed.starts;
         let from = start(&self.operand);
         // SAFETY: scratch has room for both, aligned for any element; the operand has the line.
@@ -56,16 +58,22 @@ impl Sort {
                 values.add(i).write(*self.operand.get(slots).cast::<T>().offset(at));
                 indices.add(i).write(i as i32);
             }
-            (std::slice::from_raw_parts(values, length), std::slice::from_raw_parts_mut(indices, length))
+            (
+                std::slice::from_raw_parts(values, length),
+                std::slice::from_raw_parts_mut(indices, length),
+            )
         };
         indices.sort_unstable_by(|&i, &j| {
             let ascending = T::order(values[i as usize], values[j as usize]);
-            let ordered = if self.order == Order::Ascending { ascending } else { ascending.reverse() };
+            let ordered =
+                if self.order == Order::Ascending { ascending } else { ascending.reverse() };
             ordered.then(i.cmp(&j))
         });
         if let Some(to) = &self.values {
             // SAFETY: the result has the line, which belongs to this task.
-            unsafe { store(to, start(to), self.axis, indices.iter().map(|&i| values[i as usize]), slots) };
+            unsafe {
+                store(to, start(to), self.axis, indices.iter().map(|&i| values[i as usize]), slots)
+            };
         }
         if let Some(to) = &self.indices {
             // SAFETY: likewise.

@@ -1,8 +1,10 @@
-//! The inner loops of sliding windows: copies of lines that convert, and the fold of all taps of a window into a run of sums.
+//! The inner loops of sliding windows: copies of lines that convert, and the fold of all taps of a
+//! window into a run of sums.
 //!
-//! Both are plain Rust over arrays of [`LANES`], compiled for each instruction set. What a tap adds to neighbouring sums is
-//! a run of memory at its own offset (`planes` sees to that), so that a group of taps is folded in registers: one load a tap and
-//! vector, and one store for all of the group.
+//! Both are plain Rust over arrays of [`LANES`], compiled for each instruction set. What a tap adds
+//! to neighbouring sums is a run of memory at its own offset (`planes` sees to that), so that a
+//! group of taps is folded in registers: one load a tap and vector, and one store for all of the
+//! group.
 #![allow(unsafe_code)] // Kernels on raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -45,7 +47,8 @@ impl<T: Scalar> Cast for Narrowed<T> {
     }
 }
 
-/// Lines that are copied: how many, from each to the next, and from an element of a line to the next; in elements.
+/// Lines that are copied: how many, from each to the next, and from an element of a line to the
+/// next; in elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lines {
     pub(super) count: usize,
@@ -72,8 +75,12 @@ impl Copying {
     /// All elements exist, those of source and destination apart from each other.
     pub(super) unsafe fn run(&self, n: usize, lines: &Lines, (from, to): (*const u8, *mut u8)) {
         let lines = std::ptr::from_ref(lines).cast();
-        let operands =
-            Operands { dst: to, src: [from, lines, std::ptr::null()], immediate: 0, ahead: Ahead::NONE };
+        let operands = Operands {
+            dst: to,
+            src: [from, lines, std::ptr::null()],
+            immediate: 0,
+            ahead: Ahead::NONE,
+        };
         // SAFETY: as the caller promised.
         unsafe { (self.entry)(n, &operands) }
     }
@@ -88,7 +95,8 @@ impl<C: Cast> Kernel for Copied<C> {
         let (mut from, mut to) = (o.src[0].cast::<C::From>(), o.dst.cast::<C::To>());
         // SAFETY: as the caller promised.
         unsafe {
-            let Lines { count, from: [from_line, from_step], to: [to_line, to_step] } = *o.src[1].cast();
+            let Lines { count, from: [from_line, from_step], to: [to_line, to_step] } =
+                *o.src[1].cast();
             for _ in 0..count {
                 match [from_step, to_step] {
                     [1, 1] => line::<C, 1>(n, from, to),
@@ -119,9 +127,14 @@ unsafe fn line<C: Cast, const STEP: usize>(n: usize, from: *const C::From, to: *
     }
 }
 
-/// Pieces of one length, the last of which begins before the one before it ends: lines of images have no room for tails.
+/// Pieces of one length, the last of which begins before the one before it ends: lines of images
+/// have no room for tails.
 #[inline(always)]
-unsafe fn pieces<C: Cast, const STEP: usize, const N: usize>(n: usize, from: *const C::From, to: *mut C::To) {
+unsafe fn pieces<C: Cast, const STEP: usize, const N: usize>(
+    n: usize,
+    from: *const C::From,
+    to: *mut C::To,
+) {
     let mut at = 0;
     loop {
         // SAFETY: the piece lies within the line.
@@ -201,7 +214,8 @@ struct Reduced<W, const R: usize>(PhantomData<W>);
 impl<W: Scalar<Wide = W>, const R: usize> Tap for Reduced<W, R> {
     type Value = W;
     type Weight = ();
-    // A line of 3x3: there are many reducers and types, and each number of taps is a loop of its own.
+    // A line of 3x3: there are many reducers and types, and each number of taps is a loop of its
+    // own.
     const MOST: usize = 3;
     #[inline(always)]
     fn first((): (), x: W) -> W {
@@ -213,7 +227,8 @@ impl<W: Scalar<Wide = W>, const R: usize> Tap for Reduced<W, R> {
     }
 }
 
-/// A run of sums: `n` of them, where their taps begin, how far each tap is from there, in elements, and its weight.
+/// A run of sums: `n` of them, where their taps begin, how far each tap is from there, in elements,
+/// and its weight.
 pub(super) struct Run<'a, V, W = ()> {
     pub(super) n: usize,
     pub(super) sums: *mut V,
@@ -255,8 +270,8 @@ impl<V: Scalar<Wide = V>> Folding<V> {
 
 impl<V, W> Folding<V, W> {
     /// # Safety
-    /// There are `n` sums, a multiple of [`LANES`], as many values behind each offset, and a weight of each tap, of which there
-    /// is one at least.
+    /// There are `n` sums, a multiple of [`LANES`], as many values behind each offset, and a weight
+    /// of each tap, of which there is one at least.
     pub(super) unsafe fn run(&self, run: &Run<'_, V, W>) {
         let operands = Operands {
             dst: run.sums.cast(),

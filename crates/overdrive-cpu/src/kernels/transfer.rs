@@ -1,7 +1,9 @@
-//! Moving a block of elements between two strided layouts: the inner loop of everything that only moves.
+//! Moving a block of elements between two strided layouts: the inner loop of everything that only
+//! moves.
 //!
-//! Dimensions that both sides stride through as one are merged when the step is compiled, so that what is left is as
-//! few and as long runs as there can be. Invariant: elements move as bytes; no format is looked at.
+//! Dimensions that both sides stride through as one are merged when the step is compiled, so that
+//! what is left is as few and as long runs as there can be. Invariant: elements move as bytes; no
+//! format is looked at.
 #![allow(unsafe_code)] // Raw pointers into slots; callers say that both blocks lie inside.
 
 /// A block to move: sizes and strides of what is left of its dimensions, outermost first, in bytes.
@@ -30,7 +32,8 @@ impl Transfer {
             match dims.last_mut() {
                 _ if size == 1 => {}
                 Some(outer)
-                    if outer.from == dim.from * size as isize && outer.to == dim.to * size as isize =>
+                    if outer.from == dim.from * size as isize
+                        && outer.to == dim.to * size as isize =>
                 {
                     *outer = Dim { size: outer.size * size, ..dim };
                 }
@@ -56,7 +59,8 @@ impl Transfer {
     /// Moves the block whose first elements are `from` and `to`.
     ///
     /// # Safety
-    /// All of the block can be read on one side and written on the other, and the sides share no bytes.
+    /// All of the block can be read on one side and written on the other, and the sides share no
+    /// bytes.
     pub(super) unsafe fn run(&self, from: *const u8, to: *mut u8) {
         // SAFETY: as the caller promised.
         unsafe { self.along(0, from, to) }

@@ -1,7 +1,8 @@
 //! `convert` of codes of fewer than 8 bits: each code looks its number up.
 //!
-//! Weights come so from files, and products of codes are of bytes. There are at most 2^6 codes, so that the table is made
-//! by the definition of the conversion, once, whatever its types. Invariant: the same bits as the reference gives.
+//! Weights come so from files, and products of codes are of bytes. There are at most 2^6 codes, so
+//! that the table is made by the definition of the conversion, once, whatever its types. Invariant:
+//! the same bits as the reference gives.
 #![allow(unsafe_code)] // Slices over slots; parts of the result are apart.
 
 use overdrive_ir::plan::View;
@@ -29,10 +30,12 @@ pub(super) struct Unpack {
 }
 
 impl Unpack {
-    /// Of `prim`, which converts what lies at `operand`; `None` where either side has elements that are not taken here.
+    /// Of `prim`, which converts what lies at `operand`; `None` where either side has elements that
+    /// are not taken here.
     pub(super) fn new(prim: &Prim, operand: &View, result: &View) -> Option<Self> {
         let (from, to) = (operand.ty.dtype, result.ty.dtype);
-        if !matches!(prim, Prim::Convert { .. }) || from.bits() >= 8 || !to.bits().is_multiple_of(8) {
+        if !matches!(prim, Prim::Convert { .. }) || from.bits() >= 8 || !to.bits().is_multiple_of(8)
+        {
             return None;
         }
         let (mut strides, mut result) = (operand.strides.clone(), Strided::new(result));
@@ -53,10 +56,12 @@ impl Unpack {
     unsafe fn row(&self, codes: *const u8, first: i64, row: *mut u8) {
         let last = self.result.sizes.len() - 1;
         let (width, mask) = (self.result.width(), (1u16 << self.bits) - 1);
-        let (step, stride) = (self.strides[last], self.result.strides[last] as isize * width as isize);
+        let (step, stride) =
+            (self.strides[last], self.result.strides[last] as isize * width as isize);
         for i in 0..self.result.sizes[last] {
             let bit = (first + i as i64 * step) as usize * self.bits;
-            // SAFETY: the code's bits are in this byte and, where they reach over its end, the next one.
+            // SAFETY: the code's bits are in this byte and, where they reach over its end, the next
+            // one.
             let code = unsafe {
                 let low = u16::from(*codes.add(bit / 8));
                 let more = bit % 8 + self.bits > 8;

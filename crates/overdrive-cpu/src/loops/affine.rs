@@ -1,9 +1,11 @@
-//! Epilogues that are one multiply-add per sum, `s[m] acc + t[m]`, with or without a floor of 0: what follows most
-//! convolutions (bias, batch norm, ReLU); stored, or added up over the other dimension of the block.
+//! Epilogues that are one multiply-add per sum, `s[m] acc + t[m]`, with or without a floor of 0:
+//! what follows most convolutions (bias, batch norm, ReLU); stored, or added up over the other
+//! dimension of the block.
 //!
-//! As a program of the block interpreter it costs a dozen calls per row, as much as the product itself where rows are
-//! short and tiles fast. Here what depends on the row alone is computed for all rows once a call, by a loop that is the
-//! rest of the program, and each row is one pass from sums to results.
+//! As a program of the block interpreter it costs a dozen calls per row, as much as the product
+//! itself where rows are short and tiles fast. Here what depends on the row alone is computed for
+//! all rows once a call, by a loop that is the rest of the program, and each row is one pass from
+//! sums to results.
 #![allow(unsafe_code)] // Runs over the addresses of a slot table, as the caller vouches for them.
 
 use std::sync::{Mutex, PoisonError};
@@ -56,8 +58,8 @@ impl Affine {
         Self::along(Along::Rows, program, slots)
     }
 
-    /// The program over `[batch..., n, m]` if it is such an epilogue with a multiply-add for each column, whose results are
-    /// one run, or one number a column.
+    /// The program over `[batch..., n, m]` if it is such an epilogue with a multiply-add for each
+    /// column, whose results are one run, or one number a column.
     pub(crate) fn of_columns(program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Option<Self> {
         let (rank, columns) = (program.extents.len(), *program.extents.last()?);
         let rows = if program.reduced > 0 { 0 } else { columns as i64 };
@@ -66,7 +68,9 @@ impl Affine {
     }
 
     fn along(along: Along, program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Option<Self> {
-        let (row, [store]) = (program.extents.len() - 2, program.stores.as_slice()) else { return None };
+        let (row, [store]) = (program.extents.len() - 2, program.stores.as_slice()) else {
+            return None;
+        };
         let of = if along == Along::Rows { row } else { row + 1 };
         let mut forms = Vec::with_capacity(program.instrs.len());
         for at in 0..program.instrs.len() {
@@ -114,7 +118,8 @@ impl Affine {
         })
     }
 
-    /// Computes the factors and summands of all rows, before the first [`apply`](Self::apply) of a call.
+    /// Computes the factors and summands of all rows, before the first [`apply`](Self::apply) of a
+    /// call.
     ///
     /// # Safety
     /// As for [`CompiledLoop::run`].
@@ -128,7 +133,8 @@ impl Affine {
     /// Executes the epilogue on one block.
     ///
     /// # Safety
-    /// As for [`CompiledEpilogue::apply`](super::CompiledEpilogue::apply), after [`prepare`](Self::prepare).
+    /// As for [`CompiledEpilogue::apply`](super::CompiledEpilogue::apply), after
+    /// [`prepare`](Self::prepare).
     pub(crate) unsafe fn apply(&self, slots: &SlotTable, tile: Tile) {
         let batch = self.extents.len() - 2;
         let m = self.extents[batch];
@@ -140,8 +146,12 @@ impl Affine {
         }
         if self.along == Along::Columns {
             let at = offset + tile.row as i64 * self.store.strides[batch];
-            let (columns, values) = (self.extents[batch + 1], self.values.start().cast_const().cast::<f32>());
-            debug_assert!(tile.cols == columns && tile.row_bytes == columns * size_of::<f32>(), "whole rows");
+            let (columns, values) =
+                (self.extents[batch + 1], self.values.start().cast_const().cast::<f32>());
+            debug_assert!(
+                tile.cols == columns && tile.row_bytes == columns * size_of::<f32>(),
+                "whole rows"
+            );
             let operands = Operands {
                 dst: slots.get(self.store.slot).wrapping_offset(at as isize * self.width as isize),
                 src: [tile.sums, values.cast(), values.wrapping_add(columns).cast()],
@@ -175,21 +185,25 @@ impl Affine {
 fn summed(program: &Program, store: &Store) -> Option<Register> {
     let Instr::Binary(Binary::Add, known, sum) = program.instr(store.value) else { return None };
     match (program.instr(*known), program.instr(*sum)) {
-        (Instr::Load(access), Instr::Reduce(of)) if *access == store.access && of.reducer == Reducer::Sum => {
+        (Instr::Load(access), Instr::Reduce(of))
+            if *access == store.access && of.reducer == Reducer::Sum =>
+        {
             (program.dtype(of.value) == DType::F32).then_some(of.value)
         }
         _ => None,
     }
 }
 
-/// What instruction `at` makes of operands of the given forms, where coefficients belong to dimension `row`.
+/// What instruction `at` makes of operands of the given forms, where coefficients belong to
+/// dimension `row`.
 fn form(program: &Program, row: usize, forms: &[Form], at: usize) -> Form {
     let of = |register: Register| forms[register.0 as usize];
     let f32 = |register: Register| program.dtype(register) == DType::F32;
     let instr = &program.instrs[at];
     match *instr {
         Instr::Load(ref access) => {
-            let fixed = access.strides.iter().enumerate().all(|(d, &stride)| d == row || stride == 0);
+            let fixed =
+                access.strides.iter().enumerate().all(|(d, &stride)| d == row || stride == 0);
             if fixed { Form::OfRow } else { Form::Other }
         }
         Instr::Constant(_) => Form::OfRow,
@@ -199,8 +213,10 @@ fn form(program: &Program, row: usize, forms: &[Form], at: usize) -> Form {
         Instr::Binary(kind, a, b) => match (kind, of(a), of(b)) {
             (_, Form::OfRow, Form::OfRow) => Form::OfRow,
             (_, x, y) if f32(a) && f32(b) => {
-                let (x, other, register) = if matches!(y, Form::OfRow) { (x, y, b) } else { (y, x, a) };
-                let (Form::Affine { factor, summand, floor: false }, Form::OfRow) = (x, other) else {
+                let (x, other, register) =
+                    if matches!(y, Form::OfRow) { (x, y, b) } else { (y, x, a) };
+                let (Form::Affine { factor, summand, floor: false }, Form::OfRow) = (x, other)
+                else {
                     return Form::Other;
                 };
                 match kind {
@@ -219,20 +235,28 @@ fn form(program: &Program, row: usize, forms: &[Form], at: usize) -> Form {
             _ => Form::Other,
         },
         // Rounded, it is ready to be stored; nothing may follow.
-        Instr::Convert(value, Overflow::Ieee) if f32(value) && matches!(of(value), Form::Affine { .. }) => {
+        Instr::Convert(value, Overflow::Ieee)
+            if f32(value) && matches!(of(value), Form::Affine { .. }) =>
+        {
             let last = program.stores.iter().any(|store| store.value.0 as usize == at);
             if last { of(value) } else { Form::Other }
         }
         Instr::Index(_) | Instr::RandomBits { .. } | Instr::Accumulator => Form::Other,
         _ => {
-            let of_row = instr.operands().into_iter().all(|operand| matches!(of(operand), Form::OfRow));
+            let of_row =
+                instr.operands().into_iter().all(|operand| matches!(of(operand), Form::OfRow));
             if of_row { Form::OfRow } else { Form::Other }
         }
     }
 }
 
 /// The loop over rows that stores factors to slot `behind`, and summands to the next.
-fn coefficients(program: &Program, row: usize, values: [Option<Register>; 2], behind: u32) -> Program {
+fn coefficients(
+    program: &Program,
+    row: usize,
+    values: [Option<Register>; 2],
+    behind: u32,
+) -> Program {
     let mut result = Program { extents: vec![program.extents[row]], ..Program::default() };
     for (instr, &dtype) in program.instrs.iter().zip(&program.dtypes) {
         let instr = match instr {

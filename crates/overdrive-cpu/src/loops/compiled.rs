@@ -21,13 +21,14 @@ const INLINE_POINTS: usize = 16 << 10;
 /// Points that a task should have at least, where the space can be cut.
 const TASK_POINTS: usize = 32 << 10;
 
-/// The same where results go past the caches, whose end a task waits for: also, the next row, which is asked for ahead,
-/// should rarely be another thread's.
+/// The same where results go past the caches, whose end a task waits for: also, the next row, which
+/// is asked for ahead, should rarely be another thread's.
 const STREAMING_TASK_POINTS: usize = 512 << 10;
 
 /// Tasks that a space should have at least: enough to balance a few threads.
 const TILES: usize = 8;
-/// Bytes of a result from which on it is stored past the caches: it would not be there when it is read.
+/// Bytes of a result from which on it is stored past the caches: it would not be there when it is
+/// read.
 const STREAM_BYTES: i64 = 32 << 20;
 
 /// The forms of a program's code over one nest; which one runs depends on where the slots are.
@@ -49,23 +50,29 @@ pub(super) struct Body {
 }
 
 impl Body {
-    pub(super) fn new(expression: &Expression, nest: Nest, level: Level) -> Result<Body, Unsupported> {
+    pub(super) fn new(
+        expression: &Expression,
+        nest: Nest,
+        level: Level,
+    ) -> Result<Body, Unsupported> {
         if nest.outer.len().max(nest.inner.len()) > MAX_LOOPS {
             let reason = format!("more than {MAX_LOOPS} loops that no two addresses walk alike");
             return Err(Unsupported { reason });
         }
         let lanes = if nest.lanes == Lanes::Along { nest.lane } else { MAX_BLOCK };
         let stages = Stages::new(expression, &nest, nest.lines() * lanes);
-        let code = |stores| Code::new(Target { expression, nest: &nest, stages: &stages, level, stores });
+        let code =
+            |stores| Code::new(Target { expression, nest: &nest, stages: &stages, level, stores });
         let (direct, after_loads) = (code(Stores::Direct)?, code(Stores::AfterLoads)?);
         let reach = |affine: usize| reach(&nest, affine);
         let written: Vec<_> = expression.stores.iter().filter_map(|s| reach(s.affine)).collect();
         let large = written.iter().any(|(_, from, to)| to - from >= STREAM_BYTES);
         let streaming = large.then(|| code(Stores::Streaming)).transpose()?;
-        let loads = expression.nodes.iter().zip(&expression.used).filter_map(|(node, &used)| match node {
-            Node::Load(affine) if used => reach(*affine),
-            _ => None,
-        });
+        let loads =
+            expression.nodes.iter().zip(&expression.used).filter_map(|(node, &used)| match node {
+                Node::Load(affine) if used => reach(*affine),
+                _ => None,
+            });
         let read = loads.collect();
         let folds = stages.passes.iter().any(|p| !p.folds.is_empty());
         let divisible = nest.lanes == Lanes::Along
@@ -73,16 +80,23 @@ impl Body {
             && stages.passes.len() == 1
             && !folds
             && stages.row_stores.is_empty();
-        let strided =
-            nest.walks.iter().any(|w| w.lane != 0 && w.element != w.lane && w.source != Source::Index);
+        let strided = nest
+            .walks
+            .iter()
+            .any(|w| w.lane != 0 && w.element != w.lane && w.source != Source::Index);
         Ok(Body { direct, after_loads, streaming, written, read, divisible, strided, nest })
     }
 
-    /// The code for slots at these addresses, and sums of a contraction at that one, if there are any.
+    /// The code for slots at these addresses, and sums of a contraction at that one, if there are
+    /// any.
     pub(super) fn code(&self, slots: &SlotTable, sums: *const u8) -> &Code {
         let sums = sums.addr() as i64;
-        let in_place =
-            || self.written.iter().map(|w| range(slots, w)).any(|(from, to)| (from..to).contains(&sums));
+        let in_place = || {
+            self.written
+                .iter()
+                .map(|w| range(slots, w))
+                .any(|(from, to)| (from..to).contains(&sums))
+        };
         match &self.streaming {
             Some(code) => code,
             None if self.shares(slots) || in_place() => &self.after_loads,
@@ -140,8 +154,8 @@ pub struct CompiledLoop {
 }
 
 impl CompiledLoop {
-    /// Decides everything that can be decided without addresses: order of loops, passes, registers, kernels.
-    /// `slots` gives each slot's element type.
+    /// Decides everything that can be decided without addresses: order of loops, passes, registers,
+    /// kernels. `slots` gives each slot's element type.
     ///
     /// # Errors
     /// If the program needs what loops cannot do, such as storing types of less than a byte.
@@ -161,7 +175,10 @@ impl CompiledLoop {
         slots: &dyn Fn(SlotId) -> DType,
         level: Level,
     ) -> Result<Self, Unsupported> {
-        assert!(Level::supported().any(|l| l == level), "{level:?} needs instructions that this CPU lacks");
+        assert!(
+            Level::supported().any(|l| l == level),
+            "{level:?} needs instructions that this CPU lacks"
+        );
         let bytes = as_bytes(program, slots);
         let (program, slots): (_, &dyn Fn(SlotId) -> DType) = match &bytes {
             Some(bytes) => (bytes, &|_| DType::U8),
@@ -176,23 +193,28 @@ impl CompiledLoop {
         Ok(Self { body: Some(Body::new(&expression, nest, level)?), points: program.points() })
     }
 
-    /// Bytes of scratch memory that each worker needs; reserve them to keep [`run`](Self::run) from allocating.
+    /// Bytes of scratch memory that each worker needs; reserve them to keep [`run`](Self::run) from
+    /// allocating.
     pub fn scratch_bytes(&self) -> usize {
         self.body.as_ref().map_or(0, Body::scratch_bytes)
     }
 
-    /// Executes the loop over the slots' addresses. Allocates nothing where the pool's scratch is reserved;
-    /// results do not depend on the number of threads.
+    /// Executes the loop over the slots' addresses. Allocates nothing where the pool's scratch is
+    /// reserved; results do not depend on the number of threads.
     ///
     /// # Safety
-    /// `slots` holds, for each slot of the program, the address of all of its bytes, aligned to its element; and
-    /// nobody else writes what the program reads or touches what it writes during the run.
+    /// `slots` holds, for each slot of the program, the address of all of its bytes, aligned to its
+    /// element; and nobody else writes what the program reads or touches what it writes during the
+    /// run.
     pub unsafe fn run(&self, pool: &Pool, slots: &SlotTable) {
         let Some(body) = &self.body else { return };
-        let (nest, code, rows) = (&body.nest, body.code(slots, std::ptr::null()), body.nest.rows_outside());
+        let (nest, code, rows) =
+            (&body.nest, body.code(slots, std::ptr::null()), body.nest.rows_outside());
         let tile = match nest.lanes {
             // Few columns are cut finer, so that there is a task for each thread.
-            Lanes::Across if rows < TILES => code.block.min(nest.lane.div_ceil(TILES).next_multiple_of(64)),
+            Lanes::Across if rows < TILES => {
+                code.block.min(nest.lane.div_ceil(TILES).next_multiple_of(64))
+            }
             Lanes::Across => code.block,
             Lanes::Along if !body.divisible => nest.lane,
             Lanes::Along if body.strided => code.block,
@@ -220,13 +242,16 @@ impl CompiledLoop {
         if self.points <= INLINE_POINTS {
             pool.run(1, |_, worker| {
                 // SAFETY: as above.
-                let mut frame = unsafe { Frame::open(code, nest, slots, worker.scratch.bytes(bytes)) };
+                let mut frame =
+                    unsafe { Frame::open(code, nest, slots, worker.scratch.bytes(bytes)) };
                 (0..tasks).for_each(|i| task(i, &mut frame));
             });
         } else {
             pool.run(tasks, |i, worker| {
                 // SAFETY: as above.
-                task(i, &mut unsafe { Frame::open(code, nest, slots, worker.scratch.bytes(bytes)) });
+                task(i, &mut unsafe {
+                    Frame::open(code, nest, slots, worker.scratch.bytes(bytes))
+                });
             });
         }
     }

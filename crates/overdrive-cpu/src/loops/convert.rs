@@ -1,7 +1,7 @@
 //! Kernels that convert values between types, and keep narrow integers in their range.
 //!
-//! What hot programs use (f32 with the narrower floats and the integers) vectorises. The rest goes lane by lane through
-//! `DType::round`, the definition itself.
+//! What hot programs use (f32 with the narrower floats and the integers) vectorises. The rest goes
+//! lane by lane through `DType::round`, the definition itself.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -62,8 +62,9 @@ fn saturate(x: f32, max: f32) -> f32 {
     if x.is_infinite() { x } else { limited }
 }
 
-/// `x` without its fraction, limited to a range; NaN is 0. What `as` does for a narrow integer, in a form that vectorises:
-/// LLVM converts vectors to integers of 32 bits and takes those of 8 and 16 one by one.
+/// `x` without its fraction, limited to a range; NaN is 0. What `as` does for a narrow integer, in
+/// a form that vectorises: LLVM converts vectors to integers of 32 bits and takes those of 8 and 16
+/// one by one.
 #[inline(always)]
 fn limited(x: f32, low: f32, high: f32) -> i32 {
     math::clamp(x, low, high) as i32
@@ -75,7 +76,9 @@ fn to_small<I: Isa>(to: DType, overflow: Overflow) -> Option<Entry> {
         ($dtype:ident) => {{
             type Format = Small<{ DType::$dtype as usize }>;
             match overflow {
-                Overflow::Ieee => entry_of_cast!(I, |x: f32| -> f32 { Format::round(x, Overflow::Ieee) }),
+                Overflow::Ieee => {
+                    entry_of_cast!(I, |x: f32| -> f32 { Format::round(x, Overflow::Ieee) })
+                }
                 Overflow::Saturate => {
                     entry_of_cast!(I, |x: f32| -> f32 { Format::round(x, Overflow::Saturate) })
                 }
@@ -109,13 +112,17 @@ fn from_f32<I: Isa>(to: DType, overflow: Overflow) -> Option<Entry> {
             entry_of_cast!(I, |x: f32| -> f32 { half::from_bf16(half::to_bf16(x)) })
         }
         (DType::BF16, Overflow::Saturate) => {
-            entry_of_cast!(I, |x: f32| -> f32 { half::from_bf16(half::to_bf16(saturate(x, BF16_MAX))) })
+            entry_of_cast!(I, |x: f32| -> f32 {
+                half::from_bf16(half::to_bf16(saturate(x, BF16_MAX)))
+            })
         }
         (DType::F16, Overflow::Ieee) => {
             entry_of_cast!(I, |x: f32| -> f32 { half::from_f16(half::to_f16(x)) })
         }
         (DType::F16, Overflow::Saturate) => {
-            entry_of_cast!(I, |x: f32| -> f32 { half::from_f16(half::to_f16(saturate(x, F16_MAX))) })
+            entry_of_cast!(I, |x: f32| -> f32 {
+                half::from_f16(half::to_f16(saturate(x, F16_MAX)))
+            })
         }
         (DType::I64, _) => entry_of_cast!(I, |x: f32| -> i64 { x as i64 }),
         (DType::I32, _) => entry_of_cast!(I, |x: f32| -> i32 { x as i32 }),
@@ -189,7 +196,11 @@ impl<A: Lane, D: Lane> Kernel for DefinedIntegers<A, D> {
         for (lane, x) in dst.iter_mut().zip(a) {
             let x = x.to_i128();
             let wrapped = (x - lo).rem_euclid(hi - lo + 1) + lo;
-            *lane = D::from_i128(if overflow == Overflow::Saturate { x.clamp(lo, hi) } else { wrapped });
+            *lane = D::from_i128(if overflow == Overflow::Saturate {
+                x.clamp(lo, hi)
+            } else {
+                wrapped
+            });
         }
     }
 }
@@ -258,7 +269,8 @@ impl<T: Integer, const BITS: u32> Kernel for Wrap<T, BITS> {
     }
 }
 
-/// The entry that wraps lanes in place into the range of an integer type; `None` where lanes are no wider.
+/// The entry that wraps lanes in place into the range of an integer type; `None` where lanes are no
+/// wider.
 pub(super) fn wrap<I: Isa>(dtype: DType) -> Option<Entry> {
     Some(match dtype {
         DType::I16 => I::entry::<Wrap<i32, 16>>(),

@@ -1,10 +1,12 @@
 //! Emission: which nodes become operations of which list, and in which registers their values are.
 //!
-//! Registers are handed out by liveness within a pass; what rows compute stays where it is to the row's end.
+//! Registers are handed out by liveness within a pass; what rows compute stays where it is to the
+//! row's end.
 
 use super::Unsupported;
 use super::code::{
-    Code, MAX_BLOCK, MIN_BLOCK, Op, Pass, Place, PlaceId, REGISTER_BYTES, Request, Stage, Stores, Target,
+    Code, MAX_BLOCK, MIN_BLOCK, Op, Pass, Place, PlaceId, REGISTER_BYTES, Request, Stage, Stores,
+    Target,
 };
 use super::expression::{Node, Reg, Source};
 use super::fold;
@@ -58,9 +60,9 @@ pub(super) fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
 /// Blocks between the one that is worked on and the one that is asked for.
 const PREFETCH_BLOCKS: i64 = 2;
 
-/// Spreads requests for what comes next over the operations of a block by the work that they have, so that memory is
-/// busy meanwhile: for a later block where there is one pass; where there are more, the passes after the first, which
-/// read this row from cache, ask for the next.
+/// Spreads requests for what comes next over the operations of a block by the work that they have,
+/// so that memory is busy meanwhile: for a later block where there is one pass; where there are
+/// more, the passes after the first, which read this row from cache, ask for the next.
 fn prefetch(code: &mut Code, target: Target<'_>) {
     let Target { expression, nest, .. } = target;
     if nest.lanes != Lanes::Along || !nest.inner.is_empty() {
@@ -75,7 +77,8 @@ fn prefetch(code: &mut Code, target: Target<'_>) {
     });
     let (block, near) = (code.block, if one_pass { Near::First } else { Near::Second });
     let lanes = if one_pass { PREFETCH_BLOCKS * block as i64 } else { nest.lane as i64 };
-    let later = code.stages.iter_mut().flat_map(|stage| &mut stage.pass).skip(usize::from(!one_pass));
+    let later =
+        code.stages.iter_mut().flat_map(|stage| &mut stage.pass).skip(usize::from(!one_pass));
     let mut working: Vec<&mut Op> =
         later.flat_map(|pass| &mut pass.element).filter(|op| op.work > 0).collect();
     let ops = working.len();
@@ -83,7 +86,8 @@ fn prefetch(code: &mut Code, target: Target<'_>) {
         // Each load gets its share of the operations, and each of those its share of the load.
         let mine = &mut working[at * ops / loads.len()..(at + 1) * ops / loads.len()];
         let element = nest.walks[load].element;
-        let (bytes, work) = (block * element as usize, mine.iter().map(|op| op.work).sum::<usize>());
+        let (bytes, work) =
+            (block * element as usize, mine.iter().map(|op| op.work).sum::<usize>());
         let mut before = 0;
         for op in mine {
             op.ahead = Some(Request {
@@ -261,20 +265,26 @@ impl<I: Isa> Emitter<'_, I> {
                 continue;
             }
             match stores {
-                Stores::Direct => self.store(&mut pass.element, &expression.stores[store], Width::Block)?,
+                Stores::Direct => {
+                    self.store(&mut pass.element, &expression.stores[store], Width::Block)?
+                }
                 Stores::AfterLoads | Stores::Streaming => ready.push(store),
             }
         }
         Ok(())
     }
 
-    /// The last node of a pass that reads each node; a node that a late store reads is needed to the end.
+    /// The last node of a pass that reads each node; a node that a late store reads is needed to
+    /// the end.
     fn last_uses(&self, at: usize) -> Vec<Option<Reg>> {
         let Target { expression, stages, stores, .. } = self.target;
         let mut last = vec![None; expression.nodes.len()];
         for &reg in &stages.passes[at].nodes {
             last[reg] = Some(reg);
-            expression.nodes[reg].operands().into_iter().for_each(|operand| last[operand] = Some(reg));
+            expression.nodes[reg]
+                .operands()
+                .into_iter()
+                .for_each(|operand| last[operand] = Some(reg));
         }
         if stores != Stores::Direct {
             stages.passes[at].stores.iter().for_each(|&s| last[expression.stores[s].value] = None);
@@ -284,7 +294,8 @@ impl<I: Isa> Emitter<'_, I> {
 
     /// Gives a node's unit back, where it has one that is its own.
     fn release(&mut self, reg: Reg, over: bool) {
-        let temporary = self.target.stages.level(reg) == Level::Element && self.cache_of(reg).is_none();
+        let temporary =
+            self.target.stages.level(reg) == Level::Element && self.cache_of(reg).is_none();
         if let Some(place) = self.homes[reg]
             && over
             && temporary
@@ -309,7 +320,8 @@ impl<I: Isa> Emitter<'_, I> {
         (in_place && (!self.is_vector(reg) || walk.contiguous())).then_some(affine as PlaceId)
     }
 
-    /// The place of the store that is the only use of a node in its pass, where the node can write there.
+    /// The place of the store that is the only use of a node in its pass, where the node can write
+    /// there.
     fn only_store(&self, at: usize, reg: Reg) -> Option<PlaceId> {
         let Target { expression, stages, stores, .. } = self.target;
         let nodes = &stages.passes[at];
@@ -321,7 +333,8 @@ impl<I: Isa> Emitter<'_, I> {
         {
             return None;
         }
-        let mut of_node = nodes.stores.iter().map(|&s| &expression.stores[s]).filter(|s| s.value == reg);
+        let mut of_node =
+            nodes.stores.iter().map(|&s| &expression.stores[s]).filter(|s| s.value == reg);
         let (Some(store), None) = (of_node.next(), of_node.next()) else { return None };
         let fits = self.is_vector(reg)
             && self.walk(store.affine).contiguous()

@@ -16,8 +16,8 @@ use crate::stream::fence;
 /// A block of finished sums and its place in the product.
 #[derive(Copy, Clone, Debug)]
 pub struct Tile {
-    /// The first sum, of the accumulation type of the program; sums of a row are neighbours. They may lie where their
-    /// results go, element for element.
+    /// The first sum, of the accumulation type of the program; sums of a row are neighbours. They
+    /// may lie where their results go, element for element.
     pub sums: *const u8,
     /// Bytes from one row to the next.
     pub row_bytes: usize,
@@ -40,8 +40,8 @@ pub struct CompiledEpilogue {
 }
 
 impl CompiledEpilogue {
-    /// Compiles a program over `[batch..., m, n]`, which may fold over n what a block has of it; see
-    /// [`CompiledLoop::new`](super::CompiledLoop::new).
+    /// Compiles a program over `[batch..., m, n]`, which may fold over n what a block has of it;
+    /// see [`CompiledLoop::new`](super::CompiledLoop::new).
     ///
     /// # Errors
     /// Likewise.
@@ -61,7 +61,10 @@ impl CompiledEpilogue {
         slots: &dyn Fn(SlotId) -> DType,
         level: Level,
     ) -> Result<Self, Unsupported> {
-        assert!(Level::supported().any(|l| l == level), "{level:?} needs instructions that this CPU lacks");
+        assert!(
+            Level::supported().any(|l| l == level),
+            "{level:?} needs instructions that this CPU lacks"
+        );
         assert!(
             program.extents.len() >= 2 && program.reduced <= 1,
             "an epilogue ranges over [batch..., m, n]"
@@ -76,8 +79,8 @@ impl CompiledEpilogue {
         self.body.scratch_bytes()
     }
 
-    /// Whether sums may wait where results go: no other operand shares bytes with those, and they are not so many that
-    /// they should go past the caches.
+    /// Whether sums may wait where results go: no other operand shares bytes with those, and they
+    /// are not so many that they should go past the caches.
     pub fn lends_its_place(&self, slots: &SlotTable) -> bool {
         !self.body.streams() && !self.body.shares(slots)
     }
@@ -85,17 +88,19 @@ impl CompiledEpilogue {
     /// Executes the program on one block.
     ///
     /// # Safety
-    /// `slots` is as for [`CompiledLoop::run`](super::CompiledLoop::run), the tile lies within the product and points to its
-    /// sums, and `scratch` starts on a 64-byte boundary.
+    /// `slots` is as for [`CompiledLoop::run`](super::CompiledLoop::run), the tile lies within the
+    /// product and points to its sums, and `scratch` starts on a 64-byte boundary.
     pub unsafe fn apply(&self, slots: &SlotTable, tile: Tile, scratch: &mut [u8]) {
         let nest = &self.body.nest;
         // SAFETY: as the caller promised; accumulators are set before each row.
-        let mut frame = unsafe { Frame::open(self.body.code(slots, tile.sums), nest, slots, scratch) };
+        let mut frame =
+            unsafe { Frame::open(self.body.code(slots, tile.sums), nest, slots, scratch) };
         let batch = nest.outer.len() - 1;
         let mut index = index_at(tile.batch, &nest.outer[..batch]);
         for row in 0..tile.rows {
             index[batch] = tile.row + row;
-            frame.set_accumulator(tile.sums.wrapping_add(row * tile.row_bytes).cast_mut(), tile.col);
+            frame
+                .set_accumulator(tile.sums.wrapping_add(row * tile.row_bytes).cast_mut(), tile.col);
             // SAFETY: as the caller promised.
             unsafe { frame.row(&index[..=batch], tile.col..tile.col + tile.cols) };
         }

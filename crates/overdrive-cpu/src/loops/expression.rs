@@ -1,5 +1,5 @@
-//! A program as loops execute it: conversions that change no lane are gone, products feed multiply-adds, and
-//! what nobody uses is dropped.
+//! A program as loops execute it: conversions that change no lane are gone, products feed
+//! multiply-adds, and what nobody uses is dropped.
 //!
 //! Invariant: nodes are in an order in which operands precede their uses.
 
@@ -75,7 +75,10 @@ impl Node {
             Node::Unary(_, a) | Node::Reduce(_, a) | Node::Gelu(a) => vec![a],
             Node::Convert { value, .. } | Node::Bitcast { value, .. } => vec![value],
             Node::RandomBits { seed, .. } => vec![seed],
-            Node::Binary(_, a, b) | Node::Compare(_, a, b) | Node::ExpBelow(a, b) | Node::GeluOfSum(a, b) => {
+            Node::Binary(_, a, b)
+            | Node::Compare(_, a, b)
+            | Node::ExpBelow(a, b)
+            | Node::GeluOfSum(a, b) => {
                 vec![a, b]
             }
             Node::Select(a, b, c) | Node::MultiplyAdd(_, a, b, c) => vec![a, b, c],
@@ -85,7 +88,9 @@ impl Node {
     /// The affine address that it reads.
     pub(super) fn affine(&self) -> Option<usize> {
         match *self {
-            Node::Load(affine) | Node::Index(affine) | Node::RandomBits { index: affine, .. } => Some(affine),
+            Node::Load(affine) | Node::Index(affine) | Node::RandomBits { index: affine, .. } => {
+                Some(affine)
+            }
             _ => None,
         }
     }
@@ -111,7 +116,10 @@ pub(super) struct Expression {
 }
 
 impl Expression {
-    pub(super) fn new(program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Result<Self, Unsupported> {
+    pub(super) fn new(
+        program: &Program,
+        slots: &dyn Fn(SlotId) -> DType,
+    ) -> Result<Self, Unsupported> {
         let mut builder = Builder { program, slots, out: Expression::default(), map: Vec::new() };
         for at in 0..program.instrs.len() {
             let reg = builder.node(at)?;
@@ -151,7 +159,8 @@ impl Expression {
         let uses = self.uses();
         for at in 0..self.stores.len() {
             let StoreNode { value, dtype, .. } = self.stores[at];
-            let stored = self.stores.iter().filter(|s| s.value == value && s.dtype == dtype).count();
+            let stored =
+                self.stores.iter().filter(|s| s.value == value && s.dtype == dtype).count();
             if let Node::Convert { from: DType::F32, value: source, overflow: Overflow::Ieee } =
                 self.nodes[value]
                 && stored == uses[value]
@@ -167,7 +176,9 @@ impl Expression {
     fn fuse_products(&mut self) {
         let uses = self.uses();
         for at in 0..self.nodes.len() {
-            let Node::Binary(kind @ (Binary::Add | Binary::Sub), x, y) = self.nodes[at] else { continue };
+            let Node::Binary(kind @ (Binary::Add | Binary::Sub), x, y) = self.nodes[at] else {
+                continue;
+            };
             if !self.dtypes[at].is_float() {
                 continue;
             }
@@ -233,7 +244,8 @@ impl Builder<'_> {
     fn access(&mut self, access: &Access) -> Result<usize, Unsupported> {
         let dtype = (self.slots)(access.slot);
         if dtype.bits() < 8 {
-            let reason = format!("{dtype} elements share bytes; convert to a type of whole bytes first");
+            let reason =
+                format!("{dtype} elements share bytes; convert to a type of whole bytes first");
             return Err(Unsupported { reason });
         }
         let element = (dtype.bits() / 8) as i64;
@@ -253,11 +265,18 @@ impl Builder<'_> {
         let node = match &self.program.instrs[at] {
             Instr::Load(access) => Node::Load(self.access(access)?),
             Instr::Constant(x) => Node::Constant(Class::of(dtype).bits_of(*x)),
-            Instr::Index(dim) => Node::Index(self.index((0..rank).map(|d| i64::from(d == *dim)).collect())),
+            Instr::Index(dim) => {
+                Node::Index(self.index((0..rank).map(|d| i64::from(d == *dim)).collect()))
+            }
             Instr::Accumulator => {
                 let element = Class::of(dtype).bytes() as i64;
                 let strides = (0..rank).map(|d| if d + 1 == rank { element } else { 0 }).collect();
-                Node::Load(self.affine(Affine { source: Source::Accumulator, element, offset: 0, strides }))
+                Node::Load(self.affine(Affine {
+                    source: Source::Accumulator,
+                    element,
+                    offset: 0,
+                    strides,
+                }))
             }
             Instr::Unary(kind, a) => Node::Unary(*kind, of(a)),
             Instr::Binary(Binary::Pow, a, b) if self.is_constant(of(b), 2.0) => {
@@ -266,9 +285,12 @@ impl Builder<'_> {
             Instr::Binary(kind, a, b) => Node::Binary(*kind, of(a), of(b)),
             Instr::Compare(kind, a, b) => Node::Compare(*kind, of(a), of(b)),
             Instr::Select(c, a, b) => Node::Select(of(c), of(a), of(b)),
-            // Widening within a class changes no lane: a register of a narrow float holds its f32 value.
+            // Widening within a class changes no lane: a register of a narrow float holds its f32
+            // value.
             Instr::Convert(a, _) if dtype == from(a) || widens(from(a), dtype) => return Ok(of(a)),
-            Instr::Convert(a, overflow) => Node::Convert { from: from(a), value: of(a), overflow: *overflow },
+            Instr::Convert(a, overflow) => {
+                Node::Convert { from: from(a), value: of(a), overflow: *overflow }
+            }
             Instr::Bitcast(a) if dtype == from(a) => return Ok(of(a)),
             Instr::Bitcast(a) if dtype.bits() < 8 => {
                 let reason = format!("bitcast of {} to {dtype}, which is below a byte", from(a));

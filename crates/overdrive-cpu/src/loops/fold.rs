@@ -1,9 +1,10 @@
 //! Kernels of reductions: blocks folded into accumulators, and accumulators into one number.
 //!
-//! Where rows lie across the lanes, an accumulator is as wide as a block, and a fold is an elementwise kernel in place.
-//! Where the lanes are of one row, it has [`LANES`] of them, which fit the registers, and is folded once a row, by
-//! halves. Sums of f32 move into f64 accumulators every [`FLUSH`] additions, so that their error grows with the
-//! logarithm of the length and not with the length.
+//! Where rows lie across the lanes, an accumulator is as wide as a block, and a fold is an
+//! elementwise kernel in place. Where the lanes are of one row, it has [`LANES`] of them, which fit
+//! the registers, and is folded once a row, by halves. Sums of f32 move into f64 accumulators every
+//! [`FLUSH`] additions, so that their error grows with the logarithm of the length and not with the
+//! length.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -17,7 +18,8 @@ use super::nest::Lanes;
 /// Additions that a lane of an f32 accumulator takes before it is emptied into its f64 one.
 pub(super) const FLUSH: usize = 64;
 
-/// Lanes of an accumulator along a row: enough vectors of any instruction set to hide the latency of an addition.
+/// Lanes of an accumulator along a row: enough vectors of any instruction set to hide the latency
+/// of an addition.
 pub(super) const LANES: usize = 64;
 
 /// How two lanes combine.
@@ -36,7 +38,8 @@ struct Gather<C>(PhantomData<C>);
 impl<C: Combine> Kernel for Along<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised; an accumulator is a unit, which has `LANES` lanes at least.
+        // SAFETY: as the caller promised; an accumulator is a unit, which has `LANES` lanes at
+        // least.
         let (lanes, a) = unsafe { (&mut *o.dst.cast::<[C::T; LANES]>(), o.src::<C::T>(0, n)) };
         let (whole, rest) = a.as_chunks::<LANES>();
         let mut folded = *lanes;
@@ -89,9 +92,11 @@ pub(super) fn halve<T: Copy>(mut lanes: &mut [T], combine: impl Fn(T, T) -> T) {
 impl<C: Combine> Kernel for Gather<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: source 0 is an accumulator, which this kernel may spend; it has at least one lane.
+        // SAFETY: source 0 is an accumulator, which this kernel may spend; it has at least one
+        // lane.
         unsafe {
-            let lanes = std::slice::from_raw_parts_mut(o.src[0].cast_mut().cast::<C::T>(), n.max(1));
+            let lanes =
+                std::slice::from_raw_parts_mut(o.src[0].cast_mut().cast::<C::T>(), n.max(1));
             halve(lanes, C::combine);
             *o.dst.cast::<C::T>() = lanes[0];
         }
@@ -122,7 +127,8 @@ pub(super) struct GatherWide;
 impl Kernel for GatherWide {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: source 0 is an accumulator, which this kernel may spend; it has at least one lane.
+        // SAFETY: source 0 is an accumulator, which this kernel may spend; it has at least one
+        // lane.
         unsafe {
             let lanes = std::slice::from_raw_parts_mut(o.src[0].cast_mut().cast::<f64>(), n.max(1));
             halve(lanes, |a, b| a + b);
@@ -209,7 +215,8 @@ fn entry<I: Isa>(reducer: Reducer, class: Class, usage: Use) -> Option<Entry> {
     }
 }
 
-/// The entry that folds lanes into an accumulator, in place; `None` where the class has no such reducer.
+/// The entry that folds lanes into an accumulator, in place; `None` where the class has no such
+/// reducer.
 pub(super) fn fold<I: Isa>(reducer: Reducer, class: Class, lanes: Lanes) -> Option<Entry> {
     entry::<I>(reducer, class, Use::Fold(lanes))
 }

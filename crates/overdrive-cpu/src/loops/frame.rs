@@ -1,6 +1,7 @@
 //! Execution: the table of pointers, and the walk over the rows, lines and blocks of a nest.
 //!
-//! A frame lies in a worker's scratch memory and lives for one task. Invariant: nothing here allocates.
+//! A frame lies in a worker's scratch memory and lives for one task. Invariant: nothing here
+//! allocates.
 #![allow(unsafe_code)] // Calls kernels on raw pointers; the safety of those is argued at each call.
 
 use std::ops::Range;
@@ -53,11 +54,13 @@ pub(super) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// A frame in `scratch`, with the pointers that do not move in place and the task's own values computed.
+    /// A frame in `scratch`, with the pointers that do not move in place and the task's own values
+    /// computed.
     ///
     /// # Safety
-    /// `slots` holds, for each slot of the program behind `code`, the address of all of its bytes, aligned to its
-    /// element; nobody else writes what the program reads or touches what it writes while the frame lives.
+    /// `slots` holds, for each slot of the program behind `code`, the address of all of its bytes,
+    /// aligned to its element; nobody else writes what the program reads or touches what it writes
+    /// while the frame lives.
     pub(super) unsafe fn open(
         code: &'a Code,
         nest: &'a Nest,
@@ -93,8 +96,8 @@ impl<'a> Frame<'a> {
     }
 
     fn part(&mut self, part: usize, len: usize) -> &mut [*mut u8] {
-        // SAFETY: parts lie apart from each other within scratch that this frame holds, start on cache lines,
-        // and any bytes are a pointer.
+        // SAFETY: parts lie apart from each other within scratch that this frame holds, start on
+        // cache lines, and any bytes are a pointer.
         unsafe { std::slice::from_raw_parts_mut(self.placed.starts[part].cast(), len) }
     }
 
@@ -133,12 +136,16 @@ impl<'a> Frame<'a> {
             // SAFETY: places are indices into the table; kernels get what the caller vouches for.
             unsafe {
                 let place = |id: u32| *table.add(id as usize);
-                let src = [place(op.src[0]), place(op.src[1]), place(op.src[2])].map(<*mut u8>::cast_const);
+                let src = [place(op.src[0]), place(op.src[1]), place(op.src[2])]
+                    .map(<*mut u8>::cast_const);
                 let ahead = op.ahead.map_or(Ahead::NONE, |Request { walk, bytes, step, near }| {
                     let from = place(walk).wrapping_offset(bytes as isize);
                     Ahead { from, step, near }
                 });
-                (op.entry)(n, &Operands { dst: place(op.dst), src, immediate: op.immediate, ahead });
+                (op.entry)(
+                    n,
+                    &Operands { dst: place(op.dst), src, immediate: op.immediate, ahead },
+                );
             }
         }
     }
@@ -151,13 +158,15 @@ impl<'a> Frame<'a> {
         for at in 0..self.nest.walks.len() {
             let walk = &self.nest.walks[at];
             let outer: i64 = index.iter().zip(&walk.outer).map(|(&i, s)| i as i64 * s).sum();
-            let row = self.starts()[at].wrapping_offset((outer + lanes.start as i64 * walk.lane) as isize);
+            let row = self.starts()[at]
+                .wrapping_offset((outer + lanes.start as i64 * walk.lane) as isize);
             self.rows()[at] = row;
             self.table()[at] = row;
         }
         let code = self.code;
         for stage in &code.stages {
-            // SAFETY: the walks stand at the row's first lane; tiles across rows are no longer than a block.
+            // SAFETY: the walks stand at the row's first lane; tiles across rows are no longer than
+            // a block.
             unsafe {
                 self.run(&stage.scalars, 1);
                 self.run(&stage.vectors, lanes.len());

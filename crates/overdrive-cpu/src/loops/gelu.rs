@@ -1,9 +1,10 @@
-//! GELU by the tangent as one node, `x / (1 + exp(-2u))` with `u = √(2/π) (x + 0.044715 x³)`: what follows most
-//! products of a transformer, and as instructions of its own a fifth of the time of a product of depth 512.
+//! GELU by the tangent as one node, `x / (1 + exp(-2u))` with `u = √(2/π) (x + 0.044715 x³)`: what
+//! follows most products of a transformer, and as instructions of its own a fifth of the time of a
+//! product of depth 512.
 //!
-//! `(1 + tanh u) / 2` is the logistic function of `2u`, as everybody knows who has derived its gradient. The form
-//! costs one exponential and one division, keeps its digits where `1 + tanh u` cancels, and agrees with the definition
-//! at infinities (`-∞` is NaN in both, `-∞ * 0`).
+//! `(1 + tanh u) / 2` is the logistic function of `2u`, as everybody knows who has derived its
+//! gradient. The form costs one exponential and one division, keeps its digits where `1 + tanh u`
+//! cancels, and agrees with the definition at infinities (`-∞` is NaN in both, `-∞ * 0`).
 
 use overdrive_ir::{Binary, DType, Unary};
 
@@ -57,7 +58,8 @@ pub(super) fn of_sum<I: Isa>(uniform: Uniform) -> Entry {
 }
 
 impl Expression {
-    /// GELU in f32 where nobody else needs its tangent, and then of a sum where nobody else needs that.
+    /// GELU in f32 where nobody else needs its tangent, and then of a sum where nobody else needs
+    /// that.
     pub(super) fn fuse_gelus(&mut self) {
         let uses = self.uses();
         for at in 0..self.nodes.len() {
@@ -87,7 +89,8 @@ impl Expression {
             let tangent = self.with_constant(centred, Binary::Add, 1.0)?;
             let Node::Unary(Unary::Tanh, u) = self.nodes[tangent] else { return None };
             let cubic = self.with_constant(u, Binary::Mul, SLOPE)?;
-            (uses[tangent] == 1 && self.dtypes[at] == DType::F32 && self.is_cubic(cubic, x)).then_some(x)
+            (uses[tangent] == 1 && self.dtypes[at] == DType::F32 && self.is_cubic(cubic, x))
+                .then_some(x)
         })
     }
 
@@ -109,7 +112,9 @@ impl Expression {
 
     fn operands_of(&self, at: Reg, kind: Binary) -> Option<(Reg, Reg)> {
         match self.nodes[at] {
-            Node::Binary(found, a, b) if found == kind && self.dtypes[at] == DType::F32 => Some((a, b)),
+            Node::Binary(found, a, b) if found == kind && self.dtypes[at] == DType::F32 => {
+                Some((a, b))
+            }
             _ => None,
         }
     }
@@ -123,7 +128,8 @@ impl Expression {
     /// The operand of a node beside the f32 nearest to a number.
     fn with_constant(&self, at: Reg, kind: Binary, number: f64) -> Option<Reg> {
         let (a, b) = self.operands_of(at, kind)?;
-        let is_number = |reg: Reg| self.nodes[reg] == Node::Constant(i64::from((number as f32).to_bits()));
+        let is_number =
+            |reg: Reg| self.nodes[reg] == Node::Constant(i64::from((number as f32).to_bits()));
         if is_number(b) { Some(a) } else { is_number(a).then_some(b) }
     }
 }

@@ -1,8 +1,9 @@
-//! Instruction sets, and the functions over blocks of lanes that are compiled once for each of them.
+//! Instruction sets, and the functions over blocks of lanes that are compiled once for each of
+//! them.
 //!
-//! A [`Kernel`] is plain Rust over slices that LLVM vectorises. [`Isa::entry`] instantiates it inside a
-//! `#[target_feature]` function, so that one source serves AVX-512, AVX2 and what every CPU of the target has;
-//! the choice is made when a loop is compiled, not when it runs.
+//! A [`Kernel`] is plain Rust over slices that LLVM vectorises. [`Isa::entry`] instantiates it
+//! inside a `#[target_feature]` function, so that one source serves AVX-512, AVX2 and what every
+//! CPU of the target has; the choice is made when a loop is compiled, not when it runs.
 #![allow(unsafe_code)] // Kernels take raw operands; `Kernel::run` says what they point to.
 
 use crate::isa::InstructionSet;
@@ -22,7 +23,9 @@ pub enum Level {
 impl Level {
     /// The levels that may be executed here, the best first.
     pub fn supported() -> impl Iterator<Item = Level> {
-        [Level::Avx512, Level::Avx2, Level::Portable].into_iter().filter(|level| level.is_supported())
+        [Level::Avx512, Level::Avx2, Level::Portable]
+            .into_iter()
+            .filter(|level| level.is_supported())
     }
 
     /// The best level that may be executed here: that of the instruction set in force.
@@ -99,8 +102,9 @@ pub(crate) type Entry = unsafe fn(n: usize, &Operands);
 /// A function over blocks of lanes.
 pub(crate) trait Kernel {
     /// # Safety
-    /// The operands that this kernel uses point to `n` aligned lanes (one, where the kernel broadcasts) of its
-    /// types, the destination overlaps no source, and the CPU has the instructions of `I`.
+    /// The operands that this kernel uses point to `n` aligned lanes (one, where the kernel
+    /// broadcasts) of its types, the destination overlaps no source, and the CPU has the
+    /// instructions of `I`.
     unsafe fn run<I: Isa>(n: usize, operands: &Operands);
 }
 
@@ -156,7 +160,8 @@ isa!(Avx512, true, true, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 isa!(Avx2, true, false, "avx2,fma");
 isa!(Portable, cfg!(target_arch = "aarch64"), false);
 
-/// Calls `$function::<I>($args)`, or `Self::$function::<I>($args)`, for the instruction set of `$level`.
+/// Calls `$function::<I>($args)`, or `Self::$function::<I>($args)`, for the instruction set of
+/// `$level`.
 macro_rules! for_level {
     ($level:expr, Self::$function:ident($($arg:expr),*)) => {
         match $level {

@@ -1,8 +1,9 @@
 //! Lanes: the six types that registers hold, and the arithmetic of each.
 //!
-//! Every logical type computes in one of them. Floats below f32 are carried as unrounded f32: the reference
-//! semantics round where a program converts or stores, and nowhere else. Integers below 32 bits are carried
-//! sign- or zero-extended, and wrapped after each operation that can leave their range; bool is 0 or 1.
+//! Every logical type computes in one of them. Floats below f32 are carried as unrounded f32: the
+//! reference semantics round where a program converts or stores, and nowhere else. Integers below
+//! 32 bits are carried sign- or zero-extended, and wrapped after each operation that can leave
+//! their range; bool is 0 or 1.
 
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
 
@@ -197,7 +198,8 @@ impl Real for f32 {
     }
 }
 
-/// The methods of [`Real`] that f64 takes from a library: f64 programs are references, not hot loops.
+/// The methods of [`Real`] that f64 takes from a library: f64 programs are references, not hot
+/// loops.
 macro_rules! library_functions {
     ($($name:ident = $function:expr;)*) => {$(
         #[inline(always)]

@@ -1,8 +1,8 @@
 //! Kernels of the elementwise instructions: unary, binary, comparison, selection, multiply-add.
 //!
-//! A table maps each function to an entry for the instruction set asked for. Binary and ternary kernels come in
-//! forms by which operands are one number for all lanes (a constant, a row's statistic), so that nobody
-//! writes such a number out into lanes first.
+//! A table maps each function to an entry for the instruction set asked for. Binary and ternary
+//! kernels come in forms by which operands are one number for all lanes (a constant, a row's
+//! statistic), so that nobody writes such a number out into lanes first.
 //!
 //! Long because it is tables, a line a function, and what they share.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
@@ -45,13 +45,15 @@ pub(super) struct Map1<F>(PhantomData<F>);
 struct Map2<F, const U: Uniform>(PhantomData<F>);
 struct Map3<F, const U: Uniform>(PhantomData<F>);
 
-/// Lanes of a function that takes a cycle or two: of which a few vectors pass between two requests for what lies ahead.
+/// Lanes of a function that takes a cycle or two: of which a few vectors pass between two requests
+/// for what lies ahead.
 const PIECE: usize = 64;
 /// Lanes of a function that takes longer: no more than a cache line holds.
 pub(super) const SHORT_PIECE: usize = 16;
 
-/// Calls `each` for every lane, and asks for a line of what lies ahead with each `piece` of them. One request at a
-/// time, between vectors: a core remembers a dozen, and stands still when it has made more.
+/// Calls `each` for every lane, and asks for a line of what lies ahead with each `piece` of them.
+/// One request at a time, between vectors: a core remembers a dozen, and stands still when it has
+/// made more.
 #[inline(always)]
 fn for_lanes(n: usize, piece: usize, ahead: &Ahead, mut each: impl FnMut(usize)) {
     let whole = n / piece * piece;
@@ -78,7 +80,8 @@ impl<F: Fn1> Kernel for Map1<F> {
     }
 }
 
-/// Source `i`: lanes, or one number where `U` says so. An index into it is `lane & mask`-free: see `at`.
+/// Source `i`: lanes, or one number where `U` says so. An index into it is `lane & mask`-free: see
+/// `at`.
 #[inline(always)]
 unsafe fn source<'a, T, const U: Uniform>(o: &Operands, i: usize, n: usize) -> &'a [T] {
     // SAFETY: as the caller promised; a uniform source has one lane.
@@ -151,7 +154,8 @@ fn entry3<I: Isa, F: Fn3>(uniform: Uniform) -> Entry {
     }
 }
 
-/// Defines a function from an enum's variants to entries, for lanes of any type with the trait named.
+/// Defines a function from an enum's variants to entries, for lanes of any type with the trait
+/// named.
 macro_rules! table1 {
     ($(#[$doc:meta])* $table:ident<$t:ident: $lane:ident>($kinds:ident) { $($kind:ident($x:ident) => $value:expr,)* }) => {
         $(#[$doc])*
@@ -295,8 +299,9 @@ impl<const SINE: bool> Kernel for Trig<SINE> {
     }
 }
 
-/// Division of lanes by one number. A vector division takes as long as sixteen multiplications, so the
-/// reciprocal is multiplied by where it is exact to half an ulp: where it neither overflows nor is subnormal.
+/// Division of lanes by one number. A vector division takes as long as sixteen multiplications, so
+/// the reciprocal is multiplied by where it is exact to half an ulp: where it neither overflows nor
+/// is subnormal.
 struct DivideByOne;
 
 impl Kernel for DivideByOne {

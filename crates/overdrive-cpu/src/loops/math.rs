@@ -1,9 +1,11 @@
-//! The transcendental functions in f32, written so that LLVM vectorises them: no branch, no table, no call.
+//! The transcendental functions in f32, written so that LLVM vectorises them: no branch, no table,
+//! no call.
 //!
-//! Sources: range reduction and polynomials of `exp`, `exp2`, `log`, `sin`, `cos` are those of Cephes (Moshier, netlib,
-//! single precision); the rational `tanh` and `erf` are those of Eigen and XLA. Functions that cancel (`expm1`,
-//! `log1p`) or amplify (`pow`) go through f64 with the series of exp and of the inverse hyperbolic tangent.
-//! Errors are bounded in `tests/loops_math.rs`, which also checks infinities, NaN and subnormals.
+//! Sources: range reduction and polynomials of `exp`, `exp2`, `log`, `sin`, `cos` are those of
+//! Cephes (Moshier, netlib, single precision); the rational `tanh` and `erf` are those of Eigen and
+//! XLA. Functions that cancel (`expm1`, `log1p`) or amplify (`pow`) go through f64 with the series
+//! of exp and of the inverse hyperbolic tangent. Errors are bounded in `tests/loops_math.rs`, which
+//! also checks infinities, NaN and subnormals.
 #![allow(clippy::excessive_precision)] // Coefficients as their sources print them.
 
 use super::isa::Isa;
@@ -71,16 +73,18 @@ fn exp_parts<I: Isa>(x: f32, bias: f32) -> (f32, u32) {
 pub(super) fn exp<I: Isa>(x: f32) -> f32 {
     // Below -104 the result is 0, above 89 it is infinite.
     let (y, n) = exp_parts::<I>(clamp(x, -104.0, 89.0), 0.0);
-    // Two factors, because 2^n alone leaves the range where e^x is subnormal or n is 128. Halves of n are rounded
-    // down to whole exponents.
+    // Two factors, because 2^n alone leaves the range where e^x is subnormal or n is 128. Halves of
+    // n are rounded down to whole exponents.
     const ONE: i32 = 0x3f80_0000;
     let n = n as i32;
     let half = (n >> 1) & 0xff80_0000_u32 as i32;
     let rest = n.wrapping_sub(half);
-    y * f32::from_bits(rest.wrapping_add(ONE) as u32) * f32::from_bits(half.wrapping_add(ONE) as u32)
+    y * f32::from_bits(rest.wrapping_add(ONE) as u32)
+        * f32::from_bits(half.wrapping_add(ONE) as u32)
 }
 
-/// e^x for x from -87 to 89, where 2^n is one factor; infinite from `2^127.5` on. Two thirds of the work of [`exp`].
+/// e^x for x from -87 to 89, where 2^n is one factor; infinite from `2^127.5` on. Two thirds of the
+/// work of [`exp`].
 #[inline(always)]
 pub(super) fn exp_normal<I: Isa>(x: f32) -> f32 {
     let (y, power) = exp_parts::<I>(x, 127.0);
@@ -88,7 +92,8 @@ pub(super) fn exp_normal<I: Isa>(x: f32) -> f32 {
     y * f32::from_bits(power)
 }
 
-/// e^x for x up to 0; results that would be subnormal are 0, which they would take CPUs a hundred cycles each to be.
+/// e^x for x up to 0; results that would be subnormal are 0, which they would take CPUs a hundred
+/// cycles each to be.
 #[inline(always)]
 pub(super) fn exp_nonpositive<I: Isa>(x: f32) -> f32 {
     let y = exp_normal::<I>(x);
@@ -217,8 +222,8 @@ pub(super) fn logistic<I: Isa>(x: f32) -> f32 {
 /// Beyond this magnitude [`sin`] and [`cos`] lose the argument's quadrant.
 pub(super) const TRIG_LIMIT: f32 = 1.0e6;
 
-/// The remainder of `x` by pi/2, in `[-pi/4, pi/4]`, and the quadrant. In f64, with pi/2 split as in fdlibm: the
-/// first part has 33 bits, so that its products with quadrants below 2^20 are exact.
+/// The remainder of `x` by pi/2, in `[-pi/4, pi/4]`, and the quadrant. In f64, with pi/2 split as
+/// in fdlibm: the first part has 33 bits, so that its products with quadrants below 2^20 are exact.
 #[inline(always)]
 fn quadrant(x: f32) -> (f32, u32) {
     let x = f64::from(x);
@@ -298,7 +303,8 @@ fn twice_atanh<I: Isa>(s: f64) -> f64 {
 fn log64<I: Isa>(x: f64) -> f64 {
     const SQRT_HALF: u64 = 0x3fe6_a09e_667f_3bcd;
     let bits = x.to_bits().wrapping_sub(SQRT_HALF);
-    // The exponent as f64 without a 64-bit integer conversion: placed in the mantissa of 1.5 * 2^52.
+    // The exponent as f64 without a 64-bit integer conversion: placed in the mantissa of 1.5 *
+    // 2^52.
     let e = f64::from_bits(ROUND64.to_bits().wrapping_add(((bits as i64) >> 52) as u64)) - ROUND64;
     let m = f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(SQRT_HALF));
     I::fma64(e, std::f64::consts::LN_2, twice_atanh::<I>((m - 1.0) / (m + 1.0)))

@@ -1,7 +1,7 @@
 //! Kernels between memory and lanes: loads, stores, copies, constants, indices.
 //!
-//! A stored type widens to its lane and narrows from it; loads and stores take the distance between lanes, in
-//! elements, as their immediate.
+//! A stored type widens to its lane and narrows from it; loads and stores take the distance between
+//! lanes, in elements, as their immediate.
 #![allow(unsafe_code)] // Strided access through raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -176,7 +176,8 @@ impl Kernel for Constant<u64> {
     }
 }
 
-/// `address of source 0 + lane * immediate`: an index is an address in a slot of one-byte elements at 0.
+/// `address of source 0 + lane * immediate`: an index is an address in a slot of one-byte elements
+/// at 0.
 struct Index<T>(PhantomData<T>);
 
 impl<T: Lane> Kernel for Index<T> {

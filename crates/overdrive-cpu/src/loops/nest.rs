@@ -1,8 +1,10 @@
-//! The iteration space as loops: which dimension the lanes lie along, and what is left to iterate over.
+//! The iteration space as loops: which dimension the lanes lie along, and what is left to iterate
+//! over.
 //!
-//! Dimensions that every address walks as one are merged; the lanes' dimension is the one with the least
-//! estimated cost. *Along*: a row's lanes are walked block by block, and folded where the program reduces.
-//! *Across*: lanes are a block of neighbouring results, and the loops inside fold down the columns.
+//! Dimensions that every address walks as one are merged; the lanes' dimension is the one with the
+//! least estimated cost. *Along*: a row's lanes are walked block by block, and folded where the
+//! program reduces. *Across*: lanes are a block of neighbouring results, and the loops inside fold
+//! down the columns.
 
 use overdrive_ir::plan::Program;
 
@@ -75,7 +77,8 @@ impl Nest {
         let guides: Vec<&Affine> = guide.chain(inside).collect();
         let mut order = dims;
         order.sort_by_key(|(d, dim)| {
-            let stride = guides.iter().map(|a| a.strides[*d].unsigned_abs()).find(|&s| s != 0).unwrap_or(0);
+            let stride =
+                guides.iter().map(|a| a.strides[*d].unsigned_abs()).find(|&s| s != 0).unwrap_or(0);
             (dim.reduced, std::cmp::Reverse(stride))
         });
         let mut walks: Vec<Vec<i64>> = vec![Vec::new(); expression.affines.len()];
@@ -83,14 +86,16 @@ impl Nest {
         for (d, dim) in order {
             let strides = expression.affines.iter().map(|a| a.strides[d]);
             let joins = merged.last().is_some_and(|outer| outer.reduced == dim.reduced)
-                && walks
-                    .iter()
-                    .zip(strides.clone())
-                    .all(|(walk, s)| walk.last().is_some_and(|outer| *outer == s * dim.extent as i64));
+                && walks.iter().zip(strides.clone()).all(|(walk, s)| {
+                    walk.last().is_some_and(|outer| *outer == s * dim.extent as i64)
+                });
             if joins {
                 let outer = merged.last_mut().expect("it joins a dimension");
                 outer.extent *= dim.extent;
-                walks.iter_mut().zip(strides).for_each(|(walk, s)| *walk.last_mut().expect("as deep") = s);
+                walks
+                    .iter_mut()
+                    .zip(strides)
+                    .for_each(|(walk, s)| *walk.last_mut().expect("as deep") = s);
             } else {
                 merged.push(dim);
                 walks.iter_mut().zip(strides).for_each(|(walk, s)| walk.push(s));
@@ -106,8 +111,10 @@ impl Nest {
     /// The loops of an epilogue: rows of the product outside, columns along the lanes.
     pub(super) fn rows(expression: &Expression, program: &Program) -> Nest {
         let columns = program.extents.len() - 1;
-        let dim =
-            |(d, &extent): (usize, &usize)| Dim { extent, reduced: d == columns && program.reduced > 0 };
+        let dim = |(d, &extent): (usize, &usize)| Dim {
+            extent,
+            reduced: d == columns && program.reduced > 0,
+        };
         let dims: Vec<Dim> = program.extents.iter().enumerate().map(dim).collect();
         let walks = expression.affines.iter().map(|a| a.strides.clone()).collect();
         Nest::around(expression, &dims, walks, Some(columns), program.reduced > 0)
@@ -124,8 +131,9 @@ impl Nest {
             Some(d) if reduces && !dims[d].reduced => Lanes::Across,
             _ => Lanes::Along,
         };
-        let rest =
-            |reduced: bool| (0..dims.len()).filter(move |&d| Some(d) != lane && dims[d].reduced == reduced);
+        let rest = |reduced: bool| {
+            (0..dims.len()).filter(move |&d| Some(d) != lane && dims[d].reduced == reduced)
+        };
         let pick = |walk: &[i64], reduced: bool| rest(reduced).map(|d| walk[d]).collect();
         Nest {
             lanes,
@@ -159,8 +167,9 @@ impl Nest {
     }
 }
 
-/// The estimated time per element with the lanes along dimension `d`, in cycles per lane of a vector: an access
-/// that strides is a load per lane, and what is paid once a line weighs the more the shorter the line.
+/// The estimated time per element with the lanes along dimension `d`, in cycles per lane of a
+/// vector: an access that strides is a load per lane, and what is paid once a line weighs the more
+/// the shorter the line.
 fn lane_cost(expression: &Expression, walks: &[Vec<i64>], d: usize, extent: usize) -> f64 {
     const STRIDED: f64 = 6.0;
     const PER_LINE: f64 = 24.0;

@@ -31,7 +31,8 @@ impl<I: Isa> Emitter<'_, I> {
             ops.push(Op::new(memory::splat::<I>(class), unit, [from; 3], 0));
             from = unit;
         }
-        let streams = self.target.stores == Stores::Streaming && width == Width::Block && immediate == 1;
+        let streams =
+            self.target.stores == Stores::Streaming && width == Width::Block && immediate == 1;
         let entry = match is_lane(store.dtype) && streams {
             true => memory::stream::<I>(class),
             false => memory::store::<I>(store.dtype).expect("accesses are to whole bytes"),
@@ -69,8 +70,9 @@ impl<I: Isa> Emitter<'_, I> {
         pass.element.push(op(folding, accumulator, from, 0));
         self.free.extend(temporary);
         let along = if nest.lanes == Lanes::Along { nest.lane.div_ceil(fold::LANES) } else { 1 };
-        let wide = (class == Class::F32 && reducer == Reducer::Sum && nest.lines() * along > fold::FLUSH)
-            .then(|| self.fresh_units(if self.code.lane_bytes == 4 { 2 } else { 1 }));
+        let wide =
+            (class == Class::F32 && reducer == Reducer::Sum && nest.lines() * along > fold::FLUSH)
+                .then(|| self.fresh_units(if self.code.lane_bytes == 4 { 2 } else { 1 }));
         if let Some(wide) = wide {
             pass.fill.push(op(memory::constant::<I>(Class::F64), wide, wide, 0));
             pass.flush.push(op(I::entry::<fold::Flush>(), wide, accumulator, 0));
@@ -148,7 +150,9 @@ impl<I: Isa> Emitter<'_, I> {
                 I::entry::<RandomBits>()
             }
             Node::Unary(kind, _) => map::unary::<I>(*kind, class).ok_or_else(missing)?,
-            Node::Binary(kind, ..) => map::binary::<I>(*kind, class, uniform).ok_or_else(missing)?,
+            Node::Binary(kind, ..) => {
+                map::binary::<I>(*kind, class, uniform).ok_or_else(missing)?
+            }
             Node::Compare(kind, a, _) => {
                 map::compare::<I>(*kind, expression.class(*a), uniform).ok_or_else(missing)?
             }
@@ -163,11 +167,14 @@ impl<I: Isa> Emitter<'_, I> {
                 immediate = convert::immediate(dtype, *overflow);
                 convert::convert::<I>(*from, dtype, *overflow)
             }
-            Node::Bitcast { from, .. } => return self.bitcast(ops, (*from, dtype), (src[0], dst), width),
+            Node::Bitcast { from, .. } => {
+                return self.bitcast(ops, (*from, dtype), (src[0], dst), width);
+            }
             Node::Reduce(..) => unreachable!("reductions are emitted by `fold`"),
         };
         ops.push(Op { work: work(node, uniform), ..Op::new(entry, dst, src, immediate) });
-        if let (Node::Unary(..) | Node::Binary(..), Some(entry)) = (node, convert::wrap::<I>(dtype)) {
+        if let (Node::Unary(..) | Node::Binary(..), Some(entry)) = (node, convert::wrap::<I>(dtype))
+        {
             ops.push(Op::new(entry, dst, [dst; 3], 0));
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Random bits: Philox 4x32-10, bit for bit that of `overdrive_ir::eval::philox`.
 //!
-//! A block of the generator gives four neighbouring elements, so runs of neighbours compute each block once.
+//! A block of the generator gives four neighbouring elements, so runs of neighbours compute each
+//! block once.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
 
 use overdrive_ir::eval::philox;
@@ -10,8 +11,8 @@ use super::isa::{Isa, Kernel, Operands};
 /// Blocks computed side by side, a vector lane each.
 const SIDE: usize = 16;
 
-/// Source 0 is the first index (an address, as for `memory::index`), source 1 the u64 seed, source 2 the
-/// distance between the indices of neighbouring lanes, the immediate the site.
+/// Source 0 is the first index (an address, as for `memory::index`), source 1 the u64 seed, source
+/// 2 the distance between the indices of neighbouring lanes, the immediate the site.
 pub(super) struct RandomBits;
 
 impl Kernel for RandomBits {
@@ -19,7 +20,8 @@ impl Kernel for RandomBits {
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised; the seed is one u64, and the others are read as numbers.
         let (dst, seed) = unsafe { (o.dst::<u32>(n), *o.src[1].cast::<u64>()) };
-        let (first, step, site) = (o.src[0].addr() as u64, o.src[2].addr() as u64, o.immediate as u64);
+        let (first, step, site) =
+            (o.src[0].addr() as u64, o.src[2].addr() as u64, o.immediate as u64);
         if step != 1 {
             for (i, lane) in dst.iter_mut().enumerate() {
                 *lane = philox::bits(seed, site, first.wrapping_add(step.wrapping_mul(i as u64)));

@@ -1,4 +1,5 @@
-//! Kernels of `affine`: a multiply-add of each sum, with or without a floor of 0, stored in some format or added up.
+//! Kernels of `affine`: a multiply-add of each sum, with or without a floor of 0, stored in some
+//! format or added up.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -96,7 +97,9 @@ impl<S: Stored, L: Last> Kernel for ScaledColumns<S, L> {
             let (sums, dst) = (o.src::<f32>(0, n), o.dst::<S::T>(n));
             let (factors, summands) = (o.src::<f32>(1, m), o.src::<f32>(2, m));
             for (sums, dst) in sums.chunks_exact(m).zip(dst.chunks_exact_mut(m)) {
-                for (((&sum, to), &factor), &summand) in sums.iter().zip(dst).zip(factors).zip(summands) {
+                for (((&sum, to), &factor), &summand) in
+                    sums.iter().zip(dst).zip(factors).zip(summands)
+                {
                     *to = S::round(L::last(I::fma(sum, factor, summand)));
                 }
             }
@@ -162,7 +165,8 @@ impl<L: Last> Kernel for SummedColumns<L> {
                 first += COLUMNS;
             }
             for column in first..m {
-                let scaled = |row: &[f32]| L::last(I::fma(row[column], factors[column], summands[column]));
+                let scaled =
+                    |row: &[f32]| L::last(I::fma(row[column], factors[column], summands[column]));
                 dst[column] += sums.chunks_exact(m).map(scaled).sum::<f32>();
             }
         }

@@ -1,8 +1,10 @@
-//! Floats of at most 8 bits and f32, by integer arithmetic that vectorises on every instruction set.
+//! Floats of at most 8 bits and f32, by integer arithmetic that vectorises on every instruction
+//! set.
 //!
-//! The definition is `FloatFormat`, which rounds a number at a time through f64; here each format is a few constants, and
-//! rounding is to nearest, ties to even: of the mantissa by an addition to the bits (Giesen, "float->half variants", 2012), and
-//! of what is subnormal in the format by adding the power of two whose last bit is the format's smallest step.
+//! The definition is `FloatFormat`, which rounds a number at a time through f64; here each format
+//! is a few constants, and rounding is to nearest, ties to even: of the mantissa by an addition to
+//! the bits (Giesen, "float->half variants", 2012), and of what is subnormal in the format by
+//! adding the power of two whose last bit is the format's smallest step.
 
 use overdrive_ir::{DType, FloatFormat, Overflow, Specials};
 
@@ -79,7 +81,8 @@ impl<const D: usize> Small<D> {
     pub(crate) fn encode(x: f32, overflow: Overflow) -> u8 {
         let bits = x.to_bits() & !SIGN;
         let normal = (Self::rounded(bits) >> Self::DROPPED).wrapping_sub(Self::REBIAS);
-        let subnormal = (f32::from_bits(bits) + Self::ALIGN).to_bits().wrapping_sub(Self::ALIGN.to_bits());
+        let subnormal =
+            (f32::from_bits(bits) + Self::ALIGN).to_bits().wrapping_sub(Self::ALIGN.to_bits());
         let nearest = if bits < Self::NORMAL { subnormal } else { normal };
         let beyond = match (overflow, Self::FORMAT.specials) {
             (Overflow::Saturate, _) | (_, Specials::None) => Self::MAX_CODE,
@@ -97,19 +100,23 @@ impl<const D: usize> Small<D> {
         let code = u32::from(code);
         let magnitude = code & ((1 << Self::WIDTH) - 1);
         let normal = f32::from_bits((magnitude + Self::REBIAS) << Self::DROPPED);
-        // Through an integer: an f32 that is subnormal on the way costs hundreds of cycles on some CPUs.
+        // Through an integer: an f32 that is subnormal on the way costs hundreds of cycles on some
+        // CPUs.
         let subnormal = magnitude as i32 as f32 * Self::STEP;
         let finite = if magnitude < 1 << Self::MANTISSA { subnormal } else { normal };
-        let special = if Self::IEEE && magnitude == Self::MAX_CODE + 1 { f32::INFINITY } else { f32::NAN };
+        let special =
+            if Self::IEEE && magnitude == Self::MAX_CODE + 1 { f32::INFINITY } else { f32::NAN };
         let value = if magnitude > Self::MAX_CODE { special } else { finite };
         f32::from_bits(value.to_bits() | (code >> Self::WIDTH & 1) << 31)
     }
 }
 
-/// The e8m0 code nearest to `x`: of its logarithm, so that the bound between two powers is their geometric mean.
+/// The e8m0 code nearest to `x`: of its logarithm, so that the bound between two powers is their
+/// geometric mean.
 #[inline(always)]
 pub(crate) fn to_e8m0(x: f32, overflow: Overflow) -> u8 {
-    /// The mantissa of the largest f32 below the square root of 2, and the bits of the largest below 2^-126.5.
+    /// The mantissa of the largest f32 below the square root of 2, and the bits of the largest
+    /// below 2^-126.5.
     const BELOW_ROOT: u32 = 0x0035_04f3;
     const BELOW_HALFWAY: u32 = 0x005a_8279;
     let bits = x.to_bits() & !SIGN;
@@ -120,7 +127,8 @@ pub(crate) fn to_e8m0(x: f32, overflow: Overflow) -> u8 {
     (if x.is_nan() || x < 0.0 { 255 } else { code }) as u8
 }
 
-/// What an e8m0 code is worth: the exponent of an f32, whose smallest is subnormal and whose largest is NaN.
+/// What an e8m0 code is worth: the exponent of an f32, whose smallest is subnormal and whose
+/// largest is NaN.
 #[inline(always)]
 pub(crate) fn from_e8m0(code: u8) -> f32 {
     let bits = (u32::from(code) << 23).max(1 << 22);
@@ -131,7 +139,8 @@ pub(crate) fn from_e8m0(code: u8) -> f32 {
 mod tests {
     use super::*;
 
-    /// Every exponent with all kinds of low bits, and what lies at and beside each code and each tie between two.
+    /// Every exponent with all kinds of low bits, and what lies at and beside each code and each
+    /// tie between two.
     fn inputs(format: FloatFormat) -> impl Iterator<Item = f32> {
         let codes = (0..=255).map(move |code| format.decode(code) as f32);
         let ties = codes.clone().zip(codes.clone().skip(1)).map(|(a, b)| (a + b) / 2.0);
@@ -152,7 +161,11 @@ mod tests {
                 let found = Small::<D>::encode(x, overflow);
                 assert_eq!(u32::from(found), code, "{} {x:e} {overflow:?}", DType::ALL[D]);
                 let (value, found) = (format.decode(code) as f32, Small::<D>::round(x, overflow));
-                assert!(same(found, value), "{} {x:e} {overflow:?}: {found:e} for {value:e}", DType::ALL[D]);
+                assert!(
+                    same(found, value),
+                    "{} {x:e} {overflow:?}: {found:e} for {value:e}",
+                    DType::ALL[D]
+                );
             }
         }
         for code in 0..1_u32 << DType::ALL[D].bits() {
@@ -179,7 +192,11 @@ mod tests {
         let halfway = [0x005a_8279, 0x005a_827a, 0x3fb5_04f3, 0x3fb5_04f4].map(f32::from_bits);
         for overflow in [Overflow::Ieee, Overflow::Saturate] {
             for x in inputs(format).chain(halfway) {
-                assert_eq!(u32::from(to_e8m0(x, overflow)), format.encode(x.into(), overflow), "{x:e}");
+                assert_eq!(
+                    u32::from(to_e8m0(x, overflow)),
+                    format.encode(x.into(), overflow),
+                    "{x:e}"
+                );
             }
         }
         for code in 0..=255 {

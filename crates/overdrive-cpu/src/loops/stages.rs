@@ -1,10 +1,10 @@
-//! When each node of an expression is computed: once a task, once a row, once a line, or for every lane; and
-//! after which of the reductions.
+//! When each node of an expression is computed: once a task, once a row, once a line, or for every
+//! lane; and after which of the reductions.
 //!
-//! A row is walked in passes. A `Reduce` of pass `p` folds values that need no reduction later than `p - 1`; what
-//! depends on its result has stage `p + 1`. Stores of elements belong to the last pass, so that a result may
-//! take the place of an operand. A pass recomputes what it needs from loads, except values that are dear:
-//! those are kept in a cache for the row, where it fits.
+//! A row is walked in passes. A `Reduce` of pass `p` folds values that need no reduction later than
+//! `p - 1`; what depends on its result has stage `p + 1`. Stores of elements belong to the last
+//! pass, so that a result may take the place of an operand. A pass recomputes what it needs from
+//! loads, except values that are dear: those are kept in a cache for the row, where it fits.
 
 use overdrive_ir::{Binary, Unary};
 
@@ -81,7 +81,8 @@ impl Stages {
             .filter(|&r| expression.used[r] && matches!(expression.nodes[r], Node::Reduce(..)))
             .collect();
         let of_folds = folds.iter().map(|&r| stages.varies[r].stage);
-        let of_stores = element_stores.iter().map(|&s| stages.varies[expression.stores[s].value].stage + 1);
+        let of_stores =
+            element_stores.iter().map(|&s| stages.varies[expression.stores[s].value].stage + 1);
         let count = of_folds.chain(of_stores).max().unwrap_or(0);
         let room = CACHE_BYTES / row_lanes.max(1) / 8;
         let mut seen = vec![false; expression.nodes.len()];
@@ -119,14 +120,21 @@ impl Stages {
     }
 
     /// Marks `reg` and what it needs within a pass, down to rows and caches.
-    fn visit(&mut self, expression: &Expression, reg: Reg, needed: &mut [bool], limits: (&[bool], usize)) {
+    fn visit(
+        &mut self,
+        expression: &Expression,
+        reg: Reg,
+        needed: &mut [bool],
+        limits: (&[bool], usize),
+    ) {
         if needed[reg] || !matches!(self.level(reg), Level::Line | Level::Element) {
             return;
         }
         if self.level(reg) == Level::Element {
             let (seen, room) = limits;
             let kept = self.cached.contains(&reg);
-            if !kept && seen[reg] && self.cached.len() < room && self.price(expression, reg) >= DEAR {
+            if !kept && seen[reg] && self.cached.len() < room && self.price(expression, reg) >= DEAR
+            {
                 self.cached.push(reg);
             }
             if seen[reg] && self.cached.contains(&reg) {
@@ -139,7 +147,8 @@ impl Stages {
         }
     }
 
-    /// Cycles per vector to compute a node from loads, rows and caches; shared parts count each time.
+    /// Cycles per vector to compute a node from loads, rows and caches; shared parts count each
+    /// time.
     fn price(&self, expression: &Expression, reg: Reg) -> usize {
         if self.level(reg) != Level::Element || self.cached.contains(&reg) {
             return 0;
@@ -154,7 +163,10 @@ impl Stages {
 pub(super) fn own_price(node: &Node) -> usize {
     match node {
         Node::Load(_) | Node::Constant(_) | Node::Reduce(..) => 0,
-        Node::Unary(Unary::Neg | Unary::Abs | Unary::Not | Unary::Floor | Unary::Ceil | Unary::Round, _) => 1,
+        Node::Unary(
+            Unary::Neg | Unary::Abs | Unary::Not | Unary::Floor | Unary::Ceil | Unary::Round,
+            _,
+        ) => 1,
         Node::Unary(..)
         | Node::ExpBelow(..)
         | Node::Gelu(_)

@@ -3,8 +3,8 @@
 use overdrive_ir::plan::{Access, Instr, Program, Store};
 use overdrive_ir::{DType, SlotId};
 
-/// The same copy over bytes. `None` where the program computes anything, or where a row of it starts or ends
-/// inside a byte.
+/// The same copy over bytes. `None` where the program computes anything, or where a row of it
+/// starts or ends inside a byte.
 pub(super) fn as_bytes(program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Option<Program> {
     let ([Instr::Load(from)], [store], [dtype]) =
         (&program.instrs[..], &program.stores[..], &program.dtypes[..])

@@ -35,9 +35,11 @@ fn group_bytes(root: &Path) -> Option<u64> {
         controllers.split(',').any(|controller| controller == "memory").then_some(group)
     });
     let left = |folder: String, [limit, used, files]: [&str; 3]| {
-        let number = |name: &str| read(root, &format!("{folder}/{name}"))?.trim().parse::<u64>().ok();
+        let number =
+            |name: &str| read(root, &format!("{folder}/{name}"))?.trim().parse::<u64>().ok();
         // Pages of files that nobody has used for a while are given back when memory is short.
-        let files = read(root, &format!("{folder}/memory.stat")).and_then(|text| field(&text, files));
+        let files =
+            read(root, &format!("{folder}/memory.stat")).and_then(|text| field(&text, files));
         Some(number(limit)?.saturating_sub(number(used)?.saturating_sub(files.unwrap_or(0))))
     };
     let second = unified.into_iter().flat_map(ancestors).filter_map(|group| {
@@ -52,7 +54,9 @@ fn group_bytes(root: &Path) -> Option<u64> {
 
 /// `/a/b`, `/a` and the root (as an empty path).
 fn ancestors(group: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(group.trim_end_matches('/')), |group| Some(&group[..group.rfind('/')?]))
+    std::iter::successors(Some(group.trim_end_matches('/')), |group| {
+        Some(&group[..group.rfind('/')?])
+    })
 }
 
 /// What the limits of this process leave it; `None` without any.
@@ -113,7 +117,8 @@ mod tests {
         let status = ("proc/self/status", "Name:\tx\nVmSize:\t    2048 kB\nVmData:\t     512 kB\n");
         let limits = |space: &str, data: &str| {
             let text = format!(
-                "Limit          Soft Limit   Hard Limit   Units\nMax data size  {data}   unlimited    bytes\n\
+                "Limit          Soft Limit   Hard Limit   Units\nMax data size  {data}   \
+                 unlimited    bytes\n\
                  Max address space {space}  unlimited  bytes\n"
             );
             process_bytes(tree(&[status, ("proc/self/limits", &text)]).path())

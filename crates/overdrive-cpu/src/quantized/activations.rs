@@ -1,9 +1,11 @@
-//! Rows of activations as narrow numbers: the largest magnitude of a row or of its blocks, their scales, and what is nearest.
+//! Rows of activations as narrow numbers: the largest magnitude of a row or of its blocks, their
+//! scales, and what is nearest.
 //!
-//! One source for every instruction set, in forms that vectorise: magnitudes are compared as integers, where a NaN is larger
-//! than every number; an integer code is the low byte of a sum that has no room for a fraction; what is divided by a
-//! scale is multiplied by its reciprocal, which is exact for powers of two.
-//! Invariant: the numbers are those of `quantize_rows`, but where a quotient lies within half an ulp of a tie.
+//! One source for every instruction set, in forms that vectorise: magnitudes are compared as
+//! integers, where a NaN is larger than every number; an integer code is the low byte of a sum that
+//! has no room for a fraction; what is divided by a scale is multiplied by its reciprocal, which is
+//! exact for powers of two. Invariant: the numbers are those of `quantize_rows`, but where a
+//! quotient lies within half an ulp of a tie.
 #![allow(unsafe_code)] // Kernels on raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -43,10 +45,12 @@ impl RowQuantizer {
     /// Writes the numbers of a row, and its scale if rows have one.
     ///
     /// # Safety
-    /// `numbers` and `scale` are to a number for each of x and one for the row, of the types that the op has, and apart from x.
+    /// `numbers` and `scale` are to a number for each of x and one for the row, of the types that
+    /// the op has, and apart from x.
     pub(crate) unsafe fn row(&self, x: &[f32], numbers: *mut u8, scale: *mut f32) {
         let src = [x.as_ptr().cast(), scale.cast_const().cast(), std::ptr::null()];
-        let operands = Operands { dst: numbers, src, immediate: self.block as i64, ahead: Ahead::NONE };
+        let operands =
+            Operands { dst: numbers, src, immediate: self.block as i64, ahead: Ahead::NONE };
         // SAFETY: as the caller promised; the instruction set is one that the CPU has.
         unsafe { (self.entry)(x.len(), &operands) }
     }
@@ -208,7 +212,8 @@ impl Rule for E4m3 {
     }
 }
 
-/// Codes times the scales of their blocks, of `BLOCK` elements or as many as the immediate says, in bf16.
+/// Codes times the scales of their blocks, of `BLOCK` elements or as many as the immediate says, in
+/// bf16.
 struct Blocks<E, R, const BLOCK: usize>(PhantomData<(E, R)>);
 
 impl<E: Element, R: Rule, const BLOCK: usize> Kernel for Blocks<E, R, BLOCK> {
@@ -238,7 +243,9 @@ impl<E: Element, R: Rule, const BLOCK: usize> Kernel for Blocks<E, R, BLOCK> {
             x.iter().zip(numbers).for_each(|(x, numbers)| block(x, numbers));
         } else {
             let len = o.immediate as usize;
-            x.chunks_exact(len).zip(numbers.chunks_exact_mut(len)).for_each(|(x, numbers)| block(x, numbers));
+            x.chunks_exact(len)
+                .zip(numbers.chunks_exact_mut(len))
+                .for_each(|(x, numbers)| block(x, numbers));
         }
     }
 }
@@ -257,8 +264,11 @@ mod tests {
             .prop_map(|element| QuantizeRows { block: None, element, scale: ScaleFormat::Wide });
         let block = prop_oneof![Just(32_usize), Just(16), 1_usize..40];
         let element = prop_oneof![Just(DType::I8), proptest::sample::select(floats.to_vec())];
-        let scale =
-            prop_oneof![Just(ScaleFormat::E8m0Floor), Just(ScaleFormat::E8m0Up), Just(ScaleFormat::F8e4m3)];
+        let scale = prop_oneof![
+            Just(ScaleFormat::E8m0Floor),
+            Just(ScaleFormat::E8m0Up),
+            Just(ScaleFormat::F8e4m3)
+        ];
         let blocks = (block, element, scale)
             .prop_map(|(block, element, scale)| QuantizeRows { block: Some(block), element, scale })
             .prop_filter("bf16 holds it", |op| {
@@ -275,18 +285,21 @@ mod tests {
             4 => -1e-3_f32..1e-3,
         ];
         let odd = prop_oneof![30 => Just(None), 1 => Just(Some(f32::NAN)), 1 => Just(Some(f32::INFINITY))];
-        (proptest::collection::vec(element, len), -80_i32..80, odd).prop_map(|(row, exponent, odd)| {
-            let mut row: Vec<f32> = row.into_iter().map(|x| x * 2f32.powi(exponent)).collect();
-            if let (Some(odd), Some(last)) = (odd, row.last_mut()) {
-                *last = odd;
-            }
-            row
-        })
+        (proptest::collection::vec(element, len), -80_i32..80, odd).prop_map(
+            |(row, exponent, odd)| {
+                let mut row: Vec<f32> = row.into_iter().map(|x| x * 2f32.powi(exponent)).collect();
+                if let (Some(odd), Some(last)) = (odd, row.last_mut()) {
+                    *last = odd;
+                }
+                row
+            },
+        )
     }
 
     fn defined(op: QuantizeRows, x: &[f32]) -> [Vec<f64>; 2] {
         let b = Builder::new("rows");
-        let (numbers, scale) = b.input("x", TensorType::new(DType::F32, [x.len()])).quantize_rows(op);
+        let (numbers, scale) =
+            b.input("x", TensorType::new(DType::F32, [x.len()])).quantize_rows(op);
         b.output("numbers", numbers);
         b.output("scale", scale.unwrap_or(numbers));
         let graph = b.finish().expect("well typed");
@@ -316,7 +329,8 @@ mod tests {
                 prop_assert!(same || (scale - wide).abs() <= 1e-6 * wide, "{scale:e} {wide:e}");
             }
             for (i, (&found, &number)) in found.iter().zip(&numbers).enumerate() {
-                // Beside a tie it may be either neighbour; and a scale beside a tie, which takes its block along.
+                // Beside a tie it may be either neighbour; and a scale beside a tie, which takes
+                // its block along.
                 let near = (found - number).abs() <= 0.26 * number.abs().max(f64::from(TINY));
                 let exact = found == number || found.is_nan() && number.is_nan();
                 prop_assert!(

@@ -1,4 +1,5 @@
-//! Sums of a few rows by some columns, which a task keeps in its worker's scratch and hands on when they are finished.
+//! Sums of a few rows by some columns, which a task keeps in its worker's scratch and hands on when
+//! they are finished.
 #![allow(unsafe_code)] // A worker's scratch as the parts of it.
 
 use std::ops::Range;
@@ -45,8 +46,8 @@ impl<'a> Finish<'a> {
         Self { target, m, columns, sums: sums.cast(), own, scratch, _placed: placed }
     }
 
-    /// Where the sum of a row and of a column, counted from the first of the product, is kept; the row below is
-    /// [`stride`](Self::stride) numbers on.
+    /// Where the sum of a row and of a column, counted from the first of the product, is kept; the
+    /// row below is [`stride`](Self::stride) numbers on.
     pub(super) fn at(&self, row: usize, column: usize) -> *mut f32 {
         self.sums.wrapping_add(row * self.stride() + column - self.columns.start)
     }

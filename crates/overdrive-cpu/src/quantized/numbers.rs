@@ -23,7 +23,11 @@ impl<'a> Numbers<'a> {
     /// For any other format, or if there are fewer bytes.
     pub fn new(bytes: &'a [u8], dtype: DType, len: usize) -> Self {
         assert!(Self::takes(dtype), "no weights are kept in {dtype}");
-        assert!(bytes.len() >= dtype.bytes_for(len), "{len} numbers of {dtype} in {} bytes", bytes.len());
+        assert!(
+            bytes.len() >= dtype.bytes_for(len),
+            "{len} numbers of {dtype} in {} bytes",
+            bytes.len()
+        );
         Self { bytes, dtype, len }
     }
 
@@ -117,7 +121,9 @@ impl Table {
         let value = |code: usize| match (dtype.float_format(), dtype.int_range()) {
             _ if bits > 8 || code >> bits != 0 => 0.0,
             (Some(format), _) => format.decode(code as u32) as f32,
-            (_, Some((low, _))) if low < 0 && code >> (bits - 1) != 0 => (code as i32 - (1 << bits)) as f32,
+            (_, Some((low, _))) if low < 0 && code >> (bits - 1) != 0 => {
+                (code as i32 - (1 << bits)) as f32
+            }
             _ => code as f32,
         };
         Self(std::array::from_fn(value))

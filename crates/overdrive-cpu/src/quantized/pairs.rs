@@ -1,8 +1,10 @@
-//! Codes as bf16 panels of the tiles' product, with AVX-512: for each pair of neighbouring k its 32 columns.
+//! Codes as bf16 panels of the tiles' product, with AVX-512: for each pair of neighbouring k its 32
+//! columns.
 //!
-//! As in `panels`, codes are transposed while they are codes. A code of at most eight bits is a number of bf16, and so is its
-//! product with a scale where both together have at most eight bits of significand; then the upper half of an f32 is all
-//! of the number. Invariant: what is written is exact.
+//! As in `panels`, codes are transposed while they are codes. A code of at most eight bits is a
+//! number of bf16, and so is its product with a scale where both together have at most eight bits
+//! of significand; then the upper half of an f32 is all of the number. Invariant: what is written
+//! is exact.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers into codes and panels.
 
 use std::arch::x86_64::*;
@@ -32,8 +34,9 @@ pub(super) enum Scaled {
 /// Codes of some format as numbers.
 ///
 /// # Safety
-/// `x86::is_supported` said yes; codes are of a format of `x86::Codes`, and `k` lies in a row of them in whole lanes, in at most
-/// [`MOST_GROUPS`] groups where they are scaled; `first` is a column, and `to` has [`WIDTH`] numbers for each k.
+/// `x86::is_supported` said yes; codes are of a format of `x86::Codes`, and `k` lies in a row of
+/// them in whole lanes, in at most [`MOST_GROUPS`] groups where they are scaled; `first` is a
+/// column, and `to` has [`WIDTH`] numbers for each k.
 pub(super) unsafe fn write(
     weights: &Weights<'_>,
     first: usize,
@@ -84,8 +87,9 @@ unsafe fn write_half<C: Codes>(
     // SAFETY: as the caller promised; loads of codes are masked to those that exist.
     unsafe {
         let format = C::new(dtype);
-        let from: [*const u8; LANES] =
-            std::array::from_fn(|column| weights.codes.from(row(column) * weights.k + k.start).as_ptr());
+        let from: [*const u8; LANES] = std::array::from_fn(|column| {
+            weights.codes.from(row(column) * weights.k + k.start).as_ptr()
+        });
         for (index, at) in (0..k.len()).step_by(block).enumerate() {
             let left = (k.len() - at).min(block);
             let mask = u64::MAX >> (64 - left * 4 / C::PER_LANE);

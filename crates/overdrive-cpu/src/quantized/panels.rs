@@ -1,8 +1,10 @@
-//! Weights as panels of the f32 product, with AVX-512: sixteen columns at a time, straight from their codes.
+//! Weights as panels of the f32 product, with AVX-512: sixteen columns at a time, straight from
+//! their codes.
 //!
-//! Sixteen lanes of codes of each of sixteen columns are transposed while they are codes, so that a lane's codes then come out as
-//! sixteen columns side by side, which is a panel's order; numbers would be four or eight times as much to transpose.
-//! Invariant: the numbers are those of `Weights::decode`.
+//! Sixteen lanes of codes of each of sixteen columns are transposed while they are codes, so that a
+//! lane's codes then come out as sixteen columns side by side, which is a panel's order; numbers
+//! would be four or eight times as much to transpose. Invariant: the numbers are those of
+//! `Weights::decode`.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers into codes and panels.
 
 use std::arch::x86_64::*;
@@ -17,8 +19,8 @@ use super::x86::{Bytes, Codes, Nibbles, is_supported};
 /// The most groups of a column that a call has room for.
 const MOST_GROUPS: usize = 64;
 
-/// Writes element `p` of column `first + c` over `k` to `to[p * width + c]`; `false`, and nothing written, where there is no
-/// kernel for the codes or lanes have several scales.
+/// Writes element `p` of column `first + c` over `k` to `to[p * width + c]`; `false`, and nothing
+/// written, where there is no kernel for the codes or lanes have several scales.
 pub(super) fn panel(
     weights: &Weights<'_>,
     [first, width]: [usize; 2],
@@ -31,7 +33,8 @@ pub(super) fn panel(
         DType::I8 => Bytes::PER_LANE,
         _ => return false,
     };
-    let whole_lanes = [weights.k, weights.group, k.start, k.len()].iter().all(|x| x.is_multiple_of(per_lane));
+    let whole_lanes =
+        [weights.k, weights.group, k.start, k.len()].iter().all(|x| x.is_multiple_of(per_lane));
     if !is_supported() || !whole_lanes || k.is_empty() || !width.is_multiple_of(LANES) {
         return false;
     }
@@ -75,8 +78,8 @@ struct Columns<'a> {
 
 impl Columns<'_> {
     /// # Safety
-    /// [`is_supported`] said yes; the columns exist, in whole lanes with one scale each; `to` has a row of `width` numbers for
-    /// each k.
+    /// [`is_supported`] said yes; the columns exist, in whole lanes with one scale each; `to` has a
+    /// row of `width` numbers for each k.
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn write<C: Codes>(&self) {
         let Columns { weights, first, k, groups, .. } = self;

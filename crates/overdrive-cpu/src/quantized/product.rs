@@ -5,8 +5,8 @@ use super::weights::Weights;
 use crate::gemm::{Kernel, Output, Rhs, View};
 use crate::threads::Pool;
 
-/// The most rows of x that weights stream past for. Beyond, multiply-adds and no longer memory bound the product, and
-/// those of the packed product are better scheduled.
+/// The most rows of x that weights stream past for. Beyond, multiply-adds and no longer memory
+/// bound the product, and those of the packed product are better scheduled.
 pub(super) const FEW_ROWS: usize = 12;
 
 /// Numbers of room that [`product`] wants for `m` rows of x, of `k` elements each.
@@ -15,12 +15,18 @@ pub fn room_floats(m: usize, k: usize) -> usize {
     if m > FEW_ROWS { 0 } else { m * k.next_multiple_of(128) / 4 * 5 }
 }
 
-/// `y = x w^T`, stored or handed to an epilogue: x `[.., M, K]`, row after row, and y `[.., M, N]`; `room` holds
-/// [`room_floats`] for the rows of x and anything.
+/// `y = x w^T`, stored or handed to an epilogue: x `[.., M, K]`, row after row, and y `[.., M, N]`;
+/// `room` holds [`room_floats`] for the rows of x and anything.
 ///
 /// # Panics
 /// If the lengths do not fit each other.
-pub fn product(pool: &Pool, x: &[f32], weights: &Weights<'_>, output: Output<'_, f32>, room: &mut [f32]) {
+pub fn product(
+    pool: &Pool,
+    x: &[f32],
+    weights: &Weights<'_>,
+    output: Output<'_, f32>,
+    room: &mut [f32],
+) {
     let ([outer, inner, m, n], k) = (output.shape(), weights.k);
     let rows = outer * inner * m;
     if rows * n == 0 {

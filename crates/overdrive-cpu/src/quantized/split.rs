@@ -1,12 +1,14 @@
 //! Many rows of x on tiles of bf16: x as the sum of three bf16, times codes as bf16.
 //!
-//! An f32 has 24 bits of significand, a bf16 has 8: the upper half of x, the upper half of what is left and the rest of it are bf16
-//! and sum up to x exactly (but for what lies under the smallest normal number, which tiles take for zero). A code is a bf16
-//! too, so products are exact in the f32 that they are summed in, and what a sum of f32 products rounds away is all that
-//! this rounds. Three products on tiles take about half the time of one on vectors. A scale is multiplied into codes where the product
-//! is still a bf16, and else into the sums of its group. After Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial
-//! intelligence datatype for higher-precision computations", arXiv:1904.06376.
-//! Invariant: each sum runs over k in an order of its own, whatever the number of rows and threads.
+//! An f32 has 24 bits of significand, a bf16 has 8: the upper half of x, the upper half of what is
+//! left and the rest of it are bf16 and sum up to x exactly (but for what lies under the smallest
+//! normal number, which tiles take for zero). A code is a bf16 too, so products are exact in the
+//! f32 that they are summed in, and what a sum of f32 products rounds away is all that this rounds.
+//! Three products on tiles take about half the time of one on vectors. A scale is multiplied into
+//! codes where the product is still a bf16, and else into the sums of its group. After Henry, Tang
+//! and Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision
+//! computations", arXiv:1904.06376. Invariant: each sum runs over k in an order of its own,
+//! whatever the number of rows and threads.
 #![allow(unsafe_code)] // Packed panels and sums in a worker's scratch.
 
 use std::arch::x86_64::*;
@@ -28,9 +30,11 @@ const PARTS: usize = 3;
 const STEP: usize = 32;
 /// The most k whose parts are kept at a time.
 const DEPTH: usize = 512;
-/// k of a unit where nothing asks for another: its codes, once for each part, stay in the first-level cache.
+/// k of a unit where nothing asks for another: its codes, once for each part, stay in the
+/// first-level cache.
 const UNIT: usize = 128;
-/// The most rows and columns of a task: the parts of the rows and their sums stay in the second-level cache.
+/// The most rows and columns of a task: the parts of the rows and their sums stay in the
+/// second-level cache.
 const BLOCK: usize = 256;
 /// Multiply-adds that are done before other threads could have been woken.
 const WORTH_SHARING: usize = 1 << 18;
@@ -47,8 +51,8 @@ pub(super) struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    /// Whether the CPU has the tiles, there are kernels for the codes, and groups are whole steps or their scales need no sums
-    /// of their own.
+    /// Whether the CPU has the tiles, there are kernels for the codes, and groups are whole steps
+    /// or their scales need no sums of their own.
     pub(super) fn of(weights: &'a Weights<'a>) -> Option<Self> {
         let kernel = Kernel::<bf16>::best();
         let (k, group, codes) = (weights.k, weights.group, weights.codes.dtype());
@@ -85,7 +89,8 @@ impl<'a> Split<'a> {
         let even = |len: usize, parts: usize| len.div_ceil(parts).next_multiple_of(WIDTH);
         let shares = outer * inner * m * n * k >= WORTH_SHARING;
         let tasks = if shares { pool.threads().div_ceil(outer * inner) } else { 1 };
-        // Tasks side by side all take x apart, tasks one above the other all unpack the codes: what is less.
+        // Tasks side by side all take x apart, tasks one above the other all unpack the codes: what
+        // is less.
         let [above, beside] = if m >= n { [tasks, 1] } else { [1, tasks] };
         let rows = even(m, m.div_ceil(BLOCK).max(above));
         let cols = even(n, n.div_ceil(BLOCK).max(beside));
@@ -123,16 +128,18 @@ impl<'a> Split<'a> {
             ("epilogue", target.epilogue().scratch_bytes()),
         ]));
         let [a, b, own, kept, scales, of_x, scratch] = placed.starts;
-        // SAFETY: the parts of the scratch are apart and as long as asked for; the result's place is the task's alone.
+        // SAFETY: the parts of the scratch are apart and as long as asked for; the result's place
+        // is the task's alone.
         unsafe {
-            let numbers =
-                |start: *mut u8, len: usize| std::slice::from_raw_parts_mut(start.cast::<f32>(), len);
+            let numbers = |start: *mut u8, len: usize| {
+                std::slice::from_raw_parts_mut(start.cast::<f32>(), len)
+            };
             let (sums, stride) = match target.memory() {
                 Some(c) => (c.at(part.batch, part.row, part.col), c.strides[2]),
                 None => (kept.cast::<f32>(), cols),
             };
-            let (scales, zeros) =
-                numbers(scales, floats(later, 2 * cols * groups)).split_at_mut(floats(later, cols * groups));
+            let (scales, zeros) = numbers(scales, floats(later, 2 * cols * groups))
+                .split_at_mut(floats(later, cols * groups));
             if later {
                 weights.scales_of_rows(part.col..part.col + cols, [scales, zeros]);
             }
@@ -152,8 +159,9 @@ impl<'a> Split<'a> {
                         let first = k.start;
                         let a = a.add(index * tall * unit * PARTS * size_of::<bf16>());
                         pairs::write(weights, part.col + col, k.clone(), self.scaled, b.cast());
-                        (1..PARTS)
-                            .for_each(|i| b.copy_to_nonoverlapping(b.add(i * bytes_of(&k)), bytes_of(&k)));
+                        (1..PARTS).for_each(|i| {
+                            b.copy_to_nonoverlapping(b.add(i * bytes_of(&k)), bytes_of(&k))
+                        });
                         let product = BlockProduct {
                             a,
                             b,
@@ -168,7 +176,12 @@ impl<'a> Split<'a> {
                             self.kernel.multiply_block(product);
                         } else {
                             let own: *mut f32 = own.cast();
-                            let sums = BlockProduct { c: own, c_stride: WIDTH, accumulate: false, ..product };
+                            let sums = BlockProduct {
+                                c: own,
+                                c_stride: WIDTH,
+                                accumulate: false,
+                                ..product
+                            };
                             self.kernel.multiply_block(sums);
                             let at = [col, first / weights.group];
                             scale.add((own.cast_const(), WIDTH), (c, stride), [rows, width], at);
@@ -194,7 +207,8 @@ impl<'a> Split<'a> {
                 }
             }
             if !matches!(target, Target::Rows(_)) {
-                let scratch = std::slice::from_raw_parts_mut(scratch, target.epilogue().scratch_bytes());
+                let scratch =
+                    std::slice::from_raw_parts_mut(scratch, target.epilogue().scratch_bytes());
                 target.epilogue().apply(Block::new(sums, stride, part), scratch);
             }
         }
@@ -206,7 +220,8 @@ fn units(k: Range<usize>, unit: usize) -> impl Iterator<Item = Range<usize>> {
     k.clone().step_by(unit).map(move |first| first..(first + unit).min(k.end))
 }
 
-/// The scales and zeros of a task's columns, a row for each of them, and the sums of x over each group.
+/// The scales and zeros of a task's columns, a row for each of them, and the sums of x over each
+/// group.
 struct Scale<'a> {
     scales: &'a [f32],
     zeros: &'a [f32],
@@ -215,10 +230,12 @@ struct Scale<'a> {
 }
 
 impl Scale<'_> {
-    /// Adds the sums of a group, scaled, to those of the groups before; those of the first replace what was there.
+    /// Adds the sums of a group, scaled, to those of the groups before; those of the first replace
+    /// what was there.
     ///
     /// # Safety
-    /// `x86::is_supported` said yes; both have their rows and columns, at most [`WIDTH`], and are the same or apart.
+    /// `x86::is_supported` said yes; both have their rows and columns, at most [`WIDTH`], and are
+    /// the same or apart.
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn add(
         &self,
@@ -236,15 +253,19 @@ impl Scale<'_> {
             let mask = u16::MAX >> (LANES - (cols - half).min(LANES));
             // SAFETY: as the caller promised; only elements that exist are touched.
             unsafe {
-                let [scale, zero] = [&scales, &zeros].map(|of| _mm512_loadu_ps(of.as_ptr().add(half)));
+                let [scale, zero] =
+                    [&scales, &zeros].map(|of| _mm512_loadu_ps(of.as_ptr().add(half)));
                 for row in 0..rows {
                     let to = to.add(row * to_stride + half);
                     let mut sums = _mm512_maskz_loadu_ps(mask, from.add(row * from_stride + half));
                     if let Some(&of_x) = self.of_x.get(row * self.groups + group) {
                         sums = _mm512_fnmadd_ps(zero, _mm512_set1_ps(of_x), sums);
                     }
-                    let before =
-                        if group == 0 { _mm512_setzero_ps() } else { _mm512_maskz_loadu_ps(mask, to) };
+                    let before = if group == 0 {
+                        _mm512_setzero_ps()
+                    } else {
+                        _mm512_maskz_loadu_ps(mask, to)
+                    };
                     _mm512_mask_storeu_ps(to, mask, _mm512_fmadd_ps(sums, scale, before));
                 }
             }
@@ -267,8 +288,9 @@ fn bytes_of(k: &Range<usize>) -> usize {
     WIDTH * k.len() * size_of::<bf16>()
 }
 
-/// Writes the parts of rows of x, of `stride` elements, over `k`: for each unit panels of 32 rows, which have the parts one after the
-/// other, the smallest first, as if each were more k; for each 32 k these of every row.
+/// Writes the parts of rows of x, of `stride` elements, over `k`: for each unit panels of 32 rows,
+/// which have the parts one after the other, the smallest first, as if each were more k; for each
+/// 32 k these of every row.
 ///
 /// # Safety
 /// `x86::is_supported` said yes; `to` has room for `PARTS` numbers for each of whole panels.
@@ -284,13 +306,15 @@ unsafe fn split(x: &[f32], stride: usize, k: Range<usize>, unit: usize, to: *mut
             let steps = k.len() / STEP;
             for (step, x) in x[k.clone()].as_chunks::<STEP>().0.iter().enumerate() {
                 let panel = index * tall * unit * PARTS + row / STEP * PARTS * steps * STEP * STEP;
-                // SAFETY: as the caller promised; a step is two vectors of numbers, and one of each part.
+                // SAFETY: as the caller promised; a step is two vectors of numbers, and one of each
+                // part.
                 unsafe {
                     let halves = [0, 16].map(|i| parts(_mm512_loadu_ps(x.as_ptr().add(i))));
                     for part in 0..PARTS {
                         let [a, b] = halves.map(|of| _mm512_castps_si512(of[part]));
                         let upper = _mm512_permutex2var_epi16(a, upper_halves, b);
-                        let at = ((PARTS - 1 - part) * steps + step) * STEP * STEP + row % STEP * STEP;
+                        let at =
+                            ((PARTS - 1 - part) * steps + step) * STEP * STEP + row % STEP * STEP;
                         _mm512_storeu_si512(to.add(panel + at).cast(), upper);
                     }
                 }
@@ -299,7 +323,8 @@ unsafe fn split(x: &[f32], stride: usize, k: Range<usize>, unit: usize, to: *mut
     }
 }
 
-/// Numbers whose upper halves are all of them, and which sum up to x; an infinity is the first of its parts.
+/// Numbers whose upper halves are all of them, and which sum up to x; an infinity is the first of
+/// its parts.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn parts(x: __m512) -> [__m512; PARTS] {

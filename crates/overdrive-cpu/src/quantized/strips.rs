@@ -1,8 +1,9 @@
 //! A few rows of x with AVX-512: codes stream past once, in strips of a few rows of weights.
 //!
-//! A block is 64 bytes of codes, sixteen 32-bit lanes of 4 or 8 codes each. Its codes come out lane by lane: the first of each
-//! lane, the second of each, and so on; so x is arranged in that order beforehand, `[block][place in the lane][lane]`,
-//! with zeros after its end. Scales and zeros are per lane, so that groups may be as small as a lane.
+//! A block is 64 bytes of codes, sixteen 32-bit lanes of 4 or 8 codes each. Its codes come out lane
+//! by lane: the first of each lane, the second of each, and so on; so x is arranged in that order
+//! beforehand, `[block][place in the lane][lane]`, with zeros after its end. Scales and zeros are
+//! per lane, so that groups may be as small as a lane.
 #![allow(unsafe_code)] // Raw pointers into codes, arranged x and y.
 
 use overdrive_ir::DType;
@@ -99,9 +100,11 @@ impl<'a> Strips<'a> {
                 for lane in 0..LANES {
                     let mut sum = 0.0;
                     for (i, place) in place.iter().enumerate().take(per_lane) {
-                        let value = x.get((block * LANES + lane) * per_lane + i).copied().unwrap_or(0.0);
+                        let value =
+                            x.get((block * LANES + lane) * per_lane + i).copied().unwrap_or(0.0);
                         sum += value;
-                        // SAFETY: the room has `row_floats` for each row, and each block of it is one task's.
+                        // SAFETY: the room has `row_floats` for each row, and each block of it is
+                        // one task's.
                         unsafe { *room.at(start + place * LANES + lane) = value }
                     }
                     let sums = row * row_floats + blocks * LANES * per_lane;
@@ -138,7 +141,8 @@ impl<'a> Strips<'a> {
                 k: weights.k,
                 group: weights.group,
             };
-            // SAFETY: `of` saw that the CPU has the instructions; the pointers are to rows of the lengths given.
+            // SAFETY: `of` saw that the CPU has the instructions; the pointers are to rows of the
+            // lengths given.
             unsafe { x86::run(&strip, weights.codes.dtype(), [rows, count]) };
             done += rows;
         }

@@ -24,9 +24,9 @@ pub struct Weights<'a> {
 const CHUNK: usize = 256;
 
 impl<'a> Weights<'a> {
-    /// Weights of `shape` N, K in groups of `group` consecutive elements of a row, each with a scale, and a zero in the
-    /// units of codes if there are any: codes `[N, K]`, scales and zeros `[R, K / group]`, where R divides N and each row of
-    /// scales is that of N / R rows of codes.
+    /// Weights of `shape` N, K in groups of `group` consecutive elements of a row, each with a
+    /// scale, and a zero in the units of codes if there are any: codes `[N, K]`, scales and zeros
+    /// `[R, K / group]`, where R divides N and each row of scales is that of N / R rows of codes.
     ///
     /// # Panics
     /// If groups do not divide K, or rows of scales N.
@@ -42,8 +42,8 @@ impl<'a> Weights<'a> {
         let weights = Self { n, k, group, codes, scales, zeros, factor: 1.0 };
         for numbers in [Some(scales), zeros].into_iter().flatten() {
             let rows = numbers.len().checked_div(weights.groups()).unwrap_or(n);
-            let whole =
-                rows * weights.groups() == numbers.len() && (n == 0 || rows > 0 && n.is_multiple_of(rows));
+            let whole = rows * weights.groups() == numbers.len()
+                && (n == 0 || rows > 0 && n.is_multiple_of(rows));
             assert!(whole, "{} scales or zeros of {n} rows of {}", numbers.len(), weights.groups());
         }
         weights
@@ -70,10 +70,13 @@ impl<'a> Weights<'a> {
             return all.scales(0, range.start * groups..range.end * groups, [scales, zeros]);
         }
         let rooms = scales.chunks_mut(groups).zip(zeros.chunks_mut(groups));
-        range.zip(rooms).for_each(|(row, (scales, zeros))| self.scales(row, 0..groups, [scales, zeros]));
+        range
+            .zip(rooms)
+            .for_each(|(row, (scales, zeros))| self.scales(row, 0..groups, [scales, zeros]));
     }
 
-    /// Writes the scales of the groups `range` of row `row` as they are kept: without the factor of all.
+    /// Writes the scales of the groups `range` of row `row` as they are kept: without the factor of
+    /// all.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn plain_scales(&self, row: usize, range: Range<usize>, scales: &mut [f32]) {
         let row = row / (self.n / (self.scales.len() / self.groups())) * self.groups();
@@ -86,7 +89,8 @@ impl<'a> Weights<'a> {
         (self.scales.dtype(), self.factor)
     }
 
-    /// Writes the scales, and the zeros where there are any and zeros where not, of the groups `range` of row `row`.
+    /// Writes the scales, and the zeros where there are any and zeros where not, of the groups
+    /// `range` of row `row`.
     #[inline]
     pub(super) fn scales(&self, row: usize, range: Range<usize>, [scales, zeros]: [&mut [f32]; 2]) {
         let groups = self.groups();

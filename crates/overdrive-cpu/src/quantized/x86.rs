@@ -1,8 +1,9 @@
 //! AVX-512: codes become numbers in registers.
 //!
-//! Four bits index a table of sixteen numbers in a register (`vpermps` looks at the low four bits of each lane and at nothing
-//! else), so any format of four bits costs a shift and a permutation for sixteen weights. Bytes are sign-extended and
-//! converted. What is multiplied by a scale is the sum of a lane's products.
+//! Four bits index a table of sixteen numbers in a register (`vpermps` looks at the low four bits
+//! of each lane and at nothing else), so any format of four bits costs a shift and a permutation
+//! for sixteen weights. Bytes are sign-extended and converted. What is multiplied by a scale is the
+//! sum of a lane's products.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers; `Strip` says what they point to.
 
 use std::arch::x86_64::*;
@@ -23,7 +24,8 @@ pub(super) struct Strip {
     pub scales: *const f32,
     pub zeros: Option<*const f32>,
     pub groups: usize,
-    /// Arranged; rows lie `x_stride` numbers apart, and the sums of lanes `sums` behind a row's start.
+    /// Arranged; rows lie `x_stride` numbers apart, and the sums of lanes `sums` behind a row's
+    /// start.
     pub x: *const f32,
     pub x_stride: usize,
     pub sums: usize,
@@ -57,7 +59,9 @@ pub(super) fn scales(weights: &Weights<'_>, row: usize, [scales, zeros]: [&mut [
     #[target_feature(enable = "avx512f,avx512bw")]
     fn wide(weights: &Weights<'_>, row: usize, [scales, zeros]: [&mut [f32]; 2]) {
         let groups = weights.groups();
-        for (i, (scales, zeros)) in scales.chunks_mut(groups).zip(zeros.chunks_mut(groups)).enumerate() {
+        for (i, (scales, zeros)) in
+            scales.chunks_mut(groups).zip(zeros.chunks_mut(groups)).enumerate()
+        {
             weights.scales(row + i, 0..groups, [scales, zeros]);
         }
     }
@@ -65,8 +69,8 @@ pub(super) fn scales(weights: &Weights<'_>, row: usize, [scales, zeros]: [&mut [
     unsafe { wide(weights, row, [scales, zeros]) }
 }
 
-/// Writes numbers `(code - zero) * scale` from element `first` on, as many as this CPU and the format allow; returns how many
-/// that were.
+/// Writes numbers `(code - zero) * scale` from element `first` on, as many as this CPU and the
+/// format allow; returns how many that were.
 pub(super) fn decode(codes: Numbers<'_>, first: usize, scale: [f32; 2], to: &mut [f32]) -> usize {
     let dtype = codes.dtype();
     if !is_supported() || !(first * dtype.bits()).is_multiple_of(8) {
@@ -77,7 +81,9 @@ pub(super) fn decode(codes: Numbers<'_>, first: usize, scale: [f32; 2], to: &mut
         // SAFETY: the CPU has the instructions.
         DType::I8 => unsafe { decode_bytes(from.as_chunks().0, scale, to) },
         // SAFETY: likewise.
-        _ if dtype.bits() == 4 => unsafe { decode_nibbles(from.as_chunks().0, Table::of(dtype), scale, to) },
+        _ if dtype.bits() == 4 => unsafe {
+            decode_nibbles(from.as_chunks().0, Table::of(dtype), scale, to)
+        },
         _ => 0,
     }
 }
@@ -100,7 +106,9 @@ fn decode_nibbles(
         let lanes = _mm512_srlv_epi32(_mm512_permutexvar_epi32(halves, both), shifts);
         let numbers = _mm512_permutexvar_ps(lanes, table);
         // SAFETY: sixteen numbers have room.
-        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(_mm512_sub_ps(numbers, zero), scale)) };
+        unsafe {
+            _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(_mm512_sub_ps(numbers, zero), scale))
+        };
     }
     codes.len().min(to.len()) * LANES
 }
@@ -111,7 +119,8 @@ fn decode_bytes(codes: &[[u8; LANES]], [zero, scale]: [f32; 2], to: &mut [[f32; 
     for (codes, to) in codes.iter().zip(&mut *to) {
         // SAFETY: sixteen codes are there, and room for as many numbers.
         unsafe {
-            let numbers = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes.as_ptr().cast())));
+            let numbers =
+                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes.as_ptr().cast())));
             _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(_mm512_sub_ps(numbers, zero), scale));
         }
     }
@@ -146,7 +155,8 @@ impl Codes for Nibbles {
 
     #[inline(always)]
     unsafe fn new(dtype: DType) -> Self {
-        // SAFETY: the kernels below run only where the instructions exist; so for each that follows.
+        // SAFETY: the kernels below run only where the instructions exist; so for each that
+        // follows.
         Self(unsafe { _mm512_loadu_ps(Table::of(dtype).0.as_ptr()) })
     }
 
@@ -177,7 +187,9 @@ impl Codes for Bytes {
     #[inline(always)]
     unsafe fn next(self, lanes: __m512i) -> (__m512, __m512i) {
         // SAFETY: as above.
-        unsafe { (_mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(lanes)), _mm512_slli_epi32::<8>(lanes)) }
+        unsafe {
+            (_mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(lanes)), _mm512_slli_epi32::<8>(lanes))
+        }
     }
 }
 

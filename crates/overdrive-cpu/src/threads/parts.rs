@@ -69,7 +69,8 @@ impl<const N: usize> Placed<'_, N> {
         self.starts.iter().zip(self.parts.0).find_map(|(&start, (name, bytes))| {
             // SAFETY: `place` left this many bytes behind the part, initialised, and the memory is
             // still lent.
-            let guard = unsafe { std::slice::from_raw_parts(start.add(bytes), room(bytes) - bytes) };
+            let guard =
+                unsafe { std::slice::from_raw_parts(start.add(bytes), room(bytes) - bytes) };
             let written = |byte: &u8| *byte != PATTERN;
             let first = guard.iter().position(written)?;
             Some((name, first..guard.iter().rposition(written).map_or(first, |last| last + 1)))
@@ -83,7 +84,10 @@ impl<const N: usize> Drop for Placed<'_, N> {
             return;
         }
         if let Some((name, Range { start, end })) = self.overrun() {
-            panic!("a task wrote bytes {start}..{end} behind the end of `{name}`, a part of its scratch");
+            panic!(
+                "a task wrote bytes {start}..{end} behind the end of `{name}`, a part of its \
+                 scratch"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A worker's own memory: aligned to a cache line, grown when a task asks for more than any before it did.
+//! A worker's own memory: aligned to a cache line, grown when a task asks for more than any before
+//! it did.
 
 use super::parts::{Parts, Placed};
 
@@ -30,7 +31,8 @@ impl Scratch {
         parts.place(self.bytes(parts.bytes()))
     }
 
-    /// `bytes` bytes that start on a 64-byte boundary. Allocates when no earlier call asked for as many.
+    /// `bytes` bytes that start on a 64-byte boundary. Allocates when no earlier call asked for as
+    /// many.
     pub fn bytes(&mut self, bytes: usize) -> &mut [u8] {
         let lines = bytes.div_ceil(LINE);
         if self.0.len() < lines {
@@ -38,7 +40,8 @@ impl Scratch {
             self.0 = Vec::new();
             self.0 = vec![Line([0; LINE]); lines];
         }
-        // SAFETY: `lines` lines are at least `bytes` initialised bytes, borrowed for as long as `self` is.
+        // SAFETY: `lines` lines are at least `bytes` initialised bytes, borrowed for as long as
+        // `self` is.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), bytes) }
     }
 }

@@ -1,4 +1,5 @@
-//! A compiled graph with its buffers, run on random inputs and compared with the reference evaluator.
+//! A compiled graph with its buffers, run on random inputs and compared with the reference
+//! evaluator.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,7 +17,9 @@ pub(crate) const MODES: [Mode; 3] = [Mode::Eager, Mode::Jit, Mode::Compile];
 pub(crate) fn random(dtype: DType, shape: &[usize], seed: u64) -> Array {
     let count = shape.iter().product();
     let values: Vec<f64> = match dtype {
-        DType::Bool => philox::uniforms(seed, 0).take(count).map(|u| (u < 0.5) as u8 as f64).collect(),
+        DType::Bool => {
+            philox::uniforms(seed, 0).take(count).map(|u| (u < 0.5) as u8 as f64).collect()
+        }
         _ if dtype.is_float() => philox::normals(seed, 0).take(count).collect(),
         _ => philox::uniforms(seed, 0).take(count).map(|u| (u * 7.0).floor()).collect(),
     };
@@ -42,7 +45,12 @@ impl Session {
         Self::on(CpuBackend::new(Some(threads))?, graph, mode, inputs)
     }
 
-    fn on(backend: CpuBackend, graph: &Graph, mode: Mode, inputs: &[Tensor]) -> Result<Self, BackendError> {
+    fn on(
+        backend: CpuBackend,
+        graph: &Graph,
+        mode: Mode,
+        inputs: &[Tensor],
+    ) -> Result<Self, BackendError> {
         let executable = backend.compile(graph, mode, &Tuning::default())?;
         let state = State::initial(graph, &backend)?;
         let inputs = inputs.iter().map(|t| backend.upload(t)).collect::<Result<_, _>>()?;
@@ -110,7 +118,8 @@ fn agrees_under(
         let mut session = session.map_err(|e| format!("{at}: {e}"))?;
         for (call, (outputs, states)) in expected.iter().enumerate() {
             session.run().map_err(|e| format!("{at}: {e}"))?;
-            for (port, (expected, found)) in graph.outputs().iter().zip(outputs.iter().zip(session.outputs()))
+            for (port, (expected, found)) in
+                graph.outputs().iter().zip(outputs.iter().zip(session.outputs()))
             {
                 let plan = session.executable.plan();
                 compare(expected, &found, tolerance).map_err(|e| {
@@ -123,7 +132,11 @@ fn agrees_under(
             }
         }
         for (buffer, tensor) in session.inputs.iter().zip(&tensors) {
-            assert_eq!(session.backend.download(buffer).unwrap(), *tensor, "{at}: an input changed");
+            assert_eq!(
+                session.backend.download(buffer).unwrap(),
+                *tensor,
+                "{at}: an input changed"
+            );
         }
     }
     Ok(())

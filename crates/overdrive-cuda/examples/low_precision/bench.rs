@@ -77,14 +77,16 @@ pub(crate) fn noise(ty: &TensorType, seed: u64) -> Tensor {
 pub(crate) fn all(ty: &TensorType, number: f64) -> Tensor {
     let one = Tensor::scalar(ty.dtype, number);
     assert_eq!(ty.dtype.bits() % 8, 0, "whole bytes");
-    Tensor::from_bytes(ty.clone(), one.bytes().repeat(ty.elements())).expect("the bytes of the type")
+    Tensor::from_bytes(ty.clone(), one.bytes().repeat(ty.elements()))
+        .expect("the bytes of the type")
 }
 
 /// Elements of a tensor of rank two at these places, as numbers, without the rest of it.
 pub(crate) fn line(tensor: &Tensor, first: usize, step: usize, count: usize) -> Vec<f64> {
     let dtype = tensor.ty().dtype;
     let width = dtype.bits() / 8;
-    let picked = (0..count).flat_map(|i| &tensor.bytes()[(first + i * step) * width..][..width]).copied();
+    let picked =
+        (0..count).flat_map(|i| &tensor.bytes()[(first + i * step) * width..][..width]).copied();
     let picked: Vec<u8> = picked.collect();
     Tensor::from_bytes(TensorType::new(dtype, [count]), picked).expect("as many elements").to_f64()
 }
@@ -92,7 +94,8 @@ pub(crate) fn line(tensor: &Tensor, first: usize, step: usize, count: usize) -> 
 /// The norm of the difference over the norm of what was expected; pairs of found and expected.
 pub(crate) fn error(pairs: &[(f64, f64)]) -> f64 {
     let sum = |f: fn(&(f64, f64)) -> f64| pairs.iter().map(f).sum::<f64>();
-    (sum(|(found, expected)| (found - expected).powi(2)) / sum(|(_, expected)| expected.powi(2))).sqrt()
+    (sum(|(found, expected)| (found - expected).powi(2)) / sum(|(_, expected)| expected.powi(2)))
+        .sqrt()
 }
 
 impl<'a> Bench<'a> {
@@ -120,7 +123,12 @@ impl<'a> Bench<'a> {
     }
 
     /// Compiles after tuning and times it; the results are those of the last call.
-    pub(crate) fn time(&self, graph: &Graph, inputs: &[Buffer], cache: CacheState) -> (Time, Vec<Buffer>) {
+    pub(crate) fn time(
+        &self,
+        graph: &Graph,
+        inputs: &[Buffer],
+        cache: CacheState,
+    ) -> (Time, Vec<Buffer>) {
         self.time_as(&self.tuned(graph), graph, inputs, cache)
     }
 
@@ -134,8 +142,9 @@ impl<'a> Bench<'a> {
     ) -> (Time, Vec<Buffer>) {
         let mut executable = self.compile(graph, tuning);
         let ports = graph.outputs().iter();
-        let output =
-            |port: &Port| self.backend.output(graph.ty(port.value)).unwrap_or_else(|e| panic!("{e}"));
+        let output = |port: &Port| {
+            self.backend.output(graph.ty(port.value)).unwrap_or_else(|e| panic!("{e}"))
+        };
         let mut outputs: Vec<Buffer> = ports.map(output).collect();
         let mut state = State::initial(graph, self.backend).unwrap_or_else(|e| panic!("{e}"));
         let protocol = Protocol { samples: SAMPLES, calls_per_sample: 1, cache };
@@ -149,7 +158,8 @@ impl<'a> Bench<'a> {
         let executable = self.compile(graph, tuning);
         let plan = executable.plan();
         let steps: Vec<String> = plan.steps.iter().map(|step| step.name.clone()).collect();
-        let chosen: Vec<&str> = tuning.choices.values().map(|choice| choice.candidate.as_str()).collect();
+        let chosen: Vec<&str> =
+            tuning.choices.values().map(|choice| choice.candidate.as_str()).collect();
         let notes: Vec<String> = plan.notes.iter().map(|note| format!("{note:?}")).collect();
         format!(
             "    steps {}; products by {}; notes {}",

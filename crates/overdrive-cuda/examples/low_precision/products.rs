@@ -9,7 +9,12 @@ use overdrive_ir::{Array, Builder, DType, Graph, Op, Operation, Tensor, TensorTy
 /// Of every product, in each direction.
 const EXTENT: usize = 8192;
 
-fn quantized(n: usize, activations: Activations, codes: DType, per_row: usize) -> (Graph, Vec<Tensor>) {
+fn quantized(
+    n: usize,
+    activations: Activations,
+    codes: DType,
+    per_row: usize,
+) -> (Graph, Vec<Tensor>) {
     let b = Builder::new("quantized");
     let x = b.input("x", TensorType::new(DType::BF16, [n, n]));
     let types = [TensorType::new(codes, [n, n]), TensorType::new(DType::F32, [per_row, 1])];
@@ -39,7 +44,9 @@ fn x_type(n: usize) -> TensorType {
 fn check(name: &str, (graph, tensors): (&Graph, &[Tensor]), y: &Tensor) {
     const COLUMNS: usize = 32;
     let n = y.ty().sizes()[0];
-    let Some(node) = graph.nodes().iter().find(|node| node.op.name() == "quantized_linear") else { return };
+    let Some(node) = graph.nodes().iter().find(|node| node.op.name() == "quantized_linear") else {
+        return;
+    };
     let Operation::Composite(op) = &node.op else { panic!("no primitive has this name") };
     let op = op.downcast::<QuantizedLinear>().expect("the op of this name");
     let mut arrays: Vec<Array> = tensors[2..].iter().map(Array::from).collect();
@@ -54,7 +61,8 @@ fn check(name: &str, (graph, tensors): (&Graph, &[Tensor]), y: &Tensor) {
     arrays.splice(..0, [first(&tensors[0], 1), first(&tensors[1], COLUMNS)]);
     let expected = op.eval(&arrays, &[]);
     let found = line(y, 0, 1, COLUMNS);
-    let pairs: Vec<_> = found.into_iter().enumerate().map(|(i, y)| (y, expected[0].get(i))).collect();
+    let pairs: Vec<_> =
+        found.into_iter().enumerate().map(|(i, y)| (y, expected[0].get(i))).collect();
     let error = error(&pairs);
     assert!(error < 5e-3, "{name} is off by {error:e}");
     println!("    error {error:.1e}");

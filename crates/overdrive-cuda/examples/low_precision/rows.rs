@@ -23,22 +23,39 @@ struct Format {
 }
 
 const FORMATS: [Format; 4] = [
-    Format { name: "int4 g128", codes: DType::I4, scale: (DType::F32, 128, 0.0024), tensor_scale: None },
-    Format { name: "mxfp4", codes: DType::F4E2M1, scale: (DType::E8M0, 32, 0.00390625), tensor_scale: None },
+    Format {
+        name: "int4 g128",
+        codes: DType::I4,
+        scale: (DType::F32, 128, 0.0024),
+        tensor_scale: None,
+    },
+    Format {
+        name: "mxfp4",
+        codes: DType::F4E2M1,
+        scale: (DType::E8M0, 32, 0.00390625),
+        tensor_scale: None,
+    },
     Format {
         name: "nvfp4",
         codes: DType::F4E2M1,
         scale: (DType::F8E4M3, 16, 1.0),
         tensor_scale: Some(0.0039),
     },
-    Format { name: "int8", codes: DType::I8, scale: (DType::F32, WIDTH, 0.00015), tensor_scale: None },
+    Format {
+        name: "int8",
+        codes: DType::I8,
+        scale: (DType::F32, WIDTH, 0.00015),
+        tensor_scale: None,
+    },
 ];
 
 impl Format {
     fn types(&self) -> Vec<TensorType> {
         let (dtype, group, _) = self.scale;
-        let mut types =
-            vec![TensorType::new(self.codes, [WIDTH, WIDTH]), TensorType::new(dtype, [WIDTH, WIDTH / group])];
+        let mut types = vec![
+            TensorType::new(self.codes, [WIDTH, WIDTH]),
+            TensorType::new(dtype, [WIDTH, WIDTH / group]),
+        ];
         types.extend(self.tensor_scale.map(|_| TensorType::scalar(DType::F32)));
         types
     }
@@ -53,7 +70,8 @@ impl Format {
     fn graph(&self, rows: usize, layers: usize) -> Graph {
         let b = Builder::new(self.name);
         let mut x = b.input("x", TensorType::new(DType::BF16, [rows, WIDTH]));
-        let weights = if self.tensor_scale.is_some() { Weights::TwoLevel } else { Weights::Symmetric };
+        let weights =
+            if self.tensor_scale.is_some() { Weights::TwoLevel } else { Weights::Symmetric };
         let op = QuantizedLinear { weights, activations: Activations::Float };
         for layer in 0..layers {
             let named = |(i, ty): (usize, TensorType)| b.input(&format!("w{layer}_{i}"), ty);
@@ -65,19 +83,27 @@ impl Format {
     }
 
     /// One layer against the definition, on some columns.
-    fn check(&self, bench: &Bench<'_>, (rows, inputs): (usize, &[Buffer]), tensors: &[Tensor]) -> f64 {
-        let (_, outputs) = bench.time(&self.graph(rows, 1), &inputs[..=tensors.len()], CacheState::Warm);
+    fn check(
+        &self,
+        bench: &Bench<'_>,
+        (rows, inputs): (usize, &[Buffer]),
+        tensors: &[Tensor],
+    ) -> f64 {
+        let (_, outputs) =
+            bench.time(&self.graph(rows, 1), &inputs[..=tensors.len()], CacheState::Warm);
         let (y, x) = (bench.download(&outputs[0]), noise(&x_type(rows), 3).to_f64());
         let row_bytes = tensors[0].bytes().len() / WIDTH;
         let factor = self.scale.2 * self.tensor_scale.unwrap_or(1.0);
         let mut pairs = Vec::new();
         for column in (0..WIDTH).step_by(WIDTH / CHECKED).map(|c| c + 5) {
             let bytes = tensors[0].bytes()[column * row_bytes..(column + 1) * row_bytes].to_vec();
-            let codes =
-                Tensor::from_bytes(TensorType::new(self.codes, [WIDTH]), bytes).expect("a row").to_f64();
+            let codes = Tensor::from_bytes(TensorType::new(self.codes, [WIDTH]), bytes)
+                .expect("a row")
+                .to_f64();
             let found = line(&y, column, WIDTH, rows);
             for (row, found) in found.into_iter().enumerate() {
-                let sum: f64 = x[row * WIDTH..(row + 1) * WIDTH].iter().zip(&codes).map(|(x, c)| x * c).sum();
+                let sum: f64 =
+                    x[row * WIDTH..(row + 1) * WIDTH].iter().zip(&codes).map(|(x, c)| x * c).sum();
                 pairs.push((found, sum * factor));
             }
         }
@@ -120,7 +146,10 @@ pub(crate) fn run(bench: &Bench<'_>) {
         inputs[0] = bench.upload(&noise(&x_type(rows), 3));
         let time = bench.time(&plain(rows), &inputs, CacheState::Warm).0.per(LAYERS);
         let bytes = moved(rows, weights.bytes().len());
-        println!("{rows:3} rows bf16      {time}  {:5.1} % of copy, {bytes} B", bench.share(bytes, time));
+        println!(
+            "{rows:3} rows bf16      {time}  {:5.1} % of copy, {bytes} B",
+            bench.share(bytes, time)
+        );
         time
     });
     for format in &FORMATS {
@@ -132,10 +161,12 @@ pub(crate) fn run(bench: &Bench<'_>) {
         for (rows, bf16) in ROWS.into_iter().zip(bf16) {
             inputs[0] = bench.upload(&noise(&x_type(rows), 3));
             let error = format.check(bench, (rows, &inputs), &tensors);
-            let time = bench.time(&format.graph(rows, LAYERS), &inputs, CacheState::Warm).0.per(LAYERS);
+            let time =
+                bench.time(&format.graph(rows, LAYERS), &inputs, CacheState::Warm).0.per(LAYERS);
             let bytes = moved(rows, tensors.iter().map(|tensor| tensor.bytes().len()).sum());
             println!(
-                "{rows:3} rows {:<9} {time}  {:5.1} % of copy, {bytes} B, {:.2}x bf16, error {error:.1e}",
+                "{rows:3} rows {:<9} {time}  {:5.1} % of copy, {bytes} B, {:.2}x bf16, error \
+                 {error:.1e}",
                 format.name,
                 bench.share(bytes, time),
                 bf16.median / time.median

@@ -1,4 +1,5 @@
-//! Layers by 2:4 weights, against dense products of the same extents by whatever the tuner finds fastest.
+//! Layers by 2:4 weights, against dense products of the same extents by whatever the tuner finds
+//! fastest.
 
 use crate::bench::{Bench, error, line, noise};
 use overdrive_ir::backend::CacheState;
@@ -36,9 +37,13 @@ fn mask(ty: &TensorType) -> Tensor {
 fn sparse(layer: [usize; 3]) -> (Graph, Vec<Tensor>) {
     let b = Builder::new("sparse");
     let types = types(layer);
-    let [x, values, mask_of] = [0, 1, 2].map(|i| b.input(["x", "values", "mask"][i], types[i].clone()));
+    let [x, values, mask_of] =
+        [0, 1, 2].map(|i| b.input(["x", "values", "mask"][i], types[i].clone()));
     b.output("y", x.sparse_linear(values, mask_of));
-    (b.finish().expect("well typed"), vec![noise(&types[0], 1), noise(&types[1], 2), mask(&types[2])])
+    (
+        b.finish().expect("well typed"),
+        vec![noise(&types[0], 1), noise(&types[1], 2), mask(&types[2])],
+    )
 }
 
 fn dense([rows, n, k]: [usize; 3]) -> (Graph, Vec<Tensor>) {
@@ -70,8 +75,8 @@ pub(crate) fn run(bench: &Bench<'_>) {
     for layer in LAYERS {
         let [rows, n, k] = layer;
         let ((whole, of_whole), (half, of_half)) = (dense(layer), sparse(layer));
-        let [of_whole, on_device] =
-            [&of_whole, &of_half].map(|tensors| tensors.iter().map(|t| bench.upload(t)).collect::<Vec<_>>());
+        let [of_whole, on_device] = [&of_whole, &of_half]
+            .map(|tensors| tensors.iter().map(|t| bench.upload(t)).collect::<Vec<_>>());
         let tuning = bench.tuned(&whole);
         let rate = |ns: f64| 2.0 * (rows * n * k) as f64 / ns / 1e3;
         // Turn by turn, so that a change of clocks meets both.
@@ -86,12 +91,15 @@ pub(crate) fn run(bench: &Bench<'_>) {
             }
             let (of_dense, of_sparse) = (rate(dense.median), rate(sparse.median));
             println!(
-                "    dense {dense} {of_dense:7.1} TFLOP/s, 2:4 {sparse} {of_sparse:7.1} TFLOP/s of the dense product"
+                "    dense {dense} {of_dense:7.1} TFLOP/s, 2:4 {sparse} {of_sparse:7.1} TFLOP/s \
+                 of the dense product"
             );
             ratios.push(dense.median / sparse.median);
         }
         ratios.sort_by(f64::total_cmp);
         let [low, median, high] = [0, 2, 4].map(|i| ratios[i]);
-        println!("{rows} rows by {n}x{k} 2:4: {median:.3}x bf16 [{low:.3}, {high:.3}] of five turns");
+        println!(
+            "{rows} rows by {n}x{k} 2:4: {median:.3}x bf16 [{low:.3}, {high:.3}] of five turns"
+        );
     }
 }

@@ -4,14 +4,16 @@ use crate::bench::{Bench, Time, error, line, noise};
 use overdrive_ir::backend::CacheState;
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::{
-    Buffer, Builder, DType, DotGeneral, Expr, Graph, Overflow, Precision, Prim, Tensor, TensorType, Tuning,
+    Buffer, Builder, DType, DotGeneral, Expr, Graph, Overflow, Precision, Prim, Tensor, TensorType,
+    Tuning,
 };
 
 const TOKENS: usize = 15_872;
 const WIDTH: usize = 4096;
 const HIDDEN: usize = 16_384;
 /// From and to: query, key and value together; projection; both of the feed-forward network.
-const LAYERS: [[usize; 2]; 4] = [[WIDTH, 3 * WIDTH], [WIDTH, WIDTH], [WIDTH, HIDDEN], [HIDDEN, WIDTH]];
+const LAYERS: [[usize; 2]; 4] =
+    [[WIDTH, 3 * WIDTH], [WIDTH, WIDTH], [WIDTH, HIDDEN], [HIDDEN, WIDTH]];
 
 /// Where scales come from.
 #[derive(Clone, Copy, PartialEq)]
@@ -30,8 +32,14 @@ struct Layer<'b> {
 
 fn layer<'b>(b: &'b Builder, number: usize) -> Layer<'b> {
     let [from, to] = LAYERS[number];
-    let input = |name: &str, shape| b.input(&format!("{name}{number}"), TensorType::new(DType::BF16, shape));
-    Layer { x: input("x", [TOKENS, from]), w: input("w", [to, from]), dy: input("dy", [TOKENS, to]) }
+    let input = |name: &str, shape| {
+        b.input(&format!("{name}{number}"), TensorType::new(DType::BF16, shape))
+    };
+    Layer {
+        x: input("x", [TOKENS, from]),
+        w: input("w", [to, from]),
+        dy: input("dy", [TOKENS, to]),
+    }
 }
 
 fn plain() -> Graph {
@@ -55,7 +63,9 @@ struct Cast<'b> {
 fn cast<'b>(b: &'b Builder, x: Expr<'b>, name: &str, (to, scaling): (DType, Scaling)) -> Cast<'b> {
     let scale = match scaling {
         Scaling::Delayed => b.input(&format!("{name}_scale"), TensorType::scalar(DType::F32)),
-        Scaling::Current => x.block_scale(&[None, None], to, ScaleFormat::Wide).reshape(Vec::<usize>::new()),
+        Scaling::Current => {
+            x.block_scale(&[None, None], to, ScaleFormat::Wide).reshape(Vec::<usize>::new())
+        }
     };
     let [codes, transposed, largest] = x.cast_transpose(scale, to);
     if scaling == Scaling::Delayed {
@@ -71,14 +81,18 @@ fn product<'b>(a: (Expr<'b>, Expr<'b>), w: (Expr<'b>, Expr<'b>), precision: Prec
     (sums * a.1 * w.1).convert(DType::BF16)
 }
 
-/// e4m3 forward with sums as the tensor cores keep them, e5m2 gradients with exact ones: Transformer Engine's choices.
+/// e4m3 forward with sums as the tensor cores keep them, e5m2 gradients with exact ones:
+/// Transformer Engine's choices.
 fn fp8(scaling: Scaling) -> Graph {
     let b = Builder::new("fp8");
     for number in 0..LAYERS.len() {
         let Layer { x, w, dy } = layer(&b, number);
         let cast = |x, name: &str, to| cast(&b, x, &format!("{name}{number}"), (to, scaling));
-        let (x, w, dy) =
-            (cast(x, "x", DType::F8E4M3), cast(w, "w", DType::F8E4M3), cast(dy, "dy", DType::F8E5M2));
+        let (x, w, dy) = (
+            cast(x, "x", DType::F8E4M3),
+            cast(w, "w", DType::F8E4M3),
+            cast(dy, "dy", DType::F8E5M2),
+        );
         let y = product((x.codes, x.scale), (w.codes, w.scale), Precision::FastFp8);
         let dx = product((dy.codes, dy.scale), (w.transposed, w.scale), Precision::Exact);
         let dw = product((dy.transposed, dy.scale), (x.transposed, x.scale), Precision::Exact);
@@ -94,7 +108,9 @@ fn casts() -> Graph {
     let b = Builder::new("casts");
     for number in 0..LAYERS.len() {
         let Layer { x, w, dy } = layer(&b, number);
-        for (x, name, to) in [(x, "x", DType::F8E4M3), (w, "w", DType::F8E4M3), (dy, "dy", DType::F8E5M2)] {
+        for (x, name, to) in
+            [(x, "x", DType::F8E4M3), (w, "w", DType::F8E4M3), (dy, "dy", DType::F8E5M2)]
+        {
             let cast = cast(&b, x, &format!("{name}{number}"), (to, Scaling::Delayed));
             b.output(&format!("{name}{number}_codes"), cast.codes);
             b.output(&format!("{name}{number}_transposed"), cast.transposed);
@@ -109,7 +125,11 @@ const SCALE: f64 = 0.0043;
 fn input(graph: &Graph, name: &str) -> Option<Tensor> {
     let at = graph.inputs().iter().position(|port| port.name == name)?;
     let ty = graph.ty(graph.inputs()[at].value);
-    Some(if ty.rank() == 0 { Tensor::scalar(DType::F32, SCALE) } else { noise(ty, at as u64 % 3 + 5) })
+    Some(if ty.rank() == 0 {
+        Tensor::scalar(DType::F32, SCALE)
+    } else {
+        noise(ty, at as u64 % 3 + 5)
+    })
 }
 
 fn time(bench: &Bench<'_>, (graph, tuning): (&Graph, &Tuning)) -> (Time, Vec<Buffer>) {
@@ -119,7 +139,8 @@ fn time(bench: &Bench<'_>, (graph, tuning): (&Graph, &Tuning)) -> (Time, Vec<Buf
     bench.time_as(tuning, graph, &inputs, CacheState::Warm)
 }
 
-/// Some results of the square layer against the definition: products of what codes stand for, with this scale.
+/// Some results of the square layer against the definition: products of what codes stand for, with
+/// this scale.
 fn check(bench: &Bench<'_>, graph: &Graph, outputs: &[Buffer]) {
     let [x, w, dy] = ["x1", "w1", "dy1"].map(|name| input(graph, name).expect("an input"));
     let rounded = |values: Vec<f64>, to: DType| -> Vec<f64> {

@@ -21,7 +21,8 @@ fn shapes(name: &str) -> Vec<Vec<usize>> {
                 vec![768],
             ];
             let norms = [vec![768], vec![768], vec![768], vec![768]];
-            let blocks = (0..12).flat_map(|_| block.iter().chain(&norms).cloned().collect::<Vec<_>>());
+            let blocks =
+                (0..12).flat_map(|_| block.iter().chain(&norms).cloned().collect::<Vec<_>>());
             blocks.chain([vec![50_304, 768]]).collect()
         }
     }
@@ -36,7 +37,10 @@ fn graph(shapes: &[Vec<usize>]) -> Graph {
         let input = |name: &str| b.input(&format!("{name}{number}"), ty.clone());
         let (p, rest) = (input("p"), ["g", "m", "v"].map(input));
         let results = p.adamw(rest, step, lr, AdamW::default());
-        ["p", "m", "v"].iter().zip(results).for_each(|(name, y)| b.output(&format!("new_{name}{number}"), y));
+        ["p", "m", "v"]
+            .iter()
+            .zip(results)
+            .for_each(|(name, y)| b.output(&format!("new_{name}{number}"), y));
     }
     b.finish().expect("well typed")
 }

@@ -53,7 +53,8 @@ ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'loop' for 'sm_90a'
 ptxas info    : Function properties for loop
 ptxas         .     24 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
-ptxas info    : Used 64 registers, used 1 barriers, 24 bytes cumulative stack size, 68 bytes smem, 544 bytes cmem[0]
+ptxas info    : Used 64 registers, used 1 barriers, 24 bytes cumulative stack size, 68 bytes \
+                   smem, 544 bytes cmem[0]
 ptxas info    : Compiling entry function 'second' for 'sm_90a'
 ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 9 registers, used 0 barriers";

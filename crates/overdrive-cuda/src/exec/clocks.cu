@@ -1,4 +1,5 @@
-// Reads the cycle counter and the timer of each multiprocessor: one block each, as far as the scheduler spreads them.
+// Reads the cycle counter and the timer of each multiprocessor: one block each, as far as the
+// scheduler spreads them.
 extern "C" __global__ void read_clocks(unsigned long long* readings) {
     if (threadIdx.x == 0) {
         unsigned int multiprocessor;

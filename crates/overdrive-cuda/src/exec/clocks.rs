@@ -1,7 +1,7 @@
 //! The SM clock during a sample: cycles and nanoseconds of each multiprocessor before and after it.
 //!
-//! Both readings lie outside of the two events that time the sample. Invariant: a frequency is given only where a
-//! multiprocessor was read on both sides.
+//! Both readings lie outside of the two events that time the sample. Invariant: a frequency is
+//! given only where a multiprocessor was read on both sides.
 
 use crate::compiler::Source;
 use crate::memory::DeviceBytes;
@@ -34,7 +34,11 @@ impl Clocks {
             defines: vec![],
         };
         let read = device.function(&source, "read_clocks")?;
-        Ok(Self { device: Arc::clone(device), read, readings: DeviceBytes::new(device, 2 * READING)? })
+        Ok(Self {
+            device: Arc::clone(device),
+            read,
+            readings: DeviceBytes::new(device, 2 * READING)?,
+        })
     }
 
     /// Forgets both readings.
@@ -46,8 +50,11 @@ impl Clocks {
     pub(super) fn read(&self, side: u64) -> Result<(), Error> {
         let to = self.readings.address() + side * READING as u64;
         let blocks = self.device.properties().multiprocessors;
-        let config =
-            LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
+        let config = LaunchConfig {
+            grid_dim: (blocks, 1, 1),
+            block_dim: (THREADS, 1, 1),
+            shared_mem_bytes: 0,
+        };
         let mut launch = self.device.stream().launch_builder(&self.read);
         launch.arg(&to);
         // SAFETY: the kernel takes one pointer, to a reading of this size.
@@ -55,11 +62,13 @@ impl Clocks {
         Ok(())
     }
 
-    /// The median frequency between the two readings, in cycles per nanosecond, once the stream is done.
+    /// The median frequency between the two readings, in cycles per nanosecond, once the stream is
+    /// done.
     pub(super) fn frequency(&self) -> Result<Option<f64>, Error> {
         let mut bytes = vec![0; 2 * READING];
         self.device.staging().download(self.readings.address(), &mut bytes)?;
-        let word = |at: usize| u64::from_le_bytes(bytes[8 * at..][..8].try_into().expect("eight bytes"));
+        let word =
+            |at: usize| u64::from_le_bytes(bytes[8 * at..][..8].try_into().expect("eight bytes"));
         let mut found: Vec<f64> = (0..MOST).filter_map(|sm| frequency_of(word, sm)).collect();
         found.sort_unstable_by(f64::total_cmp);
         Ok(found.get(found.len() / 2).copied())

@@ -1,8 +1,9 @@
 //! Copies of everything that a call touches, so that calls in a row each find cold caches.
 //!
-//! One flush empties the cache before the first of several captured calls, but not before the second: it would find the
-//! weights that the first one read. With buffers of its own each call reads what nobody read since the flush.
-//! Invariant: a copy shares no byte with the original or with another copy.
+//! One flush empties the cache before the first of several captured calls, but not before the
+//! second: it would find the weights that the first one read. With buffers of its own each call
+//! reads what nobody read since the flush. Invariant: a copy shares no byte with the original or
+//! with another copy.
 
 use super::executable::CudaExecutable;
 use super::storage::arena;
@@ -16,7 +17,11 @@ use overdrive_ir::{Buffer, Mode, SlotId, State};
 use std::collections::BTreeMap;
 
 /// What a caller passed: addresses and sizes of its buffers.
-pub(super) fn passed(state: &State, inputs: &[Buffer], outputs: &[Buffer]) -> BTreeMap<CUdeviceptr, usize> {
+pub(super) fn passed(
+    state: &State,
+    inputs: &[Buffer],
+    outputs: &[Buffer],
+) -> BTreeMap<CUdeviceptr, usize> {
     let buffers = inputs.iter().chain(outputs).chain(state.buffers.values());
     let memories = buffers.filter_map(|buffer| buffer.memory.as_any().downcast_ref::<CudaMemory>());
     memories.map(|memory| (memory.bytes().address(), memory.bytes().len())).collect()
@@ -31,8 +36,8 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// No copies: the buffers that `executable` has entered and keeps; in eager mode with an arena, since a capture
-    /// holds on to addresses.
+    /// No copies: the buffers that `executable` has entered and keeps; in eager mode with an arena,
+    /// since a capture holds on to addresses.
     pub(super) fn in_place(executable: &CudaExecutable) -> Result<Self, Error> {
         let mut addresses = executable.addresses.clone();
         let blocks = match executable.plan.mode {
@@ -42,7 +47,8 @@ impl Copies {
         Ok(Self { addresses, _blocks: blocks })
     }
 
-    /// Copies of the buffers that `executable` has entered and keeps, and a fresh arena. `passed` are the caller's.
+    /// Copies of the buffers that `executable` has entered and keeps, and a fresh arena. `passed`
+    /// are the caller's.
     pub(super) fn new(
         executable: &CudaExecutable,
         passed: &BTreeMap<CUdeviceptr, usize>,
@@ -52,14 +58,17 @@ impl Copies {
         let mut addresses = original.clone();
         let mut blocks = vec![arena(device, plan, &mut addresses)?];
         let kept = executable.kept.iter().map(|block| (block.address(), block.len()));
-        let sources: BTreeMap<CUdeviceptr, usize> = passed.clone().into_iter().chain(kept).collect();
+        let sources: BTreeMap<CUdeviceptr, usize> =
+            passed.clone().into_iter().chain(kept).collect();
         let mut moved: BTreeMap<CUdeviceptr, CUdeviceptr> = BTreeMap::new();
         for index in 0..original.slots().len() {
             let slot = SlotId(index as u32);
-            let is_arena = plan.slots.get(index).is_some_and(|s| matches!(s.place, Place::Arena { .. }));
+            let is_arena =
+                plan.slots.get(index).is_some_and(|s| matches!(s.place, Place::Arena { .. }));
             let at = original.of(slot);
             // The block that a slot lies in starts at or before it.
-            let Some((&start, &len)) = sources.range(..=at).next_back().filter(|_| !is_arena) else {
+            let Some((&start, &len)) = sources.range(..=at).next_back().filter(|_| !is_arena)
+            else {
                 continue;
             };
             if at >= start + len.max(1) as u64 {
@@ -72,7 +81,9 @@ impl Copies {
                     let to = block.address();
                     if len > 0 {
                         // SAFETY: both blocks have this many bytes.
-                        unsafe { result::memcpy_dtod_async(to, start, len, device.stream().cu_stream())? };
+                        unsafe {
+                            result::memcpy_dtod_async(to, start, len, device.stream().cu_stream())?
+                        };
                     }
                     moved.insert(start, to);
                     blocks.push(block);

@@ -27,7 +27,8 @@ pub(crate) struct CudaExecutable {
     prepared: Prepared,
     pub(super) addresses: Addresses,
     pub(super) storage: Storage,
-    /// What outlives calls: results of prepare steps, and constants, each with the slots that lie in it.
+    /// What outlives calls: results of prepare steps, and constants, each with the slots that lie
+    /// in it.
     pub(super) kept: Vec<DeviceBytes>,
     workspace: DeviceBytes,
     replay: Option<Replay>,
@@ -48,11 +49,12 @@ pub(super) enum Moment {
 }
 
 impl CudaExecutable {
-    /// Compiles the steps of a plan and places its memory. `names` are those of inputs and outputs that users see.
+    /// Compiles the steps of a plan and places its memory. `names` are those of inputs and outputs
+    /// that users see.
     ///
     /// # Errors
-    /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the plan needs more
-    /// memory than there is; `Device` with CUDA's words.
+    /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the
+    /// plan needs more memory than there is; `Device` with CUDA's words.
     pub(crate) fn new(
         mut plan: Plan,
         device: &Arc<Device>,
@@ -100,12 +102,14 @@ impl CudaExecutable {
         Ok(executable)
     }
 
-    /// Kernels that do not know the element types of their step leave it to the reference, as the plan then says.
+    /// Kernels that do not know the element types of their step leave it to the reference, as the
+    /// plan then says.
     fn say_what_runs_on_the_host(&mut self) {
         for (task, step) in self.tasks.iter().zip(&self.plan.steps) {
             if matches!((task, &step.kind), (Task::Host(_), StepKind::Kernel(_))) {
                 let reason =
-                    "its kernel does not take these types: the f64 reference runs on the host".to_owned();
+                    "its kernel does not take these types: the f64 reference runs on the host"
+                        .to_owned();
                 let (what, scope) = (step.name.clone(), step.scope.clone());
                 self.plan.notes.push(Note::Declined { what, scope, reason });
             }
@@ -119,7 +123,10 @@ impl CudaExecutable {
         };
         let scope = self.tasks.iter().zip(&self.plan.steps).find_map(on_host);
         if let (Some(scope), Some(_)) = (scope, &self.replay) {
-            self.decline_replay(scope, "a step runs on the host, which a graph cannot wait for".to_owned());
+            self.decline_replay(
+                scope,
+                "a step runs on the host, which a graph cannot wait for".to_owned(),
+            );
         }
     }
 
@@ -132,7 +139,10 @@ impl CudaExecutable {
 
     /// True where a step waits for the host in every call.
     pub(super) fn has_host_steps(&self) -> bool {
-        self.tasks.iter().zip(&self.plan.steps).any(|(t, s)| matches!(t, Task::Host(_)) && !s.prepare)
+        self.tasks
+            .iter()
+            .zip(&self.plan.steps)
+            .any(|(t, s)| matches!(t, Task::Host(_)) && !s.prepare)
     }
 
     fn during(&self, index: usize) -> String {
@@ -140,7 +150,8 @@ impl CudaExecutable {
         format!("step {index} `{}` at {}", step.name, step.scope)
     }
 
-    /// Checks and enters what the caller passes, and brings up to date what is prepared from states.
+    /// Checks and enters what the caller passes, and brings up to date what is prepared from
+    /// states.
     pub(super) fn enter(
         &mut self,
         state: &mut State,
@@ -150,10 +161,11 @@ impl CudaExecutable {
         let bound = self.device.context().bind_to_thread();
         bound.map_err(|e| Error::from(e).during(format!("calling `{}`", self.plan.name)))?;
         let addresses = &mut self.addresses;
-        self.arguments.enter::<CudaMemory>(state, inputs, outputs, |slot, at| addresses.set(slot, at))?;
+        self.arguments
+            .enter::<CudaMemory>(state, inputs, outputs, |slot, at| addresses.set(slot, at))?;
         for index in 0..self.tasks.len() {
-            let is_stale =
-                self.plan.steps[index].prepare && self.prepared.is_stale(index, self.arguments.stamps());
+            let is_stale = self.plan.steps[index].prepare
+                && self.prepared.is_stale(index, self.arguments.stamps());
             if is_stale {
                 let ran = self.tasks[index].run(&self.device, &self.addresses);
                 ran.and_then(|()| self.settle()).map_err(|e| e.during(self.during(index)))?;
@@ -190,9 +202,12 @@ impl CudaExecutable {
             step(self).map_err(|e| e.during(self.during(index)))?;
             self.storage.after(index);
         }
-        let delivered =
-            self.deliveries.iter().try_for_each(|c| c.launch(self.device.stream(), &self.addresses));
-        delivered.map_err(|e| e.during(format!("delivering the results of `{}`", self.plan.name)))?;
+        let delivered = self
+            .deliveries
+            .iter()
+            .try_for_each(|c| c.launch(self.device.stream(), &self.addresses));
+        delivered
+            .map_err(|e| e.during(format!("delivering the results of `{}`", self.plan.name)))?;
         self.storage.after(self.tasks.len());
         self.has_run = true;
         Ok(())
@@ -233,7 +248,9 @@ fn place_kept(
     for (index, slot) in plan.slots.iter().enumerate() {
         let id = SlotId(index as u32);
         match &slot.place {
-            Place::Persistent { offset, .. } => addresses.set(id, persistent.address() + *offset as u64),
+            Place::Persistent { offset, .. } => {
+                addresses.set(id, persistent.address() + *offset as u64)
+            }
             Place::Constant(tensor) => {
                 let bytes = DeviceBytes::new(device, tensor.bytes().len())?;
                 device.staging().upload(tensor.bytes(), bytes.address())?;
@@ -281,7 +298,11 @@ impl Executable for CudaExecutable {
             Ok(event)
         });
         let done = recorded.map_err(|e| e.during(format!("a step of `{}`", self.plan.name)))?;
-        Ok(Box::new(Enqueued { device: Arc::clone(&self.device), plan: self.plan.name.clone(), done }))
+        Ok(Box::new(Enqueued {
+            device: Arc::clone(&self.device),
+            plan: self.plan.name.clone(),
+            done,
+        }))
     }
 
     fn keeps_time(&self) -> bool {
@@ -341,7 +362,8 @@ impl Executable for CudaExecutable {
                 Ok(())
             })?;
             for ((index, start), end) in starts.into_iter().zip(ends) {
-                let ns = |from: &CudaEvent, to: &CudaEvent| Ok(f64::from(from.elapsed_ms(to)?) * 1e6);
+                let ns =
+                    |from: &CudaEvent, to: &CudaEvent| Ok(f64::from(from.elapsed_ms(to)?) * 1e6);
                 let times = ns(&origin, &start).and_then(|at| Ok((at, ns(&start, &end)?)));
                 let (at, time) = times.map_err(failed)?;
                 profiles[index].start_ns.push(at);

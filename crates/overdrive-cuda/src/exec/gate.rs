@@ -1,15 +1,17 @@
 //! A gate on the work stream: what is enqueued behind it starts when the host opens it.
 //!
-//! Launches cost the host microseconds each; with all of them waiting behind a gate, the time between two events is the
-//! device's alone. The stream waits for a word of pinned memory (`cuStreamWaitValue32`), which occupies no
-//! multiprocessor. Invariant: a closed gate is opened before anything waits for the stream.
+//! Launches cost the host microseconds each; with all of them waiting behind a gate, the time
+//! between two events is the device's alone. The stream waits for a word of pinned memory
+//! (`cuStreamWaitValue32`), which occupies no multiprocessor. Invariant: a closed gate is opened
+//! before anything waits for the stream.
 
 use crate::{Device, Error};
 use cudarc::driver::{result, sys};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Launches that a stream surely takes while it waits; beyond them the host might wait for a stream that waits for it.
+/// Launches that a stream surely takes while it waits; beyond them the host might wait for a stream
+/// that waits for it.
 pub(super) const CAPACITY: usize = 400;
 
 /// A word that the stream waits for.
@@ -27,7 +29,8 @@ impl Gate {
     pub(super) fn new(device: &Arc<Device>) -> Result<Self, Error> {
         device.context().bind_to_thread()?;
         // SAFETY: pinned memory at least as large and as aligned as the word.
-        let word = unsafe { result::malloc_host(4, sys::CU_MEMHOSTALLOC_DEVICEMAP)? }.cast::<AtomicU32>();
+        let word =
+            unsafe { result::malloc_host(4, sys::CU_MEMHOSTALLOC_DEVICEMAP)? }.cast::<AtomicU32>();
         // SAFETY: just allocated.
         unsafe { word.write(AtomicU32::new(0)) };
         Ok(Self { device: Arc::clone(device), word, passed: 0 })
@@ -38,7 +41,8 @@ impl Gate {
         self.passed = self.passed.wrapping_add(1);
         let mut address = 0;
         let wait = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_EQ as u32;
-        // SAFETY: the word lives as long as the gate, and the gate outlives the wait: `drop` opens it.
+        // SAFETY: the word lives as long as the gate, and the gate outlives the wait: `drop` opens
+        // it.
         unsafe {
             sys::cuMemHostGetDevicePointer_v2(&mut address, self.word.cast(), 0).result()?;
             let stream = self.device.stream().cu_stream();

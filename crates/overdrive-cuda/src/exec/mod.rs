@@ -1,9 +1,11 @@
-//! From a `Plan` to something that runs: steps compiled once, memory placed once, addresses looked up per call.
+//! From a `Plan` to something that runs: steps compiled once, memory placed once, addresses looked
+//! up per call.
 //!
-//! `executable` is the whole; `step` compiles a step into a `Task`; `storage` holds what lives within a call: one arena,
-//! or (eager) blocks taken as the call goes; `replay` captures calls as graphs; `sampling` takes timed samples by the
-//! device's own clock (`gate`, `clocks` and `copies` under it). Invariant: a call only enqueues, unless a step runs on
-//! the host, which the plan names.
+//! `executable` is the whole; `step` compiles a step into a `Task`; `storage` holds what lives
+//! within a call: one arena, or (eager) blocks taken as the call goes; `replay` captures calls as
+//! graphs; `sampling` takes timed samples by the device's own clock (`gate`, `clocks` and `copies`
+//! under it). Invariant: a call only enqueues, unless a step runs on the host, which the plan
+//! names.
 
 mod clocks;
 mod copies;

@@ -1,9 +1,10 @@
 //! Calls captured once as CUDA graphs and replayed.
 //!
-//! A graph holds the addresses that it was captured with, so there is one for each set of buffers that a caller passes,
-//! up to a few; callers reuse their buffers, and comparing addresses costs less than anything else. Beyond that the
-//! graph that waited longest is given the new addresses, which costs less than another graph; decision 0004 has the
-//! figures. Invariant: a graph is replayed only on exactly the addresses that it was captured with.
+//! A graph holds the addresses that it was captured with, so there is one for each set of buffers
+//! that a caller passes, up to a few; callers reuse their buffers, and comparing addresses costs
+//! less than anything else. Beyond that the graph that waited longest is given the new addresses,
+//! which costs less than another graph; decision 0004 has the figures. Invariant: a graph is
+//! replayed only on exactly the addresses that it was captured with.
 
 use super::executable::CudaExecutable;
 use crate::launch::Addresses;
@@ -17,7 +18,8 @@ use std::time::Instant;
 const KEPT: usize = 8;
 
 /// Other threads may do as they like meanwhile.
-const MODE: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+const MODE: sys::CUstreamCaptureMode =
+    sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
 /// Calls of each way when both are compared.
 const TRIALS: usize = 5;
@@ -32,7 +34,8 @@ pub(super) struct Captured {
     bytes: u64,
 }
 
-// SAFETY: a graph belongs to one executable, which runs on one thread at a time; the driver does not care which.
+// SAFETY: a graph belongs to one executable, which runs on one thread at a time; the driver does
+// not care which.
 unsafe impl Send for Captured {}
 
 impl Captured {
@@ -50,14 +53,15 @@ impl Captured {
         // The capture ends in any case, or the stream would be of no further use.
         let ended = stream.end_capture(sys::CUgraphInstantiate_flags(0));
         enqueued?;
-        let graph = ended.map_err(|e| failed(e.into()))?.expect("a capture that was begun has a graph");
+        let graph =
+            ended.map_err(|e| failed(e.into()))?.expect("a capture that was begun has a graph");
         graph.upload().map_err(|e| failed(e.into()))?;
         let bytes = before.saturating_sub(free().map_err(|e| failed(e.into()))?);
         Ok(Self { graph, bytes })
     }
 
-    /// Gives the graph the parameters of the same calls on other addresses; false where the driver finds more than
-    /// parameters changed.
+    /// Gives the graph the parameters of the same calls on other addresses; false where the driver
+    /// finds more than parameters changed.
     fn update(
         &mut self,
         device: &Arc<Device>,
@@ -67,14 +71,16 @@ impl Captured {
         let stream = device.stream();
         stream.begin_capture(MODE).map_err(|e| failed(e.into()))?;
         let enqueued = enqueue();
-        // SAFETY: the stream is being captured; the graph is ours, and is destroyed once the other one knows it. What
-        // is under way of the other one keeps its old parameters, says the driver's manual.
+        // SAFETY: the stream is being captured; the graph is ours, and is destroyed once the other
+        // one knows it. What is under way of the other one keeps its old parameters, says the
+        // driver's manual.
         unsafe {
             let ended = result::stream::end_capture(stream.cu_stream());
             enqueued?;
             let graph = ended.map_err(|e| failed(e.into()))?;
             let mut why: sys::CUgraphExecUpdateResultInfo = std::mem::zeroed();
-            let updated = sys::cuGraphExecUpdate_v2(self.graph.cu_graph_exec(), graph, &raw mut why);
+            let updated =
+                sys::cuGraphExecUpdate_v2(self.graph.cu_graph_exec(), graph, &raw mut why);
             result::graph::destroy(graph).map_err(|e| failed(e.into()))?;
             Ok(updated.result().is_ok())
         }
@@ -100,8 +106,12 @@ impl Replay {
     }
 
     /// Enqueues one call; a reason, once the call was made without a graph because none pays.
-    pub(super) fn call(&mut self, executable: &mut CudaExecutable) -> Result<Option<String>, BackendError> {
-        if let Some((_, captured)) = self.graphs.iter().find(|(at, _)| *at == executable.addresses) {
+    pub(super) fn call(
+        &mut self,
+        executable: &mut CudaExecutable,
+    ) -> Result<Option<String>, BackendError> {
+        if let Some((_, captured)) = self.graphs.iter().find(|(at, _)| *at == executable.addresses)
+        {
             captured.launch()?;
             return Ok(None);
         }
@@ -128,9 +138,13 @@ impl Replay {
 }
 
 /// Times both ways from the host, alternating; why the graph does not pay, if it does not.
-fn not_worth(captured: &Captured, executable: &mut CudaExecutable) -> Result<Option<String>, BackendError> {
+fn not_worth(
+    captured: &Captured,
+    executable: &mut CudaExecutable,
+) -> Result<Option<String>, BackendError> {
     let device = Arc::clone(&executable.device);
-    let wait = || device.stream().synchronize().map_err(|e| Error::from(e).during("timing a graph"));
+    let wait =
+        || device.stream().synchronize().map_err(|e| Error::from(e).during("timing a graph"));
     let [mut launched, mut replayed] = [f64::INFINITY; 2];
     for _ in 0..TRIALS {
         wait()?;
@@ -145,6 +159,10 @@ fn not_worth(captured: &Captured, executable: &mut CudaExecutable) -> Result<Opt
     }
     let pays = replayed < (1.0 - WORTH) * launched;
     Ok((!pays).then(|| {
-        format!("a replay takes {:.1} us from the host, launching {:.1} us", replayed * 1e6, launched * 1e6)
+        format!(
+            "a replay takes {:.1} us from the host, launching {:.1} us",
+            replayed * 1e6,
+            launched * 1e6
+        )
     }))
 }

@@ -1,10 +1,11 @@
 //! Timed samples by the device's own clock, after section 3 of the measurement protocol.
 //!
-//! A sample has two times. The host's: from the call to its completion, as a caller sees it. The device's: between two
-//! events on the work stream, with a gate before the first so that launches cost nothing in between. A call shorter
-//! than `SHORT_NS` is captured as many times as last `SPAN_NS` and replayed, since an event has a cost and a grain of
-//! its own. `Cold` flushes twice the L2 before each call, and gives captured calls buffers of their own.
-//! Invariant: a sample that could not be taken cold says `warm`.
+//! A sample has two times. The host's: from the call to its completion, as a caller sees it. The
+//! device's: between two events on the work stream, with a gate before the first so that launches
+//! cost nothing in between. A call shorter than `SHORT_NS` is captured as many times as last
+//! `SPAN_NS` and replayed, since an event has a cost and a grain of its own. `Cold` flushes twice
+//! the L2 before each call, and gives captured calls buffers of their own. Invariant: a sample that
+//! could not be taken cold says `warm`.
 
 use super::clocks::Clocks;
 use super::copies::Copies;
@@ -138,7 +139,8 @@ impl Sampling {
         protocol: Protocol,
     ) -> Result<OnDevice, BackendError> {
         if self.estimate_ns.is_none() {
-            // The first call in a mode with graphs captures, which waits for the device: not behind a closed gate.
+            // The first call in a mode with graphs captures, which waits for the device: not behind
+            // a closed gate.
             executable.call()?;
             self.tools().wait()?;
             let mut fastest = f64::INFINITY;
@@ -202,11 +204,18 @@ impl Tools {
     }
 
     fn wait(&self) -> Result<(), BackendError> {
-        self.device.stream().synchronize().map_err(|e| Error::from(e).during("waiting for a timed call"))
+        self.device
+            .stream()
+            .synchronize()
+            .map_err(|e| Error::from(e).during("waiting for a timed call"))
     }
 
     /// One call by the means of the mode.
-    fn one(&mut self, executable: &mut CudaExecutable, cache: CacheState) -> Result<OnDevice, BackendError> {
+    fn one(
+        &mut self,
+        executable: &mut CudaExecutable,
+        cache: CacheState,
+    ) -> Result<OnDevice, BackendError> {
         let is_gated = !executable.has_host_steps() && executable.tasks.len() <= CAPACITY;
         self.timed(cache, is_gated, || executable.call())
     }
@@ -237,10 +246,14 @@ impl Tools {
         Ok(OnDevice { ns: f64::from(ms) * 1e6, frequency, is_cold })
     }
 
-    fn between(&self, enqueue: impl FnOnce() -> Result<(), BackendError>) -> Result<(), BackendError> {
+    fn between(
+        &self,
+        enqueue: impl FnOnce() -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
         let failed = |e: Error| e.during("timing on the device");
-        let record =
-            |event: &CudaEvent| event.record(self.device.stream()).map_err(|e| failed(Error::from(e)));
+        let record = |event: &CudaEvent| {
+            event.record(self.device.stream()).map_err(|e| failed(Error::from(e)))
+        };
         self.clocks.read(0).map_err(failed)?;
         record(&self.start)?;
         enqueue()?;
@@ -268,7 +281,8 @@ impl Batch {
         }
         executable.device.stream().synchronize().map_err(|e| failed(e.into()))?;
         let captured = Captured::new(&executable.device, || {
-            (0..calls).try_for_each(|call| enqueue_at(executable, &copies[call % copies.len()].addresses))
+            (0..calls)
+                .try_for_each(|call| enqueue_at(executable, &copies[call % copies.len()].addresses))
         })?;
         Ok(Self { key, captured, calls, is_cold: is_cold || calls == 1, _copies: copies })
     }
@@ -296,6 +310,7 @@ fn enqueue_at(executable: &CudaExecutable, addresses: &Addresses) -> Result<(), 
         ran.map_err(|e| e.during(format!("`{}` at {}", step.name, step.scope)))?;
     }
     let stream = executable.device.stream();
-    let delivered = executable.deliveries.iter().try_for_each(|copy| copy.launch(stream, addresses));
+    let delivered =
+        executable.deliveries.iter().try_for_each(|copy| copy.launch(stream, addresses));
     delivered.map_err(|e| e.during("delivering results"))
 }

@@ -55,10 +55,11 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
     })
 }
 
-/// Gathers what runs together: loops that are alike, and products, beside each other or with a loop over their rows, but
-/// for those that are known to be faster apart.
+/// Gathers what runs together: loops that are alike, and products, beside each other or with a loop
+/// over their rows, but for those that are known to be faster apart.
 pub(crate) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Together {
-    let joins = |steps: &[&Step], step: &Step| gemm::joins(steps, step) || loops::joins(steps, step);
+    let joins =
+        |steps: &[&Step], step: &Step| gemm::joins(steps, step) || loops::joins(steps, step);
     let hopper = device.architecture() == Architecture::Sm90a;
     let follows = |step: &Step, next: &Step| gemm::follows(step, next).filter(|_| hopper);
     let wanted = |steps: &[Step]| match (&steps[0].kind, gemm::calls_following(steps)) {
@@ -85,7 +86,9 @@ pub(super) fn compile(site: &Site<'_>, together: Option<&[Step]>) -> Result<Task
     let step = site.step;
     let compiled = match (together, &step.kind) {
         (Some(steps), StepKind::Gemm(_)) => match gemm::calls_following(steps) {
-            Some((call, program)) => gemm::compile_following(site, (&call, &program)).map(Task::Launch),
+            Some((call, program)) => {
+                gemm::compile_following(site, (&call, &program)).map(Task::Launch)
+            }
             None => gemm::compile_together(site, &gemm::calls(steps)).map(Task::Launch),
         },
         (Some(steps), _) => loops::compile_together(site, steps).map(Task::Launch),
@@ -98,7 +101,9 @@ pub(super) fn compile(site: &Site<'_>, together: Option<&[Step]>) -> Result<Task
             scope: step.scope.clone(),
             reason,
         },
-        Refusal::Failed(error) => error.during(format!("compiling `{}` at {}", step.name, step.scope)),
+        Refusal::Failed(error) => {
+            error.during(format!("compiling `{}` at {}", step.name, step.scope))
+        }
     })
 }
 
@@ -118,8 +123,12 @@ fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
         StepKind::Pack { .. } | StepKind::PackFilter(_) | StepKind::Chain(_) => {
             unreachable!("no plan packs or chains for a device whose capabilities do not say how")
         }
-        StepKind::Copy => Ok(Task::Launch(Box::new(Copy::new(plan, step.reads[0], step.writes[0])))),
-        StepKind::Host(call) => HostCall::new(plan, call).map(Task::Host).map_err(Refusal::Unsupported),
+        StepKind::Copy => {
+            Ok(Task::Launch(Box::new(Copy::new(plan, step.reads[0], step.writes[0]))))
+        }
+        StepKind::Host(call) => {
+            HostCall::new(plan, call).map(Task::Host).map_err(Refusal::Unsupported)
+        }
         StepKind::CollectiveStart { prim } => {
             alone(prim)?;
             Ok(Task::Launch(Box::new(Copy::new(plan, step.reads[0], step.writes[0]))))

@@ -1,6 +1,8 @@
-//! Where transient slots live: in one arena, or (eager) in blocks of the pool taken as the call goes.
+//! Where transient slots live: in one arena, or (eager) in blocks of the pool taken as the call
+//! goes.
 //!
-//! Invariant: while a step is enqueued, every arena slot that it reads or writes has its address in the table.
+//! Invariant: while a step is enqueued, every arena slot that it reads or writes has its address in
+//! the table.
 
 use crate::launch::Addresses;
 use crate::memory::{BLOCK, DeviceBytes};
@@ -20,7 +22,11 @@ pub(super) enum Storage {
 
 impl Storage {
     /// Transient memory for a plan, with the addresses of arena slots entered.
-    pub(super) fn new(device: &Arc<Device>, plan: &Plan, addresses: &mut Addresses) -> Result<Self, Error> {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        plan: &Plan,
+        addresses: &mut Addresses,
+    ) -> Result<Self, Error> {
         if plan.mode == Mode::Eager {
             return Ok(Self::OnDemand(OnDemand::new(device, plan)));
         }
@@ -35,7 +41,8 @@ impl Storage {
         }
     }
 
-    /// Frees the slots that step `step` was the last to touch; the number of steps means the end of the call.
+    /// Frees the slots that step `step` was the last to touch; the number of steps means the end of
+    /// the call.
     pub(super) fn after(&mut self, step: usize) {
         if let Self::OnDemand(blocks) = self {
             blocks.after(step);

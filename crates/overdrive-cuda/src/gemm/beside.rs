@@ -1,8 +1,9 @@
 //! Products of one left operand beside each other: each is launched on a stream of its own.
 //!
-//! Query, key and value of a model in f32 are three products of cuBLASLt, of which each has a quarter of the tiles that fill
-//! a large GPU. Events fork the streams and join them, which a capture turns into branches of its graph. Invariant: what is
-//! enqueued before begins none of them late, and what comes after waits for all.
+//! Query, key and value of a model in f32 are three products of cuBLASLt, of which each has a
+//! quarter of the tiles that fill a large GPU. Events fork the streams and join them, which a
+//! capture turns into branches of its graph. Invariant: what is enqueued before begins none of them
+//! late, and what comes after waits for all.
 
 use crate::Error;
 use crate::entry::begin_call;
@@ -19,8 +20,8 @@ pub(super) const BESIDE: &str = "beside";
 /// Workspaces begin at multiples of this many bytes.
 const ALIGNMENT: usize = 256;
 
-/// Whether products like this one gain by it: those on multiply-adds, whose kernels take long enough to pay for the events,
-/// and which no kernel of ours computes in one grid.
+/// Whether products like this one gain by it: those on multiply-adds, whose kernels take long
+/// enough to pay for the events, and which no kernel of ours computes in one grid.
 pub(super) fn takes(call: &GemmCall) -> bool {
     matches!(call.lhs.dtype, DType::F32 | DType::F64) && call.lhs.dtype == call.rhs.dtype
 }
@@ -30,9 +31,11 @@ pub(super) fn takes(call: &GemmCall) -> bool {
 /// # Errors
 /// As `compile` of one, and what the driver says to more streams.
 pub(super) fn compile(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Launch>, Refusal> {
-    let compiled = calls.iter().map(|call| super::compile(site, call)).collect::<Result<Vec<_>, _>>()?;
+    let compiled =
+        calls.iter().map(|call| super::compile(site, call)).collect::<Result<Vec<_>, _>>()?;
     let context = site.device.context();
-    let event = || context.new_event(Some(CUevent_flags::CU_EVENT_DISABLE_TIMING)).map_err(Error::from);
+    let event =
+        || context.new_event(Some(CUevent_flags::CU_EVENT_DISABLE_TIMING)).map_err(Error::from);
     let mut workspace_bytes = 0;
     let mut lanes = Vec::with_capacity(compiled.len());
     for launch in compiled {

@@ -64,19 +64,28 @@ impl Candidate {
             all.insert(place, Candidate::Narrow);
         }
         if all.is_empty() {
-            all.push(if is_printable(&call.epilogue.0) { Candidate::Plain } else { Candidate::PlainStaged });
+            all.push(if is_printable(&call.epilogue.0) {
+                Candidate::Plain
+            } else {
+                Candidate::PlainStaged
+            });
         }
         Ok(all)
     }
 
     /// Makes the call ready; `None` where this way does not apply.
-    pub fn compile(self, site: &Site<'_>, call: &GemmCall) -> Result<Option<Box<dyn Launch>>, Refusal> {
+    pub fn compile(
+        self,
+        site: &Site<'_>,
+        call: &GemmCall,
+    ) -> Result<Option<Box<dyn Launch>>, Refusal> {
         match self {
             Candidate::Vendor(rank) => Ok(vendor::compile(site, call, rank)?),
-            Candidate::VendorStaged(rank) => {
-                halves(site, call).compile(site, |site, call| Ok(vendor::compile(site, call, rank)?))
+            Candidate::VendorStaged(rank) => halves(site, call)
+                .compile(site, |site, call| Ok(vendor::compile(site, call, rank)?)),
+            Candidate::Hopper(tile) => {
+                hopper::compile(site, Work::of(std::slice::from_ref(call)), tile)
             }
-            Candidate::Hopper(tile) => hopper::compile(site, Work::of(std::slice::from_ref(call)), tile),
             Candidate::Few(split) => few::compile(site, call, split),
             Candidate::Narrow => narrow::compile(site, call),
             Candidate::Plain if !is_printable(&call.epilogue.0) => Ok(None),
@@ -136,7 +145,9 @@ impl FromStr for Candidate {
     fn from_str(text: &str) -> Result<Self, UnknownCandidate> {
         let words: Vec<&str> = text.split(' ').collect();
         let rank = |text: &str| text.parse().map_err(|_| UnknownCandidate);
-        let split = |text: &str| rank(text).ok().filter(|s| few::SPLITS.contains(s)).ok_or(UnknownCandidate);
+        let split = |text: &str| {
+            rank(text).ok().filter(|s| few::SPLITS.contains(s)).ok_or(UnknownCandidate)
+        };
         Ok(match words[..] {
             ["cublaslt", number] => Candidate::Vendor(rank(number)?),
             ["cublaslt", number, "then", "loop"] => Candidate::VendorStaged(rank(number)?),
@@ -159,7 +170,11 @@ mod tests {
         let ours = hopper::TILES.into_iter().map(Candidate::Hopper);
         let ours = ours.chain(few::SPLITS.map(Candidate::Few));
         let vendors = [Candidate::Vendor(3), Candidate::VendorStaged(0)];
-        let others = vendors.into_iter().chain([Candidate::Narrow, Candidate::Plain, Candidate::PlainStaged]);
+        let others = vendors.into_iter().chain([
+            Candidate::Narrow,
+            Candidate::Plain,
+            Candidate::PlainStaged,
+        ]);
         for candidate in ours.chain(others) {
             assert_eq!(candidate.to_string().parse(), Ok(candidate));
         }

@@ -7,22 +7,26 @@ use cudarc::driver::CudaStream;
 use overdrive_ir::plan::{GemmCall, Instr, Program, SlotId};
 use std::sync::Arc;
 
-/// Compiles a product: the candidate that `site.tuning` names under `key`, else the first that applies.
+/// Compiles a product: the candidate that `site.tuning` names under `key`, else the first that
+/// applies.
 ///
 /// # Errors
-/// `Unsupported` for operands of types narrower than a byte and for results beyond the size of a grid; `Failed` as
-/// `Device::function` and as cuBLASLt.
+/// `Unsupported` for operands of types narrower than a byte and for results beyond the size of a
+/// grid; `Failed` as `Device::function` and as cuBLASLt.
 pub fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Box<dyn Launch>, Refusal> {
     if call.epilogue.0.points() == 0 {
         return Ok(Box::new(Nothing));
     }
     if call.lhs.dtype.bits() < 8 || call.rhs.dtype.bits() < 8 {
         let remedy = "convert both sides to a type of at least 8 bits";
-        let reason =
-            format!("products of {} and {} have no kernel; {remedy}", call.lhs.dtype, call.rhs.dtype);
+        let reason = format!(
+            "products of {} and {} have no kernel; {remedy}",
+            call.lhs.dtype, call.rhs.dtype
+        );
         return Err(Refusal::Unsupported(reason));
     }
-    let chosen = site.tuning.choices.get(&key(call)).and_then(|choice| choice.candidate.parse().ok());
+    let chosen =
+        site.tuning.choices.get(&key(call)).and_then(|choice| choice.candidate.parse().ok());
     let others = Candidate::all(site, call)?;
     for candidate in chosen.into_iter().chain(others) {
         if let Some(launch) = candidate.compile(site, call)? {

@@ -1,10 +1,12 @@
-//! Prints the epilogue of a product: what our kernels do with `V` neighbouring sums of a row, in registers.
+//! Prints the epilogue of a product: what our kernels do with `V` neighbouring sums of a row, in
+//! registers.
 //!
-//! The text declares `Slots` (addresses of the buffers), `epilogue` (loads what the program reads, makes every other
-//! store, gives the values of the first store; its halves are `Loaded`, for kernels that load early) and `store_result`
-//! (writes those), apart so that a kernel may send the result through shared memory instead; `prefetch` asks for what an
-//! element reads. Invariant: neighbours are read and written at once only where every row starts at an address that
-//! allows it.
+//! The text declares `Slots` (addresses of the buffers), `epilogue` (loads what the program reads,
+//! makes every other store, gives the values of the first store; its halves are `Loaded`, for
+//! kernels that load early) and `store_result` (writes those), apart so that a kernel may send the
+//! result through shared memory instead; `prefetch` asks for what an element reads. Invariant:
+//! neighbours are read and written at once only where every row starts at an address that allows
+//! it.
 
 use super::gelu;
 use super::problem::{SLOT_ALIGNMENT, alignment, split};
@@ -23,7 +25,8 @@ pub(super) struct Printed {
 
 /// True when every buffer's elements have addresses: the printed text cannot write parts of a byte.
 pub(super) fn is_printable(program: &Program) -> bool {
-    let loads = program.instrs.iter().zip(&program.dtypes).filter(|(i, _)| matches!(i, Instr::Load(_)));
+    let loads =
+        program.instrs.iter().zip(&program.dtypes).filter(|(i, _)| matches!(i, Instr::Load(_)));
     let stores = program.stores.iter().map(|s| program.dtype(s.value));
     loads.map(|(_, &dtype)| dtype).chain(stores).all(|dtype| dtype.bits() >= 8)
 }
@@ -54,14 +57,16 @@ pub(super) fn print_followed(call: &GemmCall, following: Option<&Following<'_>>)
             let (place, read) = load(register, dtype, access, slot);
             (places, reads) = (places + &place, reads + &read);
             let (at, _, _) = address(dtype, access, slot);
-            let _ = writeln!(ahead, "    asm volatile(\"prefetch.global.L2 [%0];\" ::\"l\"({at}));");
+            let _ =
+                writeln!(ahead, "    asm volatile(\"prefetch.global.L2 [%0];\" ::\"l\"({at}));");
         }
     }
     let (mut assigns, mut writes, mut last) = (String::new(), String::new(), String::new());
     let mut others = String::new();
     for (i, store) in program.stores.iter().enumerate() {
         let dtype = program.dtype(store.value);
-        let (to, name) = if i == 0 { (&mut last, "out".to_owned()) } else { (&mut writes, format!("s{i}")) };
+        let (to, name) =
+            if i == 0 { (&mut last, "out".to_owned()) } else { (&mut writes, format!("s{i}")) };
         if i > 0 {
             let _ = writeln!(others, "    {dtype} {name}[V];");
         }
@@ -81,25 +86,36 @@ pub(super) fn print_followed(call: &GemmCall, following: Option<&Following<'_>>)
         };
         let _ = writeln!(statements, "        {line}");
     }
-    let mut text = format!("struct Slots {{\n    void* at[{}];\n}};\ntypedef {out} OUT;\n", slots.len());
+    let mut text =
+        format!("struct Slots {{\n    void* at[{}];\n}};\ntypedef {out} OUT;\n", slots.len());
     let arguments = "const Slots& slots, u32 batch, i32 row, i32 col";
     let _ = write!(
         text,
-        "template <int V>\nstruct Loaded {{\n{places}__device__ __forceinline__ void load_all({arguments}, i32 count) {{\n{batch}{reads}}}\n"
+        "template <int V>\nstruct Loaded {{\n{places}__device__ __forceinline__ void \
+         load_all({arguments}, i32 count) {{\n{batch}{reads}}}\n"
     );
     let _ = write!(
         text,
-        "__device__ __forceinline__ void apply({arguments}, const SUM (&sums)[V], i32 count, OUT (&out)[V]) {{\n{batch}{others}#pragma unroll\n    for (int v = 0; v < V; ++v) {{\n{statements}{assigns}    }}\n{writes}}}\n}};\n"
+        "__device__ __forceinline__ void apply({arguments}, const SUM (&sums)[V], i32 count, OUT \
+         (&out)[V]) {{\n{batch}{others}#pragma unroll\n    for (int v = 0; v < V; ++v) \
+         {{\n{statements}{assigns}    }}\n{writes}}}\n}};\n"
     );
     let _ = write!(
         text,
-        "template <int V>\n__device__ __forceinline__ void epilogue({arguments}, const SUM (&sums)[V], i32 count, OUT (&out)[V]) {{\n    Loaded<V> loaded;\n    loaded.load_all(slots, batch, row, col, count);\n    loaded.apply(slots, batch, row, col, sums, count, out);\n}}\n"
+        "template <int V>\n__device__ __forceinline__ void epilogue({arguments}, const SUM \
+         (&sums)[V], i32 count, OUT (&out)[V]) {{\n    Loaded<V> loaded;\n    \
+         loaded.load_all(slots, batch, row, col, count);\n    loaded.apply(slots, batch, row, \
+         col, sums, count, out);\n}}\n"
     );
     let _ = write!(
         text,
-        "template <int V>\n__device__ __forceinline__ void store_result({arguments}, const OUT (&out)[V], i32 count) {{\n{batch}{last}}}\n"
+        "template <int V>\n__device__ __forceinline__ void store_result({arguments}, const OUT \
+         (&out)[V], i32 count) {{\n{batch}{last}}}\n"
     );
-    let _ = write!(text, "__device__ __forceinline__ void prefetch({arguments}) {{\n{batch}{ahead}}}\n");
+    let _ = write!(
+        text,
+        "__device__ __forceinline__ void prefetch({arguments}) {{\n{batch}{ahead}}}\n"
+    );
     for (name, view) in [("lhs", &call.lhs), ("rhs", &call.rhs)] {
         let _ = writeln!(
             text,
@@ -113,7 +129,9 @@ pub(super) fn print_followed(call: &GemmCall, following: Option<&Following<'_>>)
 /// What tells a kernel the extents and types of a product that it sums in `sums`.
 pub(super) fn defines(call: &GemmCall, sums: DType) -> Vec<(&'static str, String)> {
     let batch: usize = call.batch.iter().product();
-    let view = |view: &MatrixView| [view.row_stride.to_string() + "ll", view.col_stride.to_string() + "ll"];
+    let view = |view: &MatrixView| {
+        [view.row_stride.to_string() + "ll", view.col_stride.to_string() + "ll"]
+    };
     let ([lhs_row, lhs_col], [rhs_row, rhs_col]) = (view(&call.lhs), view(&call.rhs));
     vec![
         ("M", call.m.to_string()),
@@ -131,9 +149,11 @@ pub(super) fn defines(call: &GemmCall, sums: DType) -> Vec<(&'static str, String
     ]
 }
 
-/// A source: our headers, then the definitions, which would clash with names in the headers, then `text`.
+/// A source: our headers, then the definitions, which would clash with names in the headers, then
+/// `text`.
 pub(super) fn source(name: &'static str, defines: &[(&'static str, String)], text: &str) -> Source {
-    let defines: String = defines.iter().map(|(key, value)| format!("#define {key} {value}\n")).collect();
+    let defines: String =
+        defines.iter().map(|(key, value)| format!("#define {key} {value}\n")).collect();
     let text = format!("#include \"loop.cuh\"\n{}{defines}{text}", gelu::TEXT);
     Source { name: name.into(), text: text.into(), defines: vec![] }
 }
@@ -143,7 +163,8 @@ fn batch_indices(extents: &[usize]) -> String {
     let mut text = String::new();
     let mut inner = 1;
     for (d, &extent) in extents.iter().enumerate().rev() {
-        let _ = writeln!(text, "    [[maybe_unused]] const i64 b{d} = batch / {inner}u % {extent}u;");
+        let _ =
+            writeln!(text, "    [[maybe_unused]] const i64 b{d} = batch / {inner}u % {extent}u;");
         inner *= extent;
     }
     text
@@ -177,12 +198,20 @@ fn load(register: usize, dtype: DType, access: &Access, slot: usize) -> (String,
     let (at, step, once) = address(dtype, access, slot);
     let neighbours = format!("    {dtype} l{register}[V];\n");
     match step {
-        0 => (format!("    {dtype} l{register};\n"), format!("    l{register} = *(const {dtype}*)({at});\n")),
+        0 => (
+            format!("    {dtype} l{register};\n"),
+            format!("    l{register} = *(const {dtype}*)({at});\n"),
+        ),
         1 => {
-            let load = format!("load<(V < {once} ? V : {once})>(l{register}, (const {dtype}*)({at}), count)");
+            let load = format!(
+                "load<(V < {once} ? V : {once})>(l{register}, (const {dtype}*)({at}), count)"
+            );
             (neighbours, format!("    {load};\n"))
         }
-        _ => (neighbours, format!("    gather(l{register}, (const {dtype}*)({at}), {step}ll, count);\n")),
+        _ => (
+            neighbours,
+            format!("    gather(l{register}, (const {dtype}*)({at}), {step}ll, count);\n"),
+        ),
     }
 }
 

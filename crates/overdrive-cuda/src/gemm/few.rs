@@ -1,8 +1,8 @@
-//! Our kernel for products of few rows on Hopper (a batch of a small network, decoding): which it takes, how it cuts the
-//! contracted index, and its launch (`kernels/few.cu` says how it works).
+//! Our kernel for products of few rows on Hopper (a batch of a small network, decoding): which it
+//! takes, how it cuts the contracted index, and its launch (`kernels/few.cu` says how it works).
 //!
-//! Invariant: two blocks fit on a multiprocessor, so that the next layer's weights are on their way while this one
-//! finishes.
+//! Invariant: two blocks fit on a multiprocessor, so that the next layer's weights are on their way
+//! while this one finishes.
 
 use super::base::Base;
 use super::epilogue;
@@ -75,9 +75,10 @@ fn fit(call: &GemmCall) -> Option<Fit> {
     Fit::of(call).filter(|fit| few && single && fit.lhs.by_k)
 }
 
-/// The ways to cut the contracted index that are worth timing, best guess first; none where the kernel cannot take the
-/// call. A cluster needs room in one part of the device: clusters of four are no slower alone, but beside the kernel before
-/// they find it only while half of the multiprocessors are free, and eight blocks were slower in any case.
+/// The ways to cut the contracted index that are worth timing, best guess first; none where the
+/// kernel cannot take the call. A cluster needs room in one part of the device: clusters of four
+/// are no slower alone, but beside the kernel before they find it only while half of the
+/// multiprocessors are free, and eight blocks were slower in any case.
 pub(super) fn splits(call: &GemmCall, multiprocessors: u32) -> Vec<usize> {
     let tiles = call.n.div_ceil(OUTPUTS);
     let has_room = |&split: &usize| {

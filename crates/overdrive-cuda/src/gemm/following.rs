@@ -1,8 +1,10 @@
-//! Products that a loop over the rows of their result follows (layer_norm after a residual), as one launch.
+//! Products that a loop over the rows of their result follows (layer_norm after a residual), as one
+//! launch.
 //!
-//! Alone the loop pays for a launch and reads what the product has just written. Together the blocks that hold a row are
-//! a cluster, and meet where the loop folds. The loop's own result is written while blocks of other rows still read the
-//! product's operands, so it may share no byte with them.
+//! Alone the loop pays for a launch and reads what the product has just written. Together the
+//! blocks that hold a row are a cluster, and meet where the loop folds. The loop's own result is
+//! written while blocks of other rows still read the product's operands, so it may share no byte
+//! with them.
 
 use super::candidate::TILES;
 use super::compile::{key, renumbered};
@@ -15,7 +17,8 @@ use crate::loops::Following;
 use overdrive_ir::Tuning;
 use overdrive_ir::plan::{GemmCall, Program, Step, StepKind};
 
-/// Whether one launch can do a product and the loop after it; `None` where the loop folds nothing of its result.
+/// Whether one launch can do a product and the loop after it; `None` where the loop folds nothing
+/// of its result.
 ///
 /// # Errors
 /// Why it cannot.
@@ -32,7 +35,8 @@ pub fn follows(step: &Step, next: &Step) -> Option<Result<(), String>> {
         Ok(_) if others || !call.batch.is_empty() => "it reads more than one matrix of the product",
         Ok(_) if !next.aliases.is_empty() => "it takes the place of an operand",
         Ok(_) if tiles(&call).is_empty() => {
-            "no cluster of at most eight blocks holds a row of 16-bit floats, fp8 or i8 in tiles that cost less than a launch"
+            "no cluster of at most eight blocks holds a row of 16-bit floats, fp8 or i8 in tiles \
+             that cost less than a launch"
         }
         Ok(_) => return Some(Ok(())),
     };
@@ -53,15 +57,16 @@ fn following<'a>(call: &'a GemmCall, program: &'a Program) -> Result<Following<'
     Following::new(program, &call.epilogue.0.stores[0].access, [call.m, call.n])
 }
 
-/// The tiles whose clusters hold whole rows, by the time that the product is expected to take in them, as far as that is no
-/// more than it takes alone and the loop costs; last those whose clusters would have room all at once if they could lie
-/// anywhere. They cannot: an H200 has places for 15 clusters of eight blocks that fill a multiprocessor each, and sixteen
-/// take twice as long.
+/// The tiles whose clusters hold whole rows, by the time that the product is expected to take in
+/// them, as far as that is no more than it takes alone and the loop costs; last those whose
+/// clusters would have room all at once if they could lie anywhere. They cannot: an H200 has places
+/// for 15 clusters of eight blocks that fill a multiprocessor each, and sixteen take twice as long.
 fn tiles(call: &GemmCall) -> Vec<Tile> {
     /// Of any Hopper GPU, which only the order depends on.
     const MULTIPROCESSORS: usize = 132;
     const PLACES: usize = MULTIPROCESSORS * 15 / 16;
-    /// What a launch less saved on an H200 at 1024 rows of 512, and bytes that the loop moves in a cycle.
+    /// What a launch less saved on an H200 at 1024 rows of 512, and bytes that the loop moves in a
+    /// cycle.
     const LAUNCH_CYCLES: f64 = 1500.0;
     const BYTES_OF_CYCLE: f64 = 2000.0;
     let cycles = |tile: &Tile| tile.cycles([call.m, call.n, call.k], 1, MULTIPROCESSORS);
@@ -85,17 +90,26 @@ pub fn key_following(call: &GemmCall, program: &Program) -> String {
 }
 
 /// Whether a product with its loop is not known to be faster apart.
-pub fn run_following(device: &Device, tuning: &Tuning, (call, program): (&GemmCall, &Program)) -> bool {
+pub fn run_following(
+    device: &Device,
+    tuning: &Tuning,
+    (call, program): (&GemmCall, &Program),
+) -> bool {
     let chosen = tuning.choices.get(&key_following(call, program));
-    device.architecture() == Architecture::Sm90a && chosen.is_none_or(|choice| choice.candidate != APART)
+    device.architecture() == Architecture::Sm90a
+        && chosen.is_none_or(|choice| choice.candidate != APART)
 }
 
 /// Candidates by name, ready to run.
 pub(super) type Ready = Vec<(String, Box<dyn Launch>)>;
 
 /// Every tile that a product with its loop can be computed in, best guess first.
-pub(super) fn candidates(site: &Site<'_>, (call, program): (&GemmCall, &Program)) -> Result<Ready, Refusal> {
-    let following = following(call, program).map_err(|reason| Refusal::Unsupported(reason.to_owned()))?;
+pub(super) fn candidates(
+    site: &Site<'_>,
+    (call, program): (&GemmCall, &Program),
+) -> Result<Ready, Refusal> {
+    let following =
+        following(call, program).map_err(|reason| Refusal::Unsupported(reason.to_owned()))?;
     let work = Work { calls: std::slice::from_ref(call), following: Some(&following) };
     let mut all = Ready::new();
     for tile in tiles(call).into_iter().take(TILES) {
@@ -112,7 +126,8 @@ pub fn compile_following(
     site: &Site<'_>,
     (call, program): (&GemmCall, &Program),
 ) -> Result<Box<dyn Launch>, Refusal> {
-    let following = following(call, program).map_err(|reason| Refusal::Unsupported(reason.to_owned()))?;
+    let following =
+        following(call, program).map_err(|reason| Refusal::Unsupported(reason.to_owned()))?;
     let work = Work { calls: std::slice::from_ref(call), following: Some(&following) };
     let chosen = site.tuning.choices.get(&key_following(call, program));
     let chosen = chosen.and_then(|choice| choice.candidate.parse().ok());

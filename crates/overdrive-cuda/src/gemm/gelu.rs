@@ -1,9 +1,9 @@
-//! GELU in epilogues whose results have at most 16 bits: one function where the graph has an error function or a tangent
-//! and what stands around it.
+//! GELU in epilogues whose results have at most 16 bits: one function where the graph has an error
+//! function or a tangent and what stands around it.
 //!
-//! CUDA's `erff` is right to an ulp of f32 and takes some forty instructions a sum, which nothing hides behind a product
-//! of moderate depth. `gelu.cuh` says what takes its place; its error is a fraction of what storing rounds
-//! away.
+//! CUDA's `erff` is right to an ulp of f32 and takes some forty instructions a sum, which nothing
+//! hides behind a product of moderate depth. `gelu.cuh` says what takes its place; its error is a
+//! fraction of what storing rounds away.
 
 use overdrive_ir::plan::{Instr, Program, Register};
 use overdrive_ir::{Binary, DType, Unary};
@@ -15,7 +15,8 @@ pub(super) const TEXT: &str = include_str!("kernels/gelu.cuh");
 const CUBIC: f64 = 0.044715;
 const SLOPE: f64 = 0.797_884_560_802_865_4;
 
-/// The statements that take the place of registers which hold GELUs; none where a result has more than 16 bits.
+/// The statements that take the place of registers which hold GELUs; none where a result has more
+/// than 16 bits.
 pub(super) fn found(program: &Program) -> BTreeMap<Register, String> {
     if program.stores.iter().any(|store| program.dtype(store.value).bits() > 16) {
         return BTreeMap::new();
@@ -74,6 +75,7 @@ fn operands(p: &Program, at: Register, kind: Binary) -> Option<(Register, Regist
 /// The operand of a register beside the f32 nearest to a number.
 fn with_constant(p: &Program, at: Register, kind: Binary, number: f64) -> Option<Register> {
     let (a, b) = operands(p, at, kind)?;
-    let is_number = |r: Register| matches!(p.instr(r), Instr::Constant(c) if *c as f32 == number as f32);
+    let is_number =
+        |r: Register| matches!(p.instr(r), Instr::Constant(c) if *c as f32 == number as f32);
     if is_number(b) { Some(a) } else { is_number(a).then_some(b) }
 }

@@ -1,7 +1,8 @@
 //! Our kernel for Hopper: which products it takes, in which tiles, and its tensor maps.
 //!
-//! Everything about a product is compiled in; addresses are in the tensor maps, which the host encodes when an address
-//! is new. Invariant: a tile never needs more shared memory than a block may have.
+//! Everything about a product is compiled in; addresses are in the tensor maps, which the host
+//! encodes when an address is new. Invariant: a tile never needs more shared memory than a block
+//! may have.
 
 mod tile;
 
@@ -34,7 +35,8 @@ const LINE: usize = 128;
 pub(super) struct Fit {
     pub(super) lhs: Matrix,
     pub(super) rhs: Matrix,
-    /// Where the result lies if TMA can store it: its first element, elements from row to row and batch to batch.
+    /// Where the result lies if TMA can store it: its first element, elements from row to row and
+    /// batch to batch.
     out: Option<(Base, i64, i64)>,
 }
 
@@ -57,7 +59,10 @@ impl Fit {
         let whole_numbers = left == DType::I8 && right == left && call.accumulate == DType::I32;
         let typed = (half(left) && left == right) || (fp8(left) && fp8(right)) || whole_numbers;
         let whole = call.k > 0 && call.accumulate != DType::F64 && is_printable(&call.epilogue.0);
-        if !typed || !whole || [call.m, call.n, call.k].iter().any(|&extent| extent > i32::MAX as usize / 2) {
+        if !typed
+            || !whole
+            || [call.m, call.n, call.k].iter().any(|&extent| extent > i32::MAX as usize / 2)
+        {
             return None;
         }
         let ([lr, lc], [rr, rc]) = (strides(&call.lhs), strides(&call.rhs));
@@ -76,7 +81,9 @@ impl Matrix {
         let (_, [batch]) = one_batch(&call.batch, [&view.batch_strides])?;
         let base = Base::of(view);
         let bytes = view.dtype.bits() as i64 / 8;
-        let fits = [base.bytes, dense.leading * bytes, batch * bytes].iter().all(|b| b % TMA_ALIGNMENT == 0);
+        let fits = [base.bytes, dense.leading * bytes, batch * bytes]
+            .iter()
+            .all(|b| b % TMA_ALIGNMENT == 0);
         (fits && batch >= 0).then_some(Self {
             base,
             by_k: dense.major == Major::Row,
@@ -100,11 +107,12 @@ impl Matrix {
     }
 }
 
-/// The tiles that `together` such calls may be computed in, by the time that they are expected to take; none where the
-/// kernel cannot take it.
+/// The tiles that `together` such calls may be computed in, by the time that they are expected to
+/// take; none where the kernel cannot take it.
 pub(super) fn tiles(call: &GemmCall, together: usize, multiprocessors: u32) -> Vec<Tile> {
     let Some(fit) = Fit::of(call) else { return vec![] };
-    let (batch, shape) = (together * call.batch.iter().product::<usize>(), [call.m, call.n, call.k]);
+    let (batch, shape) =
+        (together * call.batch.iter().product::<usize>(), [call.m, call.n, call.k]);
     let cycles = |tile: &Tile| tile.cycles(shape, batch, multiprocessors as usize);
     let applies = |tile: &Tile| tile.applies(promotes(call), [fit.lhs.by_k, fit.rhs.by_k]);
     let mut tiles: Vec<Tile> = TILES.into_iter().filter(applies).collect();
@@ -128,8 +136,10 @@ pub(super) fn stored(call: &GemmCall) -> Option<(Base, i64, i64)> {
     let bytes = dtype.bits() as i64 / 8;
     let row = if call.m == 1 { call.n.next_multiple_of(16) as i64 } else { row };
     let fits = [base.bytes, row * bytes, step * bytes].iter().all(|b| b % TMA_ALIGNMENT == 0);
-    // Of programs that overwrite what they load each element must be read before its row is written.
-    (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4).then_some((base, row, step))
+    // Of programs that overwrite what they load each element must be read before its row is
+    // written.
+    (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4)
+        .then_some((base, row, step))
 }
 
 /// What a launch does: products that are alike, and what follows in the rows of the only one.
@@ -146,15 +156,21 @@ impl<'a> Work<'a> {
     }
 }
 
-/// The source of the kernel for some work and a tile, on a device of so many multiprocessors; `None` where they do not
-/// go together.
-pub(super) fn source(work: Work<'_>, fit: &Fit, tile: Tile, multiprocessors: u32) -> Option<(Source, Grid)> {
+/// The source of the kernel for some work and a tile, on a device of so many multiprocessors;
+/// `None` where they do not go together.
+pub(super) fn source(
+    work: Work<'_>,
+    fit: &Fit,
+    tile: Tile,
+    multiprocessors: u32,
+) -> Option<(Source, Grid)> {
     let Work { calls, following } = work;
     let call = &calls[0];
     let program = &call.epilogue.0;
     let out = program.dtype(program.stores[0].value);
-    let by_tma =
-        following.is_none() && fit.out.is_some() && (tile.columns * out.bits() / 8).is_multiple_of(LINE);
+    let by_tma = following.is_none()
+        && fit.out.is_some()
+        && (tile.columns * out.bits() / 8).is_multiple_of(LINE);
     let folds = following.map_or(0, Following::folds);
     let span = following.map_or(Some(0), |_| tile.span(call.n))?;
     let beside = if by_tma { tile.store_bytes() } else { tile.meeting_bytes(span, folds) };
@@ -197,8 +213,11 @@ pub(super) fn source(work: Work<'_>, fit: &Fit, tile: Tile, multiprocessors: u32
         ("LEAN", flag(lean)),
     ]);
     let wgmma = wgmma(tile.columns, [call.lhs.dtype, call.rhs.dtype], [fit.lhs.by_k, fit.rhs.by_k]);
-    let source =
-        epilogue::source("gemm_hopper", &defines, &(text + &wgmma + include_str!("kernels/hopper.cu")));
+    let source = epilogue::source(
+        "gemm_hopper",
+        &defines,
+        &(text + &wgmma + include_str!("kernels/hopper.cu")),
+    );
     let threads = tile.consumers as u32 * 128 + if lean { 32 } else { 128 };
     let shared_bytes = tile.shared_bytes(stages, beside) as u32;
     Some((source, Grid { blocks: blocks as u32, threads, by_tma, shared_bytes }))
@@ -223,8 +242,8 @@ struct Hopper {
     bases: Vec<Base>,
 }
 
-/// Compiles the kernel for one call, for several that are alike (see `together`), or for one and what follows it (see
-/// `following`); `None` where it does not apply.
+/// Compiles the kernel for one call, for several that are alike (see `together`), or for one and
+/// what follows it (see `following`); `None` where it does not apply.
 pub(super) fn compile(
     site: &Site<'_>,
     work: Work<'_>,
@@ -245,17 +264,25 @@ pub(super) fn compile(
     };
     let entry = Entry::new(site.device, (&source, "gemm_hopper"), config)?;
 
-    let lhs =
-        Boxes::new(call.lhs.dtype, fit.lhs.extents(call.m, call), fit.lhs.boxes(tile.rows, call.lhs.dtype));
+    let lhs = Boxes::new(
+        call.lhs.dtype,
+        fit.lhs.extents(call.m, call),
+        fit.lhs.boxes(tile.rows, call.lhs.dtype),
+    );
     let share = tile.columns / tile.cluster;
-    let rhs = Boxes::new(call.rhs.dtype, fit.rhs.extents(call.n, call), fit.rhs.boxes(share, call.rhs.dtype));
+    let rhs = Boxes::new(
+        call.rhs.dtype,
+        fit.rhs.extents(call.n, call),
+        fit.rhs.boxes(share, call.rhs.dtype),
+    );
     let program = &call.epilogue.0;
     let dtype = program.dtype(program.stores[0].value);
     let out = match fit.out.filter(|_| grid.by_tma) {
         Some((_, row, step)) => {
             let batches = call.batch.iter().product();
             let step = if step == 0 { row } else { step };
-            let extents = [Extent::new(call.n, 1), Extent::new(call.m, row), Extent::new(batches, step)];
+            let extents =
+                [Extent::new(call.n, 1), Extent::new(call.m, row), Extent::new(batches, step)];
             Boxes::new(dtype, extents, [LINE * 8 / dtype.bits(), 64])
         }
         // The kernel does not look at it.
@@ -269,9 +296,11 @@ pub(super) fn compile(
     let rights = calls.iter().map(|call| Base::of(&call.rhs));
     let bases: Vec<Base> =
         std::iter::once(fit.lhs.base).chain(rights).chain(calls.iter().map(result)).collect();
-    let boxes = std::iter::once(lhs).chain(vec![rhs; together]).chain(vec![out; together]).collect();
+    let boxes =
+        std::iter::once(lhs).chain(vec![rhs; together]).chain(vec![out; together]).collect();
     let others = calls[1..].iter().flat_map(|call| epilogue::print(call).slots);
-    let slots = epilogue::print_followed(call, work.following).slots.into_iter().chain(others).collect();
+    let slots =
+        epilogue::print_followed(call, work.following).slots.into_iter().chain(others).collect();
     Ok(Some(Box::new(Hopper { entry, together, slots, maps: Maps::new(boxes), bases })))
 }
 
@@ -288,7 +317,8 @@ impl Launch for Hopper {
             results.as_mut_ptr().cast(),
             slots.as_mut_ptr().cast(),
         ];
-        // SAFETY: a tensor map, twice as many as there are products, and for each as many addresses as `Slots` has.
+        // SAFETY: a tensor map, twice as many as there are products, and for each as many addresses
+        // as `Slots` has.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

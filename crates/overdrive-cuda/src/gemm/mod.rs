@@ -1,11 +1,14 @@
-//! Matrix products with epilogues: cuBLASLt where it is there and fits, our own kernels everywhere else.
+//! Matrix products with epilogues: cuBLASLt where it is there and fits, our own kernels everywhere
+//! else.
 //!
-//! `compile` takes a `GemmCall` of any strides and types. A product has several candidates (`candidates`): algorithms
-//! of cuBLASLt, our kernels (for Hopper, for few rows, for few columns, for everything) with the epilogue in registers;
-//! all are right, `tune` times them and `Tuning` remembers which is fast. Where a candidate cannot apply the epilogue
-//! itself the sums go through workspace and the epilogue is a loop of its own: the candidate's name says so. Products of one
-//! operand run in one launch (`together`), and so does a loop over the rows of a result (`following`). Products by
-//! 2:4 weights (`sparse_linear`) come as kernels by name and share the epilogue.
+//! `compile` takes a `GemmCall` of any strides and types. A product has several candidates
+//! (`candidates`): algorithms of cuBLASLt, our kernels (for Hopper, for few rows, for few columns,
+//! for everything) with the epilogue in registers; all are right, `tune` times them and `Tuning`
+//! remembers which is fast. Where a candidate cannot apply the epilogue itself the sums go through
+//! workspace and the epilogue is a loop of its own: the candidate's name says so. Products of one
+//! operand run in one launch (`together`), and so does a loop over the rows of a result
+//! (`following`). Products by 2:4 weights (`sparse_linear`) come as kernels by name and share the
+//! epilogue.
 
 mod base;
 mod beside;
@@ -30,7 +33,9 @@ mod vendor;
 
 pub use candidate::{Candidate, DTYPES, UnknownCandidate};
 pub use compile::{compile, key};
-pub use following::{calls as calls_following, compile_following, follows, key_following, run_following};
+pub use following::{
+    calls as calls_following, compile_following, follows, key_following, run_following,
+};
 pub use peak::peak;
 pub(crate) use sources::TEXT;
 pub use sources::sources;

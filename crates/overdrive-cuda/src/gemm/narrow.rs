@@ -1,5 +1,5 @@
-//! The kernel for products of few columns (the last layer of a classifier): no tile of matrix units fits them, and TMA
-//! takes no row whose bytes are no multiple of 16.
+//! The kernel for products of few columns (the last layer of a classifier): no tile of matrix units
+//! fits them, and TMA takes no row whose bytes are no multiple of 16.
 
 use super::epilogue::{self, Printed, is_printable};
 use super::pointers::Pointers;
@@ -32,7 +32,8 @@ fn threads(call: &GemmCall) -> usize {
 /// The source of the kernel for a call, and the buffers of its epilogue.
 pub(super) fn source(call: &GemmCall) -> (Source, Vec<SlotId>) {
     let Printed { text, slots } = epilogue::print(call);
-    let others: Vec<i64> = call.rhs.batch_strides.iter().copied().chain([call.rhs.row_stride]).collect();
+    let others: Vec<i64> =
+        call.rhs.batch_strides.iter().copied().chain([call.rhs.row_stride]).collect();
     let bytes = alignment(call.rhs.dtype, call.rhs.offset, &others).min(16).min(SLOT_ALIGNMENT);
     let aligned = (bytes as usize * 8 / call.rhs.dtype.bits()).max(1);
     // As many as divide a row.
@@ -43,7 +44,10 @@ pub(super) fn source(call: &GemmCall) -> (Source, Vec<SlotId>) {
 }
 
 /// Compiles the kernel; `None` where it does not apply.
-pub(super) fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Option<Box<dyn Launch>>, Refusal> {
+pub(super) fn compile(
+    site: &Site<'_>,
+    call: &GemmCall,
+) -> Result<Option<Box<dyn Launch>>, Refusal> {
     if !applies(call) {
         return Ok(None);
     }

@@ -13,13 +13,19 @@ use std::sync::Arc;
 /// Extent of the product: large enough to fill any device, small enough to take milliseconds.
 const EXTENT: usize = 8192;
 
-/// Multiplies two random matrices of 8,192 rows and columns and gives the FLOP/s of the best candidate with its name;
-/// f64 and f32 products are of 2,048. `precision` is `Tf32` for the tensor cores' rate on f32.
+/// Multiplies two random matrices of 8,192 rows and columns and gives the FLOP/s of the best
+/// candidate with its name; f64 and f32 products are of 2,048. `precision` is `Tf32` for the tensor
+/// cores' rate on f32.
 ///
 /// # Errors
 /// As `compile`; `Unsupported` for a type that there is nothing to choose for.
-pub fn peak(device: &Arc<Device>, dtype: DType, precision: Precision) -> Result<(f64, String), Refusal> {
-    let slow = matches!(dtype, DType::F64) || (dtype == DType::F32 && precision == Precision::Exact);
+pub fn peak(
+    device: &Arc<Device>,
+    dtype: DType,
+    precision: Precision,
+) -> Result<(f64, String), Refusal> {
+    let slow =
+        matches!(dtype, DType::F64) || (dtype == DType::F32 && precision == Precision::Exact);
     let n = if slow { EXTENT / 4 } else { EXTENT };
     let (accumulate, out) = match dtype {
         DType::I8 => (DType::I32, DType::I32),
@@ -46,8 +52,13 @@ pub fn peak(device: &Arc<Device>, dtype: DType, precision: Precision) -> Result<
     let (lhs, rhs) = (view(0, [n as i64, 1]), view(1, [1, n as i64]));
     let epilogue = Epilogue(program);
     let call = GemmCall { batch: vec![], m: n, n, k: n, lhs, rhs, accumulate, precision, epilogue };
-    let slot = |dtype, place| Slot { ty: TensorType::new(dtype, [n, n]), layout: Layout::RowMajor, place };
-    let slots = vec![slot(dtype, Place::Input(0)), slot(dtype, Place::Input(1)), slot(out, Place::Output(0))];
+    let slot =
+        |dtype, place| Slot { ty: TensorType::new(dtype, [n, n]), layout: Layout::RowMajor, place };
+    let slots = vec![
+        slot(dtype, Place::Input(0)),
+        slot(dtype, Place::Input(1)),
+        slot(out, Place::Output(0)),
+    ];
     let plan = Plan { name: "peak".to_owned(), slots, ..Plan::default() };
     let step = Step {
         kind: StepKind::Gemm(call.clone()),
@@ -62,10 +73,13 @@ pub fn peak(device: &Arc<Device>, dtype: DType, precision: Precision) -> Result<
         name: "dot_general".to_owned(),
         scope: String::new(),
     };
-    let site = Site { plan: &plan, step: &step, device, tuning: &Tuning::default(), mode: Mode::Compile };
+    let site =
+        Site { plan: &plan, step: &step, device, tuning: &Tuning::default(), mode: Mode::Compile };
     let choice = tune(&site, &call)?;
     let Some((_, choice)) = choice else {
-        return Err(Refusal::Unsupported(format!("products of {dtype} have one kernel alone here")));
+        return Err(Refusal::Unsupported(format!(
+            "products of {dtype} have one kernel alone here"
+        )));
     };
     let ns = choice.timings_ns[&choice.candidate];
     Ok((2.0 * (n as f64).powi(3) / (ns * 1e-9), choice.candidate))

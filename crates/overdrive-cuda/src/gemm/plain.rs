@@ -1,4 +1,5 @@
-//! The plain kernel: every product of whole-byte types, whatever its strides, with the epilogue in registers.
+//! The plain kernel: every product of whole-byte types, whatever its strides, with the epilogue in
+//! registers.
 
 use super::epilogue::{self, Printed};
 use super::pointers::Pointers;
@@ -24,7 +25,10 @@ pub(super) fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Box<dyn Launch
     let (source, slots) = source(call);
     let tiles = call.m.div_ceil(TILE) as u64 * call.n.div_ceil(TILE) as u64;
     let blocks = u32::try_from(tiles).ok().filter(|&b| b <= i32::MAX as u32).ok_or_else(|| {
-        Refusal::Unsupported(format!("a product of {} by {} has more tiles than a grid", call.m, call.n))
+        Refusal::Unsupported(format!(
+            "a product of {} by {} has more tiles than a grid",
+            call.m, call.n
+        ))
     })?;
     let batch: usize = call.batch.iter().product();
     // Blocks walk the batches beyond the limit of a grid's second dimension.

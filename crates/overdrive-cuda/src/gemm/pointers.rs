@@ -1,4 +1,5 @@
-//! A product kernel that reads its operands through plain pointers: its launch is the same whatever the kernel does.
+//! A product kernel that reads its operands through plain pointers: its launch is the same whatever
+//! the kernel does.
 
 use crate::Error;
 use crate::entry::Entry;
@@ -17,7 +18,8 @@ pub(super) struct Pointers {
 }
 
 impl Pointers {
-    /// The launch of `entry` for a call; `slots` are the buffers of its epilogue, as many as `Slots` has.
+    /// The launch of `entry` for a call; `slots` are the buffers of its epilogue, as many as
+    /// `Slots` has.
     pub(super) fn new(entry: Entry, call: &GemmCall, slots: Vec<SlotId>) -> Self {
         Self { entry, lhs: call.lhs.slot, rhs: call.rhs.slot, slots }
     }

@@ -1,4 +1,5 @@
-//! `Problem`: a `GemmCall` in the form that matrix kernels take, and what they may assume about addresses.
+//! `Problem`: a `GemmCall` in the form that matrix kernels take, and what they may assume about
+//! addresses.
 
 use overdrive_ir::DType;
 use overdrive_ir::plan::{Access, GemmCall, MatrixView};
@@ -23,13 +24,21 @@ pub(super) struct Dense {
     pub(super) leading: i64,
 }
 
-/// A matrix of `rows` by `columns` as rows or columns of contiguous elements; `None` for any other strides.
-pub(super) fn dense([rows, columns]: [usize; 2], [row_stride, col_stride]: [i64; 2]) -> Option<Dense> {
+/// A matrix of `rows` by `columns` as rows or columns of contiguous elements; `None` for any other
+/// strides.
+pub(super) fn dense(
+    [rows, columns]: [usize; 2],
+    [row_stride, col_stride]: [i64; 2],
+) -> Option<Dense> {
     // A stride along an extent of 1 is never taken.
     let row_major = col_stride == 1 || columns == 1;
     let column_major = row_stride == 1 || rows == 1;
     let leading = |stride: i64, extent: usize, along: usize| {
-        if extent == 1 { Some(along.max(1) as i64) } else { (stride >= along as i64).then_some(stride) }
+        if extent == 1 {
+            Some(along.max(1) as i64)
+        } else {
+            (stride >= along as i64).then_some(stride)
+        }
     };
     let by_row = row_major.then(|| leading(row_stride, rows, columns)).flatten();
     let by_column = column_major.then(|| leading(col_stride, columns, rows)).flatten();
@@ -39,8 +48,8 @@ pub(super) fn dense([rows, columns]: [usize; 2], [row_stride, col_stride]: [i64;
     if columns == 1 { column.or(row) } else { row.or(column) }
 }
 
-/// Several batch dimensions as one: its extent, and for each list of strides the one stride. `None` where a list is
-/// no arithmetic progression.
+/// Several batch dimensions as one: its extent, and for each list of strides the one stride. `None`
+/// where a list is no arithmetic progression.
 pub(super) fn one_batch<const N: usize>(
     extents: &[usize],
     strides: [&[i64]; N],
@@ -59,8 +68,8 @@ pub(super) fn one_batch<const N: usize>(
     Some((count, steps.unwrap_or([0; N])))
 }
 
-/// Bytes that the address of every element of a set of strides and an offset is a multiple of, at most
-/// `SLOT_ALIGNMENT`.
+/// Bytes that the address of every element of a set of strides and an offset is a multiple of, at
+/// most `SLOT_ALIGNMENT`.
 pub(super) fn alignment(dtype: DType, offset: i64, strides: &[i64]) -> u64 {
     let steps = strides.iter().fold(offset.unsigned_abs(), |all, step| all | step.unsigned_abs());
     let bits = steps.saturating_mul(dtype.bits() as u64);
@@ -73,9 +82,14 @@ pub(super) fn split(access: &Access) -> (&[i64], [i64; 2]) {
     (batch, [matrix[0], matrix[1]])
 }
 
-/// What a kernel of ours sums in: at least f32, so that narrow accumulation types are kept with room to spare.
+/// What a kernel of ours sums in: at least f32, so that narrow accumulation types are kept with
+/// room to spare.
 pub(super) fn sums(call: &GemmCall) -> DType {
-    if call.accumulate.is_float() && call.accumulate != DType::F64 { DType::F32 } else { call.accumulate }
+    if call.accumulate.is_float() && call.accumulate != DType::F64 {
+        DType::F32
+    } else {
+        call.accumulate
+    }
 }
 
 /// The offset of element 0 and the strides of row and column, of which one is the contracted one.

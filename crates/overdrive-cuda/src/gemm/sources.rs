@@ -1,10 +1,13 @@
-//! Specialisations that stand for all others of the kernels here, for compilation where there is no GPU.
+//! Specialisations that stand for all others of the kernels here, for compilation where there is no
+//! GPU.
 
 use super::hopper::{self, Fit, TILES, Work};
 use super::{few, narrow, plain, sparse_linear, tune};
 use crate::compiler::{Architecture, Source};
 use crate::loops::Following;
-use overdrive_ir::plan::{Access, Epilogue, GemmCall, Instr, MatrixView, Program, Reduction, SlotId, Store};
+use overdrive_ir::plan::{
+    Access, Epilogue, GemmCall, Instr, MatrixView, Program, Reduction, SlotId, Store,
+};
 use overdrive_ir::{Binary, DType, Overflow, Precision, Reducer, Unary};
 
 /// The text of every kernel here: what a timing depends on beside the device.
@@ -25,7 +28,8 @@ fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCal
     let out = if dtype.bits() == 8 { DType::BF16 } else { dtype };
     // Of whole numbers the sums are converted on their way out.
     let (sums, accumulate) = (accumulate, if dtype.is_int() { DType::F32 } else { accumulate });
-    let sum = if dtype.is_int() { p.push(Instr::Convert(sum, Overflow::Ieee), accumulate) } else { sum };
+    let sum =
+        if dtype.is_int() { p.push(Instr::Convert(sum, Overflow::Ieee), accumulate) } else { sum };
     let load = Access { slot: SlotId(2), offset: 0, strides: vec![0, 1] };
     let bias = p.push(Instr::Load(load), out);
     let bias = p.push(Instr::Convert(bias, Overflow::Ieee), accumulate);
@@ -52,7 +56,17 @@ fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCal
     let rhs = if transposed { view(1, 1, k as i64) } else { view(1, n as i64, 1) };
     let lhs = view(0, k as i64, 1);
     let precision = Precision::Exact;
-    GemmCall { batch: vec![], m, n, k, lhs, rhs, accumulate: sums, precision, epilogue: Epilogue(p) }
+    GemmCall {
+        batch: vec![],
+        m,
+        n,
+        k,
+        lhs,
+        rhs,
+        accumulate: sums,
+        precision,
+        epilogue: Epilogue(p),
+    }
 }
 
 /// `x * scale / sqrt(mean(x^2))` over the rows of what `linear_gelu` stores.
@@ -75,7 +89,8 @@ fn rms_norm(call: &GemmCall) -> Program {
     p
 }
 
-/// At least one source of every kernel here, and of each way through it, with the architectures that it is for.
+/// At least one source of every kernel here, and of each way through it, with the architectures
+/// that it is for.
 pub fn sources() -> Vec<(Source, &'static [Architecture])> {
     let mut all: Vec<(Source, &'static [Architecture])> = Vec::new();
     for dtype in DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8) {
@@ -101,17 +116,20 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
         let call = linear_gelu(shape, dtype, transposed);
         let fit = Fit::of(&call).expect("dense, aligned and typed");
         let calls = [call];
-        let sources = TILES.into_iter().filter_map(|tile| hopper::source(Work::of(&calls), &fit, tile, 132));
+        let sources =
+            TILES.into_iter().filter_map(|tile| hopper::source(Work::of(&calls), &fit, tile, 132));
         all.extend(sources.take(tiles).map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     }
     let calls = vec![linear_gelu([1024, 512, 512], DType::BF16, false); 3];
     let fit = Fit::of(&calls[0]).expect("dense, aligned and typed");
-    let sources = TILES.into_iter().filter_map(|tile| hopper::source(Work::of(&calls), &fit, tile, 132));
+    let sources =
+        TILES.into_iter().filter_map(|tile| hopper::source(Work::of(&calls), &fit, tile, 132));
     all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     let calls = &calls[..1];
     let program = rms_norm(&calls[0]);
     let result = &calls[0].epilogue.0.stores[0].access;
-    let following = Following::new(&program, result, [1024, 512]).expect("it folds rows of the result");
+    let following =
+        Following::new(&program, result, [1024, 512]).expect("it folds rows of the result");
     let work = Work { calls, following: Some(&following) };
     let sources = TILES.into_iter().filter_map(|tile| hopper::source(work, &fit, tile, 132));
     all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
@@ -128,7 +146,9 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
     // By 2:4 weights: whole tiles, and results that the copy engine cannot store.
     for (shape, dtype) in [([8192, 16384, 4096], DType::BF16), ([333, 519, 1152], DType::F16)] {
         let call = linear_gelu(shape, dtype, true);
-        all.extend(sparse_linear::sources(&call).map(|source| (source, &[Architecture::Sm90a][..])));
+        all.extend(
+            sparse_linear::sources(&call).map(|source| (source, &[Architecture::Sm90a][..])),
+        );
     }
     all
 }

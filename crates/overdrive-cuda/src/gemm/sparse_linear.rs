@@ -1,5 +1,5 @@
-//! Our kernel for products by 2:4 weights on Hopper's sparse tensor cores, `sparse_linear` with what follows it: source,
-//! tensor maps, launch (`kernels/sparse_linear.cu` says how it works).
+//! Our kernel for products by 2:4 weights on Hopper's sparse tensor cores, `sparse_linear` with
+//! what follows it: source, tensor maps, launch (`kernels/sparse_linear.cu` says how it works).
 //!
 //! Invariant: the compressed weight is read where it is, never copied.
 
@@ -35,7 +35,8 @@ struct Sparse {
     slots: Vec<SlotId>,
 }
 
-/// The product as one by a dense weight of values, half as deep as x: epilogues know no more of one.
+/// The product as one by a dense weight of values, half as deep as x: epilogues know no more of
+/// one.
 fn product(call: &KernelCall) -> Option<GemmCall> {
     let (x, values) = (&call.operands[0], &call.operands[1]);
     let epilogue = call.epilogue.clone()?;
@@ -96,7 +97,8 @@ pub(super) fn sources(product: &GemmCall) -> impl Iterator<Item = Source> {
 /// # Errors
 /// `Unsupported` off Hopper, and for a call without an epilogue.
 pub(crate) fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Launch>, Refusal> {
-    let Some(product) = product(call).filter(|_| site.device.architecture() == Architecture::Sm90a) else {
+    let Some(product) = product(call).filter(|_| site.device.architecture() == Architecture::Sm90a)
+    else {
         return Err(Refusal::Unsupported("only Hopper has these sparse tensor cores".to_owned()));
     };
     if is_printable(&product.epilogue.0) {
@@ -108,7 +110,11 @@ pub(crate) fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Laun
     Ok(both.expect("the first half was made"))
 }
 
-fn launch(site: &Site<'_>, call: &KernelCall, product: &GemmCall) -> Result<Box<dyn Launch>, Refusal> {
+fn launch(
+    site: &Site<'_>,
+    call: &KernelCall,
+    product: &GemmCall,
+) -> Result<Box<dyn Launch>, Refusal> {
     let multiprocessors = site.device.properties().multiprocessors as usize;
     let (rows, n, k, dtype) = (rows(product), product.n, product.k, product.lhs.dtype);
     let tile = Tile::of(rows);
@@ -117,10 +123,18 @@ fn launch(site: &Site<'_>, call: &KernelCall, product: &GemmCall) -> Result<Box<
         block_dim: (tile.threads() as u32, 1, 1),
         shared_mem_bytes: tile.shared_bytes() as u32,
     };
-    let entry = Entry::new(site.device, (&source(product, tile, multiprocessors), "sparse_linear"), config)?;
+    let entry = Entry::new(
+        site.device,
+        (&source(product, tile, multiprocessors), "sparse_linear"),
+        config,
+    )?;
     let matrix = |[rows, width]: [usize; 2], row: usize, shape| {
         let row = row as i64;
-        Boxes::new(dtype, [Extent::new(width, 1), Extent::new(rows, row), Extent::new(1, row)], shape)
+        Boxes::new(
+            dtype,
+            [Extent::new(width, 1), Extent::new(rows, row), Extent::new(1, row)],
+            shape,
+        )
     };
     let (of_values, of_x) = (Base::of(&product.rhs), Base::of(&product.lhs));
     let values = matrix([n, k / 2], k / 2, [32, tile.outputs()]);
@@ -145,9 +159,11 @@ impl Launch for Sparse {
         let mut maps = self.maps.at(&self.bases.map(|base| base.address(addresses)))?;
         let mut mask = self.mask.address(addresses);
         let mut slots: Vec<u64> = self.slots.iter().map(|&slot| addresses.of(slot)).collect();
-        let mut parameters: Vec<*mut c_void> = maps.iter_mut().map(|map| (&raw mut *map).cast()).collect();
+        let mut parameters: Vec<*mut c_void> =
+            maps.iter_mut().map(|map| (&raw mut *map).cast()).collect();
         parameters.extend([(&raw mut mask).cast(), slots.as_mut_ptr().cast()]);
-        // SAFETY: the parameters are those of the kernel, with as many addresses as `Slots` has; it keeps to the extents.
+        // SAFETY: the parameters are those of the kernel, with as many addresses as `Slots` has; it
+        // keeps to the extents.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

@@ -1,7 +1,8 @@
 //! Products of one left operand (query, key and value) as one step.
 //!
-//! Each of them alone has too few tiles for the device. Together they are one grid over the tiles of all, where a tile
-//! looks up its right operand, result and buffers; or, of types that this kernel does not take, launches beside each other.
+//! Each of them alone has too few tiles for the device. Together they are one grid over the tiles
+//! of all, where a tile looks up its right operand, result and buffers; or, of types that this
+//! kernel does not take, launches beside each other.
 
 use super::beside::{self, BESIDE};
 use super::compile::key;
@@ -18,9 +19,12 @@ const MOST: usize = 8;
 /// The choice to launch products one by one.
 pub(super) const APART: &str = "apart";
 
-/// Whether one launch can do a step beside others: products equal to the last detail, of the same left operand.
+/// Whether one launch can do a step beside others: products equal to the last detail, of the same
+/// left operand.
 pub fn joins(steps: &[&Step], step: &Step) -> bool {
-    let (StepKind::Gemm(of), StepKind::Gemm(other)) = (&steps[0].kind, &step.kind) else { return false };
+    let (StepKind::Gemm(of), StepKind::Gemm(other)) = (&steps[0].kind, &step.kind) else {
+        return false;
+    };
     let equal = other.lhs.slot == of.lhs.slot && key(other) == key(of);
     let plain = of.batch.is_empty() && steps[0].aliases.is_empty() && step.aliases.is_empty();
     equal && plain && steps.len() < MOST
@@ -45,8 +49,8 @@ pub(super) fn tiles(calls: &[GemmCall], multiprocessors: u32) -> Vec<Tile> {
     hopper::tiles(&calls[0], calls.len(), multiprocessors)
 }
 
-/// Whether products that can be gathered should be: some tile takes them, or they are better beside each other, and one by
-/// one is not known to be faster.
+/// Whether products that can be gathered should be: some tile takes them, or they are better beside
+/// each other, and one by one is not known to be faster.
 pub fn run_together(device: &Device, tuning: &Tuning, calls: &[GemmCall]) -> bool {
     let chosen = tuning.choices.get(&key_together(calls));
     let has_tile = device.architecture() == Architecture::Sm90a

@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// Timed calls of each candidate, after one that warms up.
 const SAMPLES: usize = 9;
 
-/// Times every candidate of a product with cold caches; `None` where there is nothing to choose. The key is what
-/// `compile` looks the choice up by.
+/// Times every candidate of a product with cold caches; `None` where there is nothing to choose.
+/// The key is what `compile` looks the choice up by.
 ///
 /// # Errors
 /// As `compile`, and what CUDA says while candidates run.
@@ -41,13 +41,19 @@ pub fn tune(site: &Site<'_>, call: &GemmCall) -> Result<Option<(String, Choice)>
     Ok(fastest(site, (std::slice::from_ref(call), None), ready)?.map(|choice| (key(call), choice)))
 }
 
-/// The same for products that may run in one launch: in each tile, and one by one, each in its own best way.
+/// The same for products that may run in one launch: in each tile, and one by one, each in its own
+/// best way.
 ///
 /// # Errors
 /// As `tune`.
-pub fn tune_together(site: &Site<'_>, calls: &[GemmCall]) -> Result<Option<(String, Choice)>, Refusal> {
+pub fn tune_together(
+    site: &Site<'_>,
+    calls: &[GemmCall],
+) -> Result<Option<(String, Choice)>, Refusal> {
     let mut ready = Ready::new();
-    for tile in together::tiles(calls, site.device.properties().multiprocessors).into_iter().take(TILES) {
+    for tile in
+        together::tiles(calls, site.device.properties().multiprocessors).into_iter().take(TILES)
+    {
         if let Some(launch) = hopper::compile(site, Work::of(calls), tile)? {
             ready.push((tile.to_string(), launch));
         }
@@ -63,7 +69,8 @@ pub fn tune_together(site: &Site<'_>, calls: &[GemmCall]) -> Result<Option<(Stri
     Ok(fastest(site, (calls, None), ready)?.map(|choice| (key_together(calls), choice)))
 }
 
-/// The same for a product that a loop follows: in each tile, and one after the other, each in its own best way.
+/// The same for a product that a loop follows: in each tile, and one after the other, each in its
+/// own best way.
 ///
 /// # Errors
 /// As `tune`.
@@ -102,7 +109,8 @@ fn fastest(
     (calls, program): (&[GemmCall], Option<&Program>),
     mut ready: Ready,
 ) -> Result<Option<Choice>, Refusal> {
-    let workspace_bytes = ready.iter().map(|(_, launch)| launch.workspace_bytes()).max().unwrap_or(0);
+    let workspace_bytes =
+        ready.iter().map(|(_, launch)| launch.workspace_bytes()).max().unwrap_or(0);
     let bench = Bench::new(site, (calls, program), workspace_bytes)?;
     // What fails here is no candidate; whether anything works, `compile` says.
     ready.retain(|(_, launch)| bench.time_ns(launch.as_ref()).is_ok());
@@ -113,8 +121,11 @@ fn fastest(
             samples.push(bench.time_ns(launch.as_ref())?);
         }
     }
-    let timings_ns: BTreeMap<String, f64> =
-        ready.iter().zip(samples).map(|((name, _), samples)| (name.clone(), median(samples))).collect();
+    let timings_ns: BTreeMap<String, f64> = ready
+        .iter()
+        .zip(samples)
+        .map(|((name, _), samples)| (name.clone(), median(samples)))
+        .collect();
     Ok(Choice::fastest(timings_ns))
 }
 
@@ -122,7 +133,8 @@ fn fastest(
 struct Bench {
     device: Arc<Device>,
     addresses: Addresses,
-    /// Written between calls, to put everything else out of the cache, and long enough to launch behind.
+    /// Written between calls, to put everything else out of the cache, and long enough to launch
+    /// behind.
     flush: CudaSlice<u8>,
     /// What `addresses` points into.
     _memory: Vec<CudaSlice<u8>>,
@@ -135,7 +147,8 @@ impl Bench {
         workspace_bytes: usize,
     ) -> Result<Self, Error> {
         let (device, stream) = (site.device, site.device.stream());
-        let l2 = device.context().attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
+        let l2 =
+            device.context().attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
         // SAFETY: written before it is read, by `noise` or by a candidate.
         let allocate = |bytes: usize| unsafe { stream.alloc::<u8>(bytes.max(1)) };
         let address = |slice: &CudaSlice<u8>| slice.device_ptr(stream).0;
@@ -156,11 +169,21 @@ impl Bench {
         slots.dedup();
         for slot in slots {
             let slice = allocate(site.plan.slot(slot).bytes())?;
-            noise(device, address(&slice), site.plan.slot(slot).ty.dtype, site.plan.slot(slot).bytes())?;
+            noise(
+                device,
+                address(&slice),
+                site.plan.slot(slot).ty.dtype,
+                site.plan.slot(slot).bytes(),
+            )?;
             addresses.set(slot, address(&slice));
             memory.push(slice);
         }
-        Ok(Self { device: Arc::clone(device), addresses, flush: allocate(4 * l2 as usize)?, _memory: memory })
+        Ok(Self {
+            device: Arc::clone(device),
+            addresses,
+            flush: allocate(4 * l2 as usize)?,
+            _memory: memory,
+        })
     }
 
     /// One call, by the device's clock.
@@ -185,8 +208,9 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples[samples.len() / 2]
 }
 
-/// The kernel that makes random numbers of a type. Its macro has a word of its own: one named as parameters of templates are
-/// would be read in the compiler's own headers, where `template <typename bool>` is an error.
+/// The kernel that makes random numbers of a type. Its macro has a word of its own: one named as
+/// parameters of templates are would be read in the compiler's own headers, where `template
+/// <typename bool>` is an error.
 pub(super) fn noise_source(dtype: DType) -> Source {
     let defines = vec![("ELEMENT", dtype.to_string())];
     Source { name: "noise".into(), text: include_str!("kernels/noise.cu").into(), defines }
@@ -198,7 +222,8 @@ fn noise(device: &Device, address: u64, dtype: DType, bytes: usize) -> Result<()
     let dtype = if dtype.bits() < 8 { DType::U8 } else { dtype };
     let function = device.function(&noise_source(dtype), "noise")?;
     let count = (bytes * 8 / dtype.bits()) as u64;
-    let shape = LaunchConfig { grid_dim: (1024, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
+    let shape =
+        LaunchConfig { grid_dim: (1024, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
     // SAFETY: the kernel takes an address and a count, and writes that many elements.
     unsafe { device.stream().launch_builder(&function).arg(&address).arg(&count).launch(shape)? };
     Ok(())

@@ -1,9 +1,9 @@
-//! cuBLASLt: products whose matrices have contiguous rows or columns, stored plainly, with a bias, added to a matrix, or of fp8
-//! with scales.
+//! cuBLASLt: products whose matrices have contiguous rows or columns, stored plainly, with a bias,
+//! added to a matrix, or of fp8 with scales.
 //!
-//! cuBLASLt thinks in columns; a row-major result is asked for as its transpose. Its ReLU drops NaN and its GELU is the
-//! tanh formula alone, so neither is used. Invariant: a descriptor that cuBLASLt does not support is `None`, never
-//! another computation.
+//! cuBLASLt thinks in columns; a row-major result is asked for as its transpose. Its ReLU drops NaN
+//! and its GELU is the tanh formula alone, so neither is used. Invariant: a descriptor that
+//! cuBLASLt does not support is `None`, never another computation.
 
 mod descriptor;
 mod handle;
@@ -46,13 +46,19 @@ struct Fused {
 }
 
 impl Fused {
-    /// The sums stored, converted or not, after adding at most one vector and one matrix of the result's type.
+    /// The sums stored, converted or not, after adding at most one vector and one matrix of the
+    /// result's type.
     fn of(program: &Program) -> Option<Self> {
         let [store] = &program.stores[..] else { return None };
         let out = program.dtype(store.value);
-        let mut fused = Self { store: store.access.clone(), out, bias: None, added: None, scales: vec![] };
+        let mut fused =
+            Self { store: store.access.clone(), out, bias: None, added: None, scales: vec![] };
         let widened = |register: Register| match program.instr(register) {
-            Instr::Convert(from, _) if program.dtype(*from).bits() < program.dtype(register).bits() => *from,
+            Instr::Convert(from, _)
+                if program.dtype(*from).bits() < program.dtype(register).bits() =>
+            {
+                *from
+            }
             _ => register,
         };
         let mut value = match program.instr(store.value) {
@@ -61,8 +67,9 @@ impl Fused {
         };
         while *program.instr(value) != Instr::Accumulator {
             if let Instr::Binary(Binary::Mul, a, b) = *program.instr(value) {
-                let scaled =
-                    [(a, b), (b, a)].into_iter().find_map(|(sum, by)| Some((sum, scalars(program, by)?)));
+                let scaled = [(a, b), (b, a)]
+                    .into_iter()
+                    .find_map(|(sum, by)| Some((sum, scalars(program, by)?)));
                 let (sum, by) = scaled?;
                 fused.scales.extend(by);
                 value = sum;
@@ -102,7 +109,9 @@ fn scalars(program: &Program, register: Register) -> Option<Vec<Access>> {
         Instr::Load(access) if program.dtype(register) == DType::F32 => {
             access.strides.iter().all(|&stride| stride == 0).then(|| vec![access.clone()])
         }
-        Instr::Binary(Binary::Mul, a, b) => Some([scalars(program, *a)?, scalars(program, *b)?].concat()),
+        Instr::Binary(Binary::Mul, a, b) => {
+            Some([scalars(program, *a)?, scalars(program, *b)?].concat())
+        }
         _ => None,
     }
 }
@@ -129,7 +138,9 @@ fn compute(call: &GemmCall) -> Option<(Compute, DType)> {
         (DType::F32, DType::F32) if call.precision == Precision::Tf32 => {
             (Compute::CUBLAS_COMPUTE_32F_FAST_TF32, DType::F32)
         }
-        (dtype, DType::F32 | DType::F16 | DType::BF16) if dtype.is_float() && dtype != DType::F64 => {
+        (dtype, DType::F32 | DType::F16 | DType::BF16)
+            if dtype.is_float() && dtype != DType::F64 =>
+        {
             (Compute::CUBLAS_COMPUTE_32F, DType::F32)
         }
         _ => return None,
@@ -160,10 +171,17 @@ impl Columns {
         let (_, out) = split(&fused.store);
         let result = dense([call.m, call.n], out)?;
         let side = |view: &overdrive_ir::plan::MatrixView, shape: [usize; 2], by: [i64; 2]| {
-            let every: Vec<i64> = view.batch_strides.iter().copied().chain(by).filter(|&s| s != 1).collect();
+            let every: Vec<i64> =
+                view.batch_strides.iter().copied().chain(by).filter(|&s| s != 1).collect();
             let aligned = alignment(view.dtype, view.offset, &every);
             let batch = view.batch_strides.clone();
-            Some(Side { base: Base::of(view), dtype: view.dtype, dense: dense(shape, by)?, batch, aligned })
+            Some(Side {
+                base: Base::of(view),
+                dtype: view.dtype,
+                dense: dense(shape, by)?,
+                batch,
+                aligned,
+            })
         };
         let (m, n, k) = (call.m, call.n, call.k);
         let ([lr, lc], [rr, rc]) = (strides(&call.lhs), strides(&call.rhs));
@@ -205,15 +223,17 @@ struct Vendor {
     calls: Vec<[Base; 4]>,
 }
 
-/// The product by algorithm number `rank` of cuBLASLt's own order of preference; `None` where it has none, or does not
-/// know such a product.
+/// The product by algorithm number `rank` of cuBLASLt's own order of preference; `None` where it
+/// has none, or does not know such a product.
 pub(super) fn compile(
     site: &Site<'_>,
     call: &GemmCall,
     rank: usize,
 ) -> Result<Option<Box<dyn Launch>>, Error> {
     let Some(product) = product(site, call)? else { return Ok(None) };
-    let Some(algorithm) = product.algorithms(rank + 1)?.into_iter().nth(rank) else { return Ok(None) };
+    let Some(algorithm) = product.algorithms(rank + 1)?.into_iter().nth(rank) else {
+        return Ok(None);
+    };
     let (algorithm, workspace_bytes) = (algorithm.algo, algorithm.workspaceSize);
     Ok(Some(Box::new(Vendor { algorithm, workspace_bytes, ..product.vendor })))
 }
@@ -235,7 +255,11 @@ struct Product {
 impl Product {
     fn algorithms(&self, limit: usize) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>, Error> {
         let Self { vendor: Vendor { library, description, layouts, .. }, aligned } = self;
-        Preference::new(WORKSPACE_BYTES, aligned)?.algorithms(library, (description, layouts), limit)
+        Preference::new(WORKSPACE_BYTES, aligned)?.algorithms(
+            library,
+            (description, layouts),
+            limit,
+        )
     }
 }
 
@@ -251,7 +275,9 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
     };
     let Some((fused, compute, factor, columns)) = wanted() else { return Ok(None) };
     let types = [columns.a.dtype, columns.b.dtype, fused.out, factor].map(data_type);
-    let [Some(a_type), Some(b_type), Some(out_type), Some(factor_type)] = types else { return Ok(None) };
+    let [Some(a_type), Some(b_type), Some(out_type), Some(factor_type)] = types else {
+        return Ok(None);
+    };
     let Some(library) = Handle::of(site.device)? else { return Ok(None) };
 
     let (store_batch, _) = split(&fused.store);
@@ -292,12 +318,15 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
     }
 
     // That there are scales is part of what algorithms are asked for.
-    (0..fused.scales.len()).try_for_each(|number| description.scale_address(number, UNKNOWN_ADDRESS))?;
+    (0..fused.scales.len())
+        .try_for_each(|number| description.scale_address(number, UNKNOWN_ADDRESS))?;
 
     let out = Base::at(fused.store.slot, fused.out, fused.store.offset);
-    let added = fused.added.as_ref().map_or(out, |access| Base::at(access.slot, fused.out, access.offset));
+    let added =
+        fused.added.as_ref().map_or(out, |access| Base::at(access.slot, fused.out, access.offset));
     let bases = [columns.a.base, columns.b.base, added, out];
-    let widths = [columns.a.dtype, columns.b.dtype, fused.out, fused.out].map(|d| d.bits() as i64 / 8);
+    let widths =
+        [columns.a.dtype, columns.b.dtype, fused.out, fused.out].map(|d| d.bits() as i64 / 8);
     let mut calls = Vec::new();
     overdrive_ir::eval::for_each_index(&call.batch[..outer], |index| {
         let moved = |i: usize| {
@@ -324,7 +353,11 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
         factors: [1.0, beta].map(|x| bytes_of(x, factor)),
         bias,
         bias_address: Cell::new(0),
-        scales: fused.scales.iter().map(|access| Base::at(access.slot, DType::F32, access.offset)).collect(),
+        scales: fused
+            .scales
+            .iter()
+            .map(|access| Base::at(access.slot, DType::F32, access.offset))
+            .collect(),
         scale_addresses: Cell::default(),
         calls,
     };
@@ -352,16 +385,21 @@ impl Launch for Vendor {
             }
         }
         let mut scales = [0; 2];
-        self.scales.iter().zip(&mut scales).for_each(|(base, scale)| *scale = base.address(addresses));
+        self.scales
+            .iter()
+            .zip(&mut scales)
+            .for_each(|(base, scale)| *scale = base.address(addresses));
         if self.scale_addresses.replace(scales) != scales {
             let used = &scales[..self.scales.len()];
-            used.iter().enumerate().try_for_each(|(i, &at)| self.description.scale_address(i, at))?;
+            used.iter()
+                .enumerate()
+                .try_for_each(|(i, &at)| self.description.scale_address(i, at))?;
         }
         let [a_layout, b_layout, c_layout, d_layout] = &self.layouts;
         for call in &self.calls {
             let [a, b, c, d] = call.map(|base| base.address(addresses) as *mut c_void);
-            // SAFETY: descriptors and handle live as long as `self`; the plan's matrices lie inside their slots, and
-            // the workspace has the size that was asked for.
+            // SAFETY: descriptors and handle live as long as `self`; the plan's matrices lie inside
+            // their slots, and the workspace has the size that was asked for.
             unsafe {
                 result::matmul(
                     self.library.raw(),

@@ -1,5 +1,6 @@
-// What kernels for Hopper share: barriers in shared memory, the bulk copy engine (TMA), clusters, registers that move
-// from one warpgroup to another. PTX ISA, "mbarrier", "cp.async.bulk", "setmaxnreg".
+// What kernels for Hopper share: barriers in shared memory, the bulk copy engine (TMA), clusters,
+// registers that move from one warpgroup to another. PTX ISA, "mbarrier", "cp.async.bulk",
+// "setmaxnreg".
 #pragma once
 #include "number.cuh"
 
@@ -30,8 +31,8 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
             : "memory");
     } while (!done);
 }
-// In block `rank` of a cluster of `Blocks`. What was read of the tile was read by the tensor cores and is over, so
-// nothing needs the device-wide barrier that a release at cluster scope is.
+// In block `rank` of a cluster of `Blocks`. What was read of the tile was read by the tensor cores
+// and is over, so nothing needs the device-wide barrier that a release at cluster scope is.
 template <int Blocks>
 __device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {
     if constexpr (Blocks == 1) {
@@ -55,7 +56,8 @@ template <int Blocks>
 __device__ __forceinline__ void cluster_sync() {
     if constexpr (Blocks > 1) asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-// Writes a number to the place of block `rank` that is here at `to`, and tells the barrier there, which waits for bytes.
+// Writes a number to the place of block `rank` that is here at `to`, and tells the barrier there,
+// which waits for bytes.
 __device__ __forceinline__ void push(u32 to, u32 barrier, u32 rank, f32 value) {
     asm volatile(
         "{\n.reg .b32 there, told;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 told, %1, %2;\n"
@@ -138,10 +140,11 @@ __device__ __forceinline__ void products_wait() {
 __device__ __forceinline__ void fence_sum(f32& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 __device__ __forceinline__ void fence_sum(i32& sum) { asm volatile("" : "+r"(sum)::"memory"); }
 
-// The part of an operand's tile that a block copies: rows (or columns) `first` on of `EXTENT`, as boxes.
+// The part of an operand's tile that a block copies: rows (or columns) `first` on of `EXTENT`, as
+// boxes.
 //
-// Contiguous along k a box is 128 bytes of k by up to 256 rows; else it is one swizzle's width of rows by as many k as
-// fill 128 bytes.
+// Contiguous along k a box is 128 bytes of k by up to 256 rows; else it is one swizzle's width of
+// rows by as many k as fill 128 bytes.
 template <int ELEMENT_BYTES, bool BY_K, int EXTENT>
 struct Operand {
     // Bytes of an atom's line where k is not contiguous.
@@ -149,8 +152,8 @@ struct Operand {
     static constexpr int WIDTH = BY_K ? EXTENT : LINE / ELEMENT_BYTES;
     static constexpr int BOX_BYTES = BY_K ? EXTENT * 128 : LINE * (128 / ELEMENT_BYTES);
     static constexpr u64 SWIZZLE = LINE == 128 ? 1 : LINE == 64 ? 2 : 3;
-    // Matrix descriptor (PTX ISA, "Matrix Descriptor Format"): leading byte offset, from one atom to the next along
-    // rows; stride byte offset, from eight lines to the next eight.
+    // Matrix descriptor (PTX ISA, "Matrix Descriptor Format"): leading byte offset, from one atom
+    // to the next along rows; stride byte offset, from eight lines to the next eight.
     static constexpr u64 DESCRIPTOR =
         SWIZZLE << 62 | (u64)(LINE * 8 / 16) << 32 | (u64)(BY_K ? 1 : BOX_BYTES / 16) << 16;
     // From one instruction's bytes to the next along k, in 16 bytes.

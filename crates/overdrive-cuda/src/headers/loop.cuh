@@ -87,7 +87,8 @@ struct Kept {
     }
 };
 
-// The part of a row that a block folds next, on its way to shared memory while the block folds this one. From Hopper on.
+// The part of a row that a block folds next, on its way to shared memory while the block folds this
+// one. From Hopper on.
 extern __shared__ __align__(128) u8 brought[];
 
 template <u32 Bytes>
@@ -129,8 +130,9 @@ struct Ahead {
     __device__ __forceinline__ const T* part() const { return reinterpret_cast<const T*>(brought); }
 };
 
-// A zero that the assembler cannot know to be one: grids have one dimension. Where it saw that two passes recall the
-// same bits, it would keep every value that the first computed from them, for which there are no registers.
+// A zero that the assembler cannot know to be one: grids have one dimension. Where it saw that two
+// passes recall the same bits, it would keep every value that the first computed from them, for
+// which there are no registers.
 __device__ __forceinline__ u32 hidden_zero() { return blockIdx.z; }
 
 template <class T>
@@ -219,7 +221,8 @@ __device__ __forceinline__ u32 of_pairs(u32 x, u32 y) {
     return z;
 }
 
-// A thread's fold of half floats, two at a time and before they are widened, which keeps their order.
+// A thread's fold of half floats, two at a time and before they are widened, which keeps their
+// order.
 template <class R, class T, int V>
 struct FoldOfPairs {
     u32 bits[V / 2];
@@ -258,7 +261,8 @@ __device__ __forceinline__ T fold_lanes(const T (&x)[V]) {
     return parts[0];
 }
 
-// The largest element of a row so far and the sum of exponentials of what each is less than it, which is 0 where there are none.
+// The largest element of a row so far and the sum of exponentials of what each is less than it,
+// which is 0 where there are none.
 struct Online {
     f32 max, sum;
 
@@ -318,8 +322,8 @@ __device__ __forceinline__ T shuffled(T x, int mask) {
     }
 }
 
-// The fold over the `Threads` threads of a row, neighbours in a block, in every one of them. The order of combination
-// is that of a tree, so that equal inputs give equal bits.
+// The fold over the `Threads` threads of a row, neighbours in a block, in every one of them. The
+// order of combination is that of a tree, so that equal inputs give equal bits.
 template <class R, int Threads, class T>
 __device__ __forceinline__ T fold_row(T x) {
 #pragma unroll
@@ -337,14 +341,15 @@ __device__ __forceinline__ T fold_row(T x) {
     return x;
 }
 
-// Waits for all threads of a cluster; also the last thing that they do, since a block's memory goes when it ends.
+// Waits for all threads of a cluster; also the last thing that they do, since a block's memory goes
+// when it ends.
 __device__ __forceinline__ void meet_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// The fold over the blocks of a cluster, of a value that is the same in all threads of each, in every one of them.
-// Values of two folds in a row have places of their own, so that one meeting a fold is enough: who writes a place again
-// has met everybody since they read it.
+// The fold over the blocks of a cluster, of a value that is the same in all threads of each, in
+// every one of them. Values of two folds in a row have places of their own, so that one meeting a
+// fold is enough: who writes a place again has met everybody since they read it.
 template <class R, int Blocks, class T>
 __device__ __forceinline__ T fold_cluster(T x, u32& turn) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "words of shared memory");
@@ -374,7 +379,8 @@ __device__ __forceinline__ T fold_cluster(T x, u32& turn) {
     return all;
 }
 
-// The fold over `Rows` threads that are `Columns` apart in a block, in every one of them, for `V` neighbours each.
+// The fold over `Rows` threads that are `Columns` apart in a block, in every one of them, for `V`
+// neighbours each.
 template <class R, int Columns, int Rows, class T, int V>
 __device__ __forceinline__ void fold_columns(T (&x)[V]) {
     if constexpr (Rows > 1) {

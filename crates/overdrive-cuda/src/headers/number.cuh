@@ -1,7 +1,9 @@
-// The number formats of `overdrive_ir::DType` by their names there, with the conversions of `DType::round`.
+// The number formats of `overdrive_ir::DType` by their names there, with the conversions of
+// `DType::round`.
 //
-// CUDA's own cuda_bf16.h and kin are part of the toolkit, which a user's machine need not have; NVRTC brings only what
-// is built into the compiler. Small floats and i4 are held as codes; arithmetic on them is that of f32.
+// CUDA's own cuda_bf16.h and kin are part of the toolkit, which a user's machine need not have;
+// NVRTC brings only what is built into the compiler. Small floats and i4 are held as codes;
+// arithmetic on them is that of f32.
 #pragma once
 
 typedef double f64;
@@ -32,7 +34,8 @@ __device__ __forceinline__ void let_next_begin() {
 #endif
 }
 
-// The first thing that a kernel does which touches memory, unless it has a better moment for the next one to begin.
+// The first thing that a kernel does which touches memory, unless it has a better moment for the
+// next one to begin.
 __device__ __forceinline__ void after_previous() {
     wait_for_previous();
     let_next_begin();
@@ -113,7 +116,8 @@ __device__ __forceinline__ f32 decode(T x) {
         const u32 bits = x.code == 0 ? 0x400000u : (u32)x.code << 23;
         return __uint_as_float(x.code == T::nan_code ? 0x7fffffffu : bits);
     } else {
-        // As the subnormal or normal f32 with the same fields, moved to this format's bias; no step rounds.
+        // As the subnormal or normal f32 with the same fields, moved to this format's bias; no step
+        // rounds.
         const u32 code = x.code & T::magnitude;
         const f32 value = __uint_as_float(code << (23 - T::mantissa)) * __uint_as_float((254u - T::bias) << 23);
         const u32 sign = (x.code & T::sign) ? 0x80000000u : 0u;
@@ -183,7 +187,8 @@ __device__ __forceinline__ T encode(f32 x) {
     return encode_by_bits<T, O>(x);
 }
 
-// f64 to f32, rounded to odd where it is not exact, so that rounding on to a small float rounds once.
+// f64 to f32, rounded to odd where it is not exact, so that rounding on to a small float rounds
+// once.
 __device__ __forceinline__ f32 to_odd(f64 x) {
     const f32 truncated = __double2float_rz(x);
     return (f64)truncated == x || !(x == x) ? truncated : __uint_as_float(__float_as_uint(truncated) | 1u);
@@ -210,8 +215,8 @@ __device__ __forceinline__ T of_integer(i64 x) {
     return wrap<T>((u64)x);
 }
 
-// Value conversion: floats round to nearest even, floats to integers truncate and saturate with NaN to 0, integers
-// wrap unless they are to saturate.
+// Value conversion: floats round to nearest even, floats to integers truncate and saturate with NaN
+// to 0, integers wrap unless they are to saturate.
 template <class D, Overflow O = Overflow::ieee, class A>
 __device__ __forceinline__ D convert(A x) {
     if constexpr (same<A, D>) {

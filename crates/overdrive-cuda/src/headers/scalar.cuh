@@ -1,7 +1,8 @@
-// The functions of `overdrive_ir::{Unary, Binary, Compare}` by their names there, for every type that takes them.
+// The functions of `overdrive_ir::{Unary, Binary, Compare}` by their names there, for every type
+// that takes them.
 //
-// Integers wrap; division by zero gives 0; shifts by the width or more give 0; max and min keep NaN. Small floats
-// are computed in f32 and rounded once.
+// Integers wrap; division by zero gives 0; shifts by the width or more give 0; max and min keep
+// NaN. Small floats are computed in f32 and rounded once.
 #pragma once
 #include "number.cuh"
 
@@ -138,7 +139,8 @@ COMPARE(op_gt, >)
 COMPARE(op_ge, >=)
 #undef COMPARE
 
-// Philox 4x32-10 (Salmon et al., SC 2011): word `index % 4` of block `index / 4`, as `overdrive_ir::eval::philox`.
+// Philox 4x32-10 (Salmon et al., SC 2011): word `index % 4` of block `index / 4`, as
+// `overdrive_ir::eval::philox`.
 __device__ __forceinline__ uint4 philox_block(u64 seed, u64 site, u64 block) {
     u32 a = (u32)block, b = (u32)(block >> 32), c = (u32)site, d = (u32)(site >> 32);
     u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);

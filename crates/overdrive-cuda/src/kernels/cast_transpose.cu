@@ -1,11 +1,12 @@
 // Codes of one byte in both orders, and the largest magnitude, in one pass over x.
 //
-// A block takes a tile of 128 rows and 64 columns, a thread four rows of eight columns of it: neighbours of a row go out as
-// they are, neighbours of a column meet through shared memory, so that both orders are written by whole lines. Largest
-// magnitudes are compared as integers, whose order is that of magnitudes with NaN above all; a maximum is the same in any order.
+// A block takes a tile of 128 rows and 64 columns, a thread four rows of eight columns of it:
+// neighbours of a row go out as they are, neighbours of a column meet through shared memory, so
+// that both orders are written by whole lines. Largest magnitudes are compared as integers, whose
+// order is that of magnitudes with NaN above all; a maximum is the same in any order.
 //
-// X: bf16, f16 or f32. CODE: f8e4m3 or f8e5m2. WHOLE: rows of eight, columns of sixteen, all of them aligned and dense.
-// HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST: which results are wanted.
+// X: bf16, f16 or f32. CODE: f8e4m3 or f8e5m2. WHOLE: rows of eight, columns of sixteen, all of
+// them aligned and dense. HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST: which results are wanted.
 
 constexpr int TILE_M = 128, TILE_N = 64, THREADS = 256, PITCH = TILE_M / 4 + 1;
 
@@ -20,7 +21,8 @@ __device__ __forceinline__ u32 select_bytes(u32 a, u32 b, u32 selector) {
     return d;
 }
 
-// `x / scale`, rounded once wherever the quotient is a normal number: a product with the reciprocal and one correction.
+// `x / scale`, rounded once wherever the quotient is a normal number: a product with the reciprocal
+// and one correction.
 __device__ __forceinline__ f32 quotient(f32 x, f32 scale, f32 reciprocal) {
     const f32 q = x * reciprocal;
     const f32 better = fmaf(fmaf(-q, scale, x), reciprocal, q);

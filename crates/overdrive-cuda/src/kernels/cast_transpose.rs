@@ -1,4 +1,5 @@
-//! `cast_transpose`: codes of one byte in both orders, and the largest magnitude, from one read of x.
+//! `cast_transpose`: codes of one byte in both orders, and the largest magnitude, from one read of
+//! x.
 
 use super::nest::Place;
 use super::source::source;
@@ -28,7 +29,8 @@ pub(super) fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
     let x = types.first()?;
     let known = matches!(x.dtype, DType::BF16 | DType::F16 | DType::F32);
     let fits = x.elements() > 0 && x.sizes()[0].div_ceil(TILE[0]) <= GRID_Y;
-    (!known || !fits).then(|| format!("its kernel takes no {x}: codes are made and transposed apart"))
+    (!known || !fits)
+        .then(|| format!("its kernel takes no {x}: codes are made and transposed apart"))
 }
 
 /// `Matrices` of `cast_transpose.cu`.
@@ -85,7 +87,8 @@ pub(super) fn compile(
 ) -> Result<Box<dyn Launch>, Refusal> {
     let [x, scale] = [&call.operands[0], &call.operands[1]];
     let results: [Option<&View>; 3] = std::array::from_fn(|i| call.results[i].as_ref());
-    let strides = |view: Option<&View>| view.map_or([0, 1], |view| [view.strides[0], view.strides[1]]);
+    let strides =
+        |view: Option<&View>| view.map_or([0, 1], |view| [view.strides[0], view.strides[1]]);
     let at = Matrices {
         extents: [x.ty.sizes()[0] as i64, x.ty.sizes()[1] as i64],
         x: strides(Some(x)),
@@ -94,7 +97,8 @@ pub(super) fn compile(
     };
     let [rows, columns] = at.extents;
     let lies = |view: Option<&View>, row: i64, multiple: i64| {
-        let aligned = view.is_none_or(|view| Place::new(view).is_aligned(16) && view.strides[1] == 1);
+        let aligned =
+            view.is_none_or(|view| Place::new(view).is_aligned(16) && view.strides[1] == 1);
         aligned && row % multiple == 0
     };
     let is_whole = columns % 8 == 0
@@ -102,8 +106,11 @@ pub(super) fn compile(
         && lies(Some(x), at.x[0], 8)
         && lies(results[0], at.codes[0], 8)
         && lies(results[1], at.transposed[0], 16);
-    let source =
-        specialised([x.ty.dtype, scale.ty.dtype, op.to], is_whole, results.map(|result| result.is_some()));
+    let source = specialised(
+        [x.ty.dtype, scale.ty.dtype, op.to],
+        is_whole,
+        results.map(|result| result.is_some()),
+    );
     let blocks = |extent: i64, tile: usize| (extent as usize).div_ceil(tile) as u32;
     let config = LaunchConfig {
         grid_dim: (blocks(columns, TILE[1]), blocks(rows, TILE[0]), 1),
@@ -123,8 +130,11 @@ impl Launch for Compiled {
         let operands = self.operands.map(|place| place.of(addresses));
         let results = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
         if results[2] != 0 {
-            // SAFETY: the result is a scalar of four bytes, and what reads it follows in the stream.
-            unsafe { result::memset_d8_async(results[2], 0, size_of::<f32>(), stream.cu_stream())? };
+            // SAFETY: the result is a scalar of four bytes, and what reads it follows in the
+            // stream.
+            unsafe {
+                result::memset_d8_async(results[2], 0, size_of::<f32>(), stream.cu_stream())?
+            };
         }
         let mut places: Vec<u64> = operands.into_iter().chain(results).collect();
         let mut at = self.at;

@@ -1,4 +1,5 @@
-// A block at a position that is data. -D BYTES, POSITION as in transfer.cu; OUTWARD: the position is in `to`.
+// A block at a position that is data. -D BYTES, POSITION as in transfer.cu; OUTWARD: the position
+// is in `to`.
 
 typedef BitsOf<BYTES>::type Bits;
 

@@ -47,7 +47,11 @@ struct Block {
 }
 
 impl Block {
-    fn new(site: &Site<'_>, [from, to, starts]: [&View; 3], moving: Moving) -> Result<Self, Refusal> {
+    fn new(
+        site: &Site<'_>,
+        [from, to, starts]: [&View; 3],
+        moving: Moving,
+    ) -> Result<Self, Refusal> {
         let (whole, block) = if moving == Moving::From { (from, to) } else { (to, from) };
         let (extents, sizes) = (whole.ty.sizes(), block.ty.sizes());
         if sizes.len() > RANK {
@@ -57,16 +61,19 @@ impl Block {
             )));
         }
         let step = starts.strides[0];
-        let mut place = Starts { rank: sizes.len() as u32, limits: [0; RANK], strides: [0; RANK], step };
+        let mut place =
+            Starts { rank: sizes.len() as u32, limits: [0; RANK], strides: [0; RANK], step };
         for d in 0..sizes.len() {
-            (place.limits[d], place.strides[d]) = ((extents[d] - sizes[d]) as i64, whole.strides[d]);
+            (place.limits[d], place.strides[d]) =
+                ((extents[d] - sizes[d]) as i64, whole.strides[d]);
         }
         let mut nest = Nest::new(&sizes, [&from.strides, &to.strides])?;
         let mut bytes = element::bytes(to.ty.dtype)?;
         let places = [from, to, starts].map(Place::new);
         let aligned = |bytes| places[..2].iter().all(|place| place.is_aligned(bytes));
         // A dimension that starts at 0 whatever the data moves nothing.
-        let moves = |place: &Starts| (0..RANK).all(|d| place.limits[d] == 0 || place.strides[d] % 2 == 0);
+        let moves =
+            |place: &Starts| (0..RANK).all(|d| place.limits[d] == 0 || place.strides[d] % 2 == 0);
         while bytes < WIDEST && nest.can_double() && aligned(2 * bytes) && moves(&place) {
             nest.double();
             place.strides.iter_mut().for_each(|stride| *stride /= 2);
@@ -78,7 +85,8 @@ impl Block {
             ("POSITION", position(nest.count).to_owned()),
             ("OUTWARD", outward.to_owned()),
         ];
-        let function = site.device.function(&source("dynamic_slice", TEXT, defines), "dynamic_slice")?;
+        let function =
+            site.device.function(&source("dynamic_slice", TEXT, defines), "dynamic_slice")?;
         Ok(Self { starts: place, nest, function, config: one_each(nest.count)?, places })
     }
 }
@@ -106,7 +114,8 @@ pub(super) fn slice(
     Ok(Box::new(Block::new(site, [operand, result, starts], Moving::From)?))
 }
 
-/// A compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only the update moves.
+/// A compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only
+/// the update moves.
 #[derive(Debug)]
 struct Update {
     whole: Transfer,

@@ -1,5 +1,5 @@
-// Windows of an operand at positions that are data. -D BYTES, POSITION as in transfer.cu; INDEX: type of the indices;
-// EMPTY: there is nothing to gather from, and the specification says zeros.
+// Windows of an operand at positions that are data. -D BYTES, POSITION as in transfer.cu; INDEX:
+// type of the indices; EMPTY: there is nothing to gather from, and the specification says zeros.
 
 typedef BitsOf<BYTES>::type Bits;
 

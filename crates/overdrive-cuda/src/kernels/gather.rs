@@ -1,4 +1,5 @@
-//! `gather`: windows of an operand at positions that are data; a thread moves up to 16 bytes of one.
+//! `gather`: windows of an operand at positions that are data; a thread moves up to 16 bytes of
+//! one.
 
 use std::sync::Arc;
 
@@ -67,7 +68,8 @@ impl Launch for Gather {
         let [operand, indices, result] = self.places.map(|place| place.of(addresses));
         let mut launch = stream.launch_builder(&self.function);
         launch.arg(&operand).arg(&indices).arg(&result).arg(&self.rows).arg(&self.window);
-        // SAFETY: the parameters are those of the kernel; clamped indices keep windows inside of the operand.
+        // SAFETY: the parameters are those of the kernel; clamped indices keep windows inside of
+        // the operand.
         unsafe { launch.launch(self.config)? };
         Ok(())
     }

@@ -5,7 +5,8 @@ use overdrive_ir::plan::{KernelCall, KernelOp, View};
 use overdrive_ir::{OpRef, Prim, TensorType};
 
 use super::{
-    attention, cast_transpose, dynamic_slice, gather, quantized_linear, reduce_window, scatter, sort,
+    attention, cast_transpose, dynamic_slice, gather, quantized_linear, reduce_window, scatter,
+    sort,
 };
 use crate::gemm::sparse_linear;
 use crate::launch::{Launch, Refusal, Site};
@@ -37,8 +38,8 @@ pub fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
 /// Compiles a named kernel.
 ///
 /// # Errors
-/// `Unsupported` for element types that the kernel does not know (those of less than a byte, and the narrow floats where
-/// they are combined), and for extents past a launch's.
+/// `Unsupported` for element types that the kernel does not know (those of less than a byte, and
+/// the narrow floats where they are combined), and for extents past a launch's.
 pub fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Launch>, Refusal> {
     let prim = match &call.op {
         KernelOp::Prim(prim, _) => prim,
@@ -53,7 +54,8 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Launch>, Re
                 return sparse_linear::compile(site, call);
             }
             let attention = op.downcast::<Attention>();
-            let unknown = || Refusal::Unsupported(format!("`{}` has no kernel on this device", op.name()));
+            let unknown =
+                || Refusal::Unsupported(format!("`{}` has no kernel on this device", op.name()));
             return attention::compile(site, call, (attention.ok_or_else(unknown)?, regions));
         }
     };
@@ -78,6 +80,8 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Launch>, Re
         (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {
             sort::compile(site, operand, [values, indices], (*axis, *order))
         }
-        (prim, ..) => Err(Refusal::Unsupported(format!("`{}` has no kernel on this device", prim.name()))),
+        (prim, ..) => {
+            Err(Refusal::Unsupported(format!("`{}` has no kernel on this device", prim.name())))
+        }
     }
 }

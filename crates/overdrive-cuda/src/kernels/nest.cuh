@@ -1,4 +1,5 @@
-// What the kernels of this folder share: the types that they fold in and move, and nested loops over strided buffers.
+// What the kernels of this folder share: the types that they fold in and move, and nested loops
+// over strided buffers.
 #include "loop.cuh"
 
 // The type that values of T are folded in.
@@ -24,7 +25,8 @@ template <int N> struct Nest {
     u32 sizes[8];
     i64 strides[N][8];
 
-    // Offsets of position `i` in row-major order. The innermost dimension needs no remainder of the outermost's quotient.
+    // Offsets of position `i` in row-major order. The innermost dimension needs no remainder of the
+    // outermost's quotient.
     template <class I>
     __device__ void locate(I i, i64 (&at)[N]) const {
         for (int n = 0; n < N; n++) at[n] = 0;

@@ -1,6 +1,7 @@
 //! `Nest`: extents and strides as kernels take them, and `Place`, where a view's first element is.
 //!
-//! Invariant: `Nest` and what holds it have the layout of the structs of the same names in `nest.cuh`.
+//! Invariant: `Nest` and what holds it have the layout of the structs of the same names in
+//! `nest.cuh`.
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{DeviceRepr, LaunchConfig};
@@ -46,10 +47,12 @@ impl<const N: usize> Nest<N> {
         if merged.len() > RANK || merged.iter().any(|&(size, _)| u32::try_from(size).is_err()) {
             let found = format!("{sizes:?} with strides {strides:?}");
             return Err(Refusal::Unsupported(format!(
-                "a kernel takes up to {RANK} dimensions that do not merge, each below 2^32, not {found}; reshape it"
+                "a kernel takes up to {RANK} dimensions that do not merge, each below 2^32, not \
+                 {found}; reshape it"
             )));
         }
-        let mut nest = Self { count, rank: merged.len() as u32, sizes: [1; RANK], strides: [[0; RANK]; N] };
+        let mut nest =
+            Self { count, rank: merged.len() as u32, sizes: [1; RANK], strides: [[0; RANK]; N] };
         for (d, (size, inner)) in merged.into_iter().enumerate() {
             nest.sizes[d] = size as u32;
             (0..N).for_each(|n| nest.strides[n][d] = inner[n]);
@@ -57,10 +60,13 @@ impl<const N: usize> Nest<N> {
         Ok(nest)
     }
 
-    /// Whether elements twice as wide would do: the innermost loop is even and dense in every buffer, all else divides.
+    /// Whether elements twice as wide would do: the innermost loop is even and dense in every
+    /// buffer, all else divides.
     pub(super) fn can_double(&self) -> bool {
         let Some(last) = (self.rank as usize).checked_sub(1) else { return false };
-        let even = |strides: &[i64; RANK]| strides[last] == 1 && strides[..last].iter().all(|s| s % 2 == 0);
+        let even = |strides: &[i64; RANK]| {
+            strides[last] == 1 && strides[..last].iter().all(|s| s % 2 == 0)
+        };
         self.sizes[last].is_multiple_of(2) && self.strides.iter().all(even)
     }
 
@@ -112,7 +118,8 @@ pub(super) fn position(count: u64) -> &'static str {
 pub(super) fn one_each(count: u64) -> Result<LaunchConfig, Refusal> {
     let blocks = count.div_ceil(THREADS.into());
     if blocks > i32::MAX as u64 {
-        let reason = format!("{count} elements are more than one launch has threads for; split the tensor");
+        let reason =
+            format!("{count} elements are more than one launch has threads for; split the tensor");
         return Err(Refusal::Unsupported(reason));
     }
     let grid_dim = (blocks as u32, 1, 1);
@@ -125,7 +132,8 @@ mod tests {
 
     #[test]
     fn dimensions_merge_where_every_buffer_reads_them_as_one() {
-        let nest = Nest::new(&[2, 3, 1, 4], [&[12, 4, 9, 1], &[24, 8, 9, 2]]).expect("few dimensions");
+        let nest =
+            Nest::new(&[2, 3, 1, 4], [&[12, 4, 9, 1], &[24, 8, 9, 2]]).expect("few dimensions");
         assert_eq!((nest.count, nest.rank, nest.sizes[0]), (24, 1, 24));
         let apart = Nest::new(&[2, 3], [&[3, 1], &[1, 2]]).expect("few dimensions");
         assert_eq!((apart.rank, &apart.sizes[..2]), (2, &[2, 3][..]));

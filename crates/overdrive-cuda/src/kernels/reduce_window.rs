@@ -90,10 +90,13 @@ pub(super) fn compile(
     windows: &[Window],
 ) -> Result<Box<dyn Launch>, Refusal> {
     let dtype = operand.ty.dtype;
-    let defines =
-        vec![("ELEMENT", element::combined(dtype)?.to_owned()), ("FOLD", element::fold(reducer).to_owned())];
+    let defines = vec![
+        ("ELEMENT", element::combined(dtype)?.to_owned()),
+        ("FOLD", element::fold(reducer).to_owned()),
+    ];
     let windows = Windows::new(operand, result, windows)?;
-    let function = site.device.function(&source("reduce_window", TEXT, defines), "reduce_window")?;
+    let function =
+        site.device.function(&source("reduce_window", TEXT, defines), "reduce_window")?;
     let config = one_each(windows.count)?;
     let [operand, result] = [operand, result].map(Place::new);
     Ok(Box::new(ReduceWindow { windows, function, config, operand, result }))

@@ -23,17 +23,27 @@ unsafe impl DeviceRepr for Rows {}
 
 impl Rows {
     /// `whole` is indexed along `axes`; the rows of `windows` are its leading dimensions.
-    pub(super) fn new(whole: &View, indices: &View, axes: &[usize], windows: &View) -> Result<Self, Refusal> {
+    pub(super) fn new(
+        whole: &View,
+        indices: &View,
+        axes: &[usize],
+        windows: &View,
+    ) -> Result<Self, Refusal> {
         if axes.len() > RANK {
             let reason = format!("{} indexed axes; {RANK} are the most", axes.len());
             return Err(Refusal::Unsupported(reason));
         }
         if !indices.ty.dtype.bits().is_multiple_of(8) {
-            return Err(Refusal::Unsupported(format!("indices of {}; convert them first", indices.ty.dtype)));
+            return Err(Refusal::Unsupported(format!(
+                "indices of {}; convert them first",
+                indices.ty.dtype
+            )));
         }
         let (sizes, rank) = (whole.ty.sizes(), indices.ty.rank() - 1);
-        let nest =
-            Nest::new(&indices.ty.sizes()[..rank], [&indices.strides[..rank], &windows.strides[..rank]])?;
+        let nest = Nest::new(
+            &indices.ty.sizes()[..rank],
+            [&indices.strides[..rank], &windows.strides[..rank]],
+        )?;
         let (mut limits, mut strides) = ([0; RANK], [0; RANK]);
         for (i, &axis) in axes.iter().enumerate() {
             (limits[i], strides[i]) = (sizes[axis] as i64 - 1, whole.strides[axis]);

@@ -1,9 +1,11 @@
-// Updates folded into windows of the result, in the order of their rows, with no atomics on the values.
+// Updates folded into windows of the result, in the order of their rows, with no atomics on the
+// values.
 //
-// 1. `count`: rows of each destination. 2. `allocate`: a run of the list for each destination. 3. `fill`: rows into the
-// runs, in any order. 4. `order`: each run sorted by row. 5. `fold`: a thread per element of each window that is hit walks
-// its run. Where the runs lie depends on the race; what is in each, and its order, does not.
-// -D ELEMENT, INDEX; FOLD: `Sum`, ... or absent where the last update wins.
+// 1. `count`: rows of each destination. 2. `allocate`: a run of the list for each destination. 3.
+//    `fill`: rows into the runs, in any order. 4. `order`: each run sorted by row. 5. `fold`: a
+//    thread per element of each window that is hit walks its run. Where the runs lie depends on the
+//    race; what is in each, and its order, does not. -D ELEMENT, INDEX; FOLD: `Sum`, ... or absent
+//    where the last update wins.
 
 // `Destinations` in scatter.rs.
 struct Destinations {
@@ -49,8 +51,9 @@ extern "C" __global__ void fill(const u32* keys, u32* cursors, u32* list, u32 ro
     if (row < rows) list[atomicAdd(cursors + keys[row], 1)] = row;
 }
 
-// One block per place of the list; only that at the head of a run works. A short run is sorted by counting, for each row,
-// those before it; a long one by walking over all keys in order, which is the cheaper above sqrt(8 rows).
+// One block per place of the list; only that at the head of a run works. A short run is sorted by
+// counting, for each row, those before it; a long one by walking over all keys in order, which is
+// the cheaper above sqrt(8 rows).
 extern "C" __global__ void order(const u32* keys, const u32* counts, const u32* starts, const u32* list, u32* ordered, u32 rows) {
     u32 place = blockIdx.x, key = keys[list[place]], length = counts[key];
     if (starts[key] != place) return;

@@ -1,4 +1,5 @@
-//! `scatter`: updates folded into windows in the order of their rows, the same bits on every run (`scatter.cu` says how).
+//! `scatter`: updates folded into windows in the order of their rows, the same bits on every run
+//! (`scatter.cu` says how).
 
 use std::sync::Arc;
 
@@ -57,7 +58,9 @@ pub(super) fn compile(
     let destinations = rows.destinations();
     if rows.nest.count > i32::MAX as u64 || destinations > i32::MAX as u64 {
         let found = format!("{} rows to {destinations} destinations", rows.nest.count);
-        return Err(Refusal::Unsupported(format!("{found}; 2^31 of each are the most, split the scatter")));
+        return Err(Refusal::Unsupported(format!(
+            "{found}; 2^31 of each are the most, split the scatter"
+        )));
     }
     let dtype = result.ty.dtype;
     let mut defines = vec![("INDEX", indices.ty.dtype.name().to_owned())];
@@ -71,8 +74,11 @@ pub(super) fn compile(
     }
     let source = source("scatter", TEXT, defines);
     let function = |entry| site.device.function(&source, entry);
-    let configs =
-        [one_each(rows.nest.count)?, one_each(destinations)?, one_each(rows.nest.count * window.count)?];
+    let configs = [
+        one_each(rows.nest.count)?,
+        one_each(destinations)?,
+        one_each(rows.nest.count * window.count)?,
+    ];
     Ok(Box::new(Scatter {
         whole: Transfer::new(site, operand, result)?,
         places: Destinations { rows, window },
@@ -92,8 +98,8 @@ pub(super) fn compile(
 const SORTERS: u32 = 128;
 
 impl Scatter {
-    /// Addresses in the workspace: the list's length, counts, starts and cursors per destination; keys, list and ordered
-    /// list per row. The first two are zeroed before each call.
+    /// Addresses in the workspace: the list's length, counts, starts and cursors per destination;
+    /// keys, list and ordered list per row. The first two are zeroed before each call.
     fn parts(&self, workspace: CUdeviceptr) -> [CUdeviceptr; 7] {
         let (rows, destinations) = (self.places.rows.nest.count, self.places.rows.destinations());
         let mut at = workspace;
@@ -117,13 +123,17 @@ impl Launch for Scatter {
         if self.configs[2].grid_dim.0 == 0 || destinations == 0 {
             return Ok(());
         }
-        let [total, counts, starts, cursors, keys, list, ordered] = self.parts(addresses.workspace());
+        let [total, counts, starts, cursors, keys, list, ordered] =
+            self.parts(addresses.workspace());
         let [of_rows, of_destinations, of_elements] = self.configs;
-        let sorters =
-            LaunchConfig { grid_dim: (rows, 1, 1), block_dim: (SORTERS, 1, 1), shared_mem_bytes: 0 };
+        let sorters = LaunchConfig {
+            grid_dim: (rows, 1, 1),
+            block_dim: (SORTERS, 1, 1),
+            shared_mem_bytes: 0,
+        };
         let [count, allocate, fill, order, fold] = &self.functions;
-        // SAFETY: the workspace has all parts; the parameters are those of the kernels, and clamped indices keep the
-        // windows inside of the result.
+        // SAFETY: the workspace has all parts; the parameters are those of the kernels, and clamped
+        // indices keep the windows inside of the result.
         unsafe {
             let zeroed = 1 + destinations as usize;
             cudarc::driver::result::memset_d8_async(total, 0, 4 * zeroed, stream.cu_stream())?;

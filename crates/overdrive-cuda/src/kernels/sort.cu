@@ -1,9 +1,10 @@
-// Lines sorted by (key, position): the position makes the network of Batcher (AFIPS 1968), which is not stable, a stable sort.
+// Lines sorted by (key, position): the position makes the network of Batcher (AFIPS 1968), which is
+// not stable, a stable sort.
 //
-// A line of at most CHUNK elements is sorted in shared memory by one block (`sort_lines`). A longer one lies in the
-// workspace, padded to a power of two: `load`, chunks in shared memory (`sort_chunks`), then for each larger block of the
-// network steps across chunks (`merge_step`) and the rest within them (`merge_chunks`), `store`.
-// -D ELEMENT, CHUNK; DESCENDING.
+// A line of at most CHUNK elements is sorted in shared memory by one block (`sort_lines`). A longer
+// one lies in the workspace, padded to a power of two: `load`, chunks in shared memory
+// (`sort_chunks`), then for each larger block of the network steps across chunks (`merge_step`) and
+// the rest within them (`merge_chunks`), `store`. -D ELEMENT, CHUNK; DESCENDING.
 
 // Ascending, NaN last, -0 equal to +0.
 __device__ inline u32 ordered(f32 x) {
@@ -76,7 +77,8 @@ __device__ inline void exchange(Pair& a, Pair& b, bool ascending) {
     }
 }
 
-// Steps `distance`, `distance / 2`, ... 1 of the blocks of `block` elements; `first` is the position of pairs[0] in its line.
+// Steps `distance`, `distance / 2`, ... 1 of the blocks of `block` elements; `first` is the
+// position of pairs[0] in its line.
 __device__ inline void merge(Pair* pairs, u32 count, u32 first, u32 block, u32 distance) {
     for (; distance > 0; distance /= 2) {
         for (u32 t = threadIdx.x; t < count / 2; t += blockDim.x) {

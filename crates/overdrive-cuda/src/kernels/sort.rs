@@ -88,8 +88,10 @@ pub(super) fn compile(
             "{found} elements are more than one sort takes; split them"
         )));
     }
-    let mut defines =
-        vec![("ELEMENT", element::combined(operand.ty.dtype)?.to_owned()), ("CHUNK", CHUNK.to_string())];
+    let mut defines = vec![
+        ("ELEMENT", element::combined(operand.ty.dtype)?.to_owned()),
+        ("CHUNK", CHUNK.to_string()),
+    ];
     if order == Order::Descending {
         defines.push(("DESCENDING", String::new()));
     }
@@ -131,7 +133,13 @@ impl Long {
         let chunks = over(padded / CHUNK);
         // SAFETY: as the caller promised; the parameters are those of the kernels.
         unsafe {
-            stream.launch_builder(&self.load).arg(&from).arg(&pairs).arg(lines).arg(&padded).launch(each)?;
+            stream
+                .launch_builder(&self.load)
+                .arg(&from)
+                .arg(&pairs)
+                .arg(lines)
+                .arg(&padded)
+                .launch(each)?;
             stream.launch_builder(&self.sort_chunks).arg(&pairs).arg(&padded).launch(chunks)?;
             let mut block = 2 * CHUNK;
             while block <= padded {
@@ -146,7 +154,14 @@ impl Long {
                 block *= 2;
             }
             let mut launch = stream.launch_builder(&self.store);
-            launch.arg(&from).arg(&values).arg(&indices).arg(&pairs).arg(lines).arg(&padded).launch(each)?;
+            launch
+                .arg(&from)
+                .arg(&values)
+                .arg(&indices)
+                .arg(&pairs)
+                .arg(lines)
+                .arg(&padded)
+                .launch(each)?;
         }
         Ok(())
     }
@@ -158,7 +173,8 @@ impl Launch for Sort {
             return Ok(());
         }
         let from = self.operand.of(addresses);
-        let [values, indices] = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
+        let [values, indices] =
+            self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
         match &self.passes {
             Passes::One(function) => {
                 let config = LaunchConfig {
@@ -168,7 +184,8 @@ impl Launch for Sort {
                 };
                 let mut launch = stream.launch_builder(function);
                 launch.arg(&from).arg(&values).arg(&indices).arg(&self.lines).arg(&self.padded);
-                // SAFETY: the parameters are those of the kernel, and a chunk has room for the line.
+                // SAFETY: the parameters are those of the kernel, and a chunk has room for the
+                // line.
                 unsafe { launch.launch(config)? };
                 Ok(())
             }
@@ -183,7 +200,9 @@ impl Launch for Sort {
     fn workspace_bytes(&self) -> usize {
         match self.passes {
             Passes::One(_) => 0,
-            Passes::Many(_) => self.lines.nest.count as usize * self.padded as usize * self.pair_bytes,
+            Passes::Many(_) => {
+                self.lines.nest.count as usize * self.padded as usize * self.pair_bytes
+            }
         }
     }
 }

@@ -30,12 +30,14 @@ impl Transfer {
     pub(super) fn new(site: &Site<'_>, from: &View, to: &View) -> Result<Self, Refusal> {
         let mut nest = Nest::new(&to.ty.sizes(), [&from.strides, &to.strides])?;
         let mut bytes = element::bytes(to.ty.dtype)?;
-        let aligned = |bytes| Place::new(from).is_aligned(bytes) && Place::new(to).is_aligned(bytes);
+        let aligned =
+            |bytes| Place::new(from).is_aligned(bytes) && Place::new(to).is_aligned(bytes);
         while bytes < WIDEST && nest.can_double() && aligned(2 * bytes) {
             nest.double();
             bytes *= 2;
         }
-        let defines = vec![("BYTES", bytes.to_string()), ("POSITION", position(nest.count).to_owned())];
+        let defines =
+            vec![("BYTES", bytes.to_string()), ("POSITION", position(nest.count).to_owned())];
         let function = site.device.function(&source("transfer", TEXT, defines), "transfer")?;
         Ok(Self { nest, function, config: one_each(nest.count)? })
     }

@@ -1,11 +1,14 @@
-//! Which values only reach results of at most 16 bits, so that a faster function is accurate enough.
+//! Which values only reach results of at most 16 bits, so that a faster function is accurate
+//! enough.
 //!
-//! The fast functions err by less than 2^-17 of their result, a half format rounds by 2^-12 or more. A value is loose
-//! where each of its uses is rounded to such a format, or keeps relative errors as they are and is loose itself;
-//! a difference may amplify them, so nothing that is added to what can be negative is loose.
+//! The fast functions err by less than 2^-17 of their result, a half format rounds by 2^-12 or
+//! more. A value is loose where each of its uses is rounded to such a format, or keeps relative
+//! errors as they are and is loose itself; a difference may amplify them, so nothing that is added
+//! to what can be negative is loose.
 //!
-//! The exponential of `x - max x` of its row is loose in any case where it is only summed over that row: one term of the
-//! sum is 1, and the others err by less than 2^-22 each plus 2^-24 times their exponent, by which they have shrunk too.
+//! The exponential of `x - max x` of its row is loose in any case where it is only summed over that
+//! row: one term of the sum is 1, and the others err by less than 2^-22 each plus 2^-24 times their
+//! exponent, by which they have shrunk too.
 
 use overdrive_ir::plan::{Instr, Program, Register};
 use overdrive_ir::{Binary, DType, Reducer, Unary};
@@ -24,10 +27,14 @@ pub fn loose(program: &Program) -> Vec<bool> {
         for operand in instr.operands() {
             let keeps = match instr {
                 Instr::Convert(..) => is_half(program.dtypes[at]),
-                Instr::Unary(Unary::Neg | Unary::Abs | Unary::Reciprocal | Unary::Sqrt | Unary::Rsqrt, _)
+                Instr::Unary(
+                    Unary::Neg | Unary::Abs | Unary::Reciprocal | Unary::Sqrt | Unary::Rsqrt,
+                    _,
+                )
                 | Instr::Binary(Binary::Mul | Binary::Div | Binary::Max | Binary::Min, ..)
                 | Instr::Reduce(overdrive_ir::plan::Reduction {
-                    reducer: Reducer::Max | Reducer::Min, ..
+                    reducer: Reducer::Max | Reducer::Min,
+                    ..
                 }) => loose[at],
                 Instr::Select(condition, ..) => loose[at] && *condition != operand,
                 Instr::Reduce(fold) => {
@@ -44,13 +51,17 @@ pub fn loose(program: &Program) -> Vec<bool> {
         }
     }
     let sums = |at: usize| only_summed(program, Register(at as u32));
-    let shifted = |at: usize| shifted_exponential(program, &program.instrs[at]).is_some() && sums(at);
+    let shifted =
+        |at: usize| shifted_exponential(program, &program.instrs[at]).is_some() && sums(at);
     let single = |at: usize| used[at] && program.dtypes[at] == DType::F32;
     (0..count).map(|at| single(at) && (loose[at] || shifted(at))).collect()
 }
 
 /// Of `exp(x - max)` with the maximum of a row of x: x and the maximum.
-pub(super) fn shifted_exponential(program: &Program, instr: &Instr) -> Option<(Register, Register)> {
+pub(super) fn shifted_exponential(
+    program: &Program,
+    instr: &Instr,
+) -> Option<(Register, Register)> {
     let Instr::Unary(Unary::Exp, argument) = instr else { return None };
     let Instr::Binary(Binary::Sub, x, max) = program.instr(*argument) else { return None };
     let is_max = matches!(program.instr(*max), Instr::Reduce(fold) if fold.reducer == Reducer::Max && fold.value == *x);
@@ -61,7 +72,8 @@ pub(super) fn shifted_exponential(program: &Program, instr: &Instr) -> Option<(R
 fn only_summed(program: &Program, register: Register) -> bool {
     let uses = |instr: &&Instr| instr.operands().contains(&register);
     let sum = |instr: &Instr| matches!(instr, Instr::Reduce(fold) if fold.reducer == Reducer::Sum);
-    program.instrs.iter().filter(uses).all(sum) && program.stores.iter().all(|store| store.value != register)
+    program.instrs.iter().filter(uses).all(sum)
+        && program.stores.iter().all(|store| store.value != register)
 }
 
 fn is_half(dtype: DType) -> bool {

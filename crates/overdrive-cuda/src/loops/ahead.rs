@@ -1,9 +1,10 @@
 //! Rows that set out for shared memory while the row before them is folded.
 //!
-//! A row that fills the registers of a multiprocessor leaves no room for a second block, which would read while the
-//! first one computes, meets its cluster and writes: memory would stand still meanwhile. So the bulk copy engine brings
-//! the next row to shared memory, which needs no registers; a block moves it to its registers when it gets there and
-//! lets the one after that set out. Invariant: only of operands that the kernel does not write.
+//! A row that fills the registers of a multiprocessor leaves no room for a second block, which
+//! would read while the first one computes, meets its cluster and writes: memory would stand still
+//! meanwhile. So the bulk copy engine brings the next row to shared memory, which needs no
+//! registers; a block moves it to its registers when it gets there and lets the one after that set
+//! out. Invariant: only of operands that the kernel does not write.
 
 use super::kernel::{Machine, Use};
 use super::nest::Of;
@@ -16,7 +17,8 @@ use overdrive_ir::plan::{Instr, Register};
 /// Bytes that bulk copies want addresses and lengths to be multiples of.
 const ALIGNMENT: usize = 16;
 
-/// Whether a block may have as much shared memory as rows take that set out ahead, and bulk copies to bring them.
+/// Whether a block may have as much shared memory as rows take that set out ahead, and bulk copies
+/// to bring them.
 pub(super) fn has_room(machine: Machine) -> bool {
     matches!(machine.architecture, Architecture::Sm90a | Architecture::Sm100a)
 }
@@ -27,7 +29,8 @@ pub(super) fn is_copied_whole(points: &Points<'_>, kept_loads: &[Register]) -> b
     let Instr::Load(access) = points.program.instr(*load) else { return false };
     let (walk, bytes) = (&nest.walks[&Of::Load(*load)], points.program.dtype(*load).bits() / 8);
     let lies = nest.reduced == 1 && !nest.has_tail() && walk.strides[nest.lane()] == 1;
-    lies && nest.alignment(walk) * bytes >= ALIGNMENT && points.parameters.usage(access.slot) == Use::Read
+    lies && nest.alignment(walk) * bytes >= ALIGNMENT
+        && points.parameters.usage(access.slot) == Use::Read
 }
 
 /// What prints the copies of a kernel's rows.

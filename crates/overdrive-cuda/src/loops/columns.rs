@@ -1,5 +1,5 @@
-//! Loops that fold down columns: neighbouring threads take neighbouring results, so that each line of memory is read
-//! whole, and the threads of a column meet in shared memory.
+//! Loops that fold down columns: neighbouring threads take neighbouring results, so that each line
+//! of memory is read whole, and the threads of a column meet in shared memory.
 
 use super::coordinates::Counter;
 use super::kernel::{Kernel, Machine};
@@ -40,7 +40,8 @@ pub(super) fn columns(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usi
     };
     let kernel = |share: &Share| {
         let (extents, partials) = (&extents, &partials);
-        let column = Column { points: &points, extents, groups, height, across, down, share, partials };
+        let column =
+            Column { points: &points, extents, groups, height, across, down, share, partials };
         let mut text = Text::default();
         points.constants(&mut text);
         column.print(&mut text);
@@ -53,7 +54,8 @@ pub(super) fn columns(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usi
     (shares.iter().map(kernel).collect(), partials.bytes)
 }
 
-/// Parts that columns are cut into, where there are too few blocks of them to keep the machine busy.
+/// Parts that columns are cut into, where there are too few blocks of them to keep the machine
+/// busy.
 fn parts(blocks: usize, longest: usize, machine: Machine) -> usize {
     const WANTED: usize = 4;
     let wanted = machine.multiprocessors as usize * WANTED;
@@ -89,7 +91,10 @@ impl Column<'_> {
         let body = |text: &mut Text| {
             // Threads without a column take the last one along, so that all take part in folds.
             text.line(format!("const bool active = base + threadIdx.x % {across} < {groups};"));
-            text.line(format!("const {int} column = min(base + threadIdx.x % {across}, {}ll);", groups - 1));
+            text.line(format!(
+                "const {int} column = min(base + threadIdx.x % {across}, {}ll);",
+                groups - 1
+            ));
             let counter = Counter { name: "column", int, first: 0 };
             let (lane, vector) = (points.nest.lane(), points.nest.vector);
             counter.split(self.extents, |d| if d == lane { vector } else { 1 }, text);
@@ -104,7 +109,8 @@ impl Column<'_> {
             return body(text);
         }
         let step = format!("(i64)gridDim.x * {across}");
-        let head = format!("for (i64 base = (i64)blockIdx.x * {across}; base < {groups}; base += {step})");
+        let head =
+            format!("for (i64 base = (i64)blockIdx.x * {across}; base < {groups}; base += {step})");
         text.block(head, body);
     }
 
@@ -150,10 +156,13 @@ impl Column<'_> {
         self.begin(&folds, text);
         for (register, kind, _) in &folds {
             let (dtype, r) = (points.program.dtype(*register), register.0);
-            let from = self.partials.address(&points.program.dtype(*register).to_string(), *register);
+            let from =
+                self.partials.address(&points.program.dtype(*register).to_string(), *register);
             text.block(format!("for (int part = t; part < {parts}; part += {down})"), |text| {
                 text.line(format!("{dtype} b{r}[{vector}];"));
-                text.line(format!("load<1>(b{r}, {from} + (part * (i64){groups} + column) * {vector});"));
+                text.line(format!(
+                    "load<1>(b{r}, {from} + (part * (i64){groups} + column) * {vector});"
+                ));
                 text.unrolled(self.each_lane(), |text| {
                     text.line(format!("t{r}[v] = {kind}::of(t{r}[v], b{r}[v]);"));
                 });
@@ -225,7 +234,9 @@ impl Column<'_> {
                 }
             });
             if !pass.stores.is_empty() {
-                text.block("if (active)", |text| pass.stores.iter().for_each(|s| points.store(*s, text)));
+                text.block("if (active)", |text| {
+                    pass.stores.iter().for_each(|s| points.store(*s, text))
+                });
             }
         });
         for (register, kind, _) in &folds {
@@ -256,7 +267,9 @@ impl Column<'_> {
                 if points.moves(Of::Store(*number)) || dtype.bits() < 8 {
                     text.line(format!("{dtype} y{number}[{}];", points.nest.vector));
                     let value = super::print::Spelling::name(points, value);
-                    text.unrolled(self.each_lane(), |text| text.line(format!("y{number}[v] = {value};")));
+                    text.unrolled(self.each_lane(), |text| {
+                        text.line(format!("y{number}[v] = {value};"))
+                    });
                     points.store(*number, text);
                 } else {
                     let value = super::print::Spelling::name(points, value).replace("[v]", "[0]");

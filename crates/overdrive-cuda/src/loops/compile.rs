@@ -22,7 +22,8 @@ use std::sync::Arc;
 /// Compiles a fused loop for the site's device.
 ///
 /// # Errors
-/// `Unsupported` for stores of packed elements that share a byte between threads; `Failed` as `Device::function`.
+/// `Unsupported` for stores of packed elements that share a byte between threads; `Failed` as
+/// `Device::function`.
 pub fn compile(site: &Site<'_>, program: &Program) -> Result<Box<dyn Launch>, Refusal> {
     let (kernels, workspace_bytes) = kernels(program, &site.step.aliases, machine(site.device))?;
     let steps = kernels.into_iter().map(|kernel| Loaded::new(kernel, site.device));
@@ -76,7 +77,8 @@ pub(super) fn refuse_shared_bytes(program: &Program, nest: &Nest) -> Result<(), 
         let whole = bits.is_multiple_of(8) && bits <= 64;
         if dtype.bits() < 8 && !(whole && nest.alignment(walk) >= nest.vector) {
             let reason = format!(
-                "a loop stores {dtype} where a byte is shared between threads; make the last dimension contiguous and \
+                "a loop stores {dtype} where a byte is shared between threads; make the last \
+                 dimension contiguous and \
                  even, or store i8 or f8"
             );
             return Err(Refusal::Unsupported(reason));
@@ -119,7 +121,8 @@ impl Launch for Loop {
             );
             let mut parameters: Vec<*mut c_void> =
                 values.iter_mut().map(|value| (value as *mut CUdeviceptr).cast()).collect();
-            // SAFETY: the parameters are those that the source was printed with; the plan gives every slot its bytes.
+            // SAFETY: the parameters are those that the source was printed with; the plan gives
+            // every slot its bytes.
             unsafe { kernel.entry.launch(stream, &mut parameters)? };
         }
         Ok(())

@@ -1,9 +1,11 @@
-//! `Following`: a loop over the rows of a product's result, as text for threads that have elements of it in registers.
+//! `Following`: a loop over the rows of a product's result, as text for threads that have elements
+//! of it in registers.
 //!
-//! A thread has, of two rows eight apart, every fourth pair of neighbours: what the tensor cores leave it. It folds them,
-//! meets the others that have parts of these rows, computes what its rows have one of, and goes over its elements again.
-//! The text is a function `follow`, which is told by its caller how threads meet. Invariant: elements of the result are
-//! read from registers alone, and whatever else the loop loads nobody writes meanwhile.
+//! A thread has, of two rows eight apart, every fourth pair of neighbours: what the tensor cores
+//! leave it. It folds them, meets the others that have parts of these rows, computes what its rows
+//! have one of, and goes over its elements again. The text is a function `follow`, which is told by
+//! its caller how threads meet. Invariant: elements of the result are read from registers alone,
+//! and whatever else the loop loads nobody writes meanwhile.
 
 use super::nest::{Lanes, Nest, Of};
 use super::print::{Spelling, reducer, statement, value};
@@ -46,8 +48,10 @@ impl<'a> Following<'a> {
         if !reads.all(same) {
             return Err("it reads the product in another order");
         }
-        let points = program.instrs.iter().any(|i| matches!(i, Instr::Index(_) | Instr::RandomBits { .. }));
-        let loads = program.instrs.iter().zip(&program.dtypes).filter(|(i, _)| matches!(i, Instr::Load(_)));
+        let points =
+            program.instrs.iter().any(|i| matches!(i, Instr::Index(_) | Instr::RandomBits { .. }));
+        let loads =
+            program.instrs.iter().zip(&program.dtypes).filter(|(i, _)| matches!(i, Instr::Load(_)));
         let stores = program.stores.iter().map(|store| program.dtype(store.value));
         if points || loads.map(|(_, &dtype)| dtype).chain(stores).any(|dtype| dtype.bits() < 8) {
             return Err("it needs to know where its elements are, or parts of a byte");
@@ -72,8 +76,11 @@ impl<'a> Following<'a> {
     /// The text, whose buffers are found by `slots.at[number(slot)]`.
     pub(crate) fn print(&self, number: &mut dyn FnMut(SlotId) -> usize) -> String {
         let mut text = Text::default();
-        let of_row = |r: &Register| self.stages.used[r.0 as usize] && self.stages.level(*r) != Level::Element;
-        let registers: Vec<Register> = (0..self.program.instrs.len() as u32).map(Register).collect();
+        let of_row = |r: &Register| {
+            self.stages.used[r.0 as usize] && self.stages.level(*r) != Level::Element
+        };
+        let registers: Vec<Register> =
+            (0..self.program.instrs.len() as u32).map(Register).collect();
         text.line("// What a row has one of.");
         text.line("struct Row {");
         for r in registers.iter().copied().filter(of_row) {
@@ -88,7 +95,8 @@ impl<'a> Following<'a> {
         for (p, pass) in self.stages.passes.iter().enumerate() {
             self.pass(p, pass, number, &mut text);
             if let [fold] = pass.folds[..] {
-                let head = format!("__device__ __forceinline__ void known_{p}({arguments}, f32 folded)");
+                let head =
+                    format!("__device__ __forceinline__ void known_{p}({arguments}, f32 folded)");
                 text.block(head, |text| {
                     text.line(format!("of.t{} = folded;", fold.0));
                     self.registers_of_row(p + 1, number, text);
@@ -100,7 +108,8 @@ impl<'a> Following<'a> {
         text.finish()
     }
 
-    /// What all rows read alike, at a thread's columns: on its way while threads meet, and the same for both rows.
+    /// What all rows read alike, at a thread's columns: on its way while threads meet, and the same
+    /// for both rows.
     fn columns(&self, number: &mut dyn FnMut(SlotId) -> usize, text: &mut Text) {
         let loads: Vec<Register> = self.of_columns().collect();
         text.line("template <int PAIRS>");
@@ -140,7 +149,8 @@ impl<'a> Following<'a> {
     /// All of it, for the two rows of a thread.
     fn follow(&self, text: &mut Text) {
         text.line("template <int PAIRS, class Meet, class Meanwhile>");
-        let arguments = "const Slots& slots, i32 row, i32 col, const OUT (&x)[2][PAIRS][2], const Meet& meet, const Meanwhile& meanwhile";
+        let arguments = "const Slots& slots, i32 row, i32 col, const OUT (&x)[2][PAIRS][2], const \
+                         Meet& meet, const Meanwhile& meanwhile";
         text.block(format!("__device__ __forceinline__ void follow({arguments})"), |text| {
             const HALVES: &str = "for (int half = 0; half < 2; ++half)";
             text.line("Row of[2];");
@@ -159,32 +169,47 @@ impl<'a> Following<'a> {
                     text.unrolled(HALVES, |text| text.line(format!("parts_{p}[half] = {walk};")));
                     let kind = reducer(reduction.reducer);
                     let meanwhile = if meeting == 0 { "meanwhile" } else { "[] {}" };
-                    text.line(format!("meet.template fold<{kind}, {meeting}>(parts_{p}, {meanwhile});"));
+                    text.line(format!(
+                        "meet.template fold<{kind}, {meeting}>(parts_{p}, {meanwhile});"
+                    ));
                     text.unrolled(HALVES, |text| {
                         let row = "min(row + 8 * half, M - 1)";
                         text.line(format!("known_{p}(slots, of[half], {row}, parts_{p}[half]);"));
                     });
                     meeting += 1;
                 } else {
-                    text.unrolled(HALVES, |text| text.line(format!("if (row + 8 * half < M) {walk};")));
+                    text.unrolled(HALVES, |text| {
+                        text.line(format!("if (row + 8 * half < M) {walk};"))
+                    });
                 }
             }
         });
     }
 
     /// A walk over a thread's elements of a row: what it folds, or nothing.
-    fn pass(&self, p: usize, pass: &Pass, number: &mut dyn FnMut(SlotId) -> usize, text: &mut Text) {
+    fn pass(
+        &self,
+        p: usize,
+        pass: &Pass,
+        number: &mut dyn FnMut(SlotId) -> usize,
+        text: &mut Text,
+    ) {
         let program = self.program;
         let fold = pass.folds.first().map(|&fold| {
-            let Instr::Reduce(reduction) = program.instr(fold) else { unreachable!("folds are reductions") };
+            let Instr::Reduce(reduction) = program.instr(fold) else {
+                unreachable!("folds are reductions")
+            };
             (reducer(reduction.reducer), self.stages.folded(program, fold))
         });
         let result = if fold.is_some() { "f32" } else { "void" };
-        let arguments = "const Slots& slots, const Row& of, i32 row, i32 col, const OUT (&x)[PAIRS][2], const Columns<PAIRS>& at";
+        let arguments = "const Slots& slots, const Row& of, i32 row, i32 col, const OUT \
+                         (&x)[PAIRS][2], const Columns<PAIRS>& at";
         text.line("template <int PAIRS>");
         text.block(format!("__device__ __forceinline__ {result} pass_{p}({arguments})"), |text| {
             if let Some((kind, _)) = fold {
-                text.line(format!("f32 all[2] = {{{kind}::identity<f32>(), {kind}::identity<f32>()}};"));
+                text.line(format!(
+                    "f32 all[2] = {{{kind}::identity<f32>(), {kind}::identity<f32>()}};"
+                ));
             }
             text.unrolled("for (int j = 0; j < PAIRS; ++j)", |text| {
                 for &r in &pass.elements {
@@ -205,14 +230,18 @@ impl<'a> Following<'a> {
                         text.line(statement(program, r, &spelling));
                     }
                     if let Some((kind, value)) = fold {
-                        text.line(format!("all[v] = {kind}::of(all[v], {});", spelling.name(value)));
+                        text.line(format!(
+                            "all[v] = {kind}::of(all[v], {});",
+                            spelling.name(value)
+                        ));
                     }
                     for &s in &pass.stores {
                         text.line(format!("y{s}[v] = {};", spelling.name(program.stores[s].value)));
                     }
                 });
                 for &s in &pass.stores {
-                    let (to, step, once) = self.address(Of::Store(s), number(program.stores[s].access.slot));
+                    let (to, step, once) =
+                        self.address(Of::Store(s), number(program.stores[s].access.slot));
                     text.line(match step {
                         1 => format!("store<{once}>({to}, y{s}, 2);"),
                         _ => format!("scatter({to}, y{s}, {step}ll, 2);"),
@@ -226,7 +255,12 @@ impl<'a> Following<'a> {
     }
 
     /// Registers of rows that are known after so many meetings.
-    fn registers_of_row(&self, stage: usize, number: &mut dyn FnMut(SlotId) -> usize, text: &mut Text) {
+    fn registers_of_row(
+        &self,
+        stage: usize,
+        number: &mut dyn FnMut(SlotId) -> usize,
+        text: &mut Text,
+    ) {
         let kernel = self.stages.registers(self.program, Level::Kernel, stage);
         let rows = self.stages.registers(self.program, Level::Row, stage);
         let mut all: Vec<Register> = kernel.into_iter().chain(rows).collect();
@@ -252,13 +286,17 @@ impl<'a> Following<'a> {
 
     /// Asks for what a row's elements take beside the result.
     fn prefetch(&self, number: &mut dyn FnMut(SlotId) -> usize, text: &mut Text) {
-        let head = "__device__ __forceinline__ void prefetch_following(const Slots& slots, i32 row, i32 col)";
+        let head = "__device__ __forceinline__ void prefetch_following(const Slots& slots, i32 \
+                    row, i32 col)";
         text.block(head, |text| {
             text.line("constexpr int j = 0;");
             for (of, walk) in &self.nest.walks {
                 let Of::Load(r) = of else { continue };
                 let Instr::Load(access) = self.program.instr(*r) else { continue };
-                if access.slot != self.result.slot && walk.strides[1] != 0 && self.stages.used[r.0 as usize] {
+                if access.slot != self.result.slot
+                    && walk.strides[1] != 0
+                    && self.stages.used[r.0 as usize]
+                {
                     let (at, _, _) = self.address(*of, number(access.slot));
                     text.line(format!("asm volatile(\"prefetch.global.L2 [%0];\" ::\"l\"({at}));"));
                 }
@@ -266,7 +304,8 @@ impl<'a> Following<'a> {
         });
     }
 
-    /// Where a thread's pair `j` of a row is, how far apart its neighbours are, and how many move at once.
+    /// Where a thread's pair `j` of a row is, how far apart its neighbours are, and how many move
+    /// at once.
     fn address(&self, of: Of, slot: usize) -> (String, i64, i64) {
         let walk = &self.nest.walks[&of];
         let [row, col] = walk.strides[..] else { unreachable!("rows and columns") };
@@ -291,7 +330,11 @@ impl Spelling for InRow<'_> {
         }
         if self.following.stages.level(register) == Level::Element {
             let columns = self.following.is_of_columns(register);
-            return if columns { format!("at.l{}[j][v]", register.0) } else { format!("l{}[v]", register.0) };
+            return if columns {
+                format!("at.l{}[j][v]", register.0)
+            } else {
+                format!("l{}[v]", register.0)
+            };
         }
         let slot = self.slot.expect("the caller spells a load that rows have one of");
         let walk = &self.following.nest.walks[&Of::Load(register)];

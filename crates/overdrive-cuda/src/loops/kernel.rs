@@ -47,7 +47,8 @@ pub struct Machine {
     pub architecture: Architecture,
 }
 
-/// The slots of a program as parameters `p0, p1, ...`, so that equal loops over other slots are one source.
+/// The slots of a program as parameters `p0, p1, ...`, so that equal loops over other slots are one
+/// source.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parameters {
     slots: Vec<(SlotId, DType, Use)>,

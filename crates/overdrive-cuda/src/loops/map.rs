@@ -1,9 +1,11 @@
-//! Loops without reductions: every thread takes a group of neighbours, or several where one is less than 16 bytes.
+//! Loops without reductions: every thread takes a group of neighbours, or several where one is less
+//! than 16 bytes.
 //!
-//! The grid has a thread for every group and blocks take what lies together, so that memory is walked in its order:
-//! a copy then moves 4.24 TB/s on an H200, where threads that stay and step through all of it move 3.95, and those that
-//! ask for four groups before they store the first 4.04. The loads of a thread come first, so that enough bytes are
-//! under way to hide the memory's latency (Little's law: some 25 KB a multiprocessor there).
+//! The grid has a thread for every group and blocks take what lies together, so that memory is
+//! walked in its order: a copy then moves 4.24 TB/s on an H200, where threads that stay and step
+//! through all of it move 3.95, and those that ask for four groups before they store the first
+//! 4.04. The loads of a thread come first, so that enough bytes are under way to hide the memory's
+//! latency (Little's law: some 25 KB a multiprocessor there).
 
 use super::kernel::Kernel;
 use super::points::Points;
@@ -42,8 +44,14 @@ pub(super) fn block() -> Block {
 pub(super) fn map(mut points: Points<'_>) -> Kernel {
     let count = Order::new(points.nest).count();
     let (text, groups) = body(&mut points, ("blockIdx.x", &count.to_string()));
-    Sketch { points: &points, text, grid: groups.blocks(), block: block(), workspace: Workspace::Unused }
-        .finish()
+    Sketch {
+        points: &points,
+        text,
+        grid: groups.blocks(),
+        block: block(),
+        workspace: Workspace::Unused,
+    }
+    .finish()
 }
 
 /// What the threads of the block numbered `number` do, of `count` groups; both in C++.
@@ -53,8 +61,11 @@ pub(super) fn body(points: &mut Points<'_>, (number, count): (&str, &str)) -> (T
     let order = Order::new(nest);
     // Elements of this program are rows to `Stages`: there is no reduced loop.
     let elements = stages.registers(points.program, Level::Row, 0);
-    let loads: Vec<Register> =
-        elements.iter().copied().filter(|r| matches!(points.program.instr(*r), Instr::Load(_))).collect();
+    let loads: Vec<Register> = elements
+        .iter()
+        .copied()
+        .filter(|r| matches!(points.program.instr(*r), Instr::Load(_)))
+        .collect();
     let bytes: usize = loads.iter().map(|r| vector * points.program.dtype(*r).bits() / 8).sum();
     let unroll = (BYTES_UNDER_WAY / bytes.max(1)).clamp(1, 4);
     points.grouped = loads.clone();

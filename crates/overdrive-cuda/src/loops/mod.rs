@@ -1,11 +1,11 @@
 //! Fused loops: a `Program` printed to CUDA C++, compiled at run time.
 //!
-//! `print` has the scalar expressions, which epilogues and score functions share. `nest` turns the iteration space
-//! into loops and chooses the one that neighbouring threads share; `stages` says what is computed once a kernel, once
-//! a row and for every element; `map`, `rows` and `columns` print the three shapes of kernel,
-//! `together` several maps as one, `following` what a product does with its own rows. Invariants: what is
-//! printed is a function of program and machine alone; sums are combined in a fixed order, so that equal inputs give
-//! equal bits.
+//! `print` has the scalar expressions, which epilogues and score functions share. `nest` turns the
+//! iteration space into loops and chooses the one that neighbouring threads share; `stages` says
+//! what is computed once a kernel, once a row and for every element; `map`, `rows` and `columns`
+//! print the three shapes of kernel, `together` several maps as one, `following` what a product
+//! does with its own rows. Invariants: what is printed is a function of program and machine alone;
+//! sums are combined in a fixed order, so that equal inputs give equal bits.
 
 mod accuracy;
 mod ahead;

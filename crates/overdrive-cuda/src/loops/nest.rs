@@ -1,8 +1,10 @@
-//! The iteration space as loops: which dimensions are walked as one, and which one neighbouring threads share.
+//! The iteration space as loops: which dimensions are walked as one, and which one neighbouring
+//! threads share.
 //!
-//! Dimensions that every address walks as one are merged; the lanes' dimension is the one along which most bytes lie
-//! side by side. *Along*: lanes are elements of one row, and folded where the program reduces. *Across*: lanes are
-//! neighbouring results, and threads fold down the columns. Invariant: every address is affine in the loops.
+//! Dimensions that every address walks as one are merged; the lanes' dimension is the one along
+//! which most bytes lie side by side. *Along*: lanes are elements of one row, and folded where the
+//! program reduces. *Across*: lanes are neighbouring results, and threads fold down the columns.
+//! Invariant: every address is affine in the loops.
 
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{DType, row_major};
@@ -45,7 +47,8 @@ pub(super) enum Of {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Nest {
     pub(super) lanes: Lanes,
-    /// Kept loops, then reduced ones, outermost first within each; the lanes' loop is the last of its group.
+    /// Kept loops, then reduced ones, outermost first within each; the lanes' loop is the last of
+    /// its group.
     pub(super) extents: Vec<usize>,
     /// How many of the last loops are reduced.
     pub(super) reduced: usize,
@@ -76,15 +79,18 @@ impl Nest {
                 strides: walks.iter().map(|(_, walk)| walk.strides[d]).collect(),
             })
             .collect();
-        // What is written in steps of one element is walked innermost; where nothing is written, what is read.
-        let guides =
-            |wanted: fn(&Of) -> bool| walks.iter().enumerate().filter(move |(_, (of, _))| wanted(of));
+        // What is written in steps of one element is walked innermost; where nothing is written,
+        // what is read.
+        let guides = |wanted: fn(&Of) -> bool| {
+            walks.iter().enumerate().filter(move |(_, (of, _))| wanted(of))
+        };
         let order: Vec<usize> = guides(|of| matches!(of, Of::Store(_)))
             .chain(guides(|of| matches!(of, Of::Load(_))))
             .map(|(at, _)| at)
             .collect();
         dimensions.sort_by_key(|dimension| {
-            let stride = order.iter().map(|&w| dimension.strides[w].unsigned_abs()).find(|&s| s != 0);
+            let stride =
+                order.iter().map(|&w| dimension.strides[w].unsigned_abs()).find(|&s| s != 0);
             (dimension.reduced, std::cmp::Reverse(stride.unwrap_or(0)))
         });
         let mut merged = merge(dimensions);
@@ -98,7 +104,8 @@ impl Nest {
                 cost(a).total_cmp(&cost(b)).then(b.cmp(&a))
             })
             .expect("there is a dimension");
-        let lanes = if program.reduced > 0 && !merged[lane].reduced { Lanes::Across } else { Lanes::Along };
+        let lanes =
+            if program.reduced > 0 && !merged[lane].reduced { Lanes::Across } else { Lanes::Along };
         let dimension = merged.remove(lane);
         let kept = merged.iter().take_while(|d| !d.reduced).count();
         merged.insert(if dimension.reduced { merged.len() } else { kept }, dimension);
@@ -138,7 +145,8 @@ impl Nest {
         &self.extents[self.extents.len() - self.reduced..]
     }
 
-    /// Elements that a walk can read or write at once: a power of two, aligned wherever a thread starts.
+    /// Elements that a walk can read or write at once: a power of two, aligned wherever a thread
+    /// starts.
     pub(super) fn alignment(&self, walk: &Walk) -> usize {
         let Some(dtype) = walk.dtype else { return 1 };
         let others = (0..self.extents.len()).filter(|&d| d != self.lane()).map(|d| walk.strides[d]);
@@ -148,12 +156,14 @@ impl Nest {
         if walk.strides[self.lane()] == 1 { elements as usize } else { 1 }
     }
 
-    /// The number of neighbours that the narrowest contiguous type fills 16 bytes with, where addresses are aligned.
+    /// The number of neighbours that the narrowest contiguous type fills 16 bytes with, where
+    /// addresses are aligned.
     fn widest(&self) -> usize {
         let whole = self.walks.values().filter(|walk| walk.dtype.is_some());
         let widest = whole.map(|walk| self.alignment(walk)).max().unwrap_or(1).min(16);
         // A thread with a quarter of its lanes idle is worse than two accesses.
-        let sixths = self.walks.values().any(|walk| walk.dtype.is_some_and(|dtype| dtype.bits() == 6));
+        let sixths =
+            self.walks.values().any(|walk| walk.dtype.is_some_and(|dtype| dtype.bits() == 6));
         widest.min(self.extents[self.lane()].next_power_of_two()).min(if sixths { 8 } else { 16 })
     }
 
@@ -167,7 +177,8 @@ impl Nest {
         let points: usize = self.extents.iter().product();
         let span = |walk: &Walk| -> u64 {
             let steps = walk.strides.iter().zip(&self.extents);
-            let reach: u64 = steps.map(|(stride, &extent)| stride.unsigned_abs() * extent as u64).sum();
+            let reach: u64 =
+                steps.map(|(stride, &extent)| stride.unsigned_abs() * extent as u64).sum();
             reach + walk.offset.unsigned_abs()
         };
         points < 1 << 30 && self.walks.values().all(|walk| span(walk) < 1 << 30)
@@ -195,7 +206,8 @@ fn merge(dimensions: Vec<Dimension>) -> Vec<Dimension> {
     merged
 }
 
-/// Traffic with the lanes along dimension `d`, in bytes per point: an access that strides moves a whole sector.
+/// Traffic with the lanes along dimension `d`, in bytes per point: an access that strides moves a
+/// whole sector.
 fn lane_cost(dimensions: &[Dimension], dtypes: &[Option<DType>], d: usize) -> f64 {
     const SECTOR_BYTES: f64 = 32.0;
     let spread = |w: usize| -> f64 {

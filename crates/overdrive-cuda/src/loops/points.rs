@@ -1,7 +1,7 @@
 //! `Points`: how threads that stand somewhere in a nest spell addresses, elements and registers.
 //!
-//! The loops' counters are `i0, i1, ...`; that of the lanes' loop is the first of `V` neighbours, `v` counts them, and
-//! `count` says how many of them exist where they need not all.
+//! The loops' counters are `i0, i1, ...`; that of the lanes' loop is the first of `V` neighbours,
+//! `v` counts them, and `count` says how many of them exist where they need not all.
 
 use super::coordinates::Counter;
 use super::kernel::{Parameters, Use};
@@ -139,7 +139,8 @@ impl<'a> Points<'a> {
     /// Declares and reads the one element at the counters, lane `v` of one.
     pub(super) fn load_single(&self, register: Register, text: &mut Text) {
         let of = Of::Load(register);
-        let (dtype, slot) = (self.program.dtype(register), self.parameters.name(self.access(of).slot));
+        let (dtype, slot) =
+            (self.program.dtype(register), self.parameters.name(self.access(of).slot));
         let lanes = if self.moves(of) { "[1]" } else { "" };
         let place = self.place(of);
         let element = if dtype.bits() < 8 {
@@ -153,18 +154,23 @@ impl<'a> Points<'a> {
     /// Declares what a load brings, `groups` times.
     pub(super) fn declare(&self, register: Register, groups: &str, text: &mut Text) {
         let dtype = self.program.dtype(register);
-        let lanes =
-            if self.moves(Of::Load(register)) { format!("[{}]", self.nest.vector) } else { String::new() };
+        let lanes = if self.moves(Of::Load(register)) {
+            format!("[{}]", self.nest.vector)
+        } else {
+            String::new()
+        };
         text.line(format!("{dtype} x{}{groups}{lanes};", register.0));
     }
 
     /// Reads what a load brings at the place of the counters.
     pub(super) fn load(&self, register: Register, text: &mut Text) {
         let of = Of::Load(register);
-        let (dtype, slot) = (self.program.dtype(register), self.parameters.name(self.access(of).slot));
+        let (dtype, slot) =
+            (self.program.dtype(register), self.parameters.name(self.access(of).slot));
         let to = self.loaded(register);
         let (place, count) = (self.place(of), self.count());
-        let (step, alignment) = (self.step(of), self.nest.alignment(self.walk(of)).min(self.nest.vector));
+        let (step, alignment) =
+            (self.step(of), self.nest.alignment(self.walk(of)).min(self.nest.vector));
         if dtype.bits() < 8 {
             if step == 0 {
                 return text.line(format!("{to} = packed<{dtype}>({slot}, {place});"));
@@ -172,7 +178,9 @@ impl<'a> Points<'a> {
             let guard = if self.nest.has_tail() { "if (v < count) " } else { "" };
             let each = format!("for (int v = 0; v < {}; ++v)", self.nest.vector);
             return text.unrolled(each, |text| {
-                text.line(format!("{guard}{to}[v] = packed<{dtype}>({slot}, {place} + v * {step});"));
+                text.line(format!(
+                    "{guard}{to}[v] = packed<{dtype}>({slot}, {place} + v * {step});"
+                ));
             });
         }
         text.line(match step {
@@ -186,7 +194,8 @@ impl<'a> Points<'a> {
     pub(super) fn store(&self, number: usize, text: &mut Text) {
         let of = Of::Store(number);
         let store = &self.program.stores[number];
-        let (dtype, slot) = (self.program.dtype(store.value), self.parameters.name(store.access.slot));
+        let (dtype, slot) =
+            (self.program.dtype(store.value), self.parameters.name(store.access.slot));
         let (place, count) = (self.place(of), self.count());
         let alignment = self.nest.alignment(self.walk(of)).min(self.nest.vector);
         text.line(match self.step(of) {
@@ -207,7 +216,8 @@ impl<'a> Points<'a> {
         format!("{slot}[{}]", self.place(Of::Store(number)))
     }
 
-    /// Whether a register is an array over lanes outside of element code: rows lie across the lanes.
+    /// Whether a register is an array over lanes outside of element code: rows lie across the
+    /// lanes.
     pub(super) fn is_array(&self, register: Register) -> bool {
         self.nest.lanes == Lanes::Across && self.stages.level(register) == Level::Row
     }

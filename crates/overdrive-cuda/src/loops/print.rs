@@ -1,8 +1,9 @@
-//! The one printer of scalar expressions: instructions of a `Program` as C++ over `headers/scalar.cuh`.
+//! The one printer of scalar expressions: instructions of a `Program` as C++ over
+//! `headers/scalar.cuh`.
 //!
-//! Fused loops, epilogues of products, and score and mask functions differ only in where an element comes from
-//! and where a point of the space is; they say so through `Spelling`. Invariant: the text means what the f64
-//! evaluator means, rounded to each register's type.
+//! Fused loops, epilogues of products, and score and mask functions differ only in where an element
+//! comes from and where a point of the space is; they say so through `Spelling`. Invariant: the
+//! text means what the f64 evaluator means, rounded to each register's type.
 
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, Unary};
@@ -15,7 +16,8 @@ pub trait Spelling {
     /// The index along a dimension of the iteration space, as an integer expression.
     fn index(&self, dimension: usize) -> String;
 
-    /// The row-major index of the point in the iteration space, as an integer expression of 64 bits.
+    /// The row-major index of the point in the iteration space, as an integer expression of 64
+    /// bits.
     fn point(&self) -> String;
 
     /// The sum of the contraction, of the type of its register.
@@ -60,10 +62,13 @@ pub(super) fn value(program: &Program, register: Register, spelling: &dyn Spelli
     match program.instr(register) {
         Instr::Load(access) => spelling.load(register, access),
         Instr::Constant(number) => constant(*number, dtype),
-        Instr::Index(dimension) => format!("convert<{dtype}>((i64)({}))", spelling.index(*dimension)),
+        Instr::Index(dimension) => {
+            format!("convert<{dtype}>((i64)({}))", spelling.index(*dimension))
+        }
         Instr::Accumulator => spelling.accumulator(),
         Instr::Unary(kind, a) => {
-            let function = if spelling.is_loose(register) { fast_unary(*kind) } else { unary(*kind) };
+            let function =
+                if spelling.is_loose(register) { fast_unary(*kind) } else { unary(*kind) };
             format!("{function}({})", operand(a))
         }
         Instr::Binary(Binary::Div, a, b) if spelling.is_loose(register) => {

@@ -1,7 +1,7 @@
 //! Loops that fold rows whose elements lie side by side: the threads of a row share it.
 //!
-//! A short row belongs to a few lanes of a warp, a long one to a block or to a cluster of blocks. Where the row is
-//! walked more than once and registers hold it, each byte is read once.
+//! A short row belongs to a few lanes of a warp, a long one to a block or to a cluster of blocks.
+//! Where the row is walked more than once and registers hold it, each byte is read once.
 
 use super::ahead::Ahead;
 use super::kernel::{Kernel, Machine};
@@ -15,8 +15,8 @@ use super::stages::{Level, Pass};
 use super::text::Text;
 use overdrive_ir::plan::{Instr, Register};
 
-/// Most blocks of a grid, whose blocks begin in the order of their rows and so walk memory in its order: 3 to 7 % faster
-/// on an H200 than blocks that stay and step through all rows.
+/// Most blocks of a grid, whose blocks begin in the order of their rows and so walk memory in its
+/// order: 3 to 7 % faster on an H200 than blocks that stay and step through all rows.
 const MOST_BLOCKS: usize = 1 << 30;
 /// Blocks for each multiprocessor where they come in clusters, which are dear to begin.
 const BLOCKS_IN_CLUSTERS: usize = 16;
@@ -47,7 +47,8 @@ pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize)
         let grid = if share.is_split() { rows * parts } else { blocks.min(most) };
         let threads = shape.threads * shape.rows;
         let shared_bytes = if shape.ahead { row.ahead().bytes() } else { 0 };
-        let block = Block { threads, resident: shape.resident, cluster: shape.cluster, shared_bytes };
+        let block =
+            Block { threads, resident: shape.resident, cluster: shape.cluster, shared_bytes };
         let workspace = if share.is_split() { Workspace::Used } else { Workspace::Unused };
         Sketch { points: &points, text, grid, block, workspace }.finish()
     };
@@ -63,7 +64,8 @@ pub(super) struct Row<'a> {
     rows: usize,
 }
 
-/// A reduction with the names of its fold and of the type that it folds, and the value that it folds.
+/// A reduction with the names of its fold and of the type that it folds, and the value that it
+/// folds.
 #[derive(Clone)]
 struct Fold {
     register: Register,
@@ -96,7 +98,9 @@ impl Row<'_> {
         };
         if self.share.is_split() && !self.share.passes.is_empty() {
             let parts = self.share.parts;
-            text.line(format!("const {int} row = blockIdx.x / {parts}, part = blockIdx.x % {parts};"));
+            text.line(format!(
+                "const {int} row = blockIdx.x / {parts}, part = blockIdx.x % {parts};"
+            ));
             return body(text);
         }
         let step = format!("(i64)gridDim.x / {cluster} * {rows}");
@@ -213,19 +217,23 @@ impl Row<'_> {
         for fold in self.folds(pass) {
             let (ty, kind) = (&fold.ty, fold.kind);
             let from = self.partials.address(ty, fold.register);
-            let value = format!("t < {parts} ? {from}[row * {parts} + t] : {kind}::identity<{ty}>()");
+            let value =
+                format!("t < {parts} ? {from}[row * {parts} + t] : {kind}::identity<{ty}>()");
             self.result(&fold, &format!("fold_row<{kind}, {threads}>({value})"), text);
         }
     }
 
     fn pass(&self, number: usize, text: &mut Text) {
-        let (program, vector, stages) = (self.points.program, self.points.nest.vector, self.points.stages);
+        let (program, vector, stages) =
+            (self.points.program, self.points.nest.vector, self.points.stages);
         let pass = &stages.passes[number];
         let is_load = |r: &Register| matches!(program.instr(*r), Instr::Load(_));
         let loads: Vec<Register> = pass.elements.iter().copied().filter(is_load).collect();
         let points = &self.batched(if self.shape.kept.is_none() { &loads } else { &[] });
-        let (online, folds): (Vec<Fold>, Vec<Fold>) =
-            self.folds(pass).into_iter().partition(|fold| stages.online.contains_key(&fold.register));
+        let (online, folds): (Vec<Fold>, Vec<Fold>) = self
+            .folds(pass)
+            .into_iter()
+            .partition(|fold| stages.online.contains_key(&fold.register));
         let (pairs, folds): (Vec<Fold>, Vec<Fold>) =
             folds.into_iter().partition(|fold| paired(points, fold.register).is_some());
         let pairs: Vec<(Fold, Register)> = pairs
@@ -267,7 +275,9 @@ impl Row<'_> {
                 let dtype = program.dtype(program.stores[*number].value);
                 text.line(format!("{dtype} y{number}[{vector}];"));
             }
-            online.iter().for_each(|fold| text.line(format!("f32 e{}[{vector}];", fold.register.0)));
+            online
+                .iter()
+                .for_each(|fold| text.line(format!("f32 e{}[{vector}];", fold.register.0)));
             text.unrolled(&each_lane, |text| {
                 pass.elements.iter().for_each(|r| text.line(statement(program, *r, points)));
                 for Fold { register, kind, value, .. } in &folds {
@@ -276,8 +286,11 @@ impl Row<'_> {
                     text.line(format!("{guard}a{r}[v] = {kind}::of(a{r}[v], t{value});"));
                 }
                 for Fold { register, value, .. } in &online {
-                    let none =
-                        if points.nest.has_tail() { "v >= count ? Max::identity<f32>() : " } else { "" };
+                    let none = if points.nest.has_tail() {
+                        "v >= count ? Max::identity<f32>() : "
+                    } else {
+                        ""
+                    };
                     text.line(format!("e{}[v] = {none}t{};", register.0, value.0));
                 }
                 for number in &pass.stores {
@@ -286,7 +299,8 @@ impl Row<'_> {
             });
             for Fold { register, .. } in &online {
                 let (r, max) = (register.0, stages.online[register].max);
-                let pairs = paired(points, max).map(|load| format!("largest({})", points.loaded(load)));
+                let pairs =
+                    paired(points, max).map(|load| format!("largest({})", points.loaded(load)));
                 let top = pairs.unwrap_or_else(|| format!("fold_lanes<Max>(e{r})"));
                 text.line(format!("a{r}.take(e{r}, {top});"));
             }
@@ -305,17 +319,23 @@ impl Row<'_> {
             None => self.each_batch(&loads, text, fold),
         }
         let Shape { threads, cluster, .. } = *self.shape;
-        let of_lanes =
-            folds.iter().map(|fold| (fold, format!("fold_lanes<{}>(a{})", fold.kind, fold.register.0)));
-        let of_pairs = pairs.iter().map(|(fold, _)| (fold, format!("a{}.result()", fold.register.0)));
+        let of_lanes = folds
+            .iter()
+            .map(|fold| (fold, format!("fold_lanes<{}>(a{})", fold.kind, fold.register.0)));
+        let of_pairs =
+            pairs.iter().map(|(fold, _)| (fold, format!("a{}.result()", fold.register.0)));
         let of_online = online.iter().map(|fold| (fold, format!("a{}", fold.register.0)));
         for (fold, lanes) in of_pairs.chain(of_lanes).chain(of_online) {
             let (kind, r) = (fold.kind, fold.register.0);
             let row = format!("fold_row<{kind}, {threads}>({lanes})");
-            let folded =
-                if cluster > 1 { format!("fold_cluster<{kind}, {cluster}>({row}, turn)") } else { row };
+            let folded = if cluster > 1 {
+                format!("fold_cluster<{kind}, {cluster}>({row}, turn)")
+            } else {
+                row
+            };
             if self.share.is_split() {
-                let (to, parts) = (self.partials.address(&fold.ty, fold.register), self.share.parts);
+                let (to, parts) =
+                    (self.partials.address(&fold.ty, fold.register), self.share.parts);
                 text.line(format!("const {} b{r} = {folded};", fold.ty));
                 text.line(format!("if (t == 0) {to}[row * {parts} + part] = b{r};"));
             } else {

@@ -9,7 +9,8 @@ use overdrive_ir::plan::{Instr, Register};
 
 /// Threads of a block that has several rows.
 const BLOCK: usize = 256;
-/// Bytes of a row that a thread takes before it gets help: eight loads of 16 bytes are under way at once.
+/// Bytes of a row that a thread takes before it gets help: eight loads of 16 bytes are under way at
+/// once.
 pub(super) const BYTES_OF_THREAD: usize = 128;
 /// Most threads of a block that a row gets.
 const MOST_THREADS: usize = 512;
@@ -19,7 +20,8 @@ const ALL_THREADS: usize = 1024;
 const MOST_KEPT_BYTES: usize = 256;
 /// Most blocks of a cluster that every device with clusters has.
 const MOST_BLOCKS: usize = 8;
-/// Threads that a multiprocessor has room for where each keeps `BYTES_OF_THREAD`: 64 registers a thread.
+/// Threads that a multiprocessor has room for where each keeps `BYTES_OF_THREAD`: 64 registers a
+/// thread.
 const RESIDENT_THREADS: usize = 1024;
 
 /// How a row is shared.
@@ -63,7 +65,8 @@ impl Shape {
         let weight = if kept_bytes > 0 { kept_bytes } else { bytes(&loads).max(1) };
         let enough = (groups * weight).div_ceil(BYTES_OF_THREAD).next_power_of_two();
         let clusters = !matches!(machine.architecture, Architecture::Sm80 | Architecture::Sm89);
-        let clusters = clusters && !matches!(machine.architecture, Architecture::Other(older) if older < 90);
+        let clusters =
+            clusters && !matches!(machine.architecture, Architecture::Other(older) if older < 90);
         let mut folds = passes.iter().flat_map(|pass| &pass.folds);
         let words = folds.all(|r| points.program.dtype(*r).bits() >= 32);
         let whole = enough / ALL_THREADS;
@@ -76,8 +79,11 @@ impl Shape {
         // Below a warp, a thread for each group; a warp needs no shared memory.
         let most = if ahead { ALL_THREADS } else { MOST_THREADS };
         let threads = enough.min(most).max(groups.next_power_of_two().min(32));
-        let cluster =
-            if clusters && words && kept_bytes > 0 { (enough / threads).clamp(1, MOST_BLOCKS) } else { 1 };
+        let cluster = if clusters && words && kept_bytes > 0 {
+            (enough / threads).clamp(1, MOST_BLOCKS)
+        } else {
+            1
+        };
         let each = groups.div_ceil(threads * cluster);
         let fits = !kept_loads.is_empty() && groups > 0 && each * kept_bytes <= MOST_KEPT_BYTES;
         let cluster = if fits { cluster } else { 1 };
@@ -97,7 +103,8 @@ impl Shape {
             shape.cut(rows, machine);
         }
         let kept_bytes = shape.kept.map_or(0, |each| each * kept_bytes);
-        let room = if kept_bytes > BYTES_OF_THREAD { RESIDENT_THREADS / 2 } else { RESIDENT_THREADS };
+        let room =
+            if kept_bytes > BYTES_OF_THREAD { RESIDENT_THREADS / 2 } else { RESIDENT_THREADS };
         shape.resident = room / (shape.threads * shape.rows);
         if shape.kept.is_none() {
             shape.kept_loads.clear();

@@ -23,7 +23,8 @@ pub(super) struct Sketch<'a> {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Block {
     pub(super) threads: usize,
-    /// Blocks that a multiprocessor must have room for, which limits registers; 0 leaves it to the compiler.
+    /// Blocks that a multiprocessor must have room for, which limits registers; 0 leaves it to the
+    /// compiler.
     pub(super) resident: usize,
     /// Blocks of a cluster; 1 for none.
     pub(super) cluster: usize,

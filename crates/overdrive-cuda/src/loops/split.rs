@@ -1,7 +1,9 @@
-//! A program over few long rows as several kernels, so that all multiprocessors work on each of its passes.
+//! A program over few long rows as several kernels, so that all multiprocessors work on each of its
+//! passes.
 //!
-//! A kernel does one pass over a part of each row and leaves a partial result per fold and part; the next kernel
-//! folds the parts, in their order, before it goes on. Invariant: no atomics, so that equal inputs give equal bits.
+//! A kernel does one pass over a part of each row and leaves a partial result per fold and part;
+//! the next kernel folds the parts, in their order, before it goes on. Invariant: no atomics, so
+//! that equal inputs give equal bits.
 
 use super::stages::Stages;
 use overdrive_ir::plan::{Program, Register};
@@ -69,8 +71,8 @@ impl Partials {
         let mut partials = Partials::default();
         for register in stages.passes.iter().flat_map(|pass| &pass.folds) {
             partials.offsets.insert(*register, partials.bytes);
-            let bits =
-                program.dtype(*register).bits() * if stages.online.contains_key(register) { 2 } else { 1 };
+            let bits = program.dtype(*register).bits()
+                * if stages.online.contains_key(register) { 2 } else { 1 };
             let bytes = each * bits.div_ceil(8);
             partials.bytes += bytes.next_multiple_of(ALIGNMENT);
         }

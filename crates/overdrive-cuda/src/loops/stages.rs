@@ -1,9 +1,10 @@
-//! Where each register of a program is computed: once a kernel, once a row, or for every element; and in which pass.
+//! Where each register of a program is computed: once a kernel, once a row, or for every element;
+//! and in which pass.
 //!
-//! A row is walked in passes. A `Reduce` of pass `p` folds values that need no reduction later than `p - 1`; what
-//! depends on its result has stage `p + 1`. Stores of elements belong to the last pass, so that a result may take
-//! the place of an operand. A pass computes again what it needs from loads; the compiler sees that, and keeps what
-//! registers have room for.
+//! A row is walked in passes. A `Reduce` of pass `p` folds values that need no reduction later than
+//! `p - 1`; what depends on its result has stage `p + 1`. Stores of elements belong to the last
+//! pass, so that a result may take the place of an operand. A pass computes again what it needs
+//! from loads; the compiler sees that, and keeps what registers have room for.
 
 use super::accuracy::loose;
 use super::nest::{Lanes, Nest, Of};
@@ -83,7 +84,11 @@ impl Stages {
             let picked = pick(program, nest, (Register(r as u32), &levels));
             let folds = reduces && picked.is_none();
             picks.extend(picked.map(|pick| (Register(r as u32), pick)));
-            levels.push(if reduces { Level::Row } else { own.max(inherited.unwrap_or(Level::Kernel)) });
+            levels.push(if reduces {
+                Level::Row
+            } else {
+                own.max(inherited.unwrap_or(Level::Kernel))
+            });
             stage.push(waits + usize::from(folds));
         }
         let mut used = vec![false; count];
@@ -94,14 +99,16 @@ impl Stages {
             }
         }
         let folded = nest.extents.len() - nest.reduced;
-        let of_elements =
-            |s: &usize| nest.walks[&Of::Store(*s)].strides[folded..].iter().any(|&stride| stride != 0);
+        let of_elements = |s: &usize| {
+            nest.walks[&Of::Store(*s)].strides[folded..].iter().any(|&stride| stride != 0)
+        };
         let (element_stores, row_stores): (Vec<usize>, Vec<usize>) =
             (0..program.stores.len()).partition(of_elements);
         let loose = loose(program);
         beside.retain(|sum, _| used[sum.0 as usize]);
         let online = beside;
-        let mut stages = Stages { levels, stage, passes: Vec::new(), row_stores, used, loose, picks, online };
+        let mut stages =
+            Stages { levels, stage, passes: Vec::new(), row_stores, used, loose, picks, online };
         stages.plan(program, element_stores);
         stages
     }
@@ -114,7 +121,8 @@ impl Stages {
             .filter(|r| self.online.values().all(|online| online.max != *r))
             .collect();
         let of_folds = folds.iter().map(|r| self.stage[r.0 as usize]);
-        let of_stores = element_stores.iter().map(|&s| self.stage[program.stores[s].value.0 as usize] + 1);
+        let of_stores =
+            element_stores.iter().map(|&s| self.stage[program.stores[s].value.0 as usize] + 1);
         let count = of_folds.chain(of_stores).max().unwrap_or(0);
         for pass in 0..count {
             let folds: Vec<Register> =
@@ -138,7 +146,9 @@ impl Stages {
 
     /// The elements that a reduction folds.
     pub(super) fn folded(&self, program: &Program, reduction: Register) -> Register {
-        self.online.get(&reduction).map_or(program.instr(reduction).operands()[0], |online| online.value)
+        self.online
+            .get(&reduction)
+            .map_or(program.instr(reduction).operands()[0], |online| online.value)
     }
 
     /// The level of a register.
@@ -153,7 +163,8 @@ impl Stages {
             .filter(|register| {
                 let r = register.0 as usize;
                 let is = self.used[r] && self.levels[r] == level && self.stage[r] == stage;
-                is && (!matches!(program.instrs[r], Instr::Reduce(_)) || self.picks.contains_key(register))
+                is && (!matches!(program.instrs[r], Instr::Reduce(_))
+                    || self.picks.contains_key(register))
             })
             .collect()
     }

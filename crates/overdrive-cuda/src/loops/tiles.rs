@@ -1,9 +1,10 @@
 //! The order in which the threads of a map without reductions take their points.
 //!
-//! Where one side is contiguous along the lanes and another along a second loop (a transpose), threads that lie side by
-//! side along the lanes alone would read one element of every sector and leave the rest to be fetched again. So a block
-//! takes a tile: a warp lies along the second loop, and the warps of a block along the lanes, so that what one thread
-//! leaves of a sector its neighbours take while it is in the first-level cache. Invariant: every point has one thread.
+//! Where one side is contiguous along the lanes and another along a second loop (a transpose),
+//! threads that lie side by side along the lanes alone would read one element of every sector and
+//! leave the rest to be fetched again. So a block takes a tile: a warp lies along the second loop,
+//! and the warps of a block along the lanes, so that what one thread leaves of a sector its
+//! neighbours take while it is in the first-level cache. Invariant: every point has one thread.
 
 use super::coordinates::Counter;
 use super::nest::Nest;
@@ -43,7 +44,8 @@ impl<'a> Order<'a> {
         let accesses = self.nest.walks.values().filter(|walk| walk.dtype.is_some());
         let mut striding = accesses.filter(|walk| walk.strides[lane].unsigned_abs() > 1);
         striding.find_map(|walk| {
-            (0..self.extents.len()).find(|&d| d != lane && walk.strides[d] == 1 && self.extents[d] >= ACROSS)
+            (0..self.extents.len())
+                .find(|&d| d != lane && walk.strides[d] == 1 && self.extents[d] >= ACROSS)
         })
     }
 
@@ -63,7 +65,8 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// Declares the loops' counters of number `group`, and has `content` follow where there is such a point.
+    /// Declares the loops' counters of number `group`, and has `content` follow where there is such
+    /// a point.
     pub(super) fn at(&self, int: &'static str, text: &mut Text, content: &dyn Fn(&mut Text)) {
         let (lane, vector) = (self.nest.lane(), self.nest.vector);
         let Some(second) = self.second else {

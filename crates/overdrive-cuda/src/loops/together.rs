@@ -1,9 +1,10 @@
-//! Loops without reductions that differ in their operands and length alone, as one launch: the updates of all parameters
-//! by an optimizer, say, of which most are too small for a launch of their own to be worth its time.
+//! Loops without reductions that differ in their operands and length alone, as one launch: the
+//! updates of all parameters by an optimizer, say, of which most are too small for a launch of
+//! their own to be worth its time.
 //!
-//! They are one grid over the blocks of all, where a block looks up its loop in a table that the launch brings as its one
-//! parameter (the idea is apex's `multi_tensor_apply`, which copies such tables in portions). Loops are alike where the text
-//! that is printed for them is.
+//! They are one grid over the blocks of all, where a block looks up its loop in a table that the
+//! launch brings as its one parameter (the idea is apex's `multi_tensor_apply`, which copies such
+//! tables in portions). Loops are alike where the text that is printed for them is.
 
 use super::compile::refuse_shared_bytes;
 use super::kernel::Argument;
@@ -49,7 +50,11 @@ impl Member {
         let mut points = Points::new(program, (&nest, &stages), &step.aliases);
         let (text, groups) = body(&mut points, ("number", "part.groups"));
         let parameters = &points.parameters;
-        Member { text: (parameters.declarations(), text.finish()), arguments: parameters.arguments(), groups }
+        Member {
+            text: (parameters.declarations(), text.finish()),
+            arguments: parameters.arguments(),
+            groups,
+        }
     }
 
     /// Bytes of its line in the table: addresses, its first block and its groups.
@@ -77,7 +82,9 @@ pub fn compile_together(site: &Site<'_>, steps: &[Step]) -> Result<Box<dyn Launc
     let members: Vec<Member> = steps.iter().filter_map(Member::new).collect();
     let (source, blocks) = print(&members);
     if blocks > MOST {
-        return Err(Refusal::Unsupported(format!("{blocks} blocks of loops are too many for one launch")));
+        return Err(Refusal::Unsupported(format!(
+            "{blocks} blocks of loops are too many for one launch"
+        )));
     }
     let config = LaunchConfig {
         grid_dim: (blocks as u32, 1, 1),

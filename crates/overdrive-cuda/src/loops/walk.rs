@@ -1,4 +1,5 @@
-//! How a thread walks its groups of a row: those that registers hold, or those that memory holds, several at once.
+//! How a thread walks its groups of a row: those that registers hold, or those that memory holds,
+//! several at once.
 
 use super::coordinates::Counter;
 use super::points::Points;
@@ -11,9 +12,11 @@ use overdrive_ir::plan::Register;
 const MOST_AT_ONCE: usize = 8;
 
 impl Row<'_> {
-    /// A loop over this thread's groups of the row that registers hold, at whose counters `content` stands.
+    /// A loop over this thread's groups of the row that registers hold, at whose counters `content`
+    /// stands.
     pub(super) fn each_kept(&self, kept: usize, text: &mut Text, content: impl Fn(&mut Text)) {
-        let (int, threads, groups) = (self.points.int(), self.shape.threads_of_row(), self.shape.groups);
+        let (int, threads, groups) =
+            (self.points.int(), self.shape.threads_of_row(), self.shape.groups);
         text.unrolled(format!("for (int k = 0; k < {kept}; ++k)"), |text| {
             let first = if self.shape.ahead { "first" } else { "t" };
             let step = if self.shape.ahead { self.shape.threads } else { threads };
@@ -26,11 +29,17 @@ impl Row<'_> {
         });
     }
 
-    /// The same of what memory holds, for several groups at once: `loads` of all of them come first, so that as many bytes
-    /// are under way, then `content` for group `u`.
-    pub(super) fn each_batch(&self, loads: &[Register], text: &mut Text, content: impl Fn(&mut Text)) {
+    /// The same of what memory holds, for several groups at once: `loads` of all of them come
+    /// first, so that as many bytes are under way, then `content` for group `u`.
+    pub(super) fn each_batch(
+        &self,
+        loads: &[Register],
+        text: &mut Text,
+        content: impl Fn(&mut Text),
+    ) {
         let (points, int) = (self.points, self.points.int());
-        let (threads, groups, parts) = (self.shape.threads_of_row(), self.shape.groups, self.share.parts);
+        let (threads, groups, parts) =
+            (self.shape.threads_of_row(), self.shape.groups, self.share.parts);
         let length = groups.div_ceil(parts);
         let bytes: usize =
             loads.iter().map(|r| points.nest.vector * points.program.dtype(*r).bits() / 8).sum();
@@ -42,7 +51,8 @@ impl Row<'_> {
             text.line(format!("const {int} end = min((part + 1) * {length}, ({int}){groups});"));
             end = "end".to_owned();
         }
-        let first = if self.share.is_split() { format!("part * {length} + ") } else { String::new() };
+        let first =
+            if self.share.is_split() { format!("part * {length} + ") } else { String::new() };
         text.block(format!("for (int k = 0; k < {steps}; k += {batch})"), |text| {
             loads.iter().for_each(|r| points.declare(*r, &format!("[{batch}]"), text));
             let each = |text: &mut Text, content: &dyn Fn(&mut Text)| {
@@ -51,7 +61,9 @@ impl Row<'_> {
                     if is_whole {
                         self.at_group(text, content);
                     } else {
-                        text.block(format!("if (group < {end})"), |text| self.at_group(text, content));
+                        text.block(format!("if (group < {end})"), |text| {
+                            self.at_group(text, content)
+                        });
                     }
                 });
             };

@@ -1,4 +1,5 @@
-//! A graph that plans to one product, with buffers on a GPU: what the tests and the timings of products stand on.
+//! A graph that plans to one product, with buffers on a GPU: what the tests and the timings of
+//! products stand on.
 
 use cudarc::driver::{CudaSlice, DevicePtr};
 use overdrive_cuda::Device;
@@ -29,7 +30,8 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// Plans `graph`, which must become one product, and gives every slot its memory, filled with all-ones bytes.
+    /// Plans `graph`, which must become one product, and gives every slot its memory, filled with
+    /// all-ones bytes.
     pub(crate) fn new(device: &Arc<Device>, graph: &Graph) -> Self {
         let plan = overdrive_passes::plan(graph, Mode::Compile, &caps(), &Tuning::default())
             .expect("the graph is bound");
@@ -103,8 +105,11 @@ impl Bed {
     pub(crate) fn read(&self) -> Tensor {
         let slot = self.plan.outputs[0];
         let ty = self.plan.slot(slot).ty.clone();
-        let bytes =
-            self.device.stream().clone_dtoh(&self.memory[slot.0 as usize]).expect("the work succeeded");
+        let bytes = self
+            .device
+            .stream()
+            .clone_dtoh(&self.memory[slot.0 as usize])
+            .expect("the work succeeded");
         let bytes = bytes[..ty.bytes()].to_vec();
         Tensor::from_bytes(ty, bytes).expect("as many bytes as the type has")
     }

@@ -18,7 +18,8 @@ pub(crate) fn gpu() -> Option<CudaBackend> {
 /// The modes to check: all, or those that `OVERDRIVE_MODES` names after commas.
 pub(crate) fn modes() -> Vec<Mode> {
     let asked = std::env::var("OVERDRIVE_MODES").ok();
-    let chosen =
-        |mode: &Mode| asked.as_ref().is_none_or(|names| names.split(',').any(|name| name == mode.name()));
+    let chosen = |mode: &Mode| {
+        asked.as_ref().is_none_or(|names| names.split(',').any(|name| name == mode.name()))
+    };
     Mode::ALL.into_iter().filter(chosen).collect()
 }

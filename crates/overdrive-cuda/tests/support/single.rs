@@ -45,11 +45,16 @@ impl Single {
         let tuning = Tuning::default();
         let site = Site { plan: &plan, step: &step, device, tuning: &tuning, mode: Mode::Compile };
         let launch = loops::compile(&site, program)?;
-        let slots: Vec<DeviceBytes> =
-            types.iter().map(|ty| DeviceBytes::new(device, ty.bytes())).collect::<Result<_, _>>()?;
+        let slots: Vec<DeviceBytes> = types
+            .iter()
+            .map(|ty| DeviceBytes::new(device, ty.bytes()))
+            .collect::<Result<_, _>>()?;
         let workspace = DeviceBytes::new(device, launch.workspace_bytes())?;
         let mut addresses = Addresses::new(slots.len(), workspace.address());
-        slots.iter().enumerate().for_each(|(n, slot)| addresses.set(SlotId(n as u32), slot.address()));
+        slots
+            .iter()
+            .enumerate()
+            .for_each(|(n, slot)| addresses.set(SlotId(n as u32), slot.address()));
         Ok(Self { device: Arc::clone(device), launch, slots, addresses, _workspace: workspace })
     }
 
@@ -61,12 +66,18 @@ impl Single {
     /// Runs it over these contents and returns what the slots hold afterwards.
     pub(crate) fn run(&self, contents: &[Tensor]) -> Vec<Tensor> {
         let stream = self.device.stream().cu_stream();
-        let check = |r: Result<(), cudarc::driver::DriverError>| r.unwrap_or_else(|e| panic!("{e}"));
+        let check =
+            |r: Result<(), cudarc::driver::DriverError>| r.unwrap_or_else(|e| panic!("{e}"));
         for (slot, content) in self.slots.iter().zip(contents) {
             if !slot.is_empty() {
-                // SAFETY: the slot has the bytes of its tensor, which outlives the synchronisation below.
+                // SAFETY: the slot has the bytes of its tensor, which outlives the synchronisation
+                // below.
                 check(unsafe {
-                    cudarc::driver::result::memcpy_htod_async(slot.address(), content.bytes(), stream)
+                    cudarc::driver::result::memcpy_htod_async(
+                        slot.address(),
+                        content.bytes(),
+                        stream,
+                    )
                 });
             }
         }

@@ -1,4 +1,5 @@
-//! Memory of an NVIDIA GPU, in the context that ONNX Runtime's providers work in: the device's primary one.
+//! Memory of an NVIDIA GPU, in the context that ONNX Runtime's providers work in: the device's
+//! primary one.
 //!
 //! Invariant: copies are on the default stream, which is waited for before they return.
 #![allow(unsafe_code)] // The loader is asked for the driver.

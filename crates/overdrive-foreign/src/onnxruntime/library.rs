@@ -20,7 +20,8 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// The library that the user named, or that was installed, or that of a Python package; else what was looked for.
+    /// The library that the user named, or that was installed, or that of a Python package; else
+    /// what was looked for.
     pub(super) fn load(places: &Places) -> Result<&'static Self, String> {
         // The binding knows one library a process, which is never unloaded.
         static LOADED: Mutex<Option<&'static Library>> = Mutex::new(None);
@@ -46,7 +47,8 @@ impl Library {
         let builder = ort::init_from(&path).map_err(|e| e.to_string())?;
         let environment = builder.with_name("overdrive").with_telemetry(false).build();
         let environment = environment.map_err(|e| format!("{}: {e}", path.display()))?;
-        // Errors come back to the caller; what it prints beside them would stand in the middle of a table.
+        // Errors come back to the caller; what it prints beside them would stand in the middle of a
+        // table.
         environment.set_log_level(LogLevel::Fatal);
         Ok(Self { path, version, environment })
     }
@@ -76,7 +78,8 @@ fn version(path: &Path) -> Result<String, String> {
     };
     let base = base.map_err(refused)?;
     // SAFETY: it has no precondition, and its answer lives as long as the library.
-    let base = unsafe { base().as_ref() }.ok_or_else(|| format!("{} gives no interface", path.display()))?;
+    let base = unsafe { base().as_ref() }
+        .ok_or_else(|| format!("{} gives no interface", path.display()))?;
     // SAFETY: likewise; the text ends in a zero.
     let text = unsafe { CStr::from_ptr((base.GetVersionString)()) };
     Ok(text.to_string_lossy().into_owned())
@@ -118,12 +121,15 @@ fn pattern() -> String {
     format!("{STEM}{}", std::env::consts::DLL_SUFFIX)
 }
 
-/// The library in a folder: `libonnxruntime.so`, `libonnxruntime.so.1.31.1`, `libonnxruntime.1.31.1.dylib`.
+/// The library in a folder: `libonnxruntime.so`, `libonnxruntime.so.1.31.1`,
+/// `libonnxruntime.1.31.1.dylib`.
 fn inside(folder: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?;
     let is_library = |name: &str| {
         let rest = name.strip_prefix(STEM).filter(|rest| rest.starts_with('.'));
-        rest.is_some_and(|rest| format!("{rest}.").contains(&format!("{}.", std::env::consts::DLL_SUFFIX)))
+        rest.is_some_and(|rest| {
+            format!("{rest}.").contains(&format!("{}.", std::env::consts::DLL_SUFFIX))
+        })
     };
     let mut found: Vec<PathBuf> = entries
         .flatten()
@@ -143,7 +149,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(inside(folder.path()), None);
         let suffix = std::env::consts::DLL_SUFFIX;
-        for name in ["onnxruntime_pybind11_state.so", "libonnxruntime_providers_shared.so", "readme.txt"] {
+        for name in
+            ["onnxruntime_pybind11_state.so", "libonnxruntime_providers_shared.so", "readme.txt"]
+        {
             std::fs::write(folder.path().join(name), b"").unwrap();
         }
         assert_eq!(inside(folder.path()), None);
@@ -155,8 +163,10 @@ mod tests {
     #[test]
     fn what_was_looked_for_is_said() {
         let folder = tempfile::tempdir().unwrap();
-        let named =
-            |path: PathBuf| Places { named: [("onnxruntime".to_owned(), path)].into(), ..Places::default() };
+        let named = |path: PathBuf| Places {
+            named: [("onnxruntime".to_owned(), path)].into(),
+            ..Places::default()
+        };
         let missing = locate(&named(folder.path().to_owned())).unwrap_err();
         assert!(
             missing.contains(STEM) && missing.contains(&folder.path().display().to_string()),

@@ -1,7 +1,9 @@
-//! TensorRT-RTX: a provider of ONNX Runtime in a library of its own, registered when it is asked for.
+//! TensorRT-RTX: a provider of ONNX Runtime in a library of its own, registered when it is asked
+//! for.
 //!
-//! Its package brings NVIDIA's compiler and the runtime of CUDA in the same folder, where the system's loader does not look: they
-//! are loaded first, as the package's own Python module does it. Invariant: a process registers the provider once.
+//! Its package brings NVIDIA's compiler and the runtime of CUDA in the same folder, where the
+//! system's loader does not look: they are loaded first, as the package's own Python module does
+//! it. Invariant: a process registers the provider once.
 #![allow(unsafe_code)] // Libraries are loaded, whose initialisers run.
 
 use super::library::Library;
@@ -16,9 +18,11 @@ const NAME: &str = "NvTensorRTRTXExecutionProvider";
 /// Name of its library, without what a system puts around it.
 const STEM: &str = "onnxruntime_providers_nv_tensorrt_rtx";
 /// What it links beside the driver, in the order in which they need each other.
-const BESIDE: [&str; 3] = ["libcudart.so.", "libtensorrt_rtx.so.", "libtensorrt_onnxparser_rtx.so."];
+const BESIDE: [&str; 3] =
+    ["libcudart.so.", "libtensorrt_rtx.so.", "libtensorrt_onnxparser_rtx.so."];
 
-/// The provider's library: the one that the user named, or that was installed, or that of a Python package.
+/// The provider's library: the one that the user named, or that was installed, or that of a Python
+/// package.
 pub(super) fn locate(places: &Places) -> Result<PathBuf, String> {
     let file = format!("{}{STEM}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     let mut looked = Vec::new();
@@ -31,19 +35,26 @@ pub(super) fn locate(places: &Places) -> Result<PathBuf, String> {
         let named = if named.is_dir() { inside(named) } else { Some(named.to_owned()) };
         return named.ok_or_else(|| format!("no {file} in {}", looked.join(", ")));
     }
-    if let Some(library) = places.installed.as_ref().and_then(|root| inside(&root.join("tensorrt-rtx"))) {
+    if let Some(library) =
+        places.installed.as_ref().and_then(|root| inside(&root.join("tensorrt-rtx")))
+    {
         let damaged = |e| format!("{} is not what was installed: {e}", library.display());
         return install::verify(&library).map_err(damaged).map(|()| library.clone());
     }
-    let mut folders = python::packages().iter().map(|folder| folder.join("onnxruntime_ep_nv_tensorrt_rtx"));
-    folders.find_map(|folder| inside(&folder)).ok_or_else(|| format!("no {file} in {}", looked.join(", ")))
+    let mut folders =
+        python::packages().iter().map(|folder| folder.join("onnxruntime_ep_nv_tensorrt_rtx"));
+    folders
+        .find_map(|folder| inside(&folder))
+        .ok_or_else(|| format!("no {file} in {}", looked.join(", ")))
 }
 
 /// The version of the compiler beside the provider, which its file name ends in.
 pub(super) fn version(provider: &Path) -> String {
     let beside = provider.parent().and_then(|folder| beside(folder, BESIDE[1]));
-    let version =
-        beside.as_deref().and_then(Path::file_name).and_then(|name| name.to_str()?.strip_prefix(BESIDE[1]));
+    let version = beside
+        .as_deref()
+        .and_then(Path::file_name)
+        .and_then(|name| name.to_str()?.strip_prefix(BESIDE[1]));
     version.unwrap_or("of unknown version").to_owned()
 }
 
@@ -65,8 +76,11 @@ pub(super) fn devices<'a>(library: &'a Library, path: &Path) -> Result<Vec<Devic
             *registered = Some(path.to_owned());
         }
     }
-    let devices: Vec<_> =
-        library.environment.devices().filter(|device| device.ep().is_ok_and(|ep| ep == NAME)).collect();
+    let devices: Vec<_> = library
+        .environment
+        .devices()
+        .filter(|device| device.ep().is_ok_and(|ep| ep == NAME))
+        .collect();
     match devices.is_empty() {
         false => Ok(devices),
         true => Err(format!(
@@ -79,7 +93,10 @@ pub(super) fn devices<'a>(library: &'a Library, path: &Path) -> Result<Vec<Devic
 /// The file in a folder that begins so, the last by name.
 fn beside(folder: &Path, start: &str) -> Option<PathBuf> {
     let files = std::fs::read_dir(folder).ok()?.flatten();
-    files.filter(|file| file.file_name().to_string_lossy().starts_with(start)).map(|file| file.path()).max()
+    files
+        .filter(|file| file.file_name().to_string_lossy().starts_with(start))
+        .map(|file| file.path())
+        .max()
 }
 
 /// Makes known to the loader what lies beside the provider.
@@ -109,14 +126,17 @@ mod tests {
     #[test]
     fn the_provider_is_found_with_its_version_and_what_was_looked_for_is_said() {
         let folder = tempfile::tempdir().unwrap();
-        let places =
-            Places { named: [("tensorrt-rtx".to_owned(), folder.path().to_owned())].into(), installed: None };
+        let places = Places {
+            named: [("tensorrt-rtx".to_owned(), folder.path().to_owned())].into(),
+            installed: None,
+        };
         let missing = locate(&places).unwrap_err();
         assert!(
             missing.contains(STEM) && missing.contains(&folder.path().display().to_string()),
             "{missing}"
         );
-        let file = format!("{}{STEM}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+        let file =
+            format!("{}{STEM}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
         std::fs::write(folder.path().join(&file), b"no library").unwrap();
         let found = locate(&places).unwrap();
         assert_eq!(found, folder.path().join(&file));

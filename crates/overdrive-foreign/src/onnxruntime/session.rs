@@ -1,6 +1,8 @@
-//! A graph as a session of ONNX Runtime, called on our buffers where they lie: on the host, or on the device of its provider.
+//! A graph as a session of ONNX Runtime, called on our buffers where they lie: on the host, or on
+//! the device of its provider.
 //!
-//! Invariant: a call copies nothing that its provider did not ask for, since inputs and outputs are in its memory before.
+//! Invariant: a call copies nothing that its provider did not ask for, since inputs and outputs are
+//! in its memory before.
 #![allow(unsafe_code)] // Values of the library are made around our bytes, and it writes its results into them.
 
 use super::Provider;
@@ -53,7 +55,8 @@ impl Sessions {
             (_, Mode::Compile) | (Provider::Cuda, Mode::Graph) => GraphOptimizationLevel::All,
             (Provider::Cpu, Mode::Graph) => {
                 return Err(
-                    "a processor has no launches to capture and replay; use mode `compile`".to_owned()
+                    "a processor has no launches to capture and replay; use mode `compile`"
+                        .to_owned(),
                 );
             }
         };
@@ -62,12 +65,17 @@ impl Sessions {
     }
 
     /// What does not depend on the provider.
-    fn configure(&self, level: GraphOptimizationLevel, threads: usize) -> ort::Result<SessionBuilder> {
+    fn configure(
+        &self,
+        level: GraphOptimizationLevel,
+        threads: usize,
+    ) -> ort::Result<SessionBuilder> {
         let mut builder = Session::builder(&self.library.environment)?
             .with_optimization_level(level)?
             .with_intra_threads(threads)?
             .with_inter_threads(1)?
-            // Its threads spin within a call, as they would alone; between calls they leave the processor to others.
+            // Its threads spin within a call, as they would alone; between calls they leave the
+            // processor to others.
             .with_config_entry("session.force_spinning_stop", "1")?
             // Weights outside of the arena, so that the arena's marks are those of calls.
             .with_device_allocated_initializers()?;
@@ -148,7 +156,9 @@ impl HostEngine for Sessions {
         let outputs = graph.outputs().iter().map(value).collect::<Result<Vec<_>, _>>()?;
         let memory = match self.provider {
             Provider::Cpu | Provider::OpenVino => MemoryInfo::of_host(),
-            Provider::Cuda | Provider::TensorRt | Provider::TensorRtRtx => MemoryInfo::of_gpu(self.ordinal),
+            Provider::Cuda | Provider::TensorRt | Provider::TensorRtRtx => {
+                MemoryInfo::of_gpu(self.ordinal)
+            }
         };
         let memory = memory.map_err(|e| refused(e.to_string()))?;
         let arena = match self.provider {
@@ -159,7 +169,8 @@ impl HostEngine for Sessions {
         };
         let captures = (mode == Mode::Graph).then(HashMap::new);
         let (device, name) = (self.device.clone(), name.to_owned());
-        let model = SessionModel { session, inputs, outputs, memory, device, captures, arena, name };
+        let model =
+            SessionModel { session, inputs, outputs, memory, device, captures, arena, name };
         Ok(Prepared { model: Box::new(model), translation_ns })
     }
 }
@@ -172,8 +183,8 @@ struct SessionModel {
     memory: MemoryInfo,
     /// Whose memory it is, if not the host's.
     device: Option<Arc<dyn Device>>,
-    /// What calls are captured under, by the addresses of their inputs and outputs: a captured graph uses these whatever it
-    /// is handed. None where calls are not captured.
+    /// What calls are captured under, by the addresses of their inputs and outputs: a captured
+    /// graph uses these whatever it is handed. None where calls are not captured.
     captures: Option<HashMap<Vec<usize>, RunOptions>>,
     /// Where the provider works.
     arena: Option<MemoryInfo>,
@@ -199,11 +210,13 @@ impl SessionModel {
         given.chain(taken).collect()
     }
 
-    /// One call on memory that is borrowed until its end, at `addresses` and with so many bytes each.
+    /// One call on memory that is borrowed until its end, at `addresses` and with so many bytes
+    /// each.
     fn run(&mut self, addresses: &[*mut u8], bytes: &[usize]) -> ort::Result<()> {
         let places = self.inputs.iter().chain(&self.outputs);
         let values = places.zip(addresses).zip(bytes);
-        let values = values.map(|((place, &start), &bytes)| place.around(&self.memory, start, bytes));
+        let values =
+            values.map(|((place, &start), &bytes)| place.around(&self.memory, start, bytes));
         let values = values.collect::<ort::Result<Vec<_>>>()?;
         let (given, taken) = values.split_at(self.inputs.len());
         let options = match &mut self.captures {
@@ -213,16 +226,20 @@ impl SessionModel {
                 let number = captures.len() + 1;
                 match captures.entry(addresses.iter().map(|address| address.addr()).collect()) {
                     Entry::Occupied(known) => known.get().0.cast_const(),
-                    Entry::Vacant(new) => new.insert(RunOptions::of_capture(number)?).0.cast_const(),
+                    Entry::Vacant(new) => {
+                        new.insert(RunOptions::of_capture(number)?).0.cast_const()
+                    }
                 }
             }
         };
-        let names = |places: &[Placed]| places.iter().map(|place| place.name.as_ptr()).collect::<Vec<_>>();
+        let names =
+            |places: &[Placed]| places.iter().map(|place| place.name.as_ptr()).collect::<Vec<_>>();
         let (input_names, output_names) = (names(&self.inputs), names(&self.outputs));
         let given_values: Vec<*const sys::OrtValue> =
             given.iter().map(|value| value.0.cast_const()).collect();
         let mut taken_values: Vec<*mut sys::OrtValue> = taken.iter().map(|value| value.0).collect();
-        // SAFETY: names, values and their number belong together; the bytes behind the values are borrowed until the end.
+        // SAFETY: names, values and their number belong together; the bytes behind the values are
+        // borrowed until the end.
         ortsys![unsafe Run(
             self.session.ptr().cast_mut(),
             options,
@@ -248,7 +265,11 @@ impl SessionModel {
                 return 0;
             }
             // SAFETY: a value is text that ends in a zero and lives as long as the pairs.
-            unsafe { CStr::from_ptr(text) }.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+            unsafe { CStr::from_ptr(text) }
+                .to_str()
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0)
         };
         let report = asked.map(|()| {
             let (kept, peak) = (statistic(c"InUse"), statistic(c"MaxInUse"));
@@ -267,12 +288,17 @@ impl SessionModel {
 }
 
 impl Model for SessionModel {
-    fn call(&mut self, inputs: &[&HostMemory], outputs: &mut [&mut HostMemory]) -> Result<(), BackendError> {
+    fn call(
+        &mut self,
+        inputs: &[&HostMemory],
+        outputs: &mut [&mut HostMemory],
+    ) -> Result<(), BackendError> {
         let addresses = self.addresses(inputs, outputs)?;
         let outputs = outputs.iter().map(|memory| memory.len());
         let bytes: Vec<usize> = inputs.iter().map(|memory| memory.len()).chain(outputs).collect();
         let outcome = self.run(&addresses, &bytes);
-        outcome.map_err(|e| BackendError::Device { step: self.name.clone(), message: e.to_string() })
+        outcome
+            .map_err(|e| BackendError::Device { step: self.name.clone(), message: e.to_string() })
     }
 
     fn memory(&self) -> Option<MemoryReport> {
@@ -308,7 +334,8 @@ mod tests {
         let ty = TensorType::new(DType::F32, [4usize]);
         b.output("y", b.input("x", ty.clone()) + b.input("z", ty.clone()));
         let mut model = sessions.prepare(&b.finish().unwrap(), Mode::Compile, 1).unwrap().model;
-        let [x, z] = [[1.0, 2.0, 3.0, 4.0], [0.5; 4]].map(|v| host::upload(&Tensor::from_f32([4], &v)));
+        let [x, z] =
+            [[1.0, 2.0, 3.0, 4.0], [0.5; 4]].map(|v| host::upload(&Tensor::from_f32([4], &v)));
         let (mut x, mut y) = (x, host::output(&ty));
         let mut call = |x: &_, y: &mut _| {
             let (x, z) = (host::of(x).unwrap(), host::of(&z).unwrap());

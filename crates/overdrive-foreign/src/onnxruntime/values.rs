@@ -18,7 +18,8 @@ pub(super) struct Placed {
 
 impl Placed {
     pub(super) fn new(name: &str, ty: &TensorType) -> Result<Self, String> {
-        let code = element_code(ty.dtype).ok_or_else(|| format!("ONNX has no element type for {ty}"))?;
+        let code =
+            element_code(ty.dtype).ok_or_else(|| format!("ONNX has no element type for {ty}"))?;
         Ok(Self {
             name: CString::new(name).map_err(|e| e.to_string())?,
             sizes: ty.sizes().into_iter().map(|size| size as i64).collect(),
@@ -28,7 +29,12 @@ impl Placed {
     }
 
     /// A value of the library around these bytes, which it neither copies nor frees.
-    pub(super) fn around(&self, memory: &MemoryInfo, start: *mut u8, bytes: usize) -> ort::Result<OrtValue> {
+    pub(super) fn around(
+        &self,
+        memory: &MemoryInfo,
+        start: *mut u8,
+        bytes: usize,
+    ) -> ort::Result<OrtValue> {
         let mut value = ptr::null_mut();
         ortsys![unsafe CreateTensorWithDataAsOrtValue(
             memory.0, start.cast(), bytes, self.sizes.as_ptr(), self.sizes.len(), self.element, &mut value

@@ -1,7 +1,9 @@
-//! Splits a graph in what depends on parameters alone, computed once for as long as they stay what they are, and the rest.
+//! Splits a graph in what depends on parameters alone, computed once for as long as they stay what
+//! they are, and the rest.
 //!
-//! XLA sees parameters as arguments, since they may change between calls, and would cast weights to bf16 in every call; our
-//! own back ends do it ahead (`Step::prepare`). Invariant: the two graphs one after the other mean what the one meant.
+//! XLA sees parameters as arguments, since they may change between calls, and would cast weights to
+//! bf16 in every call; our own back ends do it ahead (`Step::prepare`). Invariant: the two graphs
+//! one after the other mean what the one meant.
 
 use overdrive_ir::{Builder, Graph, GraphError, NodeId, Origin, Prim, Value};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -16,11 +18,16 @@ pub(super) struct Split {
 
 /// `None` where nothing can be computed ahead.
 pub(super) fn split(graph: &Graph) -> Result<Option<Split>, GraphError> {
-    let constant: HashSet<Value> =
-        graph.states().iter().filter(|state| state.update.is_none()).map(|state| state.value).collect();
+    let constant: HashSet<Value> = graph
+        .states()
+        .iter()
+        .filter(|state| state.update.is_none())
+        .map(|state| state.value)
+        .collect();
     let mut early = constant.clone();
     for node in graph.nodes() {
-        let bytes = |values: &[Value]| graph.types(values).iter().map(|ty| ty.bytes()).sum::<usize>();
+        let bytes =
+            |values: &[Value]| graph.types(values).iter().map(|ty| ty.bytes()).sum::<usize>();
         // What grows is cheaper to make than to read.
         let shrinks = bytes(&node.results) <= bytes(&node.operands);
         let is_drawn = matches!(node.op.prim(), Some(Prim::RandomBits { .. }));
@@ -66,13 +73,18 @@ fn ancestors(graph: &Graph, wanted: &BTreeSet<Value>) -> HashSet<Value> {
     needed
 }
 
-fn ahead(graph: &Graph, needed: &HashSet<Value>, wanted: &BTreeSet<Value>) -> Result<Graph, GraphError> {
+fn ahead(
+    graph: &Graph,
+    needed: &HashSet<Value>,
+    wanted: &BTreeSet<Value>,
+) -> Result<Graph, GraphError> {
     let b = Builder::new(&format!("{}_ahead", graph.name()));
     let mut terms = HashMap::new();
     for state in graph.states().iter().filter(|state| needed.contains(&state.value)) {
         terms.insert(state.value, b.input(&state.name, graph.ty(state.value).clone()));
     }
-    for node in graph.nodes().iter().filter(|node| node.results.iter().any(|v| needed.contains(v))) {
+    for node in graph.nodes().iter().filter(|node| node.results.iter().any(|v| needed.contains(v)))
+    {
         let operands: Vec<_> = node.operands.iter().map(|value| terms[value]).collect();
         terms.extend(node.results.iter().copied().zip(b.again(node, &operands)));
     }
@@ -80,7 +92,11 @@ fn ahead(graph: &Graph, needed: &HashSet<Value>, wanted: &BTreeSet<Value>) -> Re
     b.finish()
 }
 
-fn rest(graph: &Graph, early: &HashSet<Value>, wanted: &BTreeSet<Value>) -> Result<Graph, GraphError> {
+fn rest(
+    graph: &Graph,
+    early: &HashSet<Value>,
+    wanted: &BTreeSet<Value>,
+) -> Result<Graph, GraphError> {
     let b = Builder::new(graph.name());
     let mut terms: HashMap<Value, _> = b.declare(graph).into_iter().collect();
     let mut prefix = "ahead".to_owned();

@@ -5,7 +5,8 @@ use super::executable::XlaExecutable;
 use super::memory::XlaMemory;
 use crate::call::unsupported;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType, Tuning,
+    Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType,
+    Tuning,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +41,8 @@ impl XlaBackend {
         Ok(Self { client, caps, version })
     }
 
-    /// The same with what is known of the device from elsewhere: its memory, and what nothing on it can exceed.
+    /// The same with what is known of the device from elsewhere: its memory, and what nothing on it
+    /// can exceed.
     pub(super) fn with_limits(mut self, memory_bytes: u64, peaks: Peaks) -> Self {
         self.caps.memory_bytes = self.caps.memory_bytes.min(memory_bytes);
         self.caps.peaks = peaks;
@@ -62,9 +64,15 @@ impl Backend for XlaBackend {
         &self.caps
     }
 
-    fn compile(&self, graph: &Graph, mode: Mode, _: &Tuning) -> Result<Box<dyn Executable>, BackendError> {
+    fn compile(
+        &self,
+        graph: &Graph,
+        mode: Mode,
+        _: &Tuning,
+    ) -> Result<Box<dyn Executable>, BackendError> {
         if mode != Mode::Compile {
-            let reason = "XLA compiles whole graphs, and decides itself what it captures; use mode `compile`";
+            let reason = "XLA compiles whole graphs, and decides itself what it captures; use \
+                          mode `compile`";
             return Err(unsupported(self.name(), &format!("mode {mode}"), graph.name(), reason));
         }
         Ok(Box::new(XlaExecutable::new(&self.client, graph, mode)?))
@@ -76,7 +84,11 @@ impl Backend for XlaBackend {
     }
 
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {
-        let memory = buffer.memory.as_any().downcast_ref::<XlaMemory>().ok_or_else(|| foreign(&buffer.ty))?;
+        let memory = buffer
+            .memory
+            .as_any()
+            .downcast_ref::<XlaMemory>()
+            .ok_or_else(|| foreign(&buffer.ty))?;
         match memory.value() {
             Some(value) => value.download(&buffer.ty),
             None => Ok(unwritten(&buffer.ty)),
@@ -91,10 +103,17 @@ impl Backend for XlaBackend {
     fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
         if buffer.ty != *tensor.ty() {
             let (expected, found) = (buffer.ty.to_string(), tensor.ty().to_string());
-            return Err(BackendError::Mismatch { what: "tensor to write".to_owned(), expected, found });
+            return Err(BackendError::Mismatch {
+                what: "tensor to write".to_owned(),
+                expected,
+                found,
+            });
         }
-        let memory =
-            buffer.memory.as_any_mut().downcast_mut::<XlaMemory>().ok_or_else(|| foreign(tensor.ty()))?;
+        let memory = buffer
+            .memory
+            .as_any_mut()
+            .downcast_mut::<XlaMemory>()
+            .ok_or_else(|| foreign(tensor.ty()))?;
         memory.replace(self.client.upload(tensor)?);
         Ok(())
     }

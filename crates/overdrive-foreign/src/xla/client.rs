@@ -6,10 +6,10 @@
 use super::api::{
     self, Block, BufferDestroy, BufferReadyEvent, BufferToHostBuffer, ClientAddressableDevices,
     ClientBufferFromHostBuffer, ClientCompile, ClientCreate, ClientDestroy, ClientPlatformName,
-    ClientPlatformVersion, DeviceDescriptionKind, DeviceGetDescription, DeviceMemoryStats, EventAwait,
-    EventDestroy, ExecutableDestroy, ExecutableGetCompiledMemoryStats, ExecutableNumOutputs, ExecuteOptions,
-    LoadedExecutableDestroy, LoadedExecutableExecute, LoadedExecutableGetExecutable, MemoryStats, NamedFlag,
-    Object, Program,
+    ClientPlatformVersion, DeviceDescriptionKind, DeviceGetDescription, DeviceMemoryStats,
+    EventAwait, EventDestroy, ExecutableDestroy, ExecutableGetCompiledMemoryStats,
+    ExecutableNumOutputs, ExecuteOptions, LoadedExecutableDestroy, LoadedExecutableExecute,
+    LoadedExecutableGetExecutable, MemoryStats, NamedFlag, Object, Program,
 };
 use super::nibbles;
 use super::plugin::{Plugin, failed, text};
@@ -28,8 +28,9 @@ pub(super) enum Rounding {
 }
 
 impl Rounding {
-    /// `CompileOptionsProto` with `executable_build_options` (field 3) of one replica and one partition, and for `Strict`
-    /// an entry of `env_option_overrides` (field 7) that turns an option off.
+    /// `CompileOptionsProto` with `executable_build_options` (field 3) of one replica and one
+    /// partition, and for `Strict` an entry of `env_option_overrides` (field 7) that turns an
+    /// option off.
     fn compile_options(self) -> Vec<u8> {
         let mut proto = vec![0x1A, 4, 0x20, 1, 0x28, 1];
         if self == Self::Strict {
@@ -83,13 +84,16 @@ impl Client {
     /// A client of the plugin at `path`, for its device number `ordinal`.
     ///
     /// # Errors
-    /// `Device` with the words of the loader or of the plugin, which has none where it sees no device.
+    /// `Device` with the words of the loader or of the plugin, which has none where it sees no
+    /// device.
     pub(super) fn open(path: &Path, ordinal: usize) -> Result<Self, BackendError> {
         let plugin = Plugin::load(path)?;
-        // Others use the device too: memory is taken when it is needed, not three quarters of it at once. A plugin
-        // without such a pool refuses the option by its name.
+        // Others use the device too: memory is taken when it is needed, not three quarters of it at
+        // once. A plugin without such a pool refuses the option by its name.
         let client = match create(plugin, &[PREALLOCATE]) {
-            Err(BackendError::Device { message, .. }) if message.contains(PREALLOCATE) => create(plugin, &[]),
+            Err(BackendError::Device { message, .. }) if message.contains(PREALLOCATE) => {
+                create(plugin, &[])
+            }
             outcome => outcome,
         }?;
         let mut opened = Self { plugin, client, device: null_mut() };
@@ -97,7 +101,8 @@ impl Client {
         // SAFETY: the client is alive.
         let devices = unsafe { plugin.call(devices) }?;
         if ordinal >= devices.count {
-            let words = format!("the plugin sees {} devices, number {ordinal} is asked for", devices.count);
+            let words =
+                format!("the plugin sees {} devices, number {ordinal} is asked for", devices.count);
             return Err(failed("choosing a device", words));
         }
         // SAFETY: the list has that many entries and lives as long as the client.
@@ -138,7 +143,11 @@ impl Client {
 
     /// Bytes that the device has for buffers; `None` where the plugin does not tell.
     pub(super) fn memory_limit(&self) -> Option<u64> {
-        let stats = DeviceMemoryStats { device: self.device, bytes_in_use: 0, stats: MemoryStats::default() };
+        let stats = DeviceMemoryStats {
+            device: self.device,
+            bytes_in_use: 0,
+            stats: MemoryStats::default(),
+        };
         // SAFETY: the device lives as long as the client.
         let stats = unsafe { self.plugin.call(stats) }.ok()?.stats;
         stats.limit_bytes.is_set.then_some(stats.limit_bytes.value.max(0) as u64)
@@ -170,7 +179,8 @@ impl Client {
         let mut executable = Executable { client: Arc::clone(self), object, output_count: 0 };
         executable.output_count = executable.described(|plugin, executable| {
             // SAFETY: the description is alive.
-            unsafe { plugin.call(ExecutableNumOutputs { executable, count: 0 }) }.map(|said| said.count)
+            unsafe { plugin.call(ExecutableNumOutputs { executable, count: 0 }) }
+                .map(|said| said.count)
         })?;
         Ok(executable)
     }
@@ -178,8 +188,8 @@ impl Client {
     /// Copies a tensor to the device and waits until it is there.
     pub(super) fn upload(self: &Arc<Self>, tensor: &Tensor) -> Result<DeviceBuffer, BackendError> {
         let ty = tensor.ty();
-        let element =
-            api::element(ty.dtype).ok_or_else(|| failed("upload", format!("PJRT has no {}", ty.dtype)))?;
+        let element = api::element(ty.dtype)
+            .ok_or_else(|| failed("upload", format!("PJRT has no {}", ty.dtype)))?;
         let dims: Vec<i64> = ty.sizes().into_iter().map(|n| n as i64).collect();
         let spread = nibbles::spread(tensor);
         let bytes = spread.as_deref().unwrap_or(tensor.bytes());
@@ -198,7 +208,8 @@ impl Client {
             done: null_mut(),
             buffer: null_mut(),
         };
-        // SAFETY: bytes and dimensions outlive the call, and the bytes are as many as type and dimensions say.
+        // SAFETY: bytes and dimensions outlive the call, and the bytes are as many as type and
+        // dimensions say.
         let done = unsafe { self.plugin.call(upload) }?;
         let buffer = DeviceBuffer { client: Arc::clone(self), object: done.buffer };
         self.event(done.done).wait()?;
@@ -216,8 +227,8 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // SAFETY: every object of the client holds an `Arc` of it, so that this one is the last. There is nobody to
-        // tell of an error.
+        // SAFETY: every object of the client holds an `Arc` of it, so that this one is the last.
+        // There is nobody to tell of an error.
         let _ = unsafe { self.plugin.call(ClientDestroy { client: self.client }) };
     }
 }
@@ -279,7 +290,8 @@ impl DeviceBuffer {
         // SAFETY: without a destination the plugin only says how long one has to be.
         let needed = unsafe { plugin.call(copy) }?.length;
         if needed != bytes.len() {
-            let words = format!("the plugin has {needed} bytes of {ty}, which takes {}", bytes.len());
+            let words =
+                format!("the plugin has {needed} bytes of {ty}, which takes {}", bytes.len());
             return Err(failed("download", words));
         }
         copy = BufferToHostBuffer {
@@ -299,7 +311,8 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        // SAFETY: the buffer is ours and is not used again; work that still reads it holds it on its own.
+        // SAFETY: the buffer is ours and is not used again; work that still reads it holds it on
+        // its own.
         let _ = unsafe { self.client.plugin.call(BufferDestroy { buffer: self.object }) };
     }
 }
@@ -316,7 +329,10 @@ unsafe impl Send for Executable {}
 
 impl Executable {
     /// Enqueues one call; the results may be used at once.
-    pub(super) fn execute(&self, arguments: &[Object]) -> Result<(Vec<DeviceBuffer>, Event), BackendError> {
+    pub(super) fn execute(
+        &self,
+        arguments: &[Object],
+    ) -> Result<(Vec<DeviceBuffer>, Event), BackendError> {
         let mut options = Block::new(ExecuteOptions::default());
         let mut results = vec![null_mut(); self.output_count];
         let (list, lists) = (arguments.as_ptr(), results.as_mut_ptr());
@@ -331,7 +347,8 @@ impl Executable {
             events: &mut event,
             device: null_mut(),
         };
-        // SAFETY: the lists outlive the call, hold live buffers, and have room for as many results as the program has.
+        // SAFETY: the lists outlive the call, hold live buffers, and have room for as many results
+        // as the program has.
         unsafe { self.client.plugin.call(execute) }?;
         let buffer = |object| DeviceBuffer { client: Arc::clone(&self.client), object };
         Ok((results.into_iter().map(buffer).collect(), self.client.event(event)))
@@ -373,6 +390,7 @@ impl Executable {
 impl Drop for Executable {
     fn drop(&mut self) {
         // SAFETY: the program is ours and is not used again.
-        let _ = unsafe { self.client.plugin.call(LoadedExecutableDestroy { executable: self.object }) };
+        let _ =
+            unsafe { self.client.plugin.call(LoadedExecutableDestroy { executable: self.object }) };
     }
 }

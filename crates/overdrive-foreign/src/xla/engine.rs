@@ -1,4 +1,5 @@
-//! XLA as an engine: on a GPU by the plugin that JAX brings, on the processor by one that the user or a package has.
+//! XLA as an engine: on a GPU by the plugin that JAX brings, on the processor by one that the user
+//! or a package has.
 
 use super::backend::XlaBackend;
 use super::plugin::Plugin;
@@ -21,10 +22,15 @@ impl Xla {
         let remedy = match self {
             Self::Gpu => "`pip install jax[cuda13]`, or name a PJRT plugin: `--library xla=FILE`",
             Self::Processor => {
-                "JAX has it inside: name a PJRT plugin that was built alone, `--library xla-cpu=FILE`"
+                "JAX has it inside: name a PJRT plugin that was built alone, `--library \
+                 xla-cpu=FILE`"
             }
         };
-        Missing { engine: self.name().to_owned(), reason: reason.to_string(), remedy: remedy.to_owned() }
+        Missing {
+            engine: self.name().to_owned(),
+            reason: reason.to_string(),
+            remedy: remedy.to_owned(),
+        }
     }
 
     /// The plugin that the user named, or the first beside Python's packages.
@@ -89,13 +95,15 @@ impl Engine for Xla {
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing> {
         let path = self.plugin(request.places)?;
         if *self == Self::Processor {
-            // Its pool has a thread for each processor that the process may use, and no option says otherwise.
+            // Its pool has a thread for each processor that the process may use, and no option says
+            // otherwise.
             let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
             if request.threads != processors {
                 let (asked, engine) = (request.threads, self.name().to_owned());
                 let reason = format!("it takes {processors} threads, {asked} are asked for");
-                let remedy =
-                    format!("ask for {processors}, or give the process {asked} processors: `taskset`");
+                let remedy = format!(
+                    "ask for {processors}, or give the process {asked} processors: `taskset`"
+                );
                 return Err(Missing { engine, reason, remedy });
             }
         }

@@ -1,6 +1,7 @@
 //! A graph that XLA compiled: one program, and one for what parameters alone decide.
 //!
-//! Invariant: what was computed ahead is computed again before a call once a parameter that it depends on has changed.
+//! Invariant: what was computed ahead is computed again before a call once a parameter that it
+//! depends on has changed.
 
 use super::ahead::Split;
 use super::api::Object;
@@ -8,7 +9,9 @@ use super::client::{Client, DeviceBuffer, Event, Executable as Program, Rounding
 use super::memory::XlaMemory;
 use crate::call::{timed_on_the_host, unsupported};
 use overdrive_formats::stablehlo;
-use overdrive_ir::backend::{CacheState, Heap, MemoryReport, Pending, Protocol, Sample, StepProfile};
+use overdrive_ir::backend::{
+    CacheState, Heap, MemoryReport, Pending, Protocol, Sample, StepProfile,
+};
 use overdrive_ir::plan::{Arguments, Layout, Place, Slot};
 use overdrive_ir::{BackendError, Buffer, Executable, Graph, Mode, Plan, Port, SlotId, State};
 use std::sync::Arc;
@@ -45,11 +48,17 @@ impl XlaExecutable {
     ///
     /// # Errors
     /// `Unsupported` with all that StableHLO or XLA cannot say; `Device` with the compiler's words.
-    pub(super) fn new(client: &Arc<Client>, graph: &Graph, mode: Mode) -> Result<Self, BackendError> {
+    pub(super) fn new(
+        client: &Arc<Client>,
+        graph: &Graph,
+        mode: Mode,
+    ) -> Result<Self, BackendError> {
         let start = Instant::now();
-        let split = super::ahead::split(graph).map_err(|e| unsupported("xla", "graph", graph.name(), e))?;
-        let text =
-            |part: &Graph| stablehlo::text(part).map_err(|e| unsupported("xla", "graph", graph.name(), e));
+        let split =
+            super::ahead::split(graph).map_err(|e| unsupported("xla", "graph", graph.name(), e))?;
+        let text = |part: &Graph| {
+            stablehlo::text(part).map_err(|e| unsupported("xla", "graph", graph.name(), e))
+        };
         let (rest, early) = match &split {
             Some(Split { ahead, rest }) => (text(rest)?, Some((text(ahead)?, ahead))),
             None => (text(graph)?, None),
@@ -58,11 +67,14 @@ impl XlaExecutable {
         let rounding = rounding(&rest);
         let program = client.compile(&rest, rounding)?;
         let plan = plan(graph, mode);
-        let names = |ports: &[Port]| -> Vec<String> { ports.iter().map(|port| port.name.clone()).collect() };
+        let names = |ports: &[Port]| -> Vec<String> {
+            ports.iter().map(|port| port.name.clone()).collect()
+        };
         let arguments = Arguments::new(&plan, &names(graph.inputs()), &names(graph.outputs()));
         let order: Vec<String> = arguments.state_names().into_iter().map(str::to_owned).collect();
-        let place =
-            |name: &str| order.iter().position(|state| state == name).expect("every state has a slot");
+        let place = |name: &str| {
+            order.iter().position(|state| state == name).expect("every state has a slot")
+        };
         let slot_of = |name: &str| {
             let is_it = |slot: &Slot| slot.place == Place::State(name.to_owned());
             let at = plan.slots.iter().position(is_it).expect("every state has a slot");
@@ -87,7 +99,8 @@ impl XlaExecutable {
         })
     }
 
-    /// Checks what the caller passes and brings up to date what parameters decide; gives the program's arguments.
+    /// Checks what the caller passes and brings up to date what parameters decide; gives the
+    /// program's arguments.
     fn enter(
         &mut self,
         state: &mut State,
@@ -95,8 +108,9 @@ impl XlaExecutable {
         outputs: &mut [Buffer],
     ) -> Result<Vec<Object>, BackendError> {
         let mut values = vec![None; self.arguments.slot_count()];
-        self.arguments
-            .enter::<XlaMemory>(state, inputs, outputs, |slot, value| values[slot.0 as usize] = value)?;
+        self.arguments.enter::<XlaMemory>(state, inputs, outputs, |slot, value| {
+            values[slot.0 as usize] = value
+        })?;
         let plan = &self.plan;
         let in_slot = |&slot: &SlotId| {
             values[slot.0 as usize].ok_or_else(|| BackendError::Mismatch {
@@ -111,7 +125,8 @@ impl XlaExecutable {
                 ahead.sources.iter().map(|&source| self.arguments.stamps()[source]).collect();
             if ahead.values.is_empty() || stamps != ahead.seen {
                 let sources = ahead.sources.iter().map(|&source| in_slot(&self.states[source]));
-                let (made, event) = ahead.program.execute(&sources.collect::<Result<Vec<_>, _>>()?)?;
+                let (made, event) =
+                    ahead.program.execute(&sources.collect::<Result<Vec<_>, _>>()?)?;
                 event.wait()?;
                 (ahead.values, ahead.seen) = (made, stamps);
             }
@@ -149,13 +164,19 @@ fn entered(buffer: &mut Buffer) -> &mut XlaMemory {
     buffer.memory.as_any_mut().downcast_mut().expect("`enter` refuses buffers of other back ends")
 }
 
-/// Strict where a module quantizes, for then rounding is what it is about; else as XLA runs everybody's programs.
+/// Strict where a module quantizes, for then rounding is what it is about; else as XLA runs
+/// everybody's programs.
 fn rounding(module: &str) -> Rounding {
     let formats = ["f8E4M3FN", "f8E5M2", "f8E8M0FNU", "f4E2M1FN"];
-    if formats.iter().any(|format| module.contains(format)) { Rounding::Strict } else { Rounding::Loose }
+    if formats.iter().any(|format| module.contains(format)) {
+        Rounding::Strict
+    } else {
+        Rounding::Loose
+    }
 }
 
-/// What is known of a plan that XLA keeps to itself: what is passed, and that updated states are replaced.
+/// What is known of a plan that XLA keeps to itself: what is passed, and that updated states are
+/// replaced.
 fn plan(graph: &Graph, mode: Mode) -> Plan {
     let mut plan = crate::call::plan(graph, mode);
     for state in graph.states() {
@@ -191,7 +212,8 @@ impl Executable for XlaExecutable {
         Ok(Box::new(self.call(state, inputs, outputs)?))
     }
 
-    /// XLA lends no events of its stream, so a sample has the host's time alone: from each call to its completion.
+    /// XLA lends no events of its stream, so a sample has the host's time alone: from each call to
+    /// its completion.
     fn sample(
         &mut self,
         state: &mut State,
@@ -199,7 +221,8 @@ impl Executable for XlaExecutable {
         outputs: &mut [Buffer],
         protocol: Protocol,
     ) -> Result<Vec<Sample>, BackendError> {
-        let mut samples = timed_on_the_host(protocol, || self.call(state, inputs, outputs)?.wait())?;
+        let mut samples =
+            timed_on_the_host(protocol, || self.call(state, inputs, outputs)?.wait())?;
         if protocol.cache == CacheState::Cold {
             samples.iter_mut().for_each(|sample| sample.flags.push("warm".to_owned()));
         }

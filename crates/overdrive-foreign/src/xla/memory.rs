@@ -1,7 +1,7 @@
 //! Buffers of this back end: a value on the device, or none yet.
 //!
-//! A call gives results as new values, so that a buffer that is written holds another value than before and nothing is
-//! copied. Invariant: no two contents of a process have the same stamp.
+//! A call gives results as new values, so that a buffer that is written holds another value than
+//! before and nothing is copied. Invariant: no two contents of a process have the same stamp.
 
 use super::client::DeviceBuffer;
 use overdrive_ir::backend::Memory;

@@ -1,7 +1,9 @@
 //! A PJRT plugin: a shared library that is loaded when it is asked for, and its table of functions.
 #![allow(unsafe_code)] // The interface is C.
 
-use super::api::{Arguments, Block, ErrorDestroy, ErrorMessage, Function, Header, Object, PluginInitialize};
+use super::api::{
+    Arguments, Block, ErrorDestroy, ErrorMessage, Function, Header, Object, PluginInitialize,
+};
 use libloading::Library;
 use overdrive_ir::BackendError;
 use std::ffi::{c_char, c_void};
@@ -11,13 +13,15 @@ use std::sync::{Mutex, PoisonError};
 /// The major version of the interface that is spoken here; another one is another interface.
 const MAJOR: i32 = 0;
 
-/// A loaded plugin. It stays loaded until the process ends: runtimes of this size do not survive being unloaded.
+/// A loaded plugin. It stays loaded until the process ends: runtimes of this size do not survive
+/// being unloaded.
 #[derive(Clone, Copy)]
 pub(super) struct Plugin {
     table: *const Header,
 }
 
-// SAFETY: the table is constant, and its functions may be called from any thread, as the interface promises.
+// SAFETY: the table is constant, and its functions may be called from any thread, as the interface
+// promises.
 unsafe impl Send for Plugin {}
 // SAFETY: likewise.
 unsafe impl Sync for Plugin {}
@@ -45,12 +49,15 @@ impl Plugin {
 
     fn open(path: &Path) -> Result<Self, BackendError> {
         let step = || format!("loading {}", path.display());
-        // SAFETY: the initialisers of a library that the user chose are run; this is what loading it means.
+        // SAFETY: the initialisers of a library that the user chose are run; this is what loading
+        // it means.
         let library = unsafe { Library::new(path) }.map_err(|e| failed(step(), e.to_string()))?;
         let library: &'static Library = Box::leak(Box::new(library));
         // SAFETY: a library that exports this name promises this signature.
-        let get = unsafe { library.get::<unsafe extern "C" fn() -> *const Header>(b"GetPjrtApi\0") };
-        let get = get.map_err(|_| failed(step(), "it exports no GetPjrtApi, so it is no PJRT plugin"))?;
+        let get =
+            unsafe { library.get::<unsafe extern "C" fn() -> *const Header>(b"GetPjrtApi\0") };
+        let get =
+            get.map_err(|_| failed(step(), "it exports no GetPjrtApi, so it is no PJRT plugin"))?;
         // SAFETY: the function takes nothing and may be called once the library is loaded.
         let plugin = Self { table: unsafe { get() } };
         if plugin.table.is_null() {
@@ -58,8 +65,9 @@ impl Plugin {
         }
         let (major, minor) = plugin.version();
         if major != MAJOR {
-            let words =
-                format!("it speaks version {major}.{minor} of the interface; {MAJOR}.x is spoken here");
+            let words = format!(
+                "it speaks version {major}.{minor} of the interface; {MAJOR}.x is spoken here"
+            );
             return Err(failed(step(), words));
         }
         // SAFETY: there are no pointers among the arguments.
@@ -82,7 +90,8 @@ impl Plugin {
         if offset + size_of::<usize>() > size {
             return None;
         }
-        // SAFETY: the slot lies inside the table, all of whose slots are pointers to functions of this form or null.
+        // SAFETY: the slot lies inside the table, all of whose slots are pointers to functions of
+        // this form or null.
         unsafe { self.table.cast::<u8>().add(offset).cast::<Option<Function>>().read() }
     }
 
@@ -95,12 +104,16 @@ impl Plugin {
     /// The pointers among the arguments must be what the interface asks for.
     pub(super) unsafe fn call<A: Arguments>(&self, arguments: A) -> Result<A, BackendError> {
         let function = self.function(A::SLOT);
-        let function =
-            function.ok_or_else(|| failed(A::NAME, "the plugin is too old to have this function"))?;
+        let function = function
+            .ok_or_else(|| failed(A::NAME, "the plugin is too old to have this function"))?;
         let mut block = Block::new(arguments);
         // SAFETY: the block has the function's layout, and the caller answers for its pointers.
         let error = unsafe { function((&raw mut block).cast::<c_void>()) };
-        if error.is_null() { Ok(block.fields) } else { Err(failed(A::NAME, self.take_words(error))) }
+        if error.is_null() {
+            Ok(block.fields)
+        } else {
+            Err(failed(A::NAME, self.take_words(error)))
+        }
     }
 
     /// The words of an error, which is destroyed.
@@ -108,7 +121,8 @@ impl Plugin {
         let mut words = String::from("without a word");
         if let Some(message) = self.function(ErrorMessage::SLOT) {
             let mut block = Block::new(ErrorMessage { error, text: std::ptr::null(), length: 0 });
-            // SAFETY: the error is alive; this function returns nothing, so that its result is not looked at.
+            // SAFETY: the error is alive; this function returns nothing, so that its result is not
+            // looked at.
             unsafe { message((&raw mut block).cast()) };
             // SAFETY: the text lives as long as the error.
             words = unsafe { text(block.fields.text, block.fields.length) };

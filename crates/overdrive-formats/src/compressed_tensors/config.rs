@@ -1,7 +1,8 @@
 //! `quantization_config`: what a graph's quantized layers are, in the words of compressed-tensors.
 //!
-//! A function of the graph alone, so that a folder whose words and tensors disagree can be told from a good one.
-//! Invariant: none where a layer has codes that the ecosystem has no words for (six bits, zero points that are no codes).
+//! A function of the graph alone, so that a folder whose words and tensors disagree can be told
+//! from a good one. Invariant: none where a layer has codes that the ecosystem has no words for
+//! (six bits, zero points that are no codes).
 
 use super::COMPRESSED;
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
@@ -21,7 +22,8 @@ struct Group {
 /// What a folder calls its layers, and how it holds their weights.
 #[derive(Debug)]
 pub struct Words<'a> {
-    /// Layers by their names in the graph that the folder holds as `[K, N]`, where ours are `[N, K]`.
+    /// Layers by their names in the graph that the folder holds as `[K, N]`, where ours are `[N,
+    /// K]`.
     pub input_major: &'a BTreeSet<String>,
 }
 
@@ -30,14 +32,16 @@ impl Words<'static> {
     pub const OWN: Self = Self { input_major: &BTreeSet::new() };
 }
 
-/// The config of a graph with quantized or 2:4 layers; `None` of any other, and of one without words. A weight that is
-/// held as `[K, N]` has blocks of a column, which are read dense: `dequantize` says so.
+/// The config of a graph with quantized or 2:4 layers; `None` of any other, and of one without
+/// words. A weight that is held as `[K, N]` has blocks of a column, which are read dense:
+/// `dequantize` says so.
 pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
     let sizes = group_sizes(graph);
     let (mut groups, mut ignore, mut sparse) = (Vec::<Group>::new(), Vec::new(), Vec::new());
     for node in graph.nodes() {
         let quantized = node.op.composite::<QuantizedLinear>();
-        let float = node.op.composite::<Linear>().is_some() || node.op.composite::<SparseLinear>().is_some();
+        let float = node.op.composite::<Linear>().is_some()
+            || node.op.composite::<SparseLinear>().is_some();
         if quantized.is_none() && !float {
             continue;
         }
@@ -62,8 +66,9 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
             turn(format, &mut weights)?;
         }
         let activations = activations(graph, node, *op);
-        let alike =
-            |g: &&mut Group| g.format == format && g.weights == weights && g.activations == activations;
+        let alike = |g: &&mut Group| {
+            g.format == format && g.weights == weights && g.activations == activations
+        };
         match groups.iter_mut().find(alike) {
             Some(group) => group.targets.push(layer),
             None => groups.push(Group { format, weights, activations, targets: vec![layer] }),
@@ -72,7 +77,8 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
     if groups.is_empty() && sparse.is_empty() {
         return None;
     }
-    let mut config = json!({ "quant_method": "compressed-tensors", "quantization_status": "compressed" });
+    let mut config =
+        json!({ "quant_method": "compressed-tensors", "quantization_status": "compressed" });
     if let Some(first) = groups.first() {
         let mixed = groups.iter().any(|group| group.format != first.format);
         config["format"] = if mixed { "mixed-precision" } else { first.format }.into();
@@ -97,8 +103,9 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
     Some(config)
 }
 
-/// Arguments of a weight `[N, K]` that is held as `[K, N]`: its groups become blocks of a column, and scales of a channel
-/// spread over columns as they are. `None` of formats that have rows of blocks only.
+/// Arguments of a weight `[N, K]` that is held as `[K, N]`: its groups become blocks of a column,
+/// and scales of a channel spread over columns as they are. `None` of formats that have rows of
+/// blocks only.
 fn turn(format: &str, weights: &mut Json) -> Option<()> {
     if weights["strategy"] == "group" {
         weights["block_structure"] = json!([weights["group_size"], 1]);
@@ -108,8 +115,8 @@ fn turn(format: &str, weights: &mut Json) -> Option<()> {
     ["pack-quantized", "int-quantized", "float-quantized"].contains(&format).then_some(())
 }
 
-/// The layer whose weight a value is, and whether it is stored as the two of four that stay. Transposes and slices may
-/// stand between.
+/// The layer whose weight a value is, and whether it is stored as the two of four that stay.
+/// Transposes and slices may stand between.
 fn layer(graph: &Graph, weight: Value) -> Option<(String, bool)> {
     let mut value = weight;
     loop {
@@ -117,7 +124,10 @@ fn layer(graph: &Graph, weight: Value) -> Option<(String, bool)> {
             let name = graph.states()[state].name.as_str();
             let values = name.strip_suffix(COMPRESSED);
             let weight = values.unwrap_or(name);
-            return Some((weight.strip_suffix(".weight").unwrap_or(weight).to_owned(), values.is_some()));
+            return Some((
+                weight.strip_suffix(".weight").unwrap_or(weight).to_owned(),
+                values.is_some(),
+            ));
         }
         let node = graph.producer(value)?;
         let view = matches!(node.op.prim(), Some(Prim::Transpose { .. } | Prim::Slice { .. }));
@@ -130,7 +140,8 @@ fn layer(graph: &Graph, weight: Value) -> Option<(String, bool)> {
 
 /// The sizes of groups that layers of the graph have, where a row has several.
 fn group_sizes(graph: &Graph) -> BTreeSet<usize> {
-    let layers = graph.nodes().iter().filter(|node| node.op.composite::<QuantizedLinear>().is_some());
+    let layers =
+        graph.nodes().iter().filter(|node| node.op.composite::<QuantizedLinear>().is_some());
     let sizes = layers.filter_map(|node| {
         let [codes, scale] = [1, 2].map(|at| graph.ty(node.operands[at]).sizes());
         let (columns, groups) = (*codes.get(1)?, *scale.get(1)?);

@@ -74,7 +74,8 @@ pub(super) fn heads(file: &File, architecture: Architecture) -> Result<[u64; 2],
 pub(super) fn config(file: &File, architecture: Architecture) -> Result<Config, FormatError> {
     let (prefix, _, model_type) = *architecture.row();
     let keys = Keys { file, prefix };
-    let Some(table) = file.tensors.get("token_embd.weight").filter(|table| table.sizes.len() == 2) else {
+    let Some(table) = file.tensors.get("token_embd.weight").filter(|table| table.sizes.len() == 2)
+    else {
         return Err(file.wrong("token_embd.weight", "a matrix", "none"));
     };
     let mut fields = Map::new();
@@ -198,9 +199,10 @@ fn scaling(keys: &Keys<'_>, context: u64) -> Result<Option<Json>, FormatError> {
 
 /// What is said beside of texts, and all of it as a config.
 fn finished(file: &File, mut fields: Map<String, Json>) -> Result<Config, FormatError> {
-    for (key, field) in
-        [("tokenizer.ggml.eos_token_id", "eos_token_id"), ("tokenizer.ggml.bos_token_id", "bos_token_id")]
-    {
+    for (key, field) in [
+        ("tokenizer.ggml.eos_token_id", "eos_token_id"),
+        ("tokenizer.ggml.bos_token_id", "bos_token_id"),
+    ] {
         if let Some(Value::Integer(id)) = file.find(key) {
             fields.insert(field.to_owned(), (*id as u64).into());
         }
@@ -222,7 +224,9 @@ impl<'f> Keys<'f> {
     fn count(&self, name: &str) -> Result<Option<u64>, FormatError> {
         match self.find(name) {
             None => Ok(None),
-            Some(Value::Integer(n)) if (0..=i128::from(u32::MAX)).contains(n) => Ok(Some(*n as u64)),
+            Some(Value::Integer(n)) if (0..=i128::from(u32::MAX)).contains(n) => {
+                Ok(Some(*n as u64))
+            }
             // One for each block, all alike.
             Some(Value::Integers(all))
                 if all.first().is_some_and(|n| *n >= 0 && all.iter().all(|m| m == n)) =>

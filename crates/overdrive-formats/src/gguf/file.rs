@@ -96,14 +96,20 @@ impl File {
     /// Keys about the computation that nobody asked for.
     pub(super) fn unasked(&self) -> Vec<String> {
         let asked = self.asked.borrow();
-        let is_idle =
-            |key: &str| ["general.", "tokenizer.", "quantize.", "split."].iter().any(|p| key.starts_with(p));
+        let is_idle = |key: &str| {
+            ["general.", "tokenizer.", "quantize.", "split."].iter().any(|p| key.starts_with(p))
+        };
         let unasked = self.values.keys().filter(|key| !is_idle(key) && !asked.contains(*key));
         unasked.cloned().collect()
     }
 
     /// An error about a key or a tensor.
-    pub(super) fn wrong(&self, place: &str, expected: impl Display, found: impl Display) -> FormatError {
+    pub(super) fn wrong(
+        &self,
+        place: &str,
+        expected: impl Display,
+        found: impl Display,
+    ) -> FormatError {
         FormatError::damaged(&self.path, place, expected, found)
             .remedy("the file is damaged, or of a model that is not known here")
     }
@@ -126,8 +132,9 @@ fn placed(
     listed.sort_by_key(|tensor| tensor.offset);
     let (mut tensors, mut end_before) = (BTreeMap::new(), 0);
     for Listed { name, sizes, kind, offset } in listed {
-        let wrong =
-            |expected: String, found: String| Err(FormatError::damaged(reader.path, &name, expected, found));
+        let wrong = |expected: String, found: String| {
+            Err(FormatError::damaged(reader.path, &name, expected, found))
+        };
         let count = sizes.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
         let is_addressable = TensorType::new(DType::F32, sizes.clone()).is_addressable();
         let count = count.filter(|_| is_addressable);

@@ -64,7 +64,13 @@ pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
     fours(block, scales, codes, |part, i| (high[i] >> part & 1) << 4, out);
 }
 
-fn fours(block: &[u8], scales: &[u8], codes: &[u8], high: impl Fn(usize, usize) -> u8, out: &mut [f32]) {
+fn fours(
+    block: &[u8],
+    scales: &[u8],
+    codes: &[u8],
+    high: impl Fn(usize, usize) -> u8,
+    out: &mut [f32],
+) {
     let (scale, least) = (half(block), half(&block[2..]));
     for (part, out) in out.chunks_exact_mut(32).enumerate() {
         let (own, lowest) = six_bits(scales, part);

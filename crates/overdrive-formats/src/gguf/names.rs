@@ -35,7 +35,8 @@ const BLOCK: [[&str; 3]; 14] = [
 ];
 
 /// Tensors that the config has taken.
-const OF_CONFIG: [&str; 3] = ["rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"];
+const OF_CONFIG: [&str; 3] =
+    ["rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"];
 
 /// All tensors of a file, and what a user should know of them.
 pub(super) fn weights(
@@ -85,14 +86,16 @@ fn placed(
     (name, tensor): (&str, Tensor),
 ) -> Result<Tensors, FormatError> {
     let column = if architecture == Architecture::Gpt2 { 2 } else { 1 };
-    let unknown = || file.wrong(name, "a tensor of this architecture", "one that is not known here");
+    let unknown =
+        || file.wrong(name, "a tensor of this architecture", "one that is not known here");
     let (stem, ending) = name.rsplit_once('.').ok_or_else(unknown)?;
     let find = |table: &[[&'static str; 3]], stem: &str| {
         let row = table.iter().find(|row| row[0] == stem);
         row.map(|row| row[column]).filter(|own| !own.is_empty())
     };
     let one = |own: String, tensor| Ok(BTreeMap::from([(format!("{own}.{ending}"), tensor)]));
-    let Some((block, part)) = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
+    let Some((block, part)) = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.'))
+    else {
         let own = find(&WHOLE, stem).ok_or_else(unknown)?;
         return one(own.to_owned(), lowered(architecture, name, tensor));
     };
@@ -163,7 +166,8 @@ fn paired(tensor: &Tensor, heads: usize) -> Option<Tensor> {
 fn transposed(tensor: &Tensor) -> Tensor {
     let (sizes, numbers) = (tensor.ty().sizes(), tensor.to_f32());
     let [rows, columns] = [sizes[0], sizes[1]];
-    let turned: Vec<f32> = (0..rows * columns).map(|i| numbers[i % rows * columns + i / rows]).collect();
+    let turned: Vec<f32> =
+        (0..rows * columns).map(|i| numbers[i % rows * columns + i / rows]).collect();
     Tensor::from_f32([columns, rows], &turned)
 }
 

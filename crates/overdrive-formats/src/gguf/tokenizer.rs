@@ -23,7 +23,8 @@ const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 /// The tokenizer.json, or why there is none.
 pub(super) fn json(file: &File) -> Result<Result<Json, String>, FormatError> {
     let key = |name: &str| file.find(&format!("tokenizer.ggml.{name}"));
-    let (Some(Value::Text(model)), Some(Value::Texts(tokens))) = (key("model"), key("tokens")) else {
+    let (Some(Value::Text(model)), Some(Value::Texts(tokens))) = (key("model"), key("tokens"))
+    else {
         return Ok(Err("the file has none".to_owned()));
     };
     let kinds = match key("token_type") {
@@ -45,7 +46,9 @@ pub(super) fn json(file: &File) -> Result<Result<Json, String>, FormatError> {
             };
             match byte_level(pre) {
                 Some(parts) => with_model(parts, tokens, json!(merges)),
-                None => return Ok(Err(format!("it splits texts in a way not known here, `{pre}`"))),
+                None => {
+                    return Ok(Err(format!("it splits texts in a way not known here, `{pre}`")));
+                }
             }
         }
         "llama" => {
@@ -110,10 +113,10 @@ fn byte_level(pre: &str) -> Option<Json> {
 
 /// Everything but the model of a tokenizer that works on characters, with `▁` for spaces.
 fn sentence_piece(has_prefix: bool) -> Json {
-    let replace =
-        |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
+    let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
     let mut normalizers = vec![replace(" ", "▁")];
-    let mut decoders = vec![replace("▁", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
+    let mut decoders =
+        vec![replace("▁", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
     if has_prefix {
         normalizers.insert(0, json!({ "type": "Prepend", "prepend": "▁" }));
         decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
@@ -160,7 +163,8 @@ fn around(tokens: &[String], [first, last]: [Option<usize>; 2]) -> Json {
     }
     let special = |id: &usize| json!({ "SpecialToken": { "id": tokens[*id], "type_id": 0 } });
     let text = [json!({ "Sequence": { "id": "A", "type_id": 0 } })];
-    let single: Vec<Json> = first.iter().map(special).chain(text).chain(last.iter().map(special)).collect();
+    let single: Vec<Json> =
+        first.iter().map(special).chain(text).chain(last.iter().map(special)).collect();
     let pair = json!({ "Sequence": { "id": "B", "type_id": 0 } });
     let described = |id: &usize| {
         let token = &tokens[*id];

@@ -1,8 +1,9 @@
-//! A JSON object of such a folder, field by field: every fault names file, field, what was expected and what is there.
+//! A JSON object of such a folder, field by field: every fault names file, field, what was expected
+//! and what is there.
 //!
-//! Not a serde struct per architecture: one field has several names over the years, and a message such as "missing
-//! field" at line 1 helps nobody. Invariant: a count that is returned is within its limit, so that sizes made of a few of
-//! them can be multiplied.
+//! Not a serde struct per architecture: one field has several names over the years, and a message
+//! such as "missing field" at line 1 helps nobody. Invariant: a count that is returned is within
+//! its limit, so that sizes made of a few of them can be multiplied.
 
 use crate::FormatError;
 use overdrive_files::{SETTINGS, read_text};
@@ -40,8 +41,10 @@ impl Config {
     /// When it is absent, no JSON, or something else.
     pub fn read_list(path: &Path) -> Result<Vec<Self>, FormatError> {
         let text = read_text(path, SETTINGS)?;
-        let wrong = |found: String| FormatError::damaged(path, "the file", "a JSON list of objects", found);
-        let items: Vec<Value> = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let wrong =
+            |found: String| FormatError::damaged(path, "the file", "a JSON list of objects", found);
+        let items: Vec<Value> =
+            serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         let item = |(index, item)| match item {
             Value::Object(fields) => Ok(Self::of(path, format!("{index}."), fields)),
             other => Err(wrong(shown(&other))),
@@ -56,7 +59,9 @@ impl Config {
     pub fn parse(path: &Path, text: &str) -> Result<Self, FormatError> {
         match serde_json::from_str(text) {
             Ok(Value::Object(fields)) => Ok(Self::of(path, String::new(), fields)),
-            Ok(other) => Err(FormatError::damaged(path, "the file", "a JSON object", shown(&other))),
+            Ok(other) => {
+                Err(FormatError::damaged(path, "the file", "a JSON object", shown(&other)))
+            }
             Err(error) => Err(FormatError::damaged(path, "the file", "a JSON object", error)),
         }
     }
@@ -75,8 +80,9 @@ impl Config {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.extend(names.iter().map(|name| format!("{}{name}", self.place)));
         drop(asked);
-        let found =
-            |&name: &&'static str| Some((name, self.fields.get(name).filter(|value| !value.is_null())?));
+        let found = |&name: &&'static str| {
+            Some((name, self.fields.get(name).filter(|value| !value.is_null())?))
+        };
         names.iter().find_map(found)
     }
 
@@ -97,17 +103,24 @@ impl Config {
         read(value).map(Some).ok_or_else(|| self.wrong(name, expected, &shown(value)))
     }
 
-    fn present<T>(&self, names: &[&'static str], expected: &str, value: Option<T>) -> Result<T, FormatError> {
+    fn present<T>(
+        &self,
+        names: &[&'static str],
+        expected: &str,
+        value: Option<T>,
+    ) -> Result<T, FormatError> {
         value.ok_or_else(|| self.wrong(&names.join(" or "), expected, "no such field"))
     }
 
-    /// A whole number of at least 1, under the first of these names that is there; none where the field is absent.
+    /// A whole number of at least 1, under the first of these names that is there; none where the
+    /// field is absent.
     ///
     /// # Errors
     /// When it is something else, or larger than any dimension may be.
     pub fn find_count(&self, names: &[&'static str]) -> Result<Option<usize>, FormatError> {
-        let within =
-            |value: &Value| value.as_u64().filter(|n| (1..=MAX_COUNT).contains(n)).map(|n| n as usize);
+        let within = |value: &Value| {
+            value.as_u64().filter(|n| (1..=MAX_COUNT).contains(n)).map(|n| n as usize)
+        };
         self.read_as(names, &format!("a whole number from 1 to {MAX_COUNT}"), within)
     }
 
@@ -124,14 +137,17 @@ impl Config {
     /// # Errors
     /// As `find_count`.
     pub fn find_pair(&self, name: &'static str) -> Result<Option<[usize; 2]>, FormatError> {
-        let within =
-            |value: &Value| value.as_u64().filter(|n| (1..=MAX_COUNT).contains(n)).map(|n| n as usize);
-        self.read_as(&[name], "a whole number of at least 1, or two", |value| match value.as_array() {
-            None => within(value).map(|both| [both; 2]),
-            Some(list) => match &list[..] {
-                [first, second] => Some([within(first)?, within(second)?]),
-                _ => None,
-            },
+        let within = |value: &Value| {
+            value.as_u64().filter(|n| (1..=MAX_COUNT).contains(n)).map(|n| n as usize)
+        };
+        self.read_as(&[name], "a whole number of at least 1, or two", |value| {
+            match value.as_array() {
+                None => within(value).map(|both| [both; 2]),
+                Some(list) => match &list[..] {
+                    [first, second] => Some([within(first)?, within(second)?]),
+                    _ => None,
+                },
+            }
         })
     }
 
@@ -149,7 +165,9 @@ impl Config {
     /// # Errors
     /// When it is something else.
     pub fn find_positive(&self, names: &[&'static str]) -> Result<Option<f64>, FormatError> {
-        self.read_as(names, "a number above 0", |value| value.as_f64().filter(|x| x.is_finite() && *x > 0.0))
+        self.read_as(names, "a number above 0", |value| {
+            value.as_f64().filter(|x| x.is_finite() && *x > 0.0)
+        })
     }
 
     /// The same, which must be there.
@@ -201,7 +219,9 @@ impl Config {
     /// When it is something else.
     pub fn find_reals(&self, name: &'static str) -> Result<Option<Vec<f64>>, FormatError> {
         let real = |value: &Value| value.as_f64().filter(|x| x.is_finite());
-        self.read_as(&[name], "a list of numbers", |value| value.as_array()?.iter().map(real).collect())
+        self.read_as(&[name], "a list of numbers", |value| {
+            value.as_array()?.iter().map(real).collect()
+        })
     }
 
     /// A list of whole numbers from 0 on; empty where the field is absent.
@@ -235,7 +255,8 @@ impl Config {
     /// When it is something else.
     pub fn section(&self, names: &[&'static str]) -> Result<Option<Config>, FormatError> {
         let Some((name, _)) = self.find(names) else { return Ok(None) };
-        let fields = self.read_as(names, "an object", Value::as_object)?.cloned().unwrap_or_default();
+        let fields =
+            self.read_as(names, "an object", Value::as_object)?.cloned().unwrap_or_default();
         let (place, asked) = (format!("{}{name}.", self.place), Arc::clone(&self.asked));
         Ok(Some(Self { path: self.path.clone(), place, fields, asked }))
     }

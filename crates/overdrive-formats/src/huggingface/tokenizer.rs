@@ -39,7 +39,8 @@ impl Tokenizer {
     /// Reads a tokenizer.json for a model that has ids below `vocabulary`.
     ///
     /// # Errors
-    /// When the file is no tokenizer, or when it knows ids that the model does not: it is another model's.
+    /// When the file is no tokenizer, or when it knows ids that the model does not: it is another
+    /// model's.
     pub fn read(path: &Path, vocabulary: usize) -> Result<Self, FormatError> {
         Self::parse(path, &overdrive_files::read(path, overdrive_files::TEXT)?, vocabulary)
     }
@@ -51,14 +52,19 @@ impl Tokenizer {
         };
         let read = guarded(path, || tokenizers::Tokenizer::from_bytes(bytes)).map_err(refused)?;
         let tokenizer = read.map_err(|error| refused(error.to_string()))?;
-        if let Some((token, id)) = largest(&tokenizer).filter(|(_, id)| *id as usize >= vocabulary) {
+        if let Some((token, id)) = largest(&tokenizer).filter(|(_, id)| *id as usize >= vocabulary)
+        {
             let expected = format!("ids below {vocabulary}, the model's vocabulary");
-            let error = FormatError::damaged(path, "vocabulary", expected, format!("{id} for `{token}`"));
-            return Err(error.remedy("the tokenizer is of another model: fetch both from one place"));
+            let error =
+                FormatError::damaged(path, "vocabulary", expected, format!("{id} for `{token}`"));
+            return Err(
+                error.remedy("the tokenizer is of another model: fetch both from one place")
+            );
         }
         // Some parts are looked at only when they are needed, which would be in the middle of
         // someone's work. A text that it has no tokens for is no fault of the file.
-        let trial = || tokenizer.encode(TRIAL, true).and_then(|ids| tokenizer.decode(ids.get_ids(), true));
+        let trial =
+            || tokenizer.encode(TRIAL, true).and_then(|ids| tokenizer.decode(ids.get_ids(), true));
         guarded(path, trial).map_err(refused)?.ok();
         Ok(Self(Kind::File(Box::new(tokenizer), path.to_owned())))
     }
@@ -82,12 +88,15 @@ impl Tokenizer {
             Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
             Kind::File(tokenizer, path) => {
                 let encoding = guarded(path, || tokenizer.encode(text, true))?;
-                encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|error| error.to_string())
+                encoding
+                    .map(|encoding| encoding.get_ids().to_vec())
+                    .map_err(|error| error.to_string())
             }
         }
     }
 
-    /// The ids of a part of a text, and how many of its bytes each stands for; these sum up to its length.
+    /// The ids of a part of a text, and how many of its bytes each stands for; these sum up to its
+    /// length.
     ///
     /// # Errors
     /// As `encode`.
@@ -95,8 +104,10 @@ impl Tokenizer {
         let Kind::File(tokenizer, path) = &self.0 else {
             return Ok(text.bytes().map(|b| (b.into(), 1)).collect());
         };
-        let encoding = guarded(path, || tokenizer.encode(text, false))?.map_err(|error| error.to_string())?;
-        // What no offset covers, as white space often, belongs to the token after it, and at the end to the last.
+        let encoding =
+            guarded(path, || tokenizer.encode(text, false))?.map_err(|error| error.to_string())?;
+        // What no offset covers, as white space often, belongs to the token after it, and at the
+        // end to the last.
         let (mut tokens, mut before) = (Vec::with_capacity(encoding.len()), 0);
         for (&id, &(_, end)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
             let end = before.max(end as u32);
@@ -117,14 +128,16 @@ impl Tokenizer {
         }
     }
 
-    /// The text of ids, without special tokens. A character of which a byte is missing is `\u{FFFD}`.
+    /// The text of ids, without special tokens. A character of which a byte is missing is
+    /// `\u{FFFD}`.
     ///
     /// # Errors
     /// When the tokenizer does not know an id, in its words.
     pub fn decode(&self, ids: &[u32]) -> Result<String, String> {
         match &self.0 {
             Kind::Bytes => {
-                let bytes: Vec<u8> = ids.iter().map(|&id| u8::try_from(id).unwrap_or(b'?')).collect();
+                let bytes: Vec<u8> =
+                    ids.iter().map(|&id| u8::try_from(id).unwrap_or(b'?')).collect();
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
             Kind::File(tokenizer, path) => {

@@ -2,8 +2,8 @@
 //! `torch.save`.
 //!
 //! Tensors share the bytes of their file and keep the type that they are stored in, so that memory
-//! holds them once; floats of 64 bits alone become f32. Invariant: every tensor that an index promises
-//! is there, and none comes from outside the folder.
+//! holds them once; floats of 64 bits alone become f32. Invariant: every tensor that an index
+//! promises is there, and none comes from outside the folder.
 
 use super::Config;
 use crate::{FormatError, Tensors, pytorch, safetensors};
@@ -51,12 +51,13 @@ pub fn read_weights(folder: &Path) -> Result<Weights, FormatError> {
 fn read_shards(folder: &Path, index: PathBuf) -> Result<Weights, FormatError> {
     let listed = Config::read(&index)?;
     let mut weights = Weights { path: index, ..Weights::default() };
-    let map = listed
-        .section(&["weight_map"])?
-        .ok_or_else(|| listed.wrong("weight_map", "an object from tensors to shards", "no such field"))?;
+    let map = listed.section(&["weight_map"])?.ok_or_else(|| {
+        listed.wrong("weight_map", "an object from tensors to shards", "no such field")
+    })?;
     let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, shard) in map.texts() {
-        let shard = shard.ok_or_else(|| map.wrong(tensor, "the name of a shard", "something else"))?;
+        let shard =
+            shard.ok_or_else(|| map.wrong(tensor, "the name of a shard", "something else"))?;
         let parts: Vec<Component<'_>> = Path::new(shard).components().collect();
         if !matches!(parts[..], [Component::Normal(name)] if name == shard) {
             let expected = "the plain name of a file in this folder";
@@ -91,7 +92,12 @@ impl Weights {
             let kept = if dtype == DType::F64 { tensor.convert(DType::F32) } else { tensor };
             if self.tensors.insert(name.clone(), kept).is_some() {
                 let expected = "every tensor in one shard";
-                return Err(FormatError::damaged(path, &name, expected, "a second one of this name"));
+                return Err(FormatError::damaged(
+                    path,
+                    &name,
+                    expected,
+                    "a second one of this name",
+                ));
             }
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! A folder that is another one with other weights: its config.json, one safetensors file, and copies of the rest.
+//! A folder that is another one with other weights: its config.json, one safetensors file, and
+//! copies of the rest.
 
 use crate::{FormatError, Tensors, safetensors};
 use overdrive_files::{Contents, MANIFEST, UNBOUNDED};
@@ -14,13 +15,14 @@ const CONFIG: &str = "config.json";
 const STATES: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// What the manifest of such a folder says. Without one it is the user's: what was downloaded is not replaced.
+/// What the manifest of such a folder says. Without one it is the user's: what was downloaded is
+/// not replaced.
 pub const CONTENTS: Contents =
     Contents { name: "a model in Hugging Face's format", writes: |_| false, is_ours: |_| false };
 
-/// Makes the folder and writes `config` and `tensors` to it, with every file of the folder `from`, if
-/// there is one, that holds no weights.
-/// Whoever replaces a model fills a [`Place`](overdrive_files::Place) of [`CONTENTS`] with it.
+/// Makes the folder and writes `config` and `tensors` to it, with every file of the folder `from`,
+/// if there is one, that holds no weights. Whoever replaces a model fills a
+/// [`Place`](overdrive_files::Place) of [`CONTENTS`] with it.
 ///
 /// # Errors
 /// When a file of `from` cannot be read, or when the system refuses.
@@ -47,7 +49,11 @@ pub fn write_adapter(folder: &Path, config: &Value, tensors: &Tensors) -> Result
     write_files([&files[0], &files[1]], config, tensors)
 }
 
-fn write_files([path, states]: [&Path; 2], config: &Value, tensors: &Tensors) -> Result<(), FormatError> {
+fn write_files(
+    [path, states]: [&Path; 2],
+    config: &Value,
+    tensors: &Tensors,
+) -> Result<(), FormatError> {
     let text = serde_json::to_string_pretty(config).expect("a config is plain data") + "\n";
     fs::write(path, text).map_err(FormatError::io(path, "write"))?;
     // Without the mark of its layout older versions of `transformers` refuse a file.

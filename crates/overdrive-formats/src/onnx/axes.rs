@@ -23,7 +23,8 @@ pub(super) fn axis(number: i64, rank: usize) -> Result<usize, Fault> {
 
 /// Different axes of `rank` dimensions, in order.
 pub(super) fn axes(numbers: &[i64], rank: usize) -> Result<Vec<usize>, Fault> {
-    let mut found = numbers.iter().map(|&n| axis(n, rank)).collect::<Result<Vec<usize>, Fault>>()?;
+    let mut found =
+        numbers.iter().map(|&n| axis(n, rank)).collect::<Result<Vec<usize>, Fault>>()?;
     found.sort_unstable();
     match found.windows(2).all(|w| w[0] < w[1]) {
         true => Ok(found),
@@ -97,7 +98,8 @@ pub(super) fn pick<'b>(
     axis: usize,
 ) -> Result<Expr<'b>, Fault> {
     if count > MOST_PICKED {
-        let what = format!("{count} elements of {} picked one by one, more than {MOST_PICKED}", x.ty());
+        let what =
+            format!("{count} elements of {} picked one by one, more than {MOST_PICKED}", x.ty());
         return Err(unsupported(what));
     }
     let bytes: Vec<u8> = (0..count).flat_map(|i| (position(i) as u64).to_le_bytes()).collect();

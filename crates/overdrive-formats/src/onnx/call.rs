@@ -1,6 +1,7 @@
 //! `Call`: one node as its importer sees it: operands, attributes, opset.
 //!
-//! Invariant: an attribute that no importer asked for is an error and not silently ignored (`unread`).
+//! Invariant: an attribute that no importer asked for is an error and not silently ignored
+//! (`unread`).
 
 use super::fault::{Fault, invalid};
 use super::item::{Item, Value, union};
@@ -109,7 +110,11 @@ impl<'a, 'b> Call<'a, 'b> {
         if tensor.ty().dtype.is_float() {
             return Err(invalid("integers", tensor.ty().to_string()));
         }
-        Ok(tensor.to_ints().into_iter().map(|x| x.clamp(i64::MIN.into(), i64::MAX.into()) as i64).collect())
+        Ok(tensor
+            .to_ints()
+            .into_iter()
+            .map(|x| x.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+            .collect())
     }
 
     /// Known integers, if the operand is given.
@@ -157,7 +162,8 @@ impl<'a, 'b> Call<'a, 'b> {
 
     /// A text attribute, or its default.
     pub(super) fn text_or(&self, name: &'static str, default: &str) -> String {
-        self.attribute(name).map_or(default.to_owned(), |a| String::from_utf8_lossy(a.s()).into_owned())
+        self.attribute(name)
+            .map_or(default.to_owned(), |a| String::from_utf8_lossy(a.s()).into_owned())
     }
 
     /// A list of integers, if it is given.
@@ -174,7 +180,8 @@ impl<'a, 'b> Call<'a, 'b> {
     /// Our element type of an attribute that names one.
     pub(super) fn dtype(&self, name: &'static str) -> Result<Option<DType>, Fault> {
         let code = self.attribute(name).map(AttributeProto::i);
-        code.map(|code| super::types::ours(code as i32).map_err(super::fault::unsupported)).transpose()
+        code.map(|code| super::types::ours(code as i32).map_err(super::fault::unsupported))
+            .transpose()
     }
 
     /// Says that attributes have no say in the outputs that we give.

@@ -1,9 +1,10 @@
 //! `Coded`: numbers that a file makes of codes, until something asks for them.
 //!
-//! `(codes - zero) scale`, from DequantizeLinear or written out (Cast, Sub, Mul, which is how fractional zero points have to
-//! be said). A product takes the codes as they are: weights are the larger part of a model, and kernels read them packed.
-//! Whoever else asks gets the numbers. Invariant: parameters of the graph are made when they are asked for, so that a model
-//! holds its weights once.
+//! `(codes - zero) scale`, from DequantizeLinear or written out (Cast, Sub, Mul, which is how
+//! fractional zero points have to be said). A product takes the codes as they are: weights are the
+//! larger part of a model, and kernels read them packed. Whoever else asks gets the numbers.
+//! Invariant: parameters of the graph are made when they are asked for, so that a model holds its
+//! weights once.
 
 use super::item::{Known, Value};
 use super::rearrange::{is_movable, reshaped, turned};
@@ -22,7 +23,8 @@ pub(super) struct Coded<'b> {
     pub(super) zero: Option<Value<'b>>,
     /// The shape of the codes.
     pub(super) shape: Vec<usize>,
-    /// Of scale and zero: how many there are along each axis, each for as many numbers as the others.
+    /// Of scale and zero: how many there are along each axis, each for as many numbers as the
+    /// others.
     pub(super) counts: Vec<usize>,
     /// Of the numbers: the first of `shape` along each axis. The rest fills up the last block.
     pub(super) kept: Vec<usize>,
@@ -53,7 +55,9 @@ impl<'b> Coded<'b> {
         let zero = self.zero.as_ref().map(parameter);
         let numbers = match (&self.scale, zero) {
             (Some(scale), zero) => codes.dequantize(parameter(scale), zero),
-            (None, Some(zero)) => codes.dequantize(b.full(self.dtype, self.counts.clone(), 1.0), Some(zero)),
+            (None, Some(zero)) => {
+                codes.dequantize(b.full(self.dtype, self.counts.clone(), 1.0), Some(zero))
+            }
             (None, None) => codes,
         };
         let trimmed = (0..self.shape.len()).filter(|&axis| self.kept[axis] < self.shape[axis]);
@@ -70,7 +74,8 @@ impl<'b> Coded<'b> {
             // Each parameter is for so many numbers that follow each other.
             let several = (0..self.shape.len()).rfind(|&axis| self.counts[axis] > 1);
             let whole = several.is_none_or(|last| self.counts[..last] == self.shape[..last]);
-            let mut block = self.shape.iter().product::<usize>() / self.counts.iter().product::<usize>();
+            let mut block =
+                self.shape.iter().product::<usize>() / self.counts.iter().product::<usize>();
             for axis in (0..shape.len()).rev() {
                 if block.is_multiple_of(shape[axis]) {
                     block /= shape[axis];
@@ -87,7 +92,8 @@ impl<'b> Coded<'b> {
         Some(Self { shape: shape.to_vec(), kept: shape.to_vec(), counts, ..self.clone() })
     }
 
-    /// The numbers less `zero`, or times `scale`, whose extents are `counts`, where nothing of the kind is known yet.
+    /// The numbers less `zero`, or times `scale`, whose extents are `counts`, where nothing of the
+    /// kind is known yet.
     pub(super) fn with(&self, parameter: Parameter<'b>, counts: Vec<usize>) -> Option<Self> {
         let covers = counts.iter().zip(&self.shape).all(|(&n, &size)| n == 1 || n == size);
         let alike = counts == self.counts || self.zero.is_none();
@@ -120,7 +126,8 @@ impl<'b> Coded<'b> {
         let weights = if self.zero.is_some() { Weights::Asymmetric } else { Weights::Symmetric };
         let op = QuantizedLinear { weights, activations: Activations::Float };
         let filled = self.shape[inner] - self.kept[inner];
-        // Numbers after the last of x meet codes that fill up the last block: zeros, so that they count for nothing.
+        // Numbers after the last of x meet codes that fill up the last block: zeros, so that they
+        // count for nothing.
         let mut pads = vec![Pad::default(); x.rank()];
         pads.last_mut()?.high = filled as i64;
         let x = if filled == 0 { x } else { x.pad(pads, 0.0) };
@@ -137,7 +144,11 @@ pub(super) enum Parameter<'b> {
 }
 
 /// A matrix as a product reads it: a row for each output.
-fn by_rows<'b>(b: &'b Builder, value: &Value<'b>, (shape, summed): ([usize; 2], Summed)) -> Option<Expr<'b>> {
+fn by_rows<'b>(
+    b: &'b Builder,
+    value: &Value<'b>,
+    (shape, summed): ([usize; 2], Summed),
+) -> Option<Expr<'b>> {
     match value {
         Value::Known(known) => known.in_rows(b, shape, summed),
         _ if summed == Summed::Columns => Some(value.expr(b).reshape(shape)),
@@ -155,7 +166,9 @@ impl Known {
                 Some(self.rearranged(b, reshaped(tensor, &shape)))
             }
             Summed::Columns => Some(self.expr(b).reshape(shape)),
-            Summed::Rows if is_movable(tensor.ty().dtype) => Some(self.rearranged(b, turned(tensor, shape))),
+            Summed::Rows if is_movable(tensor.ty().dtype) => {
+                Some(self.rearranged(b, turned(tensor, shape)))
+            }
             Summed::Rows => None,
         }
     }

@@ -1,8 +1,10 @@
-//! A graph as an ONNX file of opset 23, for other engines; of opset 26 where bits are read as another type.
+//! A graph as an ONNX file of opset 23, for other engines; of opset 26 where bits are read as
+//! another type.
 //!
-//! Composites become the standard op where opset 23 has it, else a local function whose body is their expansion; every
-//! attribute is written, since readers differ in their defaults. States are initializers. Invariant: the file says the
-//! same as the graph, or there is an error that lists all that ONNX cannot say.
+//! Composites become the standard op where opset 23 has it, else a local function whose body is
+//! their expansion; every attribute is written, since readers differ in their defaults. States are
+//! initializers. Invariant: the file says the same as the graph, or there is an error that lists
+//! all that ONNX cannot say.
 
 mod composite;
 mod convert;
@@ -14,8 +16,8 @@ mod quantized;
 mod writer;
 
 use super::proto::{
-    FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto,
-    ValueInfoProto, tensor_shape_proto, type_proto,
+    FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
+    TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
 };
 use super::types::theirs;
 use crate::{FormatError, file};
@@ -31,7 +33,8 @@ pub(super) use writer::{Unsaid, Writer, int};
 const OPSET: i64 = 23;
 /// IR version that belongs to it.
 const IR_VERSION: i64 = 11;
-/// The first opset with BitCast. Newer opsets run in fewer engines, so it is written only where it is needed.
+/// The first opset with BitCast. Newer opsets run in fewer engines, so it is written only where it
+/// is needed.
 const BITCAST_OPSET: i64 = 26;
 /// IR version that belongs to it.
 const BITCAST_IR_VERSION: i64 = 13;
@@ -41,8 +44,8 @@ const DOMAIN: &str = "overdrive";
 /// Writes a bound graph; the file appears whole or not at all.
 ///
 /// # Errors
-/// When a dimension has no size, when a state is updated, when ONNX lacks an op or element type, or when the system
-/// refuses.
+/// When a dimension has no size, when a state is updated, when ONNX lacks an op or element type, or
+/// when the system refuses.
 pub fn write(path: &Path, graph: &Graph) -> Result<(), FormatError> {
     let bytes = encode(path, graph)?;
     file::replace(path, |unfinished| {
@@ -70,15 +73,19 @@ pub(super) enum Form {
 
 /// The messages of the file.
 pub(super) fn model_of(path: &Path, graph: &Graph, form: Form) -> Result<ModelProto, FormatError> {
-    let refused =
-        |place: &str, expected: &str, found: String| FormatError::damaged(path, place, expected, found);
+    let refused = |place: &str, expected: &str, found: String| {
+        FormatError::damaged(path, place, expected, found)
+    };
     if !graph.is_bound() {
-        return Err(
-            refused("graph", "a size for every dimension", graph.name().to_owned()).remedy("bind it first")
-        );
+        return Err(refused("graph", "a size for every dimension", graph.name().to_owned())
+            .remedy("bind it first"));
     }
     if let Some(state) = graph.states().iter().find(|s| s.update.is_some()) {
-        let error = refused("graph", "states that stay as they are", format!("`{}` is updated", state.name));
+        let error = refused(
+            "graph",
+            "states that stay as they are",
+            format!("`{}` is updated", state.name),
+        );
         return Err(error.remedy("export the forward graph"));
     }
     let mut functions = Functions { form, written: vec![], names: HashMap::new() };
@@ -106,7 +113,8 @@ pub(super) fn model_of(path: &Path, graph: &Graph, form: Form) -> Result<ModelPr
     };
     for port in graph.outputs().iter().filter(replaced) {
         let why = "values of this type are of another one in the file";
-        unsaid.push((format!("output `{}` of {}", port.name, graph.ty(port.value)), why.to_owned()));
+        unsaid
+            .push((format!("output `{}` of {}", port.name, graph.ty(port.value)), why.to_owned()));
     }
     walk(graph, &mut writer, &mut names, &mut functions, &mut unsaid);
     let mut proto = GraphProto { name: Some(graph.name().to_owned()), ..GraphProto::default() };
@@ -117,9 +125,12 @@ pub(super) fn model_of(path: &Path, graph: &Graph, form: Form) -> Result<ModelPr
         }
     }
     if !unsaid.is_empty() {
-        let list: Vec<String> = unsaid.into_iter().map(|(what, why)| format!("{what}: {why}")).collect();
+        let list: Vec<String> =
+            unsaid.into_iter().map(|(what, why)| format!("{what}: {why}")).collect();
         let error = refused("graph", "what ONNX can say", list.join("; "));
-        return Err(error.remedy("export before this was added to the graph, or convert these values"));
+        return Err(
+            error.remedy("export before this was added to the graph, or convert these values")
+        );
     }
     for port in graph.outputs() {
         let from = names[&port.value].clone();
@@ -215,8 +226,10 @@ fn node_of(
     operands: &[String],
     functions: &mut Functions,
 ) -> Result<Vec<String>, Unsaid> {
-    let types =
-        prim::Signature { operands: graph.types(&node.operands), results: graph.types(&node.results) };
+    let types = prim::Signature {
+        operands: graph.types(&node.operands),
+        results: graph.types(&node.results),
+    };
     for ty in &types.results {
         theirs(ty.dtype).ok_or_else(|| Unsaid(format!("no element type for {}", ty.dtype)))?;
     }
@@ -240,11 +253,16 @@ fn node_of(
     w.nodes.truncate(written);
     let expansion = node.op.expansion(&types.operands, &node.regions);
     let mut problems = Vec::new();
-    // ONNX Runtime calls no local function with values of 4 bits, and ONNX none with a region: both are written in place.
+    // ONNX Runtime calls no local function with values of 4 bits, and ONNX none with a region: both
+    // are written in place.
     let in_place = !node.regions.is_empty() || types.operands.iter().any(|ty| ty.dtype.bits() < 8);
     if in_place || functions.form == Form::Bare {
-        let mut names: HashMap<Value, String> =
-            expansion.inputs().iter().map(|port| port.value).zip(operands.iter().cloned()).collect();
+        let mut names: HashMap<Value, String> = expansion
+            .inputs()
+            .iter()
+            .map(|port| port.value)
+            .zip(operands.iter().cloned())
+            .collect();
         walk(&expansion, w, &mut names, functions, &mut problems);
         return match problems.pop() {
             Some((what, why)) => Err(Unsaid(format!("{what}: {why}"))),

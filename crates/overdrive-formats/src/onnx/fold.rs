@@ -1,7 +1,7 @@
 //! Shape arithmetic: a node whose operands are all known and few is computed while reading.
 //!
-//! The importer builds the node into a graph of its own and the definition evaluates it, so that folding can never
-//! mean something else than the node.
+//! The importer builds the node into a graph of its own and the definition evaluates it, so that
+//! folding can never mean something else than the node.
 
 use super::call::Call;
 use super::fault::Fault;
@@ -19,7 +19,8 @@ pub enum Folding {
     #[default]
     Small,
     /// Of that numbers and lists: what depends on two coordinates stays in the graph, as it does at
-    /// sizes at which it is not small. A model that is read at several sizes is then the same graph.
+    /// sizes at which it is not small. A model that is read at several sizes is then the same
+    /// graph.
     Lists,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A bound graph has its sizes in shapes all over. Written at several sizes, the same model gives
 //! files that differ in just those numbers. Each such number is a sum of products of the free
-//! dimensions, so that it can be computed from the shape of an input when the model runs. Invariant:
-//! the file says at one more choice of sizes, the witness, what was written there; what differs in
-//! any other way is an error that names the node.
+//! dimensions, so that it can be computed from the shape of an input when the model runs.
+//! Invariant: the file says at one more choice of sizes, the witness, what was written there; what
+//! differs in any other way is an error that names the node.
 
 mod lattice;
 mod sizes;
@@ -42,8 +42,8 @@ impl Free {
     /// combinations.
     pub const MOST: usize = PAIRS.len();
 
-    /// These named dimensions, each with a size that the model is often run at, if one is known: what
-    /// changes only beyond small sizes is found there.
+    /// These named dimensions, each with a size that the model is often run at, if one is known:
+    /// what changes only beyond small sizes is found there.
     ///
     /// # Panics
     /// For more than [`Free::MOST`] names.
@@ -52,7 +52,9 @@ impl Free {
             names.into_iter().map(|(name, usual)| (name.to_owned(), usual)).unzip();
         assert!(names.len() <= Self::MOST, "at most {} dimensions can be free", Self::MOST);
         let largest = PAIRS.as_flattened().iter().max().copied().unwrap_or_default();
-        let size = |(usual, small): (Option<usize>, usize)| usual.filter(|&n| n > largest).unwrap_or(small);
+        let size = |(usual, small): (Option<usize>, usize)| {
+            usual.filter(|&n| n > largest).unwrap_or(small)
+        };
         let mut witness: Vec<usize> = usual.into_iter().zip(WITNESS).map(size).collect();
         for at in 1..witness.len() {
             // Two that are equal would hide which one a number is.
@@ -80,12 +82,12 @@ impl Free {
         (0..1 << count).map(corner).chain([self.witness.clone()]).collect()
     }
 
-    /// The bytes of a file whose dimensions are free, from the graphs at [`Free::corners`]; `path` is
-    /// what errors call it.
+    /// The bytes of a file whose dimensions are free, from the graphs at [`Free::corners`]; `path`
+    /// is what errors call it.
     ///
     /// # Errors
-    /// As `encode`; for a name that is no dimension of an input; with the first node that depends on
-    /// the dimensions in a way that no shape arithmetic says.
+    /// As `encode`; for a name that is no dimension of an input; with the first node that depends
+    /// on the dimensions in a way that no shape arithmetic says.
     pub fn encode(&self, path: &Path, graphs: &[Graph]) -> Result<Vec<u8>, FormatError> {
         let sizes = self.sizes();
         assert_eq!(graphs.len(), sizes.len(), "a graph for each of the corners");
@@ -114,8 +116,13 @@ impl Merge<'_> {
         error.remedy("give one of these dimensions a size")
     }
 
-    fn models(&self, mut models: Vec<ModelProto>, graphs: &[Graph]) -> Result<ModelProto, FormatError> {
-        let mut bodies: Vec<GraphProto> = models.iter_mut().filter_map(|model| model.graph.take()).collect();
+    fn models(
+        &self,
+        mut models: Vec<ModelProto>,
+        graphs: &[Graph],
+    ) -> Result<ModelProto, FormatError> {
+        let mut bodies: Vec<GraphProto> =
+            models.iter_mut().filter_map(|model| model.graph.take()).collect();
         let mut inputs = bodies[0].input.clone();
         let places = self.inputs(&mut inputs, &bodies)?;
         let mut sizes = Sizes::new(&places);
@@ -150,9 +157,10 @@ impl Merge<'_> {
             for (axis, sum) in self.extents(&name, bodies.iter().map(|body| &body.input[at]))? {
                 let Some(dimension) = sum.dimension() else {
                     let formula = sum.formula(&self.free.names);
-                    return Err(
-                        self.refused(&format!("input `{name}`"), &format!("a dimension of {formula}"))
-                    );
+                    return Err(self.refused(
+                        &format!("input `{name}`"),
+                        &format!("a dimension of {formula}"),
+                    ));
                 };
                 name_axis(port, axis, &self.free.names[dimension]);
                 places[dimension].get_or_insert((name.clone(), axis));
@@ -166,7 +174,11 @@ impl Merge<'_> {
     }
 
     /// Says what the free dimensions of outputs are.
-    fn outputs(&self, outputs: &mut [ValueInfoProto], bodies: &[GraphProto]) -> Result<(), FormatError> {
+    fn outputs(
+        &self,
+        outputs: &mut [ValueInfoProto],
+        bodies: &[GraphProto],
+    ) -> Result<(), FormatError> {
         for (at, port) in outputs.iter_mut().enumerate() {
             let name = port.name().to_owned();
             for (axis, sum) in self.extents(&name, bodies.iter().map(|body| &body.output[at]))? {
@@ -188,7 +200,10 @@ impl Merge<'_> {
         let sum = |axis: usize| {
             let values: Vec<i128> = shapes.iter().map(|shape| shape[axis].into()).collect();
             let found = || format!("an extent of {} at {}", said(&values), self.choices());
-            Ok((axis, self.sum(&values).ok_or_else(|| self.refused(&format!("`{name}`"), &found()))?))
+            Ok((
+                axis,
+                self.sum(&values).ok_or_else(|| self.refused(&format!("`{name}`"), &found()))?,
+            ))
         };
         differing.map(sum).collect()
     }
@@ -203,22 +218,27 @@ impl Merge<'_> {
     /// The sizes of the corners, as errors list them.
     fn choices(&self) -> String {
         let one = |sizes: &Vec<usize>| {
-            let named = self.free.names.iter().zip(sizes).map(|(name, size)| format!("{name}={size}"));
+            let named =
+                self.free.names.iter().zip(sizes).map(|(name, size)| format!("{name}={size}"));
             named.collect::<Vec<_>>().join(" ")
         };
         self.corners.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 
-    /// Writes the states that are the same at every size as they are, and the others as what they are a function of.
+    /// Writes the states that are the same at every size as they are, and the others as what they
+    /// are a function of.
     fn states(
         &self,
         graphs: &[Graph],
         (sizes, renamed): (&mut Sizes, &mut HashMap<String, String>),
         initializers: &mut Vec<TensorProto>,
     ) -> Result<(), FormatError> {
-        let names = |graph: &Graph| graph.states().iter().map(|state| state.name.clone()).collect::<Vec<_>>();
+        let names = |graph: &Graph| {
+            graph.states().iter().map(|state| state.name.clone()).collect::<Vec<_>>()
+        };
         if let Some(other) = graphs.iter().find(|graph| names(graph) != names(&graphs[0])) {
-            let found = format!("{} parameters and {}", graphs[0].states().len(), other.states().len());
+            let found =
+                format!("{} parameters and {}", graphs[0].states().len(), other.states().len());
             return Err(self.refused("parameters", &found));
         }
         for (at, state) in graphs[0].states().iter().enumerate() {
@@ -266,19 +286,25 @@ impl Merge<'_> {
                 sizes.push(node);
                 continue;
             }
-            let but_value =
-                |other: &NodeProto| NodeProto { attribute: node.attribute.clone(), ..other.clone() };
+            let but_value = |other: &NodeProto| NodeProto {
+                attribute: node.attribute.clone(),
+                ..other.clone()
+            };
             let unlike = others.iter().map(|nodes| nodes.get(at)).find(|other| {
                 node.op_type() != "Constant" || other.is_none_or(|other| but_value(other) != *node)
             });
             if let Some(other) = unlike {
-                let other = other.map_or("no such node".to_owned(), |other| format!("{}", Brief(other)));
-                return Err(
-                    self.refused(&place, &format!("{} at one size and {other} at another", Brief(node)))
-                );
+                let other =
+                    other.map_or("no such node".to_owned(), |other| format!("{}", Brief(other)));
+                return Err(self.refused(
+                    &place,
+                    &format!("{} at one size and {other} at another", Brief(node)),
+                ));
             }
-            let tensors =
-                models.iter().map(|nodes| self.constant(&nodes[at])).collect::<Result<Vec<_>, _>>()?;
+            let tensors = models
+                .iter()
+                .map(|nodes| self.constant(&nodes[at]))
+                .collect::<Result<Vec<_>, _>>()?;
             let name = &node.output[0];
             let inferred = shapes.contains(name.as_str()).then(|| shape(&tensors)).flatten();
             let value = match inferred {
@@ -289,7 +315,8 @@ impl Merge<'_> {
         }
         match others.iter().find(|nodes| nodes.len() != first.len()) {
             Some(other) => {
-                let found = format!("{} of them at one size and {} at another", first.len(), other.len());
+                let found =
+                    format!("{} of them at one size and {} at another", first.len(), other.len());
                 Err(self.refused("nodes", &found))
             }
             None => Ok(()),
@@ -299,19 +326,29 @@ impl Merge<'_> {
     /// The value of a Constant.
     fn constant(&self, node: &NodeProto) -> Result<Tensor, FormatError> {
         let proto = node.attribute.first().and_then(|attribute| attribute.t.as_ref());
-        let none = || self.refused(&format!("node `{}`", node.name()), "a constant that is no tensor");
+        let none =
+            || self.refused(&format!("node `{}`", node.name()), "a constant that is no tensor");
         self.storage.tensor(proto.ok_or_else(none)?)
     }
 
     /// The name of what is these tensors at the corners.
-    fn computed(&self, place: &str, tensors: &[Tensor], sizes: &mut Sizes) -> Result<String, FormatError> {
+    fn computed(
+        &self,
+        place: &str,
+        tensors: &[Tensor],
+        sizes: &mut Sizes,
+    ) -> Result<String, FormatError> {
         let sum = |values: &[i128]| self.sum(values);
         let found = || {
             let one = |tensor: &Tensor| match tensor.ty().elements() {
                 0..=8 => format!("{:?}", tensor.to_f64()),
                 _ => format!("{}", tensor.ty()),
             };
-            format!("{} at {}", tensors.iter().map(one).collect::<Vec<_>>().join(", "), self.choices())
+            format!(
+                "{} at {}",
+                tensors.iter().map(one).collect::<Vec<_>>().join(", "),
+                self.choices()
+            )
         };
         let lattice = Lattice::find(tensors, &sum).ok_or_else(|| self.refused(place, &found()))?;
         lattice.write(sizes).map_err(|reason| self.refused(place, &reason.0))
@@ -333,12 +370,17 @@ impl std::fmt::Display for Brief<'_> {
 
 /// Values that are nothing but the shape of Reshape.
 fn shapes_of_reshapes(nodes: &[NodeProto]) -> HashSet<&str> {
-    let operands =
-        nodes.iter().flat_map(|node| node.input.iter().enumerate().map(move |(at, name)| (node, at, name)));
+    let operands = nodes
+        .iter()
+        .flat_map(|node| node.input.iter().enumerate().map(move |(at, name)| (node, at, name)));
     let (shapes, others): (Vec<_>, Vec<_>) =
         operands.partition(|(node, at, _)| node.op_type() == "Reshape" && *at == 1);
     let others: HashSet<&str> = others.into_iter().map(|(.., name)| name.as_str()).collect();
-    shapes.into_iter().map(|(.., name)| name.as_str()).filter(|name| !others.contains(name)).collect()
+    shapes
+        .into_iter()
+        .map(|(.., name)| name.as_str())
+        .filter(|name| !others.contains(name))
+        .collect()
 }
 
 /// A shape of which one extent alone depends on the sizes: Reshape finds that one out itself.

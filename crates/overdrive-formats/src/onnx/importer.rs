@@ -10,8 +10,12 @@ use super::walk::{Env, Frame, Walk};
 pub(super) type Importer = for<'a, 'b> fn(&Call<'a, 'b>) -> Outcome<'b>;
 
 /// Imports a node with sub-graphs, which see the values around them.
-pub(super) type ControlImporter =
-    for<'a, 'b> fn(&Walk<'_, 'b>, &Frame<'_>, &Env<'_, 'b>, &Call<'a, 'b>) -> Result<Vec<Item<'b>>, Fault>;
+pub(super) type ControlImporter = for<'a, 'b> fn(
+    &Walk<'_, 'b>,
+    &Frame<'_>,
+    &Env<'_, 'b>,
+    &Call<'a, 'b>,
+) -> Result<Vec<Item<'b>>, Fault>;
 
 /// How an op is imported.
 #[derive(Copy, Clone)]
@@ -22,8 +26,9 @@ pub(super) enum Import {
 
 /// The importer of an op, `domain` being that of `walk::domain`.
 pub(super) fn importer(domain: &str, name: &str) -> Option<Import> {
-    let find =
-        |table: &[(&str, Importer)]| table.iter().find(|(op, _)| *op == name).map(|(_, f)| Import::Node(*f));
+    let find = |table: &[(&str, Importer)]| {
+        table.iter().find(|(op, _)| *op == name).map(|(_, f)| Import::Node(*f))
+    };
     match domain {
         "" => {
             let control = ops::CONTROL.iter().find(|(op, _)| *op == name);

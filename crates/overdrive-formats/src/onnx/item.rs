@@ -1,8 +1,8 @@
 //! What is known of a value of an ONNX graph while it is walked.
 //!
-//! Shape arithmetic is done here and now: a value whose elements are known never becomes a node until a node needs it
-//! as an operand. Each computed value remembers the graph inputs that decide it, so that an error can say whose value
-//! would resolve a shape.
+//! Shape arithmetic is done here and now: a value whose elements are known never becomes a node
+//! until a node needs it as an operand. Each computed value remembers the graph inputs that decide
+//! it, so that an error can say whose value would resolve a shape.
 
 use super::coded::Coded;
 use overdrive_ir::{Builder, DType, Expr, Init, Tensor};

@@ -11,7 +11,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 pub(super) type Functions<'m> = HashMap<(&'m str, &'m str), &'m FunctionProto>;
 
 /// Names of ops of a graph, with the nodes that use them.
-pub(super) fn lacking<'m>(graph: &'m GraphProto, functions: &Functions<'m>) -> Vec<(String, Vec<String>)> {
+pub(super) fn lacking<'m>(
+    graph: &'m GraphProto,
+    functions: &Functions<'m>,
+) -> Vec<(String, Vec<String>)> {
     let mut search = Search { functions, visited: HashSet::new(), found: BTreeMap::new() };
     search.nodes(graph.node.iter().collect());
     search.found.into_iter().collect()
@@ -37,7 +40,11 @@ impl<'m> Search<'_, 'm> {
                     stack.extend(&function.node);
                 }
             } else if importer(key.0, key.1).is_none() {
-                let name = if key.0.is_empty() { key.1.to_owned() } else { format!("{}.{}", key.0, key.1) };
+                let name = if key.0.is_empty() {
+                    key.1.to_owned()
+                } else {
+                    format!("{}.{}", key.0, key.1)
+                };
                 self.found.entry(name).or_default().push(label(node).to_owned());
             }
         }

@@ -49,13 +49,15 @@ impl Model {
         Self::decode(path, file::bytes(path)?)
     }
 
-    /// A model from the bytes of a file; `path` is what errors call it and what external data lies beside.
+    /// A model from the bytes of a file; `path` is what errors call it and what external data lies
+    /// beside.
     ///
     /// # Errors
     /// When the bytes are no ONNX model.
     pub fn decode(path: &Path, bytes: Bytes) -> Result<Self, FormatError> {
-        let proto = ModelProto::decode(bytes)
-            .map_err(|e| FormatError::damaged(path, "protobuf", "an ONNX model", last_of(&e.to_string())))?;
+        let proto = ModelProto::decode(bytes).map_err(|e| {
+            FormatError::damaged(path, "protobuf", "an ONNX model", last_of(&e.to_string()))
+        })?;
         let model = Self { path: path.to_owned(), proto };
         let opset = model.opsets().get("").copied();
         if model.proto.graph.is_none() {
@@ -120,8 +122,8 @@ impl Model {
     /// The graph for these sizes and values.
     ///
     /// # Errors
-    /// With every op that is lacking; with the dimensions that have no size; `Undecided` with the inputs whose values
-    /// would have to be bound; else with the node that is wrong.
+    /// With every op that is lacking; with the dimensions that have no size; `Undecided` with the
+    /// inputs whose values would have to be bound; else with the node that is wrong.
     pub fn graph(&self, binding: &Binding) -> Result<Graph, FormatError> {
         let _about = overdrive_files::about(&self.path);
         let missing = lacking(self.top(), &self.functions());
@@ -130,12 +132,21 @@ impl Model {
         }
         let unbound = self.unbound(binding)?;
         if !unbound.is_empty() {
-            // Exporters invent names such as `s77`: where each stands is what tells a batch from a length.
-            let places: Vec<String> =
-                unbound.iter().map(|(name, places)| format!("{name} ({})", places.join(", "))).collect();
+            // Exporters invent names such as `s77`: where each stands is what tells a batch from a
+            // length.
+            let places: Vec<String> = unbound
+                .iter()
+                .map(|(name, places)| format!("{name} ({})", places.join(", ")))
+                .collect();
             let found = places.join("; ");
-            let error = FormatError::damaged(&self.path, "inputs", "a size for every named dimension", found);
-            let example: Vec<String> = unbound.keys().map(|name| format!("--shape {name}=1")).collect();
+            let error = FormatError::damaged(
+                &self.path,
+                "inputs",
+                "a size for every named dimension",
+                found,
+            );
+            let example: Vec<String> =
+                unbound.keys().map(|name| format!("--shape {name}=1")).collect();
             return Err(error.remedy(&format!("give sizes, as in {}", example.join(" "))));
         }
         let known = self.dimensions()?;
@@ -144,7 +155,8 @@ impl Model {
                 true => "no size, since the file has all of them".to_owned(),
                 false => format!("sizes of {}", known.into_iter().collect::<Vec<_>>().join(", ")),
             };
-            let error = FormatError::damaged(&self.path, "inputs", names, format!("one of `{name}`"));
+            let error =
+                FormatError::damaged(&self.path, "inputs", names, format!("one of `{name}`"));
             return Err(error.remedy("leave it out, or name a dimension of the inputs"));
         }
         let b = Builder::new(&self.name());
@@ -153,7 +165,9 @@ impl Model {
             Ok(graph) => outcome.map(|()| graph)?,
             Err(e) => {
                 let place = format!("node `{}` ({})", e.scope, e.op);
-                return Err(FormatError::damaged(&self.path, &place, e.expected, e.found).remedy(&e.remedy));
+                return Err(
+                    FormatError::damaged(&self.path, &place, e.expected, e.found).remedy(&e.remedy)
+                );
             }
         };
         self.check_sizes(&graph)?;
@@ -190,7 +204,9 @@ impl Model {
         if graph.output.is_empty() {
             let place = format!("graph `{}`", graph.name());
             let error = FormatError::damaged(&self.path, &place, "at least one output", "none");
-            return Err(error.remedy("export the model with the values that it computes as outputs"));
+            return Err(
+                error.remedy("export the model with the values that it computes as outputs")
+            );
         }
         let outputs = walk.body(graph, &Frame::of_model(&opsets), env)?;
         for (info, item) in graph.output.iter().zip(outputs) {
@@ -212,7 +228,10 @@ impl Model {
         let graph = self.proto.graph.as_ref();
         let initialised: BTreeSet<&str> =
             graph.into_iter().flat_map(|g| &g.initializer).map(|tensor| tensor.name()).collect();
-        graph.into_iter().flat_map(|g| &g.input).filter(move |info| !initialised.contains(info.name()))
+        graph
+            .into_iter()
+            .flat_map(|g| &g.input)
+            .filter(move |info| !initialised.contains(info.name()))
     }
 
     fn type_of(&self, info: &ValueInfoProto) -> Result<TensorType, FormatError> {
@@ -227,14 +246,26 @@ impl Model {
         };
         tensor_type(info, unknown).map_err(|found| {
             let place = format!("input `{}`", info.name());
-            let error = FormatError::damaged(&self.path, &place, "a tensor of a type known here", found);
-            error
-                .remedy("export the model with tensors only, each with a shape whose dimensions may be names")
+            let error = FormatError::damaged(
+                &self.path,
+                &place,
+                "a tensor of a type known \
+                                                            here",
+                found,
+            );
+            error.remedy(
+                "export the model with tensors only, each with a shape whose dimensions \
+                         may be names",
+            )
         })
     }
 
     fn opsets(&self) -> HashMap<&str, i64> {
-        self.proto.opset_import.iter().map(|import| (domain(import.domain()), import.version())).collect()
+        self.proto
+            .opset_import
+            .iter()
+            .map(|import| (domain(import.domain()), import.version()))
+            .collect()
     }
 
     fn check_sizes(&self, graph: &Graph) -> Result<(), FormatError> {
@@ -245,19 +276,22 @@ impl Model {
         match graph.values().find(huge) {
             None => Ok(()),
             Some(v) => {
-                let scope =
-                    graph.producer(v).map_or("input".to_owned(), |node| format!("node `{}`", node.scope));
+                let scope = graph
+                    .producer(v)
+                    .map_or("input".to_owned(), |node| format!("node `{}`", node.scope));
                 let expected = format!("values of at most {MOST_ELEMENTS} elements");
                 let error = FormatError::damaged(&self.path, &scope, expected, graph.ty(v));
                 Err(error.remedy(
-                    "bind smaller sizes with --shape, or export the model for sizes that a machine can hold",
+                    "bind smaller sizes with --shape, or export the model for sizes that a \
+                     machine can hold",
                 ))
             }
         }
     }
 }
 
-/// The end of a decoder's message, which names every message around the place: in a file nested too deep, hundreds.
+/// The end of a decoder's message, which names every message around the place: in a file nested too
+/// deep, hundreds.
 fn last_of(message: &str) -> String {
     const MOST: usize = 160;
     let skipped = message.char_indices().rev().nth(MOST - 1).map_or(0, |(at, _)| at);

@@ -1,15 +1,16 @@
 //! Elements of known matrices in another order, on the host, while a file is read.
 //!
-//! Exporters write the weights of a product `[K, N]`, and kernels read codes output by output, `[N, K]`, two codes of 4 bits
-//! to a byte: nothing on a device moves half a byte. Invariant: what is allocated is bounded by what is there, up to a
-//! factor of two.
+//! Exporters write the weights of a product `[K, N]`, and kernels read codes output by output, `[N,
+//! K]`, two codes of 4 bits to a byte: nothing on a device moves half a byte. Invariant: what is
+//! allocated is bounded by what is there, up to a factor of two.
 
 use overdrive_ir::{DType, Tensor, TensorType};
 
 /// Rows and columns that are moved together, so that both sides stay in the nearest cache.
 const TILE: usize = 64;
 
-/// The matrix `[rows, columns]` whose element at row and column is the one of `tensor` that `source` names, or 0.
+/// The matrix `[rows, columns]` whose element at row and column is the one of `tensor` that
+/// `source` names, or 0.
 fn moved(
     tensor: &Tensor,
     [rows, columns]: [usize; 2],
@@ -49,13 +50,19 @@ pub(super) fn turned(tensor: &Tensor, [rows, columns]: [usize; 2]) -> Tensor {
 }
 
 /// A matrix of this shape with those of its columns that are picked, and zeros where none is.
-pub(super) fn columns(tensor: &Tensor, [rows, columns]: [usize; 2], picked: &[Option<usize>]) -> Tensor {
+pub(super) fn columns(
+    tensor: &Tensor,
+    [rows, columns]: [usize; 2],
+    picked: &[Option<usize>],
+) -> Tensor {
     moved(tensor, [rows, picked.len()], |row, column| picked[column].map(|at| row * columns + at))
 }
 
 /// A matrix of this shape with zeros after the last row and the last column, `to` so many.
 pub(super) fn filled(tensor: &Tensor, [rows, columns]: [usize; 2], to: [usize; 2]) -> Tensor {
-    moved(tensor, to, |row, column| (row < rows && column < columns).then_some(row * columns + column))
+    moved(tensor, to, |row, column| {
+        (row < rows && column < columns).then_some(row * columns + column)
+    })
 }
 
 /// The same elements in order, as a tensor of another shape.
@@ -79,7 +86,11 @@ mod tests {
             let other = turned(&matrix, [rows, across]).to_ints();
             assert_eq!(other[3 * rows + 2], values[2 * across + 3], "{dtype}");
             let picked = columns(&matrix, [rows, across], &[Some(66), None, Some(1)]).to_ints();
-            assert_eq!(picked[6..9], [values[2 * across + 66], 0, values[2 * across + 1]], "{dtype}");
+            assert_eq!(
+                picked[6..9],
+                [values[2 * across + 66], 0, values[2 * across + 1]],
+                "{dtype}"
+            );
             let wider = filled(&matrix, [rows, across], [rows + 1, across + 2]).to_ints();
             assert_eq!(
                 wider[2 * across + 1..2 * across + 5],

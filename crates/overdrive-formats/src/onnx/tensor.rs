@@ -1,7 +1,8 @@
 //! `TensorProto` to `Tensor`, without a copy of raw data.
 //!
-//! Every length is checked against the bytes that are there before anything is built. External data is read from the
-//! model's own folder only: a location that is absolute, climbs out, or leads out through a link is refused.
+//! Every length is checked against the bytes that are there before anything is built. External data
+//! is read from the model's own folder only: a location that is absolute, climbs out, or leads out
+//! through a link is refused.
 
 use super::item::{Known, Value};
 use super::proto::TensorProto;
@@ -48,11 +49,13 @@ impl Storage {
             FormatError::damaged(&self.path, &format!("tensor `{}`", proto.name()), expected, found)
         };
         let dtype = ours(proto.data_type()).map_err(|found| {
-            damaged("an element type known here".into(), found).remedy("convert this tensor to another type")
+            damaged("an element type known here".into(), found)
+                .remedy("convert this tensor to another type")
         })?;
-        let dims = proto.dims.iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<usize>, _>>();
         let dims =
-            dims.map_err(|_| damaged("dimensions of at least 0".into(), format!("{:?}", proto.dims)))?;
+            proto.dims.iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<usize>, _>>();
+        let dims = dims
+            .map_err(|_| damaged("dimensions of at least 0".into(), format!("{:?}", proto.dims)))?;
         let ty = TensorType::new(dtype, dims);
         if !ty.is_addressable() {
             return Err(damaged("a shape that can be addressed".into(), ty.to_string()));
@@ -72,7 +75,9 @@ impl Storage {
         }
         let bytes = match dtype {
             // Any byte but 0 is true.
-            DType::Bool if bytes.iter().any(|b| *b > 1) => bytes.iter().map(|b| u8::from(*b != 0)).collect(),
+            DType::Bool if bytes.iter().any(|b| *b > 1) => {
+                bytes.iter().map(|b| u8::from(*b != 0)).collect()
+            }
             _ => bytes,
         };
         Ok(Tensor::sharing(ty, bytes).expect("the length was checked"))
@@ -80,9 +85,11 @@ impl Storage {
 
     fn external(&self, proto: &TensorProto) -> Result<Bytes, FormatError> {
         let place = format!("external data of tensor `{}`", proto.name());
-        let damaged =
-            |expected: &str, found: String| FormatError::damaged(&self.path, &place, expected, found);
-        let entry = |key: &str| proto.external_data.iter().find(|e| e.key() == key).map(|e| e.value());
+        let damaged = |expected: &str, found: String| {
+            FormatError::damaged(&self.path, &place, expected, found)
+        };
+        let entry =
+            |key: &str| proto.external_data.iter().find(|e| e.key() == key).map(|e| e.value());
         let number = |key: &str| match entry(key) {
             None => Ok(None),
             Some(text) => text
@@ -97,9 +104,13 @@ impl Storage {
         match end.filter(|&end| offset <= end && end <= file.len()) {
             Some(end) => Ok(file.slice(offset..end)),
             None => {
-                let length = length.map_or("to its end".to_owned(), |length| format!("{length} bytes"));
+                let length =
+                    length.map_or("to its end".to_owned(), |length| format!("{length} bytes"));
                 let found = format!("{length} from byte {offset} on");
-                Err(damaged(&format!("a range within the {} bytes of `{location}`", file.len()), found))
+                Err(damaged(
+                    &format!("a range within the {} bytes of `{location}`", file.len()),
+                    found,
+                ))
             }
         }
     }
@@ -119,7 +130,10 @@ impl Storage {
             error.remedy("keep external data beside the model")
         };
         let relative = Path::new(location);
-        if !relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+        if !relative
+            .components()
+            .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+        {
             return Err(outside());
         }
         let folder = match self.path.parent() {
@@ -149,7 +163,8 @@ fn signed(codes: &Tensor) -> Tensor {
     Tensor::sharing(codes.ty().clone(), bytes.into()).expect("as many bytes as before")
 }
 
-/// Bytes of the typed fields. Small formats come as codes in `int32_data`, 4-bit ones two to an entry.
+/// Bytes of the typed fields. Small formats come as codes in `int32_data`, 4-bit ones two to an
+/// entry.
 fn typed(proto: &TensorProto, dtype: DType) -> Vec<u8> {
     let low = |width: usize| -> Vec<u8> {
         proto.int32_data.iter().flat_map(|x| x.to_le_bytes().into_iter().take(width)).collect()
@@ -159,7 +174,9 @@ fn typed(proto: &TensorProto, dtype: DType) -> Vec<u8> {
         Ok(DataType::Double) => proto.double_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Ok(DataType::Int64) => proto.int64_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Ok(DataType::Uint64) => proto.uint64_data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Ok(DataType::Uint32) => proto.uint64_data.iter().flat_map(|x| (*x as u32).to_le_bytes()).collect(),
+        Ok(DataType::Uint32) => {
+            proto.uint64_data.iter().flat_map(|x| (*x as u32).to_le_bytes()).collect()
+        }
         _ => low(dtype.bits().div_ceil(8)),
     }
 }

@@ -42,7 +42,8 @@ pub(super) fn theirs(dtype: DType) -> Option<DataType> {
     DTYPES.iter().find(|(ours, _)| *ours == dtype).map(|(_, theirs)| *theirs)
 }
 
-/// The number by which ONNX, and engines that follow it, know an element type; none where ONNX lacks it.
+/// The number by which ONNX, and engines that follow it, know an element type; none where ONNX
+/// lacks it.
 pub fn element_code(dtype: DType) -> Option<i32> {
     theirs(dtype).map(|code| code as i32)
 }
@@ -56,11 +57,14 @@ pub(super) fn tensor_type(
     match info.r#type.as_ref().and_then(|t: &TypeProto| t.value.as_ref()) {
         Some(type_proto::Value::TensorType(tensor)) => {
             let dtype = ours(tensor.elem_type())?;
-            let shape = tensor.shape.as_ref().ok_or("a tensor without a shape, so of unknown rank")?;
+            let shape =
+                tensor.shape.as_ref().ok_or("a tensor without a shape, so of unknown rank")?;
             let dims = shape.dim.iter().enumerate();
             Ok(TensorType::new(
                 dtype,
-                Shape(dims.map(|(axis, dim)| known(dim).unwrap_or_else(|| unknown(axis))).collect()),
+                Shape(
+                    dims.map(|(axis, dim)| known(dim).unwrap_or_else(|| unknown(axis))).collect(),
+                ),
             ))
         }
         Some(type_proto::Value::SequenceType(_)) => Err("a sequence".to_owned()),
@@ -77,7 +81,8 @@ pub(super) fn given_names(info: &ValueInfoProto) -> impl Iterator<Item = &str> {
         Some(type_proto::Value::TensorType(tensor)) => Some(tensor),
         _ => None,
     };
-    let dims = tensor.and_then(|tensor| tensor.shape.as_ref()).into_iter().flat_map(|shape| &shape.dim);
+    let dims =
+        tensor.and_then(|tensor| tensor.shape.as_ref()).into_iter().flat_map(|shape| &shape.dim);
     dims.filter_map(|dim| match &dim.value {
         Some(Extent::DimParam(name)) if names_something(name) => Some(name.as_str()),
         _ => None,

@@ -1,7 +1,8 @@
 //! The walk over a graph: names to values, nodes to importers, calls to function bodies.
 //!
-//! Sub-graphs and function bodies are walked into the same builder, so control flow is resolved while reading.
-//! Invariant: the number of nodes and the depth of calls are bounded, however a file refers to itself.
+//! Sub-graphs and function bodies are walked into the same builder, so control flow is resolved
+//! while reading. Invariant: the number of nodes and the depth of calls are bounded, however a file
+//! refers to itself.
 
 use super::call::Call;
 use super::fault::{Fault, invalid};
@@ -133,7 +134,9 @@ impl<'m, 'b> Walk<'m, 'b> {
         if let Some(sparse) = graph.sparse_initializer.first() {
             let name = sparse.values.as_ref().map_or("", |v| v.name());
             let error = damaged("dense initializers", format!("sparse `{name}`"));
-            return Err(error.remedy("write the weights dense, as tensors of the model or external data"));
+            return Err(
+                error.remedy("write the weights dense, as tensors of the model or external data")
+            );
         }
         for proto in &graph.initializer {
             if env.has_own(proto.name()) {
@@ -156,7 +159,12 @@ impl<'m, 'b> Walk<'m, 'b> {
         graph.output.iter().map(|info| output(info.name())).collect()
     }
 
-    fn node(&self, node: &NodeProto, frame: &Frame<'_>, env: &mut Env<'_, 'b>) -> Result<(), FormatError> {
+    fn node(
+        &self,
+        node: &NodeProto,
+        frame: &Frame<'_>,
+        env: &mut Env<'_, 'b>,
+    ) -> Result<(), FormatError> {
         let substituted;
         let node = match frame.attributes {
             Some(attributes) => {
@@ -192,8 +200,12 @@ impl<'m, 'b> Walk<'m, 'b> {
         let operand = |name: &String| match name.as_str() {
             "" => Ok(None),
             name => {
-                let found =
-                    || invalid("inputs that come before", format!("`{name}`, which nothing before computes"));
+                let found = || {
+                    invalid(
+                        "inputs that come before",
+                        format!("`{name}`, which nothing before computes"),
+                    )
+                };
                 env.get(name).cloned().map(Some).ok_or_else(found)
             }
         };
@@ -290,10 +302,12 @@ impl<'m, 'b> Walk<'m, 'b> {
     }
 }
 
-/// The node with references to the function's attributes replaced by what the call gives, in sub-graphs too.
+/// The node with references to the function's attributes replaced by what the call gives, in
+/// sub-graphs too.
 fn substitute(node: &NodeProto, attributes: &[AttributeProto]) -> NodeProto {
     let mut node = node.clone();
-    node.attribute = node.attribute.into_iter().filter_map(|a| substituted(a, attributes)).collect();
+    node.attribute =
+        node.attribute.into_iter().filter_map(|a| substituted(a, attributes)).collect();
     node
 }
 

@@ -1,5 +1,5 @@
-//! The archive that PyTorch writes since 1.6: `NAME/data.pkl`, and `NAME/data/KEY` for each storage,
-//! stored without compression. Source: `torch/serialization.py`, `_save`.
+//! The archive that PyTorch writes since 1.6: `NAME/data.pkl`, and `NAME/data/KEY` for each
+//! storage, stored without compression. Source: `torch/serialization.py`, `_save`.
 
 use super::LARGEST_PICKLE;
 use super::assemble::Stored;

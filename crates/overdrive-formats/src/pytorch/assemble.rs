@@ -1,7 +1,8 @@
 //! Tensors of the views of a pickle and the bytes of its storages.
 //!
-//! A view whose elements lie one behind the other shares the bytes of the file; any other is copied.
-//! Since views may overlap, or repeat an element without end, all copies together are bounded.
+//! A view whose elements lie one behind the other shares the bytes of the file; any other is
+//! copied. Since views may overlap, or repeat an element without end, all copies together are
+//! bounded.
 
 use super::pickle::Pickle;
 use super::value::{Storage, Value, View};
@@ -134,7 +135,8 @@ fn gathered(view: &View, stored: &Bytes, bytes: usize) -> Bytes {
         let position: usize = index.iter().zip(&view.strides).map(|(i, stride)| i * stride).sum();
         let start = (view.offset + position) * width;
         content.extend_from_slice(&stored[start..start + width]);
-        let Some(axis) = (0..index.len()).rev().find(|&axis| index[axis] + 1 < view.sizes[axis]) else {
+        let Some(axis) = (0..index.len()).rev().find(|&axis| index[axis] + 1 < view.sizes[axis])
+        else {
             return content.into();
         };
         index[axis] += 1;

@@ -1,9 +1,9 @@
 //! The instructions of a pickle that a state dict consists of.
 //!
 //! A machine with a stack, a memo and an arena of values, which refer to each other by index: no
-//! nesting, however deep, costs stack when it is walked or dropped. A name is looked up in a list and
-//! stands for itself; nothing is imported, and calling one of them builds a value here.
-//! Source: `pickletools` of CPython; the shapes of arguments are those of `torch/_utils.py` and
+//! nesting, however deep, costs stack when it is walked or dropped. A name is looked up in a list
+//! and stands for itself; nothing is imported, and calling one of them builds a value here. Source:
+//! `pickletools` of CPython; the shapes of arguments are those of `torch/_utils.py` and
 //! `torch/serialization.py`. Invariant: an instruction makes at most one value, so that there are
 //! fewer values than bytes.
 
@@ -138,7 +138,8 @@ impl<'a> Machine<'a> {
                 }
                 0x93 => {
                     let (name, module) = (self.pop()?, self.pop()?);
-                    let (Value::Text(module), Value::Text(name)) = (&self.values[module], &self.values[name])
+                    let (Value::Text(module), Value::Text(name)) =
+                        (&self.values[module], &self.values[name])
                     else {
                         return Err(self.wrong("a module and a name", "something else"));
                     };
@@ -242,7 +243,8 @@ impl<'a> Machine<'a> {
         const SHOWN: usize = 80;
         let known = NAMES.iter().find(|known| (known.0, known.1) == (module, name));
         known.map(|(_, _, known)| *known).ok_or_else(|| {
-            let name: String = module.chars().chain(['.']).chain(name.chars()).take(SHOWN).collect();
+            let name: String =
+                module.chars().chain(['.']).chain(name.chars()).take(SHOWN).collect();
             self.refused(format!("`{name}`"))
         })
     }
@@ -368,6 +370,11 @@ impl<'a> Machine<'a> {
         let (sizes, strides) = (sizes?, strides?);
         let offset = usize::try_from(offset).ok()?;
         let storage = storage.clone();
-        (sizes.len() == strides.len()).then_some(Value::View(View { storage, offset, sizes, strides }))
+        (sizes.len() == strides.len()).then_some(Value::View(View {
+            storage,
+            offset,
+            sizes,
+            strides,
+        }))
     }
 }

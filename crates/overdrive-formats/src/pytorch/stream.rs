@@ -1,6 +1,6 @@
 //! The stream that PyTorch wrote before 1.6: pickles of a magic number, a version, facts about the
-//! machine, the state dict and a list of keys; then the storages in the order of the keys, each with
-//! its count in front. Source: `torch/serialization.py`, `_legacy_save`.
+//! machine, the state dict and a list of keys; then the storages in the order of the keys, each
+//! with its count in front. Source: `torch/serialization.py`, `_legacy_save`.
 
 use super::LARGEST_PICKLE;
 use super::assemble::{Stored, storages};
@@ -26,8 +26,9 @@ pub(super) fn read(path: &Path, bytes: &Bytes) -> Result<(Pickle, Stored), Forma
         Ok::<_, FormatError>(pickle)
     };
     let [_magic, version, machine, dict, keys] = [next()?, next()?, next()?, next()?, next()?];
-    let wrong =
-        |place: &str, expected: &str, found: &str| Err(FormatError::damaged(path, place, expected, found));
+    let wrong = |place: &str, expected: &str, found: &str| {
+        Err(FormatError::damaged(path, place, expected, found))
+    };
     if !matches!(version.root(), Value::Number(VERSION)) {
         return wrong("version", "1001", "another");
     }
@@ -48,7 +49,8 @@ pub(super) fn read(path: &Path, bytes: &Bytes) -> Result<(Pickle, Stored), Forma
         };
         let size = storage.count.checked_mul(storage.dtype.bits() / 8);
         let counted = bytes.get(at..).and_then(|rest| rest.first_chunk::<COUNT>());
-        let is_counted = counted.map(|count| u64::from_le_bytes(*count)) == Some(storage.count as u64);
+        let is_counted =
+            counted.map(|count| u64::from_le_bytes(*count)) == Some(storage.count as u64);
         let end = size.and_then(|size| (at + COUNT).checked_add(size));
         let Some(end) = end.filter(|&end| is_counted && end <= bytes.len()) else {
             let expected = format!("{} elements of {}", storage.count, storage.dtype);

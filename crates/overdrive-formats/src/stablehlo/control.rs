@@ -1,11 +1,18 @@
-//! `if` and `while`. What a region captures is passed on: a branch sees it, a loop carries it unchanged.
+//! `if` and `while`. What a region captures is passed on: a branch sees it, a loop carries it
+//! unchanged.
 
 use super::writer::{Application, Term, Writer};
 use overdrive_ir::{DType, Graph, TensorType};
 
-pub(super) fn branch(w: &mut Writer, x: &[Term], regions: &[Graph], types: &[TensorType]) -> Vec<Term> {
+pub(super) fn branch(
+    w: &mut Writer,
+    x: &[Term],
+    regions: &[Graph],
+    types: &[TensorType],
+) -> Vec<Term> {
     let (condition, captures) = x.split_first().expect("`if` has a condition");
-    let regions = regions.iter().map(|region| w.region(&[], |w, _| w.graph(region, captures))).collect();
+    let regions =
+        regions.iter().map(|region| w.region(&[], |w, _| w.graph(region, captures))).collect();
     let (op, results) = ("stablehlo.if", types.to_vec());
     w.apply_all(Application { op, operands: &[condition], regions, attributes: "", results })
 }
@@ -43,8 +50,13 @@ pub(super) fn repeat(
     });
     let operands: Vec<&Term> = operands.iter().collect();
     let (op, regions) = ("stablehlo.while", vec![condition, body]);
-    let mut results =
-        w.apply_all(Application { op, operands: &operands, regions, attributes: "", results: types });
+    let mut results = w.apply_all(Application {
+        op,
+        operands: &operands,
+        regions,
+        attributes: "",
+        results: types,
+    });
     results.truncate(carried);
     results
 }

@@ -1,4 +1,5 @@
-//! Conversions as the reference rounds them: to nearest even, and beyond a format's largest value as asked.
+//! Conversions as the reference rounds them: to nearest even, and beyond a format's largest value
+//! as asked.
 
 use super::writer::{Term, Writer};
 use overdrive_ir::{DType, Overflow, TensorType};

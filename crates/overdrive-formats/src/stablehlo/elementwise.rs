@@ -1,5 +1,5 @@
-//! Elementwise primitives. What XLA leaves open or decides otherwise is spelt out: integer division by zero, and shifts
-//! by the width or more, give 0.
+//! Elementwise primitives. What XLA leaves open or decides otherwise is spelt out: integer division
+//! by zero, and shifts by the width or more, give 0.
 
 use super::writer::{Term, Writer};
 use overdrive_ir::{Binary, Compare, DType, Unary};
@@ -53,7 +53,9 @@ pub(super) fn binary(kind: Binary, w: &mut Writer, a: &Term, b: &Term) -> Term {
         Binary::Or => "or",
         Binary::Xor => "xor",
         Binary::Shl => "shift_left",
-        Binary::Shr if a.dtype().int_range().is_some_and(|(low, _)| low < 0) => "shift_right_arithmetic",
+        Binary::Shr if a.dtype().int_range().is_some_and(|(low, _)| low < 0) => {
+            "shift_right_arithmetic"
+        }
         Binary::Shr => "shift_right_logical",
     };
     let result = w.map(op, &[a, b]);

@@ -26,9 +26,11 @@ pub(super) fn reduce_window(
         return x.clone();
     }
     let each = |f: fn(&Window) -> usize| array(&windows.iter().map(f).collect::<Vec<usize>>());
-    let edges: Vec<[i64; 2]> = windows.iter().map(|w| [w.pad_low as i64, w.pad_high as i64]).collect();
+    let edges: Vec<[i64; 2]> =
+        windows.iter().map(|w| [w.pad_low as i64, w.pad_high as i64]).collect();
     let attributes = format!(
-        "base_dilations = {}, padding = {}, window_dilations = {}, window_dimensions = {}, window_strides = {}",
+        "base_dilations = {}, padding = {}, window_dilations = {}, window_dimensions = {}, \
+         window_strides = {}",
         each(|_| 1),
         pairs(&edges),
         each(|w| w.dilation),

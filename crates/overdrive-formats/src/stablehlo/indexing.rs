@@ -1,12 +1,17 @@
-//! Primitives whose positions are data. XLA clamps what it reads and drops what it would write out of range; here both
-//! are clamped, and of several writes to one place the last one stays.
+//! Primitives whose positions are data. XLA clamps what it reads and drops what it would write out
+//! of range; here both are clamped, and of several writes to one place the last one stays.
 
 use super::fold::{accumulation, combination};
 use super::literal::{array, list};
 use super::writer::{Application, Term, Writer};
 use overdrive_ir::{DType, Order, Reducer, TensorType};
 
-pub(super) fn gather(w: &mut Writer, [x, indices]: [&Term; 2], axes: &[usize], ty: TensorType) -> Term {
+pub(super) fn gather(
+    w: &mut Writer,
+    [x, indices]: [&Term; 2],
+    axes: &[usize],
+    ty: TensorType,
+) -> Term {
     let sizes = x.sizes();
     if x.ty.elements() == 0 {
         return w.full(&ty, 0.0);
@@ -14,12 +19,17 @@ pub(super) fn gather(w: &mut Writer, [x, indices]: [&Term; 2], axes: &[usize], t
     let indices = wide(w, indices);
     let outer = indices.ty.rank() - 1;
     let offsets: Vec<usize> = (outer..ty.rank()).collect();
-    let extents: Vec<usize> =
-        sizes.iter().enumerate().map(|(axis, &n)| if axes.contains(&axis) { 1 } else { n }).collect();
+    let extents: Vec<usize> = sizes
+        .iter()
+        .enumerate()
+        .map(|(axis, &n)| if axes.contains(&axis) { 1 } else { n })
+        .collect();
     let axes = list(axes);
     let attributes = format!(
-        "dimension_numbers = #stablehlo.gather<offset_dims = [{}], collapsed_slice_dims = [{axes}], \
-         start_index_map = [{axes}], index_vector_dim = {outer}>, indices_are_sorted = false, slice_sizes = {}",
+        "dimension_numbers = #stablehlo.gather<offset_dims = [{}], collapsed_slice_dims = \
+         [{axes}], \
+         start_index_map = [{axes}], index_vector_dim = {outer}>, indices_are_sorted = false, \
+         slice_sizes = {}",
         list(&offsets),
         array(&extents)
     );
@@ -57,8 +67,10 @@ fn write(
     let windows: Vec<usize> = (outer..updates.ty.rank()).collect();
     let axes = list(axes);
     let attributes = format!(
-        "indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [{}], \
-         inserted_window_dims = [{axes}], scatter_dims_to_operand_dims = [{axes}], index_vector_dim = {outer}>, \
+        "indices_are_sorted = false, scatter_dimension_numbers = \
+         #stablehlo.scatter<update_window_dims = [{}], \
+         inserted_window_dims = [{axes}], scatter_dims_to_operand_dims = [{axes}], \
+         index_vector_dim = {outer}>, \
          unique_indices = false",
         list(&windows)
     );
@@ -82,14 +94,16 @@ fn clamped(w: &mut Writer, indices: &Term, axes: &[usize], sizes: &[usize]) -> T
     w.apply("clamp", &[&zero, indices, &last], "", indices.ty.clone())
 }
 
-/// Indices of which those that a later row repeats point nowhere (-1), so that only the last write is left.
+/// Indices of which those that a later row repeats point nowhere (-1), so that only the last write
+/// is left.
 fn only_last(w: &mut Writer, indices: &Term, axes: &[usize], sizes: &[usize]) -> Term {
     let outer: Vec<usize> = indices.sizes()[..indices.ty.rank() - 1].to_vec();
     let rows: usize = outer.iter().product();
     let number = TensorType::new(DType::I32, [rows]);
     let order = w.apply("iota", &[], "iota_dimension = 0 : i64", number.clone());
     let flat = w.reshape(indices, &[rows, axes.len()]);
-    let table = TensorType::new(DType::I32, axes.iter().map(|&axis| sizes[axis]).collect::<Vec<usize>>());
+    let table =
+        TensorType::new(DType::I32, axes.iter().map(|&axis| sizes[axis]).collect::<Vec<usize>>());
     let nobody = w.full(&table, -1.0);
     let all: Vec<usize> = (0..axes.len()).collect();
     let last = write(w, [&nobody, &flat, &order], &all, Some(Reducer::Max));
@@ -98,7 +112,8 @@ fn only_last(w: &mut Writer, indices: &Term, axes: &[usize], sizes: &[usize]) ->
     let stays = w.reshape(&stays, &outer);
     let dims: Vec<usize> = (0..outer.len()).collect();
     let attribute = format!("broadcast_dimensions = {}", array(&dims));
-    let stays = w.apply("broadcast_in_dim", &[&stays], &attribute, indices.ty.with_dtype(DType::Bool));
+    let stays =
+        w.apply("broadcast_in_dim", &[&stays], &attribute, indices.ty.with_dtype(DType::Bool));
     let nowhere = w.full(&indices.ty, -1.0);
     w.select(&stays, indices, &nowhere)
 }
@@ -121,7 +136,8 @@ fn scalars(w: &mut Writer, vector: &Term) -> Vec<Term> {
     let count = vector.ty.elements();
     let element = |i: usize| {
         let attributes = format!(
-            "limit_indices = array<i64: {}>, start_indices = array<i64: {i}>, strides = array<i64: 1>",
+            "limit_indices = array<i64: {}>, start_indices = array<i64: {i}>, strides = \
+             array<i64: 1>",
             i + 1
         );
         let one = w.apply("slice", &[vector], &attributes, vector.ty.with_shape([1usize]));

@@ -6,7 +6,8 @@ use overdrive_ir::{DType, Tensor, TensorType};
 /// Constants up to this many elements are lists of numbers; above, one string of hexadecimal bytes.
 const LISTED: usize = 16;
 
-/// The name of an element type; all of them have one, and XLA runs all but those that `check` refuses.
+/// The name of an element type; all of them have one, and XLA runs all but those that `check`
+/// refuses.
 pub(super) const fn element(dtype: DType) -> &'static str {
     match dtype {
         DType::F64 => "f64",
@@ -48,7 +49,11 @@ pub(super) fn tensor_type(ty: &TensorType) -> String {
 
 /// `array<i64: 1, 2>`.
 pub(super) fn array<T: ToString>(values: &[T]) -> String {
-    if values.is_empty() { "array<i64>".to_owned() } else { format!("array<i64: {}>", list(values)) }
+    if values.is_empty() {
+        "array<i64>".to_owned()
+    } else {
+        format!("array<i64: {}>", list(values))
+    }
 }
 
 /// `1, 2`.
@@ -128,13 +133,18 @@ mod tests {
 
     #[test]
     fn constants_are_lists_or_bytes() {
-        let dense = |dtype, sizes: Vec<usize>, values: &[f64]| dense(&Tensor::from_f64(dtype, sizes, values));
+        let dense = |dtype, sizes: Vec<usize>, values: &[f64]| {
+            dense(&Tensor::from_f64(dtype, sizes, values))
+        };
         assert_eq!(
             dense(DType::F32, vec![2, 1], &[1.0, -1e-9]),
             "dense<[[1.0], [-9.999999717180685e-10]]> : tensor<2x1xf32>"
         );
         assert_eq!(dense(DType::F64, vec![], &[1e30]), "dense<1.0e30> : tensor<f64>");
-        assert_eq!(dense(DType::BF16, vec![1], &[f64::NEG_INFINITY]), "dense<[0xFF80]> : tensor<1xbf16>");
+        assert_eq!(
+            dense(DType::BF16, vec![1], &[f64::NEG_INFINITY]),
+            "dense<[0xFF80]> : tensor<1xbf16>"
+        );
         assert_eq!(dense(DType::Bool, vec![2], &[1.0, 0.0]), "dense<[true, false]> : tensor<2xi1>");
         assert_eq!(dense(DType::U8, vec![0, 3], &[]), "dense<> : tensor<0x3xui8>");
         assert_eq!(

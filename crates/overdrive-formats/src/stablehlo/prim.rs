@@ -33,7 +33,8 @@ pub(super) fn write(
         }
         Prim::Slice { start, limit, stride } => {
             let [start, limit, stride] = [start, limit, stride].map(|part| array(part));
-            let attributes = format!("limit_indices = {limit}, start_indices = {start}, strides = {stride}");
+            let attributes =
+                format!("limit_indices = {limit}, start_indices = {start}, strides = {stride}");
             w.apply("slice", &[&x[0]], &attributes, ty())
         }
         Prim::Pad { pads } => {
@@ -42,7 +43,8 @@ pub(super) fn write(
             let interior: Vec<usize> = pads.iter().map(|pad| pad.interior).collect();
             let (low, high, interior) = (array(&low), array(&high), array(&interior));
             let attributes = format!(
-                "edge_padding_high = {high}, edge_padding_low = {low}, interior_padding = {interior}"
+                "edge_padding_high = {high}, edge_padding_low = {low}, interior_padding = \
+                 {interior}"
             );
             w.apply("pad", &[&x[0], &x[1]], &attributes, ty())
         }
@@ -57,11 +59,15 @@ pub(super) fn write(
             w.cast(&index, *dtype)
         }
         Prim::Reduce { reducer, axes } => fold::reduce(w, &x[0], *reducer, axes),
-        Prim::ReduceWindow { reducer, windows } => fold::reduce_window(w, &x[0], (*reducer, windows), ty()),
+        Prim::ReduceWindow { reducer, windows } => {
+            fold::reduce_window(w, &x[0], (*reducer, windows), ty())
+        }
         Prim::DotGeneral(dot) => product::dot(w, [&x[0], &x[1]], dot, ty()),
         Prim::Convolution(conv) => product::convolution(w, [&x[0], &x[1]], conv, ty()),
         Prim::Gather { axes } => indexing::gather(w, [&x[0], &x[1]], axes, ty()),
-        Prim::Scatter { axes, reducer } => indexing::scatter(w, [&x[0], &x[1], &x[2]], axes, *reducer),
+        Prim::Scatter { axes, reducer } => {
+            indexing::scatter(w, [&x[0], &x[1], &x[2]], axes, *reducer)
+        }
         Prim::DynamicSlice { sizes } => indexing::dynamic_slice(w, [&x[0], &x[1]], sizes),
         Prim::DynamicUpdateSlice => indexing::dynamic_update_slice(w, [&x[0], &x[1], &x[2]]),
         Prim::Sort { axis, order } => return Ok(indexing::sort(w, &x[0], *axis, *order)),
@@ -75,7 +81,9 @@ pub(super) fn write(
         | Prim::AllGather { .. }
         | Prim::ReduceScatter { .. }
         | Prim::Permute { .. } => {
-            return Err(Unsaid("the module is for one device: split the work among ranks elsewhere".into()));
+            return Err(Unsaid(
+                "the module is for one device: split the work among ranks elsewhere".into(),
+            ));
         }
     };
     Ok(vec![result])

@@ -1,4 +1,5 @@
-//! Random bits: Philox 4x32-10 as the reference defines it, in integer arithmetic, so that every engine draws the same.
+//! Random bits: Philox 4x32-10 as the reference defines it, in integer arithmetic, so that every
+//! engine draws the same.
 
 use super::writer::{Term, Writer};
 use overdrive_ir::{DType, TensorType};
@@ -18,7 +19,8 @@ pub(super) fn bits(w: &mut Writer, seed: &Term, site: u64, ty: &TensorType) -> T
     let blocks = count.div_ceil(4);
     let wide = TensorType::new(DType::U64, [blocks]);
     let index = w.apply("iota", &[], "iota_dimension = 0 : i64", wide.clone());
-    let seed = w.apply("broadcast_in_dim", &[seed], "broadcast_dimensions = array<i64>", wide.clone());
+    let seed =
+        w.apply("broadcast_in_dim", &[seed], "broadcast_dimensions = array<i64>", wide.clone());
     let site = w.full_int(&wide, site.into());
     let mut counter = [halves(w, &index), halves(w, &site)].concat();
     let mut key = halves(w, &seed);
@@ -27,7 +29,8 @@ pub(super) fn bits(w: &mut Writer, seed: &Term, site: u64, ty: &TensorType) -> T
         let [low1, high1] = product(w, &counter[2], FACTORS[1]);
         let first = w.map("xor", &[&high1, &counter[1]]);
         let third = w.map("xor", &[&high0, &counter[3]]);
-        counter = vec![w.map("xor", &[&first, &key[0]]), low1, w.map("xor", &[&third, &key[1]]), low0];
+        counter =
+            vec![w.map("xor", &[&first, &key[0]]), low1, w.map("xor", &[&third, &key[1]]), low0];
         for (word, step) in key.iter_mut().zip(STEPS) {
             let step = w.full_int(&word.ty, step);
             *word = w.map("add", &[word, &step]);
@@ -38,7 +41,8 @@ pub(super) fn bits(w: &mut Writer, seed: &Term, site: u64, ty: &TensorType) -> T
     let rows = w.apply("concatenate", &columns, "dimension = 1 : i64", ty.with_shape([blocks, 4]));
     let all = w.reshape(&rows, &[4 * blocks]);
     let attributes = format!(
-        "limit_indices = array<i64: {count}>, start_indices = array<i64: 0>, strides = array<i64: 1>"
+        "limit_indices = array<i64: {count}>, start_indices = array<i64: 0>, strides = array<i64: \
+         1>"
     );
     let drawn = w.apply("slice", &[&all], &attributes, ty.with_shape([count]));
     w.reshape(&drawn, &ty.sizes())

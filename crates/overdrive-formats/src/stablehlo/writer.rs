@@ -100,9 +100,16 @@ impl Writer {
     }
 
     /// An operation of StableHLO without regions, with one result.
-    pub(super) fn apply(&mut self, op: &str, operands: &[&Term], attributes: &str, ty: TensorType) -> Term {
+    pub(super) fn apply(
+        &mut self,
+        op: &str,
+        operands: &[&Term],
+        attributes: &str,
+        ty: TensorType,
+    ) -> Term {
         let op = &format!("stablehlo.{op}");
-        let application = Application { op, operands, regions: vec![], attributes, results: vec![ty] };
+        let application =
+            Application { op, operands, regions: vec![], attributes, results: vec![ty] };
         self.apply_all(application).remove(0)
     }
 
@@ -115,8 +122,10 @@ impl Writer {
         let outer = std::mem::take(&mut self.text);
         let arguments: Vec<Term> = arguments.iter().map(|ty| self.fresh(ty.clone())).collect();
         if !arguments.is_empty() {
-            let list: Vec<String> =
-                arguments.iter().map(|term| format!("{}: {}", term.name, tensor_type(&term.ty))).collect();
+            let list: Vec<String> = arguments
+                .iter()
+                .map(|term| format!("{}: {}", term.name, tensor_type(&term.ty)))
+                .collect();
             self.line(&format!("^bb0({}):", list.join(", ")));
         }
         self.indented(|w| {
@@ -130,8 +139,13 @@ impl Writer {
     /// The end of a block.
     pub(super) fn leave(&mut self, op: &str, returned: &[Term]) {
         let operands: Vec<&Term> = returned.iter().collect();
-        let application =
-            Application { op, operands: &operands, regions: vec![], attributes: "", results: vec![] };
+        let application = Application {
+            op,
+            operands: &operands,
+            regions: vec![],
+            attributes: "",
+            results: vec![],
+        };
         self.apply_all(application);
     }
 
@@ -161,7 +175,8 @@ impl Writer {
 
     /// `LT`, `EQ` and so on, elementwise.
     pub(super) fn compare(&mut self, direction: &str, a: &Term, b: &Term) -> Term {
-        let attribute = format!("comparison_direction = #stablehlo<comparison_direction {direction}>");
+        let attribute =
+            format!("comparison_direction = #stablehlo<comparison_direction {direction}>");
         self.apply("compare", &[a, b], &attribute, a.ty.with_dtype(DType::Bool))
     }
 
@@ -194,7 +209,13 @@ impl Writer {
     /// A function of one operand that StableHLO itself lacks.
     pub(super) fn apply_chlo(&mut self, op: &str, x: &Term) -> Term {
         let (op, results) = (format!("chlo.{op}"), vec![x.ty.clone()]);
-        self.apply_all(Application { op: &op, operands: &[x], regions: vec![], attributes: "", results })
-            .remove(0)
+        self.apply_all(Application {
+            op: &op,
+            operands: &[x],
+            regions: vec![],
+            attributes: "",
+            results,
+        })
+        .remove(0)
     }
 }

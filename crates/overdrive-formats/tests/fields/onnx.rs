@@ -62,8 +62,9 @@ pub(crate) fn ints_attribute(name: &str, values: &[i64]) -> Vec<u8> {
 
 /// A graph with the output `y`.
 pub(crate) fn graph(nodes: &[Vec<u8>], initializers: &[Vec<u8>], inputs: &[Vec<u8>]) -> Vec<u8> {
-    let each =
-        |field, parts: &[Vec<u8>]| parts.iter().flat_map(|part| bytes(field, part)).collect::<Vec<u8>>();
+    let each = |field, parts: &[Vec<u8>]| {
+        parts.iter().flat_map(|part| bytes(field, part)).collect::<Vec<u8>>()
+    };
     let output = bytes(12, &port("y", FLOAT, &[]));
     [each(1, nodes), bytes(2, b"g"), each(5, initializers), each(11, inputs), output].concat()
 }

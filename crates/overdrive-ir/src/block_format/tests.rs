@@ -8,7 +8,9 @@ use crate::{Builder, TensorType, eval};
 fn values(seed: u64, count: usize) -> Vec<f64> {
     // As f32 holds them, with blocks of very different size.
     let drawn = philox::normals(seed, 1).take(count).enumerate();
-    drawn.map(|(i, x)| DType::F32.round(x * 10f64.powi((i / 32 % 7) as i32 - 3), Overflow::Ieee)).collect()
+    drawn
+        .map(|(i, x)| DType::F32.round(x * 10f64.powi((i / 32 % 7) as i32 - 3), Overflow::Ieee))
+        .collect()
 }
 
 fn formats() -> Vec<BlockFormat> {
@@ -18,27 +20,42 @@ fn formats() -> Vec<BlockFormat> {
             all.push(BlockFormat::plain(element, block));
         }
     }
-    for element in [DType::F8E4M3, DType::F8E5M2, DType::F6E2M3, DType::F6E3M2, DType::F4E2M1, DType::I8] {
+    for element in
+        [DType::F8E4M3, DType::F8E5M2, DType::F6E2M3, DType::F6E3M2, DType::F4E2M1, DType::I8]
+    {
         all.extend(
-            [ScaleFormat::E8m0Floor, ScaleFormat::E8m0Up].map(|scale| BlockFormat::mx(element, scale)),
+            [ScaleFormat::E8m0Floor, ScaleFormat::E8m0Up]
+                .map(|scale| BlockFormat::mx(element, scale)),
         );
     }
     all
 }
 
 /// The same by the ops: block_scale; and, of the scales as stored, quantize and dequantize.
-fn by_ops(format: &BlockFormat, values: &[f64], [n, k]: [usize; 2], stored: &Tensor) -> Vec<Tensor> {
+fn by_ops(
+    format: &BlockFormat,
+    values: &[f64],
+    [n, k]: [usize; 2],
+    stored: &Tensor,
+) -> Vec<Tensor> {
     let b = Builder::new("ops");
     let x = b.input("x", TensorType::new(DType::F32, [n, k]));
     let tensor_scale = format.tensor_scale(values);
-    let of_blocks = tensor_scale.map_or(x, |scale| x / b.constant(Tensor::scalar(DType::F32, scale)));
+    let of_blocks =
+        tensor_scale.map_or(x, |scale| x / b.constant(Tensor::scalar(DType::F32, scale)));
     let counts = format.block.counts([n, k]).unwrap();
-    let scale =
-        of_blocks.block_scale(&[Some(n / counts[0]), Some(k / counts[1])], format.element, format.scale);
+    let scale = of_blocks.block_scale(
+        &[Some(n / counts[0]), Some(k / counts[1])],
+        format.element,
+        format.scale,
+    );
     let stored = b.constant(stored.clone());
     let codes = of_blocks.quantize(stored, None, format.element);
     let decoded = codes.dequantize(stored, None);
-    ["codes", "scale", "decoded"].iter().zip([codes, scale, decoded]).for_each(|(name, y)| b.output(name, y));
+    ["codes", "scale", "decoded"]
+        .iter()
+        .zip([codes, scale, decoded])
+        .for_each(|(name, y)| b.output(name, y));
     eval::eval_tensors(&b.finish().unwrap(), &[Tensor::from_f64(DType::F32, [n, k], values)])
 }
 
@@ -48,7 +65,8 @@ fn codes_and_scales_are_those_of_the_ops() {
     for format in formats() {
         let values = values(5, 512);
         let encoded = format.encode(&values, shape).unwrap();
-        let [codes, scale, decoded] = by_ops(&format, &values, shape, &encoded.scale).try_into().unwrap();
+        let [codes, scale, decoded] =
+            by_ops(&format, &values, shape, &encoded.scale).try_into().unwrap();
         assert!(encoded.scale == scale, "scales of {format:?}");
         if encoded.tensor_scale.is_none() {
             assert!(encoded.codes == codes, "codes of {format:?}");
@@ -62,8 +80,9 @@ fn codes_and_scales_are_those_of_the_ops() {
 
 #[test]
 fn rounding_errs_by_at_most_half_a_step_where_nothing_is_clipped() {
-    for format in
-        formats().into_iter().filter(|f| f.scale == ScaleFormat::Wide || f.scale == ScaleFormat::E8m0Up)
+    for format in formats()
+        .into_iter()
+        .filter(|f| f.scale == ScaleFormat::Wide || f.scale == ScaleFormat::E8m0Up)
     {
         let values = values(7, 512);
         let encoded = format.encode(&values, [8, 64]).unwrap();
@@ -86,10 +105,12 @@ fn zero_points_make_use_of_a_range_that_is_not_centred() {
         let values: Vec<f64> = values(9, 256).into_iter().map(|x| x.abs().min(3.0) + 0.5).collect();
         let encoded = format.encode(&values, [4, 64]).unwrap();
         let steps = (element.int_range().unwrap().1 - element.int_range().unwrap().0) as f64;
-        let error = values.iter().zip(encoded.decode()).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+        let error =
+            values.iter().zip(encoded.decode()).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
         // Half a step, and the rounding of the zero point.
         assert!(error <= 3.5 / steps * 1.01, "{element}: {error}");
-        let symmetric = BlockFormat::plain(element, Block::Group(32)).encode(&values, [4, 64]).unwrap();
+        let symmetric =
+            BlockFormat::plain(element, Block::Group(32)).encode(&values, [4, 64]).unwrap();
         let of = |encoded: &Encoded| -> f64 {
             values.iter().zip(encoded.decode()).map(|(x, y)| (x - y).powi(2)).sum()
         };
@@ -100,7 +121,9 @@ fn zero_points_make_use_of_a_range_that_is_not_centred() {
 #[test]
 fn scales_have_the_published_values() {
     // OCP: 2^(floor(log2 amax) - emax), emax of e2m1 2, of e4m3 8, of int8 (as whole numbers) 6.
-    let scale = |element, format, amax: f64| BlockFormat::mx(element, format).grid([-amax, amax], 1.0).scale;
+    let scale = |element, format, amax: f64| {
+        BlockFormat::mx(element, format).grid([-amax, amax], 1.0).scale
+    };
     assert_eq!(scale(DType::F4E2M1, ScaleFormat::E8m0Floor, 7.9), 1.0);
     assert_eq!(scale(DType::F4E2M1, ScaleFormat::E8m0Up, 7.9), 2.0);
     assert_eq!(scale(DType::F4E2M1, ScaleFormat::E8m0Up, 6.0), 1.0);
@@ -113,7 +136,10 @@ fn scales_have_the_published_values() {
     assert!((encoded.decode()[0] - 12.0).abs() < 1e-5);
     // 4 bits, and 8 or 16 for each scale: 4.25, 4.5 bits a value.
     assert_eq!(
-        BlockFormat::mx(DType::F4E2M1, ScaleFormat::E8m0Floor).encode(&[1.0; 64], [1, 64]).unwrap().bytes(),
+        BlockFormat::mx(DType::F4E2M1, ScaleFormat::E8m0Floor)
+            .encode(&[1.0; 64], [1, 64])
+            .unwrap()
+            .bytes(),
         [32, 2]
     );
 }

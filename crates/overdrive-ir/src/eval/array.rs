@@ -32,7 +32,8 @@ impl Array {
 
     /// An integer or bool array; values wrap into the type's range.
     pub fn int(dtype: DType, shape: &[usize], mut data: Vec<i128>) -> Self {
-        let (lo, hi) = dtype.int_range().unwrap_or_else(|| panic!("{dtype} is not an integer type"));
+        let (lo, hi) =
+            dtype.int_range().unwrap_or_else(|| panic!("{dtype} is not an integer type"));
         assert_eq!(data.len(), shape.iter().product::<usize>(), "data must fill {shape:?}");
         let span = hi - lo + 1;
         data.iter_mut().for_each(|x| *x = (*x - lo).rem_euclid(span) + lo);
@@ -44,7 +45,8 @@ impl Array {
         if dtype.is_float() {
             Self::float(dtype, shape, values)
         } else {
-            let ints = values.into_iter().map(|v| dtype.round(v, Overflow::Saturate) as i128).collect();
+            let ints =
+                values.into_iter().map(|v| dtype.round(v, Overflow::Saturate) as i128).collect();
             Self::int(dtype, shape, ints)
         }
     }
@@ -114,7 +116,8 @@ impl Array {
         }
     }
 
-    /// The same elements in another order or number: element `i` of the result is element `source(i)`.
+    /// The same elements in another order or number: element `i` of the result is element
+    /// `source(i)`.
     pub fn rearrange(&self, shape: &[usize], source: impl Fn(usize) -> usize) -> Self {
         let count = shape.iter().product();
         let data = match &self.data {
@@ -126,7 +129,11 @@ impl Array {
 
     /// The same elements under another shape.
     pub fn reshaped(&self, shape: &[usize]) -> Self {
-        assert_eq!(self.len(), shape.iter().product::<usize>(), "reshape keeps the number of elements");
+        assert_eq!(
+            self.len(),
+            shape.iter().product::<usize>(),
+            "reshape keeps the number of elements"
+        );
         Self { shape: shape.to_vec(), ..self.clone() }
     }
 

@@ -1,7 +1,7 @@
 //! Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //!
-//! Counter-based, so that a random bit depends on (seed, site, index) and on nothing else: not on the order of
-//! execution, the device, or how often a rematerialised clone draws it again.
+//! Counter-based, so that a random bit depends on (seed, site, index) and on nothing else: not on
+//! the order of execution, the device, or how often a rematerialised clone draws it again.
 
 /// The four words for a 128-bit counter and a 64-bit key.
 pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
@@ -28,7 +28,8 @@ pub fn bits(seed: u64, site: u64, index: u64) -> u32 {
 
 /// A site id for a name (FNV-1a).
 pub fn site_of(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ byte as u64).wrapping_mul(0x100_0000_01b3))
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ byte as u64).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Uniform numbers in `[0, 1)` with 24 bits each.

@@ -1,16 +1,22 @@
-//! Evaluation over simulated ranks, node by node in lockstep, so that collectives see every rank's operand.
+//! Evaluation over simulated ranks, node by node in lockstep, so that collectives see every rank's
+//! operand.
 
 use super::{Array, States};
 use crate::prims::collectives;
 use crate::{Graph, Node, Operation, Prim};
 
-/// Evaluates a bound graph on `inputs.len()` ranks; `states[rank]` is read and updated. Returns the outputs of each
-/// rank.
+/// Evaluates a bound graph on `inputs.len()` ranks; `states[rank]` is read and updated. Returns the
+/// outputs of each rank.
 pub fn eval_ranks(graph: &Graph, inputs: &[Vec<Array>], states: &mut [States]) -> Vec<Vec<Array>> {
     assert_eq!(inputs.len(), states.len(), "every rank has inputs and states");
     let mut values: Vec<Vec<Option<Array>>> = vec![vec![None; graph.value_count()]; inputs.len()];
     for (rank, arguments) in inputs.iter().enumerate() {
-        assert_eq!(arguments.len(), graph.inputs().len(), "`{}` is called with its inputs", graph.name());
+        assert_eq!(
+            arguments.len(),
+            graph.inputs().len(),
+            "`{}` is called with its inputs",
+            graph.name()
+        );
         for (port, argument) in graph.inputs().iter().zip(arguments) {
             let declared = graph.ty(port.value);
             assert_eq!(argument.ty(), *declared, "input `{}` has its declared type", port.name);
@@ -28,13 +34,21 @@ pub fn eval_ranks(graph: &Graph, inputs: &[Vec<Array>], states: &mut [States]) -
             .iter()
             .map(|known| {
                 let value = |v: &crate::Value| known[v.0 as usize].clone();
-                node.operands.iter().map(|v| value(v).expect("operands precede their node")).collect()
+                node.operands
+                    .iter()
+                    .map(|v| value(v).expect("operands precede their node"))
+                    .collect()
             })
             .collect();
         let results = eval_node(node, &args);
         for (rank, results) in results.into_iter().enumerate() {
             for (value, result) in node.results.iter().zip(results) {
-                debug_assert_eq!(result.ty(), *graph.ty(*value), "`{}` gives what it infers", node.op.name());
+                debug_assert_eq!(
+                    result.ty(),
+                    *graph.ty(*value),
+                    "`{}` gives what it infers",
+                    node.op.name()
+                );
                 values[rank][value.0 as usize] = Some(result);
             }
         }
@@ -69,7 +83,11 @@ fn eval_node(node: &Node, args: &[Vec<Array>]) -> Vec<Vec<Array>> {
         Operation::Prim(Prim::If) if args.len() > 1 => {
             let taken = uniform(args.iter().map(|a| a[0].get(0) != 0.0));
             let captures: Vec<Vec<Array>> = args.iter().map(|a| a[1..].to_vec()).collect();
-            eval_ranks(&node.regions[!taken as usize], &captures, &mut vec![States::new(); args.len()])
+            eval_ranks(
+                &node.regions[!taken as usize],
+                &captures,
+                &mut vec![States::new(); args.len()],
+            )
         }
         Operation::Prim(Prim::While { carried, max_trips }) => {
             let mut state = args.to_vec();
@@ -88,7 +106,9 @@ fn eval_node(node: &Node, args: &[Vec<Array>]) -> Vec<Vec<Array>> {
             }
             state.into_iter().map(|s| s[..*carried].to_vec()).collect()
         }
-        Operation::Prim(prim @ (Prim::RankIndex | Prim::AllReduce { .. } | Prim::AllGather { .. }))
+        Operation::Prim(
+            prim @ (Prim::RankIndex | Prim::AllReduce { .. } | Prim::AllGather { .. }),
+        )
         | Operation::Prim(prim @ (Prim::ReduceScatter { .. } | Prim::Permute { .. })) => {
             collectives::eval(prim, args).into_iter().map(|result| vec![result]).collect()
         }

@@ -1,19 +1,21 @@
-//! Every code, every 16-bit input, ties and edges of f32, against a search among all values of a format.
+//! Every code, every 16-bit input, ties and edges of f32, against a search among all values of a
+//! format.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
 use crate::DType;
 use crate::eval::philox;
 
-const SMALL: [DType; 5] = [DType::F8E4M3, DType::F8E5M2, DType::F6E2M3, DType::F6E3M2, DType::F4E2M1];
+const SMALL: [DType; 5] =
+    [DType::F8E4M3, DType::F8E5M2, DType::F6E2M3, DType::F6E3M2, DType::F4E2M1];
 
 /// The finite values of a format that are not negative, by code.
 fn magnitudes(format: &FloatFormat) -> Vec<f64> {
     (0..=format.max_code()).map(|code| format.decode(code)).collect()
 }
 
-/// The code nearest to a finite `x` by search: the definition of round to nearest, ties to even. Beyond the largest
-/// value there is one more step, which overflows.
+/// The code nearest to a finite `x` by search: the definition of round to nearest, ties to even.
+/// Beyond the largest value there is one more step, which overflows.
 fn nearest(format: &FloatFormat, values: &[f64], x: f64) -> Option<u32> {
     let a = x.abs();
     let beyond = 2.0 * values[values.len() - 1] - values[values.len() - 2];
@@ -30,10 +32,12 @@ fn nearest(format: &FloatFormat, values: &[f64], x: f64) -> Option<u32> {
     (code < values.len() && a < beyond).then_some(sign | code as u32)
 }
 
-/// Inputs that matter: every f16, every bf16, and in f32 each value, each midpoint of two, and their neighbours.
+/// Inputs that matter: every f16, every bf16, and in f32 each value, each midpoint of two, and
+/// their neighbours.
 fn inputs(values: &[f64]) -> Vec<f64> {
-    let halves = (0..=u16::MAX)
-        .flat_map(|bits| [half::f16::from_bits(bits).to_f64(), half::bf16::from_bits(bits).to_f64()]);
+    let halves = (0..=u16::MAX).flat_map(|bits| {
+        [half::f16::from_bits(bits).to_f64(), half::bf16::from_bits(bits).to_f64()]
+    });
     let midpoints = values.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0);
     let edges = values.iter().copied().chain(midpoints).flat_map(|v| {
         let v = v as f32;
@@ -52,12 +56,20 @@ fn every_input_of_16_bits_and_every_tie_gets_the_nearest_code() {
             let saturated = format.encode(x, Overflow::Saturate);
             let sign = if x.is_sign_negative() { format.sign_bit() } else { 0 };
             let expected = nearest(&format, &values, x);
-            assert_eq!(saturated, expected.unwrap_or(sign | format.max_code()), "{dtype} {x:e} saturating");
+            assert_eq!(
+                saturated,
+                expected.unwrap_or(sign | format.max_code()),
+                "{dtype} {x:e} saturating"
+            );
             let ieee = format.decode(format.encode(x, Overflow::Ieee));
             match expected {
                 Some(code) => assert_eq!(format.encode(x, Overflow::Ieee), code, "{dtype} {x:e}"),
-                None if format.specials == Specials::Ieee => assert_eq!(ieee, f64::INFINITY.copysign(x)),
-                None if format.specials == Specials::NanOnly => assert!(ieee.is_nan(), "{dtype} {x:e}"),
+                None if format.specials == Specials::Ieee => {
+                    assert_eq!(ieee, f64::INFINITY.copysign(x))
+                }
+                None if format.specials == Specials::NanOnly => {
+                    assert!(ieee.is_nan(), "{dtype} {x:e}")
+                }
                 None => assert_eq!(ieee.abs(), format.max(), "{dtype} {x:e}"),
             }
         }
@@ -91,7 +103,8 @@ fn stochastic_rounding_takes_one_of_the_two_neighbours_in_the_right_proportion()
                 let x = pair[0] + share * (pair[1] - pair[0]);
                 const STEPS: u32 = 64;
                 let draws = (0..STEPS).map(|i| f64::from(i) / f64::from(STEPS));
-                let codes = draws.map(|u| format.decode(format.encode_stochastic(-x, Overflow::Saturate, u)));
+                let codes = draws
+                    .map(|u| format.decode(format.encode_stochastic(-x, Overflow::Saturate, u)));
                 let rounded: Vec<f64> = codes.map(|v| -v).collect();
                 assert!(rounded.iter().all(|v| pair.contains(v)), "{dtype} {x:e}");
                 let up = rounded.iter().filter(|v| **v == pair[1]).count();
@@ -110,9 +123,10 @@ fn stochastic_rounding_takes_one_of_the_two_neighbours_in_the_right_proportion()
 fn half_formats_agree_with_the_half_crate_on_every_code_and_on_random_values() {
     let (f16, bf16) = (DType::F16.float_format().unwrap(), DType::BF16.float_format().unwrap());
     for code in 0..=u16::MAX {
-        for (format, reference) in
-            [(f16, half::f16::from_bits(code).to_f64()), (bf16, half::bf16::from_bits(code).to_f64())]
-        {
+        for (format, reference) in [
+            (f16, half::f16::from_bits(code).to_f64()),
+            (bf16, half::bf16::from_bits(code).to_f64()),
+        ] {
             let value = format.decode(code as u32);
             assert!(value == reference || (value.is_nan() && reference.is_nan()), "{code:#x}");
             if !value.is_nan() {
@@ -127,8 +141,16 @@ fn half_formats_agree_with_the_half_crate_on_every_code_and_on_random_values() {
         if x.is_nan() {
             continue;
         }
-        assert_eq!(f16.encode(x, Overflow::Ieee), half::f16::from_f32(x as f32).to_bits() as u32, "{x:e}");
-        assert_eq!(bf16.encode(x, Overflow::Ieee), half::bf16::from_f32(x as f32).to_bits() as u32, "{x:e}");
+        assert_eq!(
+            f16.encode(x, Overflow::Ieee),
+            half::f16::from_f32(x as f32).to_bits() as u32,
+            "{x:e}"
+        );
+        assert_eq!(
+            bf16.encode(x, Overflow::Ieee),
+            half::bf16::from_f32(x as f32).to_bits() as u32,
+            "{x:e}"
+        );
     }
 }
 

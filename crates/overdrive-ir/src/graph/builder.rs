@@ -7,7 +7,8 @@ use crate::{Mismatch, Operation, Prim, TensorType, Types};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-/// Builds one graph. Expressions borrow it; after an error they are inert until `finish` returns it.
+/// Builds one graph. Expressions borrow it; after an error they are inert until `finish` returns
+/// it.
 #[derive(Debug)]
 pub struct Builder {
     graph: RefCell<Graph>,
@@ -56,8 +57,8 @@ impl Builder {
         }
     }
 
-    /// A builder for a region of this graph. Sites and channels that it draws are new in the whole graph, because
-    /// this one learns of them when the region arrives in a node.
+    /// A builder for a region of this graph. Sites and channels that it draws are new in the whole
+    /// graph, because this one learns of them when the region arrives in a node.
     pub(crate) fn for_region(&self, name: &str) -> Builder {
         let region = Builder::new(name);
         region.next_site.set(self.next_site.get());
@@ -75,7 +76,9 @@ impl Builder {
     #[must_use = "the scope ends when the guard is dropped"]
     pub fn scope_path(&self, path: &str) -> Scope<'_> {
         let depth = self.scopes.borrow().len();
-        self.scopes.borrow_mut().extend(path.split('/').filter(|s| !s.is_empty()).map(str::to_owned));
+        self.scopes
+            .borrow_mut()
+            .extend(path.split('/').filter(|s| !s.is_empty()).map(str::to_owned));
         Scope { builder: self, depth }
     }
 
@@ -161,8 +164,12 @@ impl Builder {
         graph.inputs.truncate(mark.inputs);
         graph.outputs.truncate(mark.outputs);
         graph.states.truncate(mark.states);
-        let forgotten = |s: &StateDecl| s.update.is_some_and(|value| value.0 as usize >= mark.values);
-        assert!(!graph.states.iter().any(forgotten), "a state from before the mark was updated after it");
+        let forgotten =
+            |s: &StateDecl| s.update.is_some_and(|value| value.0 as usize >= mark.values);
+        assert!(
+            !graph.states.iter().any(forgotten),
+            "a state from before the mark was updated after it"
+        );
         if !mark.failed {
             *self.error.borrow_mut() = None;
         }
@@ -251,8 +258,8 @@ impl Builder {
         self.node(op, operands, vec![])[0]
     }
 
-    /// Appends a node. After an error, and for inert operands, returns inert results (sixteen of them, which is
-    /// more than any op has, so that callers may index).
+    /// Appends a node. After an error, and for inert operands, returns inert results (sixteen of
+    /// them, which is more than any op has, so that callers may index).
     pub fn node<'b>(
         &'b self,
         op: impl Into<Operation>,
@@ -275,24 +282,46 @@ impl Builder {
         };
         self.reserve(&op, &regions);
         let id = NodeId(self.graph.borrow().nodes.len() as u32);
-        let results: Vec<Value> =
-            result_types.into_iter().enumerate().map(|(i, ty)| self.value(ty, Origin::Node(id, i))).collect();
+        let results: Vec<Value> = result_types
+            .into_iter()
+            .enumerate()
+            .map(|(i, ty)| self.value(ty, Origin::Node(id, i)))
+            .collect();
         let scope: Arc<str> = self.current_scope().into();
-        self.graph.borrow_mut().nodes.push(Node { op, operands, results: results.clone(), regions, scope });
+        self.graph.borrow_mut().nodes.push(Node {
+            op,
+            operands,
+            results: results.clone(),
+            regions,
+            scope,
+        });
         results.into_iter().map(|v| Expr::new(self, v)).collect()
     }
 
-    /// Copies the nodes of `graph` with its inputs bound to `arguments`, and returns its outputs. For regions:
-    /// `graph` must declare no states.
+    /// Copies the nodes of `graph` with its inputs bound to `arguments`, and returns its outputs.
+    /// For regions: `graph` must declare no states.
     pub fn inline<'b>(&'b self, graph: &Graph, arguments: &[Expr<'b>]) -> Vec<Expr<'b>> {
         let map = self.inline_values(graph, arguments);
         graph.outputs.iter().map(|o| map[o.value.0 as usize]).collect()
     }
 
     /// The same, returning the new expression of every value.
-    pub(crate) fn inline_values<'b>(&'b self, graph: &Graph, arguments: &[Expr<'b>]) -> Vec<Expr<'b>> {
-        assert!(graph.states.is_empty(), "`{}` has states: append it, do not inline it", graph.name);
-        assert_eq!(graph.inputs.len(), arguments.len(), "`{}` is called with its inputs", graph.name);
+    pub(crate) fn inline_values<'b>(
+        &'b self,
+        graph: &Graph,
+        arguments: &[Expr<'b>],
+    ) -> Vec<Expr<'b>> {
+        assert!(
+            graph.states.is_empty(),
+            "`{}` has states: append it, do not inline it",
+            graph.name
+        );
+        assert_eq!(
+            graph.inputs.len(),
+            arguments.len(),
+            "`{}` is called with its inputs",
+            graph.name
+        );
         let mut map = vec![Expr::poison(self); graph.values.len()];
         for (port, argument) in graph.inputs.iter().zip(arguments) {
             map[port.value.0 as usize] = *argument;
@@ -309,7 +338,8 @@ impl Builder {
 
     /// Declares the inputs and states of `graph` here; gives the new expression of each.
     pub fn declare(&self, graph: &Graph) -> Vec<(Value, Expr<'_>)> {
-        let input = |port: &Port| (port.value, self.input(&port.name, graph.ty(port.value).clone()));
+        let input =
+            |port: &Port| (port.value, self.input(&port.name, graph.ty(port.value).clone()));
         let state = |s: &StateDecl| {
             let ty = graph.ty(s.value).clone();
             (s.value, self.state_named(&s.name, ty, s.init.clone()))
@@ -317,7 +347,8 @@ impl Builder {
         graph.inputs.iter().map(input).chain(graph.states.iter().map(state)).collect()
     }
 
-    /// Names outputs and state updates like those of `graph`; `new` gives the expression of each value.
+    /// Names outputs and state updates like those of `graph`; `new` gives the expression of each
+    /// value.
     pub fn conclude<'b>(&'b self, graph: &Graph, mut new: impl FnMut(Value) -> Expr<'b>) {
         graph.outputs.iter().for_each(|port| self.output(&port.name, new(port.value)));
         for state in &graph.states {
@@ -327,8 +358,8 @@ impl Builder {
         }
     }
 
-    /// Declares the inputs and states of `graph` here and copies its nodes; returns the new expression of every
-    /// value. Outputs and updates are left to the caller.
+    /// Declares the inputs and states of `graph` here and copies its nodes; returns the new
+    /// expression of every value. Outputs and updates are left to the caller.
     pub fn append(&self, graph: &Graph) -> Result<Vec<Expr<'_>>, GraphError> {
         self.append_with(graph, &mut |_, _, _| None)
     }

@@ -1,12 +1,12 @@
 //! `Expr`: a `Copy` handle on a value, so that model code reads like the formula.
 //!
-//! Arithmetic broadcasts like NumPy by inserting explicit `broadcast` primitives; the primitives themselves
-//! never broadcast. Builder methods of composites stand in the file of each op.
+//! Arithmetic broadcasts like NumPy by inserting explicit `broadcast` primitives; the primitives
+//! themselves never broadcast. Builder methods of composites stand in the file of each op.
 
 use super::{Builder, Graph, Value};
 use crate::{
-    Binary, Compare, DType, Dim, DotGeneral, Mismatch, Overflow, Pad, Precision, Prim, Reducer, Shape,
-    Tensor, TensorType, Unary,
+    Binary, Compare, DType, Dim, DotGeneral, Mismatch, Overflow, Pad, Precision, Prim, Reducer,
+    Shape, Tensor, TensorType, Unary,
 };
 
 /// A value under construction.
@@ -144,7 +144,8 @@ impl<'b> Expr<'b> {
         self.builder.op1(Prim::Convert { to, overflow: Overflow::Ieee }, &[self])
     }
 
-    /// In the type that sums use. Composites compute in it and round once, so that bf16 and f16 lose nothing inside.
+    /// In the type that sums use. Composites compute in it and round once, so that bf16 and f16
+    /// lose nothing inside.
     pub fn widen(self) -> Expr<'b> {
         self.convert(self.dtype().accumulation())
     }
@@ -178,7 +179,10 @@ impl<'b> Expr<'b> {
 
     /// Places dimension `i` at `dims[i]` of `shape`.
     pub fn broadcast_in(self, shape: &Shape, dims: &[usize]) -> Expr<'b> {
-        if !self.is_poison() && self.shape() == *shape && dims.iter().enumerate().all(|(i, &d)| i == d) {
+        if !self.is_poison()
+            && self.shape() == *shape
+            && dims.iter().enumerate().all(|(i, &d)| i == d)
+        {
             return self;
         }
         self.builder.op1(Prim::Broadcast { shape: shape.clone(), dims: dims.to_vec() }, &[self])
@@ -255,7 +259,10 @@ impl<'b> Expr<'b> {
         let sizes = self.sizes();
         let (mut starts, mut limits) = (vec![0; sizes.len()], sizes.clone());
         (starts[axis], limits[axis]) = (start, limit);
-        self.builder.op1(Prim::Slice { start: starts, limit: limits, stride: vec![1; sizes.len()] }, &[self])
+        self.builder.op1(
+            Prim::Slice { start: starts, limit: limits, stride: vec![1; sizes.len()] },
+            &[self],
+        )
     }
 
     /// Surrounds with a constant.
@@ -276,7 +283,12 @@ impl<'b> Expr<'b> {
     }
 
     /// General contraction with sums in at least f32 and a result of the operands' type.
-    pub fn dot(self, other: Expr<'b>, batch: &[(usize, usize)], contract: &[(usize, usize)]) -> Expr<'b> {
+    pub fn dot(
+        self,
+        other: Expr<'b>,
+        batch: &[(usize, usize)],
+        contract: &[(usize, usize)],
+    ) -> Expr<'b> {
         let out = self.dtype();
         self.dot_to(other, batch, contract, out)
     }
@@ -295,7 +307,8 @@ impl<'b> Expr<'b> {
         self.builder.op1(Prim::DotGeneral(dot), &[self, other])
     }
 
-    /// `[..., m, k] x [k, n]`, or `[batch..., m, k] x [batch..., k, n]` with equal batch dimensions.
+    /// `[..., m, k] x [k, n]`, or `[batch..., m, k] x [batch..., k, n]` with equal batch
+    /// dimensions.
     pub fn matmul(self, other: Expr<'b>) -> Expr<'b> {
         if self.is_poison() || other.is_poison() {
             return Expr::poison(self.builder);
@@ -339,7 +352,8 @@ impl Builder {
         captures: &[Expr<'b>],
         [yes, no]: [Graph; 2],
     ) -> Vec<Expr<'b>> {
-        let operands: Vec<Expr<'b>> = std::iter::once(condition).chain(captures.iter().copied()).collect();
+        let operands: Vec<Expr<'b>> =
+            std::iter::once(condition).chain(captures.iter().copied()).collect();
         self.node(Prim::If, &operands, vec![yes, no])
     }
 }

@@ -4,8 +4,8 @@ use crate::eval::philox;
 use crate::{Shape, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// What a state is before the first call. Random values depend on the seed, the state's name and the element's
-/// index only, never on the order of declaration.
+/// What a state is before the first call. Random values depend on the seed, the state's name and
+/// the element's index only, never on the order of declaration.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Init {
@@ -29,8 +29,8 @@ pub enum Init {
     },
     /// Exactly this tensor.
     Value(Tensor),
-    /// The numbers of this tensor, which is of a narrower float type: 16-bit weights stay as a file has them until
-    /// somebody asks for a state.
+    /// The numbers of this tensor, which is of a narrower float type: 16-bit weights stay as a file
+    /// has them until somebody asks for a state.
     Widened(Tensor),
 }
 
@@ -61,8 +61,10 @@ impl Init {
             }
             Init::Constant(c) => Tensor::from_f64(ty.dtype, shape(), &vec![*c; count]),
             Init::Normal { std, seed } => {
-                let values: Vec<f64> =
-                    philox::normals(*seed, philox::site_of(name)).take(count).map(|z| z * std).collect();
+                let values: Vec<f64> = philox::normals(*seed, philox::site_of(name))
+                    .take(count)
+                    .map(|z| z * std)
+                    .collect();
                 Tensor::from_f64(ty.dtype, shape(), &values)
             }
             Init::Uniform { bound, seed } => {

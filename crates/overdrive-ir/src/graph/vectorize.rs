@@ -1,8 +1,9 @@
 //! Inlining a region once per point of a grid, all points at once.
 //!
-//! A scalar function (the score or mask function of attention) becomes array code: every value that differs between
-//! points gets the grid's dimensions in front of its own, every primitive its axes moved accordingly, and a read at
-//! computed indices stays one `gather`, whose gradient is a scatter-add. After Bradbury et al., JAX, `vmap`.
+//! A scalar function (the score or mask function of attention) becomes array code: every value that
+//! differs between points gets the grid's dimensions in front of its own, every primitive its axes
+//! moved accordingly, and a read at computed indices stays one `gather`, whose gradient is a
+//! scatter-add. After Bradbury et al., JAX, `vmap`.
 
 use super::{Builder, Expr, Graph, Value};
 use crate::{Mismatch, Operation, Prim, Shape, TensorType};
@@ -31,7 +32,8 @@ impl<'b> Lane<'b> {
 }
 
 impl Builder {
-    /// The outputs of `region`, one value per point of `grid`. `region` must have passed `check_lanes`.
+    /// The outputs of `region`, one value per point of `grid`. `region` must have passed
+    /// `check_lanes`.
     pub(crate) fn inline_over<'b>(
         &'b self,
         grid: &[usize],
@@ -42,19 +44,24 @@ impl Builder {
         for (port, argument) in region.inputs().iter().zip(arguments) {
             lanes[port.value.0 as usize] = Some(*argument);
         }
-        let known =
-            |lanes: &[Option<Lane<'b>>], v: Value| lanes[v.0 as usize].expect("operands precede their node");
+        let known = |lanes: &[Option<Lane<'b>>], v: Value| {
+            lanes[v.0 as usize].expect("operands precede their node")
+        };
         for node in region.nodes() {
             let operands: Vec<Lane<'b>> = node.operands.iter().map(|&v| known(&lanes, v)).collect();
             let results: Vec<Lane<'b>> = match &node.op {
                 op if operands.iter().all(|lane| matches!(lane, Lane::Shared(_))) => {
-                    let operands: Vec<Expr<'b>> = operands.iter().map(|lane| lane.each(&[])).collect();
+                    let operands: Vec<Expr<'b>> =
+                        operands.iter().map(|lane| lane.each(&[])).collect();
                     let results = self.node(op.clone(), &operands, node.regions.clone());
                     results.into_iter().map(Lane::Shared).collect()
                 }
                 Operation::Composite(_) => {
                     let expansion = node.op.expansion(&region.types(&node.operands), &node.regions);
-                    self.inline_over(grid, &expansion, &operands).into_iter().map(Lane::Each).collect()
+                    self.inline_over(grid, &expansion, &operands)
+                        .into_iter()
+                        .map(Lane::Each)
+                        .collect()
                 }
                 Operation::Prim(prim) => {
                     let lifted = lift(prim, grid).expect("the region passed `check_lanes`");
@@ -62,7 +69,8 @@ impl Builder {
                         (Prim::Gather { .. }, Lane::Shared(table)) if i == 0 => *table,
                         _ => lane.each(grid),
                     };
-                    let operands: Vec<Expr<'b>> = operands.iter().enumerate().map(operand).collect();
+                    let operands: Vec<Expr<'b>> =
+                        operands.iter().enumerate().map(operand).collect();
                     vec![Lane::Each(self.op1(lifted, &operands))]
                 }
             };
@@ -74,7 +82,8 @@ impl Builder {
     }
 }
 
-/// Errs unless `inline_over` can vectorise `region`, whose first `each` inputs differ between points.
+/// Errs unless `inline_over` can vectorise `region`, whose first `each` inputs differ between
+/// points.
 pub(crate) fn check_lanes(region: &Graph, each: usize) -> Result<(), Mismatch> {
     let differs: Vec<bool> = (0..region.inputs().len()).map(|i| i < each).collect();
     check_differing(region, &differs)
@@ -91,7 +100,8 @@ fn check_differing(region: &Graph, inputs: &[bool]) -> Result<(), Mismatch> {
             continue;
         }
         let refused = || {
-            let expected = "elementwise ops, shape ops, reductions, and gathers from captured tensors";
+            let expected =
+                "elementwise ops, shape ops, reductions, and gathers from captured tensors";
             Mismatch::new(expected, format!("`{}` in region `{}`", node.op.name(), region.name()))
         };
         match &node.op {
@@ -115,10 +125,14 @@ fn lift(prim: &Prim, grid: &[usize]) -> Option<Prim> {
     let front = grid.len();
     let moved = |axes: &[usize]| -> Vec<usize> { axes.iter().map(|axis| axis + front).collect() };
     let behind = |axes: &[usize]| -> Vec<usize> { (0..front).chain(moved(axes)).collect() };
-    let over = |shape: &Shape| Shape(grid.iter().map(|&n| n.into()).chain(shape.0.iter().cloned()).collect());
+    let over = |shape: &Shape| {
+        Shape(grid.iter().map(|&n| n.into()).chain(shape.0.iter().cloned()).collect())
+    };
     Some(match prim {
         prim if prim.is_elementwise() => prim.clone(),
-        Prim::Broadcast { shape, dims } => Prim::Broadcast { shape: over(shape), dims: behind(dims) },
+        Prim::Broadcast { shape, dims } => {
+            Prim::Broadcast { shape: over(shape), dims: behind(dims) }
+        }
         Prim::Reshape { shape } => Prim::Reshape { shape: over(shape) },
         Prim::Transpose { perm } => Prim::Transpose { perm: behind(perm) },
         Prim::Concat { axis } => Prim::Concat { axis: axis + front },

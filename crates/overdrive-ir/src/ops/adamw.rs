@@ -1,10 +1,11 @@
 //! `adamw(p, g, m, v, step, lr)`: one step of Adam with decoupled weight decay.
 //!
 //! `m' = β₁ m + (1 - β₁) g`, `v' = β₂ v + (1 - β₂) g²`, and
-//! `p' = p - lr (m' / (1 - β₁ᵗ) / (√(v' / (1 - β₂ᵗ)) + ε) + λ p)`; results `(p', m', v')`. t is `step`, which counts from 1.
-//! Sources: Loshchilov and Hutter, "Decoupled weight decay regularization", arXiv:1711.05101, algorithm 2; Kingma and Ba,
-//! arXiv:1412.6980. `1 - βᵗ` is computed as `-expm1(t ln β)`: at t = 1 and β₂ = 0.999 the difference would lose four of
-//! f32's seven digits.
+//! `p' = p - lr (m' / (1 - β₁ᵗ) / (√(v' / (1 - β₂ᵗ)) + ε) + λ p)`; results `(p', m', v')`. t is
+//! `step`, which counts from 1. Sources: Loshchilov and Hutter, "Decoupled weight decay
+//! regularization", arXiv:1711.05101, algorithm 2; Kingma and Ba, arXiv:1412.6980. `1 - βᵗ` is
+//! computed as `-expm1(t ln β)`: at t = 1 and β₂ = 0.999 the difference would lose four of f32's
+//! seven digits.
 
 use crate::{Array, Builder, DType, Expr, Fill, Graph, Mismatch, Op, Sample, TensorType, Types, Unary};
 use serde::{Deserialize, Serialize};
@@ -28,8 +29,8 @@ impl Default for AdamW {
 }
 
 impl<'b> Expr<'b> {
-    /// The parameter self, its gradient and moments `[g, m, v]` of its shape, the step (integer, from 1) and the
-    /// learning rate (scalars). Returns the new `[p, m, v]`.
+    /// The parameter self, its gradient and moments `[g, m, v]` of its shape, the step (integer,
+    /// from 1) and the learning rate (scalars). Returns the new `[p, m, v]`.
     pub fn adamw(self, [g, m, v]: [Expr<'b>; 3], step: Expr<'b>, lr: Expr<'b>, rule: AdamW) -> [Expr<'b>; 3] {
         let results = self.builder().op(rule, &[self, g, m, v, step, lr]);
         [results[0], results[1], results[2]]
@@ -53,7 +54,8 @@ impl Op for AdamW {
             return Err(Mismatch::new("an integer scalar step and a float scalar lr", found));
         }
         if self.betas.iter().any(|beta| !(0.0..1.0).contains(beta)) {
-            return Err(Mismatch::new("betas of at least 0 and below 1", format!("{:?}", self.betas)));
+            return Err(Mismatch::new("betas of at least 0 and below \
+                                      1", format!("{:?}", self.betas)));
         }
         Ok(vec![p.clone(), m.clone(), v.clone()])
     }

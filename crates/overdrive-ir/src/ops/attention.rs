@@ -1,14 +1,17 @@
-//! `attention(q, k, v, captures...)`: `out = softmax(f(q kᵀ scale)) v` over the keys that a query may see.
+//! `attention(q, k, v, captures...)`: `out = softmax(f(q kᵀ scale)) v` over the keys that a query
+//! may see.
 //!
-//! q is `[B, H, Tq, D]`, k `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`; query head h reads key head `h / (H / Hkv)`. Results:
-//! out `[B, H, Tq, Dv]`, and the log-sum-exp of the scores `[B, H, Tq]` in the accumulation type, which is all that
-//! backward needs besides out. A row that sees no key gives out 0 and log-sum-exp -∞, and finite gradients.
+//! q is `[B, H, Tq, D]`, k `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`; query head h reads key head `h
+//! / (H / Hkv)`. Results: out `[B, H, Tq, Dv]`, and the log-sum-exp of the scores `[B, H, Tq]` in
+//! the accumulation type, which is all that backward needs besides out. A row that sees no key
+//! gives out 0 and log-sum-exp -∞, and finite gradients.
 //!
-//! Regions refine it: a score function `(score, b, h, q, k, captures...) -> score` before masking, a mask function
-//! `(b, h, q, k, captures...) -> bool` (true: visible), indices in i32; they read captured tensors at computed indices
-//! (`Expr::at`). `Mask::Causal` aligns the last query with the last key.
-//! Sources: Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245; log-sum-exp and tiling:
-//! Dao et al., arXiv:2205.14135; score and mask functions: Dong et al., "Flex attention", arXiv:2412.05496.
+//! Regions refine it: a score function `(score, b, h, q, k, captures...) -> score` before masking,
+//! a mask function `(b, h, q, k, captures...) -> bool` (true: visible), indices in i32; they read
+//! captured tensors at computed indices (`Expr::at`). `Mask::Causal` aligns the last query with the
+//! last key. Sources: Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al.,
+//! arXiv:2305.13245; log-sum-exp and tiling: Dao et al., arXiv:2205.14135; score and mask
+//! functions: Dong et al., "Flex attention", arXiv:2412.05496.
 
 use super::AttentionGrad;
 use crate::graph::{Lane, check_lanes};
@@ -38,13 +41,14 @@ pub struct Attention {
 }
 
 impl<'b> Expr<'b> {
-    /// Attention of the queries self `[B, H, Tq, D]` over k `[B, Hkv, Tk, D]` and v `[B, Hkv, Tk, Dv]`. Returns
-    /// `[out, log-sum-exp]`.
+    /// Attention of the queries self `[B, H, Tq, D]` over k `[B, Hkv, Tk, D]` and v `[B, Hkv, Tk,
+    /// Dv]`. Returns `[out, log-sum-exp]`.
     pub fn attention(self, k: Expr<'b>, v: Expr<'b>, attention: Attention) -> [Expr<'b>; 2] {
         self.attention_with([k, v], attention, vec![], &[])
     }
 
-    /// The same with score and mask functions (`score_region`, `mask_region`), which read `captures`.
+    /// The same with score and mask functions (`score_region`, `mask_region`), which read
+    /// `captures`.
     pub fn attention_with(
         self,
         [k, v]: [Expr<'b>; 2],
@@ -58,8 +62,8 @@ impl<'b> Expr<'b> {
     }
 }
 
-/// A score function as a region: `f(score, [b, h, q, k], captures)`. `dtype` is that of the scores: f64 for f64
-/// attention, f32 for everything else.
+/// A score function as a region: `f(score, [b, h, q, k], captures)`. `dtype` is that of the scores:
+/// f64 for f64 attention, f32 for everything else.
 pub fn score_region(
     dtype: DType,
     captures: &[TensorType],
@@ -103,7 +107,8 @@ pub fn find_mask(regions: &[Graph]) -> Option<&Graph> {
     regions.iter().find(|region| region.ty(region.outputs()[0].value).dtype == DType::Bool)
 }
 
-/// Errs unless `regions` are at most one score and one mask function that take what attention gives them.
+/// Errs unless `regions` are at most one score and one mask function that take what attention gives
+/// them.
 fn check_regions(regions: &[Graph], captures: &[TensorType], scores: DType) -> Result<(), Mismatch> {
     let list = |types: &[TensorType]| types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ");
     let mut seen = [false; 2];
@@ -115,7 +120,8 @@ fn check_regions(regions: &[Graph], captures: &[TensorType], scores: DType) -> R
             return Err(Mismatch::new(expected, format!("`{}` giving ({})", region.name(), list(&outputs))));
         }
         if std::mem::replace(&mut seen[is_mask as usize], true) {
-            return Err(Mismatch::new("at most one score and one mask region", format!("`{}` again", region.name())));
+            return Err(Mismatch::new("at most one score and one mask \
+                                      region", format!("`{}` again", region.name())));
         }
         let scalars = (!is_mask).then_some(scores).into_iter().chain([DType::I32; 4]);
         let mut expected: Vec<TensorType> = scalars.map(TensorType::scalar).collect();
@@ -153,7 +159,8 @@ impl Attention {
 
     /// Types of q, k, v (operands 0 to 2) and regions; returns the type of the log-sum-exp.
     pub(super) fn check(&self, types: &Types<'_>, captures: &[TensorType]) -> Result<TensorType, Mismatch> {
-        let [q, k, v] = &types.operands[..3] else { unreachable!("the caller checked the number of operands") };
+        let [q, k, v] = &types.operands[..3] else { unreachable!("the caller checked the number \
+                                                            of operands") };
         let dtype = types.same_float(&types.operands[..3])?;
         let found = || format!("q {q}, k {k}, v {v}");
         if [q, k, v].iter().any(|ty| ty.rank() != 4) {
@@ -163,12 +170,14 @@ impl Attention {
         let equal = k.shape.0[..3] == v.shape.0[..3] && q.shape[0] == k.shape[0] && q.shape[3] == k.shape[3];
         if !equal {
             let expected = "equal B of all three, Hkv and Tk of k and v, D of q and k";
-            return Err(Mismatch::new(expected, found()).remedy("transpose heads to the front: [B, H, T, D]"));
+            return Err(Mismatch::new(expected, found()).remedy("transpose heads to the front: [B, \
+                                                            H, T, D]"));
         }
         if let (Some(heads), Some(shared)) = (q.shape[1].size(), k.shape[1].size()) {
             let divides = if shared == 0 { heads == 0 } else { heads.is_multiple_of(shared) };
             if !divides {
-                return Err(Mismatch::new("a number of query heads that the key heads divide", found()));
+                return Err(Mismatch::new("a number of query heads that the key heads \
+                                          divide", found()));
             }
         }
         check_regions(types.regions, captures, dtype.accumulation())?;
@@ -226,7 +235,8 @@ impl Attention {
     }
 }
 
-/// `[B, H, T, X]` as `[B, Hkv, (H / Hkv) T, X]`: the query heads of a group are more rows for their key head.
+/// `[B, H, T, X]` as `[B, Hkv, (H / Hkv) T, X]`: the query heads of a group are more rows for their
+/// key head.
 pub(super) fn by_key_head<'b>(x: Expr<'b>, k: Expr<'b>) -> Expr<'b> {
     let (heads, group) = (k.size(1), x.size(1) / k.size(1).max(1));
     x.reshape([x.size(0), heads, group * x.size(2), x.size(3)])
@@ -275,7 +285,8 @@ impl Op for Attention {
         let scores = self.scores([q, k], (regions, &args[3..]));
         let none = scores.constant(f64::NEG_INFINITY);
         let max = scores.reduce_keep(Reducer::Max, &[3]);
-        // A row that sees nothing has maximum -∞, and -∞ - -∞ is NaN: any finite shift will do there.
+        // A row that sees nothing has maximum -∞, and -∞ - -∞ is NaN: any finite shift will do
+        // there.
         let shift = max.compare(Compare::Eq, none).select(max.constant(0.0), max);
         let weights = (scores - shift).exp();
         let sum = weights.reduce_keep(Reducer::Sum, &[3]);
@@ -288,8 +299,8 @@ impl Op for Attention {
         vec![out.convert(q.dtype()), lse.reshape([q.size(0), q.size(1), q.size(2)])]
     }
 
-    /// From the log-sum-exp, without storing the weights (`attention_grad`). Differentiates `expand` where a score
-    /// function has to be differentiated too.
+    /// From the log-sum-exp, without storing the weights (`attention_grad`). Differentiates
+    /// `expand` where a score function has to be differentiated too.
     fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
         if find_score(g.regions).is_some() {
             return None;
@@ -297,7 +308,8 @@ impl Op for Attention {
         let [q, k, v] = [g.inputs[0], g.inputs[1], g.inputs[2]];
         let (out, lse) = (g.outputs[0], g.outputs[1]);
         let dout = g.cotangents[0].unwrap_or_else(|| out.builder().full(out.dtype(), out.shape(), 0.0));
-        // Each row's share that leaves through the sum of its weights; the log-sum-exp's cotangent enters with it.
+        // Each row's share that leaves through the sum of its weights; the log-sum-exp's cotangent
+        // enters with it.
         let mut delta = (dout.widen() * out.widen()).sum(&[3]);
         if let Some(dlse) = g.cotangents[1] {
             delta = delta - dlse;
@@ -331,7 +343,8 @@ impl Op for Attention {
             (biased * 0.5).tanh() * 2.0
         });
         let mask = mask_region(&captures, |[b, _, _, k], captures| k.compare(Compare::Lt, captures[1].at(&[b])));
-        let regions = [score, mask].map(|region| region.expect("the sample's regions are well typed"));
+        let regions = [score, mask].map(|region| region.expect("the sample's regions are well \
+                                                            typed"));
         let with_regions = |regions: &[Graph]| {
             let shapes = [[2, 2, 5, 4], [2, 1, 5, 4], [2, 1, 5, 3]];
             let sample = fixed(Attention::FULL, shapes).operand(bias.clone(), crate::Fill::Normal);
@@ -342,13 +355,14 @@ impl Op for Attention {
         vec![
             plain(Attention::FULL, "S"),
             plain(Attention::CAUSAL, "T"),
-            // Grouped queries; decoding (few queries, aligned with the last keys); more queries than keys, of which the
-            // first see nothing.
+            // Grouped queries; decoding (few queries, aligned with the last keys); more queries
+            // than keys, of which the first see nothing.
             fixed(Attention::CAUSAL, [[2, 6, 7, 8], [2, 2, 7, 8], [2, 2, 7, 5]]),
             fixed(Attention::CAUSAL, [[1, 4, 2, 8], [1, 4, 9, 8], [1, 4, 9, 8]]),
             fixed(Attention::CAUSAL, [[1, 2, 5, 4], [1, 1, 3, 4], [1, 1, 3, 4]]),
-            // Scores of about 240, whose exponentials overflow without the shift, and which lie close together: where
-            // they lie far apart, exponentials magnify the rounding of any implementation.
+            // Scores of about 240, whose exponentials overflow without the shift, and which lie
+            // close together: where they lie far apart, exponentials magnify the rounding of any
+            // implementation.
             sample(Attention { scale: Some(1.0), mask: Mask::Full })
                 .uniform([1usize, 1, 4, 8], 5.0, 6.0)
                 .uniform([1usize, 1, 6, 8], 5.0, 6.0)

@@ -1,9 +1,11 @@
-//! `attention_grad(q, k, v, lse, dout, delta, captures...)`: the gradients of `attention` from its log-sum-exp.
+//! `attention_grad(q, k, v, lse, dout, delta, captures...)`: the gradients of `attention` from its
+//! log-sum-exp.
 //!
-//! With `p = exp(scores - lse)` and `ds = p (dout vᵀ - delta)`: `dq = ds k scale`, `dk = dsᵀ q scale`, `dv = pᵀ dout`,
-//! where delta `[B, H, Tq]` is `Σ dout out` of each row, less the cotangent of the log-sum-exp. An op of its own, so that
-//! a back end can compute it tile by tile without ever storing `[Tq, Tk]`. Regions: at most a mask function.
-//! Source: Dao et al., "FlashAttention", arXiv:2205.14135, algorithm 4.
+//! With `p = exp(scores - lse)` and `ds = p (dout vᵀ - delta)`: `dq = ds k scale`, `dk = dsᵀ q
+//! scale`, `dv = pᵀ dout`, where delta `[B, H, Tq]` is `Σ dout out` of each row, less the cotangent
+//! of the log-sum-exp. An op of its own, so that a back end can compute it tile by tile without
+//! ever storing `[Tq, Tk]`. Regions: at most a mask function. Source: Dao et al., "FlashAttention",
+//! arXiv:2205.14135, algorithm 4.
 
 use super::attention::{Attention, by_key_head, find_score};
 use crate::{
@@ -68,7 +70,8 @@ impl Op for AttentionGrad {
         let [q, k, v, lse, dout, delta, captures @ ..] = args else { unreachable!("types were inferred") };
         let (dtype, wide) = (q.dtype(), lse.dtype());
         let column = [q.size(0), q.size(1), q.size(2), 1];
-        // A row that sees nothing has lse -∞; its scores are -∞ too, and any finite shift gives weights of 0.
+        // A row that sees nothing has lse -∞; its scores are -∞ too, and any finite shift gives
+        // weights of 0.
         let unseen = lse.compare(Compare::Eq, lse.constant(f64::NEG_INFINITY));
         let shift = unseen.select(lse.constant(0.0), *lse).reshape(column);
         let weights = (self.attention.scores([*q, *k], (regions, captures)) - shift).exp();

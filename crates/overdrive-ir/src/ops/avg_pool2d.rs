@@ -1,8 +1,9 @@
-//! `avg_pool2d(x)`: the mean of each window of x `[N, C, H, W]`, with padding counted as zeros or left out.
+//! `avg_pool2d(x)`: the mean of each window of x `[N, C, H, W]`, with padding counted as zeros or
+//! left out.
 //!
-//! Source: LeCun et al., "Gradient-based learning applied to document recognition", Proc. IEEE 1998 (subsampling).
-//! ONNX leaves padding out by default, PyTorch counts it. `Pool2d`, the geometry of the windows, stands here for both
-//! poolings.
+//! Source: LeCun et al., "Gradient-based learning applied to document recognition", Proc. IEEE 1998
+//! (subsampling). ONNX leaves padding out by default, PyTorch counts it. `Pool2d`, the geometry of
+//! the windows, stands here for both poolings.
 
 use crate::{
     Array, Builder, Dim, Expr, Graph, Mismatch, Op, Operation, Prim, Reducer, Sample, Tensor, TensorType, Types, Window,

@@ -1,9 +1,9 @@
 //! `batch_norm` of x `[N, C, ...]` per channel: `(x - μ) / √(σ² + ε) scale + bias`.
 //!
-//! For inference μ and σ² are operands, `(x, scale, bias, mean, variance) -> y`; for training they are those of the
-//! batch and come out as well, `(x, scale, bias) -> (y, mean, variance)`, for the model to update its running
-//! averages. The variance is the biased one; an empty batch has mean and variance 0.
-//! Source: Ioffe and Szegedy, "Batch normalization", arXiv:1502.03167.
+//! For inference μ and σ² are operands, `(x, scale, bias, mean, variance) -> y`; for training they
+//! are those of the batch and come out as well, `(x, scale, bias) -> (y, mean, variance)`, for the
+//! model to update its running averages. The variance is the biased one; an empty batch has mean
+//! and variance 0. Source: Ioffe and Szegedy, "Batch normalization", arXiv:1502.03167.
 
 use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType, Types};
 use serde::{Deserialize, Serialize};
@@ -144,8 +144,8 @@ impl Op for BatchNorm {
         }
     }
 
-    /// Training: as for `layer_norm`, plus the cotangents of the statistics themselves. Inference is affine in x, and
-    /// its expansion differentiates well.
+    /// Training: as for `layer_norm`, plus the cotangents of the statistics themselves. Inference
+    /// is affine in x, and its expansion differentiates well.
     fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
         let [Some(dy), dmean, dvariance] = *g.cotangents else { return None };
         let (dtype, dy, x) = (dy.dtype(), dy.widen(), g.inputs[0].widen());

@@ -1,11 +1,13 @@
-//! `block_scale(x)`: what each block of x is to be divided by, so that its largest magnitude fits an element type.
+//! `block_scale(x)`: what each block of x is to be divided by, so that its largest magnitude fits
+//! an element type.
 //!
-//! With `a = max |x|` over a block, in f32 for scales that are not wide, and `m` the largest value of the element type:
-//! `wide`: `max(a / m, 2^-126)`; `f8e4m3`: `max(a / m, 2^-9)` to nearest, saturating; `e8m0_floor`:
-//! `2^(floor(log2 a) - floor(log2 m))`, which may clip the largest elements; `e8m0_up`: `2^ceil(log2(a / m))`, which
-//! does not. Powers of two are at least 2^-126; a block that is not finite has the scale NaN.
-//! Sources: OCP Microscaling Formats 1.0, 6.3 (floor); Mishra et al., "Recipes for pre-training LLMs with MXFP8",
-//! arXiv:2506.08027 (up); NVIDIA, "Pretraining large language models with NVFP4", arXiv:2509.25149 (e4m3).
+//! With `a = max |x|` over a block, in f32 for scales that are not wide, and `m` the largest value
+//! of the element type: `wide`: `max(a / m, 2^-126)`; `f8e4m3`: `max(a / m, 2^-9)` to nearest,
+//! saturating; `e8m0_floor`: `2^(floor(log2 a) - floor(log2 m))`, which may clip the largest
+//! elements; `e8m0_up`: `2^ceil(log2(a / m))`, which does not. Powers of two are at least 2^-126; a
+//! block that is not finite has the scale NaN. Sources: OCP Microscaling Formats 1.0, 6.3 (floor);
+//! Mishra et al., "Recipes for pre-training LLMs with MXFP8", arXiv:2506.08027 (up); NVIDIA,
+//! "Pretraining large language models with NVFP4", arXiv:2509.25149 (e4m3).
 
 use crate::blocks::Blocks;
 use crate::{
@@ -86,7 +88,8 @@ impl BlockScale {
             (None, _) => Ok(Dim::Size(1)),
             (Some(1), dim) => Ok(dim.clone()),
             (Some(block), Dim::Size(size)) if *block > 0 && size.is_multiple_of(*block) => Ok(Dim::Size(size / block)),
-            (Some(block), dim) => Err(Mismatch::new(format!("blocks of {block} that divide the extent {dim}"), x.to_string())
+            (Some(block), dim) => Err(Mismatch::new(format!("blocks of {block} that divide the \
+                                                            extent {dim}"), x.to_string())
                 .remedy("take a block size that divides it, or pad")),
         };
         if self.block.len() != x.rank() {
@@ -103,7 +106,8 @@ impl Op for BlockScale {
         let [x] = types.exactly()?;
         types.same_float(types.operands)?;
         if self.element == DType::Bool || self.element == DType::E8M0 {
-            return Err(Mismatch::new("an element type that holds signed numbers", self.element.to_string()));
+            return Err(Mismatch::new("an element type that holds signed \
+                                      numbers", self.element.to_string()));
         }
         Ok(vec![TensorType::new(self.scale.dtype(x.dtype), self.shape(x)?)])
     }

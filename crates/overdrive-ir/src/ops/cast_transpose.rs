@@ -1,10 +1,12 @@
-//! `cast_transpose(x, scale)`: `[M, N]` as codes of a small float, row after row and column after column, and `max |x|`.
+//! `cast_transpose(x, scale)`: `[M, N]` as codes of a small float, row after row and column after
+//! column, and `max |x|`.
 //!
-//! The codes are those of `quantize`: `x / scale`, rounded and saturated. Training in fp8 wants both orders, since its
-//! products contract rows in one pass and columns in the other while the tensor cores of some devices read the contracted
-//! index contiguously, and it wants the largest magnitude for the scale of a later step (delayed scaling). One pass over x
-//! gives all three. Results: codes `[M, N]`, codes `[N, M]`, the magnitude `[]` in the type that sums use.
-//! Source: Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
+//! The codes are those of `quantize`: `x / scale`, rounded and saturated. Training in fp8 wants
+//! both orders, since its products contract rows in one pass and columns in the other while the
+//! tensor cores of some devices read the contracted index contiguously, and it wants the largest
+//! magnitude for the scale of a later step (delayed scaling). One pass over x gives all three.
+//! Results: codes `[M, N]`, codes `[N, M]`, the magnitude `[]` in the type that sums use. Source:
+//! Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
 
 use super::quantize::code;
 use crate::{Array, Builder, DType, Expr, Fill, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType, Types, Unary};
@@ -33,7 +35,8 @@ impl Op for CastTranspose {
         types.same_float(&types.operands[..1])?;
         if x.rank() != 2 || scale.rank() != 0 || !scale.dtype.is_arithmetic_float() {
             let remedy = "reshape x to a matrix; one scale covers all of it";
-            return Err(Mismatch::new("x of [M, N] and a scalar scale", format!("{x} and {scale}")).remedy(remedy));
+            return Err(Mismatch::new("x of [M, N] and a scalar \
+                                      scale", format!("{x} and {scale}")).remedy(remedy));
         }
         if !matches!(self.to, DType::F8E4M3 | DType::F8E5M2) {
             return Err(Mismatch::new("codes of f8e4m3 or f8e5m2", self.to.to_string()));

@@ -1,8 +1,10 @@
-//! `conv2d(x, w, bias?)`: `y[n, o, i, j] = Σ_{c, u, v} x[n, c, i s + u d - p, j s + v d - p] w[o, c, u, v] + bias[o]`.
+//! `conv2d(x, w, bias?)`: `y[n, o, i, j] = Σ_{c, u, v} x[n, c, i s + u d - p, j s + v d - p] w[o,
+//! c, u, v] + bias[o]`.
 //!
-//! x is `[N, C, H, W]`, w `[O, C/groups, kernel H, kernel W]`, bias `[O]`; positions outside x are 0. As everywhere in
-//! deep learning it is a correlation: the kernel is not flipped. Source: LeCun et al., "Gradient-based learning applied
-//! to document recognition", Proc. IEEE 1998; groups: Krizhevsky et al., NIPS 2012.
+//! x is `[N, C, H, W]`, w `[O, C/groups, kernel H, kernel W]`, bias `[O]`; positions outside x
+//! are 0. As everywhere in deep learning it is a correlation: the kernel is not flipped. Source: LeCun
+//! et al., "Gradient-based learning applied to document recognition", Proc. IEEE 1998; groups:
+//! Krizhevsky et al., NIPS 2012.
 
 use crate::plan::Dimension;
 use crate::{Array, Builder, Convolution, DType, Expr, Graph, Mismatch, Op, Operation, Prim, Sample, TensorType, Types};
@@ -42,7 +44,8 @@ impl Conv2d {
 }
 
 impl<'b> Expr<'b> {
-    /// Convolves self `[N, C, H, W]` with w `[O, C/groups, kernel H, kernel W]` and adds bias `[O]`.
+    /// Convolves self `[N, C, H, W]` with w `[O, C/groups, kernel H, kernel W]` and adds bias
+    /// `[O]`.
     pub fn conv2d(self, w: Expr<'b>, bias: Option<Expr<'b>>, geometry: Conv2d) -> Expr<'b> {
         let operands: Vec<Expr<'b>> = [self, w].into_iter().chain(bias).collect();
         self.builder().op1(geometry, &operands)

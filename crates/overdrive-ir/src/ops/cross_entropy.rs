@@ -1,10 +1,12 @@
-//! `cross_entropy(logits, targets)`: `-log softmax(logits)[target] = lse(logits) - logits[target]` for each row.
+//! `cross_entropy(logits, targets)`: `-log softmax(logits)[target] = lse(logits) - logits[target]`
+//! for each row.
 //!
-//! logits are `[..., V]`, targets integers `[...]`; targets out of range are clamped, as in `gather`. Results, both in
-//! the accumulation type: the loss of each row, 0 where the target is `ignore_index`, and the log-sum-exp, from which
-//! backward recomputes the softmax, so that no second `[..., V]` is stored.
-//! Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs", 1990; from the
-//! log-sum-exp: Wijmans et al., "Cut your losses in large-vocabulary language models", arXiv:2411.09009.
+//! logits are `[..., V]`, targets integers `[...]`; targets out of range are clamped, as in
+//! `gather`. Results, both in the accumulation type: the loss of each row, 0 where the target is
+//! `ignore_index`, and the log-sum-exp, from which backward recomputes the softmax, so that no
+//! second `[..., V]` is stored. Source: Bridle, "Probabilistic interpretation of feedforward
+//! classification network outputs", 1990; from the log-sum-exp: Wijmans et al., "Cut your losses in
+//! large-vocabulary language models", arXiv:2411.09009.
 
 use crate::{
     Array, Builder, Compare, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType,
@@ -20,7 +22,8 @@ pub struct CrossEntropy {
 }
 
 impl<'b> Expr<'b> {
-    /// Loss of self `[..., V]` against integer targets `[...]`. Returns `[loss, log-sum-exp]`, each `[...]`.
+    /// Loss of self `[..., V]` against integer targets `[...]`. Returns `[loss, log-sum-exp]`, each
+    /// `[...]`.
     pub fn cross_entropy(self, targets: Expr<'b>, ignore_index: Option<i64>) -> [Expr<'b>; 2] {
         let results = self.builder().op(CrossEntropy { ignore_index }, &[self, targets]);
         [results[0], results[1]]
@@ -93,7 +96,8 @@ impl Op for CrossEntropy {
         let class = [x.rank() - 1];
         let max = x.reduce_keep(Reducer::Max, &class);
         let lse = (x - max).exp().sum(&class).log() + max.reshape(targets.shape());
-        // A select and a sum read the logits in the same pass as the rest; a gather would be a second one.
+        // A select and a sum read the logits in the same pass as the rest; a gather would be a
+        // second one.
         let picked = self.one_hot(x, targets).select(x, x.constant(0.0)).sum(&class);
         vec![self.counted(targets, lse - picked), lse]
     }
@@ -125,7 +129,8 @@ impl Op for CrossEntropy {
             sample(None).normal([crate::Dim::from("N"), 7.into()]).operand(targets(DType::I64, ["N"].into()), Fill::Index(7)),
             sample(Some(-100)).normal([2usize, 3, 5]).operand(targets(DType::I32, [2usize, 3].into()), some_ignored),
             sample(Some(0)).normal([4usize, 33]).operand(targets(DType::U8, [4usize].into()), Fill::Index(3)),
-            // Logits whose exponentials overflow, one class only, a single row, targets beyond both ends.
+            // Logits whose exponentials overflow, one class only, a single row, targets beyond both
+            // ends.
             sample(None).uniform([3usize, 9], 900.0, 1000.0).operand(targets(DType::I32, [3usize].into()), Fill::Index(9)),
             sample(None).normal([3usize, 1]).operand(targets(DType::I32, [3usize].into()), Fill::Index(1)),
             sample(None).normal([6usize]).operand(targets(DType::I32, Shape::default()), Fill::Values(vec![-1.0])),

@@ -1,7 +1,8 @@
-//! `dequantize(codes, scale, zero?)`: `(codes - zero) scale`, in the type that sums of the scale use: f32, and f64 of f64.
+//! `dequantize(codes, scale, zero?)`: `(codes - zero) scale`, in the type that sums of the scale
+//! use: f32, and f64 of f64.
 //!
-//! Each element of scale and zero covers a block of consecutive codes. The zero point may be a float (HQQ).
-//! Sources: Jacob et al., arXiv:1712.05877; OCP Microscaling Formats 1.0, 6.2.
+//! Each element of scale and zero covers a block of consecutive codes. The zero point may be a
+//! float (HQQ). Sources: Jacob et al., arXiv:1712.05877; OCP Microscaling Formats 1.0, 6.2.
 
 use super::quantize::check_scale;
 use crate::blocks::Blocks;
@@ -31,7 +32,8 @@ fn centred<'b>(codes: Expr<'b>, zero: Option<Expr<'b>>, wide: DType) -> Expr<'b>
     })
 }
 
-/// Cotangents of scale and zero for a cotangent `dy` of the numbers; `None` for types without gradient.
+/// Cotangents of scale and zero for a cotangent `dy` of the numbers; `None` for types without
+/// gradient.
 pub(crate) fn gradients<'b>(dy: Expr<'b>, codes: Expr<'b>, scale: Expr<'b>, zero: Option<Expr<'b>>) -> [Option<Expr<'b>>; 2] {
     let wide = dy.dtype();
     let blocks = Blocks::new(&codes.sizes(), &scale.sizes());

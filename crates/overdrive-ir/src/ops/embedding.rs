@@ -1,8 +1,8 @@
 //! `embedding(table, indices)`: row `indices[...]` of table `[V, D]`, giving `[..., D]`.
 //!
-//! Indices out of range are clamped, as in `gather`. Source: Bengio et al., "A neural probabilistic language model",
-//! JMLR 2003. The gradient adds rows of the cotangent up in the accumulation type: a frequent token's thousands of
-//! small contributions would vanish in bf16.
+//! Indices out of range are clamped, as in `gather`. Source: Bengio et al., "A neural probabilistic
+//! language model", JMLR 2003. The gradient adds rows of the cotangent up in the accumulation type:
+//! a frequent token's thousands of small contributions would vanish in bf16.
 
 use crate::{
     Array, Builder, Cost, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Prim, Reducer, Sample, Shape, TensorType,

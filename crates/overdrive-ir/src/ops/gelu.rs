@@ -1,8 +1,8 @@
-//! `gelu(x)`: `x Φ(x)` with Φ the normal distribution function; `Φ(x) = (1 + erf(x/√2)) / 2`, or the approximation
-//! `(1 + tanh(√(2/π) (x + 0.044715 x³))) / 2`.
+//! `gelu(x)`: `x Φ(x)` with Φ the normal distribution function; `Φ(x) = (1 + erf(x/√2)) / 2`, or
+//! the approximation `(1 + tanh(√(2/π) (x + 0.044715 x³))) / 2`.
 //!
-//! Source: Hendrycks and Gimpel, "Gaussian error linear units", arXiv:1606.08415. The two differ by up to 5e-4, so a
-//! model names the one that it was trained with.
+//! Source: Hendrycks and Gimpel, "Gaussian error linear units", arXiv:1606.08415. The two differ by
+//! up to 5e-4, so a model names the one that it was trained with.
 
 use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types, Unary};
 use serde::{Deserialize, Serialize};
@@ -67,8 +67,8 @@ impl Op for Gelu {
         vec![(x * 0.5 * (self.centred(x) + 1.0)).convert(args[0].dtype())]
     }
 
-    /// `Φ(x) + x Φ'(x)`. The derivative of the approximation is `2 u' σ(2u) σ(-2u)` with u the tangent's argument:
-    /// `1 - tanh(u)²` cancels, and x³ would magnify what is left.
+    /// `Φ(x) + x Φ'(x)`. The derivative of the approximation is `2 u' σ(2u) σ(-2u)` with u the
+    /// tangent's argument: `1 - tanh(u)²` cancels, and x³ would magnify what is left.
     fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
         Some(vec![g.cotangents[0].map(|dy| {
             let x = g.inputs[0].widen();

@@ -1,8 +1,8 @@
-//! `layer_norm(x, scale, bias)` over the last axis: `(x - μ) / √(σ² + ε) scale + bias`, with μ and σ² the mean and the
-//! (biased) variance of each row.
+//! `layer_norm(x, scale, bias)` over the last axis: `(x - μ) / √(σ² + ε) scale + bias`, with μ and
+//! σ² the mean and the (biased) variance of each row.
 //!
-//! Source: Ba, Kiros, Hinton, "Layer normalization", arXiv:1607.06450. The variance is summed from `x - μ` and not as
-//! `E[x²] - μ²`, which cancels where the mean is large.
+//! Source: Ba, Kiros, Hinton, "Layer normalization", arXiv:1607.06450. The variance is summed from
+//! `x - μ` and not as `E[x²] - μ²`, which cancels where the mean is large.
 
 use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types};
 use serde::{Deserialize, Serialize};
@@ -60,8 +60,8 @@ impl Op for LayerNorm {
         vec![(normal * args[1].widen() + args[2].widen()).convert(args[0].dtype())]
     }
 
-    /// With `n` the normalised x and `g = dy scale`: `dx = (g - mean g - n mean(g n)) / √(σ² + ε)`. The statistics are
-    /// computed anew: backward reads x in any case.
+    /// With `n` the normalised x and `g = dy scale`: `dx = (g - mean g - n mean(g n)) / √(σ² + ε)`.
+    /// The statistics are computed anew: backward reads x in any case.
     fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
         let Some(dy) = g.cotangents[0] else { return Some(vec![None; 3]) };
         let (dtype, dy, scale) = (dy.dtype(), dy.widen(), g.inputs[1].widen());

@@ -1,4 +1,5 @@
-//! `max_pool2d(x)`: the largest element of each window of x `[N, C, H, W]`; padding is -∞ and never wins.
+//! `max_pool2d(x)`: the largest element of each window of x `[N, C, H, W]`; padding is -∞ and never
+//! wins.
 //!
 //! Source: Ranzato et al., "Unsupervised learning of invariant feature hierarchies", CVPR 2007.
 
@@ -39,7 +40,8 @@ impl Op for MaxPool2d {
         let uneven = Pool2d { window: [3, 2], stride: [2, 1], pad: [[1, 2], [0, 1]] };
         vec![
             Sample::new(MaxPool2d { pool: Pool2d::new(2, 2) }).normal([Dim::from("N"), "C".into(), 6.into(), 4.into()]),
-            // Overlapping windows; all elements below zero, so that a zero from the padding would show.
+            // Overlapping windows; all elements below zero, so that a zero from the padding would
+            // show.
             Sample::new(MaxPool2d { pool: uneven }).uniform([2usize, 3, 7, 5], -2.0, -1.0),
         ]
     }

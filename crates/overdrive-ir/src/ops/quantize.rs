@@ -1,10 +1,10 @@
-//! `quantize(x, scale, zero?)`: codes of a small type: `clamp(round(x / scale) + zero)` for integers, `x / scale`
-//! rounded and saturated for floats.
+//! `quantize(x, scale, zero?)`: codes of a small type: `clamp(round(x / scale) + zero)` for
+//! integers, `x / scale` rounded and saturated for floats.
 //!
-//! Each element of scale and zero covers a block of consecutive elements of x. Rounding is to nearest, ties to even, of a true
-//! quotient; the clamp is to the range of the integer type. A NaN has the integer code 0. Codes are steps, so their
-//! gradient is 0: training through them is `fake_quantize`.
-//! Sources: Jacob et al., arXiv:1712.05877; OCP Microscaling Formats 1.0, 6.3.
+//! Each element of scale and zero covers a block of consecutive elements of x. Rounding is to
+//! nearest, ties to even, of a true quotient; the clamp is to the range of the integer type. A NaN
+//! has the integer code 0. Codes are steps, so their gradient is 0: training through them is
+//! `fake_quantize`. Sources: Jacob et al., arXiv:1712.05877; OCP Microscaling Formats 1.0, 6.3.
 
 use crate::blocks::{Blocks, covers};
 use crate::{
@@ -36,7 +36,8 @@ pub fn code(to: DType, quotient: f64, zero: f64) -> f64 {
     }
 }
 
-/// Errs unless `operands` are a tensor, a scale that covers it, and at most a zero point that covers it as well.
+/// Errs unless `operands` are a tensor, a scale that covers it, and at most a zero point that
+/// covers it as well.
 pub(crate) fn check_scale(operands: &[TensorType]) -> Result<(), Mismatch> {
     let (x, scale, zero) = match operands {
         [x, scale] => (x, scale, None),
@@ -68,10 +69,12 @@ impl Op for Quantize {
         let x = &types.operands[0];
         types.same_float(&types.operands[..1])?;
         if self.to == DType::Bool || self.to == DType::E8M0 {
-            return Err(Mismatch::new("codes of a type that holds signed numbers", self.to.to_string()));
+            return Err(Mismatch::new("codes of a type that holds signed \
+                                      numbers", self.to.to_string()));
         }
         if types.operands.len() == 3 && self.to.is_float() {
-            return Err(Mismatch::new("no zero point: floats are symmetric", types.operands[2].to_string()));
+            return Err(Mismatch::new("no zero point: floats are \
+                                      symmetric", types.operands[2].to_string()));
         }
         Ok(vec![x.with_dtype(self.to)])
     }

@@ -1,12 +1,14 @@
-//! `quantize_rows(x)`: what a product by quantized weights takes of x `[..., K]`: narrow numbers, and a scale of each row.
+//! `quantize_rows(x)`: what a product by quantized weights takes of x `[..., K]`: narrow numbers,
+//! and a scale of each row.
 //!
-//! With `scale` wide, codes `quantize(x, s)` of the element type, and `s = block_scale(x)` `[..., 1]` of whole rows.
-//! With a narrower scale, of each `block` elements of a row, bf16 numbers `code s`: no product of a code of at most 8
-//! significant bits and a power of two, nor of a code of at most 4 and an e4m3 number, needs more bits than bf16 has, so that
-//! nothing is rounded twice, and a product of such numbers is exact in f32. Where that scale is e4m3, x is first divided by a
-//! wide scale of its row, `block_scale(x) / 448` `[..., 1]`, the second result: the largest of a row gets the largest scale.
-//! Codes are steps, so their gradient is 0; the products that take them define their own.
-//! Sources: those of `block_scale` and `quantize`.
+//! With `scale` wide, codes `quantize(x, s)` of the element type, and `s = block_scale(x)` `[...,
+//! 1]` of whole rows. With a narrower scale, of each `block` elements of a row, bf16 numbers `code
+//! s`: no product of a code of at most 8 significant bits and a power of two, nor of a code of at
+//! most 4 and an e4m3 number, needs more bits than bf16 has, so that nothing is rounded twice, and
+//! a product of such numbers is exact in f32. Where that scale is e4m3, x is first divided by a
+//! wide scale of its row, `block_scale(x) / 448` `[..., 1]`, the second result: the largest of a
+//! row gets the largest scale. Codes are steps, so their gradient is 0; the products that take them
+//! define their own. Sources: those of `block_scale` and `quantize`.
 
 use super::block_scale::ScaleFormat;
 use super::quantize::code;
@@ -95,9 +97,12 @@ impl Op for QuantizeRows {
                 x.with_dtype(DType::BF16)
             }
             _ => {
-                let found = format!("{} with {:?} scales of {:?} elements of {x}", self.element, self.scale, self.block);
-                let remedy = "a wide scale of the whole row, or narrow scales of blocks that divide it";
-                return Err(Mismatch::new("codes whose scaled values bf16 holds", found).remedy(remedy));
+                let found = format!("{} with {:?} scales of {:?} elements of \
+                                     {x}", self.element, self.scale, self.block);
+                let remedy = "a wide scale of the whole row, or narrow scales of blocks that \
+                              divide it";
+                return Err(Mismatch::new("codes whose scaled values bf16 \
+                                          holds", found).remedy(remedy));
             }
         };
         let mut rows = TensorType { dtype: x.dtype.accumulation(), shape: x.shape.clone() };

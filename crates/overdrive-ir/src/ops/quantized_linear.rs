@@ -1,16 +1,18 @@
-//! `quantized_linear(x, codes, scale, ...)`: `y = x W^T`, with x `[..., K]` and `W [N, K]` held as codes and scales.
+//! `quantized_linear(x, codes, scale, ...)`: `y = x W^T`, with x `[..., K]` and `W [N, K]` held as
+//! codes and scales.
 //!
-//! `W = (codes - zero) scale`, each scale covering K/G consecutive codes of a row: scale and zero are `[N, G]` or `[1, G]`.
-//! Operands after x: codes, scale; then by `weights` the zero `[.., G]`, or a tensor scale `[]` that multiplies all; then by
-//! `activations` the scale `[]` of x and, of integers, its zero point `[]`. By `activations`, x is
-//! `float`: taken as it is;
-//! `dynamic`: quantized row by row, symmetric, by the row's largest magnitude, so that no row depends on another;
-//! `blocks`: quantized in the groups of the weights, with scales of a block format; e4m3 scales after a wide scale per row;
-//! `static`: quantized with the scale and zero point given, from a calibration.
-//! Products of codes are exact: integers are summed in i32, floats in f32. Rounding of x is straight-through in the
-//! gradient, which is that of `float`. Bias and activation stand outside, where they fuse as an epilogue.
-//! Long because weights of three kinds meet activations of four, each pair with its sample.
-//! Sources: Jacob et al., arXiv:1712.05877; OCP Microscaling Formats 1.0; row scales: Dettmers et al., arXiv:2208.07339.
+//! `W = (codes - zero) scale`, each scale covering K/G consecutive codes of a row: scale and zero
+//! are `[N, G]` or `[1, G]`. Operands after x: codes, scale; then by `weights` the zero `[.., G]`,
+//! or a tensor scale `[]` that multiplies all; then by `activations` the scale `[]` of x and, of
+//! integers, its zero point `[]`. By `activations`, x is `float`: taken as it is; `dynamic`:
+//! quantized row by row, symmetric, by the row's largest magnitude, so that no row depends on
+//! another; `blocks`: quantized in the groups of the weights, with scales of a block format; e4m3
+//! scales after a wide scale per row; `static`: quantized with the scale and zero point given, from
+//! a calibration. Products of codes are exact: integers are summed in i32, floats in f32. Rounding
+//! of x is straight-through in the gradient, which is that of `float`. Bias and activation stand
+//! outside, where they fuse as an epilogue. Long because weights of three kinds meet activations of
+//! four, each pair with its sample. Sources: Jacob et al., arXiv:1712.05877; OCP Microscaling
+//! Formats 1.0; row scales: Dettmers et al., arXiv:2208.07339.
 
 use super::block_scale::ScaleFormat;
 use super::dequantize::gradients;
@@ -61,7 +63,8 @@ pub struct QuantizedLinear {
 }
 
 impl<'b> Expr<'b> {
-    /// `self W^T` of quantized weights; `operands` are codes, scale and what `op` asks for after them.
+    /// `self W^T` of quantized weights; `operands` are codes, scale and what `op` asks for after
+    /// them.
     pub fn quantized_linear(self, op: QuantizedLinear, operands: &[Expr<'b>]) -> Expr<'b> {
         self.builder().op1(op, &[&[self], operands].concat())
     }
@@ -121,12 +124,92 @@ impl QuantizedLinear {
         let (x, codes) = (n.x, n.codes);
         if codes.rank() != 2 || x.rank() < 1 || x.shape.0.last() != Some(&codes.shape[1]) {
             let remedy = "codes are output-major: the last dimension of x is their second";
-            return Err(Mismatch::new("x of [..., K] and codes of [N, K]", format!("x {x} and codes {codes}")).remedy(remedy));
+            return Err(Mismatch::new("x of [..., K] and codes of [N, \
+                                      K]", format!("x {x} and codes {codes}")).remedy(remedy));
         }
         let scaled: Vec<TensorType> = [Some(codes), Some(n.scale), n.zero].into_iter().flatten().cloned().collect();
         check_scale(&scaled)?;
         if n.zero.is_some_and(|zero| zero.shape != n.scale.shape) {
-            return Err(Mismatch::new(format!("a zero point of {}", n.scale.shape), n.zero.map_or(String::new(), ToString::to_string)));
+            return Err(Mismatch::new(format!("a zero point of \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              {}", n.scale.shape), n.zero.map_or(String::new(), ToString::to_string)));
         }
         for scalar in [n.tensor_scale, n.x_scale, n.x_zero].into_iter().flatten() {
             if scalar.rank() != 0 {
@@ -167,8 +250,9 @@ impl QuantizedLinear {
         }
     }
 
-    /// x as codes with one scale for all. What is divided by it is multiplied by its reciprocal, which is taken once: a
-    /// quotient within half an ulp of a tie may fall to the other side of it, as in [`QuantizeRows`].
+    /// x as codes with one scale for all. What is divided by it is multiplied by its reciprocal,
+    /// which is taken once: a quotient within half an ulp of a tie may fall to the other side of
+    /// it, as in [`QuantizeRows`].
     fn static_codes<'b>(n: &Named<Expr<'b>>, element: DType) -> (Expr<'b>, Expr<'b>) {
         let scale = n.x_scale.expect("a static scale is an operand");
         let x = n.x.widen();
@@ -204,7 +288,8 @@ impl QuantizedLinear {
         };
         // Scales stand one after the other: with a bias, the second is a multiply-add.
         if groups == 1 {
-            // Without a batch axis the rows stay where they are, and what follows fuses with the product.
+            // Without a batch axis the rows stay where they are, and what follows fuses with the
+            // product.
             let mut sums = product(codes.convert(exact), weights, vec![], (rank - 1, 1));
             if let Some(zero) = n.x_zero {
                 sums = sums - weights.convert(DType::I32).sum(&[1]) * zero.convert(DType::I32);
@@ -235,7 +320,8 @@ impl QuantizedLinear {
     fn float_product<'b>((codes, scale): (Expr<'b>, Expr<'b>), n: &Named<Expr<'b>>) -> Expr<'b> {
         let wide = n.x.dtype().accumulation();
         let last = codes.rank() - 1;
-        // Scales of whole rows stand outside the sum, so that the product is of the codes themselves.
+        // Scales of whole rows stand outside the sum, so that the product is of the codes
+        // themselves.
         let whole_rows = n.scale.size(1) == 1;
         if whole_rows && wide == DType::F32 && n.zero.is_none() && codes.dtype() == n.codes.dtype() {
             let product = codes.dot_to(n.codes, &[], &[(last, 1)], DType::F32).convert(wide);
@@ -245,7 +331,8 @@ impl QuantizedLinear {
         (codes.convert(wide) * scale).dot(Self::dequantized(n), &[], &[(last, 1)])
     }
 
-    /// The product of scaled codes in bf16: exact, and summed in f32, where bf16 holds the weights too.
+    /// The product of scaled codes in bf16: exact, and summed in f32, where bf16 holds the weights
+    /// too.
     fn block_product<'b>((numbers, row): (Expr<'b>, Option<Expr<'b>>), n: &Named<Expr<'b>>) -> Expr<'b> {
         let wide = n.x.dtype().accumulation();
         let contract = [(numbers.rank() - 1, 1)];
@@ -306,7 +393,8 @@ impl Op for QuantizedLinear {
         };
         let rows = self.rows(n.codes.size(1) / n.scale.size(1).max(1)).map(|op| x.quantize_rows(op));
         if rows.is_some_and(|(numbers, _)| numbers.is_poison()) {
-            // Types that this op takes and a part of it does not: the builder holds the error, and a poison has no axes.
+            // Types that this op takes and a part of it does not: the builder holds the error, and
+            // a poison has no axes.
             return rows.map(|(numbers, _)| numbers).into_iter().collect();
         }
         let product = match (self.activations, rows) {

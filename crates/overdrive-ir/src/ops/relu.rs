@@ -1,6 +1,7 @@
 //! `relu(x)`: `max(x, 0)`; the gradient at 0 is 0.
 //!
-//! Source: Nair and Hinton, "Rectified linear units improve restricted Boltzmann machines", ICML 2010.
+//! Source: Nair and Hinton, "Rectified linear units improve restricted Boltzmann machines",
+//! ICML 2010.
 
 use crate::{Array, Builder, Compare, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types};
 use serde::{Deserialize, Serialize};

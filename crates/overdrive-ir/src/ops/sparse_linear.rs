@@ -1,10 +1,11 @@
-//! `sparse_linear(x, values, mask)`: `y = x W^T`, with x `[..., K]` and `W = unpack_24(values, mask)` `[N, K]`.
+//! `sparse_linear(x, values, mask)`: `y = x W^T`, with x `[..., K]` and `W = unpack_24(values,
+//! mask)` `[N, K]`.
 //!
-//! A linear layer by a weight of which two of each four stay: values `[N, K/2]` and a mask of their places, `u8 [N, ⌈K/8⌉]`,
-//! as `unpack_24` has them. Each group has at least two bits set, which who stores the mask sees to and who reads it from a
-//! file checks: sparse tensor cores have no word for fewer. They multiply what stays alone, half of the products. Bias and
-//! activation stand outside.
-//! Source: Mishra et al., "Accelerating sparse deep neural networks", arXiv:2104.08378.
+//! A linear layer by a weight of which two of each four stay: values `[N, K/2]` and a mask of their
+//! places, `u8 [N, ⌈K/8⌉]`, as `unpack_24` has them. Each group has at least two bits set, which
+//! who stores the mask sees to and who reads it from a file checks: sparse tensor cores have no
+//! word for fewer. They multiply what stays alone, half of the products. Bias and activation stand
+//! outside. Source: Mishra et al., "Accelerating sparse deep neural networks", arXiv:2104.08378.
 
 use super::unpack_24::Unpack24;
 use crate::{
@@ -67,7 +68,8 @@ impl Op for SparseLinear {
     }
 
     fn samples() -> Vec<Sample> {
-        // Every pair of places of four, and groups with more than two, of which the first two count.
+        // Every pair of places of four, and groups with more than two, of which the first two
+        // count.
         let places = Fill::Values(vec![53.0, 172.0, 102.0, 147.0, 255.0, 198.0]);
         let sample = |x: Shape, n: usize, k: usize| {
             let mask = TensorType::new(DType::U8, [n, k.div_ceil(8)]);

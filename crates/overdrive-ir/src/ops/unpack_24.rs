@@ -1,10 +1,11 @@
-//! `unpack_24(values, mask)`: a matrix of which two of four stay: `y[n, k]` is the next of `values[n, ..]` where bit `k % 8` of
-//! `mask[n, k / 8]` is set, else 0.
+//! `unpack_24(values, mask)`: a matrix of which two of four stay: `y[n, k]` is the next of
+//! `values[n, ..]` where bit `k % 8` of `mask[n, k / 8]` is set, else 0.
 //!
-//! Values are `[N, K/2]`, mask `u8 [N, ⌈K/8⌉]` with two bits set of each four: of a matrix of four-byte numbers 17/32 are
-//! left, of one-byte codes 5/8. A group with fewer bits leaves the rest of its values unread.
-//! Sources: NVIDIA A100 Tensor Core GPU Architecture, "fine-grained structured sparsity", 2020 (2:4); the bits as in
-//! the layout `sparse-24-bitmask` of compressed-tensors, which orders them from the lowest.
+//! Values are `[N, K/2]`, mask `u8 [N, ⌈K/8⌉]` with two bits set of each four: of a matrix of
+//! four-byte numbers 17/32 are left, of one-byte codes 5/8. A group with fewer bits leaves the rest
+//! of its values unread. Sources: NVIDIA A100 Tensor Core GPU Architecture, "fine-grained
+//! structured sparsity", 2020 (2:4); the bits as in the layout `sparse-24-bitmask` of
+//! compressed-tensors, which orders them from the lowest.
 
 use crate::{
     Array, Binary, Builder, Compare, DType, Dim, Expr, Fill, Graph, Mismatch, Op, Sample, Shape, TensorType, Types,
@@ -34,7 +35,8 @@ impl Op for Unpack24 {
         let [values, mask] = types.exactly()?;
         let wrong = || {
             let found = format!("values {values} and mask {mask}");
-            let expected = "values [N, K/2] of at least 8 bits and a mask u8 [N, K/8 rounded up], K a multiple of 4";
+            let expected = "values [N, K/2] of at least 8 bits and a mask u8 [N, K/8 rounded up], \
+                            K a multiple of 4";
             Mismatch::new(expected, found).remedy("make both of one matrix")
         };
         let (&[ref rows, Dim::Size(half)], &[ref masked, Dim::Size(bytes)]) = (&values.shape.0[..], &mask.shape.0[..])

@@ -1,9 +1,10 @@
-//! What the caller of an executable passes: checked against the plan, and placed in whatever table of addresses the
-//! back end keeps.
+//! What the caller of an executable passes: checked against the plan, and placed in whatever table
+//! of addresses the back end keeps.
 //!
-//! Every output and every state has a *home* besides the slots that the plan has for it: a slot past the plan's own,
-//! to which the executor copies what the plan left elsewhere. Invariant: once `enter` has returned `Ok`, every input,
-//! output and state slot, homes included, was placed at the address of a buffer of exactly its bytes.
+//! Every output and every state has a *home* besides the slots that the plan has for it: a slot
+//! past the plan's own, to which the executor copies what the plan left elsewhere. Invariant: once
+//! `enter` has returned `Ok`, every input, output and state slot, homes included, was placed at the
+//! address of a buffer of exactly its bytes.
 
 use super::{Place, Plan, SlotId};
 use crate::backend::Memory;
@@ -22,7 +23,8 @@ pub trait Addressed: Memory {
     fn touch(&mut self);
 }
 
-/// A stamp that nothing else in the process has, so that a buffer that took another's place is recognised too. Never 0.
+/// A stamp that nothing else in the process has, so that a buffer that took another's place is
+/// recognised too. Never 0.
 pub fn new_stamp() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
@@ -69,10 +71,12 @@ impl Arguments {
             slots,
         };
         let names = inputs.iter().zip(&plan.inputs).enumerate();
-        let inputs = names.map(|(i, (name, &slot))| expected(name, slot, at(&Place::Input(i)))).collect();
+        let inputs =
+            names.map(|(i, (name, &slot))| expected(name, slot, at(&Place::Input(i)))).collect();
         let names = outputs.iter().zip(&plan.outputs).enumerate();
-        let outputs =
-            names.map(|(i, (name, &slot))| expected(name, slot, homed(at(&Place::Output(i))))).collect();
+        let outputs = names
+            .map(|(i, (name, &slot))| expected(name, slot, homed(at(&Place::Output(i)))))
+            .collect();
         let state_of = |slot: &super::Slot| match &slot.place {
             Place::State(name) => Some(name.clone()),
             _ => None,
@@ -85,7 +89,8 @@ impl Arguments {
             let slots = at(&Place::State(name.clone()));
             states.push(expected(name, slots[0], homed(slots)));
         }
-        let changes: Vec<bool> = names.iter().map(|n| plan.updates.iter().any(|u| u.0 == *n)).collect();
+        let changes: Vec<bool> =
+            names.iter().map(|n| plan.updates.iter().any(|u| u.0 == *n)).collect();
         let stamps = vec![0; states.len()];
         Self { inputs, outputs, states, changes, stamps, slot_count }
     }
@@ -124,7 +129,8 @@ impl Arguments {
     /// Checks a call's buffers and hands `place` the address of each slot that they are.
     ///
     /// # Errors
-    /// `Mismatch` naming the first argument that is missing, of another type or of another back end.
+    /// `Mismatch` naming the first argument that is missing, of another type or of another back
+    /// end.
     pub fn enter<M: Addressed>(
         &mut self,
         state: &mut State,
@@ -145,7 +151,8 @@ impl Arguments {
             memory.touch();
             expected.slots.iter().for_each(|&slot| place(slot, memory.address()));
         }
-        // Both are sorted by name: one walk finds all, and a table of hundreds needs no search for each.
+        // Both are sorted by name: one walk finds all, and a table of hundreds needs no search for
+        // each.
         let mut given = state.buffers.iter_mut().peekable();
         for (index, expected) in self.states.iter().enumerate() {
             while given.next_if(|(name, _)| **name < expected.name).is_some() {}
@@ -162,13 +169,16 @@ impl Arguments {
         Ok(())
     }
 
-    /// Copies after the last step: from each slot where the plan left a result to the home where the caller has it.
+    /// Copies after the last step: from each slot where the plan left a result to the home where
+    /// the caller has it.
     pub fn deliveries(&self, plan: &Plan) -> Vec<(SlotId, SlotId)> {
         let results = plan.outputs.iter().enumerate();
-        let outputs = results.map(|(index, &slot)| (slot, Place::Output(index), self.output_home(index)));
+        let outputs =
+            results.map(|(index, &slot)| (slot, Place::Output(index), self.output_home(index)));
         let states = plan.updates.iter().map(|(name, _, new)| {
             let own = Place::State(name.clone());
-            let elsewhere = plan.slot(*new).place != own && matches!(plan.slot(*new).place, Place::State(_));
+            let elsewhere =
+                plan.slot(*new).place != own && matches!(plan.slot(*new).place, Place::State(_));
             assert!(
                 !elsewhere,
                 "a new state does not wait in the buffer of another, which may be overwritten first"

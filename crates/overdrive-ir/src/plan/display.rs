@@ -1,13 +1,14 @@
 //! Plans as text, for snapshots and for people who ask what will run.
 //!
-//! One line a step: what it does, from which slots to which, with FLOPs and bytes; scalar programs follow as
-//! expressions over the indices `i0 i1 ...`, in which `acc` is the sum of the contraction. A slot shows its type
-//! and place where it is first written. Sizes are exact, so that a snapshot changes when a plan does.
+//! One line a step: what it does, from which slots to which, with FLOPs and bytes; scalar programs
+//! follow as expressions over the indices `i0 i1 ...`, in which `acc` is the sum of the
+//! contraction. A slot shows its type and place where it is first written. Sizes are exact, so that
+//! a snapshot changes when a plan does.
 
 use super::program::{Access, Instr, Program, Register};
 use super::{
-    ConvolutionCall, GemmCall, KernelCall, KernelOp, Layout, MatrixView, Note, Place, Plan, SlotId, Step,
-    StepKind, View,
+    ConvolutionCall, GemmCall, KernelCall, KernelOp, Layout, MatrixView, Note, Place, Plan, SlotId,
+    Step, StepKind, View,
 };
 use crate::{Precision, row_major};
 use serde::Serialize;
@@ -59,9 +60,13 @@ impl Plan {
             Place::Input(number) => format!("input {number}"),
             Place::Output(number) => format!("output {number}"),
             Place::State(name) => format!("state {name}"),
-            Place::Constant(value) if value.ty().elements() == 1 => format!("constant {}", value.to_f64()[0]),
+            Place::Constant(value) if value.ty().elements() == 1 => {
+                format!("constant {}", value.to_f64()[0])
+            }
             Place::Constant(_) => "constant".to_owned(),
-            Place::Arena { space, offset } => format!("arena{}+{}", space.0, grouped(*offset as u64)),
+            Place::Arena { space, offset } => {
+                format!("arena{}+{}", space.0, grouped(*offset as u64))
+            }
             Place::Persistent { space, offset } => {
                 format!("persistent{}+{}", space.0, grouped(*offset as u64))
             }
@@ -77,10 +82,15 @@ impl Plan {
         }
         write!(f, ": {} FLOP, {} B", grouped(step.cost.flops), grouped(step.cost.bytes))?;
         if step.stream != 0 || !step.waits.is_empty() || step.records.is_some() {
-            write!(f, ", stream {} waits {:?} records {:?}", step.stream, step.waits, step.records)?;
+            write!(
+                f,
+                ", stream {} waits {:?} records {:?}",
+                step.stream, step.waits, step.records
+            )?;
         }
         writeln!(f)?;
-        let fixed = |s: &&SlotId| matches!(self.slot(**s).place, Place::State(_) | Place::Constant(_));
+        let fixed =
+            |s: &&SlotId| matches!(self.slot(**s).place, Place::State(_) | Place::Constant(_));
         for slot in step.reads.iter().filter(fixed) {
             writeln!(f, "      reads {}", self.described(*slot))?;
         }
@@ -100,7 +110,9 @@ impl Plan {
                 writeln!(f, "      [{k}, {n}] of {source}")
             }
             StepKind::PackFilter(call) => writeln!(f, "      {}", call.kernel),
-            StepKind::Copy | StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. } => Ok(()),
+            StepKind::Copy | StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. } => {
+                Ok(())
+            }
         }
     }
 }
@@ -124,7 +136,9 @@ impl Display for Note {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Note::Expanded { op, scope, reason } => write!(f, "expanded {op} at {scope}: {reason}"),
-            Note::Declined { what, scope, reason } => write!(f, "declined {what} at {scope}: {reason}"),
+            Note::Declined { what, scope, reason } => {
+                write!(f, "declined {what} at {scope}: {reason}")
+            }
             Note::Cast { scope, reason } => write!(f, "cast at {scope}: {reason}"),
         }
     }
@@ -155,7 +169,8 @@ impl Display for GemmCall {
         };
         writeln!(
             f,
-            "      {batch}[{m}, {k}] x [{k}, {n}] of {lhs} and {rhs}, sums in {accumulate}{shortcut}"
+            "      {batch}[{m}, {k}] x [{k}, {n}] of {lhs} and {rhs}, sums in \
+             {accumulate}{shortcut}"
         )?;
         self.epilogue.0.fmt(f)
     }
@@ -185,8 +200,11 @@ impl Display for KernelCall {
             KernelOp::Composite(op, _) => op.name().to_owned(),
         };
         let operands: Vec<String> = self.operands.iter().map(View::to_string).collect();
-        let results: Vec<String> =
-            self.results.iter().map(|r| r.as_ref().map_or("_".to_owned(), View::to_string)).collect();
+        let results: Vec<String> = self
+            .results
+            .iter()
+            .map(|r| r.as_ref().map_or("_".to_owned(), View::to_string))
+            .collect();
         let results = if self.epilogue.is_some() { "acc".to_owned() } else { results.join(", ") };
         writeln!(f, "      {results} = {name}({})", operands.join(", "))?;
         self.epilogue.as_ref().map_or(Ok(()), |epilogue| epilogue.0.fmt(f))
@@ -223,8 +241,8 @@ impl Display for Program {
         let mut texts: Vec<String> = Vec::with_capacity(self.instrs.len());
         for (index, instr) in self.instrs.iter().enumerate() {
             let text = self.expression(Register(index as u32), &texts);
-            let named =
-                !instr.operands().is_empty() && (uses[index] > 1 || matches!(instr, Instr::Reduce(_)));
+            let named = !instr.operands().is_empty()
+                && (uses[index] > 1 || matches!(instr, Instr::Reduce(_)));
             if named {
                 writeln!(f, "      t{index} = {text}")?;
             }
@@ -245,7 +263,11 @@ impl Program {
         }
         let steps = access.strides.iter().enumerate().filter(|(_, stride)| **stride != 0);
         let mut terms: Vec<String> = steps
-            .map(|(dim, stride)| if *stride == 1 { format!("i{dim}") } else { format!("{stride} i{dim}") })
+            .map(
+                |(dim, stride)| {
+                    if *stride == 1 { format!("i{dim}") } else { format!("{stride} i{dim}") }
+                },
+            )
             .collect();
         if access.offset != 0 || terms.is_empty() {
             terms.push(access.offset.to_string());

@@ -1,7 +1,7 @@
 //! Host steps: the f64 reference evaluation of one node, rounded to the types of its results.
 //!
-//! What no kernel of a back end does is right all the same; the plan names such a step. Invariant: a call of it reads
-//! and writes only bytes of the slots that the step names.
+//! What no kernel of a back end does is right all the same; the plan names such a step. Invariant:
+//! a call of it reads and writes only bytes of the slots that the step names.
 
 use super::{KernelCall, KernelOp, Plan, SlotId, View};
 use crate::eval::{States, eval, for_each_index};
@@ -40,7 +40,8 @@ impl HostCall {
         let graph = b.finish().map_err(|e| e.to_string())?;
         let seen = |view: &View| Seen { view: view.clone(), bytes: plan.slot(view.slot).bytes() };
         let bits_apart = |view: &View| {
-            !view.ty.dtype.bits().is_multiple_of(8) && *view != View::row_major(view.slot, view.ty.clone())
+            !view.ty.dtype.bits().is_multiple_of(8)
+                && *view != View::row_major(view.slot, view.ty.clone())
         };
         if call.results.iter().flatten().any(bits_apart) {
             return Err("results of less than a byte an element must be dense".to_owned());
@@ -52,8 +53,8 @@ impl HostCall {
         })
     }
 
-    /// Evaluates. `read` gives the bytes of a slot, of the size asked for; `write` has its second argument called on
-    /// those of another.
+    /// Evaluates. `read` gives the bytes of a slot, of the size asked for; `write` has its second
+    /// argument called on those of another.
     pub fn run<'b, E>(
         &self,
         read: impl Fn(SlotId, usize) -> Result<std::borrow::Cow<'b, [u8]>, E>,
@@ -79,7 +80,8 @@ fn elements(view: &View, bytes: &[u8]) -> Array {
     let dtype = view.ty.dtype;
     let count = bytes.len() * 8 / dtype.bits();
     let bytes: std::sync::Arc<[u8]> = bytes[..dtype.bytes_for(count)].into();
-    let whole = Tensor::from_bytes(TensorType::new(dtype, [count]), bytes).expect("the bytes are counted");
+    let whole =
+        Tensor::from_bytes(TensorType::new(dtype, [count]), bytes).expect("the bytes are counted");
     let mut from = Vec::with_capacity(view.ty.elements());
     for_each_offset(view, |offset| from.push(offset));
     Array::from(&whole).rearrange(&view.ty.sizes(), |i| from[i])

@@ -5,7 +5,8 @@
 use super::{Place, Plan, SlotId};
 use std::collections::BTreeMap;
 
-/// Arena slots that share bytes while they live, an update in place, say, or a part of a whole: one allocation.
+/// Arena slots that share bytes while they live, an update in place, say, or a part of a whole: one
+/// allocation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Together {
     /// Each with its offset in the allocation, in bytes.
@@ -27,7 +28,8 @@ impl Plan {
         })
     }
 
-    /// The plan lets slots overlap in the arena at the same time only on purpose, so such slots stay together.
+    /// The plan lets slots overlap in the arena at the same time only on purpose, so such slots
+    /// stay together.
     pub fn groups(&self) -> Vec<Together> {
         let lives = self.lives();
         let mut spans: Vec<(usize, usize, SlotId)> = self
@@ -41,7 +43,8 @@ impl Plan {
             let (mut low, mut high) = (start, end);
             let (mut first, mut last) = lives[&id];
             let mut slots = vec![(id, start)];
-            // Merging may make the group overlap another that was apart until now: start over until none does.
+            // Merging may make the group overlap another that was apart until now: start over until
+            // none does.
             while let Some(at) = groups
                 .iter()
                 .position(|(s, e, g)| *s < high && low < *e && g.first <= last && first <= g.last)
@@ -61,7 +64,8 @@ impl Plan {
         groups.into_iter().map(relative).collect()
     }
 
-    /// First and last step that touches each arena slot; a slot that holds a result lives until the end.
+    /// First and last step that touches each arena slot; a slot that holds a result lives until the
+    /// end.
     fn lives(&self) -> BTreeMap<SlotId, (usize, usize)> {
         let mut lives: BTreeMap<SlotId, (usize, usize)> = BTreeMap::new();
         let mut touch = |slot: SlotId, step: usize| {
@@ -73,7 +77,8 @@ impl Plan {
         for (step, touched) in self.steps.iter().enumerate() {
             touched.reads.iter().chain(&touched.writes).for_each(|&slot| touch(slot, step));
         }
-        let results = self.outputs.iter().copied().chain(self.updates.iter().map(|update| update.2));
+        let results =
+            self.outputs.iter().copied().chain(self.updates.iter().map(|update| update.2));
         results.for_each(|slot| touch(slot, self.steps.len()));
         lives
     }

@@ -1,7 +1,8 @@
 //! What `prepare` steps derive from states, and when it is out of date.
 //!
-//! Each buffer's stamp changes with every write (`Addressed`), so a prepare step is stale exactly when the stamp of a
-//! state that it depends on, directly or through another prepare step, is not the one it last saw.
+//! Each buffer's stamp changes with every write (`Addressed`), so a prepare step is stale exactly
+//! when the stamp of a state that it depends on, directly or through another prepare step, is not
+//! the one it last saw.
 
 use super::{Place, Plan};
 
@@ -42,7 +43,8 @@ impl Prepared {
         Self(derivations)
     }
 
-    /// Whether step `step`, a prepare step, must run for states with these stamps; if so, it counts as run.
+    /// Whether step `step`, a prepare step, must run for states with these stamps; if so, it counts
+    /// as run.
     pub fn is_stale(&mut self, step: usize, stamps: &[u64]) -> bool {
         let at = self.0.binary_search_by_key(&step, |derivation| derivation.step);
         let derivation = &mut self.0[at.expect("the step is one of the plan's prepare steps")];

@@ -1,13 +1,15 @@
 //! `Program`: the scalar expression inside a fused loop or an epilogue, with its iteration space.
 //!
-//! What: an SSA list of scalar instructions evaluated at every point of a rectangular space, whose last `reduced`
-//! dimensions are folded by `Reduce`. Why one type: elementwise chains, softmax, norms, column sums, GEMM
-//! epilogues and attention scores are all this, so each back end writes one interpreter or one printer.
+//! What: an SSA list of scalar instructions evaluated at every point of a rectangular space, whose
+//! last `reduced` dimensions are folded by `Reduce`. Why one type: elementwise chains, softmax,
+//! norms, column sums, GEMM epilogues and attention scores are all this, so each back end writes
+//! one interpreter or one printer.
 //!
-//! An instruction is *row-level* when it depends on no reduced dimension (loads with stride 0 there, constants,
-//! `Reduce` results and what is computed from them only), else *element-level*. An element-level use of a
-//! `Reduce` result means another pass over the row. Invariant: operands precede their uses; a `Reduce` operand
-//! is element-level; every store's value is row-level when its strides over reduced dimensions are all zero.
+//! An instruction is *row-level* when it depends on no reduced dimension (loads with stride 0
+//! there, constants, `Reduce` results and what is computed from them only), else *element-level*.
+//! An element-level use of a `Reduce` result means another pass over the row. Invariant: operands
+//! precede their uses; a `Reduce` operand is element-level; every store's value is row-level when
+//! its strides over reduced dimensions are all zero.
 
 use super::SlotId;
 use crate::prim::{Binary, Compare, Reducer, Unary};
@@ -17,7 +19,8 @@ use crate::{DType, Overflow};
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Register(pub u32);
 
-/// An affine map from the iteration space to an element of a slot: `offset + sum(index[d] * strides[d])`.
+/// An affine map from the iteration space to an element of a slot: `offset + sum(index[d] *
+/// strides[d])`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Access {
     /// The buffer.
@@ -60,8 +63,8 @@ pub enum Instr {
     Convert(Register, Overflow),
     /// Reinterprets the bits as the result's type of the same width.
     Bitcast(Register),
-    /// 32 random bits of Philox 4x32-10 keyed by the seed register, for the site and the row-major index of the
-    /// point in the iteration space.
+    /// 32 random bits of Philox 4x32-10 keyed by the seed register, for the site and the row-major
+    /// index of the point in the iteration space.
     RandomBits {
         /// u64 seed.
         seed: Register,
@@ -75,8 +78,8 @@ pub enum Instr {
 /// Writes a register to a slot.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Store {
-    /// Where to; distinct points of the space write distinct elements, except for row-level values over the
-    /// reduced dimensions.
+    /// Where to; distinct points of the space write distinct elements, except for row-level values
+    /// over the reduced dimensions.
     pub access: Access,
     /// What; already converted to the slot's type.
     pub value: Register,

@@ -39,10 +39,12 @@ pub enum StepKind {
     Gemm(GemmCall),
     /// A convolution with an epilogue.
     Convolution(ConvolutionCall),
-    /// Convolutions of which each but the first reads what the one before stores, and nobody else does: a device runs them band by
-    /// band, and of the slots between them, which have no place in the plan, holds only what it is at.
+    /// Convolutions of which each but the first reads what the one before stores, and nobody else
+    /// does: a device runs them band by band, and of the slots between them, which have no place in
+    /// the plan, holds only what it is at.
     Chain(Vec<ConvolutionCall>),
-    /// Rearranges the right operand of later GEMMs into `Layout::Packed`: `reads[0]` to `writes[0]`.
+    /// Rearranges the right operand of later GEMMs into `Layout::Packed`: `reads[0]` to
+    /// `writes[0]`.
     Pack {
         /// The matrix, rows k, columns n.
         source: MatrixView,
@@ -51,8 +53,8 @@ pub enum StepKind {
         /// Columns.
         n: usize,
     },
-    /// Rearranges the kernel of later convolutions into `Layout::Packed`: `reads[0]` to `writes[0]`. The call is the first
-    /// of those convolutions, as it would be without this step.
+    /// Rearranges the kernel of later convolutions into `Layout::Packed`: `reads[0]` to
+    /// `writes[0]`. The call is the first of those convolutions, as it would be without this step.
     PackFilter(ConvolutionCall),
     /// A kernel that a back end has by name for a composite or a primitive.
     Kernel(KernelCall),
@@ -68,8 +70,8 @@ pub enum StepKind {
         /// Channel id.
         channel: u64,
     },
-    /// Work on the host in the middle of a device plan: the f64 reference evaluation of one node. Named in the
-    /// notes, never silent.
+    /// Work on the host in the middle of a device plan: the f64 reference evaluation of one node.
+    /// Named in the notes, never silent.
     Host(KernelCall),
 }
 
@@ -103,7 +105,8 @@ pub struct GemmCall {
     pub k: usize,
     /// Left operand: rows m, columns k.
     pub lhs: MatrixView,
-    /// Right operand: rows k, columns n. With `Layout::Packed` strides are those of the unpacked matrix.
+    /// Right operand: rows k, columns n. With `Layout::Packed` strides are those of the unpacked
+    /// matrix.
     pub rhs: MatrixView,
     /// Type that partial sums have.
     pub accumulate: DType,
@@ -113,10 +116,11 @@ pub struct GemmCall {
     pub epilogue: Epilogue,
 }
 
-/// What a contraction does with each finished sum: a program over `[batch..., m, n]` without reduced dimensions
-/// that reads `Instr::Accumulator`. Plain storing is the program with one (possibly converted) store. That of a convolution,
-/// over `[N, O, spatial...]`, may fold over all of space, once, where the device says so (`Caps::folds`): nothing that varies in
-/// space then depends on the fold.
+/// What a contraction does with each finished sum: a program over `[batch..., m, n]` without
+/// reduced dimensions that reads `Instr::Accumulator`. Plain storing is the program with one
+/// (possibly converted) store. That of a convolution, over `[N, O, spatial...]`, may fold over all
+/// of space, once, where the device says so (`Caps::folds`): nothing that varies in space then
+/// depends on the fold.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Epilogue(pub Program);
 
@@ -145,7 +149,8 @@ pub struct Dimension {
     pub kernel_dilation: usize,
 }
 
-/// An arbitrarily strided view of a slot: transposes, slices and broadcasts cost no step of their own.
+/// An arbitrarily strided view of a slot: transposes, slices and broadcasts cost no step of their
+/// own.
 #[derive(Clone, PartialEq, Debug)]
 pub struct View {
     /// The buffer.
@@ -181,8 +186,8 @@ pub struct ConvolutionCall {
     pub accumulate: DType,
     /// What happens to each sum.
     pub epilogue: Epilogue,
-    /// Where an epilogue that folds over space keeps the folds of parts of it: `[N, parts, O]` of the fold's type, as many
-    /// parts as `Caps::folds` says. The last of the step's writes.
+    /// Where an epilogue that folds over space keeps the folds of parts of it: `[N, parts, O]` of
+    /// the fold's type, as many parts as `Caps::folds` says. The last of the step's writes.
     pub workspace: Option<SlotId>,
 }
 
@@ -193,10 +198,12 @@ pub struct KernelCall {
     pub op: KernelOp,
     /// Operands in order, captures last. Every kernel takes any strides.
     pub operands: Vec<View>,
-    /// Results in order, of distinct elements; `None` where nobody uses the result. Empty where there is an epilogue.
+    /// Results in order, of distinct elements; `None` where nobody uses the result. Empty where
+    /// there is an epilogue.
     pub results: Vec<Option<View>>,
-    /// What happens to each element of the only result of a product, over `[batch..., m, n]` with the columns n of x's rows
-    /// last, where the kernel takes that over. Operands of such a call are dense.
+    /// What happens to each element of the only result of a product, over `[batch..., m, n]` with
+    /// the columns n of x's rows last, where the kernel takes that over. Operands of such a call
+    /// are dense.
     pub epilogue: Option<Epilogue>,
     /// Workspace slot, the last of `writes`, if the kernel asked for one.
     pub workspace: Option<SlotId>,

@@ -52,7 +52,12 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
 /// Result of each rank from the operands of each rank.
 pub(crate) fn eval(prim: &Prim, args: &[Vec<Array>]) -> Vec<Array> {
     if let Some(channel) = prim.channel() {
-        assert_eq!(channel.ranks, args.len(), "channel {} names as many ranks as there are", channel.id);
+        assert_eq!(
+            channel.ranks,
+            args.len(),
+            "channel {} names as many ranks as there are",
+            channel.id
+        );
     }
     let fold = |reducer: Reducer| {
         let prim = Prim::Binary { kind: reducer.binary() };

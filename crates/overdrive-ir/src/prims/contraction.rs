@@ -5,17 +5,28 @@ use crate::eval::for_each_index;
 use crate::plan::Dimension;
 use crate::{Array, Convolution, DType, Dim, DotGeneral, Mismatch, Shape, TensorType, Types};
 
-fn check_types(a: &TensorType, b: &TensorType, accumulate: DType, out: DType) -> Result<(), Mismatch> {
-    // fp8 products may mix e4m3 and e5m2 (gradients); everything else contracts one type with itself.
+fn check_types(
+    a: &TensorType,
+    b: &TensorType,
+    accumulate: DType,
+    out: DType,
+) -> Result<(), Mismatch> {
+    // fp8 products may mix e4m3 and e5m2 (gradients); everything else contracts one type with
+    // itself.
     let fp8 = |d: DType| matches!(d, DType::F8E4M3 | DType::F8E5M2);
     let same = a.dtype == b.dtype || (fp8(a.dtype) && fp8(b.dtype));
     if !same || a.dtype == DType::Bool {
         let remedy = "convert one side; nothing is cast silently";
-        return Err(Mismatch::new("one element type on both sides", format!("{a} and {b}")).remedy(remedy));
+        return Err(
+            Mismatch::new("one element type on both sides", format!("{a} and {b}")).remedy(remedy)
+        );
     }
     if accumulate.is_float() != a.dtype.is_float() || out.is_float() != a.dtype.is_float() {
         let expected = "accumulation and result of the operands' kind (float or integer)";
-        return Err(Mismatch::new(expected, format!("{} accumulated in {accumulate} to {out}", a.dtype)));
+        return Err(Mismatch::new(
+            expected,
+            format!("{} accumulated in {accumulate} to {out}", a.dtype),
+        ));
     }
     Ok(())
 }
@@ -32,7 +43,8 @@ pub(super) fn infer_dot(dot: &DotGeneral, types: &Types<'_>) -> Result<TensorTyp
         if i >= a.rank() || j >= b.rank() || a.shape[i] != b.shape[j] {
             let expected = format!("equal extents at axes {i} and {j}");
             let found = format!("{a} and {b}");
-            let remedy = "contracted and batch dimensions must agree; transpose or reshape one operand";
+            let remedy =
+                "contracted and batch dimensions must agree; transpose or reshape one operand";
             return Err(Mismatch::new(expected, found).remedy(remedy));
         }
     }
@@ -43,8 +55,9 @@ pub(super) fn infer_dot(dot: &DotGeneral, types: &Types<'_>) -> Result<TensorTyp
         return Err(Mismatch::new("each axis named once", format!("{dot:?}")));
     }
     let batch = dot.batch.iter().map(|&(i, _)| a.shape[i].clone());
-    let dims =
-        batch.chain(lhs.iter().map(|&i| a.shape[i].clone())).chain(rhs.iter().map(|&j| b.shape[j].clone()));
+    let dims = batch
+        .chain(lhs.iter().map(|&i| a.shape[i].clone()))
+        .chain(rhs.iter().map(|&j| b.shape[j].clone()));
     Ok(TensorType::new(dot.out, Shape(dims.collect())))
 }
 
@@ -97,7 +110,9 @@ impl Dimension {
     /// Output extent for an input and a kernel extent, `None` where the kernel does not fit.
     pub fn output(&self, input: usize, kernel: usize) -> Option<usize> {
         let dilated = |n: usize, by: usize| match n.checked_sub(1) {
-            Some(gaps) => i64::try_from(gaps.saturating_mul(by).saturating_add(1)).unwrap_or(i64::MAX),
+            Some(gaps) => {
+                i64::try_from(gaps.saturating_mul(by).saturating_add(1)).unwrap_or(i64::MAX)
+            }
             None => 0,
         };
         let padded = dilated(input, self.input_dilation).saturating_add(self.pad_low);
@@ -107,7 +122,10 @@ impl Dimension {
     }
 }
 
-pub(super) fn infer_convolution(conv: &Convolution, types: &Types<'_>) -> Result<TensorType, Mismatch> {
+pub(super) fn infer_convolution(
+    conv: &Convolution,
+    types: &Types<'_>,
+) -> Result<TensorType, Mismatch> {
     let [x, w] = types.exactly()?;
     check_types(x, w, conv.accumulate, conv.out)?;
     let spatial = conv.window.len();
@@ -117,15 +135,21 @@ pub(super) fn infer_convolution(conv: &Convolution, types: &Types<'_>) -> Result
     }
     let (kernel, channels) = (known(w)?, known(&x.with_shape(x.shape.0[1..].to_vec()))?);
     let groups = conv.groups;
-    if groups == 0 || Some(channels[0]) != kernel[1].checked_mul(groups) || !kernel[0].is_multiple_of(groups)
+    if groups == 0
+        || Some(channels[0]) != kernel[1].checked_mul(groups)
+        || !kernel[0].is_multiple_of(groups)
     {
-        let expected = format!("C = {} x {groups} groups input channels, O divisible by groups", kernel[1]);
+        let expected =
+            format!("C = {} x {groups} groups input channels, O divisible by groups", kernel[1]);
         return Err(Mismatch::new(expected, format!("{x} and {w}")));
     }
     let mut dims = vec![x.shape[0].clone(), Dim::Size(kernel[0])];
     for (d, window) in conv.window.iter().enumerate() {
         if window.stride == 0 || window.input_dilation == 0 || window.kernel_dilation == 0 {
-            return Err(Mismatch::new("strides and dilations of at least 1", format!("{window:?}")));
+            return Err(Mismatch::new(
+                "strides and dilations of at least 1",
+                format!("{window:?}"),
+            ));
         }
         let extent = window.output(channels[1 + d], kernel[2 + d]).ok_or_else(|| {
             let found = format!("kernel {w} over {x} with {window:?}");
@@ -154,10 +178,14 @@ pub(super) fn eval_convolution(conv: &Convolution, args: &[Array]) -> Array {
             let channel = out[1] / per_group.0 * per_group.1 + tap[0];
             let mut at = vec![out[0], channel];
             for (d, window) in conv.window.iter().enumerate() {
-                let position = (out[2 + d] * window.stride + tap[1 + d] * window.kernel_dilation) as i64
+                let position = (out[2 + d] * window.stride + tap[1 + d] * window.kernel_dilation)
+                    as i64
                     - window.pad_low;
                 let dilation = window.input_dilation as i64;
-                if position < 0 || position % dilation != 0 || position / dilation >= x.shape[2 + d] as i64 {
+                if position < 0
+                    || position % dilation != 0
+                    || position / dilation >= x.shape[2 + d] as i64
+                {
                     return;
                 }
                 at.push((position / dilation) as usize);

@@ -3,9 +3,15 @@
 use crate::{DType, Graph, Mismatch, Prim, TensorType, Types};
 
 /// Errs unless `region` takes `inputs`; returns its output types.
-fn signature(region: &Graph, name: &str, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
-    let list = |types: &[TensorType]| types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");
-    let declared: Vec<TensorType> = region.inputs().iter().map(|p| region.ty(p.value).clone()).collect();
+fn signature(
+    region: &Graph,
+    name: &str,
+    inputs: &[TensorType],
+) -> Result<Vec<TensorType>, Mismatch> {
+    let list =
+        |types: &[TensorType]| types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");
+    let declared: Vec<TensorType> =
+        region.inputs().iter().map(|p| region.ty(p.value).clone()).collect();
     if declared != inputs {
         let expected = format!("region `{name}` with inputs ({})", list(inputs));
         return Err(Mismatch::new(expected, format!("({})", list(&declared))));
@@ -29,7 +35,10 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<Vec<TensorType>, M
             let yes = signature(first, "then", captures)?;
             let no = signature(second, "else", captures)?;
             if yes != no {
-                return Err(Mismatch::new("branches of equal result types", format!("{yes:?} and {no:?}")));
+                return Err(Mismatch::new(
+                    "branches of equal result types",
+                    format!("{yes:?} and {no:?}"),
+                ));
             }
             Ok(yes)
         }
@@ -42,7 +51,10 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<Vec<TensorType>, M
             };
             let condition = signature(first, "condition", types.operands)?;
             if condition != [flag] {
-                return Err(Mismatch::new("a condition that gives one bool[]", format!("{condition:?}")));
+                return Err(Mismatch::new(
+                    "a condition that gives one bool[]",
+                    format!("{condition:?}"),
+                ));
             }
             let next = signature(second, "body", types.operands)?;
             if next != state {

@@ -2,14 +2,21 @@
 
 use crate::{Cost, Graph, Prim, TensorType};
 
-pub(crate) fn cost(prim: &Prim, operands: &[TensorType], regions: &[Graph], results: &[TensorType]) -> Cost {
+pub(crate) fn cost(
+    prim: &Prim,
+    operands: &[TensorType],
+    regions: &[Graph],
+    results: &[TensorType],
+) -> Cost {
     let elements = |t: &TensorType| t.elements() as u64;
     let bytes = operands.iter().chain(results).map(|t| t.bytes() as u64).sum();
     let flops = match prim {
         Prim::Unary { .. } | Prim::Binary { .. } | Prim::Compare { .. } | Prim::Select => {
             elements(&results[0])
         }
-        Prim::Reduce { .. } | Prim::AllReduce { .. } | Prim::ReduceScatter { .. } => elements(&operands[0]),
+        Prim::Reduce { .. } | Prim::AllReduce { .. } | Prim::ReduceScatter { .. } => {
+            elements(&operands[0])
+        }
         Prim::ReduceWindow { windows, .. } => {
             windows.iter().fold(elements(&results[0]), |n, w| n.saturating_mul(w.size as u64))
         }
@@ -21,7 +28,8 @@ pub(crate) fn cost(prim: &Prim, operands: &[TensorType], regions: &[Graph], resu
             let kernel = &operands[1];
             let taps = elements(kernel) / (kernel.sizes()[0] as u64).max(1);
             // Zeros between the elements of the input (the gradient of a stride) are no work.
-            let spread = conv.window.iter().fold(1u64, |n, w| n.saturating_mul(w.input_dilation as u64));
+            let spread =
+                conv.window.iter().fold(1u64, |n, w| n.saturating_mul(w.input_dilation as u64));
             elements(&results[0]).saturating_mul(2).saturating_mul(taps) / spread.max(1)
         }
         Prim::Scatter { reducer: Some(_), .. } => elements(&operands[2]),

@@ -1,14 +1,18 @@
 //! Elementwise primitives: one result element per operand element, nothing broadcast.
 
 use crate::eval::Data;
-use crate::{Array, Binary, Compare, DType, Mismatch, Overflow, Prim, Tensor, TensorType, Types, Unary};
+use crate::{
+    Array, Binary, Compare, DType, Mismatch, Overflow, Prim, Tensor, TensorType, Types, Unary,
+};
 
 pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismatch> {
     match prim {
         Prim::Unary { kind } => {
             let [a] = types.exactly()?;
             let takes = match kind {
-                Unary::Neg | Unary::Abs | Unary::Sign => a.dtype.is_arithmetic_float() || a.dtype.is_int(),
+                Unary::Neg | Unary::Abs | Unary::Sign => {
+                    a.dtype.is_arithmetic_float() || a.dtype.is_int()
+                }
                 Unary::Not => !a.dtype.is_float(),
                 _ => a.dtype.is_arithmetic_float(),
             };
@@ -60,7 +64,8 @@ fn equal(a: &TensorType, b: &TensorType) -> Result<(), Mismatch> {
     if a == b {
         return Ok(());
     }
-    let remedy = if a.dtype == b.dtype { "broadcast or reshape one side" } else { "convert one side" };
+    let remedy =
+        if a.dtype == b.dtype { "broadcast or reshape one side" } else { "convert one side" };
     Err(Mismatch::new("operands of equal type", format!("{a} and {b}")).remedy(remedy))
 }
 
@@ -69,9 +74,11 @@ pub(super) fn eval(prim: &Prim, args: &[Array]) -> Array {
     match prim {
         Prim::Unary { kind } => match &a.data {
             Data::Float(_) => a.map(|x| unary(*kind, x)),
-            Data::Int(v) => {
-                Array::int(a.dtype, &a.shape, v.iter().map(|&x| unary_int(*kind, a.dtype, x)).collect())
-            }
+            Data::Int(v) => Array::int(
+                a.dtype,
+                &a.shape,
+                v.iter().map(|&x| unary_int(*kind, a.dtype, x)).collect(),
+            ),
         },
         Prim::Binary { kind } => match (&a.data, &args[1].data) {
             (Data::Float(x), Data::Float(y)) => {
@@ -79,7 +86,8 @@ pub(super) fn eval(prim: &Prim, args: &[Array]) -> Array {
                 Array::float(a.dtype, &a.shape, values)
             }
             (Data::Int(x), Data::Int(y)) => {
-                let values = x.iter().zip(y).map(|(&x, &y)| binary_int(*kind, a.dtype, x, y)).collect();
+                let values =
+                    x.iter().zip(y).map(|(&x, &y)| binary_int(*kind, a.dtype, x, y)).collect();
                 Array::int(a.dtype, &a.shape, values)
             }
             _ => unreachable!("operands have equal types"),

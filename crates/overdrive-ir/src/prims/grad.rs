@@ -1,8 +1,8 @@
 //! Gradients of the primitives, by family (the rules of docs/decisions/0001-primitives.md).
 //!
-//! A rule builds ordinary nodes from operands, results and cotangents, so that gradients of any order exist.
-//! `None` means that the derivative is zero or that the operand is discrete. What has a derivative that no rule
-//! knows is an error of the builder, never a silent zero.
+//! A rule builds ordinary nodes from operands, results and cotangents, so that gradients of any
+//! order exist. `None` means that the derivative is zero or that the operand is discrete. What has
+//! a derivative that no rule knows is an error of the builder, never a silent zero.
 
 mod collectives;
 mod contraction;
@@ -31,11 +31,15 @@ pub(crate) fn grad<'b>(prim: &Prim, g: &Gradient<'b, '_>) -> Vec<Option<Expr<'b>
         Prim::Broadcast { dims, .. } => vec![Some(movement::broadcast(g.inputs[0], dims, dy))],
         Prim::Reshape { .. } => vec![Some(dy.reshape(g.inputs[0].shape()))],
         Prim::Transpose { perm } => vec![Some(movement::transpose(perm, dy))],
-        Prim::Slice { start, stride, .. } => vec![Some(movement::slice(g.inputs[0], start, stride, dy))],
+        Prim::Slice { start, stride, .. } => {
+            vec![Some(movement::slice(g.inputs[0], start, stride, dy))]
+        }
         Prim::Pad { pads } => movement::pad(g, pads, dy),
         Prim::Concat { axis } => movement::concat(g, *axis, dy),
         Prim::Reduce { reducer, axes } => vec![reduction::reduce(*reducer, g, axes, dy)],
-        Prim::ReduceWindow { reducer, windows } => vec![reduction::window(*reducer, g, windows, dy)],
+        Prim::ReduceWindow { reducer, windows } => {
+            vec![reduction::window(*reducer, g, windows, dy)]
+        }
         Prim::DotGeneral(dot) => contraction::dot(dot, g, dy),
         Prim::Convolution(conv) => contraction::convolution(conv, g, dy),
         Prim::Gather { axes } => indexing::gather(g, axes, dy),

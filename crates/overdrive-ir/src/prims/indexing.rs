@@ -7,8 +7,10 @@ use crate::{Array, DType, Dim, Mismatch, Order, Prim, Reducer, Shape, TensorType
 fn check_indices(indices: &TensorType, axes: &[usize]) -> Result<(), Mismatch> {
     let last = indices.shape.0.last();
     if !indices.dtype.is_int() || last != Some(&Dim::Size(axes.len())) {
-        let expected =
-            format!("integer indices whose last dimension is {} (one per indexed axis)", axes.len());
+        let expected = format!(
+            "integer indices whose last dimension is {} (one per indexed axis)",
+            axes.len()
+        );
         return Err(Mismatch::new(expected, indices.to_string()));
     }
     Ok(())
@@ -17,8 +19,9 @@ fn check_indices(indices: &TensorType, axes: &[usize]) -> Result<(), Mismatch> {
 /// Type of `gather(operand, indices)`: also that of the updates of a scatter.
 fn gathered(operand: &TensorType, indices: &TensorType, axes: &[usize]) -> TensorType {
     let batch = indices.shape.0[..indices.rank() - 1].iter().cloned();
-    let window =
-        (0..operand.rank()).filter(|axis| !axes.contains(axis)).map(|axis| operand.shape[axis].clone());
+    let window = (0..operand.rank())
+        .filter(|axis| !axes.contains(axis))
+        .map(|axis| operand.shape[axis].clone());
     operand.with_shape(Shape(batch.chain(window).collect()))
 }
 
@@ -43,7 +46,10 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<Vec<TensorType>, M
             check_indices(indices, axes)?;
             let expected = gathered(operand, indices, axes);
             if *updates != expected {
-                return Err(Mismatch::new(format!("updates of type {expected}"), updates.to_string()));
+                return Err(Mismatch::new(
+                    format!("updates of type {expected}"),
+                    updates.to_string(),
+                ));
             }
             Ok(vec![operand.clone()])
         }
@@ -51,7 +57,10 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<Vec<TensorType>, M
             let [operand, starts] = types.exactly()?;
             check_starts(starts, operand)?;
             let fits = sizes.len() == operand.rank()
-                && sizes.iter().zip(&operand.shape.0).all(|(s, d)| d.size().is_none_or(|d| *s <= d));
+                && sizes
+                    .iter()
+                    .zip(&operand.shape.0)
+                    .all(|(s, d)| d.size().is_none_or(|d| *s <= d));
             if !fits {
                 return Err(Mismatch::new(format!("sizes within {operand}"), format!("{sizes:?}")));
             }
@@ -60,13 +69,17 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<Vec<TensorType>, M
         Prim::DynamicUpdateSlice => {
             let [operand, update, starts] = types.exactly()?;
             check_starts(starts, operand)?;
-            let within =
-                |(u, d): (&Dim, &Dim)| u == d || matches!((u, d), (Dim::Size(u), Dim::Size(d)) if u <= d);
+            let within = |(u, d): (&Dim, &Dim)| {
+                u == d || matches!((u, d), (Dim::Size(u), Dim::Size(d)) if u <= d)
+            };
             let fits = update.dtype == operand.dtype
                 && update.rank() == operand.rank()
                 && update.shape.0.iter().zip(&operand.shape.0).all(within);
             if !fits {
-                return Err(Mismatch::new(format!("an update within {operand}"), update.to_string()));
+                return Err(Mismatch::new(
+                    format!("an update within {operand}"),
+                    update.to_string(),
+                ));
             }
             Ok(vec![operand.clone()])
         }
@@ -79,9 +92,11 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<Vec<TensorType>, M
     }
 }
 
-/// For each (row of indices, window position): the operand position, in row-major order of `gathered`.
+/// For each (row of indices, window position): the operand position, in row-major order of
+/// `gathered`.
 fn positions(operand: &Array, indices: &Array, axes: &[usize]) -> Vec<usize> {
-    let window_axes: Vec<usize> = (0..operand.shape.len()).filter(|axis| !axes.contains(axis)).collect();
+    let window_axes: Vec<usize> =
+        (0..operand.shape.len()).filter(|axis| !axes.contains(axis)).collect();
     let window: Vec<usize> = window_axes.iter().map(|&axis| operand.shape[axis]).collect();
     let rows: usize = indices.shape[..indices.shape.len() - 1].iter().product();
     let mut result = Vec::new();
@@ -118,13 +133,15 @@ fn combine(operand: &Array, to: &[usize], updates: &Array, reducer: Option<Reduc
     match (&mut result.data, &updates.data) {
         (Data::Float(out), Data::Float(new)) => {
             for (&position, &x) in to.iter().zip(new) {
-                out[position] = reducer.map_or(x, |r| elementwise::binary(r.binary(), out[position], x));
+                out[position] =
+                    reducer.map_or(x, |r| elementwise::binary(r.binary(), out[position], x));
             }
         }
         (Data::Int(out), Data::Int(new)) => {
             for (&position, &x) in to.iter().zip(new) {
                 let old = out[position];
-                let sum = reducer.map_or(x, |r| elementwise::binary_int(r.binary(), operand.dtype, old, x));
+                let sum = reducer
+                    .map_or(x, |r| elementwise::binary_int(r.binary(), operand.dtype, old, x));
                 out[position] = sum;
             }
             return Array::int(operand.dtype, &operand.shape, std::mem::take(out));

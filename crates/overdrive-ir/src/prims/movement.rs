@@ -8,12 +8,17 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
     match prim {
         Prim::Broadcast { shape, dims } => {
             let [a] = types.exactly()?;
-            let increasing = dims.windows(2).all(|w| w[0] < w[1]) && dims.iter().all(|&d| d < shape.rank());
+            let increasing =
+                dims.windows(2).all(|w| w[0] < w[1]) && dims.iter().all(|&d| d < shape.rank());
             let fits = dims.len() == a.rank()
                 && increasing
-                && dims.iter().zip(&a.shape.0).all(|(&d, from)| *from == Dim::Size(1) || *from == shape[d]);
+                && dims
+                    .iter()
+                    .zip(&a.shape.0)
+                    .all(|(&d, from)| *from == Dim::Size(1) || *from == shape[d]);
             if !fits {
-                let expected = format!("dimensions that are 1 or equal to those of {shape} at {dims:?}");
+                let expected =
+                    format!("dimensions that are 1 or equal to those of {shape} at {dims:?}");
                 let remedy = "align trailing dimensions, or insert dimensions of 1";
                 return Err(Mismatch::new(expected, a.to_string()).remedy(remedy));
             }
@@ -41,14 +46,18 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
             let [a] = types.exactly()?;
             let rank = a.rank();
             if [start.len(), limit.len(), stride.len()] != [rank; 3] {
-                return Err(Mismatch::new(format!("{rank} starts, limits and strides"), a.to_string()));
+                return Err(Mismatch::new(
+                    format!("{rank} starts, limits and strides"),
+                    a.to_string(),
+                ));
             }
             let mut dims = Vec::with_capacity(rank);
             for axis in 0..rank {
                 let size = known(&a.with_shape(vec![a.shape[axis].clone()]))?[0];
                 let (s, l, step) = (start[axis], limit[axis], stride[axis]);
                 if s > l || l > size || step == 0 {
-                    let expected = format!("0 <= start <= limit <= {size} and stride >= 1 on axis {axis}");
+                    let expected =
+                        format!("0 <= start <= limit <= {size} and stride >= 1 on axis {axis}");
                     return Err(Mismatch::new(expected, format!("{s}..{l} step {step}")));
                 }
                 dims.push((l - s).div_ceil(step));
@@ -69,13 +78,15 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
                 }
                 let size = known(&a.with_shape(vec![dim.clone()]))?[0];
                 let padded = spread(size, pad).saturating_add(pad.low).saturating_add(pad.high);
-                let negative = || Mismatch::new("pads that leave a size of at least 0", padded.to_string());
+                let negative =
+                    || Mismatch::new("pads that leave a size of at least 0", padded.to_string());
                 dims.push(Dim::Size(usize::try_from(padded).map_err(|_| negative())?));
             }
             Ok(a.with_shape(dims))
         }
         Prim::Concat { axis } => {
-            let first = types.operands.first().ok_or_else(|| Mismatch::new("an operand", "none"))?;
+            let first =
+                types.operands.first().ok_or_else(|| Mismatch::new("an operand", "none"))?;
             check_axis(*axis, &first.shape)?;
             let mut total = 0usize;
             for ty in types.operands {
@@ -88,7 +99,8 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
                     let expected = format!("types that equal {first} but for axis {axis}");
                     return Err(Mismatch::new(expected, ty.to_string()));
                 }
-                total = total.saturating_add(known(&ty.with_shape(vec![ty.shape[*axis].clone()]))?[0]);
+                total =
+                    total.saturating_add(known(&ty.with_shape(vec![ty.shape[*axis].clone()]))?[0]);
             }
             let mut shape = first.shape.clone();
             shape.0[*axis] = Dim::Size(total);
@@ -98,7 +110,8 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
     }
 }
 
-/// Extent after interior padding; saturates, so that absurd attributes become absurd types and no overflow.
+/// Extent after interior padding; saturates, so that absurd attributes become absurd types and no
+/// overflow.
 fn spread(size: usize, pad: &Pad) -> i64 {
     let spread = match size.checked_sub(1) {
         Some(gaps) => gaps.saturating_mul(pad.interior.saturating_add(1)).saturating_add(1),
@@ -113,8 +126,11 @@ pub(super) fn eval(prim: &Prim, args: &[Array]) -> Array {
         Prim::Broadcast { shape, dims } => {
             let shape = super::concrete(shape);
             pick(a, &shape, |index| {
-                let at: Vec<usize> =
-                    dims.iter().zip(&a.shape).map(|(&d, &n)| if n == 1 { 0 } else { index[d] }).collect();
+                let at: Vec<usize> = dims
+                    .iter()
+                    .zip(&a.shape)
+                    .map(|(&d, &n)| if n == 1 { 0 } else { index[d] })
+                    .collect();
                 a.position(&at)
             })
         }
@@ -131,7 +147,8 @@ pub(super) fn eval(prim: &Prim, args: &[Array]) -> Array {
             let shape: Vec<usize> =
                 (0..start.len()).map(|d| (limit[d] - start[d]).div_ceil(stride[d])).collect();
             pick(a, &shape, |index| {
-                let at: Vec<usize> = (0..index.len()).map(|d| start[d] + index[d] * stride[d]).collect();
+                let at: Vec<usize> =
+                    (0..index.len()).map(|d| start[d] + index[d] * stride[d]).collect();
                 a.position(&at)
             })
         }
@@ -148,7 +165,8 @@ pub(super) fn eval(prim: &Prim, args: &[Array]) -> Array {
                 for (d, pad) in pads.iter().enumerate() {
                     let position = index[d] as i64 - pad.low;
                     let step = pad.interior as i64 + 1;
-                    if position < 0 || position % step != 0 || position / step >= a.shape[d] as i64 {
+                    if position < 0 || position % step != 0 || position / step >= a.shape[d] as i64
+                    {
                         return a.len();
                     }
                     at[d] = (position / step) as usize;
@@ -189,5 +207,9 @@ pub(super) fn join(parts: &[Array], axis: usize) -> Array {
         }
     });
     let dtype = parts[0].dtype;
-    if dtype.is_float() { Array::float(dtype, &shape, floats) } else { Array::int(dtype, &shape, ints) }
+    if dtype.is_float() {
+        Array::float(dtype, &shape, floats)
+    } else {
+        Array::int(dtype, &shape, ints)
+    }
 }

@@ -6,7 +6,8 @@ use crate::{Array, DType, Dim, Mismatch, Prim, Reducer, Shape, TensorType, Types
 
 fn check_dtype(reducer: Reducer, dtype: DType) -> Result<(), Mismatch> {
     let logical = matches!(reducer, Reducer::And | Reducer::Or);
-    let takes = if logical { !dtype.is_float() } else { dtype.is_arithmetic_float() || dtype.is_int() };
+    let takes =
+        if logical { !dtype.is_float() } else { dtype.is_arithmetic_float() || dtype.is_int() };
     if takes {
         return Ok(());
     }
@@ -20,13 +21,17 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
         Prim::Reduce { reducer, axes } => {
             check_axes(axes, &a.shape)?;
             check_dtype(*reducer, a.dtype)?;
-            let kept = (0..a.rank()).filter(|axis| !axes.contains(axis)).map(|axis| a.shape[axis].clone());
+            let kept =
+                (0..a.rank()).filter(|axis| !axes.contains(axis)).map(|axis| a.shape[axis].clone());
             Ok(a.with_shape(Shape(kept.collect())))
         }
         Prim::ReduceWindow { reducer, windows } => {
             check_dtype(*reducer, a.dtype)?;
             if windows.len() != a.rank() {
-                return Err(Mismatch::new(format!("{} windows", a.rank()), windows.len().to_string()));
+                return Err(Mismatch::new(
+                    format!("{} windows", a.rank()),
+                    windows.len().to_string(),
+                ));
             }
             let identity = Window { size: 1, stride: 1, dilation: 1, pad_low: 0, pad_high: 0 };
             let mut dims = Vec::with_capacity(windows.len());
@@ -85,7 +90,12 @@ impl Fold {
                 self.float = elementwise::binary(self.reducer.binary(), self.float, v[position]);
             }
             crate::eval::Data::Int(v) => {
-                self.int = elementwise::binary_int(self.reducer.binary(), self.dtype, self.int, v[position]);
+                self.int = elementwise::binary_int(
+                    self.reducer.binary(),
+                    self.dtype,
+                    self.int,
+                    v[position],
+                );
             }
         }
     }
@@ -130,7 +140,8 @@ pub(super) fn eval(prim: &Prim, args: &[Array]) -> Array {
                     let source: Option<Vec<usize>> = (0..windows.len())
                         .map(|d| {
                             let w = &windows[d];
-                            let i = (at[d] * w.stride + tap[d] * w.dilation).checked_sub(w.pad_low)?;
+                            let i =
+                                (at[d] * w.stride + tap[d] * w.dilation).checked_sub(w.pad_low)?;
                             (i < a.shape[d]).then_some(i)
                         })
                         .collect();

@@ -1,4 +1,5 @@
-//! IR text: the form in which graphs are read by people, stored beside results and snapshotted by tests.
+//! IR text: the form in which graphs are read by people, stored beside results and snapshotted by
+//! tests.
 //!
 //! ```text
 //! overdrive-ir 1
@@ -11,10 +12,11 @@
 //! }
 //! ```
 //!
-//! The number after `overdrive-ir` is the version of this syntax and of the primitives; a composite whose meaning
-//! has changed since its first version is written `name@2`. Attributes are a JSON object, strings are JSON strings,
-//! regions follow their node in braces. White space separates words and means nothing else.
-//! Invariant: parsing what was printed gives an equal graph, and printing that gives the same text.
+//! The number after `overdrive-ir` is the version of this syntax and of the primitives; a composite
+//! whose meaning has changed since its first version is written `name@2`. Attributes are a JSON
+//! object, strings are JSON strings, regions follow their node in braces. White space separates
+//! words and means nothing else. Invariant: parsing what was printed gives an equal graph, and
+//! printing that gives the same text.
 
 mod lexer;
 pub mod number;

@@ -1,5 +1,5 @@
-//! Numbers that JSON lacks: `#[serde(with = "overdrive_ir::text::number")]` on an f64 writes `"inf"`, `"-inf"` and
-//! `"NaN"` as strings, where plain serde would write `null` and lose them.
+//! Numbers that JSON lacks: `#[serde(with = "overdrive_ir::text::number")]` on an f64 writes
+//! `"inf"`, `"-inf"` and `"NaN"` as strings, where plain serde would write `null` and lose them.
 
 use serde::{Deserialize, Deserializer, Serialize as _, Serializer, de::Error};
 

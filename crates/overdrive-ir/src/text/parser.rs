@@ -1,13 +1,13 @@
-//! Parsing: one function per line of the grammar. Every input gives a graph that `verify` accepts, or an error
-//! with its place; nothing is allocated for a length that the text merely claims.
+//! Parsing: one function per line of the grammar. Every input gives a graph that `verify` accepts,
+//! or an error with its place; nothing is allocated for a length that the text merely claims.
 
 use super::lexer::{Cursor, ParseError};
 use super::printer::VERSION;
 use crate::graph::ValueInfo;
 use crate::ops::OPS;
 use crate::{
-    DType, Dim, Graph, GraphError, Init, Node, NodeId, Operation, Origin, Port, Shape, StateDecl, TensorType,
-    Types, Value, verify,
+    DType, Dim, Graph, GraphError, Init, Node, NodeId, Operation, Origin, Port, Shape, StateDecl,
+    TensorType, Types, Value, verify,
 };
 use serde_json::Map;
 use std::collections::BTreeMap;
@@ -27,7 +27,9 @@ impl FromStr for Graph {
         let start = cursor;
         let version: u32 = cursor.number("the version of the IR text")?;
         if version != VERSION {
-            return Err(start.error(format!("IR text of version {VERSION}"), format!("version {version}")));
+            return Err(
+                start.error(format!("IR text of version {VERSION}"), format!("version {version}"))
+            );
         }
         let start = cursor;
         let graph = graph(&mut cursor, 0)?;
@@ -64,7 +66,9 @@ impl Draft {
     ) -> Result<(), ParseError> {
         match self.values.insert(value.0, ValueInfo { ty, origin }) {
             None => Ok(()),
-            Some(_) => Err(at.error("a value that is defined once", format!("`%{}` again", value.0))),
+            Some(_) => {
+                Err(at.error("a value that is defined once", format!("`%{}` again", value.0)))
+            }
         }
     }
 
@@ -98,7 +102,9 @@ fn graph(cursor: &mut Cursor<'_>, depth: usize) -> Result<Graph, ParseError> {
     if let Some((&last, _)) = draft.values.last_key_value()
         && last as usize != count - 1
     {
-        return Err(end.error(format!("values %0 to %{}, none left out", count - 1), format!("%{last}")));
+        return Err(
+            end.error(format!("values %0 to %{}, none left out", count - 1), format!("%{last}"))
+        );
     }
     let Draft { values, nodes, inputs, outputs, states } = draft;
     Ok(Graph { name, nodes, values: values.into_values().collect(), inputs, outputs, states })
@@ -119,7 +125,8 @@ fn statement(cursor: &mut Cursor<'_>, draft: &mut Draft, depth: usize) -> Result
             let (value, name, ty) = (value(cursor)?, cursor.json("a name in quotes")?, ty(cursor)?);
             let init_at = *cursor;
             let init: Init = cursor.json("an initial value")?;
-            let is_narrow = |tensor: &crate::Tensor| tensor.ty().dtype.is_float() && ty.dtype.is_float();
+            let is_narrow =
+                |tensor: &crate::Tensor| tensor.ty().dtype.is_float() && ty.dtype.is_float();
             if let Init::Widened(tensor) = &init
                 && (tensor.ty().shape != ty.shape || !is_narrow(tensor))
             {
@@ -141,7 +148,8 @@ fn statement(cursor: &mut Cursor<'_>, draft: &mut Draft, depth: usize) -> Result
         "update" => {
             cursor.accept_word("update");
             let name_at = *cursor;
-            let (name, value): (String, _) = (cursor.json("a name in quotes")?, draft.operand(cursor)?);
+            let (name, value): (String, _) =
+                (cursor.json("a name in quotes")?, draft.operand(cursor)?);
             let state = draft.states.iter_mut().find(|s| s.name == name && s.update.is_none());
             let state = state.ok_or_else(|| name_at.expected("a declared state, updated once"))?;
             state.update = Some(value);
@@ -159,12 +167,16 @@ fn node(cursor: &mut Cursor<'_>, draft: &mut Draft, depth: usize) -> Result<(), 
     }
     let op_at = *cursor;
     let name = cursor.word("`input`, `state`, `output`, `update`, `}` or an op")?;
-    let version: u32 = if cursor.accept("@") { cursor.number("the version of the op")? } else { 1 };
+    let version: u32 =
+        if cursor.accept("@") { cursor.number("the version of the op")? } else { 1 };
     cursor.expect("(")?;
     let operands = cursor.list(")", |c| draft.operand(c))?;
     let attributes_at = *cursor;
-    let attributes =
-        if cursor.at_object() { cursor.json("the attributes as a JSON object")? } else { Map::new() };
+    let attributes = if cursor.at_object() {
+        cursor.json("the attributes as a JSON object")?
+    } else {
+        Map::new()
+    };
     let types_at = *cursor;
     let types = if cursor.accept(":") { types(cursor)? } else { vec![] };
     let scope: String =
@@ -179,22 +191,26 @@ fn node(cursor: &mut Cursor<'_>, draft: &mut Draft, depth: usize) -> Result<(), 
     if let Some(entry) = OPS.iter().find(|entry| entry.name == name)
         && entry.version != version
     {
-        return Err(
-            op_at.error(format!("`{name}` of version {}", entry.version), format!("version {version}"))
-        );
+        return Err(op_at.error(
+            format!("`{name}` of version {}", entry.version),
+            format!("version {version}"),
+        ));
     }
     let given: Vec<String> = attributes.keys().cloned().collect();
-    let op = Operation::parse(name, attributes)
-        .map_err(|reason| op_at.error("an op of this version of Overdrive, with its attributes", reason))?;
+    let op = Operation::parse(name, attributes).map_err(|reason| {
+        op_at.error("an op of this version of Overdrive, with its attributes", reason)
+    })?;
     let known = op.attributes();
     if let Some(unknown) = given.iter().find(|key| !known.contains_key(*key)) {
         return Err(attributes_at.error(format!("attributes of `{name}`"), format!("`{unknown}`")));
     }
-    let operand_types: Vec<TensorType> = operands.iter().map(|v| draft.values[&v.0].ty.clone()).collect();
+    let operand_types: Vec<TensorType> =
+        operands.iter().map(|v| draft.values[&v.0].ty.clone()).collect();
     let inferred = op
         .infer(&Types { operands: &operand_types, regions: &regions })
         .map_err(|m| op_at.error(m.expected, format!("{} in `{name}`; {}", m.found, m.remedy)))?;
-    let text = |types: &[TensorType]| types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");
+    let text =
+        |types: &[TensorType]| types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");
     if inferred != types || results.len() != types.len() {
         let found = format!("{} for {} values", text(&types), results.len());
         return Err(types_at.error(format!("{} as the types of `{name}`", text(&inferred)), found));
@@ -230,7 +246,9 @@ fn ty(cursor: &mut Cursor<'_>) -> Result<TensorType, ParseError> {
     let dims = cursor.list("]", |c| {
         let mut ahead = *c;
         match ahead.peek_word() {
-            word if word.starts_with(|d: char| d.is_ascii_digit()) => c.number("a size").map(Dim::Size),
+            word if word.starts_with(|d: char| d.is_ascii_digit()) => {
+                c.number("a size").map(Dim::Size)
+            }
             "" => c.json("a size or a name").map(|name: String| Dim::Named(name.into())),
             _ => c.word("a size or a name").map(Dim::from),
         }

@@ -27,7 +27,8 @@ fn value(value: &Value) -> String {
     format!("%{}", value.0)
 }
 
-/// A type as text; names of dimensions that are no plain words are quoted, so that any name reads back.
+/// A type as text; names of dimensions that are no plain words are quoted, so that any name reads
+/// back.
 fn type_text(ty: &TensorType) -> String {
     let dims = list(&ty.shape.0, |dim| match dim {
         Dim::Size(n) => n.to_string(),

@@ -21,7 +21,8 @@ impl Operand {
         Self { base: value, to: None, views: vec![], factor: 1.0 }
     }
 
-    /// Exporters multiply q, k or both before their product instead of the scores; the scale of the op is free.
+    /// Exporters multiply q, k or both before their product instead of the scores; the scale of the
+    /// op is free.
     pub(super) fn unscaled(graph: &Graph, value: Value) -> Self {
         let mut found = Self::whole(value);
         while let Some(node) = graph.producer(found.base) {
@@ -37,7 +38,8 @@ impl Operand {
                 }
                 (Some(Prim::Binary { kind: Binary::Mul }), &[a, b]) => {
                     let factor = |v| constant(graph, v).map(|c| c.to_f64()[0]).filter(|&c| c > 0.0);
-                    let Some((x, c)) = factor(b).map(|c| (a, c)).or_else(|| Some((b, factor(a)?))) else {
+                    let Some((x, c)) = factor(b).map(|c| (a, c)).or_else(|| Some((b, factor(a)?)))
+                    else {
                         break;
                     };
                     (found.base, found.factor) = (x, found.factor * c);

@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 const BOTH: [(usize, usize); 2] = [(0, 0), (1, 1)];
 const LOWEST: f64 = f32::MIN as f64;
 
-/// Two sequences of two heads, five queries, six keys: `masked` makes of the product, and of what the keys' visibility is,
-/// what the softmax is taken of; `after` of the weights what v is multiplied with.
+/// Two sequences of two heads, five queries, six keys: `masked` makes of the product, and of what
+/// the keys' visibility is, what the softmax is taken of; `after` of the weights what v is
+/// multiplied with.
 fn model(
     masked: impl for<'b> Fn(Expr<'b>, Expr<'b>) -> Expr<'b>,
     after: impl for<'b> Fn(Expr<'b>) -> Expr<'b>,
@@ -25,9 +26,11 @@ fn model(
     b.finish().expect("the model is well typed")
 }
 
-/// Whether it becomes attention; if so, the same is computed, of a sequence without a visible key too.
+/// Whether it becomes attention; if so, the same is computed, of a sequence without a visible key
+/// too.
 fn becomes_attention(graph: &Graph) -> bool {
-    let caps = Caps { claims: BTreeSet::from(["attention with regions".to_owned()]), ..Caps::default() };
+    let caps =
+        Caps { claims: BTreeSet::from(["attention with regions".to_owned()]), ..Caps::default() };
     let attended = attend(graph, &caps).expect("well typed");
     if !attended.nodes().iter().any(|node| node.op.composite::<Attention>().is_some()) {
         assert_eq!(&attended, graph);
@@ -75,7 +78,8 @@ fn split<'b>(x: Expr<'b>, order: &[usize; 4]) -> Expr<'b> {
     x.reshape([2usize, 5, 2, 4]).transpose(order)
 }
 
-/// As PyTorch's exporter has it: both by the root of the scale, keys turned, in a narrow format too.
+/// As PyTorch's exporter has it: both by the root of the scale, keys turned, in a narrow format
+/// too.
 #[test]
 fn factors_of_queries_and_keys_are_the_scale() {
     for dtype in [DType::F32, DType::BF16] {
@@ -87,9 +91,13 @@ fn factors_of_queries_and_keys_are_the_scale() {
         let v = split(x, &[0, 2, 1, 3]).convert(dtype);
         b.output("y", weights.dot_to(v, &BOTH, &[(3, 2)], DType::F32).convert(dtype));
         let graph = b.finish().expect("well typed");
-        let caps = Caps { claims: BTreeSet::from(["attention with regions".to_owned()]), ..Caps::default() };
+        let caps = Caps {
+            claims: BTreeSet::from(["attention with regions".to_owned()]),
+            ..Caps::default()
+        };
         let attended = crate::dce(&attend(&graph, &caps).unwrap()).unwrap();
-        let scales = attended.nodes().iter().filter_map(|node| node.op.composite::<Attention>()?.scale);
+        let scales =
+            attended.nodes().iter().filter_map(|node| node.op.composite::<Attention>()?.scale);
         let scales: Vec<f64> = scales.collect();
         assert!(scales.len() == 1 && (scales[0] - 0.49).abs() < 1e-6, "{scales:?}");
         let products = attended.nodes().iter().filter(|node| node.op.name() == "mul").count();
@@ -98,7 +106,10 @@ fn factors_of_queries_and_keys_are_the_scale() {
         let input = [Tensor::from_f64(DType::F32, [2usize, 5, 8], &values)];
         let [expected, found] = [&graph, &attended].map(|g| eval_tensors(g, &input)[0].to_f64());
         let near = if dtype == DType::F32 { 1e-6 } else { 2e-2 };
-        assert!(expected.iter().zip(&found).all(|(a, b)| (a - b).abs() < near), "{expected:?} {found:?}");
+        assert!(
+            expected.iter().zip(&found).all(|(a, b)| (a - b).abs() < near),
+            "{expected:?} {found:?}"
+        );
     }
 }
 

@@ -1,7 +1,9 @@
-//! What is known of each value before anything runs: all its elements where they are few, or the one number that
-//! fills it.
+//! What is known of each value before anything runs: all its elements where they are few, or the
+//! one number that fills it.
 
-use overdrive_ir::{Array, Builder, DType, Expr, Graph, Node, Operation, Prim, Reducer, Shape, Value};
+use overdrive_ir::{
+    Array, Builder, DType, Expr, Graph, Node, Operation, Prim, Reducer, Shape, Value,
+};
 
 /// Values with more elements than this are not computed ahead.
 const LIMIT: usize = 1024;
@@ -70,7 +72,10 @@ impl Constants {
             Prim::Constant { value } => {
                 let first = value.ty().dtype.bits().div_ceil(8);
                 let same = value.ty().dtype.bits() >= 8
-                    && value.bytes().chunks(first).all(|element| element == &value.bytes()[..first]);
+                    && value
+                        .bytes()
+                        .chunks(first)
+                        .all(|element| element == &value.bytes()[..first]);
                 (same && !value.bytes().is_empty()).then(|| {
                     let scalar = overdrive_ir::TensorType::scalar(value.ty().dtype);
                     let bytes = value.bytes()[..first].to_vec();
@@ -85,9 +90,14 @@ impl Constants {
             | Prim::Slice { .. }
             | Prim::DynamicSlice { .. } => filled(&node.operands[0]),
             Prim::Pad { .. } | Prim::Concat { .. } | Prim::DynamicUpdateSlice => {
-                let data = if matches!(prim, Prim::DynamicUpdateSlice) { 2 } else { node.operands.len() };
-                let parts = node.operands[..data].iter().map(filled).collect::<Option<Vec<Array>>>()?;
-                parts.iter().all(|part| bits(part, 0) == bits(&parts[0], 0)).then(|| parts[0].clone())
+                let data =
+                    if matches!(prim, Prim::DynamicUpdateSlice) { 2 } else { node.operands.len() };
+                let parts =
+                    node.operands[..data].iter().map(filled).collect::<Option<Vec<Array>>>()?;
+                parts
+                    .iter()
+                    .all(|part| bits(part, 0) == bits(&parts[0], 0))
+                    .then(|| parts[0].clone())
             }
             Prim::Reduce { reducer, .. } => {
                 let elements = |v: Value| graph.ty(v).elements();
@@ -102,14 +112,20 @@ impl Constants {
     }
 
     /// A constant in place of `node`, unless it is one already.
-    pub(super) fn replacement<'b>(&self, b: &'b Builder, graph: &Graph, node: &Node) -> Option<Expr<'b>> {
+    pub(super) fn replacement<'b>(
+        &self,
+        b: &'b Builder,
+        graph: &Graph,
+        node: &Node,
+    ) -> Option<Expr<'b>> {
         let result = *node.results.first()?;
         let made_of = |v: &Value| graph.producer(*v).and_then(|n| n.op.prim());
         let done = match node.op.prim() {
             Some(Prim::Constant { .. }) => true,
             Some(Prim::Broadcast { .. }) => {
                 let operand = &node.operands[0];
-                graph.ty(*operand).rank() == 0 && matches!(made_of(operand), Some(Prim::Constant { .. }))
+                graph.ty(*operand).rank() == 0
+                    && matches!(made_of(operand), Some(Prim::Constant { .. }))
             }
             _ => false,
         };

@@ -13,7 +13,9 @@ pub(super) fn simpler<'b>(
     let prim = place.node.op.prim()?;
     if let Prim::If = prim {
         let taken = constants.splat(place.node.operands[0])? != 0.0;
-        return Some(place.builder.inline(&place.node.regions[!taken as usize], &place.operands[1..]));
+        return Some(
+            place.builder.inline(&place.node.regions[!taken as usize], &place.operands[1..]),
+        );
     }
     let one = match prim {
         Prim::Binary { kind } => binary(*kind, constants, place),
@@ -74,7 +76,12 @@ fn select<'b>(constants: &Constants, place: &Place<'b, '_>) -> Option<Expr<'b>> 
     }
 }
 
-fn convert<'b>(graph: &Graph, to: DType, overflow: Overflow, place: &Place<'b, '_>) -> Option<Expr<'b>> {
+fn convert<'b>(
+    graph: &Graph,
+    to: DType,
+    overflow: Overflow,
+    place: &Place<'b, '_>,
+) -> Option<Expr<'b>> {
     let x = place.operands[0];
     if x.dtype() == to {
         return Some(x);
@@ -124,9 +131,10 @@ fn movement<'b>(graph: &Graph, prim: &Prim, place: &Place<'b, '_>) -> Option<Exp
         Prim::Slice { .. } if graph.ty(place.node.results[0]) == &x.ty() => Some(x),
         Prim::Pad { pads } if pads.iter().all(|pad| *pad == Pad::default()) => Some(x),
         Prim::Concat { .. } if place.operands.len() == 1 => Some(x),
-        Prim::Reduce { reducer: Reducer::Sum | Reducer::Prod | Reducer::Max | Reducer::Min, axes }
-            if axes.iter().all(|&axis| x.shape()[axis].size() == Some(1)) =>
-        {
+        Prim::Reduce {
+            reducer: Reducer::Sum | Reducer::Prod | Reducer::Max | Reducer::Min,
+            axes,
+        } if axes.iter().all(|&axis| x.shape()[axis].size() == Some(1)) => {
             Some(x.reshape(graph.ty(place.node.results[0]).shape.clone()))
         }
         _ => None,

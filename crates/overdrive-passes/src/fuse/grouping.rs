@@ -1,8 +1,8 @@
 //! Greedy grouping along producer-consumer edges (mode compile).
 //!
-//! Nodes are visited in order; each joins its producers' groups as long as the merged group lowers to one step
-//! and no path leaves the group and comes back. After XLA's and nvFuser's greedy fusers, with lowering itself as
-//! the test of what is possible.
+//! Nodes are visited in order; each joins its producers' groups as long as the merged group lowers
+//! to one step and no path leaves the group and comes back. After XLA's and nvFuser's greedy
+//! fusers, with lowering itself as the test of what is possible.
 
 use super::region::{Cut, cut, is_cloned, label};
 use super::{is_step_of_its_own, one_step};
@@ -33,10 +33,14 @@ pub fn groups(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph
     for (index, node) in graph.nodes().iter().enumerate() {
         node.operands.iter().for_each(|&v| readers.entry(v).or_default().push(Some(index as u32)));
     }
-    let results =
-        graph.outputs().iter().map(|o| o.value).chain(graph.states().iter().filter_map(|s| s.update));
+    let results = graph
+        .outputs()
+        .iter()
+        .map(|o| o.value)
+        .chain(graph.states().iter().filter_map(|s| s.update));
     results.for_each(|v| readers.entry(v).or_default().push(None));
-    let mut grouping = Grouping { graph, group_of: vec![None; graph.nodes().len()], groups: vec![], readers };
+    let mut grouping =
+        Grouping { graph, group_of: vec![None; graph.nodes().len()], groups: vec![], readers };
     for index in 0..graph.nodes().len() as u32 {
         grouping.place(index, caps, notes);
     }
@@ -67,7 +71,11 @@ impl Grouping<'_> {
                     group = candidate;
                 }
                 Err(reason) => notes.push(Note::Declined {
-                    what: format!("{} into {}", node.op.name(), label(self.graph, &self.groups[candidate])),
+                    what: format!(
+                        "{} into {}",
+                        node.op.name(),
+                        label(self.graph, &self.groups[candidate])
+                    ),
                     scope: node.scope.to_string(),
                     reason,
                 }),
@@ -103,7 +111,9 @@ impl Grouping<'_> {
             return Err(format!("the group would touch more than {MAX_BUFFERS} buffers"));
         }
         if cut.inputs.iter().any(|&v| self.depends_on(v, &members)) {
-            return Err("another step between them needs the first and is needed by the second".into());
+            return Err(
+                "another step between them needs the first and is needed by the second".into()
+            );
         }
         one_step(&cut.region, caps)
     }
@@ -112,7 +122,8 @@ impl Grouping<'_> {
         cut(self.graph, members, |value| self.used_outside(value, members))
     }
 
-    /// True when somebody outside `members` reads the value. Reads through cloned views by members are inside.
+    /// True when somebody outside `members` reads the value. Reads through cloned views by members
+    /// are inside.
     fn used_outside(&self, value: Value, members: &BTreeSet<u32>) -> bool {
         self.readers.get(&value).is_some_and(|readers| {
             readers.iter().any(|reader| match reader {
@@ -170,7 +181,12 @@ impl Grouping<'_> {
     }
 
     /// The value in the new graph, its producer emitted on demand.
-    fn resolve<'b>(&self, value: Value, b: &'b Builder, map: &mut HashMap<Value, Expr<'b>>) -> Expr<'b> {
+    fn resolve<'b>(
+        &self,
+        value: Value,
+        b: &'b Builder,
+        map: &mut HashMap<Value, Expr<'b>>,
+    ) -> Expr<'b> {
         if let Some(&expr) = map.get(&value) {
             return expr;
         }
@@ -190,7 +206,8 @@ impl Grouping<'_> {
         let alone = |members: &BTreeSet<u32>| members.len() == 1 && is_contraction(node);
         let group = self.group_of[index as usize].map(|g| &self.groups[g]);
         let Some(members) = group.filter(|members| !alone(members)) else {
-            let operands: Vec<Expr<'b>> = node.operands.iter().map(|&v| self.resolve(v, b, map)).collect();
+            let operands: Vec<Expr<'b>> =
+                node.operands.iter().map(|&v| self.resolve(v, b, map)).collect();
             let results = b.again(node, &operands);
             map.extend(node.results.iter().copied().zip(results));
             return;

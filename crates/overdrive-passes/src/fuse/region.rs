@@ -1,7 +1,8 @@
 //! Cutting a set of nodes out of a graph as a region.
 //!
-//! Views, scalar constants and iotas are cloned into the region that uses them: they cost nothing there, and
-//! outside they would be buffers. Invariant: region inputs are values that exist before the group runs.
+//! Views, scalar constants and iotas are cloned into the region that uses them: they cost nothing
+//! there, and outside they would be buffers. Invariant: region inputs are values that exist before
+//! the group runs.
 
 use super::is_loop;
 use crate::legalize::expanded_from;
@@ -53,9 +54,12 @@ impl<'b> Cutter<'_, 'b> {
             return expr;
         }
         let node = match self.graph.origin(value) {
-            Origin::Node(id, _) if is_cloned(self.graph, self.graph.node(id)) => self.graph.node(id),
+            Origin::Node(id, _) if is_cloned(self.graph, self.graph.node(id)) => {
+                self.graph.node(id)
+            }
             _ => {
-                let input = self.b.input(&self.inputs.len().to_string(), self.graph.ty(value).clone());
+                let input =
+                    self.b.input(&self.inputs.len().to_string(), self.graph.ty(value).clone());
                 self.inputs.push(value);
                 self.map.insert(value, input);
                 return input;
@@ -76,7 +80,11 @@ impl<'b> Cutter<'_, 'b> {
 }
 
 /// Cuts `members` out; `used_outside` says which of their results somebody else reads.
-pub(super) fn cut(graph: &Graph, members: &BTreeSet<u32>, used_outside: impl Fn(Value) -> bool) -> Cut {
+pub(super) fn cut(
+    graph: &Graph,
+    members: &BTreeSet<u32>,
+    used_outside: impl Fn(Value) -> bool,
+) -> Cut {
     let b = Builder::new("fused");
     let mut cutter = Cutter { graph, members, b: &b, map: HashMap::new(), inputs: vec![] };
     for &id in cutter.members {
@@ -97,7 +105,8 @@ pub(super) fn cut(graph: &Graph, members: &BTreeSet<u32>, used_outside: impl Fn(
     Cut { region, inputs, outputs }
 }
 
-/// A name for people: the model's ops that the group computes, in order, views and constants left out.
+/// A name for people: the model's ops that the group computes, in order, views and constants left
+/// out.
 pub(super) fn label(graph: &Graph, members: &BTreeSet<u32>) -> String {
     let named = |id: &u32| {
         let node = graph.node(NodeId(*id));
@@ -118,7 +127,8 @@ pub(crate) fn cut_one(graph: &Graph, id: NodeId) -> Cut {
     cut(graph, &BTreeSet::from([id.0]), |_| true)
 }
 
-/// Splits a region at one of its values: the part that computes it, and the rest with that value as last input.
+/// Splits a region at one of its values: the part that computes it, and the rest with that value as
+/// last input.
 pub(crate) fn split_at(region: &Graph, value: Value) -> (Graph, Graph) {
     let part = |is_first: bool| {
         let b = Builder::new("part");

@@ -6,11 +6,16 @@ use overdrive_ir::plan::{Instr, Program, Reduction, Register, Store, View};
 use overdrive_ir::{Binary, DType, Graph, Node, Origin, Overflow, Prim, Reducer, Value};
 use std::collections::HashMap;
 
-/// Lowers a region whose inputs are read through `operands` and whose results are written through `results`.
-/// Errs with the reason where the region is not one loop nest.
-pub(crate) fn lower(region: &Graph, operands: &[View], results: &[View]) -> Result<Program, String> {
+/// Lowers a region whose inputs are read through `operands` and whose results are written through
+/// `results`. Errs with the reason where the region is not one loop nest.
+pub(crate) fn lower(
+    region: &Graph,
+    operands: &[View],
+    results: &[View],
+) -> Result<Program, String> {
     let space = Space::of(region)?;
-    let program = Program { extents: space.extents(), reduced: space.reduced.len(), ..Program::default() };
+    let program =
+        Program { extents: space.extents(), reduced: space.reduced.len(), ..Program::default() };
     let mut emitter = Emitter { region, operands, space, program, known: HashMap::new() };
     for (port, view) in region.outputs().iter().zip(results) {
         let ty = region.ty(port.value);
@@ -112,16 +117,19 @@ impl Emitter<'_> {
                 Ok(self.push(Instr::Unary(*kind, a), dtype))
             }
             Prim::Binary { kind } => {
-                let (a, b) = (self.value(node.operands[0], map)?, self.value(node.operands[1], map)?);
+                let (a, b) =
+                    (self.value(node.operands[0], map)?, self.value(node.operands[1], map)?);
                 Ok(self.push(Instr::Binary(*kind, a, b), dtype))
             }
             Prim::Compare { kind } => {
-                let (a, b) = (self.value(node.operands[0], map)?, self.value(node.operands[1], map)?);
+                let (a, b) =
+                    (self.value(node.operands[0], map)?, self.value(node.operands[1], map)?);
                 Ok(self.push(Instr::Compare(*kind, a, b), DType::Bool))
             }
             Prim::Select => {
                 let c = self.value(node.operands[0], map)?;
-                let (a, b) = (self.value(node.operands[1], map)?, self.value(node.operands[2], map)?);
+                let (a, b) =
+                    (self.value(node.operands[1], map)?, self.value(node.operands[2], map)?);
                 Ok(self.push(Instr::Select(c, a, b), dtype))
             }
             Prim::Convert { to, overflow } => {
@@ -171,7 +179,11 @@ impl Emitter<'_> {
         };
         let sum = self.push(Instr::Accumulator, accumulate);
         let dtype = register_dtype(out);
-        Ok(if accumulate == dtype { sum } else { self.push(Instr::Convert(sum, Overflow::Ieee), dtype) })
+        Ok(if accumulate == dtype {
+            sum
+        } else {
+            self.push(Instr::Convert(sum, Overflow::Ieee), dtype)
+        })
     }
 
     /// `offset + sum(coefficient * index)` as a number.
@@ -209,7 +221,10 @@ impl Emitter<'_> {
         let first_reduced = self.rank() - self.program.reduced;
         let extents: Vec<usize> = axes.iter().map(|&axis| sizes[axis]).collect();
         if extents != self.program.extents[first_reduced..] {
-            return Err(format!("a reduction over {extents:?} beside one over {:?}", self.space.reduced));
+            return Err(format!(
+                "a reduction over {extents:?} beside one over {:?}",
+                self.space.reduced
+            ));
         }
         if map.iter().any(|affine| affine.terms.iter().any(|t| t.0 >= first_reduced)) {
             return Err("a reduction of what another reduction gives".into());

@@ -1,7 +1,7 @@
 //! Index maps: where an element of a value lies in the iteration space of a loop nest.
 //!
-//! Each axis of a value is an affine function of the loop indices. Views (transpose, broadcast, slice, most
-//! reshapes) only compose maps, so inside a loop nest they cost nothing.
+//! Each axis of a value is an affine function of the loop indices. Views (transpose, broadcast,
+//! slice, most reshapes) only compose maps, so inside a loop nest they cost nothing.
 
 use overdrive_ir::Prim;
 use overdrive_ir::plan::{Access, View};
@@ -51,12 +51,14 @@ pub(crate) fn access(view: &View, map: &IndexMap, rank: usize) -> Access {
     result
 }
 
-/// The map of the operand of a view primitive, given the map of its result. `None` where it is not affine.
+/// The map of the operand of a view primitive, given the map of its result. `None` where it is not
+/// affine.
 pub(crate) fn through_view(prim: &Prim, operand: &[usize], map: &IndexMap) -> Option<IndexMap> {
     match prim {
         Prim::Broadcast { dims, .. } => {
-            let axis =
-                |(&size, &d): (&usize, &usize)| if size == 1 { Affine::default() } else { map[d].clone() };
+            let axis = |(&size, &d): (&usize, &usize)| {
+                if size == 1 { Affine::default() } else { map[d].clone() }
+            };
             Some(operand.iter().zip(dims).map(axis).collect())
         }
         Prim::Transpose { perm } => {
@@ -109,7 +111,8 @@ fn runs(from: &[usize], to: &[usize]) -> Vec<(std::ops::Range<usize>, std::ops::
     result
 }
 
-/// Index of the operand of a reshape: affine where each run of operand axes has at most one axis over 1.
+/// Index of the operand of a reshape: affine where each run of operand axes has at most one axis
+/// over 1.
 fn reshape(operand: &[usize], result: &[usize], map: &IndexMap) -> Option<IndexMap> {
     if operand.contains(&0) || result.contains(&0) {
         return None;
@@ -174,6 +177,9 @@ mod tests {
         let merged = reshape(&[2, 12], &[2, 3, 4], &map).unwrap();
         assert_eq!(merged[1], Affine { offset: 0, terms: vec![(1, 4), (2, 1)] });
         assert_eq!(reshape(&[3, 4], &[12], &[Affine::dim(0)].to_vec()), None);
-        assert_eq!(reshape(&[3, 1], &[3], &[Affine::dim(0)].to_vec()).unwrap()[1], Affine::default());
+        assert_eq!(
+            reshape(&[3, 1], &[3], &[Affine::dim(0)].to_vec()).unwrap()[1],
+            Affine::default()
+        );
     }
 }

@@ -1,13 +1,15 @@
-//! Placing buffers in the arena: largest first, each at the lowest offset that is free during its life.
+//! Placing buffers in the arena: largest first, each at the lowest offset that is free during its
+//! life.
 //!
-//! "Greedy by size" of Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020: within
-//! a few percent of the live-bytes bound on real models. Invariant: buffers whose lives overlap never share bytes.
+//! "Greedy by size" of Pisarchyk and Lee, "Efficient memory management for deep neural net
+//! inference", 2020: within a few percent of the live-bytes bound on real models. Invariant:
+//! buffers whose lives overlap never share bytes.
 
 use overdrive_ir::plan::{Place, Plan, StepKind};
 use std::ops::RangeInclusive;
 
-/// Gives every arena and persistent slot its offset, and the plan its sizes; again where a back end has made one step of
-/// several, since what the step touches then lives at the same time.
+/// Gives every arena and persistent slot its offset, and the plan its sizes; again where a back end
+/// has made one step of several, since what the step touches then lives at the same time.
 pub fn place(plan: &mut Plan) {
     let lives = lives(plan);
     let aligned = |bytes: usize| bytes.next_multiple_of(Plan::ALIGNMENT);
@@ -18,7 +20,8 @@ pub fn place(plan: &mut Plan) {
     let mut placed: Vec<(usize, usize, RangeInclusive<usize>)> = Vec::new();
     let mut peak = 0;
     for i in order {
-        let (bytes, life) = (aligned(plan.slots[i].bytes()), lives[i].clone().expect("filtered above"));
+        let (bytes, life) =
+            (aligned(plan.slots[i].bytes()), lives[i].clone().expect("filtered above"));
         let mut busy: Vec<(usize, usize)> = placed
             .iter()
             .filter(|(_, _, other)| other.start() <= life.end() && life.start() <= other.end())
@@ -38,7 +41,9 @@ pub fn place(plan: &mut Plan) {
     }
     plan.arena_bytes = vec![peak];
     plan.live_bytes = (0..plan.steps.len())
-        .map(|step| placed.iter().filter(|(_, _, life)| life.contains(&step)).map(|(_, b, _)| b).sum())
+        .map(|step| {
+            placed.iter().filter(|(_, _, life)| life.contains(&step)).map(|(_, b, _)| b).sum()
+        })
         .max()
         .unwrap_or(0);
     let mut persistent = 0;

@@ -1,7 +1,9 @@
-//! Chains: convolutions of which each reads what the one before stores, as one step, where the device runs them band by band.
+//! Chains: convolutions of which each reads what the one before stores, as one step, where the
+//! device runs them band by band.
 //!
-//! What is handed on then never exists as a whole, so that it neither goes to memory nor takes bytes of the arena. Invariant: nobody
-//! else reads it, and nothing but preparation stood between the steps.
+//! What is handed on then never exists as a whole, so that it neither goes to memory nor takes
+//! bytes of the arena. Invariant: nobody else reads it, and nothing but preparation stood between
+//! the steps.
 
 use overdrive_ir::Caps;
 use overdrive_ir::plan::{ConvolutionCall, Instr, Note, Place, Plan, SlotId, Step, StepKind};
@@ -15,7 +17,8 @@ pub(super) fn join(plan: &mut Plan, caps: &Caps) {
             Some((first, Ok(()), calls)) => {
                 let before = plan.steps.remove(first);
                 at -= 1;
-                let between = plan.slot(calls[calls.len() - 2].epilogue.0.stores[0].access.slot).ty.bytes();
+                let between =
+                    plan.slot(calls[calls.len() - 2].epilogue.0.stores[0].access.slot).ty.bytes();
                 become_chain(&mut plan.steps[at], (before, between as u64), calls);
             }
             Some((first, Err(reason), _)) => {
@@ -43,10 +46,16 @@ fn calls(step: &Step) -> &[ConvolutionCall] {
 fn joined(plan: &Plan, at: usize) -> Option<(usize, Vec<ConvolutionCall>)> {
     let StepKind::Convolution(call) = &plan.steps[at].kind else { return None };
     let handed = call.input.slot;
-    let readers = |slot: SlotId| plan.steps.iter().filter(move |step| step.reads.contains(&slot)).count();
+    let readers =
+        |slot: SlotId| plan.steps.iter().filter(move |step| step.reads.contains(&slot)).count();
     let new_state = plan.updates.iter().any(|(_, old, new)| *old == handed || *new == handed);
     let own = matches!(plan.slot(handed).place, Place::Arena { .. });
-    if !own || new_state || readers(handed) != 1 || call.kernel.slot == handed || loads(call, handed) {
+    if !own
+        || new_state
+        || readers(handed) != 1
+        || call.kernel.slot == handed
+        || loads(call, handed)
+    {
         return None;
     }
     let first = plan.steps[..at].iter().rposition(|step| !step.prepare)?;
@@ -62,7 +71,11 @@ fn joined(plan: &Plan, at: usize) -> Option<(usize, Vec<ConvolutionCall>)> {
 
 /// Whether an epilogue reads a slot.
 fn loads(call: &ConvolutionCall, slot: SlotId) -> bool {
-    call.epilogue.0.instrs.iter().any(|instr| matches!(instr, Instr::Load(access) if access.slot == slot))
+    call.epilogue
+        .0
+        .instrs
+        .iter()
+        .any(|instr| matches!(instr, Instr::Load(access) if access.slot == slot))
 }
 
 fn become_chain(step: &mut Step, (before, between): (Step, u64), calls: Vec<ConvolutionCall>) {

@@ -1,15 +1,16 @@
 //! Contractions: dot_general as a strided, batched GEMM with its epilogue, convolution likewise.
 //!
-//! Free axes collapse into one m and one n where strides allow; outer axes that do not collapse become batch
-//! dimensions. Operands are copied only where no assignment of strides exists, and the copy is a step of its own.
+//! Free axes collapse into one m and one n where strides allow; outer axes that do not collapse
+//! become batch dimensions. Operands are copied only where no assignment of strides exists, and the
+//! copy is a step of its own.
 
 use super::convolution::takes_channels_last;
 use super::locate::{is_dense, view_of};
 use super::{About, Planner};
 use crate::lower::{contraction, lower};
 use overdrive_ir::plan::{
-    ConvolutionCall, Epilogue, GemmCall, Instr, KernelCall, KernelOp, Layout, MatrixView, Note, Place,
-    Program, SlotId, StepKind, View,
+    ConvolutionCall, Epilogue, GemmCall, Instr, KernelCall, KernelOp, Layout, MatrixView, Note,
+    Place, Program, SlotId, StepKind, View,
 };
 use overdrive_ir::{DotGeneral, Graph, Node, Operation, Origin, Prim, Value};
 use std::ops::Range;
@@ -90,7 +91,8 @@ impl Planner<'_> {
                 };
                 self.pack_filter_ahead(&mut call);
                 call.workspace = self.parts_of_a_fold(&call);
-                let reads = [call.input.slot, call.kernel.slot].into_iter().chain(loads(&call.epilogue.0));
+                let reads =
+                    [call.input.slot, call.kernel.slot].into_iter().chain(loads(&call.epilogue.0));
                 let writes = stores(&call.epilogue.0).into_iter().chain(call.workspace);
                 let touched = [reads.collect(), writes.collect()];
                 self.step(StepKind::Convolution(call), touched, about);
@@ -103,21 +105,37 @@ impl Planner<'_> {
         }
     }
 
-    /// A product that the device has by name, whose rows collapse into one m as far as the epilogue's buffers allow.
-    fn product_kernel(&mut self, op: KernelOp, operands: Vec<View>, epilogue: &Program, about: About<'_>) {
-        let dense = |view: View| if is_dense(&view) { view } else { self.materialize(&view, about.name) };
+    /// A product that the device has by name, whose rows collapse into one m as far as the
+    /// epilogue's buffers allow.
+    fn product_kernel(
+        &mut self,
+        op: KernelOp,
+        operands: Vec<View>,
+        epilogue: &Program,
+        about: About<'_>,
+    ) {
+        let dense =
+            |view: View| if is_dense(&view) { view } else { self.materialize(&view, about.name) };
         let operands: Vec<View> = operands.into_iter().map(dense).collect();
         let n = epilogue.extents.len() - 1;
-        let collapsed = (0..=n).find_map(|first| collapse_program(epilogue, &(first..n), &(n..n + 1)));
+        let collapsed =
+            (0..=n).find_map(|first| collapse_program(epilogue, &(first..n), &(n..n + 1)));
         let epilogue = Epilogue(collapsed.expect("no dimension collapses with itself"));
         let reads = operands.iter().map(|view| view.slot).chain(loads(&epilogue.0)).collect();
         let touched = [reads, stores(&epilogue.0)];
-        let call = KernelCall { op, operands, results: vec![], epilogue: Some(epilogue), workspace: None };
+        let call =
+            KernelCall { op, operands, results: vec![], epilogue: Some(epilogue), workspace: None };
         self.step(StepKind::Kernel(call), touched, about);
     }
 
     /// A view of a value inside a region: an input seen through view primitives.
-    fn region_view(&mut self, region: &Graph, value: Value, operands: &[View], node: &Node) -> View {
+    fn region_view(
+        &mut self,
+        region: &Graph,
+        value: Value,
+        operands: &[View],
+        node: &Node,
+    ) -> View {
         match region.origin(value) {
             Origin::Input(i) => operands[i].clone(),
             Origin::State(_) => unreachable!("regions have no states"),
@@ -150,28 +168,39 @@ impl Planner<'_> {
         }
     }
 
-    /// The GEMM behind a contraction; `None` where the epilogue's buffers do not collapse with the product.
-    fn gemm(&mut self, dot: &DotGeneral, (lhs, rhs): (&View, &View), epilogue: &Program) -> Option<GemmCall> {
+    /// The GEMM behind a contraction; `None` where the epilogue's buffers do not collapse with the
+    /// product.
+    fn gemm(
+        &mut self,
+        dot: &DotGeneral,
+        (lhs, rhs): (&View, &View),
+        epilogue: &Program,
+    ) -> Option<GemmCall> {
         let roles = Roles::of(dot, lhs, rhs);
         let (lhs_k, rhs_k): (Vec<usize>, Vec<usize>) = roles.contract.iter().copied().unzip();
-        let (lhs, rhs) = match (collapse(lhs, &lhs_k), collapse(rhs, &rhs_k), collapse(rhs, &roles.free_rhs))
-        {
-            (Some(_), Some(_), Some(_)) => (lhs.clone(), rhs.clone()),
-            (left, _, _) => {
-                let order = |batch: Vec<usize>, free: &[usize], k: &[usize]| [&batch, free, k].concat();
-                let lhs_order = order(roles.batch.iter().map(|p| p.0).collect(), &roles.free_lhs, &lhs_k);
-                let rhs_order = order(roles.batch.iter().map(|p| p.1).collect(), &rhs_k, &roles.free_rhs);
-                let lhs = if left.is_some() { lhs.clone() } else { self.reordered(lhs, &lhs_order) };
-                (lhs, self.reordered(rhs, &rhs_order))
-            }
-        };
+        let (lhs, rhs) =
+            match (collapse(lhs, &lhs_k), collapse(rhs, &rhs_k), collapse(rhs, &roles.free_rhs)) {
+                (Some(_), Some(_), Some(_)) => (lhs.clone(), rhs.clone()),
+                (left, _, _) => {
+                    let order =
+                        |batch: Vec<usize>, free: &[usize], k: &[usize]| [&batch, free, k].concat();
+                    let lhs_order =
+                        order(roles.batch.iter().map(|p| p.0).collect(), &roles.free_lhs, &lhs_k);
+                    let rhs_order =
+                        order(roles.batch.iter().map(|p| p.1).collect(), &rhs_k, &roles.free_rhs);
+                    let lhs =
+                        if left.is_some() { lhs.clone() } else { self.reordered(lhs, &lhs_order) };
+                    (lhs, self.reordered(rhs, &rhs_order))
+                }
+            };
         let (k, lhs_col) = collapse(&lhs, &lhs_k).expect("collapses after the copy");
         let (_, rhs_row) = collapse(&rhs, &rhs_k).expect("collapses after the copy");
         let (n, rhs_col) = collapse(&rhs, &roles.free_rhs).expect("collapses after the copy");
         let batch_rank = roles.batch.len();
         let free = roles.free_lhs.len();
         let columns = batch_rank + free..epilogue.extents.len();
-        // The longest run of trailing free axes that the operand and every buffer of the epilogue read as one.
+        // The longest run of trailing free axes that the operand and every buffer of the epilogue
+        // read as one.
         let (split, program) = (0..=free).find_map(|split| {
             collapse(&lhs, &roles.free_lhs[split..])?;
             let rows = batch_rank + split..batch_rank + free;
@@ -182,7 +211,8 @@ impl Planner<'_> {
         let batch_axes = roles.batch.iter().map(|p| p.0).chain(outer.iter().copied());
         let batch: Vec<usize> = batch_axes.clone().map(|axis| lhs_sizes[axis]).collect();
         let lhs_batch = batch_axes.map(|axis| lhs.strides[axis]).collect();
-        let rhs_batch = roles.batch.iter().map(|p| rhs.strides[p.1]).chain(outer.iter().map(|_| 0)).collect();
+        let rhs_batch =
+            roles.batch.iter().map(|p| rhs.strides[p.1]).chain(outer.iter().map(|_| 0)).collect();
         let matrix = |view: &View, row_stride, col_stride, batch_strides| MatrixView {
             slot: view.slot,
             dtype: view.ty.dtype,
@@ -220,7 +250,8 @@ impl Planner<'_> {
 
     fn gemm_step(&mut self, mut call: GemmCall, about: About<'_>) {
         self.pack_ahead(&mut call);
-        let reads = [call.lhs.slot, call.rhs.slot].into_iter().chain(loads(&call.epilogue.0)).collect();
+        let reads =
+            [call.lhs.slot, call.rhs.slot].into_iter().chain(loads(&call.epilogue.0)).collect();
         let touched = [reads, stores(&call.epilogue.0)];
         self.step(StepKind::Gemm(call), touched, about);
     }
@@ -250,8 +281,8 @@ impl Planner<'_> {
         call.rhs.slot = slot;
     }
 
-    /// The contraction into a buffer of its own, then the rest as a loop: where the epilogue's buffers are laid
-    /// out in an order that the product's rows and columns cannot follow.
+    /// The contraction into a buffer of its own, then the rest as a loop: where the epilogue's
+    /// buffers are laid out in an order that the product's rows and columns cannot follow.
     fn unfused(
         &mut self,
         region: &Graph,
@@ -271,7 +302,8 @@ impl Planner<'_> {
         let slot = self.arena_slot(&ty);
         let dense = View::row_major(slot, ty);
         let (product, rest) = crate::fuse::split_at(region, sum);
-        let store = lower(&product, operands, std::slice::from_ref(&dense)).expect("a plain store lowers");
+        let store =
+            lower(&product, operands, std::slice::from_ref(&dense)).expect("a plain store lowers");
         let Some(Prim::DotGeneral(dot)) = core.op.prim() else {
             unreachable!("convolutions do not collapse")
         };
@@ -287,7 +319,8 @@ impl Planner<'_> {
 }
 
 fn loads(program: &Program) -> Vec<SlotId> {
-    let load = |instr: &Instr| if let Instr::Load(access) = instr { Some(access.slot) } else { None };
+    let load =
+        |instr: &Instr| if let Instr::Load(access) = instr { Some(access.slot) } else { None };
     program.instrs.iter().filter_map(load).collect()
 }
 
@@ -295,8 +328,13 @@ fn stores(program: &Program) -> Vec<SlotId> {
     program.stores.iter().map(|s| s.access.slot).collect()
 }
 
-/// Merges the dimensions `rows` into one and `columns` into one; `None` where a buffer or an index forbids it.
-fn collapse_program(program: &Program, rows: &Range<usize>, columns: &Range<usize>) -> Option<Program> {
+/// Merges the dimensions `rows` into one and `columns` into one; `None` where a buffer or an index
+/// forbids it.
+fn collapse_program(
+    program: &Program,
+    rows: &Range<usize>,
+    columns: &Range<usize>,
+) -> Option<Program> {
     let mut result = program.clone();
     let merged = |strides: &[i64]| -> Option<Vec<i64>> {
         let group = |range: &Range<usize>| {

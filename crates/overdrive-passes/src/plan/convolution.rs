@@ -1,5 +1,5 @@
-//! What a plan decides for convolutions alone: kernels that are packed ahead, activations with channels innermost, and room for
-//! folds of parts of an image.
+//! What a plan decides for convolutions alone: kernels that are packed ahead, activations with
+//! channels innermost, and room for folds of parts of an image.
 
 use super::{About, Planner};
 use crate::lower::contraction;
@@ -17,14 +17,20 @@ impl Planner<'_> {
         let ConvolutionCall { input, kernel, window, groups, accumulate, epilogue, .. } = &*call;
         let (ty, extents) = (&input.ty, &epilogue.0.extents);
         let strides = &input.strides;
-        let key = format!("{kernel} by {ty} {strides:?} {window:?} {groups} {accumulate} to {extents:?}");
+        let key =
+            format!("{kernel} by {ty} {strides:?} {window:?} {groups} {accumulate} to {extents:?}");
         let known = self.packed.get(&key).copied();
         let slot = known.unwrap_or_else(|| {
-            let slot = self.slot(&kernel.ty, Place::Persistent { space: Default::default(), offset: 0 });
+            let slot =
+                self.slot(&kernel.ty, Place::Persistent { space: Default::default(), offset: 0 });
             self.plan.slots[slot.0 as usize].layout = Layout::Packed { name, bytes };
             let cost = overdrive_ir::Cost { flops: 0, bytes: (kernel.ty.bytes() + bytes) as u64 };
             let touched = [vec![kernel.slot], vec![slot]];
-            self.step(StepKind::PackFilter(call.clone()), touched, About { name: "pack", scope: "", cost });
+            self.step(
+                StepKind::PackFilter(call.clone()),
+                touched,
+                About { name: "pack", scope: "", cost },
+            );
             slot
         });
         self.packed.insert(key, slot);
@@ -40,8 +46,8 @@ impl Planner<'_> {
         Some(self.arena_slot(&TensorType::new(program.dtypes[fold], sizes)))
     }
 
-    /// Where a contraction stores a value: with channels innermost if the contraction is a convolution that stores so, and
-    /// none but convolutions that read so need it.
+    /// Where a contraction stores a value: with channels innermost if the contraction is a
+    /// convolution that stores so, and none but convolutions that read so need it.
     pub(super) fn destination_after(&mut self, value: Value, last: bool) -> View {
         let ty = self.graph.ty(value).clone();
         let internal = last && self.plan.mode != Mode::Eager && !self.results.contains_key(&value);
@@ -56,10 +62,15 @@ impl Planner<'_> {
             node.operands.iter().filter(|&&v| v == value).count() == 1
                 && node.op.composite::<Fused>().is_some_and(|_| {
                     let region = &node.regions[0];
-                    let at = node.operands.iter().position(|&v| v == value).expect("it reads the value");
+                    let at =
+                        node.operands.iter().position(|&v| v == value).expect("it reads the value");
                     let port = region.inputs()[at].value;
-                    let uses =
-                        region.nodes().iter().flat_map(|n| &n.operands).filter(|&&v| v == port).count();
+                    let uses = region
+                        .nodes()
+                        .iter()
+                        .flat_map(|n| &n.operands)
+                        .filter(|&&v| v == port)
+                        .count();
                     let input = contraction(region).is_some_and(|core| core.operands[0] == port);
                     input && uses == 1 && takes_channels_last(self.caps, region, &strides)
                 })
@@ -74,7 +85,8 @@ impl Planner<'_> {
     }
 }
 
-/// Whether a region is a convolution that the device computes with channels innermost from an input of these strides.
+/// Whether a region is a convolution that the device computes with channels innermost from an input
+/// of these strides.
 pub(super) fn takes_channels_last(caps: &Caps, region: &Graph, strides: &[i64]) -> bool {
     let (Some(takes), Some(core)) = (caps.channels_last, contraction(region)) else { return false };
     let Some(Prim::Convolution(conv)) = core.op.prim() else { return false };

@@ -57,7 +57,8 @@ impl Planner<'_> {
         view
     }
 
-    /// A row-major buffer for a value that a step is about to compute; in the order that its only reader wants.
+    /// A row-major buffer for a value that a step is about to compute; in the order that its only
+    /// reader wants.
     pub(super) fn destination(&mut self, value: Value) -> View {
         let view = self.choose(value);
         self.located.insert(value, view.clone());
@@ -92,11 +93,13 @@ impl Planner<'_> {
                 perm.iter().zip(&inner.strides).for_each(|(&p, &s)| strides[p] = s);
                 Some(View { ty: ty.clone(), strides, ..inner })
             }
-            // A reshape of a dense buffer is dense; other orders fall back to a buffer of the value's own.
+            // A reshape of a dense buffer is dense; other orders fall back to a buffer of the
+            // value's own.
             Prim::Reshape { .. } => {
                 let reader = node.results[0];
                 let next_is_plain = self.readers.get(&reader).is_none_or(|r| {
-                    r.len() != 1 || !matches!(self.graph.node(r[0]).op.prim(), Some(Prim::Transpose { .. }))
+                    r.len() != 1
+                        || !matches!(self.graph.node(r[0]).op.prim(), Some(Prim::Transpose { .. }))
                 });
                 next_is_plain.then(|| {
                     let inner = self.destination(reader);

@@ -25,8 +25,8 @@ pub(super) fn in_place(plan: &mut Plan) {
     }
 }
 
-/// Moves steps that read `old` and need nothing of step `writer` before it, with what they depend on; the writer's
-/// new index.
+/// Moves steps that read `old` and need nothing of step `writer` before it, with what they depend
+/// on; the writer's new index.
 fn readers_first(plan: &mut Plan, mut writer: usize, old: SlotId) -> usize {
     for reader in writer + 1..plan.steps.len() {
         if !plan.steps[reader].reads.contains(&old) {
@@ -49,27 +49,29 @@ fn readers_first(plan: &mut Plan, mut writer: usize, old: SlotId) -> usize {
     writer
 }
 
-/// True when step `later` must stay behind step `earlier`. A state that was updated in place is two slots of the same
-/// bytes.
+/// True when step `later` must stay behind step `earlier`. A state that was updated in place is two
+/// slots of the same bytes.
 fn depends(plan: &Plan, later: usize, earlier: usize) -> bool {
     let bytes = |slot: SlotId| match &plan.slot(slot).place {
         Place::State(name) => Err(name),
         _ => Ok(slot),
     };
-    let meets = |a: &[SlotId], b: &[SlotId]| a.iter().any(|&x| b.iter().any(|&y| bytes(x) == bytes(y)));
+    let meets =
+        |a: &[SlotId], b: &[SlotId]| a.iter().any(|&x| b.iter().any(|&y| bytes(x) == bytes(y)));
     let (later, earlier) = (&plan.steps[later], &plan.steps[earlier]);
     meets(&earlier.writes, &later.reads)
         || meets(&earlier.writes, &later.writes)
         || meets(&earlier.reads, &later.writes)
 }
 
-/// The first state that a `dynamic_update_slice` replaces and that could not be updated where it is: keeping the old
-/// value would silently copy all of it in every call, a cache of a million tokens for one token.
+/// The first state that a `dynamic_update_slice` replaces and that could not be updated where it
+/// is: keeping the old value would silently copy all of it in every call, a cache of a million
+/// tokens for one token.
 pub(super) fn copied_cache(graph: &Graph, plan: &Plan) -> Option<PlanError> {
     graph.states().iter().find_map(|state| {
         let node = graph.producer(state.update?)?;
-        let slice =
-            matches!(node.op.prim(), Some(Prim::DynamicUpdateSlice)) && node.operands[0] == state.value;
+        let slice = matches!(node.op.prim(), Some(Prim::DynamicUpdateSlice))
+            && node.operands[0] == state.value;
         let (_, old, new) = plan.updates.iter().find(|(name, ..)| *name == state.name)?;
         if !slice || !matches!(plan.slot(*new).place, Place::Arena { .. }) {
             return None;
@@ -89,7 +91,8 @@ pub(super) fn copied_cache(graph: &Graph, plan: &Plan) -> Option<PlanError> {
     })
 }
 
-/// True when the step reads each element of `old` only where it writes that element of `new`, or not at all.
+/// True when the step reads each element of `old` only where it writes that element of `new`, or
+/// not at all.
 fn overwrites(step: &Step, old: SlotId, new: SlotId) -> bool {
     match &step.kind {
         StepKind::Loop(program) => {

@@ -1,10 +1,12 @@
-//! AWQ: enlarges the weights that large activations read before they are rounded, and shrinks the activations as much.
+//! AWQ: enlarges the weights that large activations read before they are rounded, and shrinks the
+//! activations as much.
 //!
-//! `f_k = (mean |x_k|²)^(α/2)`, normalised to a geometric mean of the ends of 1, with the α of a grid whose rounded layer
-//! errs least on what was seen. Then each group of a row is cut off at that share of its largest weight, of a grid down to a half,
-//! which errs least: the few weights that are cut lose less than the finer step saves the others. The error of a row is
-//! `e G eᵀ` with the Gram matrix G of the calibration rows, so that no sample has to be kept.
-//! Source: Lin et al., "AWQ", arXiv:2306.00978, with its published program: the grids, the normalisation, the clipping.
+//! `f_k = (mean |x_k|²)^(α/2)`, normalised to a geometric mean of the ends of 1, with the α of a
+//! grid whose rounded layer errs least on what was seen. Then each group of a row is cut off at
+//! that share of its largest weight, of a grid down to a half, which errs least: the few weights
+//! that are cut lose less than the finer step saves the others. The error of a row is `e G eᵀ` with
+//! the Gram matrix G of the calibration rows, so that no sample has to be kept. Source: Lin et al.,
+//! "AWQ", arXiv:2306.00978, with its published program: the grids, the normalisation, the clipping.
 
 use super::layers::{Layer, LayerKind, Skipped, layers};
 use super::rescale::rescale;
@@ -20,8 +22,8 @@ const JUDGES: usize = 32;
 /// Shares of the largest weight that are tried as the end of a group, in twentieths.
 const SHARES: std::ops::RangeInclusive<u32> = 10..=20;
 
-/// The graph with rescaled linear layers, to be rounded to `format`. Layers without evidence, or that cannot take the
-/// format, stay.
+/// The graph with rescaled linear layers, to be rounded to `format`. Layers without evidence, or
+/// that cannot take the format, stay.
 ///
 /// # Errors
 /// When the graph is damaged.
@@ -52,15 +54,17 @@ pub fn awq(graph: &Graph, evidence: &Evidence, format: &BlockFormat) -> Result<G
         let tensor = Tensor::from_f64(ty.dtype, ty.shape.clone(), &layer.stored(&rows));
         clipped.insert(&layer.weight, tensor);
     }
-    let inits: BTreeMap<&str, &Init> = scaled.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
+    let inits: BTreeMap<&str, &Init> =
+        scaled.states().iter().map(|s| (s.name.as_str(), &s.init)).collect();
     Ok(scaled.clone().with_initial_values(|name, _| match clipped.get(name) {
         Some(tensor) => Init::Value(tensor.clone()),
         None => inits[name].clone(),
     }))
 }
 
-/// The same for these layers where no node may be added: factors go into the norm or the gated layer that makes the inputs, and are shared
-/// by the layers that read them. Layers whose inputs nothing can make smaller are only clipped, and listed.
+/// The same for these layers where no node may be added: factors go into the norm or the gated
+/// layer that makes the inputs, and are shared by the layers that read them. Layers whose inputs
+/// nothing can make smaller are only clipped, and listed.
 ///
 /// # Errors
 /// When the graph is damaged.
@@ -78,11 +82,14 @@ pub fn awq_folded(
         let k = first.shape[1];
         let counts = format.block.counts([1, k]);
         let named = |reason: &str| {
-            let layer = |layer: &&Layer| Skipped { layer: layer.name.clone(), reason: reason.to_owned() };
+            let layer =
+                |layer: &&Layer| Skipped { layer: layer.name.clone(), reason: reason.to_owned() };
             stream.layers.iter().map(layer).collect::<Vec<_>>()
         };
         let (Some(gram), Ok(counts)) = (evidence.get(&first.site, Statistic::Gram), counts) else {
-            left.extend(named("its inputs do not divide into the groups of the format: rounded as it was"));
+            left.extend(named(
+                "its inputs do not divide into the groups of the format: rounded as it was",
+            ));
             continue;
         };
         let group = k / counts[1].max(1);
@@ -110,7 +117,10 @@ pub fn awq_folded(
 
 /// Some rows of a weight, which judge factors.
 fn judges(rows: &[f64], [n, k]: [usize; 2]) -> Vec<f64> {
-    (0..n).step_by((n / JUDGES).max(1)).flat_map(|row| rows[row * k..(row + 1) * k].to_vec()).collect()
+    (0..n)
+        .step_by((n / JUDGES).max(1))
+        .flat_map(|row| rows[row * k..(row + 1) * k].to_vec())
+        .collect()
 }
 
 /// The factors by which rows in groups, of layers that see the same, err least.
@@ -118,7 +128,8 @@ fn best(judged: &[(Vec<f64>, usize)], gram: &[f64], format: &BlockFormat) -> Vec
     let k = gram.len().isqrt();
     let tried = (0..STEPS).map(|step| {
         let candidate = candidate(gram, k, step as f64 / STEPS as f64);
-        let losses = judged.iter().map(|(rows, group)| loss(rows, gram, &candidate, (format, *group)));
+        let losses =
+            judged.iter().map(|(rows, group)| loss(rows, gram, &candidate, (format, *group)));
         (losses.sum::<f64>(), candidate)
     });
     tried.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are steps").1
@@ -130,20 +141,24 @@ fn clip(rows: &mut [f64], gram: &[f64], factors: &[f64], (format, group): (&Bloc
     for first in (0..k).step_by(group.max(1)) {
         let columns = first..(first + group).min(k);
         let seen = |i: usize, j: usize| gram[i * k + j] / (factors[i] * factors[j]);
-        let seen: Vec<f64> = columns.clone().flat_map(|i| columns.clone().map(move |j| seen(i, j))).collect();
+        let seen: Vec<f64> =
+            columns.clone().flat_map(|i| columns.clone().map(move |j| seen(i, j))).collect();
         for row in rows.chunks_mut(k) {
             let part = &mut row[columns.clone()];
-            let [low, high] = part.iter().fold([0.0f64; 2], |[low, high], &x| [low.min(x), high.max(x)]);
+            let [low, high] =
+                part.iter().fold([0.0f64; 2], |[low, high], &x| [low.min(x), high.max(x)]);
             let tried = SHARES.rev().map(|share| {
                 let ends = [low, high].map(|end| end * f64::from(share) / f64::from(*SHARES.end()));
                 let grid = format.grid(ends, 1.0);
-                let error = |w: &f64| w - format.value(format.code(w.clamp(ends[0], ends[1]), grid), grid);
+                let error =
+                    |w: &f64| w - format.value(format.code(w.clamp(ends[0], ends[1]), grid), grid);
                 let error: Vec<f64> = part.iter().map(error).collect();
                 let through = |row: &[f64]| row.iter().zip(&error).map(|(g, e)| g * e).sum::<f64>();
                 let squares = seen.chunks(error.len()).zip(&error).map(|(row, e)| e * through(row));
                 (squares.sum::<f64>(), ends)
             });
-            let (_, [low, high]) = tried.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are shares");
+            let (_, [low, high]) =
+                tried.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are shares");
             part.iter_mut().for_each(|w| *w = w.clamp(low, high));
         }
     }
@@ -151,13 +166,19 @@ fn clip(rows: &mut [f64], gram: &[f64], factors: &[f64], (format, group): (&Bloc
 
 fn candidate(gram: &[f64], k: usize, alpha: f64) -> Vec<f64> {
     let factors: Vec<f64> = (0..k).map(|i| gram[i * k + i].sqrt().max(1e-8).powf(alpha)).collect();
-    let (low, high) = factors.iter().fold((f64::INFINITY, 0.0f64), |(l, h), f| (l.min(*f), h.max(*f)));
+    let (low, high) =
+        factors.iter().fold((f64::INFINITY, 0.0f64), |(l, h), f| (l.min(*f), h.max(*f)));
     let norm = (low * high).sqrt();
     factors.into_iter().map(|f| f / norm).collect()
 }
 
 /// The error of the layer on what was seen, summed over the sample's rows.
-fn loss(sample: &[f64], gram: &[f64], factors: &[f64], (format, group): (&BlockFormat, usize)) -> f64 {
+fn loss(
+    sample: &[f64],
+    gram: &[f64],
+    factors: &[f64],
+    (format, group): (&BlockFormat, usize),
+) -> f64 {
     let k = factors.len();
     let mut total = 0.0;
     for row in sample.chunks(k.max(1)) {
@@ -171,7 +192,8 @@ fn loss(sample: &[f64], gram: &[f64], factors: &[f64], (format, group): (&BlockF
                 error[column] = (w - format.value(format.code(*w, grid), grid)) / factors[column];
             }
         }
-        let through = |i: usize| gram[i * k..(i + 1) * k].iter().zip(&error).map(|(g, e)| g * e).sum::<f64>();
+        let through =
+            |i: usize| gram[i * k..(i + 1) * k].iter().zip(&error).map(|(g, e)| g * e).sum::<f64>();
         total += (0..k).map(|i| error[i] * through(i)).sum::<f64>();
     }
     total

@@ -1,7 +1,7 @@
 //! From what was seen of activations to the range that static codes cover.
 //!
-//! Sources: percentiles and entropy: Wu et al., "Integer quantization for deep learning inference", arXiv:2004.09602;
-//! entropy: Migacz, "8-bit inference with TensorRT", GTC 2017.
+//! Sources: percentiles and entropy: Wu et al., "Integer quantization for deep learning inference",
+//! arXiv:2004.09602; entropy: Migacz, "8-bit inference with TensorRT", GTC 2017.
 
 use crate::histogram_value;
 use overdrive_ir::{Block, BlockFormat, DType, Mismatch};
@@ -18,7 +18,8 @@ pub enum RangeRule {
     Percentile(f64),
     /// The share of the range that errs least in the mean square.
     Mse,
-    /// The share of the range whose rounded distribution is nearest to the one seen, by relative entropy.
+    /// The share of the range whose rounded distribution is nearest to the one seen, by relative
+    /// entropy.
     Entropy,
 }
 
@@ -27,8 +28,8 @@ const SHARES: std::ops::RangeInclusive<u32> = 20..=100;
 /// Equal bins that the relative entropy is taken over.
 const LEVELS: usize = 2048;
 
-/// The range `[low, high]`, of codes of type `element`, for activations that were `seen` between two ends and fall into
-/// the bins of a [`Statistic::Histogram`](crate::Statistic::Histogram).
+/// The range `[low, high]`, of codes of type `element`, for activations that were `seen` between
+/// two ends and fall into the bins of a [`Statistic::Histogram`](crate::Statistic::Histogram).
 ///
 /// # Errors
 /// When nothing finite was seen, or a rule needs a histogram and there is none.
@@ -45,7 +46,8 @@ pub fn activation_range(
     if rule == RangeRule::MinMax {
         return Ok(seen);
     }
-    let counts = histogram.ok_or_else(|| Mismatch::new("a histogram of activations", "their range alone"))?;
+    let counts = histogram
+        .ok_or_else(|| Mismatch::new("a histogram of activations", "their range alone"))?;
     let mut bins: Vec<(f64, f64)> =
         counts.iter().enumerate().map(|(bin, &n)| (histogram_value(bin), n)).collect();
     bins.retain(|(value, count)| *count > 0.0 && value.is_finite());
@@ -71,8 +73,10 @@ fn percentile(bins: &[(f64, f64)], share: f64, seen: [f64; 2]) -> [f64; 2] {
         *passed > tail
     };
     let (mut below, mut above) = (0.0, 0.0);
-    let low = bins.iter().find(|(_, n)| beyond(&mut below, *n)).map_or(seen[0], |(value, _)| *value);
-    let high = bins.iter().rfind(|(_, n)| beyond(&mut above, *n)).map_or(seen[1], |(value, _)| *value);
+    let low =
+        bins.iter().find(|(_, n)| beyond(&mut below, *n)).map_or(seen[0], |(value, _)| *value);
+    let high =
+        bins.iter().rfind(|(_, n)| beyond(&mut above, *n)).map_or(seen[1], |(value, _)| *value);
     [low.max(seen[0]), high.min(seen[1])]
 }
 
@@ -89,8 +93,8 @@ fn squares(bins: &[(f64, f64)], element: DType, range: [f64; 2]) -> f64 {
     bins.iter().map(|&(x, n)| n * (x - rounded(x)).powi(2)).sum()
 }
 
-/// Relative entropy of what was seen, clipped to the range, against what its codes stand for, spread evenly over the
-/// levels that share a code.
+/// Relative entropy of what was seen, clipped to the range, against what its codes stand for,
+/// spread evenly over the levels that share a code.
 fn divergence(bins: &[(f64, f64)], element: DType, seen: [f64; 2], range: [f64; 2]) -> f64 {
     let width = (seen[1] - seen[0]).max(f64::MIN_POSITIVE) / LEVELS as f64;
     let level = |x: f64| (((x - seen[0]) / width) as usize).min(LEVELS - 1);

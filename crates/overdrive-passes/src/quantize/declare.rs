@@ -1,7 +1,9 @@
-//! `declare` writes quantized layers into a graph before there are any codes: what a file of codes is loaded into.
+//! `declare` writes quantized layers into a graph before there are any codes: what a file of codes
+//! is loaded into.
 //!
-//! A published architecture is built anew for every span of tokens, and its codes are read from a file. Invariant: the
-//! graph and its states are those that [`quantize`](crate::quantize) makes for these schemes.
+//! A published architecture is built anew for every span of tokens, and its codes are read from a
+//! file. Invariant: the graph and its states are those that [`quantize`](crate::quantize) makes for
+//! these schemes.
 
 use super::Scheme;
 use super::layers::layers;
@@ -23,7 +25,8 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
         found,
         remedy: "the file is of another model, or damaged: quantize the model again".into(),
     };
-    if let Some(name) = schemes.keys().find(|name| !found.iter().any(|layer| layer.name == **name)) {
+    if let Some(name) = schemes.keys().find(|name| !found.iter().any(|layer| layer.name == **name))
+    {
         let reason = skipped.iter().find(|skipped| skipped.layer == *name);
         let found = reason.map_or("no such layer".to_owned(), |skipped| skipped.reason.clone());
         return Err(error(name, "a layer whose weight can be quantized".into(), found));

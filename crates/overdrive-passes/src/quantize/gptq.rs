@@ -1,17 +1,25 @@
-//! GPTQ: rounds the columns of a weight one by one, and has those that follow make up for the error of each.
+//! GPTQ: rounds the columns of a weight one by one, and has those that follow make up for the error
+//! of each.
 //!
-//! With `H = X Xᵀ` over calibration rows and `Uᵀ U = H⁻¹`, rounding column k of a row with error e changes the columns
-//! after it by `-e U[k, k..] / U[k, k]`, which is the best linear answer. Groups take their scale when they are reached.
-//! Source: Frantar et al., "GPTQ", arXiv:2210.17323 (algorithm 1, damping of 1 %); a scale is the one of a few around the
-//! largest magnitude that errs least, as in the authors' code.
+//! With `H = X Xᵀ` over calibration rows and `Uᵀ U = H⁻¹`, rounding column k of a row with error e
+//! changes the columns after it by `-e U[k, k..] / U[k, k]`, which is the best linear answer.
+//! Groups take their scale when they are reached. Source: Frantar et al., "GPTQ", arXiv:2210.17323
+//! (algorithm 1, damping of 1 %); a scale is the one of a few around the largest magnitude that
+//! errs least, as in the authors' code.
 
 use super::linear_algebra::{damped, factor_of_inverse};
 use overdrive_ir::{BlockFormat, BlockIndex, Encoded, Grid};
 
 /// Codes of `values` `[N, K]`, which the format is known to take; `gram` is `[K, K]`.
-pub(super) fn gptq(values: &[f64], shape: [usize; 2], format: &BlockFormat, gram: &[f64]) -> Encoded {
+pub(super) fn gptq(
+    values: &[f64],
+    shape: [usize; 2],
+    format: &BlockFormat,
+    gram: &[f64],
+) -> Encoded {
     let [n, k] = shape;
-    let factor = factor_of_inverse(&damped(gram, k), k).expect("a damped Gram matrix is positive definite");
+    let factor =
+        factor_of_inverse(&damped(gram, k), k).expect("a damped Gram matrix is positive definite");
     let counts = format.block.counts(shape).expect("the caller has encoded with this format");
     let group = k.checked_div(counts[1]).unwrap_or(1).max(1);
     let tensor_scale = format.tensor_scale(values);
@@ -48,6 +56,7 @@ pub(super) fn best_grid(values: &[f64], format: &BlockFormat, tensor_scale: f64)
         values.iter().map(|&x| (x - format.value(format.code(x, *grid), *grid)).powi(2)).sum()
     };
     let grids = SHARES.map(|share| format.grid(ends.map(|x| x * share), tensor_scale));
-    let best = grids.into_iter().map(|grid| (error(&grid), grid)).min_by(|a, b| a.0.total_cmp(&b.0));
+    let best =
+        grids.into_iter().map(|grid| (error(&grid), grid)).min_by(|a, b| a.0.total_cmp(&b.0));
     best.expect("there are shares").1
 }

@@ -1,4 +1,5 @@
-//! How a state holds the weight of a layer: transposed or not, and which rows of it a product reads.
+//! How a state holds the weight of a layer: transposed or not, and which rows of it a product
+//! reads.
 
 use super::LayerKind;
 use overdrive_ir::{Graph, Operation, Origin, Prim, Value};
@@ -64,7 +65,8 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// The weight behind the second operand of a product, if transposes and slices of outputs are all that stands between.
+    /// The weight behind the second operand of a product, if transposes and slices of outputs are
+    /// all that stands between.
     pub(super) fn of(graph: &Graph, operand: Value, kind: LayerKind) -> Option<Self> {
         let mut order = match kind {
             LayerKind::Linear => Order::InputMajor,
@@ -89,7 +91,8 @@ impl Weight {
                     };
                 }
                 Operation::Prim(Prim::Slice { start, limit, stride }) if stride[..] == [1, 1] => {
-                    let [outputs, inputs] = if order == Order::OutputMajor { [0, 1] } else { [1, 0] };
+                    let [outputs, inputs] =
+                        if order == Order::OutputMajor { [0, 1] } else { [1, 0] };
                     let whole = size(node.operands[0], order, 1)?;
                     if (start[inputs], limit[inputs]) != (0, whole) {
                         return None;

@@ -1,9 +1,11 @@
-//! HQQ: rounding to nearest with zero points that minimise a robust norm of the error, without any data.
+//! HQQ: rounding to nearest with zero points that minimise a robust norm of the error, without any
+//! data.
 //!
-//! `min over z of |W - s (Q - z)|_p`, p = 0.7, by half-quadratic splitting: the error is shrunk towards zero by a
-//! generalised soft threshold, then z is the mean of `Q - (W - E) / s`; codes follow z. Zero points are floats, which only
-//! weight-only products take. Source: Badri and Shaji, "Half-quadratic quantization of large machine learning models",
-//! Mobius Labs 2023: p, 20 steps, β of 10 growing by 1.01, the start from the range.
+//! `min over z of |W - s (Q - z)|_p`, p = 0.7, by half-quadratic splitting: the error is shrunk
+//! towards zero by a generalised soft threshold, then z is the mean of `Q - (W - E) / s`; codes
+//! follow z. Zero points are floats, which only weight-only products take. Source: Badri and Shaji,
+//! "Half-quadratic quantization of large machine learning models", Mobius Labs 2023: p, 20 steps, β
+//! of 10 growing by 1.01, the start from the range.
 
 use overdrive_ir::{BlockFormat, BlockIndex, DType, Encoded, Overflow, Tensor};
 
@@ -21,12 +23,14 @@ pub(super) fn hqq(values: &[f64], shape: [usize; 2], format: &BlockFormat) -> En
     let (low, high) = format.element.int_range().expect("HQQ has integer codes");
     for block in &members {
         let w: Vec<f64> = block.iter().map(|&i| values[i]).collect();
-        let ends = w.iter().fold([f64::INFINITY, f64::NEG_INFINITY], |[l, h], &x| [l.min(x), h.max(x)]);
+        let ends =
+            w.iter().fold([f64::INFINITY, f64::NEG_INFINITY], |[l, h], &x| [l.min(x), h.max(x)]);
         // Here the range need not hold 0: the zero point is no code.
         let span = (ends[1] - ends[0]).max(f64::from(f32::MIN_POSITIVE));
         let scale = DType::F32.round(span / (high - low) as f64, Overflow::Saturate);
         let narrow = |zero: f64| DType::F32.round(zero, Overflow::Saturate);
-        let code = |x: f64, zero: f64| (x / scale + zero).round_ties_even().clamp(low as f64, high as f64);
+        let code =
+            |x: f64, zero: f64| (x / scale + zero).round_ties_even().clamp(low as f64, high as f64);
         let error = |zero: f64| -> f64 {
             w.iter().map(|&x| (x - scale * (code(x, zero) - zero)).abs().powf(P)).sum()
         };

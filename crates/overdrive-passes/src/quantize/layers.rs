@@ -1,8 +1,9 @@
 //! The layers of a graph whose weights can be quantized, and why the others cannot.
 //!
-//! How a state holds a weight is read off the graph: transposes and slices between the state and the product are followed.
-//! So `[in, out]` and `[out, in]` are both weights, and products of one input with parts of one state are one layer.
-//! Invariant: a layer's weight is a state that this layer alone reads and nothing updates, so that nobody else misses it.
+//! How a state holds a weight is read off the graph: transposes and slices between the state and
+//! the product are followed. So `[in, out]` and `[out, in]` are both weights, and products of one
+//! input with parts of one state are one layer. Invariant: a layer's weight is a state that this
+//! layer alone reads and nothing updates, so that nobody else misses it.
 
 use super::held::{Held, Order, Weight};
 use crate::bind::dimension_names;
@@ -61,8 +62,8 @@ pub struct Skipped {
 }
 
 impl Layer {
-    /// The part of the model that it belongs to: its name up to the first numbered part with more behind it, as
-    /// `block3` of `block3.ffn.expand`; a layer outside of any is a part of its own.
+    /// The part of the model that it belongs to: its name up to the first numbered part with more
+    /// behind it, as `block3` of `block3.ffn.expand`; a layer outside of any is a part of its own.
     pub fn block(&self) -> &str {
         let numbered = |part: &str| part.ends_with(|c: char| c.is_ascii_digit());
         let mut from = 0;
@@ -93,7 +94,11 @@ impl Layer {
     }
 
     pub(crate) fn state<'g>(&self, graph: &'g Graph) -> &'g StateDecl {
-        graph.states().iter().find(|s| s.name == self.weight).expect("the layer was found in this graph")
+        graph
+            .states()
+            .iter()
+            .find(|s| s.name == self.weight)
+            .expect("the layer was found in this graph")
     }
 }
 
@@ -116,7 +121,8 @@ pub fn layers(graph: &Graph) -> Result<(Vec<Layer>, Vec<Skipped>), GraphError> {
     let mut readers: Vec<(usize, Reader)> = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {
         let Some(kind) = kind(node) else { continue };
-        let Some(Weight { state, order, rows, views }) = Weight::of(graph, node.operands[1], kind) else {
+        let Some(Weight { state, order, rows, views }) = Weight::of(graph, node.operands[1], kind)
+        else {
             let reason = "its second operand is no parameter".to_owned();
             skipped.push(Skipped { layer: place(graph, node), reason });
             continue;
@@ -133,8 +139,10 @@ pub fn layers(graph: &Graph) -> Result<(Vec<Layer>, Vec<Skipped>), GraphError> {
                 reader.parts.push(part);
                 reader.views.extend(views);
             }
-            _ => readers
-                .push((state, Reader { kind, order, parts: vec![part], views: views.into_iter().collect() })),
+            _ => readers.push((
+                state,
+                Reader { kind, order, parts: vec![part], views: views.into_iter().collect() },
+            )),
         }
     }
     let uses = graph.use_counts();
@@ -192,8 +200,8 @@ fn place(graph: &Graph, node: &Node) -> String {
     }
 }
 
-/// The site in evidence of each weight. Sites are named in bound graphs, so dimensions are given a size here; which one
-/// changes no name.
+/// The site in evidence of each weight. Sites are named in bound graphs, so dimensions are given a
+/// size here; which one changes no name.
 fn site_names(graph: &Graph) -> Result<BTreeMap<String, String>, GraphError> {
     let sizes = dimension_names(graph).into_iter().map(|name| (name, 1)).collect();
     let bound = bind(graph, &sizes)?;

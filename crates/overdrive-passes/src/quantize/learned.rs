@@ -1,12 +1,15 @@
-//! Quantization-aware training: the model as its codes compute it, with gradients that pass through the rounding.
+//! Quantization-aware training: the model as its codes compute it, with gradients that pass through
+//! the rounding.
 //!
-//! [`learn`] gives a graph to train, whose forward values are bit for bit those of the quantized graph, since it holds the
-//! very nodes of that graph on codes that it makes from the float weights. Gradients go along a path beside them
-//! (`straight_through`), on which a tensor x with step s is LSQ's `x̂ = s · clip(x / s)`, its rounding taken for the identity:
-//! `∂x̂/∂x` is 1 inside the range and 0 outside, `∂x̂/∂s` is `round(x/s) - x/s` inside and the end of the range outside,
-//! and what reaches s is divided by `√(elements · largest code)`. A step is its first value times a factor that is trained,
-//! so that an optimizer's step is relative to it; power-of-two scales are rounded, straight through again.
-//! Source: Esser et al., "Learned step size quantization", arXiv:1902.08153, equations 1 to 3 and section 2.2.
+//! [`learn`] gives a graph to train, whose forward values are bit for bit those of the quantized
+//! graph, since it holds the very nodes of that graph on codes that it makes from the float
+//! weights. Gradients go along a path beside them (`straight_through`), on which a tensor x with
+//! step s is LSQ's `x̂ = s · clip(x / s)`, its rounding taken for the identity: `∂x̂/∂x` is 1
+//! inside the range and 0 outside, `∂x̂/∂s` is `round(x/s) - x/s` inside and the end of the range
+//! outside, and what reaches s is divided by `√(elements · largest code)`. A step is its first
+//! value times a factor that is trained, so that an optimizer's step is relative to it;
+//! power-of-two scales are rounded, straight through again. Source: Esser et al., "Learned step
+//! size quantization", arXiv:1902.08153, equations 1 to 3 and section 2.2.
 
 use super::gptq::best_grid;
 use super::held::Order;
@@ -19,8 +22,8 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantize::code;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
-    Binary, BlockFormat, BlockIndex, Builder, Compare, DType, Encoded, Expr, Graph, GraphError, Init,
-    Overflow, Prim, Symmetry, Tensor, TensorType,
+    Binary, BlockFormat, BlockIndex, Builder, Compare, DType, Encoded, Expr, Graph, GraphError,
+    Init, Overflow, Prim, Symmetry, Tensor, TensorType,
 };
 use std::collections::BTreeMap;
 
@@ -38,7 +41,8 @@ pub struct Learning {
     layers: Vec<Prepared>,
 }
 
-/// The graph to train, for every layer that `quantization` gives a scheme; steps begin as those that err least.
+/// The graph to train, for every layer that `quantization` gives a scheme; steps begin as those
+/// that err least.
 ///
 /// # Errors
 /// When a weight is not finite, or the evidence lacks what a scheme needs.
@@ -90,8 +94,12 @@ impl Learning {
                 remedy: "give what training this very graph gave".into(),
             })
         };
-        let mut begin: BTreeMap<&str, Init> =
-            self.float.states().iter().map(|state| (state.name.as_str(), state.init.clone())).collect();
+        let mut begin: BTreeMap<&str, Init> = self
+            .float
+            .states()
+            .iter()
+            .map(|state| (state.name.as_str(), state.init.clone()))
+            .collect();
         for (name, init) in begin.iter_mut().filter(|(name, _)| trained.contains_key(**name)) {
             *init = Init::Value(trained[*name].clone());
         }
@@ -99,7 +107,8 @@ impl Learning {
         let mut layers = self.layers.clone();
         for prepared in &mut layers {
             given(&prepared.layer.weight)?;
-            prepared.encoded = encoded(prepared, &float, given(&factor_of(&prepared.weight_step()))?);
+            prepared.encoded =
+                encoded(prepared, &float, given(&factor_of(&prepared.weight_step()))?);
             if let Some((grid, _)) = &mut prepared.input {
                 let factor = given(&factor_of(&prepared.layer.input("scale")))?.to_f32()[0];
                 grid.scale = f64::from((grid.scale as f32 * factor).max(SMALLEST));
@@ -126,8 +135,12 @@ fn encoded(prepared: &Prepared, float: &Graph, factor: &Tensor) -> Encoded {
     let (stored, index) = (scale.to_f32(), BlockIndex::new(shape, counts));
     let quotient = |(i, &w): (usize, &f64)| f64::from(w as f32 / stored[index.at(i)]);
     let rows = prepared.layer.rows(float);
-    let codes: Vec<f64> =
-        rows.iter().enumerate().map(quotient).map(|quotient| code(format.element, quotient, 0.0)).collect();
+    let codes: Vec<f64> = rows
+        .iter()
+        .enumerate()
+        .map(quotient)
+        .map(|quotient| code(format.element, quotient, 0.0))
+        .collect();
     Encoded {
         codes: Tensor::from_f64(format.element, shape.to_vec(), &codes),
         scale,
@@ -185,10 +198,12 @@ impl<'b> Step<'b> {
     }
 }
 
-/// `number · step`, with the gradients of LSQ; `number` is the code of `x / step`, which lies inside `ends` or is cut.
+/// `number · step`, with the gradients of LSQ; `number` is the code of `x / step`, which lies
+/// inside `ends` or is cut.
 fn lsq<'b>(x: Expr<'b>, step: Expr<'b>, number: Expr<'b>, ends: [Expr<'b>; 2]) -> Expr<'b> {
     let quotient = x / step;
-    let (above, below) = (quotient.compare(Compare::Ge, ends[0]), quotient.compare(Compare::Le, ends[1]));
+    let (above, below) =
+        (quotient.compare(Compare::Ge, ends[0]), quotient.compare(Compare::Le, ends[1]));
     let inside = above.binary(Binary::And, below);
     number.straight_through(inside.select(quotient, quotient.constant(0.0))) * step
 }
@@ -218,7 +233,8 @@ impl Learner<'_> {
             (LayerKind::Linear, Order::OutputMajor) => w,
         };
         let rows = rows_of(rows, part);
-        let [of, groups] = scheme.weights.block.counts(layer.shape).expect("the layer was prepared with it");
+        let [of, groups] =
+            scheme.weights.block.counts(layer.shape).expect("the layer was prepared with it");
         let covered = n * k / (of * groups).max(1);
         let like = (scheme.weights.scale, scheme.weights.element, covered);
         let step = Step::new(b, &self.prepared.weight_step(), &self.prepared.encoded.scale, like);
@@ -228,15 +244,20 @@ impl Learner<'_> {
         let apart = |x: Expr<'b>| x.reshape([n, groups, k / groups.max(1)]);
         let numbers = apart(codes.convert(DType::F32));
         let spread = step.learnt.reshape([if of == 1 { 1 } else { n }, groups, 1]);
-        let weights = lsq(apart(rows), spread, numbers, ends(b, scheme.weights.element)).reshape([n, k]);
+        let weights =
+            lsq(apart(rows), spread, numbers, ends(b, scheme.weights.element)).reshape([n, k]);
         let input = self.input_step(b);
         let seen = self.activations(x, input);
         match node.op.composite::<overdrive_ir::ops::Conv2d>() {
-            Some(geometry) => seen.conv2d(weights.reshape(layer.held.sizes.clone()), bias, geometry.clone()),
+            Some(geometry) => {
+                seen.conv2d(weights.reshape(layer.held.sizes.clone()), bias, geometry.clone())
+            }
             None => {
                 let beside = input.map(|(step, zero)| (step.stored, zero));
-                let y =
-                    x.quantized_linear(self.prepared.coded().op(), &operands([codes, step.stored], beside));
+                let y = x.quantized_linear(
+                    self.prepared.coded().op(),
+                    &operands([codes, step.stored], beside),
+                );
                 let y = y.straight_through(seen.linear(weights.t(), None));
                 bias.map_or(y, |bias| y + bias)
             }
@@ -248,16 +269,26 @@ impl Learner<'_> {
         let (grid, element) = self.prepared.input?;
         let layer = &self.prepared.layer;
         let base = Tensor::scalar(DType::F32, grid.scale);
-        let step = Step::new(b, &layer.input("scale"), &base, (ScaleFormat::Wide, element, layer.shape[1]));
+        let step = Step::new(
+            b,
+            &layer.input("scale"),
+            &base,
+            (ScaleFormat::Wide, element, layer.shape[1]),
+        );
         let zero = element.is_int().then(|| b.constant(Tensor::scalar(element, grid.zero)));
         Some((step, zero))
     }
 
     /// x as its codes stand for it, with its gradient.
-    fn activations<'b>(&self, x: Expr<'b>, input: Option<(Step<'b>, Option<Expr<'b>>)>) -> Expr<'b> {
+    fn activations<'b>(
+        &self,
+        x: Expr<'b>,
+        input: Option<(Step<'b>, Option<Expr<'b>>)>,
+    ) -> Expr<'b> {
         let b = x.builder();
         let Some((step, zero)) = input else {
-            // A scale of the moment covers every element: nothing is cut, and there is nothing to learn.
+            // A scale of the moment covers every element: nothing is cut, and there is nothing to
+            // learn.
             let value = rounded((self.prepared.layer.kind, &self.prepared.scheme), x, None);
             return if self.prepared.scheme.activations == Activations::Float {
                 x
@@ -275,7 +306,10 @@ impl Learner<'_> {
 }
 
 /// Operands of a quantized product after x.
-fn operands<'b>(weights: [Expr<'b>; 2], input: Option<(Expr<'b>, Option<Expr<'b>>)>) -> Vec<Expr<'b>> {
+fn operands<'b>(
+    weights: [Expr<'b>; 2],
+    input: Option<(Expr<'b>, Option<Expr<'b>>)>,
+) -> Vec<Expr<'b>> {
     let of_input = input.into_iter().flat_map(|(scale, zero)| [Some(scale), zero]).flatten();
     weights.into_iter().chain(of_input).collect()
 }

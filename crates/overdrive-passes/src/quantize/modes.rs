@@ -54,7 +54,8 @@ impl QuantizationMode {
         weights: BlockFormat,
         activations: Activations,
     ) -> Self {
-        let (rounding, range, preparation) = (Rounding::Nearest, RangeRule::MinMax, Preparation::None);
+        let (rounding, range, preparation) =
+            (Rounding::Nearest, RangeRule::MinMax, Preparation::None);
         Self { name, summary, weights, activations, rounding, range, preparation }
     }
 
@@ -184,8 +185,14 @@ pub const MODES: &[QuantizationMode] = &[
         .rounded(Rounding::Gptq),
     QuantizationMode::new("int4-awq", "int4-rtn after AWQ", INT4, Activations::Float)
         .prepared(Preparation::Awq),
-    QuantizationMode::new("int4-hqq", "int4-rtn with the zero points of HQQ", INT4, Activations::Float)
-        .rounded(Rounding::Hqq),
+    QuantizationMode::new(
+        "int4-hqq",
+        "int4-rtn with the zero points of \
+                                       HQQ",
+        INT4,
+        Activations::Float,
+    )
+    .rounded(Rounding::Hqq),
     QuantizationMode::new(
         "mxfp4",
         "e2m1 weights in blocks of 32 with power-of-two scales, float activations",
@@ -235,7 +242,8 @@ pub const MODES: &[QuantizationMode] = &[
     .prepared(Preparation::Prune(Pruning::Magnitude)),
     QuantizationMode::new(
         "sparse24-wanda",
-        "two of four weights stay, the largest by the size of their inputs (Wanda); float otherwise",
+        "two of four weights stay, the largest by the size of their inputs (Wanda); float \
+         otherwise",
         FLOAT,
         Activations::Float,
     )
@@ -256,7 +264,8 @@ pub const MODES: &[QuantizationMode] = &[
     .prepared(Preparation::Prune(Pruning::Magnitude)),
     QuantizationMode::new(
         "sparse24-wanda-int8",
-        "int8-dynamic after two of four weights stay, the largest by the size of their inputs (Wanda)",
+        "int8-dynamic after two of four weights stay, the largest by the size of their inputs \
+         (Wanda)",
         INT8,
         Activations::Dynamic(DType::I8),
     )

@@ -94,14 +94,16 @@ impl<'a> Coded<'a> {
             LayerKind::Linear => {
                 let beside = [Some(codes), Some(scale), zero, tensor_scale];
                 let of_input = input.into_iter().flat_map(|(scale, zero)| [Some(scale), zero]);
-                let operands: Vec<Expr<'b>> = beside.into_iter().chain(of_input).flatten().collect();
+                let operands: Vec<Expr<'b>> =
+                    beside.into_iter().chain(of_input).flatten().collect();
                 let y = x.quantized_linear(self.op(), &operands);
                 bias.map_or(y, |bias| y + bias)
             }
             LayerKind::Convolution => {
                 let values = codes.dequantize(scale, zero);
                 let values = tensor_scale.map_or(values, |scale| values * scale);
-                let geometry = node.op.composite::<Conv2d>().expect("a convolution layer is a conv2d");
+                let geometry =
+                    node.op.composite::<Conv2d>().expect("a convolution layer is a conv2d");
                 let sizes = self.layer.held.sizes.clone();
                 rounded((self.layer.kind, self.scheme), x, input).conv2d(
                     values.reshape(sizes),
@@ -113,7 +115,8 @@ impl<'a> Coded<'a> {
     }
 }
 
-/// x as its codes stand for it: a scale for each row of a product, for each sample of a convolution, or the static one.
+/// x as its codes stand for it: a scale for each row of a product, for each sample of a
+/// convolution, or the static one.
 pub(super) fn rounded<'b>(
     (kind, scheme): (LayerKind, &Scheme),
     x: Expr<'b>,
@@ -131,7 +134,8 @@ pub(super) fn rounded<'b>(
                 LayerKind::Linear => axis + 1 < x.rank(),
                 LayerKind::Convolution => axis == 0,
             };
-            let block: Vec<Option<usize>> = (0..x.rank()).map(|axis| apart(axis).then_some(1)).collect();
+            let block: Vec<Option<usize>> =
+                (0..x.rank()).map(|axis| apart(axis).then_some(1)).collect();
             let scale = x.block_scale(&block, element, ScaleFormat::Wide);
             x.quantize(scale, None, element).dequantize(scale, None)
         }

@@ -1,7 +1,9 @@
-//! `rescale` moves factors from activations into weights: `x w = (x / f) (f w)`, in a layer's own input channels.
+//! `rescale` moves factors from activations into weights: `x w = (x / f) (f w)`, in a layer's own
+//! input channels.
 //!
-//! What SmoothQuant and AWQ share. The division stands in the graph as a product with a parameter of `1 / f`, which fuses
-//! into whatever made x. Invariant: but for rounding, the graph means what it meant.
+//! What SmoothQuant and AWQ share. The division stands in the graph as a product with a parameter
+//! of `1 / f`, which fuses into whatever made x. Invariant: but for rounding, the graph means what
+//! it meant.
 
 use super::layers::{Layer, LayerKind, layers};
 use super::product::shared;
@@ -29,12 +31,16 @@ pub fn rescale(graph: &Graph, factors: &BTreeMap<String, Vec<f64>>) -> Result<Gr
             let rows: Vec<f64> =
                 layer.rows(graph).iter().enumerate().map(|(i, w)| w * factors[i % k]).collect();
             let ty = graph.ty(layer.state(graph).value);
-            (layer.weight.clone(), Tensor::from_f64(ty.dtype, ty.shape.clone(), &layer.stored(&rows)))
+            (
+                layer.weight.clone(),
+                Tensor::from_f64(ty.dtype, ty.shape.clone(), &layer.stored(&rows)),
+            )
         })
         .collect();
     let b = Builder::new(graph.name());
     let mut map: Vec<Option<Expr<'_>>> = vec![None; graph.value_count()];
-    let init_of = |name: &str| graph.states().iter().find(|s| s.name == name).map(|s| s.init.clone());
+    let init_of =
+        |name: &str| graph.states().iter().find(|s| s.name == name).map(|s| s.init.clone());
     let weighted = graph.clone().with_initial_values(|name, _| match weights.get(name) {
         Some(tensor) => Init::Value(tensor.clone()),
         None => init_of(name).expect("a graph names its own states"),
@@ -43,7 +49,8 @@ pub fn rescale(graph: &Graph, factors: &BTreeMap<String, Vec<f64>>) -> Result<Gr
         map[value.0 as usize] = Some(expr);
     }
     for (index, node) in graph.nodes().iter().enumerate() {
-        let known = |v: &overdrive_ir::Value| map[v.0 as usize].expect("operands precede their node");
+        let known =
+            |v: &overdrive_ir::Value| map[v.0 as usize].expect("operands precede their node");
         let mut operands: Vec<Expr<'_>> = node.operands.iter().map(known).collect();
         if let Some(&at) = products.get(&(index as u32)) {
             let (factors, layer) = &moved[at];

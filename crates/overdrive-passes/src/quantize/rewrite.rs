@@ -7,7 +7,8 @@ use crate::{Evidence, Statistic};
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
-    Block, BlockFormat, Builder, DType, Encoded, Expr, Graph, GraphError, Grid, Init, Mismatch, Tensor,
+    Block, BlockFormat, Builder, DType, Encoded, Expr, Graph, GraphError, Grid, Init, Mismatch,
+    Tensor,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +52,8 @@ pub(super) struct Prepared {
     pub(super) input: Option<(Grid, DType)>,
 }
 
-/// The layers that get a scheme; those that do not, and those that are rounded more simply than it says.
+/// The layers that get a scheme; those that do not, and those that are rounded more simply than it
+/// says.
 type Layers = (Vec<Prepared>, [Vec<Skipped>; 2]);
 
 /// Quantizes every layer that `quantization` gives a scheme.
@@ -87,7 +89,10 @@ pub(super) fn prepare(
     let mut simplified = Vec::new();
     for layer in found {
         let Some(mut scheme) = quantization.of(&layer.name) else {
-            skipped.push(Skipped { layer: layer.name, reason: "left as it is by the recipe".to_owned() });
+            skipped.push(Skipped {
+                layer: layer.name,
+                reason: "left as it is by the recipe".to_owned(),
+            });
             continue;
         };
         if scheme.weights.element == DType::F32 {
@@ -154,21 +159,28 @@ fn refused(layer: &Layer, mismatch: Mismatch) -> GraphError {
 /// Fewest weights that share a scale: of fewer, scales take more room than a finer format.
 const SMALLEST_GROUP: usize = 16;
 
-/// Groups that divide the rows of a layer, and why, where those of the scheme do not; blocks of a format have one size.
+/// Groups that divide the rows of a layer, and why, where those of the scheme do not; blocks of a
+/// format have one size.
 fn smaller_groups(layer: &Layer, scheme: &Scheme) -> Option<(Block, String)> {
     let Block::Group(size) = scheme.weights.block else { return None };
     let k = layer.shape[1];
-    if scheme.weights.scale != ScaleFormat::Wide || scheme.weights.block.counts(layer.shape).is_ok() {
+    if scheme.weights.scale != ScaleFormat::Wide || scheme.weights.block.counts(layer.shape).is_ok()
+    {
         return None;
     }
     let smaller = (SMALLEST_GROUP..size).rev().find(|size| k.is_multiple_of(*size))?;
-    Some((Block::Group(smaller), format!("groups of {smaller}: {size} do not divide its {k} inputs")))
+    Some((
+        Block::Group(smaller),
+        format!("groups of {smaller}: {size} do not divide its {k} inputs"),
+    ))
 }
 
 /// Why a layer cannot take a scheme, if it cannot.
 fn cannot_take(layer: &Layer, scheme: &Scheme) -> Option<String> {
     if let (LayerKind::Convolution, Activations::Blocks(..)) = (layer.kind, scheme.activations) {
-        return Some("blocks of its activations would cross the window of the convolution".to_owned());
+        return Some(
+            "blocks of its activations would cross the window of the convolution".to_owned(),
+        );
     }
     let refused = scheme.weights.block.counts(layer.shape).err()?;
     Some(format!("expected {}, found {}", refused.expected, refused.found))
@@ -179,11 +191,19 @@ fn cannot_round(layer: &Layer, scheme: &Scheme) -> Option<String> {
     let grouped = layer.groups > 1 && scheme.rounding == Rounding::Gptq;
     grouped.then(|| {
         let groups = layer.groups;
-        format!("rounded to the nearest: each of the {groups} groups of its channels has inputs of its own")
+        format!(
+            "rounded to the nearest: each of the {groups} groups of its channels has inputs \
+                 of its own"
+        )
     })
 }
 
-fn round(layer: &Layer, rows: &[f64], scheme: &Scheme, evidence: &Evidence) -> Result<Encoded, Mismatch> {
+fn round(
+    layer: &Layer,
+    rows: &[f64],
+    scheme: &Scheme,
+    evidence: &Evidence,
+) -> Result<Encoded, Mismatch> {
     let format = &scheme.weights;
     // Checks values and shape for every method.
     let nearest = format.encode(rows, layer.shape)?;
@@ -197,7 +217,11 @@ fn round(layer: &Layer, rows: &[f64], scheme: &Scheme, evidence: &Evidence) -> R
     }
 }
 
-fn needed<'e>(layer: &Layer, statistic: Statistic, evidence: &'e Evidence) -> Result<&'e [f64], Mismatch> {
+fn needed<'e>(
+    layer: &Layer,
+    statistic: Statistic,
+    evidence: &'e Evidence,
+) -> Result<&'e [f64], Mismatch> {
     evidence.get(&layer.site, statistic).ok_or_else(|| {
         let known = evidence.sites.len();
         Mismatch::new(

@@ -25,9 +25,11 @@ pub enum Rounding {
     /// Each to the nearest.
     #[default]
     Nearest,
-    /// Column by column, the error of each made up for by those that follow (GPTQ, arXiv:2210.17323).
+    /// Column by column, the error of each made up for by those that follow (GPTQ,
+    /// arXiv:2210.17323).
     Gptq,
-    /// To the nearest, with zero points that minimise a robust norm of the error (HQQ: Badri and Shaji, 2023).
+    /// To the nearest, with zero points that minimise a robust norm of the error (HQQ: Badri and
+    /// Shaji, 2023).
     Hqq,
     /// With steps and weights that training has learnt ([`learn`](crate::learn)).
     Learned,
@@ -40,8 +42,9 @@ pub enum Additions {
     /// It may: multipliers of activations, masks of pruned weights.
     #[default]
     Free,
-    /// It has codes alone, as files of published architectures do: multipliers go into norms and other weights, and pruned
-    /// weights keep their zeros. Groups become as small as divides the inputs of a layer, so that every layer has codes.
+    /// It has codes alone, as files of published architectures do: multipliers go into norms and
+    /// other weights, and pruned weights keep their zeros. Groups become as small as divides the
+    /// inputs of a layer, so that every layer has codes.
     None,
 }
 
@@ -63,7 +66,12 @@ impl Quantization {
     /// Every layer alike, to the nearest.
     pub fn new(weights: BlockFormat, activations: Activations) -> Self {
         let scheme = Scheme { weights, activations, rounding: Rounding::Nearest };
-        Self { scheme, range: RangeRule::MinMax, layers: BTreeMap::new(), additions: Additions::Free }
+        Self {
+            scheme,
+            range: RangeRule::MinMax,
+            layers: BTreeMap::new(),
+            additions: Additions::Free,
+        }
     }
 
     /// The same, rounded so.

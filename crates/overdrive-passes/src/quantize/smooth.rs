@@ -1,6 +1,8 @@
-//! SmoothQuant: moves the size of outlying input channels from activations, which share a scale, into the weights.
+//! SmoothQuant: moves the size of outlying input channels from activations, which share a scale,
+//! into the weights.
 //!
-//! `f_k = max|x_k|^α / max|w_k|^(1 - α)` for each input channel k. Source: Xiao et al., arXiv:2211.10438, equation 4.
+//! `f_k = max|x_k|^α / max|w_k|^(1 - α)` for each input channel k. Source: Xiao et al.,
+//! arXiv:2211.10438, equation 4.
 
 use super::layers::{Layer, LayerKind, Skipped, layers};
 use super::rescale::rescale;
@@ -20,14 +22,19 @@ pub fn smooth(graph: &Graph, evidence: &Evidence, strength: f64) -> Result<Graph
         let Some(seen) = evidence.get(&layer.site, Statistic::ChannelMagnitude) else { continue };
         let k = layer.shape[1];
         let mut largest = vec![0.0f64; k];
-        layer.rows(graph).iter().enumerate().for_each(|(i, w)| largest[i % k] = largest[i % k].max(w.abs()));
+        layer
+            .rows(graph)
+            .iter()
+            .enumerate()
+            .for_each(|(i, w)| largest[i % k] = largest[i % k].max(w.abs()));
         factors.insert(layer.name.clone(), of(seen, &largest, strength));
     }
     rescale(graph, &factors)
 }
 
-/// The same for these layers where no node may be added: factors go into the norm or the gated layer that makes the inputs, and are shared
-/// by the layers that read them. Layers whose inputs nothing can make smaller stay, and are listed.
+/// The same for these layers where no node may be added: factors go into the norm or the gated
+/// layer that makes the inputs, and are shared by the layers that read them. Layers whose inputs
+/// nothing can make smaller stay, and are listed.
 ///
 /// # Errors
 /// When the graph is damaged.
@@ -44,7 +51,8 @@ pub fn smooth_folded(
         let first = stream.layers[0];
         let seen = evidence.get(&first.site, Statistic::ChannelMagnitude);
         let (Some(maker), Some(seen)) = (&stream.maker, seen) else {
-            let layer = |layer: &&Layer| Skipped { layer: layer.name.clone(), reason: NO_MAKER.into() };
+            let layer =
+                |layer: &&Layer| Skipped { layer: layer.name.clone(), reason: NO_MAKER.into() };
             left.extend(stream.layers.iter().map(layer));
             continue;
         };

@@ -1,7 +1,9 @@
-//! Where factors of activations can go without a node of their own: into the norm, or the layer, that makes the activations.
+//! Where factors of activations can go without a node of their own: into the norm, or the layer,
+//! that makes the activations.
 //!
-//! Layers that read one value share its factors, so that the value is made smaller once. Sources: SmoothQuant folds into norms
-//! (arXiv:2211.10438, section 4), AWQ into norms and into the other half of a gated layer (arXiv:2306.00978, its program).
+//! Layers that read one value share its factors, so that the value is made smaller once. Sources:
+//! SmoothQuant folds into norms (arXiv:2211.10438, section 4), AWQ into norms and into the other
+//! half of a gated layer (arXiv:2306.00978, its program).
 
 use super::layers::{Layer, LayerKind};
 use overdrive_ir::ops::{LayerNorm, Linear, RmsNorm};
@@ -71,7 +73,8 @@ fn maker<'l>(graph: &Graph, (uses, found): (&[usize], &'l [Layer]), x: Value) ->
 /// Whether a node is all of a layer.
 fn is_whole(graph: &Graph, layer: &Layer, node: &Node) -> bool {
     let only = layer.parts.len() == 1 && layer.kind == LayerKind::Linear;
-    only && node.op.composite::<Linear>().is_some() && std::ptr::eq(graph.node(layer.parts[0].node), node)
+    only && node.op.composite::<Linear>().is_some()
+        && std::ptr::eq(graph.node(layer.parts[0].node), node)
 }
 
 /// The state that a value is, if nobody else reads it and nothing updates it.
@@ -108,15 +111,20 @@ impl<'g> Moved<'g> {
     pub(super) fn fold(&mut self, stream: &Stream<'g>, maker: &Maker<'g>, factors: &[f64]) {
         let k = factors.len();
         for &layer in &stream.layers {
-            let rows = self.rows(layer).iter().enumerate().map(|(i, w)| w * factors[i % k]).collect();
+            let rows =
+                self.rows(layer).iter().enumerate().map(|(i, w)| w * factors[i % k]).collect();
             self.set(layer, rows);
         }
         match maker {
             Maker::Norm(states) => states.iter().for_each(|state| self.shrink(state, factors)),
             &Maker::Layer(layer, ref bias) => {
                 let inputs = layer.shape[1];
-                let rows =
-                    self.rows(layer).iter().enumerate().map(|(i, w)| w / factors[i / inputs]).collect();
+                let rows = self
+                    .rows(layer)
+                    .iter()
+                    .enumerate()
+                    .map(|(i, w)| w / factors[i / inputs])
+                    .collect();
                 self.set(layer, rows);
                 bias.iter().for_each(|bias| self.shrink(bias, factors));
             }
@@ -124,7 +132,8 @@ impl<'g> Moved<'g> {
     }
 
     fn shrink(&mut self, name: &str, factors: &[f64]) {
-        let state = self.graph.states().iter().find(|s| s.name == name).expect("a state of this graph");
+        let state =
+            self.graph.states().iter().find(|s| s.name == name).expect("a state of this graph");
         let begin = || state.init.tensor(name, self.graph.ty(state.value)).to_f64();
         let values = self.changed.remove(name).map_or_else(begin, |(_, values)| values);
         let smaller = values.iter().zip(factors).map(|(x, f)| x / f).collect();
@@ -146,4 +155,5 @@ impl<'g> Moved<'g> {
 }
 
 /// Why the layers of a stream without a maker keep the inputs that they have.
-pub(super) const NO_MAKER: &str = "nothing before it can take the factors of its inputs (no norm or gated layer of its own): rounded as it was";
+pub(super) const NO_MAKER: &str = "nothing before it can take the factors of its inputs (no norm \
+                                   or gated layer of its own): rounded as it was";

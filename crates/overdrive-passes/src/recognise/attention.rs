@@ -1,10 +1,11 @@
 //! Attention as exporters leave it: `softmax(q kᵀ scale + mask) v`, whose scores exist as a whole.
 //!
-//! What differs between exporters has no part in the question: where the factor stands (on the scores, on q, its root on q and
-//! on k), how heads are moved to the front, whether keys are transposed before or by the product, whether heads are repeated
-//! for the queries that share them. Masks must be known ahead to hide nothing or what `Mask::Causal` hides, and every query
-//! must see a key: a softmax of hidden scores alone is not a number, or even, or 0 after a guard, and the op gives 0.
-//! Invariant: what is not shown to be attention stays products and a softmax.
+//! What differs between exporters has no part in the question: where the factor stands (on the
+//! scores, on q, its root on q and on k), how heads are moved to the front, whether keys are
+//! transposed before or by the product, whether heads are repeated for the queries that share them.
+//! Masks must be known ahead to hide nothing or what `Mask::Causal` hides, and every query must see
+//! a key: a softmax of hidden scores alone is not a number, or even, or 0 after a guard, and the op
+//! gives 0. Invariant: what is not shown to be attention stays products and a softmax.
 
 use super::movement::{Moved, Movement, Part, trace};
 use super::visible::{Effect, Known, Sight, hides_from};
@@ -12,7 +13,9 @@ use super::{number, scaled};
 use crate::rebuild::{rebuild, regions};
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::ops::{Attention, Softmax};
-use overdrive_ir::{Binary, Compare, DotGeneral, Graph, GraphError, Node, Precision, Prim, Shape, Value};
+use overdrive_ir::{
+    Binary, Compare, DotGeneral, Graph, GraphError, Node, Precision, Prim, Shape, Value,
+};
 use std::collections::{HashMap, HashSet};
 
 /// Attention found in a graph.
@@ -35,7 +38,8 @@ pub(super) fn attend(graph: &Graph) -> Result<Graph, GraphError> {
         else {
             return Ok(place.keep(regions(place.node, attend)?));
         };
-        let [q, k, v] = operands.each_ref().map(|(source, movement)| movement.apply(place.get(*source)));
+        let [q, k, v] =
+            operands.each_ref().map(|(source, movement)| movement.apply(place.get(*source)));
         Ok(vec![q.attention(k, v, *attention)[0].reshape(shape.clone())])
     })
 }
@@ -49,11 +53,13 @@ fn all(graph: &Graph) -> HashMap<Value, Found> {
             found.insert(node.results[0], attention);
         }
     }
-    // Scores may be shared by two of them, so that each is asked whether all of them together need the rest.
+    // Scores may be shared by two of them, so that each is asked whether all of them together need
+    // the rest.
     loop {
         let interior: HashSet<Value> = found.values().flat_map(|f| &f.interior).copied().collect();
-        let replaced =
-            |node: &Node| node.results.iter().any(|v| found.contains_key(v) || interior.contains(v));
+        let replaced = |node: &Node| {
+            node.results.iter().any(|v| found.contains_key(v) || interior.contains(v))
+        };
         let others = graph
             .nodes()
             .iter()
@@ -81,11 +87,13 @@ fn find(graph: &Graph, known: &mut Known<'_>, node: &Node) -> Option<Found> {
     }
     let softmax = weights.op.composite::<Softmax>()?;
     let rank = batch + 2;
-    let in_order = weighted.batch.iter().map(|&(p, _)| p).eq(0..batch) && weighted.contract[0].0 == rank - 1;
+    let in_order =
+        weighted.batch.iter().map(|&(p, _)| p).eq(0..batch) && weighted.contract[0].0 == rank - 1;
     if softmax.axis != rank - 1 || graph.ty(node.operands[0]).rank() != rank || !in_order {
         return None;
     }
-    let Scores { product: scores, mut factor, masks } = scores(graph, weights.operands[0], &mut interior)?;
+    let Scores { product: scores, mut factor, masks } =
+        scores(graph, weights.operands[0], &mut interior)?;
     let compared = product(scores).filter(|d| d.batch.len() == batch)?;
     let matrices = [scores.operands[0], scores.operands[1], node.operands[1]];
     if matrices.iter().any(|v| graph.ty(*v).rank() != rank) {
@@ -140,9 +148,11 @@ fn product(node: &Node) -> Option<&DotGeneral> {
     }
 }
 
-/// The test and the weights of `select(isnan(weights), 0, weights)`, with which exporters give rows that see no key 0.
+/// The test and the weights of `select(isnan(weights), 0, weights)`, with which exporters give rows
+/// that see no key 0.
 fn unguarded(graph: &Graph, node: &Node) -> Option<[Value; 2]> {
-    let (Some(Prim::Select), [condition, zero, weights]) = (node.op.prim(), &node.operands[..]) else {
+    let (Some(Prim::Select), [condition, zero, weights]) = (node.op.prim(), &node.operands[..])
+    else {
         return None;
     };
     let compared = graph.producer(*condition)?;
@@ -221,7 +231,8 @@ fn arranged(moved: Moved, batch: &[usize], last: Last) -> (Value, [Vec<Part>; 4]
     let (Last::Contracted(known) | Last::Free(known)) = last;
     let other = (0..movement.dims.len()).find(|i| *i != known && !batch.contains(i));
     let [first, second] = [axis(known), other.map(axis).unwrap_or_default()];
-    let [rows, width] = if matches!(last, Last::Contracted(_)) { [second, first] } else { [first, second] };
+    let [rows, width] =
+        if matches!(last, Last::Contracted(_)) { [second, first] } else { [first, second] };
     let (heads, outer) = match batch {
         [outer @ .., heads] if !outer.is_empty() => (axis(*heads), outer),
         all => (vec![], all),

@@ -1,7 +1,9 @@
-//! One way to write what people write in several: divisions by numbers and roots, powers, logistic functions.
+//! One way to write what people write in several: divisions by numbers and roots, powers, logistic
+//! functions.
 //!
-//! `recognise` brings the graph and its patterns to this form, so that an op needs no pattern for each exporter. Unlike what
-//! `fold` does, results may differ in the last bit. Invariant: no form here is dearer than what it replaces.
+//! `recognise` brings the graph and its patterns to this form, so that an op needs no pattern for
+//! each exporter. Unlike what `fold` does, results may differ in the last bit. Invariant: no form
+//! here is dearer than what it replaces.
 
 use super::number;
 use crate::rebuild::{Place, rebuild, regions};
@@ -54,10 +56,13 @@ fn reciprocal<'b>(graph: &Graph, place: &Place<'b, '_>, value: Value) -> Option<
                 [Some(1.0), _] => y,
                 _ => return None,
             };
-            let argument =
-                operand(graph, exponential, |prim| matches!(prim, Prim::Unary { kind: Unary::Exp }))?;
-            let negated = operand(graph, argument, |prim| matches!(prim, Prim::Unary { kind: Unary::Neg }));
-            let minus = || super::scaled(graph, argument).filter(|(_, c)| *c == -1.0).map(|(x, _)| x);
+            let argument = operand(graph, exponential, |prim| {
+                matches!(prim, Prim::Unary { kind: Unary::Exp })
+            })?;
+            let negated =
+                operand(graph, argument, |prim| matches!(prim, Prim::Unary { kind: Unary::Neg }));
+            let minus =
+                || super::scaled(graph, argument).filter(|(_, c)| *c == -1.0).map(|(x, _)| x);
             Some(place.get(negated.or_else(minus)?).unary(Unary::Logistic))
         }
         (Prim::Broadcast { .. } | Prim::Reshape { .. }, &[x]) => {

@@ -1,9 +1,12 @@
-//! Matching a pattern against the nodes before a value: operations and connections must agree, sums and products in
-//! any order and association; inputs of the pattern stand for any value of their type.
+//! Matching a pattern against the nodes before a value: operations and connections must agree, sums
+//! and products in any order and association; inputs of the pattern stand for any value of their
+//! type.
 
 use super::pattern::{Candidate, Patterns};
 use super::sketch::{self, unmoved};
-use overdrive_ir::{Binary, DType, Graph, Node, Operation, Origin, Prim, Tensor, TensorType, Value};
+use overdrive_ir::{
+    Binary, DType, Graph, Node, Operation, Origin, Prim, Tensor, TensorType, Value,
+};
 use serde_json::Value as Json;
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +21,8 @@ pub(super) struct Match {
 /// Operands of one sum or product that are matched in any order.
 const MOST_TERMS: usize = 5;
 
-/// How far apart two numbers are, over the number, that stand for one of f32: a few of its last bits.
+/// How far apart two numbers are, over the number, that stand for one of f32: a few of its last
+/// bits.
 const ROUNDING: f64 = 2.5e-7;
 
 /// A graph that is searched, and what every match in it asks.
@@ -75,8 +79,8 @@ fn types_of(graph: &Graph, values: &[Value]) -> Vec<TensorType> {
     types
 }
 
-/// `op` with its real attributes replaced where a constant that equals one differs in the graph. A guess: the caller
-/// matches the new op from the start.
+/// `op` with its real attributes replaced where a constant that equals one differs in the graph. A
+/// guess: the caller matches the new op from the start.
 fn with_numbers(op: &Operation, differing: &[(f64, f64)]) -> Option<Operation> {
     fn replace(value: &mut Json, differing: &[(f64, f64)]) {
         match value {
@@ -138,8 +142,12 @@ impl<'g> Matching<'g> {
 
     fn node(&mut self, p: &'g Node, t: &'g Node) -> bool {
         match (p.op.prim(), t.op.prim()) {
-            (Some(Prim::Constant { value: a }), Some(Prim::Constant { value: b })) => self.constant(a, b),
-            (Some(Prim::Binary { kind: a }), Some(Prim::Binary { kind: b })) if a == b && commutes(*a) => {
+            (Some(Prim::Constant { value: a }), Some(Prim::Constant { value: b })) => {
+                self.constant(a, b)
+            }
+            (Some(Prim::Binary { kind: a }), Some(Prim::Binary { kind: b }))
+                if a == b && commutes(*a) =>
+            {
                 let terms = leaves(self.pattern, p, *a);
                 let ways = splits(self.graph, t.results[0], *a, terms.len());
                 ways.into_iter().any(|mut way| self.terms(&terms, &mut way))
@@ -177,7 +185,9 @@ impl<'g> Matching<'g> {
         if scalar {
             let decimal = |t: &Tensor| match t.ty().dtype {
                 // The shortest decimal, as a person would have written the attribute.
-                DType::F32 => (t.to_f64()[0] as f32).to_string().parse().expect("a printed number is one"),
+                DType::F32 => {
+                    (t.to_f64()[0] as f32).to_string().parse().expect("a printed number is one")
+                }
                 _ => t.to_f64()[0],
             };
             let (p, t): (f64, f64) = (decimal(p), decimal(t));
@@ -200,7 +210,8 @@ impl<'g> Matching<'g> {
                 continue;
             }
             let node = self.graph.producer(value)?;
-            // An operand that is only moved may be so for others too: a parameter of several layers is repeated once for all.
+            // An operand that is only moved may be so for others too: a parameter of several layers
+            // is repeated once for all.
             if value == result || !unmoved(self.graph, value).iter().any(|v| operands.contains(v)) {
                 interior.insert(value);
             }
@@ -239,7 +250,9 @@ pub(super) fn leaves(graph: &Graph, node: &Node, kind: Binary) -> Vec<Value> {
     let mut pending = vec![node.operands[1], node.operands[0]];
     let mut leaves = Vec::new();
     while let Some(value) = pending.pop() {
-        match terms_of(graph, value, kind).filter(|_| pending.len() + leaves.len() + 2 <= MOST_TERMS) {
+        match terms_of(graph, value, kind)
+            .filter(|_| pending.len() + leaves.len() + 2 <= MOST_TERMS)
+        {
             Some([a, b]) => pending.extend([b, a]),
             None => leaves.push(value),
         }

@@ -1,8 +1,9 @@
 //! Movement: what a chain of transposes, reshapes and broadcasts does to where elements stand.
 //!
-//! Exporters move heads to and fro in ways of their own; two chains that put the elements in the same places are the same
-//! movement here. The dimensions of the source are split into parts where a reshape asks for it, and every dimension of the
-//! result is a list of parts, outermost first. Invariant: every part of the source stands in the result exactly once.
+//! Exporters move heads to and fro in ways of their own; two chains that put the elements in the
+//! same places are the same movement here. The dimensions of the source are split into parts where
+//! a reshape asks for it, and every dimension of the result is a list of parts, outermost first.
+//! Invariant: every part of the source stands in the result exactly once.
 
 use overdrive_ir::{Expr, Graph, Prim, Shape, Value};
 
@@ -37,9 +38,9 @@ impl Movement {
     fn none(shape: &[usize]) -> Option<Self> {
         let parts: Vec<usize> = shape.iter().copied().filter(|&n| n != 1).collect();
         let mut next = 0..parts.len();
-        let dims = shape
-            .iter()
-            .map(|&n| if n == 1 { vec![] } else { next.next().map(Part::Source).into_iter().collect() });
+        let dims = shape.iter().map(|&n| {
+            if n == 1 { vec![] } else { next.next().map(Part::Source).into_iter().collect() }
+        });
         let dims = dims.collect();
         (!shape.contains(&0)).then_some(Self { parts, dims })
     }
@@ -56,10 +57,13 @@ impl Movement {
         dim.iter().map(|&part| self.extent(part)).product()
     }
 
-    /// The same, then moved by `prim`; `None` for what is no movement, or one that splits parts unevenly.
+    /// The same, then moved by `prim`; `None` for what is no movement, or one that splits parts
+    /// unevenly.
     fn then(mut self, prim: &Prim) -> Option<Self> {
         match prim {
-            Prim::Transpose { perm } => self.dims = perm.iter().map(|&p| self.dims[p].clone()).collect(),
+            Prim::Transpose { perm } => {
+                self.dims = perm.iter().map(|&p| self.dims[p].clone()).collect()
+            }
             Prim::Broadcast { shape, dims } => {
                 let repeated = |n: usize| if n == 1 { vec![] } else { vec![Part::Repeat(n)] };
                 let mut spread: Vec<Vec<Part>> = sizes(shape)?.into_iter().map(repeated).collect();
@@ -137,7 +141,8 @@ impl Movement {
             .collect();
         let moved = source.reshape(self.parts.clone()).transpose(&kept);
         let whole: Vec<usize> = order.iter().map(|&part| self.extent(part)).collect();
-        let places: Vec<usize> = (0..order.len()).filter(|&i| matches!(order[i], Part::Source(_))).collect();
+        let places: Vec<usize> =
+            (0..order.len()).filter(|&i| matches!(order[i], Part::Source(_))).collect();
         let shape: Vec<usize> = self.dims.iter().map(|dim| self.size(dim)).collect();
         moved.broadcast_in(&Shape::from(whole), &places).reshape(shape)
     }
@@ -147,7 +152,8 @@ impl Movement {
         Self { dims, ..self }.joined()
     }
 
-    /// Parts that stand beside each other in source and result as one, so that no step is wider than it must be.
+    /// Parts that stand beside each other in source and result as one, so that no step is wider
+    /// than it must be.
     fn joined(mut self) -> Self {
         let mut i = 0;
         while i + 1 < self.parts.len() {
@@ -176,13 +182,15 @@ fn sizes(shape: &Shape) -> Option<Vec<usize>> {
     shape.0.iter().map(|dim| dim.size()).collect()
 }
 
-/// Where the elements of a value come from, past movements and products with a number; the value itself where no parts are
-/// moved whole. `None` without elements.
+/// Where the elements of a value come from, past movements and products with a number; the value
+/// itself where no parts are moved whole. `None` without elements.
 pub(super) fn trace(graph: &Graph, value: Value) -> Option<Moved> {
     let (mut chain, mut source, mut factor) = (Vec::new(), value, 1.0);
     while let Some(node) = graph.producer(source) {
         match node.op.prim() {
-            Some(prim @ (Prim::Transpose { .. } | Prim::Broadcast { .. } | Prim::Reshape { .. })) => {
+            Some(
+                prim @ (Prim::Transpose { .. } | Prim::Broadcast { .. } | Prim::Reshape { .. }),
+            ) => {
                 chain.push(prim);
                 source = node.operands[0];
             }
@@ -214,7 +222,10 @@ mod tests {
                 .reshape([2usize, 3, 1, 7, 8])
                 .broadcast_to(&Shape::from([2usize, 3, 5, 7, 8]))
                 .reshape([30usize, 7, 8]),
-            3 => x.reshape([1usize, 2, 3, 7, 2, 4]).transpose(&[0, 4, 2, 3, 1, 5]).reshape([2usize, 21, 8]),
+            3 => x
+                .reshape([1usize, 2, 3, 7, 2, 4])
+                .transpose(&[0, 4, 2, 3, 1, 5])
+                .reshape([2usize, 21, 8]),
             _ => x.reshape([2usize, 3, 7, 8]),
         }
     }
@@ -236,8 +247,9 @@ mod tests {
             let x = Array::build(DType::F32, &[2, 3, 7, 8], |at| {
                 at.iter().fold(0.0, |all, &i| all * 10.0 + i as f64)
             });
-            let run =
-                |graph| overdrive_ir::eval::eval(graph, std::slice::from_ref(&x), &mut Default::default());
+            let run = |graph| {
+                overdrive_ir::eval::eval(graph, std::slice::from_ref(&x), &mut Default::default())
+            };
             assert_eq!(run(&graph), run(&again), "chain {seed}");
         }
     }

@@ -1,4 +1,5 @@
-//! Numbers that fill values, and products with them: where exporters write a constant, a broadcast of it stands in the graph.
+//! Numbers that fill values, and products with them: where exporters write a constant, a broadcast
+//! of it stands in the graph.
 
 use overdrive_ir::{Binary, DType, Graph, Prim, Tensor, Value};
 
@@ -14,7 +15,8 @@ pub(super) fn number(graph: &Graph, mut value: Value) -> Option<f64> {
     }
 }
 
-/// The number that all elements of a tensor are; of one element only, since folding leaves no other.
+/// The number that all elements of a tensor are; of one element only, since folding leaves no
+/// other.
 fn filled(tensor: &Tensor) -> Option<f64> {
     (tensor.ty().elements() == 1 && tensor.ty().dtype != DType::Bool).then(|| tensor.to_f64()[0])
 }
@@ -22,7 +24,8 @@ fn filled(tensor: &Tensor) -> Option<f64> {
 /// x and c of `x c`, of floats.
 pub(super) fn scaled(graph: &Graph, value: Value) -> Option<(Value, f64)> {
     let node = graph.producer(value)?;
-    let (Some(Prim::Binary { kind: Binary::Mul }), &[x, y]) = (node.op.prim(), &node.operands[..]) else {
+    let (Some(Prim::Binary { kind: Binary::Mul }), &[x, y]) = (node.op.prim(), &node.operands[..])
+    else {
         return None;
     };
     if !graph.ty(value).dtype.is_float() {

@@ -6,8 +6,8 @@ use super::spellings::{SPELLINGS, Spelling};
 use crate::rebuild::live;
 use crate::{cse, fold};
 use overdrive_ir::{
-    Binary, Builder, Dim, Expr, Graph, Operation, Origin, Prim, Sample, Shape, TensorType, Types, Unary,
-    ops::OPS,
+    Binary, Builder, Dim, Expr, Graph, Operation, Origin, Prim, Sample, Shape, TensorType, Types,
+    Unary, ops::OPS,
 };
 use serde_json::Value as Json;
 use std::collections::{HashMap, HashSet};
@@ -53,15 +53,19 @@ impl Patterns {
             for sample in (entry.samples)().iter().filter(|s| s.regions.is_empty()) {
                 let (shared, operands) = (without_integers(&sample.op), sample.operands.len());
                 if seen.contains(&(shared.clone(), operands)) {
+                    let same = |t: &&mut Template| {
+                        t.operands == operands && without_integers(&t.ops[0]) == shared
+                    };
                     let same =
-                        |t: &&mut Template| t.operands == operands && without_integers(&t.ops[0]) == shared;
-                    let same = templates.iter_mut().filter(|t| t.ops[0].name() == entry.name).filter(same);
-                    same.filter(|t| !t.ops.contains(&sample.op)).for_each(|t| t.ops.push(sample.op.clone()));
+                        templates.iter_mut().filter(|t| t.ops[0].name() == entry.name).filter(same);
+                    same.filter(|t| !t.ops.contains(&sample.op))
+                        .for_each(|t| t.ops.push(sample.op.clone()));
                     continue;
                 }
                 seen.push((shared, operands));
                 let types = bound(sample);
-                let others = SPELLINGS.iter().filter(|(name, _)| *name == entry.name).map(|s| Some(s.1));
+                let others =
+                    SPELLINGS.iter().filter(|(name, _)| *name == entry.name).map(|s| Some(s.1));
                 for spelling in std::iter::once(None).chain(others) {
                     let Some(written) = written(&sample.op, spelling, &types) else { continue };
                     if !telling(&written).all(|kind| kinds.contains(&kind)) {
@@ -134,7 +138,12 @@ impl Patterns {
     }
 
     /// The template with other attributes, at the same types.
-    pub(super) fn again(&self, template: usize, op: Operation, types: &[TensorType]) -> Option<Candidate> {
+    pub(super) fn again(
+        &self,
+        template: usize,
+        op: Operation,
+        types: &[TensorType],
+    ) -> Option<Candidate> {
         op.infer(&Types { operands: types, regions: &[] }).ok()?;
         let pattern = build(&op, self.templates[template].spelling, types)?;
         Some(Candidate { op, types: types.to_vec(), pattern })
@@ -187,14 +196,16 @@ fn written(op: &Operation, spelling: Option<Spelling>, types: &[TensorType]) -> 
 
 /// A pattern in the form that graphs are searched in, unless it says nothing.
 fn simplified(written: &Graph) -> Option<Graph> {
-    let pattern = fold(&canonical(&fold(written).ok()?).ok()?).and_then(|graph| cse(&graph)).ok()?;
+    let pattern =
+        fold(&canonical(&fold(written).ok()?).ok()?).and_then(|graph| cse(&graph)).ok()?;
     let computed = matches!(pattern.origin(pattern.outputs()[0].value), Origin::Node(..));
     let uses = pattern.use_counts();
     let whole = pattern.inputs().iter().all(|port| uses[port.value.0 as usize] > 0);
     (computed && whole && !is_arithmetic(&pattern)).then_some(pattern)
 }
 
-/// Operations of a pattern that neither fold nor have another form: without them, the op is not in a graph.
+/// Operations of a pattern that neither fold nor have another form: without them, the op is not in
+/// a graph.
 fn telling(pattern: &Graph) -> impl Iterator<Item = Kind> {
     let live = live(pattern);
     let telling = |op: &Operation| match op.prim() {
@@ -215,12 +226,13 @@ fn telling(pattern: &Graph) -> impl Iterator<Item = Kind> {
         ),
         None => false,
     };
-    let needed = pattern.nodes().iter().filter(move |node| node.results.iter().any(|v| live[v.0 as usize]));
+    let needed =
+        pattern.nodes().iter().filter(move |node| node.results.iter().any(|v| live[v.0 as usize]));
     needed.filter(move |node| telling(&node.op)).map(|node| kind(&node.op))
 }
 
-/// Whether a pattern is a sum or product of its inputs and nothing else: every formula has some, and what they mean
-/// (a scale, a bias) is not in them.
+/// Whether a pattern is a sum or product of its inputs and nothing else: every formula has some,
+/// and what they mean (a scale, a bias) is not in them.
 fn is_arithmetic(pattern: &Graph) -> bool {
     let plain = |op: &Operation| match op.prim() {
         Some(Prim::Binary { kind }) => {
@@ -228,7 +240,10 @@ fn is_arithmetic(pattern: &Graph) -> bool {
         }
         Some(prim) => matches!(
             prim,
-            Prim::Constant { .. } | Prim::Convert { .. } | Prim::Broadcast { .. } | Prim::Reshape { .. }
+            Prim::Constant { .. }
+                | Prim::Convert { .. }
+                | Prim::Broadcast { .. }
+                | Prim::Reshape { .. }
         ),
         None => false,
     };

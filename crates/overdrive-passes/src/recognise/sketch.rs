@@ -1,14 +1,17 @@
-//! Sketches: whether an op could stand before a value, and what its operands would be, movements and types left aside.
+//! Sketches: whether an op could stand before a value, and what its operands would be, movements
+//! and types left aside.
 //!
-//! A pattern is exact at the types of its operands, and there are too many types around a value to build it at all of them.
-//! Its sketch is built once, at the types of a sample: what agrees with it names the values that the operands could be.
+//! A pattern is exact at the types of its operands, and there are too many types around a value to
+//! build it at all of them. Its sketch is built once, at the types of a sample: what agrees with it
+//! names the values that the operands could be.
 
 use super::matching::{Scene, commutes, leaves, splits};
 use overdrive_ir::{Graph, Node, Operation, Origin, Prim, Value};
 use std::collections::HashMap;
 use std::mem::{Discriminant, discriminant};
 
-/// What an operation is, its shapes left aside. Cheap, which names are not: that of a constant holds its elements.
+/// What an operation is, its shapes left aside. Cheap, which names are not: that of a constant
+/// holds its elements.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Kind {
     Prim(Discriminant<Prim>, u8),
@@ -32,7 +35,11 @@ pub(super) fn kind(op: &Operation) -> Kind {
 }
 
 /// Values that each operand of the sketch's op could be, if `result` could be the op's.
-pub(super) fn operands(sketch: &Scene<'_>, scene: &Scene<'_>, result: Value) -> Option<Vec<Vec<Value>>> {
+pub(super) fn operands(
+    sketch: &Scene<'_>,
+    scene: &Scene<'_>,
+    result: Value,
+) -> Option<Vec<Vec<Value>>> {
     let operands = vec![Vec::new(); sketch.graph.inputs().len()];
     let mut sketching = Sketching { sketch, scene, map: HashMap::new(), operands };
     sketching.value(sketch.graph.outputs()[0].value, result).then_some(sketching.operands)
@@ -70,7 +77,9 @@ impl<'g> Sketching<'g> {
                 true
             }
             _ if known.is_some() => true,
-            (Origin::Node(a, i), Origin::Node(b, j)) => i == j && self.node(sketch.node(a), graph.node(b)),
+            (Origin::Node(a, i), Origin::Node(b, j)) => {
+                i == j && self.node(sketch.node(a), graph.node(b))
+            }
             _ => false,
         };
         if same {
@@ -117,7 +126,10 @@ pub(super) fn unmoved(graph: &Graph, value: Value) -> Vec<Value> {
         let moves = matches!(
             node.op.prim(),
             Some(
-                Prim::Broadcast { .. } | Prim::Reshape { .. } | Prim::Transpose { .. } | Prim::Convert { .. }
+                Prim::Broadcast { .. }
+                    | Prim::Reshape { .. }
+                    | Prim::Transpose { .. }
+                    | Prim::Convert { .. }
             )
         );
         if !moves {

@@ -1,5 +1,5 @@
-//! How others write ops: the forms that exporters and textbooks use beside our own expansions, where they differ by more than
-//! `recognise/canonical.rs` makes one.
+//! How others write ops: the forms that exporters and textbooks use beside our own expansions,
+//! where they differ by more than `recognise/canonical.rs` makes one.
 //!
 //! A test evaluates each of them against the op's definition, so that a wrong one cannot stay.
 

@@ -1,8 +1,9 @@
 //! Which keys each query sees, where a mask says so before anything runs.
 //!
-//! Exporters compute masks from positions: comparisons of index grids, tables of 0 and -∞, products with the lowest number.
-//! All of them are evaluated here, a dimension along which nothing changes having one element, so that a causal mask of any
-//! batch is one square. Invariant: what depends on an input, or is neither 0 nor hides for certain, has no answer.
+//! Exporters compute masks from positions: comparisons of index grids, tables of 0 and -∞, products
+//! with the lowest number. All of them are evaluated here, a dimension along which nothing changes
+//! having one element, so that a causal mask of any batch is one square. Invariant: what depends on
+//! an input, or is neither 0 nor hides for certain, has no answer.
 
 use overdrive_ir::{Array, DType, Graph, Init, Operation, Origin, Prim, Value};
 use std::collections::HashMap;
@@ -49,7 +50,11 @@ impl<'g> Known<'g> {
     }
 
     /// What masks that act together let through, of scores `[..., Tq, Tk]`.
-    pub(super) fn sight(&mut self, masks: &[(Effect, Value)], [queries, keys]: [usize; 2]) -> Option<Sight> {
+    pub(super) fn sight(
+        &mut self,
+        masks: &[(Effect, Value)],
+        [queries, keys]: [usize; 2],
+    ) -> Option<Sight> {
         let mut seen = vec![true; queries * keys];
         for &(effect, value) in masks {
             let mask = self.value(value)?;
@@ -74,7 +79,8 @@ impl<'g> Known<'g> {
         if seen.iter().all(|&seen| seen) {
             return Some(Sight::Full);
         }
-        let causal = (0..queries * keys).all(|at| seen[at] == (at % keys + queries <= at / keys + keys));
+        let causal =
+            (0..queries * keys).all(|at| seen[at] == (at % keys + queries <= at / keys + keys));
         (causal && queries <= keys).then_some(Sight::Causal)
     }
 
@@ -102,7 +108,8 @@ impl<'g> Known<'g> {
             }
             Origin::Node(at, _) => {
                 let node = graph.node(at);
-                let operands: Option<Vec<Spread>> = node.operands.iter().map(|&v| self.value(v)).collect();
+                let operands: Option<Vec<Spread>> =
+                    node.operands.iter().map(|&v| self.value(v)).collect();
                 (node, operands?)
             }
         };
@@ -128,14 +135,16 @@ impl<'g> Known<'g> {
                 let extent = |axis: usize| operands.iter().map(|x| x.array.shape[axis]).max();
                 let common: Vec<usize> = (0..shape.len()).filter_map(extent).collect();
                 let fits = common.iter().product::<usize>() <= LIMIT;
-                let args = || operands.iter().map(|x| spread(&x.array, &common)).collect::<Vec<_>>();
+                let args =
+                    || operands.iter().map(|x| spread(&x.array, &common)).collect::<Vec<_>>();
                 let result = fits.then(|| evaluated(&node.op, &args()))?;
                 Some(Spread { array: compact(result), shape })
             }
             _ => {
                 let fits = |x: &Spread| x.shape.iter().product::<usize>() <= LIMIT;
                 let fits = operands.iter().all(fits) && shape.iter().product::<usize>() <= LIMIT;
-                let args = || operands.iter().map(|x| spread(&x.array, &x.shape)).collect::<Vec<_>>();
+                let args =
+                    || operands.iter().map(|x| spread(&x.array, &x.shape)).collect::<Vec<_>>();
                 whole(fits.then(|| evaluated(&node.op, &args()))?)
             }
         }
@@ -157,8 +166,9 @@ fn rounded(array: &Array) -> Array {
     Array::from(&array.to_tensor())
 }
 
-/// What is added to a score of this type hides it where it is as low as this: beside any score that is seen, the
-/// exponential is 0. Masks of -10000, as older models have them, are not: a score may outweigh them.
+/// What is added to a score of this type hides it where it is as low as this: beside any score that
+/// is seen, the exponential is 0. Masks of -10000, as older models have them, are not: a score may
+/// outweigh them.
 pub(super) fn hides_from(dtype: DType) -> f64 {
     if dtype.is_float() {
         dtype.round(f64::MIN, overdrive_ir::Overflow::Saturate) / 2.0
@@ -196,7 +206,8 @@ fn compact(mut array: Array) -> Array {
         {
             let mut shape = array.shape.clone();
             shape[axis] = 1;
-            array = array.rearrange(&shape, |position| position / inner * n * inner + position % inner);
+            array =
+                array.rearrange(&shape, |position| position / inner * n * inner + position % inner);
         }
     }
     array

@@ -1,8 +1,10 @@
-//! `compress` stores the weights of pruned layers as the two of four that stayed and a mask of their places.
+//! `compress` stores the weights of pruned layers as the two of four that stayed and a mask of
+//! their places.
 //!
-//! A linear layer multiplies by them as they are (`sparse_linear`); codes are put back in their places first (`unpack_24`),
-//! once, since nothing changes them. The graph means bit for bit what it meant before. Weights are held output-major, as
-//! the ecosystem has them; four-bit codes have no compressed form.
+//! A linear layer multiplies by them as they are (`sparse_linear`); codes are put back in their
+//! places first (`unpack_24`), once, since nothing changes them. The graph means bit for bit what
+//! it meant before. Weights are held output-major, as the ecosystem has them; four-bit codes have
+//! no compressed form.
 
 use super::{GROUP, KEPT};
 use crate::{Quantized, QuantizedLayer, Skipped, dce};
@@ -20,8 +22,8 @@ struct Stored {
     transposed: bool,
 }
 
-/// The model with compressed weights in `pruned` layers, quantized or not. A layer that has no compressed form stays as
-/// it is and is listed with the reason.
+/// The model with compressed weights in `pruned` layers, quantized or not. A layer that has no
+/// compressed form stays as it is and is listed with the reason.
 ///
 /// # Errors
 /// When the graph is damaged.
@@ -74,7 +76,8 @@ fn weights(graph: &Graph, pruned: &[String]) -> Vec<(String, String, bool)> {
 }
 
 fn initial(graph: &Graph, name: &str) -> (String, Tensor) {
-    let state = graph.states().iter().find(|s| s.name == name).expect("the state was found in this graph");
+    let state =
+        graph.states().iter().find(|s| s.name == name).expect("the state was found in this graph");
     (state.name.clone(), state.init.tensor(&state.name, graph.ty(state.value)))
 }
 
@@ -82,17 +85,21 @@ fn initial(graph: &Graph, name: &str) -> (String, Tensor) {
 fn compressed(tensor: &Tensor, transposed: bool) -> Result<Stored, String> {
     let (dtype, sizes) = (tensor.ty().dtype, tensor.ty().sizes());
     if dtype.bits() < 8 {
-        return Err(format!("two {dtype} codes share a byte: its zeros are stored like other codes"));
+        return Err(format!(
+            "two {dtype} codes share a byte: its zeros are stored like other codes"
+        ));
     }
     let [n, k] = if transposed { [sizes[1], sizes[0]] } else { [sizes[0], sizes[1]] };
     let numbers = tensor.to_f64();
-    let at =
-        |row: usize, column: usize| numbers[if transposed { column * n + row } else { row * k + column }];
+    let at = |row: usize, column: usize| {
+        numbers[if transposed { column * n + row } else { row * k + column }]
+    };
     let bytes = k.div_ceil(8);
     let (mut values, mut mask) = (Vec::with_capacity(n * k / 2), vec![0u8; n * bytes]);
     for row in 0..n {
         for first in (0..k).step_by(GROUP) {
-            let mut kept: Vec<usize> = (first..first + GROUP).filter(|&c| at(row, c) != 0.0).collect();
+            let mut kept: Vec<usize> =
+                (first..first + GROUP).filter(|&c| at(row, c) != 0.0).collect();
             if kept.len() > KEPT {
                 return Err(format!("{} of four weights are not 0 in row {row}", kept.len()));
             }
@@ -106,7 +113,8 @@ fn compressed(tensor: &Tensor, transposed: bool) -> Result<Stored, String> {
             }
         }
     }
-    let mask = Tensor::from_bytes(TensorType::new(DType::U8, [n, bytes]), mask).expect("a byte an element");
+    let mask = Tensor::from_bytes(TensorType::new(DType::U8, [n, bytes]), mask)
+        .expect("a byte an element");
     Ok(Stored { values: Tensor::from_f64(dtype, [n, k / 2], &values), mask, transposed })
 }
 
@@ -136,8 +144,11 @@ fn rebuild(graph: &Graph, stored: &BTreeMap<String, Stored>) -> Result<Graph, Gr
         map[state.value.0 as usize] = Some(value);
     }
     for node in graph.nodes() {
-        let operands: Vec<Expr<'_>> =
-            node.operands.iter().map(|v| map[v.0 as usize].expect("operands precede their node")).collect();
+        let operands: Vec<Expr<'_>> = node
+            .operands
+            .iter()
+            .map(|v| map[v.0 as usize].expect("operands precede their node"))
+            .collect();
         let of_four = node.op.composite::<Linear>().and_then(|_| halves.get(&node.operands[1]));
         let results = match of_four {
             Some(&[values, mask]) => {

@@ -1,15 +1,17 @@
-//! SparseGPT: column by column, those two of each four stay whose loss the weights after them make up for worst, and the
-//! error of those that go is made up for.
+//! SparseGPT: column by column, those two of each four stay whose loss the weights after them make
+//! up for worst, and the error of those that go is made up for.
 //!
-//! With `Uᵀ U` the inverse of the damped Hessian, removing weight k costs `(w_k / U[k, k])²` and changes the weights after
-//! it by `-w_k U[k, k..] / U[k, k]`. Source: Frantar and Alistarh, "SparseGPT", arXiv:2301.00774, algorithm 1 with n:m.
+//! With `Uᵀ U` the inverse of the damped Hessian, removing weight k costs `(w_k / U[k, k])²` and
+//! changes the weights after it by `-w_k U[k, k..] / U[k, k]`. Source: Frantar and Alistarh,
+//! "SparseGPT", arXiv:2301.00774, algorithm 1 with n:m.
 
 use super::{GROUP, largest};
 use crate::quantize::{damped, factor_of_inverse};
 
 /// Prunes rows of `k`; `gram` is `[K, K]`.
 pub(super) fn prune(rows: &mut [f64], k: usize, gram: &[f64]) {
-    let factor = factor_of_inverse(&damped(gram, k), k).expect("a damped Gram matrix is positive definite");
+    let factor =
+        factor_of_inverse(&damped(gram, k), k).expect("a damped Gram matrix is positive definite");
     rows.chunks_mut(k).for_each(|row| prune_row(row, &factor));
 }
 
@@ -24,6 +26,9 @@ fn prune_row(row: &mut [f64], factor: &[f64]) {
         }
         row[column] = if kept[column % GROUP] { w[column] } else { 0.0 };
         let error = (w[column] - row[column]) / pivot(column);
-        w[column..].iter_mut().zip(&factor[column * k + column..]).for_each(|(w, u)| *w -= error * u);
+        w[column..]
+            .iter_mut()
+            .zip(&factor[column * k + column..])
+            .for_each(|(w, u)| *w -= error * u);
     }
 }

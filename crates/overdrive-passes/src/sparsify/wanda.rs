@@ -1,6 +1,8 @@
-//! Wanda: of each four weights the two stay that are largest by the size of what they multiply, `|w_k| · |x_k|₂`.
+//! Wanda: of each four weights the two stay that are largest by the size of what they multiply,
+//! `|w_k| · |x_k|₂`.
 //!
-//! Source: Sun et al., "A simple and effective pruning approach for large language models", arXiv:2306.11695, equation 1.
+//! Source: Sun et al., "A simple and effective pruning approach for large language models",
+//! arXiv:2306.11695, equation 1.
 
 use super::{GROUP, largest, zero};
 

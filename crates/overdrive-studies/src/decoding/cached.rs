@@ -1,9 +1,11 @@
-//! Decoding with a cache of keys and values: one executable per length of prompt, one for every next token.
+//! Decoding with a cache of keys and values: one executable per length of prompt, one for every
+//! next token.
 //!
-//! All of them share one `State` by name: weights, and caches that are updated where they are. Lengths of prompts are
-//! rounded up to powers of two, so that few executables serve all; what fills a prompt up is never seen, because its
-//! keys stand behind the last position and are overwritten one by one. Invariant: no byte of a cache behind the present
-//! position reaches a logit.
+//! All of them share one `State` by name: weights, and caches that are updated where they are.
+//! Lengths of prompts are rounded up to powers of two, so that few executables serve all; what
+//! fills a prompt up is never seen, because its keys stand behind the last position and are
+//! overwritten one by one. Invariant: no byte of a cache behind the present position reaches a
+//! logit.
 
 use super::{DecodeError, Decoder};
 use crate::pretrained::Pretrained;
@@ -39,7 +41,8 @@ fn bucket(tokens: usize, most: usize) -> usize {
 }
 
 impl<'a> CachedDecoder<'a> {
-    /// A decoder with room for `tokens`, prompt and answer together. The weights move to the device.
+    /// A decoder with room for `tokens`, prompt and answer together. The weights move to the
+    /// device.
     ///
     /// # Errors
     /// When the model is no decoder or has a shorter context, or when the device refuses.
@@ -77,8 +80,12 @@ impl<'a> CachedDecoder<'a> {
         let ids: Vec<i128> = ids.iter().map(|&id| i128::from(id)).collect();
         let ids = Tensor::from_ints(DType::I32, [1, ids.len()], &ids);
         self.backend.write(&mut compiled.inputs[0], &ids)?;
-        self.backend.write(&mut compiled.inputs[1], &Tensor::scalar(DType::I64, position as f64))?;
-        compiled.executable.run(&mut self.state, &compiled.inputs, &mut compiled.outputs)?.wait()?;
+        self.backend
+            .write(&mut compiled.inputs[1], &Tensor::scalar(DType::I64, position as f64))?;
+        compiled
+            .executable
+            .run(&mut self.state, &compiled.inputs, &mut compiled.outputs)?
+            .wait()?;
         self.seen = position + 1;
         Ok(self.backend.download(&compiled.outputs[0])?.to_f32())
     }
@@ -87,8 +94,12 @@ impl<'a> CachedDecoder<'a> {
     fn prefill(&self, prompt: usize) -> Result<Span, DecodeError> {
         match prompt {
             0 => Err(DecodeError::EmptyPrompt),
-            found if found > self.capacity => Err(DecodeError::Full { capacity: self.capacity, found }),
-            _ => Ok(Span::Prefill { tokens: bucket(prompt, self.capacity), capacity: self.capacity }),
+            found if found > self.capacity => {
+                Err(DecodeError::Full { capacity: self.capacity, found })
+            }
+            _ => {
+                Ok(Span::Prefill { tokens: bucket(prompt, self.capacity), capacity: self.capacity })
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! From logits to a token: the likeliest, or one at random by temperature, top-k and top-p.
 //!
-//! In the order of `transformers`: divide by the temperature, keep the k likeliest, keep the fewest of those that make up
-//! p, draw. Source of top-p: Holtzman et al., arXiv:1904.09751. Invariant: the same seed, logits and index give the same
-//! token.
+//! In the order of `transformers`: divide by the temperature, keep the k likeliest, keep the fewest
+//! of those that make up p, draw. Source of top-p: Holtzman et al., arXiv:1904.09751. Invariant:
+//! the same seed, logits and index give the same token.
 
 use overdrive_ir::eval::philox;
 
@@ -23,9 +23,11 @@ impl Sampling {
     /// The likeliest token; of several the first.
     pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 0 };
 
-    /// The token number `index` of a text, by its logits. `None` where one is NaN or none is finite.
+    /// The token number `index` of a text, by its logits. `None` where one is NaN or none is
+    /// finite.
     pub fn pick(&self, logits: &[f32], index: u64) -> Option<u32> {
-        let first = (0..logits.len()).reduce(|best, i| if logits[i] > logits[best] { i } else { best })?;
+        let first =
+            (0..logits.len()).reduce(|best, i| if logits[i] > logits[best] { i } else { best })?;
         let is_usable = logits[first].is_finite() && !logits.iter().any(|logit| logit.is_nan());
         if !is_usable || self.temperature == 0.0 {
             return is_usable.then_some(first as u32);

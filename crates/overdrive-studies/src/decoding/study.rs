@@ -1,8 +1,9 @@
-//! The study of decoding: what the next token of a published decoder takes, in each mode of the device.
+//! The study of decoding: what the next token of a published decoder takes, in each mode of the
+//! device.
 //!
-//! A call is one token with a cache of keys and values, at positions that follow each other; where the
-//! cache is full, the prompt is read again before the next sample. Invariant: the logits of a step are
-//! held against those of the whole sequence computed at once.
+//! A call is one token with a cache of keys and values, at positions that follow each other; where
+//! the cache is full, the prompt is read again before the next sample. Invariant: the logits of a
+//! step are held against those of the whole sequence computed at once.
 
 use super::{CachedDecoder, DecodeError, Decoder};
 use crate::pretrained::Pretrained;
@@ -70,11 +71,13 @@ pub fn study(
             }
         }
     }
-    let graph = model.graph(Span::Step { capacity: room }).map_err(|e| Failure::failed(e.to_string()))?;
+    let graph =
+        model.graph(Span::Step { capacity: room }).map_err(|e| Failure::failed(e.to_string()))?;
     let bytes = graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum();
     let items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
     let work = Work { flops: graph.cost().flops, bytes, items };
-    let mut subjects: Vec<&mut dyn Subject> = steps.iter_mut().map(|step| step as &mut dyn Subject).collect();
+    let mut subjects: Vec<&mut dyn Subject> =
+        steps.iter_mut().map(|step| step as &mut dyn Subject).collect();
     let outcomes = context.runner().compare(&mut subjects);
     let baseline = ready.first().map(Case::id);
     let record = |(case, mut outcome): (Case, overdrive_bench::outcome::Outcome)| {
@@ -165,7 +168,11 @@ impl Subject for Steps<'_> {
 }
 
 /// All logits of a sequence.
-fn whole(backend: &dyn Backend, graph: &overdrive_ir::Graph, x: &Tensor) -> Result<Vec<f64>, Failure> {
+fn whole(
+    backend: &dyn Backend,
+    graph: &overdrive_ir::Graph,
+    x: &Tensor,
+) -> Result<Vec<f64>, Failure> {
     let mut executable = backend.compile(graph, Mode::Compile, &Tuning::default())?;
     let mut state = State::initial(graph, backend)?;
     let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value))?];

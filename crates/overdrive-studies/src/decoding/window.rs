@@ -1,11 +1,14 @@
-//! Decoding with a model of fixed context and no cache: all of the window is computed anew for every token.
+//! Decoding with a model of fixed context and no cache: all of the window is computed anew for
+//! every token.
 //!
-//! For models whose graph takes ids `[batch, T]` and gives all logits `[batch, T, V]`, such as those that train here.
-//! A sequence longer than the window loses its beginning. Invariant: what fills a short sequence up stands behind it,
-//! where a causal model does not look.
+//! For models whose graph takes ids `[batch, T]` and gives all logits `[batch, T, V]`, such as
+//! those that train here. A sequence longer than the window loses its beginning. Invariant: what
+//! fills a short sequence up stands behind it, where a causal model does not look.
 
 use super::{DecodeError, Decoder};
-use overdrive_ir::{Backend, Buffer, Dim, Executable, Graph, Mode, State, Tensor, TensorType, Tuning};
+use overdrive_ir::{
+    Backend, Buffer, Dim, Executable, Graph, Mode, State, Tensor, TensorType, Tuning,
+};
 
 /// A decoder of one graph on a device.
 pub struct WindowDecoder<'a> {
@@ -23,7 +26,10 @@ impl<'a> WindowDecoder<'a> {
     ///
     /// # Errors
     /// When the graph does not take ids and give logits, or when the device refuses.
-    pub fn new((backend, mode): (&'a dyn Backend, Mode), graph: &Graph) -> Result<Self, DecodeError> {
+    pub fn new(
+        (backend, mode): (&'a dyn Backend, Mode),
+        graph: &Graph,
+    ) -> Result<Self, DecodeError> {
         let (x, y) = text_ports(graph)?;
         let executable = backend.compile(graph, mode, &Tuning::default())?;
         let (ids, logits) = (backend.output(&x)?, backend.output(&y)?);
@@ -56,15 +62,25 @@ impl<'a> WindowDecoder<'a> {
 fn text_ports(graph: &Graph) -> Result<(TensorType, TensorType), DecodeError> {
     let refused = |found: String| {
         let expected = "expected a model of text: integer ids [1, T] to logits [1, T, V]";
-        Err(DecodeError::NotText(format!("`{}` does not generate: {expected}, found {found}", graph.name())))
+        Err(DecodeError::NotText(format!(
+            "`{}` does not generate: {expected}, found {found}",
+            graph.name()
+        )))
     };
     let ([input], [output]) = (graph.inputs(), graph.outputs()) else {
-        return refused(format!("{} inputs and {} outputs", graph.inputs().len(), graph.outputs().len()));
+        return refused(format!(
+            "{} inputs and {} outputs",
+            graph.inputs().len(),
+            graph.outputs().len()
+        ));
     };
     let (x, y) = (graph.ty(input.value), graph.ty(output.value));
     let rows = |ty: &TensorType| ty.shape.0.get(..2).map(<[Dim]>::to_vec);
-    let is_text =
-        x.dtype.is_int() && x.rank() == 2 && y.dtype.is_float() && y.rank() == 3 && rows(x) == rows(y);
+    let is_text = x.dtype.is_int()
+        && x.rank() == 2
+        && y.dtype.is_float()
+        && y.rank() == 3
+        && rows(x) == rows(y);
     match is_text && x.shape[0] == Dim::Size(1) {
         true => Ok((x.clone(), y.clone())),
         false => refused(format!("{x} to {y}")),

@@ -1,6 +1,7 @@
 //! The same questions at the sizes of an accelerator, in the formats that it is bought for.
 //!
-//! Sizes are those for which other stacks publish figures. References of what is large are computed on sampled rows.
+//! Sizes are those for which other stacks publish figures. References of what is large are computed
+//! on sampled rows.
 
 use super::graphs::{
     attention, chain, cross_entropy, layer_norm, linear, linear_gelu, matmul, rms_norm, softmax,
@@ -29,7 +30,8 @@ fn matmuls(context: &Context<'_>, results: &mut Results) -> Result<(), GraphErro
                 .with_sampled_rows((n, 1), |rows| matmul(dtype, [rows, n, n]))
         };
         let (single, half) = (of(DType::F32)?, of(DType::BF16)?);
-        let mut entries = vec![Entry { dtype: DType::BF16, ..Entry::plain(&half, device, Mode::Compile) }];
+        let mut entries =
+            vec![Entry { dtype: DType::BF16, ..Entry::plain(&half, device, Mode::Compile) }];
         if n <= 4096 {
             entries.push(Entry::plain(&single, device, Mode::Compile));
         }
@@ -39,7 +41,8 @@ fn matmuls(context: &Context<'_>, results: &mut Results) -> Result<(), GraphErro
 }
 
 /// Shapes `[m, k, n]` from launch-bound to compute-bound.
-const LINEARS: [[usize; 3]; 4] = [[32, 512, 2048], [512, 512, 2048], [4096, 1024, 4096], [8192, 4096, 16384]];
+const LINEARS: [[usize; 3]; 4] =
+    [[32, 512, 2048], [512, 512, 2048], [4096, 1024, 4096], [8192, 4096, 16384]];
 
 fn fused_linear(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     let (device, dtype) = (context.device(), DType::BF16);
@@ -76,7 +79,8 @@ fn elementwise(context: &Context<'_>, results: &mut Results) -> Result<(), Graph
 }
 
 /// Widths of a hidden state up to those of a large vocabulary.
-const WIDTHS: [usize; 8] = [1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
+const WIDTHS: [usize; 8] =
+    [1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
 
 fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     const ROWS: usize = 8192;
@@ -100,7 +104,8 @@ fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> 
 fn attentions(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     for &t in context.sizes(&[512usize, 2048], &[512, 2048, 8192]) {
         let dims = [("B", 1), ("H", 8), ("T", t), ("D", 64)];
-        let workload = Workload::new("causal attention", dims, attention(DType::BF16, [1, 8, t, 64])?);
+        let workload =
+            Workload::new("causal attention", dims, attention(DType::BF16, [1, 8, t, 64])?);
         let entry = Entry::plain(&workload, context.device(), Mode::Compile);
         let entries = [Entry { dtype: DType::BF16, variant: Some("tiled"), ..entry }];
         context.add(results, measure(context, NAME, &entries, &mut []));

@@ -4,7 +4,8 @@ use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::{
-    Builder, DType, DotGeneral, Expr, Graph, GraphError, Init, Precision, Prim, Shape, TensorType, Unary,
+    Builder, DType, DotGeneral, Expr, Graph, GraphError, Init, Precision, Prim, Shape, TensorType,
+    Unary,
 };
 
 fn f32s(shape: impl Into<Shape>) -> TensorType {
@@ -104,9 +105,9 @@ pub(super) fn attention(dtype: DType, shape: [usize; 4]) -> Result<Graph, GraphE
     b.finish()
 }
 
-/// The products of the built-in transformer and nothing else, on the same shapes: in each of six blocks the three
-/// of the projections, the scores (an output of their own), the weighted values under weights that are given, the
-/// projection, both layers of the feed-forward.
+/// The products of the built-in transformer and nothing else, on the same shapes: in each of six
+/// blocks the three of the projections, the scores (an output of their own), the weighted values
+/// under weights that are given, the projection, both layers of the feed-forward.
 pub(super) fn transformer_matmuls() -> Result<Graph, GraphError> {
     let (batch, t, d, heads, ffn) = (8, 128, 512, 8, 2048);
     let b = Builder::new("products");
@@ -122,9 +123,11 @@ pub(super) fn transformer_matmuls() -> Result<Graph, GraphError> {
         let std = (1.0 / t as f64).sqrt();
         let probabilities =
             b.state("probabilities", f32s([batch, heads, t, t]), Init::Normal { std, seed: 3 });
-        let mixed = probabilities.matmul(head("value")).transpose(&[0, 2, 1, 3]).reshape([batch, t, d]);
-        let wide =
-            mixed.linear(weight(x, "projection", [d, d]), None).linear(weight(x, "expand", [d, ffn]), None);
+        let mixed =
+            probabilities.matmul(head("value")).transpose(&[0, 2, 1, 3]).reshape([batch, t, d]);
+        let wide = mixed
+            .linear(weight(x, "projection", [d, d]), None)
+            .linear(weight(x, "expand", [d, ffn]), None);
         x = wide.linear(weight(x, "contract", [ffn, d]), None);
     }
     b.output("y", x);

@@ -9,8 +9,8 @@ use overdrive_bench::record::Record;
 use overdrive_bench::subject::{Function, Subject};
 use std::cell::RefCell;
 
-/// Measures `entries` and every peer that uses as many threads; peers' records come after those of the entries. None at
-/// all where no entry was asked for.
+/// Measures `entries` and every peer that uses as many threads; peers' records come after those of
+/// the entries. None at all where no entry was asked for.
 pub(super) fn measure_with_peers(
     context: &Context<'_>,
     workload: &Workload,
@@ -43,7 +43,8 @@ pub(super) fn measure_with_peers(
                 threads,
                 variant: None,
             };
-            let case = Case { study: NAME.to_owned(), workload: workload.key.clone(), configuration };
+            let case =
+                Case { study: NAME.to_owned(), workload: workload.key.clone(), configuration };
             let (a, b, oracle) = (&a, &b, &oracle);
             let call = move |_| (peer.run)(a, b, &mut output.borrow_mut(), shape);
             let verify = move |seed| {
@@ -65,7 +66,8 @@ pub(super) fn measure_with_peers(
 
 /// Position of the fastest record from `first` on.
 pub(super) fn fastest(records: &[Record], first: usize) -> Option<usize> {
-    let median = |i: usize| Some(records[i].outcome.measurement()?.latency.as_ref()?.summary.median_ns);
+    let median =
+        |i: usize| Some(records[i].outcome.measurement()?.latency.as_ref()?.summary.median_ns);
     let timed = (first..records.len()).filter_map(|i| Some((median(i)?, i)));
     timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, i)| i)
 }

@@ -24,7 +24,8 @@ struct Description {
     threads: u32,
     /// The modes that it has, where it does not have all.
     modes: Option<Vec<String>>,
-    /// `onnx` where it reads our graph from a file; else it writes workloads down itself and reads parameters.
+    /// `onnx` where it reads our graph from a file; else it writes workloads down itself and reads
+    /// parameters.
     reads: Option<String>,
 }
 
@@ -79,11 +80,12 @@ impl Peer {
         FRAMEWORKS.iter().map(|framework| framework.name)
     }
 
-    /// The framework of this name under `python` (`python3`, say) on `device` (`cpu`, `cuda:0`); zero threads are its own
-    /// choice. A request to end ends it.
+    /// The framework of this name under `python` (`python3`, say) on `device` (`cpu`, `cuda:0`);
+    /// zero threads are its own choice. A request to end ends it.
     ///
     /// # Errors
-    /// For another name; without that interpreter, or where it lacks the framework; says what to install.
+    /// For another name; without that interpreter, or where it lacks the framework; says what to
+    /// install.
     pub fn python(
         name: &str,
         interpreter: &str,
@@ -129,7 +131,8 @@ impl Peer {
         };
         start().map_err(|failure| {
             let Framework { spelt, package, .. } = framework;
-            let remedy = format!("install Python 3 and `pip install {package}`, or leave out --peers");
+            let remedy =
+                format!("install Python 3 and `pip install {package}`, or leave out --peers");
             Failure::unsupported(format!(
                 "{spelt} was not found: {interpreter}: {}; {remedy}",
                 failure.reason
@@ -144,12 +147,23 @@ impl Peer {
         folder: TempDir,
         stop: &Stop,
     ) -> Result<Self, Failure> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir(folder.path());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .current_dir(folder.path());
         let mut running = stop.spawn(&mut command).map_err(|e| Failure::failed(e.to_string()))?;
         let from = BufReader::new(running.child.stdout.take().expect("it is piped"));
         let pipe = RefCell::new(Pipe { to: running.child.stdin.take(), from });
         let description = receive::<Description>(&pipe)?;
-        Ok(Self { name, description, folder, pipe, running: RefCell::new(running), stop: stop.clone() })
+        Ok(Self {
+            name,
+            description,
+            folder,
+            pipe,
+            running: RefCell::new(running),
+            stop: stop.clone(),
+        })
     }
 
     /// The framework's name.
@@ -174,14 +188,18 @@ impl Peer {
 
     /// What it makes of this workload, if it writes it down.
     pub(crate) fn knows(&self, workload: &Workload) -> Option<Known> {
-        let request = json!({ "do": "knows", "workload": workload.key.name, "config": workload.config });
+        let request =
+            json!({ "do": "knows", "workload": workload.key.name, "config": workload.config });
         self.ask::<Known>(&request).ok().filter(|answer| answer.known)
     }
 
     /// Whether it would be expected to have a mode: graphs of a CPU are not.
     pub(crate) fn has_mode(&self, mode: &str) -> bool {
-        let named =
-            self.description.modes.as_ref().is_none_or(|modes| modes.iter().any(|known| known == mode));
+        let named = self
+            .description
+            .modes
+            .as_ref()
+            .is_none_or(|modes| modes.iter().any(|known| known == mode));
         named && (mode != "graph" || self.description.device != "cpu")
     }
 
@@ -200,7 +218,9 @@ impl Peer {
     /// # Errors
     /// What the framework says, by its class; an answer that is none.
     pub(super) fn ask<T: DeserializeOwned>(&self, request: &Value) -> Result<T, Failure> {
-        let lost = |e: std::io::Error| Failure::failed(format!("the process of {} is gone: {e}", self.name));
+        let lost = |e: std::io::Error| {
+            Failure::failed(format!("the process of {} is gone: {e}", self.name))
+        };
         let send = || {
             let mut pipe = self.pipe.borrow_mut();
             let to = pipe.to.as_mut().expect("it is open until the end");
@@ -218,7 +238,10 @@ impl Peer {
 /// Each peer of this process has a folder of its own, which nobody else can write.
 fn folder() -> Result<TempDir, Failure> {
     let place = std::path::absolute(std::env::temp_dir()).unwrap_or_else(|_| std::env::temp_dir());
-    tempfile::Builder::new().prefix("overdrive-peer-").tempdir_in(&place).map_err(unwritable(&place))
+    tempfile::Builder::new()
+        .prefix("overdrive-peer-")
+        .tempdir_in(&place)
+        .map_err(unwritable(&place))
 }
 
 /// Writes the modules that programs import; the folders that the interpreter is to look for
@@ -242,8 +265,8 @@ fn receive<T: DeserializeOwned>(pipe: &RefCell<Pipe>) -> Result<T, Failure> {
     if !read.is_ok_and(|bytes| bytes > 0) {
         return Err(Failure::failed("its process ended without an answer"));
     }
-    let answer: Value =
-        serde_json::from_str(&line).map_err(|e| Failure::failed(format!("no answer in `{line}`: {e}")))?;
+    let answer: Value = serde_json::from_str(&line)
+        .map_err(|e| Failure::failed(format!("no answer in `{line}`: {e}")))?;
     let reason = |class: &str| answer.get(class).and_then(Value::as_str).map(str::to_owned);
     if let Some(reason) = reason("unsupported") {
         return Err(Failure::unsupported(reason));
@@ -254,7 +277,8 @@ fn receive<T: DeserializeOwned>(pipe: &RefCell<Pipe>) -> Result<T, Failure> {
     if let Some(reason) = reason("failed") {
         return Err(Failure::failed(reason));
     }
-    serde_json::from_value(answer).map_err(|e| Failure::failed(format!("an answer that is none: {e}")))
+    serde_json::from_value(answer)
+        .map_err(|e| Failure::failed(format!("an answer that is none: {e}")))
 }
 
 /// A path as the process reads it.
@@ -296,18 +320,23 @@ mod tests {
             let peer = script(&format!("{HELLO} echo '{answer}'")).expect("it says hello");
             assert_eq!((peer.device(), peer.threads(), peer.version()), ("cpu", 2, "1"));
             assert!(peer.has_mode("eager") && !peer.has_mode("graph") && !peer.reads_onnx());
-            let failure = peer.ask::<Description>(&json!({ "do": "open" })).expect_err("it refuses");
+            let failure =
+                peer.ask::<Description>(&json!({ "do": "open" })).expect_err("it refuses");
             assert_eq!(failure.kind, kind, "{answer}");
         }
         let peer = script(&format!(r#"{HELLO} echo '{{"version":"2","device":"x","threads":0}}'"#))
             .expect("it says hello");
         assert_eq!(peer.ask::<Description>(&json!({})).expect("it answers").version, "2");
-        assert_eq!(peer.ask::<Description>(&json!({})).expect_err("it is gone").kind, FailureKind::Failed);
+        assert_eq!(
+            peer.ask::<Description>(&json!({})).expect_err("it is gone").kind,
+            FailureKind::Failed
+        );
     }
 
     #[test]
     fn a_program_says_whose_a_workload_is_and_how_else_it_runs() {
-        let graph = crate::kernels::graphs::copy(overdrive_ir::DType::F32, &[2]).expect("it is well-formed");
+        let graph = crate::kernels::graphs::copy(overdrive_ir::DType::F32, &[2])
+            .expect("it is well-formed");
         let workload = Workload::new("copy", [("n", 2)], graph);
         for (answer, expected) in [
             (r#"{"known":true,"by":"transformers"}"#, Some((Some("transformers"), vec![]))),
@@ -317,8 +346,9 @@ mod tests {
         ] {
             let peer = script(&format!("{HELLO} echo '{answer}'")).expect("it says hello");
             let known = peer.knows(&workload);
-            let found =
-                known.as_ref().map(|k| (k.by.as_deref(), k.variants.iter().map(String::as_str).collect()));
+            let found = known
+                .as_ref()
+                .map(|k| (k.by.as_deref(), k.variants.iter().map(String::as_str).collect()));
             assert_eq!(found, expected, "{answer}");
         }
     }
@@ -329,7 +359,10 @@ mod tests {
         let folders = with_modules(folder.path()).expect("it can be written");
         assert_eq!(folders.first().map(PathBuf::as_path), Some(folder.path()));
         for (name, text) in MODULES {
-            assert_eq!(std::fs::read_to_string(folder.path().join(name)).expect("it is there"), text);
+            assert_eq!(
+                std::fs::read_to_string(folder.path().join(name)).expect("it is there"),
+                text
+            );
         }
     }
 
@@ -343,19 +376,19 @@ mod tests {
         ] {
             let quantizes = QUANTIZING.iter().any(|framework| framework.name == name);
             let start = if quantizes { Peer::quantizing } else { Peer::python };
-            let failure =
-                start(name, "no-such-python", ("cpu", 1), &Stop::default()).expect_err("there is none");
+            let failure = start(name, "no-such-python", ("cpu", 1), &Stop::default())
+                .expect_err("there is none");
             assert_eq!(failure.kind, FailureKind::Unsupported);
             assert!(
                 failure.reason.contains("no-such-python") && failure.reason.contains(remedy),
                 "{failure}"
             );
         }
-        let failure =
-            Peer::python("openvono", "python3", ("cpu", 1), &Stop::default()).expect_err("there is none");
+        let failure = Peer::python("openvono", "python3", ("cpu", 1), &Stop::default())
+            .expect_err("there is none");
         assert!(failure.reason.contains("pytorch, openvino"), "{failure}");
-        let failure =
-            Peer::quantizing("pytorch", "python3", ("cpu", 1), &Stop::default()).expect_err("there is none");
+        let failure = Peer::quantizing("pytorch", "python3", ("cpu", 1), &Stop::default())
+            .expect_err("there is none");
         assert!(failure.reason.contains("torchao, bitsandbytes"), "{failure}");
         assert!(script("exit 1").is_err());
     }

@@ -100,11 +100,22 @@ impl<'a> Timed<'a> {
         };
         let (seeds, sets, names) = (given.seeds.clone(), given.sets.clone(), given.names.clone());
         let weight_bytes = opened.weight_bytes;
-        Ok(Self { peer, id: opened.id, held_to, seeds, sets, current: 0, names, overhead, weight_bytes })
+        Ok(Self {
+            peer,
+            id: opened.id,
+            held_to,
+            seeds,
+            sets,
+            current: 0,
+            names,
+            overhead,
+            weight_bytes,
+        })
     }
 
     fn ask<T: serde::de::DeserializeOwned>(&self, what: &str, more: Value) -> Result<T, Failure> {
-        let mut request = Map::from_iter([("do".to_owned(), json!(what)), ("id".to_owned(), json!(self.id))]);
+        let mut request =
+            Map::from_iter([("do".to_owned(), json!(what)), ("id".to_owned(), json!(self.id))]);
         if let Value::Object(more) = more {
             request.extend(more);
         }
@@ -113,7 +124,8 @@ impl<'a> Timed<'a> {
 
     /// Outputs of a call with these inputs, all rows.
     pub(crate) fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
-        let file = save(self.peer, "given", self.names.iter().cloned().zip(inputs.iter().cloned()))?;
+        let file =
+            save(self.peer, "given", self.names.iter().cloned().zip(inputs.iter().cloned()))?;
         self.outputs("run", json!({ "inputs": text(&file), "rows": Value::Null }))
     }
 
@@ -158,8 +170,9 @@ impl Given {
             onnx::write(&file, graph).map_err(|e| Failure::unsupported(e.to_string()))?;
             ("model", file)
         } else {
-            let state =
-                |s: &overdrive_ir::StateDecl| (s.name.clone(), s.init.tensor(&s.name, graph.ty(s.value)));
+            let state = |s: &overdrive_ir::StateDecl| {
+                (s.name.clone(), s.init.tensor(&s.name, graph.ty(s.value)))
+            };
             ("parameters", save(peer, "parameters", graph.states().iter().map(state))?)
         };
         let seeds: Vec<u64> = (0..INPUT_SETS).map(|set| seed.wrapping_add(set)).collect();
@@ -205,7 +218,9 @@ impl Subject for Timed<'_> {
         };
         let file = match self.seeds.iter().position(|&known| known == seed) {
             Some(set) => self.sets[set].clone(),
-            None => save(self.peer, "verified", self.names.iter().cloned().zip(oracle.inputs(seed)))?,
+            None => {
+                save(self.peer, "verified", self.names.iter().cloned().zip(oracle.inputs(seed)))?
+            }
         };
         let found = self.outputs("run", json!({ "inputs": text(&file), "rows": oracle.rows() }))?;
         oracle.compare_part(seed, &found, tolerance).map(Some)

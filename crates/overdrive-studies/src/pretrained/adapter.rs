@@ -1,7 +1,7 @@
 //! Adapters as a folder in PEFT's format: `adapter_config.json` and `adapter_model.safetensors`.
 //!
-//! `PeftModel.from_pretrained(model, folder)` puts them beside the weights of the model that they were
-//! trained on. Names of modules are those of the class with a head, which states have too.
+//! `PeftModel.from_pretrained(model, folder)` puts them beside the weights of the model that they
+//! were trained on. Names of modules are those of the class with a head, which states have too.
 //! Source: <https://huggingface.co/docs/peft/developer_guides/checkpoint>.
 
 use super::{Pretrained, PretrainedError};
@@ -15,7 +15,8 @@ use std::path::Path;
 const PREFIX: &str = "base_model.model.";
 
 impl Pretrained {
-    /// Writes the trained adapters of these layers; `base` is where the model that they belong to lies.
+    /// Writes the trained adapters of these layers; `base` is where the model that they belong to
+    /// lies.
     ///
     /// # Errors
     /// When the system refuses.
@@ -29,8 +30,10 @@ impl Pretrained {
         let states = layers.iter().flat_map(|layer| Lora::states(&layer.name));
         let tensors: Tensors =
             states.map(|name| (format!("{PREFIX}{name}"), trained[&name].clone())).collect();
-        let modules: BTreeSet<&str> =
-            layers.iter().map(|layer| layer.name.rsplit('.').next().unwrap_or(&layer.name)).collect();
+        let modules: BTreeSet<&str> = layers
+            .iter()
+            .map(|layer| layer.name.rsplit('.').next().unwrap_or(&layer.name))
+            .collect();
         let config = json!({
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",

@@ -1,8 +1,8 @@
 //! From the fields of config.json to the sizes of a graph.
 //!
 //! Fields have the names and defaults of `transformers` 4 and 5. What a field asks for and a graph
-//! does not have is an error that names it, never an approximation; a field that is not known at all
-//! is named in a note. Invariant: sizes that are returned can be multiplied.
+//! does not have is an error that names it, never an approximation; a field that is not known at
+//! all is named in a note. Invariant: sizes that are returned can be multiplied.
 
 use super::facts::{Facts, Task};
 use super::fields::note_on_unknown;
@@ -73,7 +73,8 @@ impl Architecture {
         let found = config.text(&["model_type"])?;
         let Some((name, read)) = KNOWN.iter().find(|(name, _)| *name == found) else {
             let known = KNOWN.map(|(name, _)| name).join(", ");
-            let error = config.wrong("model_type", &format!("one of {known}"), &format!("`{found}`"));
+            let error =
+                config.wrong("model_type", &format!("one of {known}"), &format!("`{found}`"));
             return Err(error);
         };
         // Rows of attention that were removed, of which no weights are left.

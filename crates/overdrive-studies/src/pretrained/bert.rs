@@ -1,4 +1,5 @@
-//! config.json of BERT, RoBERTa and DistilBERT, and what modules.json of a sentence encoder makes of it.
+//! config.json of BERT, RoBERTa and DistilBERT, and what modules.json of a sentence encoder makes
+//! of it.
 
 use super::architecture::Architecture;
 use super::facts::{Extent, Facts, Task};
@@ -8,7 +9,11 @@ use overdrive_formats::huggingface::{Config, Otherwise};
 use overdrive_models::bert::{Bert, Kin, Pooling};
 use std::path::{Component, Path};
 
-pub(super) fn read(config: &Config, name: &str, folder: &Path) -> Result<Architecture, FormatError> {
+pub(super) fn read(
+    config: &Config,
+    name: &str,
+    folder: &Path,
+) -> Result<Architecture, FormatError> {
     let is_distilled = name == "distilbert";
     let [width_field, heads_field, hidden_field, layers_field] = match is_distilled {
         true => ["dim", "n_heads", "hidden_dim", "n_layers"],
@@ -44,7 +49,11 @@ pub(super) fn read(config: &Config, name: &str, folder: &Path) -> Result<Archite
         layers: layers(config, &[layers_field])?,
         heads,
         hidden: config.count(&[hidden_field])?,
-        activation: activation(config, &[if is_distilled { "activation" } else { "hidden_act" }], "gelu")?,
+        activation: activation(
+            config,
+            &[if is_distilled { "activation" } else { "hidden_act" }],
+            "gelu",
+        )?,
         eps: eps.unwrap_or(1e-12),
         pooling,
         normalised,
@@ -69,11 +78,15 @@ fn filling(config: &Config, positions: usize) -> Result<u32, FormatError> {
 
 pub(super) fn facts(bert: &Bert) -> Facts {
     let (prefix, other_heads): (_, &[&str]) = match bert.kin {
-        Kin::Bert { .. } => ("bert.", &["cls.", "classifier.", "qa_outputs.", "pooler.", "bert.pooler."]),
+        Kin::Bert { .. } => {
+            ("bert.", &["cls.", "classifier.", "qa_outputs.", "pooler.", "bert.pooler."])
+        }
         Kin::Roberta { .. } => {
             ("roberta.", &["lm_head.", "classifier.", "qa_outputs.", "pooler.", "roberta.pooler."])
         }
-        Kin::DistilBert => ("distilbert.", &["vocab_", "pre_classifier.", "classifier.", "qa_outputs."]),
+        Kin::DistilBert => {
+            ("distilbert.", &["vocab_", "pre_classifier.", "classifier.", "qa_outputs."])
+        }
     };
     Facts {
         task: Task::Encoder,
@@ -89,8 +102,8 @@ pub(super) fn facts(bert: &Bert) -> Facts {
     }
 }
 
-/// What modules.json of a sentence encoder does with the last hidden state: how it pools, and whether
-/// it normalises.
+/// What modules.json of a sentence encoder does with the last hidden state: how it pools, and
+/// whether it normalises.
 fn pooling(folder: &Path) -> Result<(Pooling, bool), FormatError> {
     let path = folder.join("modules.json");
     let modules = if path.exists() { Config::read_list(&path)? } else { vec![] };

@@ -68,7 +68,8 @@ fn section(config: &Config, [name, older]: [&'static str; 2]) -> Result<Config, 
 }
 
 fn stack(tower: &Config, defaults: &Defaults) -> Result<Stack, FormatError> {
-    let count = |name, otherwise| Ok::<_, FormatError>(tower.find_count(&[name])?.unwrap_or(otherwise));
+    let count =
+        |name, otherwise| Ok::<_, FormatError>(tower.find_count(&[name])?.unwrap_or(otherwise));
     let width = count("hidden_size", defaults.width)?;
     let heads = count("num_attention_heads", defaults.heads)?;
     check_heads(tower, ("num_attention_heads", heads), width)?;
@@ -76,7 +77,11 @@ fn stack(tower: &Config, defaults: &Defaults) -> Result<Stack, FormatError> {
     tower.find_count(&["projection_dim"])?;
     Ok(Stack {
         width,
-        layers: if tower.has("num_hidden_layers") { layers(tower, &["num_hidden_layers"])? } else { 12 },
+        layers: if tower.has("num_hidden_layers") {
+            layers(tower, &["num_hidden_layers"])?
+        } else {
+            12
+        },
         heads,
         hidden: count("intermediate_size", defaults.hidden)?,
         activation: activation(tower, &["hidden_act"], "quick_gelu")?,
@@ -110,7 +115,8 @@ pub(super) fn notes(clip: &Clip, folder: &Path) -> Result<Vec<String>, FormatErr
         End::Token(id) => format!("the first token {id}"),
         End::Largest => "its largest token".to_owned(),
     };
-    let mut notes = vec![format!("a text of input_ids is read off at {end}; what follows changes nothing")];
+    let mut notes =
+        vec![format!("a text of input_ids is read off at {end}; what follows changes nothing")];
     notes.extend(preprocessing::images(folder, ("pixel_values", clip.patches.image))?);
     Ok(notes)
 }

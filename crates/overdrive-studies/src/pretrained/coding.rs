@@ -1,8 +1,10 @@
-//! Which layers of a folder have codes instead of weights, as its config.json says, and the codes themselves.
+//! Which layers of a folder have codes instead of weights, as its config.json says, and the codes
+//! themselves.
 //!
-//! `quantization_config` says it in the words of compressed-tensors, which the ecosystem reads; `overdrive` says it in ours, of
-//! every format. A layer that the folder holds as `[in, out]` (GPT-2's) has its codes in that order too. Invariant: both say
-//! the same, or the folder is refused.
+//! `quantization_config` says it in the words of compressed-tensors, which the ecosystem reads;
+//! `overdrive` says it in ours, of every format. A layer that the folder holds as `[in, out]`
+//! (GPT-2's) has its codes in that order too. Invariant: both say the same, or the folder is
+//! refused.
 
 use super::PretrainedError;
 use overdrive_formats::compressed_tensors::{self, Words};
@@ -38,16 +40,20 @@ impl Coding {
         let Some(own) = json.get(FIELD) else {
             let Some(found) = of_others else { return Ok(None) };
             let method = found.get("quant_method").and_then(Value::as_str).unwrap_or("unknown");
-            let expected = "weights in f32, f16 or bf16, or a folder that `overdrive quantize` wrote";
-            let error = config.wrong("quantization_config", expected, &format!("quantized by `{method}`"));
+            let expected =
+                "weights in f32, f16 or bf16, or a folder that `overdrive quantize` wrote";
+            let error =
+                config.wrong("quantization_config", expected, &format!("quantized by `{method}`"));
             return Err(error.remedy("take the folder that it was quantized from"));
         };
-        let coding: Self = serde_json::from_value(own.clone())
-            .map_err(|error| config.wrong(FIELD, "what `overdrive quantize` writes", &error.to_string()))?;
+        let coding: Self = serde_json::from_value(own.clone()).map_err(|error| {
+            config.wrong(FIELD, "what `overdrive quantize` writes", &error.to_string())
+        })?;
         Ok(Some(coding))
     }
 
-    /// The layers that the folder holds as `[in, out]`, of those that have codes; `float` is the graph of the architecture.
+    /// The layers that the folder holds as `[in, out]`, of those that have codes; `float` is the
+    /// graph of the architecture.
     pub(super) fn input_major(&self, float: &Graph) -> Result<BTreeSet<String>, GraphError> {
         let (found, _) = layers(float)?;
         let turned = found.into_iter().filter(|layer| layer.held.order == Order::InputMajor);
@@ -83,7 +89,8 @@ impl Coding {
         Ok(states)
     }
 
-    /// What the file holds for the states of `graph`, and its words for the ecosystem, if there are any.
+    /// What the file holds for the states of `graph`, and its words for the ecosystem, if there are
+    /// any.
     pub(super) fn stored(
         &self,
         float: &Graph,
@@ -129,9 +136,11 @@ fn unfiled(tensor: &Tensor, ty: &TensorType) -> Tensor {
     if tensor.ty().dtype.bits() == 8 {
         let bytes = tensor.bytes();
         let turned = (0..rows * columns).map(|i| bytes[i % rows * columns + i / rows]);
-        return Tensor::from_bytes(ty.clone(), turned.collect::<Vec<u8>>()).expect("a byte an element");
+        return Tensor::from_bytes(ty.clone(), turned.collect::<Vec<u8>>())
+            .expect("a byte an element");
     }
     let numbers = tensor.to_f64();
-    let turned: Vec<f64> = (0..rows * columns).map(|i| numbers[i % rows * columns + i / rows]).collect();
+    let turned: Vec<f64> =
+        (0..rows * columns).map(|i| numbers[i % rows * columns + i / rows]).collect();
     Tensor::from_f64(ty.dtype, ty.shape.clone(), &turned)
 }

@@ -25,7 +25,11 @@ pub(super) fn layers(config: &Config, names: &[&'static str]) -> Result<usize, F
 }
 
 /// A count, which must be there.
-pub(super) fn at_most(config: &Config, names: &[&'static str], most: usize) -> Result<usize, FormatError> {
+pub(super) fn at_most(
+    config: &Config,
+    names: &[&'static str],
+    most: usize,
+) -> Result<usize, FormatError> {
     let count = config.count(names)?;
     match count <= most {
         true => Ok(count),
@@ -49,7 +53,11 @@ pub(super) fn check_heads(
 }
 
 /// Errs unless heads of queries can share `key_heads` of keys and values.
-pub(super) fn check_key_heads(config: &Config, heads: usize, key_heads: usize) -> Result<(), FormatError> {
+pub(super) fn check_key_heads(
+    config: &Config,
+    heads: usize,
+    key_heads: usize,
+) -> Result<(), FormatError> {
     match heads.is_multiple_of(key_heads) {
         true => Ok(()),
         false => {
@@ -73,7 +81,11 @@ pub(super) fn check_flag(
 }
 
 /// A bias, where a flag says that there is one.
-pub(super) fn bias(config: &Config, name: &'static str, otherwise: Otherwise) -> Result<Bias, FormatError> {
+pub(super) fn bias(
+    config: &Config,
+    name: &'static str,
+    otherwise: Otherwise,
+) -> Result<Bias, FormatError> {
     Ok(if config.flag(name, otherwise)? { Bias::Learnt } else { Bias::None })
 }
 
@@ -96,7 +108,8 @@ pub(super) fn activation(
     }
 }
 
-/// Images, and what they are cut into; `patch` is the extent of a patch where the file does not say.
+/// Images, and what they are cut into; `patch` is the extent of a patch where the file does not
+/// say.
 pub(super) fn image_patches(config: &Config, patch: usize) -> Result<Patches, FormatError> {
     let image = config.find_pair("image_size")?.unwrap_or([224; 2]);
     let size = config.find_pair("patch_size")?.unwrap_or([patch; 2]);
@@ -128,15 +141,16 @@ pub(super) fn classes(config: &Config) -> Result<Vec<String>, FormatError> {
     let mut names = BTreeMap::new();
     for (number, name) in labels.texts() {
         let found = number.parse::<usize>().ok().zip(name);
-        let (number, name) =
-            found.ok_or_else(|| labels.wrong(number, "the name of a class by its number", "another pair"))?;
+        let (number, name) = found.ok_or_else(|| {
+            labels.wrong(number, "the name of a class by its number", "another pair")
+        })?;
         names.insert(number, name.to_owned());
     }
     Ok(names.into_values().collect())
 }
 
-/// Fields whatever is said in them, a model computes the same: who made it, how it was trained, which
-/// tokens mean what, what else `transformers` returns; and what is read elsewhere.
+/// Fields whatever is said in them, a model computes the same: who made it, how it was trained,
+/// which tokens mean what, what else `transformers` returns; and what is read elsewhere.
 const IDLE: [&str; 90] = [
     "_name_or_path",
     "architectures",
@@ -245,5 +259,6 @@ pub(super) fn note_on_unknown(config: &Config) -> Option<String> {
     };
     let unknown: Vec<String> = config.unasked().into_iter().filter(|name| !is_idle(name)).collect();
     let listed = unknown.join(", ");
-    (!unknown.is_empty()).then(|| format!("config.json has fields that are not known here: {listed}"))
+    (!unknown.is_empty())
+        .then(|| format!("config.json has fields that are not known here: {listed}"))
 }

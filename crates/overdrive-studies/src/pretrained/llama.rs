@@ -3,7 +3,9 @@
 
 use super::architecture::Architecture;
 use super::facts::Facts;
-use super::fields::{MAX_DEPTH, activation, at_most, bias, check_flag, check_heads, check_key_heads, layers};
+use super::fields::{
+    MAX_DEPTH, activation, at_most, bias, check_flag, check_heads, check_key_heads, layers,
+};
 use super::rotary::{Positions, rotary, rotary_by_kind};
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::{Config, Otherwise};
@@ -37,8 +39,13 @@ const LLAMA: Defaults = Defaults {
     tied: Otherwise::False,
 };
 
-const GEMMA: Defaults =
-    Defaults { depth: Some(256), key_heads: Some(4), longest: 8192, tied: Otherwise::True, ..LLAMA };
+const GEMMA: Defaults = Defaults {
+    depth: Some(256),
+    key_heads: Some(4),
+    longest: 8192,
+    tied: Otherwise::True,
+    ..LLAMA
+};
 
 impl Defaults {
     fn of(kin: &str) -> Self {
@@ -49,9 +56,13 @@ impl Defaults {
             "qwen2" => Self { key_heads: Some(32), longest: 32_768, ..LLAMA },
             "qwen3" => Self { depth: Some(128), key_heads: Some(32), longest: 32_768, ..LLAMA },
             "qwen3_moe" => Self { key_heads: Some(4), longest: 32_768, ..LLAMA },
-            "smollm3" => {
-                Self { key_heads: Some(4), longest: 32_768, base: 2e6, tied: Otherwise::True, ..LLAMA }
-            }
+            "smollm3" => Self {
+                key_heads: Some(4),
+                longest: 32_768,
+                base: 2e6,
+                tied: Otherwise::True,
+                ..LLAMA
+            },
             "olmo2" => Self { eps: 1e-5, ..LLAMA },
             "phi3" => Self { eps: 1e-5, longest: 4096, ..LLAMA },
             "gemma" => Self { key_heads: Some(16), ..GEMMA },
@@ -165,7 +176,8 @@ pub(super) fn notes(llama: &Llama, context: usize, config: &Config) -> Vec<Strin
         && longest > context
     {
         notes.push(format!(
-            "sequences of at most {context} tokens: longer ones, up to {longest}, would be turned by \
+            "sequences of at most {context} tokens: longer ones, up to {longest}, would be turned \
+             by \
              other angles"
         ));
     }
@@ -173,7 +185,11 @@ pub(super) fn notes(llama: &Llama, context: usize, config: &Config) -> Vec<Strin
 }
 
 /// Width of a head.
-fn depth(config: &Config, [width, heads]: [usize; 2], defaults: &Defaults) -> Result<usize, FormatError> {
+fn depth(
+    config: &Config,
+    [width, heads]: [usize; 2],
+    defaults: &Defaults,
+) -> Result<usize, FormatError> {
     let depth = match config.find_count(&["head_dim"])?.or(defaults.depth) {
         Some(depth) => depth,
         None => {
@@ -229,7 +245,8 @@ fn experts(config: &Config, kin: &str, layers: usize) -> Result<Option<Experts>,
     Ok(Some(Experts { count, chosen, normalised, hidden, plain_blocks, names }))
 }
 
-/// Blocks that turn no queries and keys: SmolLM3 lists 0 for them, or says that every so manieth is one.
+/// Blocks that turn no queries and keys: SmolLM3 lists 0 for them, or says that every so manieth is
+/// one.
 fn unturned(config: &Config, kin: &str, layers: usize) -> Result<Vec<usize>, FormatError> {
     const LISTED: &str = "no_rope_layers";
     const DEFAULT_INTERVAL: usize = 4;
@@ -248,8 +265,8 @@ fn unturned(config: &Config, kin: &str, layers: usize) -> Result<Vec<usize>, For
 }
 
 /// How many tokens a query of each block sees. Mistral, Mixtral and Phi-3 have one window for all
-/// blocks; Gemma alternates; Qwen names the blocks that have one, in older files by the number of the
-/// first.
+/// blocks; Gemma alternates; Qwen names the blocks that have one, in older files by the number of
+/// the first.
 fn windows(config: &Config, kin: &str, layers: usize) -> Result<Vec<Option<usize>>, FormatError> {
     if matches!(kin, "llama" | "gemma" | "olmo2") {
         return Ok(vec![]);

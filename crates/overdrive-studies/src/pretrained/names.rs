@@ -1,8 +1,9 @@
-//! Differences between the names in files and those of states that are known and harmless: prefixes, buffers, heads.
+//! Differences between the names in files and those of states that are known and harmless:
+//! prefixes, buffers, heads.
 //!
-//! Checkpoints of one architecture differ by who saved them: the bare model or one with a head, an old version or a new
-//! one. Each rule here says in a note what it did. Invariant: no value is changed, and what no rule knows stays, to be
-//! listed as a difference.
+//! Checkpoints of one architecture differ by who saved them: the bare model or one with a head, an
+//! old version or a new one. Each rule here says in a note what it did. Invariant: no value is
+//! changed, and what no rule knows stays, to be listed as a difference.
 
 use super::facts::Facts;
 use overdrive_formats::Tensors;
@@ -13,14 +14,20 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Fitted {
     /// Under the names of the states of the graph, and with what no rule knows.
     pub(super) tensors: Tensors,
-    /// What stood before such a name in the files, or stands before it here alone: the name of the state, that in the files.
+    /// What stood before such a name in the files, or stands before it here alone: the name of the
+    /// state, that in the files.
     pub(super) renamed: BTreeMap<String, String>,
     /// What is known to be no part of the graph, under its own names.
     pub(super) left_out: Tensors,
 }
 
 /// The tensors under the names of the states of `graph`, without what is known to be no part of it.
-pub(super) fn fit(facts: &Facts, graph: &Graph, tensors: Tensors, notes: &mut Vec<String>) -> Fitted {
+pub(super) fn fit(
+    facts: &Facts,
+    graph: &Graph,
+    tensors: Tensors,
+    notes: &mut Vec<String>,
+) -> Fitted {
     let states: BTreeSet<&str> = graph.states().iter().map(|state| state.name.as_str()).collect();
     let known = |name: &str| {
         let packed = PACKED.iter().filter_map(|part| name.strip_suffix(part));
@@ -32,7 +39,8 @@ pub(super) fn fit(facts: &Facts, graph: &Graph, tensors: Tensors, notes: &mut Ve
         let own = candidates(facts, &name).into_iter().find(|other| known(other));
         match own {
             Some(own) => {
-                // Two names for one state: the second stays under its own, which is then a difference.
+                // Two names for one state: the second stays under its own, which is then a
+                // difference.
                 let free = if fitted.contains_key(&own) { name.clone() } else { own };
                 if free != name {
                     renamed.insert(free.clone(), name);
@@ -43,7 +51,8 @@ pub(super) fn fit(facts: &Facts, graph: &Graph, tensors: Tensors, notes: &mut Ve
             None => _ = fitted.insert(name, tensor),
         }
     }
-    let mut said: Vec<String> = renamed.iter().map(|(own, name)| format!("{name} is {own}")).collect();
+    let mut said: Vec<String> =
+        renamed.iter().map(|(own, name)| format!("{name} is {own}")).collect();
     said.sort();
     note(notes, "tensors have other names in the files", said);
     let said = left_out.keys().cloned().collect();
@@ -57,7 +66,8 @@ pub(super) fn fit(facts: &Facts, graph: &Graph, tensors: Tensors, notes: &mut Ve
     Fitted { tensors: fitted, renamed, left_out }
 }
 
-/// What compressed-tensors writes behind the name of a weight, where a graph has no state of that name.
+/// What compressed-tensors writes behind the name of a weight, where a graph has no state of that
+/// name.
 const PACKED: [&str; 3] = ["_packed", "_shape", "_global_scale"];
 
 /// Names that a tensor's state may have, the likeliest first.
@@ -80,5 +90,9 @@ fn note(notes: &mut Vec<String>, what: &str, names: Vec<String>) {
         return;
     }
     let more = if names.len() > LISTED { ", ..." } else { "" };
-    notes.push(format!("{} {what}: {}{more}", names.len(), names[..names.len().min(LISTED)].join(", ")));
+    notes.push(format!(
+        "{} {what}: {}{more}",
+        names.len(),
+        names[..names.len().min(LISTED)].join(", ")
+    ));
 }

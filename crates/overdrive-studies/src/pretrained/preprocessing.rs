@@ -1,8 +1,9 @@
-//! What a folder's preprocessor makes of images or of sound before the model sees them: read so that a
-//! user knows what to feed, and so that a preprocessor of another model is told.
+//! What a folder's preprocessor makes of images or of sound before the model sees them: read so
+//! that a user knows what to feed, and so that a preprocessor of another model is told.
 //!
-//! Files are preprocessor_config.json, or of newer folders a section of processor_config.json. Nothing
-//! is decoded here. Invariant: what is said stands in the file, or is the default of `transformers`.
+//! Files are preprocessor_config.json, or of newer folders a section of processor_config.json.
+//! Nothing is decoded here. Invariant: what is said stands in the file, or is the default of
+//! `transformers`.
 
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::{Config, Otherwise};
@@ -22,11 +23,15 @@ fn settings(folder: &Path, section: &'static str) -> Result<Option<Config>, Form
 }
 
 /// What becomes of images before they are the input of this name, `[height, width]` each.
-pub(super) fn images(folder: &Path, (input, taken): (&str, [usize; 2])) -> Result<Vec<String>, FormatError> {
+pub(super) fn images(
+    folder: &Path,
+    (input, taken): (&str, [usize; 2]),
+) -> Result<Vec<String>, FormatError> {
     let [height, width] = taken;
     let Some(settings) = settings(folder, "image_processor")? else {
-        let missing =
-            format!("{FILE} is not there: {input} is images of {height}x{width}, scaled as in training");
+        let missing = format!(
+            "{FILE} is not there: {input} is images of {height}x{width}, scaled as in training"
+        );
         return Ok(vec![missing]);
     };
     let mut steps = vec![];
@@ -43,8 +48,10 @@ pub(super) fn images(folder: &Path, (input, taken): (&str, [usize; 2])) -> Resul
         }
     }
     let steps = if steps.is_empty() { "as they are".to_owned() } else { steps.join(", ") };
-    let mut notes = vec![format!("{input} is images of {height}x{width}, values {steps}, as {FILE} says")];
-    let field = if settings.flag("do_center_crop", Otherwise::False)? { "crop_size" } else { "size" };
+    let mut notes =
+        vec![format!("{input} is images of {height}x{width}, values {steps}, as {FILE} says")];
+    let field =
+        if settings.flag("do_center_crop", Otherwise::False)? { "crop_size" } else { "size" };
     if let Some([h, w]) = extents(&settings, field)?.filter(|made| *made != taken) {
         notes.push(format!("{FILE} makes images of {h}x{w}, which the model does not take"));
     }
@@ -63,7 +70,8 @@ fn extents(settings: &Config, field: &'static str) -> Result<Option<[usize; 2]>,
 
 /// What becomes of sound before it is spectra of so many bins and frames.
 pub(super) fn sound(folder: &Path, [bins, frames]: [usize; 2]) -> Result<Vec<String>, FormatError> {
-    let mut notes = vec![format!("input_features is log-mel spectra of {bins} bins and {frames} frames")];
+    let mut notes =
+        vec![format!("input_features is log-mel spectra of {bins} bins and {frames} frames")];
     let Some(settings) = settings(folder, "feature_extractor")? else { return Ok(notes) };
     if let Some(rate) = settings.find_count(&["sampling_rate"])? {
         notes[0].push_str(&format!(" of sound with {rate} samples a second"));

@@ -1,9 +1,9 @@
-//! Angles of rotary positions, as config.json asks for them: plain, or stretched to sequences longer
-//! than those learnt from.
+//! Angles of rotary positions, as config.json asks for them: plain, or stretched to sequences
+//! longer than those learnt from.
 //!
-//! Sources: `default`, Su et al., arXiv:2104.09864; `linear`, Chen et al., arXiv:2306.15595; `yarn`,
-//! Peng et al., arXiv:2309.00071, sections 3.2 to 3.4; `longrope`, Ding et al., arXiv:2402.13753;
-//! `llama3` has no paper, its fields are those of `transformers`.
+//! Sources: `default`, Su et al., arXiv:2104.09864; `linear`, Chen et al., arXiv:2306.15595;
+//! `yarn`, Peng et al., arXiv:2309.00071, sections 3.2 to 3.4; `longrope`, Ding et al.,
+//! arXiv:2402.13753; `llama3` has no paper, its fields are those of `transformers`.
 
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::{Config, Otherwise};
@@ -24,7 +24,10 @@ pub(super) struct Positions {
 }
 
 /// The rotation, and the tokens of the longest sequence for which it is the same throughout.
-pub(super) fn rotary(config: &Config, positions: Positions) -> Result<(Rotary, usize), FormatError> {
+pub(super) fn rotary(
+    config: &Config,
+    positions: Positions,
+) -> Result<(Rotary, usize), FormatError> {
     let scaling = match config.section(&["rope_scaling"])? {
         Some(older) => Some(older),
         None => config.section(&["rope_parameters"])?,
@@ -71,7 +74,11 @@ pub(super) fn rotary_by_kind(
 }
 
 /// The part of the channels that are turned.
-fn part(config: &Config, scaling: Option<&Config>, built_in: Option<f64>) -> Result<f64, FormatError> {
+fn part(
+    config: &Config,
+    scaling: Option<&Config>,
+    built_in: Option<f64>,
+) -> Result<f64, FormatError> {
     const NAME: [&str; 1] = ["partial_rotary_factor"];
     for place in scaling.into_iter().chain([config]) {
         let Some(part) = place.find_positive(&NAME)? else { continue };
@@ -114,8 +121,8 @@ fn turned(
     }
 }
 
-/// Every channel has a factor of its own, and other ones for sequences longer than those learnt from:
-/// only the shorter sequences are taken, since a graph has one rotation.
+/// Every channel has a factor of its own, and other ones for sequences longer than those learnt
+/// from: only the shorter sequences are taken, since a graph has one rotation.
 fn longrope(
     config: &Config,
     scaling: &Config,
@@ -148,10 +155,15 @@ fn longrope(
 /// Long waves are stretched, short ones are not, those between are in proportion.
 fn llama3(scaling: &Config, plain: Vec<f64>) -> Result<Vec<f64>, FormatError> {
     let factor = scaling.positive(&["factor"])?;
-    let [low, high] = [scaling.positive(&["low_freq_factor"])?, scaling.positive(&["high_freq_factor"])?];
+    let [low, high] =
+        [scaling.positive(&["low_freq_factor"])?, scaling.positive(&["high_freq_factor"])?];
     let trained = scaling.count(&["original_max_position_embeddings"])? as f64;
     if low >= high {
-        return Err(scaling.wrong("low_freq_factor", "less than high_freq_factor", &low.to_string()));
+        return Err(scaling.wrong(
+            "low_freq_factor",
+            "less than high_freq_factor",
+            &low.to_string(),
+        ));
     }
     let stretched = |frequency: f64| {
         let turns = trained * frequency / TAU;
@@ -162,11 +174,17 @@ fn llama3(scaling: &Config, plain: Vec<f64>) -> Result<Vec<f64>, FormatError> {
 }
 
 /// The same with a ramp over the channels, and queries and keys that are a little longer.
-fn yarn(scaling: &Config, (base, longest): (f64, usize), plain: Vec<f64>) -> Result<Rotary, FormatError> {
+fn yarn(
+    scaling: &Config,
+    (base, longest): (f64, usize),
+    plain: Vec<f64>,
+) -> Result<Rotary, FormatError> {
     let factor = scaling.positive(&["factor"])?;
-    let trained = scaling.find_count(&["original_max_position_embeddings"])?.unwrap_or(longest) as f64;
-    let [fast, slow] = [("beta_fast", 32.0), ("beta_slow", 1.0)]
-        .map(|(name, otherwise)| Ok::<_, FormatError>(scaling.find_positive(&[name])?.unwrap_or(otherwise)));
+    let trained =
+        scaling.find_count(&["original_max_position_embeddings"])?.unwrap_or(longest) as f64;
+    let [fast, slow] = [("beta_fast", 32.0), ("beta_slow", 1.0)].map(|(name, otherwise)| {
+        Ok::<_, FormatError>(scaling.find_positive(&[name])?.unwrap_or(otherwise))
+    });
     let (fast, slow) = (fast?, slow?);
     if base <= 1.0 || fast < slow {
         let found = format!("base {base}, beta_fast {fast}, beta_slow {slow}");
@@ -188,10 +206,13 @@ fn yarn(scaling: &Config, (base, longest): (f64, usize), plain: Vec<f64>) -> Res
     let length = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
     let gain = match scaling.find_positive(&["attention_factor"])? {
         Some(gain) => gain,
-        None => match (scaling.find_positive(&["mscale"])?, scaling.find_positive(&["mscale_all_dim"])?) {
-            (Some(weight), Some(all)) => length(weight) / length(all),
-            _ => length(1.0),
-        },
+        None => {
+            match (scaling.find_positive(&["mscale"])?, scaling.find_positive(&["mscale_all_dim"])?)
+            {
+                (Some(weight), Some(all)) => length(weight) / length(all),
+                _ => length(1.0),
+            }
+        }
     };
     Ok(Rotary { frequencies: plain.into_iter().enumerate().map(stretched).collect(), gain })
 }

@@ -54,14 +54,19 @@ impl Source {
     /// Its weights, with what a user should know of them.
     pub(super) fn weights(&mut self) -> Result<(Weights, Vec<String>), FormatError> {
         match (&mut self.file, &self.folder) {
-            (Some(file), _) => Ok((std::mem::take(&mut file.weights), std::mem::take(&mut file.notes))),
+            (Some(file), _) => {
+                Ok((std::mem::take(&mut file.weights), std::mem::take(&mut file.notes)))
+            }
             (None, Some(folder)) => Ok((huggingface::read_weights(folder)?, vec![])),
             (None, None) => unreachable!("without a file of GGUF there is a folder"),
         }
     }
 
     /// Its tokenizer: the one beside the weights, or that of the file.
-    pub(super) fn tokenizer(&mut self, vocabulary: usize) -> Result<Option<Tokenizer>, FormatError> {
+    pub(super) fn tokenizer(
+        &mut self,
+        vocabulary: usize,
+    ) -> Result<Option<Tokenizer>, FormatError> {
         let beside = self.folder.as_ref().map(|folder| folder.join("tokenizer.json"));
         match beside.filter(|path| path.exists()) {
             Some(path) => Tokenizer::read(&path, vocabulary).map(Some),

@@ -67,7 +67,10 @@ pub(super) fn notes(vit: &Vit, config: &Config, folder: &Path) -> Result<Vec<Str
         Some(count) => {
             let names = classes(config)?;
             let more = if count > LISTED { ", ..." } else { "" };
-            format!("y is the logits of {count} classes: {}{more}", names[..count.min(LISTED)].join(", "))
+            format!(
+                "y is the logits of {count} classes: {}{more}",
+                names[..count.min(LISTED)].join(", ")
+            )
         }
         None => "y is the last hidden state, since `architectures` names no classifier".to_owned(),
     };

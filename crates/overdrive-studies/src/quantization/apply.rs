@@ -1,7 +1,7 @@
 //! A mode from beginning to end: prepare, calibrate, quantize.
 //!
-//! GPTQ makes up for errors that it has to see: it goes through the model block by block, and each block is calibrated on
-//! what the quantized blocks before it give (arXiv:2210.17323, section 4).
+//! GPTQ makes up for errors that it has to see: it goes through the model block by block, and each
+//! block is calibrated on what the quantized blocks before it give (arXiv:2210.17323, section 4).
 
 use super::calibrate::calibrate;
 use super::judge::bound;
@@ -9,23 +9,25 @@ use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
-    Additions, Layer, LayerKind, Preparation, Quantization, Quantized, QuantizedLayer, Rounding, Skipped,
-    awq, awq_folded, compress, layers, quantize, smooth, smooth_folded, sparsify,
+    Additions, Layer, LayerKind, Preparation, Quantization, Quantized, QuantizedLayer, Rounding,
+    Skipped, awq, awq_folded, compress, layers, quantize, smooth, smooth_folded, sparsify,
 };
 
-/// The template's graph, unbound as it was, prepared and quantized; what has to be seen is seen on `batches`, which fit
-/// the template's own dimensions.
+/// The template's graph, unbound as it was, prepared and quantized; what has to be seen is seen on
+/// `batches`, which fit the template's own dimensions.
 ///
 /// # Errors
-/// When weights are not finite, there are no samples for a mode that needs some, or the back end cannot run the graph.
+/// When weights are not finite, there are no samples for a mode that needs some, or the back end
+/// cannot run the graph.
 pub fn apply(
     backend: &dyn Backend,
     template: &Template,
     (preparation, quantization): (Preparation, &Quantization),
     batches: &[Vec<Tensor>],
 ) -> Result<Quantized, Failure> {
-    let evidence =
-        |graph: &Graph, statistics: &[_]| calibrate(backend, &bound(template, graph)?, statistics, batches);
+    let evidence = |graph: &Graph, statistics: &[_]| {
+        calibrate(backend, &bound(template, graph)?, statistics, batches)
+    };
     let graph = &template.graph;
     let seen = evidence(graph, preparation.statistics())?;
     let (mut pruned, mut unpruned) = (Vec::new(), Vec::new());
@@ -55,15 +57,18 @@ pub fn apply(
     };
     let statistics = quantization.statistics();
     let (found, unable) = layers(&prepared).map_err(failed)?;
-    let repeats =
-        found.iter().any(|l| quantization.of(&l.name).is_some_and(|s| s.rounding == Rounding::Gptq));
+    let repeats = found
+        .iter()
+        .any(|l| quantization.of(&l.name).is_some_and(|s| s.rounding == Rounding::Gptq));
     let mut made = if repeats {
-        let mut made = Quantized { graph: prepared, layers: vec![], skipped: unable, simplified: vec![] };
+        let mut made =
+            Quantized { graph: prepared, layers: vec![], skipped: unable, simplified: vec![] };
         let all: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
         for block in found.chunk_by(|a, b| a.block() == b.block()) {
             let names: Vec<&str> = block.iter().map(|layer| layer.name.as_str()).collect();
             let seen = evidence(&made.graph, &statistics)?;
-            let next = quantize(&made.graph, &quantization.only(&names, &all), &seen).map_err(failed)?;
+            let next =
+                quantize(&made.graph, &quantization.only(&names, &all), &seen).map_err(failed)?;
             let of_block = |skipped: &Skipped| names.contains(&skipped.layer.as_str());
             made.graph = next.graph;
             made.layers.extend(next.layers);
@@ -116,9 +121,12 @@ fn unprepared(preparation: Preparation, found: &[Layer], made: &Quantized) -> Ve
         Preparation::Awq => "AWQ",
     };
     let quantized = |layer: &&Layer| made.layers.iter().any(|other| other.name == layer.name);
-    let convolutions = found.iter().filter(|layer| layer.kind == LayerKind::Convolution).filter(quantized);
+    let convolutions =
+        found.iter().filter(|layer| layer.kind == LayerKind::Convolution).filter(quantized);
     let reason = format!("{method} scales the inputs of linear layers only: rounded as it was");
-    convolutions.map(|layer| Skipped { layer: layer.name.clone(), reason: reason.clone() }).collect()
+    convolutions
+        .map(|layer| Skipped { layer: layer.name.clone(), reason: reason.clone() })
+        .collect()
 }
 
 fn failed(error: GraphError) -> Failure {

@@ -1,8 +1,8 @@
 //! The study of one model that a user brought: every mode that fits, beside the float model.
 //!
-//! How the model is made smaller, what judges it and what it reads are given, so that a folder, a file
-//! and a built-in model go one way. Invariant: all modes are timed in one session with the float model,
-//! and each is judged on samples that calibration did not see.
+//! How the model is made smaller, what judges it and what it reads are given, so that a folder, a
+//! file and a built-in model go one way. Invariant: all modes are timed in one session with the
+//! float model, and each is judged on samples that calibration did not see.
 
 use super::figures::{self, Quantities};
 use super::judge::bound;
@@ -43,8 +43,13 @@ struct Made {
 ///
 /// # Errors
 /// When the float model itself cannot be run.
-pub fn brought(context: &Context<'_>, results: &mut Results, model: &Brought<'_>) -> Result<(), Failure> {
-    let modes: Vec<&'static QuantizationMode> = modes(context).filter(|mode| !mode.is_trained()).collect();
+pub fn brought(
+    context: &Context<'_>,
+    results: &mut Results,
+    model: &Brought<'_>,
+) -> Result<(), Failure> {
+    let modes: Vec<&'static QuantizationMode> =
+        modes(context).filter(|mode| !mode.is_trained()).collect();
     let name = model.workload.key.name.clone();
     let cases: Vec<_> = std::iter::once(None)
         .chain(modes.iter().copied().map(Some))
@@ -61,8 +66,12 @@ pub fn brought(context: &Context<'_>, results: &mut Results, model: &Brought<'_>
     let template = model.judge.template;
     let float = outputs(backend, &bound(template, &template.graph)?, model.compared)?;
     let given = model.judge.scores(&template.graph)?;
-    let mut all =
-        vec![made(model, (None, &template.graph), &Footprint::float(&template.graph), (&given, None))?];
+    let mut all = vec![made(
+        model,
+        (None, &template.graph),
+        &Footprint::float(&template.graph),
+        (&given, None),
+    )?];
     for mode in modes {
         if let Some(reason) = context.over() {
             note(results, format!("{name}: {} and the modes behind it: {reason}", mode.name));
@@ -77,7 +86,8 @@ pub fn brought(context: &Context<'_>, results: &mut Results, model: &Brought<'_>
             let quantized = Quantized { graph, layers, skipped, simplified };
             let scores = model.judge.scores(&quantized.graph)?;
             let scores = (&scores, Some(&given));
-            let mut made = made(model, (Some(mode), &quantized.graph), &Footprint::of(&quantized), scores)?;
+            let mut made =
+                made(model, (Some(mode), &quantized.graph), &Footprint::of(&quantized), scores)?;
             let found = outputs(backend, &made.graph, model.compared)?;
             figures::likeness(&mut made.quantities, &agreement(&float, &found));
             Ok(made)

@@ -19,9 +19,11 @@ pub fn outputs(
     let mut results = types().map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
     let mut found = Vec::with_capacity(batches.len());
     for batch in batches {
-        let inputs = batch.iter().map(|tensor| backend.upload(tensor)).collect::<Result<Vec<_>, _>>()?;
+        let inputs =
+            batch.iter().map(|tensor| backend.upload(tensor)).collect::<Result<Vec<_>, _>>()?;
         executable.run(&mut state, &inputs, &mut results)?.wait()?;
-        found.push(results.iter().map(|buffer| backend.download(buffer)).collect::<Result<_, _>>()?);
+        found
+            .push(results.iter().map(|buffer| backend.download(buffer)).collect::<Result<_, _>>()?);
     }
     Ok(found)
 }
@@ -40,7 +42,9 @@ pub fn calibrate(
         return Ok(Evidence::default());
     }
     if batches.is_empty() {
-        return Err(Failure::failed("calibration needs samples: expected at least one batch, found none"));
+        return Err(Failure::failed(
+            "calibration needs samples: expected at least one batch, found none",
+        ));
     }
     let observed = observe(graph, statistics).map_err(|e| Failure::failed(e.to_string()))?;
     let mut evidence = Evidence::default();

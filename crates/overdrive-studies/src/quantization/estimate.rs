@@ -34,25 +34,29 @@ impl Estimate {
     }
 }
 
-/// The mean of a value over samples, judged by several models: `of_models` has the samples of each model's fold, in
-/// order, and the fold's number.
+/// The mean of a value over samples, judged by several models: `of_models` has the samples of each
+/// model's fold, in order, and the fold's number.
 ///
-/// Models of one fold judge the same samples, so a sample is one observation, its mean over those models. Two samples are
-/// added whose values are a `bound` above and below the mean of none (Agresti and Min, "Simple improved confidence
-/// intervals for comparing matched proportions", Stat. Med. 2005): without them no difference seen would be an interval
-/// of no width. With several models their means give a second interval by Student's t; the wider of the two is taken.
+/// Models of one fold judge the same samples, so a sample is one observation, its mean over those
+/// models. Two samples are added whose values are a `bound` above and below the mean of none
+/// (Agresti and Min, "Simple improved confidence intervals for comparing matched proportions",
+/// Stat. Med. 2005): without them no difference seen would be an interval of no width. With several
+/// models their means give a second interval by Student's t; the wider of the two is taken.
 pub fn mean(of_models: &[(usize, Vec<f64>)], bound: f64) -> Estimate {
     let samples = by_sample(of_models);
     let count = samples.len() as f64;
     let value = samples.iter().sum::<f64>() / count;
     let squares = samples.iter().map(|x| (x - value).powi(2)).sum::<f64>() + bound.powi(2);
     let half = NORMAL * squares.sqrt() / (count + if bound > 0.0 { 2.0 } else { 0.0 });
-    let means: Vec<f64> =
-        of_models.iter().map(|(_, values)| values.iter().sum::<f64>() / values.len() as f64).collect();
+    let means: Vec<f64> = of_models
+        .iter()
+        .map(|(_, values)| values.iter().sum::<f64>() / values.len() as f64)
+        .collect();
     Estimate::around(value, half.max(student_half_width(&means)))
 }
 
-/// Half the width of the interval of the mean by Student's t; 0 of one value, which says nothing of itself.
+/// Half the width of the interval of the mean by Student's t; 0 of one value, which says nothing of
+/// itself.
 fn student_half_width(means: &[f64]) -> f64 {
     let count = means.len() as f64;
     if means.len() < 2 {
@@ -76,7 +80,10 @@ fn by_sample(of_models: &[(usize, Vec<f64>)]) -> Vec<f64> {
             None => folds.push((*fold, values.clone(), 1.0)),
         }
     }
-    folds.into_iter().flat_map(|(_, sums, models)| sums.into_iter().map(move |sum| sum / models)).collect()
+    folds
+        .into_iter()
+        .flat_map(|(_, sums, models)| sums.into_iter().map(move |sum| sum / models))
+        .collect()
 }
 
 #[cfg(test)]

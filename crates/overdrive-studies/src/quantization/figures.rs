@@ -1,4 +1,5 @@
-//! The quantities of a record that say what a mode costs: bytes in the file by what they are, quality, and what was lost.
+//! The quantities of a record that say what a mode costs: bytes in the file by what they are,
+//! quality, and what was lost.
 
 use super::estimate::Estimate;
 use super::metric::{Metric, Scores};
@@ -33,7 +34,8 @@ pub(super) fn bytes(quantities: &mut Quantities, file_bytes: u64, footprint: &Fo
     }
 }
 
-/// The measure of a model, and its change against the float one where it is another: points, or percent of a perplexity.
+/// The measure of a model, and its change against the float one where it is another: points, or
+/// percent of a perplexity.
 pub(super) fn quality(
     quantities: &mut Quantities,
     metric: Metric,

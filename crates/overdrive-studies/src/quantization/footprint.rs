@@ -24,7 +24,8 @@ impl Footprint {
 
     /// Of what `quantize` made.
     pub fn of(quantized: &Quantized) -> Self {
-        let sum = |f: fn(&overdrive_passes::QuantizedLayer) -> u64| quantized.layers.iter().map(f).sum();
+        let sum =
+            |f: fn(&overdrive_passes::QuantizedLayer) -> u64| quantized.layers.iter().map(f).sum();
         let (codes, scales) = (sum(|layer| layer.code_bytes), sum(|layer| layer.scale_bytes));
         let replaced = sum(|layer| layer.float_bytes);
         let unquantized = state_bytes(&quantized.graph) - codes - scales;

@@ -1,7 +1,9 @@
-//! A mode block by block: each block sees what the quantized blocks before it give, and only its weights are on the device.
+//! A mode block by block: each block sees what the quantized blocks before it give, and only its
+//! weights are on the device.
 //!
-//! Time grows with the number of blocks, where to run all of the model for each grows with its square (arXiv:2210.17323,
-//! section 4). Invariant: the graph is that of [`apply`], codes apart where its blocks see other roundings.
+//! Time grows with the number of blocks, where to run all of the model for each grows with its
+//! square (arXiv:2210.17323, section 4). Invariant: the graph is that of [`apply`], codes apart
+//! where its blocks see other roundings.
 
 use super::apply::apply;
 use super::calibrate::outputs;
@@ -10,7 +12,8 @@ use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Init, Tensor};
 use overdrive_passes::{
-    Layer, Preparation, Quantization, Quantized, QuantizedLayer, Scheme, Skipped, declare, layers, segments,
+    Layer, Preparation, Quantization, Quantized, QuantizedLayer, Scheme, Skipped, declare, layers,
+    segments,
 };
 use std::collections::BTreeMap;
 
@@ -38,7 +41,8 @@ pub fn apply_in_parts(
         whole.inputs().iter().map(|port| port.name.clone()).zip(batch.iter().cloned()).collect()
     };
     let mut known: Vec<Known> = batches.iter().map(named).collect();
-    let mut made = Quantized { graph: whole.clone(), layers: vec![], skipped: unable, simplified: vec![] };
+    let mut made =
+        Quantized { graph: whole.clone(), layers: vec![], skipped: unable, simplified: vec![] };
     let mut begin: BTreeMap<String, Init> = BTreeMap::new();
     for (index, part) in parts.iter().enumerate() {
         let (of_part, _) = layers(part).map_err(failed)?;
@@ -66,7 +70,9 @@ pub fn apply_in_parts(
                 known.extend(part.outputs().iter().map(|port| port.name.clone()).zip(given));
             }
         }
-        begin.extend(next.graph.states().iter().map(|state| (state.name.clone(), state.init.clone())));
+        begin.extend(
+            next.graph.states().iter().map(|state| (state.name.clone(), state.init.clone())),
+        );
         made.layers.extend(next.layers);
         let named = |remark: &Skipped| chosen.contains(&remark.layer.as_str());
         made.skipped.extend(next.skipped.into_iter().filter(named));

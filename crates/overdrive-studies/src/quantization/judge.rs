@@ -1,4 +1,5 @@
-//! Judges graphs of one interface on the same held-out samples: by their labels, or by the float model's outputs.
+//! Judges graphs of one interface on the same held-out samples: by their labels, or by the float
+//! model's outputs.
 
 use super::calibrate::outputs;
 use super::cosines;
@@ -56,10 +57,16 @@ impl<'a> Judge<'a> {
         batches: Vec<Vec<Tensor>>,
     ) -> Result<Self, Failure> {
         let float = outputs(backend, &bound(template, &template.graph)?, &batches)?;
-        Ok(Self { backend, template, metric: Metric::Cosine, held_out: HeldOut::Outputs(batches, float) })
+        Ok(Self {
+            backend,
+            template,
+            metric: Metric::Cosine,
+            held_out: HeldOut::Outputs(batches, float),
+        })
     }
 
-    /// The same on `count` of its samples, by what changes most smoothly: the cross entropy where there are labels.
+    /// The same on `count` of its samples, by what changes most smoothly: the cross entropy where
+    /// there are labels.
     #[must_use]
     pub fn screening(&self, count: u64) -> Self {
         let (metric, held_out) = match &self.held_out {
@@ -81,9 +88,9 @@ impl<'a> Judge<'a> {
     /// When the back end cannot run it.
     pub fn scores(&self, graph: &Graph) -> Result<Scores, Failure> {
         match &self.held_out {
-            HeldOut::Labelled(split) => {
-                Ok(self.metric.scores(0, &evaluate(self.backend, self.template, graph, split.as_ref())?))
-            }
+            HeldOut::Labelled(split) => Ok(self
+                .metric
+                .scores(0, &evaluate(self.backend, self.template, graph, split.as_ref())?)),
             HeldOut::Outputs(batches, float) => {
                 let found = outputs(self.backend, &bound(self.template, graph)?, batches)?;
                 Ok(Scores { fold: 0, samples: cosines(float, &found) })

@@ -33,9 +33,9 @@ pub struct Timed {
     pub resident_bytes: u64,
 }
 
-/// What bound graphs take, in their order, and then what rivals take, each on the inputs that `draw` gives for a seed. A
-/// graph's outputs are held to those of a run of its own: what it must equal but for rounding is not the float model,
-/// and how near it is to that is judged elsewhere.
+/// What bound graphs take, in their order, and then what rivals take, each on the inputs that
+/// `draw` gives for a seed. A graph's outputs are held to those of a run of its own: what it must
+/// equal but for rounding is not the float model, and how near it is to that is judged elsewhere.
 ///
 /// # Errors
 /// When the back end cannot compile or run one of them.
@@ -51,11 +51,15 @@ pub fn latency(
         let executable = backend.compile(graph, Mode::Compile, &Tuning::default())?;
         compiled.push((executable, State::initial(graph, backend)?));
     }
-    let own = |graph: &Graph, inputs: &[Tensor]| Ok(outputs(backend, graph, &[inputs.to_vec()])?.remove(0));
+    let own = |graph: &Graph, inputs: &[Tensor]| {
+        Ok(outputs(backend, graph, &[inputs.to_vec()])?.remove(0))
+    };
     let oracles: Vec<Oracle<'_>> = graphs
         .iter()
         .map(|graph| {
-            Oracle::new("another run of the same graph", draw, move |inputs: &[Tensor]| own(graph, inputs))
+            Oracle::new("another run of the same graph", draw, move |inputs: &[Tensor]| {
+                own(graph, inputs)
+            })
         })
         .collect();
     let tolerance = Tolerance::of_elements(1e-6, 1e-6);
@@ -68,7 +72,8 @@ pub fn latency(
         calls.iter_mut().map(|calls| calls as &mut dyn Subject).collect();
     let ours = subjects.len();
     subjects.extend(rivals.iter_mut().filter_map(Rival::subject));
-    let mut outcomes = Runner::new(clock, rules, seed).with_stop(stop.clone()).compare(&mut subjects);
+    let mut outcomes =
+        Runner::new(clock, rules, seed).with_stop(stop.clone()).compare(&mut subjects);
     let mut theirs = outcomes.split_off(ours).into_iter();
     drop(calls);
     let resident = compiled.iter().map(|(executable, _)| executable.memory());
@@ -77,6 +82,8 @@ pub fn latency(
         resident_bytes: memory.state_bytes + memory.persistent_bytes,
     };
     let mut all: Vec<Timed> = outcomes.into_iter().zip(resident).map(timed).collect();
-    all.extend(rivals.iter().map(|rival| rival.timed(|| theirs.next().expect("who is ready was timed"))));
+    all.extend(
+        rivals.iter().map(|rival| rival.timed(|| theirs.next().expect("who is ready was timed"))),
+    );
     Ok(all)
 }

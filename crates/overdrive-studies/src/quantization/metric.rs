@@ -1,4 +1,5 @@
-//! What a model is judged by, and what it lost against the float one: a score for each held-out sample, paired.
+//! What a model is judged by, and what it lost against the float one: a score for each held-out
+//! sample, paired.
 
 use super::estimate::{Estimate, mean};
 use overdrive_train::Evaluation;
@@ -14,7 +15,8 @@ pub enum Metric {
     Cosine,
 }
 
-/// A model's score on each held-out sample of its fold: percent of its labels that were hit, nats a token, or the cosine.
+/// A model's score on each held-out sample of its fold: percent of its labels that were hit, nats a
+/// token, or the cosine.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scores {
     /// The fold whose samples these are.
@@ -51,11 +53,14 @@ impl Metric {
         }
     }
 
-    /// What an evaluation on labelled samples says, sample by sample; a cosine is of outputs, not of labels.
+    /// What an evaluation on labelled samples says, sample by sample; a cosine is of outputs, not
+    /// of labels.
     pub fn scores(self, fold: usize, evaluation: &Evaluation) -> Scores {
         let positions = evaluation.positions.max(1) as f64;
         let samples = match self {
-            Self::Top1 => evaluation.hits.iter().map(|&hits| 100.0 * f64::from(hits) / positions).collect(),
+            Self::Top1 => {
+                evaluation.hits.iter().map(|&hits| 100.0 * f64::from(hits) / positions).collect()
+            }
             Self::Perplexity => evaluation.losses.iter().map(|loss| loss / positions).collect(),
             Self::Cosine => panic!("a cosine is not of labels"),
         };
@@ -72,10 +77,14 @@ impl Metric {
         }
     }
 
-    /// What the second models lost against the first, sample by sample: points of accuracy, percent of perplexity, or
-    /// cosine. Above 0 is worse.
+    /// What the second models lost against the first, sample by sample: points of accuracy, percent
+    /// of perplexity, or cosine. Above 0 is worse.
     pub fn loss(self, float: &[Scores], found: &[Scores]) -> Estimate {
-        assert_eq!(float.len(), found.len(), "each model is compared with the one that it came from");
+        assert_eq!(
+            float.len(),
+            found.len(),
+            "each model is compared with the one that it came from"
+        );
         let against = |model: usize, sample: usize, score: f64| {
             let float = float[model].samples[sample];
             if self == Self::Perplexity { score - float } else { float - score }
@@ -84,7 +93,8 @@ impl Metric {
         if self == Self::Perplexity { difference.map(|x| 100.0 * x.exp_m1()) } else { difference }
     }
 
-    /// The most that a sample whose score takes few values can change by; 0 where scores are continuous.
+    /// The most that a sample whose score takes few values can change by; 0 where scores are
+    /// continuous.
     fn bound(self) -> f64 {
         if self == Self::Top1 { 100.0 } else { 0.0 }
     }
@@ -93,7 +103,8 @@ impl Metric {
 /// A value for each sample of each model.
 fn pairs(models: &[Scores], value: impl Fn(usize, usize, f64) -> f64) -> Vec<(usize, Vec<f64>)> {
     let of = |(model, scores): (usize, &Scores)| {
-        let values = scores.samples.iter().enumerate().map(|(sample, score)| value(model, sample, *score));
+        let values =
+            scores.samples.iter().enumerate().map(|(sample, score)| value(model, sample, *score));
         (scores.fold, values.collect())
     };
     models.iter().enumerate().map(of).collect()
@@ -117,14 +128,19 @@ mod tests {
         assert!(!top1.is_positive(), "one sample of four decides nothing: {top1:?}");
         let metric = Metric::Perplexity;
         let lost = metric.loss(&scores(metric, &float), &scores(metric, &worse));
-        assert!((lost.value - 100.0 * 0.01f64.exp_m1()).abs() < 1e-9 && lost.is_positive(), "{lost:?}");
+        assert!(
+            (lost.value - 100.0 * 0.01f64.exp_m1()).abs() < 1e-9 && lost.is_positive(),
+            "{lost:?}"
+        );
         assert_eq!(metric.of(&scores(metric, &float)).value, 1f64.exp());
     }
 
     #[test]
     fn a_shared_hard_sample_does_not_widen_a_paired_loss() {
         let nats: Vec<f64> = (0..100).map(|i| f64::from(i % 7)).collect();
-        let at = |shift: f64| vec![Scores { fold: 0, samples: nats.iter().map(|x| x + shift).collect() }];
+        let at = |shift: f64| {
+            vec![Scores { fold: 0, samples: nats.iter().map(|x| x + shift).collect() }]
+        };
         let metric = Metric::Perplexity;
         let (own, lost) = (metric.of(&at(0.0)), metric.loss(&at(0.0), &at(0.01)));
         assert!(own.high - own.low > 1.0 && lost.high - lost.low < 1e-6, "{own:?} {lost:?}");

@@ -39,7 +39,8 @@ pub fn rivals<'a>(peers: &'a [Peer], question: &Question<'a, '_>) -> Vec<Rival<'
 
 fn modes<'a>(peer: &'a Peer, question: &Question<'a, '_>) -> Vec<Rival<'a>> {
     let Some(known) = peer.knows(question.workload) else {
-        let reason = "expected a published architecture as it was published, a folder in Hugging Face's format; \
+        let reason = "expected a published architecture as it was published, a folder in Hugging \
+                      Face's format; \
                       it knows no other";
         let (name, ready) = (peer.name().to_owned(), Err(Failure::unsupported(reason)));
         return vec![Rival { name, agreement: None, ready }];
@@ -58,7 +59,11 @@ fn modes<'a>(peer: &'a Peer, question: &Question<'a, '_>) -> Vec<Rival<'a>> {
             Ok((agreement, opened)) => (Some(agreement), Ok(opened)),
             Err(failure) => (None, Err(failure)),
         };
-        Rival { name: format!("{} {variant} {mode} {}", peer.name(), dtype.name()), agreement, ready }
+        Rival {
+            name: format!("{} {variant} {mode} {}", peer.name(), dtype.name()),
+            agreement,
+            ready,
+        }
     };
     known.variants.iter().map(rival).collect()
 }

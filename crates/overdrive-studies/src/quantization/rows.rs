@@ -1,5 +1,5 @@
-//! The study: every mode on three models that were trained on real data, judged on samples that neither training nor
-//! calibration saw, each against the float model that it came from.
+//! The study: every mode on three models that were trained on real data, judged on samples that
+//! neither training nor calibration saw, each against the float model that it came from.
 
 use super::figures::{Quantities, insert};
 use super::judge::bound;
@@ -25,7 +25,8 @@ pub(super) const STUDY: &str = "quantization";
 
 /// Models that learn from the data that comes with the program.
 const MODELS: [&str; 3] = ["digits-mlp", "digits-conv", "text-transformer"];
-/// Batches at which they are timed; quality and bytes stand beside the first, and a screening times no other.
+/// Batches at which they are timed; quality and bytes stand beside the first, and a screening times
+/// no other.
 const BATCHES: [usize; 2] = [1, 32];
 /// Samples in a batch that calibrates or judges.
 const BATCH: usize = 32;
@@ -61,7 +62,8 @@ impl Study for Quantization {
     }
 
     fn summary(&self) -> &'static str {
-        "each quantization mode on trained models: accuracy or perplexity, what it lost, bytes, latency"
+        "each quantization mode on trained models: accuracy or perplexity, what it lost, bytes, \
+         latency"
     }
 
     fn quick_seconds(&self) -> u64 {
@@ -88,7 +90,8 @@ pub(super) fn modes(context: &Context<'_>) -> impl Iterator<Item = &'static Quan
     MODES.iter().filter(move |mode| !is_quick || QUICK.contains(&mode.name))
 }
 
-/// The trained models that judge: that of the program, and in full every fold of the digits with each seed.
+/// The trained models that judge: that of the program, and in full every fold of the digits with
+/// each seed.
 fn trials(context: &Context<'_>, metric: Metric) -> Vec<Trial> {
     if context.is_quick() || metric == Metric::Perplexity {
         return vec![Trial::CARRIED];
@@ -104,10 +107,14 @@ fn model(context: &Context<'_>, results: &mut Results, name: &str) -> Result<(),
     let mut subjects: Vec<Subject> = std::iter::once(None).chain(modes).map(Subject::new).collect();
     let batches = context.quick_or(&BATCHES[..1], &BATCHES[..]);
     let template = crate::Template::built_in(model).map_err(|e| Failure::failed(e.to_string()))?;
-    let workloads = batches.iter().map(|&batch| template.bind(&[("batch".to_owned(), batch)].into()));
-    let workloads = workloads.collect::<Result<Vec<_>, _>>().map_err(|e| Failure::failed(e.to_string()))?;
-    let cases: Vec<Case> =
-        workloads.iter().flat_map(|w| subjects.iter().map(move |s| case(context, w, s.mode))).collect();
+    let workloads =
+        batches.iter().map(|&batch| template.bind(&[("batch".to_owned(), batch)].into()));
+    let workloads =
+        workloads.collect::<Result<Vec<_>, _>>().map_err(|e| Failure::failed(e.to_string()))?;
+    let cases: Vec<Case> = workloads
+        .iter()
+        .flat_map(|w| subjects.iter().map(move |s| case(context, w, s.mode)))
+        .collect();
     if !context.wants(&cases) {
         return Ok(());
     }
@@ -140,7 +147,8 @@ fn model(context: &Context<'_>, results: &mut Results, name: &str) -> Result<(),
     let Some(task) = first else { return Ok(()) };
     compare(context, &task, &mut subjects)?;
     for (index, workload) in workloads.iter().enumerate() {
-        let exact = if index == 0 { quantities(results, (name, metric), &subjects)? } else { vec![] };
+        let exact =
+            if index == 0 { quantities(results, (name, metric), &subjects)? } else { vec![] };
         let records = at_a_batch(context, (workload, &task), &subjects, exact)?;
         context.add(results, records);
     }
@@ -153,14 +161,18 @@ fn most(metric: Metric) -> u64 {
 }
 
 /// The case of the float model, or of a mode of it.
-pub(super) fn case(context: &Context<'_>, workload: &Workload, mode: Option<&QuantizationMode>) -> Case {
+pub(super) fn case(
+    context: &Context<'_>,
+    workload: &Workload,
+    mode: Option<&QuantizationMode>,
+) -> Case {
     let mut case = Entry::plain(workload, context.device(), Mode::Compile).case(STUDY);
     case.configuration.variant = mode.map(|mode| mode.name.to_owned());
     case
 }
 
-/// Has every subject judge one more trained model: all of them, so that what is compared is of the same models. A mode
-/// that fails is left out from here on.
+/// Has every subject judge one more trained model: all of them, so that what is compared is of the
+/// same models. A mode that fails is left out from here on.
 fn judge(
     context: &Context<'_>,
     results: &mut Results,
@@ -204,7 +216,8 @@ fn compare(context: &Context<'_>, task: &Task, subjects: &mut [Subject]) -> Resu
     quantized.try_for_each(|subject| subject.compare(backend, task, (&batches, &float)))
 }
 
-/// The exact quantities of each subject; for four bits, how much of the loss of rounding to nearest a method made good.
+/// The exact quantities of each subject; for four bits, how much of the loss of rounding to nearest
+/// a method made good.
 fn quantities(
     results: &mut Results,
     (name, metric): (&str, Metric),
@@ -223,7 +236,8 @@ fn quantities(
         note(
             results,
             format!(
-                "{name}: {NEAREST} lost {value:.3} {unit} [{low:.3}, {high:.3}], which may be nothing: what {} make good is not judged",
+                "{name}: {NEAREST} lost {value:.3} {unit} [{low:.3}, {high:.3}], which may be \
+                 nothing: what {} make good is not judged",
                 BETTER.join(", ")
             ),
         );
@@ -246,7 +260,8 @@ fn at_a_batch(
     subjects: &[Subject],
     exact: Vec<Quantities>,
 ) -> Result<Vec<Record>, Failure> {
-    let sizes = workload.key.dimensions.iter().map(|(name, &size)| (name.clone(), size as usize)).collect();
+    let sizes =
+        workload.key.dimensions.iter().map(|(name, &size)| (name.clone(), size as usize)).collect();
     let bound = |subject: &Subject| Some((subject.mode, bind(subject.first.as_ref()?, &sizes)));
     let bound = subjects.iter().filter_map(bound).map(|(mode, graph)| Ok((mode, graph?)));
     let bound: Vec<Moded> =

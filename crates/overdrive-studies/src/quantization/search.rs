@@ -1,8 +1,10 @@
-//! Mixed precision: which layer takes which mode, so that nothing else is smaller, as near and as fast.
+//! Mixed precision: which layer takes which mode, so that nothing else is smaller, as near and as
+//! fast.
 //!
-//! Layers step from f32 through ever smaller forms, always the step that costs least for each byte that it saves, by
-//! what the scan of single layers saw. The scan only orders the steps: models along this path, and every mode on all
-//! layers, are made, judged and timed as wholes, and from these the front is taken.
+//! Layers step from f32 through ever smaller forms, always the step that costs least for each byte
+//! that it saves, by what the scan of single layers saw. The scan only orders the steps: models
+//! along this path, and every mode on all layers, are made, judged and timed as wholes, and from
+//! these the front is taken.
 
 use super::estimate::Estimate;
 use super::judge::{Judge, bound};
@@ -87,18 +89,28 @@ pub fn search(
         false => vec![],
     };
     for (candidate, timed) in candidates.iter_mut().zip(timed) {
-        let series = timed.outcome.measurement().and_then(|measurement| measurement.latency.as_ref());
+        let series =
+            timed.outcome.measurement().and_then(|measurement| measurement.latency.as_ref());
         candidate.time_ns = series.map(|series| {
             let summary = &series.summary;
             // Too few samples for an interval: all that is known is where they lay.
-            let ends = summary.median_interval.as_ref().map(|interval| [interval.low_ns, interval.high_ns]);
-            let ([low, high], value) = (ends.unwrap_or([summary.min_ns, summary.max_ns]), summary.median_ns);
+            let ends = summary
+                .median_interval
+                .as_ref()
+                .map(|interval| [interval.low_ns, interval.high_ns]);
+            let ([low, high], value) =
+                (ends.unwrap_or([summary.min_ns, summary.max_ns]), summary.median_ns);
             Estimate { value, low, high }
         });
     }
-    let front: Vec<bool> =
-        candidates.iter().map(|one| !candidates.iter().any(|other| dominates(other, one))).collect();
-    candidates.iter_mut().zip(front).for_each(|(candidate, on_front)| candidate.on_front = on_front);
+    let front: Vec<bool> = candidates
+        .iter()
+        .map(|one| !candidates.iter().any(|other| dominates(other, one)))
+        .collect();
+    candidates
+        .iter_mut()
+        .zip(front)
+        .for_each(|(candidate, on_front)| candidate.on_front = on_front);
     Ok(candidates)
 }
 
@@ -149,13 +161,15 @@ fn candidate(
     }
     let (found, _) = layers(graph).map_err(|e| Failure::failed(e.to_string()))?;
     let of = |name: &str| {
-        let (_, meant) = search.modes.iter().find(|(mode, _)| Some(&mode.name) == assignment.get(name))?;
+        let (_, meant) =
+            search.modes.iter().find(|(mode, _)| Some(&mode.name) == assignment.get(name))?;
         meant.of(name)
     };
     let (_, first) = search.modes.first().expect("a search has modes");
     let layers = found.iter().map(|layer| (layer.name.clone(), of(&layer.name))).collect();
     let quantization = Quantization { layers, ..first.clone() };
-    let made = apply(judge.backend, judge.template, (Preparation::None, &quantization), search.seen)?;
+    let made =
+        apply(judge.backend, judge.template, (Preparation::None, &quantization), search.seen)?;
     let lost = judge.metric.loss(float, &[judge.scores(&made.graph)?]);
     let bytes = Footprint::of(&made).total();
     let (made, quantization) = (Some(made), Some(quantization));
@@ -172,7 +186,8 @@ fn dominates(one: &Candidate, other: &Candidate) -> bool {
         (Some(a), Some(b)) => a.low > b.high,
         (a, b) => a.is_none() && b.is_some(),
     };
-    let as_good = one.lost.value <= other.lost.value && one.bytes <= other.bytes && !slower(one, other);
+    let as_good =
+        one.lost.value <= other.lost.value && one.bytes <= other.bytes && !slower(one, other);
     as_good && (one.lost.value < other.lost.value || one.bytes < other.bytes || slower(other, one))
 }
 
@@ -194,7 +209,8 @@ mod tests {
             scan("b", "int4", 9.0, 50),
         ];
         let steps = path(&scanned);
-        let names: Vec<(&str, &str)> = steps.iter().map(|(layer, mode)| (layer.as_str(), *mode)).collect();
+        let names: Vec<(&str, &str)> =
+            steps.iter().map(|(layer, mode)| (layer.as_str(), *mode)).collect();
         assert_eq!(names, [("a", "int8"), ("a", "int4"), ("b", "int8"), ("b", "int4")]);
         assert_eq!(after(&steps, 3), [("a".to_owned(), "int4"), ("b".to_owned(), "int8")].into());
         assert_eq!(after(&steps, 0), Assignment::new());
@@ -217,7 +233,10 @@ mod tests {
         };
         let float = candidate(0.0, 400, 100.0);
         assert!(!dominates(&candidate(0.1, 100, 50.0), &float), "it lost something");
-        assert!(dominates(&candidate(0.0, 100, 101.0), &float), "times that cannot be told apart are equal");
+        assert!(
+            dominates(&candidate(0.0, 100, 101.0), &float),
+            "times that cannot be told apart are equal"
+        );
         assert!(!dominates(&candidate(0.0, 100, 110.0), &float), "it is slower");
         assert!(dominates(&candidate(0.1, 100, 50.0), &candidate(0.1, 100, 60.0)));
         let broken = candidate(f64::NAN, 1, 1.0);

@@ -1,4 +1,5 @@
-//! How much each layer alone costs: the model with one layer quantized, for each layer and each mode.
+//! How much each layer alone costs: the model with one layer quantized, for each layer and each
+//! mode.
 
 use super::calibrate::calibrate;
 use super::estimate::Estimate;
@@ -6,7 +7,9 @@ use super::judge::{Judge, bound};
 use overdrive_bench::outcome::Failure;
 use overdrive_bench::runner::Stop;
 use overdrive_ir::Tensor;
-use overdrive_passes::{Evidence, Preparation, Quantization, QuantizationMode, Statistic, layers, quantize};
+use overdrive_passes::{
+    Evidence, Preparation, Quantization, QuantizationMode, Statistic, layers, quantize,
+};
 
 /// A layer in a mode, all others in f32.
 #[derive(Clone, PartialEq, Debug)]
@@ -23,11 +26,12 @@ pub struct Sensitivity {
     pub bytes: u64,
 }
 
-/// Every layer in every mode that it can take, in the order of the graph. All see the same evidence, that of the float
-/// model on `seen`.
+/// Every layer in every mode that it can take, in the order of the graph. All see the same
+/// evidence, that of the float model on `seen`.
 ///
 /// # Errors
-/// When a mode changes the graph before it rounds, so that no layer has it alone, or the back end cannot run a graph.
+/// When a mode changes the graph before it rounds, so that no layer has it alone, or the back end
+/// cannot run a graph.
 pub fn sensitivities(
     judge: &Judge<'_>,
     modes: &[(&'static QuantizationMode, Quantization)],
@@ -35,20 +39,24 @@ pub fn sensitivities(
     stop: &Stop,
 ) -> Result<Vec<Sensitivity>, Failure> {
     let failed = |e: overdrive_ir::GraphError| Failure::failed(e.to_string());
-    let changes = |mode: &QuantizationMode| mode.preparation != Preparation::None || mode.is_trained();
+    let changes =
+        |mode: &QuantizationMode| mode.preparation != Preparation::None || mode.is_trained();
     if let Some((mode, _)) = modes.iter().find(|(mode, _)| changes(mode)) {
         return Err(Failure::failed(format!(
-            "mode `{}` changes the model before it rounds, or trains it: expected modes that a layer can have alone",
+            "mode `{}` changes the model before it rounds, or trains it: expected modes that a \
+             layer can have alone",
             mode.name
         )));
     }
     let graph = &judge.template.graph;
     let (found, _) = layers(graph).map_err(failed)?;
     let names: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
-    let mut statistics: Vec<Statistic> = modes.iter().flat_map(|(_, meant)| meant.statistics()).collect();
+    let mut statistics: Vec<Statistic> =
+        modes.iter().flat_map(|(_, meant)| meant.statistics()).collect();
     statistics.sort();
     statistics.dedup();
-    let evidence: Evidence = calibrate(judge.backend, &bound(judge.template, graph)?, &statistics, seen)?;
+    let evidence: Evidence =
+        calibrate(judge.backend, &bound(judge.template, graph)?, &statistics, seen)?;
     let float = [judge.scores(graph)?];
     let mut scanned = Vec::new();
     for layer in &names {

@@ -58,7 +58,8 @@ impl Subject {
                 if layers.is_empty() {
                     return Err(Failure::unsupported("no layer of the model can take it"));
                 }
-                let stays = |s: Skipped| Skipped { reason: format!("stays as it is: {}", s.reason), ..s };
+                let stays =
+                    |s: Skipped| Skipped { reason: format!("stays as it is: {}", s.reason), ..s };
                 (graph, footprint, skipped.into_iter().map(stays).chain(simplified).collect())
             }
         };
@@ -107,7 +108,11 @@ impl Subject {
     /// Everything exact that is known of it; `float` is the float model, `None` of itself. A mode
     /// that learns is compared with the float model that was trained as long, and with the one that
     /// was given beside it.
-    pub(super) fn quantities(&self, metric: Metric, float: Option<&Subject>) -> Result<Quantities, Failure> {
+    pub(super) fn quantities(
+        &self,
+        metric: Metric,
+        float: Option<&Subject>,
+    ) -> Result<Quantities, Failure> {
         let mut quantities = self.likeness.clone();
         let given = float.map(|float| &float.scores[..]);
         if let (Some(given), false) = (given, self.trained_as_long.is_empty()) {
@@ -120,7 +125,8 @@ impl Subject {
             figures::quality(&mut quantities, metric, &self.scores, given);
         }
         if let (Some(graph), Some(footprint)) = (&self.first, &self.footprint) {
-            let file_bytes = states_file_bytes(graph).map_err(|e| Failure::failed(e.to_string()))?;
+            let file_bytes =
+                states_file_bytes(graph).map_err(|e| Failure::failed(e.to_string()))?;
             figures::bytes(&mut quantities, file_bytes, footprint);
         }
         if let Some(bits) = self.bits_per_byte {

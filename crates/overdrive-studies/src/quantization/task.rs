@@ -11,7 +11,9 @@ use overdrive_ir::{Backend, Graph, Init, State, Tensor};
 use overdrive_models::Model;
 use overdrive_passes::{QuantizationMode, Quantized};
 use overdrive_train::data::{Parts, Split, Subset, open};
-use overdrive_train::{Evaluation, Evaluator, Fit, Recipe, TrainError, fit, recipe_of, trained, tuning_of};
+use overdrive_train::{
+    Evaluation, Evaluator, Fit, Recipe, TrainError, fit, recipe_of, trained, tuning_of,
+};
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -48,8 +50,8 @@ pub struct Task {
 }
 
 impl Task {
-    /// A built-in model that learns from `digits` or `text`, trained if no weights come with the program; calibration
-    /// sees `batches` batches of `batch`.
+    /// A built-in model that learns from `digits` or `text`, trained if no weights come with the
+    /// program; calibration sees `batches` batches of `batch`.
     ///
     /// # Errors
     /// When the back end cannot train it, or there are fewer samples than that.
@@ -61,14 +63,16 @@ impl Task {
     ) -> Result<Self, Failure> {
         let mut template = Template::built_in(model).map_err(|e| Failure::failed(e.to_string()))?;
         template.dimensions.insert("batch".to_owned(), batch);
-        let data = open(if model.vocabulary.is_some() { "text" } else { "digits" }).map_err(failure)?;
+        let data =
+            open(if model.vocabulary.is_some() { "text" } else { "digits" }).map_err(failure)?;
         let parts = data.parts(&template.graph, trial.fold).map_err(failure)?;
         let carried = trained(model.name).filter(|_| trial == Trial::CARRIED);
         let weights = match carried {
             Some(weights) => weights,
             None => learn(backend, &template, &parts, trial.seed)?,
         };
-        template.graph = template.graph.with_initial_values(|name, _| Init::Value(weights[name].clone()));
+        template.graph =
+            template.graph.with_initial_values(|name, _| Init::Value(weights[name].clone()));
         let seen = calibration(&parts.train, batch, batches)?;
         let held_out = Arc::clone(&parts.test);
         let (fold, seed) = (trial.fold, trial.seed);
@@ -79,7 +83,11 @@ impl Task {
     ///
     /// # Errors
     /// When weights are not finite, or the back end cannot run or train a graph.
-    pub fn apply(&self, backend: &dyn Backend, mode: &QuantizationMode) -> Result<Quantized, Failure> {
+    pub fn apply(
+        &self,
+        backend: &dyn Backend,
+        mode: &QuantizationMode,
+    ) -> Result<Quantized, Failure> {
         let quantization = mode.quantization();
         if !mode.is_trained() {
             return apply(backend, &self.template, (mode.preparation, &quantization), &self.seen);
@@ -112,7 +120,8 @@ impl Task {
     }
 }
 
-/// What a graph of the template's interface, bound to its dimensions, makes of each sample of a split.
+/// What a graph of the template's interface, bound to its dimensions, makes of each sample of a
+/// split.
 ///
 /// # Errors
 /// When the back end cannot run it, or samples do not fit.
@@ -141,7 +150,8 @@ pub fn calibration(
     if split.len() < count {
         let found = split.len();
         return Err(Failure::failed(format!(
-            "calibration: expected at least {count} samples ({batches} batches of {batch}), found {found}; \
+            "calibration: expected at least {count} samples ({batches} batches of {batch}), found \
+             {found}; \
              give more data, or ask for fewer batches"
         )));
     }
@@ -158,13 +168,23 @@ pub fn batch_of(template: &Template) -> usize {
     template.dimensions.get("batch").copied().unwrap_or(1)
 }
 
-fn learn(backend: &dyn Backend, template: &Template, parts: &Parts, seed: u64) -> Result<Tensors, Failure> {
+fn learn(
+    backend: &dyn Backend,
+    template: &Template,
+    parts: &Parts,
+    seed: u64,
+) -> Result<Tensors, Failure> {
     let recipe = Recipe { seed, ..recipe_of(&template.name) };
     let run = fit_of(backend, &template.graph, &recipe, parts);
     Ok(fit(&run, &mut ()).map_err(failure)?.parameters)
 }
 
-fn fit_of<'a>(backend: &'a dyn Backend, model: &'a Graph, recipe: &'a Recipe, parts: &'a Parts) -> Fit<'a> {
+fn fit_of<'a>(
+    backend: &'a dyn Backend,
+    model: &'a Graph,
+    recipe: &'a Recipe,
+    parts: &'a Parts,
+) -> Fit<'a> {
     let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
     Fit { backend, model, recipe, train, validation, resume: None, checkpoint: None }
 }

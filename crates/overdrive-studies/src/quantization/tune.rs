@@ -11,8 +11,9 @@ use overdrive_train::data::Parts;
 use overdrive_train::{Fit, Recipe, TrainError, fit, quantize_aware};
 use std::collections::BTreeMap;
 
-/// The template's graph, unbound as it was, trained further from the weights that it begins with and quantized; ranges are
-/// seen on `batches`, which fit the template's own dimensions. The test samples of `parts` are not looked at.
+/// The template's graph, unbound as it was, trained further from the weights that it begins with
+/// and quantized; ranges are seen on `batches`, which fit the template's own dimensions. The test
+/// samples of `parts` are not looked at.
 ///
 /// # Errors
 /// When weights are not finite, samples do not fit the model, or the back end cannot train it.
@@ -48,8 +49,8 @@ pub fn trained_as_long(
     Ok(template.graph.clone().with_initial_values(|name, _| learnt(name)))
 }
 
-/// The graph that learns: the template's, or, where its windows of text have no length yet, the same
-/// with sizes.
+/// The graph that learns: the template's, or, where its windows of text have no length yet, the
+/// same with sizes.
 fn learning(template: &Template, recipe: &Recipe) -> Result<Graph, Failure> {
     let mut sizes = template.dimensions.clone();
     if sizes.keys().all(|name| name == "batch") {
@@ -70,7 +71,11 @@ fn unbound(template: &Template, mut made: Quantized) -> Result<Quantized, Failur
     Ok(made)
 }
 
-fn run<'a>((backend, model): (&'a dyn Backend, &'a Graph), recipe: &'a Recipe, parts: &'a Parts) -> Fit<'a> {
+fn run<'a>(
+    (backend, model): (&'a dyn Backend, &'a Graph),
+    recipe: &'a Recipe,
+    parts: &'a Parts,
+) -> Fit<'a> {
     let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
     Fit { backend, model, recipe, train, validation, resume: None, checkpoint: None }
 }

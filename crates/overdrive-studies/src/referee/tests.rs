@@ -76,19 +76,26 @@ fn a_device_judges_only_where_it_agrees_with_the_host() {
     let inputs = [Tensor::from_f64(DType::F32, [2, 48], &[0.5; 96])];
     for (off, agrees) in [(0.0, true), (1e-12, true), (1e-7, false), (f64::NAN, false)] {
         let device = Device::off_by(off);
-        let chosen = Rc::new(Chosen { host: &host, device: Some((&device, &probe)), held: OnceCell::new() });
+        let chosen =
+            Rc::new(Chosen { host: &host, device: Some((&device, &probe)), held: OnceCell::new() });
         assert!(chosen.to_string().contains("in f64 on device"), "{chosen}");
         let found = Reference::new(&probe, Place::On(chosen)).outputs(&inputs);
         assert_eq!(found.is_ok(), agrees, "off by {off}");
         if let Err(failure) = found {
-            assert!(failure.reason.contains("`y`") && failure.reason.contains("device"), "{failure:?}");
+            assert!(
+                failure.reason.contains("`y`") && failure.reason.contains("device"),
+                "{failure:?}"
+            );
         }
     }
     let device = Device::off_by(0.0);
     let referee = || Referee { host: &host, device: Some(&device) };
     for (graph, probe) in [(&large, None), (&probe, Some(&probe))] {
         let chosen = referee().choosing(graph, probe);
-        assert!(chosen.device.is_none(), "without a probe, or for little, the host judges: {chosen}");
+        assert!(
+            chosen.device.is_none(),
+            "without a probe, or for little, the host judges: {chosen}"
+        );
     }
 }
 
@@ -108,9 +115,14 @@ fn some_samples_of_a_batch_stand_for_all_of_them() {
     let alone = Reference::new(&alone, Place::On(judge));
     let per_row = expected[0].len() / rows.len();
     for place in [0, 1, rows.len() - 1] {
-        let one: Vec<Tensor> = inputs.iter().map(|tensor| tensor.rows(&rows[place..][..1])).collect();
+        let one: Vec<Tensor> =
+            inputs.iter().map(|tensor| tensor.rows(&rows[place..][..1])).collect();
         let found = alone.outputs(&one).unwrap()[0].to_f64();
         let expected = &expected[0][place * per_row..][..per_row];
-        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "row {}", rows[place]);
+        assert!(
+            found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9),
+            "row {}",
+            rows[place]
+        );
     }
 }

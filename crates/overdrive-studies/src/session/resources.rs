@@ -20,8 +20,8 @@ pub(super) struct Resources {
     pub(super) energy: Option<EnergyUse>,
 }
 
-/// Peaks of one more call, copies around it, and energy of many more; none of them is part of a latency. A screening has
-/// no time for energy.
+/// Peaks of one more call, copies around it, and energy of many more; none of them is part of a
+/// latency. A screening has no time for energy.
 pub(super) fn resources(
     context: &Context<'_>,
     (entry, oracle): (&Entry<'_>, &Oracle<'_>),
@@ -43,10 +43,12 @@ pub(super) fn resources(
         }
     };
     drop(tensors);
-    let mut call = || -> Result<(), Failure> { Ok(executable.run(state, &inputs, &mut outputs)?.wait()?) };
+    let mut call =
+        || -> Result<(), Failure> { Ok(executable.run(state, &inputs, &mut outputs)?.wait()?) };
     let (ran, mut memory) = peak_during(context.heap, &mut call);
     ran?;
-    let probe = context.energy.and_then(|probes| probes.get(device)).filter(|_| !context.is_quick());
+    let probe =
+        context.energy.and_then(|probes| probes.get(device)).filter(|_| !context.is_quick());
     let energy = probe.and_then(|probe| probe.borrow_mut().of_calls(context.clock, call).ok());
     let report = ready.executable.memory();
     // Engines plan no arena that we would know of.
@@ -56,7 +58,9 @@ pub(super) fn resources(
     let memory = match (device == HOST, ready.executable.heap()) {
         (true, Heap::Process) => memory,
         (true, Heap::Library) => memory.with_library(&report),
-        (false, _) if !is_planned && report == MemoryReport::default() => memory.unknown_on_device(),
+        (false, _) if !is_planned && report == MemoryReport::default() => {
+            memory.unknown_on_device()
+        }
         (false, _) => memory.with_device(&report),
     };
     Ok(Resources { memory, copies, energy })
@@ -103,7 +107,12 @@ fn copies(
         times[times.len() / 2]
     };
     let bytes = |buffers: &[Buffer]| buffers.iter().map(|buffer| buffer.ty.bytes() as u64).sum();
-    Ok(Copies { in_bytes: bytes(inputs), in_ns: median(to), out_bytes: bytes(outputs), out_ns: median(back) })
+    Ok(Copies {
+        in_bytes: bytes(inputs),
+        in_ns: median(to),
+        out_bytes: bytes(outputs),
+        out_ns: median(back),
+    })
 }
 
 /// The name of the device that this process itself runs on.
@@ -143,8 +152,10 @@ mod tests {
     fn copies_are_the_median_of_their_rounds_and_bring_the_inputs() {
         let backend = CpuBackend::new(Some(1)).unwrap();
         let backend: &dyn Backend = &backend;
-        let tensors = [Tensor::from_f32([3], &[1.0, 2.0, 3.0]), Tensor::from_f32([2, 2], &[4.0; 4])];
-        let mut inputs: Vec<Buffer> = tensors.iter().map(|t| backend.output(t.ty()).unwrap()).collect();
+        let tensors =
+            [Tensor::from_f32([3], &[1.0, 2.0, 3.0]), Tensor::from_f32([2, 2], &[4.0; 4])];
+        let mut inputs: Vec<Buffer> =
+            tensors.iter().map(|t| backend.output(t.ty()).unwrap()).collect();
         let outputs = [backend.output(&TensorType::new(DType::BF16, [5])).unwrap()];
         let clock = slowing(1);
         let copies = copies(&clock, backend, (&tensors, &mut inputs), &outputs).unwrap();

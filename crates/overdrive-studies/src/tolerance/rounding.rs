@@ -53,9 +53,13 @@ fn kernel(inputs: &[Tensor], fault: Fault) -> Vec<f64> {
         let (mut max, mut sum, mut acc) = (f32::NEG_INFINITY, 0f32, vec![0f32; width]);
         for start in blocks {
             let keys: Vec<usize> = (start..seen.min(start + BLOCK)).collect();
-            let keys = keys.into_iter().filter(|&key| fault != Fault::DroppedKey || key != 40 || row == 40);
+            let keys = keys
+                .into_iter()
+                .filter(|&key| fault != Fault::DroppedKey || key != 40 || row == 40);
             let keys: Vec<usize> = keys.collect();
-            let dot = |key: usize| (0..width).map(|d| q[at(row) + d] * k[at(key) + d]).sum::<f32>() * scale;
+            let dot = |key: usize| {
+                (0..width).map(|d| q[at(row) + d] * k[at(key) + d]).sum::<f32>() * scale
+            };
             let scores: Vec<f32> = keys.iter().map(|&key| dot(key)).collect();
             let new = scores.iter().copied().fold(max, f32::max);
             let shrink = (max - new).exp();
@@ -65,8 +69,10 @@ fn kernel(inputs: &[Tensor], fault: Fault) -> Vec<f64> {
                 let weight = (score - new).exp();
                 sum += weight;
                 let rounded = bf16(f64::from(weight)) as f32;
-                let is_wrong =
-                    fault == Fault::WrongTile && head == 1 && row / BLOCK == 9 && start == 8 * BLOCK;
+                let is_wrong = fault == Fault::WrongTile
+                    && head == 1
+                    && row / BLOCK == 9
+                    && start == 8 * BLOCK;
                 let from = if is_wrong { key - BLOCK } else { key };
                 acc.iter_mut().enumerate().for_each(|(d, x)| *x += rounded * v[at(from) + d]);
             }
@@ -80,8 +86,8 @@ fn kernel(inputs: &[Tensor], fault: Fault) -> Vec<f64> {
 fn causal() -> Graph {
     let [heads, length, width] = SHAPE;
     let b = Builder::new("attention");
-    let [q, k, v] =
-        ["q", "k", "v"].map(|name| b.input(name, TensorType::new(DType::BF16, [1, heads, length, width])));
+    let [q, k, v] = ["q", "k", "v"]
+        .map(|name| b.input(name, TensorType::new(DType::BF16, [1, heads, length, width])));
     let [y, _] = q.attention(k, v, Attention { scale: None, mask: Mask::Causal });
     b.output("y", y);
     b.finish().unwrap()
@@ -94,8 +100,9 @@ fn rows_of_causal_attention_have_each_their_own_scale() {
     let oracle = workload.judged_by(Referee { host: &backend, device: None });
     let limit = tolerance(DType::BF16, &graph, (&oracle, 0)).unwrap();
     let inputs = oracle.inputs(0);
-    let share =
-        |fault| oracle.compare_values(0, &[kernel(&inputs, fault)], limit).unwrap().share_of_tolerance;
+    let share = |fault| {
+        oracle.compare_values(0, &[kernel(&inputs, fault)], limit).unwrap().share_of_tolerance
+    };
     for right in [Fault::None, Fault::Backwards] {
         assert!((0.1..0.8).contains(&share(right)), "{right:?}: {}", share(right));
     }
@@ -109,7 +116,9 @@ fn rows_of_causal_attention_have_each_their_own_scale() {
     let found = kernel(&inputs, Fault::None);
     let of_rows = |rows: std::ops::Range<usize>| {
         let part = rows.start * SHAPE[2]..rows.end * SHAPE[2];
-        Deviation::between(&found[part.clone()], &expected[0][part], one).unwrap().share_of_tolerance
+        Deviation::between(&found[part.clone()], &expected[0][part], one)
+            .unwrap()
+            .share_of_tolerance
     };
     let (early, late) = (of_rows(0..64), of_rows(SHAPE[1] - 64..SHAPE[1]));
     assert!(early > 5.0 * late, "{early} against {late}");

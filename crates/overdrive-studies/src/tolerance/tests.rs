@@ -1,4 +1,5 @@
-//! Right answers of graphs that round to codes pass on every seed, and a wrong part of a quantized layer does not.
+//! Right answers of graphs that round to codes pass on every seed, and a wrong part of a quantized
+//! layer does not.
 
 use super::*;
 use crate::Workload;
@@ -23,8 +24,10 @@ fn layer<'b>(x: Expr<'b>, name: &str, [n, k]: [usize; 2], op: QuantizedLinear) -
     };
     let (dtype, half) = if groups > 1 { (DType::I4, 7.4) } else { (DType::I8, 127.0) };
     let size = 1.7 / (half * (k as f64).sqrt());
-    let codes = state("codes", TensorType::new(dtype, [n, k]), &|u| ((2.0 * u - 1.0) * half).round());
-    let scale = state("scale", TensorType::new(DType::F32, [n, groups]), &|u| size * (0.7 + 0.6 * u));
+    let codes =
+        state("codes", TensorType::new(dtype, [n, k]), &|u| ((2.0 * u - 1.0) * half).round());
+    let scale =
+        state("scale", TensorType::new(DType::F32, [n, groups]), &|u| size * (0.7 + 0.6 * u));
     let mut operands = vec![codes, scale];
     if op.weights == Weights::Asymmetric {
         let ty = TensorType::new(dtype, [n, groups]);
@@ -38,7 +41,8 @@ fn layer<'b>(x: Expr<'b>, name: &str, [n, k]: [usize; 2], op: QuantizedLinear) -
     x.quantized_linear(op, &operands) + bias
 }
 
-/// Three layers `64 -> 96 -> 96 -> 32` like `op`, with a GELU between them, on 16 rows; zero points go with groups of 32.
+/// Three layers `64 -> 96 -> 96 -> 32` like `op`, with a GELU between them, on 16 rows; zero points
+/// go with groups of 32.
 fn model(op: QuantizedLinear) -> Graph {
     let b = Builder::new("layers");
     let x = b.input("x", TensorType::new(DType::F32, [16usize, 64]));
@@ -67,8 +71,8 @@ pub(super) fn outputs(backend: &CpuBackend, graph: &Graph, inputs: &[Tensor]) ->
     backend.download(&outputs[0]).unwrap().to_f64()
 }
 
-/// How the outputs that `of` gives for a seed and its inputs share the tolerance of `right`, on every seed: with codes, and
-/// that of rounding alone.
+/// How the outputs that `of` gives for a seed and its inputs share the tolerance of `right`, on
+/// every seed: with codes, and that of rounding alone.
 fn shares(right: &Graph, of: &dyn Fn(u64, &[Tensor]) -> Vec<f64>) -> [Vec<f64>; 2] {
     let backend = CpuBackend::new(Some(1)).unwrap();
     let workload = Workload::new("layers", [], right.clone());
@@ -106,7 +110,8 @@ pub(super) fn damaged(graph: &Graph, name: &str, change: &dyn Fn(&mut Vec<f64>))
     changed
 }
 
-/// What one zero point of x beside another adds to each result: the sum of its weights, times the scale of x.
+/// What one zero point of x beside another adds to each result: the sum of its weights, times the
+/// scale of x.
 fn with_other_zero(graph: &Graph, layer: &str) -> Graph {
     let of = |part: &str| {
         let name = format!("{layer}.{part}");
@@ -115,9 +120,14 @@ fn with_other_zero(graph: &Graph, layer: &str) -> Graph {
     };
     let (codes, scale, x_scale) = (of("codes"), of("scale"), of("x_scale")[0]);
     let k = codes.len() / scale.len();
-    let sums: Vec<f64> =
-        codes.chunks(k).zip(&scale).map(|(row, scale)| row.iter().sum::<f64>() * scale * x_scale).collect();
-    damaged(graph, &format!("{layer}.bias"), &|bias| bias.iter_mut().zip(&sums).for_each(|(b, s)| *b += s))
+    let sums: Vec<f64> = codes
+        .chunks(k)
+        .zip(&scale)
+        .map(|(row, scale)| row.iter().sum::<f64>() * scale * x_scale)
+        .collect();
+    damaged(graph, &format!("{layer}.bias"), &|bias| {
+        bias.iter_mut().zip(&sums).for_each(|(b, s)| *b += s)
+    })
 }
 
 #[test]
@@ -129,7 +139,8 @@ fn codes_that_rounding_decides_are_no_fault() {
         assert!(rounds_to_codes(&graph));
         let [in_f32, _] = shares(&graph, &|_, inputs| outputs(&backend, &graph, inputs));
         assert!(in_f32.iter().all(|&share| share <= 1.0), "{op:?}: {in_f32:?}");
-        // Inputs that an f32 layer before the graph left some units off: as right, the same on every machine.
+        // Inputs that an f32 layer before the graph left some units off: as right, the same on
+        // every machine.
         let [moved, rounding_alone] = shares(&graph, &|seed, inputs| {
             let by = Perturbation { relative: 5e-6, twin: 100 + seed };
             overdrive_ir::eval::eval_tensors(&graph, &perturbed(inputs, by))[0].to_f64()
@@ -137,7 +148,10 @@ fn codes_that_rounding_decides_are_no_fault() {
         assert!(moved.iter().all(|&share| share <= 1.0), "{op:?}: {moved:?}");
         rejected_before += rounding_alone.iter().filter(|&&share| share > 1.0).count();
     }
-    assert!(rejected_before > 0, "no value of these seeds lies between two codes: the test shows nothing");
+    assert!(
+        rejected_before > 0,
+        "no value of these seeds lies between two codes: the test shows nothing"
+    );
 }
 
 #[test]
@@ -168,7 +182,8 @@ fn a_wrong_part_of_a_layer_is_a_fault() {
 
 #[test]
 fn weights_in_codes_alone_have_the_tolerance_of_rounding() {
-    let graph = model(QuantizedLinear { weights: Weights::Symmetric, activations: Activations::Float });
+    let graph =
+        model(QuantizedLinear { weights: Weights::Symmetric, activations: Activations::Float });
     assert!(!rounds_to_codes(&graph));
     let backend = CpuBackend::new(Some(1)).unwrap();
     let workload = Workload::new("layers", [], graph);

@@ -30,7 +30,8 @@ pub trait Split: Send + Sync {
     /// When the data lies in a file that cannot be read any more.
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError>;
 
-    /// SHA-256 of the part's content in its order, in hexadecimal: two runs learnt from the same if these are equal.
+    /// SHA-256 of the part's content in its order, in hexadecimal: two runs learnt from the same if
+    /// these are equal.
     ///
     /// # Errors
     /// As `batch`.

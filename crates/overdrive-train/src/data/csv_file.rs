@@ -17,11 +17,13 @@ const LINES: &str = "a line is numbers with commas between, and a class";
 /// Reads samples from CSV text; `place` is what errors call it.
 ///
 /// # Errors
-/// With the line, where a line has another number of fields, a field is no number or a label no class;
-/// when names repeat, or are not those that a model has learnt from.
+/// With the line, where a line has another number of fields, a field is no number or a label no
+/// class; when names repeat, or are not those that a model has learnt from.
 pub(super) fn decode(place: &str, text: &[u8], reading: &Reading) -> Result<Samples, TrainError> {
-    let mut reader = ReaderBuilder::new().has_headers(false).flexible(true).trim(Trim::All).from_reader(text);
-    let at = |byte: Option<u64>| format!("{place}, line {}", line_of(text, byte.unwrap_or(0) as usize));
+    let mut reader =
+        ReaderBuilder::new().has_headers(false).flexible(true).trim(Trim::All).from_reader(text);
+    let at =
+        |byte: Option<u64>| format!("{place}, line {}", line_of(text, byte.unwrap_or(0) as usize));
     let mut table: Option<Table<'_>> = None;
     for record in reader.records() {
         let record = record.map_err(|e| {
@@ -34,13 +36,16 @@ pub(super) fn decode(place: &str, text: &[u8], reading: &Reading) -> Result<Samp
             None => table = Some(Table::begin(&at(byte), &record, reading)?),
         }
     }
-    let Some(table) = table else { return Samples::new(place, Tensor::from_f32([0usize, 0], &[]), vec![]) };
+    let Some(table) = table else {
+        return Samples::new(place, Tensor::from_f32([0usize, 0], &[]), vec![]);
+    };
     table.finish(place)
 }
 
 /// The number of the line that a record begins in, behind empty ones.
 fn line_of(text: &[u8], byte: usize) -> usize {
-    let empty = text[byte.min(text.len())..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+    let empty =
+        text[byte.min(text.len())..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
     1 + text[..(byte + empty).min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
@@ -61,8 +66,9 @@ impl<'r> Table<'r> {
     fn begin(at: &str, first: &StringRecord, reading: &'r Reading) -> Result<Self, TrainError> {
         let width = first.len();
         if width < 2 {
-            let other =
-                [';', '\t'].into_iter().find(|separator| first.iter().any(|f| f.contains(*separator)));
+            let other = [';', '\t']
+                .into_iter()
+                .find(|separator| first.iter().any(|f| f.contains(*separator)));
             let found = match other {
                 Some(separator) => format!("{width}, with {separator:?} in it"),
                 None => width.to_string(),
@@ -70,7 +76,8 @@ impl<'r> Table<'r> {
             return Err(TrainError::invalid(at, "2 or more fields", found, LINES));
         }
         let is_header = first.iter().all(|field| field.parse::<f32>().is_err());
-        let names: Option<Vec<String>> = is_header.then(|| first.iter().map(str::to_owned).collect());
+        let names: Option<Vec<String>> =
+            is_header.then(|| first.iter().map(str::to_owned).collect());
         if let Some(names) = &names {
             check_names(at, names)?;
         }
@@ -88,7 +95,9 @@ impl<'r> Table<'r> {
         let Some(like) = &self.reading.like else { return Ok(()) };
         let features = self.feature_names();
         let pairs = features.iter().zip(&like.features);
-        if let Some((found, expected)) = pairs.into_iter().find(|(found, expected)| found != expected) {
+        if let Some((found, expected)) =
+            pairs.into_iter().find(|(found, expected)| found != expected)
+        {
             let (expected, found) = (format!("the feature `{expected}`"), format!("`{found}`"));
             return Err(TrainError::invalid(
                 at,
@@ -121,7 +130,12 @@ impl<'r> Table<'r> {
         for (column, field) in record.iter().enumerate() {
             if field.is_empty() {
                 let remedy = "fill the gap, or leave the line out";
-                return Err(TrainError::invalid(self.field(at, column), "a value", "nothing", remedy));
+                return Err(TrainError::invalid(
+                    self.field(at, column),
+                    "a value",
+                    "nothing",
+                    remedy,
+                ));
             }
             if column == self.label {
                 self.labels.push(field.to_owned());
@@ -130,20 +144,32 @@ impl<'r> Table<'r> {
             let value = field.parse::<f32>().ok().filter(|value| value.is_finite());
             self.features.push(value.ok_or_else(|| {
                 let remedy = "fill gaps; write words as numbers, or leave the column out";
-                TrainError::invalid(self.field(at, column), "a number", format!("`{field}`"), remedy)
+                TrainError::invalid(
+                    self.field(at, column),
+                    "a number",
+                    format!("`{field}`"),
+                    remedy,
+                )
             })?);
         }
         Ok(())
     }
 
     fn finish(self, place: &str) -> Result<Samples, TrainError> {
-        let (labels, classes) = match self.reading.like.as_ref().filter(|like| !like.classes.is_empty()) {
-            Some(like) => (known(place, &self.labels, &like.classes)?, like.classes.clone()),
-            None => found(place, &self.labels)?,
-        };
+        let (labels, classes) =
+            match self.reading.like.as_ref().filter(|like| !like.classes.is_empty()) {
+                Some(like) => (known(place, &self.labels, &like.classes)?, like.classes.clone()),
+                None => found(place, &self.labels)?,
+            };
         if self.reading.like.as_ref().is_some_and(|like| like.classes != classes) {
-            let (expected, found) = ("numbers of classes, as the model has learnt", classes.join(", "));
-            return Err(TrainError::invalid(place, expected, found, "train a new model: leave MODEL out"));
+            let (expected, found) =
+                ("numbers of classes, as the model has learnt", classes.join(", "));
+            return Err(TrainError::invalid(
+                place,
+                expected,
+                found,
+                "train a new model: leave MODEL out",
+            ));
         }
         let columns = Columns {
             features: self.feature_names(),
@@ -161,13 +187,23 @@ fn check_names(at: &str, names: &[String]) -> Result<(), TrainError> {
         None => Ok(()),
         Some(name) => {
             let found = format!("`{name}` twice");
-            Err(TrainError::invalid(at, "a name of its own for each column", found, "rename one of them"))
+            Err(TrainError::invalid(
+                at,
+                "a name of its own for each column",
+                found,
+                "rename one of them",
+            ))
         }
     }
 }
 
 /// The column of labels: the one that was asked for, that of the model, or the last.
-fn label(at: &str, names: Option<&[String]>, width: usize, reading: &Reading) -> Result<usize, TrainError> {
+fn label(
+    at: &str,
+    names: Option<&[String]>,
+    width: usize,
+    reading: &Reading,
+) -> Result<usize, TrainError> {
     let named = |wanted: &str| names?.iter().position(|name| name == wanted);
     let Some(wanted) = &reading.label else {
         let of_model = reading.like.as_ref().and_then(|like| like.label.as_deref());
@@ -180,7 +216,12 @@ fn label(at: &str, names: Option<&[String]>, width: usize, reading: &Reading) ->
             Some(names) => format!("{numbers}, or one of {}", names.join(", ")),
             None => format!("{numbers}; there is no line of names"),
         };
-        TrainError::invalid(format!("{at}, --label"), expected, format!("`{wanted}`"), "name another column")
+        TrainError::invalid(
+            format!("{at}, --label"),
+            expected,
+            format!("`{wanted}`"),
+            "name another column",
+        )
     })
 }
 
@@ -190,7 +231,12 @@ fn known(place: &str, labels: &[String], classes: &[String]) -> Result<Vec<u32>,
     let class = |label: &String| {
         numbers.get(label).copied().ok_or_else(|| {
             let expected = format!("the model's classes {}", classes.join(", "));
-            TrainError::invalid(place, expected, format!("`{label}`"), "train a new model: leave MODEL out")
+            TrainError::invalid(
+                place,
+                expected,
+                format!("`{label}`"),
+                "train a new model: leave MODEL out",
+            )
         })
     };
     labels.iter().map(class).collect()
@@ -203,18 +249,25 @@ fn found(place: &str, labels: &[String]) -> Result<(Vec<u32>, Vec<String>), Trai
     }
     let reals: Option<Vec<f64>> = labels.iter().map(|label| label.parse().ok()).collect();
     if let Some(fraction) = reals.iter().flatten().find(|x| x.fract() != 0.0 || !x.is_finite()) {
-        let remedy = "name the column of classes with --label; a quantity as the target (regression) is \
+        let remedy = "name the column of classes with --label; a quantity as the target \
+                      (regression) is \
                       not trained here: write it as classes, ranges say";
         return Err(TrainError::invalid(place, "labels that are classes", fraction, remedy));
     }
-    let mut classes: Vec<String> = labels.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+    let mut classes: Vec<String> =
+        labels.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
     if reals.is_some() {
         classes.sort_by_key(|class| class.parse::<f64>().map_or(0, |x| x as i64));
     }
     if classes.len() == labels.len() && labels.len() > 2 {
         let (expected, found) =
             ("labels that repeat", format!("another one in each of {} lines", labels.len()));
-        return Err(TrainError::invalid(place, expected, found, "name the column of classes with --label"));
+        return Err(TrainError::invalid(
+            place,
+            expected,
+            found,
+            "name the column of classes with --label",
+        ));
     }
     Ok((known(place, labels, &classes)?, classes))
 }

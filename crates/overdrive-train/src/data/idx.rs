@@ -1,4 +1,5 @@
-//! IDX: the format of MNIST and its relatives: magic `0 0 type rank`, sizes, elements, all big-endian.
+//! IDX: the format of MNIST and its relatives: magic `0 0 type rank`, sizes, elements, all
+//! big-endian.
 //! <https://yann.lecun.com/exdb/mnist/>. Bytes only, gzip or plain.
 //!
 //! Images lie in `*-images-idx3-ubyte`, their labels beside them in `*-labels-idx1-ubyte`.
@@ -34,7 +35,12 @@ pub(super) fn read(images: &Path) -> Result<Samples, TrainError> {
     let labels = array(&labels_path)?;
     if labels.ty().rank() != 1 {
         let found = labels.ty().to_string();
-        return Err(TrainError::invalid(labels_path.display(), "labels of one dimension", found, DAMAGED));
+        return Err(TrainError::invalid(
+            labels_path.display(),
+            "labels of one dimension",
+            found,
+            DAMAGED,
+        ));
     }
     let labels = labels.bytes().iter().map(|&b| u32::from(b)).collect();
     Samples::new(&images.display().to_string(), features, labels)
@@ -51,7 +57,8 @@ fn array(path: &Path) -> Result<Tensor, TrainError> {
 
 /// Reads one array of bytes. Nothing is allocated for a size that is merely claimed.
 pub(super) fn decode(place: &str, reader: &mut dyn Read) -> Result<Tensor, TrainError> {
-    let fault = |expected: String, found: String| TrainError::invalid(place, expected, found, DAMAGED);
+    let fault =
+        |expected: String, found: String| TrainError::invalid(place, expected, found, DAMAGED);
     let mut exactly = |count: u64| {
         let mut bytes = Vec::new();
         let read = reader.take(count).read_to_end(&mut bytes);

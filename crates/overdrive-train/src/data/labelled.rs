@@ -44,14 +44,24 @@ impl Samples {
         let largest = labels.iter().copied().max().unwrap_or(0);
         if largest >= MOST_CLASSES {
             let found = format!("the label {largest}");
-            return Err(TrainError::invalid(place, "classes numbered from 0", found, "number the classes"));
+            return Err(TrainError::invalid(
+                place,
+                "classes numbered from 0",
+                found,
+                "number the classes",
+            ));
         }
         let mut peak = 0f32;
         for sample in 0..rows {
             let row = row(&features, sample);
             if let Some(bad) = row.iter().find(|v| !v.is_finite()) {
                 let found = format!("{bad} in sample {sample}");
-                return Err(TrainError::invalid(place, "finite features", found, "clean the data first"));
+                return Err(TrainError::invalid(
+                    place,
+                    "finite features",
+                    found,
+                    "clean the data first",
+                ));
             }
             peak = row.iter().fold(peak, |peak, v| peak.max(v.abs()));
         }
@@ -99,7 +109,8 @@ impl Samples {
         self.classes
     }
 
-    /// What features are multiplied by before a model sees them: the largest magnitude of the data set becomes 1.
+    /// What features are multiplied by before a model sees them: the largest magnitude of the data
+    /// set becomes 1.
     pub fn scale(&self) -> f32 {
         self.scale
     }
@@ -127,16 +138,27 @@ pub struct Labelled {
 }
 
 impl Labelled {
-    /// These samples, by their numbers in the data set, in a shape of as many features as they have.
+    /// These samples, by their numbers in the data set, in a shape of as many features as they
+    /// have.
     ///
     /// # Errors
     /// When the shape has another number of features.
-    pub fn new(samples: Arc<Samples>, members: Vec<u32>, shape: &[usize]) -> Result<Self, TrainError> {
+    pub fn new(
+        samples: Arc<Samples>,
+        members: Vec<u32>,
+        shape: &[usize],
+    ) -> Result<Self, TrainError> {
         let own = samples.shape();
         let [has, wants] = [&own[..], shape].map(|s| s.iter().product::<usize>());
         if has != wants {
-            let (expected, found) = (format!("{wants} features, as {shape:?}"), format!("{has}, as {own:?}"));
-            return Err(TrainError::invalid("samples", expected, found, "choose a model of this input size"));
+            let (expected, found) =
+                (format!("{wants} features, as {shape:?}"), format!("{has}, as {own:?}"));
+            return Err(TrainError::invalid(
+                "samples",
+                expected,
+                found,
+                "choose a model of this input size",
+            ));
         }
         Ok(Self { samples, members, shape: shape.to_vec() })
     }
@@ -148,12 +170,16 @@ impl Split for Labelled {
     }
 
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError> {
-        let members: Vec<usize> = samples.iter().map(|&i| self.members[i as usize] as usize).collect();
-        let scaled =
-            |&sample: &usize| row(&self.samples.features, sample).into_iter().map(|v| v * self.samples.scale);
+        let members: Vec<usize> =
+            samples.iter().map(|&i| self.members[i as usize] as usize).collect();
+        let scaled = |&sample: &usize| {
+            row(&self.samples.features, sample).into_iter().map(|v| v * self.samples.scale)
+        };
         let x: Vec<f32> = members.iter().flat_map(scaled).collect();
-        let labels: Vec<i128> = members.iter().map(|&i| i128::from(self.samples.labels[i])).collect();
-        let shape: Vec<usize> = [samples.len()].into_iter().chain(self.shape.iter().copied()).collect();
+        let labels: Vec<i128> =
+            members.iter().map(|&i| i128::from(self.samples.labels[i])).collect();
+        let shape: Vec<usize> =
+            [samples.len()].into_iter().chain(self.shape.iter().copied()).collect();
         let labels = Tensor::from_ints(DType::I32, [samples.len()], &labels);
         Ok(Batch { x: Tensor::from_f32(shape, &x), labels, text_bytes: vec![] })
     }

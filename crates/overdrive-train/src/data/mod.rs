@@ -1,7 +1,9 @@
-//! What there is to learn from: labelled samples and text, split by a fixed rule, handed out as tensors.
+//! What there is to learn from: labelled samples and text, split by a fixed rule, handed out as
+//! tensors.
 //!
-//! A [`Split`] is a part of a data set and gives batches of it by sample number; it holds bytes in the form that they
-//! came in, or reads them where they lie. Invariant: which sample is in which part depends on the data alone.
+//! A [`Split`] is a part of a data set and gives batches of it by sample number; it holds bytes in
+//! the form that they came in, or reads them where they lie. Invariant: which sample is in which
+//! part depends on the data alone.
 
 mod batch;
 mod csv_file;

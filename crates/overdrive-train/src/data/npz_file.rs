@@ -32,8 +32,9 @@ pub(super) fn read(path: &Path) -> Result<Samples, TrainError> {
     if !labels.ty().dtype.is_int() || labels.ty().rank() != 1 {
         return Err(fault("integer labels [N]", labels.ty().to_string()));
     }
-    let class =
-        |label: i128| u32::try_from(label).map_err(|_| fault("classes of 0, 1, 2, ...", label.to_string()));
+    let class = |label: i128| {
+        u32::try_from(label).map_err(|_| fault("classes of 0, 1, 2, ...", label.to_string()))
+    };
     let labels = labels.to_ints().into_iter().map(class).collect::<Result<_, _>>()?;
     Samples::new(&place, features, labels)
 }

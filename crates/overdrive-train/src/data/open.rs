@@ -31,8 +31,8 @@ pub struct Reading {
 /// Before the name of what comes with the program, where a file of that name is there too.
 const BUILT_IN: &str = "builtin:";
 
-/// `digits`, `text` (the two novels), or a file by its ending: `.csv`, `.npz`, IDX (`*-images-idx3-ubyte`, also `.gz`);
-/// any other file is a text.
+/// `digits`, `text` (the two novels), or a file by its ending: `.csv`, `.npz`, IDX
+/// (`*-images-idx3-ubyte`, also `.gz`); any other file is a text.
 ///
 /// # Errors
 /// When the file cannot be read or is not what its ending says.
@@ -50,7 +50,8 @@ pub fn open_as(name: &str, reading: &Reading) -> Result<Dataset, TrainError> {
     match plain.unwrap_or(name) {
         "digits" | "text" if plain.is_none() && path.exists() => {
             let expected = format!(
-                "`./{name}` for the file or `{BUILT_IN}{name}` for the data that come with Overdrive"
+                "`./{name}` for the file or `{BUILT_IN}{name}` for the data that come with \
+                 Overdrive"
             );
             let found = format!("`{name}`, which is both");
             return Err(TrainError::invalid("data", expected, found, "name one of them"));
@@ -61,7 +62,12 @@ pub fn open_as(name: &str, reading: &Reading) -> Result<Dataset, TrainError> {
     }
     if !path.exists() {
         let expected = "`digits`, `text` or a file";
-        return Err(TrainError::invalid("data", expected, format!("`{name}`"), "name a file that exists"));
+        return Err(TrainError::invalid(
+            "data",
+            expected,
+            format!("`{name}`"),
+            "name a file that exists",
+        ));
     }
     let _about = overdrive_files::about(path);
     let file = overdrive_files::open(path)?;
@@ -69,7 +75,11 @@ pub fn open_as(name: &str, reading: &Reading) -> Result<Dataset, TrainError> {
     let samples = match extension {
         "csv" => {
             drop(file);
-            csv_file::decode(name, &overdrive_files::read(path, overdrive_files::UNBOUNDED)?, reading)?
+            csv_file::decode(
+                name,
+                &overdrive_files::read(path, overdrive_files::UNBOUNDED)?,
+                reading,
+            )?
         }
         "npz" => npz_file::read(path)?,
         _ if name.contains("-ubyte") => idx::read(path)?,
@@ -99,8 +109,8 @@ impl Dataset {
         }
     }
 
-    /// The model with its input standardised, each feature by its mean and deviation over the training
-    /// part of a table; so it takes features as they are in the file.
+    /// The model with its input standardised, each feature by its mean and deviation over the
+    /// training part of a table; so it takes features as they are in the file.
     ///
     /// # Errors
     /// Those of [`Self::parts`].
@@ -114,7 +124,8 @@ impl Dataset {
         }
     }
 
-    /// The three parts of a text in windows of `context` tokens, for a model that has no labels for them.
+    /// The three parts of a text in windows of `context` tokens, for a model that has no labels for
+    /// them.
     ///
     /// # Errors
     /// When this is no text, or too short a one.
@@ -128,17 +139,26 @@ impl Dataset {
         }
     }
 
-    /// The three parts, samples shaped like input `x` of `model` (`[batch, ...]`, which may be unbound); `fold` is of
-    /// samples only.
+    /// The three parts, samples shaped like input `x` of `model` (`[batch, ...]`, which may be
+    /// unbound); `fold` is of samples only.
     ///
     /// # Errors
-    /// When the model takes something else, has fewer classes or a smaller vocabulary, or the data set is too small.
+    /// When the model takes something else, has fewer classes or a smaller vocabulary, or the data
+    /// set is too small.
     pub fn parts(&self, model: &Graph, fold: usize) -> Result<Parts, TrainError> {
         let port = |ports: &[overdrive_ir::Port], name: &str| {
-            let found = ports.iter().find(|port| port.name == name).map(|port| model.ty(port.value).clone());
+            let found = ports
+                .iter()
+                .find(|port| port.name == name)
+                .map(|port| model.ty(port.value).clone());
             found.ok_or_else(|| {
                 let expected = format!("`{name}`, as every model that can be trained has");
-                TrainError::invalid(model.name(), expected, "none", "name its input `x` and its output `y`")
+                TrainError::invalid(
+                    model.name(),
+                    expected,
+                    "none",
+                    "name its input `x` and its output `y`",
+                )
             })
         };
         let (x, y) = (port(model.inputs(), "x")?, port(model.outputs(), "y")?);
@@ -151,24 +171,41 @@ impl Dataset {
         };
         if found > classes {
             let remedy = "choose a model with a larger head";
-            return Err(TrainError::invalid("data", format!("at most {classes} classes"), found, remedy));
+            return Err(TrainError::invalid(
+                "data",
+                format!("at most {classes} classes"),
+                found,
+                remedy,
+            ));
         }
         match self {
             Self::Samples(samples) if x.dtype.is_float() && is_standardized(model) => {
                 Parts::of_samples(&Arc::new(samples.unscaled()), &shape, fold)
             }
-            Self::Samples(samples) if x.dtype.is_float() => Parts::of_samples(samples, &shape, fold),
+            Self::Samples(samples) if x.dtype.is_float() => {
+                Parts::of_samples(samples, &shape, fold)
+            }
             Self::Text(tokens) if x.dtype == DType::I32 && shape.len() == 1 => {
                 largest_is_known(model, found)?;
                 Parts::of_text(tokens, shape[0])
             }
             Self::Samples(_) => {
                 let expected = format!("text, since `{}` takes tokens", model.name());
-                Err(TrainError::invalid("data", expected, "labelled samples", "train a model of this input"))
+                Err(TrainError::invalid(
+                    "data",
+                    expected,
+                    "labelled samples",
+                    "train a model of this input",
+                ))
             }
             Self::Text(_) => {
                 let expected = format!("labelled samples, since `{}` takes {x}", model.name());
-                Err(TrainError::invalid("data", expected, "text", "train a model that takes tokens"))
+                Err(TrainError::invalid(
+                    "data",
+                    expected,
+                    "text",
+                    "train a model that takes tokens",
+                ))
             }
         }
     }

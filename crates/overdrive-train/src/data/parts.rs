@@ -26,11 +26,17 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Fold `fold` of [`FOLDS`], samples in `shape`: a fifth of each class tests, an eighth of the rest validates.
+    /// Fold `fold` of [`FOLDS`], samples in `shape`: a fifth of each class tests, an eighth of the
+    /// rest validates.
     ///
     /// # Errors
-    /// When there is no such fold, the data set is too small for three parts, or the shape has another size.
-    pub fn of_samples(samples: &Arc<Samples>, shape: &[usize], fold: usize) -> Result<Self, TrainError> {
+    /// When there is no such fold, the data set is too small for three parts, or the shape has
+    /// another size.
+    pub fn of_samples(
+        samples: &Arc<Samples>,
+        shape: &[usize],
+        fold: usize,
+    ) -> Result<Self, TrainError> {
         if fold >= FOLDS {
             let expected = format!("a fold below {FOLDS}");
             return Err(TrainError::invalid("fold", expected, fold, "folds are numbered from 0"));
@@ -53,8 +59,9 @@ impl Parts {
         })
     }
 
-    /// The first 90 % of a text, the next 5 % and the last 5 %, in windows of `context` tokens: every window of the
-    /// first part, windows side by side of the others, so that each token is predicted once.
+    /// The first 90 % of a text, the next 5 % and the last 5 %, in windows of `context` tokens:
+    /// every window of the first part, windows side by side of the others, so that each token is
+    /// predicted once.
     ///
     /// # Errors
     /// When a part is shorter than a window.
@@ -77,7 +84,8 @@ impl Parts {
     }
 }
 
-/// A hand of `FOLDS * VALIDATES` for each sample: each class, in a random order, dealt on where the last one ended.
+/// A hand of `FOLDS * VALIDATES` for each sample: each class, in a random order, dealt on where the
+/// last one ended.
 fn hands(labels: &[u32], classes: usize) -> Vec<usize> {
     let mut by_class: Vec<Vec<usize>> = vec![Vec::new(); classes];
     labels.iter().enumerate().for_each(|(sample, &class)| by_class[class as usize].push(sample));

@@ -1,4 +1,5 @@
-//! Images that also appear moved by one pixel: a stroke means the same a pixel further, and a small set does not show that.
+//! Images that also appear moved by one pixel: a stroke means the same a pixel further, and a small
+//! set does not show that.
 
 use super::{Batch, Split};
 use crate::TrainError;
@@ -8,7 +9,8 @@ use sha2::{Digest, Sha256};
 /// Where the pixel at an image's place comes from: here, or from a neighbour.
 const MOVES: [[i64; 2]; 5] = [[0, 0], [0, 1], [0, -1], [1, 0], [-1, 0]];
 
-/// A part whose images `[.., H, W]` appear as they are and moved by one pixel in each direction; what comes in is 0.
+/// A part whose images `[.., H, W]` appear as they are and moved by one pixel in each direction;
+/// what comes in is 0.
 #[derive(Copy, Clone)]
 pub struct Shifted<'a>(&'a dyn Split);
 
@@ -21,7 +23,12 @@ impl<'a> Shifted<'a> {
         let x = split.batch(&[0])?.x;
         if x.ty().rank() < 3 || !x.ty().dtype.is_float() {
             let remedy = "shift images only: a recipe without it";
-            return Err(TrainError::invalid("recipe, augmentation", "images [.., H, W]", x.ty(), remedy));
+            return Err(TrainError::invalid(
+                "recipe, augmentation",
+                "images [.., H, W]",
+                x.ty(),
+                remedy,
+            ));
         }
         Ok(Self(split))
     }
@@ -36,7 +43,9 @@ impl Split for Shifted<'_> {
         let own: Vec<u64> = samples.iter().map(|sample| sample % self.0.len()).collect();
         let Batch { x, labels, text_bytes } = self.0.batch(&own)?;
         let sizes = x.ty().sizes();
-        let [.., height, width] = sizes[..] else { unreachable!("`new` has seen that samples are images") };
+        let [.., height, width] = sizes[..] else {
+            unreachable!("`new` has seen that samples are images")
+        };
         let mut values = x.to_f32();
         let of_sample = values.len() / samples.len().max(1);
         for (sample, image) in samples.iter().zip(values.chunks_mut(of_sample.max(1))) {

@@ -16,7 +16,8 @@ impl Subset {
     /// `count` samples of a part, or all where it has fewer.
     pub fn evenly(split: Arc<dyn Split>, count: u64) -> Self {
         let count = count.min(split.len());
-        let place = |i: u64| (u128::from(i) * u128::from(split.len()) / u128::from(count.max(1))) as u64;
+        let place =
+            |i: u64| (u128::from(i) * u128::from(split.len()) / u128::from(count.max(1))) as u64;
         Self { members: (0..count).map(place).collect(), split }
     }
 

@@ -1,6 +1,8 @@
-//! A text as token ids, read where they lie: a file of any length is trained on with one window a sample in memory.
+//! A text as token ids, read where they lie: a file of any length is trained on with one window a
+//! sample in memory.
 //!
-//! Invariant: the bytes of text behind all tokens sum up to the text's, so that bits per byte compare across tokenizers.
+//! Invariant: the bytes of text behind all tokens sum up to the text's, so that bits per byte
+//! compare across tokenizers.
 
 use crate::TrainError;
 use overdrive_formats::huggingface::Tokenizer;
@@ -70,15 +72,17 @@ impl Tokens {
         Ok(Self { source, form: Form::Byte, len, vocabulary: BYTES })
     }
 
-    /// This text, a token a byte, in the tokens of a tokenizer. They lie in an unnamed file, so that a text of any length
-    /// takes a chunk of memory; chunks end before white space, where no tokenizer of words joins two.
+    /// This text, a token a byte, in the tokens of a tokenizer. They lie in an unnamed file, so
+    /// that a text of any length takes a chunk of memory; chunks end before white space, where no
+    /// tokenizer of words joins two.
     ///
     /// # Errors
     /// When the tokenizer has no token for a part of it, or files cannot be read or written.
     pub fn encoded(&self, tokenizer: &Tokenizer) -> Result<Self, TrainError> {
         assert_eq!(self.form, Form::Byte, "a text is encoded once");
         let place = Path::new("a temporary file");
-        let mut file = BufWriter::new(tempfile::tempfile().map_err(TrainError::io(place, "create"))?);
+        let mut file =
+            BufWriter::new(tempfile::tempfile().map_err(TrainError::io(place, "create"))?);
         let (mut pending, mut read, mut len) = (Vec::new(), 0, 0);
         while read < self.len || !pending.is_empty() {
             let count = (CHUNK as u64).min(self.len - read);
@@ -135,7 +139,9 @@ impl Tokens {
         let number = |four: &[u8]| u32::from_le_bytes(four.try_into().expect("four bytes"));
         let tokens = |bytes: &[u8]| match self.form {
             Form::Byte => bytes.iter().map(|&b| (u32::from(b), 1)).collect(),
-            Form::Encoded => bytes.chunks_exact(8).map(|c| (number(&c[..4]), number(&c[4..]))).collect(),
+            Form::Encoded => {
+                bytes.chunks_exact(8).map(|c| (number(&c[..4]), number(&c[4..]))).collect()
+            }
         };
         match &self.source {
             Source::Memory(all) => Ok(tokens(&all[offset as usize..][..bytes])),
@@ -150,9 +156,11 @@ impl Tokens {
     }
 }
 
-/// Where the last word of a chunk ends that certainly ends in it; without white space, where its last whole character ends.
+/// Where the last word of a chunk ends that certainly ends in it; without white space, where its
+/// last whole character ends.
 fn end_of_words(chunk: &[u8]) -> usize {
-    let starts_space = |at: &usize| chunk[*at].is_ascii_whitespace() && !chunk[at - 1].is_ascii_whitespace();
+    let starts_space =
+        |at: &usize| chunk[*at].is_ascii_whitespace() && !chunk[at - 1].is_ascii_whitespace();
     let whole = || std::str::from_utf8(chunk).map_or_else(|e| e.valid_up_to(), str::len);
     (1..chunk.len()).rev().find(starts_space).unwrap_or_else(whole)
 }
@@ -182,7 +190,12 @@ fn check_utf8(path: &Path, file: &File) -> Result<u64, TrainError> {
         }
     }
     if len == 0 {
-        return Err(TrainError::invalid(path.display(), "text", "an empty file", "name another file"));
+        return Err(TrainError::invalid(
+            path.display(),
+            "text",
+            "an empty file",
+            "name another file",
+        ));
     }
     Ok(len)
 }

@@ -6,8 +6,10 @@ use std::io::Read;
 use std::sync::Arc;
 
 const DIGITS: &[u8] = include_bytes!("../../data/digits.csv.gz");
-const BOOKS: [&[u8]; 2] =
-    [include_bytes!("../../data/emma.txt.gz"), include_bytes!("../../data/pride-and-prejudice.txt.gz")];
+const BOOKS: [&[u8]; 2] = [
+    include_bytes!("../../data/emma.txt.gz"),
+    include_bytes!("../../data/pride-and-prejudice.txt.gz"),
+];
 
 fn inflate(bytes: &[u8], into: &mut Vec<u8>) {
     GzDecoder::new(bytes).read_to_end(into).expect("the data in the program is whole");

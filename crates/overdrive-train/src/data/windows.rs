@@ -1,4 +1,5 @@
-//! A part of a text as samples: windows of T tokens, each labelled with the tokens one place further on.
+//! A part of a text as samples: windows of T tokens, each labelled with the tokens one place
+//! further on.
 
 use super::labelled::hex;
 use super::{Batch, Split, Tokens};
@@ -21,8 +22,13 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Windows of `context` tokens whose starts are `stride` apart. The range must hold one and its labels.
-    pub(super) fn new(tokens: Arc<Tokens>, range: Range<u64>, [context, stride]: [usize; 2]) -> Self {
+    /// Windows of `context` tokens whose starts are `stride` apart. The range must hold one and its
+    /// labels.
+    pub(super) fn new(
+        tokens: Arc<Tokens>,
+        range: Range<u64>,
+        [context, stride]: [usize; 2],
+    ) -> Self {
         assert!(range.end - range.start > context as u64, "a window and its labels fit the range");
         Self { tokens, range, context, stride }
     }
@@ -42,7 +48,8 @@ impl Split for Windows {
             labels.extend(tokens[1..].iter().map(|&(id, _)| i128::from(id)));
             text_bytes.push(tokens[1..].iter().map(|&(_, bytes)| u64::from(bytes)).sum());
         }
-        let tensor = |values: &[i128]| Tensor::from_ints(DType::I32, [samples.len(), self.context], values);
+        let tensor =
+            |values: &[i128]| Tensor::from_ints(DType::I32, [samples.len(), self.context], values);
         Ok(Batch { x: tensor(&x), labels: tensor(&labels), text_bytes })
     }
 

@@ -60,7 +60,8 @@ impl<'a> Bench<'a> {
         let workload = self.model.workload()?;
         let reference = CpuBackend::new(None).map_err(|e| Failure::failed(e.to_string()))?;
         let devices = [Device { backend: self.model.backend(), threads: self.model.threads }];
-        let (clock, tuning, allowance) = (SystemClock::new(), RefCell::default(), Allowance::default());
+        let (clock, tuning, allowance) =
+            (SystemClock::new(), RefCell::default(), Allowance::default());
         let context = Context {
             devices: &devices,
             engines: &[],

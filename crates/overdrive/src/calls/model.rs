@@ -30,8 +30,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// The built-in model of this name, with the weights that come with it; else the folder, of ours
-    /// or in Hugging Face's format, or the .onnx or .gguf file.
+    /// The built-in model of this name, with the weights that come with it; else the folder, of
+    /// ours or in Hugging Face's format, or the .onnx or .gguf file.
     ///
     /// # Errors
     /// When there is none, or it cannot be read.
@@ -47,7 +47,9 @@ impl Model {
                 template
             }
             Err(unknown) if !path.exists() => return Err(failed(unknown)),
-            Err(_) if path.extension().is_some_and(|extension| extension == "onnx") => of_onnx(path)?,
+            Err(_) if path.extension().is_some_and(|extension| extension == "onnx") => {
+                of_onnx(path)?
+            }
             Err(_) if ModelFolder::is_at(path) => ModelFolder::read(path).map_err(failed)?.into(),
             Err(_) => Pretrained::read(path).map_err(failed)?.template().map_err(failed)?,
         };
@@ -108,7 +110,8 @@ impl Model {
         let backend = self.backend();
         let mut executable = backend.compile(&graph, Mode::Compile, &Tuning::default())?;
         let mut state = State::initial(&graph, backend)?;
-        let buffers = given.iter().map(|tensor| backend.upload(tensor)).collect::<Result<Vec<_>, _>>()?;
+        let buffers =
+            given.iter().map(|tensor| backend.upload(tensor)).collect::<Result<Vec<_>, _>>()?;
         let types = graph.outputs().iter().map(|port| graph.ty(port.value));
         let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
         executable.run(&mut state, &buffers, &mut outputs)?.wait()?;
@@ -135,22 +138,27 @@ impl Model {
         Ok(OperatorTable::of(&profile))
     }
 
-    /// `overdrive quantize` in a mode such as `int8-dynamic`, calibrated on these batches of inputs,
-    /// or on random ones where there are none. What it lost is judged by comparing the two models.
+    /// `overdrive quantize` in a mode such as `int8-dynamic`, calibrated on these batches of
+    /// inputs, or on random ones where there are none. What it lost is judged by comparing the two
+    /// models.
     ///
     /// # Errors
     /// When no mode has this name, the mode learns from labels, or no layer can take it.
     pub fn quantize(&self, mode: &str, batches: &[Vec<Tensor>]) -> Result<Self, Failure> {
         let known = || MODES.iter().map(|mode| mode.name).collect::<Vec<_>>().join(", ");
         let found = QuantizationMode::find(mode).filter(|found| !found.is_trained());
-        let found = found.ok_or_else(|| failed(format!("mode `{mode}`: expected one of {}", known())))?;
+        let found =
+            found.ok_or_else(|| failed(format!("mode `{mode}`: expected one of {}", known())))?;
         let workload = self.workload()?;
         let drawn: Vec<_> = (0..CALIBRATION).map(|seed| workload.inputs(seed)).collect();
         let batches = if batches.is_empty() { &drawn } else { batches };
         let how = (found.preparation, &found.quantization());
         let made = apply(self.backend(), &self.template, how, batches)?;
         if made.layers.is_empty() {
-            return Err(failed(format!("no layer of `{}` can take mode `{mode}`", self.template.name)));
+            return Err(failed(format!(
+                "no layer of `{}` can take mode `{mode}`",
+                self.template.name
+            )));
         }
         self.with_graph(made.graph)
     }
@@ -167,7 +175,9 @@ impl Model {
         let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
         let run = Fit { backend, model, recipe, train, validation, resume: None, checkpoint: None };
         let weights = fit(&run, &mut ()).map_err(failed)?.parameters;
-        self.with_graph(model.clone().with_initial_values(|name, _| Init::Value(weights[name].clone())))
+        self.with_graph(
+            model.clone().with_initial_values(|name, _| Init::Value(weights[name].clone())),
+        )
     }
 
     /// Loss and accuracy on samples of `digits`, `text` or a file that training does not see.
@@ -181,7 +191,8 @@ impl Model {
 
     /// The parts of a data set, a table's columns as the model has learnt them.
     fn parts(&self, samples: &str) -> Result<data::Parts, Failure> {
-        let reading = data::Reading { like: self.template.columns.clone(), ..data::Reading::default() };
+        let reading =
+            data::Reading { like: self.template.columns.clone(), ..data::Reading::default() };
         let set = data::open_as(samples, &reading).map_err(failed)?;
         set.parts(&self.template.graph, 0).map_err(failed)
     }
@@ -200,7 +211,8 @@ impl Model {
     /// When it cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), Failure> {
         let Template { name, dimensions, vocabulary, columns, graph, .. } = self.template.clone();
-        let config = ModelConfig { name, dimensions, vocabulary, columns, ..ModelConfig::default() };
+        let config =
+            ModelConfig { name, dimensions, vocabulary, columns, ..ModelConfig::default() };
         ModelFolder { config, graph }.write(folder).map_err(failed)
     }
 
@@ -232,7 +244,8 @@ fn given(graph: &Graph, inputs: &Tensors) -> Result<Vec<Tensor>, Failure> {
         let ty = graph.ty(port.value);
         let found = inputs.get(&port.name).filter(|tensor| tensor.ty() == ty);
         given.push(found.cloned().ok_or_else(|| {
-            let found = inputs.get(&port.name).map_or("none".to_owned(), |tensor| tensor.ty().to_string());
+            let found =
+                inputs.get(&port.name).map_or("none".to_owned(), |tensor| tensor.ty().to_string());
             failed(format!("input `{}`: expected {ty}, found {found}", port.name))
         })?);
     }

@@ -7,10 +7,12 @@ use std::path::PathBuf;
 /// Arguments of `quantize`.
 #[derive(Args, Debug)]
 pub(crate) struct Quantize {
-    /// A built-in model, the folder of one, a folder in Hugging Face's format, a .gguf or an .onnx file
+    /// A built-in model, the folder of one, a folder in Hugging Face's format, a .gguf or an .onnx
+    /// file
     pub model: String,
-    /// How: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a wrong name lists them all.
-    /// For --search and --sensitivity those that layers may take, with commas [default there: int8-dynamic,int4-gptq]
+    /// How: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a
+    /// wrong name lists them all. For --search and --sensitivity those that layers may take, with
+    /// commas [default there: int8-dynamic,int4-gptq]
     #[arg(
         long = "mode",
         value_name = "MODE",
@@ -18,30 +20,39 @@ pub(crate) struct Quantize {
         required_unless_present_any = ["search", "sensitivity"]
     )]
     pub modes: Vec<String>,
-    /// Where to write the model: a folder, in which one made of an .onnx file has a model.onnx too; or one file,
-    /// NAME.onnx, whose dimensions are free
-    #[arg(short, long, alias = "output", value_name = "PLACE", required_unless_present = "sensitivity")]
+    /// Where to write the model: a folder, in which one made of an .onnx file has a model.onnx too;
+    /// or one file, NAME.onnx, whose dimensions are free
+    #[arg(
+        short,
+        long,
+        alias = "output",
+        value_name = "PLACE",
+        required_unless_present = "sensitivity"
+    )]
     pub out: Option<PathBuf>,
     /// What may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
-    /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by name, .npz or
-    /// .safetensors, of which half calibrates and half judges. A model of Hugging Face reads text by its own tokenizer
-    /// [default: `text` where the model has a tokenizer, else random inputs]
+    /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by
+    /// name, .npz or .safetensors, of which half calibrates and half judges. A model of Hugging
+    /// Face reads text by its own tokenizer [default: `text` where the model has a tokenizer, else
+    /// random inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
-    /// Size of a named dimension in what calibrates, judges and is timed [default: the model's; the batch of an .onnx
-    /// file 8]
+    /// Size of a named dimension in what calibrates, judges and is timed [default: the model's; the
+    /// batch of an .onnx file 8]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
-    /// What judges [default: top1 of labelled samples, perplexity of text, cosine to the float outputs of inputs alone]
+    /// What judges [default: top1 of labelled samples, perplexity of text, cosine to the float
+    /// outputs of inputs alone]
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<MetricName>,
-    /// Writes nothing and exits 4 where more is lost: points of top1, percent of perplexity, 1 - cosine
+    /// Writes nothing and exits 4 where more is lost: points of top1, percent of perplexity, 1 -
+    /// cosine
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub max_loss: Option<f64>,
-    /// Mixes modes: scans every layer alone, prints the front of loss, bytes and latency, and writes the smallest model of
-    /// it that keeps --max-loss and --max-slowdown
+    /// Mixes modes: scans every layer alone, prints the front of loss, bytes and latency, and
+    /// writes the smallest model of it that keeps --max-loss and --max-slowdown
     #[arg(long)]
     pub search: bool,
     /// Of --search: the float model's time that a smaller model may take, times X; where all that
@@ -54,7 +65,8 @@ pub(crate) struct Quantize {
     /// Weights that share a scale, for modes with groups [default: 128; MX 32; NVFP4 16]
     #[arg(long, value_name = "N", conflicts_with_all = ["search", "sensitivity"], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub group: Option<u32>,
-    /// Of a model in Hugging Face's format, quantizes the output layer too; where it shares the embedding, a copy
+    /// Of a model in Hugging Face's format, quantizes the output layer too; where it shares the
+    /// embedding, a copy
     #[arg(long)]
     pub head: bool,
     /// Batches that calibrate; of inputs without labels as many judge
@@ -66,8 +78,9 @@ pub(crate) struct Quantize {
     /// Samples per latency [default: until the interval is within 1 %]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=10_000))]
     pub trials: Option<u32>,
-    /// Has other libraries quantize the same layers of a model in Hugging Face's format, timed in alternation with ours:
-    /// torchao, bitsandbytes; each needs its package in python3 (PYTHON names another) [without names: torchao]
+    /// Has other libraries quantize the same layers of a model in Hugging Face's format, timed in
+    /// alternation with ours: torchao, bitsandbytes; each needs its package in python3 (PYTHON
+    /// names another) [without names: torchao]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, default_missing_value = "torchao", require_equals = true, conflicts_with_all = ["search", "sensitivity"])]
     pub peers: Vec<String>,
     /// Machine and seed.

@@ -17,7 +17,8 @@ pub(crate) struct Train {
     /// Of a .csv file: the column of classes, by its name or its number from 0 [default: the last]
     #[arg(long, value_name = "NAME|INDEX")]
     pub label: Option<String>,
-    /// Of text: a tokenizer.json whose ids the model knows [default: the model's, else a token a byte]
+    /// Of text: a tokenizer.json whose ids the model knows [default: the model's, else a token a
+    /// byte]
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
     /// Number format of contractions; parameters stay in f32
@@ -29,7 +30,8 @@ pub(crate) struct Train {
     /// What may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
-    /// Goes on from the checkpoint that an interrupted run of the same command left beside the folder
+    /// Goes on from the checkpoint that an interrupted run of the same command left beside the
+    /// folder
     #[arg(long)]
     pub resume: bool,
     /// Updates [default: the model's]
@@ -44,7 +46,8 @@ pub(crate) struct Train {
     /// Learning rate after the warm-up [default: the model's]
     #[arg(long, value_name = "X")]
     pub lr: Option<f64>,
-    /// Stops when the validation loss has not fallen for this many looks, and keeps the best weights
+    /// Stops when the validation loss has not fallen for this many looks, and keeps the best
+    /// weights
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
     /// Of a model in Hugging Face's format: tokens of each sample [default: 128, or its longest]
@@ -54,7 +57,8 @@ pub(crate) struct Train {
     /// merges them into the weights, which stay as they are meanwhile [default ALPHA: twice RANK]
     #[arg(long, value_name = "RANK[,ALPHA]", value_parser = lora)]
     pub lora: Option<Lora>,
-    /// Of a model in Hugging Face's format: keeps the adapters too, in DIR/adapter, as PEFT reads them
+    /// Of a model in Hugging Face's format: keeps the adapters too, in DIR/adapter, as PEFT reads
+    /// them
     #[arg(long, requires = "lora")]
     pub adapter: bool,
     /// Fold of labelled samples whose fifth is for testing
@@ -68,7 +72,8 @@ pub(crate) struct Train {
 /// Rank and strength of adapters.
 fn lora(text: &str) -> Result<Lora, String> {
     let expected = || "expected RANK or RANK,ALPHA, a whole number and one above 0".to_owned();
-    let (rank, alpha) = text.split_once(',').map_or((text, None), |(rank, alpha)| (rank, Some(alpha)));
+    let (rank, alpha) =
+        text.split_once(',').map_or((text, None), |(rank, alpha)| (rank, Some(alpha)));
     let rank: u32 = rank.trim().parse().ok().filter(|rank| *rank > 0).ok_or_else(expected)?;
     let alpha = match alpha {
         Some(alpha) => alpha.trim().parse().map_err(|_| expected())?,

@@ -32,15 +32,25 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
     let place = |folder| output::place(folder, arguments.replacing.into(), output::REPORT);
     let place = arguments.out.as_deref().map(place).transpose()?;
     let model = model::load(&arguments.model)?;
-    let ids = arguments.text.as_ref().map(|text| text::encode(text::tokenizer(&model)?, text)).transpose()?;
-    let inputs = arguments.inputs.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
-    let contestants =
-        Contestants::choose(arguments.backends.as_deref(), &arguments.machine, &arguments.libraries)?;
+    let ids = arguments
+        .text
+        .as_ref()
+        .map(|text| text::encode(text::tokenizer(&model)?, text))
+        .transpose()?;
+    let inputs =
+        arguments.inputs.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
+    let contestants = Contestants::choose(
+        arguments.backends.as_deref(),
+        &arguments.machine,
+        &arguments.libraries,
+    )?;
     let reference = devices::reference(&arguments.machine)?;
     let clock = SystemClock::new();
     let spinner = Spinner::over(arguments.batch.len().max(1));
-    let own: Vec<Device<'_>> =
-        contestants.own().map(|own| Device { backend: own.backend.as_ref(), threads: own.threads }).collect();
+    let own: Vec<Device<'_>> = contestants
+        .own()
+        .map(|own| Device { backend: own.backend.as_ref(), threads: own.threads })
+        .collect();
     let threads = devices::threads(&arguments.machine) as u32;
     let reference_device = [Device { backend: &reference, threads }];
     let measured = if own.is_empty() { &reference_device[..] } else { &own };
@@ -51,7 +61,8 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
     };
     let modes: Option<Vec<Mode>> =
         arguments.modes.as_ref().map(|modes| modes.iter().map(|&mode| mode.into()).collect());
-    let peer_modes: Option<Vec<&str>> = modes.as_ref().map(|modes| modes.iter().map(|m| m.name()).collect());
+    let peer_modes: Option<Vec<&str>> =
+        modes.as_ref().map(|modes| modes.iter().map(|m| m.name()).collect());
     let tuning = RefCell::default();
     let context = Context {
         devices: measured,
@@ -78,7 +89,8 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
     };
     let mut results = Results::begin(command_line(), arguments.machine.seed);
     devices::describe_all(&mut results.environment, contestants.own(), &arguments.machine);
-    let described = |peer: &Peer| format!("{} {} on {}", peer.name(), peer.version(), peer.device());
+    let described =
+        |peer: &Peer| format!("{} {} on {}", peer.name(), peer.version(), peer.device());
     for text in contestants.described().into_iter().chain(peers.iter().map(described)) {
         results.notes.push(Note { study: "bench".to_owned(), text });
     }
@@ -89,7 +101,8 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
     };
     for batch in batches {
         let batch = batch.map(|n| model.batch(n)).transpose()?;
-        let mut sizes: BTreeMap<String, usize> = arguments.shapes.iter().cloned().chain(batch).collect();
+        let mut sizes: BTreeMap<String, usize> =
+            arguments.shapes.iter().cloned().chain(batch).collect();
         if let Some(ids) = ids.as_ref().filter(|_| model.has_dimension("tokens")) {
             sizes.insert("tokens".to_owned(), ids.len());
         }
@@ -118,19 +131,21 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         }
         spinner.next();
         spinner.workload(&workload.key.to_string());
-        let gpu = contestants.own().find(|own| own.described.is_some()).map(|own| own.backend.caps());
+        let gpu =
+            contestants.own().find(|own| own.described.is_some()).map(|own| own.backend.caps());
         let started = contestants.start(original.as_ref(), (reference.caps(), gpu))?;
         let devices = contestants.devices(&started);
         let mut entries = Vec::new();
         for &dtype in &arguments.dtype {
             let dtype = DType::from(dtype);
-            let graph =
-                precision(&workload.graph, &Recipe { contractions: dtype }).map_err(Failure::harness)?;
+            let graph = precision(&workload.graph, &Recipe { contractions: dtype })
+                .map_err(Failure::harness)?;
             for (whose, device) in &devices {
                 let [modes, absent] = whose.modes(modes.as_deref());
                 if !absent.is_empty() {
                     let names: Vec<&str> = absent.iter().map(|mode| mode.name()).collect();
-                    let text = format!("{}: no mode {} there", device.backend.name(), names.join(", "));
+                    let text =
+                        format!("{}: no mode {} there", device.backend.name(), names.join(", "));
                     let note = Note { study: "bench".to_owned(), text };
                     if !results.notes.contains(&note) {
                         results.notes.push(note);
@@ -166,8 +181,10 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         None => tell!("report: none, -o DIR keeps one")?,
     }
     if stop.is_requested() {
-        let place =
-            arguments.out.as_ref().map_or("shown above".to_owned(), |f| format!("in `{}`", f.display()));
+        let place = arguments
+            .out
+            .as_ref()
+            .map_or("shown above".to_owned(), |f| format!("in `{}`", f.display()));
         return Err(Failure::interrupted(format!("what was measured by then is {place}")));
     }
     Ok(Exit::of(&results))

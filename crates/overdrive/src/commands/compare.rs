@@ -39,7 +39,8 @@ fn sessions(side: &Path) -> Result<Vec<Results>, Failure> {
         for session in output::read(Path::new(path))? {
             if sessions.contains(&session) {
                 return Err(Failure::bad_input(format!(
-                    "expected sessions of their own in `{list}`, found that of `{path}` twice: a session counts once, so measure again"
+                    "expected sessions of their own in `{list}`, found that of `{path}` twice: a \
+                     session counts once, so measure again"
                 )));
             }
             sessions.push(session);

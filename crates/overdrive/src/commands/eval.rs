@@ -22,7 +22,8 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     let place = arguments.out.as_deref().map(|path| place(arguments, path)).transpose()?;
     let model = model::load(&arguments.model)?;
     let inputs = formats::read(&arguments.inputs).map_err(Failure::bad_input)?;
-    let expected = arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
+    let expected =
+        arguments.expect.as_deref().map(formats::read).transpose().map_err(Failure::bad_input)?;
     let graph = model.fitting(&inputs)?;
     if graph.inputs().is_empty() {
         note!("note: no input is left, so the outputs are constants");
@@ -37,7 +38,8 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     if let Some(parameters) = &parameters {
         replace_parameters(&graph, parameters, |_, _| Ok(()))?;
     }
-    let incomparable = expected.as_ref().map_or_else(Vec::new, |expected| incomparable(&graph, expected));
+    let incomparable =
+        expected.as_ref().map_or_else(Vec::new, |expected| incomparable(&graph, expected));
     if !incomparable.is_empty() {
         incomparable.iter().try_for_each(|line| say!("{line}: DISAGREES"))?;
         note!("note: the model was not run, since no values could agree");
@@ -46,7 +48,8 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.mode.into();
-    let mut executable = backend.compile(&graph, mode, &Tuning::default()).map_err(devices::failure)?;
+    let mut executable =
+        backend.compile(&graph, mode, &Tuning::default()).map_err(devices::failure)?;
     note_host_steps(executable.plan());
 
     let mut state = State::initial(&graph, backend).map_err(devices::failure)?;
@@ -60,8 +63,10 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     let upload = |tensor: &Tensor| backend.upload(tensor).map_err(devices::failure);
     let buffers = given.iter().map(upload).collect::<Result<Vec<_>, _>>()?;
     let types = graph.outputs().iter().map(|o| graph.ty(o.value));
-    let mut results =
-        types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>().map_err(devices::failure)?;
+    let mut results = types
+        .map(|ty| backend.output(ty))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(devices::failure)?;
     let pending = executable.run(&mut state, &buffers, &mut results).map_err(devices::failure)?;
     pending.wait().map_err(devices::failure)?;
     let mut outputs = Tensors::new();
@@ -87,17 +92,22 @@ fn place(arguments: &Eval, path: &Path) -> Result<Place, Failure> {
     formats::check_name(path).map_err(Failure::bad_input)?;
     let mut inputs = vec![Path::new(&arguments.model), arguments.inputs.as_path()];
     inputs.extend(arguments.parameters.as_deref().into_iter().chain(arguments.expect.as_deref()));
-    let request = Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+    let request =
+        Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
     Place::file(request).map_err(Failure::bad_input)
 }
 
-/// Says which ops run in the slow reference for want of a kernel: whoever measures them should know.
+/// Says which ops run in the slow reference for want of a kernel: whoever measures them should
+/// know.
 fn note_host_steps(plan: &Plan) {
     let host = plan.steps.iter().filter(|step| matches!(step.kind, StepKind::Host(_)));
     let names: BTreeSet<&str> = host.map(|step| step.name.as_str()).collect();
     if !names.is_empty() {
         let list: Vec<&str> = names.into_iter().collect();
-        note!("note: the f64 reference runs {} on the host: the device has no kernel", list.join(", "));
+        note!(
+            "note: the f64 reference runs {} on the host: the device has no kernel",
+            list.join(", ")
+        );
     }
 }
 
@@ -105,7 +115,9 @@ fn note_host_steps(plan: &Plan) {
 pub(crate) fn given(graph: &Graph, inputs: &Tensors) -> Result<Vec<Tensor>, Failure> {
     let matching = |port: &Port| matching(inputs, &port.name, graph.ty(port.value));
     let given = graph.inputs().iter().map(matching).collect::<Result<Vec<_>, _>>()?;
-    Indices::of(graph).map_or(Ok(()), |indices| indices.check(&given)).map_err(Failure::bad_input)?;
+    Indices::of(graph)
+        .map_or(Ok(()), |indices| indices.check(&given))
+        .map_err(Failure::bad_input)?;
     Ok(given)
 }
 
@@ -115,12 +127,15 @@ fn matching(tensors: &Tensors, name: &str, ty: &TensorType) -> Result<Tensor, Fa
     if tensor.ty() == ty {
         return Ok(tensor.clone());
     }
-    let text =
-        format!("input `{name}`: expected {ty}, found {}; convert it, nothing is cast silently", tensor.ty());
+    let text = format!(
+        "input `{name}`: expected {ty}, found {}; convert it, nothing is cast silently",
+        tensor.ty()
+    );
     Err(Failure::bad_input(text))
 }
 
-/// Hands each state its tensor from the file; errs with everything that is missing, unexpected or of another type.
+/// Hands each state its tensor from the file; errs with everything that is missing, unexpected or
+/// of another type.
 fn replace_parameters(
     graph: &Graph,
     parameters: &Tensors,
@@ -139,23 +154,35 @@ fn replace_parameters(
     }
     let known = |name: &&String| graph.states().iter().any(|s| s.name == **name);
     problems.extend(
-        parameters.keys().filter(|name| !known(name)).map(|name| format!("`{name}` is not a parameter")),
+        parameters
+            .keys()
+            .filter(|name| !known(name))
+            .map(|name| format!("`{name}` is not a parameter")),
     );
     if problems.is_empty() {
         return Ok(());
     }
-    Err(Failure::bad_input(format!("the parameters do not fit `{}`: {}", graph.name(), problems.join("; "))))
+    Err(Failure::bad_input(format!(
+        "the parameters do not fit `{}`: {}",
+        graph.name(),
+        problems.join("; ")
+    )))
 }
 
-/// Errs where the file expects what the model does not give, or nothing: a comparison of nothing would agree.
+/// Errs where the file expects what the model does not give, or nothing: a comparison of nothing
+/// would agree.
 fn check_expected(graph: &Graph, expected: &Tensors, file: &Path) -> Result<(), Failure> {
     let names: Vec<&str> = graph.outputs().iter().map(|port| port.name.as_str()).collect();
     let (file, given) = (file.display(), names.join(", "));
     if expected.is_empty() {
-        return Err(Failure::bad_input(format!("{file}: expected some of the outputs {given}, found none")));
+        return Err(Failure::bad_input(format!(
+            "{file}: expected some of the outputs {given}, found none"
+        )));
     }
     match expected.keys().find(|name| !names.contains(&name.as_str())) {
-        Some(name) => Err(Failure::bad_input(format!("{file} expects `{name}`, the model gives {given}"))),
+        Some(name) => {
+            Err(Failure::bad_input(format!("{file} expects `{name}`, the model gives {given}")))
+        }
         None => Ok(()),
     }
 }
@@ -164,7 +191,8 @@ fn check_expected(graph: &Graph, expected: &Tensors, file: &Path) -> Result<(), 
 fn incomparable(graph: &Graph, expected: &Tensors) -> Vec<String> {
     let ports = graph.outputs().iter();
     let found = ports.filter_map(|port| {
-        let reason = expectation::incomparable(graph.ty(port.value), expected.get(&port.name)?.ty())?;
+        let reason =
+            expectation::incomparable(graph.ty(port.value), expected.get(&port.name)?.ty())?;
         Some(format!("{}: {reason}", port.name))
     });
     found.collect()
@@ -191,7 +219,9 @@ fn warn_of_not_finite(outputs: &Tensors) {
         let (nans, infinities) = (count(f64::is_nan), count(f64::is_infinite));
         if nans + infinities > 0 {
             let all = values.len();
-            note!("warning: output `{name}`: {nans} of {all} values are NaN, {infinities} infinite");
+            note!(
+                "warning: output `{name}`: {nans} of {all} values are NaN, {infinities} infinite"
+            );
         }
     }
 }

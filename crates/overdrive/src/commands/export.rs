@@ -23,9 +23,11 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
     };
     let onnx = file(arguments.onnx.as_deref(), "--onnx")?;
     let stablehlo = file(arguments.stablehlo.as_deref(), "--stablehlo")?;
-    let repository =
-        |path| Place::folder(request((arguments, inputs.as_slice()), path, "--triton"), triton::CONTENTS);
-    let triton = arguments.triton.as_deref().map(repository).transpose().map_err(Failure::bad_input)?;
+    let repository = |path| {
+        Place::folder(request((arguments, inputs.as_slice()), path, "--triton"), triton::CONTENTS)
+    };
+    let triton =
+        arguments.triton.as_deref().map(repository).transpose().map_err(Failure::bad_input)?;
     let model = model::load(&arguments.model)?;
     let sizes: BTreeMap<String, usize> = arguments.shapes.iter().cloned().collect();
     let graph = || -> Result<Graph, Failure> {
@@ -37,9 +39,10 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
     if let Some(place) = onnx {
         let file = place.path().to_owned();
         let (bytes, said) = match &arguments.inputs {
-            Some(_) => {
-                (onnx::encode(&file, &graph()?).map_err(Failure::bad_input)?, "sizes of the inputs".into())
-            }
+            Some(_) => (
+                onnx::encode(&file, &graph()?).map_err(Failure::bad_input)?,
+                "sizes of the inputs".into(),
+            ),
             None => {
                 let freed = freed(&model, &file, &sizes)?;
                 freed.note();
@@ -55,14 +58,20 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
         let (graph, file) = (graph()?, place.path().to_owned());
         let _whole = stop.heed();
         place.fill(|file| stablehlo::write(file, &graph)).map_err(Failure::bad_input)?;
-        say!("{} as StableHLO, states as arguments after the inputs: {}", graph.name(), file.display())?;
+        say!(
+            "{} as StableHLO, states as arguments after the inputs: {}",
+            graph.name(),
+            file.display()
+        )?;
     }
     if let Some(place) = triton {
-        let (served, folder) = (served(&model, &sizes, &model.bind(&sizes)?)?, place.path().to_owned());
+        let (served, folder) =
+            (served(&model, &sizes, &model.bind(&sizes)?)?, place.path().to_owned());
         let _whole = stop.heed();
         place.fill(|folder| triton::write(folder, &served)).map_err(Failure::bad_input)?;
-        let batch =
-            served.max_batch.map_or("a fixed batch".to_owned(), |most| format!("batches of up to {most}"));
+        let batch = served
+            .max_batch
+            .map_or("a fixed batch".to_owned(), |most| format!("batches of up to {most}"));
         say!("{} for Triton, {batch}: {}", served.name, folder.display())?;
     }
     Ok(Exit::Fine)
@@ -92,7 +101,8 @@ fn served(
     let graph = &workload.graph;
     let name = workload.key.name.replace(|c: char| !c.is_alphanumeric() && !"_-.".contains(c), "_");
     let path = Path::new(&name);
-    let warm_up = graph.inputs().iter().map(|port| port.name.clone()).zip(workload.inputs(1)).collect();
+    let warm_up =
+        graph.inputs().iter().map(|port| port.name.clone()).zip(workload.inputs(1)).collect();
     let fixed = |file: Vec<u8>| triton::Served {
         name: name.clone(),
         model: file,
@@ -107,21 +117,27 @@ fn served(
     };
     let most = first_size(graph);
     // The size of the batch is the largest that the server collects: in the file it is free.
-    let sizes: BTreeMap<String, usize> =
-        sizes.iter().filter(|(name, _)| **name != batch).map(|(name, &size)| (name.clone(), size)).collect();
+    let sizes: BTreeMap<String, usize> = sizes
+        .iter()
+        .filter(|(name, _)| **name != batch)
+        .map(|(name, &size)| (name.clone(), size))
+        .collect();
     let freed = freed(model, path, &sizes)?;
     freed.note();
-    let first = |(_, ty): &(String, TensorType)| ty.shape.0.first() == Some(&Dim::from(batch.as_str()));
+    let first =
+        |(_, ty): &(String, TensorType)| ty.shape.0.first() == Some(&Dim::from(batch.as_str()));
     if !freed.inputs.iter().chain(&freed.outputs).all(first) {
-        note!("note: not every output has a row for each sample, so that the server batches nothing");
+        note!(
+            "note: not every output has a row for each sample, so that the server batches nothing"
+        );
         return Ok(fixed(file_of(model, path, graph)?));
     }
     let sample = |ty: &TensorType| TensorType::new(ty.dtype, Shape(ty.shape.0[1..].to_vec()));
     let of = |ports: &[(String, TensorType)]| -> Vec<(String, TensorType)> {
         ports.iter().map(|(name, ty)| (name.clone(), sample(ty))).collect()
     };
-    let one =
-        model.bind(&sizes.iter().map(|(k, &v)| (k.clone(), v)).chain([(batch.clone(), 1)]).collect())?;
+    let one = model
+        .bind(&sizes.iter().map(|(k, &v)| (k.clone(), v)).chain([(batch.clone(), 1)]).collect())?;
     let warm_up = one.graph.inputs().iter().zip(one.inputs(1)).map(|(port, tensor)| {
         let tensor = Tensor::from_bytes(sample(tensor.ty()), tensor.bytes());
         (port.name.clone(), tensor.expect("one row has the bytes of a sample"))
@@ -149,7 +165,11 @@ fn file_of(model: &Model, path: &Path, graph: &Graph) -> Result<Vec<u8>, Failure
 }
 
 fn first_size(graph: &Graph) -> usize {
-    graph.inputs().first().and_then(|port| graph.ty(port.value).sizes().first().copied()).unwrap_or(1)
+    graph
+        .inputs()
+        .first()
+        .and_then(|port| graph.ty(port.value).sizes().first().copied())
+        .unwrap_or(1)
 }
 
 fn ports(graph: &Graph, ports: &[Port]) -> Vec<(String, TensorType)> {

@@ -10,7 +10,8 @@ use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::ir::Mode;
 use overdrive::studies::decoding::{
-    CachedDecoder, DecodeError, Decoder, Generated, Limits, Sampling, WindowDecoder, generate as decode,
+    CachedDecoder, DecodeError, Decoder, Generated, Limits, Sampling, WindowDecoder,
+    generate as decode,
 };
 use overdrive_process::Stop;
 use serde_json::json;
@@ -30,7 +31,10 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
         }
         Model::Template(_) | Model::Onnx(_) => {
             let graph = model.bind(&[("batch".to_owned(), 1)].into())?.graph;
-            note!("note: this model keeps no keys and values: its whole window is computed for every token");
+            note!(
+                "note: this model keeps no keys and values: its whole window is computed for \
+                 every token"
+            );
             (Box::new(WindowDecoder::new(target, &graph).map_err(failure)?), &[])
         }
     };
@@ -75,19 +79,26 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
         note!("{}", figures(&made, prompt.len(), prepare_s));
     }
     if stop.is_requested() {
-        return Err(Failure::interrupted(format!("{} of {most} tokens were made", made.tokens.len())));
+        return Err(Failure::interrupted(format!(
+            "{} of {most} tokens were made",
+            made.tokens.len()
+        )));
     }
     Ok(Exit::Fine)
 }
 
 /// One text is one sample: times are told as such, and no interval is.
 fn figures(made: &Generated, prompt: usize, prepare_s: f64) -> String {
-    let first =
-        made.first_token_s().map_or(String::new(), |s| format!("first token after {:.1} ms", s * 1e3));
-    let rate = made
-        .tokens_per_second()
-        .map_or(String::new(), |rate| format!(", then {rate:.1} tokens/s (n = {})", made.times_ns.len() - 1));
-    format!("{prompt} tokens read, {} made: {first}{rate}; compiled in {prepare_s:.2} s", made.tokens.len())
+    let first = made
+        .first_token_s()
+        .map_or(String::new(), |s| format!("first token after {:.1} ms", s * 1e3));
+    let rate = made.tokens_per_second().map_or(String::new(), |rate| {
+        format!(", then {rate:.1} tokens/s (n = {})", made.times_ns.len() - 1)
+    });
+    format!(
+        "{prompt} tokens read, {} made: {first}{rate}; compiled in {prepare_s:.2} s",
+        made.tokens.len()
+    )
 }
 
 fn failure(error: DecodeError) -> Failure {

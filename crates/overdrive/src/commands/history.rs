@@ -18,12 +18,16 @@ pub(crate) fn history(arguments: &History, stop: &Stop) -> Result<Exit, Failure>
     let mut entries = Vec::new();
     for file in &arguments.files {
         entries.extend(read(file).map_err(|error| {
-            let remedy =
-                if file.exists() { "" } else { "; begin one with `overdrive history --add RESULTS`" };
+            let remedy = if file.exists() {
+                ""
+            } else {
+                "; begin one with `overdrive history --add RESULTS`"
+            };
             Failure::bad_input(format!("{error}{remedy}"))
         })?);
     }
-    let wanted = |entry: &Entry| arguments.case.as_ref().is_none_or(|text| entry.case.contains(text));
+    let wanted =
+        |entry: &Entry| arguments.case.as_ref().is_none_or(|text| entry.case.contains(text));
     entries.retain(wanted);
     let found: Vec<HistorySeries> = series(&entries);
     if arguments.json {
@@ -32,13 +36,17 @@ pub(crate) fn history(arguments: &History, stop: &Stop) -> Result<Exit, Failure>
         write(format_args!("{}", history_table(&found, width())))?;
     }
     if found.is_empty() {
-        let of = arguments.case.as_ref().map_or(String::new(), |text| format!(" of a case with `{text}`"));
+        let of = arguments
+            .case
+            .as_ref()
+            .map_or(String::new(), |text| format!(" of a case with `{text}`"));
         return Err(Failure::harness(format!("the history holds no figure{of}")));
     }
     Ok(Exit::Fine)
 }
 
-/// Reads all results before anything is written, so that a damaged file leaves the history as it was.
+/// Reads all results before anything is written, so that a damaged file leaves the history as it
+/// was.
 fn add(arguments: &History) -> Result<(), Failure> {
     let [file] = &arguments.files[..] else {
         return Err(Failure::bad_input("--add appends to one history: name one FILE"));
@@ -66,6 +74,7 @@ fn add(arguments: &History) -> Result<(), Failure> {
 /// When a file was last written, in seconds since 1970 UTC.
 fn modified(path: &Path) -> Result<u64, Failure> {
     let time = std::fs::metadata(path).and_then(|about| about.modified());
-    let time = time.map_err(|error| Failure::bad_input(format!("`{}`: {error}", path.display())))?;
+    let time =
+        time.map_err(|error| Failure::bad_input(format!("`{}`: {error}", path.display())))?;
     Ok(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }

@@ -107,7 +107,10 @@ pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
     }
     if let Some(choices) = Choices::of_user() {
         let count = choices.all().map_or(0, |all| all.len());
-        say!("choices       {} ({count} products; --choices says why)", choices.folder().display())?;
+        say!(
+            "choices       {} ({count} products; --choices says why)",
+            choices.folder().display()
+        )?;
     }
     for warning in environment.warnings() {
         say!("note          {warning}")?;
@@ -142,11 +145,13 @@ fn print_engines(arguments: &Info) -> Result<(), Failure> {
         let name = engine.name();
         match engine.find(&places) {
             Ok(Found { version, library }) => {
-                let from =
-                    library.map_or("part of this program".to_owned(), |path| path.display().to_string());
+                let from = library
+                    .map_or("part of this program".to_owned(), |path| path.display().to_string());
                 say!("{name:<20} {version}, {}; {from}", engine.about())?;
             }
-            Err(Missing { reason, remedy, .. }) => say!("{name:<20} not found: {reason}; {remedy}")?,
+            Err(Missing { reason, remedy, .. }) => {
+                say!("{name:<20} not found: {reason}; {remedy}")?
+            }
         }
     }
     for (name, feature) in LEFT_OUT {
@@ -165,14 +170,17 @@ fn engines_json(arguments: &Info) -> serde_json::Value {
             serde_json::json!({ "name": engine.name(), "missing": missing.reason, "remedy": missing.remedy })
         }
     };
-    let left_out = |(name, feature): &(&str, &str)| serde_json::json!({ "name": name, "feature": feature });
+    let left_out =
+        |(name, feature): &(&str, &str)| serde_json::json!({ "name": name, "feature": feature });
     ENGINES.iter().map(engine).chain(LEFT_OUT.iter().map(left_out)).collect()
 }
 
 /// The remembered choices that contain `part`, each with what it was chosen from.
 fn choices(part: &str, arguments: &Info) -> Result<Exit, Failure> {
     let Some(choices) = Choices::of_user() else {
-        return Err(Failure::bad_input("no place for choices is known: set OVERDRIVE_CACHE to a folder"));
+        return Err(Failure::bad_input(
+            "no place for choices is known: set OVERDRIVE_CACHE to a folder",
+        ));
     };
     let unreadable = |e| Failure::bad_input(format!("{}: {e}", choices.folder().display()));
     let mut all = choices.all().map_err(unreadable)?;

@@ -54,7 +54,8 @@ pub(crate) fn models(arguments: &Json) -> Result<Exit, Failure> {
     }
     say!("{}", terminal_table(&table, width()))?;
     say!(
-        "`builtin:NAME` is the built-in model where a folder has its name; `train` starts from new weights"
+        "`builtin:NAME` is the built-in model where a folder has its name; `train` starts from \
+         new weights"
     )?;
     Ok(Exit::Fine)
 }

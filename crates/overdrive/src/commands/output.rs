@@ -17,13 +17,18 @@ pub(crate) const PAGE: &str = "report.html";
 const MARKDOWN: &str = "report.md";
 
 /// Everything that `run` and `bench` write.
-pub(crate) const REPORT: Contents =
-    Contents { name: "results", writes: |name| name == RESULTS || is_drawn(name), is_ours: has_results };
+pub(crate) const REPORT: Contents = Contents {
+    name: "results",
+    writes: |name| name == RESULTS || is_drawn(name),
+    is_ours: has_results,
+};
 /// What `report` draws.
-pub(crate) const PAGES: Contents = Contents { name: "results", writes: is_drawn, is_ours: has_results };
+pub(crate) const PAGES: Contents =
+    Contents { name: "results", writes: is_drawn, is_ours: has_results };
 
 fn is_drawn(name: &str) -> bool {
-    let is_picture = [".svg", ".png", ".html"].iter().any(|end| name.ends_with(end)) || name == "plots/";
+    let is_picture =
+        [".svg", ".png", ".html"].iter().any(|end| name.ends_with(end)) || name == "plots/";
     [PAGE, MARKDOWN].contains(&name) || (name.starts_with("plots/") && is_picture)
 }
 
@@ -35,7 +40,11 @@ fn has_results(folder: &Path) -> bool {
 const ROOM: u64 = 1 << 19;
 
 /// Claims the folder now, so that what is wrong with it is known before the work and not after it.
-pub(crate) fn place(folder: &Path, existing: Existing, contents: Contents) -> Result<Place, Failure> {
+pub(crate) fn place(
+    folder: &Path,
+    existing: Existing,
+    contents: Contents,
+) -> Result<Place, Failure> {
     let request = Request { path: folder, option: "--out", existing, inputs: &[] };
     files::check_room(folder, &[ROOM])?;
     Place::files(request, contents).map_err(Failure::bad_input)
@@ -70,7 +79,8 @@ pub(crate) fn place_or_new(
     found.map_err(Failure::bad_input)
 }
 
-/// The results in a file or a folder, ours or imported: what every command that takes results takes.
+/// The results in a file or a folder, ours or imported: what every command that takes results
+/// takes.
 pub(crate) fn read(path: &Path) -> Result<Vec<Results>, Failure> {
     import::read(path).map_err(Failure::bad_input)
 }
@@ -96,7 +106,8 @@ pub(crate) fn write(place: &Place, results: &Results) -> Result<(), Failure> {
     write_report(place, &Report::new(std::slice::from_ref(results))).map_err(|failure| {
         let folder = place.path().display();
         failure.and(format_args!(
-            "The results are kept in `{folder}/{RESULTS}`: `overdrive report {folder}/{RESULTS} --force` draws the rest"
+            "The results are kept in `{folder}/{RESULTS}`: `overdrive report {folder}/{RESULTS} \
+             --force` draws the rest"
         ))
     })
 }
@@ -119,14 +130,19 @@ fn kept(error: &FileError, results: &Results) -> Failure {
         if filled.is_ok() {
             let path = path.display();
             return Failure::harness(format!(
-                "{error}. The results are kept in `{path}`: `overdrive report {path} --out DIR` draws them"
+                "{error}. The results are kept in `{path}`: `overdrive report {path} --out DIR` \
+                 draws them"
             ));
         }
     }
     // No disk takes them, but whoever reads the standard output may.
     match say!("{json}") {
-        Ok(()) => Failure::harness(format!("{error}. The results stand on the standard output, as JSON")),
-        Err(_) => Failure::harness(format!("{error}. Nothing else takes the results: they are lost")),
+        Ok(()) => {
+            Failure::harness(format!("{error}. The results stand on the standard output, as JSON"))
+        }
+        Err(_) => {
+            Failure::harness(format!("{error}. Nothing else takes the results: they are lost"))
+        }
     }
 }
 
@@ -138,7 +154,8 @@ fn write_plots(place: &Place, report: &Report<'_>) -> Result<Stills, Failure> {
     let mut stills = Stills::new();
     for (chart, picture) in charts.iter().zip(pictures) {
         let page = alone(chart, &picture.svg);
-        let files = [("svg", picture.svg.as_bytes()), ("png", &picture.png), ("html", page.as_bytes())];
+        let files =
+            [("svg", picture.svg.as_bytes()), ("png", &picture.png), ("html", page.as_bytes())];
         for (extension, content) in files {
             let name = format!("plots/{}.{extension}", picture.id);
             place.put(&name, content).map_err(Failure::harness)?;

@@ -23,7 +23,8 @@ use std::path::Path;
 pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failure> {
     let place = |path| {
         let inputs = &[Path::new(&arguments.model)];
-        let request = Request { path, option: "--trace", existing: arguments.replacing.into(), inputs };
+        let request =
+            Request { path, option: "--trace", existing: arguments.replacing.into(), inputs };
         Place::file(request).map_err(Failure::bad_input)
     };
     let place = arguments.trace.as_deref().map(place).transpose()?;
@@ -47,7 +48,9 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
     let profile = Profile { name: workload.key.name.clone(), ..profile.map_err(unmeasured)? };
     if let Some(place) = place {
         let _whole = stop.heed();
-        place.fill_with(chrome_trace(&profile).to_string().as_bytes()).map_err(Failure::bad_input)?;
+        place
+            .fill_with(chrome_trace(&profile).to_string().as_bytes())
+            .map_err(Failure::bad_input)?;
     }
     let table = OperatorTable::of(&profile);
     if arguments.json {
@@ -89,7 +92,8 @@ fn check_memory(workload: &Workload, backend: &dyn Backend) -> Result<(), Failur
     for (what, needed, available) in sizes {
         if needed > available {
             return Err(Failure::bad_input(format!(
-                "out of memory: {what} need {needed} bytes, there are {available}: use a smaller batch or smaller sizes"
+                "out of memory: {what} need {needed} bytes, there are {available}: use a smaller \
+                 batch or smaller sizes"
             )));
         }
     }

@@ -1,7 +1,8 @@
 //! `overdrive quantize`: a smaller model, with what it costs and gains.
 //!
-//! What is judged is what was written: the folder is read back, and its outputs must be those of the graph in memory bit
-//! for bit before a figure is printed; those of a file of ONNX, but for rounding.
+//! What is judged is what was written: the folder is read back, and its outputs must be those of
+//! the graph in memory bit for bit before a figure is printed; those of a file of ONNX, but for
+//! rounding.
 
 mod file;
 mod mixed;
@@ -75,7 +76,8 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
             (true, Some(parts)) => {
                 let recipe = recipe(arguments, &subject);
                 let (model, learnt) = ((backend, template), (parts, &recipe));
-                let mut made = tune(model, &quantization, &samples.seen, learnt).map_err(refused)?;
+                let mut made =
+                    tune(model, &quantization, &samples.seen, learnt).map_err(refused)?;
                 let mut float = trained_as_long(model, learnt).map_err(refused)?;
                 if let Some(model) = subject.published() {
                     made.graph = published::rounded(model, made.graph);
@@ -95,7 +97,8 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
 fn place_of(arguments: &Quantize, path: &Path) -> Result<Place, Failure> {
     let data = arguments.data.as_deref().map(Path::new);
     let inputs: Vec<&Path> = [Path::new(&arguments.model)].into_iter().chain(data).collect();
-    let request = Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+    let request =
+        Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
     if file::is_file(path) {
         return Place::file(request).map_err(Failure::bad_input);
     }
@@ -109,7 +112,8 @@ fn place_of(arguments: &Quantize, path: &Path) -> Result<Place, Failure> {
 /// A mode that learns was given nothing to learn from.
 fn unlabelled(mode: &QuantizationMode, found: &str) -> Failure {
     Failure::bad_input(format!(
-        "mode `{}` learns: expected labelled samples, --data digits, text or a file with labels, found {found}",
+        "mode `{}` learns: expected labelled samples, --data digits, text or a file with labels, \
+         found {found}",
         mode.name
     ))
 }
@@ -164,11 +168,17 @@ fn finish(
             return Ok(Exit::WrongOutputs);
         }
         if lost.value > limit {
-            say!("{metric}: {:.5} {unit} lost, --max-loss allows {limit}: nothing was written", lost.value)?;
+            say!(
+                "{metric}: {:.5} {unit} lost, --max-loss allows {limit}: nothing was written",
+                lost.value
+            )?;
             return Ok(Exit::WrongOutputs);
         }
         if lost.high > limit || lost.high.is_nan() {
-            tell!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high)?;
+            tell!(
+                "note: within --max-loss {limit}, but the interval reaches {:.5} {unit}",
+                lost.high
+            )?;
         }
     }
     let _whole = stop.heed();
@@ -181,15 +191,22 @@ fn finish(
     tell!("{}", tables::bytes(&template.graph, &Footprint::of(made), written))?;
     tell!("{}", tables::likeness(&agreement(&float, &found)))?;
     let clock = SystemClock::new();
-    let session = Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
-    let asked =
-        peers::Asked { template, made, seed: arguments.machine.seed, compared: (&samples.compared, &float) };
+    let session =
+        Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
+    let asked = peers::Asked {
+        template,
+        made,
+        seed: arguments.machine.seed,
+        compared: (&samples.compared, &float),
+    };
     let workload = asked.workload()?;
     let mut rivals = asked.of(peers, &workload, &*samples.draw);
     let timed = latency(backend, &[&float_graph, &graph], &mut rivals, &*samples.draw, session);
     if stop.is_requested() {
         let place = output.display();
-        return Err(Failure::interrupted(format!("the model is whole in `{place}`, and was not timed")));
+        return Err(Failure::interrupted(format!(
+            "the model is whole in `{place}`, and was not timed"
+        )));
     }
     let timed = timed.map_err(Failure::harness)?;
     tell!("{}", tables::times(&timed))?;
@@ -204,7 +221,8 @@ fn finish(
             say!("note: {}: {}", rival.name, failure.reason)?;
         }
     }
-    let generates = subject.published().is_some_and(|model| model.architecture.task() == Task::Decoder);
+    let generates =
+        subject.published().is_some_and(|model| model.architecture.task() == Task::Decoder);
     let commands = if generates && !file::is_file(&output) {
         "bench, eval, generate, profile and export"
     } else {
@@ -256,7 +274,10 @@ fn modes(arguments: &Quantize) -> Result<Vec<&'static QuantizationMode>, Failure
     let find = |name: &String| {
         QuantizationMode::find(name).ok_or_else(|| {
             let known: Vec<&str> = MODES.iter().map(|mode| mode.name).collect();
-            Failure::bad_input(format!("unknown mode `{name}`: expected one of {}", known.join(", ")))
+            Failure::bad_input(format!(
+                "unknown mode `{name}`: expected one of {}",
+                known.join(", ")
+            ))
         })
     };
     let found = arguments.modes.iter().map(find).collect::<Result<Vec<_>, _>>()?;
@@ -343,14 +364,20 @@ fn check_written(
     let written = model::read(folder)?.template()?;
     let graph = bind(&written.graph, &template.dimensions).map_err(Failure::harness)?;
     let again = outputs(backend, &graph, held_out).map_err(harness)?;
-    let same = again.iter().flatten().zip(found.iter().flatten()).all(|(a, b)| a.bytes() == b.bytes());
-    if same { Ok(()) } else { Err(Failure::harness("the model that was written gives other outputs")) }
+    let same =
+        again.iter().flatten().zip(found.iter().flatten()).all(|(a, b)| a.bytes() == b.bytes());
+    if same {
+        Ok(())
+    } else {
+        Err(Failure::harness("the model that was written gives other outputs"))
+    }
 }
 
 /// How many outputs are NaN or infinite, if any.
 fn not_finite(outputs: &[Vec<Tensor>]) -> Option<usize> {
     let floats = outputs.iter().flatten().filter(|tensor| tensor.ty().dtype.is_float());
-    let count = floats.map(|tensor| tensor.to_f64().iter().filter(|x| !x.is_finite()).count()).sum();
+    let count =
+        floats.map(|tensor| tensor.to_f64().iter().filter(|x| !x.is_finite()).count()).sum();
     (count > 0).then_some(count)
 }
 

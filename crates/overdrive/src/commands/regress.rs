@@ -1,4 +1,5 @@
-//! `overdrive regress`: two programs, a session of the gate, verdicts, and the exit code that a script reads.
+//! `overdrive regress`: two programs, a session of the gate, verdicts, and the exit code that a
+//! script reads.
 
 mod progress;
 
@@ -35,7 +36,8 @@ const GATE: Contents = Contents {
 pub(crate) fn regress(arguments: &Regress, stop: &Stop) -> Result<Exit, Failure> {
     let begun = Results::begin(command_line(), arguments.seed);
     let _whole = stop.heed();
-    let place = output::place_or_new(arguments.out.as_deref(), arguments.replacing.into(), (&begun, GATE))?;
+    let place =
+        output::place_or_new(arguments.out.as_deref(), arguments.replacing.into(), (&begun, GATE))?;
     let (contenders, notes) = contenders(arguments, stop)?;
     let raw = place.own(PROCESSES).map_err(Failure::bad_input)?;
     let [(baseline, first), (current, second)] = contenders;
@@ -60,7 +62,9 @@ pub(crate) fn regress(arguments: &Regress, stop: &Stop) -> Result<Exit, Failure>
     verdicts.notes = notes;
     if let [Some(old), Some(new)] = programs.toolchains {
         if old != new {
-            verdicts.notes.push(format!("the two were built differently: {} and {}", old.rustc, new.rustc));
+            verdicts
+                .notes
+                .push(format!("the two were built differently: {} and {}", old.rustc, new.rustc));
         }
         // What was measured is these, and not this program.
         verdicts.environment.toolchain = old;
@@ -72,7 +76,8 @@ pub(crate) fn regress(arguments: &Regress, stop: &Stop) -> Result<Exit, Failure>
     if stop.is_requested() {
         let place = place.path().display();
         return Err(Failure::interrupted(format!(
-            "what was measured by then is judged above and kept in `{place}`; a session is not gone on with"
+            "what was measured by then is judged above and kept in `{place}`; a session is not \
+             gone on with"
         )));
     }
     Ok(verdicts.exit())
@@ -93,7 +98,8 @@ fn contenders(arguments: &Regress, stop: &Stop) -> Result<([Contender; 2], Vec<S
         }
         (Some(baseline), ..) => revisions(arguments, baseline, stop),
         _ => Err(Failure::bad_input(
-            "nothing to compare: give --baseline REV (and --current REV, HEAD if absent) for two revisions of Overdrive, \
+            "nothing to compare: give --baseline REV (and --current REV, HEAD if absent) for two \
+             revisions of Overdrive, \
              or --baseline-cmd CMD and --current-cmd CMD for two programs of your own",
         )),
     }
@@ -107,7 +113,9 @@ fn revisions(
     chosen(&arguments.study)?;
     let measure = arguments.measure.as_deref().map(measured).transpose()?;
     let refuse = |error: CheckoutError| match error {
-        CheckoutError::DoesNotBuild { .. } | CheckoutError::System { .. } => Failure::harness(error),
+        CheckoutError::DoesNotBuild { .. } | CheckoutError::System { .. } => {
+            Failure::harness(error)
+        }
         CheckoutError::Interrupted => Failure::interrupted("nothing was measured by then"),
         _ => Failure::bad_input(error),
     };
@@ -130,7 +138,8 @@ fn revisions(
             None => Invocation::Studies { binary, studies: arguments.study.clone() },
         };
         let command = invocation.to_string();
-        let program = Program { name: commit.name.clone(), commit: Some(commit.hash.clone()), command };
+        let program =
+            Program { name: commit.name.clone(), commit: Some(commit.hash.clone()), command };
         contenders.push((program, invocation));
     }
     Ok((contenders.try_into().expect("two commits give two contenders"), notes))
@@ -142,10 +151,12 @@ fn measured(line: &str) -> Result<Vec<String>, Failure> {
     let command = words.first().map_or("", String::as_str);
     if !matches!(command, "run" | "bench") {
         return Err(Failure::bad_input(format!(
-            "--measure `{line}`: expected `run ...` or `bench ...`, which leave results, found `{command}`"
+            "--measure `{line}`: expected `run ...` or `bench ...`, which leave results, found \
+             `{command}`"
         )));
     }
-    if let Some(own) = words.iter().find(|word| matches!(word.as_str(), "-o" | "--out" | "--seed" | "--json"))
+    if let Some(own) =
+        words.iter().find(|word| matches!(word.as_str(), "-o" | "--out" | "--seed" | "--json"))
     {
         return Err(Failure::bad_input(format!(
             "--measure `{line}`: {own} is set by the gate; leave it out"

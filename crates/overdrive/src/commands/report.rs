@@ -44,7 +44,8 @@ pub(crate) fn report(arguments: &cli::Report, stop: &Stop) -> Result<Exit, Failu
 
 /// The verdicts in a file that `regress` wrote; nothing of any other file.
 fn verdicts(path: &Path) -> Result<Option<Verdicts>, Failure> {
-    // Results can be large, and what cannot be read at all is for their readers to refuse in their words.
+    // Results can be large, and what cannot be read at all is for their readers to refuse in their
+    // words.
     let start = files::beginning(path, START_BYTES).unwrap_or_default();
     if !Verdicts::claims(&String::from_utf8_lossy(&start)) {
         return Ok(None);
@@ -56,10 +57,12 @@ fn verdicts(path: &Path) -> Result<Option<Verdicts>, Failure> {
 
 /// Puts verdicts beside the results that they are about.
 fn attach(files: &mut [Results], gate: Verdicts, path: &Path) -> Result<(), Failure> {
-    let about = |results: &&mut Results| gate.cases.iter().any(|case| results.record(&case.case).is_some());
+    let about =
+        |results: &&mut Results| gate.cases.iter().any(|case| results.record(&case.case).is_some());
     let Some(results) = files.iter_mut().find(about) else {
         return Err(Failure::bad_input(format!(
-            "the verdicts in `{}` are about no case of the given results: give the results of the same cases beside them",
+            "the verdicts in `{}` are about no case of the given results: give the results of the \
+             same cases beside them",
             path.display()
         )));
     };

@@ -23,7 +23,11 @@ pub(crate) fn earlier(folder: &Path, current: &Results) -> Result<Results, Failu
         let name = |r: &overdrive::bench::environment::Revision| {
             r.commit.clone().unwrap_or_else(|| format!("version {}", r.version))
         };
-        return Err(refused(format!("it is of revision {}, this program is {}", name(then), name(now))));
+        return Err(refused(format!(
+            "it is of revision {}, this program is {}",
+            name(then),
+            name(now)
+        )));
     }
     let (then, now) = (&earlier.environment, &current.environment);
     if (&then.cpu, &then.devices) != (&now.cpu, &now.devices) {

@@ -21,19 +21,20 @@ use overdrive::bench::rules::Rules;
 use overdrive::files::Existing;
 use overdrive::ir::Backend;
 use overdrive::studies::{
-    Allowance, Context, Device, EnergyProbes, MatmulPeer, PEER_MODES, Peer, Progress, STUDIES, Study,
-    ceilings,
+    Allowance, Context, Device, EnergyProbes, MatmulPeer, PEER_MODES, Peer, Progress, STUDIES,
+    Study, ceilings,
 };
 use overdrive_process::Stop;
 use overdrive_process::python::interpreter;
 use std::cell::RefCell;
 
-/// What an engine or a framework may spend on compiling and first calls in a study with `--quick` where no cases were named,
-/// in ns: XLA takes 23 s for a transformer on a GPU.
+/// What an engine or a framework may spend on compiling and first calls in a study with `--quick`
+/// where no cases were named, in ns: XLA takes 23 s for a transformer on a GPU.
 const GUEST_NS: u64 = 30_000_000_000;
 
 pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
-    let brought = arguments.model.as_deref().map(|name| Brought::load(name, arguments)).transpose()?;
+    let brought =
+        arguments.model.as_deref().map(|name| Brought::load(name, arguments)).transpose()?;
     let job = match &brought {
         Some(brought) => Job::Model(brought, Brought::chosen(&arguments.studies)?),
         None => Job::Studies(chosen(&arguments.studies)?),
@@ -42,10 +43,12 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     let reference = devices::reference(&arguments.machine)?;
     let mut results = Results::begin(command_line(), arguments.machine.seed);
     devices::describe_all(&mut results.environment, &opened, &arguments.machine);
-    let earlier = arguments.resume.as_deref().map(|folder| resume::earlier(folder, &results)).transpose()?;
+    let earlier =
+        arguments.resume.as_deref().map(|folder| resume::earlier(folder, &results)).transpose()?;
     let folder = arguments.out.as_deref().or(arguments.resume.as_deref());
     // What is resumed is meant to be replaced.
-    let existing = if arguments.resume.is_some() { Existing::Replace } else { arguments.replacing.into() };
+    let existing =
+        if arguments.resume.is_some() { Existing::Replace } else { arguments.replacing.into() };
     let place = output::place_or_new(folder, existing, (&results, output::REPORT))?;
     let _whole = stop.heed();
 
@@ -58,12 +61,16 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         .iter()
         .flat_map(|&(name, matmul)| thread_counts.iter().map(move |&n| (name, n, matmul)))
         .map(|(name, n, matmul)| {
-            let call = move |a: &[f32], b: &[f32], c: &mut [f32], shape| matmul(n as usize, a, b, c, shape);
+            let call = move |a: &[f32], b: &[f32], c: &mut [f32], shape| {
+                matmul(n as usize, a, b, c, shape)
+            };
             (name, n, call)
         })
         .collect();
-    let matmul_peers: Vec<MatmulPeer<'_>> =
-        products.iter().map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run }).collect();
+    let matmul_peers: Vec<MatmulPeer<'_>> = products
+        .iter()
+        .map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run })
+        .collect();
     let contestants = Contestants::beside(&opened[0], &arguments.machine);
     let gpu = opened[0].described.as_ref().map(|_| opened[0].backend.caps());
     let original = brought.as_ref().and_then(Brought::original);
@@ -75,7 +82,12 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     }
     let peers = start_peers(&arguments.peers, &devices[0], stop)?;
     for peer in &peers {
-        let text = format!("{} {} on {} beside ours, by --peers", peer.name(), peer.version(), peer.device());
+        let text = format!(
+            "{} {} on {} beside ours, by --peers",
+            peer.name(),
+            peer.version(),
+            peer.device()
+        );
         results.notes.push(Note { study: "peers".to_owned(), text });
     }
     let clock = SystemClock::new();
@@ -150,7 +162,8 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     }
     if stop.is_requested() {
         let place = folder.display().to_string();
-        let again = command_with(&["-o", "--out", "--resume"], &format!("--resume {}", quoted(&place)));
+        let again =
+            command_with(&["-o", "--out", "--resume"], &format!("--resume {}", quoted(&place)));
         return Err(Failure::interrupted(format!(
             "what was measured by then is in `{place}`; go on with: {again}"
         )));
@@ -173,8 +186,12 @@ impl Job<'_> {
     /// Names of the studies, with the share of the time that `--quick` has, in seconds.
     fn studies(&self) -> Vec<(&'static str, u64)> {
         match self {
-            Self::Studies(studies) => studies.iter().map(|s| (s.name(), s.quick_seconds())).collect(),
-            Self::Model(_, names) => names.iter().map(|name| (*name, brought::QUICK_SECONDS)).collect(),
+            Self::Studies(studies) => {
+                studies.iter().map(|s| (s.name(), s.quick_seconds())).collect()
+            }
+            Self::Model(_, names) => {
+                names.iter().map(|name| (*name, brought::QUICK_SECONDS)).collect()
+            }
         }
     }
 }
@@ -183,7 +200,8 @@ impl Job<'_> {
 fn unmatched(cases: &[String]) -> String {
     let parts: Vec<String> = cases.iter().map(|part| format!("`{part}`")).collect();
     format!(
-        "no case has {} in its name; a name is like `kernels: matmul k=512,m=512,n=512: cpu compile f32 t2`",
+        "no case has {} in its name; a name is like `kernels: matmul k=512,m=512,n=512: cpu \
+         compile f32 t2`",
         parts.join(" or ")
     )
 }
@@ -216,10 +234,18 @@ fn unknown(what: &str, name: &str, known: &[&str]) -> String {
 }
 
 /// Other frameworks on the device that figures are about.
-pub(super) fn start_peers(names: &[String], device: &Device<'_>, stop: &Stop) -> Result<Vec<Peer>, Failure> {
+pub(super) fn start_peers(
+    names: &[String],
+    device: &Device<'_>,
+    stop: &Stop,
+) -> Result<Vec<Peer>, Failure> {
     let python = interpreter();
-    let start = |name: &String| Peer::python(name, &python, (device.backend.name(), device.threads), stop);
-    names.iter().map(|name| start(name).map_err(|failure| Failure::bad_input(failure.reason))).collect()
+    let start =
+        |name: &String| Peer::python(name, &python, (device.backend.name(), device.threads), stop);
+    names
+        .iter()
+        .map(|name| start(name).map_err(|failure| Failure::bad_input(failure.reason)))
+        .collect()
 }
 
 /// The command that reruns one study, up to its name.
@@ -231,9 +257,13 @@ fn rerun(arguments: &Run) -> String {
     };
     let machine = &arguments.machine;
     let threads = machine.threads.map_or(String::new(), |n| format!(" --threads {n}"));
-    let device =
-        if machine.device == "auto" { String::new() } else { format!(" --device {}", machine.device) };
-    let cases: String = arguments.case.iter().map(|part| format!(" --case {}", quoted(part))).collect();
+    let device = if machine.device == "auto" {
+        String::new()
+    } else {
+        format!(" --device {}", machine.device)
+    };
+    let cases: String =
+        arguments.case.iter().map(|part| format!(" --case {}", quoted(part))).collect();
     let given = [("--model", &arguments.model), ("--data", &arguments.data)];
     let given: String = given
         .iter()

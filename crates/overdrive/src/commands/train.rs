@@ -34,7 +34,8 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
         (false, true) => {
             let file = checkpoint.display();
             let text = format!(
-                "`{file}` is of an interrupted run: go on with --resume, or remove it to start again"
+                "`{file}` is of an interrupted run: go on with --resume, or remove it to start \
+                 again"
             );
             return Err(Failure::bad_input(text));
         }
@@ -56,7 +57,8 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
         resume: earlier.as_ref(),
         checkpoint: Some(&checkpoint),
     };
-    let mut fitted = fit(&run, &mut watch).map_err(|error| unkept(error, &checkpoint, arguments))?;
+    let mut fitted =
+        fit(&run, &mut watch).map_err(|error| unkept(error, &checkpoint, arguments))?;
     watch.finish();
     if fitted.ending == Ending::Interrupted {
         let (done, steps, file) = (fitted.progress.done, recipe.steps, checkpoint.display());
@@ -91,7 +93,8 @@ fn place(arguments: &Train) -> Result<(Place, PathBuf), Failure> {
     let mut inputs = vec![Path::new(&arguments.data)];
     inputs.extend(arguments.model.as_deref().map(Path::new));
     inputs.extend(arguments.tokenizer.as_deref());
-    let request = Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+    let request =
+        Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
     let contents = match arguments.model.as_deref().is_some_and(model::is_published) {
         true => huggingface::CONTENTS,
         false => ModelFolder::CONTENTS,
@@ -114,7 +117,8 @@ fn again(arguments: &Train) -> String {
 
 /// A failure of the loop. Where a file was not written, the checkpoint before it is whole.
 fn unkept(error: TrainError, checkpoint: &Path, arguments: &Train) -> Failure {
-    let unwritten = matches!(error, TrainError::File(_) | TrainError::Format(_) | TrainError::Io { .. });
+    let unwritten =
+        matches!(error, TrainError::File(_) | TrainError::Format(_) | TrainError::Io { .. });
     if !(unwritten && checkpoint.exists()) {
         return failure(error);
     }

@@ -1,5 +1,5 @@
-//! The action for GitHub: what it names is pinned, what it is given stays data, and its steps do what
-//! they say. The steps run here as a runner would run them, without a runner.
+//! The action for GitHub: what it names is pinned, what it is given stays data, and its steps do
+//! what they say. The steps run here as a runner would run them, without a runner.
 #![cfg(unix)]
 
 use crate::invocation::Folder;
@@ -64,10 +64,16 @@ fn workflows_run_nothing_of_a_fork() {
         let gate = &file["jobs"]["gate"];
         let condition = "github.event.pull_request.head.repo.full_name == github.repository";
         assert_eq!(text(gate, "if"), Some(condition));
-        assert_eq!(text(&file, "on"), Some("pull_request"), "pull_request_target would hand it secrets");
+        assert_eq!(
+            text(&file, "on"),
+            Some("pull_request"),
+            "pull_request_target would hand it secrets"
+        );
         assert_eq!(text(&file["permissions"], "contents"), Some("read"));
         let checkouts = gate["steps"].as_sequence().unwrap();
-        for step in checkouts.iter().filter(|step| text(step, "uses").is_some_and(|a| a.contains("checkout")))
+        for step in checkouts
+            .iter()
+            .filter(|step| text(step, "uses").is_some_and(|a| a.contains("checkout")))
         {
             assert_eq!(step["with"]["persist-credentials"].as_bool(), Some(false));
         }
@@ -78,8 +84,12 @@ fn workflows_run_nothing_of_a_fork() {
 fn the_page_names_inputs_that_there_are_and_gives_those_that_must_be() {
     let (action, page) = (parsed(ACTION), parsed(of_page()));
     let steps = page["jobs"]["gate"]["steps"].as_sequence().unwrap();
-    let ours = steps.iter().find(|step| text(step, "uses").is_some_and(|a| a.contains("overdrive"))).unwrap();
-    let given: Vec<&str> = ours["with"].as_mapping().unwrap().keys().filter_map(|key| key.as_str()).collect();
+    let ours = steps
+        .iter()
+        .find(|step| text(step, "uses").is_some_and(|a| a.contains("overdrive")))
+        .unwrap();
+    let given: Vec<&str> =
+        ours["with"].as_mapping().unwrap().keys().filter_map(|key| key.as_str()).collect();
     for (name, input) in action["inputs"].as_mapping().unwrap() {
         let name = name.as_str().unwrap();
         let is_required = input.as_mapping_get("required").is_some();
@@ -129,7 +139,10 @@ impl Runner {
     }
 
     fn with(mut self, name: &str, value: &str) -> Self {
-        assert!(self.answers.insert(name.to_owned(), value.to_owned()).is_some(), "{name} is nothing");
+        assert!(
+            self.answers.insert(name.to_owned(), value.to_owned()).is_some(),
+            "{name} is nothing"
+        );
         self
     }
 
@@ -163,7 +176,9 @@ impl Runner {
         let own = Path::new(env!("CARGO_BIN_EXE_overdrive")).parent().unwrap().to_owned();
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = [self.programs.clone(), own].into_iter().chain(std::env::split_paths(&path));
-        command.env("PATH", std::env::join_paths(folders).unwrap()).current_dir(self.folder.path(""));
+        command
+            .env("PATH", std::env::join_paths(folders).unwrap())
+            .current_dir(self.folder.path(""));
         for file in ["GITHUB_OUTPUT", "GITHUB_PATH", "GITHUB_STEP_SUMMARY"] {
             command.env(file, self.folder.path(file));
         }
@@ -171,7 +186,8 @@ impl Runner {
             command.env(name.as_str().unwrap(), self.value(value.as_str().unwrap()));
         }
         let output = command.output().unwrap();
-        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let said = [output.stdout, output.stderr]
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         Ended { code: output.status.code().unwrap(), said: said.concat() }
     }
 
@@ -222,7 +238,10 @@ fn the_exit_code_of_the_gate_is_that_of_the_step() {
     // A second time over the first one's folder.
     assert_eq!(same.run("Gate").code, 0);
     let slower = gate(&taking(1_200_000));
-    assert_eq!((slower.run("Gate").code, slower.written("GITHUB_OUTPUT").as_str()), (1, "exit-code=1\n"));
+    assert_eq!(
+        (slower.run("Gate").code, slower.written("GITHUB_OUTPUT").as_str()),
+        (1, "exit-code=1\n")
+    );
     assert_eq!(gate("exit 9").run("Gate").code, 3);
 }
 
@@ -242,9 +261,10 @@ fn what_is_given_is_data() {
     let hostile = "60; touch hacked $(touch hacked) `touch hacked` \" ' --json";
     let runner = Runner::new();
     runner.program("overdrive", "for word; do echo \"<$word>\"; done");
-    let runner = ["inputs.budget", "inputs.timeout", "inputs.out", "inputs.baseline", "inputs.current"]
-        .into_iter()
-        .fold(runner, |runner, name| runner.with(name, hostile));
+    let runner =
+        ["inputs.budget", "inputs.timeout", "inputs.out", "inputs.baseline", "inputs.current"]
+            .into_iter()
+            .fold(runner, |runner, name| runner.with(name, hostile));
     let ended = runner.run("Gate");
     assert_eq!(ended.said.matches(hostile).count(), 5, "{}", ended.said);
     assert!(!runner.folder.files().contains(&"hacked".to_owned()));
@@ -272,10 +292,15 @@ fn a_version_is_built_found_or_fetched_by_its_hash() {
     let wheel = "https://example.org/overdrive-1.whl#sha256=00";
     let (code, said, is_on_path) = install(wheel);
     assert_eq!((code, is_on_path), (0, true), "{said}");
-    assert!(said.contains(&format!("python -m pip install --no-index --no-deps {wheel}")), "{said}");
+    assert!(
+        said.contains(&format!("python -m pip install --no-index --no-deps {wheel}")),
+        "{said}"
+    );
     let (code, _, is_on_path) = install("installed");
     assert_eq!((code, is_on_path), (0, false));
-    for wrong in ["https://example.org/overdrive-1.whl", "missing.whl", "1.2.3", "http://example.org/a", ""] {
+    for wrong in
+        ["https://example.org/overdrive-1.whl", "missing.whl", "1.2.3", "http://example.org/a", ""]
+    {
         let (code, said, is_on_path) = install(wrong);
         assert_eq!((code, is_on_path), (1, false), "{wrong}: {said}");
         assert!(said.contains("::error::version: expected"), "{said}");

@@ -24,20 +24,26 @@ fn prepared() -> Folder {
     let digits = Template::built_in(overdrive::models::find("digits-mlp").unwrap()).unwrap();
     let path = folder.path("model.onnx");
     let free = onnx::Free::new([("batch", None)]);
-    let graphs: Vec<_> = free.corners().iter().map(|sizes| digits.graph_of(sizes).unwrap()).collect();
+    let graphs: Vec<_> =
+        free.corners().iter().map(|sizes| digits.graph_of(sizes).unwrap()).collect();
     fs::write(&path, free.encode(&path, &graphs).unwrap()).unwrap();
     folder.tensors("inputs.npz", &[("x", Tensor::from_f32([8, 64], &[0.5; 512]))]);
-    folder.tensors("tokens.npz", &[("x", Tensor::from_ints(DType::I32, [2, 3], &[1, 2, 3, 4, 5, 6]))]);
+    folder.tensors(
+        "tokens.npz",
+        &[("x", Tensor::from_ints(DType::I32, [2, 3], &[1, 2, 3, 4, 5, 6]))],
+    );
     let text = "the hand and the tin in a thin band; another hand than the other. ".repeat(300);
     fs::write(folder.path("text.txt"), text).unwrap();
     let row = |class: usize| format!("{}{class}\n", format!("{},", class % 7).repeat(64));
     fs::write(folder.path("data.csv"), (0..600).map(|i| row(i % 10)).collect::<String>()).unwrap();
-    let flower = |i: usize| format!("{},{},{}\n", 10 * (i % 3), i % 7, ["rose", "tulip", "lily"][i % 3]);
+    let flower =
+        |i: usize| format!("{},{},{}\n", 10 * (i % 3), i % 7, ["rose", "tulip", "lily"][i % 3]);
     let flowers: String = (0..240).map(flower).collect();
     fs::write(folder.path("table.csv"), format!("height,leaves,kind\n{flowers}")).unwrap();
     for name in ["bench-old", "bench-new"] {
         let json = r#"{"overdrive_samples":1,"cases":[{"name":"a","times_ns":[7,7,7,7,7]}]}"#;
-        fs::write(folder.path(name), format!("#!/bin/sh\necho '{json}' >\"$OVERDRIVE_RESULTS\"\n")).unwrap();
+        fs::write(folder.path(name), format!("#!/bin/sh\necho '{json}' >\"$OVERDRIVE_RESULTS\"\n"))
+            .unwrap();
         fs::set_permissions(folder.path(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
     folder
@@ -106,7 +112,8 @@ fn every_page_is_tried() {
 fn code_of_a_page_is_a_part_of_an_example_that_is_compiled() {
     let page = fs::read_to_string(from_root("docs/book/src/use-from-rust.md")).unwrap();
     let blocks = page.matches("```rust").count();
-    let included: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("{{#include ")).collect();
+    let included: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("{{#include ")).collect();
     assert_eq!(blocks, included.len(), "code that nobody compiles");
     for include in included {
         let (path, part) = include.trim_end_matches("}}").split_once(':').unwrap();

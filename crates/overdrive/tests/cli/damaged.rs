@@ -1,4 +1,5 @@
-//! Files that are cut short, inflated or not what their names say: refused by name, nothing written.
+//! Files that are cut short, inflated or not what their names say: refused by name, nothing
+//! written.
 
 use crate::invocation::Folder;
 use overdrive::ir::Tensor;
@@ -54,9 +55,16 @@ fn garbage_is_refused() {
 
 #[test]
 fn a_header_that_claims_more_than_there_is_is_refused() {
-    let claim =
-        |header: &str| [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 64]].concat();
-    let sizes = ["[1,64]", "[4294967295,4294967295,4294967295]", "[18446744073709551615]", "[1e30]", "[-1]"];
+    let claim = |header: &str| {
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 64]].concat()
+    };
+    let sizes = [
+        "[1,64]",
+        "[4294967295,4294967295,4294967295]",
+        "[18446744073709551615]",
+        "[1e30]",
+        "[-1]",
+    ];
     for size in sizes {
         let header = format!(r#"{{"x":{{"dtype":"F32","shape":{size},"data_offsets":[0,64]}}}}"#);
         refused_everywhere("huge.safetensors", &claim(&header));

@@ -1,5 +1,5 @@
-//! Engines beside ours, and what is written for servers: what is missing is said with its remedy, and a repository holds
-//! against the server's own schema.
+//! Engines beside ours, and what is written for servers: what is missing is said with its remedy,
+//! and a repository holds against the server's own schema.
 
 use crate::invocation::Folder;
 use std::process::Command;
@@ -21,7 +21,9 @@ fn what_takes_part_is_named_or_refused_with_what_there_is() {
     folder.line("bench digits-mlp --library onnxruntime").ends(2, &["ENGINE=FILE"]);
     folder.line("info --install torch").ends(2, &["torch", "onnxruntime-openvino"]);
     folder.line("info --install onnxruntime --wheel nothing.whl").ends(2, &["nothing.whl"]);
-    folder.line("run kernels --quick --peers=tensorflow").ends(2, &["tensorflow", "pytorch, openvino"]);
+    folder
+        .line("run kernels --quick --peers=tensorflow")
+        .ends(2, &["tensorflow", "pytorch, openvino"]);
     folder.line("info").ends(0, &["onnxruntime", "tract"]);
 }
 
@@ -29,7 +31,9 @@ fn what_takes_part_is_named_or_refused_with_what_there_is() {
 fn a_repository_for_triton_holds_against_the_server_s_schema() {
     let folder = Folder::new();
     folder.line("export digits-mlp").ends(2, &["--onnx"]);
-    folder.line("export digits-conv --triton served --shape batch=8").ends(0, &["batches of up to 8"]);
+    folder
+        .line("export digits-conv --triton served --shape batch=8")
+        .ends(0, &["batches of up to 8"]);
     let config = folder.path("served/digits-conv/config.pbtxt");
     let text = std::fs::read_to_string(&config).unwrap();
     assert!(text.contains("max_batch_size: 8") && text.contains("dynamic_batching"), "{text}");

@@ -1,4 +1,5 @@
-//! `eval` end to end: the model's outputs against the f64 definition, and every way in which inputs can be wrong.
+//! `eval` end to end: the model's outputs against the f64 definition, and every way in which inputs
+//! can be wrong.
 
 use crate::invocation::{Folder, Outcome};
 use overdrive::formats;
@@ -35,7 +36,8 @@ fn prepared() -> Folder {
 #[track_caller]
 fn eval(folder: &Folder, arguments: &str) -> Outcome {
     let before = folder.files();
-    let outcome = folder.line(&format!("eval digits-mlp --threads 1 --output out.npz --force {arguments}"));
+    let outcome =
+        folder.line(&format!("eval digits-mlp --threads 1 --output out.npz --force {arguments}"));
     if outcome.code == 2 || outcome.code == 3 {
         assert_eq!(folder.files(), before, "a failure leaves nothing: {outcome:?}");
     }
@@ -104,16 +106,24 @@ fn parameters_from_a_file_are_used_and_must_fit() {
         .iter()
         .map(|s| {
             let ty = template.ty(s.value);
-            (s.name.as_str(), Tensor::from_f64(ty.dtype, ty.shape.clone(), &vec![0.0; ty.elements()]))
+            (
+                s.name.as_str(),
+                Tensor::from_f64(ty.dtype, ty.shape.clone(), &vec![0.0; ty.elements()]),
+            )
         })
         .collect();
     folder.tensors("zeros.safetensors", &zeros);
     folder.tensors("few.safetensors", &zeros[1..]);
     let more: Vec<_> = zeros.iter().cloned().chain([("stray", y(0.0))]).collect();
     folder.tensors("more.safetensors", &more);
-    folder.tensors("none.npz", &[("y", Tensor::from_f64(DType::F32, [BATCH, 10], &[0.0; 10 * BATCH]))]);
+    folder.tensors(
+        "none.npz",
+        &[("y", Tensor::from_f64(DType::F32, [BATCH, 10], &[0.0; 10 * BATCH]))],
+    );
 
-    let with = |name: &str| eval(&folder, &format!("--inputs x.npz --expect none.npz --parameters {name}"));
+    let with = |name: &str| {
+        eval(&folder, &format!("--inputs x.npz --expect none.npz --parameters {name}"))
+    };
     with("few.safetensors").ends(2, &[zeros[0].0, "missing"]);
     with("more.safetensors").ends(2, &["`stray` is not a parameter"]);
     with("absent.npz").ends(2, &["absent.npz"]);
@@ -158,8 +168,11 @@ fn an_index_that_does_not_exist_is_refused() {
     folder.tensors("tokens.npz", &[("x", Tensor::from_ints(DType::I32, [1, 128], &tokens))]);
     let text = "--device cpu --threads 1 --inputs tokens.npz";
     folder.line(&format!("eval text-transformer {text}")).ends(2, &["`x`", "256 as element 7"]);
-    folder.line(&format!("bench text-transformer {text} --trials 5")).ends(2, &["`x`", "256 as element 7"]);
-    let quantized = "quantize text-transformer --device cpu --mode int8-static --data tokens.npz -o none";
+    folder
+        .line(&format!("bench text-transformer {text} --trials 5"))
+        .ends(2, &["`x`", "256 as element 7"]);
+    let quantized =
+        "quantize text-transformer --device cpu --mode int8-static --data tokens.npz -o none";
     folder.line(quantized).ends(2, &["tokens.npz"]);
 }
 
@@ -177,12 +190,14 @@ fn integers_and_infinities_are_expected_exactly() {
     folder.tensors("in.npz", &[("n", ints([1_000_000, 2])), ("x", floats([0.0, -1.0]))]);
     let eval = |m: [i128; 2], y: [f32; 2]| {
         folder.tensors("expected.npz", &[("m", ints(m)), ("y", floats(y))]);
-        folder.line("eval model.onnx --device cpu --threads 1 --inputs in.npz --expect expected.npz")
+        folder
+            .line("eval model.onnx --device cpu --threads 1 --inputs in.npz --expect expected.npz")
     };
     let (inf, nan) = (f32::NEG_INFINITY, f32::NAN);
     eval([1_000_000, 2], [inf, nan])
         .ends(0, &["all 2 values are equal", "1 NaN where NaN is expected", "warning: output `y`"]);
-    eval([1_000_003, 2], [inf, nan]).ends(4, &["1 of 2 values differ", "expected 1000003, found 1000000"]);
+    eval([1_000_003, 2], [inf, nan])
+        .ends(4, &["1 of 2 values differ", "expected 1000003, found 1000000"]);
     eval([1_000_000, 2], [f32::MIN, nan]).ends(4, &["NaN or infinite in one"]);
     eval([1_000_000, 2], [inf, 0.0]).ends(4, &["NaN or infinite in one"]);
 }
@@ -195,7 +210,9 @@ fn a_benchmark_takes_inputs_where_random_ones_say_nothing() {
         b.output("y", x.log());
     });
     let bench = |more: &str| {
-        folder.line(&format!("bench model.onnx --backends cpu --threads 1 --modes compile --trials 5 {more}"))
+        folder.line(&format!(
+            "bench model.onnx --backends cpu --threads 1 --modes compile --trials 5 {more}"
+        ))
     };
     bench("").ends(3, &["the reference itself", "is not finite on these inputs", "--inputs"]);
     folder.tensors("x.npz", &[("x", Tensor::from_f32([4, 8], &[0.5; 32]))]);

@@ -1,4 +1,5 @@
-//! `train` of folders in Hugging Face's format: all weights or adapters, and folders that commands take.
+//! `train` of folders in Hugging Face's format: all weights or adapters, and folders that commands
+//! take.
 
 use crate::invocation::{Folder, Outcome};
 use overdrive::formats::{self, Tensors};
@@ -34,18 +35,25 @@ fn a_published_model_learns_and_is_a_model_again() {
     for name in ["gpt2", "llama", "qwen3", "gemma2", "phi3"] {
         let folder = Folder::new();
         let made = train(&folder, name, "--data words.txt --steps 12 -o tuned");
-        made.ends(0, &["after 12 steps", "bits per byte", "before:", "a step holds", "model: tuned"]);
+        made.ends(
+            0,
+            &["after 12 steps", "bits per byte", "before:", "a step holds", "model: tuned"],
+        );
         let training = json(&folder.path("tuned/training.json"));
         let loss = |field: &str| training[field].as_f64().unwrap();
         let (before, after) = (loss("test_loss_nats_before"), loss("test_loss_nats"));
         assert!(after < 0.8 * before, "{name}: {before}, then {after}");
-        assert_eq!(json(&folder.path("tuned/config.json")), json(&fixture(name).join("config.json")));
+        assert_eq!(
+            json(&folder.path("tuned/config.json")),
+            json(&fixture(name).join("config.json"))
+        );
         assert!(folder.path("tuned/tokenizer.json").exists());
         assert!(folder.path("tuned/generation_config.json").exists());
         folder
             .line("generate tuned --prompt hand --max-tokens 3 --device cpu --threads 1")
             .ends(0, &["3 made"]);
-        let further = "train tuned --data words.txt --steps 1 --tokens 16 -o more --device cpu --threads 1";
+        let further =
+            "train tuned --data words.txt --steps 1 --tokens 16 -o more --device cpu --threads 1";
         folder.line(further).ends(0, &["model: more"]);
     }
 }
@@ -67,9 +75,13 @@ fn adapters_are_merged_and_kept_for_peft() {
     let (before, after) = (states_of_llama(), states(&folder, "tuned/model.safetensors"));
     let changed: Vec<&String> =
         after.iter().filter(|(name, w)| before[*name] != **w).map(|(n, _)| n).collect();
-    assert!(changed.len() >= 13 && changed.iter().all(|name| name.contains("_proj")), "{changed:?}");
+    assert!(
+        changed.len() >= 13 && changed.iter().all(|name| name.contains("_proj")),
+        "{changed:?}"
+    );
     // Without --adapter the folder holds the merged model alone, which is the same.
-    train(&folder, "llama", "--data words.txt --steps 12 --lora 4,16 -o merged").ends(0, &["model: merged"]);
+    train(&folder, "llama", "--data words.txt --steps 12 --lora 4,16 -o merged")
+        .ends(0, &["model: merged"]);
     assert!(!folder.path("merged/adapter").exists());
     assert_eq!(states(&folder, "merged/model.safetensors"), after);
 }
@@ -83,7 +95,8 @@ fn states_of_llama() -> Tensors {
 fn a_model_that_cannot_be_fine_tuned_says_why() {
     let folder = Folder::new();
     train(&folder, "bert", "--data words.txt -o x").ends(2, &["expected a decoder", "an encoder"]);
-    train(&folder, "llama", "--data digits -o x").ends(2, &["expected `text` or a file", "labelled samples"]);
+    train(&folder, "llama", "--data digits -o x")
+        .ends(2, &["expected `text` or a file", "labelled samples"]);
     train(&folder, "llama", "--data words.txt --lora 0 -o x").ends(2, &["RANK"]);
     train(&folder, "llama", "--data words.txt --lora 4,-1 -o x").ends(2, &["RANK"]);
     train(&folder, "llama", "--data words.txt --adapter -o x").ends(2, &["--lora"]);
@@ -93,8 +106,11 @@ fn a_model_that_cannot_be_fine_tuned_says_why() {
     let model = fixture("llama").display().to_string();
     let words = ["train", &model].into_iter().chain(long.split_whitespace());
     folder.overdrive(&words.collect::<Vec<_>>()).ends(2, &["`tokens` of at most 64", "4096"]);
-    folder.line("train digits-mlp --data digits --tokens 8 -o x").ends(2, &["--tokens", "Hugging Face"]);
-    let quantized = "quantize MODEL --mode int8-dynamic --data words.txt -o small --trials 5 --batches 2 \
+    folder
+        .line("train digits-mlp --data digits --tokens 8 -o x")
+        .ends(2, &["--tokens", "Hugging Face"]);
+    let quantized = "quantize MODEL --mode int8-dynamic --data words.txt -o small --trials 5 \
+                     --batches 2 \
                      --device cpu --threads 1";
     folder.line(&quantized.replace("MODEL", &model)).ends(0, &[]);
     folder.line("train small --data words.txt -o x").ends(2, &["is quantized", "int8-dynamic"]);

@@ -5,7 +5,8 @@ use overdrive::ir::Tensor;
 use proptest::prelude::*;
 use std::fs;
 
-/// Words that command lines are made of; none of them starts long work, and every path is below the test's folder.
+/// Words that command lines are made of; none of them starts long work, and every path is below the
+/// test's folder.
 const WORDS: &[&str] = &[
     "models",
     "info",
@@ -87,14 +88,20 @@ fn mutate(mut bytes: Vec<u8>, mutations: &[Mutation]) -> Vec<u8> {
 
 fn few() -> ProptestConfig {
     // A process per case; a failing case is small enough without a file that remembers it.
-    ProptestConfig { cases: 64, failure_persistence: None, max_shrink_iters: 64, ..ProptestConfig::default() }
+    ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        max_shrink_iters: 64,
+        ..ProptestConfig::default()
+    }
 }
 
 /// The bytes of a file that holds one tensor for `digits-mlp`.
 fn good(name: &str, tensor: &str) -> Vec<u8> {
     let width = if tensor == "x" { 64 } else { 10 };
     let folder = Folder::new();
-    fs::read(folder.tensors(name, &[(tensor, Tensor::from_f32([1, width], &vec![0.5; width]))])).unwrap()
+    fs::read(folder.tensors(name, &[(tensor, Tensor::from_f32([1, width], &vec![0.5; width]))]))
+        .unwrap()
 }
 
 proptest! {
@@ -104,12 +111,14 @@ proptest! {
     fn mutated_files_are_read_or_refused(
         name in prop::sample::select(vec!["x.npz", "x.safetensors"]),
         mutations in prop::collection::vec(mutation(), 1..4),
-        (tensor, place) in prop::sample::select(vec![("x", "--inputs"), ("y", "--inputs good.npz --expect")]),
+        (tensor, place) in prop::sample::select(vec![("x", "--inputs"), ("y", "--inputs good.npz \
+                                                            --expect")]),
     ) {
         let folder = Folder::new();
         fs::write(folder.path("good.npz"), good("good.npz", "x")).unwrap();
         fs::write(folder.path(name), mutate(good(name, tensor), &mutations)).unwrap();
-        let outcome = folder.line(&format!("eval digits-mlp --threads 1 -o out.npz {place} {name}"));
+        let outcome = folder.line(&format!("eval digits-mlp --threads 1 -o out.npz {place} \
+                                            {name}"));
         // 4: the mutation may have hit a value.
         prop_assert!([0, 2, 4].contains(&outcome.code), "{outcome:?}");
         prop_assert_eq!(folder.path("out.npz").exists(), outcome.code != 2, "{:?}", outcome);
@@ -144,6 +153,7 @@ proptest! {
         prop_assert!([0, 2, 3, 4].contains(&outcome.code), "{outcome:?}");
         let kept = fs::read(folder.path("good.npz")).unwrap();
         let named_as_output = at > 0 && ["-o", "--output", "--trace"].contains(&words[at - 1]);
-        prop_assert!(named_as_output || kept == good("good.npz", "x"), "an input was overwritten: {outcome:?}");
+        prop_assert!(named_as_output || kept == good("good.npz", "x"), "an input was overwritten: \
+                                                            {outcome:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! Folders in Hugging Face's format, and `generate`: the text of a seed is always the same, and what cannot be is refused.
+//! Folders in Hugging Face's format, and `generate`: the text of a seed is always the same, and
+//! what cannot be is refused.
 
 use crate::invocation::{Folder, Outcome};
 use overdrive::formats::npz;
@@ -15,7 +16,8 @@ fn fixture(name: &str) -> PathBuf {
 #[track_caller]
 fn run(command: &str, model: &str, rest: &str) -> Outcome {
     let folder = fixture(model).display().to_string();
-    let words = [command, &folder].into_iter().chain(rest.split_whitespace()).chain(["--threads", "1"]);
+    let words =
+        [command, &folder].into_iter().chain(rest.split_whitespace()).chain(["--threads", "1"]);
     Folder::new().overdrive(&words.collect::<Vec<_>>())
 }
 
@@ -26,8 +28,9 @@ fn json(outcome: &Outcome) -> Value {
 
 #[test]
 fn text_is_the_same_for_a_seed_and_its_figures_are_told() {
-    let made =
-        |rest: &str| json(&run("generate", "qwen3", &format!("--prompt hand --max-tokens 9 --json {rest}")));
+    let made = |rest: &str| {
+        json(&run("generate", "qwen3", &format!("--prompt hand --max-tokens 9 --json {rest}")))
+    };
     let greedy = made("");
     assert_eq!(greedy["tokens"].as_array().unwrap().len(), 9, "{greedy}");
     assert_eq!(greedy["prompt_tokens"], 2);
@@ -44,13 +47,17 @@ fn text_is_the_same_for_a_seed_and_its_figures_are_told() {
     assert_ne!(made("--temperature 2 --top-p 0.99 --seed 6")["text"], drawn["text"]);
     let shown = run("generate", "qwen3", "--prompt hand --max-tokens 9");
     shown.ends(0, &["2 tokens read, 9 made", "tokens/s (n = 8)"]);
-    assert_eq!(shown.stdout.trim_end_matches('\n'), greedy["text"].as_str().unwrap().trim_end_matches('\n'));
+    assert_eq!(
+        shown.stdout.trim_end_matches('\n'),
+        greedy["text"].as_str().unwrap().trim_end_matches('\n')
+    );
 }
 
 #[test]
 fn a_built_in_model_of_bytes_generates_without_a_cache() {
     let folder = Folder::new();
-    let outcome = folder.line("generate text-transformer --prompt abc --max-tokens 3 --threads 1 --json");
+    let outcome =
+        folder.line("generate text-transformer --prompt abc --max-tokens 3 --threads 1 --json");
     assert_eq!(json(&outcome)["prompt_tokens"], 3);
     outcome.ends(0, &["keeps no keys and values"]);
     folder.line("generate mlp --prompt abc").ends(2, &["`mlp` reads no text"]);
@@ -74,8 +81,18 @@ fn eval_and_bench_take_folders_and_text() {
         folder.tensors("x.npz", &ports.map(|port| (port, all[port].clone())));
         folder.tensors("y.npz", &[("y", all["y"].clone())]);
         let model = fixture(name).display().to_string();
-        let eval =
-            ["eval", &model, "--inputs", "x.npz", "--expect", "y.npz", "--atol", "1e-4", "--threads", "1"];
+        let eval = [
+            "eval",
+            &model,
+            "--inputs",
+            "x.npz",
+            "--expect",
+            "y.npz",
+            "--atol",
+            "1e-4",
+            "--threads",
+            "1",
+        ];
         folder.overdrive(&eval).ends(0, &["agrees"]);
     }
     folder.tensors("x.npz", &[("x", Tensor::from_ints(DType::I32, [1, 65], &[1; 65]))]);

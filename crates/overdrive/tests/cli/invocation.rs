@@ -42,7 +42,8 @@ impl Folder {
 
     /// A file of tensors, in the format that its name says.
     pub(crate) fn tensors(&self, file: &str, named: &[(&str, Tensor)]) -> PathBuf {
-        let tensors: Tensors = named.iter().map(|(name, t)| ((*name).to_owned(), t.clone())).collect();
+        let tensors: Tensors =
+            named.iter().map(|(name, t)| ((*name).to_owned(), t.clone())).collect();
         let path = self.path(file);
         formats::write(&path, &tensors).unwrap();
         path

@@ -21,7 +21,8 @@ fn inputs_that_cannot_be_drawn_are_refused_with_their_size() {
 fn a_file_that_no_memory_holds_is_named() {
     let folder = Folder::new();
     let bytes: u64 = 4 << 30;
-    let header = format!(r#"{{"x":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
+    let header =
+        format!(r#"{{"x":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
     let mut start = (header.len() as u64).to_le_bytes().to_vec();
     start.extend(header.bytes());
     fs::write(folder.path("big.safetensors"), &start).unwrap();
@@ -34,7 +35,9 @@ fn a_file_that_no_memory_holds_is_named() {
     sparse("big.onnx", bytes);
     let line = "eval digits-mlp --inputs big.safetensors --device cpu --threads 1";
     folder.within(KIBIBYTES, line).ends(2, &["out of memory for `big.safetensors`", "found"]);
-    folder.within(KIBIBYTES, "export big.onnx --stablehlo y").ends(2, &["out of memory for `big.onnx`"]);
+    folder
+        .within(KIBIBYTES, "export big.onnx --stablehlo y")
+        .ends(2, &["out of memory for `big.onnx`"]);
 }
 
 #[test]
@@ -43,8 +46,9 @@ fn outputs_that_cannot_be_as_expected_are_not_computed() {
     folder.tensors("x.npz", &[("x", Tensor::from_f32([1, 64], &[0.5; 64]))]);
     folder.tensors("y.npz", &[("y", Tensor::from_f32([2, 10], &[0.5; 20]))]);
     folder.tensors("ints.npz", &[("y", Tensor::from_ints(DType::I32, [1, 10], &[1; 10]))]);
-    let eval =
-        |file: &str| folder.line(&format!("eval digits-mlp --inputs x.npz --expect {file} -o out.npz"));
+    let eval = |file: &str| {
+        folder.line(&format!("eval digits-mlp --inputs x.npz --expect {file} -o out.npz"))
+    };
     eval("y.npz").ends(4, &["expected f32[2, 10], found f32[1, 10]", "DISAGREES", "was not run"]);
     eval("ints.npz").ends(4, &["expected i32[1, 10]", "was not run"]);
     assert!(!folder.path("out.npz").exists());

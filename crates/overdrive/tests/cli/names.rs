@@ -8,7 +8,9 @@ use std::fs;
 fn a_name_that_is_a_folder_and_built_in_is_asked_about() {
     let folder = Folder::new();
     folder.tensors("x.npz", &[("x", Tensor::from_f32([1, 64], &[0.5; 64]))]);
-    folder.line("train digits-mlp --data digits --steps 2 --device cpu --threads 1 -o mlp").ends(0, &[]);
+    folder
+        .line("train digits-mlp --data digits --steps 2 --device cpu --threads 1 -o mlp")
+        .ends(0, &[]);
     for line in [
         "export mlp --onnx m.onnx",
         "eval mlp --inputs x.npz",

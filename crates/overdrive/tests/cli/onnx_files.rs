@@ -25,7 +25,8 @@ fn free(path: &Path) -> Vec<String> {
 }
 
 fn pretrained(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-studies/tests/pretrained");
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-studies/tests/pretrained");
     folder.join(name).to_string_lossy().into_owned()
 }
 
@@ -33,7 +34,8 @@ fn pretrained(name: &str) -> String {
 #[track_caller]
 fn assert_alike(folder: &Folder, [one, other]: [&str; 2], inputs: &[(&str, Tensor)]) {
     folder.tensors("inputs.npz", inputs);
-    let line = |model: &str, rest: &str| format!("eval {model} --device cpu --inputs inputs.npz {rest}");
+    let line =
+        |model: &str, rest: &str| format!("eval {model} --device cpu --inputs inputs.npz {rest}");
     folder.line(&line(one, "-o outputs.npz --force")).ends(0, &[]);
     folder.line(&line(other, "--expect outputs.npz --rtol 1e-3 --atol 1e-4")).ends(0, &["agrees"]);
 }
@@ -80,9 +82,17 @@ fn a_file_is_quantized_to_a_file_of_any_batch() {
     folder.line("export digits-mlp --onnx model.onnx").ends(0, &[]);
     folder.tensors("samples.npz", &[("x", normals(&[64, 64], 7))]);
     for mode in ["int8-dynamic", "int8-static", "int8-weights", "int4-gptq", "fp8"] {
-        let words = ["any batch", "held-out samples", "the file", "bench, eval, profile and export take it"];
-        quantize(&folder, &format!("model.onnx --mode {mode} --data samples.npz -o small.onnx --force"))
-            .ends(0, &words);
+        let words = [
+            "any batch",
+            "held-out samples",
+            "the file",
+            "bench, eval, profile and export take it",
+        ];
+        quantize(
+            &folder,
+            &format!("model.onnx --mode {mode} --data samples.npz -o small.onnx --force"),
+        )
+        .ends(0, &words);
         assert_eq!(free(&folder.path("small.onnx")), ["batch"], "{mode}");
         let bytes = |name| fs::metadata(folder.path(name)).unwrap().len();
         let [small, whole] = ["small.onnx", "model.onnx"].map(bytes);

@@ -20,7 +20,12 @@ const PRINTS: [&str; 8] = [
 
 fn call(folder: &Folder, line: &str, out: Stdio, err: Stdio) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_overdrive"));
-    command.args(line.split(' ')).current_dir(folder.path("")).stdin(Stdio::null()).stdout(out).stderr(err);
+    command
+        .args(line.split(' '))
+        .current_dir(folder.path(""))
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(err);
     command.spawn().unwrap().wait_with_output().unwrap()
 }
 
@@ -89,9 +94,13 @@ fn room_that_is_lacking_is_known_before_the_work() {
 fn what_a_limit_cuts_short_is_an_error_and_says_what_is_kept() {
     let folder = Folder::new();
     // Results fit, the page does not.
-    let ended = limited(&folder, 1200, "bench digits-mlp --backends cpu --modes jit --trials 5 -o report");
+    let ended =
+        limited(&folder, 1200, "bench digits-mlp --backends cpu --modes jit --trials 5 -o report");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(3), "{said}");
-    assert!(said.contains("File too large") && said.contains("kept in `report/results.json`"), "{said}");
+    assert!(
+        said.contains("File too large") && said.contains("kept in `report/results.json`"),
+        "{said}"
+    );
     folder.line("report report/results.json --force").ends(0, &["report: report/report.html"]);
 }

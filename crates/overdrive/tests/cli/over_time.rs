@@ -7,7 +7,10 @@ use overdrive::bench::report::{from_json, to_json};
 fn measured() -> (Folder, String) {
     let folder = Folder::new();
     folder
-        .line("bench digits-mlp --backends cpu --trials 6 --warmup 1 --threads 1 --modes jit,compile --out a")
+        .line(
+            "bench digits-mlp --backends cpu --trials 6 --warmup 1 --threads 1 --modes \
+               jit,compile --out a",
+        )
         .ends(0, &[]);
     let text = std::fs::read_to_string(folder.path("a/results.json")).unwrap();
     (folder, text)
@@ -30,7 +33,9 @@ fn results_are_compared_kept_and_charted() {
         later.started_unix_s += session;
         std::fs::write(folder.path(&format!("{session}.json")), to_json(&later)).unwrap();
     }
-    folder.line("compare 1.json,2.json,3.json 3.json,2.json,1.json").ends(0, &["several sessions a side"]);
+    folder
+        .line("compare 1.json,2.json,3.json 3.json,2.json,1.json")
+        .ends(0, &["several sessions a side"]);
 
     let mut other = from_json(&text).unwrap();
     other.environment.cpu.model = "Another CPU".into();
@@ -39,11 +44,16 @@ fn results_are_compared_kept_and_charted() {
     shown.ends(0, &["Different machines, shown and not judged", "Another CPU"]);
     assert!(!shown.stdout.contains("A over B"));
 
-    folder.line("history --add a").ends(0, &["2 figures added to history.jsonl", "0 changes in 2 series"]);
+    folder
+        .line("history --add a")
+        .ends(0, &["2 figures added to history.jsonl", "0 changes in 2 series"]);
     folder.line("history --add a").ends(0, &["0 figures added", "2 were there already"]);
     folder.line("history h2.jsonl --add other.json").ends(0, &["Another CPU"]);
-    let json =
-        folder.line("history history.jsonl h2.jsonl --json --case compile").ends(0, &[]).stdout.clone();
+    let json = folder
+        .line("history history.jsonl h2.jsonl --json --case compile")
+        .ends(0, &[])
+        .stdout
+        .clone();
     let series: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(series.as_array().unwrap().len(), 2, "one case on two machines");
     folder.line("history --case nothing").ends(3, &["no figure of a case with `nothing`"]);
@@ -69,10 +79,19 @@ fn reports_comparisons_and_histories_read_the_same_files() {
 
     let halved = "accuracy halved: 0.920 to 0.460";
     folder.line("compare older.json old.json").ends(0, &["Imported, times are shown", halved]);
-    folder.line("report older.json old.json -o both").ends(0, &["2 imported files side by side", halved]);
-    folder.line("history kept.jsonl --add older.json").ends(0, &["does not say when it was measured"]);
+    folder
+        .line("report older.json old.json -o both")
+        .ends(0, &["2 imported files side by side", halved]);
+    folder
+        .line("history kept.jsonl --add older.json")
+        .ends(0, &["does not say when it was measured"]);
     let later = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
-    std::fs::File::options().append(true).open(folder.path("old.json")).unwrap().set_modified(later).unwrap();
+    std::fs::File::options()
+        .append(true)
+        .open(folder.path("old.json"))
+        .unwrap()
+        .set_modified(later)
+        .unwrap();
     folder.line("history kept.jsonl --add old.json").ends(0, &[halved]);
 }
 
@@ -90,7 +109,9 @@ fn files_that_are_no_results_are_named_and_left_alone() {
         folder.line(&format!("history --add a --add {name}")).ends(2, &[name, word]);
     }
     assert!(!folder.path("history.jsonl").exists(), "all or nothing is added");
-    folder.line("compare a nowhere").ends(2, &["nowhere", "expected results, or the folder of a report"]);
+    folder
+        .line("compare a nowhere")
+        .ends(2, &["nowhere", "expected results, or the folder of a report"]);
     std::fs::write(folder.path("gate.json"), "{\"gate_version\": 2}").unwrap();
     folder.line("compare a gate.json").ends(2, &["gate.json", "verdicts of `overdrive regress`"]);
     folder.line("history").ends(2, &["history.jsonl", "--add RESULTS"]);

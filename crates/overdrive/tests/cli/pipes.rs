@@ -19,8 +19,16 @@ const REFUSED: &str = "found a pipe or a device";
 fn files_that_are_named_are_not_waited_for() {
     let folder = Folder::new();
     folder.tensors("x.npz", &[("x", Tensor::from_f32([1, 64], &[0.5; 64]))]);
-    for name in ["p", "p.npz", "p.safetensors", "p.onnx", "p.csv", "p.json", "p.html", "p-images-idx3-ubyte"]
-    {
+    for name in [
+        "p",
+        "p.npz",
+        "p.safetensors",
+        "p.onnx",
+        "p.csv",
+        "p.json",
+        "p.html",
+        "p-images-idx3-ubyte",
+    ] {
         pipe(&folder, name);
     }
     let before = folder.files();
@@ -64,7 +72,10 @@ fn files_in_folders_are_not_waited_for() {
     let folder = Folder::new();
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let models = [
-        ("overdrive-train/trained/digits-mlp", &["config.json", "graph.txt", "model.safetensors"][..]),
+        (
+            "overdrive-train/trained/digits-mlp",
+            &["config.json", "graph.txt", "model.safetensors"][..],
+        ),
         (
             "overdrive-studies/tests/pretrained/gpt2",
             &["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"],

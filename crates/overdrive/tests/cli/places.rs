@@ -8,7 +8,8 @@ use std::fs;
 /// Commands that write, with few samples of everything.
 const WRITERS: [&str; 8] = [
     "train digits-mlp --data digits --steps 2 --device cpu --threads 1 -o out",
-    "quantize digits-mlp --mode int8-weights --batches 1 --trials 5 --device cpu --threads 1 -o out",
+    "quantize digits-mlp --mode int8-weights --batches 1 --trials 5 --device cpu --threads 1 -o \
+     out",
     "export digits-mlp --onnx out",
     "export digits-mlp --stablehlo out",
     "export digits-mlp --triton out",
@@ -61,7 +62,8 @@ fn what_is_not_ours_is_never_replaced() {
         // A folder of the user's, whose config.json speaks of a model of ours.
         fs::create_dir_all(folder.path("out/.git")).unwrap();
         fs::write(folder.path("out/.git/HEAD"), "ref: refs/heads/main").unwrap();
-        fs::write(folder.path("out/config.json"), "{\"note\": \"not \\\"overdrive_model\\\"\"}").unwrap();
+        fs::write(folder.path("out/config.json"), "{\"note\": \"not \\\"overdrive_model\\\"\"}")
+            .unwrap();
         fs::write(folder.path("out/notes.txt"), "years of work").unwrap();
         fs::create_dir(folder.path("out.npz")).unwrap();
         fs::write(folder.path("out.npz/thesis.tex"), "years of work").unwrap();
@@ -103,7 +105,9 @@ fn results_do_not_come_between_those_of_others() {
 fn a_model_is_its_own_source_only_by_force() {
     let folder = folder();
     let quantize = "--mode int8-weights --batches 1 --trials 5 --device cpu --threads 1";
-    folder.line("train digits-mlp --data digits --steps 2 --device cpu --threads 1 -o m").ends(0, &[]);
+    folder
+        .line("train digits-mlp --data digits --steps 2 --device cpu --threads 1 -o m")
+        .ends(0, &[]);
     folder.line(&format!("quantize m {quantize} -o m")).ends(2, &["is an input", "--force"]);
     folder.line("eval m --inputs x.npz --threads 1 -o x.npz").ends(2, &["x.npz` is an input"]);
     folder.line("bench m --out m --force").ends(2, &["holds a model, not results"]);
@@ -115,7 +119,9 @@ fn a_model_is_its_own_source_only_by_force() {
 #[test]
 fn a_flipped_bit_of_weights_is_told_everywhere() {
     let folder = folder();
-    folder.line("train digits-mlp --data digits --steps 2 --device cpu --threads 1 -o m").ends(0, &[]);
+    folder
+        .line("train digits-mlp --data digits --steps 2 --device cpu --threads 1 -o m")
+        .ends(0, &[]);
     let weights = folder.path("m/model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     let middle = bytes.len() / 2;
@@ -132,7 +138,9 @@ fn a_flipped_bit_of_weights_is_told_everywhere() {
 fn new_files_are_for_whom_new_files_are() {
     use std::os::unix::fs::PermissionsExt;
     let folder = folder();
-    folder.line("train digits-mlp --data digits --steps 2 --device cpu --threads 1 -o m").ends(0, &[]);
+    folder
+        .line("train digits-mlp --data digits --steps 2 --device cpu --threads 1 -o m")
+        .ends(0, &[]);
     folder.line("eval m --inputs x.npz --threads 1 -o y.safetensors").ends(0, &[]);
     fs::write(folder.path("new"), "").unwrap();
     let mode = |name: &str| fs::metadata(folder.path(name)).unwrap().permissions().mode();

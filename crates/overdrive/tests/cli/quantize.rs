@@ -1,4 +1,5 @@
-//! `quantize` end to end: the folder is a smaller model that other commands take, and every way in which it is refused.
+//! `quantize` end to end: the folder is a smaller model that other commands take, and every way in
+//! which it is refused.
 
 use crate::invocation::{Folder, Outcome};
 use overdrive::ir::eval::philox;
@@ -8,7 +9,9 @@ use std::fs;
 /// Runs `quantize digits-mlp` with few samples of its latency.
 #[track_caller]
 fn quantize(folder: &Folder, arguments: &str) -> Outcome {
-    folder.line(&format!("quantize digits-mlp --device cpu --threads 1 --trials 5 --batches 1 {arguments}"))
+    folder.line(&format!(
+        "quantize digits-mlp --device cpu --threads 1 --trials 5 --batches 1 {arguments}"
+    ))
 }
 
 fn x(rows: usize) -> Tensor {
@@ -38,7 +41,8 @@ fn what_it_writes_is_a_smaller_model() {
 #[test]
 fn four_bits_in_groups_and_layers_that_cannot_take_them() {
     let folder = Folder::new();
-    quantize(&folder, "--mode int4-gptq --group 32 -o small").ends(0, &["error relative to their size"]);
+    quantize(&folder, "--mode int4-gptq --group 32 -o small")
+        .ends(0, &["error relative to their size"]);
     // 128 columns have no groups of 48: those layers stay, and it is said.
     let skipped = quantize(&folder, "--mode int4-rtn --group 48 -o none");
     skipped.ends(2, &["multiple of 48", "no layer"]);
@@ -52,9 +56,11 @@ fn the_users_own_samples_calibrate_and_judge() {
     folder.tensors("few.npz", &[("x", x(70))]);
     folder.tensors("wrong.npz", &[("x", Tensor::from_f32([4, 8], &[0.0; 32]))]);
     quantize(&folder, "--mode int8-static --data many.npz -o small").ends(0, &["held-out samples"]);
-    for (file, words) in
-        [("few.npz", "at least 128 samples"), ("wrong.npz", "f32[4, 8]"), ("absent.npz", "absent.npz")]
-    {
+    for (file, words) in [
+        ("few.npz", "at least 128 samples"),
+        ("wrong.npz", "f32[4, 8]"),
+        ("absent.npz", "absent.npz"),
+    ] {
         let refused = quantize(&folder, &format!("--mode int8-static --data {file} -o none"));
         refused.ends(2, &[words]);
         assert!(!folder.path("none").exists());
@@ -64,7 +70,8 @@ fn the_users_own_samples_calibrate_and_judge() {
 #[test]
 fn limits_and_names_are_kept() {
     let folder = Folder::new();
-    quantize(&folder, "--mode int9 -o none").ends(2, &["unknown mode `int9`", "int8-static", "nvfp4"]);
+    quantize(&folder, "--mode int9 -o none")
+        .ends(2, &["unknown mode `int9`", "int8-static", "nvfp4"]);
     quantize(&folder, "--mode int4-rtn --max-loss 0.0001 -o none")
         .ends(4, &["--max-loss", "nothing was written"]);
     assert_eq!(folder.files(), Vec::<String>::new());
@@ -75,11 +82,13 @@ fn labelled_samples_judge_by_what_they_say() {
     let folder = Folder::new();
     let words = ["trained weights", "top1_percent", "lost, paired (points)", "360 test samples"];
     quantize(&folder, "--mode int8-static --data digits --max-loss 2 -o small").ends(0, &words);
-    let refused = quantize(&folder, "--mode int4-rtn --data digits --metric perplexity --max-loss 0 -o none");
+    let refused =
+        quantize(&folder, "--mode int4-rtn --data digits --metric perplexity --max-loss 0 -o none");
     refused.ends(4, &["perplexity", "--max-loss allows 0", "nothing was written"]);
     quantize(&folder, "--mode int8-static --metric top1 -o none")
         .ends(2, &["--metric top1 needs labels", "no --data"]);
-    quantize(&folder, "--mode int8-static --data text -o none").ends(2, &["at most 10 classes", "found 256"]);
+    quantize(&folder, "--mode int8-static --data text -o none")
+        .ends(2, &["at most 10 classes", "found 256"]);
     assert!(!folder.path("none").exists());
 }
 
@@ -89,7 +98,8 @@ fn a_scan_says_what_each_layer_costs_and_a_search_mixes_modes() {
     let scan = quantize(&folder, "--sensitivity --mode int4-rtn --data digits");
     scan.ends(0, &["layer, alone", "fc1", "fc2", "fc3", "perplexity lost (%)"]);
     assert_eq!(folder.files(), Vec::<String>::new());
-    let found = quantize(&folder, "--search --data digits --max-loss 1 --max-slowdown 1000 -o mixed");
+    let found =
+        quantize(&folder, "--search --data digits --max-loss 1 --max-slowdown 1000 -o mixed");
     found.ends(0, &["front", "taken:", "all float", "`mixed` is a model"]);
     let config = fs::read_to_string(folder.path("mixed/config.json")).unwrap();
     assert!(config.contains("search of int8-dynamic, int4-gptq"), "{config}");
@@ -119,7 +129,9 @@ fn a_damaged_model_is_refused() {
 fn what_cannot_be_trained_is_refused_before_the_first_step() {
     let folder = Folder::new();
     for mode in ["int8-dynamic", "int4-rtn"] {
-        folder.line(&format!("quantize digits-mlp --mode {mode} --trials 5 -o {mode}")).ends(0, &[]);
+        folder
+            .line(&format!("quantize digits-mlp --mode {mode} --trials 5 -o {mode}"))
+            .ends(0, &[]);
         let train = format!("train {mode} --data digits --steps 1 -o again");
         folder.line(&train).ends(2, &["expected weights in f32", "train the float model"]);
         assert!(!folder.path("again").exists());

@@ -1,5 +1,5 @@
-//! `quantize` on data of the user's own: modes that learn from it, files of every format, and each way in which a model or its
-//! data is refused, with its words and exit code.
+//! `quantize` on data of the user's own: modes that learn from it, files of every format, and each
+//! way in which a model or its data is refused, with its words and exit code.
 
 use crate::invocation::{Folder, Outcome};
 use overdrive::formats::ModelFolder;
@@ -23,7 +23,8 @@ fn left(folder: &Folder, files: &[&str]) {
 fn what_is_learnt_is_a_model_that_loses_less_than_rounding() {
     let folder = Folder::new();
     let words = ["top1_percent", "scales", "is a model"];
-    let baselines = ["float, as given", "float, trained as long", "lost against the one given (points)"];
+    let baselines =
+        ["float, as given", "float, trained as long", "lost against the one given (points)"];
     quantize(&folder, "digits-mlp --mode qat-int4 --data digits --max-loss 2 -o small")
         .ends(0, &words)
         .ends(0, &baselines);
@@ -47,7 +48,8 @@ fn what_is_learnt_is_a_model_that_loses_less_than_rounding() {
 #[test]
 fn a_pruned_model_is_as_small_as_it_says() {
     let folder = Folder::new();
-    quantize(&folder, "digits-mlp --mode sparse24-wanda --data digits -o sparse").ends(0, &["top1_percent"]);
+    quantize(&folder, "digits-mlp --mode sparse24-wanda --data digits -o sparse")
+        .ends(0, &["top1_percent"]);
     let float = 4 * (64 * 128 + 128 * 128 + 128 * 10);
     let weights = |folder: &Path| -> usize {
         let states = overdrive::formats::read(&folder.join("model.safetensors")).unwrap();
@@ -63,7 +65,8 @@ fn a_pruned_model_is_as_small_as_it_says() {
     let config = fs::read_to_string(folder.path("both/config.json")).unwrap();
     assert!(config.contains("sparse-24-bitmask") && config.contains("int-quantized"), "{config}");
     assert!(weights(&folder.path("both")) < float / 5);
-    quantize(&folder, "digits-conv --mode sparse24-magnitude --data digits -o conv").ends(0, &["not pruned"]);
+    quantize(&folder, "digits-conv --mode sparse24-magnitude --data digits -o conv")
+        .ends(0, &["not pruned"]);
 }
 
 /// Labelled images of 8x8 bytes in the formats that `--data` takes.
@@ -83,7 +86,8 @@ fn images(folder: &Folder, count: usize) -> [String; 3] {
         format!("{},{}\n", pixels.join(","), class(i))
     };
     fs::write(folder.path("own.csv"), (0..count).map(row).collect::<String>()).unwrap();
-    let x: Vec<f32> = (0..count).flat_map(|i| (0..64).map(move |at| f32::from(pixel(i, at)))).collect();
+    let x: Vec<f32> =
+        (0..count).flat_map(|i| (0..64).map(move |at| f32::from(pixel(i, at)))).collect();
     let y: Vec<i128> = (0..count).map(|i| class(i) as i128).collect();
     let y = Tensor::from_ints(overdrive::ir::DType::I64, [count], &y);
     folder.tensors("own.npz", &[("x", Tensor::from_f32([count, 64], &x)), ("y", y)]);
@@ -94,10 +98,12 @@ fn images(folder: &Folder, count: usize) -> [String; 3] {
 fn files_of_every_format_calibrate_and_judge() {
     let folder = Folder::new();
     for (at, file) in images(&folder, 400).iter().enumerate() {
-        let made = quantize(&folder, &format!("digits-mlp --mode int8-static --data {file} -o small{at}"));
+        let made =
+            quantize(&folder, &format!("digits-mlp --mode int8-static --data {file} -o small{at}"));
         made.ends(0, &["top1_percent", "80 test samples"]);
-        let trained = folder
-            .line(&format!("train digits-mlp --device cpu --threads 1 --steps 5 --data {file} -o t{at}"));
+        let trained = folder.line(&format!(
+            "train digits-mlp --device cpu --threads 1 --steps 5 --data {file} -o t{at}"
+        ));
         trained.ends(0, &["80 test samples"]);
     }
 }
@@ -127,10 +133,12 @@ fn text_is_learnt_in_the_tokens_of_a_tokenizer() {
     fs::write(folder.path("own.txt"), "the cat sat on the mat ".repeat(2000)).unwrap();
     let train = |arguments: &str| {
         folder.line(&format!(
-            "train text-transformer --device cpu --threads 1 --steps 2 --batch 2 --data {arguments} -o out --force"
+            "train text-transformer --device cpu --threads 1 --steps 2 --batch 2 --data \
+             {arguments} -o out --force"
         ))
     };
-    // 24,000 tokens of 46,000 bytes: 9 windows of 128 in the last twentieth, where bytes would be 17.
+    // 24,000 tokens of 46,000 bytes: 9 windows of 128 in the last twentieth, where bytes would
+    // be 17.
     train("own.txt --tokenizer tokenizer.json").ends(0, &["of 9 test windows", "bits per byte"]);
     let config = fs::read_to_string(folder.path("out/config.json")).unwrap();
     assert!(config.contains("tokenizer.json"), "{config}");
@@ -138,7 +146,8 @@ fn text_is_learnt_in_the_tokens_of_a_tokenizer() {
     train("own.txt --tokenizer own.txt").ends(2, &["own.txt", "expected a tokenizer"]);
     let many: Vec<String> = (0..200).map(|i| format!("word{i}")).collect();
     tokenizer(&folder, &many.iter().map(String::as_str).collect::<Vec<_>>());
-    train("own.txt --tokenizer tokenizer.json").ends(2, &["ids below 256", "tokenizer is of another model"]);
+    train("own.txt --tokenizer tokenizer.json")
+        .ends(2, &["ids below 256", "tokenizer is of another model"]);
 }
 
 #[test]
@@ -146,11 +155,13 @@ fn data_that_does_not_fit_is_refused() {
     let folder = Folder::new();
     images(&folder, 100);
     let refused = |arguments: &str, words: &[&str]| {
-        quantize(&folder, &format!("digits-mlp --mode int8-static -o none {arguments}")).ends(2, words);
+        quantize(&folder, &format!("digits-mlp --mode int8-static -o none {arguments}"))
+            .ends(2, words);
     };
     // 68 of 100 samples are for training: fewer than eight batches of 64.
-    let few =
-        folder.line("quantize digits-mlp --mode int8-static --batches 8 --data own.csv --device cpu -o none");
+    let few = folder.line(
+        "quantize digits-mlp --mode int8-static --batches 8 --data own.csv --device cpu -o none",
+    );
     few.ends(2, &["calibration", "expected at least 512 samples", "found 68"]);
     let write = |name: &str, text: String| fs::write(folder.path(name), text).unwrap();
     let line = |width: usize, label: usize| format!("{}{label}\n", "1,".repeat(width));
@@ -162,7 +173,8 @@ fn data_that_does_not_fit_is_refused() {
     refused("--data few.csv", &["data set", "samples for three parts", "5 in all"]);
     write(
         "nan.csv",
-        format!("{}0\n", "nan,".repeat(64)) + &(0..99).map(|i| line(64, i % 10)).collect::<String>(),
+        format!("{}0\n", "nan,".repeat(64))
+            + &(0..99).map(|i| line(64, i % 10)).collect::<String>(),
     );
     refused("--data nan.csv", &["nan.csv, line 1, column 0", "a number, found `nan`"]);
     write("torn.csv", format!("{}1,2,3\n", line(64, 1)));
@@ -175,15 +187,19 @@ fn data_that_does_not_fit_is_refused() {
 
 /// The trained model in a folder, with its states changed.
 fn model(folder: &Folder, name: &str, change: impl Fn(&str, Tensor) -> Tensor) {
-    let trained = Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-train/trained/digits-mlp");
+    let trained =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-train/trained/digits-mlp");
     let mut read = ModelFolder::read(&trained).unwrap();
     let states: std::collections::BTreeMap<String, Tensor> = read
         .graph
         .states()
         .iter()
-        .map(|state| (state.name.clone(), state.init.tensor(&state.name, read.graph.ty(state.value))))
+        .map(|state| {
+            (state.name.clone(), state.init.tensor(&state.name, read.graph.ty(state.value)))
+        })
         .collect();
-    read.graph = read.graph.with_initial_values(|name, _| Init::Value(change(name, states[name].clone())));
+    read.graph =
+        read.graph.with_initial_values(|name, _| Init::Value(change(name, states[name].clone())));
     read.write(&folder.path(name)).unwrap();
 }
 

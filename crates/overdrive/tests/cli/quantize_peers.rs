@@ -1,5 +1,5 @@
-//! Other libraries that quantize the same model: what takes part is in the table, what cannot says why,
-//! and what is not installed is named with how to get it.
+//! Other libraries that quantize the same model: what takes part is in the table, what cannot says
+//! why, and what is not installed is named with how to get it.
 #![cfg(unix)]
 
 use crate::invocation::Folder;
@@ -7,7 +7,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Stands where the interpreter does, and answers as a program of `peers/` would, without any package.
+/// Stands where the interpreter does, and answers as a program of `peers/` would, without any
+/// package.
 const FAKE: &str = r#"#!/usr/bin/env python3
 import json, struct, sys
 
@@ -45,7 +46,8 @@ for line in sys.stdin:
 
 fn prepared() -> (Folder, PathBuf) {
     let folder = Folder::new();
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-studies/tests/pretrained/llama");
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-studies/tests/pretrained/llama");
     fs::create_dir(folder.path("llama")).unwrap();
     for file in fs::read_dir(model).unwrap().map(|entry| entry.unwrap().path()) {
         fs::copy(&file, folder.path("llama").join(file.file_name().unwrap())).unwrap();
@@ -58,8 +60,8 @@ fn prepared() -> (Folder, PathBuf) {
     (folder, fake)
 }
 
-const MODEL: &str =
-    "overdrive quantize llama --mode int8-dynamic --data text.txt --trials 5 --batches 2 --device cpu";
+const MODEL: &str = "overdrive quantize llama --mode int8-dynamic --data text.txt --trials 5 \
+                     --batches 2 --device cpu";
 
 #[test]
 fn a_library_takes_part_mode_by_mode_with_the_layers_that_ours_quantized() {
@@ -67,10 +69,16 @@ fn a_library_takes_part_mode_by_mode_with_the_layers_that_ours_quantized() {
     let line = format!("PYTHON={} {MODEL} -o small --peers=torchao", fake.display());
     folder.shell(&line).ends(
         0,
-        &["torchao int8-weights compile f32", "1.00 ms", "torchao fp8-dynamic compile f32", "no such device"],
+        &[
+            "torchao int8-weights compile f32",
+            "1.00 ms",
+            "torchao fp8-dynamic compile f32",
+            "no such device",
+        ],
     );
     let line = format!(
-        "PYTHON={} overdrive quantize digits-mlp --mode int8-dynamic --data digits --trials 5 -o other --peers",
+        "PYTHON={} overdrive quantize digits-mlp --mode int8-dynamic --data digits --trials 5 -o \
+         other --peers",
         fake.display()
     );
     folder.shell(&line).ends(0, &["torchao", "expected a published architecture"]);

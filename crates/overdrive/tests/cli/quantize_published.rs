@@ -1,4 +1,5 @@
-//! `quantize` of folders in Hugging Face's format: every layer has codes, the folder is complete, and our commands take it.
+//! `quantize` of folders in Hugging Face's format: every layer has codes, the folder is complete,
+//! and our commands take it.
 
 use crate::invocation::{Folder, Outcome};
 use overdrive::formats::{self, Tensors};
@@ -24,7 +25,8 @@ fn quantize(folder: &Folder, model: &Path, arguments: &str) -> Outcome {
 }
 
 fn config(folder: &Folder, name: &str) -> Value {
-    serde_json::from_str(&fs::read_to_string(folder.path(name).join("config.json")).unwrap()).unwrap()
+    serde_json::from_str(&fs::read_to_string(folder.path(name).join("config.json")).unwrap())
+        .unwrap()
 }
 
 fn states(folder: &Folder, name: &str) -> Tensors {
@@ -33,12 +35,17 @@ fn states(folder: &Folder, name: &str) -> Tensors {
 
 #[test]
 fn every_architecture_takes_codes_in_every_layer_and_runs() {
-    let decoders = [("llama", 14), ("qwen2", 14), ("qwen3", 14), ("gpt2", 8), ("phi", 12), ("phi_norms", 12)];
+    let decoders =
+        [("llama", 14), ("qwen2", 14), ("qwen3", 14), ("gpt2", 8), ("phi", 12), ("phi_norms", 12)];
     let encoders = [("bert", 12), ("sentence", 12), ("roberta", 12), ("distilbert", 12)];
-    let layers = decoders.map(|of| (of, "perplexity")).into_iter().chain(encoders.map(|of| (of, "cosine")));
-    for (mode, ((name, count), measure)) in ["int8-dynamic", "int4-gptq"].into_iter().cycle().zip(layers) {
+    let layers =
+        decoders.map(|of| (of, "perplexity")).into_iter().chain(encoders.map(|of| (of, "cosine")));
+    for (mode, ((name, count), measure)) in
+        ["int8-dynamic", "int4-gptq"].into_iter().cycle().zip(layers)
+    {
         let folder = Folder::new();
-        let made = quantize(&folder, &fixture(name), &format!("--mode {mode} --data words.txt -o small"));
+        let made =
+            quantize(&folder, &fixture(name), &format!("--mode {mode} --data words.txt -o small"));
         made.ends(0, &[measure, "windows of held-out text", "is a model"]);
         let config = config(&folder, "small");
         assert_eq!(config["overdrive"]["layers"].as_object().unwrap().len(), count, "{name}");
@@ -47,9 +54,13 @@ fn every_architecture_takes_codes_in_every_layer_and_runs() {
         // Another length than the one that was calibrated on.
         let ids = Tensor::from_ints(DType::I32, [2usize, 3], &[1, 2, 3, 4, 5, 6]);
         let mask = Tensor::from_ints(DType::I32, [2usize, 3], &[1; 6]);
-        folder.tensors("x.npz", &[("x", ids), ("mask", mask)][..if measure == "cosine" { 2 } else { 1 }]);
+        folder.tensors(
+            "x.npz",
+            &[("x", ids), ("mask", mask)][..if measure == "cosine" { 2 } else { 1 }],
+        );
         folder.line("eval small --inputs x.npz --device cpu --threads 1").ends(0, &["f32[2"]);
-        let said = folder.line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1");
+        let said =
+            folder.line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1");
         if measure == "cosine" {
             said.ends(2, &["an encoder"])
         } else {
@@ -60,7 +71,8 @@ fn every_architecture_takes_codes_in_every_layer_and_runs() {
     }
 }
 
-/// Models of images and of sound: there is no text to calibrate on, and convolutions stay as they are.
+/// Models of images and of sound: there is no text to calibrate on, and convolutions stay as they
+/// are.
 #[test]
 fn models_that_read_more_than_text_take_codes_in_every_linear_layer() {
     let models = [
@@ -70,7 +82,9 @@ fn models_that_read_more_than_text_take_codes_in_every_linear_layer() {
         ("whisper", 32, "model/encoder/conv1"),
     ];
     let modes = ["int8-weights", "int8-dynamic", "int4-rtn", "int4-gptq"];
-    for ((name, count, convolution), mode) in models.into_iter().flat_map(|of| modes.map(|mode| (of, mode))) {
+    for ((name, count, convolution), mode) in
+        models.into_iter().flat_map(|of| modes.map(|mode| (of, mode)))
+    {
         let folder = Folder::new();
         let made = quantize(&folder, &fixture(name), &format!("--mode {mode} -o small"));
         made.ends(0, &["cosine", "random inputs", "is a model"]);
@@ -82,14 +96,16 @@ fn models_that_read_more_than_text_take_codes_in_every_linear_layer() {
         assert_eq!(config["quantization_config"]["quant_method"], "compressed-tensors", "{name}");
         assert!(folder.path("small/preprocessor_config.json").exists(), "{name}");
         let given = fixture(name).join("expected.npz").display().to_string();
-        folder.line(&format!("eval small --inputs {given} --device cpu --threads 1")).ends(0, &["f32["]);
+        folder
+            .line(&format!("eval small --inputs {given} --device cpu --threads 1"))
+            .ends(0, &["f32["]);
         quantize(&folder, &fixture(name), "--mode int8-weights --data words.txt -o other")
             .ends(2, &["takes more than text", "its inputs by name (.npz)"]);
     }
 }
 
-/// A layer whose rows do not divide into the groups that the user asks for is left as it is: by the name
-/// that the files have, and by that of `transformers` 5.
+/// A layer whose rows do not divide into the groups that the user asks for is left as it is: by the
+/// name that the files have, and by that of `transformers` 5.
 #[test]
 fn modules_are_listed_by_the_names_of_both_ages() {
     let folder = Folder::new();
@@ -98,7 +114,11 @@ fn modules_are_listed_by_the_names_of_both_ages() {
     let ignored = config(&folder, "small")["quantization_config"]["ignore"].clone();
     for module in [r"encoder\.layer\.0\.output\.dense$", r"layers\.0\.mlp\.fc2$"] {
         let name = |name: &&Value| name.as_str().unwrap() == format!(r"re:(.*\.)?{module}");
-        assert_eq!(ignored.as_array().unwrap().iter().filter(name).count(), 1, "{module} in {ignored}");
+        assert_eq!(
+            ignored.as_array().unwrap().iter().filter(name).count(),
+            1,
+            "{module} in {ignored}"
+        );
     }
 }
 
@@ -109,7 +129,9 @@ fn models_that_read_more_than_text_are_measured_and_exported() {
         let model = fixture(name).display().to_string();
         folder.line(&format!("export {model} --onnx m.onnx")).ends(0, &["as ONNX"]);
         let given = fixture(name).join("expected.npz").display().to_string();
-        folder.line(&format!("eval {model} --inputs {given} --device cpu --threads 1")).ends(0, &[]);
+        folder
+            .line(&format!("eval {model} --inputs {given} --device cpu --threads 1"))
+            .ends(0, &[]);
         folder
             .line(&format!("generate {model} --prompt hand --device cpu --threads 1"))
             .ends(2, &["reads no text alone"]);
@@ -150,8 +172,10 @@ fn codes_of_transposed_weights_are_in_the_layout_of_the_original() {
     let folder = Folder::new();
     quantize(&folder, &fixture("gpt2"), "--mode int8-weights --data words.txt -o small")
         .ends(0, &["is a model"]);
-    let (small, float) =
-        (states(&folder, "small"), formats::read(&fixture("gpt2").join("model.safetensors")).unwrap());
+    let (small, float) = (
+        states(&folder, "small"),
+        formats::read(&fixture("gpt2").join("model.safetensors")).unwrap(),
+    );
     let mut layers = 0;
     for (name, codes) in small.iter().filter(|(_, tensor)| tensor.ty().dtype == DType::I8) {
         let before = &float[name];
@@ -160,7 +184,10 @@ fn codes_of_transposed_weights_are_in_the_layout_of_the_original() {
         let pairs = codes.to_f64().into_iter().zip(before.to_f64()).enumerate();
         for (i, (code, weight)) in pairs {
             let scale = scale[i % scale.len()];
-            assert!((code * scale - weight).abs() <= 0.51 * scale, "{name}[{i}]: {code} for {weight}");
+            assert!(
+                (code * scale - weight).abs() <= 0.51 * scale,
+                "{name}[{i}]: {code} for {weight}"
+            );
         }
         layers += 1;
     }
@@ -181,19 +208,24 @@ fn what_did_not_change_is_in_the_folder_as_it_was() {
     assert_eq!(found["quantization_config"]["config_groups"]["group_0"]["targets"][0], "Linear");
     assert_eq!(found["quantization_config"]["ignore"][0], "lm_head");
     let before: Value =
-        serde_json::from_str(&fs::read_to_string(fixture("llama").join("config.json")).unwrap()).unwrap();
+        serde_json::from_str(&fs::read_to_string(fixture("llama").join("config.json")).unwrap())
+            .unwrap();
     for (field, value) in before.as_object().unwrap() {
         assert_eq!(&found[field], value, "{field}");
     }
     let generation = "generation_config.json";
     let bytes = |path: PathBuf| fs::read(path).unwrap();
-    assert_eq!(bytes(folder.path("small").join(generation)), bytes(fixture("llama").join(generation)));
+    assert_eq!(
+        bytes(folder.path("small").join(generation)),
+        bytes(fixture("llama").join(generation))
+    );
 }
 
 #[test]
 fn a_head_is_quantized_when_asked_for_even_one_that_shares_the_embedding() {
     let folder = Folder::new();
-    let made = quantize(&folder, &fixture("gpt2"), "--mode int8-weights --data words.txt --head -o small");
+    let made =
+        quantize(&folder, &fixture("gpt2"), "--mode int8-weights --data words.txt --head -o small");
     made.ends(0, &["Conv1D", "is a model"]);
     let (file, config) = (states(&folder, "small"), config(&folder, "small"));
     assert_eq!(file["lm_head.weight"].ty().to_string(), "i8[270, 16]");
@@ -204,7 +236,9 @@ fn a_head_is_quantized_when_asked_for_even_one_that_shares_the_embedding() {
     assert_eq!(file["transformer.h.0.attn.c_attn.weight_scale"].ty().to_string(), "f32[1, 48]");
     let group = &config["quantization_config"];
     assert_eq!(group["dequantize"], true, "{group}");
-    folder.line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1").ends(0, &["3 made"]);
+    folder
+        .line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1")
+        .ends(0, &["3 made"]);
 }
 
 #[test]
@@ -213,7 +247,8 @@ fn a_task_that_does_not_fit_is_refused_with_what_would() {
     fs::write(folder.path("rows.csv"), "1,2,0\n3,4,1\n").unwrap();
     fs::write(folder.path("bytes.txt"), [0xff, 0xfe, 0x00]).unwrap();
     let refused = |model: &str, rest: &str, words: &[&str]| {
-        quantize(&folder, &fixture(model), &format!("--mode int8-dynamic {rest} -o none")).ends(2, words);
+        quantize(&folder, &fixture(model), &format!("--mode int8-dynamic {rest} -o none"))
+            .ends(2, words);
     };
     refused("llama", "--data rows.csv", &["`llama` reads text", "labelled samples"]);
     refused("llama", "--data digits", &["`llama` reads text"]);
@@ -230,7 +265,8 @@ fn a_model_of_the_user_is_not_written_over() {
     fs::create_dir(folder.path("own")).unwrap();
     fs::write(folder.path("own/config.json"), &before).unwrap();
     fs::write(folder.path("own/model.safetensors"), b"weights").unwrap();
-    let made = quantize(&folder, &fixture("llama"), "--mode int8-dynamic --data words.txt --force -o own");
+    let made =
+        quantize(&folder, &fixture("llama"), "--mode int8-dynamic --data words.txt --force -o own");
     made.ends(2, &["own", "holds what Overdrive did not write"]);
     assert_eq!(fs::read(folder.path("own/config.json")).unwrap(), before);
     let again = |force: &str| {
@@ -250,9 +286,17 @@ fn a_model_of_the_user_is_not_written_over() {
 fn factors_go_into_norms_and_gated_layers() {
     let folder = Folder::new();
     for mode in ["int8-smooth", "int4-awq"] {
-        let made = quantize(&folder, &fixture("qwen3"), &format!("--mode {mode} --data words.txt -o {mode}"));
+        let made = quantize(
+            &folder,
+            &fixture("qwen3"),
+            &format!("--mode {mode} --data words.txt -o {mode}"),
+        );
         made.ends(0, &["`model.layers.0.self_attn.o_proj`", "rounded as it was", "is a model"]);
-        assert!(!made.stdout.contains("q_proj") && !made.stdout.contains("down_proj"), "{}", made.stdout);
+        assert!(
+            !made.stdout.contains("q_proj") && !made.stdout.contains("down_proj"),
+            "{}",
+            made.stdout
+        );
         let before = formats::read(&fixture("qwen3").join("model.safetensors")).unwrap();
         let name = "model.layers.0.input_layernorm.weight";
         assert_ne!(states(&folder, mode)[name].to_f64(), before[name].to_f64(), "{mode}");
@@ -263,13 +307,17 @@ fn factors_go_into_norms_and_gated_layers() {
 #[test]
 fn pruned_weights_keep_their_zeros() {
     let folder = Folder::new();
-    let made = quantize(&folder, &fixture("mistral"), "--mode sparse24-wanda --data words.txt -o small");
+    let made =
+        quantize(&folder, &fixture("mistral"), "--mode sparse24-wanda --data words.txt -o small");
     made.ends(0, &["is a model"]);
     let down = states(&folder, "small")["model.layers.1.mlp.down_proj.weight"].clone();
     assert_eq!(down.ty().to_string(), "bf16[16, 24]");
     assert!(down.to_f64().chunks(4).all(|four| four.iter().filter(|w| **w == 0.0).count() >= 2));
     let head = states(&folder, "small")["lm_head.weight"].to_f64();
-    assert!(head.iter().filter(|w| **w == 0.0).count() < head.len() / 4, "the head is left as it is");
+    assert!(
+        head.iter().filter(|w| **w == 0.0).count() < head.len() / 4,
+        "the head is left as it is"
+    );
 }
 
 #[test]
@@ -278,14 +326,17 @@ fn a_mode_that_only_we_read_says_so() {
     let made = quantize(&folder, &fixture("qwen2"), "--mode int4-hqq --data words.txt -o small");
     made.ends(0, &["no words for mode `int4-hqq`", "is a model"]);
     assert_eq!(config(&folder, "small")["quantization_config"]["quant_method"], "overdrive");
-    folder.line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1").ends(0, &["3 made"]);
+    folder
+        .line("generate small --prompt hand --max-tokens 3 --device cpu --threads 1")
+        .ends(0, &["3 made"]);
 }
 
 #[test]
 fn a_search_mixes_modes_layer_by_layer_and_leaves_the_head() {
     let folder = Folder::new();
     for name in ["llama", "gpt2"] {
-        let arguments = "--search --data words.txt --max-loss 20 --max-slowdown 1000 -o small --force";
+        let arguments =
+            "--search --data words.txt --max-loss 20 --max-slowdown 1000 -o small --force";
         let made = quantize(&folder, &fixture(name), arguments);
         made.ends(0, &["taken:", "perplexity", "is a model"]);
         assert!(!made.stdout.lines().any(|line| line.trim().starts_with("lm_head")), "{made:?}");
@@ -310,8 +361,10 @@ fn a_mode_that_learns_goes_on_from_the_weights_with_text() {
         assert_eq!(config["quantization_config"]["quant_method"], "compressed-tensors", "{name}");
         assert_eq!(config["overdrive"]["mode"], "qat-int4");
         // What has no codes keeps the type of the folder.
-        let (states, norm) =
-            (states(&folder, "small"), if name == "llama" { "model.norm" } else { "transformer.ln_f" });
+        let (states, norm) = (
+            states(&folder, "small"),
+            if name == "llama" { "model.norm" } else { "transformer.ln_f" },
+        );
         let expected = if name == "llama" { DType::BF16 } else { DType::F32 };
         assert_eq!(states[&format!("{norm}.weight")].ty().dtype, expected, "{name}");
         folder

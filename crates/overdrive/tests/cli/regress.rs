@@ -15,8 +15,17 @@ fn printing(case: &str, ns: u64) -> String {
 
 #[track_caller]
 fn gate(folder: &Folder, baseline: &str, current: &str) -> Outcome {
-    let arguments =
-        ["regress", "--baseline-cmd", baseline, "--current-cmd", current, "--ci", "--out", "gate", "--force"];
+    let arguments = [
+        "regress",
+        "--baseline-cmd",
+        baseline,
+        "--current-cmd",
+        current,
+        "--ci",
+        "--out",
+        "gate",
+        "--force",
+    ];
     folder.overdrive(&arguments)
 }
 
@@ -26,7 +35,8 @@ fn two_commands_are_gated() {
     let folder = Folder::new();
     gate(&folder, &printing("bert", 1_000_000), &printing("bert", 1_100_000))
         .ends(1, &["REGRESSED", "1.10", "the control is clean", "gate.json"]);
-    let written = |name: &str| std::fs::read_to_string(folder.path(&format!("gate/{name}"))).unwrap();
+    let written =
+        |name: &str| std::fs::read_to_string(folder.path(&format!("gate/{name}"))).unwrap();
     assert!(written("gate.md").starts_with("## Regression gate: regression"));
     assert!(written("gate.md").contains("--baseline-cmd 's=$(("), "the command can be pasted");
     assert!(written("gate.junit.xml").contains("failures=\"1\""));
@@ -34,7 +44,11 @@ fn two_commands_are_gated() {
     assert_eq!(verdicts["cases"][0]["case"], "bert");
     let raw = std::fs::read_dir(folder.path("gate/processes")).unwrap().count();
     let blocks = verdicts["evidence"]["blocks"].as_array().unwrap().len();
-    assert_eq!(raw, 6 * blocks, "every process's own results are kept, and no log of one that ended well");
+    assert_eq!(
+        raw,
+        6 * blocks,
+        "every process's own results are kept, and no log of one that ended well"
+    );
     gate(&folder, &printing("bert", 1_000_000), &printing("bert", 1_000_000)).ends(0, &["1 SAME"]);
 }
 
@@ -43,13 +57,15 @@ fn two_commands_are_gated() {
 fn each_way_to_fail_has_its_code() {
     let folder = Folder::new();
     let fine = printing("a", 1_000_000);
-    gate(&folder, &fine, "echo no such library >&2; exit 9").ends(3, &["no such library", "current"]);
+    gate(&folder, &fine, "echo no such library >&2; exit 9")
+        .ends(3, &["no such library", "current"]);
     gate(&folder, &fine, "true").ends(3, &["OVERDRIVE_RESULTS"]);
     gate(&folder, &fine, "echo '{\"schema_version\": 1, \"reco' > $OVERDRIVE_RESULTS")
         .ends(3, &["not Overdrive results"]);
     gate(&folder, &fine, &printing("b", 1_000_000)).ends(3, &["MISSING", "NEW"]);
-    let says =
-        |cases: &str| format!("echo '{{\"overdrive_samples\":1,\"cases\":[{cases}]}}' > $OVERDRIVE_RESULTS");
+    let says = |cases: &str| {
+        format!("echo '{{\"overdrive_samples\":1,\"cases\":[{cases}]}}' > $OVERDRIVE_RESULTS")
+    };
     let nothing = says("");
     gate(&folder, &nothing, &nothing).ends(3, &["nothing was compared"]);
     gate(&folder, &fine, &says(r#"{"name":"a","agrees":false}"#)).ends(4, &["WRONG OUTPUTS"]);
@@ -58,9 +74,12 @@ fn each_way_to_fail_has_its_code() {
 
 /// A command that says these things of its case, beside times that vary.
 fn saying(times: &str, rest: &str) -> String {
-    let json =
-        format!(r#"{{\"overdrive_samples\":1,\"cases\":[{{\"name\":\"a\",\"times_ns\":[{times}]{rest}}}]}}"#);
-    format!("s=$(( ($$ * 7919) % 97 )); t=$(( 1000000 + s * 50 )); echo \"{json}\" > \"$OVERDRIVE_RESULTS\"")
+    let json = format!(
+        r#"{{\"overdrive_samples\":1,\"cases\":[{{\"name\":\"a\",\"times_ns\":[{times}]{rest}}}]}}"#
+    );
+    format!(
+        "s=$(( ($$ * 7919) % 97 )); t=$(( 1000000 + s * 50 )); echo \"{json}\" > \"$OVERDRIVE_RESULTS\""
+    )
 }
 
 #[test]
@@ -68,7 +87,8 @@ fn saying(times: &str, rest: &str) -> String {
 fn more_than_the_median_is_judged_and_nothing_may_be_missing() {
     let folder = Folder::new();
     let times = "$t,$t,$t,$t,$t,$t,$t,$t,$t,$t";
-    let fine = saying(times, r#",\"agrees\":true,\"quantities\":{\"rate\":100,\"top1_percent\":71.2}"#);
+    let fine =
+        saying(times, r#",\"agrees\":true,\"quantities\":{\"rate\":100,\"top1_percent\":71.2}"#);
     let rest = |rest: &str| saying(times, rest);
     let slow_calls = saying(
         "$t,$t,$t,$t,$t,$t,$t,$((3*t)),$((3*t)),$((3*t))",
@@ -91,7 +111,9 @@ fn half_a_question_is_refused() {
     folder.line("regress").ends(2, &["--baseline REV", "--baseline-cmd CMD"]);
     folder.line("regress --baseline-cmd x").ends(2, &["--current-cmd"]);
     folder.line("regress --baseline main").ends(2, &["not in a git repository", "--repo"]);
-    folder.line("regress --baseline main --study kernel").ends(2, &["`kernel`", "did you mean `kernels`?"]);
+    folder
+        .line("regress --baseline main --study kernel")
+        .ends(2, &["`kernel`", "did you mean `kernels`?"]);
     folder
         .overdrive(&["regress", "--baseline", "main", "--measure", "info"])
         .ends(2, &["`info`", "bench ..."]);
@@ -102,7 +124,10 @@ fn half_a_question_is_refused() {
 
 fn git(folder: &Path, arguments: &[&str]) {
     let mut command = Command::new("git");
-    command.current_dir(folder).args(["-c", "user.name=n", "-c", "user.email=e@example.org"]).args(arguments);
+    command
+        .current_dir(folder)
+        .args(["-c", "user.name=n", "-c", "user.email=e@example.org"])
+        .args(arguments);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
@@ -162,7 +187,9 @@ fn two_revisions_are_built_and_gated() {
     commit(&folder, &program(1_100_000));
     let line = "regress --baseline main~1 --out gate --measure";
     let words: Vec<&str> = line.split(' ').chain(["bench mlp"]).collect();
-    folder.overdrive(&words).ends(1, &["building main~1", "building HEAD", "REGRESSED", "1.10", "clean"]);
+    folder
+        .overdrive(&words)
+        .ends(1, &["building main~1", "building HEAD", "REGRESSED", "1.10", "clean"]);
     assert_eq!(worktrees(&folder), 1);
     // Built once: what is kept is not built again.
     let again = folder.overdrive(&[

@@ -10,14 +10,19 @@ use overdrive::bench::results::Results;
 #[test]
 fn a_quick_bench_gives_results_that_read_back() {
     let folder = Folder::new();
-    let line = "bench digits-mlp --backends cpu --trials 5 --warmup 1 --threads 1 --dtype f32,bf16 --batch 1,3 --out report";
+    let line = "bench digits-mlp --backends cpu --trials 5 --warmup 1 --threads 1 --dtype \
+                f32,bf16 --batch 1,3 --out report";
     let outcome = folder.line(&format!("{line} --json"));
     let results = from_json(&outcome.ends(0, &[]).stdout).unwrap();
     // Two batches, two formats, three modes.
     assert_eq!(results.records.len(), 12, "{results:?}");
     for record in &results.records {
         assert!(record.outcome.measurement().is_some(), "{record:?}");
-        assert!(record.command.ends_with("--out report --json"), "what repeats it: {}", record.command);
+        assert!(
+            record.command.ends_with("--out report --json"),
+            "what repeats it: {}",
+            record.command
+        );
     }
     assert_eq!(
         from_json(&std::fs::read_to_string(folder.path("report/results.json")).unwrap()).unwrap(),
@@ -33,7 +38,11 @@ fn a_quick_bench_gives_results_that_read_back() {
     );
     let redrawn = folder.line("report report/report.html report/results.json --out both");
     redrawn.ends(0, &["1 session of 1 machine side by side"]);
-    assert!(std::fs::read_to_string(folder.path("both/report.md")).unwrap().contains("shown, never judged"));
+    assert!(
+        std::fs::read_to_string(folder.path("both/report.md"))
+            .unwrap()
+            .contains("shown, never judged")
+    );
     assert!(folder.path("both/plots/hardware.svg").is_file());
     std::fs::write(folder.path("other.html"), "<p>nothing").unwrap();
     folder.line("report other.html").ends(2, &["other.html", "not a page"]);
@@ -52,7 +61,10 @@ fn ten_lines_say_what_counts_and_options_say_less_or_more() {
     all.ends(0, &["Paid once", "Time per call [95 %]", "fastest"]);
     assert!(all.stdout.lines().count() > 20, "{}", all.stdout);
     let quiet = folder.line(&format!("-q {line}"));
-    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("report: report/report.html\n", ""));
+    assert_eq!(
+        (quiet.stdout.as_str(), quiet.stderr.as_str()),
+        ("report: report/report.html\n", "")
+    );
     let json = folder.line(&format!("{line} -q --json"));
     assert!(from_json(&json.stdout).is_ok(), "results alone: {}", json.stdout);
 }
@@ -60,14 +72,17 @@ fn ten_lines_say_what_counts_and_options_say_less_or_more() {
 #[test]
 fn a_resumed_run_takes_no_case_twice_and_refuses_strangers() {
     let folder = Folder::new();
-    folder.line("run cumulative --quick --ci --threads 1 --out report").ends(0, &["# Overdrive", "eager"]);
+    folder
+        .line("run cumulative --quick --ci --threads 1 --out report")
+        .ends(0, &["# Overdrive", "eager"]);
     let path = folder.path("report/results.json");
     let first = from_json(&std::fs::read_to_string(&path).unwrap()).unwrap();
     folder.line("run cumulative --quick --threads 1 --resume report -v").ends(0, &["eager"]);
     let second = from_json(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!((&second.records, &second.ceilings), (&first.records, &first.ceilings));
     assert!(!second.records.is_empty());
-    let stranger = Results { revision: Revision { commit: Some("0".repeat(40)), ..first.revision }, ..first };
+    let stranger =
+        Results { revision: Revision { commit: Some("0".repeat(40)), ..first.revision }, ..first };
     std::fs::write(&path, to_json(&stranger)).unwrap();
     folder.line("run cumulative --resume report").ends(2, &["cannot resume", "of revision 000"]);
 }
@@ -91,7 +106,8 @@ fn a_profile_adds_up_and_its_trace_parses() {
     let calls = |o: &serde_json::Value| o["calls"].as_u64().unwrap();
     assert_eq!(steps, operators.iter().map(calls).sum::<u64>(), "an event per step of a call");
     assert!(operators.iter().all(|o| calls(o) > 0), "{profile}");
-    let live = events.iter().filter(|event| event["ph"] == "C").map(|event| &event["args"]["live bytes"]);
+    let live =
+        events.iter().filter(|event| event["ph"] == "C").map(|event| &event["args"]["live bytes"]);
     let peak = live.map(|bytes| bytes.as_u64().unwrap()).max().unwrap();
     let arena = profile["memory"]["transient_bytes"].as_u64().unwrap();
     assert!(0 < peak && peak <= arena, "{peak} live bytes do not fit the arena of {arena}");
@@ -110,7 +126,9 @@ fn a_model_that_no_memory_holds_says_so_at_once() {
             assert_eq!(failure.kind, FailureKind::OutOfMemory, "{record:?}");
             assert!(failure.reason.contains("bytes"), "{record:?}");
         }
-        folder.line(&format!("profile {model} --batch {most}")).ends(2, &["bytes", "smaller batch"]);
+        folder
+            .line(&format!("profile {model} --batch {most}"))
+            .ends(2, &["bytes", "smaller batch"]);
     }
     assert!(folder.files().is_empty());
 }

@@ -1,4 +1,5 @@
-//! `run --model`: the studies of a model that the user brings, and every way in which it is refused.
+//! `run --model`: the studies of a model that the user brings, and every way in which it is
+//! refused.
 
 use crate::invocation::Folder;
 use std::fs;
@@ -6,7 +7,8 @@ use std::path::Path;
 
 /// The results of a run.
 fn results(folder: &Folder, name: &str) -> serde_json::Value {
-    serde_json::from_str(&fs::read_to_string(folder.path(name).join("results.json")).unwrap()).unwrap()
+    serde_json::from_str(&fs::read_to_string(folder.path(name).join("results.json")).unwrap())
+        .unwrap()
 }
 
 /// Cases that were measured: study, mode, variant.
@@ -55,11 +57,13 @@ fn a_file_has_its_modes_and_its_quantizations_and_the_rest_is_a_note() {
 #[test]
 fn a_decoder_is_judged_by_its_perplexity_and_decodes() {
     let folder = Folder::new();
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-studies/tests/pretrained/llama");
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-studies/tests/pretrained/llama");
     let text = "the hand and the tin in a thin band; another hand than the other. ".repeat(300);
     fs::write(folder.path("text.txt"), text).unwrap();
     let line = format!(
-        "run quantization decoding --model {} --data text.txt --shape batch=2 --shape tokens=8 --quick \
+        "run quantization decoding --model {} --data text.txt --shape batch=2 --shape tokens=8 \
+         --quick \
          --device cpu --threads 1 -o report",
         model.display()
     );
@@ -67,7 +71,11 @@ fn a_decoder_is_judged_by_its_perplexity_and_decodes() {
     let results = results(&folder, "report");
     let found = measured(&results);
     assert!(found.contains(&["decoding", "compile", ""].map(str::to_owned)), "{found:?}");
-    assert!(found.iter().any(|[study, _, variant]| study == "quantization" && variant == "int8-weights"));
+    assert!(
+        found
+            .iter()
+            .any(|[study, _, variant]| study == "quantization" && variant == "int8-weights")
+    );
     assert!(results["records"].to_string().contains("perplexity.change"));
 }
 
@@ -75,7 +83,9 @@ fn a_decoder_is_judged_by_its_perplexity_and_decodes() {
 fn what_is_no_model_or_no_study_of_one_is_refused() {
     let folder = Folder::new();
     folder.line("run --model absent.onnx --quick -o report").ends(2, &["absent.onnx"]);
-    folder.line("run kernels --model digits-mlp --quick -o report").ends(2, &["kernels", "compilation"]);
+    folder
+        .line("run kernels --model digits-mlp --quick -o report")
+        .ends(2, &["kernels", "compilation"]);
     folder.line("run --data text --quick -o report").ends(2, &["--model"]);
     folder.line("run --model digits-mlp --shape rows=3 --quick -o report").ends(2, &["rows"]);
     assert_eq!(folder.files(), Vec::<String>::new());

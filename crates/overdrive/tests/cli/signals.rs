@@ -57,7 +57,11 @@ impl Underway {
         loop {
             match std::fs::read_to_string(file) {
                 Ok(text) if text.ends_with('\n') => return text.trim().to_owned(),
-                _ => assert!(self.child.try_wait().unwrap().is_none(), "it ended without {}", file.display()),
+                _ => assert!(
+                    self.child.try_wait().unwrap().is_none(),
+                    "it ended without {}",
+                    file.display()
+                ),
             }
             std::thread::yield_now();
         }
@@ -66,7 +70,11 @@ impl Underway {
     /// Waits for a file or a folder.
     fn makes(&mut self, path: &Path) {
         while !path.exists() {
-            assert!(self.child.try_wait().unwrap().is_none(), "it ended without {}", path.display());
+            assert!(
+                self.child.try_wait().unwrap().is_none(),
+                "it ended without {}",
+                path.display()
+            );
             std::thread::yield_now();
         }
     }
@@ -103,7 +111,8 @@ fn is_gone(process: &str) {
     }
 }
 
-const LONG: &str = "train digits-mlp --data digits --batch 8 --steps 1000000000 --threads 1 -o model";
+const LONG: &str =
+    "train digits-mlp --data digits --batch 8 --steps 1000000000 --threads 1 -o model";
 
 fn words(line: &str) -> Vec<&str> {
     line.split(' ').collect()
@@ -114,7 +123,10 @@ fn training_keeps_the_last_whole_step_and_says_how_to_go_on() {
     let folder = Folder::new();
     let mut first = Underway::start(&folder, &words(LONG));
     first.says("validation loss");
-    first.send("TERM").end().ends(143, &["interrupted", "checkpoint.safetensors", "go on with", "--resume"]);
+    first
+        .send("TERM")
+        .end()
+        .ends(143, &["interrupted", "checkpoint.safetensors", "go on with", "--resume"]);
     assert_eq!(folder.files(), ["model.checkpoint.safetensors"]);
     for (signal, code) in [("INT", 130), ("HUP", 143)] {
         let mut again = Underway::start(&folder, &words(&format!("{LONG} --resume")));
@@ -137,7 +149,8 @@ fn a_signal_that_was_ignored_stays_ignored() {
 #[test]
 fn a_run_keeps_its_sessions() {
     let folder = Folder::new();
-    let mut run = Underway::start(&folder, &words("run kernels --quick --device cpu --threads 1 --out kept"));
+    let mut run =
+        Underway::start(&folder, &words("run kernels --quick --device cpu --threads 1 --out kept"));
     run.makes(&folder.path("kept/results.json"));
     let ended = run.send("INT").end();
     ended.ends(130, &["go on with: overdrive run kernels --quick", "--resume kept", "report.html"]);
@@ -148,8 +161,10 @@ fn a_run_keeps_its_sessions() {
 #[test]
 fn what_measured_nothing_leaves_nothing() {
     let folder = Folder::new();
-    let mut bench =
-        Underway::start(&folder, &words("bench transformer --device cpu --backends cpu --out kept"));
+    let mut bench = Underway::start(
+        &folder,
+        &words("bench transformer --device cpu --backends cpu --out kept"),
+    );
     bench.makes(&folder.path("kept"));
     bench.send("TERM").end().ends(143, &["nothing was measured"]);
     assert!(folder.files().is_empty(), "{:?}", folder.files());
@@ -158,7 +173,8 @@ fn what_measured_nothing_leaves_nothing() {
 #[test]
 fn a_text_ends_where_it_is() {
     let folder = Folder::new();
-    let line = "generate text-transformer --device cpu --threads 1 --max-tokens 1000000 --prompt hello";
+    let line =
+        "generate text-transformer --device cpu --threads 1 --max-tokens 1000000 --prompt hello";
     let mut generate = Underway::start(&folder, &words(line));
     generate.prints();
     generate.send("INT").end().ends(130, &["of 1000000 tokens were made"]);
@@ -188,7 +204,10 @@ impl Underway {
         let mut line = String::new();
         while !line.contains(part) {
             line.clear();
-            assert!(self.out.read_line(&mut line).unwrap() > 0, "it ended without printing `{part}`");
+            assert!(
+                self.out.read_line(&mut line).unwrap() > 0,
+                "it ended without printing `{part}`"
+            );
         }
     }
 }
@@ -232,7 +251,11 @@ fn no_interpreter_is_left_behind() {
     let hello = r#"echo '{"version":"1","device":"cpu","threads":1}'; read line"#;
     let wait = "sleep 600 & echo $! > \"$NOTE\"; wait";
     for (script, line, word) in [
-        (format!("{hello}; {wait}"), "bench digits-mlp --backends cpu --peers", "nothing was measured"),
+        (
+            format!("{hello}; {wait}"),
+            "bench digits-mlp --backends cpu --peers",
+            "nothing was measured",
+        ),
         (wait.to_owned(), "info --install onnxruntime", "nothing was installed"),
     ] {
         let folder = Folder::new();

@@ -33,24 +33,34 @@ fn a_table_of_any_columns_trains_a_model_of_its_size() {
     let folder = Folder::new();
     flowers(&folder, "flowers.csv", HEAD);
     let made = folder.line(&format!("train --data flowers.csv --label kind -o model {REST}"));
-    made.ends(0, &["a line of names, 240 samples", "label `kind` of 3 classes (lily, rose, tulip)"]);
+    made.ends(
+        0,
+        &["a line of names, 240 samples", "label `kind` of 3 classes (lily, rose, tulip)"],
+    );
     made.ends(0, &["4 features, standardised by the training part", "4 -> 128 -> 128 -> 3"]);
     made.ends(0, &["100.00 % of 48 test samples"]);
     let config: Value =
-        serde_json::from_str(&fs::read_to_string(folder.path("model/config.json")).unwrap()).unwrap();
+        serde_json::from_str(&fs::read_to_string(folder.path("model/config.json")).unwrap())
+            .unwrap();
     assert_eq!(config["columns"]["classes"], serde_json::json!(["lily", "rose", "tulip"]));
-    assert_eq!(config["columns"]["features"], serde_json::json!(["height", "width", "leaves", "depth"]));
+    assert_eq!(
+        config["columns"]["features"],
+        serde_json::json!(["height", "width", "leaves", "depth"])
+    );
     // Features as they are in the file: a tulip, which is class 2, by its height and depth.
     folder.tensors("x.npz", &[("x", Tensor::from_f32([1, 4], &[345.0, 0.5, 3.0, -0.5]))]);
     folder.line("eval model --inputs x.npz -o y.npz --device cpu --threads 1").ends(0, &[]);
     let logits = formats::read(&folder.path("y.npz")).unwrap()["y"].to_f64();
     assert!(logits[2] > logits[0] && logits[2] > logits[1], "{logits:?}");
     // Other commands know the column, and other rows the classes.
-    let small = "quantize model --mode int8-dynamic --data flowers.csv --trials 5 --batches 1 -o small";
+    let small =
+        "quantize model --mode int8-dynamic --data flowers.csv --trials 5 --batches 1 -o small";
     folder.line(&format!("{small} --device cpu --threads 1")).ends(0, &["top1", "is a model"]);
-    fs::write(folder.path("roses.csv"), format!("{HEAD}{}", "30.0,0.5,rose,3,0.5\n".repeat(80))).unwrap();
+    fs::write(folder.path("roses.csv"), format!("{HEAD}{}", "30.0,0.5,rose,3,0.5\n".repeat(80)))
+        .unwrap();
     let further = folder.line(&format!("train model --data roses.csv -o more {REST}"));
-    further.ends(0, &["3 classes (lily, rose, tulip)", "as the model has learnt", "100.00 % of 16"]);
+    further
+        .ends(0, &["3 classes (lily, rose, tulip)", "as the model has learnt", "100.00 % of 16"]);
 }
 
 #[test]
@@ -71,7 +81,10 @@ fn tables_that_no_model_can_learn_are_refused() {
     fs::write(folder.path("text.txt"), "words and words. ".repeat(99)).unwrap();
     for (arguments, words) in [
         ("--data flowers.csv", ["line 2, column `kind`", "found `rose`"]),
-        ("--data flowers.csv --label colour", ["height, width, kind, leaves, depth", "found `colour`"]),
+        (
+            "--data flowers.csv --label colour",
+            ["height, width, kind, leaves, depth", "found `colour`"],
+        ),
         ("--data prices.csv", ["labels that are classes, found 0.5", "regression"]),
         ("--data numbers.csv", ["two classes with several samples", "name the column of classes"]),
         ("--data text.txt", ["MODEL: expected a model of text", "Hugging Face"]),

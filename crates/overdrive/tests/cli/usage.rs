@@ -1,4 +1,5 @@
-//! Wrong command lines: exit code 2, the offending word, and what was meant instead. And what only prints.
+//! Wrong command lines: exit code 2, the offending word, and what was meant instead. And what only
+//! prints.
 
 use crate::invocation::Folder;
 use serde_json::Value;
@@ -28,7 +29,10 @@ fn what_is_misspelt_is_named_with_what_was_meant() {
     refused("run --device cuda:999 --quick", &["cuda:999", "`--device cpu`"]);
     refused("profile mlp --device cuda:999", &["cuda:999", "`--device cpu`"]);
     refused("bench mlp --device cuda:", &["`cuda:`", "`cuda:N`"]);
-    refused("run --resume nowhere", &["cannot resume from `nowhere/results.json`", "without --resume"]);
+    refused(
+        "run --resume nowhere",
+        &["cannot resume from `nowhere/results.json`", "without --resume"],
+    );
     refused("run --resume a --out b", &["--resume", "--out"]);
     refused("bench mlp --isa sse9", &["--isa", "unknown instruction set `sse9`", "has portable"]);
     refused("info --isa avx1024", &["unknown instruction set `avx1024`", "has portable"]);
@@ -51,21 +55,27 @@ fn numbers_out_of_range_are_refused_with_the_range() {
 fn a_folder_that_cannot_be_is_known_before_the_work() {
     let folder = Folder::new();
     std::fs::write(folder.path("file"), "kept").unwrap();
-    for line in ["run --quick --out file/below", "bench digits-mlp --out file/below", "run --out file"] {
+    for line in
+        ["run --quick --out file/below", "bench digits-mlp --out file/below", "run --out file"]
+    {
         folder.line(line).ends(2, &["cannot write to `file", "--out"]);
     }
     assert_eq!(std::fs::read_to_string(folder.path("file")).unwrap(), "kept");
-    folder.line("profile digits-mlp --calls 1 --trace file/below.json").ends(2, &["file/below.json"]);
+    folder
+        .line("profile digits-mlp --calls 1 --trace file/below.json")
+        .ends(2, &["file/below.json"]);
     assert_eq!(folder.files(), ["file"]);
 }
 
 #[test]
 fn what_is_here_prints_for_people_and_for_scripts() {
     let folder = Folder::new();
-    let json =
-        |line: &str| -> Value { serde_json::from_str(&folder.line(line).ends(0, &[]).stdout).unwrap() };
+    let json = |line: &str| -> Value {
+        serde_json::from_str(&folder.line(line).ends(0, &[]).stdout).unwrap()
+    };
     let models = json("models --json");
-    let names: Vec<&str> = models.as_array().unwrap().iter().map(|m| m["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        models.as_array().unwrap().iter().map(|m| m["name"].as_str().unwrap()).collect();
     assert_eq!(names, overdrive::models::MODELS.iter().map(|m| m.name).collect::<Vec<_>>());
     assert!(models.as_array().unwrap().iter().all(|m| m["parameters"].as_u64() > Some(0)));
     let info = json("info --json");

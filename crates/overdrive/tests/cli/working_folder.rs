@@ -11,7 +11,8 @@ fn trapped() -> Folder {
     let folder = Folder::new();
     let ran = folder.path("ran").to_str().unwrap().to_owned();
     for module in ["pip", "torch", "openvino", "json", "ctypes", "site", "numpy", "sitecustomize"] {
-        let text = format!("open({ran:?}, 'a').write(__name__ + '\\n')\nraise ImportError(__name__)\n");
+        let text =
+            format!("open({ran:?}, 'a').write(__name__ + '\\n')\nraise ImportError(__name__)\n");
         std::fs::write(folder.path(&format!("{module}.py")), text).unwrap();
     }
     for program in ["python3", "pip", "git", "sh", "cargo", "rustup"] {

@@ -1,4 +1,5 @@
-//! The whole way from calls on an injected clock to an exit code: runner, records, blocks, verdicts.
+//! The whole way from calls on an injected clock to an exit code: runner, records, blocks,
+//! verdicts.
 
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ impl<F: Fn(Side, u64, u64) -> u64> Processes for Clocked<F> {
         self.1 += PROCESS;
         let clock = SyntheticClock::default();
         let cost = |call| (self.0)(side, request.process as u64, call);
-        let outcome =
-            Runner::new(&clock, Rules::quick(), request.seed).measure(&mut Synthetic::new(&clock, cost));
+        let outcome = Runner::new(&clock, Rules::quick(), request.seed)
+            .measure(&mut Synthetic::new(&clock, cost));
         let mut found = results();
         found.records.push(record("compile", &[1000; 6]));
         found.records[0].outcome = outcome;

@@ -13,7 +13,8 @@ fn word(found: &Verdicts) -> String {
 }
 
 fn ratios(found: &Verdicts) -> impl Iterator<Item = f64> {
-    let headlines = found.cases.iter().filter_map(|case| case.compared()).filter_map(Compared::headline);
+    let headlines =
+        found.cases.iter().filter_map(|case| case.compared()).filter_map(Compared::headline);
     headlines.filter_map(|figure| match figure.change {
         Estimate::Ratio { value, .. } => Some(value),
         Estimate::Difference { .. } => None,
@@ -51,7 +52,8 @@ fn identical_programs_are_not_called_different() {
     let (mut sessions, mut falsely, mut advisory, mut all) = (0, 0, 0, Vec::new());
     for (index, (_, noise)) in (0..).zip(machines()) {
         for seed in 0..40 {
-            let found = session(&mut noise(Machine::quiet(1000 * index + seed, &[("a", 1.0), ("b", 1.0)])));
+            let found =
+                session(&mut noise(Machine::quiet(1000 * index + seed, &[("a", 1.0), ("b", 1.0)])));
             sessions += 1;
             let changed = |word: &str| found.cases.iter().any(|case| case.word() == word);
             falsely += usize::from(changed("REGRESSED") || changed("IMPROVED"));
@@ -59,7 +61,10 @@ fn identical_programs_are_not_called_different() {
             all.extend(ratios(&found));
         }
     }
-    assert!(falsely * 100 <= sessions, "{falsely} of {sessions} sessions saw a change that is not there");
+    assert!(
+        falsely * 100 <= sessions,
+        "{falsely} of {sessions} sessions saw a change that is not there"
+    );
     assert!(advisory * 100 <= 2 * sessions, "{advisory} controls flagged");
     let mean = geometric_mean(&all).unwrap().mean;
     assert!((mean - 1.0).abs() < 0.005, "ratios of identical programs lean to {mean}");
@@ -116,7 +121,8 @@ fn a_minute_is_enough_at_three_per_cent() {
 #[test]
 fn no_side_is_favoured() {
     for seed in 0..40 {
-        let noisy = |ratio: f64| Machine { process_noise: 0.05, ..Machine::quiet(seed, &[("a", ratio)]) };
+        let noisy =
+            |ratio: f64| Machine { process_noise: 0.05, ..Machine::quiet(seed, &[("a", ratio)]) };
         let mut found = session(&mut noisy(1.12));
         for (side, _) in found.evidence.blocks.iter_mut().flat_map(|block| &mut block.runs) {
             *side = match *side {

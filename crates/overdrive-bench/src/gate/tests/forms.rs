@@ -23,7 +23,8 @@ impl Processes for Various {
         said.insert(only.to_owned(), other);
         let broken = "study: <broken> & \"quoted\" | case".to_owned();
         said.insert(broken, Err(Failure::failed("panicked: 1")));
-        let lossy = said.get_mut("study: lossy").expect("it is a case of the machine").as_mut().unwrap();
+        let lossy =
+            said.get_mut("study: lossy").expect("it is a case of the machine").as_mut().unwrap();
         let top1 = if side == Side::Current { 91.0 } else { 92.0 };
         lossy.figures.insert("top1_percent".to_owned(), top1);
         if side != Side::Current {

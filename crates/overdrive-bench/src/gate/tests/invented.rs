@@ -97,7 +97,8 @@ impl Machine {
         let clock = self.clock.map(|clock| clock(side, process));
         let factor = clock.map_or(1.0, |clock| 1.0 / clock);
         let figures = [(MEDIAN, sorted.median()), (MEAN, sorted.mean())];
-        let figures = figures.into_iter().map(|(name, ns)| (name.to_owned(), ns * factor)).collect();
+        let figures =
+            figures.into_iter().map(|(name, ns)| (name.to_owned(), ns * factor)).collect();
         let cycles = clock.map(|_| 1.5 * sorted.median());
         Observed { figures, cycles, ..Observed::default() }
     }
@@ -110,7 +111,9 @@ impl Processes for Machine {
             self.slowdowns.iter().map(|(case, slowdown)| (*case, *slowdown)).collect();
         Ok(cases
             .into_iter()
-            .map(|(case, slowdown)| (case.to_owned(), Ok(self.observe(side, request.process, slowdown))))
+            .map(|(case, slowdown)| {
+                (case.to_owned(), Ok(self.observe(side, request.process, slowdown)))
+            })
             .collect())
     }
 
@@ -131,7 +134,8 @@ pub(super) fn verdicts(evidence: Evidence) -> Verdicts {
         commit: Some(commit.to_owned()),
         command: "overdrive run kernels --quick".to_owned(),
     };
-    let environment = Environment { load_average: Some(0.04), ..crate::testing::results().environment };
+    let environment =
+        Environment { load_average: Some(0.04), ..crate::testing::results().environment };
     Verdicts {
         gate_version: GATE_VERSION,
         started_unix_s: 1_795_190_709,

@@ -30,27 +30,35 @@ fn a_slowdown_of_everything_is_still_seen() {
         (0..40).map(|i| &*Box::leak(format!("case {i:02}").into_boxed_str())).collect();
     let cases: Vec<(&str, f64)> = names.iter().map(|name| (*name, 1.12)).collect();
     let found = session(&mut Machine::quiet(1, &cases));
-    assert!(headlines(&found).all(|figure| figure.verdict == Verdict::Regressed), "{}", found.headline());
+    assert!(
+        headlines(&found).all(|figure| figure.verdict == Verdict::Regressed),
+        "{}",
+        found.headline()
+    );
     assert!(found.evidence.blocks.len() <= 28, "{} blocks", found.evidence.blocks.len());
 }
 
 /// A third of calls is three times slower: the median stands still, the mean does not.
 #[test]
 fn slow_calls_are_a_regression_of_the_mean() {
-    let found =
-        session(&mut Machine { slow_calls: 0.3, process_noise: 0.03, ..Machine::quiet(1, &[("a", 1.0)]) });
+    let found = session(&mut Machine {
+        slow_calls: 0.3,
+        process_noise: 0.03,
+        ..Machine::quiet(1, &[("a", 1.0)])
+    });
     assert_eq!(found.exit(), Exit::Regression, "{found:?}");
     let said = found.cases[0].reasons().join("; ");
     assert!(said.contains("`mean_ns` REGRESSED: 1."), "{said}");
 }
 
-/// The device's clock falls by a fifth: in the second half of the session, whenever the current runs, or at
-/// random. Cycles stay what they were.
+/// The device's clock falls by a fifth: in the second half of the session, whenever the current
+/// runs, or at random. Cycles stay what they were.
 #[test]
 fn a_low_clock_is_throttled_and_no_regression() {
     let from_the_middle = |_: Side, process: usize| if process >= 40 { 0.8 } else { 1.0 };
     let with_the_current = |side: Side, _: usize| if side == Side::Current { 0.8 } else { 1.0 };
-    let at_random = |_: Side, process: usize| if process * 2_654_435_761 % 97 < 30 { 0.8 } else { 1.0 };
+    let at_random =
+        |_: Side, process: usize| if process * 2_654_435_761 % 97 < 30 { 0.8 } else { 1.0 };
     for (clock, name) in [
         (from_the_middle as fn(Side, usize) -> f64, "from the middle"),
         (with_the_current, "with the current"),
@@ -134,7 +142,10 @@ fn failures_have_their_exit_codes() {
     assert_eq!((panicked.exit(), panicked.cases[0].word().as_str()), (Exit::Harness, "FAILED"));
     assert!(panicked.cases[0].reasons()[0].contains("in 4 of 4 processes of the current"));
     let wrong = exit(Failure::incorrect("by 1"), current);
-    assert_eq!((wrong.exit(), wrong.cases[0].word().as_str()), (Exit::WrongOutputs, "WRONG OUTPUTS"));
+    assert_eq!(
+        (wrong.exit(), wrong.cases[0].word().as_str()),
+        (Exit::WrongOutputs, "WRONG OUTPUTS")
+    );
     let gone = exit(Failure::skipped("not reached"), current);
     assert_eq!((gone.exit(), gone.cases[0].word().as_str()), (Exit::Harness, "MISSING"));
     // Alone, a new case compares nothing; beside another it does no harm.
@@ -185,7 +196,11 @@ fn an_interruption_keeps_what_was_measured() {
     assert!(reasons.contains("4 complete blocks, and an interval needs 8"), "{reasons}");
     assert_eq!(found.evidence.ended_early.as_ref().unwrap().kind, FailureKind::Skipped);
     assert_eq!(found.exit(), Exit::Inconclusive);
-    assert_eq!(found.evidence.blocks.last().unwrap().runs.len(), 3, "the block that was cut is kept too");
+    assert_eq!(
+        found.evidence.blocks.last().unwrap().runs.len(),
+        3,
+        "the block that was cut is kept too"
+    );
 }
 
 #[test]
@@ -248,8 +263,14 @@ fn rates_accuracies_and_memory_are_judged_whether_they_vary_or_not() {
     }
     for noise in [0.0, 0.002] {
         let unclear = gated("widgets", 100.0, 10.0, noise);
-        assert_eq!((unclear.exit(), unclear.cases[0].word().as_str()), (Exit::Inconclusive, "UNDECIDED"));
-        assert!(unclear.cases[0].reasons().join("; ").contains("which way is better"), "{unclear:?}");
+        assert_eq!(
+            (unclear.exit(), unclear.cases[0].word().as_str()),
+            (Exit::Inconclusive, "UNDECIDED")
+        );
+        assert!(
+            unclear.cases[0].reasons().join("; ").contains("which way is better"),
+            "{unclear:?}"
+        );
     }
 }
 
@@ -274,9 +295,16 @@ fn what_is_missing_on_one_side_fails() {
             (MEDIAN, "`median_ns` is missing in"),
         ] {
             let found = gated(side, what);
-            assert_eq!((found.exit(), found.cases[0].word().as_str()), (Exit::Harness, "MISSING"), "{what}");
+            assert_eq!(
+                (found.exit(), found.cases[0].word().as_str()),
+                (Exit::Harness, "MISSING"),
+                "{what}"
+            );
             let said = found.cases[0].reasons().join("; ");
-            assert!(said.contains(word) && said.contains(&format!("processes of the {side}")), "{said}");
+            assert!(
+                said.contains(word) && said.contains(&format!("processes of the {side}")),
+                "{said}"
+            );
         }
     }
     assert_eq!(gated(Side::Current, "nothing").exit(), Exit::Fine);

@@ -1,5 +1,5 @@
-//! Quality against what it costs, bytes on disk or time per call, with the Pareto frontier: who is cheaper and better
-//! than nobody else is grey.
+//! Quality against what it costs, bytes on disk or time per call, with the Pareto frontier: who is
+//! cheaper and better than nobody else is grey.
 
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::{names, tip};
@@ -60,7 +60,8 @@ fn chart(
         return None;
     }
     let rows: Vec<&Compared<'_>> = known.iter().map(|(row, ..)| *row).collect();
-    let paid: Vec<(f64, f64)> = known.iter().map(|(_, paid, reading)| (*paid, reading.value)).collect();
+    let paid: Vec<(f64, f64)> =
+        known.iter().map(|(_, paid, reading)| (*paid, reading.value)).collect();
     let (mut frontier, mut dominated) = (Vec::new(), Vec::new());
     for ((index, (row, paid_here, reading)), name) in known.iter().enumerate().zip(names(&rows)) {
         let point = Point {
@@ -70,7 +71,11 @@ fn chart(
             label: Some(name),
             tip: format!("{}\n{}\n{}", tip(row), metric.figure(reading), (cost.text)(*paid_here)),
         };
-        if is_dominated(index, &paid, metric.better) { dominated.push(point) } else { frontier.push(point) }
+        if is_dominated(index, &paid, metric.better) {
+            dominated.push(point)
+        } else {
+            frontier.push(point)
+        }
     }
     frontier.sort_by(|a, b| a.x.total_cmp(&b.x));
     let workload = &group[0].record.case.workload;
@@ -79,14 +84,26 @@ fn chart(
         x: Axis { title: cost.axis.into(), scale: Scale::Log, format: cost.format },
         y: Axis { title: metric.axis(), scale: Scale::Linear, format: metric.format },
         lines: vec![
-            Line { name: "Pareto frontier".into(), ink: "$c1", stroke: Stroke::Steps, points: frontier },
-            Line { name: "dominated".into(), ink: "$faint", stroke: Stroke::Points, points: dominated },
+            Line {
+                name: "Pareto frontier".into(),
+                ink: "$c1",
+                stroke: Stroke::Steps,
+                points: frontier,
+            },
+            Line {
+                name: "dominated".into(),
+                ink: "$faint",
+                stroke: Stroke::Points,
+                points: dominated,
+            },
         ],
         level: None,
     };
     Some(Chart {
         id: study.id(&format!("{workload}-{}-by-{}", metric.quantity, cost.name)),
-        caption: "On the frontier nothing else costs less and is better; what it dominates is grey.".into(),
+        caption:
+            "On the frontier nothing else costs less and is better; what it dominates is grey."
+                .into(),
         height: WIDTH / 2,
         option: plane.option(),
         switch: Some(Switch::X),
@@ -99,10 +116,11 @@ fn chart(
 /// Whether another is at least as small and as good, and one of the two more.
 fn is_dominated(index: usize, sizes: &[(f64, f64)], better: Better) -> bool {
     let (bytes, quality) = sizes[index];
-    let gain = |other: f64| if better == Better::Higher { other - quality } else { quality - other };
-    sizes
-        .iter()
-        .any(|&(other, value)| other <= bytes && gain(value) >= 0.0 && (other < bytes || gain(value) > 0.0))
+    let gain =
+        |other: f64| if better == Better::Higher { other - quality } else { quality - other };
+    sizes.iter().any(|&(other, value)| {
+        other <= bytes && gain(value) >= 0.0 && (other < bytes || gain(value) > 0.0)
+    })
 }
 
 #[cfg(test)]
@@ -112,7 +130,8 @@ mod tests {
     #[test]
     fn the_frontier_is_what_nobody_beats_in_both() {
         let sizes = [(100.0, 98.0), (25.0, 97.5), (30.0, 97.0), (12.0, 90.0), (100.0, 98.0)];
-        let dominated = |better| (0..5).map(|i| is_dominated(i, &sizes, better)).collect::<Vec<_>>();
+        let dominated =
+            |better| (0..5).map(|i| is_dominated(i, &sizes, better)).collect::<Vec<_>>();
         assert_eq!(dominated(Better::Higher), [false, false, true, false, false]);
         assert_eq!(dominated(Better::Lower), [true, true, true, false, true]);
     }

@@ -7,7 +7,10 @@ use super::quality::{ACCURACIES, Metric, Reading};
 use crate::report::judged::Compared;
 
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
-    ACCURACIES.iter().filter_map(|metric| by_mode(study, metric, "Accuracy by mode", difference)).collect()
+    ACCURACIES
+        .iter()
+        .filter_map(|metric| by_mode(study, metric, "Accuracy by mode", difference))
+        .collect()
 }
 
 /// `(-0.31)`: points against the baseline, with the interval of pairs where it was taken so.

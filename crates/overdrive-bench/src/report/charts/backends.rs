@@ -1,5 +1,5 @@
-//! Time per call, grouped by workload: one bar for each back end, mode and precision, a hatched slot for what did not
-//! run.
+//! Time per call, grouped by workload: one bar for each back end, mode and precision, a hatched
+//! slot for what did not run.
 
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::{ink, names, series, summary, time_row};
@@ -10,7 +10,8 @@ use crate::report::judged::Compared;
 pub(in crate::report) const TIME_PER_CALL: &str = "time-per-call";
 
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
-    let has_figure = |row: &&Compared<'_>| series(row).is_some() || row.record.outcome.failure().is_some();
+    let has_figure =
+        |row: &&Compared<'_>| series(row).is_some() || row.record.outcome.failure().is_some();
     let drawn = |group: &&[&Compared<'_>]| group.len() > 1 && group.iter().any(has_figure);
     let groups: Vec<&[&Compared<'_>]> = study.workloads().filter(drawn).collect();
     if groups.is_empty() {
@@ -43,7 +44,8 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     vec![Chart {
         id: study.id(TIME_PER_CALL),
         caption: format!(
-            "Median with its 95 % interval; grey is the baseline, the last figure the speed-up over it.{}",
+            "Median with its 95 % interval; grey is the baseline, the last figure the speed-up \
+             over it.{}",
             left_out(shown, groups.len(), "workloads")
         ),
         height: rows.height(),

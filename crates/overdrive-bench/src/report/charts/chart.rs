@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use crate::report::judged::Compared;
 
-/// Width in which a chart is drawn to a file, in CSS pixels; the live one takes the width that it is given.
+/// Width in which a chart is drawn to a file, in CSS pixels; the live one takes the width that it
+/// is given.
 pub const WIDTH: u32 = 760;
 
 /// Most rows or panels of one picture. A chart of 500 rows shows nothing; the tables have them all.
@@ -81,5 +82,9 @@ pub(super) fn anchors<'a>(rows: impl IntoIterator<Item = &'a Compared<'a>>) -> V
 
 /// `12 of 500 workloads; the table has them all.`, where something was left out.
 pub(super) fn left_out(shown: usize, all: usize, what: &str) -> String {
-    if shown == all { String::new() } else { format!(" {shown} of {all} {what}; the table has them all.") }
+    if shown == all {
+        String::new()
+    } else {
+        format!(" {shown} of {all} {what}; the table has them all.")
+    }
 }

@@ -8,14 +8,16 @@ use super::rows::{Row, Rows};
 use crate::report::judged::{Compared, Judged};
 use crate::report::leaders::believed;
 
-/// The chart of the study in which most back ends ran one workload; none where only one ran anything.
+/// The chart of the study in which most back ends ran one workload; none where only one ran
+/// anything.
 pub(in crate::report) fn chart(judged: &Judged<'_>) -> Option<Chart> {
     let of_study = |study: &str| -> Vec<Vec<&Compared<'_>>> {
         let rows = judged.study(study);
         let groups = rows.chunk_by(|a, b| a.record.case.workload == b.record.case.workload);
         groups.filter(|group| backends(group).len() > 1).map(<[_]>::to_vec).collect()
     };
-    let most = |groups: &Vec<Vec<&Compared<'_>>>| groups.iter().map(|group| backends(group).len()).max();
+    let most =
+        |groups: &Vec<Vec<&Compared<'_>>>| groups.iter().map(|group| backends(group).len()).max();
     let studies = judged.results.studies().into_iter().map(|study| (study, of_study(study)));
     // The first of those that are alike: `max_by_key` takes the last.
     let studies: Vec<_> = studies.filter(|(_, groups)| !groups.is_empty()).collect();
@@ -45,7 +47,8 @@ pub(in crate::report) fn chart(judged: &Judged<'_>) -> Option<Chart> {
     Some(Chart {
         id: "contest".into(),
         caption: format!(
-            "{study}: the fastest configuration of each back end, engine and peer, median with its 95 % interval; \
+            "{study}: the fastest configuration of each back end, engine and peer, median with \
+             its 95 % interval; \
              the last figure is the speed-up over the baseline, which is grey.{}",
             left_out(shown, groups.len(), "workloads")
         ),
@@ -70,7 +73,8 @@ fn backend<'j>(row: &'j Compared<'_>) -> (&'j str, &'j str) {
 /// Of each back end the row that is soonest among those to be believed, soonest first; where none
 /// is, any that ran, and else why it did not.
 fn best_of_each<'j, 'r>(judged: &Judged<'r>, group: &[&'j Compared<'r>]) -> Vec<&'j Compared<'r>> {
-    let median = |row: &Compared<'_>| series(row).map_or(f64::INFINITY, |series| series.summary.median_ns);
+    let median =
+        |row: &Compared<'_>| series(row).map_or(f64::INFINITY, |series| series.summary.median_ns);
     let rank = |row: &Compared<'r>| (believed(judged, row).is_none(), median(row));
     let mut sorted = group.to_vec();
     sorted.sort_by(|a, b| rank(a).0.cmp(&rank(b).0).then(rank(a).1.total_cmp(&rank(b).1)));

@@ -1,5 +1,5 @@
-//! What was followed over a run: loss against step, memory over time. Each curve as it was recorded, thinned to what
-//! a picture can show.
+//! What was followed over a run: loss against step, memory over time. Each curve as it was
+//! recorded, thinned to what a picture can show.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,8 @@ fn chart(study: &Study<'_>, group: &[&Compared<'_>], kind: &Kind) -> Option<Char
             .cloned()
             .collect()
     };
-    let rows: Vec<&Compared<'_>> = group.iter().filter(|row| !of_kind(row).is_empty()).copied().collect();
+    let rows: Vec<&Compared<'_>> =
+        group.iter().filter(|row| !of_kind(row).is_empty()).copied().collect();
     let mut lines = Vec::new();
     for ((row, name), ink) in rows.iter().zip(names(&rows)).zip(INKS.iter().cycle()) {
         for curve in of_kind(row) {
@@ -61,7 +62,13 @@ fn chart(study: &Study<'_>, group: &[&Compared<'_>], kind: &Kind) -> Option<Char
                 Some(seed) => format!("{}\nseed {seed}", row.record.case.configuration),
                 None => row.record.case.configuration.to_string(),
             };
-            let point = |&(x, y): &(f64, f64)| Point { x, y, interval: None, label: None, tip: tip.clone() };
+            let point = |&(x, y): &(f64, f64)| Point {
+                x,
+                y,
+                interval: None,
+                label: None,
+                tip: tip.clone(),
+            };
             let points = thinned(&curve.points).iter().map(point).collect();
             lines.push(Line { name: name.clone(), ink, stroke: Stroke::Bare, points });
         }
@@ -83,7 +90,8 @@ fn chart(study: &Study<'_>, group: &[&Compared<'_>], kind: &Kind) -> Option<Char
     Some(Chart {
         id: study.id(&format!("{workload}-{}-over-{}", kind.quantity, kind.over)),
         caption: format!(
-            "{curves} recorded curves of {runs} configurations; curves of one colour are seeds of one configuration."
+            "{curves} recorded curves of {runs} configurations; curves of one colour are seeds of \
+             one configuration."
         ),
         height: WIDTH / 2,
         option: plane.option(),
@@ -116,12 +124,15 @@ mod tests {
 
     #[test]
     fn a_thinned_curve_keeps_its_peaks() {
-        let mut points: Vec<(f64, f64)> = (0..10_000).map(|i| (f64::from(i), f64::from(i % 10))).collect();
+        let mut points: Vec<(f64, f64)> =
+            (0..10_000).map(|i| (f64::from(i), f64::from(i % 10))).collect();
         points[5_003].1 = 1e6;
         points[77].1 = -5.0;
         let thin = thinned(&points);
         assert!(
-            thin.len() <= MOST_POINTS + 2 && thin.contains(&(5003.0, 1e6)) && thin.contains(&(77.0, -5.0))
+            thin.len() <= MOST_POINTS + 2
+                && thin.contains(&(5003.0, 1e6))
+                && thin.contains(&(77.0, -5.0))
         );
         assert!(thin.windows(2).all(|pair| pair[0].0 <= pair[1].0));
     }

@@ -1,5 +1,5 @@
-//! The words beside a mark: what a case is called among its neighbours, its figure with interval and n, what pops up
-//! over it.
+//! The words beside a mark: what a case is called among its neighbours, its figure with interval
+//! and n, what pops up over it.
 
 use std::collections::BTreeSet;
 
@@ -22,19 +22,22 @@ pub(super) fn names(rows: &[&Compared<'_>]) -> Vec<String> {
         |c| c.variant.clone().unwrap_or_default(),
     ];
     let all: Vec<&Configuration> = rows.iter().map(|row| &row.record.case.configuration).collect();
-    let differs =
-        |part: fn(&Configuration) -> String| all.iter().map(|c| part(c)).collect::<BTreeSet<_>>().len() > 1;
+    let differs = |part: fn(&Configuration) -> String| {
+        all.iter().map(|c| part(c)).collect::<BTreeSet<_>>().len() > 1
+    };
     let telling: Vec<_> = parts.into_iter().filter(|part| differs(*part)).collect();
     let telling = if telling.is_empty() { vec![parts[2]] } else { telling };
     let name = |c: &&Configuration| {
-        let words: Vec<String> = telling.iter().map(|part| part(c)).filter(|text| !text.is_empty()).collect();
+        let words: Vec<String> =
+            telling.iter().map(|part| part(c)).filter(|text| !text.is_empty()).collect();
         // Where the others have a variant and this one has none, its mode names it.
         if words.is_empty() { c.mode.clone() } else { words.join(" ") }
     };
     all.iter().map(name).collect()
 }
 
-/// A colour for each name, the same wherever the name recurs: grey for a baseline, then the palette in order.
+/// A colour for each name, the same wherever the name recurs: grey for a baseline, then the palette
+/// in order.
 pub(super) fn ink(name: &str, row: &Compared<'_>, known: &mut Vec<String>) -> &'static str {
     if row.is_baseline {
         return INKS[0];
@@ -57,7 +60,8 @@ pub(super) fn interval(series: &Series) -> Option<(f64, f64)> {
 
 /// `1.23 ms [1.22, 1.25]  n 20`.
 pub(super) fn time(series: &Series) -> String {
-    let none = if series.summary.median_interval.is_none() { " (too few for an interval)" } else { "" };
+    let none =
+        if series.summary.median_interval.is_none() { " (too few for an interval)" } else { "" };
     format!("{}  n {}{none}", digits::time_of(&series.summary), series.summary.count)
 }
 

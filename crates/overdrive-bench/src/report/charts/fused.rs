@@ -12,7 +12,8 @@ const SIDES: [(&str, &str); 3] = [("unfused", "fused"), ("expanded", "tiled"), (
 pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
     let pairs: Vec<(&Compared<'_>, &Compared<'_>)> =
         study.rows.iter().filter_map(|row| Some((pair(judged, row)?, *row))).collect();
-    // Modes of whole models are the chart of times per call; this one is about what fusing itself gives.
+    // Modes of whole models are the chart of times per call; this one is about what fusing itself
+    // gives.
     let fused = pairs.iter().any(|(_, row)| row.record.case.configuration.variant.is_some());
     if !fused {
         return Vec::new();
@@ -34,7 +35,8 @@ pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
     vec![Chart {
         id: study.id("fused"),
         caption: format!(
-            "Median with its 95 % interval; behind the fused time, the speed-up and its interval.{}",
+            "Median with its 95 % interval; behind the fused time, the speed-up and its \
+             interval.{}",
             left_out(pairs.len().min(most), pairs.len(), "pairs")
         ),
         height: rows.height(),

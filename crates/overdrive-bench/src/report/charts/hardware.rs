@@ -1,5 +1,5 @@
-//! One case on several machines: shown, never judged. Machines differ in more than a figure can say, so there is no
-//! ratio between them and no winner.
+//! One case on several machines: shown, never judged. Machines differ in more than a figure can
+//! say, so there is no ratio between them and no winner.
 
 use super::chart::{Chart, MOST_ROWS, anchors, left_out};
 use super::figures::{series, summary, time_row};
@@ -8,14 +8,18 @@ use super::rows::{Row, Rows};
 use crate::report::judged::{Compared, Judged};
 use crate::report::matrix;
 
-/// A row for each machine under each case that several of `files` hold; none where they share no case.
+/// A row for each machine under each case that several of `files` hold; none where they share no
+/// case.
 pub(in crate::report) fn chart(files: &[&Judged<'_>], machines: &[String]) -> Option<Chart> {
     let shared = matrix::shared(files);
     let most = MOST_ROWS / (files.len() + 1);
     let (mut rows, mut drawn): (Vec<Row>, Vec<&Compared<'_>>) = (Vec::new(), Vec::new());
     for cells in shared.iter().take(most.max(1)) {
         let any = cells.iter().flatten().next().expect("a shared case has records");
-        rows.push(Row::Heading(format!("{} · {}", any.record.case.workload, any.record.case.configuration)));
+        rows.push(Row::Heading(format!(
+            "{} · {}",
+            any.record.case.workload, any.record.case.configuration
+        )));
         for ((cell, machine), ink) in cells.iter().zip(machines).zip(INKS[1..].iter().cycle()) {
             let Some(row) = cell else { continue };
             rows.push(alone(row, machine.clone(), ink));
@@ -34,7 +38,8 @@ pub(in crate::report) fn chart(files: &[&Judged<'_>], machines: &[String]) -> Op
     Some(Chart {
         id: "hardware".into(),
         caption: format!(
-            "Medians with their 95 % intervals, file by file. Sessions and machines are shown, never judged.{}",
+            "Medians with their 95 % intervals, file by file. Sessions and machines are shown, \
+             never judged.{}",
             left_out(shared.len().min(most.max(1)), shared.len(), "cases")
         ),
         height: rows.height(),
@@ -46,7 +51,8 @@ pub(in crate::report) fn chart(files: &[&Judged<'_>], machines: &[String]) -> Op
     })
 }
 
-/// The row without the gain over its baseline on its own machine, which is not what this chart is about.
+/// The row without the gain over its baseline on its own machine, which is not what this chart is
+/// about.
 fn alone(row: &Compared<'_>, machine: String, ink: &'static str) -> Row {
     let bare = Compared { gain: None, ..row.clone() };
     if series(row).is_none() {

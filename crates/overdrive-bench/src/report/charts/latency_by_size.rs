@@ -1,5 +1,5 @@
-//! Time and rate against the size of the work, on two logarithmic axes: attention over its length, products over
-//! their edge.
+//! Time and rate against the size of the work, on two logarithmic axes: attention over its length,
+//! products over their edge.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ pub(super) struct Family<'a> {
     pub(super) members: Vec<(f64, &'a Compared<'a>)>,
 }
 
-/// Workloads of one name that differ in one dimension alone, or in several that are equal (a square product), at two
-/// sizes or more.
+/// Workloads of one name that differ in one dimension alone, or in several that are equal (a square
+/// product), at two sizes or more.
 pub(super) fn families<'a>(study: &Study<'a>) -> Vec<Family<'a>> {
     let mut by_name: BTreeMap<&str, Vec<&'a Compared<'a>>> = BTreeMap::new();
     for row in study.rows {
@@ -34,11 +34,13 @@ fn family<'a>(name: &str, rows: &[&'a Compared<'a>]) -> Option<Family<'a>> {
     if !rows.iter().all(|row| same_names(&row.record.case.workload)) {
         return None;
     }
-    let varies =
-        |key: &&String| rows.iter().any(|row| row.record.case.workload.dimensions[*key] != first[*key]);
+    let varies = |key: &&String| {
+        rows.iter().any(|row| row.record.case.workload.dimensions[*key] != first[*key])
+    };
     let varying: Vec<&String> = first.keys().filter(varies).collect();
     let size = |row: &Compared<'_>| {
-        let sizes: Vec<u64> = varying.iter().map(|key| row.record.case.workload.dimensions[*key]).collect();
+        let sizes: Vec<u64> =
+            varying.iter().map(|key| row.record.case.workload.dimensions[*key]).collect();
         sizes.iter().all(|size| *size == sizes[0]).then(|| sizes[0] as f64)
     };
     if varying.is_empty() {
@@ -90,7 +92,10 @@ fn time_chart(study: &Study<'_>, family: &Family<'_>) -> Option<Chart> {
         let series = series(row)?;
         Some((series.summary.median_ns, interval(series)))
     });
-    let axis = Axis { title: "time per call · lower is better".into(), scale: Scale::Log, format: "time" };
+    let axis =
+        Axis {
+            title: "time per call · lower is better".into(), scale: Scale::Log, format: "time"
+        };
     chart(study, family, "time", (axis, lines))
 }
 
@@ -99,7 +104,8 @@ fn rate_chart(study: &Study<'_>, family: &Family<'_>) -> Option<Chart> {
         let (series, flops) = (series(row)?, row.measurement()?.work.as_ref()?.flops);
         (flops > 0).then(|| rate(series, flops))
     });
-    let axis = Axis { title: "FLOP/s · higher is better".into(), scale: Scale::Log, format: "number" };
+    let axis =
+        Axis { title: "FLOP/s · higher is better".into(), scale: Scale::Log, format: "number" };
     chart(study, family, "rate", (axis, lines))
 }
 
@@ -109,7 +115,12 @@ pub(super) fn rate(series: &Series, flops: u64) -> (f64, Option<(f64, f64)>) {
     (of(series.summary.median_ns), interval(series).map(|(low, high)| (of(high), of(low))))
 }
 
-fn chart(study: &Study<'_>, family: &Family<'_>, what: &str, (y, lines): (Axis, Vec<Line>)) -> Option<Chart> {
+fn chart(
+    study: &Study<'_>,
+    family: &Family<'_>,
+    what: &str,
+    (y, lines): (Axis, Vec<Line>),
+) -> Option<Chart> {
     if lines.is_empty() {
         return None;
     }
@@ -123,7 +134,8 @@ fn chart(study: &Study<'_>, family: &Family<'_>, what: &str, (y, lines): (Axis, 
     let rows: Vec<&Compared<'_>> = family.members.iter().map(|(_, row)| *row).collect();
     Some(Chart {
         id: study.id(&format!("{}-{what}-by-size", family.name)),
-        caption: "Medians with their 95 % intervals, both axes logarithmic; FLOPs are the graph's own count."
+        caption: "Medians with their 95 % intervals, both axes logarithmic; FLOPs are the graph's \
+                  own count."
             .into(),
         height: WIDTH / 2,
         option: plane.option(),

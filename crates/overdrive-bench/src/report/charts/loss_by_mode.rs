@@ -1,4 +1,5 @@
-//! Loss by mode, with the relative increase over the baseline; and the layout that accuracy by mode shares with it.
+//! Loss by mode, with the relative increase over the baseline; and the layout that accuracy by mode
+//! shares with it.
 
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::{ink, names, tip};
@@ -16,7 +17,8 @@ fn increase(metric: &Metric, row: &Compared<'_>, reading: &Reading) -> Option<St
         return Some(format!("   {:+.2} %{}", change.value, paired(&change)));
     }
     let baseline = metric.read(row.baseline?.outcome.measurement()?)?;
-    (baseline.value > 0.0).then(|| format!("   {:+.1} %", 100.0 * (reading.value / baseline.value - 1.0)))
+    (baseline.value > 0.0)
+        .then(|| format!("   {:+.1} %", 100.0 * (reading.value / baseline.value - 1.0)))
 }
 
 /// ` [-0.30, +0.05]`, the interval of a change.
@@ -27,11 +29,19 @@ pub(super) fn paired(change: &Reading) -> String {
 /// What stands behind a figure: its change against the baseline.
 type Change = fn(&Metric, &Compared<'_>, &Reading) -> Option<String>;
 
-/// Rows of every case of the study that has `metric`, and a slot for each that failed beside one that has it.
-pub(super) fn by_mode(study: &Study<'_>, metric: &Metric, title: &str, change: Change) -> Option<Chart> {
+/// Rows of every case of the study that has `metric`, and a slot for each that failed beside one
+/// that has it.
+pub(super) fn by_mode(
+    study: &Study<'_>,
+    metric: &Metric,
+    title: &str,
+    change: Change,
+) -> Option<Chart> {
     let has = |row: &Compared<'_>| row.measurement().is_some_and(|m| metric.read(m).is_some());
-    let groups: Vec<&[&Compared<'_>]> =
-        study.workloads().filter(|group| group.len() > 1 && group.iter().any(|row| has(row))).collect();
+    let groups: Vec<&[&Compared<'_>]> = study
+        .workloads()
+        .filter(|group| group.len() > 1 && group.iter().any(|row| has(row)))
+        .collect();
     let (mut rows, mut drawn, mut shown, mut inks) = (Vec::new(), Vec::new(), 0, Vec::new());
     for group in &groups {
         if shown > 0 && rows.len() + group.len() + 1 > MOST_ROWS {

@@ -1,4 +1,5 @@
-//! Peak memory against sequence length; the latency over it is drawn by [`latency_by_size`](super::latency_by_size).
+//! Peak memory against sequence length; the latency over it is drawn by
+//! [`latency_by_size`](super::latency_by_size).
 
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::summary;
@@ -24,13 +25,19 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
         let rows: Vec<&Compared<'_>> = family.members.iter().map(|(_, row)| *row).collect();
         let plane = Plane {
             x: Axis { title: "T · sequence length".into(), scale: Scale::Log, format: "plain" },
-            y: Axis { title: "peak of a call · lower is better".into(), scale: Scale::Log, format: "bytes" },
+            y: Axis {
+                title: "peak of a call · lower is better".into(),
+                scale: Scale::Log,
+                format: "bytes",
+            },
             lines,
             level: None,
         };
         Some(Chart {
             id: study.id(&format!("{}-memory-by-length", family.name)),
-            caption: "The arena that the plan asks for, exact; where there is no plan, what a call added to device or heap in a pass that was not timed (n 1).".into(),
+            caption: "The arena that the plan asks for, exact; where there is no plan, what a \
+                      call added to device or heap in a pass that was not timed (n 1)."
+                .into(),
             height: WIDTH / 2,
             option: plane.option(),
             switch: Some(Switch::Y),

@@ -1,4 +1,5 @@
-//! What is paid once, stacked in the order in which it is paid, and after how many calls it is paid back.
+//! What is paid once, stacked in the order in which it is paid, and after how many calls it is paid
+//! back.
 
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::names;
@@ -9,11 +10,17 @@ use crate::report::judged::Compared;
 use crate::report::side_tables::pays_back;
 
 /// The stages by the names of [`Overhead::stages`](crate::record::Overhead::stages).
-const STAGES: [(&str, &str); 5] =
-    [("load", "$c5"), ("compile", "$c1"), ("autotune", "$c4"), ("capture", "$c3"), ("first call", "$c2")];
+const STAGES: [(&str, &str); 5] = [
+    ("load", "$c5"),
+    ("compile", "$c1"),
+    ("autotune", "$c4"),
+    ("capture", "$c3"),
+    ("first call", "$c2"),
+];
 
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
-    let known = |row: &&&Compared<'_>| row.measurement().is_some_and(|m| m.overhead.stages().count() > 1);
+    let known =
+        |row: &&&Compared<'_>| row.measurement().is_some_and(|m| m.overhead.stages().count() > 1);
     let groups: Vec<Vec<&Compared<'_>>> = study
         .workloads()
         .map(|group| group.iter().filter(known).copied().collect::<Vec<_>>())
@@ -37,13 +44,18 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     let title = "Paid once".to_owned();
     let rows = Rows {
         rows,
-        axis: "time before the steady state, each group on its own scale from 0 · lower is better".into(),
-        legend: STAGES.into_iter().filter(|(name, _)| drawn.iter().any(|row| has(row, name))).collect(),
+        axis: "time before the steady state, each group on its own scale from 0 · lower is better"
+            .into(),
+        legend: STAGES
+            .into_iter()
+            .filter(|(name, _)| drawn.iter().any(|row| has(row, name)))
+            .collect(),
     };
     vec![Chart {
         id: study.id("paid-once"),
         caption: format!(
-            "Each stage is timed once (n 1, so without an interval) and is never part of a latency. Behind it, the calls after which the faster steady state has paid for it.{}",
+            "Each stage is timed once (n 1, so without an interval) and is never part of a \
+             latency. Behind it, the calls after which the faster steady state has paid for it.{}",
             left_out(shown, groups.len(), "workloads")
         ),
         height: rows.height(),
@@ -63,7 +75,8 @@ fn bar(row: &Compared<'_>, measurement: &Measurement, name: String) -> Bar {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut words = Vec::new();
     for (stage, ink) in STAGES {
-        let ns = measurement.overhead.stages().find(|(name, _)| *name == stage).map_or(0, |(_, ns)| ns);
+        let ns =
+            measurement.overhead.stages().find(|(name, _)| *name == stage).map_or(0, |(_, ns)| ns);
         pieces.push(Piece { length: ns as f64, ink });
         if ns > 0 {
             words.push(format!("{stage} {}", digits::time(ns as f64, None)));
@@ -79,6 +92,11 @@ fn bar(row: &Compared<'_>, measurement: &Measurement, name: String) -> Bar {
         interval: None,
         figure: format!("{total}{paid_back}"),
         short: total,
-        tip: format!("{}\n{}\n{}", row.record.case.workload, row.record.case.configuration, words.join(", ")),
+        tip: format!(
+            "{}\n{}\n{}",
+            row.record.case.workload,
+            row.record.case.configuration,
+            words.join(", ")
+        ),
     }
 }

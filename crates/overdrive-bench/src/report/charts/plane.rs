@@ -1,5 +1,5 @@
-//! The layout of charts over two axes: named lines or clouds of points, each with its interval, axes with their
-//! quantity, direction and round ticks.
+//! The layout of charts over two axes: named lines or clouds of points, each with its interval,
+//! axes with their quantity, direction and round ticks.
 
 use serde_json::{Value, json};
 
@@ -89,8 +89,12 @@ impl Plane {
         x["nameLocation"] = json!("middle");
         x["nameGap"] = json!(30);
         x["splitLine"] = json!({"show": false});
-        let named: Vec<&str> =
-            self.lines.iter().map(|line| line.name.as_str()).filter(|name| !name.is_empty()).collect();
+        let named: Vec<&str> = self
+            .lines
+            .iter()
+            .map(|line| line.name.as_str())
+            .filter(|name| !name.is_empty())
+            .collect();
         let legend = named.len() > 1;
         json!({
             "grid": {"left": 62, "right": self.margin(), "top": 36, "bottom": 50, "outerBoundsMode": "none"},
@@ -102,10 +106,14 @@ impl Plane {
         })
     }
 
-    /// Room on the right. Labels stand there in a column, each joined to its point by a line, so that
-    /// they cover neither points nor each other.
+    /// Room on the right. Labels stand there in a column, each joined to its point by a line, so
+    /// that they cover neither points nor each other.
     fn margin(&self) -> u32 {
-        let labels = self.lines.iter().flat_map(|line| &line.points).filter_map(|point| point.label.as_ref());
+        let labels = self
+            .lines
+            .iter()
+            .flat_map(|line| &line.points)
+            .filter_map(|point| point.label.as_ref());
         let longest = labels.map(|label| label.chars().count()).max();
         longest.map_or(26, |letters| 34 + (letters as f64 * LETTER).ceil() as u32)
     }
@@ -121,8 +129,8 @@ impl Plane {
 }
 
 impl Axis {
-    /// Where a logarithmic axis is labelled: at the sizes themselves where they are few and double, at powers of two
-    /// for bytes, at round decimal numbers otherwise.
+    /// Where a logarithmic axis is labelled: at the sizes themselves where they are few and double,
+    /// at powers of two for bytes, at round decimal numbers otherwise.
     fn ticks(&self, values: &[f64], (low, high): (f64, f64)) -> Vec<f64> {
         let mut distinct = values.to_vec();
         distinct.sort_by(f64::total_cmp);
@@ -185,7 +193,8 @@ impl Line {
             "z": 4});
         if self.points.iter().any(|point| point.label.is_some()) {
             // `charts.js` knows the width that the margin is taken from.
-            series["labelLayout"] = json!({"margin": margin, "align": "left", "moveOverlap": "shiftY"});
+            series["labelLayout"] =
+                json!({"margin": margin, "align": "left", "moveOverlap": "shiftY"});
             series["labelLine"] =
                 json!({"show": true, "length2": 6, "lineStyle": {"color": "$line", "width": 1}});
         }
@@ -203,8 +212,8 @@ impl Line {
     }
 }
 
-/// Round ticks 1, 2, 5 times powers of ten around `low` and `high`, powers alone over more than three decades. Values
-/// of the axis that are not positive have no place on it and are ignored.
+/// Round ticks 1, 2, 5 times powers of ten around `low` and `high`, powers alone over more than
+/// three decades. Values of the axis that are not positive have no place on it and are ignored.
 pub(super) fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     if !(low > 0.0 && high.is_finite()) {
         return vec![1.0, 10.0];
@@ -212,7 +221,9 @@ pub(super) fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let steps: &[f64] = if (high / low).log10() > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let (first, last) = (low.log10().floor() as i32 - 1, high.log10().ceil() as i32 + 1);
     let all: Vec<f64> = (first..=last)
-        .flat_map(|power| steps.iter().map(move |step| format!("{step}e{power}").parse().expect("a number")))
+        .flat_map(|power| {
+            steps.iter().map(move |step| format!("{step}e{power}").parse().expect("a number"))
+        })
         .collect();
     let from = all.iter().rposition(|&tick| tick <= low * 1.001).unwrap_or(0);
     let to = all.iter().position(|&tick| tick >= high * 0.999).unwrap_or(all.len() - 1);

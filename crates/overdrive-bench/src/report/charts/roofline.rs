@@ -1,5 +1,6 @@
-//! The roofline (Williams, Waterman and Patterson 2009) under ceilings that were measured in the same run. A point
-//! above its roof is an error of the ceiling, the count or the clock, and is drawn as one.
+//! The roofline (Williams, Waterman and Patterson 2009) under ceilings that were measured in the
+//! same run. A point above its roof is an error of the ceiling, the count or the clock, and is
+//! drawn as one.
 
 use super::chart::{Chart, Study, WIDTH, anchors};
 use super::figures::{series, summary, tip};
@@ -8,7 +9,8 @@ use super::plane::{Axis, Line, Plane, Point, Scale, Stroke};
 use crate::ceilings::{Ceiling, CeilingKind};
 use crate::report::judged::{Compared, Judged};
 
-/// How far above the roof a point may lie before it is an error: ceilings have intervals of their own.
+/// How far above the roof a point may lie before it is an error: ceilings have intervals of their
+/// own.
 const SLACK: f64 = 1.02;
 
 pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
@@ -24,8 +26,12 @@ fn chart(ceilings: &[Ceiling], study: &Study<'_>) -> Option<Chart> {
     };
     let (compute, bandwidth) = (best(CeilingKind::Compute)?, best(CeilingKind::Bandwidth)?);
     let roof = |intensity: f64| (intensity * bandwidth.per_second()).min(compute.per_second());
-    let rows: Vec<&Compared<'_>> =
-        study.rows.iter().filter(|row| row.record.case.configuration.threads == threads).copied().collect();
+    let rows: Vec<&Compared<'_>> = study
+        .rows
+        .iter()
+        .filter(|row| row.record.case.configuration.threads == threads)
+        .copied()
+        .collect();
     let (mut under, mut above, mut drawn) = (Vec::new(), Vec::new(), Vec::new());
     for row in rows {
         let (Some((x, flops)), Some(series)) = (work(row), series(row)) else { continue };
@@ -59,8 +65,10 @@ fn chart(ceilings: &[Ceiling], study: &Study<'_>) -> Option<Chart> {
         points: vec![corner(low, ""), corner(ridge, ""), corner(high, "")],
     };
     let beyond = above.len();
-    let mut lines =
-        vec![roof_line, Line { name: "cases".into(), ink: "$c1", stroke: Stroke::Points, points: under }];
+    let mut lines = vec![
+        roof_line,
+        Line { name: "cases".into(), ink: "$c1", stroke: Stroke::Points, points: under },
+    ];
     if beyond > 0 {
         lines.push(Line {
             name: "above the roof: an error".into(),
@@ -71,7 +79,11 @@ fn chart(ceilings: &[Ceiling], study: &Study<'_>) -> Option<Chart> {
     }
     let title = "Roofline".to_owned();
     let plane = Plane {
-        x: Axis { title: "FLOP per byte of compulsory traffic".into(), scale: Scale::Log, format: "number" },
+        x: Axis {
+            title: "FLOP per byte of compulsory traffic".into(),
+            scale: Scale::Log,
+            format: "number",
+        },
         y: Axis { title: "FLOP/s · higher is better".into(), scale: Scale::Log, format: "number" },
         lines,
         level: None,
@@ -84,7 +96,8 @@ fn chart(ceilings: &[Ceiling], study: &Study<'_>) -> Option<Chart> {
     Some(Chart {
         id: study.id("roofline"),
         caption: format!(
-            "Ceilings measured in this run with {threads} threads; FLOPs and bytes are the graph's own count, a call's inputs and outputs once.{warning}"
+            "Ceilings measured in this run with {threads} threads; FLOPs and bytes are the \
+             graph's own count, a call's inputs and outputs once.{warning}"
         ),
         height: 440 * WIDTH / 760,
         option: plane.option(),

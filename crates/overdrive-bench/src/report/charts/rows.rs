@@ -1,5 +1,6 @@
-//! The layout of most charts: names on the left, bars from 0 in the middle, figures on the right, in groups. Read
-//! as a table it says the same as the picture, and a case that gave no figure is a hatched slot with its reason.
+//! The layout of most charts: names on the left, bars from 0 in the middle, figures on the right,
+//! in groups. Read as a table it says the same as the picture, and a case that gave no figure is a
+//! hatched slot with its reason.
 
 use serde_json::{Value, json};
 
@@ -48,7 +49,8 @@ impl Bar {
 /// A chart of rows.
 pub(super) struct Rows {
     pub(super) rows: Vec<Row>,
-    /// Under the bars: the quantity, ` · `, and which direction is better; a narrow screen has room for the last.
+    /// Under the bars: the quantity, ` · `, and which direction is better; a narrow screen has room
+    /// for the last.
     pub(super) axis: String,
     /// Names of the pieces, in the order in which they stand in a bar; empty where there is one.
     pub(super) legend: Vec<(&'static str, &'static str)>,
@@ -63,8 +65,8 @@ impl Rows {
         ROW_HEIGHT * self.rows.len() as u32 + if self.legend.is_empty() { 44 } else { 76 }
     }
 
-    /// The option. Each group has a scale of its own, from 0 to its longest bar: groups differ by orders of
-    /// magnitude, and what is compared stands in one group.
+    /// The option. Each group has a scale of its own, from 0 to its longest bar: groups differ by
+    /// orders of magnitude, and what is compared stands in one group.
     pub(super) fn option(&self) -> Value {
         let scales = self.scales();
         let names: Vec<Value> = self.rows.iter().map(name).collect();
@@ -75,7 +77,8 @@ impl Rows {
         let left = width(self.rows.iter().map(text), 90.0, 250.0);
         let right = width(figures.iter().map(String::as_str), 60.0, 384.0);
         let short = width(shorts.iter().map(String::as_str), 40.0, 120.0);
-        let layers = self.rows.iter().filter_map(bar).map(|bar| bar.pieces.len()).max().unwrap_or(0);
+        let layers =
+            self.rows.iter().filter_map(bar).map(|bar| bar.pieces.len()).max().unwrap_or(0);
         let mut series: Vec<Value> = (0..layers).map(|layer| self.layer(layer, &scales)).collect();
         series.extend(self.intervals(&scales));
         series.extend(self.slots());
@@ -125,15 +128,16 @@ impl Rows {
     }
 
     fn layer(&self, layer: usize, scales: &[f64]) -> Value {
-        let item =
-            |(row, scale): (&Row, &f64)| match bar(row).and_then(|bar| Some((bar, bar.pieces.get(layer)?))) {
-                Some((bar, piece)) => json!({
-                    "value": piece.length / scale,
-                    "itemStyle": {"color": piece.ink},
-                    "tip": bar.tip,
-                }),
-                None => json!("-"),
-            };
+        let item = |(row, scale): (&Row, &f64)| match bar(row)
+            .and_then(|bar| Some((bar, bar.pieces.get(layer)?)))
+        {
+            Some((bar, piece)) => json!({
+                "value": piece.length / scale,
+                "itemStyle": {"color": piece.ink},
+                "tip": bar.tip,
+            }),
+            None => json!("-"),
+        };
         let data: Vec<Value> = self.rows.iter().zip(scales).map(item).collect();
         json!({"type": "bar", "stack": "bar", "barWidth": 13, "data": data})
     }
@@ -196,8 +200,8 @@ fn figure(row: &Row, of: fn(&Bar) -> &String) -> &str {
 /// Between the parts of a figure: value, and gain over the baseline.
 pub(super) const PARTS: &str = "   ";
 
-/// The text, or its first part, or its first words up to a colon, which say how a case ended; the tip
-/// has it all.
+/// The text, or its first part, or its first words up to a colon, which say how a case ended; the
+/// tip has it all.
 fn fitting(text: &str, most: usize) -> String {
     let fits = |text: &&str| text.chars().count() <= most;
     let first = |end: &str| text.split_once(end).map(|(first, _)| first);
@@ -207,7 +211,8 @@ fn fitting(text: &str, most: usize) -> String {
     }
 }
 
-/// Room for the longest of `texts`, within limits. Estimated: a file is drawn without a font's widths.
+/// Room for the longest of `texts`, within limits. Estimated: a file is drawn without a font's
+/// widths.
 fn width<'t>(texts: impl IntoIterator<Item = &'t str>, least: f64, most: f64) -> f64 {
     let letters = texts.into_iter().map(|text| text.chars().count()).max().unwrap_or(0);
     (letters as f64 * LETTER).clamp(least, most).round()

@@ -1,7 +1,8 @@
 //! Strong scaling: how much of the ideal speed-up more ranks or threads give.
 //!
-//! Efficiency of `p` workers is the time of the fewest, times their number, over `p` times the time of `p`. A rank's
-//! record holds the maximum over ranks of each sample, so the slowest rank decides.
+//! Efficiency of `p` workers is the time of the fewest, times their number, over `p` times the time
+//! of `p`. A rank's record holds the maximum over ranks of each sample, so the slowest rank
+//! decides.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,8 @@ pub(super) const RANKS: &str = "ranks";
 const MOST_LINES: usize = 7;
 
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
-    let mut families: BTreeMap<(Workload, Configuration), Vec<(f64, &Compared<'_>)>> = BTreeMap::new();
+    let mut families: BTreeMap<(Workload, Configuration), Vec<(f64, &Compared<'_>)>> =
+        BTreeMap::new();
     for row in study.rows.iter().filter(|row| series(row).is_some()) {
         let mut configuration = row.record.case.configuration.clone();
         let ranks = row.measurement().and_then(|m| m.quantities.get(RANKS)).copied();
@@ -27,7 +29,10 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
         } else {
             configuration.device = String::new();
         }
-        families.entry((row.record.case.workload.clone(), configuration)).or_default().push((workers, row));
+        families
+            .entry((row.record.case.workload.clone(), configuration))
+            .or_default()
+            .push((workers, row));
     }
     families.retain(|_, members| {
         members.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -62,7 +67,8 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     vec![Chart {
         id: study.id("scaling"),
         caption: format!(
-            "One workload on more workers, against the fewest; bootstrap intervals. Of several ranks the slowest counts.{}",
+            "One workload on more workers, against the fewest; bootstrap intervals. Of several \
+             ranks the slowest counts.{}",
             super::chart::left_out(families.len().min(MOST_LINES), families.len(), "workloads")
         ),
         height: WIDTH / 2,
@@ -86,11 +92,20 @@ fn line(
         Some(Point {
             x: *workers,
             y: scale * ratio.ratio,
-            interval: (workers > fewest).then_some((scale * ratio.interval.low, scale * ratio.interval.high)),
+            interval: (workers > fewest)
+                .then_some((scale * ratio.interval.low, scale * ratio.interval.high)),
             label: None,
             tip: tip(row),
         })
     };
-    let name = format!("{workload} {} {} {}", configuration.backend, configuration.mode, configuration.dtype);
-    Some(Line { name, ink, stroke: Stroke::Joined, points: members.iter().filter_map(point).collect() })
+    let name = format!(
+        "{workload} {} {} {}",
+        configuration.backend, configuration.mode, configuration.dtype
+    );
+    Some(Line {
+        name,
+        ink,
+        stroke: Stroke::Joined,
+        points: members.iter().filter_map(point).collect(),
+    })
 }

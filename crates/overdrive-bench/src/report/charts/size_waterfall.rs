@@ -1,5 +1,5 @@
-//! Where the bytes of a file go: the baseline's file, then each part of the smaller one, then their sum, which is the
-//! file on the disk or the chart is not drawn.
+//! Where the bytes of a file go: the baseline's file, then each part of the smaller one, then their
+//! sum, which is the file on the disk or the chart is not drawn.
 
 use super::chart::{Chart, MOST_ROWS, Study, anchors};
 use super::figures::names;
@@ -22,12 +22,15 @@ fn chart(study: &Study<'_>, group: &[&Compared<'_>]) -> Option<Chart> {
     for (row, name) in group.iter().zip(names(group)) {
         let Some(measurement) = row.measurement() else { continue };
         let parts = parts(measurement);
-        let Some(&total) = measurement.quantities.get(FILE_BYTES).filter(|_| !parts.is_empty()) else {
+        let Some(&total) = measurement.quantities.get(FILE_BYTES).filter(|_| !parts.is_empty())
+        else {
             continue;
         };
         let sum: f64 = parts.iter().map(|(_, bytes)| bytes).sum();
         if sum != total {
-            off.push(format!(" {name} is not drawn: its parts hold {sum} bytes, its file {total}."));
+            off.push(format!(
+                " {name} is not drawn: its parts hold {sum} bytes, its file {total}."
+            ));
             continue;
         }
         if rows.len() + parts.len() + 2 > MOST_ROWS {
@@ -54,13 +57,15 @@ fn chart(study: &Study<'_>, group: &[&Compared<'_>]) -> Option<Chart> {
     let summary = format!("{title}, {} files", drawn.len());
     let rows = Rows {
         rows,
-        axis: "bytes on disk, each file on the scale of its baseline from 0 · smaller is better".into(),
+        axis: "bytes on disk, each file on the scale of its baseline from 0 · smaller is better"
+            .into(),
         legend: vec![],
     };
     Some(Chart {
         id: study.id(&format!("{workload}-waterfall")),
         caption: format!(
-            "Each part begins where the one before ends; together they are the file, byte for byte (exact, so without intervals).{}",
+            "Each part begins where the one before ends; together they are the file, byte for \
+             byte (exact, so without intervals).{}",
             off.concat()
         ),
         height: rows.height(),

@@ -39,9 +39,17 @@ fn x_axis() -> Axis {
 
 type Value = (f64, Option<(f64, f64)>);
 
-fn chart(study: &Study<'_>, what: &str, value: impl Fn(&Compared<'_>) -> Option<Value>) -> Option<Chart> {
-    let drawn: Vec<&Compared<'_>> =
-        study.rows.iter().filter(|row| sparsity(row).is_some() && value(row).is_some()).copied().collect();
+fn chart(
+    study: &Study<'_>,
+    what: &str,
+    value: impl Fn(&Compared<'_>) -> Option<Value>,
+) -> Option<Chart> {
+    let drawn: Vec<&Compared<'_>> = study
+        .rows
+        .iter()
+        .filter(|row| sparsity(row).is_some() && value(row).is_some())
+        .copied()
+        .collect();
     let lines = lines(study, value);
     if lines.is_empty() {
         return None;
@@ -87,5 +95,10 @@ fn lines(study: &Study<'_>, value: impl Fn(&Compared<'_>) -> Option<Value>) -> V
         let name = group[0].record.case.workload.to_string();
         Line { name, ink, stroke: Stroke::Joined, points }
     };
-    study.workloads().zip(INKS[1..].iter().cycle()).map(line).filter(|line| !line.points.is_empty()).collect()
+    study
+        .workloads()
+        .zip(INKS[1..].iter().cycle())
+        .map(line)
+        .filter(|line| !line.points.is_empty())
+        .collect()
 }

@@ -43,8 +43,9 @@ fn every_chart_names_its_direction_its_records_and_a_summary() {
     let report = Report::new(std::slice::from_ref(&results));
     for chart in report.charts() {
         let words = strings(&chart.option).join(" ");
-        let directed =
-            ["lower is better", "higher is better", "smaller is better"].iter().any(|d| words.contains(d));
+        let directed = ["lower is better", "higher is better", "smaller is better"]
+            .iter()
+            .any(|d| words.contains(d));
         assert!(directed, "`{}` does not say which direction is better", chart.id);
         assert!(!chart.records.is_empty() && !chart.summary.is_empty(), "`{}`", chart.id);
         for anchor in &chart.records {
@@ -62,10 +63,18 @@ fn names_of_colours_and_formats_are_known_to_the_script() {
     for chart in charts(&gallery()) {
         for text in strings(&chart.option) {
             if let Some(name) = text.strip_prefix("fn:") {
-                assert!(SCRIPT.contains(&format!("\n    {name}: (")), "`{}` asks for `{text}`", chart.id);
+                assert!(
+                    SCRIPT.contains(&format!("\n    {name}: (")),
+                    "`{}` asks for `{text}`",
+                    chart.id
+                );
             }
             if let Some(name) = text.strip_prefix('$') {
-                assert!(SCRIPT.contains(&format!("{name}: '#")), "`{}` asks for `{text}`", chart.id);
+                assert!(
+                    SCRIPT.contains(&format!("{name}: '#")),
+                    "`{}` asks for `{text}`",
+                    chart.id
+                );
             }
         }
     }
@@ -75,11 +84,18 @@ fn names_of_colours_and_formats_are_known_to_the_script() {
 fn bars_start_at_zero_and_say_interval_and_n() {
     let all = charts(&gallery());
     let bars = find(&all, "quantization-time-per-call");
-    assert_eq!((&bars.option["xAxis"]["min"], &bars.option["xAxis"]["type"]), (&0.into(), &"value".into()));
+    assert_eq!(
+        (&bars.option["xAxis"]["min"], &bars.option["xAxis"]["type"]),
+        (&0.into(), &"value".into())
+    );
     let figures: Vec<&str> = strings(&bars.option["yAxis"][1]["data"]);
-    let timed = figures.iter().filter(|figure| figure.contains("ms [") || figure.contains("µs [")).count();
+    let timed =
+        figures.iter().filter(|figure| figure.contains("ms [") || figure.contains("µs [")).count();
     assert_eq!(timed, 4, "{figures:?}");
-    assert!(figures.iter().all(|figure| !figure.contains('[') || figure.contains("n 20")), "{figures:?}");
+    assert!(
+        figures.iter().all(|figure| !figure.contains('[') || figure.contains("n 20")),
+        "{figures:?}"
+    );
 }
 
 /// The older suite drew what had failed as a bar of no height, that is, as the fastest.
@@ -105,7 +121,9 @@ fn a_failure_is_a_hatched_slot_with_its_reason_and_no_bar() {
 fn a_waterfall_whose_parts_are_not_the_file_is_refused_aloud() {
     let mut found = gallery();
     assert!(
-        find(&charts(&found), "quantization-digits-mlp-b-64-waterfall").caption.contains("byte for byte")
+        find(&charts(&found), "quantization-digits-mlp-b-64-waterfall")
+            .caption
+            .contains("byte for byte")
     );
     let parts = found
         .records
@@ -140,11 +158,15 @@ fn a_point_above_its_roof_is_an_error() {
 fn scaling_is_measured_against_the_fewest_ranks() {
     let chart = find(&charts(&gallery()), "training-scaling");
     let points = chart.option["series"][0]["data"].as_array().unwrap().clone();
-    let place =
-        |at: usize| (points[at]["value"][0].as_f64().unwrap(), points[at]["value"][1].as_f64().unwrap());
+    let place = |at: usize| {
+        (points[at]["value"][0].as_f64().unwrap(), points[at]["value"][1].as_f64().unwrap())
+    };
     assert_eq!(place(0), (1.0, 1.0));
     let (ranks, efficiency) = place(2);
-    assert!(ranks == 4.0 && (0.85..0.95).contains(&efficiency), "83 ms over 4 times 23 ms: {efficiency}");
+    assert!(
+        ranks == 4.0 && (0.85..0.95).contains(&efficiency),
+        "83 ms over 4 times 23 ms: {efficiency}"
+    );
 }
 
 #[test]
@@ -163,7 +185,11 @@ fn a_large_report_draws_a_bounded_picture_and_says_what_it_left_out() {
     let chart = find(&charts(&found), "models-time-per-call");
     let rows = chart.option["yAxis"][0]["data"].as_array().unwrap().len();
     assert!(rows <= chart::MOST_ROWS, "{rows} rows");
-    assert!(chart.caption.contains("of 123 workloads; the table has them all"), "{}", chart.caption);
+    assert!(
+        chart.caption.contains("of 123 workloads; the table has them all"),
+        "{}",
+        chart.caption
+    );
 }
 
 #[test]
@@ -176,7 +202,8 @@ fn several_machines_stand_side_by_side_without_a_ratio() {
     let figures = strings(&chart.option["yAxis"][1]["data"]);
     assert!(figures.iter().all(|figure| !figure.contains('x')), "{figures:?}");
     assert!(strings(&chart.option["yAxis"][0]["data"]).contains(&"Another CPU"));
-    let ids: std::collections::BTreeSet<&str> = report.charts().map(|chart| chart.id.as_str()).collect();
+    let ids: std::collections::BTreeSet<&str> =
+        report.charts().map(|chart| chart.id.as_str()).collect();
     assert_eq!(ids.len(), report.charts().count(), "every chart has a name of its own");
     assert!(report.markdown().contains("Some CPU |"), "{}", report.markdown());
 }

@@ -22,7 +22,8 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
 
 fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_>]) -> Card {
     let reading = |row: &Compared<'_>| row.measurement().and_then(|m| metric.read(m));
-    let figure = |row: &Compared<'_>| reading(row).map_or(String::new(), |found| metric.figure(&found));
+    let figure =
+        |row: &Compared<'_>| reading(row).map_or(String::new(), |found| metric.figure(&found));
     let difference = |row: &Compared<'_>, other: &Compared<'_>| metric.difference(row, other);
     let better = |row: &Compared<'_>, other: &Compared<'_>| {
         row.id == other.id || difference(row, other) == Some(Difference::Better)
@@ -30,14 +31,18 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
     if let Some(winner) = rows.iter().find(|row| rows.iter().all(|other| better(row, other))) {
         return Card {
             detail: format!("{}, best of {} by its interval", metric.title, rows.len()),
-            gives_up: [question.slower(winner), question.larger(winner)].into_iter().flatten().collect(),
+            gives_up: [question.slower(winner), question.larger(winner)]
+                .into_iter()
+                .flatten()
+                .collect(),
             ..Card::won(TITLE, winner, figure(winner))
         }
         .resting_on(rows);
     }
     // Everybody whom nobody beats by an interval.
     let worse = |row: &Compared<'_>, other: &Compared<'_>| {
-        row.id != other.id && matches!(difference(row, other), Some(Difference::Worse | Difference::FarWorse))
+        row.id != other.id
+            && matches!(difference(row, other), Some(Difference::Worse | Difference::FarWorse))
     };
     let (beaten, alike): (Vec<&Compared<'_>>, Vec<&Compared<'_>>) =
         rows.iter().partition(|row| rows.iter().any(|other| worse(row, other)));
@@ -52,7 +57,8 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
         count => format!("{count} others are clearly worse"),
     };
     let answer = format!("{} of {} alike", alike.len(), rows.len());
-    Card::open(TITLE, answer, format!("{clear}; {}: {}", metric.title, shown.join(", "))).resting_on(rows)
+    Card::open(TITLE, answer, format!("{clear}; {}: {}", metric.title, shown.join(", ")))
+        .resting_on(rows)
 }
 
 fn by_agreement(question: &Question<'_, '_>) -> Card {
@@ -66,7 +72,11 @@ fn by_agreement(question: &Question<'_, '_>) -> Card {
     checked.sort_by(|(_, a), (_, b)| error(a).total_cmp(&error(b)));
     let ran = question.rows.iter().filter(|row| row.measurement().is_some()).count();
     let (Some((least, first)), Some((most, last))) = (checked.first(), checked.last()) else {
-        return Card::open(TITLE, "no claim", "neither quality nor agreement with a reference is known");
+        return Card::open(
+            TITLE,
+            "no claim",
+            "neither quality nor agreement with a reference is known",
+        );
     };
     let all = if checked.len() == ran { "all".to_owned() } else { format!("{} of", checked.len()) };
     let name = |row: &Compared<'_>| row.record.case.configuration.to_string();
@@ -78,6 +88,7 @@ fn by_agreement(question: &Question<'_, '_>) -> Card {
     };
     let rows: Vec<&Compared<'_>> = checked.iter().map(|(row, _)| *row).collect();
     let against = format!("with the reference ({})", first.reference);
-    let detail = format!("{against}; {errors}; no data set was given, so accuracy itself is unknown");
+    let detail =
+        format!("{against}; {errors}; no data set was given, so accuracy itself is unknown");
     Card::open(TITLE, format!("{all} {ran} agree"), detail).resting_on(&rows)
 }

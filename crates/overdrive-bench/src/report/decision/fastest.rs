@@ -11,7 +11,10 @@ use crate::speedup::Speedup;
 const TITLE: &str = "Fastest";
 
 /// The rows whose times may be recommended, of full measurements where there are any.
-pub(super) fn candidates<'j, 'r>(judged: &Judged<'r>, rows: &[&'j Compared<'r>]) -> Vec<&'j Compared<'r>> {
+pub(super) fn candidates<'j, 'r>(
+    judged: &Judged<'r>,
+    rows: &[&'j Compared<'r>],
+) -> Vec<&'j Compared<'r>> {
     let of = |depth: Depth| {
         let at = |row: &&&'j Compared<'r>| {
             believed(judged, row).is_some_and(|(_, series)| series.conditions.depth == depth)
@@ -51,7 +54,11 @@ fn untimed(question: &Question<'_, '_>) -> String {
     let blocked = question.rows.iter().filter_map(|row| row.measurement()?.blocks().next());
     match blocked.map(ToString::to_string).next() {
         Some(status) => status,
-        None if question.rows.iter().any(|row| row.measurement().is_some_and(|m| m.latency.is_some())) => {
+        None if question
+            .rows
+            .iter()
+            .any(|row| row.measurement().is_some_and(|m| m.latency.is_some())) =>
+        {
             "no outputs were shown to agree with a reference".to_owned()
         }
         None => "nothing was timed".to_owned(),
@@ -88,9 +95,11 @@ fn against(lead: &Lead<'_, '_>, candidates: &[&Compared<'_>]) -> String {
         a.ratio().total_cmp(&b.ratio())
     };
     let is_baseline = |row: &Compared<'_>| winner.record.baseline.as_ref() == Some(&row.id);
-    let first = beaten.iter().find(|(row, _)| is_baseline(row)).or_else(|| beaten.iter().max_by(by_ratio));
+    let first =
+        beaten.iter().find(|(row, _)| is_baseline(row)).or_else(|| beaten.iter().max_by(by_ratio));
     let others = beaten.iter().filter(|(row, _)| backend(row) != backend(winner));
-    let rival = others.min_by(by_ratio).filter(|(row, _)| first.is_none_or(|(one, _)| one.id != row.id));
+    let rival =
+        others.min_by(by_ratio).filter(|(row, _)| first.is_none_or(|(one, _)| one.id != row.id));
     let over = |(row, gain): &(&Compared<'_>, Speedup)| {
         format!("{} over `{}`", gain.figure(), row.record.case.configuration)
     };
@@ -98,8 +107,9 @@ fn against(lead: &Lead<'_, '_>, candidates: &[&Compared<'_>]) -> String {
 }
 
 fn given_up(question: &Question<'_, '_>, winner: &Compared<'_>) -> Vec<String> {
-    let start: u64 =
-        winner.measurement().map_or(0, |measurement| measurement.overhead.stages().map(|(_, ns)| ns).sum());
+    let start: u64 = winner
+        .measurement()
+        .map_or(0, |measurement| measurement.overhead.stages().map(|(_, ns)| ns).sum());
     let paid = pays_back(winner).filter(|calls| *calls > 1).map(|calls| {
         format!("{} at the start, paid back after {calls} calls", digits::time(start as f64, None))
     });

@@ -1,4 +1,5 @@
-//! Which configuration takes least room: its file, or the memory of a call where no file was written.
+//! Which configuration takes least room: its file, or the memory of a call where no file was
+//! written.
 
 use super::super::findings::FILE_BYTES;
 use super::super::judged::Compared;
@@ -58,7 +59,11 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
     let rows = right(question);
     let found = size(question).and_then(|size| size.least(question).map(|least| (size, least)));
     let Some((size, least)) = found else {
-        return Card::open(TITLE, "no claim", "neither a file nor the memory of a call was counted");
+        return Card::open(
+            TITLE,
+            "no claim",
+            "neither a file nor the memory of a call was counted",
+        );
     };
     let bytes = |row: &Compared<'_>| size.of(row);
     let sized: Vec<&Compared<'_>> = rows.into_iter().filter(|row| bytes(row).is_some()).collect();
@@ -76,7 +81,10 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
         };
         Card {
             detail: format!("{}, exact; {most}", size.name),
-            gives_up: [question.slower(least), question.worse(least)].into_iter().flatten().collect(),
+            gives_up: [question.slower(least), question.worse(least)]
+                .into_iter()
+                .flatten()
+                .collect(),
             ..Card::won(TITLE, least, figure(least))
         }
     };

@@ -52,7 +52,8 @@ fn without_agreement_or_a_difference_nobody_wins() {
 
 #[test]
 fn what_other_programs_measured_wins_nothing() {
-    let mut found = of(vec![record("eager", &spans(2_000_000)), record("compile", &spans(1_000_000))]);
+    let mut found =
+        of(vec![record("eager", &spans(2_000_000)), record("compile", &spans(1_000_000))]);
     found.imported = Some("a report, `x.json`".into());
     for record in &mut found.records {
         let measurement = record.outcome.measurement_mut().unwrap();
@@ -79,7 +80,11 @@ fn a_smaller_model_says_what_it_lost() {
         smallest.detail
     );
     assert!(fastest.winner.is_some() || fastest.figure == "no winner shown");
-    assert!(accurate.winner.is_none() && accurate.figure.ends_with("of 4 alike"), "{}", accurate.figure);
+    assert!(
+        accurate.winner.is_none() && accurate.figure.ends_with("of 4 alike"),
+        "{}",
+        accurate.figure
+    );
 }
 
 #[test]

@@ -5,14 +5,16 @@ use super::group::{by, listed, named};
 use super::{Finding, Topic};
 use crate::status::{Block, StatusKind};
 
-/// Every status but the one that has a rule of its own, put together by kind; those that block a ratio first.
+/// Every status but the one that has a rule of its own, put together by kind; those that block a
+/// ratio first.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for kind in KINDS {
         let groups = by(judged, |row| detail(row, kind).map(|_| row.record.case.study.clone()));
         found.extend(groups.into_iter().map(|(study, rows)| {
-            let said =
-                |row: &&Compared<'_>| format!("{} ({})", named(row), detail(row, kind).unwrap_or_default());
+            let said = |row: &&Compared<'_>| {
+                format!("{} ({})", named(row), detail(row, kind).unwrap_or_default())
+            };
             let items: Vec<String> = rows.iter().map(said).collect();
             let effect = match kind.block() {
                 Block::Ratio => "no ratio is claimed",

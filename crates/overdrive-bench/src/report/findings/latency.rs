@@ -24,7 +24,8 @@ fn win<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
     let winner = lead.winner;
     let summary = &winner.measurement()?.latency.as_ref()?.summary;
     let mut figure = format!("{}, first of {}", digits::time_of(summary), candidates.len());
-    let gain = winner.speedup().filter(|gain| candidates.iter().any(|row| row.id == gain.baseline()));
+    let gain =
+        winner.speedup().filter(|gain| candidates.iter().any(|row| row.id == gain.baseline()));
     if let (Some(gain), Some(baseline)) = (gain, winner.baseline) {
         figure += &format!(", {gain}, over `{}`", baseline.case.configuration);
     }

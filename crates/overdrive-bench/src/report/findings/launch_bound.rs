@@ -35,11 +35,13 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
 fn share(row: &Compared<'_>) -> Option<(f64, f64)> {
     let series = row.measurement()?.latency.as_ref()?;
     let (device, host) = (series.summary.median_ns, host_median_ns(series)?);
-    (series.conditions.basis == Basis::Device && device < LAUNCH_BOUND * host).then_some((device, host))
+    (series.conditions.basis == Basis::Device && device < LAUNCH_BOUND * host)
+        .then_some((device, host))
 }
 
 fn host_median_ns(series: &Series) -> Option<f64> {
     let calls = series.conditions.calls_per_sample as f64;
-    let times: Vec<f64> = series.samples.iter().map(|sample| sample.host_ns as f64 / calls).collect();
+    let times: Vec<f64> =
+        series.samples.iter().map(|sample| sample.host_ns as f64 / calls).collect();
     Sorted::new(&times).map(|sorted| sorted.median())
 }

@@ -10,7 +10,8 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
     for row in &judged.rows {
         let baseline = row.record.baseline.as_deref().and_then(|id| judged.find(id));
         let Some((baseline, bytes)) = baseline.zip(quantity(row, FILE_BYTES)) else { continue };
-        let Some(original) = quantity(baseline, FILE_BYTES).filter(|&original| bytes >= original) else {
+        let Some(original) = quantity(baseline, FILE_BYTES).filter(|&original| bytes >= original)
+        else {
             continue;
         };
         let case = &row.record.case;

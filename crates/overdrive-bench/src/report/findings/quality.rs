@@ -29,7 +29,8 @@ fn best(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
         let better = |row: &Compared<'_>, other: &Compared<'_>| {
             row.id == other.id || metric.difference(row, other) == Some(Difference::Better)
         };
-        let winner = *candidates.iter().find(|row| candidates.iter().all(|other| better(row, other)))?;
+        let winner =
+            *candidates.iter().find(|row| candidates.iter().all(|other| better(row, other)))?;
         let reading = metric.read(winner.measurement()?)?;
         let figure = format!("{}, best of {}", metric.figure(&reading), candidates.len());
         Some(Win { winner, candidates, figure, weight: 0.0 })
@@ -49,7 +50,8 @@ fn smallest<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
         .map(|(metric, reading)| format!(" at {} {}", metric.title, metric.figure(&reading)))
         .unwrap_or_default();
     let size = |row: &Compared<'_>| digits::bytes(bytes(row) as u64);
-    let figure = format!("{}, least of {} up to {}{quality}", size(winner), candidates.len(), size(largest));
+    let figure =
+        format!("{}, least of {} up to {}{quality}", size(winner), candidates.len(), size(largest));
     alone.then_some(Win { winner, candidates, figure, weight: 0.0 })
 }
 
@@ -65,8 +67,10 @@ fn lost(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
         };
         let case = &row.record.case;
         let course = metric.course(&reading(row)?, &reading(baseline)?);
-        let text =
-            format!("`{}` on `{}`: {} {course}{doubt}", case.configuration, case.workload, metric.title);
+        let text = format!(
+            "`{}` on `{}`: {} {course}{doubt}",
+            case.configuration, case.workload, metric.title
+        );
         Some((baseline, text))
     };
     let groups = by(judged, |row| told(row).map(|_| row.record.case.study.clone()));

@@ -13,17 +13,19 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         let over = baseline.record.case.configuration.to_string();
         Some((case.study.clone(), case.configuration.to_string(), over))
     });
-    let sentence = |((study, variant, over), mut rows): ((String, String, String), Vec<&Compared<'_>>)| {
-        let ratio = |row: &Compared<'_>| row.speedup().map_or(1.0, |gain| gain.ratio());
-        rows.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
-        let said = |row: &&Compared<'_>| {
-            let gain = row.speedup().map(ToString::to_string).unwrap_or_default();
-            format!("on `{}` {gain}", row.record.case.workload)
+    let sentence =
+        |((study, variant, over), mut rows): ((String, String, String), Vec<&Compared<'_>>)| {
+            let ratio = |row: &Compared<'_>| row.speedup().map_or(1.0, |gain| gain.ratio());
+            rows.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+            let said = |row: &&Compared<'_>| {
+                let gain = row.speedup().map(ToString::to_string).unwrap_or_default();
+                format!("on `{}` {gain}", row.record.case.workload)
+            };
+            let items: Vec<String> = rows.iter().map(said).collect();
+            let text = format!("{study}: `{variant}` is slower than `{over}`: {}.", listed(&items));
+            let baselines =
+                rows.iter().filter_map(|row| judged.find(row.record.baseline.as_deref()?));
+            Finding::new(Topic::Slower, text, rows.iter().copied().chain(baselines))
         };
-        let items: Vec<String> = rows.iter().map(said).collect();
-        let text = format!("{study}: `{variant}` is slower than `{over}`: {}.", listed(&items));
-        let baselines = rows.iter().filter_map(|row| judged.find(row.record.baseline.as_deref()?));
-        Finding::new(Topic::Slower, text, rows.iter().copied().chain(baselines))
-    };
     groups.into_iter().map(sentence).collect()
 }

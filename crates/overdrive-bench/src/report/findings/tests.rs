@@ -52,10 +52,11 @@ fn the_example_is_told_in_the_protocols_words() {
 
 #[test]
 fn the_fastest_is_named_with_its_gain_and_with_what_it_cannot_be_told_from() {
-    let found = said(&with(vec![mode("eager", 2_000_000), mode("compile", 1_000_000)]), Topic::Latency);
+    let found =
+        said(&with(vec![mode("eager", 2_000_000), mode("compile", 1_000_000)]), Topic::Latency);
     assert_eq!(found.len(), 1, "{found:?}");
-    let words =
-        "the fastest is `cpu compile f32 t1`: on `work x=1` 1.005 ms [1.003, 1.007], first of 2, 2.001x";
+    let words = "the fastest is `cpu compile f32 t1`: on `work x=1` 1.005 ms [1.003, 1.007], \
+                 first of 2, 2.001x";
     assert!(found[0].contains(words) && found[0].contains("excellent, measured"), "{found:?}");
     assert!(found[0].ends_with(", over `cpu eager f32 t1`."), "{found:?}");
     let alike = with(vec![mode("eager", 2_000_000), mode("jit", 2_000_500)]);
@@ -102,7 +103,10 @@ fn throughput_is_about_sizes() {
         record
     };
     let found = said(&with(vec![sized(1, 1_000_000), sized(32, 4_000_000)]), Topic::Throughput);
-    assert!(found[0].contains("on `mlp B=32` 7.96 ksamples/s, highest of 2 over its sizes"), "{found:?}");
+    assert!(
+        found[0].contains("on `mlp B=32` 7.96 ksamples/s, highest of 2 over its sizes"),
+        "{found:?}"
+    );
     assert_eq!(said(&with(vec![sized(1, 1_000_000)]), Topic::Throughput), [""; 0]);
     let mut engine = sized(32, 2_000_000);
     engine.case.configuration.backend = "engine".to_owned();
@@ -114,7 +118,12 @@ fn throughput_is_about_sizes() {
     slowed.iter_mut().skip(9).step_by(5).for_each(|span| *span *= 12);
     let mut measurement = record("eager", &slowed).outcome.measurement().unwrap().clone();
     measurement.work = engine.outcome.measurement().unwrap().work.clone();
-    assert_eq!(measurement.statuses[0].kind, crate::status::StatusKind::Noisy, "{:?}", measurement.statuses);
+    assert_eq!(
+        measurement.statuses[0].kind,
+        crate::status::StatusKind::Noisy,
+        "{:?}",
+        measurement.statuses
+    );
     let rate = measurement.throughput().unwrap().per_second;
     let mean = slowed.iter().sum::<u64>() as f64 / 20.0;
     assert!((rate / (32.0 / (mean * 1e-9)) - 1.0).abs() < 1e-9, "{rate}");
@@ -147,7 +156,8 @@ fn memory_is_compared_by_a_witness_that_saw_all() {
 
 /// A model of this accuracy over so many samples, in a file of so many bytes.
 fn model(name: &str, percent: f64, n: f64, bytes: f64) -> Record {
-    let record = quantity(quantity(mode(name, 1_000_000), "top1_percent", percent), "top1_percent.n", n);
+    let record =
+        quantity(quantity(mode(name, 1_000_000), "top1_percent", percent), "top1_percent.n", n);
     quantity(record, "file_bytes", bytes)
 }
 
@@ -156,7 +166,8 @@ fn one_sample_of_360_makes_nobody_the_best() {
     let pair = |n| vec![model("eager", 97.78, n, 400.0), model("int4-rtn", 98.06, n, 100.0)];
     let found = said(&with(pair(360.0)), Topic::Quality);
     assert_eq!(found.len(), 1, "{found:?}");
-    let words = "the smallest file has `cpu int4-rtn f32 t1`: on `work x=1` 100 B, least of 2 up to 400 B at top-1 accuracy 98.06 % [96.";
+    let words = "the smallest file has `cpu int4-rtn f32 t1`: on `work x=1` 100 B, least of 2 up \
+                 to 400 B at top-1 accuracy 98.06 % [96.";
     assert!(found[0].contains(words), "{found:?}");
     let many = said(&with(pair(1e6)), Topic::Quality);
     assert!(many[0].contains("the best top-1 accuracy has `cpu int4-rtn f32 t1`"), "{many:?}");
@@ -180,8 +191,11 @@ fn an_accuracy_that_halved_is_told_though_nobody_recorded_an_interval() {
     let reported = |name: &str, accuracy, bytes| {
         quantity(quantity(mode(name, 1_000_000), "accuracy", accuracy), "file_bytes", bytes)
     };
-    let models =
-        [reported("eager", 0.8, 2781.0), reported("int8", 0.75, 3029.0), reported("int4", 0.4, 900.0)];
+    let models = [
+        reported("eager", 0.8, 2781.0),
+        reported("int8", 0.75, 3029.0),
+        reported("int4", 0.4, 900.0),
+    ];
     let results = with(models.into());
     let lost = said(&results, Topic::QualityLost);
     assert_eq!(lost.len(), 1, "{lost:?}");
@@ -193,13 +207,19 @@ fn an_accuracy_that_halved_is_told_though_nobody_recorded_an_interval() {
     );
     assert!(!lost[0].contains("int8"), "{lost:?}");
     let larger = said(&results, Topic::NotCompressed);
-    assert!(larger[0].contains("`cpu int8 f32 t1` is not compressed on `work x=1`: 3029 B against 2781 B"));
+    assert!(
+        larger[0]
+            .contains("`cpu int8 f32 t1` is not compressed on `work x=1`: 3029 B against 2781 B")
+    );
 }
 
 #[test]
 fn what_is_slower_is_told_with_its_interval() {
     let found = said(&with(vec![mode("eager", 1_000_000), mode("jit", 1_300_000)]), Topic::Slower);
-    assert!(found[0].contains("`cpu jit f32 t1` is slower than `cpu eager f32 t1`: on `work x=1` 0.769x ["));
+    assert!(
+        found[0]
+            .contains("`cpu jit f32 t1` is slower than `cpu eager f32 t1`: on `work x=1` 0.769x [")
+    );
     assert!(found[0].contains("investigate, measured"), "{found:?}");
 }
 
@@ -208,13 +228,15 @@ fn a_device_that_waits_is_launch_bound() {
     let timed = |device_ns: u64| {
         let mut taken = samples(&spans(1_000_000));
         taken.iter_mut().for_each(|sample| sample.device_ns = Some(device_ns));
-        let series = Series::new(Conditions { basis: Basis::Device, ..conditions() }, taken).unwrap();
+        let series =
+            Series::new(Conditions { basis: Basis::Device, ..conditions() }, taken).unwrap();
         let mut record = mode("eager", 1_000_000);
         record.outcome.measurement_mut().unwrap().latency = Some(series);
         said(&with(vec![record]), Topic::LaunchBound)
     };
     assert!(
-        timed(400_000)[0].contains("`cpu eager f32 t1` on `work x=1` works 400 µs of 1.00 ms end to end")
+        timed(400_000)[0]
+            .contains("`cpu eager f32 t1` on `work x=1` works 400 µs of 1.00 ms end to end")
     );
     assert_eq!(timed(600_000), [""; 0]);
 }
@@ -232,7 +254,9 @@ fn evidence(ratios: &[(String, f64)]) -> Evidence {
         (side, observed.collect())
     };
     let block = |block: usize| Block {
-        runs: (0..6).map(|at| process(order(1, block)[at], 1e-4 * ((7 * block + at) % 5) as f64)).collect(),
+        runs: (0..6)
+            .map(|at| process(order(1, block)[at], 1e-4 * ((7 * block + at) % 5) as f64))
+            .collect(),
     };
     Evidence { blocks: (0..10).map(block).collect(), elapsed_s: 60.0, ..Evidence::default() }
 }
@@ -260,17 +284,20 @@ fn what_the_gate_found_worse_is_told_where_the_case_is_known() {
     let mut found = with(vec![mode("eager", 2_000_000), mode("compile", 1_000_000)]);
     let [eager, compile] = [0, 1].map(|at| found.records[at].case.id());
     let stranger = "kernels: other: cpu".to_owned();
-    let mut session = gate(evidence(&[(compile.clone(), 1.1), (eager.clone(), 1.0), (stranger, 1.2)]));
+    let mut session =
+        gate(evidence(&[(compile.clone(), 1.1), (eager.clone(), 1.0), (stranger, 1.2)]));
     found.regression = Some(session.clone());
     let told = said(&found, Topic::Regressed);
     assert_eq!(
         told,
         [
             format!(
-                "`HEAD` against `main`: `{compile}` regressed: 1.1001x [1.0999, 1.1003] the time, p 0.006."
+                "`HEAD` against `main`: `{compile}` regressed: 1.1001x [1.0999, 1.1003] the time, \
+                 p 0.006."
             ),
             format!(
-                "`HEAD` against `main`: `{eager}` regressed: `file_bytes` grew from 100 to 120, by more than 1."
+                "`HEAD` against `main`: `{eager}` regressed: `file_bytes` grew from 100 to 120, \
+                 by more than 1."
             ),
         ]
     );
@@ -278,7 +305,10 @@ fn what_the_gate_found_worse_is_told_where_the_case_is_known() {
     assert!(Verdicts::claims(&text) && !Verdicts::claims(&crate::report::to_json(&found)));
     assert_eq!(Verdicts::from_json(&text).unwrap(), session);
     assert!(
-        Verdicts::from_json(&text.replacen('2', "7", 1)).unwrap_err().to_string().contains("gate version 7")
+        Verdicts::from_json(&text.replacen('2', "7", 1))
+            .unwrap_err()
+            .to_string()
+            .contains("gate version 7")
     );
     let edited = text.replacen("\"regressed\"", "\"same\"", 1);
     let refused = Verdicts::from_json(&edited).unwrap_err().to_string();
@@ -363,8 +393,8 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Every word and number of a sentence follows from the records that it names, and from no other: they alone
-    /// say the same, and without any one of them nobody says it.
+    /// Every word and number of a sentence follows from the records that it names, and from no
+    /// other: they alone say the same, and without any one of them nobody says it.
     #[test]
     fn a_sentence_stands_and_falls_with_its_records(records in prop::collection::vec(any_record(), 1..24)) {
         let results = distinct(records);
@@ -374,7 +404,8 @@ proptest! {
                 findings(&Results { records, ..results.clone() })
             };
             let alone = without(&|id| finding.records.contains(id));
-            prop_assert!(alone.contains(&finding), "{:?} is not said of its records alone: {:?}", finding, alone);
+            prop_assert!(alone.contains(&finding), "{:?} is not said of its records alone: \
+                                                    {:?}", finding, alone);
             for gone in &finding.records {
                 let said = without(&|id| id != gone).iter().any(|other| other.sentence == finding.sentence);
                 prop_assert!(!said, "{:?} is said without {}", finding, gone);

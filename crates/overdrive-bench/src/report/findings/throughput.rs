@@ -9,8 +9,8 @@ use super::group::by;
 use super::win::{Win, sentences};
 use super::{Finding, Topic};
 
-/// The highest rate over all sizes of a workload. With a single size it is the fastest again, which is said where back ends
-/// compete: who asks for throughput should find its winner by that name.
+/// The highest rate over all sizes of a workload. With a single size it is the fastest again, which
+/// is said where back ends compete: who asks for throughput should find its winner by that name.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| {
         let (measurement, series) = believed(judged, row)?;

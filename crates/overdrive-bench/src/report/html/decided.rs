@@ -40,7 +40,8 @@ struct CardView {
 
 pub(super) fn view(file: &File<'_>) -> DecisionView {
     let subjects = &file.decision.subjects;
-    let mut rows: Vec<SubjectView> = subjects.iter().map(|subject| self::subject(file, subject)).collect();
+    let mut rows: Vec<SubjectView> =
+        subjects.iter().map(|subject| self::subject(file, subject)).collect();
     if rows.len() == 1 {
         return DecisionView { one: rows.pop(), rows };
     }

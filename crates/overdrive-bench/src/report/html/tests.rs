@@ -1,12 +1,13 @@
-//! The page holds its data unchanged, whatever that says, and nothing in it can become markup or code.
+//! The page holds its data unchanged, whatever that says, and nothing in it can become markup or
+//! code.
 
 use super::*;
 use crate::outcome::Failure;
 use crate::report::example::example;
 use crate::report::gallery::gallery;
 
-const HOSTILE: &str =
-    "</script><script>alert(1)</script><!-- \" ' & \u{2028} {{ 7*7 }} {% x %} <img src=x onerror=alert(2)>";
+const HOSTILE: &str = "</script><script>alert(1)</script><!-- \" ' & \u{2028} {{ 7*7 }} {% x %} \
+                       <img src=x onerror=alert(2)>";
 
 fn page(files: &[Results]) -> String {
     html(&Report::new(files), &Stills::new())
@@ -23,7 +24,8 @@ fn hostile() -> Results {
         record.baseline = None;
     }
     found.ladders.clear();
-    let failed = found.records.iter_mut().find(|record| record.outcome.failure().is_some()).unwrap();
+    let failed =
+        found.records.iter_mut().find(|record| record.outcome.failure().is_some()).unwrap();
     failed.outcome = Failure::failed(HOSTILE).into();
     found
 }
@@ -41,7 +43,10 @@ fn text_of_a_record_is_never_markup() {
     let scripts = |page: &str| (page.matches("<script").count(), page.matches("</script").count());
     assert_eq!(scripts(&hostile), scripts(&calm));
     assert!(!hostile.contains("<img src=x") && !hostile.contains("<!-- "), "markup came through");
-    assert!(hostile.contains("{{ 7*7 }}") && !hostile.contains(" 49 "), "a template in a text is text");
+    assert!(
+        hostile.contains("{{ 7*7 }}") && !hostile.contains(" 49 "),
+        "a template in a text is text"
+    );
 }
 
 #[test]
@@ -54,17 +59,17 @@ fn names_in_a_sentence_are_set_as_code() {
 #[test]
 fn nothing_is_fetched() {
     let page = page(&[gallery()]);
-    let outside = page
-        .split(['"', '\'', '('])
-        .filter(|part| part.starts_with("http://") || part.starts_with("https://") || part.starts_with("//"));
-    let asked: Vec<&str> =
-        outside.filter(|part| !part.starts_with("http://www.w3.org/") && part.len() < 200).collect();
+    let outside = page.split(['"', '\'', '(']).filter(|part| {
+        part.starts_with("http://") || part.starts_with("https://") || part.starts_with("//")
+    });
+    let asked: Vec<&str> = outside
+        .filter(|part| !part.starts_with("http://www.w3.org/") && part.len() < 200)
+        .collect();
     let loads = ["<link rel=\"stylesheet", "<script src", "@import", "fetch(", "XMLHttpRequest"];
     assert!(loads.iter().all(|load| !page.contains(load)), "the page loads something");
     assert!(
-        asked
-            .iter()
-            .all(|part| part.starts_with("https://echarts") || part.starts_with("https://github.com/apache")),
+        asked.iter().all(|part| part.starts_with("https://echarts")
+            || part.starts_with("https://github.com/apache")),
         "{asked:?}"
     );
 }
@@ -108,7 +113,8 @@ fn what_is_not_a_page_is_refused() {
 #[test]
 fn a_finding_links_to_the_rows_behind_it() {
     let mut results = [example()];
-    let failed = results[0].records.iter().position(|record| record.outcome.failure().is_some()).unwrap();
+    let failed =
+        results[0].records.iter().position(|record| record.outcome.failure().is_some()).unwrap();
     results[0].records[failed].outcome = Failure::failed("a <b>bold</b> claim").into();
     let id = results[0].records[failed].case.id();
     let report = Report::new(&results);

@@ -1,5 +1,5 @@
-//! What the template is given: texts, numbers to sort by, places in per cent. Everything is worked out here, so that
-//! the template only places it.
+//! What the template is given: texts, numbers to sort by, places in per cent. Everything is worked
+//! out here, so that the template only places it.
 
 use serde::Serialize;
 
@@ -178,20 +178,28 @@ fn view(file: &File<'_>, stills: &Stills) -> FileView {
         kinds: kinds.filter(|kind| kind.count > 0).collect(),
         rows,
         scale,
-        studies: judged.results.studies().into_iter().map(|name| study(file, name, stills)).collect(),
-        ceilings: (!judged.results.ceilings.is_empty()).then(|| table(&markdown::ceilings(judged.results))),
+        studies: judged
+            .results
+            .studies()
+            .into_iter()
+            .map(|name| study(file, name, stills))
+            .collect(),
+        ceilings: (!judged.results.ceilings.is_empty())
+            .then(|| table(&markdown::ceilings(judged.results))),
         commands: markdown::distinct_commands(judged.results).join("\n"),
     }
 }
 
 fn finding(file: &File<'_>, finding: &Finding) -> FindingView {
-    let anchors = finding.anchors(&file.judged).into_iter().map(|anchor| format!("{}{anchor}", file.prefix));
+    let anchors =
+        finding.anchors(&file.judged).into_iter().map(|anchor| format!("{}{anchor}", file.prefix));
     FindingView { sentence: finding.sentence.clone(), anchors: anchors.collect() }
 }
 
 fn study(file: &File<'_>, name: &str, stills: &Stills) -> StudyView {
     let section = section::section(&file.judged, name);
-    let charts = file.charts.iter().filter(|(study, _)| study == name).flat_map(|(_, charts)| charts);
+    let charts =
+        file.charts.iter().filter(|(study, _)| study == name).flat_map(|(_, charts)| charts);
     StudyView {
         id: format!("{}study-{}", file.prefix, super::super::anchor(name)),
         name: name.to_owned(),
@@ -217,7 +225,8 @@ fn row(file: &File<'_>, index: usize, row: &Compared<'_>, scale: Option<Scale>) 
     let known = |text: Option<String>| text.unwrap_or_else(|| UNKNOWN.to_owned());
     let rate = measurement.and_then(|m| section::throughput(m).or_else(|| section::arithmetic(m)));
     let per_second = measurement.and_then(|m| {
-        let flops = || Some(m.work.as_ref()?.flops as f64 / (m.latency.as_ref()?.summary.median_ns * 1e-9));
+        let flops =
+            || Some(m.work.as_ref()?.flops as f64 / (m.latency.as_ref()?.summary.median_ns * 1e-9));
         m.throughput().map(|rate| rate.per_second).or_else(flops)
     });
     RowView {
@@ -311,9 +320,11 @@ pub(super) fn chart_view(chart: &Chart, stills: &Stills) -> ChartView {
     }
 }
 
-/// The picture with the page's colours instead of the light palette's, so that it is dark where the page is.
+/// The picture with the page's colours instead of the light palette's, so that it is dark where the
+/// page is.
 pub(super) fn themed(svg: &str) -> String {
-    palette().fold(svg.to_owned(), |svg, (name, value)| svg.replace(value, &format!("var(--{name})")))
+    palette()
+        .fold(svg.to_owned(), |svg, (name, value)| svg.replace(value, &format!("var(--{name})")))
 }
 
 /// The light palette, from where it is written: `charts.js`.
@@ -340,7 +351,8 @@ mod tests {
             let said = format!("--{name}: {value};");
             assert!(super::super::STYLE.contains(&said), "style.css does not say `{said}`");
         }
-        let distinct: std::collections::BTreeSet<&str> = palette().map(|(_, value)| value).collect();
+        let distinct: std::collections::BTreeSet<&str> =
+            palette().map(|(_, value)| value).collect();
         assert_eq!(distinct.len(), names.len(), "each colour names one variable");
     }
 }

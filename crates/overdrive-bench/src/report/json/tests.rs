@@ -33,7 +33,8 @@ fn a_failure_has_a_reason_and_no_number() {
 fn other_versions_are_named() {
     let message = refusal(|results| results.schema_version = SCHEMA_VERSION + 1);
     assert!(message.contains("schema version 3, expected 1 to 2"), "{message}");
-    let older = from_json(r#"{"schema_version": 0, "entirely": "different"}"#).unwrap_err().to_string();
+    let older =
+        from_json(r#"{"schema_version": 0, "entirely": "different"}"#).unwrap_err().to_string();
     assert!(older.contains("schema version 0"), "{older}");
 }
 
@@ -45,12 +46,19 @@ fn contradictions_are_refused() {
     });
     assert!(edited.contains("do not follow from its samples"), "{edited}");
     let excused = refusal(|results| {
-        let blocked = results.records.iter_mut().filter_map(|record| record.outcome.measurement_mut());
+        let blocked =
+            results.records.iter_mut().filter_map(|record| record.outcome.measurement_mut());
         blocked.for_each(|measurement| measurement.statuses.clear());
     });
-    assert!(excused.contains("its samples are one-sample-dominates, which it does not say"), "{excused}");
+    assert!(
+        excused.contains("its samples are one-sample-dominates, which it does not say"),
+        "{excused}"
+    );
     let twice = refusal(|results| results.records.push(results.records[0].clone()));
-    assert!(twice.contains("two records of the case `models: mlp B=32: cpu eager f32 t1`"), "{twice}");
+    assert!(
+        twice.contains("two records of the case `models: mlp B=32: cpu eager f32 t1`"),
+        "{twice}"
+    );
     let dangling = refusal(|results| results.records[0].baseline = Some("nothing".into()));
     assert!(dangling.contains("refers to `nothing`"), "{dangling}");
     let rung = refusal(|results| results.ladders[0].rungs[0].case = "nothing".into());

@@ -54,7 +54,8 @@ fn a_blocked_baseline_prints_no_ratio() {
     let row = rows(&page, "compile").into_iter().find(|row| row.contains("transformer")).unwrap();
     assert!(row.contains("no claim") && !row.contains('x'), "{row}");
     assert!(page.contains(
-        "No claim for `cpu compile f32 t1` on `transformer B=32`: the baseline is one-sample-dominates"
+        "No claim for `cpu compile f32 t1` on `transformer B=32`: the baseline is \
+         one-sample-dominates"
     ));
 }
 

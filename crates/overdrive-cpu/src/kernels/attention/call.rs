@@ -1,4 +1,5 @@
-//! The compiled step: tasks over batch, heads and tiles of queries, and the results where they belong.
+//! The compiled step: tasks over batch, heads and tiles of queries, and the results where they
+//! belong.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::f64::consts::{LN_2, LOG2_E};
@@ -19,12 +20,15 @@ use crate::threads::{Pool, Worker};
 
 /// Queries of a task where there are many: enough that packing keys and values is a few percent.
 const TILE: usize = 512;
-/// Tasks that keep the workers of a large machine busy to the end: with fewer, tiles are half as long.
+/// Tasks that keep the workers of a large machine busy to the end: with fewer, tiles are half as
+/// long.
 const TASKS: usize = 64;
-/// Keys of a block, at most: their scores against a panel of 32 queries fill two thirds of the first-level cache.
+/// Keys of a block, at most: their scores against a panel of 32 queries fill two thirds of the
+/// first-level cache.
 const BLOCK: usize = 256;
 
-/// Compiles attention without regions: with score or mask functions it is not claimed, and runs as its expansion.
+/// Compiles attention without regions: with score or mask functions it is not claimed, and runs as
+/// its expansion.
 pub(crate) fn compile(
     call: &KernelCall,
     (attention, regions): (&Attention, usize),
@@ -97,7 +101,8 @@ where
 
     fn task(&self, [b, h]: [usize; 2], first: usize, worker: &mut Worker<'_>, slots: &SlotTable) {
         let head = [b, h / self.group];
-        let rows = [self.rows(0, [b, h], slots), self.rows(1, head, slots), self.rows(2, head, slots)];
+        let rows =
+            [self.rows(0, [b, h], slots), self.rows(1, head, slots), self.rows(2, head, slots)];
         let buffers = self.shape.buffers(worker.scratch);
         // SAFETY: the slots hold their operands; the buffers are this shape's.
         unsafe { self.shape.run(rows, first, &buffers) };
@@ -108,7 +113,8 @@ where
             let finished = unsafe { self.shape.finished(panel, &buffers) };
             for column in 0..(queries - panel).min(width) {
                 let at = [b, h, first + panel + column];
-                // SAFETY: the panel has the column, and the results have the query, which belongs to this task.
+                // SAFETY: the panel has the column, and the results have the query, which belongs
+                // to this task.
                 unsafe {
                     let (max, sum) = (*finished.max.add(column), *finished.sum.add(column));
                     if let Some(lse) = &self.lse {
@@ -120,7 +126,8 @@ where
                     }
                     if let Some(out) = &self.out {
                         let values = self.shape.values;
-                        let row = std::slice::from_raw_parts(finished.out.add(column * values), values);
+                        let row =
+                            std::slice::from_raw_parts(finished.out.add(column * values), values);
                         store::<T>(row, element(out, at, slots), out.strides[3]);
                     }
                 }
@@ -161,7 +168,8 @@ where
         let [batch, heads] = [0, 1].map(|d| self.operands[0].sizes[d]);
         let tiles = self.shape.queries.div_ceil(self.shape.tile);
         pool.run(batch * heads * tiles, |task, worker| {
-            // Tiles from the last on: under a causal mask they take longest, and nobody should wait for them alone.
+            // Tiles from the last on: under a causal mask they take longest, and nobody should wait
+            // for them alone.
             let (tile, matrix) = (tiles - 1 - task / (batch * heads), task % (batch * heads));
             self.task([matrix / heads, matrix % heads], tile * self.shape.tile, worker, slots);
         });

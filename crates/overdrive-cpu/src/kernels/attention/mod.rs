@@ -1,14 +1,17 @@
-//! `attention`, a tile at a time: scores exist for one panel of queries and one block of keys, never as a whole.
+//! `attention`, a tile at a time: scores exist for one panel of queries and one block of keys,
+//! never as a whole.
 //!
-//! A task is a tile of queries of one head. It walks over blocks of keys; for each panel of queries it computes
-//! `Sᵀ = K Qᵀ` (keys down, queries across), folds it into the running maximum and sum of each query (`softmax`), and adds
-//! `Vᵀ Pᵀ` to the panel's output. Transposed on purpose: the micro-kernel leaves Sᵀ in exactly the form in which it
-//! takes the right operand of the second product, so that probabilities are never packed, and maximum and sum run down
-//! columns, which are vector lanes. Keys that a causal mask hides from a whole panel are not computed. `task` is one
+//! A task is a tile of queries of one head. It walks over blocks of keys; for each panel of queries
+//! it computes `Sᵀ = K Qᵀ` (keys down, queries across), folds it into the running maximum and sum
+//! of each query (`softmax`), and adds `Vᵀ Pᵀ` to the panel's output. Transposed on purpose: the
+//! micro-kernel leaves Sᵀ in exactly the form in which it takes the right operand of the second
+//! product, so that probabilities are never packed, and maximum and sum run down columns, which are
+//! vector lanes. Keys that a causal mask hides from a whole panel are not computed. `task` is one
 //! tile, `call` the compiled step.
 //!
-//! Sources: Dao et al., FlashAttention, arXiv:2205.14135; Milakov and Gimelshein, "Online normalizer calculation for
-//! softmax", arXiv:1805.02867. Invariant: beyond operands and results memory is O(tile), whatever the length.
+//! Sources: Dao et al., FlashAttention, arXiv:2205.14135; Milakov and Gimelshein, "Online
+//! normalizer calculation for softmax", arXiv:1805.02867. Invariant: beyond operands and results
+//! memory is O(tile), whatever the length.
 
 mod call;
 mod softmax;

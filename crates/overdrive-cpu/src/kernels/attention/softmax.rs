@@ -1,5 +1,5 @@
-//! The online softmax of a panel: scores `[keys, W]` become probabilities, maximum and sum move on. All of it is in
-//! powers of two.
+//! The online softmax of a panel: scores `[keys, W]` become probabilities, maximum and sum move on.
+//! All of it is in powers of two.
 #![allow(unsafe_code)] // Raw pointers into a worker's scratch, inside of `#[target_feature]` functions.
 
 use std::marker::PhantomData;
@@ -85,14 +85,16 @@ pub(super) struct Running<A> {
     pub(super) sum: *mut A,
     /// What the last update multiplied earlier powers by.
     pub(super) shrink: *mut A,
-    /// Scale of the scores times log2(e): e^x costs a multiplication more than 2^x, and this one is there anyway.
+    /// Scale of the scores times log2(e): e^x costs a multiplication more than 2^x, and this one is
+    /// there anyway.
     pub(super) factor: A,
 }
 
 /// The passes over panels, on the best instruction set of this CPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passes {
-    /// Makes scores, `rows` keys by `W` queries, probabilities: `dst` is the scores, `src[0]` a [`Running`].
+    /// Makes scores, `rows` keys by `W` queries, probabilities: `dst` is the scores, `src[0]` a
+    /// [`Running`].
     pub(super) update: Entry,
     /// Multiplies each of `rows` rows of `W` at `dst` by the row at `src[0]`.
     pub(super) scale: Entry,
@@ -129,8 +131,8 @@ fn entries<A: Score, const W: usize>() -> Passes {
     }
 }
 
-/// Rows that are folded at once. Sums and maxima live in memory, not in registers, and each fold waits for the one
-/// before: four rows make a fourth of the waiting.
+/// Rows that are folded at once. Sums and maxima live in memory, not in registers, and each fold
+/// waits for the one before: four rows make a fourth of the waiting.
 const FOLD: usize = 4;
 
 struct Update<A, const W: usize>(PhantomData<A>);
@@ -162,7 +164,8 @@ impl<A: Score, const W: usize> Kernel for Update<A, W> {
                 max[j] = larger(row[j].mul(factor), max[j]);
             }
         }
-        // A query that has seen no key has maximum -inf, and -inf - -inf is NaN: any finite shift will do there.
+        // A query that has seen no key has maximum -inf, and -inf - -inf is NaN: any finite shift
+        // will do there.
         let mut shift = max;
         let mut shrink = [A::ZERO; W];
         for j in 0..W {
@@ -203,7 +206,8 @@ impl<A: Score, const W: usize> Kernel for Scale<A, W> {
             let rows = std::slice::from_raw_parts_mut(operands.dst.cast::<[A; W]>(), rows);
             (operands.src[0].cast::<[A; W]>().read(), rows)
         };
-        // Four rows here too: a loop over single rows is one that LLVM vectorises across rows, by shuffles.
+        // Four rows here too: a loop over single rows is one that LLVM vectorises across rows, by
+        // shuffles.
         let (folds, rest) = rows.as_chunks_mut::<FOLD>();
         for fold in folds {
             for j in 0..W {
@@ -224,7 +228,8 @@ impl<A: Score, const W: usize> Kernel for Pair<A, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(pairs: usize, operands: &Operands) {
         // SAFETY: the caller's rows are `2 * pairs x W`, and its pairs `pairs x W`.
-        let (from, to) = unsafe { (operands.src::<[[A; W]; 2]>(0, pairs), operands.dst::<[u32; W]>(pairs)) };
+        let (from, to) =
+            unsafe { (operands.src::<[[A; W]; 2]>(0, pairs), operands.dst::<[u32; W]>(pairs)) };
         for ([even, odd], to) in from.iter().zip(to) {
             for j in 0..W {
                 to[j] = even[j].bf16_bits() | odd[j].bf16_bits() << 16;

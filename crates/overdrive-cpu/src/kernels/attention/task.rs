@@ -36,7 +36,8 @@ pub(super) struct Shape<T: Element> {
     pub(super) queries: usize,
     pub(super) keys: usize,
     pub(super) causal: bool,
-    /// What scores are multiplied by to become powers of two; not 0, which would make NaN of hidden ones.
+    /// What scores are multiplied by to become powers of two; not 0, which would make NaN of hidden
+    /// ones.
     pub(super) factor: f64,
     /// Queries of a task, a multiple of the panel's width.
     pub(super) tile: usize,
@@ -109,14 +110,23 @@ where
 
     /// Keys that queries before `end` may see: the last query is aligned with the last key.
     fn visible(&self, end: usize) -> usize {
-        if self.causal { (end + self.keys).saturating_sub(self.queries).min(self.keys) } else { self.keys }
+        if self.causal {
+            (end + self.keys).saturating_sub(self.queries).min(self.keys)
+        } else {
+            self.keys
+        }
     }
 
     /// Computes the queries `first..first + tile` into scratch.
     ///
     /// # Safety
     /// Every row of q, k and v can be read; the buffers are this shape's.
-    pub(super) unsafe fn run(&self, [q, k, v]: [Rows<T>; 3], first: usize, buffers: &Buffers<'_, T::Acc>) {
+    pub(super) unsafe fn run(
+        &self,
+        [q, k, v]: [Rows<T>; 3],
+        first: usize,
+        buffers: &Buffers<'_, T::Acc>,
+    ) {
         let width = self.width();
         let queries = (self.queries - first).min(self.tile);
         // SAFETY: as the caller promised; `buffers` gave each part its room.
@@ -145,7 +155,8 @@ where
                 };
                 self.kernel.pack_a(transposed, buffers.v);
                 for panel in (0..queries).step_by(width) {
-                    let seen = self.visible(first + (panel + width).min(queries)).saturating_sub(key);
+                    let seen =
+                        self.visible(first + (panel + width).min(queries)).saturating_sub(key);
                     if seen > 0 {
                         self.panel(buffers, [first, panel, key], [keys, seen.min(keys)]);
                     }
@@ -196,7 +207,12 @@ where
             let source = std::ptr::from_ref(&running).cast::<u8>();
             (self.passes.update)(
                 seen,
-                &Operands { dst: scores.cast(), src: [source; 3], immediate: 0, ahead: Ahead::NONE },
+                &Operands {
+                    dst: scores.cast(),
+                    src: [source; 3],
+                    immediate: 0,
+                    ahead: Ahead::NONE,
+                },
             );
             let out = buffers.out.add(self.values * panel);
             let shrink = std::slice::from_raw_parts(running.shrink, width);
@@ -204,7 +220,8 @@ where
                 self.scale(out, running.shrink);
             }
             let b = self.probabilities(buffers, seen);
-            // Panel by panel of Vᵀ, because panels are as long as the block, of which a prefix is seen.
+            // Panel by panel of Vᵀ, because panels are as long as the block, of which a prefix is
+            // seen.
             let rows = self.kernel.tile()[0];
             for channel in (0..self.values).step_by(rows) {
                 self.kernel.multiply_block(BlockProduct {
@@ -223,7 +240,8 @@ where
 
     /// Multiplies the output of a panel by a number for each query.
     unsafe fn scale(&self, out: *mut T::Acc, by: *const T::Acc) {
-        let operands = Operands { dst: out.cast(), src: [by.cast(); 3], immediate: 0, ahead: Ahead::NONE };
+        let operands =
+            Operands { dst: out.cast(), src: [by.cast(); 3], immediate: 0, ahead: Ahead::NONE };
         // SAFETY: the caller's output is `values x W`, its factors are `W`.
         unsafe { (self.passes.scale)(self.values, &operands) }
     }
@@ -280,18 +298,28 @@ where
         (max, max.wrapping_add(self.tile), max.wrapping_add(2 * self.tile))
     }
 
-    /// What [`run`](Self::run) left of the panel that begins at query `panel` of the tile, until the next is asked for.
+    /// What [`run`](Self::run) left of the panel that begins at query `panel` of the tile, until
+    /// the next is asked for.
     ///
     /// # Safety
     /// The buffers are as `run` left them.
-    pub(super) unsafe fn finished(&self, panel: usize, buffers: &Buffers<'_, T::Acc>) -> Finished<T::Acc> {
+    pub(super) unsafe fn finished(
+        &self,
+        panel: usize,
+        buffers: &Buffers<'_, T::Acc>,
+    ) -> Finished<T::Acc> {
         let width = self.width();
         let (max, sum, inverse) = self.running(buffers);
         let (max, sum, inverse) =
             (max.wrapping_add(panel), sum.wrapping_add(panel), inverse.wrapping_add(panel));
         let (from, out) = (buffers.out.wrapping_add(self.values * panel), buffers.rows);
-        let lines =
-            Lines { from: from.cast_const(), lines: self.values, line_stride: width, k: width, k_stride: 1 };
+        let lines = Lines {
+            from: from.cast_const(),
+            lines: self.values,
+            line_stride: width,
+            k: width,
+            k_stride: 1,
+        };
         // SAFETY: as the caller promised; `buffers` gave both parts their room.
         unsafe {
             for query in 0..width {

@@ -1,4 +1,5 @@
-//! How a chain of convolutions is cut into bands: lines of the last output, and those of the others that they need.
+//! How a chain of convolutions is cut into bands: lines of the last output, and those of the others
+//! that they need.
 
 use std::ops::Range;
 
@@ -7,7 +8,8 @@ use overdrive_ir::plan::{ConvolutionCall, Dimension};
 /// The longest chain.
 pub(super) const MOST: usize = 4;
 
-/// Lines that some forms of convolutions compute together: ranges begin with a multiple, and end with one or the last line.
+/// Lines that some forms of convolutions compute together: ranges begin with a multiple, and end
+/// with one or the last line.
 const GRAIN: usize = 2;
 
 /// Bytes between two convolutions below which they would stay in caches as a whole.
@@ -16,7 +18,8 @@ const LEAST: usize = 8 << 20;
 /// Bytes of a band, which shares the second-level cache with packed weights and panels.
 const BAND: usize = 512 << 10;
 
-/// Bytes of all kernels, which each band reads, and which are packed into up to three times as many.
+/// Bytes of all kernels, which each band reads, and which are packed into up to three times as
+/// many.
 const KERNELS: usize = 512 << 10;
 
 /// Bands that there should be, so that there are some for each thread.
@@ -54,19 +57,25 @@ impl Bands {
         let mut bands = Self { most: vec![0; links.len()], links, lines, count };
         for band in 0..count {
             let ranges = bands.ranges(band);
-            bands.most.iter_mut().zip(ranges).for_each(|(most, range)| *most = range.len().max(*most));
+            bands
+                .most
+                .iter_mut()
+                .zip(ranges)
+                .for_each(|(most, range)| *most = range.len().max(*most));
         }
         bands
     }
 
-    /// The bands of a chain; errs with the reason where its convolutions are none that can be cut so.
+    /// The bands of a chain; errs with the reason where its convolutions are none that can be cut
+    /// so.
     pub(super) fn new(calls: &[ConvolutionCall]) -> Result<Self, String> {
         if calls.len() > MOST {
             return Err(format!("a chain has at most {MOST} convolutions"));
         }
         if !calls.iter().all(is_plane) || !calls[1..].iter().all(is_handed_line_by_line) {
             return Err(
-                "only plain convolutions over planes, handed on line by line, are cut into bands".into()
+                "only plain convolutions over planes, handed on line by line, are cut into bands"
+                    .into(),
             );
         }
         let lines = |call: &ConvolutionCall| Lines {
@@ -80,15 +89,19 @@ impl Bands {
         };
         let least = PIXELS.div_ceil(width).min(all);
         let largest = (all * images).div_ceil(BANDS).clamp(least, all);
-        let fits = |bands: &Self| calls[1..].iter().enumerate().all(|(i, call)| bands.bytes(i, call) <= BAND);
+        let fits = |bands: &Self| {
+            calls[1..].iter().enumerate().all(|(i, call)| bands.bytes(i, call) <= BAND)
+        };
         let of_lines = |lines| Self::of_lines(links.clone(), lines * GRAIN);
         let some = (least.div_ceil(GRAIN)..=largest.div_ceil(GRAIN)).rev().map(of_lines).find(fits);
-        let some = some.ok_or_else(|| format!("no band of {PIXELS} pixels is within {BAND} bytes"))?;
+        let some =
+            some.ok_or_else(|| format!("no band of {PIXELS} pixels is within {BAND} bytes"))?;
         // As many, but as even as can be.
         Ok(of_lines(all.div_ceil(some.count).div_ceil(GRAIN)))
     }
 
-    /// Whether what is not moved is worth what is computed twice; errs with the reason where it is not.
+    /// Whether what is not moved is worth what is computed twice; errs with the reason where it is
+    /// not.
     pub(super) fn pay(&self, calls: &[ConvolutionCall]) -> Result<(), String> {
         let handed = || calls[1..].iter().map(|call| call.input.ty.bytes());
         if let Some(bytes) = handed().find(|&bytes| bytes < LEAST) {
@@ -100,7 +113,9 @@ impl Bands {
         }
         let (twice, kept) = (self.flops_done_twice(calls), handed().sum::<usize>());
         if twice > FLOPS_PER_BYTE * kept {
-            return Err(format!("{twice} FLOPs would be done twice to keep {kept} bytes from memory"));
+            return Err(format!(
+                "{twice} FLOPs would be done twice to keep {kept} bytes from memory"
+            ));
         }
         Ok(())
     }
@@ -137,7 +152,8 @@ impl Bands {
             let (first, end) = (ranges[i + 1].start, ranges[i + 1].end.next_multiple_of(GRAIN));
             let line = |at: i64| at.clamp(0, self.links[i].count as i64) as usize;
             let low = line((first * stride) as i64 - pad_low);
-            let high = line(((end - 1) * stride + (taps - 1) * kernel_dilation + 1) as i64 - pad_low);
+            let high =
+                line(((end - 1) * stride + (taps - 1) * kernel_dilation + 1) as i64 - pad_low);
             let start = low / GRAIN * GRAIN;
             ranges[i] = start..high.next_multiple_of(GRAIN).min(self.links[i].count).max(start);
         }
@@ -154,7 +170,8 @@ fn is_plane(call: &ConvolutionCall) -> bool {
         && taps * call.epilogue.0.points() > 0
 }
 
-/// Whether what a convolution is handed lies line by line, all channels of a pixel or all pixels of a channel side by side.
+/// Whether what a convolution is handed lies line by line, all channels of a pixel or all pixels of
+/// a channel side by side.
 fn is_handed_line_by_line(call: &ConvolutionCall) -> bool {
     let sizes = call.input.ty.sizes();
     let [_, c, h, w] = [0, 1, 2, 3].map(|d| sizes[d] as i64);

@@ -19,10 +19,12 @@ use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
 use crate::threads::{Parts, Placed, Pool};
 
-/// Pixels of a span: its sums of a panel of weights stay in the first-level cache, its columns in the second.
+/// Pixels of a span: its sums of a panel of weights stay in the first-level cache, its columns in
+/// the second.
 const SPAN: usize = 256;
 
-/// Bytes of panels of B that are filled before any is multiplied: they stay in the second-level cache.
+/// Bytes of panels of B that are filled before any is multiplied: they stay in the second-level
+/// cache.
 const PANELS: usize = 640 << 10;
 
 /// The packing of a convolution's kernel.
@@ -38,9 +40,11 @@ pub(super) fn packer<T: Format>(call: &ConvolutionCall) -> Packer<T> {
     Packer::new((kernel, Side::Left), call, Box::new(taps), KBlock::cut(kernel, 0, k))
 }
 
-/// The most spans of an image: each has the width of a panel at least, but for the last of a line or plane.
+/// The most spans of an image: each has the width of a panel at least, but for the last of a line
+/// or plane.
 pub(super) fn most_spans<T: Format>(call: &ConvolutionCall) -> usize {
-    let (line, lines) = call.epilogue.0.extents[2..].split_last().expect("a fold over space has space");
+    let (line, lines) =
+        call.epilogue.0.extents[2..].split_last().expect("a fold over space has space");
     lines.iter().product::<usize>() * line.div_ceil(kernel_of::<T>(call).tile()[1])
 }
 
@@ -61,7 +65,8 @@ pub(super) struct Convolution<T: Element> {
     pub(super) finish: Finish,
 }
 
-/// How the pixels of an image become spans: parts of lines, where those are long, and of planes otherwise.
+/// How the pixels of an image become spans: parts of lines, where those are long, and of planes
+/// otherwise.
 #[derive(Clone, Copy)]
 struct Cutting {
     /// Pixels that no span reaches over the end of.
@@ -76,7 +81,8 @@ impl Cutting {
     }
 }
 
-/// What is computed together: some pixels, from those of an image on, of some output channels of a group.
+/// What is computed together: some pixels, from those of an image on, of some output channels of a
+/// group.
 pub(super) struct Work<'a> {
     pub(super) image: usize,
     pub(super) group: usize,
@@ -134,7 +140,8 @@ impl<T: Format> Convolution<T> {
             taps: sizes[2 + d],
         };
         let interleaved = kernel.interleaves().unwrap_or(1);
-        let channels = Channels { count: sizes[1], stride: bytes(input.strides[1]), width, interleaved };
+        let channels =
+            Channels { count: sizes[1], stride: bytes(input.strides[1]), width, interleaved };
         let axes: Vec<Axis> = (0..call.window.len()).map(axis).collect();
         let pixels = axes.iter().map(|axis| axis.output).product::<usize>().max(1);
         let images = (input.sizes[0].min(SPAN / pixels), bytes(input.strides[0]));
@@ -144,7 +151,18 @@ impl<T: Format> Convolution<T> {
         let depth = kernel.depth(k);
         let finish = Finish::new(plan, call)?;
         let weights = Weights::new(plan, call.kernel.slot, packer(call))?;
-        Ok(Self { kernel, input, weights, stage, table, interleaved, groups: call.groups, k, depth, finish })
+        Ok(Self {
+            kernel,
+            input,
+            weights,
+            stage,
+            table,
+            interleaved,
+            groups: call.groups,
+            k,
+            depth,
+            finish,
+        })
     }
 
     /// Spans of whole panels, as even as can be, of which there are `pieces` where the work allows.
@@ -158,7 +176,8 @@ impl<T: Format> Convolution<T> {
         Cutting { whole, span }
     }
 
-    /// Pixels of a span where the work is handed out by lines: full panels of a line, or of neighbouring ones that are short.
+    /// Pixels of a span where the work is handed out by lines: full panels of a line, or of
+    /// neighbouring ones that are short.
     fn line_span(&self) -> usize {
         let ([_, line], width) = (self.stage.plane_and_line(), self.kernel.tile()[1]);
         let most = if line > SPAN { SPAN } else { SPAN / line * line };
@@ -171,10 +190,15 @@ impl<T: Format> Convolution<T> {
         (PANELS / self.kernel.b_bytes(span, self.depth)).clamp(1, all)
     }
 
-    /// Rows of sums that are kept: of a panel of weights, or, where they wait for further blocks of k, all.
+    /// Rows of sums that are kept: of a panel of weights, or, where they wait for further blocks of
+    /// k, all.
     fn kept_rows(&self, span: usize) -> usize {
         let outputs = self.weights.outputs();
-        if self.blocks(span) * self.depth < self.k { outputs } else { outputs.min(self.kernel.tile()[0]) }
+        if self.blocks(span) * self.depth < self.k {
+            outputs
+        } else {
+            outputs.min(self.kernel.tile()[0])
+        }
     }
 
     /// The buffers of a span: stage, panels of B, what is yet to be packed of them, sums, and what
@@ -183,7 +207,10 @@ impl<T: Format> Convolution<T> {
         let blocks = self.blocks(span);
         let (stage, columns) = match table {
             Some(table) => (table.bytes(), span),
-            None => (self.stage.bytes(blocks * self.depth / self.interleaved, span), self.kernel.tile()[1]),
+            None => (
+                self.stage.bytes(blocks * self.depth / self.interleaved, span),
+                self.kernel.tile()[1],
+            ),
         };
         let panel = match self.kernel.interleaves() {
             Some(_) => 0,
@@ -203,13 +230,16 @@ impl<T: Format> Convolution<T> {
         let Work { image, group, part, pixels, stride, .. } = work;
         let (channels, strides) = (self.input.sizes[1] / self.groups, &self.input.strides);
         let offset = image as i64 * strides[0] + (group * channels) as i64 * strides[1];
-        let from = self.input.get(slots).cast::<T>().wrapping_offset(offset as isize).cast_const().cast();
+        let from =
+            self.input.get(slots).cast::<T>().wrapping_offset(offset as isize).cast_const().cast();
         let (outputs, height) = (self.weights.outputs(), self.kernel.tile()[0]);
         let waits = self.kept_rows(stride) > height.min(outputs);
         let b_bytes = self.kernel.b_bytes(stride, self.depth);
         let round = self.blocks(stride) * self.depth;
         let (first_pixel, count) = match pixels {
-            Pixels::Span(span) => (span.outer * self.stage.plane_and_line()[0] + span.first, span.pixels),
+            Pixels::Span(span) => {
+                (span.outer * self.stage.plane_and_line()[0] + span.first, span.pixels)
+            }
             Pixels::Images(table, images) => (0, images * table.pixels_and_images()[0]),
         };
         // A sum over nothing is zeros: one block of depth 0.
@@ -219,14 +249,16 @@ impl<T: Format> Convolution<T> {
             if let Pixels::Span(span) = pixels
                 && end > first
             {
-                // SAFETY: the image has what the axes say, and the buffers were made for such a span.
+                // SAFETY: the image has what the axes say, and the buffers were made for such a
+                // span.
                 unsafe { self.stage.fill(from, span, staged, buffers.stage) };
             }
             let depth = |k0: usize| (end - k0).min(self.depth);
             let panels = |k0: usize| buffers.b.wrapping_add((k0 - first) / self.depth * b_bytes);
             for k0 in (first..end).step_by(self.depth) {
                 let rows = (k0 / self.interleaved, depth(k0) / self.interleaved);
-                // SAFETY: these rows are among those that are staged; the images are there, and the buffers were made for them.
+                // SAFETY: these rows are among those that are staged; the images are there, and the
+                // buffers were made for them.
                 unsafe {
                     match pixels {
                         Pixels::Span(span) => {
@@ -253,7 +285,8 @@ impl<T: Format> Convolution<T> {
                         k: depth(k0),
                         accumulate: k0 > 0,
                     };
-                    // SAFETY: both sides are packed for this kernel, and the sums are this worker's.
+                    // SAFETY: both sides are packed for this kernel, and the sums are this
+                    // worker's.
                     unsafe { self.kernel.multiply_block(product) };
                 }
                 if end == self.k {
@@ -349,7 +382,11 @@ impl<T: Format> Runnable for Convolution<T> {
             // SAFETY: the span is this task's.
             unsafe { self.finish.begin((image, number), rows, slots) };
             let (pixels, stride) = (Pixels::Span(span), cutting.span);
-            self.run_span(Work { image, group, part: number, outputs, pixels, stride }, &buffers, slots);
+            self.run_span(
+                Work { image, group, part: number, outputs, pixels, stride },
+                &buffers,
+                slots,
+            );
         });
         self.finish.conclude(pool, slots, self.stage.outer() * wholes * spans);
     }
@@ -384,7 +421,11 @@ impl<T: Format> ByLines for Convolution<T> {
             for first in (start..start + whole).step_by(stride) {
                 let span = Span { outer: 0, first, pixels: (start + whole - first).min(stride) };
                 let (outputs, pixels) = (0..self.weights.outputs(), Pixels::Span(span));
-                self.run_span(Work { image, group: 0, part, outputs, pixels, stride }, &buffers, slots);
+                self.run_span(
+                    Work { image, group: 0, part, outputs, pixels, stride },
+                    &buffers,
+                    slots,
+                );
             }
         }
     }

@@ -1,9 +1,11 @@
-//! Convolutions one after the other, band by band: a task computes some lines of an image of the last one, and before them
-//! those lines of the others that they need, so that what is handed on stays in the second-level cache of its core.
+//! Convolutions one after the other, band by band: a task computes some lines of an image of the
+//! last one, and before them those lines of the others that they need, so that what is handed on
+//! stays in the second-level cache of its core.
 //!
-//! Lines that two bands need are computed twice. A buffer of scratch stands for the slot between two convolutions: each worker has a
-//! table of its own, in which that slot begins where its first line would be. Bands depend on the calls alone, and so do results.
-//! Source: Alwani et al., "Fused-layer CNN accelerators", MICRO 2016.
+//! Lines that two bands need are computed twice. A buffer of scratch stands for the slot between
+//! two convolutions: each worker has a table of its own, in which that slot begins where its first
+//! line would be. Bands depend on the calls alone, and so do results. Source: Alwani et al.,
+//! "Fused-layer CNN accelerators", MICRO 2016.
 #![allow(unsafe_code)] // Parts of folds and of scratch, each of which belongs to one task.
 
 use std::sync::{Mutex, PoisonError};
@@ -53,7 +55,8 @@ pub(crate) fn compile_chain(
     Ok(Box::new(Chain { links, images, outputs, bands, between, tables: Mutex::default() }))
 }
 
-/// The strides of what lies in a band of so many lines instead of images: where channels lie apart, they are nearer.
+/// The strides of what lies in a band of so many lines instead of images: where channels lie apart,
+/// they are nearer.
 fn of_band(strides: &mut [i64], lines: usize) {
     strides[0] = 0;
     if strides[1] > strides[2] {
@@ -86,8 +89,11 @@ impl Runnable for Chain {
         tables.resize_with(pool.threads(), || Mutex::new(SlotTable::new(0)));
         tables.iter().for_each(|table| lock(table).clone_from(slots));
         self.links.iter().for_each(|(link, _)| link.prepare(pool, slots));
-        let of_links =
-            self.links.iter().zip(&self.bands.most).map(|((link, _), &most)| link.scratch_bytes(most));
+        let of_links = self
+            .links
+            .iter()
+            .zip(&self.bands.most)
+            .map(|((link, _), &most)| link.scratch_bytes(most));
         let own = of_links.max().unwrap_or(0);
         let [first, second, third] = self.between;
         let parts = Parts::new([
@@ -104,7 +110,9 @@ impl Runnable for Chain {
             let [between @ .., scratch] = placed.starts;
             // SAFETY: the last part is as long, initialised, and this task's.
             let scratch = unsafe { std::slice::from_raw_parts_mut(scratch, own) };
-            for (i, ((link, to), lines)) in self.links.iter().zip(self.bands.ranges(band)).enumerate() {
+            for (i, ((link, to), lines)) in
+                self.links.iter().zip(self.bands.ranges(band)).enumerate()
+            {
                 if let Some(Between { slot, line_bytes }) = to {
                     table.set(*slot, between[i].wrapping_sub(lines.start * line_bytes));
                 }

@@ -1,5 +1,5 @@
-//! Which of the forms a convolution is computed in, and the packing of its weights, by the call alone: the step that packs
-//! ahead and the convolution choose alike.
+//! Which of the forms a convolution is computed in, and the packing of its weights, by the call
+//! alone: the step that packs ahead and the convolution choose alike.
 
 use half::{bf16, f16};
 use overdrive_ir::plan::ConvolutionCall;
@@ -18,13 +18,14 @@ use super::winograd::{self, Winograd};
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, Kernel};
 
-/// Output channels of a group from which on a kernel for packed weights is the best: what it saves on each of them, pixels pay
-/// for as they are packed.
+/// Output channels of a group from which on a kernel for packed weights is the best: what it saves
+/// on each of them, pixels pay for as they are packed.
 const PAID: usize = 48;
 
 /// The micro-kernel of a call.
 pub(super) fn kernel_of<T: Format>(call: &ConvolutionCall) -> &'static Kernel<T> {
-    let pixels = call.epilogue.0.extents[2..].iter().product::<usize>() * call.epilogue.0.extents[0];
+    let pixels =
+        call.epilogue.0.extents[2..].iter().product::<usize>() * call.epilogue.0.extents[0];
     let outputs = call.kernel.ty.sizes()[0] / call.groups.max(1);
     if outputs >= PAID { Kernel::best_packed(pixels) } else { Kernel::best() }
 }
@@ -67,12 +68,18 @@ fn refused(call: &ConvolutionCall) -> Unsupported {
 }
 
 /// Compiles a convolution.
-pub(crate) fn compile(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn Runnable>, Unsupported> {
+pub(crate) fn compile(
+    plan: &Plan,
+    call: &ConvolutionCall,
+) -> Result<Box<dyn Runnable>, Unsupported> {
     Ok(compile_lines(plan, call)?)
 }
 
 /// The same for one that may be run by lines.
-pub(super) fn compile_lines(plan: &Plan, call: &ConvolutionCall) -> Result<Box<dyn ByLines>, Unsupported> {
+pub(super) fn compile_lines(
+    plan: &Plan,
+    call: &ConvolutionCall,
+) -> Result<Box<dyn ByLines>, Unsupported> {
     struct Step<'a>(&'a Plan);
     impl Then for Step<'_> {
         type Made = Result<Box<dyn ByLines>, Unsupported>;
@@ -94,8 +101,8 @@ pub(super) fn compile_lines(plan: &Plan, call: &ConvolutionCall) -> Result<Box<d
     choose(call, Step(plan)).unwrap_or_else(|| Err(refused(call)))
 }
 
-/// Whether a convolution of these types of input, kernel and output is best handed its input with channels last, and hands its
-/// output on so; the strides are those of the input.
+/// Whether a convolution of these types of input, kernel and output is best handed its input with
+/// channels last, and hands its output on so; the strides are those of the input.
 pub(crate) fn takes_channels_last(
     conv: &overdrive_ir::Convolution,
     types: [&overdrive_ir::TensorType; 3],
@@ -108,7 +115,10 @@ pub(crate) fn takes_channels_last(
 }
 
 /// Compiles the packing of a kernel for later convolutions.
-pub(crate) fn compile_pack(call: &ConvolutionCall, to: SlotId) -> Result<Box<dyn Runnable>, Unsupported> {
+pub(crate) fn compile_pack(
+    call: &ConvolutionCall,
+    to: SlotId,
+) -> Result<Box<dyn Runnable>, Unsupported> {
     struct Pack(SlotId);
     impl Pack {
         fn step<T: Element>(self, packer: Packer<T>) -> Box<dyn Runnable> {
@@ -141,8 +151,8 @@ pub(crate) fn packing(call: &ConvolutionCall) -> Option<(&'static str, usize)> {
     impl Then for Bytes {
         type Made = Option<(&'static str, usize)>;
         fn plain<T: Format>(self, call: &ConvolutionCall) -> Self::Made {
-            let same =
-                call.kernel.ty.dtype == T::DTYPE && call.accumulate == <T::Acc as crate::exec::Named>::DTYPE;
+            let same = call.kernel.ty.dtype == T::DTYPE
+                && call.accumulate == <T::Acc as crate::exec::Named>::DTYPE;
             same.then(|| (kernel_of::<T>(call).name(), call::packer::<T>(call).bytes()))
         }
         fn depthwise<T: Product>(self, _: &ConvolutionCall) -> Self::Made {

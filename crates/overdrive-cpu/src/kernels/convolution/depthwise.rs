@@ -1,10 +1,12 @@
-//! Convolutions whose groups have few outputs each (depthwise ones have one): a product would have as few rows, and its kernel is
-//! made for more. Here each channel's planes are staged (`planes`), of several images where they are small, and every tap is a
-//! multiply-add of one run of memory to the sums of an output channel (`taps`).
+//! Convolutions whose groups have few outputs each (depthwise ones have one): a product would have
+//! as few rows, and its kernel is made for more. Here each channel's planes are staged (`planes`),
+//! of several images where they are small, and every tap is a multiply-add of one run of memory to
+//! the sums of an output channel (`taps`).
 //!
-//! A task is some groups of some images, so many that the epilogue has rows to work on and each thread has some tasks.
-//! Source of the idea that windows become runs by staging: Georganas et al., "Anatomy of high-performance deep learning convolutions
-//! on SIMD architectures", SC 2018 (there over blocks of channels, which lie side by side; here over space, as channels lie apart).
+//! A task is some groups of some images, so many that the epilogue has rows to work on and each
+//! thread has some tasks. Source of the idea that windows become runs by staging: Georganas et al.,
+//! "Anatomy of high-performance deep learning convolutions on SIMD architectures", SC 2018 (there
+//! over blocks of channels, which lie side by side; here over space, as channels lie apart).
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::ops::Range;
@@ -161,7 +163,10 @@ impl<T: Product> Depthwise<T> {
             channels: kernel.sizes[1],
             outputs: kernel.sizes[0] / call.groups,
             finish: Finish::new(plan, call)?,
-            dense: row_major(&call.epilogue.0.extents[2..]).into_iter().map(|stride| stride as i64).collect(),
+            dense: row_major(&call.epilogue.0.extents[2..])
+                .into_iter()
+                .map(|stride| stride as i64)
+                .collect(),
             input,
             kernel,
             planes,
@@ -180,8 +185,10 @@ impl<T: Product> Depthwise<T> {
 
     /// Groups of a task, of so many tasks that there should be.
     fn groups_at_once(&self, pieces: usize) -> usize {
-        let sums = self.together * self.outputs * self.band * self.planes.line() * size_of::<T::Acc>();
-        let others = self.input.sizes[0].div_ceil(self.together) * self.planes.lines().div_ceil(self.band);
+        let sums =
+            self.together * self.outputs * self.band * self.planes.line() * size_of::<T::Acc>();
+        let others =
+            self.input.sizes[0].div_ceil(self.together) * self.planes.lines().div_ceil(self.band);
         let shared = (self.groups * others).div_ceil(pieces);
         (ROWS / sums.max(1)).min(shared).clamp(1, self.groups)
     }
@@ -207,7 +214,12 @@ impl<T: Product> Depthwise<T> {
     ///
     /// # Safety
     /// The kernel is there, and `to` has room for all taps.
-    unsafe fn weights(&self, (output, channel): (usize, usize), slots: &SlotTable, to: *mut T::Acc) {
+    unsafe fn weights(
+        &self,
+        (output, channel): (usize, usize),
+        slots: &SlotTable,
+        to: *mut T::Acc,
+    ) {
         let strides = &self.kernel.strides;
         let from = self.kernel.get(slots).cast::<T>();
         let from = from
@@ -231,7 +243,8 @@ impl<T: Product> Depthwise<T> {
         let (taps, n) = (self.planes.taps(), self.planes.sums(span));
         let pixels = lines.len() * self.planes.line();
         let (rows, strides) = (groups.len() * self.outputs, &self.input.strides);
-        // SAFETY: the buffers are this worker's and were made for such a part; offsets are written before they are read.
+        // SAFETY: the buffers are this worker's and were made for such a part; offsets are written
+        // before they are read.
         unsafe {
             let offsets = std::slice::from_raw_parts_mut(buffers.offsets, taps);
             self.planes.offsets(span, offsets);
@@ -250,7 +263,11 @@ impl<T: Product> Depthwise<T> {
                     let padding = <T::Acc>::default();
                     self.planes.stage((&self.loops.stage, span), plane, (buffers.stage, padding));
                     for output in 0..self.outputs {
-                        self.weights((group * self.outputs + output, channel), slots, buffers.weights);
+                        self.weights(
+                            (group * self.outputs + output, channel),
+                            slots,
+                            buffers.weights,
+                        );
                         let run = Run {
                             n,
                             sums: buffers.sums.wrapping_add(output * n),
@@ -258,12 +275,18 @@ impl<T: Product> Depthwise<T> {
                             offsets,
                             weights: buffers.weights.cast_const(),
                         };
-                        if channel == 0 { self.loops.fresh.run(&run) } else { self.loops.adding.run(&run) }
+                        if channel == 0 {
+                            self.loops.fresh.run(&run)
+                        } else {
+                            self.loops.adding.run(&run)
+                        }
                     }
                 }
                 for output in 0..self.outputs {
                     let row = (group - groups.start) * self.outputs + output;
-                    let to = |image: usize| buffers.rows.wrapping_add((image * rows + row) * pixels).cast();
+                    let to = |image: usize| {
+                        buffers.rows.wrapping_add((image * rows + row) * pixels).cast()
+                    };
                     let sums = buffers.sums.wrapping_add(output * n).cast_const();
                     self.planes.store((&self.loops.store, span), sums, (to, &self.dense));
                 }
@@ -299,9 +322,11 @@ impl<T: Product> Runnable for Depthwise<T> {
         }
         self.prepare(pool, slots);
         let at_once = self.groups_at_once(self.finish.pieces(pool));
-        let (bands, blocks) = (self.planes.lines().div_ceil(self.band), self.groups.div_ceil(at_once));
+        let (bands, blocks) =
+            (self.planes.lines().div_ceil(self.band), self.groups.div_ceil(at_once));
         let parts = self.parts(at_once);
-        let range = |number: usize, size: usize, all: usize| number * size..((number + 1) * size).min(all);
+        let range =
+            |number: usize, size: usize, all: usize| number * size..((number + 1) * size).min(all);
         pool.run(images.div_ceil(self.together) * blocks * bands, |task, worker| {
             let (number, task) = (task % bands, task / bands);
             let part = Part {

@@ -1,5 +1,5 @@
-//! What becomes of the sums of a span of pixels: the epilogue, line by line where the result's pixels are no one run; stored,
-//! folded over space (`fold`), or both.
+//! What becomes of the sums of a span of pixels: the epilogue, line by line where the result's
+//! pixels are no one run; stored, folded over space (`fold`), or both.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::ops::Range;
@@ -97,7 +97,8 @@ impl Finish {
         Ok(Self { each, fold, line, pixels: whole.extents[2..].iter().product() })
     }
 
-    /// The same for sums whose rows are pixels and whose columns are output channels, where results lie so.
+    /// The same for sums whose rows are pixels and whose columns are output channels, where results
+    /// lie so.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn of_pixels(plan: &Plan, call: &ConvolutionCall) -> Option<Self> {
         let whole = &call.epilogue.0;
@@ -109,7 +110,9 @@ impl Finish {
         let merged = permuted(&merged, &[0, 2, 1]);
         let dtypes = |slot| plan.slot(slot).ty.dtype;
         let each = match fold::each(whole, &merged) {
-            Some(each) if !each.stores.iter().all(|store| store.access.strides[2] == 1) => return None,
+            Some(each) if !each.stores.iter().all(|store| store.access.strides[2] == 1) => {
+                return None;
+            }
             Some(each) => Some(match Affine::of_columns(&each, &dtypes) {
                 Some(affine) => Epilogue::Affine(Box::new(affine)),
                 None => Epilogue::Program(Box::new(CompiledEpilogue::new(&each, &dtypes).ok()?)),
@@ -121,22 +124,33 @@ impl Finish {
         complete.then_some(Self { each, fold, line, pixels })
     }
 
-    /// The pieces that a call is cut into where its work allows: some for each thread. Parts of a fold are pieces, of which there
-    /// are as many whatever the number of threads, or results would depend on it.
+    /// The pieces that a call is cut into where its work allows: some for each thread. Parts of a
+    /// fold are pieces, of which there are as many whatever the number of threads, or results would
+    /// depend on it.
     pub(super) fn pieces(&self, pool: &Pool) -> usize {
         /// As many as eight threads want.
         const OF_FOLD: usize = 32;
         if self.fold.is_some() { OF_FOLD } else { 4 * pool.threads() }
     }
 
-    /// Hands sums to an epilogue made by [`of_pixels`](Self::of_pixels): `pixels` rows of all `outputs` channels from pixel
-    /// `first` on.
+    /// Hands sums to an epilogue made by [`of_pixels`](Self::of_pixels): `pixels` rows of all
+    /// `outputs` channels from pixel `first` on.
     ///
     /// # Safety
     /// As for [`apply`](Self::apply).
     #[cfg(target_arch = "x86_64")]
     pub(super) unsafe fn apply_pixels(&self, at: Sums, slots: &SlotTable, scratch: *mut u8) {
-        let Sums { image, part, row: col, rows: cols, first: row, pixels: rows, sums, row_bytes, .. } = at;
+        let Sums {
+            image,
+            part,
+            row: col,
+            rows: cols,
+            first: row,
+            pixels: rows,
+            sums,
+            row_bytes,
+            ..
+        } = at;
         let tile = Tile { sums, row_bytes, batch: image, row, col, rows, cols };
         // SAFETY: as the caller promised.
         unsafe { self.tile((tile, part), slots, scratch) }
@@ -145,7 +159,8 @@ impl Finish {
     /// # Safety
     /// As for [`apply`](Self::apply).
     unsafe fn tile(&self, (tile, part): (Tile, usize), slots: &SlotTable, scratch: *mut u8) {
-        // SAFETY: as the caller promised; the tile lies in the output, whose other parts belong to other tasks.
+        // SAFETY: as the caller promised; the tile lies in the output, whose other parts belong to
+        // other tasks.
         unsafe {
             self.each.iter().for_each(|each| each.apply(tile, slots, scratch));
             self.fold.iter().for_each(|fold| fold.apply((tile, part), slots, scratch));
@@ -164,16 +179,23 @@ impl Finish {
         self.fold.iter().for_each(|fold| fold.prepare(pool, slots));
     }
 
-    /// Makes what a fold is followed by, after the last [`apply`](Self::apply) of a call whose images had so many spans each.
+    /// Makes what a fold is followed by, after the last [`apply`](Self::apply) of a call whose
+    /// images had so many spans each.
     pub(super) fn conclude(&self, pool: &Pool, slots: &SlotTable, spans: usize) {
         self.fold.iter().for_each(|fold| fold.finish(pool, slots, spans));
     }
 
-    /// Makes some channels of a part of an image ready, before the first [`apply`](Self::apply) of it.
+    /// Makes some channels of a part of an image ready, before the first [`apply`](Self::apply) of
+    /// it.
     ///
     /// # Safety
     /// The part is this task's.
-    pub(super) unsafe fn begin(&self, (image, part): (usize, usize), rows: Range<usize>, slots: &SlotTable) {
+    pub(super) unsafe fn begin(
+        &self,
+        (image, part): (usize, usize),
+        rows: Range<usize>,
+        slots: &SlotTable,
+    ) {
         // SAFETY: as the caller promised.
         self.fold.iter().for_each(|fold| unsafe { fold.begin((image, part), rows.clone(), slots) });
     }
@@ -181,8 +203,8 @@ impl Finish {
     /// Hands sums to the epilogue, after [`begin`](Self::begin).
     ///
     /// # Safety
-    /// The sums can be read, their pixels of the output and their part belong to this task, and there are
-    /// [`scratch_bytes`](Self::scratch_bytes).
+    /// The sums can be read, their pixels of the output and their part belong to this task, and
+    /// there are [`scratch_bytes`](Self::scratch_bytes).
     pub(super) unsafe fn apply(&self, at: Sums, slots: &SlotTable, scratch: *mut u8) {
         let Sums { image, part, row, rows, first, pixels, sums, width, row_bytes } = at;
         let mut done = 0;
@@ -205,8 +227,8 @@ impl Finish {
     }
 }
 
-/// The epilogue over `[images and lines..., O, pixels of a line]`, and how many pixels that is: all of an image where its
-/// spatial dimensions merge into one, and the last of them otherwise.
+/// The epilogue over `[images and lines..., O, pixels of a line]`, and how many pixels that is: all
+/// of an image where its spatial dimensions merge into one, and the last of them otherwise.
 fn by_lines(program: &Program) -> Result<(Program, usize), Unsupported> {
     // Of a fold over space each pixel is a part like any other.
     let mut merged = Program { reduced: 0, ..program.clone() };

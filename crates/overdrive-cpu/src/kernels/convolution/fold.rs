@@ -1,8 +1,10 @@
-//! A fold over all of space behind an epilogue (a mean over each image, say): what it folds need not be stored.
+//! A fold over all of space behind an epilogue (a mean over each image, say): what it folds need
+//! not be stored.
 //!
-//! Each span folds what it makes of its sums into a part of its image, in the order of its pixels; a loop over the parts, with
-//! the rest of the program behind it, follows when all are there. So results depend neither on
-//! which thread computed what nor, by `Finish::pieces`, on how many there are.
+//! Each span folds what it makes of its sums into a part of its image, in the order of its pixels;
+//! a loop over the parts, with the rest of the program behind it, follows when all are there. So
+//! results depend neither on which thread computed what nor, by `Finish::pieces`, on how many there
+//! are.
 #![allow(unsafe_code)] // Raw pointers into slots.
 
 use std::ops::Range;
@@ -40,8 +42,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// The first part of each channel of an image, over an iteration space in which `strides` belong to images, parts and
-    /// channels.
+    /// The first part of each channel of an image, over an iteration space in which `strides`
+    /// belong to images, parts and channels.
     fn access(self, strides: impl FnOnce([i64; 3]) -> Vec<i64>) -> Access {
         let Self { slot, most, outputs } = self;
         Access { slot, offset: 0, strides: strides([(most * outputs) as i64, outputs as i64, 1]) }
@@ -60,7 +62,9 @@ pub(super) fn each(whole: &Program, merged: &Program) -> Option<Program> {
 /// The program without its fold and what follows from it: nothing that varies in space does.
 fn before(program: &Program) -> Program {
     let mut result = Program { stores: vec![], ..program.clone() };
-    for (instr, _) in result.instrs.iter_mut().zip(program.after_reductions()).filter(|(_, after)| *after) {
+    for (instr, _) in
+        result.instrs.iter_mut().zip(program.after_reductions()).filter(|(_, after)| *after)
+    {
         *instr = Instr::Constant(0.0);
     }
     result
@@ -84,9 +88,9 @@ pub(super) enum Rows {
 }
 
 impl Fold {
-    /// The fold of a call whose epilogue, without what the fold is followed by, has the form `merged`: `[..., O, pixels]` or, if
-    /// rows are pixels, `[N, pixels, O]`. `None` where there is no fold; for rows that are pixels also where there is one that
-    /// such tiles are not made for.
+    /// The fold of a call whose epilogue, without what the fold is followed by, has the form
+    /// `merged`: `[..., O, pixels]` or, if rows are pixels, `[N, pixels, O]`. `None` where there is
+    /// no fold; for rows that are pixels also where there is one that such tiles are not made for.
     pub(super) fn new(
         plan: &Plan,
         call: &ConvolutionCall,
@@ -113,9 +117,18 @@ impl Fold {
             }
         };
         // Whatever the number of parts, what the loop can do is the same.
-        CompiledLoop::new(&of_parts(whole, parts, 1), &of).map_err(|e| Unsupported::new(e.to_string()))?;
-        let identity = identity(reduction.reducer, dtype).to_le_bytes()[..dtype.bits() / 8].to_vec();
-        Ok(Some(Self { tile, parts, identity, whole: whole.clone(), dtypes, last: OnceLock::new() }))
+        CompiledLoop::new(&of_parts(whole, parts, 1), &of)
+            .map_err(|e| Unsupported::new(e.to_string()))?;
+        let identity =
+            identity(reduction.reducer, dtype).to_le_bytes()[..dtype.bits() / 8].to_vec();
+        Ok(Some(Self {
+            tile,
+            parts,
+            identity,
+            whole: whole.clone(),
+            dtypes,
+            last: OnceLock::new(),
+        }))
     }
 
     pub(super) fn scratch_bytes(&self) -> usize {
@@ -130,13 +143,19 @@ impl Fold {
     ///
     /// # Safety
     /// The part is this task's.
-    pub(super) unsafe fn begin(&self, (image, part): (usize, usize), rows: Range<usize>, slots: &SlotTable) {
+    pub(super) unsafe fn begin(
+        &self,
+        (image, part): (usize, usize),
+        rows: Range<usize>,
+        slots: &SlotTable,
+    ) {
         let Parts { slot, most, outputs } = self.parts;
         debug_assert!(part < most && rows.end <= outputs, "the plan has room for each part");
         let (first, width) = ((image * most + part) * outputs, self.identity.len());
         for row in rows {
             let to = slots.get(slot).wrapping_add((first + row) * width);
-            // SAFETY: nobody else touches the part, and an element of it is as long as the identity.
+            // SAFETY: nobody else touches the part, and an element of it is as long as the
+            // identity.
             unsafe { to.copy_from_nonoverlapping(self.identity.as_ptr(), width) };
         }
     }
@@ -145,9 +164,15 @@ impl Fold {
     ///
     /// # Safety
     /// As for [`Epilogue::apply`], after [`begin`](Self::begin).
-    pub(super) unsafe fn apply(&self, (tile, part): (Tile, usize), slots: &SlotTable, scratch: *mut u8) {
+    pub(super) unsafe fn apply(
+        &self,
+        (tile, part): (Tile, usize),
+        slots: &SlotTable,
+        scratch: *mut u8,
+    ) {
         let tile = Tile { batch: tile.batch * self.parts.most + part, ..tile };
-        // SAFETY: as the caller promised; the dimension of parts is the last before those of the tile.
+        // SAFETY: as the caller promised; the dimension of parts is the last before those of the
+        // tile.
         unsafe { self.tile.apply(tile, slots, scratch) }
     }
 
@@ -158,12 +183,14 @@ impl Fold {
             CompiledLoop::new(&of_parts(&self.whole, self.parts, used), &of)
                 .expect("a loop over one part was compiled")
         });
-        // SAFETY: the plan keeps apart what the step reads and writes, and all tasks that write parts are over.
+        // SAFETY: the plan keeps apart what the step reads and writes, and all tasks that write
+        // parts are over.
         unsafe { last.run(pool, slots) }
     }
 }
 
-/// The program that folds what is made of the sums of a tile into a part: over `[..., parts, rows, columns]`.
+/// The program that folds what is made of the sums of a tile into a part: over `[..., parts, rows,
+/// columns]`.
 fn of_tiles(
     merged: &Program,
     (reduction, dtype): (&Reduction, DType),

@@ -1,4 +1,5 @@
-//! The spans of small images: several whole ones each, whose panels come from the table instead of the stage.
+//! The spans of small images: several whole ones each, whose panels come from the table instead of
+//! the stage.
 #![allow(unsafe_code)] // Raw pointers into scratch.
 
 use super::call::{Buffers, Convolution, Pixels, Work};
@@ -39,12 +40,17 @@ impl<T: Format> Convolution<T> {
             }
             let buffers = worker.scratch.place(parts).into();
             let pixels = Pixels::Images(table, here);
-            self.run_span(Work { image, group, part: 0, outputs: of_group, pixels, stride }, &buffers, slots);
+            self.run_span(
+                Work { image, group, part: 0, outputs: of_group, pixels, stride },
+                &buffers,
+                slots,
+            );
         });
         self.finish.conclude(pool, slots, 1);
     }
 
-    /// Fills panels of B with some rows of whole images, from one on whose first element of the group is `from`.
+    /// Fills panels of B with some rows of whole images, from one on whose first element of the
+    /// group is `from`.
     ///
     /// # Safety
     /// The images are there, and the buffers were made for the table.

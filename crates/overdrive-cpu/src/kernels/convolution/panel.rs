@@ -1,7 +1,7 @@
 //! The copy of staged rows into a panel of the right matrix.
 //!
-//! It is in whole pieces of a cache line, whatever the length of a run: what a piece writes behind its run, the pieces that
-//! follow write over, so that no copy looks at a border.
+//! It is in whole pieces of a cache line, whatever the length of a run: what a piece writes behind
+//! its run, the pieces that follow write over, so that no copy looks at a border.
 #![allow(unsafe_code)] // Raw pointers into the stage and a panel.
 
 /// Neighbouring pixels of a line in a panel.
@@ -54,7 +54,9 @@ unsafe fn copy(panel: Panel<'_>, row: &mut impl FnMut() -> *const u8) {
     #[inline(always)]
     unsafe fn piece(from: *const u8, to: *mut u8) {
         // SAFETY: as the caller promised.
-        unsafe { to.cast::<[u8; PIECE]>().write_unaligned(from.cast::<[u8; PIECE]>().read_unaligned()) }
+        unsafe {
+            to.cast::<[u8; PIECE]>().write_unaligned(from.cast::<[u8; PIECE]>().read_unaligned())
+        }
     }
     // SAFETY: as the caller promised; what a piece writes behind its run, later pieces write over.
     unsafe {

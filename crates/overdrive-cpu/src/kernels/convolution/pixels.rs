@@ -1,11 +1,13 @@
-//! Convolutions in bf16 on AMX whose left matrix is the image itself: pixels with their channels side by side.
+//! Convolutions in bf16 on AMX whose left matrix is the image itself: pixels with their channels
+//! side by side.
 //!
-//! A tile of the left matrix is 16 pixels of a line by 32 channels of a tap, which the tile registers load with any distance
-//! between pixels, so that no panel is made of them: a span's lines are copied once, with the zeros around them, or read where
-//! they lie when there are none. Images of at most four channels are interleaved in that copy, and a step is all taps of a
-//! line. Sums come out with pixels as rows; they are stored so for a convolution that follows, and transposed in cache
-//! otherwise. Source: Georganas et al., "Harnessing deep learning via a single building block", IPDPS 2020 (direct
-//! convolutions as batches of small products).
+//! A tile of the left matrix is 16 pixels of a line by 32 channels of a tap, which the tile
+//! registers load with any distance between pixels, so that no panel is made of them: a span's
+//! lines are copied once, with the zeros around them, or read where they lie when there are none.
+//! Images of at most four channels are interleaved in that copy, and a step is all taps of a line.
+//! Sums come out with pixels as rows; they are stored so for a convolution that follows, and
+//! transposed in cache otherwise. Source: Georganas et al., "Harnessing deep learning via a single
+//! building block", IPDPS 2020 (direct convolutions as batches of small products).
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.
 
 use std::ops::Range;
@@ -37,10 +39,11 @@ const SPAN: usize = 256;
 const ELEMENT: usize = size_of::<bf16>();
 const SUM: usize = size_of::<f32>();
 
-/// Whether a convolution of these types of input, kernel and output is computed in this form, its input lying with these
-/// strides.
+/// Whether a convolution of these types of input, kernel and output is computed in this form, its
+/// input lying with these strides.
 pub(crate) fn takes(conv: &Convolution, types: [&TensorType; 3], strides: &[i64]) -> bool {
-    let fits = |window: &[Dimension]| fits((window, conv.groups), types.map(TensorType::sizes), strides);
+    let fits =
+        |window: &[Dimension]| fits((window, conv.groups), types.map(TensorType::sizes), strides);
     let [x, w, _] = types.map(|ty| ty.dtype);
     (x, w, conv.accumulate) == (DType::BF16, DType::BF16, DType::F32) && fits(&conv.window)
 }
@@ -53,15 +56,23 @@ pub(super) fn takes_call(call: &ConvolutionCall) -> bool {
         && fits((&call.window, call.groups), sizes, &call.input.strides)
 }
 
-fn fits((window, groups): (&[Dimension], usize), [_, w, y]: [Vec<usize>; 3], strides: &[i64]) -> bool {
+fn fits(
+    (window, groups): (&[Dimension], usize),
+    [_, w, y]: [Vec<usize>; 3],
+    strides: &[i64],
+) -> bool {
     let (&[outputs, channels, _, taps], &[_, x]) = (w.as_slice(), window) else { return false };
     let line = y[3];
     // Tiles at the ends of lines are computed whole.
     let full = line > 0 && line.next_multiple_of(PIXELS) * 4 <= line * 5;
-    let last =
-        channels.is_multiple_of(CHANNELS) && channels > 0 && strides[1] == 1 && strides[3] == channels as i64;
-    let few =
-        (1..=FEW).contains(&channels) && strides[3] == 1 && x.kernel_dilation == 1 && taps * FEW <= CHANNELS;
+    let last = channels.is_multiple_of(CHANNELS)
+        && channels > 0
+        && strides[1] == 1
+        && strides[3] == channels as i64;
+    let few = (1..=FEW).contains(&channels)
+        && strides[3] == 1
+        && x.kernel_dilation == 1
+        && taps * FEW <= CHANNELS;
     let plain = groups == 1 && window.iter().all(|d| d.input_dilation == 1);
     let whole = outputs.is_multiple_of(PANEL) && outputs > 0 && w[2] * taps > 0;
     plain && full && whole && (last || few) && InstructionSet::Amx.is_usable()
@@ -88,7 +99,12 @@ pub(super) fn packer(call: &ConvolutionCall) -> Packer<bf16> {
     let (taps, channels) = (sizes[2] * sizes[3], sizes[1]);
     let room = if channels <= FEW { FEW } else { channels };
     let whole = vec![KBlock { first: 0, depth: taps * room }];
-    Packer::new((Kernel::best(), Side::Right), call, Box::new(ByTaps { taps, channels, room }), whole)
+    Packer::new(
+        (Kernel::best(), Side::Right),
+        call,
+        Box::new(ByTaps { taps, channels, room }),
+        whole,
+    )
 }
 
 /// A compiled convolution.
@@ -144,7 +160,8 @@ impl Pixels {
         let (window, output) = ([call.window[0], call.window[1]], [extents[2], extents[3]]);
         let room = if channels <= FEW { FEW } else { channels };
         let inside = |d: usize| {
-            let reach = (output[d] - 1) * window[d].stride + (taps[d] - 1) * window[d].kernel_dilation;
+            let reach =
+                (output[d] - 1) * window[d].stride + (taps[d] - 1) * window[d].kernel_dilation;
             window[d].pad_low <= 0 && reach as i64 - window[d].pad_low < input.sizes[2 + d] as i64
         };
         let in_place = channels > FEW && inside(0) && inside(1) && output[1].is_multiple_of(PIXELS);
@@ -159,7 +176,9 @@ impl Pixels {
             let line = line * window[0].kernel_dilation * steps[0];
             for tap in 0..if channels <= FEW { 1 } else { taps[1] } {
                 let tap = line + tap * window[1].kernel_dilation * steps[1];
-                offsets.extend((0..room.div_ceil(depth)).map(|step| (tap + step * depth * ELEMENT) as isize));
+                offsets.extend(
+                    (0..room.div_ceil(depth)).map(|step| (tap + step * depth * ELEMENT) as isize),
+                );
             }
         }
         let pixels = Finish::of_pixels(plan, call);
@@ -185,7 +204,9 @@ impl Pixels {
 
     /// Columns of the image, zeros included, that whole tiles of a line see.
     fn columns(window: Dimension, taps: usize, line: usize) -> usize {
-        (line.next_multiple_of(PIXELS) - 1) * window.stride + (taps - 1) * window.kernel_dilation + 1
+        (line.next_multiple_of(PIXELS) - 1) * window.stride
+            + (taps - 1) * window.kernel_dilation
+            + 1
     }
 
     /// Lines of the output that are computed at once.
@@ -196,7 +217,9 @@ impl Pixels {
 
     /// Lines of the image, zeros included, that lines of the output see.
     fn lines(&self, outputs: usize) -> usize {
-        (outputs - 1) * self.window[0].stride + (self.taps[0] - 1) * self.window[0].kernel_dilation + 1
+        (outputs - 1) * self.window[0].stride
+            + (self.taps[0] - 1) * self.window[0].kernel_dilation
+            + 1
     }
 
     /// Sums of a pixel that are kept.
@@ -239,8 +262,8 @@ impl Pixels {
             let to = to.wrapping_add(line * self.steps[0]);
             let y = top + line as i64;
             let seen = if (0..height).contains(&y) { seen } else { 0 };
-            let from =
-                image.wrapping_offset((y * strides[2] + skip * strides[3]) as isize * ELEMENT as isize);
+            let from = image
+                .wrapping_offset((y * strides[2] + skip * strides[3]) as isize * ELEMENT as isize);
             // SAFETY: the line of the stage has its columns, that of the image what is seen.
             unsafe {
                 to.write_bytes(0, low * self.steps[1]);
@@ -281,7 +304,8 @@ impl Pixels {
         for channel in (0..self.weights.outputs()).step_by(PANEL) {
             let sums = if self.as_rows { buffers.sums.wrapping_add(channel) } else { buffers.sums };
             let b = self.weights.panels(slots, 0, 0, channel);
-            // What a line's last tile makes of pixels that are none is written over by the next line's first.
+            // What a line's last tile makes of pixels that are none is written over by the next
+            // line's first.
             for tile in (0..span.lines * tiles).step_by(2) {
                 let second = (tile + 1).min(span.lines * tiles - 1);
                 let ((p0, c0), (p1, c1)) = (place(tile), place(second));
@@ -293,7 +317,8 @@ impl Pixels {
                     c: [sums.wrapping_add(c0), sums.wrapping_add(c1)],
                     c_bytes: kept * SUM,
                 };
-                // SAFETY: `run` holds the registers; what tiles see is staged or inside of the image, and sums have room.
+                // SAFETY: `run` holds the registers; what tiles see is staged or inside of the
+                // image, and sums have room.
                 unsafe { self.config.multiply(product) };
             }
             if !self.as_rows {

@@ -1,14 +1,17 @@
 //! Two outputs of a filter of three taps with fewer multiplications than taps, as tables.
 //!
-//! A *point* is a combination of the input times a combination of the taps; a *sum* adds up the products of its points, of
-//! all channels; outputs are sums of sums. In two dimensions each axis is combined as the table says, so that points and sums
-//! are pairs. Points that only one output wants together lie in one sum, and so in one product: a step of 2 needs no more sums
-//! than its middle point makes (25 points in 9 sums instead of 36 products of 4), a step of 1 is F(2x2, 3x3) with 16 instead of 36.
+//! A *point* is a combination of the input times a combination of the taps; a *sum* adds up the
+//! products of its points, of all channels; outputs are sums of sums. In two dimensions each axis
+//! is combined as the table says, so that points and sums are pairs. Points that only one output
+//! wants together lie in one sum, and so in one product: a step of 2 needs no more sums than its
+//! middle point makes (25 points in 9 sums instead of 36 products of 4), a step of 1 is F(2x2, 3x3)
+//! with 16 instead of 36.
 //!
-//! Coefficients of the input and of sums are 0, 1 and -1, so that what rounding adds is a small multiple of what it is in the
-//! plain sum, and non-finite elements reach the outputs whose windows hold them and no others.
-//! Sources: Winograd, "Arithmetic complexity of computations" (1980); Lavin and Gray, "Fast algorithms for convolutional neural
-//! networks", arXiv:1509.09308; for steps, the polyphase form of fast FIR filters (Parker and Parhi, 1997).
+//! Coefficients of the input and of sums are 0, 1 and -1, so that what rounding adds is a small
+//! multiple of what it is in the plain sum, and non-finite elements reach the outputs whose windows
+//! hold them and no others. Sources: Winograd, "Arithmetic complexity of computations" (1980);
+//! Lavin and Gray, "Fast algorithms for convolutional neural networks", arXiv:1509.09308; for
+//! steps, the polyphase form of fast FIR filters (Parker and Parhi, 1997).
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -21,7 +24,8 @@ pub(super) const TAPS: usize = 3;
 /// Outputs of a tile.
 pub(super) const OUTPUTS: usize = 2;
 
-/// A combination of the elements that a tile's window holds, and that of the taps which it is multiplied by.
+/// A combination of the elements that a tile's window holds, and that of the taps which it is
+/// multiplied by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
     /// An element of the window.
@@ -92,7 +96,8 @@ impl Scheme for Step1 {
     }
 }
 
-/// Steps of 2: the outer taps share an element between neighbouring outputs, the middle one does not.
+/// Steps of 2: the outer taps share an element between neighbouring outputs, the middle one does
+/// not.
 pub(super) struct Step2;
 
 impl Scheme for Step2 {
@@ -130,7 +135,9 @@ impl<S: Scheme> Order<f32> for Combined<S> {
         let mut to = to.iter_mut();
         for (y, x) in sums::<S>() {
             for channel in 0..self.channels {
-                for (y, x) in S::SUMS[y].clone().flat_map(|y| S::SUMS[x].clone().map(move |x| (y, x))) {
+                for (y, x) in
+                    S::SUMS[y].clone().flat_map(|y| S::SUMS[x].clone().map(move |x| (y, x)))
+                {
                     let taps = (0..TAPS * TAPS).map(|tap| {
                         let factor = S::POINTS[y].taps[tap / TAPS] * S::POINTS[x].taps[tap % TAPS];
                         // A weight that is not finite reaches no point that it is no part of.
@@ -176,7 +183,8 @@ mod tests {
             })
             .collect();
         let sums: Vec<f64> = S::SUMS.iter().map(|of| products[of.clone()].iter().sum()).collect();
-        let plain = |at: usize| (0..TAPS).map(|tap| x[at * S::STRIDE + tap] * taps[tap]).sum::<f64>();
+        let plain =
+            |at: usize| (0..TAPS).map(|tap| x[at * S::STRIDE + tap] * taps[tap]).sum::<f64>();
         assert_eq!(S::outputs(&sums), [plain(0), plain(1)]);
         let reach = S::POINTS.iter().flat_map(|p| [p.first, p.second.map_or(0, |s| s.1)]).max();
         assert_eq!(reach, Some(S::WINDOW - 1));

@@ -1,7 +1,9 @@
-//! How small images are shared among threads: how many a span holds, and into how many tasks its output channels are cut.
+//! How small images are shared among threads: how many a span holds, and into how many tasks its
+//! output channels are cut.
 //!
-//! Each task makes the panels of its span itself and reads its weights once, so fewer and longer spans pass the weights by less
-//! often, and cuts make panels more than once. Sums depend on neither.
+//! Each task makes the panels of its span itself and reads its weights once, so fewer and longer
+//! spans pass the weights by less often, and cuts make panels more than once. Sums depend on
+//! neither.
 
 /// What is shared.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +26,12 @@ pub(super) struct Share {
     pub(super) cuts: usize,
 }
 
-/// What a row of a panel of pixels takes to be made, beside what one of its products takes: an output channel of it.
+/// What a row of a panel of pixels takes to be made, beside what one of its products takes: an
+/// output channel of it.
 const MAKE: usize = 12;
 
-/// What a row of a panel of weights takes to arrive, from the third cache mostly, per output channel and twice.
+/// What a row of a panel of weights takes to arrive, from the third cache mostly, per output
+/// channel and twice.
 const ARRIVE: usize = 1;
 
 impl Shares {
@@ -36,8 +40,9 @@ impl Shares {
         let least = self.images.div_ceil(self.most);
         let spans = least..=(least + 2 * threads).min(self.images);
         let images = spans.map(|spans| self.images.div_ceil(spans));
-        let shares = images
-            .flat_map(|images| (1..=threads.min(self.panels).max(1)).map(move |cuts| Share { images, cuts }));
+        let shares = images.flat_map(|images| {
+            (1..=threads.min(self.panels).max(1)).map(move |cuts| Share { images, cuts })
+        });
         shares.min_by_key(|&share| self.time(share, threads)).expect("there is a share")
     }
 

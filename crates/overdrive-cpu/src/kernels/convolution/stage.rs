@@ -1,13 +1,16 @@
-//! The part of an image that a chunk of output pixels sees, copied once so that every tap of it is a plain copy.
+//! The part of an image that a chunk of output pixels sees, copied once so that every tap of it is
+//! a plain copy.
 //!
-//! Of each channel the lines that the chunk touches are staged: padded, with the zeros of an input dilation written
-//! out, columns apart by their remainder by the stride, and groups of channels interleaved as the micro-kernel wants
-//! its k. What a tap sees at neighbouring pixels of a line is then neighbouring memory, whatever the geometry, and
-//! a panel of the right matrix is made of copies. One tap after the other read from the input itself, masks and
-//! borders cost more than the product does.
+//! Of each channel the lines that the chunk touches are staged: padded, with the zeros of an input
+//! dilation written out, columns apart by their remainder by the stride, and groups of channels
+//! interleaved as the micro-kernel wants its k. What a tap sees at neighbouring pixels of a line is
+//! then neighbouring memory, whatever the geometry, and a panel of the right matrix is made of
+//! copies. One tap after the other read from the input itself, masks and borders cost more than the
+//! product does.
 //!
-//! Terms: a *unit* is a group of channels at one place; a *plane* holds the lines of a unit's channels, for one tap of
-//! the axes outside of the last two; a *row* of the right matrix is a tap of a plane, in units.
+//! Terms: a *unit* is a group of channels at one place; a *plane* holds the lines of a unit's
+//! channels, for one tap of the axes outside of the last two; a *row* of the right matrix is a tap
+//! of a plane, in units.
 #![allow(unsafe_code)] // Raw pointers into the input and scratch; places outside of the input are zeros.
 
 use overdrive_ir::plan::Dimension;
@@ -16,7 +19,8 @@ use super::panel::{PIECE, Panel, Run};
 use super::weave::{Columns, Weave, weave};
 use crate::stream::{Near, prefetch};
 
-/// A spatial dimension: its geometry, the input's extent and stride (in bytes), the output's extent, the taps.
+/// A spatial dimension: its geometry, the input's extent and stride (in bytes), the output's
+/// extent, the taps.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
     pub(super) dimension: Dimension,
@@ -66,7 +70,8 @@ pub(super) struct Stage {
     weave: Weave,
 }
 
-/// Output pixels that are computed together: neighbours on the last two axes, at one place of the outer axes.
+/// Output pixels that are computed together: neighbours on the last two axes, at one place of the
+/// outer axes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     /// Row-major position on the outer axes.
@@ -134,7 +139,8 @@ impl Stage {
         let mut outer_taps = Vec::new();
         let extents: Vec<usize> = axes.iter().map(|axis| axis.taps).collect();
         overdrive_ir::eval::for_each_index(&extents, |tap| {
-            let dilated = tap.iter().zip(&axes).map(|(&t, axis)| t * axis.dimension.kernel_dilation);
+            let dilated =
+                tap.iter().zip(&axes).map(|(&t, axis)| t * axis.dimension.kernel_dilation);
             outer_taps.push(dilated.collect());
         });
         let step = x.stride / channels.width as isize * x.dimension.stride as isize;
@@ -149,7 +155,9 @@ impl Stage {
 
     /// Rows of the right matrix, in units.
     pub(super) fn rows(&self) -> usize {
-        self.channels.count.div_ceil(self.channels.interleaved) * self.outer_taps.len() * self.taps.len()
+        self.channels.count.div_ceil(self.channels.interleaved)
+            * self.outer_taps.len()
+            * self.taps.len()
     }
 
     /// Places on the outer axes.
@@ -167,12 +175,13 @@ impl Stage {
         first / self.taps.len()..(first + count).div_ceil(self.taps.len())
     }
 
-    /// Bytes that any `rows` rows of any span of at most `pixels` pixels are staged in. A span that is not within a line
-    /// has at least as many pixels as a line.
+    /// Bytes that any `rows` rows of any span of at most `pixels` pixels are staged in. A span that
+    /// is not within a line has at least as many pixels as a line.
     pub(super) fn bytes(&self, rows: usize, pixels: usize) -> usize {
         let taps = self.taps.len().max(1);
         let planes = (rows.div_ceil(taps) + 1).min(self.rows() / taps);
-        let lines = if pixels < self.x.output { 1 } else { (pixels - 1).div_ceil(self.x.output) + 1 };
+        let lines =
+            if pixels < self.x.output { 1 } else { (pixels - 1).div_ceil(self.x.output) + 1 };
         let lines = self.lines(lines.min(self.y.output));
         let plane = lines * self.phases.len() * self.pitch(pixels.min(self.x.output));
         planes * plane * self.unit() + MOST_COLUMNS * self.unit() + PIECE
@@ -199,7 +208,8 @@ impl Stage {
         Layout { first_line, first_column, lines, columns, pitch, line, plane: lines * line }
     }
 
-    /// Stages what `count` rows from `first` on see at a span. `image` is the first element of the group's first channel.
+    /// Stages what `count` rows from `first` on see at a span. `image` is the first element of the
+    /// group's first channel.
     ///
     /// # Safety
     /// The image has all elements that the axes say, and `to` has [`bytes`](Self::bytes).
@@ -212,7 +222,8 @@ impl Stage {
     ) {
         let layout = self.layout(span);
         let ahead = self.channels.interleaved as isize * self.channels.stride;
-        let line_bytes = (layout.pitch - 1) as isize * self.x.stride * self.x.dimension.stride as isize;
+        let line_bytes =
+            (layout.pitch - 1) as isize * self.x.stride * self.x.dimension.stride as isize;
         let mut to = to;
         for plane in self.planes(first, count) {
             let (group, tap) = (plane / self.outer_taps.len(), plane % self.outer_taps.len());
@@ -222,14 +233,16 @@ impl Stage {
             for (at, phase) in self.phases.iter().enumerate() {
                 let columns = self.columns(layout, *phase);
                 for line in 0..layout.lines {
-                    let to = to.wrapping_add((line * layout.line + at * layout.pitch) * self.unit());
+                    let to =
+                        to.wrapping_add((line * layout.line + at * layout.pitch) * self.unit());
                     let mut lines = [std::ptr::null(); 4];
                     let source = self.y.source(layout.first_line * self.y.dimension.stride + line);
                     if let Some((offset, y)) = offset.zip(source) {
                         let start = offset + y as isize * self.y.stride;
                         for (i, line) in lines[..here].iter_mut().enumerate() {
-                            *line =
-                                image.wrapping_offset((channel + i) as isize * self.channels.stride + start);
+                            *line = image.wrapping_offset(
+                                (channel + i) as isize * self.channels.stride + start,
+                            );
                             if at == 0 {
                                 ask(line.wrapping_offset(ahead), line_bytes);
                             }
@@ -254,7 +267,8 @@ impl Stage {
         Some(offset)
     }
 
-    /// The columns of a phase. Column j sees element `begin + j * stride` of a line: from `low` to `high` that is inside.
+    /// The columns of a phase. Column j sees element `begin + j * stride` of a line: from `low` to
+    /// `high` that is inside.
     fn columns(&self, layout: Layout, phase: Phase) -> Columns {
         let (stride, count) = (self.x.dimension.stride, layout.columns + phase.reach);
         let begin = self.begin(layout, phase);
@@ -284,7 +298,8 @@ impl Stage {
             let skip = at as isize * self.x.stride;
             lines.map(|line| if line.is_null() { line } else { line.wrapping_offset(skip) })
         };
-        // SAFETY: the caller has room for the columns, and an input with the elements that are inside of it.
+        // SAFETY: the caller has room for the columns, and an input with the elements that are
+        // inside of it.
         unsafe {
             if input_dilation == 1 {
                 (self.weave)(from(lines, begin), self.x.stride * stride as isize, to, columns);
@@ -293,19 +308,30 @@ impl Stage {
             for column in 0..columns.count {
                 let source = self.x.source((begin + pad_low) as usize + column * stride);
                 let lines = source.map_or([std::ptr::null(); 4], |at| from(lines, at as i64));
-                (self.weave)(lines, 0, to.add(column * self.unit()), Columns { count: 1, inside: [0, 1] });
+                (self.weave)(
+                    lines,
+                    0,
+                    to.add(column * self.unit()),
+                    Columns { count: 1, inside: [0, 1] },
+                );
             }
         }
     }
 
     /// Where the planes of row `row` begin in a stage `from` that begins with those of row `first`.
-    pub(super) fn planes_from(&self, from: *const u8, span: Span, (first, row): (usize, usize)) -> *const u8 {
+    pub(super) fn planes_from(
+        &self,
+        from: *const u8,
+        span: Span,
+        (first, row): (usize, usize),
+    ) -> *const u8 {
         let planes = row / self.taps.len() - first / self.taps.len();
         from.wrapping_add(planes * self.layout(span).plane * self.unit())
     }
 
-    /// Copies rows to a panel: `count` rows from `first` on at the pixels of a span from `pixel` on, `columns` units each;
-    /// what is past the span's last pixel repeats some of it. `from` is where [`fill`](Self::fill) put the planes of these rows.
+    /// Copies rows to a panel: `count` rows from `first` on at the pixels of a span from `pixel`
+    /// on, `columns` units each; what is past the span's last pixel repeats some of it. `from` is
+    /// where [`fill`](Self::fill) put the planes of these rows.
     ///
     /// # Safety
     /// `from` holds the rows, and `to` has room for them and for a [`PIECE`].
@@ -357,7 +383,8 @@ impl Stage {
             } else {
                 let bytes = (columns - done) * unit;
                 let last = runs[count - 1];
-                runs[count] = Run { to: done * unit, from: last.from, bytes: bytes.min(last.bytes) };
+                runs[count] =
+                    Run { to: done * unit, from: last.from, bytes: bytes.min(last.bytes) };
                 done += runs[count].bytes / unit;
             }
             count += 1;
@@ -366,7 +393,8 @@ impl Stage {
     }
 }
 
-/// Asks for a line of the next channels: they lie pages apart, where the CPU's own prefetchers start anew.
+/// Asks for a line of the next channels: they lie pages apart, where the CPU's own prefetchers
+/// start anew.
 pub(super) fn ask(line: *const u8, bytes: isize) {
     for byte in (0..=bytes).step_by(64) {
         prefetch(line.wrapping_offset(byte), Near::First);
@@ -374,14 +402,16 @@ pub(super) fn ask(line: *const u8, bytes: isize) {
 }
 
 impl Axis {
-    /// The element of the input at a place of the padded input with its zeros inserted, if it is one.
+    /// The element of the input at a place of the padded input with its zeros inserted, if it is
+    /// one.
     pub(super) fn source(&self, place: usize) -> Option<usize> {
         let Dimension { pad_low, input_dilation, .. } = self.dimension;
         let position = usize::try_from(place as i64 - pad_low).ok()?;
         if input_dilation == 1 {
             return (position < self.input).then_some(position);
         }
-        let inside = position.is_multiple_of(input_dilation) && position / input_dilation < self.input;
+        let inside =
+            position.is_multiple_of(input_dilation) && position / input_dilation < self.input;
         inside.then_some(position / input_dilation)
     }
 }

@@ -1,16 +1,20 @@
-//! Panels of small images: whole images of a batch side by side, and a table of where each tap of each pixel finds its unit.
+//! Panels of small images: whole images of a batch side by side, and a table of where each tap of
+//! each pixel finds its unit.
 //!
-//! An image of 2x2, 4x4 or 7x7 pixels fills an eighth of a panel, and its lines are too short to be copied one by one (`stage`). So
-//! the channels of several images are laid into one short run, which stays in the first-level cache, and rows of the right matrix
-//! are picked from it by a table that is made once, whatever strides, dilations, padding and the number of dimensions: padding is a
-//! place that holds a zero. Where a vector's places follow each other (taps of a step of 1, mostly), a masked load does it.
+//! An image of 2x2, 4x4 or 7x7 pixels fills an eighth of a panel, and its lines are too short to be
+//! copied one by one (`stage`). So the channels of several images are laid into one short run,
+//! which stays in the first-level cache, and rows of the right matrix are picked from it by a table
+//! that is made once, whatever strides, dilations, padding and the number of dimensions: padding is
+//! a place that holds a zero. Where a vector's places follow each other (taps of a step of 1,
+//! mostly), a masked load does it.
 #![allow(unsafe_code)] // Raw pointers into the input and scratch; every place of the table is inside of the run.
 
 use super::stage::{Axis, Channels};
 use super::weave::{Columns, Weave, weave};
 use crate::isa::InstructionSet;
 
-/// Bytes of the run of a channel: it shares the first-level cache with rows of the table and of panels.
+/// Bytes of the run of a channel: it shares the first-level cache with rows of the table and of
+/// panels.
 const RUN: usize = 16 << 10;
 
 /// Places of the table of all taps.
@@ -25,7 +29,8 @@ const LANES: usize = 16;
 /// Where the columns of a vector are found.
 #[derive(Clone, Copy, Debug)]
 enum Piece {
-    /// One after the other from a place on, which lies before the run where only later ones are inside; the others are zeros.
+    /// One after the other from a place on, which lies before the run where only later ones are
+    /// inside; the others are zeros.
     Load { from: isize, inside: u16 },
     /// At the places of the table.
     Gather,
@@ -40,7 +45,8 @@ pub(super) struct Table {
     images: usize,
     pixels: usize,
     input: usize,
-    /// Bytes from an image to the next, from the first pixel to each line, and from a pixel of a line to the next.
+    /// Bytes from an image to the next, from the first pixel to each line, and from a pixel of a
+    /// line to the next.
     image: isize,
     lines: Vec<isize>,
     step: isize,
@@ -62,7 +68,8 @@ pub(super) struct Rows {
 }
 
 impl Table {
-    /// For at most `images` images, `image` bytes apart, in panels of `width` columns; `None` where lines are better copied.
+    /// For at most `images` images, `image` bytes apart, in panels of `width` columns; `None` where
+    /// lines are better copied.
     pub(super) fn new(
         axes: &[Axis],
         channels: Channels,
@@ -70,7 +77,8 @@ impl Table {
         width: usize,
     ) -> Option<Self> {
         let product = |of: fn(&Axis) -> usize| axes.iter().map(of).product::<usize>();
-        let (pixels, input, taps) = (product(|a| a.output), product(|a| a.input), product(|a| a.taps));
+        let (pixels, input, taps) =
+            (product(|a| a.output), product(|a| a.input), product(|a| a.taps));
         let unit = channels.width * channels.interleaved;
         let columns = (images * pixels).next_multiple_of(width);
         if images * pixels * input == 0 || images * input * unit > RUN || taps * columns > PLACES {
@@ -85,7 +93,8 @@ impl Table {
             let row = places.len();
             for image in 0..images {
                 places.extend(outputs.iter().map(|at| {
-                    let place = place(axes, at, tap).map(|place| first + (image * input + place) as u32);
+                    let place =
+                        place(axes, at, tap).map(|place| first + (image * input + place) as u32);
                     place.unwrap_or(0)
                 }));
             }
@@ -128,12 +137,12 @@ impl Table {
         self.channels.width * self.channels.interleaved
     }
 
-    /// Fills rows of panels: `count` from `first` on, in units, of `images` images. `from` is the first element of the group's first
-    /// channel in the first of them.
+    /// Fills rows of panels: `count` from `first` on, in units, of `images` images. `from` is the
+    /// first element of the group's first channel in the first of them.
     ///
     /// # Safety
-    /// The images have all elements that the axes say, there are at most as many as the table is for, `run` has
-    /// [`bytes`](Self::bytes), and the panels have room for the rows.
+    /// The images have all elements that the axes say, there are at most as many as the table is
+    /// for, `run` has [`bytes`](Self::bytes), and the panels have room for the rows.
     pub(super) unsafe fn fill(
         &self,
         (from, images): (*const u8, usize),
@@ -144,7 +153,8 @@ impl Table {
         let columns = (images * self.pixels).next_multiple_of(rows.width);
         // SAFETY: as the caller promised; places are inside of the run, or the zero before it.
         unsafe {
-            // Columns that no image has are multiplied too: by zeros, not by what happens to lie there.
+            // Columns that no image has are multiplied too: by zeros, not by what happens to lie
+            // there.
             run.write_bytes(0, if images < self.images { self.bytes() } else { ZEROS });
             let mut staged = None;
             for row in 0..count {
@@ -169,7 +179,8 @@ impl Table {
         }
     }
 
-    /// Lays the units of a channel, and of those that are interleaved with it, one image after the other.
+    /// Lays the units of a channel, and of those that are interleaved with it, one image after the
+    /// other.
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).
@@ -201,7 +212,9 @@ impl Table {
             let to = row.to.wrapping_add(panel * row.panel).cast::<U>();
             for (i, &place) in places.iter().enumerate() {
                 // SAFETY: as the caller promised.
-                unsafe { to.add(i).write_unaligned(run.cast::<U>().add(place as usize).read_unaligned()) };
+                unsafe {
+                    to.add(i).write_unaligned(run.cast::<U>().add(place as usize).read_unaligned())
+                };
             }
         }
     }
@@ -217,7 +230,8 @@ impl Table {
         let places = &self.places[tap * self.columns..][..columns];
         let pieces = &self.pieces[tap * self.columns / LANES..];
         let mut to = row.to;
-        for (panel, pieces) in places.chunks_exact(row.width).zip(pieces.chunks(row.width / LANES)) {
+        for (panel, pieces) in places.chunks_exact(row.width).zip(pieces.chunks(row.width / LANES))
+        {
             for (i, (places, piece)) in panel.chunks_exact(LANES).zip(pieces).enumerate() {
                 // SAFETY: as the caller promised; what a mask leaves out is not read.
                 unsafe {
@@ -246,7 +260,8 @@ fn has_vectors() -> bool {
 fn place(axes: &[Axis], at: &[usize], tap: &[usize]) -> Option<usize> {
     let mut place = 0;
     for ((axis, at), tap) in axes.iter().zip(at).zip(tap) {
-        let seen = axis.source(at * axis.dimension.stride + tap * axis.dimension.kernel_dilation)?;
+        let seen =
+            axis.source(at * axis.dimension.stride + tap * axis.dimension.kernel_dilation)?;
         place = place * axis.input + seen;
     }
     Some(place)
@@ -262,7 +277,8 @@ fn piece(places: &[u32]) -> Piece {
     Piece::Load { from, inside: inside().map(|(i, _)| 1 << i).sum() }
 }
 
-/// Where lines of the input begin, and from a pixel of a line to the next, in bytes: axes that lie as one are one line.
+/// Where lines of the input begin, and from a pixel of a line to the next, in bytes: axes that lie
+/// as one are one line.
 fn lines(axes: &[Axis]) -> (Vec<isize>, isize) {
     let Some((last, rest)) = axes.split_last() else { return (vec![0], 0) };
     let (mut length, mut rest) = (last.input, rest);

@@ -1,8 +1,9 @@
-//! The transforms of a convolution with fewer multiplications: from lines of the input to panels of combinations, and from
-//! sums to lines of the output. AVX-512.
+//! The transforms of a convolution with fewer multiplications: from lines of the input to panels of
+//! combinations, and from sums to lines of the output. AVX-512.
 //!
-//! Along a line, tiles are neighbouring lanes: every `STEP`-th element. Lines that have the same place in their tiles lie one
-//! behind the other, so that the second combination, down the columns, is one run over all tiles of a span.
+//! Along a line, tiles are neighbouring lanes: every `STEP`-th element. Lines that have the same
+//! place in their tiles lie one behind the other, so that the second combination, down the columns,
+//! is one run over all tiles of a span.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers.
 
 use std::arch::x86_64::*;
@@ -64,7 +65,8 @@ unsafe fn twos(from: *const f32) -> [__m512; 5] {
     }
 }
 
-/// The elements of the windows of 16 tiles of four, transposed: the last of a window is the first of the next.
+/// The elements of the windows of 16 tiles of four, transposed: the last of a window is the first
+/// of the next.
 #[inline(always)]
 unsafe fn fours(from: *const f32) -> [__m512; 5] {
     const fn index(first: i32) -> [i32; LANES] {
@@ -106,8 +108,8 @@ pub(super) struct Points {
 /// Combines the elements of each tile's window along a line.
 ///
 /// # Safety
-/// The CPU has AVX-512. `from` holds the windows of `tiles` tiles, rounded up to whole vectors, and `to` has room for as many
-/// of each point.
+/// The CPU has AVX-512. `from` holds the windows of `tiles` tiles, rounded up to whole vectors, and
+/// `to` has room for as many of each point.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn line<S: Scheme>(from: *const f32, tiles: usize, to: Points) {
     for tile in (0..tiles).step_by(LANES) {
@@ -119,7 +121,10 @@ pub(super) unsafe fn line<S: Scheme>(from: *const f32, tiles: usize, to: Points)
                 _ => fours(from),
             };
             for (i, point) in S::POINTS.iter().enumerate() {
-                _mm512_storeu_ps(to.to.add(i * to.pitch + tile), combined(point, |at| elements[at]));
+                _mm512_storeu_ps(
+                    to.to.add(i * to.pitch + tile),
+                    combined(point, |at| elements[at]),
+                );
             }
         }
     }
@@ -135,12 +140,19 @@ pub(super) struct Row {
     pub(super) width: usize,
 }
 
-/// Combines lines of each tile's window. `lines(i)` is line `i` of the window, of all tiles one after the other.
+/// Combines lines of each tile's window. `lines(i)` is line `i` of the window, of all tiles one
+/// after the other.
 ///
 /// # Safety
-/// The CPU has AVX-512; the lines have `columns` elements, rounded up to whole panels, and the row as much room.
+/// The CPU has AVX-512; the lines have `columns` elements, rounded up to whole panels, and the row
+/// as much room.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn column(point: &Point, lines: impl Fn(usize) -> *const f32, columns: usize, row: Row) {
+pub(super) unsafe fn column(
+    point: &Point,
+    lines: impl Fn(usize) -> *const f32,
+    columns: usize,
+    row: Row,
+) {
     let mut to = row.to;
     for first in (0..columns).step_by(row.width) {
         for lane in (0..row.width).step_by(LANES) {
@@ -171,20 +183,23 @@ pub(super) struct Tiles {
 /// Makes outputs of sums.
 ///
 /// # Safety
-/// The CPU has AVX-512; the sums can be read, with a vector behind them, and there is room for the lines.
+/// The CPU has AVX-512; the sums can be read, with a vector behind them, and there is room for the
+/// lines.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn outputs<S: Scheme>(of: Tiles) {
     const MOST: usize = 4;
     let Tiles { sums, pitch, lines, tiles, to, line } = of;
-    let index =
-        |i: usize| std::array::from_fn::<i32, LANES, _>(|lane| (i * 8 + lane / 2 + lane % 2 * LANES) as i32);
+    let index = |i: usize| {
+        std::array::from_fn::<i32, LANES, _>(|lane| (i * 8 + lane / 2 + lane % 2 * LANES) as i32)
+    };
     let interleaved = [index(0), index(1)];
     let count = S::SUMS.len();
     for row in 0..lines {
         for tile in (0..tiles).step_by(LANES) {
             // SAFETY: as the caller promised; masks leave out what is behind a line's end.
             unsafe {
-                let [low, high] = interleaved.map(|index| _mm512_loadu_si512(index.as_ptr().cast()));
+                let [low, high] =
+                    interleaved.map(|index| _mm512_loadu_si512(index.as_ptr().cast()));
                 let sum = |y: usize, x: usize| {
                     _mm512_loadu_ps(sums.add((y * count + x) * pitch + row * tiles + tile))
                 };
@@ -206,7 +221,11 @@ pub(super) unsafe fn outputs<S: Scheme>(of: Tiles) {
                     let to = to.add((OUTPUTS * row + y) * line + OUTPUTS * tile);
                     _mm512_mask_storeu_ps(to, mask as u16, _mm512_permutex2var_ps(a, low, b));
                     let to = to.wrapping_add(LANES);
-                    _mm512_mask_storeu_ps(to, (mask >> 16) as u16, _mm512_permutex2var_ps(a, high, b));
+                    _mm512_mask_storeu_ps(
+                        to,
+                        (mask >> 16) as u16,
+                        _mm512_permutex2var_ps(a, high, b),
+                    );
                 }
             }
         }

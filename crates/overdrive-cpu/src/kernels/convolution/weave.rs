@@ -1,24 +1,29 @@
 //! Lines of one to four channels woven into one line of units: the inner copy of staging.
 //!
-//! Written with intrinsics, because a step of two elements and shuffles across lanes are what compilers do worst. Every
-//! vector is masked, so that nothing is read past the last element that is asked for.
+//! Written with intrinsics, because a step of two elements and shuffles across lanes are what
+//! compilers do worst. Every vector is masked, so that nothing is read past the last element that
+//! is asked for.
 #![allow(unsafe_code)] // Raw pointers; `Weave` says what they point to.
 
-/// Columns of a line that are woven, and those of them that are inside of the input; the others are zeros.
+/// Columns of a line that are woven, and those of them that are inside of the input; the others are
+/// zeros.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Columns {
     pub(super) count: usize,
     pub(super) inside: [usize; 2],
 }
 
-/// Writes a unit for each column: of each line its elements, `step` bytes apart, side by side with those of the other lines.
-/// A null line is zeros.
+/// Writes a unit for each column: of each line its elements, `step` bytes apart, side by side with
+/// those of the other lines. A null line is zeros.
 ///
 /// # Safety
-/// Each line that is not null has the elements of the columns inside, and `to` has room for the units.
-pub(super) type Weave = unsafe fn(lines: [*const u8; 4], step: isize, to: *mut u8, columns: Columns);
+/// Each line that is not null has the elements of the columns inside, and `to` has room for the
+/// units.
+pub(super) type Weave =
+    unsafe fn(lines: [*const u8; 4], step: isize, to: *mut u8, columns: Columns);
 
-/// The function for elements of `width` bytes, lines of which `interleaved` are woven, and a step of `step` elements.
+/// The function for elements of `width` bytes, lines of which `interleaved` are woven, and a step
+/// of `step` elements.
 pub(super) fn weave(width: usize, interleaved: usize, step: isize) -> Weave {
     #[cfg(target_arch = "x86_64")]
     if crate::isa::InstructionSet::Avx512.is_usable() {
@@ -49,13 +54,19 @@ pub(super) fn weave(width: usize, interleaved: usize, step: isize) -> Weave {
 }
 
 /// One line as it is.
-unsafe fn copy<const WIDTH: usize>([line, ..]: [*const u8; 4], _: isize, to: *mut u8, columns: Columns) {
+unsafe fn copy<const WIDTH: usize>(
+    [line, ..]: [*const u8; 4],
+    _: isize,
+    to: *mut u8,
+    columns: Columns,
+) {
     let Columns { count, inside: [low, high] } = columns;
     let [low, high] = if line.is_null() { [count; 2] } else { [low, high] };
     // SAFETY: as the caller promised.
     unsafe {
         to.write_bytes(0, low * WIDTH);
-        to.add(low * WIDTH).copy_from_nonoverlapping(line.wrapping_add(low * WIDTH), (high - low) * WIDTH);
+        to.add(low * WIDTH)
+            .copy_from_nonoverlapping(line.wrapping_add(low * WIDTH), (high - low) * WIDTH);
         to.add(high * WIDTH).write_bytes(0, (count - high) * WIDTH);
     }
 }
@@ -71,10 +82,11 @@ unsafe fn elements<T: Copy + Default, const G: usize>(
     for i in 0..count {
         // SAFETY: as the caller promised.
         unsafe {
-            let element = |line: *const u8| match line.is_null() || !(inside[0]..inside[1]).contains(&i) {
-                true => T::default(),
-                false => line.offset(i as isize * step).cast::<T>().read_unaligned(),
-            };
+            let element =
+                |line: *const u8| match line.is_null() || !(inside[0]..inside[1]).contains(&i) {
+                    true => T::default(),
+                    false => line.offset(i as isize * step).cast::<T>().read_unaligned(),
+                };
             to.add(i).write_unaligned(std::array::from_fn(|line| element(lines[line])));
         }
     }
@@ -84,10 +96,12 @@ unsafe fn elements<T: Copy + Default, const G: usize>(
 #[cfg(target_arch = "x86_64")]
 pub(super) const FEW: usize = 4;
 
-/// Writes the channels of each of `count` pixels side by side, zeros for those up to [`FEW`] that there are not.
+/// Writes the channels of each of `count` pixels side by side, zeros for those up to [`FEW`] that
+/// there are not.
 ///
 /// # Safety
-/// The channels, `apart` elements from each other, have so many elements, and `to` has room for the pixels.
+/// The channels, `apart` elements from each other, have so many elements, and `to` has room for the
+/// pixels.
 #[inline]
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn interleave(
@@ -104,7 +118,8 @@ pub(super) unsafe fn interleave(
     // SAFETY: likewise.
     let to = unsafe { std::slice::from_raw_parts_mut(to, count) };
     let (a, b, c, d) = (line(0), line(1), line(2), line(3));
-    let [b_mask, c_mask, d_mask] = [1, 2, 3].map(|channel| if channel < channels { u16::MAX } else { 0 });
+    let [b_mask, c_mask, d_mask] =
+        [1, 2, 3].map(|channel| if channel < channels { u16::MAX } else { 0 });
     for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
         *to = [*a, *b & b_mask, *c & c_mask, *d & d_mask];
     }
@@ -119,15 +134,18 @@ mod x86 {
     /// Units of four bytes in a vector.
     const UNITS: usize = 16;
 
-    /// Calls `vector` for each vector's worth of units: the first of them, the mask of those that are stored, and that of the
-    /// elements that they read of a line. The last one is not followed by those that it steps over.
+    /// Calls `vector` for each vector's worth of units: the first of them, the mask of those that
+    /// are stored, and that of the elements that they read of a line. The last one is not followed
+    /// by those that it steps over.
     #[inline(always)]
     fn vectors<const STEP: usize>(columns: Columns, mut vector: impl FnMut(usize, u16, u32)) {
         let Columns { count, inside: [low, high] } = columns;
         for first in (0..count).step_by(UNITS) {
-            let (low, high) = (low.saturating_sub(first).min(UNITS), high.saturating_sub(first).min(UNITS));
+            let (low, high) =
+                (low.saturating_sub(first).min(UNITS), high.saturating_sub(first).min(UNITS));
             let below = |elements: usize| ((1u64 << elements) - 1) as u32;
-            let read = if low < high { below(STEP * (high - 1) + 1) & !below(STEP * low) } else { 0 };
+            let read =
+                if low < high { below(STEP * (high - 1) + 1) & !below(STEP * low) } else { 0 };
             vector(first, below((count - first).min(UNITS)) as u16, read);
         }
     }
@@ -157,7 +175,8 @@ mod x86 {
                 let mask = of(line, read);
                 let from = line.wrapping_add(4 * STEP * first);
                 let low = _mm512_maskz_loadu_epi32(mask as u16, from.cast());
-                let high = _mm512_maskz_loadu_epi32((mask >> 16) as u16, from.wrapping_add(64).cast());
+                let high =
+                    _mm512_maskz_loadu_epi32((mask >> 16) as u16, from.wrapping_add(64).cast());
                 let units = _mm512_permutex2var_epi32(low, index, high);
                 _mm512_mask_storeu_epi32(to.add(4 * first).cast(), stored, units);
             });
@@ -232,12 +251,15 @@ mod tests {
     fn every_function_weaves_as_the_definition_does() {
         let bytes: Vec<u8> = (0..4096u32).map(|i| (i * 167 % 251) as u8).collect();
         let cases = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (8, 1)];
-        for ((width, interleaved), step) in cases.into_iter().flat_map(|case| [1, 2, 3].map(|s| (case, s))) {
+        for ((width, interleaved), step) in
+            cases.into_iter().flat_map(|case| [1, 2, 3].map(|s| (case, s)))
+        {
             for count in [0, 1, 2, 15, 16, 17, 40_usize] {
                 // One column at either end is outside.
                 let inside = [1.min(count), count.saturating_sub(1).max(1.min(count))];
                 // The last line ends where its last element does; one of several is not there.
-                let reach = if inside[0] == inside[1] { 0 } else { ((inside[1] - 1) * step + 1) * width };
+                let reach =
+                    if inside[0] == inside[1] { 0 } else { ((inside[1] - 1) * step + 1) * width };
                 let lines: [*const u8; 4] = std::array::from_fn(|i| match i {
                     1 if interleaved > 1 => std::ptr::null(),
                     _ => bytes[i * 777..][..reach].as_ptr(),
@@ -247,13 +269,14 @@ mod tests {
                 let columns = Columns { count, inside };
                 // SAFETY: the lines have `reach` bytes, the target has room.
                 unsafe { function(lines, (step * width) as isize, woven.as_mut_ptr(), columns) };
-                let expected = (0..count).flat_map(|i| (0..interleaved).map(move |line| (i, line))).flat_map(
-                    |(i, line)| {
+                let expected = (0..count)
+                    .flat_map(|i| (0..interleaved).map(move |line| (i, line)))
+                    .flat_map(|(i, line)| {
                         let at = line * 777 + i * step * width;
-                        let zero = line == 1 && interleaved > 1 || !(inside[0]..inside[1]).contains(&i);
+                        let zero =
+                            line == 1 && interleaved > 1 || !(inside[0]..inside[1]).contains(&i);
                         (0..width).map(move |byte| (at + byte, zero)).collect::<Vec<_>>()
-                    },
-                );
+                    });
                 let expected = expected.map(|(at, zero)| if zero { 0 } else { bytes[at] });
                 let expected: Vec<u8> = expected.chain([0xEE; 64]).collect();
                 assert_eq!(woven, expected, "{width} x {interleaved}, step {step}, {count} units");

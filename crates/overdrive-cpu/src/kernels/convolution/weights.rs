@@ -1,7 +1,8 @@
-//! Weights, most often the left matrix, in the panels of the micro-kernel, per group and block of k.
+//! Weights, most often the left matrix, in the panels of the micro-kernel, per group and block of
+//! k.
 //!
-//! Where they never change, a step of the plan packs them once (`PackFilter`), and convolutions read its slot; weights that
-//! training moves are packed in each call.
+//! Where they never change, a step of the plan packs them once (`PackFilter`), and convolutions
+//! read its slot; weights that training moves are packed in each call.
 #![allow(unsafe_code)] // Raw pointers into slots and buffers.
 
 use overdrive_ir::plan::{ConvolutionCall, Layout};
@@ -20,7 +21,8 @@ pub(super) trait Order<T>: Send + Sync {
     fn row(&self, weight: &dyn Fn(usize, usize) -> T, to: &mut [T]);
 }
 
-/// k as `[groups of channels, taps, channels of one]`, with zeros for those that the last group lacks.
+/// k as `[groups of channels, taps, channels of one]`, with zeros for those that the last group
+/// lacks.
 pub(super) struct Taps {
     pub(super) count: usize,
     pub(super) channels: usize,
@@ -120,7 +122,9 @@ impl<T: Element> Packer<T> {
         let outputs = view.sizes[0] / groups;
         let mut taps = Vec::new();
         overdrive_ir::eval::for_each_index(&view.sizes[2..], |tap| {
-            taps.push(tap.iter().zip(&view.strides[2..]).map(|(&t, &stride)| t as i64 * stride).sum());
+            taps.push(
+                tap.iter().zip(&view.strides[2..]).map(|(&t, &stride)| t as i64 * stride).sum(),
+            );
         });
         let k = blocks.last().map_or(0, |block| block.first + block.depth);
         let mut starts = vec![0];
@@ -135,7 +139,8 @@ impl<T: Element> Packer<T> {
         self.groups * self.starts[self.blocks.len()]
     }
 
-    /// Bytes from the first panel to those of a block and group from `row` on, which is a panel's first.
+    /// Bytes from the first panel to those of a block and group from `row` on, which is a panel's
+    /// first.
     fn offset(&self, group: usize, block: usize, row: usize) -> usize {
         let above = self.side.bytes(self.kernel, row, self.blocks[block].depth);
         group * self.starts[self.blocks.len()] + self.starts[block] + above
@@ -144,7 +149,8 @@ impl<T: Element> Packer<T> {
     /// Fills the panels.
     ///
     /// # Safety
-    /// The weights are there, and `to` has [`bytes`](Self::bytes), aligned to 64, that nobody else touches.
+    /// The weights are there, and `to` has [`bytes`](Self::bytes), aligned to 64, that nobody else
+    /// touches.
     pub(super) unsafe fn pack(&self, pool: &Pool, slots: &SlotTable, to: *mut u8) {
         let (from, to) = (Address(self.view.get(slots)), Address(to));
         let height = self.side.width(self.kernel);
@@ -152,8 +158,9 @@ impl<T: Element> Packer<T> {
         pool.run(self.groups * panels, |task, worker| {
             let (group, row) = (task / panels, task % panels * height);
             let rows = (self.outputs - row).min(height);
-            let placed =
-                worker.scratch.place(Parts::new([("rows of weights", rows * self.k * size_of::<T>())]));
+            let placed = worker
+                .scratch
+                .place(Parts::new([("rows of weights", rows * self.k * size_of::<T>())]));
             let dense = placed.starts[0].cast::<T>();
             for line in 0..rows {
                 let output = (group * self.outputs + row + line) as i64 * self.view.strides[0];
@@ -162,8 +169,10 @@ impl<T: Element> Packer<T> {
                     // SAFETY: as the caller promised; the view has all of its elements.
                     unsafe { *from.get().cast::<T>().offset(at as isize) }
                 };
-                // SAFETY: the scratch is this worker's and has room for the rows; any bits are an element of these types.
-                let line = unsafe { std::slice::from_raw_parts_mut(dense.add(line * self.k), self.k) };
+                // SAFETY: the scratch is this worker's and has room for the rows; any bits are an
+                // element of these types.
+                let line =
+                    unsafe { std::slice::from_raw_parts_mut(dense.add(line * self.k), self.k) };
                 line.fill(T::default());
                 self.order.row(&weight, line);
             }
@@ -171,7 +180,9 @@ impl<T: Element> Packer<T> {
                 let from = dense.cast_const().wrapping_add(first);
                 let lines = Lines { from, lines: rows, line_stride: self.k, k: depth, k_stride: 1 };
                 // SAFETY: the rows are in scratch; each panel has a place of its own.
-                unsafe { self.side.pack(self.kernel, lines, to.get().add(self.offset(group, block, row))) }
+                unsafe {
+                    self.side.pack(self.kernel, lines, to.get().add(self.offset(group, block, row)))
+                }
             }
         });
     }
@@ -236,7 +247,13 @@ impl<T: Element> Weights<T> {
     }
 
     /// The panels of a block of k from `row` on, which is a panel's first.
-    pub(super) fn panels(&self, slots: &SlotTable, group: usize, block: usize, row: usize) -> *const u8 {
+    pub(super) fn panels(
+        &self,
+        slots: &SlotTable,
+        group: usize,
+        block: usize,
+        row: usize,
+    ) -> *const u8 {
         let start = match &self.packed {
             Packed::Ahead(slot) => slots.get(*slot),
             Packed::PerCall(own) => own.start(),
@@ -253,12 +270,14 @@ pub(super) struct PackFilter<T: Element> {
 
 impl<T: Element> Runnable for PackFilter<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
-        // SAFETY: the plan's slots are apart, and the packed one is as long as the capabilities said.
+        // SAFETY: the plan's slots are apart, and the packed one is as long as the capabilities
+        // said.
         unsafe { self.packer.pack(pool, slots, slots.get(self.to)) }
     }
 }
 
-/// An address that tasks share: those of weights, which are only read, and of panels, each of which one task writes.
+/// An address that tasks share: those of weights, which are only read, and of panels, each of which
+/// one task writes.
 #[derive(Clone, Copy)]
 struct Address(*mut u8);
 

@@ -1,9 +1,9 @@
-//! Convolutions of 3x3 taps in f32 with fewer multiplications: what a span of tiles sees of the image becomes panels of
-//! combinations, one product for each sum, and sums become pixels while they are in cache (`scheme` has the tables,
-//! `transform` the vectors).
+//! Convolutions of 3x3 taps in f32 with fewer multiplications: what a span of tiles sees of the
+//! image becomes panels of combinations, one product for each sum, and sums become pixels while
+//! they are in cache (`scheme` has the tables, `transform` the vectors).
 //!
-//! A span is whole lines of tiles, so that its pixels are neighbours and the epilogue is that of the plain product. Weights
-//! are combined in f64 and rounded once.
+//! A span is whole lines of tiles, so that its pixels are neighbours and the epilogue is that of
+//! the plain product. Weights are combined in f64 and rounded once.
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.
 
 use std::ops::Range;
@@ -42,24 +42,27 @@ pub(super) fn step_of(call: &ConvolutionCall) -> Option<usize> {
     let [y, x] = *call.window.as_slice() else { return None };
     let sizes = call.kernel.ty.sizes();
     let (outputs, channels, step) = (sizes[0] / call.groups.max(1), sizes[1], y.stride);
-    let plain = [y, x].iter().all(|d| (d.stride, d.input_dilation, d.kernel_dilation) == (step, 1, 1));
+    let plain =
+        [y, x].iter().all(|d| (d.stride, d.input_dilation, d.kernel_dilation) == (step, 1, 1));
     let f32s = call.input.ty.dtype == DType::F32
         && call.kernel.ty.dtype == DType::F32
         && call.accumulate == DType::F32;
     let lines = call.input.strides[3] == 1 && sizes[2..] == [TAPS, TAPS];
     let width = Kernel::<f32>::best().tile()[1];
     let [height, line] = [2, 3].map(|d| call.epilogue.0.extents[d]);
-    // Points of a tile in panels of tiles, beside taps in panels of pixels: the ends of small images cost more than is saved.
+    // Points of a tile in panels of tiles, beside taps in panels of pixels: the ends of small
+    // images cost more than is saved.
     let (points, tiles) = ((step + OUTPUTS + 1).pow(2), line.div_ceil(OUTPUTS));
     let padded = |columns: usize| columns.next_multiple_of(width);
-    let fewer =
-        10 * points * padded(height.div_ceil(OUTPUTS) * tiles) <= 9 * TAPS * TAPS * padded(height * line);
+    let fewer = 10 * points * padded(height.div_ceil(OUTPUTS) * tiles)
+        <= 9 * TAPS * TAPS * padded(height * line);
     let bytes = points * channels * padded(tiles) * size_of::<f32>();
     let pays = fewer && channels >= LEAST[0] && outputs >= LEAST[1] && bytes <= PANELS;
     // On tiles of thirds the plain product of many output channels is the faster one.
     let tiles_pay = outputs >= TILES && !std::ptr::eq(kernel_of::<f32>(call), Kernel::best());
     let vectors = InstructionSet::Avx512.is_usable() && width.is_multiple_of(LANES);
-    (plain && f32s && lines && pays && !tiles_pay && vectors && (step == 1 || step == 2)).then_some(step)
+    (plain && f32s && lines && pays && !tiles_pay && vectors && (step == 1 || step == 2))
+        .then_some(step)
 }
 
 /// The packing of a kernel.
@@ -116,7 +119,8 @@ struct Buffers<'a> {
 impl<'a> From<Placed<'a, 6>> for Buffers<'a> {
     fn from(placed: Placed<'a, 6>) -> Self {
         let [line, points, panels, sums, pixels, epilogue] = placed.starts;
-        let [line, points, panels, sums, pixels] = [line, points, panels, sums, pixels].map(<*mut u8>::cast);
+        let [line, points, panels, sums, pixels] =
+            [line, points, panels, sums, pixels].map(<*mut u8>::cast);
         Self { line, points, panels, sums, pixels, epilogue, _placed: placed }
     }
 }
@@ -150,19 +154,22 @@ impl<S: Scheme> Winograd<S> {
         self.weights.blocks().last().map_or(0, |block| block.first + block.depth)
     }
 
-    /// Lines of tiles of a span: as fill panels best, so many that they stay in cache, and no more than there are for each thread.
+    /// Lines of tiles of a span: as fill panels best, so many that they stay in cache, and no more
+    /// than there are for each thread.
     fn span_lines(&self, shared: usize) -> usize {
         let [lines, tiles] = self.tiles;
         let width = self.kernel.tile()[1];
         let most = SPAN.min(PANELS / (self.k() * size_of::<f32>())).max(width) / tiles;
         let most = most.min(shared).clamp(1, lines);
-        let waste = |lines: usize| (lines * tiles).next_multiple_of(width) as f64 / (lines * tiles) as f64;
+        let waste =
+            |lines: usize| (lines * tiles).next_multiple_of(width) as f64 / (lines * tiles) as f64;
         (1..=most).rev().min_by(|&a, &b| waste(a).total_cmp(&waste(b))).unwrap_or(1)
     }
 
     fn span(&self, first: usize, lines: usize) -> Span {
         let columns = (lines * self.tiles[1]).next_multiple_of(self.kernel.tile()[1]);
-        // A line of each place more than tiles have, for those that reach into the next tile; and what whole vectors read.
+        // A line of each place more than tiles have, for those that reach into the next tile; and
+        // what whole vectors read.
         Span { first, lines, columns, pitch: (lines + 2) * self.tiles[1] + columns }
     }
 
@@ -207,10 +214,12 @@ impl<S: Scheme> Winograd<S> {
             to: buffers.points.wrapping_add(line % S::STEP * span.pitch + line / S::STEP * tiles),
             pitch: S::STEP * span.pitch,
         };
-        // SAFETY: as the caller promised; what vectors write behind a line, the next lines write over.
+        // SAFETY: as the caller promised; what vectors write behind a line, the next lines write
+        // over.
         unsafe {
             buffers.line.write_bytes(0, self.line_room());
-            // Columns that no tile has are multiplied too: by zeros, not by what happens to lie there.
+            // Columns that no tile has are multiplied too: by zeros, not by what happens to lie
+            // there.
             buffers.points.write_bytes(0, Self::points_room(span));
             for channel in 0..self.channels {
                 let image = image.wrapping_offset(channel as isize * strides[1] as isize);
@@ -226,7 +235,8 @@ impl<S: Scheme> Winograd<S> {
                         transform::line::<S>(buffers.line, tiles, points(line));
                     } else {
                         let Points { to, pitch } = points(line);
-                        (0..S::POINTS.len()).for_each(|point| to.add(point * pitch).write_bytes(0, tiles));
+                        (0..S::POINTS.len())
+                            .for_each(|point| to.add(point * pitch).write_bytes(0, tiles));
                     }
                 }
                 self.columns(channel, span, buffers);
@@ -293,7 +303,8 @@ impl<S: Scheme> Winograd<S> {
                         k: depth,
                         accumulate: block > self.blocks[sum],
                     };
-                    // SAFETY: both sides are packed for this kernel, and the sums are this worker's.
+                    // SAFETY: both sides are packed for this kernel, and the sums are this
+                    // worker's.
                     unsafe { self.kernel.multiply_block(product) };
                 }
             }

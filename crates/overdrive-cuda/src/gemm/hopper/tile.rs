@@ -81,17 +81,19 @@ impl Tile {
         folds * span * self.rows * 4
     }
 
-    /// How many blocks hold rows of `columns` elements between them, if the kernel can follow a product of such tiles
-    /// row by row.
+    /// How many blocks hold rows of `columns` elements between them, if the kernel can follow a
+    /// product of such tiles row by row.
     pub(in crate::gemm) fn span(&self, columns: usize) -> Option<usize> {
         let span = columns / self.columns;
         let alone = self.cluster == 1 && self.schedule == Schedule::Cooperative;
         // Elements of a row stay in registers, of which twice as many are not there.
         let held = self.rows == 64 * self.consumers && (8..=128).contains(&self.columns);
-        (alone && held && columns == span * self.columns && (1..=MOST_BLOCKS).contains(&span)).then_some(span)
+        (alone && held && columns == span * self.columns && (1..=MOST_BLOCKS).contains(&span))
+            .then_some(span)
     }
 
-    /// How many tiles of operands are in flight beside so many bytes; `None` where not even three fit.
+    /// How many tiles of operands are in flight beside so many bytes; `None` where not even three
+    /// fit.
     pub(super) fn stages(&self, beside: usize) -> Option<usize> {
         let stages = (SHARED_BYTES - SLACK - beside) / self.stage_bytes();
         (stages >= 3).then_some(stages.min(16))
@@ -102,9 +104,10 @@ impl Tile {
         stages * self.stage_bytes() + beside + SLACK
     }
 
-    /// Whether a block leaves half of the registers and `ROOM` to blocks of the next kernel: where it has few steps, and so
-    /// what comes before and after them counts (query, key and value and the first product of the feed-forward network of
-    /// `transformer` that way: 222.5 us instead of 226 on an H200).
+    /// Whether a block leaves half of the registers and `ROOM` to blocks of the next kernel: where
+    /// it has few steps, and so what comes before and after them counts (query, key and value and
+    /// the first product of the feed-forward network of `transformer` that way: 222.5 us instead of
+    /// 226 on an H200).
     pub(super) fn is_lean(&self, [m, n]: [usize; 2], steps: usize) -> bool {
         let square = (self.rows, self.columns, self.cluster) == (128, 128, 1);
         let whole = m.is_multiple_of(self.rows) && n.is_multiple_of(self.columns);
@@ -113,15 +116,24 @@ impl Tile {
 
     /// Whether registers suffice, and the lines of operands that are not contiguous along k.
     pub(super) fn applies(&self, promote: bool, by_k: [bool; 2]) -> bool {
-        let own = if self.schedule == Schedule::PingPong { self.rows } else { self.rows / self.consumers };
+        let own = if self.schedule == Schedule::PingPong {
+            self.rows
+        } else {
+            self.rows / self.consumers
+        };
         let sums = own / 64 * self.columns / 2 * if promote { 2 } else { 1 };
         let whole_lines = by_k[1] || (self.columns / self.cluster).is_power_of_two();
         sums <= 128 && whole_lines
     }
 
-    /// About how many cycles a product takes in this tile: what candidates are ordered by, never what is chosen
-    /// between them once they have been timed.
-    pub(in crate::gemm) fn cycles(&self, [m, n, k]: [usize; 3], batch: usize, multiprocessors: usize) -> f64 {
+    /// About how many cycles a product takes in this tile: what candidates are ordered by, never
+    /// what is chosen between them once they have been timed.
+    pub(in crate::gemm) fn cycles(
+        &self,
+        [m, n, k]: [usize; 3],
+        batch: usize,
+        multiprocessors: usize,
+    ) -> f64 {
         /// Multiply-adds of 16-bit operands that a multiprocessor does in a cycle.
         const RATE: f64 = 2048.0;
         /// Bytes that a multiprocessor gets from L2 in a cycle.
@@ -142,7 +154,8 @@ impl Tile {
         FIXED + waves * (steps * step + shown * EPILOGUE * area)
     }
 
-    /// Rows of tiles to walk before the next column, of `pairs` that there are: what runs at once is about square.
+    /// Rows of tiles to walk before the next column, of `pairs` that there are: what runs at once
+    /// is about square.
     pub(super) fn group(&self, pairs: usize) -> usize {
         (2048 / (self.rows * self.cluster)).clamp(1, pairs.max(1))
     }

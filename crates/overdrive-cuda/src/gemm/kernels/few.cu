@@ -1,15 +1,17 @@
-// Products of few rows on Hopper's tensor cores: y^T = w^T x^T, so that outputs fill the 64 rows of a matrix
-// instruction, and rows of x are its few columns.
+// Products of few rows on Hopper's tensor cores: y^T = w^T x^T, so that outputs fill the 64 rows of
+// a matrix instruction, and rows of x are its few columns.
 //
-// In a chain of layers what counts is the time from the last result of one to the first of the next. So the contracted
-// index is cut among the blocks of a cluster, which fill the device, and again among the warpgroups of a block, whose
-// instructions would wait for each other otherwise; weights that no step of the call writes are copied while the kernels
-// before this one still run. Sums meet in shared memory, of a block, then of the block of the cluster that stores them,
-// always in the same order.
+// In a chain of layers what counts is the time from the last result of one to the first of the
+// next. So the contracted index is cut among the blocks of a cluster, which fill the device, and
+// again among the warpgroups of a block, whose instructions would wait for each other otherwise;
+// weights that no step of the call writes are copied while the kernels before this one still run.
+// Sums meet in shared memory, of a block, then of the block of the cluster that stores them, always
+// in the same order.
 //
-// SPLIT: blocks of a cluster. GROUPS: warpgroups, each with every GROUPS-th tile of a block's part. STAGES: tiles in
-// flight, a multiple of GROUPS. RHS_BY_K: contracted index contiguous in the weights. SETTLED: no step of the call writes
-// them. From the printed text: wgmma (one instruction), Slots, epilogue, store_result.
+// SPLIT: blocks of a cluster. GROUPS: warpgroups, each with every GROUPS-th tile of a block's part.
+// STAGES: tiles in flight, a multiple of GROUPS. RHS_BY_K: contracted index contiguous in the
+// weights. SETTLED: no step of the call writes them. From the printed text: wgmma (one
+// instruction), Slots, epilogue, store_result.
 
 #include "hopper.cuh"
 
@@ -68,7 +70,8 @@ __device__ __forceinline__ Four total(u32 from, u32 step) {
     return sum;
 }
 
-// Calls `each(row, output, j)` for the four sums of a place: of two rows of x, by an output and the eighth after it.
+// Calls `each(row, output, j)` for the four sums of a place: of two rows of x, by an output and the
+// eighth after it.
 template <class Each>
 __device__ __forceinline__ void of_four(int place, int first_output, const Each& each) {
     const int thread = place % WARPGROUP;

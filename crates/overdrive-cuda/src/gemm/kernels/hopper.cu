@@ -1,20 +1,24 @@
-// Products on Hopper's tensor cores: a producer warp copies tiles to shared memory by TMA, consumer warpgroups
-// multiply them with wgmma and apply the printed epilogue to the sums in their registers.
+// Products on Hopper's tensor cores: a producer warp copies tiles to shared memory by TMA, consumer
+// warpgroups multiply them with wgmma and apply the printed epilogue to the sums in their
+// registers.
 //
-// Learnt from CUTLASS's warp-specialised persistent kernels (cooperative and ping-pong), from DeepGEMM (registers moved
-// to the consumers, stores by TMA from swizzled shared memory) and from Pranjal Shankhdhar's "Fast CUDA kernels"
-// worklog (clusters that share a tile, order of tiles that keeps operands in L2).
+// Learnt from CUTLASS's warp-specialised persistent kernels (cooperative and ping-pong), from
+// DeepGEMM (registers moved to the consumers, stores by TMA from swizzled shared memory) and from
+// Pranjal Shankhdhar's "Fast CUDA kernels" worklog (clusters that share a tile, order of tiles that
+// keeps operands in L2).
 //
-// TILE_M TILE_N: sums of a block (cooperative) or of a warpgroup (ping-pong). CONSUMERS: warpgroups. PINGPONG: each
-// warpgroup has tiles of its own, so that one's epilogue runs under the other's products. CLUSTER: blocks, neighbours
-// in rows, that share right tiles. STAGES: tiles in flight. LHS_BY_K, RHS_BY_K: contracted index contiguous.
-// LHS_BATCHED, RHS_BATCHED: the operand differs from batch to batch. STORE_BY_TMA: the result goes through shared
-// memory. PROMOTE: sums of fp8 leave the tensor core's narrow accumulator after each tile. GROUP: tiles of rows that
-// are walked before the next column of tiles. BLOCKS: of the grid. TOGETHER: products of one left operand that differ
-// in addresses alone; more than one have no batch. SPAN: blocks, neighbours in columns, that hold whole rows of the result
-// between them, where a loop over its rows follows; FOLDS: times that they meet. Such blocks have one tile each. LEAN: one
-// warp copies and registers stay where they are, so that half of them are left to blocks of the next kernel.
-// SUM: f32, or i32 of i8. From the printed text: wgmma (one instruction), Slots, epilogue, store_result; follow.
+// TILE_M TILE_N: sums of a block (cooperative) or of a warpgroup (ping-pong). CONSUMERS:
+// warpgroups. PINGPONG: each warpgroup has tiles of its own, so that one's epilogue runs under the
+// other's products. CLUSTER: blocks, neighbours in rows, that share right tiles. STAGES: tiles in
+// flight. LHS_BY_K, RHS_BY_K: contracted index contiguous. LHS_BATCHED, RHS_BATCHED: the operand
+// differs from batch to batch. STORE_BY_TMA: the result goes through shared memory. PROMOTE: sums
+// of fp8 leave the tensor core's narrow accumulator after each tile. GROUP: tiles of rows that are
+// walked before the next column of tiles. BLOCKS: of the grid. TOGETHER: products of one left
+// operand that differ in addresses alone; more than one have no batch. SPAN: blocks, neighbours in
+// columns, that hold whole rows of the result between them, where a loop over its rows follows;
+// FOLDS: times that they meet. Such blocks have one tile each. LEAN: one warp copies and registers
+// stay where they are, so that half of them are left to blocks of the next kernel. SUM: f32, or i32
+// of i8. From the printed text: wgmma (one instruction), Slots, epilogue, store_result; follow.
 
 #include "hopper.cuh"
 
@@ -90,16 +94,17 @@ __device__ __forceinline__ void store_shared(u32 to, const Pair& pair) {
     }
 }
 
-// Applies the epilogue to a warpgroup's 64 rows of sums and stores them, a slice of columns at a time: all of a slice's
-// values first, so that their loads and chains overlap.
+// Applies the epilogue to a warpgroup's 64 rows of sums and stores them, a slice of columns at a
+// time: all of a slice's values first, so that their loads and chains overlap.
 __device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const TensorMap& map, const Slots& slots, u32 buffers, int& used, int warpgroup) {
     const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
     const int row = thread / 32 * 16 + lane / 4, col = lane % 4 * 2;
     constexpr int SLICE = STORE_BY_TMA ? 128 / (int)sizeof(OUT) : TILE_N < 64 ? TILE_N : 64;
 #pragma unroll
     for (int slice = 0; slice < TILE_N; slice += SLICE) {
-        // Until the copy that last read the buffer has done so. First, because the branch also parts the wait for wgmma
-        // from the first use of its sums: without one ptxas finds them used too early and serialises all wgmma (C7514).
+        // Until the copy that last read the buffer has done so. First, because the branch also
+        // parts the wait for wgmma from the first use of its sums: without one ptxas finds them
+        // used too early and serialises all wgmma (C7514).
         if (STORE_BY_TMA && thread == 0) copies_have_read<STORE_BUFFERS - 1>();
         Pair values[SLICE / 8][2];
 #pragma unroll
@@ -134,8 +139,8 @@ __device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const Tenso
 }
 
 #if SPAN > 0
-// How the threads that have parts of a row fold it: four lanes of a warp, then the blocks of the cluster, each of which
-// tells all its part. Every meeting has places and a barrier of its own.
+// How the threads that have parts of a row fold it: four lanes of a warp, then the blocks of the
+// cluster, each of which tells all its part. Every meeting has places and a barrier of its own.
 struct Meeting {
     u32 parts, barriers; // of this warpgroup
     u32 rank;
@@ -179,7 +184,8 @@ struct Meeting {
     }
 };
 
-// What the epilogue reads of a thread's elements, which sets out before the products where registers have room for it.
+// What the epilogue reads of a thread's elements, which sets out before the products where
+// registers have room for it.
 constexpr bool EARLY = TILE_N <= 64;
 typedef Loaded<2> Operands[2][TILE_N / 8];
 
@@ -257,7 +263,8 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
     else cluster_sync<CLUSTER>();
     constexpr i64 CLUSTERS = BLOCKS / GANG;
     const i64 first = blockIdx.x / GANG;
-    // Right operands are mostly weights, far away: they set out while the kernel before this one still runs.
+    // Right operands are mostly weights, far away: they set out while the kernel before this one
+    // still runs.
     if (threadIdx.x == FIRST) {
         const Tile tile = tile_at(first, rank);
         constexpr int share = TILE_N / CLUSTER;
@@ -350,7 +357,8 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                     for (int i = 0; i < TILE_N / 2; ++i) totals[h][i] += sums[h][i];
                 }
 #else
-                // The tile before this one has been read once only this one's products are under way.
+                // The tile before this one has been read once only this one's products are under
+                // way.
                 products_wait<1>();
                 if (k > 0 && threadIdx.x % 32 < CLUSTER) barrier_arrive<CLUSTER>(freed + previous * 8, threadIdx.x % 32);
                 previous = stage;

@@ -1,17 +1,21 @@
 // A product of few columns: a block for each row, whose threads share the contracted index.
 //
-// Such a product is as good as free of arithmetic, and what bounds it is how long one thread reads: so the sums of a
-// row are cut among as many threads as a block may have, and meet in a tree, in the same order in every call.
+// Such a product is as good as free of arithmetic, and what bounds it is how long one thread reads:
+// so the sums of a row are cut among as many threads as a block may have, and meet in a tree, in
+// the same order in every call.
 //
-// LHS RHS: element types. SUM: the type of sums. M N K. LHS_ROW LHS_COL RHS_ROW RHS_COL: strides in elements.
-// LHS_BATCH RHS_BATCH: functions of the batch index. THREADS: of a block, whole warps. AT_ONCE: neighbours of a row of
-// the right operand that one access reads, where they are neighbours. From the printed epilogue: Slots, epilogue.
+// LHS RHS: element types. SUM: the type of sums. M N K. LHS_ROW LHS_COL RHS_ROW RHS_COL: strides in
+// elements. LHS_BATCH RHS_BATCH: functions of the batch index. THREADS: of a block, whole warps.
+// AT_ONCE: neighbours of a row of the right operand that one access reads, where they are
+// neighbours. From the printed epilogue: Slots, epilogue.
 
-// spills at most 8 bytes before sm_90, of sixteen columns: an address that is read again after the loop.
+// spills at most 8 bytes before sm_90, of sixteen columns: an address that is read again after the
+// loop.
 
 extern "C" __global__ void __launch_bounds__(THREADS) gemm_narrow(const LHS* lhs, const RHS* rhs, const Slots slots) {
     const i32 row = blockIdx.x, thread = threadIdx.x;
-    // Right operands are mostly weights, far away: they set out while the kernel before this one still runs.
+    // Right operands are mostly weights, far away: they set out while the kernel before this one
+    // still runs.
     for (i64 k = (i64)row * THREADS + thread; k < K; k += (i64)gridDim.x * THREADS) {
 #pragma unroll
         for (int j = 0; j < N; j += RHS_COL == 1 ? N : 1)

@@ -1,11 +1,12 @@
-// Fills `count` elements of type ELEMENT with numbers of about normal distribution: what products are timed on. Zeros would be
-// faster than any data.
+// Fills `count` elements of type ELEMENT with numbers of about normal distribution: what products
+// are timed on. Zeros would be faster than any data.
 #include "number.cuh"
 
 extern "C" __global__ void noise(ELEMENT* to, u64 count) {
     const u64 step = (u64)gridDim.x * blockDim.x;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        // splitmix64 (Steele et al., OOPSLA 2014); the sum of its four 16-bit parts is nearly normal.
+        // splitmix64 (Steele et al., OOPSLA 2014); the sum of its four 16-bit parts is nearly
+        // normal.
         u64 z = (i + 1) * 0x9E3779B97F4A7C15ull;
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
         z = (z ^ z >> 27) * 0x94D049BB133111EBull;

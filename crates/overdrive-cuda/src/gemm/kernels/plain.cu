@@ -1,10 +1,13 @@
-// A product of any strides and types: 64 x 64 sums a block, 4 x 4 a thread, operands through shared memory.
+// A product of any strides and types: 64 x 64 sums a block, 4 x 4 a thread, operands through shared
+// memory.
 //
-// Every product can run here, so it is written to be right; speed is the business of the others. The operands' own
-// strides are walked, so loads are coalesced only where the shorter stride runs along the threads.
+// Every product can run here, so it is written to be right; speed is the business of the others.
+// The operands' own strides are walked, so loads are coalesced only where the shorter stride runs
+// along the threads.
 //
-// LHS RHS: element types. SUM: the type of sums. M N K. LHS_ROW LHS_COL RHS_ROW RHS_COL: strides in elements.
-// LHS_BATCH RHS_BATCH: functions of the batch index. From the printed epilogue: Slots, epilogue.
+// LHS RHS: element types. SUM: the type of sums. M N K. LHS_ROW LHS_COL RHS_ROW RHS_COL: strides in
+// elements. LHS_BATCH RHS_BATCH: functions of the batch index. From the printed epilogue: Slots,
+// epilogue.
 
 // spills at most 256 bytes around the epilogue of f64 sums, whose functions take all registers.
 

@@ -1,23 +1,26 @@
-// `sparse_linear` on Hopper, with the printed epilogue: sparse tensor cores multiply the two weights of each four that
-// stay by the two inputs that they stand for. A matrix instruction takes the sparse operand on its left alone, so that
-// this forms `y^T = W x^T`.
+// `sparse_linear` on Hopper, with the printed epilogue: sparse tensor cores multiply the two
+// weights of each four that stay by the two inputs that they stand for. A matrix instruction takes
+// the sparse operand on its left alone, so that this forms `y^T = W x^T`.
 //
-// A producer warp copies values and x to shared memory by TMA, consumer warpgroups multiply them. The places need no
-// memory of their own: a thread reads bits of the mask, 32 bytes of a row in four lanes, long before they are wanted, and
-// makes of them what wgmma takes, two numbers of two bits for each four places. Sums are turned on their way through
-// shared memory (stmatrix with transposition), so that rows of y are contiguous again.
+// A producer warp copies values and x to shared memory by TMA, consumer warpgroups multiply them.
+// The places need no memory of their own: a thread reads bits of the mask, 32 bytes of a row in
+// four lanes, long before they are wanted, and makes of them what wgmma takes, two numbers of two
+// bits for each four places. Sums are turned on their way through shared memory (stmatrix with
+// transposition), so that rows of y are contiguous again.
 //
-// What bounds it: of a tile of 256 rows wgmma reads x from shared memory as fast as that can be read, 128 bytes a
-// cycle, and values on top; a block takes in no more than 64 bytes a cycle; both leave some three quarters of the sparse
-// peak, and at the power limit the clock does the rest.
+// What bounds it: of a tile of 256 rows wgmma reads x from shared memory as fast as that can be
+// read, 128 bytes a cycle, and values on top; a block takes in no more than 64 bytes a cycle; both
+// leave some three quarters of the sparse peak, and at the power limit the clock does the rest.
 //
-// Metadata: PTX ISA, "Sparse wgmma", figures of metadata of .m64nNk32. Of a warp's 16 rows, lane 4g + h (h of 0 and 1 for
-// selector 0, 2 and 3 for selector 1) has 16 places of row g in the low half, of row g + 8 in the high one.
+// Metadata: PTX ISA, "Sparse wgmma", figures of metadata of .m64nNk32. Of a warp's 16 rows, lane
+// 4g + h (h of 0 and 1 for selector 0, 2 and 3 for selector 1) has 16 places of row g in the low half,
+// of row g + 8 in the high one.
 //
-// CONSUMERS: warpgroups, each with 64 outputs of a block's. TILE_N: rows of x of a block. STAGES: tiles in flight. GROUP: tiles
-// of outputs that are walked before the next rows of x. BLOCKS: of the grid. STORE_BY_TMA: the result, of two bytes, goes
-// through shared memory. M rows of x in each of BATCH that the epilogue tells apart, N outputs, K inputs. From the printed
-// text: wgmma, Slots, epilogue, store_result.
+// CONSUMERS: warpgroups, each with 64 outputs of a block's. TILE_N: rows of x of a block. STAGES:
+// tiles in flight. GROUP: tiles of outputs that are walked before the next rows of x. BLOCKS: of
+// the grid. STORE_BY_TMA: the result, of two bytes, goes through shared memory. M rows of x in each
+// of BATCH that the epilogue tells apart, N outputs, K inputs. From the printed text: wgmma, Slots,
+// epilogue, store_result.
 
 #include "hopper.cuh"
 
@@ -44,7 +47,8 @@ struct alignas(16) Bits {
     u32 at[4];
 };
 
-// Of each four bits the numbers of the first two that are set, which is one, two or three after the first.
+// Of each four bits the numbers of the first two that are set, which is one, two or three after the
+// first.
 __device__ __forceinline__ u32 places(u32 mask) {
     constexpr u32 FIRST = 0x11111111;
     const u32 a = mask, b = mask >> 1, c = mask >> 2;
@@ -69,8 +73,9 @@ __device__ __forceinline__ void fence_sums(Sums& sums) {
     for (int i = 0; i < TILE_N / 2; ++i) fence_sum(sums[i]);
 }
 
-// Bits of a thread's two rows of weights: of the first half of a window in lanes 0 and 1 of four, of the second in 2 and 3.
-// Bits beyond the last stand for values that are not there, zeros of the copy engine.
+// Bits of a thread's two rows of weights: of the first half of a window in lanes 0 and 1 of four,
+// of the second in 2 and 3. Bits beyond the last stand for values that are not there, zeros of the
+// copy engine.
 __device__ __forceinline__ void read_bits(Bits (&bits)[2], const u8* mask, int output, int window) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
     const int at = min(window * WINDOW * TILE_K / 8 + (lane & 2) * 8, MASK_ROW - 16);
@@ -92,13 +97,14 @@ __device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& m
     const int warpgroup = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP, lane = thread % 32, warp = thread / 32;
 #pragma unroll
     for (int slice = 0; slice < TILE_N; slice += SLICE) {
-        // Until the copy that last read the buffer has done so; this also parts the wait for wgmma from the first use of its
-        // sums (see the kernel of dense products).
+        // Until the copy that last read the buffer has done so; this also parts the wait for wgmma
+        // from the first use of its sums (see the kernel of dense products).
         if (thread == 0) copies_have_read<0>();
         if constexpr (STORE_BY_TMA) named_sync<1>(warpgroup, WARPGROUP);
 #pragma unroll
         for (int j = 0; j < SLICE; j += 16) {
-            // Of eight rows by eight outputs a thread has two rows of one output, of sixteen by sixteen four times that.
+            // Of eight rows by eight outputs a thread has two rows of one output, of sixteen by
+            // sixteen four times that.
             OUT values[4][2];
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -181,7 +187,8 @@ sparse_linear(const __grid_constant__ TensorMap values_map, const __grid_constan
         const int consumer = warpgroup - 1, lane = threadIdx.x % 32;
         const u32 buffer = stores + consumer * STORE_BYTES;
         u32 stage = 0, parity = 0, previous = 0;
-        // Two windows: places are read by products that are still under way while the next ones are made.
+        // Two windows: places are read by products that are still under way while the next ones are
+        // made.
         u32 meta[2][WINDOW];
         Bits bits[2];
         const auto output_of = [&](int index) { return tile_at(index).output + consumer * 64; };
@@ -190,7 +197,8 @@ sparse_linear(const __grid_constant__ TensorMap values_map, const __grid_constan
             Tile tile = tile_at(index);
             tile.output += consumer * 64;
             Sums sums;
-            // Tile k, whose place in two windows is known at compile time, since registers have no run-time index.
+            // Tile k, whose place in two windows is known at compile time, since registers have no
+            // run-time index.
             const auto multiply = [&](int k, auto place) {
                 constexpr int at = decltype(place)::value;
                 if constexpr (at % WINDOW == 0) {
@@ -198,7 +206,8 @@ sparse_linear(const __grid_constant__ TensorMap values_map, const __grid_constan
                     read_bits(bits, mask, tile.output, k / WINDOW + 1);
                 }
                 barrier_wait(filled + stage * 8, parity);
-                // Matrix descriptors (PTX ISA, "Matrix Descriptor Format"): values in lines of 64 bytes, x in lines of 128.
+                // Matrix descriptors (PTX ISA, "Matrix Descriptor Format"): values in lines of 64
+                // bytes, x in lines of 128.
                 const u32 values_at = values_tiles + stage * VALUES_BYTES + consumer * 4096, x_at = x_tiles + stage * X_BYTES;
                 const u64 values = 2ull << 62 | (u64)(64 * 8 / 16) << 32 | 1ull << 16 | (u64)((values_at & 0x3ffff) >> 4);
                 const u64 x = 1ull << 62 | (u64)(128 * 8 / 16) << 32 | 1ull << 16 | (u64)((x_at & 0x3ffff) >> 4);
@@ -210,7 +219,8 @@ sparse_linear(const __grid_constant__ TensorMap values_map, const __grid_constan
                 wgmma<selector>(sums, values + 32 / 16, x + 64 / 16, of_window[word + 1], 1);
                 products_commit();
                 fence_sums(sums);
-                // The tile before this one has been read once only this one's products are under way.
+                // The tile before this one has been read once only this one's products are under
+                // way.
                 products_wait<1>();
                 if (k > 0 && lane == 0) barrier_arrive<1>(freed + previous * 8, 0);
                 previous = stage;

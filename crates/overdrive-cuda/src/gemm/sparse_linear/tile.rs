@@ -1,8 +1,9 @@
 //! Which layers the kernel of `sparse_linear` takes, and the tiles that it is compiled with.
 //!
-//! It takes those that it was faster at than cuBLASLt by the unpacked weight, on an H200: with enough rows for every
-//! multiprocessor to have a large tile the tensor cores gain (1.4 to 1.6 times), with few rows it is the bytes of the weight
-//! (1.1 to 1.3 times). Invariant: a tile never needs more shared memory than a block may have.
+//! It takes those that it was faster at than cuBLASLt by the unpacked weight, on an H200: with
+//! enough rows for every multiprocessor to have a large tile the tensor cores gain (1.4 to 1.6
+//! times), with few rows it is the bytes of the weight (1.1 to 1.3 times). Invariant: a tile never
+//! needs more shared memory than a block may have.
 
 use overdrive_ir::ops::SparseLinear;
 use overdrive_ir::{DType, OpRef, TensorType};
@@ -11,8 +12,8 @@ use overdrive_ir::{DType, OpRef, TensorType};
 const INPUTS: usize = 128;
 /// With few rows: outputs that keep most multiprocessors busy.
 const FEWEST_OUTPUTS: usize = 4096;
-/// With many: tiles that do (96 of 768 inputs gained nothing, 128 and 512 a third), and inputs that outweigh the
-/// beginning and the end of a tile.
+/// With many: tiles that do (96 of 768 inputs gained nothing, 128 and 512 a third), and inputs that
+/// outweigh the beginning and the end of a tile.
 const FEWEST_TILES: usize = 100;
 const FEWEST_INPUTS: usize = 1024;
 /// Inputs of a tile, of which half stay.
@@ -24,7 +25,8 @@ const SLACK: usize = 1024;
 /// Most tiles in flight.
 const MOST_STAGES: usize = 16;
 
-/// Why `op` over operands of these types is not for the kernel; `None` where it is, and for other ops.
+/// Why `op` over operands of these types is not for the kernel; `None` where it is, and for other
+/// ops.
 pub(crate) fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
     op.downcast::<SparseLinear>()?;
     let [x, values, _, ..] = types else { return None };
@@ -39,7 +41,11 @@ pub(crate) fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
             "its kernel reads the places of {INPUTS} inputs at a time, not of {k}: {unpacked}"
         ));
     }
-    if rows == 0 || n == 0 || k == 0 || [rows, n, k].iter().any(|&extent| extent > i32::MAX as usize / 2) {
+    if rows == 0
+        || n == 0
+        || k == 0
+        || [rows, n, k].iter().any(|&extent| extent > i32::MAX as usize / 2)
+    {
         return Some(format!("nothing to compute, or too much for one launch: {unpacked}"));
     }
     slower(rows, [n, k]).map(|reason| format!("{reason}: {unpacked}"))
@@ -50,16 +56,20 @@ fn slower(rows: usize, [n, k]: [usize; 2]) -> Option<String> {
     let tile = Tile::of(rows);
     if tile != MANY {
         let fewest = FEWEST_OUTPUTS;
-        return (n < fewest)
-            .then(|| format!("{n} outputs of {rows} rows are too few to gain by 2:4, which takes {fewest}"));
+        return (n < fewest).then(|| {
+            format!("{n} outputs of {rows} rows are too few to gain by 2:4, which takes {fewest}")
+        });
     }
     let count: usize = tile.counts(rows, n).iter().product();
     let [outputs, tall] = [tile.outputs(), tile.rows];
     let of = format!("tiles of {outputs} outputs by {tall} rows");
     if count < FEWEST_TILES {
-        return Some(format!("{count} {of} are too few to gain by 2:4, which takes {FEWEST_TILES}"));
+        return Some(format!(
+            "{count} {of} are too few to gain by 2:4, which takes {FEWEST_TILES}"
+        ));
     }
-    (k < FEWEST_INPUTS).then(|| format!("{k} inputs are too few to gain by 2:4, which takes {FEWEST_INPUTS}"))
+    (k < FEWEST_INPUTS)
+        .then(|| format!("{k} inputs are too few to gain by 2:4, which takes {FEWEST_INPUTS}"))
 }
 
 /// What a block computes at a time.
@@ -123,7 +133,8 @@ impl Tile {
         [n.div_ceil(self.outputs()), rows.div_ceil(self.rows)]
     }
 
-    /// Tiles of outputs to walk before the next rows of x, of `count` that there are: what runs at once is about square.
+    /// Tiles of outputs to walk before the next rows of x, of `count` that there are: what runs at
+    /// once is about square.
     pub(super) fn group(&self, count: usize) -> usize {
         (2048 / self.outputs()).clamp(1, count.max(1))
     }
@@ -149,7 +160,9 @@ mod tests {
                 TensorType::new(dtype, [n, k / 2]),
                 TensorType::new(DType::U8, [n, k.div_ceil(8)]),
             ];
-            let Operation::Composite(op) = Operation::from(SparseLinear) else { panic!("no primitive") };
+            let Operation::Composite(op) = Operation::from(SparseLinear) else {
+                panic!("no primitive")
+            };
             declines(&op, &types)
         };
         for (rows, weights) in

@@ -20,13 +20,17 @@ pub(super) struct Description(sys::cublasLtMatmulDesc_t);
 unsafe impl Send for Description {}
 
 impl Description {
-    pub(super) fn new(compute: sys::cublasComputeType_t, factors: sys::cudaDataType) -> Result<Self, Error> {
+    pub(super) fn new(
+        compute: sys::cublasComputeType_t,
+        factors: sys::cudaDataType,
+    ) -> Result<Self, Error> {
         Ok(Self(result::create_matmul_desc(compute, factors)?))
     }
 
     fn set<T>(&self, attribute: Attribute, value: &T) -> Result<(), Error> {
         let (value, size) = bytes(value);
-        // SAFETY: the descriptor is alive, and the value has the type that cuBLASLt documents for the attribute.
+        // SAFETY: the descriptor is alive, and the value has the type that cuBLASLt documents for
+        // the attribute.
         unsafe { result::set_matmul_desc_attribute(self.0, attribute, value, size)? };
         Ok(())
     }
@@ -85,7 +89,8 @@ pub(super) struct Matrix(sys::cublasLtMatrixLayout_t);
 unsafe impl Send for Matrix {}
 
 impl Matrix {
-    /// `leading` elements from a column to the next; `count` matrices that are `step` elements apart.
+    /// `leading` elements from a column to the next; `count` matrices that are `step` elements
+    /// apart.
     pub(super) fn new(
         dtype: sys::cudaDataType,
         [rows, columns]: [u64; 2],
@@ -111,7 +116,8 @@ impl Matrix {
 impl Drop for Matrix {
     fn drop(&mut self) {
         // SAFETY: the owner goes, and nobody else has it.
-        unsafe { result::destroy_matrix_layout(self.0) }.expect("a live descriptor can be destroyed");
+        unsafe { result::destroy_matrix_layout(self.0) }
+            .expect("a live descriptor can be destroyed");
     }
 }
 
@@ -136,7 +142,8 @@ impl Preference {
         Ok(preference)
     }
 
-    /// The `limit` algorithms that cuBLASLt thinks best, best first; none for what it does not support.
+    /// The `limit` algorithms that cuBLASLt thinks best, best first; none for what it does not
+    /// support.
     pub(super) fn algorithms(
         &self,
         library: &Handle,

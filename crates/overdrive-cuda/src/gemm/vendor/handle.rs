@@ -15,7 +15,8 @@ unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
-/// By ordinal of the device. A handle holds the device's primary context, which outlives every `Device`.
+/// By ordinal of the device. A handle holds the device's primary context, which outlives every
+/// `Device`.
 static OPEN: Mutex<Option<HashMap<usize, Arc<Handle>>>> = Mutex::new(None);
 
 impl Handle {
@@ -43,7 +44,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the handle. That closing fails at the end of the process is nobody's concern.
+        // SAFETY: nobody else has the handle. That closing fails at the end of the process is
+        // nobody's concern.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }

@@ -111,14 +111,17 @@ impl Design {
             && is_ordered;
         if tensor {
             let sizes = q.ty.sizes();
-            // Two fragments halve the reads of keys and values, once there are tiles enough for all multiprocessors; beside
-            // the addresses of what a score or mask function reads they do not fit in registers.
+            // Two fragments halve the reads of keys and values, once there are tiles enough for all
+            // multiprocessors; beside the addresses of what a score or mask function reads they do
+            // not fit in registers.
             let many = sizes[0] * sizes[1] * sizes[2].div_ceil(128) >= 264;
             let fragments = if many && d.max(values) <= 64 && !has_regions { 2 } else { 1 };
             return Ok(Self::Tensor { fragments });
         }
         let sum = q.ty.dtype.accumulation().bits() / 8;
-        let tile = [64, 32, 16].into_iter().find(|&tile| tiled_bytes([d, values], tile, sum) <= SHARED_BYTES);
+        let tile = [64, 32, 16]
+            .into_iter()
+            .find(|&tile| tiled_bytes([d, values], tile, sum) <= SHARED_BYTES);
         let tile = tile.ok_or_else(|| {
             let found = format!("heads of {d} and {values} channels in {}", q.ty.dtype);
             Refusal::Unsupported(format!(
@@ -175,9 +178,12 @@ fn source(
         Design::Tensor { fragments } => {
             format!("constexpr int MF = {fragments}, KEYS = {KEYS};\n{}", include_str!("tensor.cu"))
         }
-        Design::Tiled { tile } => format!("constexpr int TILE = {tile};\n{}", include_str!("tiled.cu")),
+        Design::Tiled { tile } => {
+            format!("constexpr int TILE = {tile};\n{}", include_str!("tiled.cu"))
+        }
     };
-    let defines = if attention.mask == Mask::Causal { vec![("CAUSAL", String::new())] } else { vec![] };
+    let defines =
+        if attention.mask == Mask::Causal { vec![("CAUSAL", String::new())] } else { vec![] };
     Ok(Source { name: "attention".into(), text: text.into(), defines })
 }
 
@@ -206,7 +212,9 @@ pub(crate) fn sources_of(
     op: (&Attention, &[Graph]),
 ) -> Result<Vec<(Source, &'static [Architecture])>, Refusal> {
     let factor = op.0.factor(call.operands[0].ty.sizes()[3]);
-    let of = |architecture| source(call, op, Design::of(call, (factor, !op.1.is_empty()), architecture)?);
+    let of = |architecture| {
+        source(call, op, Design::of(call, (factor, !op.1.is_empty()), architecture)?)
+    };
     let (portable, own) = (of(Architecture::Sm80)?, of(Architecture::Sm90a)?);
     Ok(match portable == own {
         true => vec![(portable, &Architecture::DECLARED)],
@@ -228,7 +236,9 @@ pub(crate) fn compile(
     let tiles = sizes[2].div_ceil(design.queries());
     if matrices * tiles > i32::MAX as usize || sizes[2].max(keys) > 1 << 30 {
         let found = format!("{matrices} heads of {} queries and {keys} keys", sizes[2]);
-        return Err(Refusal::Unsupported(format!("{found} are more than one launch takes; split the batch")));
+        return Err(Refusal::Unsupported(format!(
+            "{found} are more than one launch takes; split the batch"
+        )));
     }
     let (shape, source) = (Shape::of(call, factor), source(call, (attention, regions), design)?);
     if let Design::Hopper(tile) = design {

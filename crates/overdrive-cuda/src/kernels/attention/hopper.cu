@@ -1,11 +1,13 @@
-// Attention of 16-bit floats on Hopper's tensor cores: a producer warp copies queries, keys and values by TMA, consumer
-// warpgroups multiply them with wgmma. FlashAttention-3 (Shah et al., arXiv:2407.08608).
+// Attention of 16-bit floats on Hopper's tensor cores: a producer warp copies queries, keys and
+// values by TMA, consumer warpgroups multiply them with wgmma. FlashAttention-3 (Shah et al.,
+// arXiv:2407.08608).
 //
-// Each warpgroup has 64 queries. While its tensor cores multiply the probabilities of one block of keys by their values,
-// it exponentiates the scores of the next; while one warpgroup exponentiates, another multiplies (ping-pong by named
-// barriers). Blocks of keys are walked from the last to the first, so that masked ones come first. A block of the grid
-// takes tasks until none are left, longest first. Channels past D and DV and rows past the end are zeros that TMA fills
-// in and clips.
+// Each warpgroup has 64 queries. While its tensor cores multiply the probabilities of one block of
+// keys by their values, it exponentiates the scores of the next; while one warpgroup exponentiates,
+// another multiplies (ping-pong by named barriers). Blocks of keys are walked from the last to the
+// first, so that masked ones come first. A block of the grid takes tasks until none are left,
+// longest first. Channels past D and DV and rows past the end are zeros that TMA fills in and
+// clips.
 //
 // Text before gives KEYS, CONSUMERS, STAGES, PLACES of queries, and the instructions `wgmma`
 // and `wgmma_of_registers`.
@@ -24,7 +26,8 @@ constexpr int QUERY_BYTES = QUERY_BOX * PARTS, KEY_BYTES = KEY_BOX * PARTS, VALU
 // Outputs leave by the place of the queries.
 constexpr int QUERY_PLACE = QUERY_BOX * (PARTS > PARTS_V ? PARTS : PARTS_V);
 
-// Matrix descriptors of 128-byte swizzle: eight lines to the next eight; for values also one box to the next.
+// Matrix descriptors of 128-byte swizzle: eight lines to the next eight; for values also one box to
+// the next.
 constexpr u64 BY_CHANNEL = 1ull << 62 | 64ull << 32 | 1ull << 16;
 constexpr u64 BY_KEY = 1ull << 62 | 64ull << 32 | (u64)(KEY_BOX / 16) << 16;
 __device__ __forceinline__ u64 descriptor(u64 kind, u32 address) { return kind | (u64)((address & 0x3ffff) >> 4); }
@@ -107,14 +110,17 @@ struct Softmax {
             most = fmaxf(most, most2);
             most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
             most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-            // A row that has seen no key has maximum -infinity, whose difference is NaN: any finite shift will do there.
+            // A row that has seen no key has maximum -infinity, whose difference is NaN: any finite
+            // shift will do there.
             const f32 base = most == -infinity(0.0f) ? 0.0f : most;
 #if !defined(SCORE) && !defined(MASK)
-            // Scores keep their scale until the exponential, where one multiply-add does both; the factor is positive.
+            // Scores keep their scale until the exponential, where one multiply-add does both; the
+            // factor is positive.
             const f32 shift = base * scale;
             auto exponent = [=](f32 score) { return fmaf(score, scale, -shift); };
 #else
-            // The difference first: masks hide by the lowest number of all, which has no logarithm's base to spare.
+            // The difference first: masks hide by the lowest number of all, which has no
+            // logarithm's base to spare.
             auto exponent = [=](f32 score) { return (score - base) * LOG2E; };
 #endif
             shrink[r] = power_of_two(exponent(largest[r]));
@@ -237,7 +243,8 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
         take_registers<CONSUMERS == 2 ? 240 : 160>();
         const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
         const bool leads = thread == 0;
-        // Row r of the accumulators is query `row + 8 r`, columns are keys (channels) `8 j + 2 (lane % 4)` and the next.
+        // Row r of the accumulators is query `row + 8 r`, columns are keys (channels) `8 j + 2
+        // (lane % 4)` and the next.
         const i32 row = thread / 32 * 16 + lane / 4;
         const f32 factor = (f32)s.factor, scale = factor * LOG2E;
         if (CONSUMERS > 1) {
@@ -307,8 +314,8 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
                     hide(scores, step * KEYS);
                     softmax.take(scores, scale);
                     fence_sums(scores);
-                    // Here, since the compiler moves no wait for products over a loop: else it would wait before the
-                    // exponentials, which the products are to hide.
+                    // Here, since the compiler moves no wait for products over a loop: else it
+                    // would wait before the exponentials, which the products are to hide.
                     if (step > 0) barrier_wait(key_full + 8 * key_turn.stage, key_turn.parity);
                     products_wait<0>();
                     fence_sums(sums);
@@ -342,7 +349,8 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
                     lse[b * s.lse[0] + h * s.lse[1] + query * s.lse[2]] = sum > 0.0f ? scaled + logf(sum) : -infinity(0.0f);
                 }
             }
-            // The queries were read by products that are over in every warp once all have come here.
+            // The queries were read by products that are over in every warp once all have come
+            // here.
             named_sync<1 + CONSUMERS>(warpgroup, WARPGROUP);
             const u32 at_row = thread / 32 * 16 + lane % 16;
 #pragma unroll

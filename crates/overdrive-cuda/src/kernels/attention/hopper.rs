@@ -52,7 +52,8 @@ pub(super) struct Tile {
 /// Whether TMA can copy boxes of a view: rows are dense and apart by multiples of 16 bytes.
 fn is_copied(view: &View) -> bool {
     let outer = view.ty.sizes().into_iter().zip(&view.strides).take(3);
-    let strides = outer.filter(|&(size, _)| size > 1).all(|(_, stride)| *stride > 0 && stride % 8 == 0);
+    let strides =
+        outer.filter(|&(size, _)| size > 1).all(|(_, stride)| *stride > 0 && stride % 8 == 0);
     strides && view.strides[3] == 1 && Place::new(view).is_aligned(16)
 }
 
@@ -98,7 +99,8 @@ impl Tile {
     pub(super) fn text(self, dtype: DType, values: usize) -> String {
         let Self { keys, consumers, places } = self;
         format!(
-            "constexpr int KEYS = {keys}, CONSUMERS = {consumers}, STAGES = {STAGES}, PLACES = {places};\n{}{}",
+            "constexpr int KEYS = {keys}, CONSUMERS = {consumers}, STAGES = {STAGES}, PLACES = \
+             {places};\n{}{}",
             wgmma::print(keys, [dtype; 2], [true; 2]),
             wgmma::print_of_registers(values, dtype)
         )
@@ -160,10 +162,12 @@ impl Launch for Compiled {
         let lse = self.lse.map_or(0, |place| place.of(addresses));
         let mut captures: Vec<u64> = self.captures.iter().map(|&slot| addresses.of(slot)).collect();
         let (mut buffers, mut shape) = ([lse, self.counter.address()], self.shape);
-        let mut parameters: Vec<*mut c_void> = maps.iter_mut().map(|map| (&raw mut *map).cast()).collect();
+        let mut parameters: Vec<*mut c_void> =
+            maps.iter_mut().map(|map| (&raw mut *map).cast()).collect();
         parameters.extend(buffers.iter_mut().map(|buffer| (buffer as *mut u64).cast::<c_void>()));
         parameters.push((&raw mut shape).cast());
-        parameters.extend(captures.iter_mut().map(|capture| (capture as *mut u64).cast::<c_void>()));
+        parameters
+            .extend(captures.iter_mut().map(|capture| (capture as *mut u64).cast::<c_void>()));
         // SAFETY: the parameters are those of the kernel, whose copies keep to the maps and whose
         // other stores keep to the rows of the shape.
         unsafe { self.entry.launch(stream, &mut parameters) }

@@ -1,9 +1,10 @@
-//! `attention`, a tile at a time, with any score and mask function: beside operands and results no memory grows with T.
+//! `attention`, a tile at a time, with any score and mask function: beside operands and results no
+//! memory grows with T.
 //!
-//! `hopper.cu` and `tensor.cu` are for 16-bit floats on the tensor cores, of Hopper and of every GPU,
-//! `tiled.cu` for every other case; `region` prints score and mask functions into all three, `call`
-//! chooses and launches.
-//! Sources: Dao, "FlashAttention-2", arXiv:2307.08691; Dong et al., "Flex attention", arXiv:2412.05496.
+//! `hopper.cu` and `tensor.cu` are for 16-bit floats on the tensor cores, of Hopper and of every
+//! GPU, `tiled.cu` for every other case; `region` prints score and mask functions into all three,
+//! `call` chooses and launches. Sources: Dao, "FlashAttention-2", arXiv:2307.08691; Dong et al.,
+//! "Flex attention", arXiv:2412.05496.
 
 mod call;
 mod hopper;

@@ -1,8 +1,9 @@
 //! Score and mask functions as CUDA C++.
 //!
-//! A region is scalar code that reads captured tensors at computed indices. It becomes a `Program`, which the one printer
-//! of scalar expressions prints: values of few elements (an index vector, say) are so many registers, and a read is an
-//! `Instr::Load` whose element is kept beside the program, because it is not affine.
+//! A region is scalar code that reads captured tensors at computed indices. It becomes a `Program`,
+//! which the one printer of scalar expressions prints: values of few elements (an index vector,
+//! say) are so many registers, and a read is an `Instr::Load` whose element is kept beside the
+//! program, because it is not affine.
 
 use std::collections::HashMap;
 
@@ -46,8 +47,10 @@ struct Translator<'a> {
 }
 
 fn unsupported(node: &Node) -> Refusal {
-    let reason =
-        format!("`{}` in a score or mask function; write it with elementwise ops and reads", node.op.name());
+    let reason = format!(
+        "`{}` in a score or mask function; write it with elementwise ops and reads",
+        node.op.name()
+    );
     Refusal::Unsupported(reason)
 }
 
@@ -97,8 +100,10 @@ impl Translator<'_> {
             let indices = self.elements(&operands[1], node)?;
             return Ok(self.gather((*capture, axes), &indices, &types[1].sizes(), ty.dtype));
         }
-        let elements: Vec<Vec<Register>> =
-            operands.iter().map(|operand| self.elements(operand, node)).collect::<Result<_, _>>()?;
+        let elements: Vec<Vec<Register>> = operands
+            .iter()
+            .map(|operand| self.elements(operand, node))
+            .collect::<Result<_, _>>()?;
         let each = |this: &mut Self, instr: &dyn Fn(usize) -> Instr| -> Vec<Register> {
             (0..count).map(|i| this.program.push(instr(i), ty.dtype)).collect()
         };
@@ -114,14 +119,23 @@ impl Translator<'_> {
                 each(self, &|i| Instr::Constant(indices[i]))
             }
             Prim::Unary { kind } => each(self, &|i| Instr::Unary(*kind, elements[0][i])),
-            Prim::Binary { kind } => each(self, &|i| Instr::Binary(*kind, elements[0][i], elements[1][i])),
-            Prim::Compare { kind } => each(self, &|i| Instr::Compare(*kind, elements[0][i], elements[1][i])),
-            Prim::Select => each(self, &|i| Instr::Select(elements[0][i], elements[1][i], elements[2][i])),
-            Prim::Convert { overflow, .. } => each(self, &|i| Instr::Convert(elements[0][i], *overflow)),
+            Prim::Binary { kind } => {
+                each(self, &|i| Instr::Binary(*kind, elements[0][i], elements[1][i]))
+            }
+            Prim::Compare { kind } => {
+                each(self, &|i| Instr::Compare(*kind, elements[0][i], elements[1][i]))
+            }
+            Prim::Select => {
+                each(self, &|i| Instr::Select(elements[0][i], elements[1][i], elements[2][i]))
+            }
+            Prim::Convert { overflow, .. } => {
+                each(self, &|i| Instr::Convert(elements[0][i], *overflow))
+            }
             Prim::Bitcast { .. } => each(self, &|i| Instr::Bitcast(elements[0][i])),
             Prim::Reduce { reducer, axes } => {
                 let (from, mut sums) = (types[0].sizes(), vec![None; count]);
-                let kept: Vec<usize> = (0..from.len()).filter(|axis| !axes.contains(axis)).collect();
+                let kept: Vec<usize> =
+                    (0..from.len()).filter(|axis| !axes.contains(axis)).collect();
                 let mut position = 0;
                 for_each_index(&from, |index| {
                     let to = kept.iter().fold(0, |at, &axis| at * from[axis] + index[axis]);
@@ -175,7 +189,8 @@ impl Translator<'_> {
         dtype: DType,
     ) -> Vec<Register> {
         let sizes = self.captures[capture].ty.sizes();
-        let window_axes: Vec<usize> = (0..sizes.len()).filter(|axis| !axes.contains(axis)).collect();
+        let window_axes: Vec<usize> =
+            (0..sizes.len()).filter(|axis| !axes.contains(axis)).collect();
         let window: Vec<usize> = window_axes.iter().map(|&axis| sizes[axis]).collect();
         let rows: usize = shape[..shape.len() - 1].iter().product();
         let mut results = Vec::new();
@@ -183,9 +198,9 @@ impl Translator<'_> {
             for_each_index(&window, |inner| {
                 let mut index = vec![At::Fixed(0); sizes.len()];
                 window_axes.iter().zip(inner).for_each(|(&axis, &i)| index[axis] = At::Fixed(i));
-                axes.iter()
-                    .enumerate()
-                    .for_each(|(i, &axis)| index[axis] = At::Computed(indices[row * axes.len() + i]));
+                axes.iter().enumerate().for_each(|(i, &axis)| {
+                    index[axis] = At::Computed(indices[row * axes.len() + i])
+                });
                 results.push(self.read(Read { capture, index }, dtype));
             });
         }
@@ -228,7 +243,11 @@ impl Spelling for Translator<'_> {
                 At::Fixed(i) => format!(" + {}", *i as i64 * stride),
                 // Indices are mostly i32, whose range is tested in half the instructions.
                 At::Computed(register) => {
-                    format!(" + (i64)clamped({}, {}) * {stride}", self.name(*register), extent as i64 - 1)
+                    format!(
+                        " + (i64)clamped({}, {}) * {stride}",
+                        self.name(*register),
+                        extent as i64 - 1
+                    )
                 }
             };
         }
@@ -250,7 +269,8 @@ impl Spelling for Translator<'_> {
 
 /// The functions of the regions as text, each behind its macro, and the parameters of the captures.
 pub(super) fn print(regions: &[Graph], captures: &[View]) -> Result<String, Refusal> {
-    let parameter = |(i, view): (usize, &View)| format!(", const {}* __restrict__ c{i}", view.ty.dtype);
+    let parameter =
+        |(i, view): (usize, &View)| format!(", const {}* __restrict__ c{i}", view.ty.dtype);
     let parameters: String = captures.iter().enumerate().map(parameter).collect();
     let names: String = (0..captures.len()).map(|i| format!(", c{i}")).collect();
     let mut text = format!("#define CAPTURES {parameters}\n#define CAPTURED {names}\n");
@@ -261,7 +281,8 @@ pub(super) fn print(regions: &[Graph], captures: &[View]) -> Result<String, Refu
     }
     for region in regions {
         let output = region.ty(region.outputs()[0].value).dtype;
-        let mut translator = Translator { captures, program: Program::default(), reads: HashMap::new() };
+        let mut translator =
+            Translator { captures, program: Program::default(), reads: HashMap::new() };
         let scalar = |translator: &mut Translator<'_>, instr, dtype| {
             Known::Elements(vec![translator.program.push(instr, dtype)])
         };
@@ -278,7 +299,8 @@ pub(super) fn print(regions: &[Graph], captures: &[View]) -> Result<String, Refu
         let (guard, name, sum) =
             if is_mask { ("MASK", "visible", "") } else { ("SCORE", "score", "Sum sum, ") };
         text += &format!(
-            "#define {guard}\n__device__ __forceinline__ {output} {name}({sum}i32 b, i32 h, i32 q, i32 k CAPTURES) {{\n"
+            "#define {guard}\n__device__ __forceinline__ {output} {name}({sum}i32 b, i32 h, i32 \
+             q, i32 k CAPTURES) {{\n"
         );
         text += &body(&translator.program, &translator);
         text += &format!("return t{};\n}}\n", result[0].0);

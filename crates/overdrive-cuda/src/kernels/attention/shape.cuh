@@ -1,18 +1,20 @@
-// What both kernels of attention share: the shape (`Shape` in call.rs), and scores by the printed functions.
+// What both kernels of attention share: the shape (`Shape` in call.rs), and scores by the printed
+// functions.
 //
-// Text before this file gives `Element`, `Sum`, CAPTURES (parameters of the captured tensors, after a comma) and CAPTURED
-// (their names), D and DV (channels of q and k, and of v), and, where the op has them, SCORE with `score` and MASK with
-// `visible`. -D CAUSAL.
+// Text before this file gives `Element`, `Sum`, CAPTURES (parameters of the captured tensors, after
+// a comma) and CAPTURED (their names), D and DV (channels of q and k, and of v), and, where the op
+// has them, SCORE with `score` and MASK with `visible`. -D CAUSAL.
 
 struct Shape {
-    // Heads of a sequence; query heads of a key head; heads of all sequences; heads whose tiles are issued together.
+    // Heads of a sequence; query heads of a key head; heads of all sequences; heads whose tiles are
+    // issued together.
     i32 heads, group, matrices, together;
     i32 queries, keys;
     i64 q[4], k[4], v[4], out[4], lse[3];
     f64 factor;
 
-    // The head and the tile of a task. Under a causal mask later tiles take longer, so that the last come first; heads
-    // come in bunches whose keys and values stay in the L2 together.
+    // The head and the tile of a task. Under a causal mask later tiles take longer, so that the
+    // last come first; heads come in bunches whose keys and values stay in the L2 together.
     __device__ __forceinline__ void task(i32 index, i32 tiles, i32& matrix, i32& tile) const {
         const i32 bunch = index / (together * tiles), rest = index % (together * tiles);
         const i32 heads = min(together, matrices - bunch * together);
@@ -37,8 +39,9 @@ __device__ __forceinline__ f64 power(f64 x) { return exp(x); }
 __device__ __forceinline__ f32 logarithm(f32 x) { return logf(x); }
 __device__ __forceinline__ f64 logarithm(f64 x) { return log(x); }
 
-// The score of a pair from its scaled product, -infinity where it is hidden. Functions are evaluated of hidden pairs too,
-// since what they read is in range in any case: what several pairs read is then read once.
+// The score of a pair from its scaled product, -infinity where it is hidden. Functions are
+// evaluated of hidden pairs too, since what they read is in range in any case: what several pairs
+// read is then read once.
 __device__ __forceinline__ Sum refined(Sum product, i32 b, i32 h, i32 q, i32 k, i32 seen CAPTURES) {
     Sum result = product;
 #ifdef SCORE

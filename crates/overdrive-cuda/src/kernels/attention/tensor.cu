@@ -1,11 +1,15 @@
-// Attention of 16-bit floats on the tensor cores: FlashAttention-2 (Dao, arXiv:2307.08691) with `mma.sync`.
+// Attention of 16-bit floats on the tensor cores: FlashAttention-2 (Dao, arXiv:2307.08691) with
+// `mma.sync`.
 //
-// Four warps, each with 16 MF queries, walk over blocks of KEYS keys; probabilities go from the accumulators of the first
-// product into the operands of the second without leaving their registers. Keys and values of the next block arrive by
-// `cp.async` while this one is worked on. Blocks that a causal mask hides are not visited, and only those on its edge are
-// masked. Rows of q, k, v are dense and 16-byte aligned; D and DV are multiples of 16. Text before gives MF and KEYS.
+// Four warps, each with 16 MF queries, walk over blocks of KEYS keys; probabilities go from the
+// accumulators of the first product into the operands of the second without leaving their
+// registers. Keys and values of the next block arrive by `cp.async` while this one is worked on.
+// Blocks that a causal mask hides are not visited, and only those on its edge are masked. Rows of
+// q, k, v are dense and 16-byte aligned; D and DV are multiples of 16. Text before gives MF and
+// KEYS.
 
-// spills at most 16 bytes on sm_89: one address more than there are registers, once a block of keys.
+// spills at most 16 bytes on sm_89: one address more than there are registers, once a block of
+// keys.
 
 constexpr int QUERIES = 64 * MF;
 constexpr f32 LOG2E = 1.4426950408889634f;
@@ -86,7 +90,8 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
 
-    // Row r of a fragment is query `row + 16 m + 8 r`, columns are keys (channels) `8 j + 2 (lane % 4)` and the next.
+    // Row r of a fragment is query `row + 16 m + 8 r`, columns are keys (channels) `8 j + 2 (lane %
+    // 4)` and the next.
     const i32 row = warp * 16 * MF + lane / 4;
     f32 sums[MF][DV / 8][4] = {}, largest[MF][2], total[MF][2] = {};
     u32 left[MF][D / 16][4];
@@ -164,14 +169,17 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
                 for (int j = 0; j < KEYS / 8; j++) most = fmaxf(most, fmaxf(scores[m][j][2 * r], scores[m][j][2 * r + 1]));
                 most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-                // A row that has seen no key has maximum -infinity, whose difference is NaN: any finite shift will do there.
+                // A row that has seen no key has maximum -infinity, whose difference is NaN: any
+                // finite shift will do there.
                 const f32 base = most == -infinity(0.0f) ? 0.0f : most;
 #if !defined(SCORE) && !defined(MASK)
-                // Scores keep their scale until the exponential, where one multiply-add does both; the factor is positive.
+                // Scores keep their scale until the exponential, where one multiply-add does both;
+                // the factor is positive.
                 const f32 scale = factor * LOG2E, shift = base * scale;
                 auto exponent = [=](f32 score) { return fmaf(score, scale, -shift); };
 #else
-                // The difference first: masks hide by the lowest number of all, which has no logarithm's base to spare.
+                // The difference first: masks hide by the lowest number of all, which has no
+                // logarithm's base to spare.
                 auto exponent = [=](f32 score) { return (score - base) * LOG2E; };
 #endif
                 f32 shrink;

@@ -1,9 +1,10 @@
-// Attention a tile at a time in any element type, on plain multiply-adds: scores exist for TILE queries by TILE keys.
+// Attention a tile at a time in any element type, on plain multiply-adds: scores exist for TILE
+// queries by TILE keys.
 //
-// A block of 16 x 16 threads has a tile of queries of one head and walks over the keys that they see; maximum and sum of
-// each row move on as in Milakov and Gimelshein, arXiv:1805.02867, and outputs are rescaled when the maximum moves.
-// Text before gives TILE: 64, 32 or 16.
-// spills at most 8 bytes on sm_89: one address more than there are registers, once a block of keys.
+// A block of 16 x 16 threads has a tile of queries of one head and walks over the keys that they
+// see; maximum and sum of each row move on as in Milakov and Gimelshein, arXiv:1805.02867, and
+// outputs are rescaled when the maximum moves. Text before gives TILE: 64, 32 or 16. spills at most
+// 8 bytes on sm_89: one address more than there are registers, once a block of keys.
 
 // Heads may have no channels; arrays have one.
 constexpr int WIDTH = D > 0 ? D : 1, VALUES = DV > 0 ? DV : 1, EACH = TILE / 16, COLUMNS = (VALUES + 15) / 16;
@@ -71,7 +72,8 @@ extern "C" __global__ void __launch_bounds__(256) attention(const Element* q, co
                 most = max(most, scores[i][j]);
             }
             for (int lane = 8; lane > 0; lane /= 2) most = max(most, __shfl_xor_sync(~0u, most, lane));
-            // A row that has seen no key has maximum -infinity, whose difference is NaN: any finite shift will do there.
+            // A row that has seen no key has maximum -infinity, whose difference is NaN: any finite
+            // shift will do there.
             const Sum shift = most == -infinity(Sum()) ? Sum(0) : most, shrink = power(largest[i] - shift);
             largest[i] = most;
             Sum sum = 0;

@@ -42,14 +42,16 @@ impl Design {
         let finish = Finish::new(plan, &call.epilogue.0, may_alias)?;
         let tensor = matches!(dtype, DType::F16 | DType::BF16) && accumulate == DType::F32;
         let tiles = geometry.pixels().div_ceil(PIXELS);
-        let wide = tensor && geometry.outputs() > 64 && tiles * geometry.outputs().div_ceil(128) >= BLOCKS;
+        let wide =
+            tensor && geometry.outputs() > 64 && tiles * geometry.outputs().div_ceil(128) >= BLOCKS;
         let channels = if wide { 128 } else { 64 };
         let step = match (tensor, accumulate.bits()) {
             (true, _) => 32,
             (false, 64) => 8,
             (false, _) => 16,
         };
-        let touched = [call.input.slot, call.kernel.slot].into_iter().chain(finish.slots.iter().copied());
+        let touched =
+            [call.input.slot, call.kernel.slot].into_iter().chain(finish.slots.iter().copied());
         let largest = touched.map(|slot| plan.slot(slot).ty.elements()).max().unwrap_or(0);
         let offset = if largest < 1 << 30 { "i32" } else { "i64" };
         let tile = format!("constexpr int BM = {channels};\n");
@@ -59,12 +61,22 @@ impl Design {
         let packed = call.groups * depth * geometry.outputs().next_multiple_of(channels);
         let staged = if tensor { dtype } else { accumulate };
         let grid = [tiles, geometry.outputs().div_ceil(channels), call.groups];
-        if grid[0] > i32::MAX as usize || grid[1..].iter().any(|&n| n > 65535) || packed > i32::MAX as usize {
-            let reason = format!("a convolution of {grid:?} tiles is more than a launch has; split it");
+        if grid[0] > i32::MAX as usize
+            || grid[1..].iter().any(|&n| n > 65535)
+            || packed > i32::MAX as usize
+        {
+            let reason =
+                format!("a convolution of {grid:?} tiles is more than a launch has; split it");
             return Err(Refusal::Unsupported(reason));
         }
         let source = Source { name: "convolution".into(), text: text.into(), defines };
-        Ok(Self { source, slots: finish.slots, grid, packed, packed_bytes: packed * staged.bits() / 8 })
+        Ok(Self {
+            source,
+            slots: finish.slots,
+            grid,
+            packed,
+            packed_bytes: packed * staged.bits() / 8,
+        })
     }
 }
 
@@ -92,7 +104,8 @@ pub(crate) fn source_of(plan: &Plan, call: &ConvolutionCall) -> Result<Source, R
 /// `Unsupported` for operands of two types, and for epilogues on types of less than a byte.
 pub fn compile(site: &Site<'_>, call: &ConvolutionCall) -> Result<Box<dyn Launch>, Refusal> {
     let design = Design::new(site.plan, call, !site.step.aliases.is_empty())?;
-    let over = |grid_dim| LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
+    let over =
+        |grid_dim| LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
     let [tiles, channels, groups] = design.grid.map(|n| n as u32);
     Ok(Box::new(Convolution {
         pack: site.device.function(&design.source, "pack")?,
@@ -115,8 +128,8 @@ impl Launch for Convolution {
         let [input, kernel] = [self.input, self.kernel].map(|place| place.of(addresses));
         let packed = addresses.workspace();
         let slots: Vec<u64> = self.slots.iter().map(|&slot| addresses.of(slot)).collect();
-        // SAFETY: the workspace has room for the packed weights; the parameters are those of the kernels, which read
-        // only taps that are inside and write only pixels that exist.
+        // SAFETY: the workspace has room for the packed weights; the parameters are those of the
+        // kernels, which read only taps that are inside and write only pixels that exist.
         unsafe {
             if self.packing.grid_dim.0 > 0 {
                 stream.launch_builder(&self.pack).arg(&kernel).arg(&packed).launch(self.packing)?;

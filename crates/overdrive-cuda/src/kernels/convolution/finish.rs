@@ -63,7 +63,10 @@ fn merged(program: &Program) -> Program {
         });
         let mut accesses: Vec<&mut Access> =
             loads.chain(program.stores.iter_mut().map(|store| &mut store.access)).collect();
-        if accesses.iter().any(|access| access.strides[last - 1] != access.strides[last] * extent as i64) {
+        if accesses
+            .iter()
+            .any(|access| access.strides[last - 1] != access.strides[last] * extent as i64)
+        {
             break;
         }
         for access in &mut accesses {
@@ -75,17 +78,28 @@ fn merged(program: &Program) -> Program {
     program
 }
 
-/// Neighbours along the last spatial dimension that a thread finishes: at most 16 bytes of any result.
+/// Neighbours along the last spatial dimension that a thread finishes: at most 16 bytes of any
+/// result.
 fn lanes(program: &Program) -> usize {
-    let widest = program.stores.iter().map(|store| program.dtype(store.value).bits() / 8).max().unwrap_or(16);
-    let extent = if program.extents.len() > 2 { program.extents.last().copied().unwrap_or(1) } else { 1 };
-    [8, 4, 2].into_iter().find(|&lanes| lanes * widest <= 16 && extent.is_multiple_of(lanes)).unwrap_or(1)
+    let widest = program
+        .stores
+        .iter()
+        .map(|store| program.dtype(store.value).bits() / 8)
+        .max()
+        .unwrap_or(16);
+    let extent =
+        if program.extents.len() > 2 { program.extents.last().copied().unwrap_or(1) } else { 1 };
+    [8, 4, 2]
+        .into_iter()
+        .find(|&lanes| lanes * widest <= 16 && extent.is_multiple_of(lanes))
+        .unwrap_or(1)
 }
 
 /// Elements that a store of `lanes` neighbours may write at once.
 fn alignment(access: &Access, lanes: usize) -> usize {
     let outer = access.strides.split_last().map_or(&[][..], |(_, outer)| outer);
-    let divides = |n: usize| outer.iter().chain([&access.offset]).all(|stride| stride % n as i64 == 0);
+    let divides =
+        |n: usize| outer.iter().chain([&access.offset]).all(|stride| stride % n as i64 == 0);
     [8, 4, 2].into_iter().find(|&n| n <= lanes && divides(n)).unwrap_or(1)
 }
 
@@ -101,8 +115,9 @@ impl Finish {
         slots.dedup();
         let dtype = |slot: &SlotId| plan.slot(*slot).ty.dtype;
         if let Some(packed) = slots.iter().map(dtype).find(|dtype| dtype.bits() < 8) {
-            let reason =
-                format!("a convolution's epilogue on {packed}, which is less than a byte; convert it apart");
+            let reason = format!(
+                "a convolution's epilogue on {packed}, which is less than a byte; convert it apart"
+            );
             return Err(Refusal::Unsupported(reason));
         }
         let parameter = |slot: &SlotId| {
@@ -123,9 +138,11 @@ impl Finish {
 /// The function, with what it takes.
 fn function(program: &Program, parameters: &str, names: &str) -> String {
     let (lanes, rank) = (lanes(program), program.extents.len());
-    let mut text =
-        format!("#define SLOTS {parameters}\n#define NAMES {names}\nconstexpr int LANES = {lanes};\n");
-    text += "__device__ __forceinline__ void epilogue(const Partial (&sums)[LANES], const Offset i1, const Offset n, SLOTS) {\n";
+    let mut text = format!(
+        "#define SLOTS {parameters}\n#define NAMES {names}\nconstexpr int LANES = {lanes};\n"
+    );
+    text += "__device__ __forceinline__ void epilogue(const Partial (&sums)[LANES], const Offset \
+             i1, const Offset n, SLOTS) {\n";
     text += "    Offset rest = n;\n";
     for d in (2..rank).rev() {
         let extent = program.extents[d].max(1);
@@ -137,7 +154,8 @@ fn function(program: &Program, parameters: &str, names: &str) -> String {
         let _ = writeln!(text, "    {} to{i}[LANES];", program.dtype(store.value));
     }
     text += "#pragma unroll\n    for (int v = 0; v < LANES; v++) {\n";
-    let lane = if rank > 2 { format!("const Offset i{} = first + v;\n", rank - 1) } else { String::new() };
+    let lane =
+        if rank > 2 { format!("const Offset i{} = first + v;\n", rank - 1) } else { String::new() };
     text += &lane;
     text += &body(program, &Spelled { program });
     for (i, store) in program.stores.iter().enumerate() {
@@ -151,9 +169,15 @@ fn function(program: &Program, parameters: &str, names: &str) -> String {
         let (slot, place) = (access.slot.0, place(access));
         let _ = match access.strides.last() {
             Some(1) if rank > 2 => {
-                writeln!(text, "    store<{}>(s{slot} + ({place}), to{i});", alignment(access, lanes))
+                writeln!(
+                    text,
+                    "    store<{}>(s{slot} + ({place}), to{i});",
+                    alignment(access, lanes)
+                )
             }
-            Some(step) if rank > 2 => writeln!(text, "    scatter(s{slot} + ({place}), to{i}, {step});"),
+            Some(step) if rank > 2 => {
+                writeln!(text, "    scatter(s{slot} + ({place}), to{i}, {step});")
+            }
             _ => writeln!(text, "    s{slot}[{place}] = to{i}[0];"),
         };
     }

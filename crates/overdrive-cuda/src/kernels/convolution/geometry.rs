@@ -68,24 +68,30 @@ impl<'a> Geometry<'a> {
         text
     }
 
-    /// `Pixel`: where the window of an output pixel begins in the input, per axis and, where no zeros are inserted, as an
-    /// offset.
+    /// `Pixel`: where the window of an output pixel begins in the input, per axis and, where no
+    /// zeros are inserted, as an offset.
     fn pixel(&self) -> String {
         let fields: String = self.spatial().map(|(d, _)| format!(" i32 at{d};")).collect();
         let mut text = format!("struct Pixel {{ bool exists; Offset base;{fields} }};\n");
-        text +=
-            "__device__ __forceinline__ Pixel pixel(Offset n) {\n    Pixel p;\n    p.exists = n < PIXELS;\n";
+        text += "__device__ __forceinline__ Pixel pixel(Offset n) {\n    Pixel p;\n    p.exists = n < PIXELS;\n";
         text += "    Offset rest = n;\n";
-        for (d, Dimension { stride, pad_low, .. }) in self.spatial().collect::<Vec<_>>().into_iter().rev() {
+        for (d, Dimension { stride, pad_low, .. }) in
+            self.spatial().collect::<Vec<_>>().into_iter().rev()
+        {
             let extent = self.output[2 + d].max(1);
             let _ = writeln!(
                 text,
-                "    p.at{d} = (i32)(rest % {extent}) * {stride} - ({pad_low});\n    rest /= {extent};"
+                "    p.at{d} = (i32)(rest % {extent}) * {stride} - ({pad_low});\n    rest /= \
+                 {extent};"
             );
         }
         let _ = writeln!(text, "    p.base = rest * ({});", self.call.input.strides[0]);
         for (d, _) in self.spatial().filter(|(_, dim)| dim.input_dilation == 1) {
-            let _ = writeln!(text, "    p.base += (Offset)p.at{d} * ({});", self.call.input.strides[2 + d]);
+            let _ = writeln!(
+                text,
+                "    p.base += (Offset)p.at{d} * ({});",
+                self.call.input.strides[2 + d]
+            );
         }
         text + "    return p;\n}"
     }
@@ -99,8 +105,11 @@ impl<'a> Geometry<'a> {
             let (extent, dilation) = (self.kernel[2 + d], dimension.kernel_dilation);
             let _ = writeln!(text, "    a.at{d} = t % {extent} * {dilation};\n    t /= {extent};");
             if dimension.input_dilation == 1 {
-                let _ =
-                    writeln!(text, "    a.offset += (Offset)a.at{d} * ({});", self.call.input.strides[2 + d]);
+                let _ = writeln!(
+                    text,
+                    "    a.offset += (Offset)a.at{d} * ({});",
+                    self.call.input.strides[2 + d]
+                );
             }
         }
         text + "    return a;\n}"
@@ -109,7 +118,8 @@ impl<'a> Geometry<'a> {
     /// `source`: whether a tap of a pixel is an element of the input, and which.
     fn source(&self) -> String {
         let mut text = String::from(
-            "__device__ __forceinline__ bool source(const Pixel& p, const Tap& t, Offset& from) {\n    \
+            "__device__ __forceinline__ bool source(const Pixel& p, const Tap& t, Offset& from) \
+             {\n    \
              bool inside = p.exists;\n    from = p.base + t.offset;\n",
         );
         for (d, Dimension { input_dilation, .. }) in self.spatial() {
@@ -119,7 +129,8 @@ impl<'a> Geometry<'a> {
                 1 => writeln!(text, "    inside = inside && (u32){at} < {extent}u;"),
                 by => writeln!(
                     text,
-                    "    inside = inside && {at} >= 0 && {at} % {by} == 0 && {at} / {by} < {extent};\n    \
+                    "    inside = inside && {at} >= 0 && {at} % {by} == 0 && {at} / {by} < \
+                     {extent};\n    \
                      from += (Offset)({at} / {by}) * ({stride});"
                 ),
             };
@@ -127,7 +138,8 @@ impl<'a> Geometry<'a> {
         text + "    return inside;\n}"
     }
 
-    /// `weight`: offset of the weight of an output channel (of all groups), a channel of its group, and a tap.
+    /// `weight`: offset of the weight of an output channel (of all groups), a channel of its group,
+    /// and a tap.
     fn weight(&self) -> String {
         let strides = &self.call.kernel.strides;
         let mut text = format!(
@@ -137,7 +149,10 @@ impl<'a> Geometry<'a> {
         );
         for d in (0..self.call.window.len()).rev() {
             let (extent, stride) = (self.kernel[2 + d], strides[2 + d]);
-            let _ = writeln!(text, "    at += (Offset)(t % {extent}) * ({stride});\n    t /= {extent};");
+            let _ = writeln!(
+                text,
+                "    at += (Offset)(t % {extent}) * ({stride});\n    t /= {extent};"
+            );
         }
         text + "    return at;\n}"
     }

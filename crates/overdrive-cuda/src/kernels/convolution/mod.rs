@@ -1,6 +1,8 @@
-//! `convolution`: an implicit matrix product with its epilogue, for any strides, groups and dilations.
+//! `convolution`: an implicit matrix product with its epilogue, for any strides, groups and
+//! dilations.
 //!
-//! `geometry` prints where elements are, `finish` what happens to each sum, `call` is the compiled step.
+//! `geometry` prints where elements are, `finish` what happens to each sum, `call` is the compiled
+//! step.
 
 mod call;
 mod finish;

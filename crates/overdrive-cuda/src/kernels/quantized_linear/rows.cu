@@ -1,22 +1,26 @@
-// `quantized_linear` of few rows of half floats: weights stay codes until they are in registers, and meet x in the
-// tensor cores, with the weights as the left operand, so that sixteen of them share what is read of x.
+// `quantized_linear` of few rows of half floats: weights stay codes until they are in registers,
+// and meet x in the tensor cores, with the weights as the left operand, so that sixteen of them
+// share what is read of x.
 //
-// Between two of these in a row memory must not rest, and what stands in the way is that each needs all that the one before
-// wrote. So codes set out before that is there, by the bulk copy engine, which keeps no thread waiting; each warp has chunks of
-// its own (one in WARPS), in a ring of its own in shared memory, AHEAD of them at once, and waits for no other warp until
-// sums meet at the end. What is left between two kernels is the time of the products, so numbers are made of codes in
-// as few instructions as there are: the integer pipes take two cycles for each of theirs.
+// Between two of these in a row memory must not rest, and what stands in the way is that each needs
+// all that the one before wrote. So codes set out before that is there, by the bulk copy engine,
+// which keeps no thread waiting; each warp has chunks of its own (one in WARPS), in a ring of its
+// own in shared memory, AHEAD of them at once, and waits for no other warp until sums meet at the
+// end. What is left between two kernels is the time of the products, so numbers are made of codes
+// in as few instructions as there are: the integer pipes take two cycles for each of theirs.
 //
-// The order of the contracted index within a chunk is the one in which codes come out of their words: the code at bit 0
-// with the one at bit 16; x is turned around to fit.
+// The order of the contracted index within a chunk is the one in which codes come out of their
+// words: the code at bit 0 with the one at bit 16; x is turned around to fit.
 //
 // Learnt from Marlin (codes to half floats by bits, weights streamed past x) and from Machete.
 //
-// X: bf16 or f16. CODE: i4, f4e2m1 or i8. SCALE, ZERO: types. N, K, GROUP: codes under a scale; SCALE_ROW: scales from row
-// to row, 0 where all rows share them. WARPS of a block, along k. MTILES: of sixteen weights' rows; TILES: of eight rows of x;
-// ROWS: places of rows, no more than there are, since a launch takes longer the more parameters it has. HALVES: of 64 bytes of
-// a row of codes in a chunk. AHEAD. X_STEP: elements of x from one to the next in a row. HAS_ZERO, HAS_TENSOR_SCALE, ALIGNED:
-// whether every row of x begins at 16 bytes; SETTLED: whether all that belongs to the weights was there before this call.
+// X: bf16 or f16. CODE: i4, f4e2m1 or i8. SCALE, ZERO: types. N, K, GROUP: codes under a scale;
+// SCALE_ROW: scales from row to row, 0 where all rows share them. WARPS of a block, along k.
+// MTILES: of sixteen weights' rows; TILES: of eight rows of x; ROWS: places of rows, no more than
+// there are, since a launch takes longer the more parameters it has. HALVES: of 64 bytes of a row
+// of codes in a chunk. AHEAD. X_STEP: elements of x from one to the next in a row. HAS_ZERO,
+// HAS_TENSOR_SCALE, ALIGNED: whether every row of x begins at 16 bytes; SETTLED: whether all that
+// belongs to the weights was there before this call.
 
 constexpr int CODES = 128 / width<CODE>; // of 16 bytes
 constexpr int LINE_BYTES = HALVES * 64;  // of a row in a chunk
@@ -74,8 +78,9 @@ __device__ __forceinline__ f32 low_of(u32 pair) { return decode(X{(u16)pair}); }
 __device__ __forceinline__ f32 high_of(u32 pair) { return decode(X{(u16)(pair >> 16)}); }
 constexpr u32 ONE = IS_BF16 ? 0x3f803f80u : 0x3c003c00u;
 
-// Eight codes as four pairs of half floats, exact but for UNIT. Bits at the low end of a half float are a subnormal, which is
-// as good a number as any to `fma`; so are two codes of four bits beside each other, each in its place.
+// Eight codes as four pairs of half floats, exact but for UNIT. Bits at the low end of a half float
+// are a subnormal, which is as good a number as any to `fma`; so are two codes of four bits beside
+// each other, each in its place.
 __device__ __forceinline__ void numbers(const Words& words, int piece, u32 (&pairs)[4]) {
     if constexpr (same<CODE, i4>) {
         // The sign bit turned around makes the code one of 0 to 15. Pairs (i, i + 4).
@@ -87,7 +92,8 @@ __device__ __forceinline__ void numbers(const Words& words, int piece, u32 (&pai
         pairs[2] = multiply_add(logic<0x6a>(high, 0x000f000fu, 0x00080008u), first, less);
         pairs[3] = multiply_add(logic<0x6a>(high, 0x00f000f0u, 0x00800080u), second, less);
     } else if constexpr (same<CODE, f4e2m1>) {
-        // Exponent and mantissa in place: a number of the format's own but for the bias. Pairs (i, i + 4).
+        // Exponent and mantissa in place: a number of the format's own but for the bias. Pairs (i,
+        // i + 4).
         const u32 word = words.at[piece];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -171,7 +177,8 @@ struct alignas(64) TensorMap {
 };
 #define COPIES_IN_BULK (__CUDA_ARCH__ >= 900)
 
-// Where the bulk copy engine puts 16 bytes of a line, so that the same of other lines are in other banks.
+// Where the bulk copy engine puts 16 bytes of a line, so that the same of other lines are in other
+// banks.
 __device__ __forceinline__ int turned(int row, int piece) { return HALVES == 2 ? piece ^ (row & 7) : piece ^ (row >> 1 & 3); }
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     asm volatile(
@@ -185,7 +192,8 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
     extern __shared__ __align__(1024) u8 dynamic[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int first = blockIdx.x * BLOCK_N;
-    // Of a tile's rows a lane has `own` and the one eight later; neighbours lie where the copy put them into other banks.
+    // Of a tile's rows a lane has `own` and the one eight later; neighbours lie where the copy put
+    // them into other banks.
     const int own = HALVES == 2 ? g >> 1 | (g & 1) << 2 : g;
     const int x_bytes = rows * CHUNK * 2;
     const u32 base = (u32)__cvta_generic_to_shared(dynamic), barriers = base + warp * AHEAD * 8;

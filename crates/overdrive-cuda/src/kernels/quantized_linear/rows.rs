@@ -71,7 +71,8 @@ impl Wanted {
             ("ALIGNED", self.is_aligned.to_string()),
             ("SETTLED", self.is_settled.to_string()),
         ];
-        let defines: String = defines.iter().map(|(key, value)| format!("#define {key} {value}\n")).collect();
+        let defines: String =
+            defines.iter().map(|(key, value)| format!("#define {key} {value}\n")).collect();
         let text = format!("#include \"loop.cuh\"\n{defines}{}", include_str!("rows.cu"));
         Source { name: "quantized_linear".into(), text: text.into(), defines: vec![] }
     }
@@ -101,13 +102,17 @@ pub(in crate::kernels) fn sources() -> Vec<Source> {
         is_settled: false,
         ..plain(DType::F16, DType::I4, DType::F16, 32)
     };
-    let shifted = Wanted { zero: Some(DType::I4), ..plain(DType::BF16, DType::I4, DType::F32, 128) };
+    let shifted =
+        Wanted { zero: Some(DType::I4), ..plain(DType::BF16, DType::I4, DType::F32, 128) };
     let mx = plain(DType::BF16, DType::F4E2M1, DType::E8M0, 32);
-    let two_level = Wanted { has_tensor_scale: true, ..plain(DType::BF16, DType::F4E2M1, DType::F8E4M3, 16) };
+    let two_level =
+        Wanted { has_tensor_scale: true, ..plain(DType::BF16, DType::F4E2M1, DType::F8E4M3, 16) };
     let int8 = plain(DType::BF16, DType::I8, DType::F32, 4096);
     let all = [(1, int4), (3, asymmetric), (1, shifted), (1, mx), (12, two_level), (24, int8)];
-    all.map(|(rows, wanted)| wanted.source(&Shape::new(rows, [wanted.n, wanted.k], wanted.codes.bits(), 132)))
-        .into()
+    all.map(|(rows, wanted)| {
+        wanted.source(&Shape::new(rows, [wanted.n, wanted.k], wanted.codes.bits(), 132))
+    })
+    .into()
 }
 
 /// Compiles a product by quantized weights.
@@ -128,7 +133,8 @@ pub(in crate::kernels) fn compile(
     };
     let weights = ["codes", "scale", "zero", "tensor_scale"].map(find);
     if let Some(view) = weights.into_iter().flatten().find(|view| !is_dense(view)) {
-        let reason = format!("weights of {} whose rows do not follow each other; copy them first", view.ty);
+        let reason =
+            format!("weights of {} whose rows do not follow each other; copy them first", view.ty);
         return Err(Refusal::Unsupported(reason));
     }
     let [n, k] = [codes.ty.sizes()[0], codes.ty.sizes()[1]];
@@ -151,8 +157,12 @@ pub(in crate::kernels) fn compile(
         is_settled: weights.into_iter().flatten().all(|view| site.is_settled(view.slot)),
     };
     let rows = of_x.len();
-    let shape =
-        Shape::new(rows, [n, k], codes.ty.dtype.bits(), site.device.properties().multiprocessors as usize);
+    let shape = Shape::new(
+        rows,
+        [n, k],
+        codes.ty.dtype.bits(),
+        site.device.properties().multiprocessors as usize,
+    );
     let config = LaunchConfig {
         grid_dim: (shape.blocks as u32, 1, 1),
         block_dim: (shape.threads() as u32, 1, 1),
@@ -168,8 +178,13 @@ pub(in crate::kernels) fn compile(
         at: [of_x, of_y].concat(),
         map: copies_in_bulk(site.device.architecture()).then(|| {
             let row = k * codes.ty.dtype.bits() / 8;
-            let extents = [Extent::new(row, 1), Extent::new(n, row as i64), Extent::new(1, row as i64)];
-            let boxes = Boxes::new(DType::U8, extents, [shape.halves * LINE_BYTES, shape.weight_tiles * 16]);
+            let extents =
+                [Extent::new(row, 1), Extent::new(n, row as i64), Extent::new(1, row as i64)];
+            let boxes = Boxes::new(
+                DType::U8,
+                extents,
+                [shape.halves * LINE_BYTES, shape.weight_tiles * 16],
+            );
             Maps::new(vec![boxes])
         }),
     }))
@@ -189,7 +204,10 @@ fn is_dense(view: &View) -> bool {
     let sizes = view.ty.sizes();
     let dense = row_major(&sizes).into_iter().map(|stride| stride as i64);
     view.offset == 0
-        && dense.zip(&view.strides).zip(&sizes).all(|((dense, &found), &size)| dense == found || size <= 1)
+        && dense
+            .zip(&view.strides)
+            .zip(&sizes)
+            .all(|((dense, &found), &size)| dense == found || size <= 1)
 }
 
 /// Where the rows of a view begin, in elements from its first, and the step along them.
@@ -219,7 +237,8 @@ impl Launch for Compiled {
         // Other devices' kernels do not look at it.
         let mut map = map.map_or(CUtensorMap { opaque: [0; 16] }, |maps| maps[0]);
         parameters.push((&raw mut map).cast());
-        // SAFETY: the parameters are those of the kernel; rows beyond the weights' last are not stored.
+        // SAFETY: the parameters are those of the kernel; rows beyond the weights' last are not
+        // stored.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

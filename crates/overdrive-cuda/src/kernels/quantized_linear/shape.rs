@@ -1,8 +1,8 @@
 //! What of `quantized_linear` the kernel takes, and how it shares the work.
 //!
-//! Codes are read once whatever the rows of x are, so that a few rows cost little more than one; on an H200 products of weights
-//! that were dequantized before are faster from 33 rows on. Invariant: what `declines` lets
-//! through, `Shape` has a place for.
+//! Codes are read once whatever the rows of x are, so that a few rows cost little more than one; on
+//! an H200 products of weights that were dequantized before are faster from 33 rows on. Invariant:
+//! what `declines` lets through, `Shape` has a place for.
 
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::{DType, OpRef, TensorType};
@@ -21,7 +21,8 @@ const WARPS: usize = 8;
 const ROWS_OF_TWO_HALVES: usize = 4;
 /// Most chunks of a warp that are under way.
 const MOST_AHEAD: usize = 4;
-/// Shared memory of a block: what is under way before more stands in its own way (measured on an H200), and all that there is.
+/// Shared memory of a block: what is under way before more stands in its own way (measured on an
+/// H200), and all that there is.
 const SHARED_BYTES: [usize; 2] = [150 << 10, 226 << 10];
 /// Before the rings.
 const BARRIER_BYTES: usize = 1024;
@@ -38,7 +39,10 @@ pub(in crate::kernels) fn declines(op: &OpRef, types: &[TensorType]) -> Option<S
         return Some(format!("its kernel multiplies bf16 and f16, not {}: {expanded}", x.dtype));
     }
     if !matches!(codes.dtype, DType::I4 | DType::I8 | DType::F4E2M1) {
-        return Some(format!("its kernel reads codes of i4, i8 and f4e2m1, not {}: {expanded}", codes.dtype));
+        return Some(format!(
+            "its kernel reads codes of i4, i8 and f4e2m1, not {}: {expanded}",
+            codes.dtype
+        ));
     }
     let (sizes, [n, k]) = (x.sizes(), [codes.sizes()[0], codes.sizes()[1]]);
     let rows: usize = sizes[..sizes.len() - 1].iter().product();
@@ -49,11 +53,14 @@ pub(in crate::kernels) fn declines(op: &OpRef, types: &[TensorType]) -> Option<S
         return Some(format!("nothing to compute, or too much for one launch: {expanded}"));
     }
     let (at_once, group) = (LOAD_BITS / codes.dtype.bits(), k / scale.sizes()[1].max(1));
-    let grouped =
-        group == k || group.is_multiple_of(at_once) || at_once.is_multiple_of(group) && group >= PIECE;
+    let grouped = group == k
+        || group.is_multiple_of(at_once)
+        || at_once.is_multiple_of(group) && group >= PIECE;
     if !k.is_multiple_of(at_once) || !grouped {
         let found = format!("{k} in groups of {group}");
-        return Some(format!("its kernel reads {at_once} codes at a time, not {found}: {expanded}"));
+        return Some(format!(
+            "its kernel reads {at_once} codes at a time, not {found}: {expanded}"
+        ));
     }
     let number = |ty: &TensorType| ty.dtype.bits() >= 8 && ty.dtype != DType::F64;
     let kept = [Some(scale), of("zero"), of("tensor_scale")].into_iter().flatten();
@@ -82,10 +89,16 @@ pub(super) struct Shape {
 
 impl Shape {
     /// For `rows` rows of x by `[n, k]` codes of `bits` bits.
-    pub(super) fn new(rows: usize, [n, k]: [usize; 2], bits: usize, multiprocessors: usize) -> Self {
+    pub(super) fn new(
+        rows: usize,
+        [n, k]: [usize; 2],
+        bits: usize,
+        multiprocessors: usize,
+    ) -> Self {
         let blocks = |tiles: usize| n.div_ceil(16 * tiles);
         // x is read once a block, so blocks are wide where there are enough of them.
-        let weight_tiles = [4, 2].into_iter().find(|&t| 10 * blocks(t) >= 9 * multiprocessors).unwrap_or(1);
+        let weight_tiles =
+            [4, 2].into_iter().find(|&t| 10 * blocks(t) >= 9 * multiprocessors).unwrap_or(1);
         let tiles = rows.div_ceil(8).next_power_of_two();
         let halves = if rows <= ROWS_OF_TWO_HALVES { 2 } else { 1 };
         let chunk = halves * LINE_BYTES * 8 / bits;
@@ -123,7 +136,10 @@ mod tests {
             for [n, k] in [[8192, 8192], [16, 32], [4096, 14336], [28672, 4096], [100, 96]] {
                 for bits in [4, 8] {
                     let shape = Shape::new(rows, [n, k], bits, 132);
-                    assert!(shape.shared_bytes <= SHARED_BYTES[1] && shape.threads() <= 256, "{shape:?}");
+                    assert!(
+                        shape.shared_bytes <= SHARED_BYTES[1] && shape.threads() <= 256,
+                        "{shape:?}"
+                    );
                     assert!(
                         shape.tiles * 8 >= rows && shape.blocks * shape.weight_tiles * 16 >= n,
                         "{shape:?}"

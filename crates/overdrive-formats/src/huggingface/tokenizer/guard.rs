@@ -27,6 +27,9 @@ pub(super) fn guarded<T>(path: &Path, work: impl FnOnce() -> T) -> Result<T, Str
     let outcome = panic::catch_unwind(AssertUnwindSafe(work));
     CAUGHT.set(outer);
     outcome.map_err(|_| {
-        format!("parts of {} that do not fit each other: the library gives up on them", path.display())
+        format!(
+            "parts of {} that do not fit each other: the library gives up on them",
+            path.display()
+        )
     })
 }

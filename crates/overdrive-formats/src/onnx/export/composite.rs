@@ -7,8 +7,8 @@ use overdrive_ir::ops::avg_pool2d::{Padding, Pool2d};
 use overdrive_ir::ops::batch_norm::Statistics;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::ops::{
-    Attention, AvgPool2d, BatchNorm, Conv2d, Embedding, Gelu, GlobalAvgPool, LayerNorm, Linear, MaxPool2d,
-    Relu, RmsNorm, Silu, Softmax,
+    Attention, AvgPool2d, BatchNorm, Conv2d, Embedding, Gelu, GlobalAvgPool, LayerNorm, Linear,
+    MaxPool2d, Relu, RmsNorm, Silu, Softmax,
 };
 use overdrive_ir::{Node, Operation};
 
@@ -16,7 +16,12 @@ use overdrive_ir::{Node, Operation};
 type About<'a> = (&'a Signature, &'a dyn Fn(usize) -> bool);
 
 /// The results, or `None` where the op is no standard op in this form.
-pub(super) fn write(node: &Node, w: &mut Writer, x: &[String], about: About<'_>) -> Option<Vec<String>> {
+pub(super) fn write(
+    node: &Node,
+    w: &mut Writer,
+    x: &[String],
+    about: About<'_>,
+) -> Option<Vec<String>> {
     let result = standard(&node.op, w, x, about).or_else(|| attention(node, w, x, about))?;
     let mut results = vec![result];
     results.resize(node.results.len(), String::new());
@@ -49,8 +54,11 @@ fn standard(op: &Operation, w: &mut Writer, x: &[String], (types, _): About<'_>)
         let attributes = vec![int("axis", -1), float("epsilon", norm.eps), int("stash_type", 1)];
         return Some(w.one("RMSNormalization", &operands, attributes));
     }
-    if let Some(norm) = op.composite::<BatchNorm>().filter(|norm| norm.statistics == Statistics::Given) {
-        let attributes = vec![float("epsilon", norm.eps), float("momentum", 0.9), int("training_mode", 0)];
+    if let Some(norm) =
+        op.composite::<BatchNorm>().filter(|norm| norm.statistics == Statistics::Given)
+    {
+        let attributes =
+            vec![float("epsilon", norm.eps), float("momentum", 0.9), int("training_mode", 0)];
         return Some(w.one("BatchNormalization", &operands, attributes));
     }
     if let Some(conv) = op.composite::<Conv2d>() {
@@ -102,9 +110,16 @@ fn standard(op: &Operation, w: &mut Writer, x: &[String], (types, _): About<'_>)
     None
 }
 
-/// Attention without regions, whose log-sum-exp nobody reads; causal only where both alignments are the same.
-fn attention(node: &Node, w: &mut Writer, x: &[String], (types, used): About<'_>) -> Option<String> {
-    let attention = node.op.composite::<Attention>().filter(|_| node.regions.is_empty() && !used(1))?;
+/// Attention without regions, whose log-sum-exp nobody reads; causal only where both alignments are
+/// the same.
+fn attention(
+    node: &Node,
+    w: &mut Writer,
+    x: &[String],
+    (types, used): About<'_>,
+) -> Option<String> {
+    let attention =
+        node.op.composite::<Attention>().filter(|_| node.regions.is_empty() && !used(1))?;
     let (q, k) = (types.sizes(0), types.sizes(1));
     let causal = attention.mask == Mask::Causal;
     if causal && q[2] != k[2] {

@@ -1,4 +1,5 @@
-//! Primitives whose positions are data. Positions are clamped as ours are, which ONNX leaves undefined.
+//! Primitives whose positions are data. Positions are clamped as ours are, which ONNX leaves
+//! undefined.
 
 use super::prim::Signature;
 use super::writer::{Unsaid, Writer, int, text};
@@ -59,7 +60,8 @@ pub(super) fn scatter(
     let perm = fronted(sizes.len(), axes);
     let turned = w.transpose(x, &perm);
     let y = w.one("ScatterND", &[&turned, &positions, updates], vec![text("reduction", reduction)]);
-    let back: Vec<usize> = (0..perm.len()).map(|a| perm.iter().position(|&p| p == a).unwrap_or(a)).collect();
+    let back: Vec<usize> =
+        (0..perm.len()).map(|a| perm.iter().position(|&p| p == a).unwrap_or(a)).collect();
     Ok(w.transpose(&y, &back))
 }
 
@@ -93,8 +95,8 @@ pub(super) fn dynamic_update(
     let from = starts(w, at, &types.sizes(0), &block)?;
     let strides = overdrive_ir::row_major(&block);
     let count: usize = block.iter().product();
-    let places =
-        (0..count).flat_map(|i| block.iter().zip(&strides).map(move |(n, s)| (i / s % n.max(&1)) as i128));
+    let places = (0..count)
+        .flat_map(|i| block.iter().zip(&strides).map(move |(n, s)| (i / s % n.max(&1)) as i128));
     let shape = Shape::from([&block[..], &[block.len()]].concat());
     let grid = w.tensor(&Tensor::from_ints(DType::I64, shape, &places.collect::<Vec<i128>>()))?;
     let positions = w.one("Add", &[&grid, &from], vec![]);

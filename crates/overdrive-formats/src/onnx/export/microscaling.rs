@@ -1,9 +1,11 @@
-//! Formats that opset 23, or the engines that read it, lack: scales that are powers of two, floats of 4 and 6 bits.
+//! Formats that opset 23, or the engines that read it, lack: scales that are powers of two, floats
+//! of 4 and 6 bits.
 //!
-//! A scale of type e8m0 is written as the f32 that it is. Codes of the small floats are whole multiples of their smallest
-//! one, so they are written as these integers, and the step goes into their scale: e2m1 and e2m3 as i8, e3m2 as i16, which
-//! DequantizeLinear takes in blocks and engines run (none of them runs float4 on a processor). Invariant: numbers are the
-//! same to the last bit; only the bytes of a 4- or 6-bit code are more.
+//! A scale of type e8m0 is written as the f32 that it is. Codes of the small floats are whole
+//! multiples of their smallest one, so they are written as these integers, and the step goes into
+//! their scale: e2m1 and e2m3 as i8, e3m2 as i16, which DequantizeLinear takes in blocks and
+//! engines run (none of them runs float4 on a processor). Invariant: numbers are the same to the
+//! last bit; only the bytes of a 4- or 6-bit code are more.
 
 use super::prim::Signature;
 use super::writer::{Unsaid, Writer, int};
@@ -40,7 +42,8 @@ pub(super) fn expressible(tensor: Tensor) -> Tensor {
     }
 }
 
-/// The numbers in f32 of a parameter whose codes are integers in the file, for whoever reads numbers.
+/// The numbers in f32 of a parameter whose codes are integers in the file, for whoever reads
+/// numbers.
 pub(super) fn numbers(w: &mut Writer, codes: &str, dtype: DType) -> Result<String, Unsaid> {
     let Some((_, step)) = steps(dtype) else { return Ok(codes.to_owned()) };
     let wide = w.cast(codes, DType::F32)?;
@@ -53,7 +56,8 @@ const POWERS: std::ops::RangeInclusive<i32> = -126..=127;
 /// The smallest of them.
 const TINY: f64 = f32::MIN_POSITIVE as f64;
 
-/// The scales of blocks as powers of two, in f32; `None` of other kinds of scales, which their expansion says.
+/// The scales of blocks as powers of two, in f32; `None` of other kinds of scales, which their
+/// expansion says.
 pub(super) fn block_scale(
     op: &BlockScale,
     w: &mut Writer,
@@ -69,7 +73,12 @@ pub(super) fn block_scale(
     known.then(|| powers(w, x, types, (up, op.element.max_value())))
 }
 
-fn powers(w: &mut Writer, x: &str, types: &Signature, (up, max): (bool, f64)) -> Result<String, Unsaid> {
+fn powers(
+    w: &mut Writer,
+    x: &str,
+    types: &Signature,
+    (up, max): (bool, f64),
+) -> Result<String, Unsaid> {
     let (sizes, counts) = (types.sizes(0), types.results[0].sizes());
     let split: Vec<usize> =
         sizes.iter().zip(&counts).flat_map(|(size, count)| [*count, size / count]).collect();
@@ -78,8 +87,11 @@ fn powers(w: &mut Writer, x: &str, types: &Signature, (up, max): (bool, f64)) ->
     let magnitudes = w.reshape(&magnitudes, &split);
     let within: Vec<i64> = (0..counts.len() as i64).map(|axis| 2 * axis + 1).collect();
     let within = w.ints(&within);
-    let largest =
-        w.one("ReduceMax", &[&magnitudes, &within], vec![int("keepdims", 0), int("noop_with_empty_axes", 0)]);
+    let largest = w.one(
+        "ReduceMax",
+        &[&magnitudes, &within],
+        vec![int("keepdims", 0), int("noop_with_empty_axes", 0)],
+    );
     // Of a block that is not finite the scale is NaN, and no index.
     let limit = w.number(DType::F32, f64::from(f32::MAX))?;
     let finite = w.one("LessOrEqual", &[&largest, &limit], vec![]);
@@ -107,8 +119,8 @@ fn powers(w: &mut Writer, x: &str, types: &Signature, (up, max): (bool, f64)) ->
     Ok(w.one("Where", &[&finite, &scale, &none], vec![]))
 }
 
-/// The largest power of two that is not above q, which is normal: guessed by a logarithm, which may be one off beside a power,
-/// looked up, and put right by comparing.
+/// The largest power of two that is not above q, which is normal: guessed by a logarithm, which may
+/// be one off beside a power, looked up, and put right by comparing.
 fn floor(w: &mut Writer, q: &str) -> Result<String, Unsaid> {
     let log = w.one("Log", &[q], vec![]);
     let per_octave = w.number(DType::F32, std::f64::consts::LOG2_E)?;
@@ -118,7 +130,8 @@ fn floor(w: &mut Writer, q: &str) -> Result<String, Unsaid> {
     let exponent = w.one("Clip", &[&exponent, &low?, &high?], vec![]);
     let first = w.number(DType::F32, f64::from(*POWERS.start()))?;
     let place = w.one("Sub", &[&exponent, &first], vec![]);
-    let place = w.one("Cast", &[&place], vec![int("to", theirs(DType::I64).expect("ONNX has i64") as i64)]);
+    let place =
+        w.one("Cast", &[&place], vec![int("to", theirs(DType::I64).expect("ONNX has i64") as i64)]);
     let table: Vec<f64> = POWERS.map(|n| 2f64.powi(n)).collect();
     let table = w.tensor(&Tensor::from_f64(DType::F32, [table.len()], &table))?;
     let guess = w.one("Gather", &[&table, &place], vec![int("axis", 0)]);

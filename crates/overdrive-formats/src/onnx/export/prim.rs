@@ -1,4 +1,5 @@
-//! Primitives as nodes of the default domain. Those whose positions are data stand in `indexing`, products in `product`.
+//! Primitives as nodes of the default domain. Those whose positions are data stand in `indexing`,
+//! products in `product`.
 
 use super::writer::{Unsaid, Writer, extents, int, text};
 use super::{convert, indexing, product};
@@ -62,7 +63,10 @@ pub(super) fn write(
         Prim::Iota { dtype, shape, axis } => {
             let shape = shape.known().unwrap_or_default();
             let count: Vec<f64> = vec![0.0, shape[*axis] as f64, 1.0];
-            let ends = count.into_iter().map(|n| w.number(DType::I64, n)).collect::<Result<Vec<_>, _>>()?;
+            let ends = count
+                .into_iter()
+                .map(|n| w.number(DType::I64, n))
+                .collect::<Result<Vec<_>, _>>()?;
             let steps = w.one("Range", &[&ends[0], &ends[1], &ends[2]], vec![]);
             let steps = w.cast(&steps, *dtype)?;
             let mut thin = vec![1; shape.len()];
@@ -71,19 +75,24 @@ pub(super) fn write(
             one(w.one("Expand", &[&thin, &whole], vec![]))
         }
         Prim::Reduce { reducer, axes } => one(reduce(w, &x[0], (*reducer, axes), dtype)?),
-        Prim::ReduceWindow { reducer, windows } => one(reduce_window(w, &x[0], *reducer, (windows, types))?),
+        Prim::ReduceWindow { reducer, windows } => {
+            one(reduce_window(w, &x[0], *reducer, (windows, types))?)
+        }
         Prim::DotGeneral(dot) => one(product::contraction(w, [&x[0], &x[1]], dot, types)?),
         Prim::Convolution(conv) => one(product::convolution(w, [&x[0], &x[1]], conv, types)?),
         Prim::Gather { axes } => one(indexing::gather(w, [&x[0], &x[1]], axes, types)?),
         Prim::Scatter { axes, reducer } => {
             one(indexing::scatter(w, [&x[0], &x[1], &x[2]], (axes, *reducer), types)?)
         }
-        Prim::DynamicSlice { sizes } => one(indexing::dynamic_slice(w, [&x[0], &x[1]], sizes, types)?),
+        Prim::DynamicSlice { sizes } => {
+            one(indexing::dynamic_slice(w, [&x[0], &x[1]], sizes, types)?)
+        }
         Prim::DynamicUpdateSlice => one(indexing::dynamic_update(w, [&x[0], &x[1], &x[2]], types)?),
         Prim::Sort { axis, order } => {
             let count = w.sizes(&[types.sizes(0)[*axis]]);
             let largest = i64::from(*order == Order::Descending);
-            let attributes = vec![int("axis", *axis as i64), int("largest", largest), int("sorted", 1)];
+            let attributes =
+                vec![int("axis", *axis as i64), int("largest", largest), int("sorted", 1)];
             let sorted = w.many("TopK", &[&x[0], &count], attributes, 2);
             Ok(vec![sorted[0].clone(), w.cast(&sorted[1], DType::I32)?])
         }
@@ -91,7 +100,9 @@ pub(super) fn write(
             let code = theirs(*to).ok_or_else(|| Unsaid(format!("no element type for {to}")))?;
             one(w.one("BitCast", &[&x[0]], vec![int("to", code as i64)]))
         }
-        Prim::Bitcast { to, .. } => Err(Unsaid(format!("no reading of {dtype} as {to}, of another width"))),
+        Prim::Bitcast { to, .. } => {
+            Err(Unsaid(format!("no reading of {dtype} as {to}, of another width")))
+        }
         Prim::RandomBits { .. } => Err(Unsaid("ONNX leaves its random numbers open".into())),
         Prim::If | Prim::While { .. } => Err(Unsaid("control flow is not written".into())),
         Prim::RankIndex
@@ -130,8 +141,8 @@ fn unary(kind: Unary, w: &mut Writer, x: &str, dtype: DType) -> Result<String, U
     Ok(w.one(op, &[x], vec![]))
 }
 
-/// `eˣ - 1 = 2t / (1 - t)` with `t = tanh(x/2)`, and `log(1 + x) = 2 artanh(x / (2 + x))`: exact near 0, where the plain
-/// forms cancel; further out the plain forms.
+/// `eˣ - 1 = 2t / (1 - t)` with `t = tanh(x/2)`, and `log(1 + x) = 2 artanh(x / (2 + x))`: exact
+/// near 0, where the plain forms cancel; further out the plain forms.
 fn near_zero(kind: Unary, w: &mut Writer, x: &str, dtype: DType) -> Result<String, Unsaid> {
     let (one, two, half) = (w.number(dtype, 1.0)?, w.number(dtype, 2.0)?, w.number(dtype, 0.5)?);
     let size = w.one("Abs", &[x], vec![]);
@@ -139,7 +150,8 @@ fn near_zero(kind: Unary, w: &mut Writer, x: &str, dtype: DType) -> Result<Strin
     let (close, far) = if kind == Unary::Expm1 {
         let halved = w.one("Mul", &[x, &half], vec![]);
         let t = w.one("Tanh", &[&halved], vec![]);
-        let (doubled, rest) = (w.one("Mul", &[&t, &two], vec![]), w.one("Sub", &[&one, &t], vec![]));
+        let (doubled, rest) =
+            (w.one("Mul", &[&t, &two], vec![]), w.one("Sub", &[&one, &t], vec![]));
         let power = w.one("Exp", &[x], vec![]);
         (w.one("Div", &[&doubled, &rest], vec![]), w.one("Sub", &[&power, &one], vec![]))
     } else {
@@ -257,7 +269,9 @@ fn reduce_window(
     };
     let turned = w.transpose(x, &perm);
     let flat = w.reshape(&turned, &pooled(&from));
-    let each = |f: fn(&Window) -> usize| -> Vec<usize> { active.iter().map(|&a| f(&windows[a])).collect() };
+    let each = |f: fn(&Window) -> usize| -> Vec<usize> {
+        active.iter().map(|&a| f(&windows[a])).collect()
+    };
     let pads = [each(|w| w.pad_low), each(|w| w.pad_high)].concat();
     let attributes = vec![
         extents("kernel_shape", &each(|w| w.size)),
@@ -269,21 +283,31 @@ fn reduce_window(
     ];
     let dtype = types.operands[0].dtype;
     let y = match reducer {
-        Reducer::Max => w.one("MaxPool", &[&flat], [attributes, vec![int("storage_order", 0)]].concat()),
+        Reducer::Max => {
+            w.one("MaxPool", &[&flat], [attributes, vec![int("storage_order", 0)]].concat())
+        }
         Reducer::Min => {
             let negative = w.one("Neg", &[&flat], vec![]);
-            let y = w.one("MaxPool", &[&negative], [attributes, vec![int("storage_order", 0)]].concat());
+            let y = w.one(
+                "MaxPool",
+                &[&negative],
+                [attributes, vec![int("storage_order", 0)]].concat(),
+            );
             w.one("Neg", &[&y], vec![])
         }
         Reducer::Sum if dtype.is_arithmetic_float() => {
-            let mean =
-                w.one("AveragePool", &[&flat], [attributes, vec![int("count_include_pad", 1)]].concat());
+            let mean = w.one(
+                "AveragePool",
+                &[&flat],
+                [attributes, vec![int("count_include_pad", 1)]].concat(),
+            );
             let count = w.number(dtype, each(|w| w.size).iter().map(|&n| n as f64).product())?;
             w.one("Mul", &[&mean, &count], vec![])
         }
         _ => return Err(Unsaid(format!("no pooling by {reducer:?} of {dtype}"))),
     };
     let apart = w.reshape(&y, &perm.iter().map(|&a| to[a]).collect::<Vec<usize>>());
-    let back: Vec<usize> = (0..perm.len()).map(|a| perm.iter().position(|&p| p == a).unwrap_or(a)).collect();
+    let back: Vec<usize> =
+        (0..perm.len()).map(|a| perm.iter().position(|&p| p == a).unwrap_or(a)).collect();
     Ok(w.transpose(&apart, &back))
 }

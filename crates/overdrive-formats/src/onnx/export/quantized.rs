@@ -1,8 +1,11 @@
-//! Quantized composites as QuantizeLinear and DequantizeLinear: per tensor, per channel and in blocks.
+//! Quantized composites as QuantizeLinear and DequantizeLinear: per tensor, per channel and in
+//! blocks.
 //!
-//! A layer of quantized weights is a DequantizeLinear of its codes before a Gemm, and static activations go through a pair
-//! of both (QDQ), which engines fuse into integer products. Zero points that are
-//! fractions are written out. What opset 23 cannot say so (scales of two axes, zero points of another integer type) is left to the expansion of the op, and so are activations whose scales are computed.
+//! A layer of quantized weights is a DequantizeLinear of its codes before a Gemm, and static
+//! activations go through a pair of both (QDQ), which engines fuse into integer products. Zero
+//! points that are fractions are written out. What opset 23 cannot say so (scales of two axes, zero
+//! points of another integer type) is left to the expansion of the op, and so are activations whose
+//! scales are computed.
 
 use super::microscaling::steps;
 use super::prim::Signature;
@@ -13,7 +16,12 @@ use overdrive_ir::ops::{Dequantize, Quantize, QuantizedLinear};
 use overdrive_ir::{DType, Operation, TensorType};
 
 /// The result, or `None` where it is to be expanded.
-pub(super) fn write(op: &Operation, w: &mut Writer, x: &[String], types: &Signature) -> Option<String> {
+pub(super) fn write(
+    op: &Operation,
+    w: &mut Writer,
+    x: &[String],
+    types: &Signature,
+) -> Option<String> {
     if let Some(quantize) = op.composite::<Quantize>() {
         return pair_up(w, x, &types.operands)?.quantize(w, quantize.to);
     }
@@ -32,7 +40,11 @@ pub(super) fn write(op: &Operation, w: &mut Writer, x: &[String], types: &Signat
     let names = linear.operands();
     let at = |name: &str| names.iter().position(|n| *n == name);
     let beside = |names: &[&str]| -> (Vec<String>, Vec<TensorType>) {
-        names.iter().filter_map(|name| at(name)).map(|i| (x[i].clone(), types.operands[i].clone())).unzip()
+        names
+            .iter()
+            .filter_map(|name| at(name))
+            .map(|i| (x[i].clone(), types.operands[i].clone()))
+            .unzip()
     };
     let (of_weights, weight_types) = beside(&["codes", "scale", "zero"]);
     let fractions = weight_types.get(2).is_some_and(|zero| zero.dtype.is_arithmetic_float());
@@ -54,19 +66,22 @@ pub(super) fn write(op: &Operation, w: &mut Writer, x: &[String], types: &Signat
         // A scalar scales the whole tensor: one block of every axis.
         scalars.iter_mut().for_each(|ty| *ty = ty.with_shape(vec![1; flat.len()]));
         let names: Vec<String> = [left.clone()].into_iter().chain(names).collect();
-        let of_x: Vec<TensorType> = [TensorType::new(DType::F32, flat)].into_iter().chain(scalars).collect();
+        let of_x: Vec<TensorType> =
+            [TensorType::new(DType::F32, flat)].into_iter().chain(scalars).collect();
         let mut pair = pair_up(w, &names, &of_x)?;
         pair.x = pair.quantize(w, dtype)?;
         pair.dtype = dtype;
         left = pair.dequantize(w)?;
     }
-    let attributes = vec![float("alpha", 1.0), float("beta", 1.0), int("transA", 0), int("transB", 1)];
+    let attributes =
+        vec![float("alpha", 1.0), float("beta", 1.0), int("transA", 0), int("transB", 1)];
     let product = w.one("Gemm", &[&left, &weights], attributes);
     let y = w.reshape(&product, &types.results[0].sizes());
     w.cast(&y, types.results[0].dtype).ok()
 }
 
-/// `(codes - zero) scale` in f32 of zero points that are fractions, which no op takes: groups get an axis of their own.
+/// `(codes - zero) scale` in f32 of zero points that are fractions, which no op takes: groups get
+/// an axis of their own.
 fn written_out(w: &mut Writer, x: &[String], types: &[TensorType]) -> Option<String> {
     let ([n, k], [rows, groups]) = (matrix(&types[0])?, matrix(&types[1])?);
     if types[1..].iter().any(|ty| ty.dtype == DType::F64) || k.checked_rem(groups)? != 0 {
@@ -111,10 +126,12 @@ fn pair_up(w: &mut Writer, x: &[String], types: &[TensorType]) -> Option<Pair> {
     if shape != counts && types.get(2).is_some_and(|zero| zero.dtype.bits() < 8) {
         return None;
     }
-    let mut shaped = |name: &str| if shape == counts { name.to_owned() } else { w.reshape(name, &shape) };
+    let mut shaped =
+        |name: &str| if shape == counts { name.to_owned() } else { w.reshape(name, &shape) };
     let zero = x.get(2).map(|zero| (shaped(zero), types[2].dtype));
     let scale = shaped(&x[1]);
-    let mut scale = if types[1].dtype == DType::F32 { scale } else { w.cast(&scale, DType::F32).ok()? };
+    let mut scale =
+        if types[1].dtype == DType::F32 { scale } else { w.cast(&scale, DType::F32).ok()? };
     let (mut x, mut dtype) = (x[0].clone(), types[0].dtype);
     if let Some((codes, small)) = w.steps.get(&x).cloned() {
         let (integer, step) = steps(small)?;
@@ -160,14 +177,21 @@ impl Pair {
 
     fn quantize(&self, w: &mut Writer, to: DType) -> Option<String> {
         // QuantizeLinear saturates infinities, which ours keeps in f8e5m2.
-        let codes = matches!(to, DType::I4 | DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::F8E4M3);
-        if !codes || self.dtype == DType::F64 || self.zero.as_ref().is_some_and(|(_, dtype)| *dtype != to) {
+        let codes = matches!(
+            to,
+            DType::I4 | DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::F8E4M3
+        );
+        if !codes
+            || self.dtype == DType::F64
+            || self.zero.as_ref().is_some_and(|(_, dtype)| *dtype != to)
+        {
             return None;
         }
         let mut attributes = self.attributes();
         attributes.push(int("saturate", 1));
         let zero = self.zero_of(w, to);
-        // The zero point has the type, and rewriters of engines that change it forget the attribute.
+        // The zero point has the type, and rewriters of engines that change it forget the
+        // attribute.
         if zero.is_none() {
             attributes.push(int("output_dtype", theirs(to)? as i64));
         }
@@ -178,21 +202,33 @@ impl Pair {
     fn dequantize(&self, w: &mut Writer) -> Option<String> {
         let codes = matches!(
             self.dtype,
-            DType::I4 | DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::F8E4M3 | DType::F8E5M2
+            DType::I4
+                | DType::I8
+                | DType::U8
+                | DType::I16
+                | DType::U16
+                | DType::F8E4M3
+                | DType::F8E5M2
         );
         if !codes || self.zero.as_ref().is_some_and(|(_, dtype)| *dtype != self.dtype) {
             return None;
         }
         let zero = self.zero_of(w, self.dtype);
-        Some(w.one("DequantizeLinear", &inputs(&self.x, &self.scale, zero.as_ref()), self.attributes()))
+        Some(w.one(
+            "DequantizeLinear",
+            &inputs(&self.x, &self.scale, zero.as_ref()),
+            self.attributes(),
+        ))
     }
 
-    /// The zero point, said even where it is 0 for a whole tensor of bytes: engines that fuse ops of codes take one that is
-    /// left out for one of u8, whatever the codes are.
+    /// The zero point, said even where it is 0 for a whole tensor of bytes: engines that fuse ops
+    /// of codes take one that is left out for one of u8, whatever the codes are.
     fn zero_of(&self, w: &mut Writer, codes: DType) -> Option<String> {
         match &self.zero {
             Some((name, _)) => Some(name.clone()),
-            None if self.whole && matches!(codes, DType::I8 | DType::U8) => w.number(codes, 0.0).ok(),
+            None if self.whole && matches!(codes, DType::I8 | DType::U8) => {
+                w.number(codes, 0.0).ok()
+            }
             None => None,
         }
     }
@@ -208,8 +244,9 @@ mod tests {
 
     #[test]
     fn scales_are_per_tensor_per_channel_or_in_blocks() {
-        let found =
-            |sizes: &[usize], counts: &[usize]| along(sizes, counts).map(|a| (a.axis, a.block, a.shape));
+        let found = |sizes: &[usize], counts: &[usize]| {
+            along(sizes, counts).map(|a| (a.axis, a.block, a.shape))
+        };
         assert_eq!(found(&[4, 6], &[1, 1]), Some((0, 0, vec![])));
         assert_eq!(found(&[4, 6], &[4, 1]), Some((0, 0, vec![4])));
         assert_eq!(found(&[4, 6], &[1, 6]), Some((1, 0, vec![6])));

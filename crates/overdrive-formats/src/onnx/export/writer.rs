@@ -14,7 +14,8 @@ pub(in crate::onnx) struct Unsaid(pub(in crate::onnx) String);
 #[derive(Default)]
 pub(in crate::onnx) struct Writer {
     pub(in crate::onnx) nodes: Vec<NodeProto>,
-    /// By the name of the numbers of a parameter, the name and type of its codes, which are integers in the file.
+    /// By the name of the numbers of a parameter, the name and type of its codes, which are
+    /// integers in the file.
     pub(in crate::onnx) steps: HashMap<String, (String, DType)>,
     taken: HashSet<String>,
     values: usize,
@@ -120,8 +121,10 @@ impl Writer {
 
     /// A constant.
     pub(in crate::onnx) fn tensor(&mut self, tensor: &Tensor) -> Result<String, Unsaid> {
-        let value =
-            AttributeProto { t: Some(proto_of("", tensor)?), ..attribute("value", AttributeType::Tensor) };
+        let value = AttributeProto {
+            t: Some(proto_of("", tensor)?),
+            ..attribute("value", AttributeType::Tensor)
+        };
         Ok(self.one("Constant", &[], vec![value]))
     }
 
@@ -190,7 +193,11 @@ impl AsRef<[u8]> for Shared {
 }
 
 pub(in crate::onnx) fn attribute(name: &str, kind: AttributeType) -> AttributeProto {
-    AttributeProto { name: Some(name.to_owned()), r#type: Some(kind as i32), ..AttributeProto::default() }
+    AttributeProto {
+        name: Some(name.to_owned()),
+        r#type: Some(kind as i32),
+        ..AttributeProto::default()
+    }
 }
 
 pub(in crate::onnx) fn int(name: &str, value: i64) -> AttributeProto {

@@ -23,7 +23,8 @@ pub(super) struct Lattice {
 enum Rule {
     /// These elements, repeated along every free axis, along which they have an extent of 1.
     Repeated(Tensor),
-    /// At each place of the axes that are not free `base`, and along a free axis as much more for each step.
+    /// At each place of the axes that are not free `base`, and along a free axis as much more for
+    /// each step.
     Rising { base: Vec<Sum>, slopes: Vec<(usize, Vec<Sum>)>, inverse: Inverse },
     /// `above` where the coordinate of the first axis, less that of the second, is at least `from`.
     Step { axes: (usize, Option<usize>), from: Sum, above: f64, below: f64 },
@@ -40,7 +41,10 @@ impl Lattice {
     /// The function that is these tensors, one for each corner.
     pub(super) fn find(tensors: &[Tensor], fit: Fit<'_>) -> Option<Self> {
         let (dtype, rank) = (tensors[0].ty().dtype, tensors[0].ty().rank());
-        if tensors.iter().any(|t| t.ty().dtype != dtype || t.ty().rank() != rank || t.ty().elements() == 0) {
+        if tensors
+            .iter()
+            .any(|t| t.ty().dtype != dtype || t.ty().rank() != rank || t.ty().elements() == 0)
+        {
             return None;
         }
         let extent = |axis: usize| {
@@ -138,11 +142,13 @@ impl Grid {
         let (codes, integers) = match tensor.ty().dtype.is_float() {
             false => (tensor.to_ints(), Some(tensor.to_ints())),
             true => {
-                let integers = values.iter().all(whole).then(|| values.iter().map(|&x| x as i128).collect());
+                let integers =
+                    values.iter().all(whole).then(|| values.iter().map(|&x| x as i128).collect());
                 (values.iter().map(bits).collect(), integers)
             }
         };
-        let mut grid = Self { sizes, strides, free: free.to_vec(), places: vec![], values, codes, integers };
+        let mut grid =
+            Self { sizes, strides, free: free.to_vec(), places: vec![], values, codes, integers };
         grid.places = (0..grid.values.len()).filter(|&at| grid.origin(at) == at).collect();
         grid
     }
@@ -153,7 +159,8 @@ impl Grid {
 
     /// The element with the same coordinates along axes that are not free, and 0 along the others.
     fn origin(&self, at: usize) -> usize {
-        let moved: usize = self.free.iter().map(|&axis| self.coordinate(at, axis) * self.strides[axis]).sum();
+        let moved: usize =
+            self.free.iter().map(|&axis| self.coordinate(at, axis) * self.strides[axis]).sum();
         at - moved
     }
 
@@ -211,7 +218,9 @@ fn rising(grids: &[Grid], fit: Fit<'_>, inverse: Inverse) -> Option<Rule> {
     let mut slopes = vec![Vec::new(); first.free.len()];
     for grid in grids {
         let values = numbers(grid)?;
-        if grid.places.len() != first.places.len() || grid.free.iter().any(|&axis| grid.sizes[axis] < 2) {
+        if grid.places.len() != first.places.len()
+            || grid.free.iter().any(|&axis| grid.sizes[axis] < 2)
+        {
             return None;
         }
         let step = |axis: usize, at: usize| values[at + grid.strides[axis]] - values[at];
@@ -229,13 +238,15 @@ fn rising(grids: &[Grid], fit: Fit<'_>, inverse: Inverse) -> Option<Rule> {
         }
     }
     let sums = |corners: &[Vec<i128>]| -> Option<Vec<Sum>> {
-        let at = |place: usize| fit(&corners.iter().map(|corner| corner[place]).collect::<Vec<_>>());
+        let at =
+            |place: usize| fit(&corners.iter().map(|corner| corner[place]).collect::<Vec<_>>());
         (0..first.places.len()).map(at).collect()
     };
     let is_flat = |sums: &Vec<Sum>| sums.iter().all(|sum| sum.constant() == Some(0));
     let base = sums(&bases)?;
     let slopes = slopes.iter().map(|corners| sums(corners)).collect::<Option<Vec<_>>>()?;
-    let slopes = first.free.iter().copied().zip(slopes).filter(|(_, slope)| !is_flat(slope)).collect();
+    let slopes =
+        first.free.iter().copied().zip(slopes).filter(|(_, slope)| !is_flat(slope)).collect();
     Some(Rule::Rising { base, slopes, inverse })
 }
 

@@ -1,7 +1,7 @@
 //! `Sum`: an integer that depends on the free dimensions, as a sum of their products.
 //!
-//! Such a function of k sizes has 2^k factors, and as many of its values decide them: those at every
-//! choice of two sizes for each dimension. Bit `i` of an index means dimension `i` in both.
+//! Such a function of k sizes has 2^k factors, and as many of its values decide them: those at
+//! every choice of two sizes for each dimension. Bit `i` of an index means dimension `i` in both.
 
 use std::fmt::Write as _;
 
@@ -25,10 +25,12 @@ impl Sum {
                     return None;
                 }
                 factors[set | bit] = rise / step;
-                factors[set] = factors[set].checked_sub((rise / step).checked_mul(first as i128)?)?;
+                factors[set] =
+                    factors[set].checked_sub((rise / step).checked_mul(first as i128)?)?;
             }
         }
-        let factors = factors.into_iter().map(|factor| i64::try_from(factor).ok()).collect::<Option<_>>()?;
+        let factors =
+            factors.into_iter().map(|factor| i64::try_from(factor).ok()).collect::<Option<_>>()?;
         Some(Self { factors })
     }
 
@@ -62,7 +64,9 @@ impl Sum {
     /// In words of a formula.
     pub(super) fn formula(&self, names: &[String]) -> String {
         let mut text = String::new();
-        for (set, &factor) in self.factors.iter().enumerate().rev().filter(|(_, factor)| **factor != 0) {
+        for (set, &factor) in
+            self.factors.iter().enumerate().rev().filter(|(_, factor)| **factor != 0)
+        {
             let sign = if factor < 0 { " - " } else { " + " };
             text.push_str(match (text.is_empty(), factor < 0) {
                 (true, true) => "-",

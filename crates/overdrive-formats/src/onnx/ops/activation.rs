@@ -1,4 +1,5 @@
-//! Activations and the elementary functions that are no primitives. Computed in the accumulation type, rounded once.
+//! Activations and the elementary functions that are no primitives. Computed in the accumulation
+//! type, rounded once.
 
 use crate::onnx::axes::{axis, sizes};
 use crate::onnx::call::{Call, Outcome, one};
@@ -44,7 +45,8 @@ pub(super) fn atanh(x: Expr<'_>) -> Expr<'_> {
     (x.unary(Unary::Log1p) - (-x).unary(Unary::Log1p)) * 0.5
 }
 
-/// After Moshier, Cephes `atan.c`: reduced to |x| <= 0.66, then a rational function of degree 4 over 5 in x².
+/// After Moshier, Cephes `atan.c`: reduced to |x| <= 0.66, then a rational function of degree 4
+/// over 5 in x².
 pub(super) fn atan(x: Expr<'_>) -> Expr<'_> {
     const P: [f64; 5] = [
         -0.875_060_860_003_190_4,
@@ -66,7 +68,8 @@ pub(super) fn atan(x: Expr<'_>) -> Expr<'_> {
     let steep = a.compare(Compare::Gt, a.constant(2.414_213_562_373_095));
     let middle = a.compare(Compare::Gt, a.constant(0.66));
     let reduced = steep.select(-one / a, middle.select((a - 1.0) / (a + 1.0), a));
-    let base = steep.select(a.constant(FRAC_PI_2), middle.select(a.constant(FRAC_PI_4), a.constant(0.0)));
+    let base =
+        steep.select(a.constant(FRAC_PI_2), middle.select(a.constant(FRAC_PI_4), a.constant(0.0)));
     let z = reduced * reduced;
     let horner = |c: &[f64]| c[1..].iter().fold(z.constant(c[0]), |sum, &c| sum * z + c);
     let tail = z * horner(&P) / horner(&Q);
@@ -185,15 +188,19 @@ pub(super) fn quick_gelu<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 pub(super) fn shrink<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (lambda, bias) = (c.float_or("lambd", 0.5), c.float_or("bias", 0.0));
     let x = c.x(0)?;
-    let wide =
-        x.convert(if x.dtype().is_float() { x.dtype().accumulation() } else { overdrive_ir::DType::F64 });
+    let wide = x.convert(if x.dtype().is_float() {
+        x.dtype().accumulation()
+    } else {
+        overdrive_ir::DType::F64
+    });
     let zero = wide.constant(0.0);
     let above = wide.compare(Compare::Gt, wide.constant(lambda)).select(wide - bias, zero);
     let shrunk = wide.compare(Compare::Lt, wide.constant(-lambda)).select(wide + bias, above);
     one(shrunk.convert(x.dtype()))
 }
 
-/// The axis of softmax: since opset 13 one axis, before that everything from the axis on as one row.
+/// The axis of softmax: since opset 13 one axis, before that everything from the axis on as one
+/// row.
 fn rows<'b>(c: &Call<'_, 'b>) -> Result<(Expr<'b>, usize), Fault> {
     let x = c.x(0)?;
     let shape = sizes(x)?;

@@ -1,7 +1,8 @@
 //! Attention in its ONNX forms, and rotary positions.
 //!
-//! Where a node is what our composite is (no mask, no cap, scores not asked for) it becomes that; otherwise it is
-//! written out: scores, cap, bias, softmax, product. A row that sees no key gives 0 either way.
+//! Where a node is what our composite is (no mask, no cap, scores not asked for) it becomes that;
+//! otherwise it is written out: scores, cap, bias, softmax, product. A row that sees no key gives 0
+//! either way.
 
 use super::product::dot;
 use crate::onnx::axes::{common, exactly, positive, sizes, take};
@@ -82,13 +83,15 @@ impl<'b> WrittenOut<'b> {
         let sum = shifted.reduce_keep(Reducer::Sum, &[3]);
         let p = shifted / blind.select(sum.constant(1.0), sum);
         let rows = p.convert(dtype).reshape([batch, shared, group * queries, keys]);
-        let y = dot(rows, v, &pairs, &[(3, 2)], dtype).reshape([batch, heads, queries, value_width]);
+        let y =
+            dot(rows, v, &pairs, &[(3, 2)], dtype).reshape([batch, heads, queries, value_width]);
         sizes(y)?;
         Ok([y, raw, capped, biased, p].map(|x| x.convert(dtype)))
     }
 }
 
-/// Query `i` sees key `j` where `j <= i + offset`; offset is a number, or one per batch element `[B]`.
+/// Query `i` sees key `j` where `j <= i + offset`; offset is a number, or one per batch element
+/// `[B]`.
 pub(super) fn causal<'b>(
     c: &Call<'_, 'b>,
     [queries, keys]: [usize; 2],
@@ -112,7 +115,8 @@ pub(super) fn attention<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         (k, v) = (heads(k, shared)?, heads(v, shared)?);
     }
     let past = c.maybe(4)?;
-    let past_length = past.map_or(Ok(0), |p| Ok::<_, Fault>(sizes(p)?.get(2).copied().unwrap_or(0)))?;
+    let past_length =
+        past.map_or(Ok(0), |p| Ok::<_, Fault>(sizes(p)?.get(2).copied().unwrap_or(0)))?;
     (k, v) = (cached(past, k), cached(c.maybe(5)?, v));
     let [_, _, queries, width] = exactly(q, "q")?;
     let [batch, _, keys, _] = exactly(k, "k")?;
@@ -220,13 +224,17 @@ pub(super) fn rotated<'b>(
         let (a, b) = (part(0, half, 1), part(half, 2 * half, 1));
         x.builder().concat(&[a * cos - b * sin, a * sin + b * cos], 3)
     };
-    let whole =
-        if 2 * half == width { turned } else { x.builder().concat(&[turned, part(2 * half, width, 1)], 3) };
+    let whole = if 2 * half == width {
+        turned
+    } else {
+        x.builder().concat(&[turned, part(2 * half, width, 1)], 3)
+    };
     sizes(whole)?;
     Ok(whole.convert(x.dtype()))
 }
 
-/// Rows of an angle table `[max, R/2]` at positions `[B, T]`, or at `start, start + 1, ...` of each batch element.
+/// Rows of an angle table `[max, R/2]` at positions `[B, T]`, or at `start, start + 1, ...` of each
+/// batch element.
 pub(super) fn angles<'b>(
     table: Expr<'b>,
     positions: Expr<'b>,
@@ -239,7 +247,12 @@ pub(super) fn angles<'b>(
             let shape = Shape::from([batch, steps]);
             table.builder().iota(DType::I64, shape.clone(), 1) + start.broadcast_in(&shape, &[])
         }
-        _ => return Err(invalid(format!("positions of [{batch}, {steps}]"), positions.ty().to_string())),
+        _ => {
+            return Err(invalid(
+                format!("positions of [{batch}, {steps}]"),
+                positions.ty().to_string(),
+            ));
+        }
     };
     take(table, positions, 0)
 }

@@ -1,6 +1,8 @@
-//! Attention as com.microsoft has it: q, k and v apart, packed, or still to be projected, with caches and masks of keys.
+//! Attention as com.microsoft has it: q, k and v apart, packed, or still to be projected, with
+//! caches and masks of keys.
 //!
-//! A mask hides by -∞ here and by a large negative number there, which is the same wherever a query sees a key.
+//! A mask hides by -∞ here and by a large negative number there, which is the same wherever a query
+//! sees a key.
 
 use super::attention::{WrittenOut, angles, cached, causal, heads, merged, rotated};
 use super::product::dot;
@@ -23,7 +25,8 @@ pub(super) fn multi_head<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         q = q + bias.slice_axis(0, 0, sizes(q)?.last().copied().unwrap_or(0));
     } else if let Some(bias) = c.maybe(3)? {
         let widths = [sizes(q)?, sizes(k)?, sizes(v)?].map(|s| s.last().copied().unwrap_or(0));
-        let part = |i: usize| bias.slice_axis(0, widths[..i].iter().sum(), widths[..=i].iter().sum());
+        let part =
+            |i: usize| bias.slice_axis(0, widths[..i].iter().sum(), widths[..=i].iter().sum());
         (q, k, v) = (q + part(0), k + part(1), v + part(2));
     }
     let q = heads(q, count)?;
@@ -36,7 +39,9 @@ pub(super) fn multi_head<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         scale => scale,
     };
     let mask = c.maybe(4)?.map(|mask| key_mask(mask, [batch, queries, keys])).transpose()?;
-    let past = c.maybe(6)?.map_or(Ok(0), |past| exactly::<4>(past, "a cache").map(|[_, _, past, _]| past))?;
+    let past = c
+        .maybe(6)?
+        .map_or(Ok(0), |past| exactly::<4>(past, "a cache").map(|[_, _, past, _]| past))?;
     let y = attend(c, [q, k, v], Seen { scale, past, mask, bias: c.maybe(5)? })?;
     Ok([merged(y)?, k, v].map(Value::from).to_vec())
 }
@@ -52,14 +57,20 @@ struct Seen<'b> {
     bias: Option<Expr<'b>>,
 }
 
-fn attend<'b>(c: &Call<'_, 'b>, [q, k, v]: [Expr<'b>; 3], seen: Seen<'b>) -> Result<Expr<'b>, Fault> {
+fn attend<'b>(
+    c: &Call<'_, 'b>,
+    [q, k, v]: [Expr<'b>; 3],
+    seen: Seen<'b>,
+) -> Result<Expr<'b>, Fault> {
     let Seen { scale, past, mask, bias } = seen;
     let directed = c.flag("unidirectional", 0);
     let [_, _, queries, _] = exactly(q, "q")?;
     let [_, _, keys, _] = exactly(k, "k")?;
     if directed && past + queries != keys {
         // ONNX Runtime's kernel hides keys from all queries but the last there.
-        return Err(unsupported("unidirectional with other keys than the cache's and one for each query"));
+        return Err(unsupported(
+            "unidirectional with other keys than the cache's and one for each query",
+        ));
     }
     if mask.is_none() && bias.is_none() {
         let mask = if directed { Mask::Causal } else { Mask::Full };
@@ -98,8 +109,11 @@ fn key_mask<'b>(mask: Expr<'b>, [batch, queries, keys]: [usize; 3]) -> Result<Ex
         [both] if both == 2 * batch => {
             let shape = Shape::from([batch, 1, 1, keys]);
             let place = mask.builder().iota(DType::I64, shape.clone(), 3);
-            let part =
-                |from| mask.slice_axis(0, from, from + batch).convert(DType::I64).broadcast_in(&shape, &[0]);
+            let part = |from| {
+                mask.slice_axis(0, from, from + batch)
+                    .convert(DType::I64)
+                    .broadcast_in(&shape, &[0])
+            };
             let from = place.compare(Compare::Ge, part(batch));
             Ok(place.compare(Compare::Lt, part(0)).binary(Binary::And, from))
         }
@@ -107,8 +121,8 @@ fn key_mask<'b>(mask: Expr<'b>, [batch, queries, keys]: [usize; 3]) -> Result<Ex
     }
 }
 
-/// com.microsoft: x `[B, T, K]` times weights `[K, (2 D + E) H]` for q, k and v, optional bias, key mask, cache
-/// `[2, B, H, P, D]` of keys and values, and additive bias.
+/// com.microsoft: x `[B, T, K]` times weights `[K, (2 D + E) H]` for q, k and v, optional bias, key
+/// mask, cache `[2, B, H, P, D]` of keys and values, and additive bias.
 pub(super) fn projected<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let count = positive(c.int_or("num_heads", 0), "a number of heads")?;
     c.ignore(&["mask_filter_value", "past_present_share_buffer"]);
@@ -121,10 +135,17 @@ pub(super) fn projected<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let [batch, steps, all] = exactly(packed, "q, k and v")?;
     let widths = match c.list("qkv_hidden_sizes") {
         None => vec![all / 3; 3],
-        Some(widths) => widths.into_iter().map(|w| positive(w, "a width")).collect::<Result<Vec<_>, _>>()?,
+        Some(widths) => {
+            widths.into_iter().map(|w| positive(w, "a width")).collect::<Result<Vec<_>, _>>()?
+        }
     };
-    if widths.len() != 3 || widths.iter().try_fold(0usize, |sum, w| sum.checked_add(*w)) != Some(all) {
-        return Err(invalid(format!("widths of q, k and v that add up to {all}"), format!("{widths:?}")));
+    if widths.len() != 3
+        || widths.iter().try_fold(0usize, |sum, w| sum.checked_add(*w)) != Some(all)
+    {
+        return Err(invalid(
+            format!("widths of q, k and v that add up to {all}"),
+            format!("{widths:?}"),
+        ));
     }
     let part = |i: usize| {
         let from: usize = widths[..i].iter().sum();
@@ -175,7 +196,8 @@ pub(super) fn group_query<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (mut q, mut k, v) = (heads(q, count)?, heads(k, shared)?, heads(v, shared)?);
     let [batch, _, steps, width] = exactly(q, "q")?;
     let past = c.maybe(3)?;
-    let past_length = past.map_or(Ok(0), |p| Ok::<_, Fault>(sizes(p)?.get(2).copied().unwrap_or(0)))?;
+    let past_length =
+        past.map_or(Ok(0), |p| Ok::<_, Fault>(sizes(p)?.get(2).copied().unwrap_or(0)))?;
     if c.flag("do_rotary", 0) {
         let interleaved = c.flag("rotary_interleaved", 0);
         let start = super::conv::integer(c, past_length as i64);
@@ -199,7 +221,8 @@ pub(super) fn group_query<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         let behind = causal(c, [steps, keys], offset - super::conv::integer(c, window))?;
         visible = visible.binary(Binary::And, behind.unary(Unary::Not));
     }
-    // One more in the denominator of the softmax is a key of zeros, which all see, with a value of zeros.
+    // One more in the denominator of the softmax is a key of zeros, which all see, with a value of
+    // zeros.
     let seen = if c.flag("smooth_softmax", 0) {
         let zeros = |x: Expr<'b>| {
             let key = x.slice_axis(2, 0, 1);

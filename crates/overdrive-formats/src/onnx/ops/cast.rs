@@ -47,7 +47,11 @@ pub(super) fn saturated(x: Expr<'_>, dtype: DType) -> Expr<'_> {
 /// To a format that has neither infinity nor NaN, of which the reference makes -0.
 fn finite(x: Expr<'_>, dtype: DType) -> Expr<'_> {
     let x = number(x);
-    let x = if x.dtype().is_float() { x.compare(Compare::Ne, x).select(x.constant(-0.0), x) } else { x };
+    let x = if x.dtype().is_float() {
+        x.compare(Compare::Ne, x).select(x.constant(-0.0), x)
+    } else {
+        x
+    };
     convert(x, dtype, Overflow::Saturate)
 }
 
@@ -120,7 +124,9 @@ pub(super) fn bitcast<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let x = c.x(0)?;
     one(match (x.dtype(), dtype) {
         (from, to) if from == to => x,
-        (DType::Bool, to) if to.bits() == 8 => c.b.op1(Prim::Bitcast { to }, &[x.convert(DType::U8)]),
+        (DType::Bool, to) if to.bits() == 8 => {
+            c.b.op1(Prim::Bitcast { to }, &[x.convert(DType::U8)])
+        }
         (from, DType::Bool) if from.bits() == 8 => {
             c.b.op1(Prim::Bitcast { to: DType::U8 }, &[x]).convert(DType::Bool)
         }

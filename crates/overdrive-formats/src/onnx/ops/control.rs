@@ -59,8 +59,9 @@ pub(super) fn branch<'b>(
                 // Only the condition's value can say which type it is.
                 c.known(0)?;
             }
-            let sources =
-                union([&yes, &no, &Item { value: condition.into(), sources: c.sources() }].into_iter());
+            let sources = union(
+                [&yes, &no, &Item { value: condition.into(), sources: c.sources() }].into_iter(),
+            );
             Ok(Item { value: condition.select(a, b).into(), sources })
         })
         .collect()
@@ -79,8 +80,9 @@ fn flag(item: &Item<'_>, what: &str) -> Result<bool, Fault> {
 
 fn input(graph: &GraphProto, index: usize) -> Result<&str, Fault> {
     let info = graph.input.get(index);
-    info.map(|info| info.name())
-        .ok_or_else(|| invalid("a body with as many inputs as the node", graph.input.len().to_string()))
+    info.map(|info| info.name()).ok_or_else(|| {
+        invalid("a body with as many inputs as the node", graph.input.len().to_string())
+    })
 }
 
 pub(super) fn repeat<'b>(
@@ -95,7 +97,10 @@ pub(super) fn repeat<'b>(
     let mut carried: Vec<Item<'b>> = c.operands.iter().skip(2).flatten().cloned().collect();
     let scans = body.output.len().checked_sub(carried.len() + 1);
     let scans = scans.ok_or_else(|| {
-        invalid("a body that gives a condition and every carried value", body.output.len().to_string())
+        invalid(
+            "a body that gives a condition and every carried value",
+            body.output.len().to_string(),
+        )
     })?;
     let mut collected: Vec<Vec<Item<'b>>> = vec![vec![]; scans];
     let mut turn = 0;
@@ -108,7 +113,10 @@ pub(super) fn repeat<'b>(
             input(body, 0)?,
             Item::known(Tensor::from_ints(DType::I64, Shape::default(), &[turn.into()])),
         );
-        inside.insert(input(body, 1)?, Item::known(Tensor::from_ints(DType::Bool, Shape::default(), &[1])));
+        inside.insert(
+            input(body, 1)?,
+            Item::known(Tensor::from_ints(DType::Bool, Shape::default(), &[1])),
+        );
         for (i, item) in carried.into_iter().enumerate() {
             inside.insert(input(body, 2 + i)?, item);
         }
@@ -148,8 +156,9 @@ fn stacked<'b>(
         parts.push(row.reshape(shape));
     }
     let value = if parts.is_empty() {
-        let (dtype, mut shape) = declared
-            .ok_or_else(|| unsupported("a loop without turns whose results have no declared shape"))?;
+        let (dtype, mut shape) = declared.ok_or_else(|| {
+            unsupported("a loop without turns whose results have no declared shape")
+        })?;
         shape.insert(0, 0);
         c.b.full(dtype, shape, 0.0)
     } else {
@@ -171,8 +180,8 @@ pub(super) fn scan<'b>(
         return Err(unsupported("Scan of opset 8, with a batch dimension of its own"));
     }
     let states = c.count().checked_sub(scanned).filter(|n| *n <= body.output.len() && scanned > 0);
-    let states =
-        states.ok_or_else(|| invalid("as many scanned inputs as the node has", scanned.to_string()))?;
+    let states = states
+        .ok_or_else(|| invalid("as many scanned inputs as the node has", scanned.to_string()))?;
     let list = |name| c.list(name).unwrap_or_default();
     let (axes, backwards) = (list("scan_input_axes"), list("scan_input_directions"));
     let (out_axes, out_backwards) = (list("scan_output_axes"), list("scan_output_directions"));

@@ -17,15 +17,22 @@ pub(super) fn per_channel<'b>(channel: Expr<'b>, like: Expr<'b>) -> Expr<'b> {
 fn kernel_of(c: &Call<'_, '_>, w: &[usize]) -> Result<Vec<usize>, Fault> {
     let kernel = w.get(2..).unwrap_or_default().to_vec();
     match c.list("kernel_shape") {
-        Some(given) if extents(&given)? != kernel => {
-            Err(invalid(format!("kernel_shape {kernel:?} as the weights have"), format!("{given:?}")))
-        }
+        Some(given) if extents(&given)? != kernel => Err(invalid(
+            format!("kernel_shape {kernel:?} as the weights have"),
+            format!("{given:?}"),
+        )),
         _ => Ok(kernel),
     }
 }
 
 /// The convolution of any arithmetic type; sums and result in `out`.
-fn convolution<'b>(x: Expr<'b>, w: Expr<'b>, window: Vec<Dimension>, groups: usize, out: DType) -> Expr<'b> {
+fn convolution<'b>(
+    x: Expr<'b>,
+    w: Expr<'b>,
+    window: Vec<Dimension>,
+    groups: usize,
+    out: DType,
+) -> Expr<'b> {
     let accumulate = if x.dtype().is_float() { x.dtype().accumulation() } else { out };
     x.builder().op1(Prim::Convolution(Convolution { window, groups, accumulate, out }), &[x, w])
 }
@@ -57,7 +64,9 @@ fn convolve<'b>(
 ) -> Result<Expr<'b>, Fault> {
     let (spatial, groups) = geometry(c, [x, w])?;
     let padded = |s: &Spatial| s.low >= 0 && s.high >= 0;
-    if let ([h, v], true) = (&spatial[..], x.dtype().is_arithmetic_float() && spatial.iter().all(padded)) {
+    if let ([h, v], true) =
+        (&spatial[..], x.dtype().is_arithmetic_float() && spatial.iter().all(padded))
+    {
         let conv2d = Conv2d {
             stride: [h.stride, v.stride],
             pad: [h, v].map(|s| [s.low as usize, s.high as usize]),
@@ -72,8 +81,12 @@ fn convolve<'b>(
     Ok(bias.map_or(y, |bias| y + per_channel(bias, y)))
 }
 
-/// The convolution of codes, in i32: one zero point of x, one or one for each output of the weights.
-pub(super) fn convolve_codes<'b>(c: &Call<'_, 'b>, [x, w]: [Offset<'b>; 2]) -> Result<Expr<'b>, Fault> {
+/// The convolution of codes, in i32: one zero point of x, one or one for each output of the
+/// weights.
+pub(super) fn convolve_codes<'b>(
+    c: &Call<'_, 'b>,
+    [x, w]: [Offset<'b>; 2],
+) -> Result<Expr<'b>, Fault> {
     let (spatial, groups) = geometry(c, [x.0, w.0])?;
     let codes = |(codes, zero): Offset<'b>, most: usize| {
         check(codes)?;
@@ -81,7 +94,11 @@ pub(super) fn convolve_codes<'b>(c: &Call<'_, 'b>, [x, w]: [Offset<'b>; 2]) -> R
             let mut shape = vec![1; codes.rank()];
             shape[0] = sizes(zero)?.iter().product();
             let fits = shape[0] == 1 || shape[0] == most;
-            if fits { Ok(zero.reshape(shape)) } else { Err(invalid("a zero point", zero.ty().to_string())) }
+            if fits {
+                Ok(zero.reshape(shape))
+            } else {
+                Err(invalid("a zero point", zero.ty().to_string()))
+            }
         };
         Ok::<_, Fault>(Codes { codes, zero: zero.map(aligned).transpose()? })
     };
@@ -115,7 +132,8 @@ pub(super) fn conv_transpose<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let asked = c.list("output_shape");
     let mut window = Vec::with_capacity(n);
     for d in 0..n {
-        let (stride, dilation) = (positive(strides[d], "a stride")?, positive(dilations[d], "a dilation")?);
+        let (stride, dilation) =
+            (positive(strides[d], "a stride")?, positive(dilations[d], "a dilation")?);
         let reach = (positive(kernel[d] as i64, "a kernel size")? as i64 - 1) * dilation as i64;
         let whole = (input[2 + d] as i64 - 1) * stride as i64 + reach + 1 + extra[d];
         let target = match (&asked, auto.as_str()) {
@@ -173,9 +191,16 @@ pub(super) fn col2im<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let [batch, rows, columns] = exactly(x, "columns")?;
     let spatial = windows(c, &block, &image)?;
     let window = block.iter().copied().fold(1, usize::saturating_mul);
-    let counts: Vec<usize> = (0..image.len()).map(|d| spatial[d].output(image[d]).max(0) as usize).collect();
-    if window == 0 || rows % window != 0 || counts.iter().copied().fold(1, usize::saturating_mul) != columns {
-        return Err(invalid(format!("columns of blocks {block:?} in {image:?}"), x.ty().to_string()));
+    let counts: Vec<usize> =
+        (0..image.len()).map(|d| spatial[d].output(image[d]).max(0) as usize).collect();
+    if window == 0
+        || rows % window != 0
+        || counts.iter().copied().fold(1, usize::saturating_mul) != columns
+    {
+        return Err(invalid(
+            format!("columns of blocks {block:?} in {image:?}"),
+            x.ty().to_string(),
+        ));
     }
     // Every element goes to its place in the padded image, whose borders are cut off afterwards.
     let padded: Vec<usize> = (0..image.len())
@@ -199,7 +224,8 @@ pub(super) fn col2im<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let updates = x.reshape(shape).transpose(&behind);
     let zeros = c.b.full(x.dtype(), [&padded[..], &[batch, channels]].concat(), 0.0);
     let axes: Vec<usize> = (0..image.len()).collect();
-    let summed = c.b.op1(Prim::Scatter { axes, reducer: Some(Reducer::Sum) }, &[zeros, positions, updates]);
+    let summed =
+        c.b.op1(Prim::Scatter { axes, reducer: Some(Reducer::Sum) }, &[zeros, positions, updates]);
     sizes(summed)?;
     let mut front = vec![image.len(), image.len() + 1];
     front.extend(0..image.len());

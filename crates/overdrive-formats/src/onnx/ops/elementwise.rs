@@ -19,7 +19,8 @@ fn pair<'b>(c: &Call<'_, 'b>) -> Result<[Expr<'b>; 2], Fault> {
         let (rank, mut shape) = (x.rank(), sizes(y)?);
         let first = c.attribute("axis").map_or(rank.saturating_sub(shape.len()) as i64, |a| a.i());
         let trailing = rank.checked_sub(first.max(0) as usize + shape.len());
-        let trailing = trailing.ok_or_else(|| invalid("an axis of the first operand", first.to_string()))?;
+        let trailing =
+            trailing.ok_or_else(|| invalid("an axis of the first operand", first.to_string()))?;
         shape.extend(std::iter::repeat_n(1, trailing));
         y = y.reshape(shape);
     }
@@ -34,7 +35,8 @@ pub(super) fn binary<'b>(c: &Call<'_, 'b>, kind: Binary) -> Outcome<'b> {
     one(x.binary(kind, y))
 }
 
-/// Codes less a zero point, or times a scale: a layer whose zero points are fractions has no other way to be said.
+/// Codes less a zero point, or times a scale: a layer whose zero points are fractions has no other
+/// way to be said.
 fn of_codes<'b>(c: &Call<'_, 'b>, kind: Binary) -> Result<Option<Coded<'b>>, Fault> {
     let (codes, other) = match (kind, c.value(0)?, c.value(1)?) {
         (Binary::Sub | Binary::Mul, Value::Coded(codes), _) => (codes, 1),
@@ -48,7 +50,8 @@ fn of_codes<'b>(c: &Call<'_, 'b>, kind: Binary) -> Result<Option<Coded<'b>>, Fau
         Value::Coded(_) | Value::Unsigned4(_) => return Ok(None),
     };
     let own = c.extents(other)?;
-    let Some(missing) = codes.shape.len().checked_sub(own.len()).filter(|_| dtype == codes.dtype) else {
+    let Some(missing) = codes.shape.len().checked_sub(own.len()).filter(|_| dtype == codes.dtype)
+    else {
         return Ok(None);
     };
     let counts = [vec![1; missing], own].concat();
@@ -71,7 +74,8 @@ pub(super) fn variadic<'b>(c: &Call<'_, 'b>, kind: Binary) -> Outcome<'b> {
 
 pub(super) fn mean<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (operands, count) = (c.rest(0)?, c.count() as f64);
-    let sum = operands.into_iter().reduce(|x, y| x + y).ok_or_else(|| invalid("an input", "none"))?;
+    let sum =
+        operands.into_iter().reduce(|x, y| x + y).ok_or_else(|| invalid("an input", "none"))?;
     one(sum / count)
 }
 
@@ -97,7 +101,8 @@ pub(super) fn modulo<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         return one(rest);
     }
     let zero = x.constant(0.0);
-    let signs_differ = rest.compare(Compare::Lt, zero).binary(Binary::Xor, y.compare(Compare::Lt, zero));
+    let signs_differ =
+        rest.compare(Compare::Lt, zero).binary(Binary::Xor, y.compare(Compare::Lt, zero));
     let wrong = rest.compare(Compare::Ne, zero).binary(Binary::And, signs_differ);
     one(wrong.select(rest + y, rest))
 }

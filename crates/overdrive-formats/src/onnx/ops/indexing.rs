@@ -5,7 +5,8 @@ use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid, unsupported};
 use overdrive_ir::{Compare, DType, Expr, Pad, Prim, Reducer, Tensor};
 
-/// Starts, ends, axes and steps are operands since opset 10; they must be known, since they decide the shape.
+/// Starts, ends, axes and steps are operands since opset 10; they must be known, since they decide
+/// the shape.
 pub(super) fn slice<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let x = c.x(0)?;
     let shape = sizes(x)?;
@@ -23,7 +24,8 @@ pub(super) fn slice<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
             format!("{starts:?} {ends:?} {along:?} {steps:?}"),
         ));
     }
-    let (mut first, mut limit, mut stride) = (vec![0; shape.len()], shape.clone(), vec![1; shape.len()]);
+    let (mut first, mut limit, mut stride) =
+        (vec![0; shape.len()], shape.clone(), vec![1; shape.len()]);
     let mut backwards = Vec::new();
     for i in 0..starts.len() {
         let a = axis(along[i], shape.len())?;
@@ -60,7 +62,8 @@ pub(super) fn pad<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let x = c.x(0)?;
     let shape = sizes(x)?;
     let rank = shape.len();
-    let given = if c.has(1) { Some(c.ints(1)?) } else { c.list("pads").or_else(|| c.list("paddings")) };
+    let given =
+        if c.has(1) { Some(c.ints(1)?) } else { c.list("pads").or_else(|| c.list("paddings")) };
     let given = given.ok_or_else(|| invalid("pads", "none"))?;
     let along: Vec<usize> = match c.maybe_ints(3)? {
         Some(list) => list.iter().map(|&a| axis(a, rank)).collect::<Result<_, Fault>>()?,
@@ -71,7 +74,10 @@ pub(super) fn pad<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     }
     let pads: Vec<(usize, i64, i64)> =
         along.iter().enumerate().map(|(i, &a)| (a, given[i], given[i + along.len()])).collect();
-    if pads.iter().any(|&(_, low, high)| low.unsigned_abs() > 1 << 40 || high.unsigned_abs() > 1 << 40) {
+    if pads
+        .iter()
+        .any(|&(_, low, high)| low.unsigned_abs() > 1 << 40 || high.unsigned_abs() > 1 << 40)
+    {
         return Err(invalid("pads that can be addressed", format!("{given:?}")));
     }
     match c.text_or("mode", "constant").as_str() {
@@ -86,14 +92,20 @@ pub(super) fn pad<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
             }
             one(c.b.op1(Prim::Pad { pads: all }, &[x, value]))
         }
-        mode => {
-            pads.into_iter().try_fold(x, |x, (a, low, high)| mirrored(x, a, [low, high], mode)).and_then(one)
-        }
+        mode => pads
+            .into_iter()
+            .try_fold(x, |x, (a, low, high)| mirrored(x, a, [low, high], mode))
+            .and_then(one),
     }
 }
 
 /// Rows beyond the ends of an axis, taken from inside it.
-fn mirrored<'b>(x: Expr<'b>, axis: usize, [low, high]: [i64; 2], mode: &str) -> Result<Expr<'b>, Fault> {
+fn mirrored<'b>(
+    x: Expr<'b>,
+    axis: usize,
+    [low, high]: [i64; 2],
+    mode: &str,
+) -> Result<Expr<'b>, Fault> {
     let n = sizes(x)?[axis] as i64;
     if [low, high] == [0, 0] {
         return Ok(x);
@@ -121,7 +133,9 @@ fn mirrored<'b>(x: Expr<'b>, axis: usize, [low, high]: [i64; 2], mode: &str) -> 
 /// Indices from the end, where negative ones are allowed.
 pub(super) fn wrapped(indices: Expr<'_>, n: usize) -> Expr<'_> {
     let indices = indices.convert(DType::I64);
-    indices.compare(Compare::Lt, indices.constant(0.0)).select(indices + indices.constant(n as f64), indices)
+    indices
+        .compare(Compare::Lt, indices.constant(0.0))
+        .select(indices + indices.constant(n as f64), indices)
 }
 
 pub(super) fn gather<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
@@ -129,7 +143,9 @@ pub(super) fn gather<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let shape = sizes(x)?;
     let along = axis(c.int_or("axis", 0), shape.len())?;
     let n = shape[along] as f64;
-    if let Some(wrong) = c.peek(1).and_then(|t| t.to_f64().into_iter().find(|i| !(-n..n).contains(i))) {
+    if let Some(wrong) =
+        c.peek(1).and_then(|t| t.to_f64().into_iter().find(|i| !(-n..n).contains(i)))
+    {
         return Err(invalid(format!("indices of an axis of {n}"), wrong.to_string()));
     }
     // The usual table of vectors, at indices that are surely positive.
@@ -147,8 +163,9 @@ fn coordinates<'b>(indices: Expr<'b>, axis: usize, n: usize) -> Result<Expr<'b>,
     let rank = column.len();
     let own = wrapped(indices, n);
     let b = indices.builder();
-    let parts: Vec<Expr<'b>> =
-        (0..rank).map(|d| if d == axis { own } else { b.iota(DType::I64, indices.shape(), d) }).collect();
+    let parts: Vec<Expr<'b>> = (0..rank)
+        .map(|d| if d == axis { own } else { b.iota(DType::I64, indices.shape(), d) })
+        .collect();
     column.push(1);
     let parts: Vec<Expr<'b>> = parts.into_iter().map(|p| p.reshape(column.clone())).collect();
     Ok(b.concat(&parts, rank))
@@ -167,7 +184,10 @@ pub(super) fn gather_elements<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let along = axis(c.int_or("axis", 0), shape.len())?;
     non_empty(x, indices)?;
     if indices.rank() != shape.len() {
-        return Err(invalid(format!("indices of {} dimensions", shape.len()), indices.ty().to_string()));
+        return Err(invalid(
+            format!("indices of {} dimensions", shape.len()),
+            indices.ty().to_string(),
+        ));
     }
     let all: Vec<usize> = (0..shape.len()).collect();
     one(x.gather(coordinates(indices, along, shape[along])?, &all))
@@ -198,7 +218,10 @@ pub(super) fn scatter_elements<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let along = axis(c.int_or("axis", 0), shape.len())?;
     non_empty(x, indices)?;
     if indices.rank() != shape.len() {
-        return Err(invalid(format!("indices of {} dimensions", shape.len()), indices.ty().to_string()));
+        return Err(invalid(
+            format!("indices of {} dimensions", shape.len()),
+            indices.ty().to_string(),
+        ));
     }
     let axes = (0..shape.len()).collect();
     let positions = coordinates(indices, along, shape[along])?;
@@ -210,8 +233,9 @@ pub(super) fn scatter_nd<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let shape = sizes(x)?;
     non_empty(x, indices)?;
     let depth = sizes(indices)?.last().copied().filter(|&k| k <= shape.len());
-    let depth =
-        depth.ok_or_else(|| invalid("indices of [..., k], k at most the rank", indices.ty().to_string()))?;
+    let depth = depth.ok_or_else(|| {
+        invalid("indices of [..., k], k at most the rank", indices.ty().to_string())
+    })?;
     let positions = wrap_each(indices, &shape[..depth]);
     let axes = (0..depth).collect();
     one(c.b.op1(Prim::Scatter { axes, reducer: reduction(c)? }, &[x, positions, updates]))
@@ -224,8 +248,9 @@ pub(super) fn gather_nd<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let batch = extent(c.int_or("batch_dims", 0))?;
     non_empty(x, indices)?;
     let depth = at.last().copied().filter(|&k| batch < at.len() && batch + k <= shape.len());
-    let depth =
-        depth.ok_or_else(|| invalid("indices of [..., k], k at most the rank", indices.ty().to_string()))?;
+    let depth = depth.ok_or_else(|| {
+        invalid("indices of [..., k], k at most the rank", indices.ty().to_string())
+    })?;
     let own = wrap_each(indices, &shape[batch..batch + depth]);
     let mut column = at.clone();
     column[at.len() - 1] = 1;
@@ -252,7 +277,10 @@ pub(super) fn compress<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         }
     };
     if positions.last().is_some_and(|&last| last >= n) {
-        return Err(invalid(format!("a condition for {n} slices"), format!("{} values", condition.len())));
+        return Err(invalid(
+            format!("a condition for {n} slices"),
+            format!("{} values", condition.len()),
+        ));
     }
     one(pick(x, positions.len(), |i| positions[i], along)?)
 }
@@ -275,8 +303,10 @@ pub(super) fn non_zero<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 pub(super) fn reverse_sequence<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (x, lengths) = (c.x(0)?, c.x(1)?);
     let shape = sizes(x)?;
-    let (time, batch) =
-        (axis(c.int_or("time_axis", 0), shape.len())?, axis(c.int_or("batch_axis", 1), shape.len())?);
+    let (time, batch) = (
+        axis(c.int_or("time_axis", 0), shape.len())?,
+        axis(c.int_or("batch_axis", 1), shape.len())?,
+    );
     if time == batch {
         return Err(invalid("a time axis other than the batch axis", format!("axis {time}")));
     }
@@ -307,11 +337,12 @@ pub(super) fn tensor_scatter<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     non_empty(cache, update)?;
     let mut position = c.b.iota(DType::I64, new.clone(), along);
     if let Some(starts) = c.maybe(2)? {
-        position =
-            position + starts.convert(DType::I64).broadcast_in(&overdrive_ir::Shape::from(&new[..]), &[0]);
+        position = position
+            + starts.convert(DType::I64).broadcast_in(&overdrive_ir::Shape::from(&new[..]), &[0]);
     }
     if c.text_or("mode", "linear") == "circular" {
-        position = position.binary(overdrive_ir::Binary::Rem, position.constant(shape[along] as f64));
+        position =
+            position.binary(overdrive_ir::Binary::Rem, position.constant(shape[along] as f64));
     }
     let axes: Vec<usize> = (0..shape.len()).collect();
     let positions = coordinates(position, along, shape[along])?;

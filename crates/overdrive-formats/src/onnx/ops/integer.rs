@@ -1,4 +1,5 @@
-//! Products of codes: operands of matrix products and convolutions in the form in which `Codes` are multiplied.
+//! Products of codes: operands of matrix products and convolutions in the form in which `Codes` are
+//! multiplied.
 
 use crate::onnx::axes::{broadcast, common, sizes};
 use crate::onnx::call::{Call, Outcome, one};

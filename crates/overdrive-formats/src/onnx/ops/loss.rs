@@ -7,11 +7,14 @@ use crate::onnx::fault::{Fault, invalid};
 use crate::onnx::item::Value;
 use overdrive_ir::{Compare, DType, Expr, Reducer, Tensor};
 
-/// `-w[t] log p[t]` for log-probabilities `[N, C, ...]` and targets `[N, ...]`, then reduced as the node says.
+/// `-w[t] log p[t]` for log-probabilities `[N, C, ...]` and targets `[N, ...]`, then reduced as the
+/// node says.
 fn likelihood<'b>(c: &Call<'_, 'b>, log_p: Expr<'b>) -> Result<Expr<'b>, Fault> {
     let (target, shape) = (c.x(1)?.convert(DType::I64), sizes(log_p)?);
     let without: Vec<usize> = (0..shape.len()).filter(|&a| a != 1).collect();
-    if shape.len() < 2 || sizes(target)? != without.iter().map(|&a| shape[a]).collect::<Vec<usize>>() {
+    if shape.len() < 2
+        || sizes(target)? != without.iter().map(|&a| shape[a]).collect::<Vec<usize>>()
+    {
         return Err(invalid("targets of the input without its axis 1", target.ty().to_string()));
     }
     let classes = c.b.iota(DType::I64, shape.clone(), 1);
@@ -19,7 +22,9 @@ fn likelihood<'b>(c: &Call<'_, 'b>, log_p: Expr<'b>) -> Result<Expr<'b>, Fault> 
     let zero = log_p.constant(0.0);
     let picked = |x: Expr<'b>| chosen.select(x, zero).reduce(Reducer::Sum, &[1]);
     let weight = match c.maybe(2)? {
-        Some(weight) => picked(weight.convert(log_p.dtype()).broadcast_in(&shape.clone().into(), &[1])),
+        Some(weight) => {
+            picked(weight.convert(log_p.dtype()).broadcast_in(&shape.clone().into(), &[1]))
+        }
         None => c.b.full(log_p.dtype(), target.shape(), 1.0),
     };
     let weight = match c.attribute("ignore_index").map(|a| a.i()) {
@@ -33,7 +38,8 @@ fn likelihood<'b>(c: &Call<'_, 'b>, log_p: Expr<'b>) -> Result<Expr<'b>, Fault> 
         }
         None => weight,
     };
-    // A target that is ignored may lie outside the classes, where nothing is picked: 0 and not -0 times infinity.
+    // A target that is ignored may lie outside the classes, where nothing is picked: 0 and not -0
+    // times infinity.
     let losses = -(picked(log_p) * weight);
     let all: Vec<usize> = (0..losses.rank()).collect();
     match c.text_or("reduction", "mean").as_str() {

@@ -1,7 +1,7 @@
 //! The ops that are read, by name; one file for each family.
 //!
-//! To add one: write its importer in the file of its family and add its line here. The table is all there is: what is
-//! not in it is listed for the user before anything is read.
+//! To add one: write its importer in the file of its family and add its line here. The table is all
+//! there is: what is not in it is listed for the user before anything is read.
 
 mod activation;
 mod attention;

@@ -1,8 +1,9 @@
-//! com.microsoft: weights of 2, 4 or 8 bits in blocks, a row of codes for each output (MatMulNBits) or each entry of a table
-//! (GatherBlockQuantized).
+//! com.microsoft: weights of 2, 4 or 8 bits in blocks, a row of codes for each output (MatMulNBits)
+//! or each entry of a table (GatherBlockQuantized).
 //!
-//! Codes are unsigned in the file. Those of products become signed while the file is read, as kernels take them: the highest
-//! bit flips and the zero point moves with it, so that the usual one, the middle, is none at all.
+//! Codes are unsigned in the file. Those of products become signed while the file is read, as
+//! kernels take them: the highest bit flips and the zero point moves with it, so that the usual
+//! one, the middle, is none at all.
 
 use super::indexing::wrapped;
 use crate::onnx::axes::{axis, extent, pick, sizes, take};
@@ -58,7 +59,8 @@ impl Layout {
         Tensor::sharing(ty, bytes.into()).expect("rows are whole bytes")
     }
 
-    /// Zero points that the file packs as it packs codes, each row from a new byte on; less the middle.
+    /// Zero points that the file packs as it packs codes, each row from a new byte on; less the
+    /// middle.
     fn zeros(&self, packed: &[u8]) -> Tensor {
         let per_byte = 8 / self.bits;
         let row = self.blocks.div_ceil(per_byte);
@@ -78,7 +80,8 @@ fn spread(codes: u8) -> u8 {
     signed(codes) | signed(codes >> 2) << 4
 }
 
-/// The parameter behind operand `index`, which must be known: codes are rearranged while the file is read.
+/// The parameter behind operand `index`, which must be known: codes are rearranged while the file
+/// is read.
 fn known<'b>(c: &Call<'_, 'b>, index: usize, bytes: usize) -> Result<Known, Fault> {
     let tensor = c.known(index)?;
     if tensor.ty().dtype != DType::U8 || tensor.ty().elements() != bytes {
@@ -97,7 +100,10 @@ pub(super) fn mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     c.ignore(&["accuracy_level"]);
     let Layout { n, k, blocks, block, .. } = layout;
     if n * k == 0 || sizes(x)?.last() != Some(&k) {
-        return Err(invalid(format!("x of [..., {k}] and weights of some size"), x.ty().to_string()));
+        return Err(invalid(
+            format!("x of [..., {k}] and weights of some size"),
+            x.ty().to_string(),
+        ));
     }
     let packed = known(c, 1, n * blocks * block / 8 * layout.bits)?;
     let mut codes = layout.signed(packed.tensor.bytes());
@@ -109,7 +115,8 @@ pub(super) fn mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let x = match order(c, &layout)? {
         None => x,
         Some(order) => {
-            codes = columns(&codes, [n, across], &order.iter().map(|&at| Some(at)).collect::<Vec<_>>());
+            codes =
+                columns(&codes, [n, across], &order.iter().map(|&at| Some(at)).collect::<Vec<_>>());
             pick(x, order.len(), |i| order[i], x.rank() - 1)?
         }
     };
@@ -155,8 +162,8 @@ fn zero<'b>(c: &Call<'_, 'b>, layout: &Layout) -> Result<Option<Expr<'b>>, Fault
     Ok(some.then(|| packed.rearranged(c.b, zeros)))
 }
 
-/// The columns of codes block by block, where the file says of each column which block it belongs to (g_idx, as GPTQ orders
-/// them by how active they are); `None` where they lie so.
+/// The columns of codes block by block, where the file says of each column which block it belongs
+/// to (g_idx, as GPTQ orders them by how active they are); `None` where they lie so.
 fn order(c: &Call<'_, '_>, layout: &Layout) -> Result<Option<Vec<usize>>, Fault> {
     let Some(groups) = c.maybe_ints(4)? else { return Ok(None) };
     let Layout { k, block, blocks, .. } = *layout;
@@ -173,18 +180,21 @@ fn order(c: &Call<'_, '_>, layout: &Layout) -> Result<Option<Vec<usize>>, Fault>
     if order.is_sorted() {
         return Ok(None);
     }
-    let even =
-        blocks == 1 || (k.is_multiple_of(block) && members.iter().all(|members| members.len() == block));
+    let even = blocks == 1
+        || (k.is_multiple_of(block) && members.iter().all(|members| members.len() == block));
     if even { Ok(Some(order)) } else { Err(unsupported("blocks of different sizes (g_idx)")) }
 }
 
-/// Entries of a table of codes: rows are gathered as they are packed, and what was gathered becomes numbers.
+/// Entries of a table of codes: rows are gathered as they are packed, and what was gathered becomes
+/// numbers.
 pub(super) fn gather<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (indices, scales) = (c.x(1)?, c.x(2)?);
     let bits = extent(c.int_or("bits", 4))?;
     let block = extent(c.int_or("block_size", 128))?;
     let (packed, middle) = match c.value(0)? {
-        Value::Unsigned4(_) => return Err(unsupported("a table of uint4; save it as uint8 of two codes")),
+        Value::Unsigned4(_) => {
+            return Err(unsupported("a table of uint4; save it as uint8 of two codes"));
+        }
         _ => (c.x(0)?, 1i128 << (bits.clamp(1, 8) - 1)),
     };
     if packed.dtype() != DType::U8 || !matches!(bits, 4 | 8) || packed.rank() != 2 {
@@ -193,7 +203,9 @@ pub(super) fn gather<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (rows, width) = (packed.size(0), packed.size(1) * (8 / bits));
     let along = |name, default| axis(c.int_or(name, default), 2);
     if along("gather_axis", 0)? != 0 || along("quantize_axis", 1)? != 1 {
-        return Err(unsupported("a table that is not gathered by rows, or not in blocks along them"));
+        return Err(unsupported(
+            "a table that is not gathered by rows, or not in blocks along them",
+        ));
     }
     let blocks = width.div_ceil(block.max(1));
     if !(1..=1 << 20).contains(&block) || rows * width == 0 || sizes(scales)? != [rows, blocks] {

@@ -104,7 +104,9 @@ pub(super) fn batch_norm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let parameter = |i: usize| Ok::<_, Fault>(c.x(i)?.convert(x.dtype()));
     let (scale, bias) = (parameter(1)?, parameter(2)?);
     if !c.flag("training_mode", 0) {
-        return one(flat.batch_norm([scale, bias, parameter(3)?, parameter(4)?], eps).reshape(shape));
+        return one(flat
+            .batch_norm([scale, bias, parameter(3)?, parameter(4)?], eps)
+            .reshape(shape));
     }
     let [y, mean, variance] = flat.batch_norm_training(scale, bias, eps);
     let running = |i: usize, new: Expr<'b>| {
@@ -127,7 +129,8 @@ pub(super) fn instance_norm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     }
     let axes: Vec<usize> = (2..x.rank()).collect();
     let normal = standardised(x.widen(), &axes, c.float_or("epsilon", 1e-5));
-    let [scale, bias] = [per_channel(c.x(1)?.widen(), normal), per_channel(c.x(2)?.widen(), normal)];
+    let [scale, bias] =
+        [per_channel(c.x(1)?.widen(), normal), per_channel(c.x(2)?.widen(), normal)];
     one((normal * scale + bias).convert(x.dtype()))
 }
 
@@ -164,9 +167,12 @@ pub(super) fn local_response<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     if rank < 2 || size > 1 << 20 {
         return Err(invalid("x of [N, C, ...] and a small size", x.ty().to_string()));
     }
-    let (alpha, beta, bias) = (c.float_or("alpha", 1e-4), c.float_or("beta", 0.75), c.float_or("bias", 1.0));
-    let mut windows = vec![Window { size: 1, stride: 1, dilation: 1, pad_low: 0, pad_high: 0 }; rank];
-    windows[1] = Window { size, stride: 1, dilation: 1, pad_low: (size - 1) / 2, pad_high: size / 2 };
+    let (alpha, beta, bias) =
+        (c.float_or("alpha", 1e-4), c.float_or("beta", 0.75), c.float_or("bias", 1.0));
+    let mut windows =
+        vec![Window { size: 1, stride: 1, dilation: 1, pad_low: 0, pad_high: 0 }; rank];
+    windows[1] =
+        Window { size, stride: 1, dilation: 1, pad_low: (size - 1) / 2, pad_high: size / 2 };
     let wide = x.widen();
     let sums = c.b.op1(Prim::ReduceWindow { reducer: Reducer::Sum, windows }, &[wide * wide]);
     let base = sums * (alpha / size as f64) + bias;
@@ -184,7 +190,9 @@ pub(super) fn lp_norm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         p => return Err(invalid("p of 1 or 2", p.to_string())),
     };
     let nothing = norm.compare(Compare::Eq, norm.constant(0.0));
-    one(nothing.select(wide * 0.0, wide / nothing.select(norm.constant(1.0), norm)).convert(x.dtype()))
+    one(nothing
+        .select(wide * 0.0, wide / nothing.select(norm.constant(1.0), norm))
+        .convert(x.dtype()))
 }
 
 pub(super) fn mean_variance<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
@@ -196,7 +204,8 @@ pub(super) fn mean_variance<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     one((centred / (deviation + 1e-9)).convert(x.dtype()))
 }
 
-/// Inference: the identity. Training draws from a generator that ONNX leaves open, so only ratio 0 has one answer.
+/// Inference: the identity. Training draws from a generator that ONNX leaves open, so only ratio 0
+/// has one answer.
 pub(super) fn dropout<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     c.ignore(&["seed", "is_test", "consumed_inputs"]);
     let trains = c.has(2) && c.number(2)? != 0.0;

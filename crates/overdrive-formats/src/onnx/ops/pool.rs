@@ -7,7 +7,8 @@ use crate::onnx::fault::{Fault, invalid};
 use overdrive_ir::ops::avg_pool2d::{Padding, Pool2d};
 use overdrive_ir::{Binary, Compare, DType, Expr, Pad, Prim, Reducer, Tensor, Unary, Window};
 
-/// The pooled operand and its windows; `extra` elements at the end of each axis make room for `ceil_mode`.
+/// The pooled operand and its windows; `extra` elements at the end of each axis make room for
+/// `ceil_mode`.
 struct Pooling<'b> {
     x: Expr<'b>,
     spatial: Vec<Spatial>,
@@ -18,13 +19,18 @@ impl<'b> Pooling<'b> {
     fn of(c: &Call<'_, 'b>) -> Result<Self, Fault> {
         let x = c.x(0)?;
         let shape = sizes(x)?;
-        let kernel = extents(&c.list("kernel_shape").ok_or_else(|| invalid("a kernel_shape", "none"))?)?;
+        let kernel =
+            extents(&c.list("kernel_shape").ok_or_else(|| invalid("a kernel_shape", "none"))?)?;
         if shape.len() != kernel.len() + 2 {
-            return Err(invalid(format!("x of [N, C, ...] for a kernel {kernel:?}"), x.ty().to_string()));
+            return Err(invalid(
+                format!("x of [N, C, ...] for a kernel {kernel:?}"),
+                x.ty().to_string(),
+            ));
         }
         let spatial = windows(c, &kernel, &shape[2..])?;
         let ceil = c.flag("ceil_mode", 0);
-        let extra = spatial.iter().zip(&shape[2..]).map(|(s, &n)| if ceil { s.ceiling(n) } else { 0 });
+        let extra =
+            spatial.iter().zip(&shape[2..]).map(|(s, &n)| if ceil { s.ceiling(n) } else { 0 });
         let extra = extra.collect();
         Ok(Self { x, spatial, extra })
     }
@@ -32,7 +38,8 @@ impl<'b> Pooling<'b> {
     /// Folds windows of `x`, whose surroundings are `fill`.
     fn fold(&self, x: Expr<'b>, reducer: Reducer, fill: f64) -> Result<Expr<'b>, Fault> {
         let mut pads = vec![Pad::default(); 2];
-        let mut windows = vec![Window { size: 1, stride: 1, dilation: 1, pad_low: 0, pad_high: 0 }; 2];
+        let mut windows =
+            vec![Window { size: 1, stride: 1, dilation: 1, pad_low: 0, pad_high: 0 }; 2];
         for (s, extra) in self.spatial.iter().zip(&self.extra) {
             pads.push(Pad { low: s.low, high: s.high + extra, interior: 0 });
             let Spatial { size, stride, dilation, .. } = *s;
@@ -46,18 +53,24 @@ impl<'b> Pooling<'b> {
     /// The geometry of the two-dimensional composites, where they can say it.
     fn pool2d(&self) -> Option<Pool2d> {
         let [h, w] = self.spatial[..] else { return None };
-        let simple =
-            |s: &Spatial| s.dilation == 1 && s.low >= 0 && s.high >= 0 && s.low.max(s.high) < s.size as i64;
-        let plain = simple(&h) && simple(&w) && self.extra == [0, 0] && self.x.dtype().is_arithmetic_float();
+        let simple = |s: &Spatial| {
+            s.dilation == 1 && s.low >= 0 && s.high >= 0 && s.low.max(s.high) < s.size as i64
+        };
+        let plain = simple(&h)
+            && simple(&w)
+            && self.extra == [0, 0]
+            && self.x.dtype().is_arithmetic_float();
         let pad = [h, w].map(|s| [s.low as usize, s.high as usize]);
         plain.then_some(Pool2d { window: [h.size, w.size], stride: [h.stride, w.stride], pad })
     }
 }
 
 impl Spatial {
-    /// Elements to add at the end so that a last, partial window counts; none where it would start in the padding.
+    /// Elements to add at the end so that a last, partial window counts; none where it would start
+    /// in the padding.
     fn ceiling(&self, input: usize) -> i64 {
-        let (stride, span) = (self.stride as i64, input as i64 + self.low + self.high - self.reach());
+        let (stride, span) =
+            (self.stride as i64, input as i64 + self.low + self.high - self.reach());
         let windows = span.div_euclid(stride) + i64::from(span.rem_euclid(stride) != 0) + 1;
         let starts_inside = (windows - 1) * stride < input as i64 + self.low;
         let windows = if starts_inside { windows } else { windows - 1 };
@@ -67,7 +80,11 @@ impl Spatial {
 
 /// The least value of a type.
 fn least(dtype: DType) -> f64 {
-    if dtype.is_float() { f64::NEG_INFINITY } else { dtype.int_range().map_or(0.0, |(low, _)| low as f64) }
+    if dtype.is_float() {
+        f64::NEG_INFINITY
+    } else {
+        dtype.int_range().map_or(0.0, |(low, _)| low as f64)
+    }
 }
 
 pub(super) fn max_pool<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
@@ -79,7 +96,8 @@ pub(super) fn max_pool<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
             None => pooling.fold(pooling.x, Reducer::Max, least(pooling.x.dtype()))?,
         });
     }
-    // Tap by tap: a strided slice of values and one of positions, of which the larger value's stays.
+    // Tap by tap: a strided slice of values and one of positions, of which the larger value's
+    // stays.
     let shape = sizes(pooling.x)?;
     let spatial = &shape[2..];
     let mut order: Vec<usize> = (0..spatial.len()).collect();
@@ -125,7 +143,8 @@ pub(super) fn max_pool<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
             stride.push(s.stride);
         }
         let part = |x: Expr<'b>| {
-            let slice = Prim::Slice { start: start.clone(), limit: limit.clone(), stride: stride.clone() };
+            let slice =
+                Prim::Slice { start: start.clone(), limit: limit.clone(), stride: stride.clone() };
             c.b.op1(slice, &[x])
         };
         let new = [part(x), part(positions)];
@@ -154,12 +173,14 @@ pub(super) fn average_pool<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     }
     let x = pooling.x.widen();
     let sums = pooling.fold(x, Reducer::Sum, 0.0)?;
-    // How many elements each window saw: of the padding, only what was asked for and not what `ceil_mode` added.
+    // How many elements each window saw: of the padding, only what was asked for and not what
+    // `ceil_mode` added.
     let ones = c.b.full(x.dtype(), x.shape(), 1.0);
     let seen = if counts_padding {
         let mut pads = vec![Pad::default(); 2];
         pads.extend(pooling.spatial.iter().map(|s| Pad { low: s.low, high: s.high, interior: 0 }));
-        let bare: Vec<Spatial> = pooling.spatial.iter().map(|s| Spatial { low: 0, high: 0, ..*s }).collect();
+        let bare: Vec<Spatial> =
+            pooling.spatial.iter().map(|s| Spatial { low: 0, high: 0, ..*s }).collect();
         Pooling { x, spatial: bare, extra: pooling.extra.clone() }.fold(
             ones.pad(pads, 1.0),
             Reducer::Sum,
@@ -236,7 +257,10 @@ pub(super) fn max_unpool<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let shape = sizes(x)?;
     let kernel = extents(&c.list("kernel_shape").unwrap_or_default())?;
     if shape.len() != kernel.len() + 2 {
-        return Err(invalid(format!("x of [N, C, ...] for a kernel {kernel:?}"), x.ty().to_string()));
+        return Err(invalid(
+            format!("x of [N, C, ...] for a kernel {kernel:?}"),
+            x.ty().to_string(),
+        ));
     }
     let spatial = windows(c, &kernel, &shape[2..])?;
     let natural = |d: usize| {
@@ -254,12 +278,22 @@ pub(super) fn max_unpool<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (Some(values), Some(places)) = (count(&shape), count(&inferred)) else {
         return Err(invalid("shapes that can be addressed", format!("{target:?}")));
     };
-    if target.len() != inferred.len() || target.iter().zip(&inferred).any(|(t, i)| t < i) || places == 0 {
+    if target.len() != inferred.len()
+        || target.iter().zip(&inferred).any(|(t, i)| t < i)
+        || places == 0
+    {
         return Err(invalid(format!("an output of at least {inferred:?}"), format!("{target:?}")));
     }
-    let zeros = c.b.constant(Tensor::scalar(x.dtype(), 0.0)).broadcast_in(&vec![places].into(), &[]);
+    let zeros =
+        c.b.constant(Tensor::scalar(x.dtype(), 0.0)).broadcast_in(&vec![places].into(), &[]);
     let rows = indices.convert(DType::I64).reshape([values, 1]);
-    let placed = c.b.op1(Prim::Scatter { axes: vec![0], reducer: None }, &[zeros, rows, x.reshape([values])]);
-    let pads = target.iter().zip(&inferred).map(|(t, i)| Pad { low: 0, high: (t - i) as i64, interior: 0 });
+    let placed = c
+        .b
+        .op1(Prim::Scatter { axes: vec![0], reducer: None }, &[zeros, rows, x.reshape([values])]);
+    let pads = target.iter().zip(&inferred).map(|(t, i)| Pad {
+        low: 0,
+        high: (t - i) as i64,
+        interior: 0,
+    });
     one(placed.reshape(inferred.clone()).pad(pads.collect(), 0.0))
 }

@@ -25,7 +25,10 @@ pub(super) fn dot<'b>(
 pub(super) fn matmul<'b>(x: Expr<'b>, y: Expr<'b>, out: DType) -> Result<Expr<'b>, Fault> {
     let (mut a, mut b) = (sizes(x)?, sizes(y)?);
     if a.is_empty() || b.is_empty() {
-        return Err(invalid("operands of one dimension or more", format!("{} and {}", x.ty(), y.ty())));
+        return Err(invalid(
+            "operands of one dimension or more",
+            format!("{} and {}", x.ty(), y.ty()),
+        ));
     }
     if b.len() == 1 {
         return Ok(dot(x, y, &[], &[(a.len() - 1, 0)], out));
@@ -72,8 +75,9 @@ fn of_codes<'b>(c: &Call<'_, 'b>, x: Expr<'b>, summed: Summed) -> Result<Option<
 pub(super) fn gemm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     c.ignore(&["broadcast"]);
     let (alpha, beta) = (c.float_or("alpha", 1.0), c.float_or("beta", 1.0));
-    let turned =
-        |index: usize, name| Ok::<_, Fault>(if c.flag(name, 0) { c.x(index)?.t() } else { c.x(index)? });
+    let turned = |index: usize, name| {
+        Ok::<_, Fault>(if c.flag(name, 0) { c.x(index)?.t() } else { c.x(index)? })
+    };
     let a = turned(0, "transA")?;
     let plain = alpha == 1.0 && beta == 1.0 && a.dtype().is_arithmetic_float();
     let summed = if c.flag("transB", 0) { Summed::Columns } else { Summed::Rows };
@@ -123,7 +127,10 @@ pub(super) fn einsum<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     };
     let terms: Vec<&str> = left.split(',').collect();
     if terms.len() != operands.len() || operands.is_empty() {
-        return Err(invalid(format!("{} operands of `{text}`", terms.len()), operands.len().to_string()));
+        return Err(invalid(
+            format!("{} operands of `{text}`", terms.len()),
+            operands.len().to_string(),
+        ));
     }
     let is_label = |c: char| c.is_ascii_alphabetic() || c == '.';
     let known = |c: char| c == '.' || is_label(c) && left.contains(c);
@@ -142,7 +149,8 @@ pub(super) fn einsum<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         let letters = term.chars().filter(|c| *c != '.').count();
         let hidden = if term.contains("...") { x.rank().checked_sub(letters) } else { Some(0) };
         let hidden = hidden.filter(|hidden| hidden + letters == x.rank());
-        let hidden = hidden.ok_or_else(|| invalid(format!("an operand of `{term}`"), x.ty().to_string()))?;
+        let hidden =
+            hidden.ok_or_else(|| invalid(format!("an operand of `{term}`"), x.ty().to_string()))?;
         widest = widest.max(hidden);
         parts.push(diagonal(Labelled { x, labels: labels(term, hidden) })?);
     }
@@ -150,8 +158,11 @@ pub(super) fn einsum<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         Some(term) => labels(term, if term.contains("...") { widest } else { 0 }),
         None => {
             let all: Vec<u32> = left.chars().filter(|c| c.is_alphabetic()).map(u32::from).collect();
-            let mut single: Vec<u32> =
-                all.iter().copied().filter(|l| all.iter().filter(|m| *m == l).count() == 1).collect();
+            let mut single: Vec<u32> = all
+                .iter()
+                .copied()
+                .filter(|l| all.iter().filter(|m| *m == l).count() == 1)
+                .collect();
             single.sort_unstable();
             (0..widest as u32).rev().map(|i| ELLIPSIS + i).chain(single).collect()
         }
@@ -161,10 +172,12 @@ pub(super) fn einsum<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let mut pending: Vec<Labelled<'b>> = rest.collect();
     while !pending.is_empty() {
         let next = pending.remove(0);
-        let needed: Vec<u32> = output.iter().chain(pending.iter().flat_map(|p| &p.labels)).copied().collect();
+        let needed: Vec<u32> =
+            output.iter().chain(pending.iter().flat_map(|p| &p.labels)).copied().collect();
         sum = contract(sum, next, &needed)?;
     }
-    let dropped: Vec<usize> = (0..sum.labels.len()).filter(|&i| !output.contains(&sum.labels[i])).collect();
+    let dropped: Vec<usize> =
+        (0..sum.labels.len()).filter(|&i| !output.contains(&sum.labels[i])).collect();
     let x = sum.x.reduce(Reducer::Sum, &dropped);
     sum.labels.retain(|l| output.contains(l));
     let place = |label: &u32| sum.labels.iter().position(|l| l == label);
@@ -205,7 +218,11 @@ fn diagonal(mut part: Labelled<'_>) -> Result<Labelled<'_>, Fault> {
     Ok(part)
 }
 
-fn contract<'b>(mut a: Labelled<'b>, mut b: Labelled<'b>, needed: &[u32]) -> Result<Labelled<'b>, Fault> {
+fn contract<'b>(
+    mut a: Labelled<'b>,
+    mut b: Labelled<'b>,
+    needed: &[u32],
+) -> Result<Labelled<'b>, Fault> {
     // Extents of 1 stretch to those of the other side.
     for (i, label) in a.labels.iter().enumerate() {
         let Some(j) = b.labels.iter().position(|l| l == label) else { continue };

@@ -1,4 +1,5 @@
-//! Quantized models: codes, scales and zero points stay separate values, so that a back end sees what is quantized.
+//! Quantized models: codes, scales and zero points stay separate values, so that a back end sees
+//! what is quantized.
 
 use super::cast::saturated;
 use super::integer::{Side, matmul_codes, offset};
@@ -11,7 +12,12 @@ use crate::onnx::rearrange::{filled, is_movable};
 use overdrive_ir::{Compare, DType, Expr, Reducer, Shape, Tensor, Unary};
 
 /// One number, one per element of an axis, or one per block along it, spread over `shape`.
-fn spread<'b>(parameter: Expr<'b>, shape: &[usize], along: i64, block: usize) -> Result<Expr<'b>, Fault> {
+fn spread<'b>(
+    parameter: Expr<'b>,
+    shape: &[usize],
+    along: i64,
+    block: usize,
+) -> Result<Expr<'b>, Fault> {
     let own = sizes(parameter)?;
     let whole = Shape::from(shape);
     if own.iter().product::<usize>() == 1 && block == 0 {
@@ -23,8 +29,9 @@ fn spread<'b>(parameter: Expr<'b>, shape: &[usize], along: i64, block: usize) ->
     }
     let fits = own.len() == shape.len()
         && block > 0
-        && (0..shape.len())
-            .all(|a| if a == along { own[a] == shape[a].div_ceil(block) } else { own[a] == shape[a] });
+        && (0..shape.len()).all(|a| {
+            if a == along { own[a] == shape[a].div_ceil(block) } else { own[a] == shape[a] }
+        });
     if !fits {
         return Err(invalid(
             format!("one scale per tensor, channel or block of {shape:?}"),
@@ -56,8 +63,8 @@ pub(super) fn codes<'b>(x: Expr<'b>, zero: Option<Expr<'b>>, dtype: DType) -> Ex
     clamped.convert(dtype)
 }
 
-/// The shape in which scales cover a tensor of `shape` block by block, as our ops have them; `None` where the last block is
-/// not whole.
+/// The shape in which scales cover a tensor of `shape` block by block, as our ops have them; `None`
+/// where the last block is not whole.
 fn covering(
     own: &[usize],
     shape: &[usize],
@@ -98,10 +105,16 @@ pub(super) fn quantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let zero = offset(c, 2)?;
     // Ours saturates finite numbers, and keeps infinities where a format has them.
     let is_ours = dtype.is_int() || zero.is_none() && saturates && dtype != DType::F8E5M2;
-    if let ([DType::F32, DType::F32, DType::F32], true, Some(counts)) =
-        ([x.dtype(), scale.dtype(), inner], is_ours, covering(&sizes(scale)?, &shape, (along, block))?)
-    {
-        return one(x.quantize(scale.reshape(counts.clone()), zero.map(|zero| zero.reshape(counts)), dtype));
+    if let ([DType::F32, DType::F32, DType::F32], true, Some(counts)) = (
+        [x.dtype(), scale.dtype(), inner],
+        is_ours,
+        covering(&sizes(scale)?, &shape, (along, block))?,
+    ) {
+        return one(x.quantize(
+            scale.reshape(counts.clone()),
+            zero.map(|zero| zero.reshape(counts)),
+            dtype,
+        ));
     }
     // A quotient in a short format is rounded to that format before it is rounded to a code.
     let spread_scale = spread(scale.convert(inner), &shape, along, block)?;
@@ -114,8 +127,13 @@ pub(super) fn quantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     one(codes(quotient, zero, dtype))
 }
 
-/// What is dequantized by its codes; `None` where zero points are not of their kind, or blocks are not covered.
-fn by_codes<'b>(c: &Call<'_, 'b>, by: (i64, usize), dtype: DType) -> Result<Option<Coded<'b>>, Fault> {
+/// What is dequantized by its codes; `None` where zero points are not of their kind, or blocks are
+/// not covered.
+fn by_codes<'b>(
+    c: &Call<'_, 'b>,
+    by: (i64, usize),
+    dtype: DType,
+) -> Result<Option<Coded<'b>>, Fault> {
     let (given, kept) = (c.extents(1)?, c.extents(0)?);
     let (codes, unsigned) = match c.value(0)? {
         Value::Unsigned4(known) => (Value::Known(known), true),
@@ -199,11 +217,13 @@ pub(super) fn dequantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     }
     let shape = c.extents(0)?;
     let (x, scale) = (c.x(0)?, c.x(1)?);
-    let wide = if scale.dtype().is_arithmetic_float() { scale.widen() } else { scale.convert(DType::F32) };
+    let wide =
+        if scale.dtype().is_arithmetic_float() { scale.widen() } else { scale.convert(DType::F32) };
     let zero = offset(c, 2)?;
     let centred = match zero.map(|zero| spread(zero, &shape, along, block)).transpose()? {
         None => x.convert(wide.dtype()),
-        // 32-bit codes come without a zero point of their own; differences of the others fit i32 exactly.
+        // 32-bit codes come without a zero point of their own; differences of the others fit i32
+        // exactly.
         Some(zero) if x.dtype().is_int() => {
             (x.convert(DType::I32) - zero.convert(DType::I32)).convert(wide.dtype())
         }
@@ -222,7 +242,8 @@ pub(super) fn dynamic<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 fn dynamically(x: Expr<'_>) -> Result<[Expr<'_>; 3], Fault> {
     let all: Vec<usize> = (0..sizes(x)?.len()).collect();
     let nothing = x.constant(0.0);
-    let (high, low) = (x.reduce(Reducer::Max, &all).max(nothing), x.reduce(Reducer::Min, &all).min(nothing));
+    let (high, low) =
+        (x.reduce(Reducer::Max, &all).max(nothing), x.reduce(Reducer::Min, &all).min(nothing));
     let range = high - low;
     let scale = range.compare(Compare::Eq, nothing).select(x.constant(1.0), range) / 255.0;
     let start = -low / scale;
@@ -255,15 +276,17 @@ pub(super) fn qlinear_matmul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 }
 
 pub(super) fn qlinear_conv<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
-    let sums = super::conv::convolve_codes(c, [(c.x(0)?, offset(c, 2)?), (c.x(3)?, offset(c, 5)?)])?;
+    let sums =
+        super::conv::convolve_codes(c, [(c.x(0)?, offset(c, 2)?), (c.x(3)?, offset(c, 5)?)])?;
     let per_output = |p: Expr<'b>| {
         Ok::<_, Fault>(match sizes(p)?.iter().product::<usize>() {
             1 => p.reshape(Shape::default()),
             _ => p.broadcast_in(&sums.shape(), &[1]),
         })
     };
-    let sums =
-        c.maybe(8)?.map_or(sums, |bias| sums + bias.convert(DType::I32).broadcast_in(&sums.shape(), &[1]));
+    let sums = c
+        .maybe(8)?
+        .map_or(sums, |bias| sums + bias.convert(DType::I32).broadcast_in(&sums.shape(), &[1]));
     let number = |i: usize| Ok::<_, Fault>(c.x(i)?.reshape(Shape::default()));
     let factor = per_output(c.x(4)?)? * number(1)? / number(6)?;
     let zero = number(7)?;

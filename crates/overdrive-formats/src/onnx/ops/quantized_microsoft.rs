@@ -1,7 +1,7 @@
 //! com.microsoft's ops on codes, which ONNX Runtime's quantizer writes in its operator format.
 //!
-//! A product is `Codes`; everything else is the float op between what its operands stand for and the codes of its result,
-//! which is how the format defines them.
+//! A product is `Codes`; everything else is the float op between what its operands stand for and
+//! the codes of its result, which is how the format defines them.
 
 use super::integer::{matmul_codes, offset};
 use super::quantize::codes;
@@ -12,7 +12,8 @@ use crate::onnx::fault::{Fault, unsupported};
 use crate::onnx::item::{Item, Value};
 use overdrive_ir::{Binary, DType, Expr, Shape};
 
-/// What the codes `x` stand for, their one scale and zero point being the two operands after `scale - 1`.
+/// What the codes `x` stand for, their one scale and zero point being the two operands after
+/// `scale - 1`.
 fn numbers<'b>(c: &Call<'_, 'b>, x: usize, scale: usize) -> Result<Expr<'b>, Fault> {
     let codes = c.x(x)?;
     let one_of = |parameter: Expr<'b>| parameter.reshape(vec![1usize; codes.rank()]);
@@ -43,7 +44,11 @@ pub(super) fn leaky_relu<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 }
 
 /// A float op of the default domain, as an opset has it, on what the codes stand for.
-fn between<'b>(c: &Call<'_, 'b>, opset: i64, f: impl FnOnce(&Call<'_, 'b>) -> Outcome<'b>) -> Outcome<'b> {
+fn between<'b>(
+    c: &Call<'_, 'b>,
+    opset: i64,
+    f: impl FnOnce(&Call<'_, 'b>) -> Outcome<'b>,
+) -> Outcome<'b> {
     if c.flag("channels_last", 0) {
         return Err(unsupported("channels that come last"));
     }

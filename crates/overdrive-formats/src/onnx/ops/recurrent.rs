@@ -43,7 +43,8 @@ fn activation<'b>(name: &str, x: Expr<'b>) -> Result<Expr<'b>, Fault> {
 
 impl<'b> Direction<'b> {
     fn activate(&self, number: usize, x: Expr<'b>, settings: &Settings) -> Result<Expr<'b>, Fault> {
-        let clipped = settings.clip.map_or(x, |limit| x.max(x.constant(-limit)).min(x.constant(limit)));
+        let clipped =
+            settings.clip.map_or(x, |limit| x.max(x.constant(-limit)).min(x.constant(limit)));
         activation(self.activations.get(number).map_or("", String::as_str), clipped)
     }
 
@@ -71,12 +72,20 @@ impl<'b> Direction<'b> {
     }
 }
 
-fn rnn_step<'b>(d: &Direction<'b>, x: Expr<'b>, s: &Settings) -> Result<[Option<Expr<'b>>; 2], Fault> {
+fn rnn_step<'b>(
+    d: &Direction<'b>,
+    x: Expr<'b>,
+    s: &Settings,
+) -> Result<[Option<Expr<'b>>; 2], Fault> {
     Ok([Some(d.activate(0, x + d.recurrent_gates(d.h)?, s)?), None])
 }
 
 /// Gates z, r, h.
-fn gru_step<'b>(d: &Direction<'b>, x: Expr<'b>, s: &Settings) -> Result<[Option<Expr<'b>>; 2], Fault> {
+fn gru_step<'b>(
+    d: &Direction<'b>,
+    x: Expr<'b>,
+    s: &Settings,
+) -> Result<[Option<Expr<'b>>; 2], Fault> {
     let n = s.hidden;
     let gate = |x: Expr<'b>, i: usize| x.slice_axis(1, i * n, (i + 1) * n);
     let all = d.recurrent_gates(d.h)?;
@@ -93,7 +102,11 @@ fn gru_step<'b>(d: &Direction<'b>, x: Expr<'b>, s: &Settings) -> Result<[Option<
 }
 
 /// Gates i, o, f, c; peepholes i, o, f.
-fn lstm_step<'b>(d: &Direction<'b>, x: Expr<'b>, s: &Settings) -> Result<[Option<Expr<'b>>; 2], Fault> {
+fn lstm_step<'b>(
+    d: &Direction<'b>,
+    x: Expr<'b>,
+    s: &Settings,
+) -> Result<[Option<Expr<'b>>; 2], Fault> {
     let n = s.hidden;
     let gates = x + d.recurrent_gates(d.h)?;
     let gate = |i: usize| gates.slice_axis(1, i * n, (i + 1) * n);
@@ -143,7 +156,12 @@ fn run<'b>(c: &Call<'_, 'b>, step: Step<'b>, (gates, defaults): (usize, &[&str])
     c.ignore(&["hidden_size", "output_sequence"]);
     let named: Vec<String> = match c.attribute("activations") {
         Some(a) => a.strings.iter().map(|s| String::from_utf8_lossy(s).into_owned()).collect(),
-        None => defaults.iter().cycle().take(defaults.len() * directions).map(|s| (*s).to_owned()).collect(),
+        None => defaults
+            .iter()
+            .cycle()
+            .take(defaults.len() * directions)
+            .map(|s| (*s).to_owned())
+            .collect(),
     };
     if c.attribute("activation_alpha").is_some() || c.attribute("activation_beta").is_some() {
         return Err(unsupported("activations with parameters"));
@@ -159,7 +177,10 @@ fn run<'b>(c: &Call<'_, 'b>, step: Step<'b>, (gates, defaults): (usize, &[&str])
     let pick = |x: Expr<'b>, d: usize| -> Result<Expr<'b>, Fault> {
         let mut shape = sizes(x)?;
         if shape.first() != Some(&directions) {
-            return Err(invalid(format!("parameters of {directions} directions"), x.ty().to_string()));
+            return Err(invalid(
+                format!("parameters of {directions} directions"),
+                x.ty().to_string(),
+            ));
         }
         shape.remove(0);
         Ok(x.slice_axis(0, d, d + 1).reshape(shape))
@@ -217,6 +238,7 @@ fn run<'b>(c: &Call<'_, 'b>, step: Step<'b>, (gates, defaults): (usize, &[&str])
     let y = c.b.concat(&sequences, 1);
     let y = if batch_first { y.transpose(&[2, 0, 1, 3]) } else { y };
     let mut results = vec![Value::from(y)];
-    results.extend(ends.iter().filter(|e| !e.is_empty()).map(|e| Value::from(swap(c.b.concat(e, 0)))));
+    results
+        .extend(ends.iter().filter(|e| !e.is_empty()).map(|e| Value::from(swap(c.b.concat(e, 0)))));
     Ok(results)
 }

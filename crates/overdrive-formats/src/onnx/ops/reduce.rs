@@ -99,12 +99,17 @@ pub(super) fn log_sum_exp<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     one(sum.reshape(shape).convert(x.dtype()))
 }
 
-/// Position of the first largest (or smallest) element along an axis, as i64, the axis kept with extent 1.
+/// Position of the first largest (or smallest) element along an axis, as i64, the axis kept with
+/// extent 1.
 pub(super) fn first_of<'b>(x: Expr<'b>, axis: usize, reducer: Reducer) -> Result<Expr<'b>, Fault> {
     hit(x, axis, (reducer, Reducer::Min))
 }
 
-fn hit<'b>(x: Expr<'b>, axis: usize, (reducer, pick): (Reducer, Reducer)) -> Result<Expr<'b>, Fault> {
+fn hit<'b>(
+    x: Expr<'b>,
+    axis: usize,
+    (reducer, pick): (Reducer, Reducer),
+) -> Result<Expr<'b>, Fault> {
     let n = sizes(x)?[axis];
     let best = x.reduce_keep(reducer, &[axis]);
     let positions = x.builder().iota(DType::I64, x.shape(), axis);
@@ -178,7 +183,8 @@ pub(super) fn one_hot<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     shape.insert(along, depth);
     let indices = indices.convert(DType::I64);
     let zero = indices.constant(0.0);
-    let depth_value = c.b.constant(Tensor::from_ints(DType::I64, Shape::default(), &[depth as i128]));
+    let depth_value =
+        c.b.constant(Tensor::from_ints(DType::I64, Shape::default(), &[depth as i128]));
     let wrapped = indices.compare(Compare::Lt, zero).select(indices + depth_value, indices);
     let spread = wrapped.broadcast_in(&Shape::from(&shape[..]), &dims);
     let classes = c.b.iota(DType::I64, shape, along);

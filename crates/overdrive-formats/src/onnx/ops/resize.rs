@@ -1,4 +1,5 @@
-//! Resize and Upsample: per axis, which elements make an output and with which weights, decided while reading.
+//! Resize and Upsample: per axis, which elements make an output and with which weights, decided
+//! while reading.
 
 use crate::onnx::axes::{axis, extents, pick, sizes};
 use crate::onnx::call::{Call, Outcome, one};
@@ -85,7 +86,8 @@ impl Rule {
         }
         let reach = if self.mode == "cubic" { 2.0 } else { 1.0 };
         let scale = if self.antialias { scale.min(1.0) } else { 1.0 };
-        // The pixel at or left of the place is never the place itself, so that the ratio is in (0, 1].
+        // The pixel at or left of the place is never the place itself, so that the ratio is in (0,
+        // 1].
         let left = place.ceil() - 1.0;
         let ratio = place - left;
         if reach / scale > LARGEST_REACH {
@@ -96,18 +98,26 @@ impl Rule {
             let x = scale * (i as f64 - ratio);
             if self.mode == "cubic" { keys(x, self.cubic) } else { (1.0 - x.abs()).clamp(0.0, 1.0) }
         };
-        let taps: Vec<(i64, f64)> = (first..2 - first).map(|i| (left as i64 + i, weight(i))).collect();
+        let taps: Vec<(i64, f64)> =
+            (first..2 - first).map(|i| (left as i64 + i, weight(i))).collect();
         let sum: f64 = taps.iter().map(|t| t.1).sum();
         Ok(taps.into_iter().map(|(at, w)| (at, if self.antialias { w / sum } else { w })).collect())
     }
 
     /// The axis of `x` resized, and which outputs lie outside of the input.
-    fn apply<'b>(&self, x: Expr<'b>, along: usize, axis: &Axis) -> Result<(Expr<'b>, Vec<bool>), Fault> {
+    fn apply<'b>(
+        &self,
+        x: Expr<'b>,
+        along: usize,
+        axis: &Axis,
+    ) -> Result<(Expr<'b>, Vec<bool>), Fault> {
         let last = axis.input as i64 - 1;
         let (mut positions, mut weights, mut outside) = (Vec::new(), Vec::new(), Vec::new());
         for i in 0..axis.output {
             let place = axis.place(i as f64, &self.coordinates)?;
-            outside.push(self.coordinates == "tf_crop_and_resize" && (place < 0.0 || place > last as f64));
+            outside.push(
+                self.coordinates == "tf_crop_and_resize" && (place < 0.0 || place > last as f64),
+            );
             let mut taps = self.taps(place, axis.scale)?;
             if self.exclude_outside {
                 taps.iter_mut().filter(|t| t.0 < 0 || t.0 > last).for_each(|t| t.1 = 0.0);
@@ -116,7 +126,9 @@ impl Rule {
             }
             if positions.len() + taps.len() > MOST_POINTS {
                 let points = axis.output.saturating_mul(taps.len());
-                return Err(unsupported(format!("{points} points along one axis, more than {MOST_POINTS}")));
+                return Err(unsupported(format!(
+                    "{points} points along one axis, more than {MOST_POINTS}"
+                )));
             }
             positions.extend(taps.iter().map(|t| t.0.clamp(0, last) as usize));
             weights.extend(taps.iter().map(|t| t.1));
@@ -153,8 +165,10 @@ pub(super) fn resize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         None => (0..shape.len()).collect(),
     };
     let rule = Rule {
-        coordinates: c
-            .text_or("coordinate_transformation_mode", if old { "asymmetric" } else { "half_pixel" }),
+        coordinates: c.text_or(
+            "coordinate_transformation_mode",
+            if old { "asymmetric" } else { "half_pixel" },
+        ),
         mode: c.text_or("mode", "nearest"),
         nearest: c.text_or("nearest_mode", if old { "floor" } else { "round_prefer_floor" }),
         cubic: c.float_or("cubic_coeff_a", -0.75),
@@ -168,7 +182,8 @@ pub(super) fn resize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let mut axes: Vec<Axis> = Vec::new();
     if given(sizes_at) {
         let wanted = extents(&c.ints(sizes_at)?)?;
-        let ratios: Vec<f64> = along.iter().zip(&wanted).map(|(&a, &n)| n as f64 / shape[a] as f64).collect();
+        let ratios: Vec<f64> =
+            along.iter().zip(&wanted).map(|(&a, &n)| n as f64 / shape[a] as f64).collect();
         let common = match policy.as_str() {
             "stretch" => None,
             "not_larger" => ratios.iter().copied().reduce(f64::min),
@@ -177,7 +192,8 @@ pub(super) fn resize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         };
         for ((&a, &n), &ratio) in along.iter().zip(&wanted).zip(&ratios) {
             let scale = common.unwrap_or(ratio);
-            let output = if common.is_some() { (scale * shape[a] as f64 + 0.5).floor() as usize } else { n };
+            let output =
+                if common.is_some() { (scale * shape[a] as f64 + 0.5).floor() as usize } else { n };
             axes.push(Axis { input: shape[a], output, scale, roi: [0.0, 1.0] });
         }
     } else {
@@ -190,14 +206,22 @@ pub(super) fn resize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
             axes.push(Axis { input: shape[a], output, scale, roi: [0.0, 1.0] });
         }
     }
-    let sound = |a: &Axis| a.input > 0 && a.scale > 0.0 && (a.output as f64) <= LARGEST && a.scale <= LARGEST;
+    let sound = |a: &Axis| {
+        a.input > 0 && a.scale > 0.0 && (a.output as f64) <= LARGEST && a.scale <= LARGEST
+    };
     if axes.len() != along.len() || !axes.iter().all(sound) {
-        return Err(invalid(format!("positive scales or sizes of {} axes", along.len()), x.ty().to_string()));
+        return Err(invalid(
+            format!("positive scales or sizes of {} axes", along.len()),
+            x.ty().to_string(),
+        ));
     }
     if rule.coordinates == "tf_crop_and_resize" {
         let roi = c.known(1)?.to_f64();
         if roi.len() != 2 * along.len() {
-            return Err(invalid(format!("a region of {} numbers", 2 * along.len()), roi.len().to_string()));
+            return Err(invalid(
+                format!("a region of {} numbers", 2 * along.len()),
+                roi.len().to_string(),
+            ));
         }
         axes.iter_mut().enumerate().for_each(|(i, a)| a.roi = [roi[i], roi[i + along.len()]]);
     }
@@ -210,7 +234,10 @@ pub(super) fn resize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let mut y = wide;
     let mut hidden: Vec<(usize, Vec<bool>)> = Vec::new();
     for (&a, axis) in along.iter().zip(&axes) {
-        if axis.scale != 1.0 || axis.output != axis.input || rule.coordinates == "tf_crop_and_resize" {
+        if axis.scale != 1.0
+            || axis.output != axis.input
+            || rule.coordinates == "tf_crop_and_resize"
+        {
             let (resized, outside) = rule.apply(y, a, axis)?;
             y = resized;
             hidden.push((a, outside));

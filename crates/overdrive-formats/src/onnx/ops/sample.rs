@@ -72,7 +72,8 @@ pub(super) fn grid_sample<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (x, grid) = (c.x(0)?, c.x(1)?.widen());
     let (shape, places) = (sizes(x)?, sizes(grid)?);
     let dims = shape.len().saturating_sub(2);
-    let fits = dims > 0 && places.len() == dims + 2 && places[0] == shape[0] && places[dims + 1] == dims;
+    let fits =
+        dims > 0 && places.len() == dims + 2 && places[0] == shape[0] && places[dims + 1] == dims;
     if !fits || shape.contains(&0) {
         return Err(invalid(
             "x of [N, C, ...] and a grid of [N, ..., D]",
@@ -92,7 +93,8 @@ pub(super) fn grid_sample<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let mut axes = Vec::new();
     for d in 0..dims {
         let size = shape[2 + d];
-        let (low, high) = if corners { (0.0, size as f64 - 1.0) } else { (-0.5, size as f64 - 0.5) };
+        let (low, high) =
+            if corners { (0.0, size as f64 - 1.0) } else { (-0.5, size as f64 - 0.5) };
         let side = Side { size, low, high, beyond };
         let n = grid.slice_axis(dims + 1, dims - 1 - d, dims - d).reshape(points.clone());
         let place = match corners {
@@ -119,7 +121,8 @@ pub(super) fn grid_sample<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
             rest /= weights.len().max(1);
             let at = *base + (*first + number as i64) as f64;
             let low = at.compare(Compare::Ge, at.constant(0.0));
-            let inside = low.binary(Binary::And, at.compare(Compare::Lt, at.constant(side.size as f64)));
+            let inside =
+                low.binary(Binary::And, at.compare(Compare::Lt, at.constant(side.size as f64)));
             visible = Some(visible.map_or(inside, |all| all.binary(Binary::And, inside)));
             if let Some(&w) = weights.get(number) {
                 weight = Some(weight.map_or(w, |all| all * w));
@@ -167,7 +170,8 @@ pub(super) fn affine_grid<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         // The last spatial dimension is x.
         let along = dims - 1 - d;
         let n = size[2 + along] as f64;
-        let (step, start) = if corners { (2.0 / (n - 1.0), -1.0) } else { (2.0 / n, 1.0 / n - 1.0) };
+        let (step, start) =
+            if corners { (2.0 / (n - 1.0), -1.0) } else { (2.0 / n, 1.0 / n - 1.0) };
         c.b.iota(wide.dtype(), cells.clone(), 1 + along) * step + start
     };
     let mut column = [&[size[0]], &size[2..]].concat();

@@ -62,7 +62,9 @@ pub(super) fn squeeze<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     if let Some(a) = gone.iter().find(|&&a| shape[a] != 1) {
         return Err(invalid(format!("an axis {a} of size 1"), x.ty().to_string()));
     }
-    one(x.reshape((0..shape.len()).filter(|a| !gone.contains(a)).map(|a| shape[a]).collect::<Vec<_>>()))
+    one(x.reshape(
+        (0..shape.len()).filter(|a| !gone.contains(a)).map(|a| shape[a]).collect::<Vec<_>>(),
+    ))
 }
 
 pub(super) fn unsqueeze<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
@@ -103,9 +105,14 @@ pub(super) fn split<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let parts = match given {
         Some(list) => extents(&list)?,
         None => {
-            let count = positive(c.int_or("num_outputs", c.node.output.len() as i64), "a number of outputs")?;
+            let count = positive(
+                c.int_or("num_outputs", c.node.output.len() as i64),
+                "a number of outputs",
+            )?;
             let each = shape[along].div_ceil(count);
-            (0..count.min(1 << 16)).map(|i| shape[along].saturating_sub(i * each).min(each)).collect()
+            (0..count.min(1 << 16))
+                .map(|i| shape[along].saturating_sub(i * each).min(each))
+                .collect()
         }
     };
     c.ignore(&["num_outputs"]);
@@ -152,8 +159,8 @@ pub(super) fn depth_to_space<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let [n, channels, h, w] = crate::onnx::axes::exactly(x, "x")?;
     let block = positive(c.int_or("blocksize", 0), "a block size")?;
     let deep = block.checked_mul(block).filter(|bb| channels % bb == 0);
-    let deep =
-        channels / deep.ok_or_else(|| invalid("channels that the block divides", x.ty().to_string()))?;
+    let deep = channels
+        / deep.ok_or_else(|| invalid("channels that the block divides", x.ty().to_string()))?;
     one(match c.text_or("mode", "DCR").as_str() {
         "DCR" => x.reshape([n, block, block, deep, h, w]).transpose(&[0, 3, 4, 1, 5, 2]),
         "CRD" => x.reshape([n, deep, block, block, h, w]).transpose(&[0, 1, 4, 2, 5, 3]),
@@ -205,10 +212,11 @@ pub(super) fn trilu<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let k = if c.has(1) { c.integer(1)? } else { 0 }.clamp(-(1 << 40), 1 << 40);
     let matrix = [shape[rank - 2], shape[rank - 1]];
     let row = c.b.iota(DType::I64, matrix, 0);
-    let shifted =
-        row + c.b.constant(Tensor::from_ints(DType::I64, overdrive_ir::Shape::default(), &[k.into()]));
+    let shifted = row
+        + c.b.constant(Tensor::from_ints(DType::I64, overdrive_ir::Shape::default(), &[k.into()]));
     let column = c.b.iota(DType::I64, matrix, 1);
-    let kind = if c.flag("upper", 1) { overdrive_ir::Compare::Ge } else { overdrive_ir::Compare::Le };
+    let kind =
+        if c.flag("upper", 1) { overdrive_ir::Compare::Ge } else { overdrive_ir::Compare::Le };
     one(column.compare(kind, shifted).select(x, zero(x)))
 }
 

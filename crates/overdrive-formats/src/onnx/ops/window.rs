@@ -51,10 +51,17 @@ pub(super) fn list(
 }
 
 /// The windows of a node with this kernel over these extents.
-pub(super) fn windows(c: &Call<'_, '_>, kernel: &[usize], input: &[usize]) -> Result<Vec<Spatial>, Fault> {
+pub(super) fn windows(
+    c: &Call<'_, '_>,
+    kernel: &[usize],
+    input: &[usize],
+) -> Result<Vec<Spatial>, Fault> {
     let n = kernel.len();
     if n != input.len() {
-        return Err(invalid(format!("a kernel of {} dimensions", input.len()), format!("{kernel:?}")));
+        return Err(invalid(
+            format!("a kernel of {} dimensions", input.len()),
+            format!("{kernel:?}"),
+        ));
     }
     let strides = list(c, "strides", (n, 1))?;
     let dilations = list(c, "dilations", (n, 1))?;
@@ -77,10 +84,15 @@ pub(super) fn windows(c: &Call<'_, '_>, kernel: &[usize], input: &[usize]) -> Re
                     let windows = (input[d] as i64 + stride as i64 - 1) / stride as i64;
                     let whole = ((windows - 1) * stride as i64 + reach - input[d] as i64).max(0);
                     let less = whole / 2;
-                    (low, high) =
-                        if auto == "SAME_UPPER" { (less, whole - less) } else { (whole - less, less) };
+                    (low, high) = if auto == "SAME_UPPER" {
+                        (less, whole - less)
+                    } else {
+                        (whole - less, less)
+                    };
                 }
-                other => return Err(invalid("auto_pad NOTSET, VALID, SAME_UPPER or SAME_LOWER", other)),
+                other => {
+                    return Err(invalid("auto_pad NOTSET, VALID, SAME_UPPER or SAME_LOWER", other));
+                }
             }
             Ok(Spatial { size, stride, dilation, low, high })
         })

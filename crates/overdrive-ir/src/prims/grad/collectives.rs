@@ -1,5 +1,6 @@
-//! Gradients of collectives, for the sum over ranks of each rank's loss: every cotangent returns to the rank it
-//! came from. Each gradient gets a channel of its own, since it issues beside the collective that it differentiates.
+//! Gradients of collectives, for the sum over ranks of each rank's loss: every cotangent returns to
+//! the rank it came from. Each gradient gets a channel of its own, since it issues beside the
+//! collective that it differentiates.
 
 use super::undifferentiable;
 use crate::{Channel, Compare, Expr, Gradient, Prim, Reducer};

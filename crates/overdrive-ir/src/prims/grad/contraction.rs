@@ -10,8 +10,13 @@ use crate::{Convolution, DType, DotGeneral, Expr, Gradient, Prim, Tensor};
 /// Operands with one label per axis, as in Einstein's notation.
 type Labelled<'b, 'a> = (Expr<'b>, &'a [usize]);
 
-/// `y[batch, free a, free b] = a[..] b[..]`: the cotangent of each operand contracts `dy` with the other operand.
-pub(super) fn dot<'b>(dot: &DotGeneral, g: &Gradient<'b, '_>, dy: Expr<'b>) -> Vec<Option<Expr<'b>>> {
+/// `y[batch, free a, free b] = a[..] b[..]`: the cotangent of each operand contracts `dy` with the
+/// other operand.
+pub(super) fn dot<'b>(
+    dot: &DotGeneral,
+    g: &Gradient<'b, '_>,
+    dy: Expr<'b>,
+) -> Vec<Option<Expr<'b>>> {
     let (a, b) = (g.inputs[0], g.inputs[1]);
     let labels_a: Vec<usize> = (0..a.rank()).collect();
     let mut labels_b: Vec<usize> = (a.rank()..a.rank() + b.rank()).collect();
@@ -25,7 +30,8 @@ pub(super) fn dot<'b>(dot: &DotGeneral, g: &Gradient<'b, '_>, dy: Expr<'b>) -> V
     vec![Some(da), Some(db)]
 }
 
-/// A cotangent contracts in the element type of the operand it meets, or in f32 where that has no arithmetic.
+/// A cotangent contracts in the element type of the operand it meets, or in f32 where that has no
+/// arithmetic.
 fn one_type<'b>(dy: Expr<'b>, operand: Expr<'b>) -> (Expr<'b>, Expr<'b>) {
     let dtype = cotangent_type(&operand.ty()).dtype;
     (dy.convert(dtype), operand.convert(dtype))
@@ -39,7 +45,8 @@ fn axis_of(labels: &[usize], label: usize) -> usize {
     labels.iter().position(|&l| l == label).expect("every label is one of the operand's")
 }
 
-/// The contraction of `left` and `right` whose result has the labels and the cotangent type of `target`.
+/// The contraction of `left` and `right` whose result has the labels and the cotangent type of
+/// `target`.
 fn einsum<'b>(
     dot: &DotGeneral,
     left: Labelled<'b, '_>,
@@ -57,16 +64,17 @@ fn einsum<'b>(
         labels.iter().map(|&label| (axis_of(labels_l, label), axis_of(labels_r, label))).collect()
     };
     let out = cotangent_type(&target.ty()).dtype;
-    let contraction = DotGeneral { batch: axes(&batch), contract: axes(&contract), out, ..dot.clone() };
+    let contraction =
+        DotGeneral { batch: axes(&batch), contract: axes(&contract), out, ..dot.clone() };
     let result = target.builder().op1(Prim::DotGeneral(contraction), &[l, r]);
     let order = given(labels_l, labels_r);
     let perm: Vec<usize> = labels.iter().map(|&label| axis_of(&order, label)).collect();
     result.transpose(&perm)
 }
 
-/// Both cotangents are convolutions: of `dy`, spread by the stride, with the flipped kernel; and of the operand
-/// with `dy` as a kernel whose taps are a stride apart. Source: Dumoulin and Visin, "A guide to convolution
-/// arithmetic for deep learning", arXiv:1603.07285, chapter 4.
+/// Both cotangents are convolutions: of `dy`, spread by the stride, with the flipped kernel; and of
+/// the operand with `dy` as a kernel whose taps are a stride apart. Source: Dumoulin and Visin, "A
+/// guide to convolution arithmetic for deep learning", arXiv:1603.07285, chapter 4.
 pub(super) fn convolution<'b>(
     conv: &Convolution,
     g: &Gradient<'b, '_>,
@@ -79,7 +87,13 @@ pub(super) fn convolution<'b>(
     vec![Some(of_input(conv, x, w, dy)), Some(of_kernel(conv, x, w, dy))]
 }
 
-fn apply<'b>(conv: &Convolution, window: Vec<Dimension>, x: Expr<'b>, w: Expr<'b>, out: DType) -> Expr<'b> {
+fn apply<'b>(
+    conv: &Convolution,
+    window: Vec<Dimension>,
+    x: Expr<'b>,
+    w: Expr<'b>,
+    out: DType,
+) -> Expr<'b> {
     let conv = Convolution { window, out, ..conv.clone() };
     x.builder().op1(Prim::Convolution(conv), &[x, w])
 }
@@ -94,7 +108,8 @@ fn of_input<'b>(conv: &Convolution, x: Expr<'b>, w: Expr<'b>, dy: Expr<'b>) -> E
     let split: Vec<usize> = taps.iter().copied().chain([groups, outputs, channels]).collect();
     let rank = taps.len();
     let order: Vec<usize> = [rank, rank + 2, rank + 1].into_iter().chain(0..rank).collect();
-    let joined: Vec<usize> = [groups * channels, outputs].into_iter().chain(taps.iter().copied()).collect();
+    let joined: Vec<usize> =
+        [groups * channels, outputs].into_iter().chain(taps.iter().copied()).collect();
     let flipped = taps_first_reversed(w).reshape(split).transpose(&order).reshape(joined);
     let window = |(d, from): (usize, &Dimension)| {
         let (size, count) = (sizes[2 + d] as i64, results[2 + d] as i64);
@@ -130,11 +145,12 @@ fn of_kernel<'b>(conv: &Convolution, x: Expr<'b>, w: Expr<'b>, dy: Expr<'b>) -> 
     let out = cotangent_type(&w.ty()).dtype;
     let (dy, x) = one_type(dy, x);
     let (sizes, kernel, results, groups) = (x.sizes(), w.sizes(), dy.sizes(), conv.groups);
-    // Batch and channels change places: x[N, G C, ..] becomes [C, G N, ..], dy[N, O, ..] becomes [O, N, ..], and the
-    // result is [C, O, taps].
+    // Batch and channels change places: x[N, G C, ..] becomes [C, G N, ..], dy[N, O, ..] becomes
+    // [O, N, ..], and the result is [C, O, taps].
     let spatial = || 2..x.rank();
     let (batch, channels) = (sizes[0], kernel[1]);
-    let split: Vec<usize> = [batch, groups, channels].into_iter().chain(sizes[2..].iter().copied()).collect();
+    let split: Vec<usize> =
+        [batch, groups, channels].into_iter().chain(sizes[2..].iter().copied()).collect();
     let order: Vec<usize> = [2, 1, 0].into_iter().chain(spatial().map(|axis| axis + 1)).collect();
     let joined: Vec<usize> =
         [channels, groups * batch].into_iter().chain(sizes[2..].iter().copied()).collect();

@@ -1,14 +1,15 @@
 //! Gradients of `if` and `while`.
 //!
-//! An `if` is differentiated into an `if` whose regions repeat the taken branch and run it backwards. A bounded
-//! `while` runs again, stacking what it carries before each trip; a second loop walks the stacks backwards. Both
-//! are ordinary nodes, so that second derivatives exist.
+//! An `if` is differentiated into an `if` whose regions repeat the taken branch and run it
+//! backwards. A bounded `while` runs again, stacking what it carries before each trip; a second
+//! loop walks the stacks backwards. Both are ordinary nodes, so that second derivatives exist.
 
 use super::{undifferentiable, zeros};
 use crate::gradients::gradients;
 use crate::{Builder, Compare, DType, Expr, Gradient, Graph, Prim, Tensor, TensorType, Value};
 
-/// Builds a region over inputs `0, 1, ...` of these types; `None` (and an error in `outer`) where it fails.
+/// Builds a region over inputs `0, 1, ...` of these types; `None` (and an error in `outer`) where
+/// it fails.
 fn region(
     outer: &Builder,
     name: &str,
@@ -23,7 +24,8 @@ fn region(
     b.finish().map_err(|error| outer.keep(error)).ok()
 }
 
-/// Cotangents of the inputs `wrt` of `of`, called with `args`; `seeds` are those of its numbered outputs.
+/// Cotangents of the inputs `wrt` of `of`, called with `args`; `seeds` are those of its numbered
+/// outputs.
 fn pull_back<'r>(
     b: &'r Builder,
     of: &Graph,
@@ -32,7 +34,8 @@ fn pull_back<'r>(
     wrt: &[usize],
 ) -> Vec<Expr<'r>> {
     let map = b.inline_values(of, args);
-    let seeds: Vec<(Value, Expr<'r>)> = seeds.iter().map(|&(i, dy)| (of.outputs()[i].value, dy)).collect();
+    let seeds: Vec<(Value, Expr<'r>)> =
+        seeds.iter().map(|&(i, dy)| (of.outputs()[i].value, dy)).collect();
     let inputs: Vec<Value> = wrt.iter().map(|&i| of.inputs()[i].value).collect();
     let found = gradients(b, of, &map, &seeds, &inputs);
     found.into_iter().zip(wrt).map(|(dx, &i)| dx.unwrap_or_else(|| zeros(args[i]))).collect()
@@ -80,8 +83,8 @@ pub(super) fn repeat<'b>(
     max_trips: Option<usize>,
 ) -> Vec<Option<Expr<'b>>> {
     let Some(trips) = max_trips else {
-        let remedy =
-            "set `max_trips`: the backward pass keeps what each trip carries, and must know how many";
+        let remedy = "set `max_trips`: the backward pass keeps what each trip carries, and must \
+                      know how many";
         undifferentiable(g, "while", "the gradient of a loop without a bound", remedy);
         return vec![None; g.inputs.len()];
     };
@@ -104,7 +107,12 @@ fn unstacked<'r>(args: &[Expr<'r>], carried: usize) -> Vec<Expr<'r>> {
 }
 
 impl<'b> Loop<'b, '_> {
-    fn repeat(&self, operands: &[Expr<'b>], carried: usize, regions: [Graph; 2]) -> Option<Vec<Expr<'b>>> {
+    fn repeat(
+        &self,
+        operands: &[Expr<'b>],
+        carried: usize,
+        regions: [Graph; 2],
+    ) -> Option<Vec<Expr<'b>>> {
         let prim = Prim::While { carried, max_trips: Some(self.trips) };
         let results = self.g.builder.node(prim, operands, regions.into());
         (!self.g.builder.failed()).then_some(results)
@@ -115,15 +123,17 @@ impl<'b> Loop<'b, '_> {
         let (b, n) = (self.g.builder, self.carried);
         let (state, captures) = self.g.inputs.split_at(n);
         let stack = |value: &Expr<'b>| {
-            let sizes: Vec<usize> = std::iter::once(self.trips.max(1)).chain(value.sizes()).collect();
+            let sizes: Vec<usize> =
+                std::iter::once(self.trips.max(1)).chain(value.sizes()).collect();
             b.full(value.dtype(), sizes, 0.0)
         };
         let trip = b.constant(Tensor::scalar(DType::I64, 0.0));
         let stacks: Vec<Expr<'b>> = state.iter().map(stack).collect();
         let operands = [&[trip], state, &stacks[..], captures].concat();
         let types = types(&operands);
-        let condition =
-            region(b, "condition", &types, |b, args| b.inline(&self.g.regions[0], &unstacked(args, n)))?;
+        let condition = region(b, "condition", &types, |b, args| {
+            b.inline(&self.g.regions[0], &unstacked(args, n))
+        })?;
         let body = region(b, "body", &types, |b, args| {
             let next = b.inline(&self.g.regions[1], &unstacked(args, n));
             let push = |i: usize| {
@@ -140,8 +150,8 @@ impl<'b> Loop<'b, '_> {
         Some(results)
     }
 
-    /// Walks the stacks backwards, carrying the cotangents of the carried floats and the sums of those of the
-    /// captured ones.
+    /// Walks the stacks backwards, carrying the cotangents of the carried floats and the sums of
+    /// those of the captured ones.
     fn backward(&self, stacks: &[Expr<'b>]) -> Option<Vec<Option<Expr<'b>>>> {
         let (g, b, n) = (self.g, self.g.builder, self.carried);
         let (state, captures) = g.inputs.split_at(n);
@@ -164,11 +174,14 @@ impl<'b> Loop<'b, '_> {
             let (stacks, captures) = args[carried..].split_at(n);
             let pop = |i: usize| {
                 let (start, sizes) = row(trip, &rows[i]);
-                b.op1(Prim::DynamicSlice { sizes }, &[stacks[i], start]).reshape(rows[i].shape.clone())
+                b.op1(Prim::DynamicSlice { sizes }, &[stacks[i], start])
+                    .reshape(rows[i].shape.clone())
             };
             let state: Vec<_> = (0..n).map(pop).collect();
-            let arriving: Vec<_> = wrt[..of_state].iter().copied().zip(args[1..].iter().copied()).collect();
-            let inner = pull_back(b, &g.regions[1], &[&state[..], captures].concat(), &arriving, &wrt);
+            let arriving: Vec<_> =
+                wrt[..of_state].iter().copied().zip(args[1..].iter().copied()).collect();
+            let inner =
+                pull_back(b, &g.regions[1], &[&state[..], captures].concat(), &arriving, &wrt);
             let sum = |(k, dx)| if k < of_state { dx } else { args[1 + k] + dx };
             std::iter::once(trip).chain(inner.into_iter().enumerate().map(sum)).collect()
         })?;

@@ -1,4 +1,5 @@
-//! Gradients of elementwise primitives: from the result where it has what is needed, so that the operand may go.
+//! Gradients of elementwise primitives: from the result where it has what is needed, so that the
+//! operand may go.
 
 use crate::gradients::cotangent_type;
 use crate::{Binary, Compare, Expr, Gradient, Unary};
@@ -24,7 +25,11 @@ pub(super) fn unary<'b>(kind: Unary, g: &Gradient<'b, '_>, dy: Expr<'b>) -> Opti
     })
 }
 
-pub(super) fn binary<'b>(kind: Binary, g: &Gradient<'b, '_>, dy: Expr<'b>) -> Vec<Option<Expr<'b>>> {
+pub(super) fn binary<'b>(
+    kind: Binary,
+    g: &Gradient<'b, '_>,
+    dy: Expr<'b>,
+) -> Vec<Option<Expr<'b>>> {
     let (a, b, y) = (g.inputs[0], g.inputs[1], g.outputs[0]);
     let zero = dy.constant(0.0);
     let (da, db) = match kind {
@@ -36,7 +41,8 @@ pub(super) fn binary<'b>(kind: Binary, g: &Gradient<'b, '_>, dy: Expr<'b>) -> Ve
         Binary::Rem => (dy, -(dy * ((a - y) / b).unary(Unary::Round))),
         Binary::Pow => {
             let at_zero = a.compare(Compare::Eq, zero);
-            // 0^-1 and log 0 are infinite where their factors are 0; second derivatives need the inner guards.
+            // 0^-1 and log 0 are infinite where their factors are 0; second derivatives need the
+            // inner guards.
             let constant = at_zero.select(b, a.constant(1.0)).compare(Compare::Eq, zero);
             let exponent = constant.select(zero, b - 1.0);
             let log = at_zero.select(a.constant(1.0), a).log();
@@ -44,7 +50,9 @@ pub(super) fn binary<'b>(kind: Binary, g: &Gradient<'b, '_>, dy: Expr<'b>) -> Ve
         }
         Binary::Max => (won(dy, a, Compare::Gt, b), won(dy, b, Compare::Gt, a)),
         Binary::Min => (won(dy, a, Compare::Lt, b), won(dy, b, Compare::Lt, a)),
-        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => return vec![None, None],
+        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => {
+            return vec![None, None];
+        }
     };
     vec![Some(da), Some(db)]
 }

@@ -10,10 +10,16 @@ fn scatter_into<'b>(
     axes: &[usize],
     reducer: Option<Reducer>,
 ) -> Expr<'b> {
-    target.builder().op1(Prim::Scatter { axes: axes.to_vec(), reducer }, &[target, indices, updates])
+    target
+        .builder()
+        .op1(Prim::Scatter { axes: axes.to_vec(), reducer }, &[target, indices, updates])
 }
 
-pub(super) fn gather<'b>(g: &Gradient<'b, '_>, axes: &[usize], dy: Expr<'b>) -> Vec<Option<Expr<'b>>> {
+pub(super) fn gather<'b>(
+    g: &Gradient<'b, '_>,
+    axes: &[usize],
+    dy: Expr<'b>,
+) -> Vec<Option<Expr<'b>>> {
     vec![Some(scatter_into(zeros(g.inputs[0]), g.inputs[1], dy, axes, Some(Reducer::Sum))), None]
 }
 
@@ -50,30 +56,39 @@ pub(super) fn scatter<'b>(
     vec![Some(dx), None, Some(du)]
 }
 
-/// Of updates that overwrite one place the last one stays: each writes its number, and looks whether it survived.
+/// Of updates that overwrite one place the last one stays: each writes its number, and looks
+/// whether it survived.
 fn last_writer<'b>(g: &Gradient<'b, '_>, axes: &[usize]) -> Expr<'b> {
     let (x, indices, updates) = (g.inputs[0], g.inputs[1], g.inputs[2]);
     let rows: Vec<usize> = indices.sizes()[..indices.rank() - 1].to_vec();
     let dims: Vec<usize> = (0..rows.len()).collect();
     let count: usize = rows.iter().product();
-    let number = g.builder.iota(DType::I64, [count], 0).reshape(rows).broadcast_in(&updates.shape(), &dims);
-    let written = scatter_into(g.builder.full(DType::I64, x.shape(), 0.0), indices, number, axes, None);
+    let number =
+        g.builder.iota(DType::I64, [count], 0).reshape(rows).broadcast_in(&updates.shape(), &dims);
+    let written =
+        scatter_into(g.builder.full(DType::I64, x.shape(), 0.0), indices, number, axes, None);
     written.gather(indices, axes).compare(Compare::Eq, number)
 }
 
 pub(super) fn dynamic_slice<'b>(g: &Gradient<'b, '_>, dy: Expr<'b>) -> Vec<Option<Expr<'b>>> {
-    vec![Some(g.builder.op1(Prim::DynamicUpdateSlice, &[zeros(g.inputs[0]), dy, g.inputs[1]])), None]
+    vec![
+        Some(g.builder.op1(Prim::DynamicUpdateSlice, &[zeros(g.inputs[0]), dy, g.inputs[1]])),
+        None,
+    ]
 }
 
-pub(super) fn dynamic_update_slice<'b>(g: &Gradient<'b, '_>, dy: Expr<'b>) -> Vec<Option<Expr<'b>>> {
+pub(super) fn dynamic_update_slice<'b>(
+    g: &Gradient<'b, '_>,
+    dy: Expr<'b>,
+) -> Vec<Option<Expr<'b>>> {
     let (update, starts) = (g.inputs[1], g.inputs[2]);
     let dx = g.builder.op1(Prim::DynamicUpdateSlice, &[dy, zeros(update), starts]);
     let du = g.builder.op1(Prim::DynamicSlice { sizes: update.sizes() }, &[dy, starts]);
     vec![Some(dx), Some(du), None]
 }
 
-/// Puts every cotangent back where its element came from. No two go to one place; the sum is chosen because its
-/// own gradient is the simplest.
+/// Puts every cotangent back where its element came from. No two go to one place; the sum is chosen
+/// because its own gradient is the simplest.
 pub(super) fn sort<'b>(g: &Gradient<'b, '_>, axis: usize, dy: Expr<'b>) -> Expr<'b> {
     let (sizes, rank) = (dy.sizes(), dy.rank());
     let perm: Vec<usize> = (0..rank).filter(|&d| d != axis).chain([axis]).collect();

@@ -21,8 +21,8 @@ pub(super) fn spread(n: usize, step: usize) -> i64 {
     if n == 0 { 0 } else { ((n - 1) * step + 1) as i64 }
 }
 
-/// Puts element `i` of each dimension of `dy` at position `start + i * stride` of zeros in the shape of `x`;
-/// elements that fall outside are dropped.
+/// Puts element `i` of each dimension of `dy` at position `start + i * stride` of zeros in the
+/// shape of `x`; elements that fall outside are dropped.
 pub(super) fn place<'b>(x: Expr<'b>, start: &[i64], stride: &[usize], dy: Expr<'b>) -> Expr<'b> {
     let (to, from) = (x.sizes(), dy.sizes());
     let pad = |d: usize| {
@@ -41,7 +41,8 @@ pub(super) fn pad<'b>(g: &Gradient<'b, '_>, pads: &[Pad], dy: Expr<'b>) -> Vec<O
     let x = g.inputs[0];
     let limit: Vec<usize> =
         pads.iter().zip(x.sizes()).map(|(pad, n)| spread(n, pad.interior + 1) as usize).collect();
-    let edges = pads.iter().map(|pad| Pad { low: -pad.low, high: -pad.high, interior: 0 }).collect();
+    let edges =
+        pads.iter().map(|pad| Pad { low: -pad.low, high: -pad.high, interior: 0 }).collect();
     let stride = pads.iter().map(|pad| pad.interior + 1).collect();
     let slice = crate::Prim::Slice { start: vec![0; pads.len()], limit, stride };
     let dx = g.builder.op1(slice, &[dy.pad(edges, 0.0)]);

@@ -1,7 +1,7 @@
 //! Gradients of `reduce` and `reduce_window`.
 //!
-//! Maxima share their cotangent evenly among equals. Products divide by nothing: each element gets the product of
-//! the others, so that zeros are no exception.
+//! Maxima share their cotangent evenly among equals. Products divide by nothing: each element gets
+//! the product of the others, so that zeros are no exception.
 
 use super::movement::{place, transpose};
 use crate::{Compare, Expr, Gradient, Pad, Prim, Reducer, Shape, Window};
@@ -17,7 +17,8 @@ pub(super) fn reduce<'b>(
     let back = |value: Expr<'b>| value.broadcast_in(&x.shape(), &kept);
     match reducer {
         Reducer::Sum => Some(back(dy)),
-        // Nothing wins where there is nothing, and a share of 0 / 0 would poison the second derivative.
+        // Nothing wins where there is nothing, and a share of 0 / 0 would poison the second
+        // derivative.
         Reducer::Max | Reducer::Min if x.sizes().contains(&0) => Some(back(dy)),
         Reducer::Max | Reducer::Min => {
             let winner = x.compare(Compare::Eq, back(y));
@@ -42,8 +43,8 @@ fn product_of_others<'b>(x: Expr<'b>, kept: &[usize], axes: &[usize]) -> Expr<'b
         pads[axis] = Pad { low: by, high: -by, interior: 0 };
         value.pad(pads, 1.0)
     };
-    // Exclusive products from either end, in log2(length) steps (Hillis and Steele, "Data parallel algorithms",
-    // CACM 1986).
+    // Exclusive products from either end, in log2(length) steps (Hillis and Steele, "Data parallel
+    // algorithms", CACM 1986).
     let scan = |direction: i64| {
         let mut product = shift(line, direction);
         let mut distance = 1;
@@ -73,8 +74,8 @@ pub(super) fn window<'b>(
     }
 }
 
-/// Every element collects the cotangents of the windows that cover it: the same sum with stride 1 over the
-/// spread cotangents.
+/// Every element collects the cotangents of the windows that cover it: the same sum with stride 1
+/// over the spread cotangents.
 fn window_sum<'b>(x: Expr<'b>, windows: &[Window], dy: Expr<'b>) -> Expr<'b> {
     let (sizes, counts) = (x.sizes(), dy.sizes());
     let pad = |d: usize| {
@@ -84,15 +85,23 @@ fn window_sum<'b>(x: Expr<'b>, windows: &[Window], dy: Expr<'b>) -> Expr<'b> {
         Pad { low, high, interior: w.stride - 1 }
     };
     let spread = dy.pad((0..windows.len()).map(pad).collect(), 0.0);
-    let windows = windows.iter().map(|w| Window { stride: 1, pad_low: 0, pad_high: 0, ..*w }).collect();
+    let windows =
+        windows.iter().map(|w| Window { stride: 1, pad_low: 0, pad_high: 0, ..*w }).collect();
     x.builder().op1(Prim::ReduceWindow { reducer: Reducer::Sum, windows }, &[spread])
 }
 
 /// One slice of the padded operand per position of the window: its element under each window.
-fn window_taps<'b>(reducer: Reducer, g: &Gradient<'b, '_>, windows: &[Window], dy: Expr<'b>) -> Expr<'b> {
+fn window_taps<'b>(
+    reducer: Reducer,
+    g: &Gradient<'b, '_>,
+    windows: &[Window],
+    dy: Expr<'b>,
+) -> Expr<'b> {
     let (x, y) = (g.inputs[0], g.outputs[0]);
-    let edges =
-        windows.iter().map(|w| Pad { low: w.pad_low as i64, high: w.pad_high as i64, interior: 0 }).collect();
+    let edges = windows
+        .iter()
+        .map(|w| Pad { low: w.pad_low as i64, high: w.pad_high as i64, interior: 0 })
+        .collect();
     let padded = x.pad(edges, reducer.identity());
     let stride: Vec<usize> = windows.iter().map(|w| w.stride).collect();
     let counts = y.sizes();
@@ -104,14 +113,16 @@ fn window_taps<'b>(reducer: Reducer, g: &Gradient<'b, '_>, windows: &[Window], d
     let taps: Vec<Expr<'b>> = starts
         .iter()
         .map(|start| {
-            let limit = (0..start.len()).map(|d| start[d] + (counts[d] - 1) * stride[d] + 1).collect();
+            let limit =
+                (0..start.len()).map(|d| start[d] + (counts[d] - 1) * stride[d] + 1).collect();
             let slice = Prim::Slice { start: start.clone(), limit, stride: stride.clone() };
             g.builder.op1(slice, &[padded])
         })
         .collect();
     let parts = if reducer == Reducer::Prod { others(&taps, dy) } else { winners(&taps, y, dy) };
     let placed = parts.into_iter().zip(&starts).map(|(part, start)| {
-        let start: Vec<i64> = start.iter().zip(windows).map(|(&s, w)| s as i64 - w.pad_low as i64).collect();
+        let start: Vec<i64> =
+            start.iter().zip(windows).map(|(&s, w)| s as i64 - w.pad_low as i64).collect();
         place(x, &start, &stride, part)
     });
     placed.reduce(|sum, part| sum + part).expect("a window has at least one element")

@@ -27,8 +27,9 @@ pub(super) fn verdict(found: &Tensor, expected: &Tensor, limit: Tolerance) -> (b
         _ => {
             let width = ours.bits().div_ceil(8);
             let bits = |tensor: &Tensor| -> Vec<u64> {
-                let word =
-                    |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+                let word = |bytes: &[u8]| {
+                    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+                };
                 tensor.bytes().chunks(width).map(word).collect()
             };
             exactly(&bits(found), &bits(expected), |a, b| a == b)
@@ -39,7 +40,8 @@ pub(super) fn verdict(found: &Tensor, expected: &Tensor, limit: Tolerance) -> (b
 /// Why no values of these types agree, if none do.
 pub(super) fn incomparable(found: &TensorType, expected: &TensorType) -> Option<String> {
     let (ours, theirs) = (found.dtype, expected.dtype);
-    let of_a_kind = ours.is_float() == theirs.is_float() || are_bits(ours, theirs) || are_bits(theirs, ours);
+    let of_a_kind =
+        ours.is_float() == theirs.is_float() || are_bits(ours, theirs) || are_bits(theirs, ours);
     let agree = found.shape == expected.shape && of_a_kind;
     (!agree).then(|| format!("expected {expected}, found {found}"))
 }
@@ -62,7 +64,12 @@ fn exactly<T: std::fmt::Display>(
         None => (true, format!("all {} values are equal", found.len())),
         Some((at, (a, b))) => {
             let count = found.len();
-            (false, format!("{wrong} of {count} values differ, the first at {at}: expected {b}, found {a}"))
+            (
+                false,
+                format!(
+                    "{wrong} of {count} values differ, the first at {at}: expected {b}, found {a}"
+                ),
+            )
         }
     }
 }
@@ -108,9 +115,15 @@ mod tests {
         let ints = |dtype, value: i128| Tensor::from_ints(dtype, [2], &[value, 1]);
         let million = ints(DType::I64, 1_000_000);
         assert!(agree(&million, &million) && !agree(&million, &ints(DType::I64, 1_000_003)));
-        assert!(agree(&million, &ints(DType::I32, 1_000_000)), "the width of an integer is no value");
+        assert!(
+            agree(&million, &ints(DType::I32, 1_000_000)),
+            "the width of an integer is no value"
+        );
         let last = i128::from(i64::MAX);
-        assert!(!agree(&ints(DType::I64, last), &ints(DType::I64, last - 1)), "no double tells them apart");
+        assert!(
+            !agree(&ints(DType::I64, last), &ints(DType::I64, last - 1)),
+            "no double tells them apart"
+        );
         assert!(!agree(&ints(DType::Bool, 1), &ints(DType::Bool, 0)));
         let float = |value| Tensor::from_f64(DType::F32, [2], &[value, 1.0]);
         assert!(agree(&float(1e6), &float(1e6 + 3.0)));
@@ -137,7 +150,8 @@ mod tests {
         let of = |values: &[f32]| Tensor::from_f32([3], values);
         let (inf, nan) = (f32::INFINITY, f32::NAN);
         assert!(agree(&of(&[inf, -inf, 1.0]), &of(&[inf, -inf, 1.0])));
-        for wrong in [[f32::MAX, -inf, 1.0], [-inf, -inf, 1.0], [nan, -inf, 1.0], [inf, -inf, nan]] {
+        for wrong in [[f32::MAX, -inf, 1.0], [-inf, -inf, 1.0], [nan, -inf, 1.0], [inf, -inf, nan]]
+        {
             assert!(!agree(&of(&wrong), &of(&[inf, -inf, 1.0])), "{wrong:?}");
         }
         let limit = Tolerance::of_elements(1e-3, 1e-5);

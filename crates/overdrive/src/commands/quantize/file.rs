@@ -1,8 +1,8 @@
 //! What `quantize` does for files of ONNX: the model that one holds, and the one that is written.
 //!
-//! A file is read for given sizes, so that its quantized graph is of those sizes too. At other sizes
-//! the layers are declared anew and begin as the states of the same names. Invariant: the file that
-//! was written is read back, and computes what was judged but for rounding.
+//! A file is read for given sizes, so that its quantized graph is of those sizes too. At other
+//! sizes the layers are declared anew and begin as the states of the same names. Invariant: the
+//! file that was written is read back, and computes what was judged but for rounding.
 
 use super::{Chosen, Failure, Subject, harness};
 use crate::freeing::Freed;
@@ -65,8 +65,12 @@ pub(super) fn encode(path: &Path, subject: &Subject, chosen: &Chosen) -> Result<
         let dimensions = model.dimensions()?;
         return model.built(|build| Freed::encode(path, &dimensions, &BTreeMap::new(), build))?;
     };
-    let schemes: BTreeMap<String, Scheme> =
-        chosen.made.layers.iter().filter_map(|layer| Some((layer.name.clone(), layer.scheme?))).collect();
+    let schemes: BTreeMap<String, Scheme> = chosen
+        .made
+        .layers
+        .iter()
+        .filter_map(|layer| Some((layer.name.clone(), layer.scheme?)))
+        .collect();
     let dimensions: Vec<_> = subject.model.dimensions()?;
     let dimensions: Vec<_> = dimensions
         .into_iter()
@@ -82,21 +86,27 @@ pub(super) fn encode(path: &Path, subject: &Subject, chosen: &Chosen) -> Result<
 }
 
 /// The float graph with the codes of `made`, which was made of the same model at other sizes.
-fn coded(float: &Graph, made: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Graph, Failure> {
+fn coded(
+    float: &Graph,
+    made: &Graph,
+    schemes: &BTreeMap<String, Scheme>,
+) -> Result<Graph, Failure> {
     let graph = declare(float, schemes).map_err(Failure::bad_input)?;
     let known: BTreeMap<&str, _> = made
         .states()
         .iter()
         .map(|state| (state.name.as_str(), (made.ty(state.value), &state.init)))
         .collect();
-    let lacks = |name: &str| Failure::bad_input(format!("`{name}` has other sizes where the model has"));
+    let lacks =
+        |name: &str| Failure::bad_input(format!("`{name}` has other sizes where the model has"));
     for state in graph.states() {
         match known.get(state.name.as_str()) {
             Some((ty, _)) if *ty == graph.ty(state.value) => {}
             _ => return Err(lacks(&state.name)),
         }
     }
-    if let Some(more) = made.states().iter().find(|s| graph.states().iter().all(|other| other.name != s.name))
+    if let Some(more) =
+        made.states().iter().find(|s| graph.states().iter().all(|other| other.name != s.name))
     {
         return Err(lacks(&more.name));
     }
@@ -112,13 +122,15 @@ pub(super) fn check(
     [float, expected]: [&[Vec<Tensor>]; 2],
 ) -> Result<(), Failure> {
     let file = onnx::Model::open(path).map_err(Failure::harness)?;
-    let known = |name: &String| subject.sizes.get(name).or_else(|| subject.template.dimensions.get(name));
+    let known =
+        |name: &String| subject.sizes.get(name).or_else(|| subject.template.dimensions.get(name));
     let names = file.dimensions().map_err(Failure::harness)?;
     let sizes = names.iter().filter_map(|name| Some((name.clone(), *known(name)?))).collect();
     let graph = file.graph(&Binding { sizes, ..Binding::default() }).map_err(Failure::harness)?;
     let found = outputs(backend, &model::raised(graph)?, held_out).map_err(harness)?;
     let away = distance(&found, expected);
-    let rounds = |layer: &QuantizedLayer| layer.scheme.is_some_and(|s| s.activations != Activations::Float);
+    let rounds =
+        |layer: &QuantizedLayer| layer.scheme.is_some_and(|s| s.activations != Activations::Float);
     let limit = match chosen.made.layers.iter().any(rounds) {
         true => NEAR.max(distance(float, expected)),
         false => NEAR,
@@ -126,7 +138,8 @@ pub(super) fn check(
     match away <= limit {
         true => Ok(()),
         false => Err(Failure::harness(format!(
-            "the file that was written: expected outputs within {limit:.1e} of those that were judged, found \
+            "the file that was written: expected outputs within {limit:.1e} of those that were \
+             judged, found \
              {away:.1e}; nothing was kept; write a folder, which has the model bit for bit: -o DIR"
         ))),
     }

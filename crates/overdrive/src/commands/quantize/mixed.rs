@@ -1,4 +1,5 @@
-//! `--sensitivity` and `--search`: what each layer costs alone, and which layer should take which mode.
+//! `--sensitivity` and `--search`: what each layer costs alone, and which layer should take which
+//! mode.
 
 use super::samples::Samples;
 use super::times::slowdown;
@@ -29,60 +30,76 @@ pub(super) enum Choice {
     TooSlow,
 }
 
-/// Scans, and where a search was asked for picks the smallest model of the front that keeps the limit.
+/// Scans, and where a search was asked for picks the smallest model of the front that keeps the
+/// limit.
 pub(super) fn choose(
     (arguments, stop): (&Quantize, &Stop),
     subject: &Subject,
     samples: &Samples<'_>,
     modes: &[&'static QuantizationMode],
 ) -> Result<Choice, Failure> {
-    if let Some(mode) = modes.iter().find(|mode| mode.quantization().range != modes[0].quantization().range) {
+    if let Some(mode) =
+        modes.iter().find(|mode| mode.quantization().range != modes[0].quantization().range)
+    {
         let text = format!(
             "`{}` and `{}` find ranges in different ways: expected modes that agree",
             modes[0].name, mode.name
         );
         return Err(Failure::bad_input(text));
     }
-    let meant = |mode: &&'static QuantizationMode| (*mode, subject.quantization(mode.quantization()));
+    let meant =
+        |mode: &&'static QuantizationMode| (*mode, subject.quantization(mode.quantization()));
     let meant: Vec<_> = modes.iter().map(meant).collect();
     let _rows_so_far = stop.heed();
     let screening = samples.chooser.screening(SCANNED);
     let scanned = sensitivities(&screening, &meant, &samples.seen, stop).map_err(refused)?;
     say!("{}", tables::sensitivities(screening.metric, &scanned))?;
     if stop.is_requested() {
-        return Err(Failure::interrupted("the layers scanned by then stand above; nothing was written"));
+        return Err(Failure::interrupted(
+            "the layers scanned by then stand above; nothing was written",
+        ));
     }
     if !arguments.search {
         return Ok(Choice::Scanned);
     }
     let clock = SystemClock::new();
-    let session = Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
+    let session =
+        Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
     let asked = Search { modes: &meant, seen: &samples.seen, points: POINTS };
-    let found = search(&samples.chooser, asked, &scanned, &*samples.draw, session).map_err(harness)?;
+    let found =
+        search(&samples.chooser, asked, &scanned, &*samples.draw, session).map_err(harness)?;
     tell!("{}", tables::front(samples.chooser.metric, &subject.template.graph, &found))?;
     if stop.is_requested() {
-        return Err(Failure::interrupted("the models made by then stand above; nothing was written"));
+        return Err(Failure::interrupted(
+            "the models made by then stand above; nothing was written",
+        ));
     }
-    let float = found.iter().find(|candidate| candidate.made.is_none()).and_then(|float| float.time_ns);
+    let float =
+        found.iter().find(|candidate| candidate.made.is_none()).and_then(|float| float.time_ns);
     let within = |candidate: &&Candidate| {
         let lost = candidate.lost.value;
-        candidate.made.is_some() && lost.is_finite() && arguments.max_loss.is_none_or(|limit| lost <= limit)
+        candidate.made.is_some()
+            && lost.is_finite()
+            && arguments.max_loss.is_none_or(|limit| lost <= limit)
     };
     let mut smallest: Vec<&Candidate> =
         found.iter().filter(|candidate| candidate.on_front).filter(within).collect();
     smallest.sort_by_key(|candidate| candidate.bytes);
     let Some(first) = smallest.first() else {
-        let needed = if arguments.max_loss.is_some() { "keeps --max-loss" } else { "has finite outputs" };
+        let needed =
+            if arguments.max_loss.is_some() { "keeps --max-loss" } else { "has finite outputs" };
         say!("no mix of {} {needed}: nothing was written", names(modes))?;
         return Ok(Choice::NoneWithin);
     };
     let slowdown = |candidate: &Candidate| slowdown(float, candidate.time_ns);
     let most = arguments.max_slowdown;
-    let is_quick = |candidate: &&&Candidate| slowdown(candidate).is_none_or(|found| found.low <= most);
+    let is_quick =
+        |candidate: &&&Candidate| slowdown(candidate).is_none_or(|found| found.low <= most);
     let Some(best) = smallest.iter().find(is_quick) else {
         let found = slowdown(first).map_or(String::new(), |found| found.to_string());
         say!(
-            "every mix that keeps the loss is slower than --max-slowdown {most} allows, the smallest takes {found} the \
+            "every mix that keeps the loss is slower than --max-slowdown {most} allows, the \
+             smallest takes {found} the \
              float model's time: nothing was written; --max-slowdown {:.1} allows it",
             slowdown(first).map_or(most, |found| found.high.max(0.1) + 0.05)
         )?;

@@ -12,11 +12,16 @@ use overdrive_process::{Stop, python};
 use std::collections::BTreeMap;
 
 /// Starts those that were asked for on the device of ours.
-pub(super) fn start(arguments: &Quantize, device: &Opened, stop: &Stop) -> Result<Vec<Peer>, Failure> {
+pub(super) fn start(
+    arguments: &Quantize,
+    device: &Opened,
+    stop: &Stop,
+) -> Result<Vec<Peer>, Failure> {
     let interpreter = python::interpreter();
     let place = (device.backend.name(), device.threads);
     let start = |name: &String| Peer::quantizing(name, &interpreter, place, stop);
-    let started = arguments.peers.iter().map(|name| start(name).map_err(|e| Failure::bad_input(e.reason)));
+    let started =
+        arguments.peers.iter().map(|name| start(name).map_err(|e| Failure::bad_input(e.reason)));
     started.collect()
 }
 

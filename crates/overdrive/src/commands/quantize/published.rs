@@ -1,4 +1,5 @@
-//! What `quantize` does for a folder in Hugging Face's format: the head, the coding, and the folder that it writes.
+//! What `quantize` does for a folder in Hugging Face's format: the head, the coding, and the folder
+//! that it writes.
 
 use super::subject::Head;
 use super::{Chosen, Failure};
@@ -15,25 +16,32 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A model that has weights and no codes yet, with a head of its own where that is to be quantized.
-pub(super) fn open((name, head): (&str, Head), model: Pretrained) -> Result<Box<Pretrained>, Failure> {
+pub(super) fn open(
+    (name, head): (&str, Head),
+    model: Pretrained,
+) -> Result<Box<Pretrained>, Failure> {
     if let Some(coding) = &model.coding {
         return Err(Failure::bad_input(format!(
-            "`{name}` is quantized already ({}): expected float weights; quantize the folder that it was made from",
+            "`{name}` is quantized already ({}): expected float weights; quantize the folder that \
+             it was made from",
             coding.mode
         )));
     }
     Ok(Box::new(if head == Head::Quantized { model.untied() } else { model }))
 }
 
-/// The layers of a published model that stay in float: its head, as compressed-tensors and vLLM have it, unless the user
-/// asks, and convolutions.
+/// The layers of a published model that stay in float: its head, as compressed-tensors and vLLM
+/// have it, unless the user asks, and convolutions.
 pub(super) fn in_float(
     head: Head,
     (model, template): (&Pretrained, &Template),
 ) -> Result<Vec<String>, Failure> {
     let mut stays = Vec::new();
     if let Some(name) = model.architecture.head().filter(|_| head == Head::Float) {
-        note!("note: `{name}` stays in float, as engines expect it; --head of `quantize` quantizes it too");
+        note!(
+            "note: `{name}` stays in float, as engines expect it; --head of `quantize` quantizes \
+             it too"
+        );
         stays.push(name.to_owned());
     }
     let (layers, _) = layers(&template.graph).map_err(Failure::harness)?;
@@ -85,7 +93,8 @@ pub(super) fn apply(
 /// Writes the folder.
 pub(super) fn write(folder: &Path, model: &Pretrained, chosen: &Chosen) -> Result<(), Failure> {
     let Chosen { name, quantization, made, .. } = chosen;
-    let layers = made.layers.iter().filter_map(|layer| Some((layer.name.clone(), layer.scheme?))).collect();
+    let layers =
+        made.layers.iter().filter_map(|layer| Some((layer.name.clone(), layer.scheme?))).collect();
     let recipe = json!({ "range": quantization.range });
     let coding = Coding { mode: name.clone(), layers, recipe };
     let notes = model.write_quantized(folder, &made.graph, &coding).map_err(Failure::bad_input)?;

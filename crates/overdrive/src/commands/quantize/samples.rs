@@ -1,4 +1,5 @@
-//! Samples to calibrate on and samples to judge by: labelled ones, the user's inputs, or random ones.
+//! Samples to calibrate on and samples to judge by: labelled ones, the user's inputs, or random
+//! ones.
 
 use super::{Judge, Metric, refused, text};
 use crate::cli::MetricName;
@@ -35,7 +36,8 @@ pub(in crate::commands) struct Asked<'a> {
 pub(in crate::commands) struct Samples<'a> {
     /// Batches of inputs that calibration sees.
     pub seen: Vec<Vec<Tensor>>,
-    /// Judges while a search chooses; where there are labels, other samples than those of the final judge.
+    /// Judges while a search chooses; where there are labels, other samples than those of the final
+    /// judge.
     pub chooser: Judge<'a>,
     /// The final judge; neither calibration nor a search saw its samples.
     pub judge: Judge<'a>,
@@ -63,7 +65,8 @@ pub(in crate::commands) fn samples<'a>(
         }
         Some(model) if data.is_some_and(|data| !holds_tensors(data)) => {
             return Err(Failure::bad_input(format!(
-                "--data: `{}` has no tokenizer.json to read a text with: put it into the folder, or give token ids by \
+                "--data: `{}` has no tokenizer.json to read a text with: put it into the folder, \
+                 or give token ids by \
                  name (.npz)",
                 model.name
             )));
@@ -97,14 +100,16 @@ fn holds_tensors(data: &str) -> bool {
     Path::new(data).extension().is_some_and(|e| e == "npz" || e == "safetensors")
 }
 
-/// Whether a data set has labels: one of ours, or any file but one that holds the model's inputs alone.
+/// Whether a data set has labels: one of ours, or any file but one that holds the model's inputs
+/// alone.
 fn has_labels(data: &str, workload: &Workload) -> bool {
     let path = Path::new(data);
     if !holds_tensors(data) {
         return true;
     }
     let labels = |tensors: Tensors| ["y", "labels"].iter().any(|name| tensors.contains_key(*name));
-    let is_input = workload.graph.inputs().iter().any(|port| port.name == "y" || port.name == "labels");
+    let is_input =
+        workload.graph.inputs().iter().any(|port| port.name == "y" || port.name == "labels");
     formats::read(path).is_ok_and(labels) && !is_input
 }
 
@@ -151,9 +156,13 @@ fn by_outputs<'a>(
 ) -> Result<Samples<'a>, Failure> {
     if let Some(metric) = asked.metric.filter(|metric| *metric != MetricName::Cosine) {
         let text = format!(
-            "--metric {} needs labels: expected --data digits, text or a file with labels, found {}",
+            "--metric {} needs labels: expected --data digits, text or a file with labels, found \
+             {}",
             metric.name(),
-            file.map_or("no --data".to_owned(), |file| format!("`{}` with inputs alone", file.display()))
+            file.map_or("no --data".to_owned(), |file| format!(
+                "`{}` with inputs alone",
+                file.display()
+            ))
         );
         return Err(Failure::bad_input(text));
     }
@@ -165,13 +174,16 @@ fn by_outputs<'a>(
         None => {
             let seed = asked.seed;
             let draw = |from: u64| {
-                (0..u64::from(asked.batches)).map(|i| workload.inputs(seed + from + i)).collect::<Vec<_>>()
+                (0..u64::from(asked.batches))
+                    .map(|i| workload.inputs(seed + from + i))
+                    .collect::<Vec<_>>()
             };
             (draw(0), draw(HELD_OUT), "random inputs")
         }
     };
-    let judge =
-        |batches: &Vec<Vec<Tensor>>| Judge::by_outputs((backend, template), batches.clone()).map_err(refused);
+    let judge = |batches: &Vec<Vec<Tensor>>| {
+        Judge::by_outputs((backend, template), batches.clone()).map_err(refused)
+    };
     Ok(Samples {
         chooser: judge(&seen)?,
         judge: judge(&held_out)?,
@@ -192,9 +204,11 @@ fn halves(file: &Path, workload: &Workload) -> Result<[Batches; 2], Failure> {
     let mut seen = batches(file, &tensors, workload)?;
     if seen.len() < 2 {
         let graph = &workload.graph;
-        let first = graph.inputs().first().and_then(|port| graph.ty(port.value).sizes().first().copied());
+        let first =
+            graph.inputs().first().and_then(|port| graph.ty(port.value).sizes().first().copied());
         let text = format!(
-            "{}: expected at least {} samples, half of them to calibrate and half to judge, found fewer",
+            "{}: expected at least {} samples, half of them to calibrate and half to judge, found \
+             fewer",
             file.display(),
             2 * first.unwrap_or(1).max(1)
         );
@@ -214,9 +228,11 @@ fn batches(file: &Path, tensors: &Tensors, workload: &Workload) -> Result<Batche
         let wrong = |found: String| {
             Failure::bad_input(format!("{}: expected {expected}, found {found}", file.display()))
         };
-        let tensor = tensors.get(&port.name).ok_or_else(|| wrong("none of that name".to_owned()))?;
+        let tensor =
+            tensors.get(&port.name).ok_or_else(|| wrong("none of that name".to_owned()))?;
         let (sizes, wanted) = (tensor.ty().sizes(), ty.sizes());
-        if tensor.ty().dtype != ty.dtype || sizes.len() != wanted.len() || sizes[1..] != wanted[1..] {
+        if tensor.ty().dtype != ty.dtype || sizes.len() != wanted.len() || sizes[1..] != wanted[1..]
+        {
             return Err(wrong(tensor.ty().to_string()));
         }
         if tensor.ty().dtype.is_float() && !tensor.to_f64().iter().all(|x| x.is_finite()) {
@@ -229,7 +245,8 @@ fn batches(file: &Path, tensors: &Tensors, workload: &Workload) -> Result<Batche
         (0..count).map(|i| columns.iter().map(|column| column[i].clone()).collect()).collect();
     if let Some(indices) = Indices::of(graph) {
         let wrong = |(i, e)| Failure::bad_input(format!("{}: batch {i}: {e}", file.display()));
-        let check = |(i, batch): (usize, &Vec<Tensor>)| indices.check(batch).map_err(|e| wrong((i, e)));
+        let check =
+            |(i, batch): (usize, &Vec<Tensor>)| indices.check(batch).map_err(|e| wrong((i, e)));
         batches.iter().enumerate().try_for_each(check)?;
     }
     Ok(batches)
@@ -238,5 +255,7 @@ fn batches(file: &Path, tensors: &Tensors, workload: &Workload) -> Result<Batche
 /// The whole batches of type `ty` in a tensor; types of a graph's inputs have whole bytes.
 fn split(tensor: &Tensor, ty: &TensorType) -> Vec<Tensor> {
     let chunks = tensor.bytes().chunks_exact(ty.bytes().max(1));
-    chunks.map(|bytes| Tensor::from_bytes(ty.clone(), bytes.to_vec()).expect("a chunk is a batch")).collect()
+    chunks
+        .map(|bytes| Tensor::from_bytes(ty.clone(), bytes.to_vec()).expect("a chunk is a batch"))
+        .collect()
 }

@@ -27,7 +27,12 @@ pub(super) fn bytes(float: &Graph, after: &Footprint, (written, what): (u64, &st
     let mut table = table(["bytes", "float", "quantized", "share"]);
     let quantized = after.codes + after.scales;
     let rows = [
-        ("weights of quantized layers", after.replaced, after.codes, share(after.codes, after.replaced)),
+        (
+            "weights of quantized layers",
+            after.replaced,
+            after.codes,
+            share(after.codes, after.replaced),
+        ),
         ("their scales", 0, after.scales, share(after.scales, after.replaced)),
         ("both", after.replaced, quantized, share(quantized, after.replaced)),
         ("unquantized", before - after.replaced, after.unquantized, String::new()),
@@ -49,7 +54,8 @@ pub(super) fn bytes(float: &Graph, after: &Footprint, (written, what): (u64, &st
 /// How near the outputs are.
 pub(super) fn likeness(agreement: &Agreement) -> Table {
     let mut table = table(["outputs against the float model's", "mean", "95 %"]);
-    let rows = [("cosine", agreement.cosine), ("error relative to their size", agreement.relative_error)];
+    let rows =
+        [("cosine", agreement.cosine), ("error relative to their size", agreement.relative_error)];
     for (name, Estimate { value, low, high }) in rows {
         table.add_row([
             Cell::new(name),
@@ -132,7 +138,8 @@ pub(super) fn sensitivities(metric: Metric, scanned: &[Sensitivity]) -> Table {
 /// The models of a search, largest first.
 pub(super) fn front(metric: Metric, float: &Graph, found: &[Candidate]) -> Table {
     let lost = format!("{} lost ({})", metric.name(), metric.unit_of_loss());
-    let mut table = table(["front", "layers", "parameters", "share", &lost, "95 %", "latency", "95 %"]);
+    let mut table =
+        table(["front", "layers", "parameters", "share", &lost, "95 %", "latency", "95 %"]);
     let whole: u64 = float.states().iter().map(|state| float.ty(state.value).bytes() as u64).sum();
     for candidate in found {
         let Estimate { value, low, high } = candidate.lost;
@@ -172,16 +179,19 @@ pub(super) fn times(timed: &[Timed]) -> Table {
     table
 }
 
-/// The same of other frameworks' models, with how near their outputs are to those of our float model. Those that gave no
-/// time have no row.
+/// The same of other frameworks' models, with how near their outputs are to those of our float
+/// model. Those that gave no time have no row.
 pub(super) fn rivals(rivals: &[Rival<'_>], timed: &[Timed]) -> Table {
     let mut table = table(["beside", "median", "interval", "share", "cosine", "parameters"]);
     let pairs = rivals.iter().zip(&timed[timed.len() - rivals.len()..]);
     for (rival, one) in pairs.filter(|(_, one)| one.outcome.measurement().is_some()) {
-        let cosine = rival.agreement.map_or(String::new(), |found| format!("{:.6}", found.cosine.value));
+        let cosine =
+            rival.agreement.map_or(String::new(), |found| format!("{:.6}", found.cosine.value));
         let bytes = rival.weight_bytes().map_or(String::new(), digits::bytes);
         let rest = [cosine, bytes].map(right);
-        table.add_row(std::iter::once(Cell::new(&rival.name)).chain(time(one, timed).map(right)).chain(rest));
+        table.add_row(
+            std::iter::once(Cell::new(&rival.name)).chain(time(one, timed).map(right)).chain(rest),
+        );
     }
     table
 }
@@ -189,14 +199,18 @@ pub(super) fn rivals(rivals: &[Rival<'_>], timed: &[Timed]) -> Table {
 /// Median, interval and share of the float model's time, which is the first; or why there is none.
 fn time(timed: &Timed, all: &[Timed]) -> [String; 3] {
     let series = |outcome: &Outcome| outcome.measurement().and_then(|m| m.latency.clone());
-    let float = all.first().and_then(|timed| series(&timed.outcome)).map(|series| series.summary.median_ns);
+    let float =
+        all.first().and_then(|timed| series(&timed.outcome)).map(|series| series.summary.median_ns);
     match (series(&timed.outcome), timed.outcome.failure()) {
         (Some(series), _) => {
             let summary = &series.summary;
-            let ends = |low, high| format!("{} to {}", digits::time(low, None), digits::time(high, None));
+            let ends =
+                |low, high| format!("{} to {}", digits::time(low, None), digits::time(high, None));
             let interval = summary.median_interval.as_ref();
-            let interval = interval.map_or("too few samples".to_owned(), |i| ends(i.low_ns, i.high_ns));
-            let share = float.map_or(String::new(), |float| format!("{:.3}", summary.median_ns / float));
+            let interval =
+                interval.map_or("too few samples".to_owned(), |i| ends(i.low_ns, i.high_ns));
+            let share =
+                float.map_or(String::new(), |float| format!("{:.3}", summary.median_ns / float));
             [digits::time(summary.median_ns, None), interval, share]
         }
         (None, Some(failure)) => [failure.reason.clone(), String::new(), String::new()],

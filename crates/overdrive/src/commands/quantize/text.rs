@@ -1,4 +1,5 @@
-//! Samples of text for a published model, in its own tokens: perplexity judges a decoder, the cosine of its outputs an encoder.
+//! Samples of text for a published model, in its own tokens: perplexity judges a decoder, the
+//! cosine of its outputs an encoder.
 
 use super::samples::{Asked, Samples};
 use super::{Judge, Metric, refused};
@@ -12,7 +13,8 @@ use overdrive::studies::quantization::{batch_of, calibration};
 use overdrive::train::data::{Dataset, Parts, Split, Subset, open};
 use std::sync::Arc;
 
-/// Windows of held-out text that judge: every model judges twice, the float one and the quantized one.
+/// Windows of held-out text that judge: every model judges twice, the float one and the quantized
+/// one.
 const JUDGED: u64 = 64;
 
 /// The text that is read unless the user names another.
@@ -26,15 +28,19 @@ pub(super) fn samples<'a>(
 ) -> Result<Samples<'a>, Failure> {
     let name = asked.data.unwrap_or(DEFAULT);
     if asked.data.is_none() {
-        note!("note: calibrated on the text that comes with Overdrive; --data FILE.txt takes your own");
+        note!(
+            "note: calibrated on the text that comes with Overdrive; --data FILE.txt takes your own"
+        );
     }
     let wrong = |found: &str| {
         Failure::bad_input(format!(
-            "--data: `{}` reads text: expected `text`, a file of UTF-8 text, or token ids by name (.npz), found {found}",
+            "--data: `{}` reads text: expected `text`, a file of UTF-8 text, or token ids by name \
+             (.npz), found {found}",
             model.name
         ))
     };
-    if name == "digits" || ["csv", "gz"].iter().any(|ending| name.ends_with(&format!(".{ending}"))) {
+    if name == "digits" || ["csv", "gz"].iter().any(|ending| name.ends_with(&format!(".{ending}")))
+    {
         return Err(wrong(&format!("`{name}`, which is labelled samples")));
     }
     let Dataset::Text(text) = open(name).map_err(Failure::bad_input)? else {
@@ -52,14 +58,21 @@ pub(super) fn samples<'a>(
         Task::Encoder | Task::Other => {
             if let Some(metric) = asked.metric.filter(|metric| *metric != MetricName::Cosine) {
                 return Err(Failure::bad_input(format!(
-                    "--metric {}: `{}` gives vectors and no next token: expected cosine, or no --metric",
+                    "--metric {}: `{}` gives vectors and no next token: expected cosine, or no \
+                     --metric",
                     metric.name(),
                     model.name
                 )));
             }
             let around = around(model)?;
-            let parts = text.windows(tokens.saturating_sub(around.iter().map(Vec::len).sum()).max(1));
-            encoder(asked, (backend, template), (&graph, &around), &parts.map_err(Failure::bad_input)?)
+            let parts =
+                text.windows(tokens.saturating_sub(around.iter().map(Vec::len).sum()).max(1));
+            encoder(
+                asked,
+                (backend, template),
+                (&graph, &around),
+                &parts.map_err(Failure::bad_input)?,
+            )
         }
     }
 }
@@ -82,8 +95,9 @@ fn decoder<'a>(
     let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;
     let few = (parts.test.len() as usize / batch).clamp(1, asked.batches as usize);
     let compared = calibration(&parts.test, batch, few).map_err(refused)?;
-    let judge =
-        |split: &Arc<dyn Split>| Judge::labelled((backend, template), metric, judged(split)).map_err(refused);
+    let judge = |split: &Arc<dyn Split>| {
+        Judge::labelled((backend, template), metric, judged(split)).map_err(refused)
+    };
     let timed = compared.clone();
     Ok(Samples {
         seen,
@@ -110,7 +124,9 @@ fn encoder<'a>(
     let whole = |split: &Arc<dyn Split>| (split.len().min(JUDGED) as usize / batch).max(1);
     let seen = inputs(&parts.train, asked.batches as usize)?;
     let compared = inputs(&parts.test, whole(&parts.test))?;
-    let judge = |batches: Vec<Vec<Tensor>>| Judge::by_outputs((backend, template), batches).map_err(refused);
+    let judge = |batches: Vec<Vec<Tensor>>| {
+        Judge::by_outputs((backend, template), batches).map_err(refused)
+    };
     let timed = compared.clone();
     Ok(Samples {
         seen,
@@ -132,11 +148,13 @@ fn around(model: &Pretrained) -> Result<[Vec<i128>; 2], Failure> {
     Ok([before, behind].map(|ids| ids.iter().map(|&id| id.into()).collect()))
 }
 
-/// The inputs of an encoder that reads these rows, each with the tokens around it; every token is seen.
+/// The inputs of an encoder that reads these rows, each with the tokens around it; every token is
+/// seen.
 fn inputs_of(graph: &Graph, [before, behind]: &[Vec<i128>; 2], rows: &Tensor) -> Vec<Tensor> {
     let width = rows.ty().sizes()[1];
     let ids = rows.to_ints();
-    let whole: Vec<i128> = ids.chunks(width).flat_map(|row| [before, row, behind].concat()).collect();
+    let whole: Vec<i128> =
+        ids.chunks(width).flat_map(|row| [before, row, behind].concat()).collect();
     let input = |port: &overdrive::ir::Port| {
         let ty = graph.ty(port.value);
         let values = if port.name == "mask" { &vec![1; ty.elements()] } else { &whole };

@@ -40,8 +40,12 @@ impl Slowdown {
     /// In words, with what it means.
     pub(super) fn against_float(self) -> String {
         match self {
-            Self { low, .. } if low > 1.0 => format!("SLOWER than the float model: {self} its time"),
-            Self { high, .. } if high < 1.0 => format!("faster than the float model: {self} its time"),
+            Self { low, .. } if low > 1.0 => {
+                format!("SLOWER than the float model: {self} its time")
+            }
+            Self { high, .. } if high < 1.0 => {
+                format!("faster than the float model: {self} its time")
+            }
             _ => format!("as fast as the float model as far as was seen: {self} its time"),
         }
     }
@@ -60,7 +64,9 @@ mod tests {
     #[test]
     fn a_slow_down_is_said_with_its_interval() {
         let float = Some(Estimate::around(100.0, 5.0));
-        let of = |value: f64| slowdown(float, Some(Estimate::around(value, 5.0))).unwrap().against_float();
+        let of = |value: f64| {
+            slowdown(float, Some(Estimate::around(value, 5.0))).unwrap().against_float()
+        };
         assert_eq!(of(250.0), "SLOWER than the float model: 2.50x [2.33, 2.68] its time");
         assert!(of(50.0).starts_with("faster"));
         assert!(of(105.0).starts_with("as fast"), "intervals that meet tell nothing apart");

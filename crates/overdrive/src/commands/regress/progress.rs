@@ -12,8 +12,10 @@ pub(super) struct GateProgress {
 impl GateProgress {
     /// Nothing runs yet.
     pub(super) fn start() -> Self {
-        let looks =
-            Looks { on_terminal: "{spinner} {elapsed_precise} {msg}", in_log: "{elapsed_precise} {msg}" };
+        let looks = Looks {
+            on_terminal: "{spinner} {elapsed_precise} {msg}",
+            in_log: "{elapsed_precise} {msg}",
+        };
         Self { bar: seen(ProgressBar::new_spinner(), &looks) }
     }
 
@@ -27,6 +29,9 @@ impl session::Progress for GateProgress {
     fn block(&self, step: &Step) {
         let left = step.budget.saturating_sub(step.elapsed);
         let left = minutes(left.as_secs_f64());
-        self.bar.set_message(format!("block {} of six processes, at most {left} left", step.blocks + 1));
+        self.bar.set_message(format!(
+            "block {} of six processes, at most {left} left",
+            step.blocks + 1
+        ));
     }
 }

@@ -1,8 +1,8 @@
 //! `run --model`: the studies of a model that the user brought.
 //!
-//! What a study needs of it is what `bench`, `quantize` and `generate` make of the same words, so that a
-//! figure of `run` is one of theirs. Invariant: a study that cannot run on the model is a note with the
-//! reason, never a silent gap.
+//! What a study needs of it is what `bench`, `quantize` and `generate` make of the same words, so
+//! that a figure of `run` is one of theirs. Invariant: a study that cannot run on the model is a
+//! note with the reason, never a silent gap.
 
 use crate::cli::Run;
 use crate::commands::quantize::{Asked, Head, Samples, Subject, samples};
@@ -46,7 +46,11 @@ impl Brought {
     /// The file that engines which read such files are given.
     pub(super) fn original(&self) -> Option<OriginalFile> {
         let path = self.subject.model.file()?.to_owned();
-        Some(OriginalFile { path, sizes: self.subject.sizes.clone(), graph: self.workload.graph.clone() })
+        Some(OriginalFile {
+            path,
+            sizes: self.subject.sizes.clone(),
+            graph: self.workload.graph.clone(),
+        })
     }
 
     /// The studies of these names, or all that there are for it.
@@ -56,7 +60,9 @@ impl Brought {
         }
         let find = |name: &String| {
             let found = STUDIES.into_iter().find(|study| study == name);
-            found.ok_or_else(|| Failure::bad_input(super::unknown("study of a model", name, &STUDIES)))
+            found.ok_or_else(|| {
+                Failure::bad_input(super::unknown("study of a model", name, &STUDIES))
+            })
         };
         names.iter().map(find).collect()
     }
@@ -111,7 +117,8 @@ impl Brought {
 
     /// The next token, with a cache of keys and values, of a model that gives one.
     fn decoding(&self, (context, results): (&Context<'_>, &mut Results)) -> Result<(), Failure> {
-        let model = self.subject.published().filter(|model| model.architecture.task() == Task::Decoder);
+        let model =
+            self.subject.published().filter(|model| model.architecture.task() == Task::Decoder);
         let Some(model) = model else {
             return Err(Failure::bad_input("it gives no next token, which decoding times"));
         };

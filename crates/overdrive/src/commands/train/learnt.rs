@@ -69,7 +69,12 @@ impl Learnt {
     }
 
     /// Writes it to a folder, with what a command or a user should know of how it came about.
-    pub(super) fn write(&self, folder: &Path, arguments: &Train, scores: Scores<'_>) -> Result<(), Failure> {
+    pub(super) fn write(
+        &self,
+        folder: &Path,
+        arguments: &Train,
+        scores: Scores<'_>,
+    ) -> Result<(), Failure> {
         let recipe = provenance(arguments, &self.task, scores).map_err(failure)?;
         let template = &self.task.template;
         match &self.model {
@@ -81,7 +86,9 @@ impl Learnt {
                     columns: template.columns.clone(),
                     recipe,
                 };
-                ModelFolder { config, graph: graph.clone() }.write(folder).map_err(Failure::bad_input)
+                ModelFolder { config, graph: graph.clone() }
+                    .write(folder)
+                    .map_err(Failure::bad_input)
             }
             Form::Published(model) => {
                 model.write(folder).map_err(Failure::bad_input)?;
@@ -90,7 +97,8 @@ impl Learnt {
                     let base = arguments.model.as_deref().unwrap_or_default();
                     let base = std::fs::canonicalize(base).map_err(Failure::harness)?;
                     let (folder, base) = (folder.join(ADAPTER), base.display().to_string());
-                    let written = model.write_adapters(&folder, (lora, &layers), &self.trained, &base);
+                    let written =
+                        model.write_adapters(&folder, (lora, &layers), &self.trained, &base);
                     written.map_err(Failure::bad_input)?;
                 }
                 let text = serde_json::to_string_pretty(&recipe).expect("plain data") + "\n";
@@ -115,7 +123,9 @@ impl Scores<'_> {
             format!("{bits:.4} bits per byte, perplexity {:.3}", test.perplexity())
         };
         match (self.after.bits_per_byte(), self.before) {
-            (Some(bits), None) => format!("{}, of {samples} test windows", of_text(self.after, bits)),
+            (Some(bits), None) => {
+                format!("{}, of {samples} test windows", of_text(self.after, bits))
+            }
             (Some(bits), Some(before)) => {
                 let earlier = of_text(before, before.bits_per_byte().unwrap_or(f64::NAN));
                 let now = of_text(self.after, bits);
@@ -129,11 +139,19 @@ impl Scores<'_> {
     }
 }
 
-/// What a graph of the task's interface makes of the test samples, from the states that it begins with.
-pub(super) fn score(task: &Task, backend: &dyn Backend, graph: &Graph) -> Result<Evaluation, Failure> {
+/// What a graph of the task's interface makes of the test samples, from the states that it begins
+/// with.
+pub(super) fn score(
+    task: &Task,
+    backend: &dyn Backend,
+    graph: &Graph,
+) -> Result<Evaluation, Failure> {
     let sizes = task.sizes();
-    let forward =
-        if graph.is_bound() { graph.clone() } else { bind(graph, &sizes).map_err(Failure::harness)? };
+    let forward = if graph.is_bound() {
+        graph.clone()
+    } else {
+        bind(graph, &sizes).map_err(Failure::harness)?
+    };
     let states = initial_parameters(&forward, task.recipe.seed);
     evaluate(backend, &forward, &states, task.parts.test.as_ref()).map_err(failure)
 }

@@ -13,9 +13,14 @@ use std::collections::BTreeMap;
 const LISTED: usize = 6;
 
 /// A model that is about to learn from these data: a new one standardises the features of a table.
-pub(super) fn taught(mut template: Template, data: &Dataset, fold: usize) -> Result<Template, Failure> {
+pub(super) fn taught(
+    mut template: Template,
+    data: &Dataset,
+    fold: usize,
+) -> Result<Template, Failure> {
     let Some(columns) = data.columns() else { return Ok(template) };
-    let has_learnt = template.graph.states().iter().any(|state| matches!(state.init, Init::Value(_)));
+    let has_learnt =
+        template.graph.states().iter().any(|state| matches!(state.init, Init::Value(_)));
     if !has_learnt {
         template.graph = data.standardizing(&template.graph, fold).map_err(failure)?;
     }
@@ -34,9 +39,11 @@ pub(super) fn sized(data: &Dataset, fold: usize) -> Result<Template, Failure> {
     };
     let (rows, classes) = (samples.labels().len(), samples.classes());
     if classes < 2 || classes > rows / 2 {
-        let end = if classes < 2 { "one class alone".to_owned() } else { format!("{classes} classes") };
+        let end =
+            if classes < 2 { "one class alone".to_owned() } else { format!("{classes} classes") };
         return Err(Failure::bad_input(format!(
-            "--data: expected at least two classes with several samples each, found {end} in {rows} samples; \
+            "--data: expected at least two classes with several samples each, found {end} in \
+             {rows} samples; \
              name the column of classes with --label (a quantity as the target is not trained here)"
         )));
     }
@@ -59,7 +66,8 @@ fn found(data: &Dataset, has_learnt: bool) {
     let (Some(columns), Dataset::Samples(samples)) = (data.columns(), data) else { return };
     let (rows, features) = (samples.labels().len(), samples.shape().iter().product::<usize>());
     let head = if columns.label.is_some() { "a line of names" } else { "no line of names" };
-    let label = columns.label.as_ref().map_or(String::new(), |label| format!("label `{label}` of "));
+    let label =
+        columns.label.as_ref().map_or(String::new(), |label| format!("label `{label}` of "));
     let listed = columns.classes.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
     let more = if columns.classes.len() > LISTED { ", ..." } else { "" };
     let names = if listed.is_empty() { String::new() } else { format!(" ({listed}{more})") };
@@ -68,5 +76,7 @@ fn found(data: &Dataset, has_learnt: bool) {
         false => "standardised by the training part",
     };
     let classes = samples.classes();
-    note!("note: {head}, {rows} samples; {label}{classes} classes{names}; {features} features, {how}");
+    note!(
+        "note: {head}, {rows} samples; {label}{classes} classes{names}; {features} features, {how}"
+    );
 }

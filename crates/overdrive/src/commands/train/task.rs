@@ -43,12 +43,14 @@ impl Task {
 
     /// A built-in model, one that learnt here, or one that is sized to the data.
     fn ours(arguments: &Train, template: Option<Template>) -> Result<Self, Failure> {
-        for (option, is_given) in [("--tokens", arguments.tokens.is_some()), ("--adapter", arguments.adapter)]
+        for (option, is_given) in
+            [("--tokens", arguments.tokens.is_some()), ("--adapter", arguments.adapter)]
         {
             if is_given {
                 let found = arguments.model.as_deref().unwrap_or("no MODEL");
                 return Err(Failure::bad_input(format!(
-                    "{option}: expected a model in Hugging Face's format, found {found}; leave the option out"
+                    "{option}: expected a model in Hugging Face's format, found {found}; leave \
+                     the option out"
                 )));
             }
         }
@@ -69,10 +71,19 @@ impl Task {
         let recipe = Recipe { lora: arguments.lora, ..recipe_of(&template.name) };
         let recipe = changed(arguments, recipe)?;
         if let Some(tokenizer) = &arguments.tokenizer {
-            data = data.encoded(tokenizer, template.vocabulary.unwrap_or(usize::MAX)).map_err(failure)?;
+            data = data
+                .encoded(tokenizer, template.vocabulary.unwrap_or(usize::MAX))
+                .map_err(failure)?;
         }
         let parts = data.parts(&template.graph, fold).map_err(failure)?;
-        Ok(Self { model: template.graph.clone(), template, published: None, recipe, parts, tokens: None })
+        Ok(Self {
+            model: template.graph.clone(),
+            template,
+            published: None,
+            recipe,
+            parts,
+            tokens: None,
+        })
     }
 
     /// A published decoder goes on learning from a text, in windows of one length.
@@ -83,7 +94,8 @@ impl Task {
         let name = &published.name;
         if arguments.label.is_some() {
             return Err(Failure::bad_input(format!(
-                "--label: expected a model that learns from a table, found `{name}`, which reads text"
+                "--label: expected a model that learns from a table, found `{name}`, which reads \
+                 text"
             )));
         }
         let found = match published.architecture.task() {
@@ -93,23 +105,33 @@ impl Task {
         };
         if let Some(found) = found {
             return Err(Failure::bad_input(format!(
-                "`{name}`: expected a decoder of text, which gives the next token, found {found}; of \
+                "`{name}`: expected a decoder of text, which gives the next token, found {found}; \
+                 of \
                  published models decoders alone are trained here"
             )));
         }
         if let Some(coding) = &published.coding {
             return Err(Failure::bad_input(format!(
-                "`{name}` is quantized ({}): expected float weights; train the folder that it was made \
+                "`{name}` is quantized ({}): expected float weights; train the folder that it was \
+                 made \
                  from, then quantize it: overdrive quantize DIR --mode {} -o DIR",
                 coding.mode, coding.mode
             )));
         }
         let recipe = changed(arguments, fine_tuning(arguments.lora))?;
-        let tokens = arguments.tokens.map_or(template.dimensions["tokens"], |tokens| tokens as usize);
+        let tokens =
+            arguments.tokens.map_or(template.dimensions["tokens"], |tokens| tokens as usize);
         let sizes = [("batch".to_owned(), recipe.batch), ("tokens".to_owned(), tokens)].into();
         let model = template.graph_of(&sizes).map_err(Failure::bad_input)?;
         let parts = windows(arguments, &published, tokens)?;
-        Ok(Self { template, published: Some(published), model, recipe, parts, tokens: Some(tokens) })
+        Ok(Self {
+            template,
+            published: Some(published),
+            model,
+            recipe,
+            parts,
+            tokens: Some(tokens),
+        })
     }
 }
 
@@ -125,7 +147,8 @@ impl Task {
 fn windows(arguments: &Train, model: &Pretrained, tokens: usize) -> Result<Parts, Failure> {
     let Dataset::Text(text) = open(&arguments.data).map_err(failure)? else {
         return Err(Failure::bad_input(format!(
-            "--data: `{}` learns from text: expected `text` or a file of UTF-8 text, found `{}`, which \
+            "--data: `{}` learns from text: expected `text` or a file of UTF-8 text, found `{}`, \
+             which \
              is labelled samples",
             model.name, arguments.data
         )));
@@ -135,7 +158,8 @@ fn windows(arguments: &Train, model: &Pretrained, tokens: usize) -> Result<Parts
     let given = given.transpose().map_err(Failure::bad_input)?;
     let tokenizer = given.as_ref().or(model.tokenizer.as_ref()).ok_or_else(|| {
         Failure::bad_input(format!(
-            "`{}` has no tokenizer.json to read a text with: put it into the folder, or give --tokenizer FILE",
+            "`{}` has no tokenizer.json to read a text with: put it into the folder, or give \
+             --tokenizer FILE",
             model.name
         ))
     })?;
