@@ -11,7 +11,8 @@ from quantized_peer import Quantized, QuantizedTorch
 
 
 def layer(linear, variant):
-    """The layer of bitsandbytes with these weights, which are quantized as they reach the device."""
+    """The layer of bitsandbytes with these weights, which are quantized as they reach the
+    device."""
     import bitsandbytes as bnb
 
     sizes, bias = (linear.in_features, linear.out_features), linear.bias is not None

@@ -1,8 +1,9 @@
 """torchao's quantized layers in Hugging Face's implementation of a published architecture, for
 `overdrive quantize --peers torchao`.
 
-Weights, layers and inputs are those that Overdrive quantized. A variant is a mode of torchao; `float` is
-the model as it was. Activations are bf16 on a GPU and f32 on a processor. All run in `compile`.
+Weights, layers and inputs are those that Overdrive quantized. A variant is a mode of torchao;
+`float` is the model as it was. Activations are bf16 on a GPU and f32 on a processor. All run in
+`compile`.
 """
 
 import torch
@@ -32,7 +33,11 @@ class ByTorchao(Quantized):
         from torchao.quantization import quantize_
 
         try:
-            quantize_(model, config(self.variant, self.here.device), filter_fn=lambda _, name: name in layers)
+            quantize_(
+                model,
+                config(self.variant, self.here.device),
+                filter_fn=lambda _, name: name in layers,
+            )
         except AssertionError as error:  # How torchao says that a device lacks a mode.
             raise Unsupported(str(error)) from error
 

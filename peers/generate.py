@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Decoding by `transformers`, beside `overdrive generate` on the same folder. Needs torch and transformers; downloads nothing.
+"""Decoding by `transformers`, beside `overdrive generate` on the same folder. Needs torch and
+transformers; downloads nothing.
 
-    python3 peers/generate.py make FOLDER             a GPT-2 of 124 M parameters with random weights, and a tokenizer
+    python3 peers/generate.py make FOLDER             a random GPT-2 (124 M) and a tokenizer
     python3 peers/generate.py time FOLDER --prompt TEXT --max-tokens N --threads N --repeats N
 
-`time` prints a line of JSON for each repeat: time to the first token, and tokens per second after it, greedy, f32, with the
-library's own `generate` and its cache. End tokens are ignored, so that every repeat makes as many tokens.
+`time` prints a line of JSON for each repeat: time to the first token, and tokens per second after
+it, greedy, f32, with the library's own `generate` and its cache. End tokens are ignored, so that
+every repeat makes as many tokens.
 """
 
 import argparse
@@ -24,7 +26,9 @@ def make(folder):
     config = transformers.GPT2Config(eos_token_id=None, bos_token_id=None)
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={byte: index for index, byte in enumerate(alphabet)}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={byte: index for index, byte in enumerate(alphabet)}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -51,20 +55,40 @@ def measure(folder, prompt, tokens, repeats):
         clock = Clock()
         start = time.perf_counter()
         with torch.no_grad():
-            made = model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, use_cache=True, streamer=clock,
-                                  attention_mask=torch.ones_like(ids), pad_token_id=0)
+            made = model.generate(
+                ids,
+                max_new_tokens=tokens,
+                min_new_tokens=tokens,
+                do_sample=False,
+                use_cache=True,
+                streamer=clock,
+                attention_mask=torch.ones_like(ids),
+                pad_token_id=0,
+            )
         first, rest = clock.times[1], clock.times[1:]
-        print(json.dumps({
-            "prompt_tokens": ids.shape[1], "tokens": made[0, ids.shape[1]:].tolist(), "first_token_s": first - start,
-            "tokens_per_second": (len(rest) - 1) / (rest[-1] - rest[0]), "threads": torch.get_num_threads(),
-        }), flush=True)
+        print(
+            json.dumps(
+                {
+                    "prompt_tokens": ids.shape[1],
+                    "tokens": made[0, ids.shape[1] :].tolist(),
+                    "first_token_s": first - start,
+                    "tokens_per_second": (len(rest) - 1) / (rest[-1] - rest[0]),
+                    "threads": torch.get_num_threads(),
+                }
+            ),
+            flush=True,
+        )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["make", "time"])
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--prompt", default="The sea is calm to-night. The tide is full, the moon lies fair.")
+    parser.add_argument(
+        "--prompt", default="The sea is calm to-night. The tide is full, the moon lies fair."
+    )
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)

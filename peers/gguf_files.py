@@ -4,9 +4,9 @@ crates/overdrive-formats/tests/gguf/. Needs gguf, numpy, safetensors, sentencepi
 
     python3 peers/gguf_files.py crates
 
-Models are those of crates/overdrive-studies/tests/pretrained/, converted as convert_hf_to_gguf.py of
-llama.cpp does it; names are those of the package's own table. blocks.gguf has a tensor of every type
-with random codes, blocks.npz what the package decodes them to; spm.gguf has a tokenizer of
+Models are those of crates/overdrive-studies/tests/pretrained/, converted as convert_hf_to_gguf.py
+of llama.cpp does it; names are those of the package's own table. blocks.gguf has a tensor of every
+type with random codes, blocks.npz what the package decodes them to; spm.gguf has a tokenizer of
 SentencePiece, spm.json what that makes of some texts.
 """
 
@@ -40,7 +40,9 @@ def tensors_of(folder, config, architecture):
     stacks = {}
     for name, tensor in state.items():
         x = tensor.float().numpy()
-        if architecture == "gpt2" and any(name.endswith(f"{c}.weight") for c in ("c_attn", "c_proj", "c_fc")):
+        if architecture == "gpt2" and any(
+            name.endswith(f"{c}.weight") for c in ("c_attn", "c_proj", "c_fc")
+        ):
             x = x.T.copy()
         if architecture == "llama" and "q_proj" in name:
             x = paired(x, heads)
@@ -98,8 +100,11 @@ def write_model(source, target, architecture, kind):
         if "num_local_experts" in config:
             writer.add_expert_count(config["num_local_experts"])
             writer.add_expert_used_count(config["num_experts_per_tok"])
-    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH_NAMES and
-                                     next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == architecture), layers)
+    table = gguf.get_tensor_name_map(
+        gguf.MODEL_ARCH_NAMES
+        and next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == architecture),
+        layers,
+    )
     for name, x in tensors_of(source, config, architecture):
         own = table.get_name(name, try_suffixes=(".weight", ".bias"))
         if x.ndim == 1:
@@ -107,7 +112,9 @@ def write_model(source, target, architecture, kind):
         else:
             writer.add_tensor(own, gguf.quants.quantize(x, kind), raw_dtype=kind)
     if (source / "tokenizer.json").exists() and architecture == "llama":
-        add_byte_level(writer, json.loads((source / "tokenizer.json").read_text()), config["vocab_size"])
+        add_byte_level(
+            writer, json.loads((source / "tokenizer.json").read_text()), config["vocab_size"]
+        )
     writer.add_eos_token_id(config["eos_token_id"])
     finish(writer)
 
@@ -148,8 +155,18 @@ def write_blocks(folder):
     """Random codes; scales are small, so that numbers are finite."""
     rng = np.random.default_rng(1)
     writer = gguf.GGUFWriter(folder / "blocks.gguf", "llama")
-    halves = {Q.Q4_0: [0], Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2], Q.Q8_0: [0], Q.Q2_K: [80, 82],
-              Q.Q3_K: [108], Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208]}
+    halves = {
+        Q.Q4_0: [0],
+        Q.Q4_1: [0, 2],
+        Q.Q5_0: [0],
+        Q.Q5_1: [0, 2],
+        Q.Q8_0: [0],
+        Q.Q2_K: [80, 82],
+        Q.Q3_K: [108],
+        Q.Q4_K: [0, 2],
+        Q.Q5_K: [0, 2],
+        Q.Q6_K: [208],
+    }
     values = {}
     for kind, places in halves.items():
         elements, size = gguf.GGML_QUANT_SIZES[kind]
@@ -165,7 +182,11 @@ def write_blocks(folder):
 
 
 def write_spm(folder):
-    text = ["the cat sat on the mat and the rat sat there", "that hat is on the mat", "Grüße and more"] * 20
+    text = [
+        "the cat sat on the mat and the rat sat there",
+        "that hat is on the mat",
+        "Grüße and more",
+    ] * 20
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text), model_writer=model, vocab_size=300, model_type="bpe",
@@ -173,8 +194,10 @@ def write_spm(folder):
         remove_extra_whitespaces=False, hard_vocab_limit=False)
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     count = pieces.vocab_size()
-    kinds = [2 if pieces.is_unknown(i) else 3 if pieces.is_control(i) else 6 if pieces.is_byte(i) else 1
-             for i in range(count)]
+    kinds = [
+        2 if pieces.is_unknown(i) else 3 if pieces.is_control(i) else 6 if pieces.is_byte(i) else 1
+        for i in range(count)
+    ]
     writer = gguf.GGUFWriter(folder / "spm.gguf", "llama")
     for add, value in ((writer.add_context_length, 64), (writer.add_embedding_length, 4),
                        (writer.add_block_count, 1), (writer.add_feed_forward_length, 4),
@@ -195,13 +218,23 @@ def write_spm(folder):
 
 def main():
     crates = pathlib.Path(sys.argv[1])
-    models, studies = crates / "overdrive-studies/tests/pretrained", crates / "overdrive-studies/tests/gguf"
+    models, studies = (
+        crates / "overdrive-studies/tests/pretrained",
+        crates / "overdrive-studies/tests/gguf",
+    )
     formats = crates / "overdrive-formats/tests/gguf"
     studies.mkdir(exist_ok=True)
     formats.mkdir(exist_ok=True)
     for name, architecture, kind in [
-            ("gemma", "gemma", Q.BF16), ("gemma2", "gemma2", Q.BF16), ("gpt2", "gpt2", Q.F32), ("llama", "llama", Q.BF16),
-            ("mixtral", "llama", Q.BF16), ("phi3", "phi3", Q.BF16), ("qwen2", "qwen2", Q.F16), ("qwen3", "qwen3", Q.BF16)]:
+        ("gemma", "gemma", Q.BF16),
+        ("gemma2", "gemma2", Q.BF16),
+        ("gpt2", "gpt2", Q.F32),
+        ("llama", "llama", Q.BF16),
+        ("mixtral", "llama", Q.BF16),
+        ("phi3", "phi3", Q.BF16),
+        ("qwen2", "qwen2", Q.F16),
+        ("qwen3", "qwen3", Q.BF16),
+    ]:
         write_model(models / name, studies / f"{name}.gguf", architecture, kind)
     write_blocks(formats)
     write_spm(formats)

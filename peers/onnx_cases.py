@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Writes ONNX's own backend tests as folders that `cargo xtask onnx-tests DIR` runs, with what ONNX Runtime makes of each.
+"""Writes ONNX's own backend tests as folders that `cargo xtask onnx-tests DIR` runs, with what ONNX
+Runtime makes of each.
 
     pip install onnx==1.23.* onnxruntime numpy
     python peers/onnx_cases.py DIR
 
-DIR/<case>/ gets model.onnx and, per data set, inputs.safetensors and expected.safetensors (the second set is
-inputs1.safetensors, and so on); DIR/cases.json says name, kind, tolerances, what ONNX Runtime's CPU provider makes of
-the case ("passes", or the reason why not) and, where a value is no tensor that safetensors holds, which.
+DIR/<case>/ gets model.onnx and, per data set, inputs.safetensors and expected.safetensors (the
+second set is inputs1.safetensors, and so on); DIR/cases.json says name, kind, tolerances, what ONNX
+Runtime's CPU provider makes of the case ("passes", or the reason why not) and, where a value is no
+tensor that safetensors holds, which.
 """
 
 import json
@@ -22,9 +24,22 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.case.node import collect_testcases
 
 NAMES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "int64": "I64", "int32": "I32", "int16": "I16",
-    "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
 }
 
 
@@ -79,15 +94,25 @@ def runtime_says(model, sets, rtol, atol):
         for inputs, expected in sets:
             feed = {}
             for name, value in zip([i.name for i in session.get_inputs()], inputs):
-                if isinstance(value, np.ndarray) and str(value.dtype) in NAMES and value.dtype.kind == "V":
+                if (
+                    isinstance(value, np.ndarray)
+                    and str(value.dtype) in NAMES
+                    and value.dtype.kind == "V"
+                ):
                     kind = types[name].tensor_type.elem_type
                     bits = value.view(np.uint8 if value.dtype.itemsize == 1 else np.uint16)
                     value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, kind)
                 feed[name] = value
             mixed = any(isinstance(v, onnxruntime.OrtValue) for v in feed.values())
             if mixed:
-                feed = {k: v if isinstance(v, onnxruntime.OrtValue) else onnxruntime.OrtValue.ortvalue_from_numpy(v)
-                        for k, v in feed.items()}
+                feed = {
+                    k: (
+                        v
+                        if isinstance(v, onnxruntime.OrtValue)
+                        else onnxruntime.OrtValue.ortvalue_from_numpy(v)
+                    )
+                    for k, v in feed.items()
+                }
                 outputs = [o.numpy() for o in session.run_with_ort_values(None, feed)]
             else:
                 outputs = session.run(None, feed)
@@ -111,7 +136,9 @@ def agree(output, reference, rtol, atol):
         np.testing.assert_array_equal(output, reference)
         return
     wide = np.complex128 if reference.dtype.kind == "c" else np.float64
-    np.testing.assert_allclose(np.asarray(output).astype(wide), reference.astype(wide), rtol=rtol, atol=atol)
+    np.testing.assert_allclose(
+        np.asarray(output).astype(wide), reference.astype(wide), rtol=rtol, atol=atol
+    )
 
 
 def unpacked(value):
@@ -160,7 +187,13 @@ def main():
         folder.mkdir(exist_ok=True)
         onnx.save(model, folder / "model.onnx")
         plain = [tuple([unpacked(v) for v in part] for part in data) for data in sets]
-        entry = {"name": case.name, "kind": case.kind, "rtol": case.rtol, "atol": case.atol, "sets": len(sets)}
+        entry = {
+            "name": case.name,
+            "kind": case.kind,
+            "rtol": case.rtol,
+            "atol": case.atol,
+            "sets": len(sets),
+        }
         entry["ops"] = sorted({node.op_type for node in model.graph.node})
         entry["runtime"] = runtime_says(model, plain, case.rtol, case.atol)
         for index, (inputs, expected) in enumerate(plain):

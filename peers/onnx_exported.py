@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Says what `onnx.checker` and ONNX Runtime make of exported models; `cargo xtask onnx-tests` asks it.
+"""Says what `onnx.checker` and ONNX Runtime make of exported models; `cargo xtask onnx-tests` asks
+it.
 
-A request a line on the standard input, as JSON: model, inputs, expected (files), rtol, atol. An answer a line on the
-standard output: "agrees", or the reason why not. Outputs agree where |y - expected| <= atol + rtol |expected|.
+A request a line on the standard input, as JSON: model, inputs, expected (files), rtol, atol. An
+answer a line on the standard output: "agrees", or the reason why not. Outputs agree where |y -
+expected| <= atol + rtol |expected|.
 """
 
 import json
@@ -16,10 +18,22 @@ import onnx
 import onnxruntime
 
 TYPES = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
-    "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E8M0": ml_dtypes.float8_e8m0fnu,
-    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8,
-    "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8, "BOOL": np.bool_,
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U64": np.uint64,
+    "U32": np.uint32,
+    "U16": np.uint16,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
 }
 
 
@@ -46,7 +60,8 @@ def fed(name, value, types):
 
 
 def widened(model):
-    """The model with outputs that NumPy can hold: ONNX Runtime has no way to hand out the short formats."""
+    """The model with outputs that NumPy can hold: ONNX Runtime has no way to hand out the short
+    formats."""
     short = (onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.FLOAT8E5M2)
     for port in model.graph.output:
         if port.type.tensor_type.elem_type in short:
@@ -54,7 +69,9 @@ def widened(model):
             for node in model.graph.node:
                 node.output[:] = [inner if name == port.name else name for name in node.output]
                 node.input[:] = [inner if name == port.name else name for name in node.input]
-            model.graph.node.append(onnx.helper.make_node("Cast", [inner], [port.name], to=onnx.TensorProto.FLOAT))
+            model.graph.node.append(
+                onnx.helper.make_node("Cast", [inner], [port.name], to=onnx.TensorProto.FLOAT)
+            )
             port.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     return model.SerializeToString()
 
@@ -66,7 +83,9 @@ def verdict(request):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(widened(model), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        widened(model), options, providers=["CPUExecutionProvider"]
+    )
     types = {port.name: port.type.tensor_type.elem_type for port in model.graph.input}
     given = read(request["inputs"])
     expected = read(request["expected"])
@@ -79,9 +98,13 @@ def verdict(request):
             return f"{name}: {output.shape} instead of {reference.shape}"
         wanted = reference.astype(np.float64)
         found = output.astype(np.float64)
-        if not np.allclose(found, wanted, rtol=request["rtol"], atol=request["atol"], equal_nan=True):
+        if not np.allclose(
+            found, wanted, rtol=request["rtol"], atol=request["atol"], equal_nan=True
+        ):
             finite = np.isfinite(wanted) & np.isfinite(found)
-            return f"{name}: outputs differ by {np.abs(found - wanted)[finite].max(initial=0.0):.3g}"
+            return (
+                f"{name}: outputs differ by {np.abs(found - wanted)[finite].max(initial=0.0):.3g}"
+            )
     return "agrees"
 
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Models that ONNX Runtime's own quantizers wrote, as folders that `cargo xtask onnx-tests DIR` runs.
+"""Models that ONNX Runtime's own quantizers wrote, as folders that `cargo xtask onnx-tests DIR`
+runs.
 
     pip install torch onnx==1.23.* onnxruntime onnxscript onnx_ir sympy numpy ml_dtypes
     python3 peers/onnx_quantized.py DIR
 
-`quantize_dynamic`, `quantize_static` in both formats (QDQ, QOperator) with 4-, 8- and 16-bit codes, and the block-wise
-weights of `matmul_nbits_quantizer` (round to nearest, HQQ), of a transformer, a perceptron and convolutions that PyTorch
-exports. Weights and inputs are random with fixed seeds; expected outputs are ONNX Runtime's, without its graph
-optimizations, which change what a model computes.
+`quantize_dynamic`, `quantize_static` in both formats (QDQ, QOperator) with 4-, 8- and 16-bit codes,
+and the block-wise weights of `matmul_nbits_quantizer` (round to nearest, HQQ), of a transformer, a
+perceptron and convolutions that PyTorch exports. Weights and inputs are random with fixed seeds;
+expected outputs are ONNX Runtime's, without its graph optimizations, which change what a model
+computes.
 """
 
 import json
@@ -19,7 +21,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
 from onnxruntime.quantization import matmul_nbits_quantizer as nbits
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
@@ -38,7 +46,9 @@ def convolutions():
 
 def models():
     """Name, module, input."""
-    layer = nn.TransformerEncoderLayer(64, 4, 256, 0.0, batch_first=True, norm_first=True, activation="gelu")
+    layer = nn.TransformerEncoderLayer(
+        64, 4, 256, 0.0, batch_first=True, norm_first=True, activation="gelu"
+    )
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     for parameter in encoder.parameters():  # its layers begin as copies, which exporters share
         parameter.data += 0.02 * torch.randn_like(parameter)
@@ -53,7 +63,9 @@ class Samples(CalibrationDataReader):
 
     def __init__(self, name, x):
         random = np.random.default_rng(3)
-        self.left = [{name: x}] + [{name: random.standard_normal(x.shape).astype(np.float32)} for _ in range(7)]
+        self.left = [{name: x}] + [
+            {name: random.standard_normal(x.shape).astype(np.float32)} for _ in range(7)
+        ]
 
     def get_next(self):
         return self.left.pop() if self.left else None
@@ -72,23 +84,38 @@ def block_wise(config):
 
 def static(form, activations, weights, per_channel):
     """Codes of activations by calibration."""
-    more = {"ActivationSymmetric": activations in (QuantType.QInt8, QuantType.QInt16), "WeightSymmetric": True}
+    more = {
+        "ActivationSymmetric": activations in (QuantType.QInt8, QuantType.QInt16),
+        "WeightSymmetric": True,
+    }
 
     def quantize(source, target, samples):
-        quantize_static(source, target, samples, quant_format=form, activation_type=activations, weight_type=weights,
-                        per_channel=per_channel, extra_options=more)
+        quantize_static(
+            source,
+            target,
+            samples,
+            quant_format=form,
+            activation_type=activations,
+            weight_type=weights,
+            per_channel=per_channel,
+            extra_options=more,
+        )
 
     return quantize
 
 
 def dynamic(weights, per_channel):
     """Codes of activations as they come."""
-    return lambda source, target, _: quantize_dynamic(source, target, weight_type=weights, per_channel=per_channel)
+    return lambda source, target, _: quantize_dynamic(
+        source, target, weight_type=weights, per_channel=per_channel
+    )
 
 
 def ways():
     """Name, and what quantizes."""
-    i8, u8, i16, u16, i4, u4 = (getattr(QuantType, f"Q{t}") for t in ("Int8", "UInt8", "Int16", "UInt16", "Int4", "UInt4"))
+    i8, u8, i16, u16, i4, u4 = (
+        getattr(QuantType, f"Q{t}") for t in ("Int8", "UInt8", "Int16", "UInt16", "Int4", "UInt4")
+    )
     yield "dynamic_i8", dynamic(i8, False)
     yield "dynamic_u8_channels", dynamic(u8, True)
     yield "qdq_i8_channels", static(QuantFormat.QDQ, i8, i8, True)
@@ -103,19 +130,34 @@ def ways():
     for block in (16, 32, 64, 128, 256):
         for symmetric in (True, False):
             kind = "symmetric" if symmetric else "zeros"
-            yield f"4bits_{block}_{kind}", block_wise(nbits.DefaultWeightOnlyQuantConfig(block, symmetric))
+            yield f"4bits_{block}_{kind}", block_wise(
+                nbits.DefaultWeightOnlyQuantConfig(block, symmetric)
+            )
     yield "8bits_32_zeros", block_wise(nbits.DefaultWeightOnlyQuantConfig(32, False, bits=8))
     yield "8bits_64_symmetric", block_wise(nbits.DefaultWeightOnlyQuantConfig(64, True, bits=8))
     yield "2bits_32_zeros", block_wise(nbits.DefaultWeightOnlyQuantConfig(32, False, bits=2))
-    yield "4bits_32_qdq_symmetric", block_wise(nbits.DefaultWeightOnlyQuantConfig(32, True, quant_format=QuantFormat.QDQ))
-    yield "4bits_32_qdq_zeros", block_wise(nbits.DefaultWeightOnlyQuantConfig(32, False, quant_format=QuantFormat.QDQ))
+    yield "4bits_32_qdq_symmetric", block_wise(
+        nbits.DefaultWeightOnlyQuantConfig(32, True, quant_format=QuantFormat.QDQ)
+    )
+    yield "4bits_32_qdq_zeros", block_wise(
+        nbits.DefaultWeightOnlyQuantConfig(32, False, quant_format=QuantFormat.QDQ)
+    )
     yield "4bits_64_hqq", block_wise(nbits.HQQWeightOnlyQuantConfig(64))
 
 
 def exported(out, name, module, x):
-    """The model as PyTorch writes it, with MatMul and Add; and prepared as the quantizers ask for it, with Gemm."""
+    """The model as PyTorch writes it, with MatMul and Add; and prepared as the quantizers ask for
+    it, with Gemm."""
     plain, ready = out / f"{name}.onnx", out / f"{name}_ready.onnx"
-    torch.onnx.export(module.eval(), (x,), str(plain), dynamo=False, input_names=["x"], output_names=["y"], opset_version=21)
+    torch.onnx.export(
+        module.eval(),
+        (x,),
+        str(plain),
+        dynamo=False,
+        input_names=["x"],
+        output_names=["y"],
+        opset_version=21,
+    )
     quant_pre_process(str(plain), str(ready), skip_symbolic_shape=True)
     return plain, ready
 
@@ -137,7 +179,13 @@ def finish(out, case, source, x, quantize):
     # as QDQ with activations in codes, too.
     steps = 0 if "bits" in case and "qdq" not in case else 5 if case.startswith("encoder") else 2
     atol = max(1e-4, steps * float(np.abs(y).max()) / 127)
-    entry = {"name": case, "kind": "model, onnxruntime.quantization", "rtol": 1e-3, "atol": atol, "sets": 1}
+    entry = {
+        "name": case,
+        "kind": "model, onnxruntime.quantization",
+        "rtol": 1e-3,
+        "atol": atol,
+        "sets": 1,
+    }
     entry["ops"] = sorted({node.op_type for node in model.graph.node})
     entry["runtime"] = runtime_says(model, [([x], [y])], entry["rtol"], entry["atol"])
     write(folder / "inputs.safetensors", {"x": x})
@@ -158,7 +206,9 @@ def quantized(out):
             try:
                 entries.append(finish(out, f"{name}_{way}", source, x.numpy(), quantize))
             except Exception as error:  # the quantizers refuse some; that is theirs to mend
-                refused.append(f"{name} {way}: {(str(error).splitlines() or [type(error).__name__])[0][:200]}")
+                refused.append(
+                    f"{name} {way}: {(str(error).splitlines() or [type(error).__name__])[0][:200]}"
+                )
         plain.unlink()
         ready.unlink()
     return entries, refused
@@ -171,7 +221,10 @@ def main():
     torch.manual_seed(0)
     entries, refused = quantized(out)
     (out / "cases.json").write_text(json.dumps(entries, indent=1))
-    print(f"{len(entries)} models, of which ONNX Runtime {onnxruntime.__version__} passes {sum(e['runtime'] == 'passes' for e in entries)}")
+    print(
+        f"{len(entries)} models, of which ONNX Runtime {onnxruntime.__version__} passes "
+        f"{sum(e['runtime'] == 'passes' for e in entries)}"
+    )
     for line in refused:
         print(f"not quantized: {line}")
 

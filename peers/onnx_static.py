@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Small models that ONNX Runtime's quantizer made integer with calibrated activations, and what its CPU provider gives:
-the folders `static_*` of crates/overdrive-formats/tests/onnx. What is expected is what the nodes say, each by itself: fused
-kernels of ONNX Runtime round elsewhere, and may be a code or two off.
+"""Small models that ONNX Runtime's quantizer made integer with calibrated activations, and what its
+CPU provider gives: the folders `static_*` of crates/overdrive-formats/tests/onnx. What is expected
+is what the nodes say, each by itself: fused kernels of ONNX Runtime round elsewhere, and may be a
+code or two off.
 
     pip install onnx==1.23.* onnxruntime numpy ml_dtypes
     python3 peers/onnx_static.py crates/overdrive-formats/tests/onnx
@@ -25,14 +26,21 @@ SHAPE = (2, 3, 8, 8)
 
 
 def network():
-    """Convolutions, one of them in groups, activations, pooling, a layer and products with their sum."""
-    weight = lambda name, *shape: numpy_helper.from_array((RANDOM.standard_normal(shape) * 0.4).astype(np.float32), name)
-    node = lambda op, inputs, output, **attributes: helper.make_node(op, inputs, [output], name=output, **attributes)
+    """Convolutions, one of them in groups, activations, pooling, a layer and products with their
+    sum."""
+    weight = lambda name, *shape: numpy_helper.from_array(
+        (RANDOM.standard_normal(shape) * 0.4).astype(np.float32), name
+    )
+    node = lambda op, inputs, output, **attributes: helper.make_node(
+        op, inputs, [output], name=output, **attributes
+    )
     nodes = [
         node("Conv", ["x", "w0", "b0"], "conv0", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
         node("Relu", ["conv0"], "relu0"),
         node("MaxPool", ["relu0"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
-        node("Conv", ["pool", "w1", "b1"], "conv1", kernel_shape=[3, 3], pads=[0, 1, 1, 0], group=2),
+        node(
+            "Conv", ["pool", "w1", "b1"], "conv1", kernel_shape=[3, 3], pads=[0, 1, 1, 0], group=2
+        ),
         node("Sigmoid", ["conv1"], "gate"),
         node("Mul", ["conv1", "gate"], "gated"),
         node("LeakyRelu", ["conv1"], "leaky", alpha=0.1),
@@ -49,16 +57,35 @@ def network():
         node("Add", ["product", "product1"], "sum"),
         node("Add", ["sum", "b3"], "y"),
     ]
-    weights = [weight("w0", 8, 3, 3, 3), weight("b0", 8), weight("w1", 6, 4, 3, 3), weight("b1", 6), weight("w2", 10, 36),
-               weight("b2", 10), weight("w3", 10, 5), weight("w4", 12, 5), weight("b3", 5)]
-    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", SHAPE), ("y", (2, 5)))]
+    weights = [
+        weight("w0", 8, 3, 3, 3),
+        weight("b0", 8),
+        weight("w1", 6, 4, 3, 3),
+        weight("b1", 6),
+        weight("w2", 10, 36),
+        weight("b2", 10),
+        weight("w3", 10, 5),
+        weight("w4", 12, 5),
+        weight("b3", 5),
+    ]
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", SHAPE), ("y", (2, 5)))
+    ]
     graph = helper.make_graph(nodes, "network", ports[:1], ports[1:], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="peers/onnx_static.py")
+    return helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+        producer_name="peers/onnx_static.py",
+    )
 
 
 class Samples(CalibrationDataReader):
     def __init__(self):
-        self.left = iter([{"x": RANDOM.standard_normal(SHAPE).astype(np.float32)} for _ in range(8)])
+        self.left = iter(
+            [{"x": RANDOM.standard_normal(SHAPE).astype(np.float32)} for _ in range(8)]
+        )
 
     def get_next(self):
         return next(self.left, None)
@@ -95,12 +122,28 @@ def main():
         with tempfile.TemporaryDirectory() as scratch:
             before = Path(scratch) / "before.onnx"
             onnx.save(model, before)
-            quantize_static(before, folder / "model.onnx", Samples(), quant_format=form, activation_type=activations, weight_type=weights, per_channel=per_channel)
-        found, fused = (run(folder / "model.onnx", x, level) for level in (LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_ALL))
+            quantize_static(
+                before,
+                folder / "model.onnx",
+                Samples(),
+                quant_format=form,
+                activation_type=activations,
+                weight_type=weights,
+                per_channel=per_channel,
+            )
+        found, fused = (
+            run(folder / "model.onnx", x, level)
+            for level in (LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_ALL)
+        )
         write(folder / "inputs.safetensors", {"x": x})
         write(folder / "expected.safetensors", {"y": found})
         ops = sorted({node.op_type for node in onnx.load(folder / "model.onnx").graph.node})
-        print(name, f"{np.abs(found - fused).max() / np.abs(found).max():.1e} of the largest output by fused kernels", *ops)
+        print(
+            name,
+            f"{np.abs(found - fused).max() / np.abs(found).max():.1e} of the largest output "
+            "by fused kernels",
+            *ops,
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """OpenVINO on the same work as Overdrive, in the process that `overdrive_peer` describes.
 
-Overdrive hands over its graph as an ONNX file and its inputs as safetensors, so this file only compiles a file for the
-processor and reads the clock.
+Overdrive hands over its graph as an ONNX file and its inputs as safetensors, so this file only
+compiles a file for the processor and reads the clock.
 
-Mode: `compile`; OpenVINO compiles whole graphs. Hints: latency, one stream, the threads that Overdrive has. The format of a
-request is OpenVINO's inference precision; f32 is f32, which it would otherwise lower where the processor has bf16.
+Mode: `compile`; OpenVINO compiles whole graphs. Hints: latency, one stream, the threads that
+Overdrive has. The format of a request is OpenVINO's inference precision; f32 is f32, which it would
+otherwise lower where the processor has bf16.
 """
 
 import time
@@ -13,8 +14,20 @@ import numpy as np
 import openvino as ov
 from overdrive_peer import Ready, Unsupported, read, serve
 
-STORED = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
-          "I8": np.int8, "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8, "BOOL": np.bool_}
+STORED = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U64": np.uint64,
+    "U32": np.uint32,
+    "U16": np.uint16,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
 PRECISIONS = {"f32": ov.Type.f32, "bf16": ov.Type.bf16, "f16": ov.Type.f16}
 
 
@@ -30,7 +43,11 @@ class Compiled(Ready):
         start = time.perf_counter_ns()
         model = core.read_model(request["model"])
         load_ns = time.perf_counter_ns() - start
-        hints = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": precision}
+        hints = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "INFERENCE_PRECISION_HINT": precision,
+        }
         if threads:
             hints["INFERENCE_NUM_THREADS"] = threads
         start = time.perf_counter_ns()
@@ -38,13 +55,19 @@ class Compiled(Ready):
         compile_ns = time.perf_counter_ns() - start
         found = self.model.get_property("INFERENCE_PRECISION_HINT")
         if found != precision:
-            raise Unsupported(f"on this processor OpenVINO computes in {found} where {precision} was asked for")
+            raise Unsupported(
+                f"on this processor OpenVINO computes in {found} where {precision} was asked for"
+            )
         self.request = self.model.create_infer_request()
         self.sets = [self.inputs(path) for path in request["sets"]]
         self.use(self.sets[0])
         start = time.perf_counter_ns()
         self.call()
-        self.paid = {"load_ns": load_ns, "compile_ns": compile_ns, "first_call_ns": time.perf_counter_ns() - start}
+        self.paid = {
+            "load_ns": load_ns,
+            "compile_ns": compile_ns,
+            "first_call_ns": time.perf_counter_ns() - start,
+        }
 
     def inputs(self, path):
         tensors = read(path)
@@ -90,7 +113,13 @@ class OpenVino:
     def describe(self):
         threads = self.threads or self.core.get_property("CPU", "INFERENCE_NUM_THREADS")
         version = ov.get_version().split("-")[0]
-        return {"version": version, "device": "cpu", "threads": threads, "modes": ["compile"], "reads": "onnx"}
+        return {
+            "version": version,
+            "device": "cpu",
+            "threads": threads,
+            "modes": ["compile"],
+            "reads": "onnx",
+        }
 
     def knows(self, _):
         return {"known": True}

@@ -1,10 +1,13 @@
-"""What the programs of other frameworks have in common that Overdrive drives: one JSON request a line in, one answer out.
+"""What the programs of other frameworks have in common that Overdrive drives: one JSON request a
+line in, one answer out.
 
-Overdrive draws inputs and parameters, writes them as safetensors, alternates its own samples with the ones taken here, and
-judges the outputs that are written here against its own f64 reference; statistics, FLOPs and records are Overdrive's.
+Overdrive draws inputs and parameters, writes them as safetensors, alternates its own samples with
+the ones taken here, and judges the outputs that are written here against its own f64 reference;
+statistics, FLOPs and records are Overdrive's.
 
-A program gives `serve` a framework: `describe()`, `knows(request)`, `open(request)` with a `Ready` as its result,
-`closed()`, which is called when one was let go, and `full`, what it raises where the device's memory is used up. A request that cannot be met is answered with `unsupported`,
+A program gives `serve` a framework: `describe()`, `knows(request)`, `open(request)` with a `Ready`
+as its result, `closed()`, which is called when one was let go, and `full`, what it raises where the
+device's memory is used up. A request that cannot be met is answered with `unsupported`,
 `out_of_memory` or `failed` and a sentence.
 """
 
@@ -20,14 +23,19 @@ class Unsupported(Exception):
 
 
 def read(path):
-    """Tensors by name, each as type, shape and bytes. The format is a length, a JSON header and the data; no package is
-    needed, and nothing is read before it is asked for: the bytes are the file's own pages, which writing does not change."""
+    """Tensors by name, each as type, shape and bytes. The format is a length, a JSON header and the
+    data; no package is needed, and nothing is read before it is asked for: the bytes are the file's
+    own pages, which writing does not change.
+    """
     with open(path, "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         start = file.tell()
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))[start:]
     header.pop("__metadata__", None)
-    return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])]) for name, entry in header.items()}
+    return {
+        name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+        for name, entry in header.items()
+    }
 
 
 def write(path, arrays):
@@ -35,7 +43,11 @@ def write(path, arrays):
     header, at, parts = {}, 0, []
     for name, array in arrays.items():
         part = array.astype("float32").tobytes()
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [at, at + len(part)]}
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(array.shape),
+            "data_offsets": [at, at + len(part)],
+        }
         at += len(part)
         parts.append(part)
     text = json.dumps(header).encode()
@@ -44,8 +56,8 @@ def write(path, arrays):
 
 
 class Ready:
-    """A workload in a mode. Whoever derives it fills `sets` with inputs, `paid` with what was paid once, and has `use` make
-    inputs the current ones."""
+    """A workload in a mode. Whoever derives it fills `sets` with inputs, `paid` with what was paid
+    once, and has `use` make inputs the current ones."""
 
     def call(self):
         raise NotImplementedError
@@ -69,7 +81,8 @@ class Ready:
         raise NotImplementedError
 
     def outputs(self, rows):
-        """Outputs of one more call by name, as arrays of NumPy; of each only these rows, or all where it is None."""
+        """Outputs of one more call by name, as arrays of NumPy; of each only these rows, or all
+        where it is None."""
         raise NotImplementedError
 
     def sample(self, calls):
@@ -142,13 +155,18 @@ class Server:
             return {"unsupported": str(error)[:2000]}
         except self.framework.full as error:
             return {"out_of_memory": str(error)[:2000]}
-        except Exception as error:  # Whatever a framework raises is an outcome of this case, not the end of the run.
+        # Whatever a framework raises is an outcome of this case, not the end of the run.
+        except Exception as error:
             return {"failed": f"{type(error).__name__}: {error}"[:2000]}
 
 
 def serve(start):
-    """Answers until the input ends. `start` makes the framework for a device and a number of threads."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # What libraries print must not be taken for an answer.
+    """Answers until the input ends. `start` makes the framework for a device and a number of
+    threads."""
+    answers, sys.stdout = (
+        sys.stdout,
+        sys.stderr,
+    )  # What libraries print must not be taken for an answer.
     say = lambda answer: print(json.dumps(answer), file=answers, flush=True)  # noqa: E731
     try:
         server = Server(start(sys.argv[1], int(sys.argv[2])))

@@ -1,12 +1,14 @@
-"""Hugging Face's implementation of a published architecture, with Overdrive's weights: the states of such a graph have the
-names and the orientation of the checkpoints, so that loading them is a check and no mapping."""
+"""Hugging Face's implementation of a published architecture, with Overdrive's weights: the states
+of such a graph have the names and the orientation of the checkpoints, so that loading them is a
+check and no mapping."""
 
 import torch
 from overdrive_peer import Unsupported
 
 
 class Outputs(torch.nn.Module):
-    """The model as a function of token ids and, for an encoder, the mask: logits, or the last hidden state."""
+    """The model as a function of token ids and, for an encoder, the mask: logits, or the last
+    hidden state."""
 
     def __init__(self, model, is_encoder):
         super().__init__()
@@ -23,7 +25,9 @@ def published(config, parameters, place):
     try:
         import transformers
     except ImportError as error:
-        raise Unsupported(f"transformers is not installed: {error}; `pip install transformers`") from error
+        raise Unsupported(
+            f"transformers is not installed: {error}; `pip install transformers`"
+        ) from error
     dtype, device = place
     kind = config["model_type"]
     is_encoder = kind in ("bert", "camembert", "distilbert", "roberta", "xlm-roberta")
@@ -37,6 +41,9 @@ def published(config, parameters, place):
     lacking, unknown = model.load_state_dict(parameters, strict=False)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     if unknown or set(lacking) - tied:
-        raise RuntimeError(f"its weights have other names: {sorted(set(lacking) - tied)} are missing, {unknown} are unknown")
+        raise RuntimeError(
+            f"its weights have other names: {sorted(set(lacking) - tied)} are missing, "
+            f"{unknown} are unknown"
+        )
     model.tie_weights()
     return Outputs(model.eval(), is_encoder)

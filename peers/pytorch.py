@@ -1,11 +1,13 @@
 """PyTorch on the same work as Overdrive, in the process that `overdrive_peer` describes.
 
-This file only says what each workload is in PyTorch, makes it ready in a mode, and reads the clocks. A workload that comes
-with a config in Hugging Face's format is what `published_models` makes of it.
+This file only says what each workload is in PyTorch, makes it ready in a mode, and reads the
+clocks. A workload that comes with a config in Hugging Face's format is what `published_models`
+makes of it.
 
-Modes: `eager`; `jit` (torch.jit.trace); `compile` (torch.compile); `graph` (torch.compile with CUDA graphs). Variants of
-`eager`: attention by one back end of scaled_dot_product_attention (`sdpa-math`, `sdpa-flash`, `sdpa-cudnn`), rows by
-liger-kernel (`liger`). In bf16 and f16 parameters and inputs are of that type before the clock starts; f32 is f32 (no tf32).
+Modes: `eager`; `jit` (torch.jit.trace); `compile` (torch.compile); `graph` (torch.compile with CUDA
+graphs). Variants of `eager`: attention by one back end of scaled_dot_product_attention
+(`sdpa-math`, `sdpa-flash`, `sdpa-cudnn`), rows by liger-kernel (`liger`). In bf16 and f16
+parameters and inputs are of that type before the clock starts; f32 is f32 (no tf32).
 """
 
 import contextlib
@@ -21,13 +23,26 @@ from overdrive_peer import Ready, Unsupported, read, serve
 from published_models import published
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
-STORED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-          "I64": torch.int64, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool}
+STORED = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 
 
 def tensor(stored, shape, data):
     """What was read, where it lies."""
-    flat = torch.frombuffer(data, dtype=STORED[stored]) if len(data) else torch.empty(0, dtype=STORED[stored])
+    flat = (
+        torch.frombuffer(data, dtype=STORED[stored])
+        if len(data)
+        else torch.empty(0, dtype=STORED[stored])
+    )
     return flat.reshape(shape)
 
 
@@ -103,7 +118,9 @@ WORKLOADS = {
     "softmax": lambda p, x: F.softmax(x, -1),
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
-    "cross_entropy": lambda p, logits, targets: F.cross_entropy(logits, targets.long(), reduction="none"),
+    "cross_entropy": lambda p, logits, targets: F.cross_entropy(
+        logits, targets.long(), reduction="none"
+    ),
     "causal attention": lambda p, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
     "attention": lambda p, q, k, v: F.scaled_dot_product_attention(q, k, v),
 }
@@ -143,7 +160,8 @@ def attention_by(variant):
 
 
 class Workload(torch.nn.Module):
-    """A workload with its parameters, as torch.jit and torch.compile want it: buffers of a module stay where they are."""
+    """A workload with its parameters, as torch.jit and torch.compile want it: buffers of a module
+    stay where they are."""
 
     def __init__(self, function, parameters):
         super().__init__()
@@ -152,7 +170,9 @@ class Workload(torch.nn.Module):
             self.register_buffer(f"parameter{i}", parameter)
 
     def forward(self, *inputs):
-        return self.function({name: getattr(self, f"parameter{i}") for i, name in enumerate(self.names)}, *inputs)
+        return self.function(
+            {name: getattr(self, f"parameter{i}") for i, name in enumerate(self.names)}, *inputs
+        )
 
 
 class Made(Ready):
@@ -161,9 +181,13 @@ class Made(Ready):
     def __init__(self, request, torch_here):
         self.here, self.dtype, self.names = torch_here, DTYPES[request["dtype"]], request["inputs"]
         name, mode, self.variant = request["workload"], request["mode"], request.get("variant")
-        parameters = {key: self.place(tensor(*stored)) for key, stored in read(request["parameters"]).items()}
+        parameters = {
+            key: self.place(tensor(*stored)) for key, stored in read(request["parameters"]).items()
+        }
         if request.get("config"):
-            eager = self.prepared(published(request["config"], parameters, (self.dtype, torch_here.device)), request)
+            eager = self.prepared(
+                published(request["config"], parameters, (self.dtype, torch_here.device)), request
+            )
             module = lambda: eager  # noqa: E731
         else:
             function = by_liger(name) if self.variant == "liger" else WORKLOADS[name]
@@ -203,14 +227,20 @@ class Made(Ready):
                 self.synchronize()
             except RuntimeError as error:
                 # The one back end that was asked for declines; why, it only warns.
-                if self.variant not in SDPA or not str(error).startswith(("No available kernel", "No viable backend")):
+                if self.variant not in SDPA or not str(error).startswith(
+                    ("No available kernel", "No viable backend")
+                ):
                     raise
-                reasons = dict.fromkeys(str(warning.message).split(" (Triggered")[0] for warning in said)
+                reasons = dict.fromkeys(
+                    str(warning.message).split(" (Triggered")[0] for warning in said
+                )
                 raise Unsupported(" ".join([str(error), *reasons])) from error
 
     def place(self, given):
         """On the device, in the workload's type, in memory of its own."""
-        return given.to(self.here.device, self.dtype if given.is_floating_point() else given.dtype, copy=True)
+        return given.to(
+            self.here.device, self.dtype if given.is_floating_point() else given.dtype, copy=True
+        )
 
     def inputs(self, path):
         tensors = read(path)
@@ -236,13 +266,16 @@ class Made(Ready):
         parts = [result] if torch.is_tensor(result) else result
         if rows is not None:
             parts = [part[torch.tensor(rows, device=part.device)] for part in parts]
-        return {str(i): part.detach().float().cpu().contiguous().numpy() for i, part in enumerate(parts)}
+        return {
+            str(i): part.detach().float().cpu().contiguous().numpy() for i, part in enumerate(parts)
+        }
 
     # Cycles of a device's clock in a nanosecond, at most: a gate that is too long only takes time.
     CYCLES_PER_NS = 2.0
 
     def sample(self, calls):
-        """By the host's clock, and by the device's with its L2 flushed before each call and launches hidden behind a gate."""
+        """By the host's clock, and by the device's with its L2 flushed before each call and
+        launches hidden behind a gate."""
         if not self.here.is_cuda:
             return super().sample(calls)
         host_ns, device_ms = 0, 0.0
@@ -286,7 +319,9 @@ class Torch:
             if not torch.cuda.is_available():
                 raise Unsupported("this PyTorch finds no GPU")
             properties = torch.cuda.get_device_properties(self.device)
-            self.flush = torch.empty(2 * properties.L2_cache_size, dtype=torch.int8, device=self.device)
+            self.flush = torch.empty(
+                2 * properties.L2_cache_size, dtype=torch.int8, device=self.device
+            )
 
     def synchronize(self):
         if self.is_cuda:

@@ -1,5 +1,5 @@
-"""What programs of quantizing libraries for PyTorch have in common: a published architecture whose named
-linear layers a library replaces, on the work that `overdrive_peer` describes."""
+"""What programs of quantizing libraries for PyTorch have in common: a published architecture whose
+named linear layers a library replaces, on the work that `overdrive_peer` describes."""
 
 import torch
 from overdrive_peer import Unsupported
@@ -7,15 +7,17 @@ from pytorch import Made, Torch
 
 
 def linear_layers(model, names):
-    """Makes the named layers `torch.nn.Linear`, which is what libraries take: GPT-2 has Conv1D, the same
-    product with its weights the other way round."""
+    """Makes the named layers `torch.nn.Linear`, which is what libraries take: GPT-2 has Conv1D, the
+    same product with its weights the other way round."""
     for name in names:
         module = model.get_submodule(name)
         if type(module).__name__ != "Conv1D":
             continue
         inputs, outputs = module.weight.shape
         with module.weight.device:
-            made = torch.nn.Linear(inputs, outputs, bias=module.bias is not None, dtype=module.weight.dtype)
+            made = torch.nn.Linear(
+                inputs, outputs, bias=module.bias is not None, dtype=module.weight.dtype
+            )
         made.weight = torch.nn.Parameter(module.weight.data.t().contiguous(), requires_grad=False)
         if module.bias is not None:
             made.bias = module.bias
@@ -67,7 +69,11 @@ class QuantizedTorch(Torch):
 
     def describe(self):
         said = super().describe()
-        return {**said, "version": f"{self.version}, PyTorch {said['version']}", "modes": self.modes}
+        return {
+            **said,
+            "version": f"{self.version}, PyTorch {said['version']}",
+            "modes": self.modes,
+        }
 
     def knows(self, request):
         known = request.get("config") is not None

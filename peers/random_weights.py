@@ -1,5 +1,7 @@
-"""A folder with the architecture of a model that people know and random weights, for timings: how long a call takes does not
-depend on their values. `python peers/random_weights.py minilm|gpt2 FOLDER`; needs torch and transformers."""
+"""A folder with the architecture of a model that people know and random weights, for timings: how
+long a call takes does not depend on their values. `python peers/random_weights.py minilm|gpt2
+FOLDER`; needs torch and transformers.
+"""
 
 import sys
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Tiny random models in Hugging Face's format, with what `transformers` makes of them: the fixtures of
-crates/overdrive-studies/tests/pretrained/. Needs torch, transformers and tokenizers; downloads nothing.
+"""Tiny random models in Hugging Face's format, with what `transformers` makes of them: the fixtures
+of crates/overdrive-studies/tests/pretrained/. Needs torch, transformers and tokenizers; downloads
+nothing.
 
     python3 peers/tiny_models.py crates/overdrive-studies/tests/pretrained [NAME...]
 
-Each folder has config.json, the weights (f32, f16 or bf16; Llama's in two shards), tokenizer.json, and expected.npz: `x` and `mask`, outputs `y` in f64 arithmetic rounded to f32, and for decoders a
+Each folder has config.json, the weights (f32, f16 or bf16; Llama's in two shards), tokenizer.json,
+and expected.npz: `x` and `mask`, outputs `y` in f64 arithmetic rounded to f32, and for decoders a
 `prompt` and its greedy `continuation`.
 """
 
@@ -24,9 +26,20 @@ GENERATED = 12
 
 
 def byte_level_tokenizer():
-    """Byte-level BPE with a few merges, as GPT-2, Llama 3 and Qwen have; ids stay below the models' vocabulary."""
+    """Byte-level BPE with a few merges, as GPT-2, Llama 3 and Qwen have; ids stay below the models'
+    vocabulary."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("i", "n"), ("a", "n"), ("an", "d"), ("Ġ", "and"), ("e", "r"), ("Ġ", "a")]
+    merges = [
+        ("t", "h"),
+        ("th", "e"),
+        ("Ġ", "the"),
+        ("i", "n"),
+        ("a", "n"),
+        ("an", "d"),
+        ("Ġ", "and"),
+        ("e", "r"),
+        ("Ġ", "a"),
+    ]
     words = ["<|end|>"] + alphabet + [a + b for a, b in merges]
     vocabulary = {word: index for index, word in enumerate(dict.fromkeys(words))}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
@@ -38,7 +51,11 @@ def byte_level_tokenizer():
 
 def word_piece_tokenizer():
     """WordPiece with [CLS] and [SEP], as BERT has."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"] + [chr(c) for c in range(97, 123)] + ["##" + chr(c) for c in range(97, 123)]
+    words = (
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        + [chr(c) for c in range(97, 123)]
+        + ["##" + chr(c) for c in range(97, 123)]
+    )
     words += ["the", "cat", "sat", "on", "mat", "##s", "."]
     vocabulary = {word: index for index, word in enumerate(dict.fromkeys(words))}
     tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))
@@ -49,12 +66,16 @@ def word_piece_tokenizer():
 
 
 def scattered(model):
-    """Initial weights are so small that every continuation is one token again and again; larger ones tell errors apart."""
+    """Initial weights are so small that every continuation is one token again and again; larger
+    ones tell errors apart."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * (0.9 / parameter.shape[-1] ** 0.5))
+                parameter.copy_(
+                    torch.randn(parameter.shape, generator=generator)
+                    * (0.9 / parameter.shape[-1] ** 0.5)
+                )
             else:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
     return model.eval()
@@ -67,7 +88,8 @@ def write_decoder(folder, config, dtype, shard=None):
     byte_level_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
     # Read again: a model that was rounded to bf16 has rounded its rotary frequencies too.
     exact = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager").eval()
+        folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+    ).eval()
     x = torch.randint(0, VOCABULARY, (2, 5), generator=torch.Generator().manual_seed(2))
     prompt = torch.randint(0, VOCABULARY, (1, 5), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
@@ -76,8 +98,12 @@ def write_decoder(folder, config, dtype, shard=None):
         for _ in range(GENERATED):
             ids = torch.cat([ids, exact(ids).logits[:, -1].argmax(-1, keepdim=True)], 1)
     np.savez_compressed(
-        folder / "expected.npz", x=x.numpy().astype(np.int32), y=y.to(torch.float32).numpy(),
-        prompt=prompt[0].numpy().astype(np.int32), continuation=ids[0, prompt.shape[1]:].numpy().astype(np.int32))
+        folder / "expected.npz",
+        x=x.numpy().astype(np.int32),
+        y=y.to(torch.float32).numpy(),
+        prompt=prompt[0].numpy().astype(np.int32),
+        continuation=ids[0, prompt.shape[1] :].numpy().astype(np.int32),
+    )
 
 
 def write_encoder(folder, config, pooling):
@@ -97,16 +123,26 @@ def write_encoder(folder, config, pooling):
         y = exact(x, attention_mask=mask).last_hidden_state
     if pooling:
         (folder / "1_Pooling").mkdir(exist_ok=True)
-        flags = {"word_embedding_dimension": config.hidden_size, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+        flags = {
+            "word_embedding_dimension": config.hidden_size,
+            "pooling_mode_cls_token": False,
+            "pooling_mode_mean_tokens": True,
+        }
         (folder / "1_Pooling/config.json").write_text(json.dumps(flags, indent=2) + "\n")
         modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-        listed = [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-                  for i, (path, kind) in enumerate(modules)]
+        listed = [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(modules)
+        ]
         (folder / "modules.json").write_text(json.dumps(listed, indent=2) + "\n")
         weights = mask.unsqueeze(-1).to(y.dtype)
         y = torch.nn.functional.normalize((y * weights).sum(1) / weights.sum(1), dim=1)
-    np.savez_compressed(folder / "expected.npz", x=x.numpy().astype(np.int32), mask=mask.numpy().astype(np.int32),
-                        y=y.to(torch.float32).numpy())
+    np.savez_compressed(
+        folder / "expected.npz",
+        x=x.numpy().astype(np.int32),
+        mask=mask.numpy().astype(np.int32),
+        y=y.to(torch.float32).numpy(),
+    )
 
 
 def read_exact(kind, folder):
@@ -122,12 +158,22 @@ def write_expected(folder, **tensors):
 def pixels(config, count):
     size = config.image_size
     height, width = (size, size) if isinstance(size, int) else size
-    return torch.randn(count, config.num_channels, height, width, generator=torch.Generator().manual_seed(2))
+    return torch.randn(
+        count, config.num_channels, height, width, generator=torch.Generator().manual_seed(2)
+    )
 
 
 def write_preprocessor(folder, kind, **fields):
-    fields = {"image_processor_type": kind, "do_normalize": True, "do_rescale": True, "do_resize": True,
-              "image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.25, 0.2], "rescale_factor": 1 / 255, **fields}
+    fields = {
+        "image_processor_type": kind,
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.5, 0.4, 0.3],
+        "image_std": [0.5, 0.25, 0.2],
+        "rescale_factor": 1 / 255,
+        **fields,
+    }
     (folder / "preprocessor_config.json").write_text(json.dumps(fields, indent=2) + "\n")
 
 
@@ -151,8 +197,13 @@ def write_clip(folder, config):
     ids[0, 6] = ids[1, 3] = ids[1, 5] = ids[2, 0] = end
     y = read_exact(transformers.CLIPModel, folder)(input_ids=ids, pixel_values=images.double())
     size = config.vision_config.image_size
-    write_preprocessor(folder, "CLIPImageProcessor", size={"shortest_edge": size}, do_center_crop=True,
-                       crop_size={"height": size, "width": size})
+    write_preprocessor(
+        folder,
+        "CLIPImageProcessor",
+        size={"shortest_edge": size},
+        do_center_crop=True,
+        crop_size={"height": size, "width": size},
+    )
     write_expected(folder, input_ids=ids, pixel_values=images, logits_per_image=y.logits_per_image,
                    image_embeds=y.image_embeds, text_embeds=y.text_embeds)
 
@@ -165,14 +216,21 @@ def write_whisper(folder, config):
     sound = torch.randn(2, config.num_mel_bins, frames, generator=torch.Generator().manual_seed(2))
     ids = torch.randint(0, VOCABULARY, (2, 5), generator=torch.Generator().manual_seed(3))
     y = read_exact(kind, folder)(input_features=sound.double(), decoder_input_ids=ids).logits
-    fields = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": config.num_mel_bins,
-              "nb_max_frames": frames, "sampling_rate": 16000, "hop_length": 160, "n_fft": 400}
+    fields = {
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "feature_size": config.num_mel_bins,
+        "nb_max_frames": frames,
+        "sampling_rate": 16000,
+        "hop_length": 160,
+        "n_fft": 400,
+    }
     (folder / "preprocessor_config.json").write_text(json.dumps(fields, indent=2) + "\n")
     write_expected(folder, input_features=sound, decoder_input_ids=ids, logits=y)
 
 
 def write_pytorch(folder, of, shards):
-    """The weights of the folder `of` in files of torch.save, in one file every second tensor as f64."""
+    """The weights of the folder `of` in files of torch.save, in one file every second tensor as
+    f64."""
     folder.mkdir(exist_ok=True)
     for name in ("config.json", "tokenizer.json"):
         shutil.copy(of / name, folder / name)
@@ -256,21 +314,55 @@ def write_all(root, wanted):
     encoders = {
         "bert": (transformers.BertConfig(**bert), False),
         "sentence": (transformers.BertConfig(**bert), True),
-        "roberta": (transformers.RobertaConfig(**bert, type_vocab_size=1, layer_norm_eps=1e-5), False),
-        "distilbert": (transformers.DistilBertConfig(
-            vocab_size=VOCABULARY, dim=16, n_layers=2, n_heads=4, hidden_dim=24, max_position_embeddings=32), False),
+        "roberta": (
+            transformers.RobertaConfig(**bert, type_vocab_size=1, layer_norm_eps=1e-5),
+            False,
+        ),
+        "distilbert": (
+            transformers.DistilBertConfig(
+                vocab_size=VOCABULARY,
+                dim=16,
+                n_layers=2,
+                n_heads=4,
+                hidden_dim=24,
+                max_position_embeddings=32,
+            ),
+            False,
+        ),
     }
     blocks = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24)
     vit = dict(blocks, patch_size=4)
     towers = dict(
-        text_config=dict(blocks, vocab_size=VOCABULARY, max_position_embeddings=20,
-                         eos_token_id=VOCABULARY - 1, bos_token_id=0, pad_token_id=0),
-        vision_config=dict(blocks, hidden_size=24, intermediate_size=20, image_size=8, patch_size=4))
+        text_config=dict(
+            blocks,
+            vocab_size=VOCABULARY,
+            max_position_embeddings=20,
+            eos_token_id=VOCABULARY - 1,
+            bos_token_id=0,
+            pad_token_id=0,
+        ),
+        vision_config=dict(
+            blocks, hidden_size=24, intermediate_size=20, image_size=8, patch_size=4
+        ),
+    )
     whisper = dict(
-        vocab_size=VOCABULARY, num_mel_bins=6, d_model=16, encoder_layers=2, decoder_layers=2,
-        encoder_attention_heads=4, decoder_attention_heads=2, encoder_ffn_dim=24, decoder_ffn_dim=20,
-        max_source_positions=10, max_target_positions=32, bos_token_id=0, eos_token_id=0,
-        pad_token_id=0, decoder_start_token_id=1, begin_suppress_tokens=None)
+        vocab_size=VOCABULARY,
+        num_mel_bins=6,
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=24,
+        decoder_ffn_dim=20,
+        max_source_positions=10,
+        max_target_positions=32,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+        decoder_start_token_id=1,
+        begin_suppress_tokens=None,
+    )
     labels = {0: "ant", 1: "bee", 2: "cat"}
     others = {
         "vit": (write_vit, lambda: transformers.ViTConfig(

@@ -47,7 +47,10 @@ def main():
     state = state_dict()
     torch.save(state, folder / "archive.bin")
     torch.save(state, folder / "stream.bin", _use_new_zipfile_serialization=False)
-    values = {name: (x.float() if x.dtype == torch.bfloat16 else x).detach().numpy() for name, x in state.items()}
+    values = {
+        name: (x.float() if x.dtype == torch.bfloat16 else x).detach().numpy()
+        for name, x in state.items()
+    }
     np.savez_compressed(folder / "expected.npz", **values)
 
 

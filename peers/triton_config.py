@@ -1,6 +1,8 @@
-"""Checks configurations of the Triton Inference Server against its own schema, as its client's package carries it.
+"""Checks configurations of the Triton Inference Server against its own schema, as its client's
+package carries it.
 
-Usage: python3 triton_config.py CONFIG.pbtxt...   (needs `pip install tritonclient protobuf`; ends with 77 without them)
+Usage: python3 triton_config.py CONFIG.pbtxt...   (needs `pip install tritonclient protobuf`; ends
+with 77 without them)
 """
 
 import importlib.util
@@ -36,7 +38,10 @@ def main():
             print(f"{path}: {error}")
             return 1
         warm = [warm_up.name for warm_up in config.model_warmup]
-        print(f"{config.name}: at most {config.max_batch_size}, {len(config.input)} inputs, {len(config.output)} outputs, warm {warm}")
+        print(
+            f"{config.name}: at most {config.max_batch_size}, {len(config.input)} inputs, "
+            f"{len(config.output)} outputs, warm {warm}"
+        )
     return 0
 
 

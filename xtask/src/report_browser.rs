@@ -19,10 +19,12 @@ addEventListener('unhandledrejection', (event) => faults.push(String(event.reaso
 console.error = (...words) => faults.push(words.join(' '));
 addEventListener('load', () => setTimeout(() => {
   const expect = (holds, what) => { if (!holds) faults.push(what); };
-  const shown = () => [...document.querySelectorAll('.cases tbody tr[data-i]')].filter((row) => row.getClientRects().length).length;
+  const rows = () => [...document.querySelectorAll('.cases tbody tr[data-i]')];
+  const shown = () => rows().filter((row) => row.getClientRects().length).length;
   expect(document.querySelector('h1').textContent.trim(), 'there is no verdict');
   expect(document.querySelector('.card, .choice'), 'the page does not open with the decision');
-  expect(document.querySelectorAll('.findings > ol > li').length <= 5, 'more than five findings are in sight');
+  expect(document.querySelectorAll('.findings > ol > li').length <= 5,
+    'more than five findings are in sight');
   expect(document.documentElement.scrollWidth <= innerWidth, 'the page is wider than the window');
   expect(document.querySelectorAll('.strip dt').length > 3, 'the environment is missing');
   const all = shown();
@@ -35,10 +37,12 @@ addEventListener('load', () => setTimeout(() => {
   search.dispatchEvent(new Event('input'));
   const chip = document.querySelector('.chips [data-kind]');
   chip.click();
-  expect(shown() === Number(chip.querySelector('span').textContent), 'a chip shows another number than its own');
+  expect(shown() === Number(chip.querySelector('span').textContent),
+    'a chip shows another number than its own');
   chip.click();
   document.querySelector('th[data-key=time] button').click();
-  const times = [...document.querySelectorAll('.cases tbody tr[data-time]')].map((row) => Number(row.dataset.time));
+  const timed = [...document.querySelectorAll('.cases tbody tr[data-time]')];
+  const times = timed.map((row) => Number(row.dataset.time));
   expect(times.every((time, i) => !i || times[i - 1] <= time), 'sorting by time does not sort');
   document.querySelector('.cases tbody tr[data-time] a').click();
   expect(document.querySelector('.detail svg circle'), 'a case does not open to its samples');

@@ -4,6 +4,8 @@
 //! agree with the reference, neither blocked by its own samples, same clock and same depth of
 //! measurement. Where one of these does not hold there is a [`NoClaim`] with every reason, and no
 //! number in it.
+//!
+//! Long because every reason against a comparison is named, shown and decided in one place.
 
 use std::borrow::Cow;
 use std::fmt;

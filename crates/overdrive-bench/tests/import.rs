@@ -270,14 +270,16 @@ proptest! {
     fn any_number_is_read_or_refused(
         which in 0..FIXTURES.len(),
         position in any::<prop::sample::Index>(),
-        number in prop::sample::select(vec!["0", "-1", "1e308", "-1e308", "1e-320", "18446744073709551615", "null", "\"x\"", "[]"]),
+        number in prop::sample::select(vec!["0", "-1", "1e308", "-1e308", "1e-320",
+            "18446744073709551615", "null", "\"x\"", "[]"]),
     ) {
         let text = std::fs::read_to_string(fixture(FIXTURES[which])).unwrap();
         let digit = |(at, c): (usize, char)| c.is_ascii_digit().then_some(at);
         let digits: Vec<usize> = text.char_indices().filter_map(digit).collect();
         prop_assume!(!digits.is_empty());
         let start = digits[position.index(digits.len())];
-        let end = start + text[start..].find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(0);
+        let ends = |c: char| !c.is_ascii_digit() && c != '.';
+        let end = start + text[start..].find(ends).unwrap_or(0);
         is_sound(&format!("{}{number}{}", &text[..start], &text[end..]));
     }
 }

@@ -2,7 +2,8 @@
 //! process, alternating; medians of the ratios to the product alone, round by round.
 //!
 //! `cargo bench -p overdrive-cpu --bench epilogue [-- THREADS]`
-#![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A program; slot tables over its own vectors.
+// A program; slot tables over its own vectors.
+#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
 use std::num::NonZeroUsize;
 use std::time::Instant;

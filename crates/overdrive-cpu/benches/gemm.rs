@@ -239,9 +239,13 @@ fn peak_gflops() -> f64 {
         // SAFETY: registers alone are touched; the crates beside us need AVX2, so that it is there.
         unsafe {
             if wide {
-                run!("zmm30", "zmm31", "zmm0" "zmm1" "zmm2" "zmm3" "zmm4" "zmm5" "zmm6" "zmm7" "zmm8" "zmm9" "zmm10" "zmm11");
+                run!("zmm30", "zmm31",
+                    "zmm0" "zmm1" "zmm2" "zmm3" "zmm4" "zmm5"
+                    "zmm6" "zmm7" "zmm8" "zmm9" "zmm10" "zmm11");
             } else {
-                run!("ymm14", "ymm15", "ymm0" "ymm1" "ymm2" "ymm3" "ymm4" "ymm5" "ymm6" "ymm7" "ymm8" "ymm9" "ymm10" "ymm11");
+                run!("ymm14", "ymm15",
+                    "ymm0" "ymm1" "ymm2" "ymm3" "ymm4" "ymm5"
+                    "ymm6" "ymm7" "ymm8" "ymm9" "ymm10" "ymm11");
             }
         }
         start.elapsed().as_secs_f64()

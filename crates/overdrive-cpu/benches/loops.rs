@@ -2,7 +2,8 @@
 //! median of the ratios round by round.
 //!
 //! `cargo bench -p overdrive-cpu --bench loops [-- THREADS [MEGABYTES]]`
-#![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A program; slot tables over its own vectors.
+// A program; slot tables over its own vectors.
+#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
 use std::num::NonZeroUsize;
 use std::time::Instant;

@@ -1,6 +1,7 @@
 //! Streaming: the copy that shows how fast this machine's memory is, as a ceiling for whatever
 //! reads and writes.
-#![allow(unsafe_code)] // Vector stores past the cache, and a destination that several threads share by parts.
+// Vector stores past the cache, and a destination that several threads share by parts.
+#![allow(unsafe_code)]
 
 use crate::threads::Pool;
 

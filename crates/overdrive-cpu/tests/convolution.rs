@@ -299,7 +299,11 @@ fn threads_change_nothing(case: &Case) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 96,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_convolution_is_what_the_definition_says(case in cases()) {
@@ -308,17 +312,27 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 96,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn small_images_of_a_batch_are_what_the_definition_says_on_any_number_of_threads(case in small_images()) {
+    fn small_images_of_a_batch_are_what_the_definition_says_on_any_number_of_threads(
+        case in small_images(),
+    ) {
         agrees_with_the_definition(&case)?;
         threads_change_nothing(&case)?;
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn few_outputs_of_a_group_are_what_the_definition_says(case in few_outputs()) {
@@ -328,7 +342,11 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 10,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn fewer_multiplications_give_what_the_definition_says(case in winograd_cases()) {
@@ -337,7 +355,11 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 10,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn chains_agree_whatever_the_order_of_their_channels(graph in chains()) {

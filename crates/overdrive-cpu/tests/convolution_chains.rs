@@ -73,7 +73,8 @@ fn cases() -> impl Strategy<Value = Case> {
     let channels = prop_oneof![Just(3usize), Just(16)];
     let input = (1usize..3, channels, 20usize..44, 14usize..36);
     let layers = proptest::collection::vec(layer(), 2..4);
-    let dtype = prop_oneof![3 => Just(DType::F32), 3 => Just(DType::BF16), 1 => Just(DType::F16), 1 => Just(DType::F64)];
+    let dtype = prop_oneof![3 => Just(DType::F32), 3 => Just(DType::BF16), 1 => Just(DType::F16),
+        1 => Just(DType::F64)];
     let seen = prop_oneof![3 => Just(None), 1 => (0usize..3).prop_map(Some)];
     (dtype, input, layers, any::<bool>(), seen).prop_map(
         |(dtype, (n, c, h, w), layers, folded, seen)| {
@@ -139,7 +140,11 @@ fn run(graph: &Graph, inputs: &[Array], threads: usize) -> Result<(Vec<Array>, P
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 24,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn bands_make_what_the_definition_says(case in cases()) {
@@ -154,11 +159,16 @@ proptest! {
         // A layer that is seen ends a chain, and another begins behind it.
         let first = case.seen.map_or(0, |layer| layer + 1);
         let wanted = [first, case.layers.len() - first].into_iter().filter(|&links| links > 1);
-        let links = |step: &Step| if let StepKind::Chain(calls) = &step.kind { Some(calls.len()) } else { None };
-        prop_assert_eq!(plan.steps.iter().filter_map(links).collect::<Vec<_>>(), wanted.collect::<Vec<_>>(), "{}", plan);
+        let links = |step: &Step| match &step.kind {
+            StepKind::Chain(calls) => Some(calls.len()),
+            _ => None,
+        };
+        let found_links: Vec<_> = plan.steps.iter().filter_map(links).collect();
+        prop_assert_eq!(found_links, wanted.collect::<Vec<_>>(), "{}", plan);
         let tolerance = Tolerance::new(case.dtype, 600, 8.0);
         for (expected, found) in expected.iter().zip(&found) {
-            compare(expected, found, tolerance).map_err(|e| TestCaseError::fail(format!("{e}\n{plan}")))?;
+            compare(expected, found, tolerance)
+                .map_err(|e| TestCaseError::fail(format!("{e}\n{plan}")))?;
         }
         prop_assert_eq!(run(&graph, &inputs, 2).unwrap().0, found, "threads change nothing");
     }

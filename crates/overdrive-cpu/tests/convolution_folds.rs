@@ -45,7 +45,8 @@ struct Case {
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    let dtype = prop_oneof![3 => Just(DType::F32), 3 => Just(DType::BF16), 1 => Just(DType::F16), 1 => Just(DType::F64)];
+    let dtype = prop_oneof![3 => Just(DType::F32), 3 => Just(DType::BF16), 1 => Just(DType::F16),
+        1 => Just(DType::F64)];
     let channels = prop_oneof![3 => 1usize..8, 2 => Just(32usize)];
     let outputs =
         prop_oneof![1 => 1usize..20, 1 => 33usize..50, 2 => Just(64usize), 1 => Just(96usize)];
@@ -154,7 +155,11 @@ impl Case {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 40,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn what_is_folded_is_what_the_definition_says(case in cases()) {

@@ -123,9 +123,8 @@ fn wrong_arguments_are_errors_that_name_them() {
 
 #[test]
 fn what_a_cpu_cannot_do_is_refused_when_compiling() {
-    assert!(
-        matches!(CpuBackend::new(Some(0)), Err(BackendError::Mismatch { what, .. }) if what == "threads")
-    );
+    let none = CpuBackend::new(Some(0));
+    assert!(matches!(none, Err(BackendError::Mismatch { what, .. }) if what == "threads"));
     let backend = CpuBackend::new(Some(1)).unwrap();
     let compile = |graph: &Graph, mode| {
         backend.compile(graph, mode, &Tuning::default()).map(|_| ()).unwrap_err()

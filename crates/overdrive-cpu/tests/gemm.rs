@@ -1,4 +1,6 @@
 //! Every micro-kernel that the CPU can execute against the definition of the product in f64.
+//!
+//! Long because every format has its cases, and all of them share one check.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fmt::Debug;
@@ -250,7 +252,11 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_products_agree_with_the_definition(case in case()) {

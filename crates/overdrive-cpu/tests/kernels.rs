@@ -202,12 +202,19 @@ fn windows() -> impl Strategy<Value = (DType, Reducer, Vec<usize>, Vec<Window>, 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 96,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn any_window_folds_what_the_definition_says((dtype, reducer, extents, windows, turned) in windows()) {
+    fn any_window_folds_what_the_definition_says(
+        (dtype, reducer, extents, windows, turned) in windows(),
+    ) {
         let back: Vec<usize> = (0..extents.len()).rev().collect();
-        let shape: Vec<usize> = if turned { back.iter().map(|&d| extents[d]).collect() } else { extents };
+        let shape: Vec<usize> =
+            if turned { back.iter().map(|&d| extents[d]).collect() } else { extents };
         let inputs = [random(dtype, &shape, 5)];
         let pool = graph("reduce_window", &inputs, |b, x| {
             let x = if turned { x[0].transpose(&back) } else { x[0] };

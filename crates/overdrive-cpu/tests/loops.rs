@@ -3,7 +3,8 @@
 //!
 //! Long because the programs of one operation each are few lines, and share how they are run and
 //! compared.
-#![allow(unsafe_code, clippy::unwrap_used)] // Slot tables over the tests' own vectors; a test may panic.
+// Slot tables over the tests' own vectors; a test may panic.
+#![allow(unsafe_code, clippy::unwrap_used)]
 
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;

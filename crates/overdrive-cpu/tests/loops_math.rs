@@ -1,6 +1,7 @@
 //! The vector functions against f64 over a sample of all f32, infinities, NaN and subnormals
 //! included.
-#![allow(unsafe_code, clippy::unwrap_used)] // Slot tables over the tests' own vectors; a test may panic.
+// Slot tables over the tests' own vectors; a test may panic.
+#![allow(unsafe_code, clippy::unwrap_used)]
 
 use std::num::NonZeroUsize;
 

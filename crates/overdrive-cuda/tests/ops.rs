@@ -69,5 +69,7 @@ macro_rules! in_parts {
     };
 }
 
-in_parts!(every_op_means_on_cuda_what_it_means, op, part_0 0 part_1 1 part_2 2 part_3 3 part_4 4 part_5 5 part_6 6 part_7 7);
-in_parts!(every_gradient_means_on_cuda_what_it_means, gradient, part_0 0 part_1 1 part_2 2 part_3 3 part_4 4 part_5 5 part_6 6 part_7 7);
+in_parts!(every_op_means_on_cuda_what_it_means, op,
+    part_0 0 part_1 1 part_2 2 part_3 3 part_4 4 part_5 5 part_6 6 part_7 7);
+in_parts!(every_gradient_means_on_cuda_what_it_means, gradient,
+    part_0 0 part_1 1 part_2 2 part_3 3 part_4 4 part_5 5 part_6 6 part_7 7);

@@ -2,7 +2,8 @@
 //!
 //! Why: copies to and from a device are no part of its engine's calls, so that calls of all engines
 //! on it can be compared. Invariant: a copy is over when it returns.
-#![cfg_attr(test, allow(unsafe_code))] // The memory of the device that tests have is written to by its address.
+// The memory of the device that tests have is written to by its address.
+#![cfg_attr(test, allow(unsafe_code))]
 
 use overdrive_ir::BackendError;
 

@@ -5,11 +5,11 @@
 //!
 //! | state | in the file |
 //! |---|---|
-//! | `W` i4 `[N, K]` | `W_packed` i32 `[N, ⌈K/8⌉]`, eight codes plus 8 from the lowest bits, and `W_shape` i64 `[2]` |
+//! | `W` i4 `[N, K]` | `W_packed` i32 `[N, ⌈K/8⌉]`, codes plus 8, low bits first; `W_shape` `[2]` |
 //! | `W` f4e2m1 `[N, K]`, K even | `W_packed` u8 `[N, K/2]`, the even column in the low bits |
 //! | e8m0, whatever its name | u8 of the same name: the biased exponent |
-//! | f6e2m3 and f6e3m2 `[.., K]` | u8 `[.., 6 K / 8]` of the same name, whose bits follow each other from the lowest on |
-//! | `W_tensor_scale` f32 `[]` | `W_global_scale` f32 `[1]`, its reciprocal, where that is exact both ways |
+//! | f6e2m3 and f6e3m2 `[.., K]` | u8 `[.., 6 K / 8]` of the same name, lowest bits first |
+//! | `W_tensor_scale` f32 `[]` | `W_global_scale` f32 `[1]`, its reciprocal where exact both ways |
 //! | `layer.input_scale`, `layer.input_zero_point` `[]` | the same `[1]` |
 //! | `W.compressed` `[N, K/2]` of 2:4 | the same, and `W.shape` i64 `[2]` |
 //!
@@ -19,6 +19,8 @@
 //! <https://github.com/vllm-project/compressed-tensors>, its formats pack-quantized,
 //! nvfp4-pack-quantized, mxfp4-pack-quantized, float-quantized, int-quantized and
 //! sparse-24-bitmask.
+//!
+//! Long because each row of the table has its way out and its way back side by side.
 
 mod config;
 

@@ -136,7 +136,8 @@ fn what_is_wrong_with_a_safetensors_file_is_said() {
 
 #[test]
 fn two_entries_of_one_name_are_refused() {
-    let twice = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
+    let twice = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+        "a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
     assert!(safetensors::decode(Path::new("m.safetensors"), header(twice, &[0; 8])).is_err());
 
     let tensors = ["a", "b"].map(|name| (name.to_owned(), Tensor::scalar(DType::F32, 1.0)));
@@ -218,7 +219,10 @@ proptest! {
         use std::sync::OnceLock;
         static FILES: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
         let files = FILES.get_or_init(|| {
-            [bytes_of("fuzz", "f.safetensors", &safetensors_examples()), bytes_of("fuzz", "f.npz", &npz_examples())]
+            [
+                bytes_of("fuzz", "f.safetensors", &safetensors_examples()),
+                bytes_of("fuzz", "f.npz", &npz_examples()),
+            ]
         });
         let mut bytes = files[usize::from(zipped)].clone();
         for (at, value) in &flips {
@@ -231,10 +235,15 @@ proptest! {
         let whole = cut.is_none();
         bytes.extend(&tail);
         let path = Path::new("fuzzed");
-        let decoded = if zipped { npz::decode(path, &bytes) } else { safetensors::decode(path, bytes) };
+        let decoded =
+            if zipped { npz::decode(path, &bytes) } else { safetensors::decode(path, bytes) };
         match decoded {
-            Ok(tensors) => prop_assert!(tensors.values().all(|t| t.bytes().len() == t.ty().bytes())),
-            Err(error) => prop_assert!(!whole || !flips.is_empty() || !tail.is_empty(), "{}", error),
+            Ok(tensors) => {
+                prop_assert!(tensors.values().all(|t| t.bytes().len() == t.ty().bytes()));
+            }
+            Err(error) => {
+                prop_assert!(!whole || !flips.is_empty() || !tail.is_empty(), "{}", error);
+            }
         }
     }
 

@@ -92,7 +92,10 @@ fn what_does_not_hold_together_is_an_error() {
 
 proptest! {
     #[test]
-    fn no_change_is_harmful(at in any::<prop::sample::Index>(), bytes in prop::collection::vec(any::<u8>(), 1..9)) {
+    fn no_change_is_harmful(
+        at in any::<prop::sample::Index>(),
+        bytes in prop::collection::vec(any::<u8>(), 1..9),
+    ) {
         let mut file = fs::read(folder().join("spm.gguf")).unwrap();
         // The header, and not the numbers.
         let at = at.index(file.len() - 2500);

@@ -8,8 +8,9 @@ fn tokenizer(model: &str, post_processor: &str) -> String {
     format!(
         r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,
         "pre_tokenizer":null,"decoder":null,"post_processor":{post_processor},
-        "model":{{"type":"BPE","dropout":null,"unk_token":null,"end_of_word_suffix":null,"fuse_unk":false,
-        "byte_fallback":false,"ignore_merges":false,{model},"vocab":{{"a":0,"b":1,"ab":2}},"merges":[["a","b"]]}}}}"#
+        "model":{{"type":"BPE","dropout":null,"unk_token":null,"end_of_word_suffix":null,
+        "fuse_unk":false,"byte_fallback":false,"ignore_merges":false,{model},
+        "vocab":{{"a":0,"b":1,"ab":2}},"merges":[["a","b"]]}}}}"#
     )
 }
 
@@ -28,7 +29,8 @@ fn a_tokenizer_whose_parts_do_not_fit_is_an_error_and_no_panic() {
     let too_long = tokenizer(r#""continuing_subword_prefix":"@@@@""#, "null");
     let sequence = r#"{"Sequence":{"id":"A","type_id":0}}"#;
     let undeclared = format!(
-        r#"{{"type":"TemplateProcessing","single":[{{"SpecialToken":{{"id":"<s>","type_id":0}}}},{sequence}],
+        r#"{{"type":"TemplateProcessing",
+        "single":[{{"SpecialToken":{{"id":"<s>","type_id":0}}}},{sequence}],
         "pair":[{sequence}],"special_tokens":{{}}}}"#
     );
     for text in [too_long, tokenizer(whole, &undeclared)] {

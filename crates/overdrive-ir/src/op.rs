@@ -3,6 +3,8 @@
 //! One file per op (`ops/<op>.rs`) is enough to be right everywhere: its types, its f64 meaning,
 //! its expansion into primitives, its samples. Invariant (checked by the op harness): `expand`
 //! agrees with `eval`, and `grad` with central differences of `eval`.
+//!
+//! Long because the trait, its erased form and the table entry change together.
 
 use crate::{Array, Builder, DType, Expr, Graph, Prim, Sample, TensorType, prims};
 use serde::de::DeserializeOwned;

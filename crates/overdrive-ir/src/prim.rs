@@ -2,7 +2,9 @@
 //!
 //! Everything else is an `Op` that expands into these. Back ends match this enum exhaustively, so
 //! adding a primitive is a decision, not an accident. Types, f64 semantics and gradients live
-//! beside it in `prims/`. Long because a closed set is read in one place.
+//! beside it in `prims/`.
+//!
+//! Long because a closed set is read in one place.
 
 use crate::plan::Dimension;
 use crate::{DType, Overflow, Shape, Tensor};

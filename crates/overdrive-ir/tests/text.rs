@@ -218,14 +218,16 @@ proptest! {
             let chars: Vec<char> = text.chars().collect();
             let at = at % chars.len();
             let end = (at + length).min(chars.len());
-            text = chars[..at].iter().copied().chain(insert.chars()).chain(chars[end..].iter().copied()).collect();
+            text = chars[..at].iter().copied().chain(insert.chars())
+                .chain(chars[end..].iter().copied()).collect();
             if text.is_empty() || !text.bytes().any(|b| b.is_ascii_digit()) {
                 return Ok(());
             }
         }
         if let Ok(graph) = text.parse::<Graph>() {
             prop_assert!(verify(&graph).is_ok());
-            prop_assert_eq!(graph.to_string().parse::<Graph>().unwrap().to_string(), graph.to_string());
+            prop_assert_eq!(graph.to_string().parse::<Graph>().unwrap().to_string(),
+                graph.to_string());
         }
     }
 

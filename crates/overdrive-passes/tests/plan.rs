@@ -1,4 +1,6 @@
 //! Plans of small models: what becomes a step, what fuses, and that the arena holds no overlap.
+//!
+//! Long because every kind of step has its plan here, all made by one set of capabilities.
 
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::ops::{Conv2d, QuantizedLinear};

@@ -1,4 +1,6 @@
 //! Data sets: fixed splits, readers of files, and what they say of files that are wrong.
+//!
+//! Long because every reader has its files here, whole and damaged.
 
 #![allow(clippy::unwrap_used)]
 
@@ -407,9 +409,13 @@ fn any_utf8_file_is_a_text() {
 proptest! {
     /// Whatever the bytes, a reader gives samples or an error and never panics.
     #[test]
-    fn readers_survive_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200), text in "[0-9,.\\n-]{0,80}") {
+    fn readers_survive_any_bytes(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        text in "[0-9,.\\n-]{0,80}",
+    ) {
         for (name, content) in [
-            ("a.csv", &bytes[..]), ("b.csv", text.as_bytes()), ("a.npz", &bytes), ("a.txt", &bytes), ("t-images-idx3-ubyte", &bytes),
+            ("a.csv", &bytes[..]), ("b.csv", text.as_bytes()), ("a.npz", &bytes),
+            ("a.txt", &bytes), ("t-images-idx3-ubyte", &bytes),
         ] {
             let (_folder, path) = file(name, content);
             if let Ok(Dataset::Samples(samples)) = read(&path) {

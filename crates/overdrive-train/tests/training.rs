@@ -1,4 +1,6 @@
 //! The step, the loop around it, and going on where a run stopped.
+//!
+//! Long because every property of a run is checked with the same small model.
 
 #![allow(clippy::unwrap_used)]
 

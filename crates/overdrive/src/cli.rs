@@ -182,7 +182,8 @@ pub(crate) struct Run {
     pub resume: Option<PathBuf>,
     /// Has other frameworks do the same work, in alternation with ours: pytorch, openvino; each
     /// needs its package in python3 (PYTHON names another) [without names: pytorch]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, default_missing_value = "pytorch", require_equals = true)]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1,
+        default_missing_value = "pytorch", require_equals = true)]
     pub peers: Vec<String>,
     /// Folder of the report [default: reports/<date-time>]
     #[arg(short, long, value_name = "DIR")]
@@ -226,7 +227,8 @@ pub(crate) struct Bench {
     pub libraries: Vec<(String, PathBuf)>,
     /// Has other frameworks do the same work, in alternation with ours: pytorch, openvino; each
     /// needs its package in python3 (PYTHON names another) [without names: pytorch]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, default_missing_value = "pytorch", require_equals = true)]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1,
+        default_missing_value = "pytorch", require_equals = true)]
     pub peers: Vec<String>,
     /// Execution modes: eager, jit, compile, and on a GPU graph [default: eager,jit,compile, and of
     /// engines compile]
@@ -236,7 +238,8 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',', default_value = "f32", value_name = "DTYPES")]
     pub dtype: Vec<Precision>,
     /// Batch sizes [default: the model's]
-    #[arg(long, value_delimiter = ',', value_name = "SIZES", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_delimiter = ',', value_name = "SIZES",
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: Vec<u32>,
     /// The text that the model reads instead of random tokens, for models that read text
     #[arg(long, value_name = "TEXT")]
@@ -251,7 +254,8 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=10_000))]
     pub trials: Option<u32>,
     /// Warm-up calls with --trials
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub warmup: u32,
     /// Folder for results.json and report.md
     #[arg(short, long, value_name = "DIR")]
@@ -305,7 +309,8 @@ pub(crate) struct Regress {
     #[command(flatten)]
     pub replacing: Replacing,
     /// Longest life of one process, in seconds
-    #[arg(long, value_name = "S", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "S", default_value_t = 900,
+        value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
     /// Seed of inputs
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -379,7 +384,8 @@ pub(crate) struct Eval {
 
 /// Arguments of `export`.
 #[derive(Args, Debug)]
-#[command(group = ArgGroup::new("format").required(true).multiple(true).args(["onnx", "triton", "stablehlo"]))]
+#[command(group = ArgGroup::new("format").required(true).multiple(true)
+    .args(["onnx", "triton", "stablehlo"]))]
 pub(crate) struct Export {
     /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
@@ -422,7 +428,8 @@ pub(crate) struct Profile {
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
     /// Calls to sum over
-    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 20, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub calls: u32,
     /// Chrome trace, for Perfetto
     #[arg(long, value_name = "FILE")]
@@ -448,7 +455,8 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "TEXT")]
     pub prompt: String,
     /// Most tokens to add
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_tokens: u32,
     /// Above 0: draws tokens at random, from sharper (below 1) or flatter probabilities; 0: always
     /// the likeliest

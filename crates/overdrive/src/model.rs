@@ -4,6 +4,8 @@
 //! A template binds its named dimensions afterwards; an ONNX file is read for given dimensions,
 //! since its shape arithmetic has no answer before, and for given values of those inputs that
 //! decide shapes.
+//!
+//! Long because every form of MODEL is told apart and opened here.
 
 use crate::failure::Failure;
 use crate::freeing::{Build, Dimension};

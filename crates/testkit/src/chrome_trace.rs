@@ -35,7 +35,8 @@ pub fn check(trace: &Value) -> Result<(), String> {
             }
             "B" => open.entry(track).or_default().push(event),
             "E" => {
-                drop(open.entry(track).or_default().pop().ok_or_else(|| wrong("nothing is open"))?)
+                let begun = open.entry(track).or_default().pop();
+                begun.ok_or_else(|| wrong("nothing is open"))?;
             }
             "C" => {
                 let values = event["args"].as_object().filter(|values| !values.is_empty());

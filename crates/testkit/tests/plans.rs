@@ -55,7 +55,8 @@ fn count(plan: &Plan, matches: fn(&StepKind) -> bool) -> usize {
 #[test]
 fn models_plan_to_these_steps_and_bytes() {
     let mut table = String::from(
-        "model            mode     gemm conv loop kernel other            FLOP           moved       arena        live\n",
+        "model            mode     gemm conv loop kernel other            FLOP           moved  \
+         \x20    arena        live\n",
     );
     for model in MODELS {
         let graph = bound(model.name, None);

@@ -112,7 +112,8 @@ mod tests {
     #[test]
     fn the_newest_version_decides_and_other_names_do_not() {
         let names =
-            b"\x7fELF\0GLIBC_2.2.5\0memcpy\0GLIBC_2.34\0GLIBC_2.4\0xGLIBC_2.99\0GLIBC_PRIVATE\0GCC_3.0\0";
+            b"\x7fELF\0GLIBC_2.2.5\0memcpy\0GLIBC_2.34\0GLIBC_2.4\0xGLIBC_2.99\0GLIBC_PRIVATE\0\
+              GCC_3.0\0";
         assert_eq!(glibc_needed(names), Some((2, 34)));
         assert_eq!(glibc_needed(b"\x7fELF\0malloc\0"), None);
     }

@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 use super::case::{Case, Ending};
 use super::exported::Exported;
 
-const HEAD: &str = "# ONNX models in, and out again\n\n\
-    Written by `cargo xtask onnx-tests DIR...` with `onnx` 1.23 and `onnxruntime` in `python3`; \
-                    `python3 peers/onnx_cases.py DIR` writes \
-    ONNX's own backend tests (node, simple, pytorch-operator and pytorch-converted cases), \
-                    `python3 peers/onnx_models.py DIR` models that \
-    PyTorch and Overdrive export, and `python3 peers/onnx_quantized.py DIR` models that ONNX \
-                    Runtime's quantizers write.\n\n";
+const HEAD: &str = "\
+# ONNX models in, and out again
+
+`cargo xtask onnx-tests DIR...` writes this page, with `onnx` 1.23 and `onnxruntime` in `python3`.
+Three programs write the folders: `python3 peers/onnx_cases.py DIR` ONNX's own backend tests (node,
+simple, pytorch-operator and pytorch-converted cases), `python3 peers/onnx_models.py DIR` models
+that PyTorch and Overdrive export, and `python3 peers/onnx_quantized.py DIR` models that ONNX
+Runtime's quantizers write.
+
+";
 
 pub(crate) fn page(cases: &[Case]) -> String {
     let (models, tests): (Vec<&Case>, Vec<&Case>) =
@@ -44,8 +47,7 @@ fn section(text: &mut String, cases: &[&Case]) {
     let constant = count(&|case| case.ending == Ending::Constant);
     text.push_str(&format!(
         "In: each case is one `overdrive eval --expect` on the CPU in mode `compile`, with the \
-         case's own tolerances; a case with a step \
-         in the f64 reference counts as failed.\n\n\
+         case's own\ntolerances. A case with a step in the f64 reference counts as failed.\n\n\
          | | cases |\n|---|---|\n| all | {} |\n| pass here | {} |\n| ... of which shapes are \
          decided by the value of an input, which is bound | {bound} |\n\
          | ... of which nothing is left to compute once such inputs are bound | {constant} |\n\
@@ -60,10 +62,9 @@ fn section(text: &mut String, cases: &[&Case]) {
     let (agree_here, here) =
         (count(&|case| !case.runtime && agrees(case)), count(&|case| !case.runtime && ok(case)));
     text.push_str(&format!(
-        "Out: each case that passes is written again by `overdrive export --inputs`; it agrees \
-         where `onnx.checker` accepts the file in \
-         full, ONNX Runtime's outputs are the expected ones, and ours are, read from the written \
-         file.\n\n\
+        "Out: `overdrive export --inputs` writes each case that passes again. It agrees where \
+         `onnx.checker`\naccepts the file in full, and where ONNX Runtime's outputs and ours, read \
+         from that file, are the\nexpected ones.\n\n\
          | | agree |\n|---|---|\n| of those that ONNX Runtime passes and we import | {agree_both} \
          of {both} ({}) |\n",
         share(agree_both, both),

@@ -5,6 +5,7 @@
 
 mod architecture;
 mod book;
+mod columns;
 mod declarations;
 mod files;
 mod header;

@@ -102,7 +102,8 @@ mod tests {
                 "{text}"
             );
         }
-        let pure = "//! Reads no fs.\nuse std::{fmt, time::Duration};\nfn fs() { let process = \"std::fs\"; }";
+        let pure = "//! Reads no fs.\nuse std::{fmt, time::Duration};\n\
+                    fn fs() { let process = \"std::fs\"; }";
         assert_eq!(check(&Tree::of(&[("crates/overdrive-ir/src/a.rs", pure)])), []);
     }
 

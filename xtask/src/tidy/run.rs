@@ -5,14 +5,15 @@ use anyhow::{Result, bail};
 use super::rule::Rule;
 use super::tree::Tree;
 use super::{
-    architecture, book, declarations, files, header, layers, manifest, names, prints, purity, size,
-    unsafety, words,
+    architecture, book, columns, declarations, files, header, layers, manifest, names, prints,
+    purity, size, unsafety, words,
 };
 use crate::workspace::Workspace;
 
 /// Every rule, in the order of STYLE.md.
 const RULES: &[Rule] = &[
     size::RULE,
+    columns::RULE,
     names::RULE,
     header::RULE,
     declarations::RULE,

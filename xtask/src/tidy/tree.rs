@@ -44,9 +44,18 @@ impl Tree {
         Ok(Self { files, packages: workspace.packages()? })
     }
 
-    /// The files that people write, in any language.
+    /// The files that people write, in any language of code.
     pub(super) fn sources(&self) -> impl Iterator<Item = &File> {
-        self.files.iter().filter(|file| SOURCE.contains(&file.extension()) && !file.is_generated())
+        self.written(SOURCE)
+    }
+
+    /// The files with one of these extensions that no program writes.
+    pub(super) fn written(
+        &self,
+        extensions: &'static [&'static str],
+    ) -> impl Iterator<Item = &File> {
+        let is_written = |file: &&File| extensions.contains(&file.extension());
+        self.files.iter().filter(is_written).filter(|file| !file.is_generated())
     }
 
     /// The Rust files that people write.
@@ -83,7 +92,7 @@ impl File {
     }
 
     fn extension(&self) -> &str {
-        self.name().rsplit_once('.').map_or("", |(_, extension)| extension)
+        self.name().rsplit('.').next().unwrap_or_default()
     }
 
     fn is_generated(&self) -> bool {

@@ -31,7 +31,11 @@ fn every_chart_of_the_gallery() {
 fn a_chart_that_cannot_be_drawn_is_named() {
     let results = [gallery()];
     let mut chart = Report::new(&results).charts().next().unwrap().clone();
-    chart.option = serde_json::json!({"series": [{"type": "custom", "renderItem": "no such mark", "data": [[0, 0]]}], "xAxis": {}, "yAxis": {}});
+    chart.option = serde_json::json!({
+        "series": [{"type": "custom", "renderItem": "no such mark", "data": [[0, 0]]}],
+        "xAxis": {},
+        "yAxis": {},
+    });
     let error = draw(&[chart.clone()]).unwrap_err();
     assert_eq!(error.id, chart.id);
 }

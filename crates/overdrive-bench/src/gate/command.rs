@@ -220,7 +220,8 @@ mod tests {
 
     #[test]
     fn a_command_is_told_where_to_write_and_its_seed() {
-        let line = r#"printf '{"overdrive_samples":1,"cases":[{"name":"bert %s","times_ns":[1,1,1,1,1]}]}' \
+        let line = r#"printf '{"overdrive_samples":1,
+            "cases":[{"name":"bert %s","times_ns":[1,1,1,1,1]}]}' \
             "$OVERDRIVE_SEED" > "$OVERDRIVE_RESULTS""#;
         let said = shell("told", line).unwrap();
         assert_eq!(said.keys().collect::<Vec<_>>(), ["bert 42"]);

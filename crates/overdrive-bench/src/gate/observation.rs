@@ -6,7 +6,8 @@
 //!
 //! ```json
 //! {"overdrive_samples": 1, "cases": [
-//!   {"name": "bert b8", "times_ns": [4211000, 4198000], "quantities": {"top1_percent": 71.2}, "agrees": true}]}
+//!   {"name": "bert b8", "times_ns": [4211000, 4198000],
+//!    "quantities": {"top1_percent": 71.2}, "agrees": true}]}
 //! ```
 //!
 //! in which `times_ns` are times per call, at least five, warm-up left out. Either of `times_ns`

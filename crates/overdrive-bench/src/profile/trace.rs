@@ -62,7 +62,10 @@ pub fn chrome_trace(profile: &Profile) -> Value {
 
 /// Names of the process and its tracks, and their order.
 fn names(profile: &Profile) -> Vec<Value> {
-    let named = |kind: &str, tid: u64, name: String| json!({ "name": kind, "ph": "M", "ts": 0, "pid": PROCESS, "tid": tid, "args": { "name": name } });
+    let named = |kind: &str, tid: u64, name: String| {
+        let args = json!({ "name": name });
+        json!({ "name": kind, "ph": "M", "ts": 0, "pid": PROCESS, "tid": tid, "args": args })
+    };
     let mut tracks = vec![(CALLS, "calls".to_owned())];
     tracks.extend(
         profile

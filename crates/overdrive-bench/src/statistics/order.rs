@@ -181,14 +181,16 @@ mod tests {
             let below = values.iter().filter(|&&v| v < sorted.median()).count();
             let above = values.iter().filter(|&&v| v > sorted.median()).count();
             prop_assert!(below <= values.len() / 2 && above <= values.len() / 2);
-            prop_assert!(sorted.quantile(0.25) <= sorted.median() && sorted.median() <= sorted.quantile(0.75));
+            prop_assert!(sorted.quantile(0.25) <= sorted.median());
+            prop_assert!(sorted.median() <= sorted.quantile(0.75));
             prop_assert_eq!(sorted.quantile(0.0), sorted.min());
             prop_assert_eq!(sorted.quantile(1.0), sorted.max());
         }
 
         #[test]
         fn ranks_agree_with_the_binomial_summed_by_hand(n in 6_usize..60) {
-            let choose = |k: usize| (0..k).map(|i| (n - i) as f64 / (i + 1) as f64).product::<f64>();
+            let factor = |i: usize| (n - i) as f64 / (i + 1) as f64;
+            let choose = |k: usize| (0..k).map(factor).product::<f64>();
             let tail = |k: usize| (0..=k).map(choose).sum::<f64>() / 2_f64.powi(n as i32);
             let (rank, confidence) = median_ranks(n).unwrap();
             prop_assert!((confidence - (1.0 - 2.0 * tail(rank))).abs() < 1e-9);

@@ -139,13 +139,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn deviations_agree_with_their_definitions(values in prop::collection::vec(0.1..1e3_f64, 2..40)) {
+        fn deviations_agree_with_their_definitions(
+            values in prop::collection::vec(0.1..1e3_f64, 2..40),
+        ) {
             let s = sorted(&values);
             let n = values.len() as f64;
-            let pairs: f64 = values.iter().flat_map(|a| values.iter().map(move |b| (a - b).powi(2))).sum();
+            let square = |a: &f64| values.iter().map(|b| (a - b).powi(2)).sum::<f64>();
+            let pairs: f64 = values.iter().map(square).sum();
             // The variance is half of the mean squared difference of all pairs.
             let variance = pairs / (2.0 * n * (n - 1.0));
-            prop_assert!((s.standard_deviation().unwrap() - variance.sqrt()).abs() < 1e-6 * (1.0 + variance));
+            let deviation = s.standard_deviation().unwrap();
+            prop_assert!((deviation - variance.sqrt()).abs() < 1e-6 * (1.0 + variance));
             prop_assert!(s.coefficient_of_variation() <= (n - 1.0).sqrt() + 1e-9);
             prop_assert!(s.tukey_trimmed_mean() >= s.min() && s.tukey_trimmed_mean() <= s.max());
         }

@@ -90,8 +90,9 @@ impl Sums {
                 let applied = Applied { epilogue, slots, inner: shape[1] };
                 let place = place.as_ref().filter(|_| epilogue.lends_its_place(slots));
                 product(match place {
-                    // SAFETY: likewise; the epilogue writes an element after it has read its sum.
                     Some(access) => {
+                        // SAFETY: the caller's promise covers every slot of the step, this one too;
+                        // the epilogue writes an element after it has read its sum.
                         Output::InPlace(unsafe { view(slots, shape, access) }, &applied)
                     }
                     None => Output::Apply(shape, &applied),

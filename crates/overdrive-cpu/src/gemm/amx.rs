@@ -130,8 +130,9 @@ impl<A: Copy + AddAssign> To<A> {
 macro_rules! near {
     ($offset:literal) => {
         concat!(
-            near!(@ $offset, "0"), near!(@ $offset, "64"), near!(@ $offset, "128"), near!(@ $offset, "192"),
-            near!(@ $offset, "256"), near!(@ $offset, "320"), near!(@ $offset, "384"), near!(@ $offset, "448"),
+            near!(@ $offset, "0"), near!(@ $offset, "64"), near!(@ $offset, "128"),
+            near!(@ $offset, "192"), near!(@ $offset, "256"), near!(@ $offset, "320"),
+            near!(@ $offset, "384"), near!(@ $offset, "448"),
         )
     };
     (@ $offset:literal, $line:literal) => {
@@ -179,7 +180,8 @@ macro_rules! dot {
                         "lea {c}, [{c} + 2 * {c_line}]",
                         "dec {steps}",
                         "jnz 2b",
-                        a = inout(reg) start => _, below = inout(reg) start.wrapping_add(below) => _,
+                        a = inout(reg) start => _,
+                        below = inout(reg) start.wrapping_add(below) => _,
                         line = in(reg) line, step = in(reg) step,
                         b = inout(reg) b => _, b_line = in(reg) 64_usize,
                         after = inout(reg) after.from => _, after_step = in(reg) after.step,
@@ -289,7 +291,8 @@ impl Tile {
                     "tileloadd tmm1, [{c} + {s} + 64]",
                     "tileloadd tmm2, [{below} + {s}]",
                     "tileloadd tmm3, [{below} + {s} + 64]",
-                    c = in(reg) c, below = in(reg) below, s = in(reg) c_bytes, options(nostack, readonly),
+                    c = in(reg) c, below = in(reg) below, s = in(reg) c_bytes,
+                    options(nostack, readonly),
                 );
             } else {
                 asm!(

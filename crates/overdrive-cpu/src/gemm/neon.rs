@@ -8,7 +8,8 @@ use super::simd::{PackedBlock, Simd, Tile, micro_kernel, sweep};
 
 /// Implements [`Simd`] from the names of the intrinsics of one format.
 macro_rules! simd {
-    ($name:ident: $scalar:ty, [$vector:ty; $lanes:literal], $splat:ident, $load:ident, $fma:ident, $add:ident,
+    ($name:ident: $scalar:ty, [$vector:ty; $lanes:literal], $splat:ident, $load:ident, $fma:ident,
+        $add:ident,
      $store:ident) => {
         #[derive(Clone, Copy)]
         struct $name;

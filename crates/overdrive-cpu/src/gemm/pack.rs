@@ -9,6 +9,8 @@
 //! Packing costs a share of the product that shrinks as 1/m and 1/n: at 1024 a slow loop here is 10
 //! % of the whole. So the two orders that occur in practice, lines side by side and k side by side,
 //! have paths of their own; any other goes element by element.
+//!
+//! Long because each order of a matrix and each width of its elements has its own fast path.
 #![allow(unsafe_code)] // Raw pointers into operands and panels.
 
 use super::element::Widen;

@@ -1,5 +1,6 @@
 //! The loops around the micro-kernel.
-#![allow(unsafe_code)] // Raw pointers into operands, scratch and C; `Product::new` checks that they fit.
+// Raw pointers into operands, scratch and C; `Product::new` checks that they fit.
+#![allow(unsafe_code)]
 
 use super::element::Element;
 use super::epilogue::{Block, Output, Part};

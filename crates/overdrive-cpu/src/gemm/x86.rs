@@ -150,10 +150,11 @@ unsafe fn dot_pairs(a: __m512, b: __m512, acc: __m512) -> __m512 {
 pub(super) unsafe fn f32_avx512(block: &PackedBlock<f32>) {
     // SAFETY: as the caller promised.
     unsafe {
-        sweep::<F32x16, 14, 2>(
-            block,
-            |tile: Tile<'_, F32x16>| by_rows!(F32x16, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]),
-        );
+        sweep::<F32x16, 14, 2>(block, |tile: Tile<'_, F32x16>| {
+            by_rows!(
+                F32x16, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
+            )
+        });
     }
 }
 
@@ -166,10 +167,11 @@ pub(super) unsafe fn f32_avx512(block: &PackedBlock<f32>) {
 pub(super) unsafe fn bf16_avx512(block: &PackedBlock<f32>) {
     // SAFETY: as the caller promised.
     unsafe {
-        sweep::<Bf16x16, 14, 2>(
-            block,
-            |tile: Tile<'_, Bf16x16>| by_rows!(Bf16x16, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]),
-        );
+        sweep::<Bf16x16, 14, 2>(block, |tile: Tile<'_, Bf16x16>| {
+            by_rows!(
+                Bf16x16, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
+            )
+        });
     }
 }
 
@@ -182,10 +184,11 @@ pub(super) unsafe fn bf16_avx512(block: &PackedBlock<f32>) {
 pub(super) unsafe fn i8_vnni(block: &PackedBlock<i32>) {
     // SAFETY: as the caller promised.
     unsafe {
-        sweep::<I8x64, 14, 2>(
-            block,
-            |tile: Tile<'_, I8x64>| by_rows!(I8x64, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]),
-        );
+        sweep::<I8x64, 14, 2>(block, |tile: Tile<'_, I8x64>| {
+            by_rows!(
+                I8x64, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
+            )
+        });
     }
 }
 
@@ -212,10 +215,11 @@ pub(super) unsafe fn i8_avx2(block: &PackedBlock<i32>) {
 pub(super) unsafe fn f64_avx512(block: &PackedBlock<f64>) {
     // SAFETY: as the caller promised.
     unsafe {
-        sweep::<F64x8, 14, 2>(
-            block,
-            |tile: Tile<'_, F64x8>| by_rows!(F64x8, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]),
-        );
+        sweep::<F64x8, 14, 2>(block, |tile: Tile<'_, F64x8>| {
+            by_rows!(
+                F64x8, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
+            )
+        });
     }
 }
 

@@ -1,5 +1,6 @@
 //! `dynamic_slice` and `dynamic_update_slice`: a block at a position that is data.
-#![allow(unsafe_code)] // Raw pointers into slots; starts are clamped, so that every block lies inside.
+// Raw pointers into slots; starts are clamped, so that every block lies inside.
+#![allow(unsafe_code)]
 
 use overdrive_ir::plan::View;
 

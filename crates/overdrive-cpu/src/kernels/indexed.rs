@@ -4,7 +4,8 @@
 //! folds updates in. Invariant: updates to one element are folded in row-major order of the
 //! indices, whatever the number of threads, because threads share out the elements of a window and
 //! never the rows.
-#![allow(unsafe_code)] // Raw pointers into slots; indices are clamped, so that every window lies inside.
+// Raw pointers into slots; indices are clamped, so that every window lies inside.
+#![allow(unsafe_code)]
 
 use overdrive_ir::Reducer;
 use overdrive_ir::plan::View;

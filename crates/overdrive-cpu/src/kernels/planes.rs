@@ -12,7 +12,8 @@
 //!
 //! Invariant: what is staged and computed depends on the geometry and the band alone, not on
 //! threads.
-#![allow(unsafe_code)] // Raw pointers into slots and scratch; places outside of the input keep the padding.
+// Raw pointers into slots and scratch; places outside of the input keep the padding.
+#![allow(unsafe_code)]
 
 use std::ops::Range;
 

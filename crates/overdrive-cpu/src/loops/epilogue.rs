@@ -1,5 +1,6 @@
 //! `CompiledEpilogue`: a program over the finished blocks of a product, `[batch..., m, n]`.
-#![allow(unsafe_code)] // Runs frames over the addresses of a slot table, as the caller vouches for them.
+// Runs frames over the addresses of a slot table, as the caller vouches for them.
+#![allow(unsafe_code)]
 
 use overdrive_ir::plan::Program;
 use overdrive_ir::{DType, SlotId};

@@ -159,7 +159,9 @@ enum Use {
 }
 
 macro_rules! combine {
-    ($table:ident<$t:ident: $lane:ident> { $($kind:ident($x:ident, $y:ident) => $value:expr,)* }) => {
+    ($table:ident<$t:ident: $lane:ident> {
+        $($kind:ident($x:ident, $y:ident) => $value:expr,)*
+    }) => {
         fn $table<I: Isa, $t: $lane>(reducer: Reducer, usage: Use) -> Option<Entry> {
             match reducer {
                 $(Reducer::$kind => {

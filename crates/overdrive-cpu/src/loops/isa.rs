@@ -166,9 +166,13 @@ macro_rules! for_level {
     ($level:expr, Self::$function:ident($($arg:expr),*)) => {
         match $level {
             #[cfg(target_arch = "x86_64")]
-            $crate::loops::isa::Level::Avx512 => Self::$function::<$crate::loops::isa::Avx512>($($arg),*),
+            $crate::loops::isa::Level::Avx512 => {
+                Self::$function::<$crate::loops::isa::Avx512>($($arg),*)
+            }
             #[cfg(target_arch = "x86_64")]
-            $crate::loops::isa::Level::Avx2 => Self::$function::<$crate::loops::isa::Avx2>($($arg),*),
+            $crate::loops::isa::Level::Avx2 => {
+                Self::$function::<$crate::loops::isa::Avx2>($($arg),*)
+            }
             _ => Self::$function::<$crate::loops::isa::Portable>($($arg),*),
         }
     };

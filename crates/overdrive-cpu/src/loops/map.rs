@@ -157,7 +157,9 @@ fn entry3<I: Isa, F: Fn3>(uniform: Uniform) -> Entry {
 /// Defines a function from an enum's variants to entries, for lanes of any type with the trait
 /// named.
 macro_rules! table1 {
-    ($(#[$doc:meta])* $table:ident<$t:ident: $lane:ident>($kinds:ident) { $($kind:ident($x:ident) => $value:expr,)* }) => {
+    ($(#[$doc:meta])* $table:ident<$t:ident: $lane:ident>($kinds:ident) {
+        $($kind:ident($x:ident) => $value:expr,)*
+    }) => {
         $(#[$doc])*
         fn $table<I: Isa, $t: $lane>(kind: $kinds) -> Option<Entry> {
             match kind {
@@ -180,7 +182,9 @@ macro_rules! table1 {
 }
 
 macro_rules! table2 {
-    ($table:ident<$t:ident: $lane:ident>($kinds:ident) -> $d:ty { $($kind:ident($x:ident, $y:ident) => $value:expr,)* }) => {
+    ($table:ident<$t:ident: $lane:ident>($kinds:ident) -> $d:ty {
+        $($kind:ident($x:ident, $y:ident) => $value:expr,)*
+    }) => {
         fn $table<I: Isa, $t: $lane>(kind: $kinds, uniform: Uniform) -> Option<Entry> {
             match kind {
                 $($kinds::$kind => {

@@ -36,7 +36,11 @@ macro_rules! stored {
         }
     )*};
 }
-stored! { f32 as f32; f64 as f64; i8 as i32; i16 as i32; i32 as i32; i64 as i64; u8 as u32; u16 as u32; u32 as u32; u64 as u64; }
+stored! {
+    f32 as f32; f64 as f64;
+    i8 as i32; i16 as i32; i32 as i32; i64 as i64;
+    u8 as u32; u16 as u32; u32 as u32; u64 as u64;
+}
 
 #[derive(Clone, Copy)]
 struct Bf16(u16);

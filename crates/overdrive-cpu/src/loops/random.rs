@@ -44,7 +44,8 @@ impl Kernel for RandomBits {
     }
 }
 
-#[allow(clippy::needless_range_loop)] // Lanes of four arrays at once; this form is the one that vectorises.
+// Lanes of four arrays at once; this form is the one that vectorises.
+#[allow(clippy::needless_range_loop)]
 /// `SIDE` blocks from `block` on into `4 * SIDE` elements.
 #[inline(always)]
 fn side_by_side(block: u64, seed: u64, site: u64, to: &mut [u32]) {

@@ -284,7 +284,8 @@ mod tests {
             2 => Just(0.0_f32),
             4 => -1e-3_f32..1e-3,
         ];
-        let odd = prop_oneof![30 => Just(None), 1 => Just(Some(f32::NAN)), 1 => Just(Some(f32::INFINITY))];
+        let odd = prop_oneof![30 => Just(None), 1 => Just(Some(f32::NAN)),
+            1 => Just(Some(f32::INFINITY))];
         (proptest::collection::vec(element, len), -80_i32..80, odd).prop_map(
             |(row, exponent, odd)| {
                 let mut row: Vec<f32> = row.into_iter().map(|x| x * 2f32.powi(exponent)).collect();

@@ -4,6 +4,8 @@
 //! cuBLASLt thinks in columns; a row-major result is asked for as its transpose. Its ReLU drops NaN
 //! and its GELU is the tanh formula alone, so neither is used. Invariant: a descriptor that
 //! cuBLASLt does not support is `None`, never another computation.
+//!
+//! Long because each property of a call becomes an attribute of one descriptor, in one order.
 
 mod descriptor;
 mod handle;

@@ -10,7 +10,9 @@ struct alignas(128) TensorMap {
     u64 opaque[16];
 };
 
-__device__ __forceinline__ u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+__device__ __forceinline__ u32 shared_address(const void* pointer) {
+    return (u32)__cvta_generic_to_shared(pointer);
+}
 
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -19,13 +21,15 @@ __device__ __forceinline__ void barriers_are_set() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
 }
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     u32 done;
     do {
         asm volatile(
-            "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+            "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, p;\n}"
             : "=r"(done)
             : "r"(barrier), "r"(parity)
             : "memory");
@@ -54,14 +58,17 @@ __device__ __forceinline__ u32 cluster_rank() {
 }
 template <int Blocks>
 __device__ __forceinline__ void cluster_sync() {
-    if constexpr (Blocks > 1) asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    if constexpr (Blocks > 1)
+        asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 // Writes a number to the place of block `rank` that is here at `to`, and tells the barrier there,
 // which waits for bytes.
 __device__ __forceinline__ void push(u32 to, u32 barrier, u32 rank, f32 value) {
     asm volatile(
-        "{\n.reg .b32 there, told;\nmapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 told, %1, %2;\n"
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %3, [told];\n}" ::"r"(to),
+        "{\n.reg .b32 there, told;\nmapa.shared::cluster.u32 there, %0, %2;\n"
+        "mapa.shared::cluster.u32 told, %1, %2;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %3, [told];\n}" ::"r"(
+            to),
         "r"(barrier), "r"(rank), "r"(__float_as_uint(value))
         : "memory");
 }
@@ -84,30 +91,36 @@ __device__ __forceinline__ void named_arrive(int which, int threads) {
 }
 
 // A box of a tensor to shared memory, here or in every block of the cluster.
-__device__ __forceinline__ void copy_in(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
+__device__ __forceinline__ void copy_in(u32 to, const TensorMap& map, u32 barrier, int x, int y,
+                                        int z) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%3, %4, %5}], [%2];" ::
             "r"(to),
         "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
         : "memory");
 }
 template <int Blocks>
-__device__ __forceinline__ void copy_to_all(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
+__device__ __forceinline__ void copy_to_all(u32 to, const TensorMap& map, u32 barrier, int x, int y,
+                                            int z) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster "
         "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
         "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"((u16)((1 << Blocks) - 1))
         : "memory");
 }
 // Asks for a box before anybody may read it: what lies in L2 is always what was written last.
 __device__ __forceinline__ void ask_for(const TensorMap& map, int x, int y, int z) {
-    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map), "r"(x), "r"(y), "r"(z)
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map),
+                 "r"(x), "r"(y), "r"(z)
                  : "memory");
 }
 __device__ __forceinline__ void copy_out(const TensorMap& map, u32 from, int x, int y, int z) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\ncp.async.bulk.commit_group;" ::"l"(
-            &map),
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\n"
+        "cp.async.bulk.commit_group;" ::
+            "l"(&map),
         "r"(from), "r"(x), "r"(y), "r"(z)
         : "memory");
 }
@@ -116,9 +129,13 @@ template <int Left>
 __device__ __forceinline__ void copies_have_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Left) : "memory");
 }
-__device__ __forceinline__ void copies_are_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+__device__ __forceinline__ void copies_are_done() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
 // Between ordinary writes to shared memory and a copy or a product that reads them.
-__device__ __forceinline__ void fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void fence_shared() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 template <int Registers>
 __device__ __forceinline__ void take_registers() {
@@ -129,8 +146,12 @@ __device__ __forceinline__ void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void products_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 // Until all but the last `Left` groups of products are done.
 template <int Left>
 __device__ __forceinline__ void products_wait() {
@@ -148,7 +169,8 @@ __device__ __forceinline__ void fence_sum(i32& sum) { asm volatile("" : "+r"(sum
 template <int ELEMENT_BYTES, bool BY_K, int EXTENT>
 struct Operand {
     // Bytes of an atom's line where k is not contiguous.
-    static constexpr int LINE = BY_K ? 128 : (EXTENT * ELEMENT_BYTES < 128 ? EXTENT * ELEMENT_BYTES : 128);
+    static constexpr int LINE =
+        BY_K ? 128 : (EXTENT * ELEMENT_BYTES < 128 ? EXTENT * ELEMENT_BYTES : 128);
     static constexpr int WIDTH = BY_K ? EXTENT : LINE / ELEMENT_BYTES;
     static constexpr int BOX_BYTES = BY_K ? EXTENT * 128 : LINE * (128 / ELEMENT_BYTES);
     static constexpr u64 SWIZZLE = LINE == 128 ? 1 : LINE == 64 ? 2 : 3;
@@ -162,16 +184,20 @@ struct Operand {
     // From the tile's first row to row `r`, a multiple of an atom's, in bytes.
     __device__ static constexpr u32 row(int r) { return BY_K ? r * 128 : r / WIDTH * BOX_BYTES; }
 
-    __device__ static u64 descriptor(u32 address) { return DESCRIPTOR | (u64)((address & 0x3ffff) >> 4); }
+    __device__ static u64 descriptor(u32 address) {
+        return DESCRIPTOR | (u64)((address & 0x3ffff) >> 4);
+    }
 
     __device__ static void ask(const TensorMap& map, int first, int k, int batch) {
 #pragma unroll
-        for (int r = 0; r < EXTENT; r += WIDTH) ask_for(map, BY_K ? k : first + r, BY_K ? first + r : k, batch);
+        for (int r = 0; r < EXTENT; r += WIDTH)
+            ask_for(map, BY_K ? k : first + r, BY_K ? first + r : k, batch);
     }
 
     // To all `Blocks` of the cluster.
     template <int Blocks>
-    __device__ static void copy(u32 to, const TensorMap& map, u32 barrier, int first, int k, int batch) {
+    __device__ static void copy(u32 to, const TensorMap& map, u32 barrier, int first, int k,
+                                int batch) {
 #pragma unroll
         for (int r = 0; r < EXTENT; r += WIDTH) {
             const u32 at = to + row(r);

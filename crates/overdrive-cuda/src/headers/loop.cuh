@@ -99,7 +99,10 @@ struct Ahead {
         __shared__ u64 arrived;
         barrier = (u32)__cvta_generic_to_shared(&arrived);
         if (threadIdx.x == 0)
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(barrier) : "memory");
+            asm volatile(
+                "mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::
+                    "r"(barrier)
+                : "memory");
         __syncthreads();
     }
 
@@ -107,21 +110,28 @@ struct Ahead {
     __device__ __forceinline__ void ask(const void* from) const {
         if (threadIdx.x != 0) return;
         const u32 to = (u32)__cvta_generic_to_shared(brought);
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(Bytes) : "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+                     "r"(Bytes)
+                     : "memory");
         constexpr u32 piece = 32 << 10;
         for (u32 at = 0; at < Bytes; at += piece)
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + at),
-                         "l"((const u8*)from + at), "r"(min(piece, Bytes - at)), "r"(barrier)
-                         : "memory");
+            asm volatile(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+                "[%3];" ::
+                    "r"(to + at),
+                "l"((const u8*)from + at), "r"(min(piece, Bytes - at)), "r"(barrier)
+                : "memory");
     }
 
     __device__ __forceinline__ void wait() {
         u32 done;
         do {
-            asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                         : "=r"(done)
-                         : "r"(barrier), "r"(parity)
-                         : "memory");
+            asm volatile(
+                "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                "selp.u32 %0, 1, 0, p;\n}"
+                : "=r"(done)
+                : "r"(barrier), "r"(parity)
+                : "memory");
         } while (!done);
         parity ^= 1;
     }
@@ -155,7 +165,8 @@ __device__ __forceinline__ T packed(const u8* slot, i64 index) {
 
 // Writes `V` packed neighbours from element `index` on, which begins a byte; `count` of them exist.
 template <class T, int V>
-__device__ __forceinline__ void store_packed(u8* slot, i64 index, const T (&from)[V], int count = V) {
+__device__ __forceinline__ void store_packed(u8* slot, i64 index, const T (&from)[V],
+                                             int count = V) {
     static_assert(V * width<T> % 8 == 0 && V * width<T> <= 64, "whole bytes");
     u64 word = 0;
 #pragma unroll
@@ -163,7 +174,8 @@ __device__ __forceinline__ void store_packed(u8* slot, i64 index, const T (&from
         if (i < count) word |= (u64)code_of(from[i]) << (i * width<T>);
 #pragma unroll
     for (int byte = 0; byte < V * width<T> / 8; ++byte)
-        if (byte * 8 < count * width<T>) slot[index * width<T> / 8 + byte] = (u8)(word >> (8 * byte));
+        if (byte * 8 < count * width<T>)
+            slot[index * width<T> / 8 + byte] = (u8)(word >> (8 * byte));
 }
 
 // How two values combine, with the value that changes nothing; as `overdrive_ir::Reducer`.
@@ -214,10 +226,14 @@ struct Or {
 template <class R, class T>
 __device__ __forceinline__ u32 of_pairs(u32 x, u32 y) {
     u32 z;
-    if constexpr (same<R, Max> && same<T, bf16>) asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
-    if constexpr (same<R, Min> && same<T, bf16>) asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
-    if constexpr (same<R, Max> && same<T, f16>) asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
-    if constexpr (same<R, Min> && same<T, f16>) asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+    if constexpr (same<R, Max> && same<T, bf16>)
+        asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+    if constexpr (same<R, Min> && same<T, bf16>)
+        asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+    if constexpr (same<R, Max> && same<T, f16>)
+        asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+    if constexpr (same<R, Min> && same<T, f16>)
+        asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
     return z;
 }
 
@@ -267,7 +283,9 @@ struct Online {
     f32 max, sum;
 
     // The shift of a sum: what is shifted by no number stays as it is.
-    __device__ __forceinline__ static f32 shift(f32 max) { return max == __uint_as_float(0xff800000u) ? 0.0f : max; }
+    __device__ __forceinline__ static f32 shift(f32 max) {
+        return max == __uint_as_float(0xff800000u) ? 0.0f : max;
+    }
 
     // More elements, whose largest is `top`.
     template <int V>
@@ -282,7 +300,9 @@ struct Online {
     }
 
     // The sum by the definition: of nothing but negative infinities it is none.
-    __device__ __forceinline__ f32 total() const { return max == __uint_as_float(0xff800000u) ? __uint_as_float(0x7fffffffu) : sum; }
+    __device__ __forceinline__ f32 total() const {
+        return max == __uint_as_float(0xff800000u) ? __uint_as_float(0x7fffffffu) : sum;
+    }
 };
 
 // How two of them combine.
@@ -308,7 +328,8 @@ __device__ __forceinline__ T shuffled(T x, int mask) {
     if constexpr (sizeof(T) == 8) {
         u32 words[2];
         memcpy(words, &x, 8);
-        words[0] = __shfl_xor_sync(~0u, words[0], mask), words[1] = __shfl_xor_sync(~0u, words[1], mask);
+        words[0] = __shfl_xor_sync(~0u, words[0], mask),
+        words[1] = __shfl_xor_sync(~0u, words[1], mask);
         memcpy(&x, words, 8);
         return x;
     } else if constexpr (same<T, bool>) {
@@ -327,7 +348,8 @@ __device__ __forceinline__ T shuffled(T x, int mask) {
 template <class R, int Threads, class T>
 __device__ __forceinline__ T fold_row(T x) {
 #pragma unroll
-    for (int mask = 1; mask < (Threads < 32 ? Threads : 32); mask *= 2) x = R::of(x, shuffled(x, mask));
+    for (int mask = 1; mask < (Threads < 32 ? Threads : 32); mask *= 2)
+        x = R::of(x, shuffled(x, mask));
     if constexpr (Threads > 32) {
         constexpr int warps = Threads / 32;
         __shared__ T parts[warps];
@@ -344,7 +366,8 @@ __device__ __forceinline__ T fold_row(T x) {
 // Waits for all threads of a cluster; also the last thing that they do, since a block's memory goes
 // when it ends.
 __device__ __forceinline__ void meet_cluster() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
 }
 
 // The fold over the blocks of a cluster, of a value that is the same in all threads of each, in
@@ -394,7 +417,9 @@ __device__ __forceinline__ void fold_columns(T (&x)[V]) {
             __syncthreads();
             if (row < half) {
 #pragma unroll
-                for (int v = 0; v < V; ++v) parts[v][row][column] = R::of(parts[v][row][column], parts[v][row + half][column]);
+                for (int v = 0; v < V; ++v)
+                    parts[v][row][column] =
+                        R::of(parts[v][row][column], parts[v][row + half][column]);
             }
         }
         __syncthreads();

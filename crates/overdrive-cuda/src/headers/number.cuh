@@ -52,7 +52,8 @@ struct SmallFloat {
     static constexpr u32 max_code = S == Specials::ieee   ? magnitude - (1u << Mantissa)
                                     : S == Specials::none ? magnitude
                                                           : magnitude - 1;
-    static constexpr u32 nan_code = S == Specials::ieee   ? max_code + 1 + (1u << (Mantissa > 0 ? Mantissa - 1 : 0))
+    static constexpr u32 nan_code = S == Specials::ieee
+                                        ? max_code + 1 + (1u << (Mantissa > 0 ? Mantissa - 1 : 0))
                                     : S == Specials::none ? max_code
                                                           : max_code + 1;
     Code code;
@@ -83,7 +84,8 @@ constexpr bool is_small<SmallFloat<E, M, S, C>> = true;
 template <class T>
 constexpr bool is_float = same<T, f32> || same<T, f64> || is_small<T>;
 template <class T>
-constexpr bool is_signed = same<T, i64> || same<T, i32> || same<T, i16> || same<T, i8> || same<T, i4>;
+constexpr bool is_signed =
+    same<T, i64> || same<T, i32> || same<T, i16> || same<T, i8> || same<T, i4>;
 
 // Width of a stored element in bits.
 template <class T>
@@ -119,9 +121,11 @@ __device__ __forceinline__ f32 decode(T x) {
         // As the subnormal or normal f32 with the same fields, moved to this format's bias; no step
         // rounds.
         const u32 code = x.code & T::magnitude;
-        const f32 value = __uint_as_float(code << (23 - T::mantissa)) * __uint_as_float((254u - T::bias) << 23);
+        const f32 value =
+            __uint_as_float(code << (23 - T::mantissa)) * __uint_as_float((254u - T::bias) << 23);
         const u32 sign = (x.code & T::sign) ? 0x80000000u : 0u;
-        if (T::specials != Specials::none && code > T::max_code) return __uint_as_float(0x7fffffffu);
+        if (T::specials != Specials::none && code > T::max_code)
+            return __uint_as_float(0x7fffffffu);
         return __uint_as_float(__float_as_uint(value) | sign);
     }
 }
@@ -133,8 +137,8 @@ __device__ __forceinline__ T encode_by_bits(f32 x) {
     using Code = decltype(T::code);
     if (magnitude > f32_infinity) return T{(Code)T::nan_code};
     constexpr u32 beyond = O == Overflow::saturate || T::specials == Specials::none ? T::max_code
-                           : T::specials == Specials::ieee                          ? T::max_code + 1
-                                                                                    : T::nan_code;
+                           : T::specials == Specials::ieee ? T::max_code + 1
+                                                           : T::nan_code;
     u32 code;
     if constexpr (T::specials == Specials::scale) {
         // Rounded where log2 is: at the square root of 2.
@@ -148,13 +152,16 @@ __device__ __forceinline__ T encode_by_bits(f32 x) {
         if (magnitude < smallest_normal) {
             // Adding a number whose last place is the format's quantum rounds there, once.
             constexpr u32 magic = (151u - T::bias - T::mantissa) << 23;
-            code = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), __uint_as_float(magic))) - magic;
+            code = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), __uint_as_float(magic))) -
+                   magic;
         } else {
             constexpr int drop = 23 - T::mantissa;
             const u32 odd = (magnitude >> drop) & 1;
-            code = (magnitude + ((1u << (drop - 1)) - 1) + odd >> drop) - ((127u - T::bias) << T::mantissa);
+            code = (magnitude + ((1u << (drop - 1)) - 1) + odd >> drop) -
+                   ((127u - T::bias) << T::mantissa);
         }
-        if (magnitude == f32_infinity) code = T::specials == Specials::ieee ? T::max_code + 1 : beyond;
+        if (magnitude == f32_infinity)
+            code = T::specials == Specials::ieee ? T::max_code + 1 : beyond;
         else if (code > T::max_code) code = beyond;
         return T{(Code)(sign | code)};
     }
@@ -166,7 +173,8 @@ __device__ __forceinline__ T encode(f32 x) {
         u16 code;
         if constexpr (same<T, f16>) asm("cvt.rn.f16.f32 %0, %1;" : "=h"(code) : "f"(x));
         else asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(code) : "f"(x));
-        if (O == Overflow::saturate && (code & T::magnitude) == T::max_code + 1 && fabsf(x) < __uint_as_float(f32_infinity))
+        if (O == Overflow::saturate && (code & T::magnitude) == T::max_code + 1 &&
+            fabsf(x) < __uint_as_float(f32_infinity))
             code -= 1;
         return T{code};
     }
@@ -180,7 +188,8 @@ __device__ __forceinline__ T encode(f32 x) {
     if constexpr (same<T, f8e5m2>) {
         u16 pair;
         asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
-        const bool infinite = O == Overflow::ieee ? fabsf(x) >= 61440.0f : fabsf(x) == __uint_as_float(f32_infinity);
+        const bool infinite =
+            O == Overflow::ieee ? fabsf(x) >= 61440.0f : fabsf(x) == __uint_as_float(f32_infinity);
         return T{(u8)(infinite ? (pair & T::sign) | (T::max_code + 1) : pair)};
     }
 #endif
@@ -191,7 +200,8 @@ __device__ __forceinline__ T encode(f32 x) {
 // once.
 __device__ __forceinline__ f32 to_odd(f64 x) {
     const f32 truncated = __double2float_rz(x);
-    return (f64)truncated == x || !(x == x) ? truncated : __uint_as_float(__float_as_uint(truncated) | 1u);
+    return (f64)truncated == x || !(x == x) ? truncated
+                                            : __uint_as_float(__float_as_uint(truncated) | 1u);
 }
 
 // Keeps the low bits of an integer.
@@ -232,7 +242,9 @@ __device__ __forceinline__ D convert(A x) {
         else return encode<D, O>(x);
     } else if constexpr (same<A, f64> && same<D, f32>) {
         const f32 y = (f32)x;
-        const bool overflowed = O == Overflow::saturate && fabsf(y) == __uint_as_float(f32_infinity) && fabs(x) <= 1.7976931348623157e308;
+        const bool overflowed = O == Overflow::saturate &&
+                                fabsf(y) == __uint_as_float(f32_infinity) &&
+                                fabs(x) <= 1.7976931348623157e308;
         return overflowed ? copysignf(__uint_as_float(f32_infinity - 1), y) : y;
     } else if constexpr (is_float<A> && is_float<D>) {
         return (D)x;

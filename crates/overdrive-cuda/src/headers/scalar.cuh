@@ -16,7 +16,8 @@
 
 FLOAT_UNARY(op_neg, -x, -x)
 FLOAT_UNARY(op_abs, fabsf(x), fabs(x))
-FLOAT_UNARY(op_sign, (x == 0.0f || !(x == x)) ? x : copysignf(1.0f, x), (x == 0.0 || !(x == x)) ? x : copysign(1.0, x))
+FLOAT_UNARY(op_sign, (x == 0.0f || !(x == x)) ? x : copysignf(1.0f, x),
+            (x == 0.0 || !(x == x)) ? x : copysign(1.0, x))
 FLOAT_UNARY(op_exp, expf(x), exp(x))
 FLOAT_UNARY(op_expm1, expm1f(x), expm1(x))
 FLOAT_UNARY(op_log, logf(x), log(x))
@@ -71,15 +72,20 @@ __device__ __forceinline__ f32 nan_min(f32 x, f32 y) {
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
     return z;
 }
-__device__ __forceinline__ f64 nan_max(f64 x, f64 y) { return !(x == x) ? x : !(y == y) ? y : fmax(x, y); }
-__device__ __forceinline__ f64 nan_min(f64 x, f64 y) { return !(x == x) ? x : !(y == y) ? y : fmin(x, y); }
+__device__ __forceinline__ f64 nan_max(f64 x, f64 y) {
+    return !(x == x) ? x : !(y == y) ? y : fmax(x, y);
+}
+__device__ __forceinline__ f64 nan_min(f64 x, f64 y) {
+    return !(x == x) ? x : !(y == y) ? y : fmin(x, y);
+}
 
-#define FLOAT_BINARY(name, in_f32, in_f64)                                                                  \
-    __device__ __forceinline__ f32 name(f32 x, f32 y) { return in_f32; }                                    \
-    __device__ __forceinline__ f64 name(f64 x, f64 y) { return in_f64; }                                    \
-    template <int E, int M, Specials S, class C>                                                            \
-    __device__ __forceinline__ SmallFloat<E, M, S, C> name(SmallFloat<E, M, S, C> x, SmallFloat<E, M, S, C> y) { \
-        return convert<SmallFloat<E, M, S, C>>(name(decode(x), decode(y)));                                 \
+#define FLOAT_BINARY(name, in_f32, in_f64)                                             \
+    __device__ __forceinline__ f32 name(f32 x, f32 y) { return in_f32; }               \
+    __device__ __forceinline__ f64 name(f64 x, f64 y) { return in_f64; }               \
+    template <int E, int M, Specials S, class C>                                       \
+    __device__ __forceinline__ SmallFloat<E, M, S, C> name(SmallFloat<E, M, S, C> x,   \
+                                                           SmallFloat<E, M, S, C> y) { \
+        return convert<SmallFloat<E, M, S, C>>(name(decode(x), decode(y)));            \
     }
 
 FLOAT_BINARY(op_add, x + y, x + y)

@@ -33,24 +33,30 @@ __device__ __forceinline__ f32 quotient(f32 x, f32 scale, f32 reciprocal) {
 __device__ __forceinline__ u32 codes_of(f32 low, f32 high) {
 #if __CUDA_ARCH__ >= 890
     u16 pair;
-    if constexpr (same<CODE, f8e4m3>) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    if constexpr (same<CODE, f8e4m3>)
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
     else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
     // The definition keeps infinities of e5m2.
     if constexpr (!same<CODE, f8e4m3>) {
         const f32 infinity = __uint_as_float(f32_infinity);
         if (fabsf(low) == infinity || fabsf(high) == infinity)
-            pair = convert<CODE, Overflow::saturate>(low).code | convert<CODE, Overflow::saturate>(high).code << 8;
+            pair = convert<CODE, Overflow::saturate>(low).code |
+                   convert<CODE, Overflow::saturate>(high).code << 8;
     }
     return pair;
 #else
-    return convert<CODE, Overflow::saturate>(low).code | convert<CODE, Overflow::saturate>(high).code << 8;
+    return convert<CODE, Overflow::saturate>(low).code |
+           convert<CODE, Overflow::saturate>(high).code << 8;
 #endif
 }
 
-__device__ __forceinline__ u32 magnitude(X x) { return __float_as_uint(convert<f32>(x)) & 0x7fffffffu; }
+__device__ __forceinline__ u32 magnitude(X x) {
+    return __float_as_uint(convert<f32>(x)) & 0x7fffffffu;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-cast_transpose(const X* x, const SCALE* scale_of, CODE* codes, CODE* transposed, u32* largest, const __grid_constant__ Matrices at) {
+    cast_transpose(const X* x, const SCALE* scale_of, CODE* codes, CODE* transposed, u32* largest,
+                   const __grid_constant__ Matrices at) {
     __shared__ u32 tile[TILE_N * PITCH];
     __shared__ u32 most[THREADS / 32];
     after_previous();
@@ -83,15 +89,18 @@ cast_transpose(const X* x, const SCALE* scale_of, CODE* codes, CODE* transposed,
     u32 words[8];
 #pragma unroll
     for (int c = 0; c < 8; ++c)
-        words[c] = codes_of(numbers[0][c], numbers[1][c]) | codes_of(numbers[2][c], numbers[3][c]) << 16;
+        words[c] = codes_of(numbers[0][c], numbers[1][c]) | codes_of(numbers[2][c], numbers[3][c])
+                                                                << 16;
     if constexpr (HAS_CODES) {
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
             u32 line[2];
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const u32 first = select_bytes(words[half * 4], words[half * 4 + 1], 0x40u + 0x11u * r);
-                const u32 second = select_bytes(words[half * 4 + 2], words[half * 4 + 3], 0x40u + 0x11u * r);
+                const u32 first =
+                    select_bytes(words[half * 4], words[half * 4 + 1], 0x40u + 0x11u * r);
+                const u32 second =
+                    select_bytes(words[half * 4 + 2], words[half * 4 + 3], 0x40u + 0x11u * r);
                 line[half] = select_bytes(first, second, 0x5410);
             }
             const i64 row = row0 + down * 4 + r, column = column0 + across;
@@ -102,7 +111,8 @@ cast_transpose(const X* x, const SCALE* scale_of, CODE* codes, CODE* transposed,
             } else {
 #pragma unroll
                 for (int c = 0; c < 8; ++c)
-                    if (column + c < at.columns) to[c * at.codes[1]] = CODE{(u8)(line[c / 4] >> c % 4 * 8)};
+                    if (column + c < at.columns)
+                        to[c * at.codes[1]] = CODE{(u8)(line[c / 4] >> c % 4 * 8)};
             }
         }
     }
@@ -124,7 +134,8 @@ cast_transpose(const X* x, const SCALE* scale_of, CODE* codes, CODE* transposed,
             } else {
 #pragma unroll
                 for (int r = 0; r < 16; ++r)
-                    if (row + r < at.rows) to[r * at.transposed[1]] = CODE{(u8)(line.at[r / 4] >> r % 4 * 8)};
+                    if (row + r < at.rows)
+                        to[r * at.transposed[1]] = CODE{(u8)(line.at[r / 4] >> r % 4 * 8)};
             }
         }
     }

@@ -11,11 +11,13 @@ struct Starts {
     i64 step;
 };
 
-extern "C" __global__ void dynamic_slice(const Bits* from, Bits* to, const i64* starts, Starts place, Nest<2> nest) {
+extern "C" __global__ void dynamic_slice(const Bits* from, Bits* to, const i64* starts,
+                                         Starts place, Nest<2> nest) {
     POSITION i = (POSITION)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= nest.count) return;
     i64 first = 0;
-    for (int d = 0; d < place.rank; d++) first += clamped(starts[d * place.step], place.limits[d]) * place.strides[d];
+    for (int d = 0; d < place.rank; d++)
+        first += clamped(starts[d * place.step], place.limits[d]) * place.strides[d];
     i64 at[2];
     nest.locate(i, at);
     at[OUTWARD] += first;

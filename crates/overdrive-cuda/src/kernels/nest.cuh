@@ -42,6 +42,8 @@ template <int N> struct Nest {
 // An index of any integer type, saturated to i64.
 template <class T>
 __device__ i64 saturated(T x) { return (i64)x; }
-__device__ inline i64 saturated(u64 x) { return x > 0x7fffffffffffffffull ? 0x7fffffffffffffffll : (i64)x; }
+__device__ inline i64 saturated(u64 x) {
+    return x > 0x7fffffffffffffffull ? 0x7fffffffffffffffll : (i64)x;
+}
 
 __device__ inline i64 clamped(i64 x, i64 high) { return x < 0 ? 0 : x > high ? high : x; }

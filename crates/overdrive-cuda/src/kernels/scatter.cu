@@ -24,13 +24,15 @@ struct Destinations {
     }
 };
 
-extern "C" __global__ void count(const INDEX* indices, Destinations places, u32* keys, u32* counts) {
+extern "C" __global__ void count(const INDEX* indices, Destinations places, u32* keys,
+                                 u32* counts) {
     u32 row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= places.rows.nest.count) return;
     i64 at[2], key = 0;
     places.rows.nest.locate(row, at);
     for (int a = 0; a < places.rows.axes; a++) {
-        i64 index = clamped(saturated(indices[at[0] + a * places.rows.step]), places.rows.limits[a]);
+        i64 index =
+            clamped(saturated(indices[at[0] + a * places.rows.step]), places.rows.limits[a]);
         key = key * (places.rows.limits[a] + 1) + index;
     }
     keys[row] = key;
@@ -38,7 +40,8 @@ extern "C" __global__ void count(const INDEX* indices, Destinations places, u32*
 }
 
 // `total` is the first free place of the list.
-extern "C" __global__ void allocate(const u32* counts, u32* starts, u32* cursors, u32* total, u32 destinations) {
+extern "C" __global__ void allocate(const u32* counts, u32* starts, u32* cursors, u32* total,
+                                    u32 destinations) {
     u32 key = blockIdx.x * blockDim.x + threadIdx.x;
     if (key >= destinations || counts[key] == 0) return;
     u32 start = atomicAdd(total, counts[key]);
@@ -54,7 +57,8 @@ extern "C" __global__ void fill(const u32* keys, u32* cursors, u32* list, u32 ro
 // One block per place of the list; only that at the head of a run works. A short run is sorted by
 // counting, for each row, those before it; a long one by walking over all keys in order, which is
 // the cheaper above sqrt(8 rows).
-extern "C" __global__ void order(const u32* keys, const u32* counts, const u32* starts, const u32* list, u32* ordered, u32 rows) {
+extern "C" __global__ void order(const u32* keys, const u32* counts, const u32* starts,
+                                 const u32* list, u32* ordered, u32 rows) {
     u32 place = blockIdx.x, key = keys[list[place]], length = counts[key];
     if (starts[key] != place) return;
     if ((u64)length * length <= 8ull * rows) {
@@ -83,8 +87,9 @@ extern "C" __global__ void order(const u32* keys, const u32* counts, const u32* 
     }
 }
 
-extern "C" __global__ void fold(const ELEMENT* updates, ELEMENT* result, Destinations places, const u32* keys, const u32* counts,
-                                const u32* starts, const u32* ordered) {
+extern "C" __global__ void fold(const ELEMENT* updates, ELEMENT* result, Destinations places,
+                                const u32* keys, const u32* counts, const u32* starts,
+                                const u32* ordered) {
     u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     u64 window = places.window.count;
     u32 place = i / window;

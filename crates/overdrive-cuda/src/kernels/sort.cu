@@ -64,7 +64,8 @@ __device__ inline Pair pair(const ELEMENT* line, const Lines& lines, u32 positio
     return Pairs::of(key, position);
 }
 
-__device__ inline void store_one(const ELEMENT* operand, ELEMENT* values, i32* indices, const Lines& lines, const i64 (&at)[3], u32 i, u32 position) {
+__device__ inline void store_one(const ELEMENT* operand, ELEMENT* values, i32* indices,
+                                 const Lines& lines, const i64 (&at)[3], u32 i, u32 position) {
     if (values) values[at[1] + i * lines.steps[1]] = operand[at[0] + position * lines.steps[0]];
     if (indices) indices[at[2] + i * lines.steps[2]] = position;
 }
@@ -89,11 +90,13 @@ __device__ inline void merge(Pair* pairs, u32 count, u32 first, u32 block, u32 d
     }
 }
 
-extern "C" __global__ void sort_lines(const ELEMENT* operand, ELEMENT* values, i32* indices, Lines lines, u32 padded) {
+extern "C" __global__ void sort_lines(const ELEMENT* operand, ELEMENT* values, i32* indices,
+                                      Lines lines, u32 padded) {
     __shared__ Pair pairs[CHUNK];
     i64 at[3];
     lines.nest.locate((u32)blockIdx.x, at);
-    for (u32 i = threadIdx.x; i < padded; i += blockDim.x) pairs[i] = pair(operand + at[0], lines, i);
+    for (u32 i = threadIdx.x; i < padded; i += blockDim.x)
+        pairs[i] = pair(operand + at[0], lines, i);
     __syncthreads();
     for (u32 block = 2; block <= padded; block *= 2) merge(pairs, padded, 0, block, block / 2);
     for (u32 i = threadIdx.x; i < lines.length; i += blockDim.x) {
@@ -113,7 +116,8 @@ extern "C" __global__ void sort_chunks(Pair* all, u32 padded) {
     Pair* chunk = all + (u64)blockIdx.x * padded + blockIdx.y * CHUNK;
     for (u32 i = threadIdx.x; i < CHUNK; i += blockDim.x) pairs[i] = chunk[i];
     __syncthreads();
-    for (u32 block = 2; block <= CHUNK; block *= 2) merge(pairs, CHUNK, blockIdx.y * CHUNK, block, block / 2);
+    for (u32 block = 2; block <= CHUNK; block *= 2)
+        merge(pairs, CHUNK, blockIdx.y * CHUNK, block, block / 2);
     for (u32 i = threadIdx.x; i < CHUNK; i += blockDim.x) chunk[i] = pairs[i];
 }
 
@@ -134,9 +138,12 @@ extern "C" __global__ void merge_chunks(Pair* all, u32 padded, u32 block) {
     for (u32 i = threadIdx.x; i < CHUNK; i += blockDim.x) chunk[i] = pairs[i];
 }
 
-extern "C" __global__ void store(const ELEMENT* operand, ELEMENT* values, i32* indices, const Pair* pairs, Lines lines, u32 padded) {
+extern "C" __global__ void store(const ELEMENT* operand, ELEMENT* values, i32* indices,
+                                 const Pair* pairs, Lines lines, u32 padded) {
     u32 i = blockIdx.y * blockDim.x + threadIdx.x;
     i64 at[3];
     lines.nest.locate((u32)blockIdx.x, at);
-    if (i < lines.length) store_one(operand, values, indices, lines, at, i, Pairs::position(pairs[(u64)blockIdx.x * padded + i]));
+    if (i < lines.length)
+        store_one(operand, values, indices, lines, at, i,
+                  Pairs::position(pairs[(u64)blockIdx.x * padded + i]));
 }

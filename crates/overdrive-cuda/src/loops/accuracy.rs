@@ -64,7 +64,8 @@ pub(super) fn shifted_exponential(
 ) -> Option<(Register, Register)> {
     let Instr::Unary(Unary::Exp, argument) = instr else { return None };
     let Instr::Binary(Binary::Sub, x, max) = program.instr(*argument) else { return None };
-    let is_max = matches!(program.instr(*max), Instr::Reduce(fold) if fold.reducer == Reducer::Max && fold.value == *x);
+    let is_max = matches!(program.instr(*max),
+        Instr::Reduce(fold) if fold.reducer == Reducer::Max && fold.value == *x);
     is_max.then_some((*x, *max))
 }
 

@@ -39,7 +39,10 @@ impl<'a> Following<'a> {
             return Err("it does not fold the rows of the product");
         }
         let stages = Stages::new(program, &nest);
-        let of_result = |r: &u32| matches!(program.instr(Register(*r)), Instr::Load(access) if access.slot == result.slot);
+        let of_result = |r: &u32| match program.instr(Register(*r)) {
+            Instr::Load(access) => access.slot == result.slot,
+            _ => false,
+        };
         let mut reads = (0..program.instrs.len() as u32).filter(of_result);
         let same = |r: u32| {
             let walk = &nest.walks[&Of::Load(Register(r))];

@@ -3,7 +3,8 @@
 //!
 //! Invariant: a call copies nothing that its provider did not ask for, since inputs and outputs are
 //! in its memory before.
-#![allow(unsafe_code)] // Values of the library are made around our bytes, and it writes its results into them.
+// Values of the library are made around our bytes, and it writes its results into them.
+#![allow(unsafe_code)]
 
 use super::Provider;
 use super::library::Library;

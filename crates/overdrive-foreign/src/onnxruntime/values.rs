@@ -37,7 +37,8 @@ impl Placed {
     ) -> ort::Result<OrtValue> {
         let mut value = ptr::null_mut();
         ortsys![unsafe CreateTensorWithDataAsOrtValue(
-            memory.0, start.cast(), bytes, self.sizes.as_ptr(), self.sizes.len(), self.element, &mut value
+            memory.0, start.cast(), bytes, self.sizes.as_ptr(), self.sizes.len(), self.element,
+            &mut value
         )?];
         Ok(OrtValue(value))
     }

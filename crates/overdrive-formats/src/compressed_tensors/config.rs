@@ -85,7 +85,8 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
         let named = groups.iter().enumerate().map(|(i, group)| {
             let Group { format, weights, activations, targets } = group;
             let group = json!({
-                "targets": targets, "weights": weights, "input_activations": activations, "format": format,
+                "targets": targets, "weights": weights, "input_activations": activations,
+                "format": format,
             });
             (format!("group_{i}"), group)
         });
@@ -97,7 +98,8 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
     }
     if !sparse.is_empty() {
         config["sparsity_config"] = json!({
-            "format": "sparse-24-bitmask", "sparsity_structure": "2:4", "targets": sparse, "ignore": [],
+            "format": "sparse-24-bitmask", "sparsity_structure": "2:4", "targets": sparse,
+            "ignore": [],
         });
     }
     Some(config)
@@ -180,7 +182,8 @@ fn weights(
     let group_size = (strategy == "group").then(|| columns / groups);
     let strategy = if op.weights == Weights::TwoLevel { "tensor_group" } else { strategy };
     let arguments = json!({
-        "num_bits": codes.dtype.bits(), "type": kind(codes.dtype), "strategy": strategy, "group_size": group_size,
+        "num_bits": codes.dtype.bits(), "type": kind(codes.dtype), "strategy": strategy,
+        "group_size": group_size,
         "symmetric": op.weights != Weights::Asymmetric, "dynamic": false,
     });
     Some((format, arguments))
@@ -189,7 +192,8 @@ fn weights(
 fn activations(graph: &Graph, node: &Node, op: QuantizedLinear) -> Json {
     let arguments = |dtype: DType, strategy: &str, dynamic: bool| {
         json!({
-            "num_bits": dtype.bits(), "type": kind(dtype), "strategy": strategy, "dynamic": dynamic, "symmetric": true,
+            "num_bits": dtype.bits(), "type": kind(dtype), "strategy": strategy,
+            "dynamic": dynamic, "symmetric": true,
         })
     };
     match op.activations {

@@ -20,7 +20,13 @@ pub(super) struct Kind {
 
 macro_rules! kinds {
     ($($code:literal $name:literal $elements:literal $bytes:literal $decode:expr;)*) => {
-        &[$(Kind { code: $code, name: $name, elements: $elements, bytes: $bytes, decode: $decode },)*]
+        &[$(Kind {
+            code: $code,
+            name: $name,
+            elements: $elements,
+            bytes: $bytes,
+            decode: $decode,
+        },)*]
     };
 }
 

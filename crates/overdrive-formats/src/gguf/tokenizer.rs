@@ -16,9 +16,15 @@ const USER_DEFINED: i64 = 4;
 const LONGEST_PIECE: usize = 256;
 
 /// How Llama 3 splits a text before its merges.
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
 /// Qwen's way: digits one by one.
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
 
 /// The tokenizer.json, or why there is none.
 pub(super) fn json(file: &File) -> Result<Result<Json, String>, FormatError> {
@@ -113,7 +119,10 @@ fn byte_level(pre: &str) -> Option<Json> {
 
 /// Everything but the model of a tokenizer that works on characters, with `▁` for spaces.
 fn sentence_piece(has_prefix: bool) -> Json {
-    let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
+    let replace = |from: &str, to: &str| {
+        let pattern = json!({ "String": from });
+        json!({ "type": "Replace", "pattern": pattern, "content": to })
+    };
     let mut normalizers = vec![replace(" ", "▁")];
     let mut decoders =
         vec![replace("▁", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];

@@ -5,6 +5,8 @@
 //! dimensions, so that it can be computed from the shape of an input when the model runs.
 //! Invariant: the file says at one more choice of sizes, the witness, what was written there; what
 //! differs in any other way is an error that names the node.
+//!
+//! Long because every part of a file is merged by the same rule, and errors name the part.
 
 mod lattice;
 mod sizes;

@@ -1,4 +1,6 @@
 //! `Builder`: appends nodes, infers types, and keeps the first error with its scope.
+//!
+//! Long because primitives are built in one place, each with its check.
 
 use super::{
     Expr, Graph, GraphError, Init, Node, NodeId, Origin, Port, Replace, StateDecl, Value, ValueInfo,

@@ -7,7 +7,9 @@
 //! computed as `-expm1(t ln β)`: at t = 1 and β₂ = 0.999 the difference would lose four of f32's
 //! seven digits.
 
-use crate::{Array, Builder, DType, Expr, Fill, Graph, Mismatch, Op, Sample, TensorType, Types, Unary};
+use crate::{
+    Array, Builder, DType, Expr, Fill, Graph, Mismatch, Op, Sample, TensorType, Types, Unary,
+};
 use serde::{Deserialize, Serialize};
 
 /// The update rule.
@@ -31,7 +33,13 @@ impl Default for AdamW {
 impl<'b> Expr<'b> {
     /// The parameter self, its gradient and moments `[g, m, v]` of its shape, the step (integer,
     /// from 1) and the learning rate (scalars). Returns the new `[p, m, v]`.
-    pub fn adamw(self, [g, m, v]: [Expr<'b>; 3], step: Expr<'b>, lr: Expr<'b>, rule: AdamW) -> [Expr<'b>; 3] {
+    pub fn adamw(
+        self,
+        [g, m, v]: [Expr<'b>; 3],
+        step: Expr<'b>,
+        lr: Expr<'b>,
+        rule: AdamW,
+    ) -> [Expr<'b>; 3] {
         let results = self.builder().op(rule, &[self, g, m, v, step, lr]);
         [results[0], results[1], results[2]]
     }
@@ -54,8 +62,11 @@ impl Op for AdamW {
             return Err(Mismatch::new("an integer scalar step and a float scalar lr", found));
         }
         if self.betas.iter().any(|beta| !(0.0..1.0).contains(beta)) {
-            return Err(Mismatch::new("betas of at least 0 and below \
-                                      1", format!("{:?}", self.betas)));
+            return Err(Mismatch::new(
+                "betas of at least 0 and below \
+                                      1",
+                format!("{:?}", self.betas),
+            ));
         }
         Ok(vec![p.clone(), m.clone(), v.clone()])
     }
@@ -63,7 +74,9 @@ impl Op for AdamW {
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let [p, g, m, v, step, lr] = args else { unreachable!("types were inferred") };
         let ([beta1, beta2], t, lr) = (self.betas, step.get(0), lr.get(0));
-        let new = |f: &dyn Fn(usize) -> f64| Array::float(p.dtype, &p.shape, (0..p.len()).map(f).collect());
+        let new = |f: &dyn Fn(usize) -> f64| {
+            Array::float(p.dtype, &p.shape, (0..p.len()).map(f).collect())
+        };
         let m = new(&|i| beta1 * m.get(i) + (1.0 - beta1) * g.get(i));
         let v = new(&|i| beta2 * v.get(i) + (1.0 - beta2) * g.get(i).powi(2));
         let p = new(&|i| {
@@ -92,7 +105,8 @@ impl Op for AdamW {
 
     fn samples() -> Vec<Sample> {
         let sample = |rule: AdamW, shape: crate::Shape, step: f64| {
-            let sample = Sample::new(rule).normal(shape.clone()).normal(shape.clone()).normal(shape.clone());
+            let sample =
+                Sample::new(rule).normal(shape.clone()).normal(shape.clone()).normal(shape.clone());
             let sample = sample.uniform(shape, 0.1, 2.0);
             let sample = sample.operand(TensorType::scalar(DType::I64), Fill::Values(vec![step]));
             sample.uniform(crate::Shape::default(), 1e-3, 1e-2)

@@ -12,12 +12,14 @@
 //! last key. Sources: Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al.,
 //! arXiv:2305.13245; log-sum-exp and tiling: Dao et al., arXiv:2205.14135; score and mask
 //! functions: Dong et al., "Flex attention", arXiv:2412.05496.
+//!
+//! Long because masks, regions, the f64 meaning and the expansion define one op together.
 
 use super::AttentionGrad;
 use crate::graph::{Lane, check_lanes};
 use crate::{
-    Array, Builder, Compare, Cost, DType, Expr, Gradient, Graph, GraphError, Mismatch, Op, Reducer, Sample, Shape,
-    TensorType, Types,
+    Array, Builder, Compare, Cost, DType, Expr, Gradient, Graph, GraphError, Mismatch, Op, Reducer,
+    Sample, Shape, TensorType, Types,
 };
 use serde::{Deserialize, Serialize};
 
@@ -109,25 +111,39 @@ pub fn find_mask(regions: &[Graph]) -> Option<&Graph> {
 
 /// Errs unless `regions` are at most one score and one mask function that take what attention gives
 /// them.
-fn check_regions(regions: &[Graph], captures: &[TensorType], scores: DType) -> Result<(), Mismatch> {
-    let list = |types: &[TensorType]| types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ");
+fn check_regions(
+    regions: &[Graph],
+    captures: &[TensorType],
+    scores: DType,
+) -> Result<(), Mismatch> {
+    let list = |types: &[TensorType]| {
+        types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
+    };
     let mut seen = [false; 2];
     for region in regions {
-        let outputs: Vec<TensorType> = region.outputs().iter().map(|port| region.ty(port.value).clone()).collect();
+        let outputs: Vec<TensorType> =
+            region.outputs().iter().map(|port| region.ty(port.value).clone()).collect();
         let is_mask = outputs == [TensorType::scalar(DType::Bool)];
         if !is_mask && outputs != [TensorType::scalar(scores)] {
             let expected = format!("a region that gives one {scores}[] score or one bool[] mask");
-            return Err(Mismatch::new(expected, format!("`{}` giving ({})", region.name(), list(&outputs))));
+            return Err(Mismatch::new(
+                expected,
+                format!("`{}` giving ({})", region.name(), list(&outputs)),
+            ));
         }
         if std::mem::replace(&mut seen[is_mask as usize], true) {
-            return Err(Mismatch::new("at most one score and one mask \
-                                      region", format!("`{}` again", region.name())));
+            return Err(Mismatch::new(
+                "at most one score and one mask \
+                                      region",
+                format!("`{}` again", region.name()),
+            ));
         }
         let scalars = (!is_mask).then_some(scores).into_iter().chain([DType::I32; 4]);
         let mut expected: Vec<TensorType> = scalars.map(TensorType::scalar).collect();
         let each = expected.len();
         expected.extend_from_slice(captures);
-        let inputs: Vec<TensorType> = region.inputs().iter().map(|port| region.ty(port.value).clone()).collect();
+        let inputs: Vec<TensorType> =
+            region.inputs().iter().map(|port| region.ty(port.value).clone()).collect();
         if inputs != expected {
             let expected = format!("region `{}` with inputs ({})", region.name(), list(&expected));
             return Err(Mismatch::new(expected, format!("({})", list(&inputs))));
@@ -158,26 +174,41 @@ impl Attention {
     }
 
     /// Types of q, k, v (operands 0 to 2) and regions; returns the type of the log-sum-exp.
-    pub(super) fn check(&self, types: &Types<'_>, captures: &[TensorType]) -> Result<TensorType, Mismatch> {
-        let [q, k, v] = &types.operands[..3] else { unreachable!("the caller checked the number \
-                                                            of operands") };
+    pub(super) fn check(
+        &self,
+        types: &Types<'_>,
+        captures: &[TensorType],
+    ) -> Result<TensorType, Mismatch> {
+        let [q, k, v] = &types.operands[..3] else {
+            unreachable!(
+                "the caller checked the number \
+                                                            of operands"
+            )
+        };
         let dtype = types.same_float(&types.operands[..3])?;
         let found = || format!("q {q}, k {k}, v {v}");
         if [q, k, v].iter().any(|ty| ty.rank() != 4) {
             let expected = "q of [B, H, Tq, D], k of [B, Hkv, Tk, D], v of [B, Hkv, Tk, Dv]";
             return Err(Mismatch::new(expected, found()));
         }
-        let equal = k.shape.0[..3] == v.shape.0[..3] && q.shape[0] == k.shape[0] && q.shape[3] == k.shape[3];
+        let equal = k.shape.0[..3] == v.shape.0[..3]
+            && q.shape[0] == k.shape[0]
+            && q.shape[3] == k.shape[3];
         if !equal {
             let expected = "equal B of all three, Hkv and Tk of k and v, D of q and k";
-            return Err(Mismatch::new(expected, found()).remedy("transpose heads to the front: [B, \
-                                                            H, T, D]"));
+            return Err(Mismatch::new(expected, found()).remedy(
+                "transpose heads to the front: [B, \
+                                                            H, T, D]",
+            ));
         }
         if let (Some(heads), Some(shared)) = (q.shape[1].size(), k.shape[1].size()) {
             let divides = if shared == 0 { heads == 0 } else { heads.is_multiple_of(shared) };
             if !divides {
-                return Err(Mismatch::new("a number of query heads that the key heads \
-                                          divide", found()));
+                return Err(Mismatch::new(
+                    "a number of query heads that the key heads \
+                                          divide",
+                    found(),
+                ));
             }
         }
         check_regions(types.regions, captures, dtype.accumulation())?;
@@ -185,7 +216,12 @@ impl Attention {
     }
 
     /// The score of one pair by the definition; `None` where it is masked.
-    pub(super) fn score(&self, [q, k]: [&Array; 2], at: [usize; 4], given: (&[Graph], &[Array])) -> Option<f64> {
+    pub(super) fn score(
+        &self,
+        [q, k]: [&Array; 2],
+        at: [usize; 4],
+        given: (&[Graph], &[Array]),
+    ) -> Option<f64> {
         let ([b, h, i, j], (regions, captures)) = (at, given);
         let (queries, keys, d) = (q.shape[2], k.shape[2], q.shape[3]);
         if self.mask == Mask::Causal && j + queries > i + keys {
@@ -193,7 +229,8 @@ impl Attention {
         }
         let index = || at.iter().map(|&i| Array::int(DType::I32, &[], vec![i as i128]));
         let call = |region: &Graph, first: Option<Array>| {
-            let args: Vec<Array> = first.into_iter().chain(index()).chain(captures.iter().cloned()).collect();
+            let args: Vec<Array> =
+                first.into_iter().chain(index()).chain(captures.iter().cloned()).collect();
             crate::eval::eval_region(region, &args)[0].get(0)
         };
         if find_mask(regions).is_some_and(|mask| call(mask, None) == 0.0) {
@@ -207,16 +244,22 @@ impl Attention {
     }
 
     /// All scores `[B, H, Tq, Tk]` in the accumulation type, -∞ where masked.
-    pub(super) fn scores<'b>(&self, [q, k]: [Expr<'b>; 2], given: (&[Graph], &[Expr<'b>])) -> Expr<'b> {
+    pub(super) fn scores<'b>(
+        &self,
+        [q, k]: [Expr<'b>; 2],
+        given: (&[Graph], &[Expr<'b>]),
+    ) -> Expr<'b> {
         let (b, (regions, captures)) = (q.builder(), given);
         let (queries, keys) = (q.size(2), k.size(2));
         let grid = [q.size(0), q.size(1), queries, keys];
-        let product = by_key_head(q, k).dot_to(k, &[(0, 0), (1, 1)], &[(3, 3)], q.dtype().accumulation());
+        let product =
+            by_key_head(q, k).dot_to(k, &[(0, 0), (1, 1)], &[(3, 3)], q.dtype().accumulation());
         let mut scores = product.reshape(grid) * self.factor(q.size(3));
         let index = || (0..4).map(|axis| Lane::Each(b.iota(DType::I32, grid, axis)));
         let call = |region: &Graph, first: Option<Expr<'b>>| {
             let captures = captures.iter().map(|&capture| Lane::Shared(capture));
-            let lanes: Vec<Lane<'b>> = first.map(Lane::Each).into_iter().chain(index()).chain(captures).collect();
+            let lanes: Vec<Lane<'b>> =
+                first.map(Lane::Each).into_iter().chain(index()).chain(captures).collect();
             b.inline_over(&grid, region, &lanes)[0]
         };
         if let Some(region) = find_score(regions) {
@@ -247,7 +290,10 @@ impl Op for Attention {
 
     fn infer(&self, types: &Types<'_>) -> Result<Vec<TensorType>, Mismatch> {
         if types.operands.len() < 3 {
-            return Err(Mismatch::new("q, k, v and captures", format!("{} operands", types.operands.len())));
+            return Err(Mismatch::new(
+                "q, k, v and captures",
+                format!("{} operands", types.operands.len()),
+            ));
         }
         let lse = self.check(types, &types.operands[3..])?;
         let mut out = types.operands[0].clone();
@@ -262,7 +308,8 @@ impl Op for Attention {
         let lse = Array::build(q.dtype.accumulation(), &q.shape[..3], |at| {
             let (b, h, i) = (at[0], at[1], at[2]);
             let score = |j: usize| self.score([q, k], [b, h, i, j], (regions, &args[3..]));
-            let scores: Vec<f64> = (0..keys).map(|j| score(j).unwrap_or(f64::NEG_INFINITY)).collect();
+            let scores: Vec<f64> =
+                (0..keys).map(|j| score(j).unwrap_or(f64::NEG_INFINITY)).collect();
             let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             if max == f64::NEG_INFINITY {
                 out.extend(vec![0.0; channels]);
@@ -271,7 +318,8 @@ impl Op for Attention {
             let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
             let sum: f64 = weights.iter().sum();
             out.extend((0..channels).map(|c| {
-                let products = weights.iter().enumerate().map(|(j, w)| w * v.at(&[b, h / group, j, c]));
+                let products =
+                    weights.iter().enumerate().map(|(j, w)| w * v.at(&[b, h / group, j, c]));
                 products.sum::<f64>() / sum
             }));
             max + sum.ln()
@@ -307,7 +355,8 @@ impl Op for Attention {
         }
         let [q, k, v] = [g.inputs[0], g.inputs[1], g.inputs[2]];
         let (out, lse) = (g.outputs[0], g.outputs[1]);
-        let dout = g.cotangents[0].unwrap_or_else(|| out.builder().full(out.dtype(), out.shape(), 0.0));
+        let dout =
+            g.cotangents[0].unwrap_or_else(|| out.builder().full(out.dtype(), out.shape(), 0.0));
         // Each row's share that leaves through the sum of its weights; the log-sum-exp's cotangent
         // enters with it.
         let mut delta = (dout.widen() * out.widen()).sum(&[3]);
@@ -315,7 +364,8 @@ impl Op for Attention {
             delta = delta - dlse;
         }
         let operands = [&[q, k, v, lse, dout, delta], &g.inputs[3..]].concat();
-        let grads = g.builder.node(AttentionGrad { attention: *self }, &operands, g.regions.to_vec());
+        let grads =
+            g.builder.node(AttentionGrad { attention: *self }, &operands, g.regions.to_vec());
         let captures = g.inputs[3..].iter().map(|_| None);
         Some(grads.into_iter().take(3).map(Some).chain(captures).collect())
     }
@@ -331,9 +381,13 @@ impl Op for Attention {
     fn samples() -> Vec<Sample> {
         let sample = |attention| Sample::new(attention);
         let plain = |attention, tk: &str| {
-            sample(attention).normal(["B", "H", "T", "D"]).normal(["B", "H", tk, "D"]).normal(["B", "H", tk, "D"])
+            sample(attention)
+                .normal(["B", "H", "T", "D"])
+                .normal(["B", "H", tk, "D"])
+                .normal(["B", "H", tk, "D"])
         };
-        let fixed = |attention, [q, k, v]: [[usize; 4]; 3]| sample(attention).normal(q).normal(k).normal(v);
+        let fixed =
+            |attention, [q, k, v]: [[usize; 4]; 3]| sample(attention).normal(q).normal(k).normal(v);
         let bias = TensorType::new(DType::F32, [2usize, 9]);
         let length = TensorType::new(DType::I32, [2usize]);
         let captures = [bias.clone(), length.clone()];
@@ -342,9 +396,15 @@ impl Op for Attention {
             let biased = score + captures[0].at(&[h, k - q + k.constant(4.0)]);
             (biased * 0.5).tanh() * 2.0
         });
-        let mask = mask_region(&captures, |[b, _, _, k], captures| k.compare(Compare::Lt, captures[1].at(&[b])));
-        let regions = [score, mask].map(|region| region.expect("the sample's regions are well \
-                                                            typed"));
+        let mask = mask_region(&captures, |[b, _, _, k], captures| {
+            k.compare(Compare::Lt, captures[1].at(&[b]))
+        });
+        let regions = [score, mask].map(|region| {
+            region.expect(
+                "the sample's regions are well \
+                                                            typed",
+            )
+        });
         let with_regions = |regions: &[Graph]| {
             let shapes = [[2, 2, 5, 4], [2, 1, 5, 4], [2, 1, 5, 3]];
             let sample = fixed(Attention::FULL, shapes).operand(bias.clone(), crate::Fill::Normal);

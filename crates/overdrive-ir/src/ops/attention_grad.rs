@@ -9,7 +9,8 @@
 
 use super::attention::{Attention, by_key_head, find_score};
 use crate::{
-    Array, Builder, Compare, Cost, DType, Expr, Graph, Mismatch, Op, Sample, TensorType, Types, ops::attention,
+    Array, Builder, Compare, Cost, DType, Expr, Graph, Mismatch, Op, Sample, TensorType, Types,
+    ops::attention,
 };
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +44,9 @@ impl Op for AttentionGrad {
     }
 
     fn eval(&self, args: &[Array], regions: &[Graph]) -> Vec<Array> {
-        let [q, k, v, lse, dout, delta, captures @ ..] = args else { unreachable!("types were inferred") };
+        let [q, k, v, lse, dout, delta, captures @ ..] = args else {
+            unreachable!("types were inferred")
+        };
         let (group, scale) = (q.shape[1] / k.shape[1].max(1), self.attention.factor(q.shape[3]));
         let [mut dq, mut dk, mut dv] = [q, k, v].map(|x| vec![0.0; x.len()]);
         let pairs = [&q.shape[..3], &[k.shape[2]]].concat();
@@ -53,7 +56,8 @@ impl Op for AttentionGrad {
             let Some(score) = self.attention.score([q, k], at, (regions, captures)) else { return };
             let (row, head) = ([b, h, i], h / group);
             let weight = (score - lse.at(&row)).exp();
-            let dweight: f64 = (0..v.shape[3]).map(|c| dout.at(&[b, h, i, c]) * v.at(&[b, head, j, c])).sum();
+            let dweight: f64 =
+                (0..v.shape[3]).map(|c| dout.at(&[b, h, i, c]) * v.at(&[b, head, j, c])).sum();
             let dscore = weight * (dweight - delta.at(&row)) * scale;
             for c in 0..q.shape[3] {
                 dq[q.position(&[b, h, i, c])] += dscore * k.at(&[b, head, j, c]);
@@ -67,7 +71,9 @@ impl Op for AttentionGrad {
     }
 
     fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], regions: &[Graph]) -> Vec<Expr<'b>> {
-        let [q, k, v, lse, dout, delta, captures @ ..] = args else { unreachable!("types were inferred") };
+        let [q, k, v, lse, dout, delta, captures @ ..] = args else {
+            unreachable!("types were inferred")
+        };
         let (dtype, wide) = (q.dtype(), lse.dtype());
         let column = [q.size(0), q.size(1), q.size(2), 1];
         // A row that sees nothing has lse -∞; its scores are -∞ too, and any finite shift gives
@@ -78,7 +84,8 @@ impl Op for AttentionGrad {
         let heads = [(0, 0), (1, 1)];
         let (q_rows, dout_rows) = (by_key_head(*q, *k), by_key_head(*dout, *k));
         let dweights = dout_rows.dot_to(*v, &heads, &[(3, 3)], wide).reshape(weights.shape());
-        let dscores = weights * (dweights - delta.reshape(column)) * self.attention.factor(q.size(3));
+        let dscores =
+            weights * (dweights - delta.reshape(column)) * self.attention.factor(q.size(3));
         let [weights, dscores] = [weights, dscores].map(|x| by_key_head(x.convert(dtype), *k));
         let dq = dscores.dot(*k, &heads, &[(3, 2)]).reshape(q.shape());
         let dk = dscores.dot(q_rows, &heads, &[(2, 2)]);
@@ -101,9 +108,10 @@ impl Op for AttentionGrad {
             sample.uniform([b, h, tq], 1.0, 3.0).normal(q).normal([b, h, tq])
         };
         let length = TensorType::new(DType::I32, [2usize]);
-        let mask = attention::mask_region(std::slice::from_ref(&length), |[b, _, _, k], captures| {
-            k.compare(Compare::Lt, captures[0].at(&[b]))
-        });
+        let mask =
+            attention::mask_region(std::slice::from_ref(&length), |[b, _, _, k], captures| {
+                k.compare(Compare::Lt, captures[0].at(&[b]))
+            });
         let masked = sample(Attention::FULL, [2, 2, 2, 3, 5, 4])
             .operand(length, crate::Fill::Values(vec![3.0, 0.0]))
             .region(mask.expect("the sample's region is well typed"));

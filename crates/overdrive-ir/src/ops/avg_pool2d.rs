@@ -6,7 +6,8 @@
 //! the windows, stands here for both poolings.
 
 use crate::{
-    Array, Builder, Dim, Expr, Graph, Mismatch, Op, Operation, Prim, Reducer, Sample, Tensor, TensorType, Types, Window,
+    Array, Builder, Dim, Expr, Graph, Mismatch, Op, Operation, Prim, Reducer, Sample, Tensor,
+    TensorType, Types, Window,
 };
 use serde::{Deserialize, Serialize};
 
@@ -72,7 +73,8 @@ impl Pool2d {
             let expected = format!("padding smaller than the window {:?}", self.window);
             return Err(Mismatch::new(expected, format!("{:?}", self.pad)));
         }
-        Operation::from(Prim::ReduceWindow { reducer: Reducer::Max, windows: self.windows() }).infer(types)
+        Operation::from(Prim::ReduceWindow { reducer: Reducer::Max, windows: self.windows() })
+            .infer(types)
     }
 
     /// `fold` of the elements of x in each window.
@@ -82,13 +84,15 @@ impl Pool2d {
             (padded - self.window[d]) / self.stride[d] + 1
         };
         let inside = |d: usize, at: usize| {
-            let taps = (0..self.window[d]).filter_map(move |u| (at * self.stride[d] + u).checked_sub(self.pad[d][0]));
+            let taps = (0..self.window[d])
+                .filter_map(move |u| (at * self.stride[d] + u).checked_sub(self.pad[d][0]));
             taps.filter(move |&p| p < x.shape[2 + d])
         };
         Array::build(x.dtype, &[x.shape[0], x.shape[1], extent(0), extent(1)], |at| {
             let rows = inside(0, at[2]);
             let window = rows.flat_map(|row| inside(1, at[3]).map(move |column| (row, column)));
-            let elements: Vec<f64> = window.map(|(row, column)| x.at(&[at[0], at[1], row, column])).collect();
+            let elements: Vec<f64> =
+                window.map(|(row, column)| x.at(&[at[0], at[1], row, column])).collect();
             fold(&elements)
         })
     }
@@ -133,7 +137,12 @@ impl Op for AvgPool2d {
         let uneven = Pool2d { window: [3, 2], stride: [2, 1], pad: [[1, 2], [0, 1]] };
         let sample = |pool, padding| Sample::new(AvgPool2d { pool, padding });
         vec![
-            sample(Pool2d::new(2, 2), Padding::Counted).normal([Dim::from("N"), "C".into(), 6.into(), 4.into()]),
+            sample(Pool2d::new(2, 2), Padding::Counted).normal([
+                Dim::from("N"),
+                "C".into(),
+                6.into(),
+                4.into(),
+            ]),
             sample(uneven, Padding::Counted).normal([2usize, 3, 7, 5]),
             sample(uneven, Padding::LeftOut).normal([2usize, 3, 7, 5]),
         ]

@@ -5,7 +5,9 @@
 //! model to update its running averages. The variance is the biased one; an empty batch has mean
 //! and variance 0. Source: Ioffe and Szegedy, "Batch normalization", arXiv:1502.03167.
 
-use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType, Types};
+use crate::{
+    Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType, Types,
+};
 use serde::{Deserialize, Serialize};
 
 /// Where mean and variance come from.
@@ -102,7 +104,11 @@ impl Op for BatchNorm {
             let mut sums = vec![0.0; channels];
             (0..x.len()).for_each(|i| sums[channel_of(i)] += term(i));
             let count = (x.shape[0] * inner).max(1) as f64;
-            Array::float(x.dtype.accumulation(), &[channels], sums.iter().map(|sum| sum / count).collect())
+            Array::float(
+                x.dtype.accumulation(),
+                &[channels],
+                sums.iter().map(|sum| sum / count).collect(),
+            )
         };
         let statistics = match self.statistics {
             Statistics::Given => vec![args[3].clone(), args[4].clone()],
@@ -113,8 +119,11 @@ impl Op for BatchNorm {
             }
         };
         let (mean, variance) = (&statistics[0], &statistics[1]);
-        let normal = |i: usize, c: usize| (x.get(i) - mean.get(c)) / (variance.get(c) + self.eps).sqrt();
-        let y = (0..x.len()).map(|i| (i, channel_of(i))).map(|(i, c)| normal(i, c) * scale.get(c) + bias.get(c));
+        let normal =
+            |i: usize, c: usize| (x.get(i) - mean.get(c)) / (variance.get(c) + self.eps).sqrt();
+        let y = (0..x.len())
+            .map(|i| (i, channel_of(i)))
+            .map(|(i, c)| normal(i, c) * scale.get(c) + bias.get(c));
         let y = Array::float(x.dtype, &x.shape, y.collect());
         match self.statistics {
             Statistics::Given => vec![y],
@@ -169,8 +178,13 @@ impl Op for BatchNorm {
     fn samples() -> Vec<Sample> {
         let given = |shape: Shape, c: crate::Dim| {
             let channels = Shape(vec![c]);
-            let sample = Sample::new(BatchNorm { eps: 1e-5, statistics: Statistics::Given }).normal(shape);
-            sample.normal(channels.clone()).normal(channels.clone()).normal(channels.clone()).uniform(channels, 0.1, 2.0)
+            let sample =
+                Sample::new(BatchNorm { eps: 1e-5, statistics: Statistics::Given }).normal(shape);
+            sample
+                .normal(channels.clone())
+                .normal(channels.clone())
+                .normal(channels.clone())
+                .uniform(channels, 0.1, 2.0)
         };
         let batch = || Sample::new(BatchNorm { eps: 1e-5, statistics: Statistics::Batch });
         vec![

@@ -11,8 +11,8 @@
 
 use crate::blocks::Blocks;
 use crate::{
-    Array, Binary, Builder, Compare, DType, Dim, Expr, Fill, Graph, Mismatch, Op, Overflow, Prim, Reducer, Sample,
-    Shape, TensorType, Types,
+    Array, Binary, Builder, Compare, DType, Dim, Expr, Fill, Graph, Mismatch, Op, Overflow, Prim,
+    Reducer, Sample, Shape, TensorType, Types,
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,8 +48,12 @@ impl ScaleFormat {
         match self {
             _ if a.is_nan() => f64::NAN,
             Self::Wide => (a / max).max(TINY),
-            Self::F8e4m3 => DType::F8E4M3.round((narrow(a) / max).max(SMALLEST_E4M3), Overflow::Saturate),
-            Self::E8m0Floor => power((narrow(a).log2().floor() - max.log2().floor()).max(TINY.log2())),
+            Self::F8e4m3 => {
+                DType::F8E4M3.round((narrow(a) / max).max(SMALLEST_E4M3), Overflow::Saturate)
+            }
+            Self::E8m0Floor => {
+                power((narrow(a).log2().floor() - max.log2().floor()).max(TINY.log2()))
+            }
             Self::E8m0Up => power(narrow(narrow(a) / max).max(TINY).log2().ceil()),
         }
     }
@@ -77,7 +81,12 @@ pub struct BlockScale {
 
 impl<'b> Expr<'b> {
     /// The scale of each block of self, for codes of type `element`.
-    pub fn block_scale(self, block: &[Option<usize>], element: DType, scale: ScaleFormat) -> Expr<'b> {
+    pub fn block_scale(
+        self,
+        block: &[Option<usize>],
+        element: DType,
+        scale: ScaleFormat,
+    ) -> Expr<'b> {
         self.builder().op1(BlockScale { block: block.to_vec(), element, scale }, &[self])
     }
 }
@@ -87,10 +96,17 @@ impl BlockScale {
         let count = |(block, dim): (&Option<usize>, &Dim)| match (block, dim) {
             (None, _) => Ok(Dim::Size(1)),
             (Some(1), dim) => Ok(dim.clone()),
-            (Some(block), Dim::Size(size)) if *block > 0 && size.is_multiple_of(*block) => Ok(Dim::Size(size / block)),
-            (Some(block), dim) => Err(Mismatch::new(format!("blocks of {block} that divide the \
-                                                            extent {dim}"), x.to_string())
-                .remedy("take a block size that divides it, or pad")),
+            (Some(block), Dim::Size(size)) if *block > 0 && size.is_multiple_of(*block) => {
+                Ok(Dim::Size(size / block))
+            }
+            (Some(block), dim) => Err(Mismatch::new(
+                format!(
+                    "blocks of {block} that divide the \
+                                                            extent {dim}"
+                ),
+                x.to_string(),
+            )
+            .remedy("take a block size that divides it, or pad")),
         };
         if self.block.len() != x.rank() {
             return Err(Mismatch::new(format!("x of rank {}", self.block.len()), x.to_string()));
@@ -106,30 +122,42 @@ impl Op for BlockScale {
         let [x] = types.exactly()?;
         types.same_float(types.operands)?;
         if self.element == DType::Bool || self.element == DType::E8M0 {
-            return Err(Mismatch::new("an element type that holds signed \
-                                      numbers", self.element.to_string()));
+            return Err(Mismatch::new(
+                "an element type that holds signed \
+                                      numbers",
+                self.element.to_string(),
+            ));
         }
         Ok(vec![TensorType::new(self.scale.dtype(x.dtype), self.shape(x)?)])
     }
 
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let x = &args[0];
-        let shape = self.shape(&x.ty()).expect("types were inferred").known().expect("extents are known");
+        let shape =
+            self.shape(&x.ty()).expect("types were inferred").known().expect("extents are known");
         let blocks = Blocks::new(&x.shape, &shape);
         let mut largest = Array::build(DType::F64, &shape, |_| 0.0);
         let positions = Array::build(DType::F64, &shape, |_| 0.0);
-        let crate::eval::Data::Float(values) = &mut largest.data else { unreachable!("f64 is a float") };
+        let crate::eval::Data::Float(values) = &mut largest.data else {
+            unreachable!("f64 is a float")
+        };
         crate::eval::for_each_index(&x.shape, |at| {
             let (value, covered) = (x.at(at).abs(), positions.position(&blocks.at(at)));
-            values[covered] = if value.is_nan() || value > values[covered] { value } else { values[covered] };
+            values[covered] =
+                if value.is_nan() || value > values[covered] { value } else { values[covered] };
         });
         let dtype = self.scale.dtype(x.dtype);
-        vec![Array::float(dtype, &shape, largest.floats().iter().map(|&a| self.scale.of(a, self.element)).collect())]
+        vec![Array::float(
+            dtype,
+            &shape,
+            largest.floats().iter().map(|&a| self.scale.of(a, self.element)).collect(),
+        )]
     }
 
     fn expand<'b>(&self, b: &'b Builder, args: &[Expr<'b>], _regions: &[Graph]) -> Vec<Expr<'b>> {
         let x = args[0].widen();
-        let shape = self.shape(&x.ty()).expect("types were inferred").known().expect("extents are known");
+        let shape =
+            self.shape(&x.ty()).expect("types were inferred").known().expect("extents are known");
         let blocks = Blocks::new(&x.sizes(), &shape);
         let split = blocks.split(x);
         // Of no elements the largest magnitude is 0, not the identity of the maximum.
@@ -138,16 +166,22 @@ impl Op for BlockScale {
         let max = self.element.max_value();
         let word = |value: f64| b.constant(crate::Tensor::scalar(DType::U32, value));
         let cast = |x: Expr<'b>, to: DType| b.op1(Prim::Bitcast { to }, &[x]);
-        let exponent = |word_of: Expr<'b>| cast(word_of.binary(Binary::And, word(EXPONENT)), DType::F32);
+        let exponent =
+            |word_of: Expr<'b>| cast(word_of.binary(Binary::And, word(EXPONENT)), DType::F32);
         let finite = |q: Expr<'b>, power: Expr<'b>| {
-            q.compare(Compare::Le, q.constant(f64::from(f32::MAX))).select(power, q).convert(DType::E8M0)
+            q.compare(Compare::Le, q.constant(f64::from(f32::MAX)))
+                .select(power, q)
+                .convert(DType::E8M0)
         };
         vec![match self.scale {
             ScaleFormat::Wide => (a / max).max(a.constant(TINY)),
             ScaleFormat::F8e4m3 => {
                 let wide = a.convert(DType::F32) / max;
                 let overflow = Overflow::Saturate;
-                b.op1(Prim::Convert { to: DType::F8E4M3, overflow }, &[wide.max(wide.constant(SMALLEST_E4M3))])
+                b.op1(
+                    Prim::Convert { to: DType::F8E4M3, overflow },
+                    &[wide.max(wide.constant(SMALLEST_E4M3))],
+                )
             }
             ScaleFormat::E8m0Floor => {
                 let power_of_max = 2f64.powf(max.log2().floor());
@@ -170,11 +204,16 @@ impl Op for BlockScale {
         let powers = Fill::Values(vec![0.0, 448.0, 449.0, 1e-30, -6.0, 6.5, 1.0, -0.999]);
         vec![
             sample(&[Some(1), None], DType::I8, ScaleFormat::Wide).normal(["M", "K"]),
-            sample(&[None, Some(4)], DType::I4, ScaleFormat::Wide).normal(["M".into(), Dim::Size(12)]),
-            sample(&[Some(1), Some(32)], DType::F8E4M3, ScaleFormat::E8m0Floor).normal(["M".into(), Dim::Size(64)]),
-            sample(&[Some(1)], DType::F8E4M3, ScaleFormat::E8m0Up).operand(TensorType::new(DType::F32, [8usize]), powers.clone()),
-            sample(&[Some(1)], DType::F4E2M1, ScaleFormat::E8m0Floor).operand(TensorType::new(DType::F32, [8usize]), powers),
-            sample(&[Some(1), Some(16)], DType::F4E2M1, ScaleFormat::F8e4m3).normal(["M".into(), Dim::Size(32)]),
+            sample(&[None, Some(4)], DType::I4, ScaleFormat::Wide)
+                .normal(["M".into(), Dim::Size(12)]),
+            sample(&[Some(1), Some(32)], DType::F8E4M3, ScaleFormat::E8m0Floor)
+                .normal(["M".into(), Dim::Size(64)]),
+            sample(&[Some(1)], DType::F8E4M3, ScaleFormat::E8m0Up)
+                .operand(TensorType::new(DType::F32, [8usize]), powers.clone()),
+            sample(&[Some(1)], DType::F4E2M1, ScaleFormat::E8m0Floor)
+                .operand(TensorType::new(DType::F32, [8usize]), powers),
+            sample(&[Some(1), Some(16)], DType::F4E2M1, ScaleFormat::F8e4m3)
+                .normal(["M".into(), Dim::Size(32)]),
         ]
     }
 }

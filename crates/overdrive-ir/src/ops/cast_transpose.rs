@@ -9,7 +9,10 @@
 //! Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
 
 use super::quantize::code;
-use crate::{Array, Builder, DType, Expr, Fill, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType, Types, Unary};
+use crate::{
+    Array, Builder, DType, Expr, Fill, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType,
+    Types, Unary,
+};
 use serde::{Deserialize, Serialize};
 
 /// Codes in both orders.
@@ -35,8 +38,12 @@ impl Op for CastTranspose {
         types.same_float(&types.operands[..1])?;
         if x.rank() != 2 || scale.rank() != 0 || !scale.dtype.is_arithmetic_float() {
             let remedy = "reshape x to a matrix; one scale covers all of it";
-            return Err(Mismatch::new("x of [M, N] and a scalar \
-                                      scale", format!("{x} and {scale}")).remedy(remedy));
+            return Err(Mismatch::new(
+                "x of [M, N] and a scalar \
+                                      scale",
+                format!("{x} and {scale}"),
+            )
+            .remedy(remedy));
         }
         if !matches!(self.to, DType::F8E4M3 | DType::F8E5M2) {
             return Err(Mismatch::new("codes of f8e4m3 or f8e5m2", self.to.to_string()));
@@ -49,8 +56,9 @@ impl Op for CastTranspose {
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let (x, scale) = (&args[0], args[1].get(0));
         let of = |at: &[usize]| code(self.to, x.at(at) / scale, 0.0);
-        let largest =
-            (0..x.len()).map(|i| x.get(i).abs()).fold(0.0, |a: f64, x| if x.is_nan() { x } else { a.max(x) });
+        let largest = (0..x.len())
+            .map(|i| x.get(i).abs())
+            .fold(0.0, |a: f64, x| if x.is_nan() { x } else { a.max(x) });
         let largest = if (0..x.len()).any(|i| x.get(i).is_nan()) { f64::NAN } else { largest };
         vec![
             Array::build(self.to, &x.shape, of),
@@ -72,6 +80,10 @@ impl Op for CastTranspose {
             let scale = (TensorType::scalar(DType::F32), Fill::Values(vec![scale]));
             Sample::new(CastTranspose { to }).normal(["M", "N"]).operand(scale.0, scale.1)
         };
-        vec![sample(DType::F8E4M3, 0.0078125), sample(DType::F8E4M3, 0.013), sample(DType::F8E5M2, 0.00003)]
+        vec![
+            sample(DType::F8E4M3, 0.0078125),
+            sample(DType::F8E4M3, 0.013),
+            sample(DType::F8E5M2, 0.00003),
+        ]
     }
 }

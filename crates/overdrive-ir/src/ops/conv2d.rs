@@ -2,12 +2,15 @@
 //! c, u, v] + bias[o]`.
 //!
 //! x is `[N, C, H, W]`, w `[O, C/groups, kernel H, kernel W]`, bias `[O]`; positions outside x
-//! are 0. As everywhere in deep learning it is a correlation: the kernel is not flipped. Source: LeCun
-//! et al., "Gradient-based learning applied to document recognition", Proc. IEEE 1998; groups:
-//! Krizhevsky et al., NIPS 2012.
+//! are 0. As everywhere in deep learning it is a correlation: the kernel is not flipped.
+//! Source: LeCun et al., "Gradient-based learning applied to document recognition", Proc. IEEE
+//! 1998; groups: Krizhevsky et al., NIPS 2012.
 
 use crate::plan::Dimension;
-use crate::{Array, Builder, Convolution, DType, Expr, Graph, Mismatch, Op, Operation, Prim, Sample, TensorType, Types};
+use crate::{
+    Array, Builder, Convolution, DType, Expr, Graph, Mismatch, Op, Operation, Prim, Sample,
+    TensorType, Types,
+};
 use serde::{Deserialize, Serialize};
 
 /// Two-dimensional convolution. The bias operand may be absent.
@@ -71,7 +74,9 @@ impl Op for Conv2d {
 
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let (x, w) = (&args[0], &args[1]);
-        let [outputs, per_group, kernel_h, kernel_w] = w.shape[..] else { unreachable!("w is [O, C/groups, H, W]") };
+        let [outputs, per_group, kernel_h, kernel_w] = w.shape[..] else {
+            unreachable!("w is [O, C/groups, H, W]")
+        };
         let extent = |d: usize| {
             let reach = (w.shape[2 + d] - 1) * self.dilation[d] + 1;
             (x.shape[2 + d] + self.pad[d][0] + self.pad[d][1] - reach) / self.stride[d] + 1
@@ -105,13 +110,21 @@ impl Op for Conv2d {
 
     fn samples() -> Vec<Sample> {
         let depthwise = Conv2d { groups: 4, ..Conv2d::new(1, 1) };
-        let uneven =
-            Conv2d { stride: [2, 3], pad: [[0, 2], [1, 0]], dilation: [2, 1], groups: 2 };
+        let uneven = Conv2d { stride: [2, 3], pad: [[0, 2], [1, 0]], dilation: [2, 1], groups: 2 };
         vec![
-            Sample::new(Conv2d::new(1, 1)).normal(named([3, 6, 5])).normal([4usize, 3, 3, 3]).normal([4usize]),
+            Sample::new(Conv2d::new(1, 1))
+                .normal(named([3, 6, 5]))
+                .normal([4usize, 3, 3, 3])
+                .normal([4usize]),
             Sample::new(Conv2d::new(2, 1)).normal(named([2, 7, 8])).normal([3usize, 2, 3, 3]),
-            Sample::new(Conv2d::new(1, 0)).normal(named([5, 4, 4])).normal([2usize, 5, 1, 1]).normal([2usize]),
-            Sample::new(depthwise).normal([1usize, 4, 5, 5]).normal([8usize, 1, 3, 3]).normal([8usize]),
+            Sample::new(Conv2d::new(1, 0))
+                .normal(named([5, 4, 4]))
+                .normal([2usize, 5, 1, 1])
+                .normal([2usize]),
+            Sample::new(depthwise)
+                .normal([1usize, 4, 5, 5])
+                .normal([8usize, 1, 3, 3])
+                .normal([8usize]),
             Sample::new(uneven).normal([2usize, 4, 9, 7]).normal([6usize, 2, 3, 2]),
         ]
     }

@@ -9,8 +9,8 @@
 //! large-vocabulary language models", arXiv:2411.09009.
 
 use crate::{
-    Array, Builder, Compare, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType,
-    Types,
+    Array, Builder, Compare, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Reducer, Sample,
+    Shape, TensorType, Types,
 };
 use serde::{Deserialize, Serialize};
 
@@ -126,14 +126,26 @@ impl Op for CrossEntropy {
         let targets = |dtype, shape: Shape| TensorType::new(dtype, shape);
         let some_ignored = Fill::Values(vec![3.0, -100.0, 0.0, 4.0, -100.0, 1.0]);
         vec![
-            sample(None).normal([crate::Dim::from("N"), 7.into()]).operand(targets(DType::I64, ["N"].into()), Fill::Index(7)),
-            sample(Some(-100)).normal([2usize, 3, 5]).operand(targets(DType::I32, [2usize, 3].into()), some_ignored),
-            sample(Some(0)).normal([4usize, 33]).operand(targets(DType::U8, [4usize].into()), Fill::Index(3)),
+            sample(None)
+                .normal([crate::Dim::from("N"), 7.into()])
+                .operand(targets(DType::I64, ["N"].into()), Fill::Index(7)),
+            sample(Some(-100))
+                .normal([2usize, 3, 5])
+                .operand(targets(DType::I32, [2usize, 3].into()), some_ignored),
+            sample(Some(0))
+                .normal([4usize, 33])
+                .operand(targets(DType::U8, [4usize].into()), Fill::Index(3)),
             // Logits whose exponentials overflow, one class only, a single row, targets beyond both
             // ends.
-            sample(None).uniform([3usize, 9], 900.0, 1000.0).operand(targets(DType::I32, [3usize].into()), Fill::Index(9)),
-            sample(None).normal([3usize, 1]).operand(targets(DType::I32, [3usize].into()), Fill::Index(1)),
-            sample(None).normal([6usize]).operand(targets(DType::I32, Shape::default()), Fill::Values(vec![-1.0])),
+            sample(None)
+                .uniform([3usize, 9], 900.0, 1000.0)
+                .operand(targets(DType::I32, [3usize].into()), Fill::Index(9)),
+            sample(None)
+                .normal([3usize, 1])
+                .operand(targets(DType::I32, [3usize].into()), Fill::Index(1)),
+            sample(None)
+                .normal([6usize])
+                .operand(targets(DType::I32, Shape::default()), Fill::Values(vec![-1.0])),
         ]
     }
 }

@@ -7,7 +7,8 @@
 use super::quantize::check_scale;
 use crate::blocks::Blocks;
 use crate::{
-    Array, Builder, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Reducer, Sample, TensorType, Types,
+    Array, Builder, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Reducer, Sample,
+    TensorType, Types,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +35,12 @@ fn centred<'b>(codes: Expr<'b>, zero: Option<Expr<'b>>, wide: DType) -> Expr<'b>
 
 /// Cotangents of scale and zero for a cotangent `dy` of the numbers; `None` for types without
 /// gradient.
-pub(crate) fn gradients<'b>(dy: Expr<'b>, codes: Expr<'b>, scale: Expr<'b>, zero: Option<Expr<'b>>) -> [Option<Expr<'b>>; 2] {
+pub(crate) fn gradients<'b>(
+    dy: Expr<'b>,
+    codes: Expr<'b>,
+    scale: Expr<'b>,
+    zero: Option<Expr<'b>>,
+) -> [Option<Expr<'b>>; 2] {
     let wide = dy.dtype();
     let blocks = Blocks::new(&codes.sizes(), &scale.sizes());
     let to = |x: Expr<'b>, ty: DType| ty.is_arithmetic_float().then(|| x.convert(ty));
@@ -61,7 +67,8 @@ impl Op for Dequantize {
 
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let codes = &args[0];
-        let under = |small: &Array, at: &[usize]| small.at(&Blocks::new(&codes.shape, &small.shape).at(at));
+        let under =
+            |small: &Array, at: &[usize]| small.at(&Blocks::new(&codes.shape, &small.shape).at(at));
         vec![Array::build(args[1].dtype.accumulation(), &codes.shape, |at| {
             (codes.at(at) - args.get(2).map_or(0.0, |zero| under(zero, at))) * under(&args[1], at)
         })]
@@ -88,14 +95,20 @@ impl Op for Dequantize {
         let groups = |columns: usize| ["N".into(), Dim::Size(columns)];
         vec![
             codes(DType::I8, 5, &[-128.0, 127.0, 0.0, 3.0]).uniform(groups(1), 0.01, 0.02),
-            codes(DType::I4, 12, &[-8.0, 7.0, 0.0, 3.0, -1.0]).uniform(groups(3), 0.1, 0.2).normal(groups(3)),
+            codes(DType::I4, 12, &[-8.0, 7.0, 0.0, 3.0, -1.0])
+                .uniform(groups(3), 0.1, 0.2)
+                .normal(groups(3)),
             codes(DType::U8, 6, &[0.0, 255.0, 7.0, 128.0])
                 .uniform(groups(2), 0.1, 0.2)
                 .operand(TensorType::new(DType::U8, groups(2)), Fill::Values(vec![128.0, 100.0])),
-            codes(DType::F6E3M2, 64, &[-28.0, 0.0625, 1.25, 3.0, -0.5])
-                .operand(TensorType::new(DType::E8M0, groups(2)), Fill::Values(vec![0.25, 2.0, 0.0078125])),
-            codes(DType::F4E2M1, 32, &[-6.0, 0.5, 1.5, 3.0, -0.5])
-                .operand(TensorType::new(DType::F8E4M3, groups(2)), Fill::Values(vec![0.25, 2.5, 448.0])),
+            codes(DType::F6E3M2, 64, &[-28.0, 0.0625, 1.25, 3.0, -0.5]).operand(
+                TensorType::new(DType::E8M0, groups(2)),
+                Fill::Values(vec![0.25, 2.0, 0.0078125]),
+            ),
+            codes(DType::F4E2M1, 32, &[-6.0, 0.5, 1.5, 3.0, -0.5]).operand(
+                TensorType::new(DType::F8E4M3, groups(2)),
+                Fill::Values(vec![0.25, 2.5, 448.0]),
+            ),
         ]
     }
 }

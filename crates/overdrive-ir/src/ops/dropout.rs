@@ -7,7 +7,8 @@
 
 use crate::eval::philox;
 use crate::{
-    Array, Builder, Compare, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Prim, Sample, TensorType, Types,
+    Array, Builder, Compare, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Prim, Sample,
+    TensorType, Types,
 };
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +74,10 @@ impl Op for Dropout {
     fn samples() -> Vec<Sample> {
         let seeded = |rate, seed: f64| {
             let seed = (TensorType::scalar(DType::U64), Fill::Values(vec![seed]));
-            move |sample: Sample| Sample { op: Dropout { rate, site: 3 }.into(), ..sample.operand(seed.0, seed.1) }
+            move |sample: Sample| Sample {
+                op: Dropout { rate, site: 3 }.into(),
+                ..sample.operand(seed.0, seed.1)
+            }
         };
         let x = || Sample::new(Dropout { rate: 0.0, site: 3 });
         vec![

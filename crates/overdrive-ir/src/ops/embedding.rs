@@ -5,8 +5,8 @@
 //! a frequent token's thousands of small contributions would vanish in bf16.
 
 use crate::{
-    Array, Builder, Cost, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Prim, Reducer, Sample, Shape, TensorType,
-    Types,
+    Array, Builder, Cost, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Prim, Reducer, Sample,
+    Shape, TensorType, Types,
 };
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,8 @@ impl Op for Embedding {
             let found = format!("{table} and {indices}");
             return Err(Mismatch::new("a table of [V, D] and integer indices", found));
         }
-        if table.shape[0].size() == Some(0) && indices.shape.known().is_none_or(|s| !s.contains(&0)) {
+        if table.shape[0].size() == Some(0) && indices.shape.known().is_none_or(|s| !s.contains(&0))
+        {
             return Err(Mismatch::new("a table with at least one row", table.to_string()));
         }
         let width = table.shape[1].clone();
@@ -48,7 +49,8 @@ impl Op for Embedding {
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let (table, indices) = (&args[0], &args[1]);
         let (rows, width) = (table.shape[0], table.shape[1]);
-        let row = |&i: &i128| &table.floats()[i.clamp(0, rows as i128 - 1) as usize * width..][..width];
+        let row =
+            |&i: &i128| &table.floats()[i.clamp(0, rows as i128 - 1) as usize * width..][..width];
         let data = indices.ints().iter().flat_map(row).copied().collect();
         vec![Array::float(table.dtype, &[&indices.shape[..], &[width]].concat(), data)]
     }
@@ -77,11 +79,17 @@ impl Op for Embedding {
         let sample = |(ty, fill)| Sample::new(Embedding).normal([5usize, 4]).operand(ty, fill);
         let named = TensorType::new(DType::I64, ["B", "T"]);
         vec![
-            Sample::new(Embedding).normal([crate::Dim::from(11), "D".into()]).operand(named, Fill::Index(11)),
+            Sample::new(Embedding)
+                .normal([crate::Dim::from(11), "D".into()])
+                .operand(named, Fill::Index(11)),
             sample(index(DType::I32, [7usize].into(), Fill::Index(5))),
             sample(index(DType::U8, Shape::default(), Fill::Values(vec![4.0]))),
             // Repeated rows, whose gradients add up, and indices beyond both ends.
-            sample(index(DType::I32, [2usize, 3].into(), Fill::Values(vec![1.0, 1.0, 4.0, 9.0, -3.0, 1.0]))),
+            sample(index(
+                DType::I32,
+                [2usize, 3].into(),
+                Fill::Values(vec![1.0, 1.0, 4.0, 9.0, -3.0, 1.0]),
+            )),
         ]
     }
 }

@@ -11,8 +11,8 @@
 //! arXiv:2004.09576.
 
 use crate::{
-    Array, Binary, Builder, Compare, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Sample, Shape, TensorType, Types,
-    Unary,
+    Array, Binary, Builder, Compare, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Sample, Shape,
+    TensorType, Types, Unary,
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,12 @@ pub struct FakeQuantize {
 
 impl<'b> Expr<'b> {
     /// The values that codes `qmin..=qmax` hold; scale and zero (a whole number) broadcast to self.
-    pub fn fake_quantize(self, scale: Expr<'b>, zero: Expr<'b>, [qmin, qmax]: [i64; 2]) -> Expr<'b> {
+    pub fn fake_quantize(
+        self,
+        scale: Expr<'b>,
+        zero: Expr<'b>,
+        [qmin, qmax]: [i64; 2],
+    ) -> Expr<'b> {
         self.builder().op1(FakeQuantize { qmin, qmax }, &[self, scale, zero])
     }
 }
@@ -41,7 +46,8 @@ fn broadcasts(small: &Shape, shape: &Shape) -> bool {
 /// The sum of `x` over the axes along which `shape` was broadcast.
 fn sum_to<'b>(x: Expr<'b>, shape: &Shape) -> Expr<'b> {
     let lead = x.rank() - shape.rank();
-    let stretched = |axis: usize| axis < lead || (shape[axis - lead] == Dim::Size(1) && x.size(axis) != 1);
+    let stretched =
+        |axis: usize| axis < lead || (shape[axis - lead] == Dim::Size(1) && x.size(axis) != 1);
     let axes: Vec<usize> = (0..x.rank()).filter(|&axis| stretched(axis)).collect();
     x.sum(&axes).reshape(shape.clone())
 }
@@ -88,7 +94,8 @@ impl Op for FakeQuantize {
         let x = &args[0];
         let under = |small: &Array, at: &[usize]| {
             let trailing = &at[at.len() - small.shape.len()..];
-            let index = trailing.iter().zip(&small.shape).map(|(&i, &n)| if n == 1 { 0 } else { i });
+            let index =
+                trailing.iter().zip(&small.shape).map(|(&i, &n)| if n == 1 { 0 } else { i });
             small.at(&index.collect::<Vec<_>>())
         };
         vec![Array::build(x.dtype, &x.shape, |at| {
@@ -123,15 +130,25 @@ impl Op for FakeQuantize {
             (TensorType::new(crate::DType::F32, shape), Fill::Values(values.to_vec()))
         };
         let sample = |range: [i64; 2]| Sample::new(FakeQuantize { qmin: range[0], qmax: range[1] });
-        let (one, channels) = (zero(&[3.0], Shape::default()), zero(&[0.0, -1.0, 2.0], [3usize, 1].into()));
+        let (one, channels) =
+            (zero(&[3.0], Shape::default()), zero(&[0.0, -1.0, 2.0], [3usize, 1].into()));
         let nothing = zero(&[0.0], Shape::default());
         vec![
             // Clips on both sides.
-            sample([-8, 7]).normal(["M", "N"]).uniform(Shape::default(), 0.1, 0.2).operand(one.0, one.1),
-            sample([0, 255]).normal([2usize, 3, 5]).uniform([3usize, 1], 0.01, 0.02).operand(channels.0, channels.1),
+            sample([-8, 7])
+                .normal(["M", "N"])
+                .uniform(Shape::default(), 0.1, 0.2)
+                .operand(one.0, one.1),
+            sample([0, 255])
+                .normal([2usize, 3, 5])
+                .uniform([3usize, 1], 0.01, 0.02)
+                .operand(channels.0, channels.1),
             // Ties round to even.
             sample([-128, 127])
-                .operand(TensorType::new(crate::DType::F32, [6usize]), Fill::Values(vec![0.25, 0.75, -0.25, 1.25, 0.0, -99.0]))
+                .operand(
+                    TensorType::new(crate::DType::F32, [6usize]),
+                    Fill::Values(vec![0.25, 0.75, -0.25, 1.25, 0.0, -99.0]),
+                )
                 .operand(TensorType::scalar(crate::DType::F32), Fill::Values(vec![0.5]))
                 .operand(nothing.0, nothing.1),
         ]

@@ -20,10 +20,16 @@ impl Op for Fused {
         let [region] = types.regions else {
             return Err(Mismatch::new("one region", types.regions.len().to_string()));
         };
-        let inputs: Vec<TensorType> = region.inputs().iter().map(|p| region.ty(p.value).clone()).collect();
+        let inputs: Vec<TensorType> =
+            region.inputs().iter().map(|p| region.ty(p.value).clone()).collect();
         if inputs != types.operands || !region.states().is_empty() {
-            let list = |t: &[TensorType]| t.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ");
-            return Err(Mismatch::new(format!("operands ({})", list(&inputs)), list(types.operands)));
+            let list = |t: &[TensorType]| {
+                t.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
+            };
+            return Err(Mismatch::new(
+                format!("operands ({})", list(&inputs)),
+                list(types.operands),
+            ));
         }
         Ok(region.outputs().iter().map(|p| region.ty(p.value).clone()).collect())
     }

@@ -4,7 +4,9 @@
 //! Source: Hendrycks and Gimpel, "Gaussian error linear units", arXiv:1606.08415. The two differ by
 //! up to 5e-4, so a model names the one that it was trained with.
 
-use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types, Unary};
+use crate::{
+    Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types, Unary,
+};
 use serde::{Deserialize, Serialize};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
@@ -78,7 +80,8 @@ impl Op for Gelu {
                 }
                 Approximation::Tanh => {
                     let twice = x * (x * x * CUBIC + 1.0) * (2.0 * SLOPE);
-                    let (left, right) = (twice.unary(Unary::Logistic), (-twice).unary(Unary::Logistic));
+                    let (left, right) =
+                        (twice.unary(Unary::Logistic), (-twice).unary(Unary::Logistic));
                     left + x * (x * x * (3.0 * CUBIC) + 1.0) * (2.0 * SLOPE) * left * right
                 }
             };

@@ -31,8 +31,14 @@ impl Op for GlobalAvgPool {
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let x = &args[0];
         let pixels: usize = x.shape[2..].iter().product();
-        let channel = |i: usize| x.floats()[i * pixels..][..pixels].iter().sum::<f64>() / pixels.max(1) as f64;
-        vec![Array::float(x.dtype, &x.shape[..2], (0..x.shape[0] * x.shape[1]).map(channel).collect())]
+        let channel = |i: usize| {
+            x.floats()[i * pixels..][..pixels].iter().sum::<f64>() / pixels.max(1) as f64
+        };
+        vec![Array::float(
+            x.dtype,
+            &x.shape[..2],
+            (0..x.shape[0] * x.shape[1]).map(channel).collect(),
+        )]
     }
 
     fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], _regions: &[Graph]) -> Vec<Expr<'b>> {

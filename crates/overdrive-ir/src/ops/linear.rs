@@ -4,7 +4,9 @@
 //! as written. Source: Rumelhart, Hinton, Williams, "Learning representations by back-propagating
 //! errors", Nature 1986.
 
-use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType, Types};
+use crate::{
+    Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType, Types,
+};
 use serde::{Deserialize, Serialize};
 
 /// The affine layer. The bias operand may be absent.
@@ -26,13 +28,21 @@ impl Op for Linear {
         let (x, w, bias) = match types.operands {
             [x, w] => (x, w, None),
             [x, w, bias] => (x, w, Some(bias)),
-            _ => return Err(Mismatch::new("x, w and at most a \
-                                           bias", format!("{} operands", types.operands.len()))),
+            _ => {
+                return Err(Mismatch::new(
+                    "x, w and at most a \
+                                           bias",
+                    format!("{} operands", types.operands.len()),
+                ));
+            }
         };
         types.same_float(types.operands)?;
         if w.rank() != 2 || x.rank() < 1 || x.shape.0.last() != Some(&w.shape[0]) {
-            let expected = format!("x of [..., {}] and w of [K, \
-                                    N]", w.shape.0.first().map_or("K".into(), |d| d.to_string()));
+            let expected = format!(
+                "x of [..., {}] and w of [K, \
+                                    N]",
+                w.shape.0.first().map_or("K".into(), |d| d.to_string())
+            );
             let remedy = "the last dimension of x must be the first of w";
             return Err(Mismatch::new(expected, format!("x {x} and w {w}")).remedy(remedy));
         }

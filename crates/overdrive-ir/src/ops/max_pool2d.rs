@@ -29,7 +29,10 @@ impl Op for MaxPool2d {
     }
 
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
-        vec![self.pool.eval(&args[0], |window| window.iter().copied().fold(f64::NEG_INFINITY, f64::max))]
+        vec![
+            self.pool
+                .eval(&args[0], |window| window.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
+        ]
     }
 
     fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], _regions: &[Graph]) -> Vec<Expr<'b>> {
@@ -39,7 +42,12 @@ impl Op for MaxPool2d {
     fn samples() -> Vec<Sample> {
         let uneven = Pool2d { window: [3, 2], stride: [2, 1], pad: [[1, 2], [0, 1]] };
         vec![
-            Sample::new(MaxPool2d { pool: Pool2d::new(2, 2) }).normal([Dim::from("N"), "C".into(), 6.into(), 4.into()]),
+            Sample::new(MaxPool2d { pool: Pool2d::new(2, 2) }).normal([
+                Dim::from("N"),
+                "C".into(),
+                6.into(),
+                4.into(),
+            ]),
             // Overlapping windows; all elements below zero, so that a zero from the padding would
             // show.
             Sample::new(MaxPool2d { pool: uneven }).uniform([2usize, 3, 7, 5], -2.0, -1.0),

@@ -11,7 +11,9 @@ macro_rules! ops {
         $(pub mod $file;)*
         $(pub use $file::$op;)*
         /// Every composite.
-        pub const OPS: &[OpEntry] = &[$(OpEntry::of::<$op>(include_str!(concat!(stringify!($file), ".rs")))),*];
+        pub const OPS: &[OpEntry] = &[
+            $(OpEntry::of::<$op>(include_str!(concat!(stringify!($file), ".rs")))),*
+        ];
     };
 }
 

@@ -8,8 +8,8 @@
 
 use crate::blocks::{Blocks, covers};
 use crate::{
-    Array, Builder, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Overflow, Prim, Sample, TensorType, Types,
-    Unary,
+    Array, Builder, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Overflow, Prim, Sample,
+    TensorType, Types, Unary,
 };
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +52,8 @@ pub(crate) fn check_scale(operands: &[TensorType]) -> Result<(), Mismatch> {
         let found = operands.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ");
         return Err(Mismatch::new("a float scale and a zero point that is a number", found));
     }
-    let covered = covers(&scale.shape, &x.shape) && zero.is_none_or(|zero| covers(&zero.shape, &x.shape));
+    let covered =
+        covers(&scale.shape, &x.shape) && zero.is_none_or(|zero| covers(&zero.shape, &x.shape));
     if !covered {
         let found = zero.map_or_else(|| scale.to_string(), |zero| format!("{scale} and {zero}"));
         let remedy = "each extent of scale and zero must divide that of the tensor";
@@ -69,21 +70,32 @@ impl Op for Quantize {
         let x = &types.operands[0];
         types.same_float(&types.operands[..1])?;
         if self.to == DType::Bool || self.to == DType::E8M0 {
-            return Err(Mismatch::new("codes of a type that holds signed \
-                                      numbers", self.to.to_string()));
+            return Err(Mismatch::new(
+                "codes of a type that holds signed \
+                                      numbers",
+                self.to.to_string(),
+            ));
         }
         if types.operands.len() == 3 && self.to.is_float() {
-            return Err(Mismatch::new("no zero point: floats are \
-                                      symmetric", types.operands[2].to_string()));
+            return Err(Mismatch::new(
+                "no zero point: floats are \
+                                      symmetric",
+                types.operands[2].to_string(),
+            ));
         }
         Ok(vec![x.with_dtype(self.to)])
     }
 
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let x = &args[0];
-        let under = |small: &Array, at: &[usize]| small.at(&Blocks::new(&x.shape, &small.shape).at(at));
+        let under =
+            |small: &Array, at: &[usize]| small.at(&Blocks::new(&x.shape, &small.shape).at(at));
         vec![Array::build(self.to, &x.shape, |at| {
-            code(self.to, x.at(at) / under(&args[1], at), args.get(2).map_or(0.0, |zero| under(zero, at)))
+            code(
+                self.to,
+                x.at(at) / under(&args[1], at),
+                args.get(2).map_or(0.0, |zero| under(zero, at)),
+            )
         })]
     }
 
@@ -112,7 +124,11 @@ impl Op for Quantize {
         let ties = Fill::Values(vec![0.25, 0.75, -0.25, 1.25, 0.0, -99.0, 99.0, 3.1]);
         vec![
             sample(DType::I8).normal(["M", "K"]).uniform(["M".into(), Dim::Size(1)], 0.01, 0.02),
-            sample(DType::I4).normal(["M".into(), Dim::Size(12)]).uniform(["M".into(), Dim::Size(3)], 0.2, 0.4),
+            sample(DType::I4).normal(["M".into(), Dim::Size(12)]).uniform(
+                ["M".into(), Dim::Size(3)],
+                0.2,
+                0.4,
+            ),
             sample(DType::U8)
                 .normal(["M", "K"])
                 .uniform([1usize, 1], 0.01, 0.02)
@@ -120,9 +136,10 @@ impl Op for Quantize {
             sample(DType::I4)
                 .operand(TensorType::new(DType::F32, [8usize]), ties.clone())
                 .operand(TensorType::new(DType::F32, [1usize]), Fill::Values(vec![0.5])),
-            sample(DType::F8E4M3)
-                .normal(["M".into(), Dim::Size(64)])
-                .operand(TensorType::new(DType::E8M0, ["M".into(), Dim::Size(2)]), Fill::Values(vec![0.25, 2.0, 0.0078125])),
+            sample(DType::F8E4M3).normal(["M".into(), Dim::Size(64)]).operand(
+                TensorType::new(DType::E8M0, ["M".into(), Dim::Size(2)]),
+                Fill::Values(vec![0.25, 2.0, 0.0078125]),
+            ),
             sample(DType::F4E2M1)
                 .operand(TensorType::new(DType::F32, [8usize]), ties)
                 .operand(TensorType::new(DType::F8E4M3, [2usize]), Fill::Values(vec![0.5, 1.125])),

@@ -13,7 +13,8 @@
 use super::block_scale::ScaleFormat;
 use super::quantize::code;
 use crate::{
-    Array, Builder, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types,
+    Array, Builder, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Sample, TensorType,
+    Types,
 };
 use serde::{Deserialize, Serialize};
 
@@ -49,11 +50,13 @@ impl QuantizeRows {
             None => dtype.bits() as u32,
         };
         let narrow = |dtype: DType| dtype.bits() <= 8 && dtype != DType::Bool;
-        narrow(element) && element != DType::E8M0 && match scale {
-            DType::E8M0 => true,
-            DType::F8E4M3 => bits(element) <= 4,
-            _ => false,
-        }
+        narrow(element)
+            && element != DType::E8M0
+            && match scale {
+                DType::E8M0 => true,
+                DType::F8E4M3 => bits(element) <= 4,
+                _ => false,
+            }
     }
 
     /// The wide scale of a row whose largest magnitude is `a`.
@@ -64,7 +67,9 @@ impl QuantizeRows {
 
     /// A row as numbers, and its scale, 1 where rows have none.
     pub(crate) fn row(&self, x: &[f64]) -> (Vec<f64>, f64) {
-        let largest = |x: &[f64]| x.iter().fold(0.0f64, |a, x| if x.is_nan() { f64::NAN } else { a.max(x.abs()) });
+        let largest = |x: &[f64]| {
+            x.iter().fold(0.0f64, |a, x| if x.is_nan() { f64::NAN } else { a.max(x.abs()) })
+        };
         let row = if self.scales_rows() { self.of_row(largest(x)) } else { 1.0 };
         let of = |x: f64, scale: f64| code(self.element, x / scale, 0.0);
         let Some(block) = self.block else {
@@ -88,7 +93,10 @@ impl Op for QuantizeRows {
         let k = x.shape.0.last().ok_or_else(|| Mismatch::new("x of [..., K]", x.to_string()))?;
         let scale = self.scale.dtype(x.dtype);
         let numbers = match (self.block, k) {
-            (None, _) if self.scale == ScaleFormat::Wide && !matches!(self.element, DType::Bool | DType::E8M0) => {
+            (None, _)
+                if self.scale == ScaleFormat::Wide
+                    && !matches!(self.element, DType::Bool | DType::E8M0) =>
+            {
                 x.with_dtype(self.element)
             }
             (Some(block), Dim::Size(k))
@@ -97,12 +105,19 @@ impl Op for QuantizeRows {
                 x.with_dtype(DType::BF16)
             }
             _ => {
-                let found = format!("{} with {:?} scales of {:?} elements of \
-                                     {x}", self.element, self.scale, self.block);
+                let found = format!(
+                    "{} with {:?} scales of {:?} elements of \
+                                     {x}",
+                    self.element, self.scale, self.block
+                );
                 let remedy = "a wide scale of the whole row, or narrow scales of blocks that \
                               divide it";
-                return Err(Mismatch::new("codes whose scaled values bf16 \
-                                          holds", found).remedy(remedy));
+                return Err(Mismatch::new(
+                    "codes whose scaled values bf16 \
+                                          holds",
+                    found,
+                )
+                .remedy(remedy));
             }
         };
         let mut rows = TensorType { dtype: x.dtype.accumulation(), shape: x.shape.clone() };
@@ -132,7 +147,8 @@ impl Op for QuantizeRows {
     fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], _regions: &[Graph]) -> Vec<Expr<'b>> {
         let x = args[0];
         let last = x.rank() - 1;
-        let whole: Vec<Option<usize>> = (0..x.rank()).map(|axis| (axis < last).then_some(1)).collect();
+        let whole: Vec<Option<usize>> =
+            (0..x.rank()).map(|axis| (axis < last).then_some(1)).collect();
         let Some(block) = self.block else {
             let scale = x.block_scale(&whole, self.element, self.scale);
             return vec![x.quantize(scale, None, self.element), scale];
@@ -146,7 +162,8 @@ impl Op for QuantizeRows {
         if !self.scales_rows() {
             return vec![numbers(x)];
         }
-        let row = x.block_scale(&whole, self.element, ScaleFormat::Wide) * (1.0 / DType::F8E4M3.max_value());
+        let row = x.block_scale(&whole, self.element, ScaleFormat::Wide)
+            * (1.0 / DType::F8E4M3.max_value());
         vec![numbers(x.convert(row.dtype()) / row), row]
     }
 
@@ -157,7 +174,8 @@ impl Op for QuantizeRows {
     fn samples() -> Vec<Sample> {
         // No element is half of another, which in i8 is a tie that the rounding of a scale decides.
         let apart = Fill::Values(vec![1.0, -0.3, 0.7, 0.11, -0.9, 0.0, 0.41]);
-        let rows = |element| Sample::new(QuantizeRows { block: None, element, scale: ScaleFormat::Wide });
+        let rows =
+            |element| Sample::new(QuantizeRows { block: None, element, scale: ScaleFormat::Wide });
         let blocks = |block, element, scale| {
             let shape: [Dim; 2] = ["M".into(), Dim::Size(2 * block)];
             Sample::new(QuantizeRows { block: Some(block), element, scale }).normal(shape)

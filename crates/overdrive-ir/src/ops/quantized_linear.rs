@@ -10,9 +10,10 @@
 //! scales after a wide scale per row; `static`: quantized with the scale and zero point given, from
 //! a calibration. Products of codes are exact: integers are summed in i32, floats in f32. Rounding
 //! of x is straight-through in the gradient, which is that of `float`. Bias and activation stand
-//! outside, where they fuse as an epilogue. Long because weights of three kinds meet activations of
-//! four, each pair with its sample. Sources: Jacob et al., arXiv:1712.05877; OCP Microscaling
-//! Formats 1.0; row scales: Dettmers et al., arXiv:2208.07339.
+//! outside, where they fuse as an epilogue. Sources: Jacob et al., arXiv:1712.05877; OCP
+//! Microscaling Formats 1.0; row scales: Dettmers et al., arXiv:2208.07339.
+//!
+//! Long because weights of three kinds meet activations of four, each pair with its sample.
 
 use super::block_scale::ScaleFormat;
 use super::dequantize::gradients;
@@ -20,8 +21,8 @@ use super::quantize::{check_scale, code};
 use super::quantize_rows::QuantizeRows;
 use crate::blocks::Blocks;
 use crate::{
-    Array, Builder, Cost, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Overflow, Prim, Sample, Shape,
-    TensorType, Types, Unary,
+    Array, Builder, Cost, DType, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Overflow, Prim,
+    Sample, Shape, TensorType, Types, Unary,
 };
 use serde::{Deserialize, Serialize};
 
@@ -116,7 +117,9 @@ impl QuantizedLinear {
     fn element(&self) -> Option<DType> {
         match self.activations {
             Activations::Float => None,
-            Activations::Dynamic(dtype) | Activations::Blocks(dtype, _) | Activations::Static(dtype) => Some(dtype),
+            Activations::Dynamic(dtype)
+            | Activations::Blocks(dtype, _)
+            | Activations::Static(dtype) => Some(dtype),
         }
     }
 
@@ -124,13 +127,20 @@ impl QuantizedLinear {
         let (x, codes) = (n.x, n.codes);
         if codes.rank() != 2 || x.rank() < 1 || x.shape.0.last() != Some(&codes.shape[1]) {
             let remedy = "codes are output-major: the last dimension of x is their second";
-            return Err(Mismatch::new("x of [..., K] and codes of [N, \
-                                      K]", format!("x {x} and codes {codes}")).remedy(remedy));
+            return Err(Mismatch::new(
+                "x of [..., K] and codes of [N, \
+                                      K]",
+                format!("x {x} and codes {codes}"),
+            )
+            .remedy(remedy));
         }
-        let scaled: Vec<TensorType> = [Some(codes), Some(n.scale), n.zero].into_iter().flatten().cloned().collect();
+        let scaled: Vec<TensorType> =
+            [Some(codes), Some(n.scale), n.zero].into_iter().flatten().cloned().collect();
         check_scale(&scaled)?;
         if n.zero.is_some_and(|zero| zero.shape != n.scale.shape) {
-            return Err(Mismatch::new(format!("a zero point of \
+            return Err(Mismatch::new(
+                format!(
+                    "a zero point of \
                                               \
                                               \
                                               \
@@ -209,11 +219,18 @@ impl QuantizedLinear {
                                               \
                                               \
                                               \
-                                              {}", n.scale.shape), n.zero.map_or(String::new(), ToString::to_string)));
+                                              {}",
+                    n.scale.shape
+                ),
+                n.zero.map_or(String::new(), ToString::to_string),
+            ));
         }
         for scalar in [n.tensor_scale, n.x_scale, n.x_zero].into_iter().flatten() {
             if scalar.rank() != 0 {
-                return Err(Mismatch::new("a scalar for what covers a whole tensor", scalar.to_string()));
+                return Err(Mismatch::new(
+                    "a scalar for what covers a whole tensor",
+                    scalar.to_string(),
+                ));
             }
         }
         let Some(element) = self.element() else { return Ok(()) };
@@ -228,9 +245,14 @@ impl QuantizedLinear {
         };
         let whole = n.zero.is_none_or(|zero| zero.dtype.is_int());
         if !exact || (integers[0] && !whole) {
-            let found = format!("x in {element}, codes {codes}{}", n.zero.map_or(String::new(), |zero| format!(", zero {zero}")));
-            let expected = "i8 activations with i8 or i4 weights and whole zero points, or small floats on both sides";
-            return Err(Mismatch::new(expected, found).remedy("keep the activations in float, or quantize both alike"));
+            let found = format!(
+                "x in {element}, codes {codes}{}",
+                n.zero.map_or(String::new(), |zero| format!(", zero {zero}"))
+            );
+            let expected = "i8 activations with i8 or i4 weights and whole zero points, or small \
+                            floats on both sides";
+            return Err(Mismatch::new(expected, found)
+                .remedy("keep the activations in float, or quantize both alike"));
         }
         Ok(())
     }
@@ -245,8 +267,12 @@ impl QuantizedLinear {
     fn rows(&self, block: usize) -> Option<QuantizeRows> {
         match self.activations {
             Activations::Float | Activations::Static(_) => None,
-            Activations::Dynamic(element) => Some(QuantizeRows { block: None, element, scale: ScaleFormat::Wide }),
-            Activations::Blocks(element, scale) => Some(QuantizeRows { block: Some(block), element, scale }),
+            Activations::Dynamic(element) => {
+                Some(QuantizeRows { block: None, element, scale: ScaleFormat::Wide })
+            }
+            Activations::Blocks(element, scale) => {
+                Some(QuantizeRows { block: Some(block), element, scale })
+            }
         }
     }
 
@@ -260,7 +286,8 @@ impl QuantizedLinear {
         let inverse = scale.convert(x.dtype()).unary(Unary::Reciprocal);
         let quotient = x * inverse.reshape(ones.clone());
         let rounded = if element.is_int() { quotient.unary(Unary::Round) } else { quotient };
-        let rounded = n.x_zero.map_or(rounded, |zero| rounded + zero.convert(x.dtype()).reshape(ones));
+        let rounded =
+            n.x_zero.map_or(rounded, |zero| rounded + zero.convert(x.dtype()).reshape(ones));
         let to_codes = Prim::Convert { to: element, overflow: Overflow::Saturate };
         (x.builder().op1(to_codes, &[rounded]), scale.convert(n.x.dtype().accumulation()))
     }
@@ -276,16 +303,17 @@ impl QuantizedLinear {
             let blocks = Blocks::new(&[outputs, k], &zero.sizes());
             weights = blocks.join(blocks.split(weights) - blocks.spread(zero.convert(exact)));
         }
-        let product = |x: Expr<'b>, w: Expr<'b>, batch: Vec<(usize, usize)>, contract: (usize, usize)| {
-            let dot = crate::DotGeneral {
-                batch,
-                contract: vec![contract],
-                accumulate: DType::I32,
-                out: DType::I32,
-                precision: crate::Precision::Exact,
+        let product =
+            |x: Expr<'b>, w: Expr<'b>, batch: Vec<(usize, usize)>, contract: (usize, usize)| {
+                let dot = crate::DotGeneral {
+                    batch,
+                    contract: vec![contract],
+                    accumulate: DType::I32,
+                    out: DType::I32,
+                    precision: crate::Precision::Exact,
+                };
+                x.builder().op1(crate::Prim::DotGeneral(dot), &[x, w])
             };
-            x.builder().op1(crate::Prim::DotGeneral(dot), &[x, w])
-        };
         // Scales stand one after the other: with a bias, the second is a multiply-add.
         if groups == 1 {
             // Without a batch axis the rows stay where they are, and what follows fuses with the
@@ -312,7 +340,8 @@ impl QuantizedLinear {
             sums = sums - of_columns(column_sums) * zero.convert(DType::I32);
         }
         // [1, rows..., 1]
-        let of_rows = if scale.rank() == 0 { scale } else { scale.reshape([&[1][..], &rows, &[1]].concat()) };
+        let of_rows =
+            if scale.rank() == 0 { scale } else { scale.reshape([&[1][..], &rows, &[1]].concat()) };
         (sums.convert(wide) * of_rows * of_columns(n.scale.convert(wide))).sum(&[0])
     }
 
@@ -323,7 +352,8 @@ impl QuantizedLinear {
         // Scales of whole rows stand outside the sum, so that the product is of the codes
         // themselves.
         let whole_rows = n.scale.size(1) == 1;
-        if whole_rows && wide == DType::F32 && n.zero.is_none() && codes.dtype() == n.codes.dtype() {
+        if whole_rows && wide == DType::F32 && n.zero.is_none() && codes.dtype() == n.codes.dtype()
+        {
             let product = codes.dot_to(n.codes, &[], &[(last, 1)], DType::F32).convert(wide);
             let y = product * scale * n.scale.convert(wide).reshape([n.scale.size(0)]);
             return n.tensor_scale.map_or(y, |tensor| y * tensor.convert(wide));
@@ -333,10 +363,15 @@ impl QuantizedLinear {
 
     /// The product of scaled codes in bf16: exact, and summed in f32, where bf16 holds the weights
     /// too.
-    fn block_product<'b>((numbers, row): (Expr<'b>, Option<Expr<'b>>), n: &Named<Expr<'b>>) -> Expr<'b> {
+    fn block_product<'b>(
+        (numbers, row): (Expr<'b>, Option<Expr<'b>>),
+        n: &Named<Expr<'b>>,
+    ) -> Expr<'b> {
         let wide = n.x.dtype().accumulation();
         let contract = [(numbers.rank() - 1, 1)];
-        let exact = wide == DType::F32 && n.zero.is_none() && QuantizeRows::is_exact(n.codes.dtype(), n.scale.dtype());
+        let exact = wide == DType::F32
+            && n.zero.is_none()
+            && QuantizeRows::is_exact(n.codes.dtype(), n.scale.dtype());
         let w = n.codes.dequantize(n.scale, n.zero);
         let product = if exact {
             numbers.dot_to(w.convert(DType::BF16), &[], &contract, wide)
@@ -354,7 +389,10 @@ impl Op for QuantizedLinear {
     fn infer(&self, types: &Types<'_>) -> Result<Vec<TensorType>, Mismatch> {
         let names = self.operands();
         if types.operands.len() != names.len() {
-            return Err(Mismatch::new(names.join(", "), format!("{} operands", types.operands.len())));
+            return Err(Mismatch::new(
+                names.join(", "),
+                format!("{} operands", types.operands.len()),
+            ));
         }
         types.same_float(&types.operands[..1])?;
         let named = self.named(&types.operands.iter().collect::<Vec<_>>());
@@ -374,12 +412,19 @@ impl Op for QuantizedLinear {
             let numbers = n.codes.at(&[row, column]) - n.zero.map_or(0.0, |zero| zero.at(&at));
             numbers * n.scale.at(&at) * scalar(n.tensor_scale, 1.0)
         };
-        let rows = n.x.len().checked_div(k).unwrap_or_else(|| n.x.shape[..n.x.shape.len() - 1].iter().product());
+        let rows =
+            n.x.len()
+                .checked_div(k)
+                .unwrap_or_else(|| n.x.shape[..n.x.shape.len() - 1].iter().product());
         let mut y = Vec::with_capacity(rows * outputs);
         for row in 0..rows {
             let x: Vec<f64> = (0..k).map(|i| n.x.get(row * k + i)).collect();
-            let x = self.rounded(&x, n.scale.shape[1], [scalar(n.x_scale, 1.0), scalar(n.x_zero, 0.0)]);
-            y.extend((0..outputs).map(|o| x.iter().enumerate().map(|(i, x)| x * weight(o, i)).sum::<f64>()));
+            let x =
+                self.rounded(&x, n.scale.shape[1], [scalar(n.x_scale, 1.0), scalar(n.x_zero, 0.0)]);
+            y.extend(
+                (0..outputs)
+                    .map(|o| x.iter().enumerate().map(|(i, x)| x * weight(o, i)).sum::<f64>()),
+            );
         }
         let shape = [&n.x.shape[..n.x.shape.len() - 1], &[outputs]].concat();
         vec![Array::float(n.x.dtype, &shape, y)]
@@ -389,9 +434,14 @@ impl Op for QuantizedLinear {
         let n = self.named(args);
         let x = n.x;
         let Some(element) = self.element() else {
-            return vec![x.dot(Self::dequantized(&n).convert(x.dtype()), &[], &[(x.rank() - 1, 1)])];
+            return vec![x.dot(
+                Self::dequantized(&n).convert(x.dtype()),
+                &[],
+                &[(x.rank() - 1, 1)],
+            )];
         };
-        let rows = self.rows(n.codes.size(1) / n.scale.size(1).max(1)).map(|op| x.quantize_rows(op));
+        let rows =
+            self.rows(n.codes.size(1) / n.scale.size(1).max(1)).map(|op| x.quantize_rows(op));
         if rows.is_some_and(|(numbers, _)| numbers.is_poison()) {
             // Types that this op takes and a part of it does not: the builder holds the error, and
             // a poison has no axes.
@@ -407,7 +457,8 @@ impl Op for QuantizedLinear {
                 }
                 if element.is_int() {
                     let product = Self::integer_product(codes, &n);
-                    n.tensor_scale.map_or(product, |tensor| product * tensor.convert(product.dtype()))
+                    n.tensor_scale
+                        .map_or(product, |tensor| product * tensor.convert(product.dtype()))
                 } else {
                     Self::float_product(codes, &n)
                 }
@@ -428,7 +479,9 @@ impl Op for QuantizedLinear {
         let below = n.tensor_scale.map_or(dw, |scale| dw * scale.convert(wide));
         let [dscale, dzero] = gradients(below, n.codes, n.scale, n.zero);
         let dtensor = n.tensor_scale.map(|scale| {
-            (dw * n.codes.dequantize(n.scale, n.zero).convert(wide)).sum(&[0, 1]).convert(scale.dtype())
+            (dw * n.codes.dequantize(n.scale, n.zero).convert(wide))
+                .sum(&[0, 1])
+                .convert(scale.dtype())
         });
         let by_name = |name: &&str| match *name {
             "x" => Some(dx),
@@ -476,43 +529,76 @@ fn samples() -> Vec<Sample> {
     let i8_groups = |sample: Sample, k| with(sample.normal(rows(k)), codes(DType::I8, [5, k]));
     let int8 = Activations::Dynamic(DType::I8);
     vec![
-        i8_groups(sample(Weights::Symmetric, Activations::Float), 7).uniform([5usize, 1], 0.01, 0.02),
+        i8_groups(sample(Weights::Symmetric, Activations::Float), 7).uniform(
+            [5usize, 1],
+            0.01,
+            0.02,
+        ),
         i8_groups(sample(Weights::Symmetric, int8), 7).uniform([5usize, 1], 0.01, 0.02),
-        with(sample(Weights::Symmetric, int8).normal(["B", "T", "K"]), (TensorType::new(DType::I8, ["N", "K"]), Fill::Uniform(-127.0, 127.0)))
-            .uniform(["N".into(), Dim::Size(1)], 0.01, 0.02),
+        with(
+            sample(Weights::Symmetric, int8).normal(["B", "T", "K"]),
+            (TensorType::new(DType::I8, ["N", "K"]), Fill::Uniform(-127.0, 127.0)),
+        )
+        .uniform(["N".into(), Dim::Size(1)], 0.01, 0.02),
         with(
             with(
-                i8_groups(sample(Weights::Symmetric, Activations::Static(DType::I8)), 6).uniform([1usize, 1], 0.01, 0.02),
+                i8_groups(sample(Weights::Symmetric, Activations::Static(DType::I8)), 6).uniform(
+                    [1usize, 1],
+                    0.01,
+                    0.02,
+                ),
                 scalar(DType::F32, 0.03),
             ),
             scalar(DType::I32, -20.0),
         ),
-        with(sample(Weights::Symmetric, Activations::Float).normal(rows(12)), codes(DType::I4, [5, 12])).uniform([5usize, 3], 0.1, 0.2),
         with(
-            with(sample(Weights::Asymmetric, int8).normal(rows(12)), codes(DType::I4, [5, 12])).uniform([5usize, 3], 0.1, 0.2),
+            sample(Weights::Symmetric, Activations::Float).normal(rows(12)),
+            codes(DType::I4, [5, 12]),
+        )
+        .uniform([5usize, 3], 0.1, 0.2),
+        with(
+            with(sample(Weights::Asymmetric, int8).normal(rows(12)), codes(DType::I4, [5, 12]))
+                .uniform([5usize, 3], 0.1, 0.2),
             whole(DType::I4, [5, 3]),
         ),
-        with(sample(Weights::Asymmetric, Activations::Float).normal(rows(12)), codes(DType::I4, [5, 12]))
-            .uniform([5usize, 3], 0.1, 0.2)
-            .normal([5usize, 3]),
-        with(sample(Weights::Symmetric, Activations::Dynamic(DType::F8E4M3)).normal(rows(9)), codes(DType::F8E4M3, [5, 9]))
-            .uniform([5usize, 1], 0.1, 0.2),
         with(
-            with(sample(Weights::Symmetric, Activations::Static(DType::F8E4M3)).normal(rows(9)), codes(DType::F8E4M3, [5, 9]))
-                .uniform([1usize, 1], 0.1, 0.2),
+            sample(Weights::Asymmetric, Activations::Float).normal(rows(12)),
+            codes(DType::I4, [5, 12]),
+        )
+        .uniform([5usize, 3], 0.1, 0.2)
+        .normal([5usize, 3]),
+        with(
+            sample(Weights::Symmetric, Activations::Dynamic(DType::F8E4M3)).normal(rows(9)),
+            codes(DType::F8E4M3, [5, 9]),
+        )
+        .uniform([5usize, 1], 0.1, 0.2),
+        with(
+            with(
+                sample(Weights::Symmetric, Activations::Static(DType::F8E4M3)).normal(rows(9)),
+                codes(DType::F8E4M3, [5, 9]),
+            )
+            .uniform([1usize, 1], 0.1, 0.2),
             scalar(DType::F32, 0.01),
         ),
         with(
             with(
-                sample(Weights::Symmetric, Activations::Blocks(DType::F8E4M3, ScaleFormat::E8m0Up)).normal(rows(64)),
+                sample(Weights::Symmetric, Activations::Blocks(DType::F8E4M3, ScaleFormat::E8m0Up))
+                    .normal(rows(64)),
                 codes(DType::F4E2M1, [5, 64]),
             ),
             e8m0([5, 2]),
         ),
-        with(with(sample(Weights::Symmetric, Activations::Float).normal(rows(64)), codes(DType::F6E2M3, [5, 64])), e8m0([5, 2])),
         with(
             with(
-                sample(Weights::Symmetric, Activations::Blocks(DType::I8, ScaleFormat::E8m0Floor)).normal(rows(64)),
+                sample(Weights::Symmetric, Activations::Float).normal(rows(64)),
+                codes(DType::F6E2M3, [5, 64]),
+            ),
+            e8m0([5, 2]),
+        ),
+        with(
+            with(
+                sample(Weights::Symmetric, Activations::Blocks(DType::I8, ScaleFormat::E8m0Floor))
+                    .normal(rows(64)),
                 codes(DType::I8, [5, 64]),
             ),
             e8m0([5, 2]),
@@ -520,7 +606,11 @@ fn samples() -> Vec<Sample> {
         with(
             with(
                 with(
-                    sample(Weights::TwoLevel, Activations::Blocks(DType::F4E2M1, ScaleFormat::F8e4m3)).normal(rows(32)),
+                    sample(
+                        Weights::TwoLevel,
+                        Activations::Blocks(DType::F4E2M1, ScaleFormat::F8e4m3),
+                    )
+                    .normal(rows(32)),
                     codes(DType::F4E2M1, [5, 32]),
                 ),
                 e4m3([5, 2]),

@@ -3,7 +3,9 @@
 //! Source: Nair and Hinton, "Rectified linear units improve restricted Boltzmann machines",
 //! ICML 2010.
 
-use crate::{Array, Builder, Compare, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types};
+use crate::{
+    Array, Builder, Compare, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types,
+};
 use serde::{Deserialize, Serialize};
 
 /// The rectifier.

@@ -4,7 +4,9 @@
 //! approximation in reinforcement learning", arXiv:1702.03118; also known as swish (Ramachandran et
 //! al., arXiv:1710.05941).
 
-use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types, Unary};
+use crate::{
+    Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types, Unary,
+};
 use serde::{Deserialize, Serialize};
 
 /// The sigmoid linear unit.

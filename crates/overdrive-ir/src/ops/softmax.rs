@@ -4,7 +4,9 @@
 //! outputs", 1990. The maximum is subtracted so that no exponential overflows.
 
 use crate::eval::for_each_index;
-use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Reducer, Sample, TensorType, Types};
+use crate::{
+    Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Reducer, Sample, TensorType, Types,
+};
 use serde::{Deserialize, Serialize};
 
 /// Softmax along `axis`.
@@ -28,7 +30,9 @@ impl Op for Softmax {
         let [x] = types.exactly()?;
         types.same_float(types.operands)?;
         if self.axis >= x.rank() {
-            return Err(Mismatch::new(format!("an axis below \
+            return Err(Mismatch::new(
+                format!(
+                    "an axis below \
                                               \
                                               \
                                               \
@@ -108,7 +112,11 @@ impl Op for Softmax {
                                               \
                                               \
                                               \
-                                              {}", x.rank()), format!("axis {} of {x}", self.axis)));
+                                              {}",
+                    x.rank()
+                ),
+                format!("axis {} of {x}", self.axis),
+            ));
         }
         Ok(vec![x.clone()])
     }

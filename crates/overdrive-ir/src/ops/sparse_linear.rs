@@ -9,7 +9,8 @@
 
 use super::unpack_24::Unpack24;
 use crate::{
-    Array, Builder, Cost, DType, Dim, Expr, Fill, Graph, Mismatch, Op, Sample, Shape, TensorType, Types,
+    Array, Builder, Cost, DType, Dim, Expr, Fill, Graph, Mismatch, Op, Sample, Shape, TensorType,
+    Types,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +35,9 @@ impl Op for SparseLinear {
         let [outputs, inputs] = [0, 1].map(|axis| weight[0].shape.0[axis].clone());
         if x.rank() < 1 || x.shape.0.last() != Some(&inputs) {
             let remedy = "the last dimension of x is that of the weight, twice that of the values";
-            return Err(Mismatch::new(format!("x of [..., {inputs}]"), x.to_string()).remedy(remedy));
+            return Err(
+                Mismatch::new(format!("x of [..., {inputs}]"), x.to_string()).remedy(remedy)
+            );
         }
         let mut shape = x.shape.clone();
         *shape.0.last_mut().expect("x has a last dimension") = outputs;
@@ -50,7 +53,9 @@ impl Op for SparseLinear {
         let mut y = Vec::with_capacity(rows * n);
         for row in 0..rows {
             for output in 0..n {
-                y.push((0..k).map(|i| x.get(row * k + i) * weight.get(output * k + i)).sum::<f64>());
+                y.push(
+                    (0..k).map(|i| x.get(row * k + i) * weight.get(output * k + i)).sum::<f64>(),
+                );
             }
         }
         vec![Array::float(x.dtype, &shape, y)]

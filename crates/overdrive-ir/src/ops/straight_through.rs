@@ -29,8 +29,10 @@ impl Op for StraightThrough {
         types.same_float(types.operands)?;
         if value.shape != path.shape {
             let expected = format!("a path of the value's type {value}");
-            return Err(Mismatch::new(expected, path.to_string()).remedy("broadcast or reshape the \
-                                                            path"));
+            return Err(Mismatch::new(expected, path.to_string()).remedy(
+                "broadcast or reshape the \
+                                                            path",
+            ));
         }
         Ok(vec![value.clone()])
     }
@@ -49,6 +51,9 @@ impl Op for StraightThrough {
 
     fn samples() -> Vec<Sample> {
         let sample = || Sample::new(StraightThrough);
-        vec![sample().normal(["M", "N"]).normal(["M", "N"]), sample().normal(["N"]).uniform(["N"], -1.0, 1.0)]
+        vec![
+            sample().normal(["M", "N"]).normal(["M", "N"]),
+            sample().normal(["N"]).uniform(["N"], -1.0, 1.0),
+        ]
     }
 }

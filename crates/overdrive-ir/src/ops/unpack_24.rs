@@ -8,7 +8,8 @@
 //! compressed-tensors, which orders them from the lowest.
 
 use crate::{
-    Array, Binary, Builder, Compare, DType, Dim, Expr, Fill, Graph, Mismatch, Op, Sample, Shape, TensorType, Types,
+    Array, Binary, Builder, Compare, DType, Dim, Expr, Fill, Graph, Mismatch, Op, Sample, Shape,
+    TensorType, Types,
 };
 use serde::{Deserialize, Serialize};
 
@@ -39,12 +40,20 @@ impl Op for Unpack24 {
                             K a multiple of 4";
             Mismatch::new(expected, found).remedy("make both of one matrix")
         };
-        let (&[ref rows, Dim::Size(half)], &[ref masked, Dim::Size(bytes)]) = (&values.shape.0[..], &mask.shape.0[..])
+        let (&[ref rows, Dim::Size(half)], &[ref masked, Dim::Size(bytes)]) =
+            (&values.shape.0[..], &mask.shape.0[..])
         else {
             return Err(wrong());
         };
-        let fits = half > 0 && (2 * half).is_multiple_of(GROUP) && bytes == (2 * half).div_ceil(BITS) && rows == masked;
-        if !fits || mask.dtype != DType::U8 || values.dtype.bits() < 8 || values.dtype == DType::Bool {
+        let fits = half > 0
+            && (2 * half).is_multiple_of(GROUP)
+            && bytes == (2 * half).div_ceil(BITS)
+            && rows == masked;
+        if !fits
+            || mask.dtype != DType::U8
+            || values.dtype.bits() < 8
+            || values.dtype == DType::Bool
+        {
             return Err(wrong());
         }
         Ok(vec![values.with_shape(Shape(vec![rows.clone(), Dim::Size(2 * half)]))])
@@ -79,20 +88,26 @@ impl Op for Unpack24 {
             let index = b.iota(DType::I32, [n, groups, GROUP], axis);
             index * index.constant(stride as f64)
         };
-        let place = start(0, half) + start(1, GROUP / 2) + before.min(before.constant((GROUP / 2 - 1) as f64));
+        let place = start(0, half)
+            + start(1, GROUP / 2)
+            + before.min(before.constant((GROUP / 2 - 1) as f64));
         let flat = values.reshape([n * half]);
-        let found = flat.gather(place.reshape([n * groups * GROUP, 1]), &[0]).reshape([n, groups, GROUP]);
+        let found =
+            flat.gather(place.reshape([n * groups * GROUP, 1]), &[0]).reshape([n, groups, GROUP]);
         vec![kept.select(found, found.constant(0.0)).reshape([n, 2 * half])]
     }
 
     fn samples() -> Vec<Sample> {
-        let matrix = |dtype, columns: usize| TensorType::new(dtype, ["N".into(), Dim::Size(columns)]);
+        let matrix =
+            |dtype, columns: usize| TensorType::new(dtype, ["N".into(), Dim::Size(columns)]);
         // Every pair of places of four, and groups with fewer and with more than two.
         let places = Fill::Values(vec![53.0, 172.0, 102.0, 16.0, 255.0, 198.0, 0.0]);
         let sample = |dtype, half: usize| {
             let values = (0..97).map(|i| f64::from(i * 29 % 113) - 56.0).collect();
             let mask = matrix(DType::U8, (2 * half).div_ceil(BITS));
-            Sample::new(Unpack24).operand(matrix(dtype, half), Fill::Values(values)).operand(mask, places.clone())
+            Sample::new(Unpack24)
+                .operand(matrix(dtype, half), Fill::Values(values))
+                .operand(mask, places.clone())
         };
         vec![sample(DType::F32, 8), sample(DType::F32, 6), sample(DType::I8, 16)]
     }

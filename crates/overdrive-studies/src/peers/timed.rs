@@ -87,7 +87,8 @@ impl<'a> Timed<'a> {
     ) -> Result<Self, Failure> {
         let sets: Vec<Value> = given.sets.iter().map(|file| text(file)).collect();
         let mut request = json!({
-            "do": "open", "workload": given.workload, "mode": way.mode, "dtype": way.dtype.name(), "variant": way.variant,
+            "do": "open", "workload": given.workload, "mode": way.mode, "dtype": way.dtype.name(),
+            "variant": way.variant,
             "config": given.config, "inputs": given.names, "sets": sets, "layers": way.layers,
         });
         request[given.kind] = text(&given.weights);

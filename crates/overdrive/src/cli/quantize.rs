@@ -57,20 +57,23 @@ pub(crate) struct Quantize {
     pub search: bool,
     /// Of --search: the float model's time that a smaller model may take, times X; where all that
     /// keep --max-loss clearly take more, nothing is written and the exit code is 1
-    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "search", value_parser = tolerance)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "search",
+        value_parser = tolerance)]
     pub max_slowdown: f64,
     /// Prints what each layer costs alone, and writes nothing
     #[arg(long, conflicts_with = "search")]
     pub sensitivity: bool,
     /// Weights that share a scale, for modes with groups [default: 128; MX 32; NVFP4 16]
-    #[arg(long, value_name = "N", conflicts_with_all = ["search", "sensitivity"], value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["search", "sensitivity"],
+        value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub group: Option<u32>,
     /// Of a model in Hugging Face's format, quantizes the output layer too; where it shares the
     /// embedding, a copy
     #[arg(long)]
     pub head: bool,
     /// Batches that calibrate; of inputs without labels as many judge
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batches: u32,
     /// Updates of modes that learn [default: the model's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -81,7 +84,9 @@ pub(crate) struct Quantize {
     /// Has other libraries quantize the same layers of a model in Hugging Face's format, timed in
     /// alternation with ours: torchao, bitsandbytes; each needs its package in python3 (PYTHON
     /// names another) [without names: torchao]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, default_missing_value = "torchao", require_equals = true, conflicts_with_all = ["search", "sensitivity"])]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1,
+        default_missing_value = "torchao", require_equals = true,
+        conflicts_with_all = ["search", "sensitivity"])]
     pub peers: Vec<String>,
     /// Machine and seed.
     #[command(flatten)]

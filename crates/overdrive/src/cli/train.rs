@@ -41,7 +41,8 @@ pub(crate) struct Train {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: Option<u32>,
     /// Batches of each update
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub accumulate: u32,
     /// Learning rate after the warm-up [default: the model's]
     #[arg(long, value_name = "X")]
@@ -62,7 +63,8 @@ pub(crate) struct Train {
     #[arg(long, requires = "lora")]
     pub adapter: bool,
     /// Fold of labelled samples whose fifth is for testing
-    #[arg(long, value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..5))]
+    #[arg(long, value_name = "K", default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..5))]
     pub fold: u8,
     /// Machine and seed.
     #[command(flatten)]

@@ -69,8 +69,10 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
     shown?;
     if arguments.json {
         let object = json!({
-            "model": arguments.model, "device": opened.backend.name(), "threads": opened.threads, "mode": target.1.name(),
-            "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text, "prepare_s": prepare_s,
+            "model": arguments.model, "device": opened.backend.name(), "threads": opened.threads,
+            "mode": target.1.name(),
+            "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text,
+            "prepare_s": prepare_s,
             "first_token_s": made.first_token_s(), "tokens_per_second": made.tokens_per_second(),
         });
         say!("{object:#}")?;

@@ -164,10 +164,12 @@ fn engines_json(arguments: &Info) -> serde_json::Value {
     let places = engines::places(&arguments.libraries);
     let engine = |engine: &&dyn Engine| match engine.find(&places) {
         Ok(found) => {
-            serde_json::json!({ "name": engine.name(), "version": found.version, "library": found.library })
+            serde_json::json!({ "name": engine.name(), "version": found.version,
+                "library": found.library })
         }
         Err(missing) => {
-            serde_json::json!({ "name": engine.name(), "missing": missing.reason, "remedy": missing.remedy })
+            serde_json::json!({ "name": engine.name(), "missing": missing.reason,
+                "remedy": missing.remedy })
         }
     };
     let left_out =

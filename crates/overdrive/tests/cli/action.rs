@@ -199,7 +199,8 @@ impl Runner {
 /// A command that says it took this long.
 fn taking(ns: u64) -> String {
     let json = format!(
-        r#"{{"overdrive_samples":1,"cases":[{{"name":"a","times_ns":[{ns},{ns},{ns},{ns},{ns}]}}]}}"#
+        r#"{{"overdrive_samples":1,
+        "cases":[{{"name":"a","times_ns":[{ns},{ns},{ns},{ns},{ns}]}}]}}"#
     );
     format!("echo '{json}' > \"$OVERDRIVE_RESULTS\"")
 }
@@ -276,7 +277,8 @@ fn a_version_is_built_found_or_fetched_by_its_hash() {
         let runner = Runner::new().with("inputs.version", version);
         runner.program("cargo", "echo cargo \"$@\"");
         // A virtual environment whose interpreter only says what it was asked.
-        let python = "mkdir -p \"$3/bin\"; printf '#!/bin/sh\\necho python \"$@\"\\n' > \"$3/bin/python\"; \
+        let python = "mkdir -p \"$3/bin\"; \
+                      printf '#!/bin/sh\\necho python \"$@\"\\n' > \"$3/bin/python\"; \
                       chmod 755 \"$3/bin/python\"";
         runner.program("python3", python);
         let ended = runner.run("Install");

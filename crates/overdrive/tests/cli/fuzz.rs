@@ -62,7 +62,8 @@ enum Mutation {
 
 fn mutation() -> impl Strategy<Value = Mutation> {
     prop_oneof![
-        4 => (any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, byte)| Mutation::Byte(at, byte)),
+        4 => (any::<prop::sample::Index>(), any::<u8>())
+            .prop_map(|(at, byte)| Mutation::Byte(at, byte)),
         1 => (any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, n)| Mutation::Cut(at, n)),
     ]
 }
@@ -125,7 +126,9 @@ proptest! {
     }
 
     #[test]
-    fn random_command_lines_are_done_or_refused(words in prop::collection::vec(prop::sample::select(WORDS), 0..9)) {
+    fn random_command_lines_are_done_or_refused(
+        words in prop::collection::vec(prop::sample::select(WORDS), 0..9),
+    ) {
         let folder = Folder::new();
         fs::write(folder.path("good.npz"), good("good.npz", "x")).unwrap();
         fs::write(folder.path("good.safetensors"), good("good.safetensors", "x")).unwrap();

@@ -117,9 +117,10 @@ fn tokenizer(folder: &Folder, words: &[&str]) {
         .map(|(id, token)| (token, id.into()))
         .collect();
     let file = serde_json::json!({
-        "version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null, "decoder": null,
-        "truncation": null, "padding": null,
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[a-z]+| "}, "behavior": "Isolated", "invert": false},
+        "version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null,
+        "decoder": null, "truncation": null, "padding": null,
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[a-z]+| "},
+            "behavior": "Isolated", "invert": false},
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "?"},
     });
     fs::write(folder.path("tokenizer.json"), file.to_string()).unwrap();

@@ -8,7 +8,8 @@ use std::process::Command;
 fn printing(case: &str, ns: u64) -> String {
     let times = format!("s=$(( ($$ * 7919) % 97 )); t=$(( {ns} + s * {ns} / 20000 ))");
     let json = format!(
-        r#"{{\"overdrive_samples\":1,\"cases\":[{{\"name\":\"{case}\",\"times_ns\":[$t,$t,$t,$t,$t]}}]}}"#
+        r#"{{\"overdrive_samples\":1,
+        \"cases\":[{{\"name\":\"{case}\",\"times_ns\":[$t,$t,$t,$t,$t]}}]}}"#
     );
     format!("{times}; echo \"{json}\" > \"$OVERDRIVE_RESULTS\"")
 }
@@ -78,7 +79,8 @@ fn saying(times: &str, rest: &str) -> String {
         r#"{{\"overdrive_samples\":1,\"cases\":[{{\"name\":\"a\",\"times_ns\":[{times}]{rest}}}]}}"#
     );
     format!(
-        "s=$(( ($$ * 7919) % 97 )); t=$(( 1000000 + s * 50 )); echo \"{json}\" > \"$OVERDRIVE_RESULTS\""
+        "s=$(( ($$ * 7919) % 97 )); t=$(( 1000000 + s * 50 )); \
+         echo \"{json}\" > \"$OVERDRIVE_RESULTS\""
     )
 }
 
@@ -165,7 +167,8 @@ fn program(ns: u64) -> String {
     let arguments: Vec<String> = std::env::args().collect();
     let out = &arguments[arguments.iter().position(|word| word == "--out").unwrap() + 1];
     let t = {ns} + u64::from(std::process::id()) * 7919 % 97 * {ns} / 20000;
-    let json = format!("{{{{\"overdrive_samples\":1,\"cases\":[{{{{\"name\":\"work\",\"times_ns\":[{{t}},{{t}},{{t}},{{t}},{{t}}]}}}}]}}}}");
+    let case = format!("{{{{\"name\":\"work\",\"times_ns\":[{{t}},{{t}},{{t}},{{t}},{{t}}]}}}}");
+    let json = format!("{{{{\"overdrive_samples\":1,\"cases\":[{{case}}]}}}}");
     std::fs::create_dir_all(out).unwrap();
     std::fs::write(format!("{{out}}/results.json"), json).unwrap();
 }}

@@ -96,13 +96,18 @@ impl Plane {
             .filter(|name| !name.is_empty())
             .collect();
         let legend = named.len() > 1;
+        let lines = self.lines.iter().enumerate();
+        let series: Vec<_> =
+            lines.flat_map(|(i, line)| line.series(i, self.margin())).chain(self.level()).collect();
         json!({
-            "grid": {"left": 62, "right": self.margin(), "top": 36, "bottom": 50, "outerBoundsMode": "none"},
-            "legend": {"show": legend, "top": 0, "left": 0, "type": "plain", "itemWidth": 18, "itemHeight": 9, "data": named},
+            "grid": {"left": 62, "right": self.margin(), "top": 36, "bottom": 50,
+                "outerBoundsMode": "none"},
+            "legend": {"show": legend, "top": 0, "left": 0, "type": "plain", "itemWidth": 18,
+                "itemHeight": 9, "data": named},
             "xAxis": x,
             "yAxis": y,
             "tooltip": {"trigger": "item"},
-            "series": self.lines.iter().enumerate().flat_map(|(i, line)| line.series(i, self.margin())).chain(self.level()).collect::<Vec<_>>(),
+            "series": series,
         })
     }
 
@@ -122,7 +127,8 @@ impl Plane {
         let (at, name) = self.level?;
         Some(json!({"type": "line", "data": [], "silent": true, "markLine": {
             "silent": true, "symbol": "none", "data": [{"yAxis": at}],
-            "label": {"formatter": name, "position": "insideEndTop", "color": "$muted", "fontSize": 11},
+            "label": {"formatter": name, "position": "insideEndTop", "color": "$muted",
+                "fontSize": 11},
             "lineStyle": {"color": "$faint", "type": "dashed", "width": 1},
         }}))
     }
@@ -176,7 +182,8 @@ impl Line {
         let point = |point: &Point| {
             let mut item = json!({"value": [point.x, point.y], "tip": point.tip});
             if let Some(label) = &point.label {
-                item["label"] = json!({"show": true, "formatter": label.replace('{', "("), "color": "$muted", "fontSize": 11,
+                item["label"] = json!({"show": true, "formatter": label.replace('{', "("),
+                    "color": "$muted", "fontSize": 11,
                     "position": "right", "lineHeight": 12, "minMargin": 2});
             }
             item
@@ -188,8 +195,10 @@ impl Line {
             _ => SYMBOLS[index % SYMBOLS.len()],
         };
         let kind = if self.stroke == Stroke::Points { "scatter" } else { "line" };
-        let mut series = json!({"type": kind, "name": self.name, "color": self.ink, "symbol": symbol, "symbolSize": 8, "data": points,
-            "lineStyle": {"width": 2, "color": self.ink, "type": if self.stroke == Stroke::Dashed { "dashed" } else { "solid" }},
+        let mut series = json!({"type": kind, "name": self.name, "color": self.ink,
+            "symbol": symbol, "symbolSize": 8, "data": points,
+            "lineStyle": {"width": 2, "color": self.ink,
+                "type": if self.stroke == Stroke::Dashed { "dashed" } else { "solid" }},
             "z": 4});
         if self.points.iter().any(|point| point.label.is_some()) {
             // `charts.js` knows the width that the margin is taken from.
@@ -206,7 +215,8 @@ impl Line {
             .iter()
             .filter_map(|p| p.interval.map(|(low, high)| json!([p.x, low, high])))
             .collect();
-        let mark = json!({"type": "custom", "name": self.name, "renderItem": "interval", "upright": true, "ink": self.ink,
+        let mark = json!({"type": "custom", "name": self.name, "renderItem": "interval",
+            "upright": true, "ink": self.ink,
             "data": intervals, "encode": {"x": 0, "y": [1, 2]}, "silent": true, "z": 3});
         if intervals.is_empty() { vec![series] } else { vec![series, mark] }
     }

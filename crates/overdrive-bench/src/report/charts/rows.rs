@@ -92,26 +92,32 @@ impl Rows {
             json!({
                 "type": "category", "inverse": true, "position": position, "data": data,
                 "axisLine": hidden, "axisTick": hidden, "splitLine": hidden,
-                "axisLabel": {"align": "left", "margin": margin, "interval": 0, "hideOverlap": false,
+                "axisLabel": {"align": "left", "margin": margin, "interval": 0,
+                    "hideOverlap": false,
                     "width": wide, "overflow": "break", "lineHeight": 12, "color": "$ink"},
             })
         };
         let mut option = json!({
-            "grid": {"left": left + 14.0, "right": right + 16.0, "top": top, "bottom": 32, "outerBoundsMode": "none"},
-            "xAxis": {"type": "value", "min": 0, "max": 1, "name": self.axis, "nameLocation": "middle", "nameGap": 12,
+            "grid": {"left": left + 14.0, "right": right + 16.0, "top": top, "bottom": 32,
+                "outerBoundsMode": "none"},
+            "xAxis": {"type": "value", "min": 0, "max": 1, "name": self.axis,
+                "nameLocation": "middle", "nameGap": 12,
                 "axisLabel": hidden, "axisTick": hidden, "splitLine": hidden, "axisLine": hidden},
-            "yAxis": [column(json!(names), "left", left + 8.0, left), column(json!(figures), "right", 12.0, right)],
+            "yAxis": [column(json!(names), "left", left + 8.0, left),
+                column(json!(figures), "right", 12.0, right)],
             "tooltip": {"trigger": "item"},
             "series": series,
             "overdrive": {"compact": {
                 "grid": {"left": 128, "right": short + 14.0},
                 "xAxis": {"name": self.axis.rsplit(" · ").next()},
-                "yAxis": [{"axisLabel": {"margin": 124, "width": 118, "fontSize": 11}}, {"data": shorts, "axisLabel": {"width": short}}],
+                "yAxis": [{"axisLabel": {"margin": 124, "width": 118, "fontSize": 11}},
+                    {"data": shorts, "axisLabel": {"width": short}}],
             }},
         });
         if !self.legend.is_empty() {
             let entries: Vec<&str> = self.legend.iter().map(|(name, _)| *name).collect();
-            option["legend"] = json!({"top": 0, "left": 0, "data": entries, "icon": "roundRect", "itemWidth": 12,
+            option["legend"] = json!({"top": 0, "left": 0, "data": entries, "icon": "roundRect",
+                "itemWidth": 12,
                 "itemHeight": 12, "selectedMode": false});
         }
         option
@@ -149,7 +155,8 @@ impl Rows {
                 data.push(json!([index, low / scale, high / scale]));
             }
         }
-        let mark = json!({"type": "custom", "renderItem": "interval", "ink": "$ink", "cap": 3.5, "data": data,
+        let mark = json!({"type": "custom", "renderItem": "interval", "ink": "$ink", "cap": 3.5,
+            "data": data,
             "encode": {"x": [1, 2], "y": 0}, "silent": true, "z": 5});
         (!data.is_empty()).then_some(mark)
     }
@@ -161,7 +168,8 @@ impl Rows {
                 data.push(json!({"value": [index], "tip": reason}));
             }
         }
-        let mark = json!({"type": "custom", "renderItem": "slot", "ink": "$hatch", "data": data, "encode": {"y": 0}});
+        let mark = json!({"type": "custom", "renderItem": "slot", "ink": "$hatch", "data": data,
+            "encode": {"y": 0}});
         (!data.is_empty()).then_some(mark)
     }
 }
@@ -183,7 +191,9 @@ fn text(row: &Row) -> &str {
 fn name(row: &Row) -> Value {
     match row {
         Row::Heading(name) => {
-            json!({"value": name, "textStyle": {"align": "left", "fontWeight": 500, "color": "$ink", "overflow": "none"}})
+            json!({"value": name,
+                "textStyle": {"align": "left", "fontWeight": 500, "color": "$ink",
+                    "overflow": "none"}})
         }
         _ => json!({"value": text(row), "textStyle": {"align": "left", "color": "$muted"}}),
     }

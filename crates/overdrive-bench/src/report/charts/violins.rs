@@ -67,9 +67,8 @@ fn option(panels: &[Vec<&Compared<'_>>]) -> (Value, u32) {
         titles
             .push(json!({"text": panel[0].record.case.workload.to_string(), "left": 0, "top": top,
             "textStyle": {"fontSize": 12, "fontWeight": 500, "color": "$ink"}}));
-        grids.push(
-            json!({"left": 150, "right": 110, "top": top + 24, "height": height, "outerBoundsMode": "none"}),
-        );
+        grids.push(json!({"left": 150, "right": 110, "top": top + 24, "height": height,
+            "outerBoundsMode": "none"}));
         xs.push(x_axis(panel, at));
         let names: Vec<String> = names(panel);
         let medians: Vec<String> = panel
@@ -87,7 +86,8 @@ fn option(panels: &[Vec<&Compared<'_>>]) -> (Value, u32) {
         .flat_map(|_| [json!({"axisLabel": {"margin": 92, "width": 86}}), json!({})])
         .collect();
     let option = json!({
-        "title": titles, "grid": grids, "xAxis": xs, "yAxis": ys, "series": marks, "tooltip": {"trigger": "item"},
+        "title": titles, "grid": grids, "xAxis": xs, "yAxis": ys, "series": marks,
+        "tooltip": {"trigger": "item"},
         "overdrive": {"compact": {"grid": narrow, "yAxis": narrow_ys}},
     });
     (option, top as u32)
@@ -97,8 +97,10 @@ fn x_axis(panel: &[&Compared<'_>], at: usize) -> Value {
     let summaries = panel.iter().filter_map(|row| Some(&series(row)?.summary));
     let (low, high) = summaries
         .fold((f64::INFINITY, 0.0_f64), |(low, high), s| (low.min(s.min_ns), high.max(s.max_ns)));
-    let mut axis = json!({"gridIndex": at, "type": "value", "scale": true, "splitNumber": 4, "name": "lower is better", "nameLocation": "middle",
-        "nameGap": 24, "nameTextStyle": {"fontSize": 11}, "axisLabel": {"formatter": "fn:time", "fontSize": 11}});
+    let mut axis = json!({"gridIndex": at, "type": "value", "scale": true, "splitNumber": 4,
+        "name": "lower is better", "nameLocation": "middle",
+        "nameGap": 24, "nameTextStyle": {"fontSize": 11},
+        "axisLabel": {"formatter": "fn:time", "fontSize": 11}});
     if high > 4.0 * low {
         let ticks = log_ticks(low, high);
         axis["type"] = json!("log");
@@ -113,9 +115,11 @@ fn x_axis(panel: &[&Compared<'_>], at: usize) -> Value {
 
 fn column(words: &[String], at: usize, position: &str, ink: &str) -> Value {
     let (margin, width) = if position == "left" { (146, 140) } else { (10, 96) };
-    json!({"gridIndex": at, "type": "category", "inverse": true, "position": position, "data": words,
+    json!({"gridIndex": at, "type": "category", "inverse": true, "position": position,
+        "data": words,
         "axisLine": {"show": false}, "axisTick": {"show": false}, "splitLine": {"show": false},
-        "axisLabel": {"align": "left", "margin": margin, "interval": 0, "width": width, "overflow": "break", "lineHeight": 12, "color": ink}})
+        "axisLabel": {"align": "left", "margin": margin, "interval": 0, "width": width,
+            "overflow": "break", "lineHeight": 12, "color": ink}})
 }
 
 fn panel_marks(panel: &[&Compared<'_>], at: usize) -> Vec<Value> {
@@ -133,7 +137,8 @@ fn panel_marks(panel: &[&Compared<'_>], at: usize) -> Vec<Value> {
             Some(shape) => {
                 shapes.push(json!(shape));
                 inks.push(ink);
-                violins.push(json!({"value": [index, series.summary.min_ns, series.summary.max_ns], "tip": tip(row)}));
+                violins.push(json!({"value": [index, series.summary.min_ns, series.summary.max_ns],
+                    "tip": tip(row)}));
             }
             None => points.extend(strip(&series.times_ns()).map(|(ns, side)| {
                 json!({"value": [index, ns, side], "tip": tip(row), "itemStyle": {"color": ink}})
@@ -148,18 +153,14 @@ fn panel_marks(panel: &[&Compared<'_>], at: usize) -> Vec<Value> {
         mark
     };
     vec![
-        place(
-            json!({"type": "custom", "renderItem": "violin", "shapes": shapes, "inks": inks, "data": violins, "encode": {"x": [1, 2], "y": 0}}),
-        ),
-        place(
-            json!({"type": "custom", "renderItem": "strip", "data": points, "encode": {"x": 1, "y": 0}}),
-        ),
-        place(
-            json!({"type": "custom", "renderItem": "interval", "ink": "$ink", "cap": 5, "data": intervals, "encode": {"x": [1, 2], "y": 0}, "silent": true, "z": 5}),
-        ),
-        place(
-            json!({"type": "scatter", "symbol": "circle", "symbolSize": 6, "color": "$ink", "data": medians, "z": 6}),
-        ),
+        place(json!({"type": "custom", "renderItem": "violin", "shapes": shapes, "inks": inks,
+            "data": violins, "encode": {"x": [1, 2], "y": 0}})),
+        place(json!({"type": "custom", "renderItem": "strip", "data": points,
+            "encode": {"x": 1, "y": 0}})),
+        place(json!({"type": "custom", "renderItem": "interval", "ink": "$ink", "cap": 5,
+            "data": intervals, "encode": {"x": [1, 2], "y": 0}, "silent": true, "z": 5})),
+        place(json!({"type": "scatter", "symbol": "circle", "symbolSize": 6, "color": "$ink",
+            "data": medians, "z": 6})),
     ]
 }
 

@@ -1,4 +1,6 @@
 //! Each rule on results made for it, and the invariant of all of them on random results.
+//!
+//! Long because each rule has its cases here, and one invariant is held over all rules.
 
 use super::*;
 use crate::case::Workload;
@@ -396,18 +398,22 @@ proptest! {
     /// Every word and number of a sentence follows from the records that it names, and from no
     /// other: they alone say the same, and without any one of them nobody says it.
     #[test]
-    fn a_sentence_stands_and_falls_with_its_records(records in prop::collection::vec(any_record(), 1..24)) {
+    fn a_sentence_stands_and_falls_with_its_records(
+        records in prop::collection::vec(any_record(), 1..24),
+    ) {
         let results = distinct(records);
         for finding in findings(&results) {
             let without = |kept: &dyn Fn(&String) -> bool| {
-                let records = results.records.iter().filter(|record| kept(&record.case.id())).cloned().collect();
+                let kept = results.records.iter().filter(|record| kept(&record.case.id()));
+                let records = kept.cloned().collect();
                 findings(&Results { records, ..results.clone() })
             };
             let alone = without(&|id| finding.records.contains(id));
             prop_assert!(alone.contains(&finding), "{:?} is not said of its records alone: \
                                                     {:?}", finding, alone);
             for gone in &finding.records {
-                let said = without(&|id| id != gone).iter().any(|other| other.sentence == finding.sentence);
+                let left = without(&|id| id != gone);
+                let said = left.iter().any(|other| other.sentence == finding.sentence);
                 prop_assert!(!said, "{:?} is said without {}", finding, gone);
             }
         }

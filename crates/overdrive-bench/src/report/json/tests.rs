@@ -93,7 +93,10 @@ proptest! {
     }
 
     #[test]
-    fn any_mutation_is_read_or_refused(position in any::<prop::sample::Index>(), byte in 32_u8..127) {
+    fn any_mutation_is_read_or_refused(
+        position in any::<prop::sample::Index>(),
+        byte in 32_u8..127,
+    ) {
         let mut bytes = to_json(&example()).into_bytes();
         let at = position.index(bytes.len());
         bytes[at] = byte;

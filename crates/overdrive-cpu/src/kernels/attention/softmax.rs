@@ -1,6 +1,7 @@
 //! The online softmax of a panel: scores `[keys, W]` become probabilities, maximum and sum move on.
 //! All of it is in powers of two.
-#![allow(unsafe_code)] // Raw pointers into a worker's scratch, inside of `#[target_feature]` functions.
+// Raw pointers into a worker's scratch, inside of `#[target_feature]` functions.
+#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 

@@ -1,4 +1,6 @@
 //! The compiled step: spans of output pixels, each a block product and its epilogue.
+//!
+//! Long because one step has two drivers, by spans and by lines, that share their buffers.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::ops::Range;

@@ -8,6 +8,8 @@
 //! Sums come out with pixels as rows; they are stored so for a convolution that follows, and
 //! transposed in cache otherwise. Source: Georganas et al., "Harnessing deep learning via a single
 //! building block", IPDPS 2020 (direct convolutions as batches of small products).
+//!
+//! Long because staging, products and epilogue of this path share one table of offsets.
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.
 
 use std::ops::Range;

@@ -11,7 +11,10 @@
 //! Terms: a *unit* is a group of channels at one place; a *plane* holds the lines of a unit's
 //! channels, for one tap of the axes outside of the last two; a *row* of the right matrix is a tap
 //! of a plane, in units.
-#![allow(unsafe_code)] // Raw pointers into the input and scratch; places outside of the input are zeros.
+//!
+//! Long because the layout and the loops that fill it must agree on every offset.
+// Raw pointers into the input and scratch; places outside of the input are zeros.
+#![allow(unsafe_code)]
 
 use overdrive_ir::plan::Dimension;
 

@@ -7,7 +7,8 @@
 //! that is made once, whatever strides, dilations, padding and the number of dimensions: padding is
 //! a place that holds a zero. Where a vector's places follow each other (taps of a step of 1,
 //! mostly), a masked load does it.
-#![allow(unsafe_code)] // Raw pointers into the input and scratch; every place of the table is inside of the run.
+// Raw pointers into the input and scratch; every place of the table is inside of the run.
+#![allow(unsafe_code)]
 
 use super::stage::{Axis, Channels};
 use super::weave::{Columns, Weave, weave};

@@ -44,8 +44,8 @@ __device__ __forceinline__ Four load_four(u32 from) {
     return four;
 }
 __device__ __forceinline__ void store_four(u32 to, const Four& four) {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(four.at[0]), "f"(four.at[1]), "f"(four.at[2]),
-                 "f"(four.at[3])
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(four.at[0]),
+                 "f"(four.at[1]), "f"(four.at[2]), "f"(four.at[3])
                  : "memory");
 }
 // To the same place in block `rank` of the cluster.
@@ -75,7 +75,8 @@ __device__ __forceinline__ Four total(u32 from, u32 step) {
 template <class Each>
 __device__ __forceinline__ void of_four(int place, int first_output, const Each& each) {
     const int thread = place % WARPGROUP;
-    const int row = place / WARPGROUP * 8 + thread % 4 * 2, output = first_output + thread / 32 * 16 + thread % 32 / 4;
+    const int row = place / WARPGROUP * 8 + thread % 4 * 2,
+              output = first_output + thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
         const int r = row + j % 2, c = output + j / 2 * 8;
@@ -93,7 +94,8 @@ gemm_few(const __grid_constant__ TensorMap weight_map, const __grid_constant__ T
     extern __shared__ u8 dynamic[];
     __shared__ alignas(8) u64 full[STAGES];
     let_next_begin();
-    const u32 base = (shared_address(dynamic) + 1023) & ~1023u, shares = base + STAGES * STAGE_BYTES;
+    const u32 base = (shared_address(dynamic) + 1023) & ~1023u,
+              shares = base + STAGES * STAGE_BYTES;
     const u32 filled = shared_address(full), rank = cluster_rank<SPLIT>();
     const int group = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP;
     const int output = (int)blockIdx.x / SPLIT * OUTPUTS;
@@ -112,7 +114,8 @@ gemm_few(const __grid_constant__ TensorMap weight_map, const __grid_constant__ T
     };
     const auto copy_inputs = [&](int tile) {
         const int stage = tile % STAGES, k = (first + tile) * TILE_K;
-        Inputs::copy<1>(base + stage * STAGE_BYTES + WEIGHT_BYTES, input_map, filled + stage * 8, 0, k, 0);
+        Inputs::copy<1>(base + stage * STAGE_BYTES + WEIGHT_BYTES, input_map, filled + stage * 8, 0,
+                        k, 0);
     };
     const int ahead = min(count, STAGES);
     if (thread == 0) {
@@ -126,7 +129,8 @@ gemm_few(const __grid_constant__ TensorMap weight_map, const __grid_constant__ T
             Weights::ask(weight_map, output, (first + tile) * TILE_K, 0);
     }
     for (int place = threadIdx.x; place < SHARE; place += GROUPS * WARPGROUP)
-        of_four((int)rank * SHARE + place, output, [&](int r, int c, int) { prefetch(slots, 0, r, c); });
+        of_four((int)rank * SHARE + place, output,
+                [&](int r, int c, int) { prefetch(slots, 0, r, c); });
     wait_for_previous();
     if (thread == 0) {
         for (int tile = group; tile < ahead; tile += GROUPS) {
@@ -186,7 +190,8 @@ gemm_few(const __grid_constant__ TensorMap weight_map, const __grid_constant__ T
     };
     for (int place = threadIdx.x; place < FOURS; place += GROUPS * WARPGROUP) {
         const Four sum = total<ACTIVE>(base + place * 16, STAGE_BYTES);
-        if constexpr (SPLIT > 1) send_four(shares + (rank * SHARE + place % SHARE) * 16, place / SHARE, sum);
+        if constexpr (SPLIT > 1)
+            send_four(shares + (rank * SHARE + place % SHARE) * 16, place / SHARE, sum);
         else finish(place, sum);
     }
     if constexpr (SPLIT > 1) {

@@ -38,7 +38,8 @@ constexpr int GANG = FOLLOWED ? SPAN : CLUSTER; // blocks of a cluster
 constexpr i64 TILES = FOLLOWED ? TILES_M : PAIRS_M * TILES_N * LAYERS; // of clusters
 constexpr int STORE_BYTES = 64 * 128; // 64 rows of one swizzle's width
 constexpr int STORE_BUFFERS = 2;
-constexpr int FIRST = CONSUMERS * WARPGROUP; // of the threads behind the consumers, the one that copies
+constexpr int FIRST =
+    CONSUMERS * WARPGROUP;  // of the threads behind the consumers, the one that copies
 constexpr int THREADS = FIRST + (LEAN ? 32 : WARPGROUP);
 constexpr bool WHOLE = M % TILE_M == 0 && N % TILE_N == 0 && PAIRS_M * CLUSTER == TILES_M;
 
@@ -66,7 +67,8 @@ __device__ __forceinline__ Tile tile_at(i64 index, u32 rank) {
     const int per_group = GROUP * TILES_N, group = in / per_group, within = in % per_group;
     const int rows = min(GROUP, PAIRS_M - group * GROUP);
     const int m = group * GROUP + within % rows, n = within / rows;
-    return {TOGETHER == 1 ? 0 : layer, TOGETHER == 1 ? layer : 0, (m * CLUSTER + (int)rank) * TILE_M, n * TILE_N};
+    return {TOGETHER == 1 ? 0 : layer, TOGETHER == 1 ? layer : 0,
+            (m * CLUSTER + (int)rank) * TILE_M, n * TILE_N};
 }
 
 typedef SUM Sums[TILE_N / 2];
@@ -96,7 +98,8 @@ __device__ __forceinline__ void store_shared(u32 to, const Pair& pair) {
 
 // Applies the epilogue to a warpgroup's 64 rows of sums and stores them, a slice of columns at a
 // time: all of a slice's values first, so that their loads and chains overlap.
-__device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const TensorMap& map, const Slots& slots, u32 buffers, int& used, int warpgroup) {
+__device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const TensorMap& map,
+                                       const Slots& slots, u32 buffers, int& used, int warpgroup) {
     const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
     const int row = thread / 32 * 16 + lane / 4, col = lane % 4 * 2;
     constexpr int SLICE = STORE_BY_TMA ? 128 / (int)sizeof(OUT) : TILE_N < 64 ? TILE_N : 64;
@@ -111,12 +114,14 @@ __device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const Tenso
         for (int j = 0; j < SLICE; j += 8) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int r = tile.row + row + half * 8, c = tile.col + slice + j + col, at = (slice + j) / 2 + half * 2;
+                const int r = tile.row + row + half * 8, c = tile.col + slice + j + col,
+                          at = (slice + j) / 2 + half * 2;
                 const SUM pair[2] = {sums[at], sums[at + 1]};
                 if (WHOLE || (r < M && c < N)) {
                     OUT(&out)[2] = values[j / 8][half].at;
                     epilogue<2>(slots, tile.batch, r, c, pair, WHOLE ? 2 : N - c, out);
-                    if constexpr (!STORE_BY_TMA) store_result<2>(slots, tile.batch, r, c, out, WHOLE ? 2 : N - c);
+                    if constexpr (!STORE_BY_TMA)
+                        store_result<2>(slots, tile.batch, r, c, out, WHOLE ? 2 : N - c);
                 }
             }
         }
@@ -156,7 +161,8 @@ struct Meeting {
             part[half] = R::of(part[half], __shfl_xor_sync(~0u, part[half], 2));
         }
         if constexpr (SPAN > 1) {
-            const u32 here = parts + Which * CONSUMERS * BYTES + row * 4, barrier = barriers + Which * CONSUMERS * 8;
+            const u32 here = parts + Which * CONSUMERS * BYTES + row * 4,
+                      barrier = barriers + Which * CONSUMERS * 8;
 #pragma unroll
             for (int first = 0; first < SPAN; first += 4) {
                 const u32 to = first + threadIdx.x % 4;
@@ -176,7 +182,8 @@ struct Meeting {
                 }
                 part[half] = all[0];
 #pragma unroll
-                for (int block = 1; block < SPAN; ++block) part[half] = R::of(part[half], all[block]);
+                for (int block = 1; block < SPAN; ++block)
+                    part[half] = R::of(part[half], all[block]);
             }
         } else {
             meanwhile();
@@ -189,18 +196,21 @@ struct Meeting {
 constexpr bool EARLY = TILE_N <= 64;
 typedef Loaded<2> Operands[2][TILE_N / 8];
 
-__device__ __forceinline__ void load_operands(Operands& operands, const Tile& tile, const Slots& slots) {
+__device__ __forceinline__ void load_operands(Operands& operands, const Tile& tile,
+                                              const Slots& slots) {
     const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
     const int row = tile.row + thread / 32 * 16 + lane / 4, col = tile.col + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < TILE_N / 8; ++j)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-            if (row + half * 8 < M) operands[half][j].load_all(slots, 0, row + half * 8, col + j * 8, 2);
+            if (row + half * 8 < M)
+                operands[half][j].load_all(slots, 0, row + half * 8, col + j * 8, 2);
 }
 
 // As `finish`, and then what follows the product in its rows, on the result as it is stored.
-__device__ __forceinline__ void finish_rows(Sums& sums, Operands& operands, const Tile& tile, const Slots& slots, Meeting meeting) {
+__device__ __forceinline__ void finish_rows(Sums& sums, Operands& operands, const Tile& tile,
+                                            const Slots& slots, Meeting meeting) {
     const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
     const int row = tile.row + thread / 32 * 16 + lane / 4, col = tile.col + lane % 4 * 2;
     meeting.row = row - tile.row;
@@ -211,7 +221,9 @@ __device__ __forceinline__ void finish_rows(Sums& sums, Operands& operands, cons
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const SUM pair[2] = {sums[j * 4 + half * 2], sums[j * 4 + half * 2 + 1]};
-            if (row + half * 8 < M) operands[half][j].apply(slots, 0, row + half * 8, col + j * 8, pair, 2, values[half][j]);
+            if (row + half * 8 < M)
+                operands[half][j].apply(slots, 0, row + half * 8, col + j * 8, pair, 2,
+                                        values[half][j]);
         }
     wait_for_cluster<GANG>();
     follow(slots, row, col, values, meeting, [&] {
@@ -219,7 +231,8 @@ __device__ __forceinline__ void finish_rows(Sums& sums, Operands& operands, cons
         for (int j = 0; j < TILE_N / 8; ++j)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
-                if (row + half * 8 < M) store_result<2>(slots, 0, row + half * 8, col + j * 8, values[half][j], 2);
+                if (row + half * 8 < M)
+                    store_result<2>(slots, 0, row + half * 8, col + j * 8, values[half][j], 2);
     });
 }
 #endif
@@ -234,7 +247,8 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
     extern __shared__ u8 dynamic[];
     __shared__ alignas(8) u64 full[STAGES], empty[STAGES];
     const u32 base = (shared_address(dynamic) + 1023) & ~1023u;
-    const u32 lhs_tiles = base, rhs_tiles = lhs_tiles + STAGES * LHS_BYTES, stores = rhs_tiles + STAGES * RHS_BYTES;
+    const u32 lhs_tiles = base, rhs_tiles = lhs_tiles + STAGES * LHS_BYTES,
+              stores = rhs_tiles + STAGES * RHS_BYTES;
     const u32 filled = shared_address(full), freed = shared_address(empty);
     const u32 rank = cluster_rank<GANG>();
     const u32 own_share = CLUSTER > 1 ? rank : 0; // of right tiles
@@ -269,7 +283,8 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
         const Tile tile = tile_at(first, rank);
         constexpr int share = TILE_N / CLUSTER;
         for (int k = 0; k < (STAGES < TILES_K ? STAGES : TILES_K); ++k)
-            Rhs::ask(rhs_maps.of[tile.member], tile.col + share * (int)own_share, k * TILE_K, RHS_BATCHED ? tile.batch : 0);
+            Rhs::ask(rhs_maps.of[tile.member], tile.col + share * (int)own_share, k * TILE_K,
+                     RHS_BATCHED ? tile.batch : 0);
     }
     after_previous();
     if (warpgroup == CONSUMERS) {
@@ -282,11 +297,15 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                     barrier_wait(freed + stage * 8, parity);
                     const u32 barrier = filled + stage * 8;
                     barrier_expect(barrier, LHS_BYTES + RHS_BYTES);
-                    const u32 lhs = lhs_tiles + stage * LHS_BYTES, rhs = rhs_tiles + stage * RHS_BYTES;
-                    Lhs::copy<1>(lhs, lhs_map, barrier, tile.row, k * TILE_K, LHS_BATCHED ? tile.batch : 0);
+                    const u32 lhs = lhs_tiles + stage * LHS_BYTES,
+                              rhs = rhs_tiles + stage * RHS_BYTES;
+                    Lhs::copy<1>(lhs, lhs_map, barrier, tile.row, k * TILE_K,
+                                 LHS_BATCHED ? tile.batch : 0);
                     constexpr int share = TILE_N / CLUSTER;
-                    Rhs::copy<CLUSTER>(rhs + Rhs::BOX_BYTES * (share / Rhs::WIDTH) * own_share, rhs_maps.of[tile.member], barrier,
-                                             tile.col + share * (int)own_share, k * TILE_K, RHS_BATCHED ? tile.batch : 0);
+                    Rhs::copy<CLUSTER>(rhs + Rhs::BOX_BYTES * (share / Rhs::WIDTH) * own_share,
+                                       rhs_maps.of[tile.member], barrier,
+                                       tile.col + share * (int)own_share, k * TILE_K,
+                                       RHS_BATCHED ? tile.batch : 0);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
@@ -308,7 +327,8 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
             skip(TILES_K);
         }
         const i64 stride = PINGPONG ? 2 * CLUSTERS : CLUSTERS;
-        for (i64 index = first + (PINGPONG ? consumer * CLUSTERS : 0); index < TILES; index += stride) {
+        for (i64 index = first + (PINGPONG ? consumer * CLUSTERS : 0); index < TILES;
+             index += stride) {
             Tile tile = tile_at(index, rank);
             tile.row += own;
             // What the epilogue reads is on its way while the products are formed.
@@ -316,9 +336,11 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                 const int r = tile.row + threadIdx.x % 64, at = tile.col + c;
 #pragma unroll
                 for (int h = 0; h < HEIGHTS; ++h)
-                    if (r + h * 64 < M && at < N) prefetch(buffers_of.of[tile.member], tile.batch, r + h * 64, at);
+                    if (r + h * 64 < M && at < N)
+                        prefetch(buffers_of.of[tile.member], tile.batch, r + h * 64, at);
 #if SPAN > 0
-                if (threadIdx.x % 64 < 8) prefetch_following(buffers_of.of[0], min(r, M - 1), at + threadIdx.x % 64 * 8);
+                if (threadIdx.x % 64 < 8)
+                    prefetch_following(buffers_of.of[0], min(r, M - 1), at + threadIdx.x % 64 * 8);
 #endif
             }
 #if SPAN > 0
@@ -342,14 +364,15 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                 for (int step = 0; step < STEPS; ++step)
 #pragma unroll
                     for (int h = 0; h < HEIGHTS; ++h)
-                        wgmma(sums[h], lhs + (Lhs::row(h * 64) >> 4) + step * Lhs::STEP, rhs + step * Rhs::STEP,
-                              (PROMOTE ? 0 : k) | step);
+                        wgmma(sums[h], lhs + (Lhs::row(h * 64) >> 4) + step * Lhs::STEP,
+                              rhs + step * Rhs::STEP, (PROMOTE ? 0 : k) | step);
                 products_commit();
 #pragma unroll
                 for (int h = 0; h < HEIGHTS; ++h) fence_sums(sums[h]);
 #if PROMOTE
                 products_wait<0>();
-                if (threadIdx.x % 32 < CLUSTER) barrier_arrive<CLUSTER>(freed + stage * 8, threadIdx.x % 32);
+                if (threadIdx.x % 32 < CLUSTER)
+                    barrier_arrive<CLUSTER>(freed + stage * 8, threadIdx.x % 32);
 #pragma unroll
                 for (int h = 0; h < HEIGHTS; ++h) {
                     fence_sums(sums[h]);
@@ -360,7 +383,8 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                 // The tile before this one has been read once only this one's products are under
                 // way.
                 products_wait<1>();
-                if (k > 0 && threadIdx.x % 32 < CLUSTER) barrier_arrive<CLUSTER>(freed + previous * 8, threadIdx.x % 32);
+                if (k > 0 && threadIdx.x % 32 < CLUSTER)
+                    barrier_arrive<CLUSTER>(freed + previous * 8, threadIdx.x % 32);
                 previous = stage;
 #endif
                 if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -374,7 +398,8 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
             products_wait<0>();
 #pragma unroll
             for (int h = 0; h < HEIGHTS; ++h) fence_sums(sums[h]);
-            if (threadIdx.x % 32 < CLUSTER) barrier_arrive<CLUSTER>(freed + previous * 8, threadIdx.x % 32);
+            if (threadIdx.x % 32 < CLUSTER)
+                barrier_arrive<CLUSTER>(freed + previous * 8, threadIdx.x % 32);
 #endif
             if (PINGPONG) skip(TILES_K);
 #pragma unroll
@@ -383,9 +408,11 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                 part.row += h * 64;
 #if SPAN > 0
                 const u32 parts = stores + consumer * Meeting::BYTES;
-                finish_rows(sums[h], operands, part, buffers_of.of[0], {parts, meetings + consumer * 8, rank, 0});
+                finish_rows(sums[h], operands, part, buffers_of.of[0],
+                            {parts, meetings + consumer * 8, rank, 0});
 #else
-                finish(sums[h], part, out_maps.of[tile.member], buffers_of.of[tile.member], buffers, used, consumer);
+                finish(sums[h], part, out_maps.of[tile.member], buffers_of.of[tile.member], buffers,
+                       used, consumer);
 #endif
             }
         }

@@ -12,14 +12,16 @@
 // spills at most 8 bytes before sm_90, of sixteen columns: an address that is read again after the
 // loop.
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm_narrow(const LHS* lhs, const RHS* rhs, const Slots slots) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gemm_narrow(const LHS* lhs, const RHS* rhs, const Slots slots) {
     const i32 row = blockIdx.x, thread = threadIdx.x;
     // Right operands are mostly weights, far away: they set out while the kernel before this one
     // still runs.
     for (i64 k = (i64)row * THREADS + thread; k < K; k += (i64)gridDim.x * THREADS) {
 #pragma unroll
         for (int j = 0; j < N; j += RHS_COL == 1 ? N : 1)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(rhs + rhs_batch(blockIdx.y) + k * (i64)RHS_ROW + j * (i64)RHS_COL));
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(rhs + rhs_batch(blockIdx.y) +
+                                                          k * (i64)RHS_ROW + j * (i64)RHS_COL));
     }
     after_previous();
     __shared__ SUM parts[THREADS / 32][N];
@@ -36,12 +38,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_narrow(const LHS* lhs
             else gather(right, b + k * (i64)RHS_ROW, RHS_COL);
             const SUM left = convert<SUM>(a[k * (i64)LHS_COL]);
 #pragma unroll
-            for (int j = 0; j < N; ++j) sums[j] = op_add(sums[j], op_mul(left, convert<SUM>(right[j])));
+            for (int j = 0; j < N; ++j)
+                sums[j] = op_add(sums[j], op_mul(left, convert<SUM>(right[j])));
         }
 #pragma unroll
         for (int j = 0; j < N; ++j) {
 #pragma unroll
-            for (int mask = 1; mask < 32; mask *= 2) sums[j] = op_add(sums[j], shuffled(sums[j], mask));
+            for (int mask = 1; mask < 32; mask *= 2)
+                sums[j] = op_add(sums[j], shuffled(sums[j], mask));
         }
         if (thread % 32 == 0) {
 #pragma unroll
@@ -50,7 +54,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_narrow(const LHS* lhs
         __syncthreads();
         if (thread < N) {
             SUM sum[1] = {parts[0][thread]};
-            for (int warp = 1; warp < THREADS / 32; ++warp) sum[0] = op_add(sum[0], parts[warp][thread]);
+            for (int warp = 1; warp < THREADS / 32; ++warp)
+                sum[0] = op_add(sum[0], parts[warp][thread]);
             OUT out[1];
             epilogue<1>(slots, batch, row, thread, sum, 1, out);
             store_result<1>(slots, batch, row, thread, out, 1);

@@ -11,7 +11,8 @@ extern "C" __global__ void noise(ELEMENT* to, u64 count) {
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
         z = (z ^ z >> 27) * 0x94D049BB133111EBull;
         z ^= z >> 31;
-        const i32 sum = (i32)(z & 0xffff) + (i32)(z >> 16 & 0xffff) + (i32)(z >> 32 & 0xffff) + (i32)(z >> 48) - 131070;
+        const i32 sum = (i32)(z & 0xffff) + (i32)(z >> 16 & 0xffff) + (i32)(z >> 32 & 0xffff) +
+                        (i32)(z >> 48) - 131070;
         to[i] = convert<ELEMENT>((f32)sum * (is_float<ELEMENT> ? 1.0f / 37837.0f : 1.0f / 1024.0f));
     }
 }

@@ -13,7 +13,8 @@
 
 constexpr int TILE = 64, DEPTH = 16, THREADS = 256, EACH = 4;
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm_plain(const LHS* lhs, const RHS* rhs, const Slots slots) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gemm_plain(const LHS* lhs, const RHS* rhs, const Slots slots) {
     __shared__ SUM left[DEPTH][TILE + 1], right[DEPTH][TILE + 1];
     after_previous();
     const i32 tiles = (N + TILE - 1) / TILE;
@@ -32,11 +33,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_plain(const LHS* lhs,
             for (int part = 0; part < TILE * DEPTH / THREADS; ++part) {
                 const int at = part * THREADS + thread;
                 // Threads side by side read along the shorter stride.
-                const int i = LHS_COL == 1 ? at / DEPTH : at % TILE, lk = LHS_COL == 1 ? at % DEPTH : at / TILE;
-                const int j = RHS_COL == 1 ? at % TILE : at / DEPTH, rk = RHS_COL == 1 ? at / TILE : at % DEPTH;
-                const bool has_left = row0 + i < M && k0 + lk < K, has_right = col0 + j < N && k0 + rk < K;
-                left[lk][i] = has_left ? convert<SUM>(a[(row0 + i) * (i64)LHS_ROW + (k0 + lk) * (i64)LHS_COL]) : convert<SUM>(0);
-                right[rk][j] = has_right ? convert<SUM>(b[(k0 + rk) * (i64)RHS_ROW + (col0 + j) * (i64)RHS_COL]) : convert<SUM>(0);
+                const int i = LHS_COL == 1 ? at / DEPTH : at % TILE,
+                          lk = LHS_COL == 1 ? at % DEPTH : at / TILE;
+                const int j = RHS_COL == 1 ? at % TILE : at / DEPTH,
+                          rk = RHS_COL == 1 ? at / TILE : at % DEPTH;
+                const bool has_left = row0 + i < M && k0 + lk < K,
+                           has_right = col0 + j < N && k0 + rk < K;
+                left[lk][i] =
+                    has_left ? convert<SUM>(a[(row0 + i) * (i64)LHS_ROW + (k0 + lk) * (i64)LHS_COL])
+                             : convert<SUM>(0);
+                right[rk][j] =
+                    has_right
+                        ? convert<SUM>(b[(k0 + rk) * (i64)RHS_ROW + (col0 + j) * (i64)RHS_COL])
+                        : convert<SUM>(0);
             }
             __syncthreads();
 #pragma unroll
@@ -45,7 +54,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_plain(const LHS* lhs,
                 for (int i = 0; i < EACH; ++i)
 #pragma unroll
                     for (int j = 0; j < EACH; ++j)
-                        sums[i][j] = op_add(sums[i][j], op_mul(left[k][down * EACH + i], right[k][across * EACH + j]));
+                        sums[i][j] = op_add(sums[i][j], op_mul(left[k][down * EACH + i],
+                                                               right[k][across * EACH + j]));
             }
             __syncthreads();
         }

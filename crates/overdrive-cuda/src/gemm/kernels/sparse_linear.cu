@@ -13,8 +13,8 @@
 // leave some three quarters of the sparse peak, and at the power limit the clock does the rest.
 //
 // Metadata: PTX ISA, "Sparse wgmma", figures of metadata of .m64nNk32. Of a warp's 16 rows, lane
-// 4g + h (h of 0 and 1 for selector 0, 2 and 3 for selector 1) has 16 places of row g in the low half,
-// of row g + 8 in the high one.
+// 4g + h (h of 0 and 1 for selector 0, 2 and 3 for selector 1) has 16 places of row g in the low
+// half, of row g + 8 in the high one.
 //
 // CONSUMERS: warpgroups, each with 64 outputs of a block's. TILE_N: rows of x of a block. STAGES:
 // tiles in flight. GROUP: tiles of outputs that are walked before the next rows of x. BLOCKS: of
@@ -89,12 +89,15 @@ __device__ __forceinline__ void read_bits(Bits (&bits)[2], const u8* mask, int o
 __device__ __forceinline__ void take_places(u32 (&meta)[WINDOW], const Bits (&bits)[2]) {
     const u32 selector = threadIdx.x & 1 ? 0x7632 : 0x5410;
 #pragma unroll
-    for (int i = 0; i < WINDOW; ++i) meta[i] = places(__byte_perm(bits[0].at[i], bits[1].at[i], selector));
+    for (int i = 0; i < WINDOW; ++i)
+        meta[i] = places(__byte_perm(bits[0].at[i], bits[1].at[i], selector));
 }
 
 // Applies the epilogue to a warpgroup's sums and stores them, a slice of rows of y at a time.
-__device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& map, const Slots& slots, u32 buffer) {
-    const int warpgroup = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP, lane = thread % 32, warp = thread / 32;
+__device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& map,
+                                       const Slots& slots, u32 buffer) {
+    const int warpgroup = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP,
+              lane = thread % 32, warp = thread / 32;
 #pragma unroll
     for (int slice = 0; slice < TILE_N; slice += SLICE) {
         // Until the copy that last read the buffer has done so; this also parts the wait for wgmma
@@ -118,7 +121,8 @@ __device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& m
                         const u32 batch = BATCH == 1 ? 0 : row / M;
                         const int within = BATCH == 1 ? row : row % M;
                         epilogue<1>(slots, batch, within, output, sum, 1, out);
-                        if constexpr (!STORE_BY_TMA) store_result<1>(slots, batch, within, output, out, 1);
+                        if constexpr (!STORE_BY_TMA)
+                            store_result<1>(slots, batch, within, output, out, 1);
                     }
                     values[i][next] = out[0];
                 }
@@ -126,12 +130,15 @@ __device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& m
             if constexpr (STORE_BY_TMA) {
                 u32 pairs[4];
 #pragma unroll
-                for (int i = 0; i < 4; ++i) pairs[i] = bitcast<u16>(values[i][0]) | (u32)bitcast<u16>(values[i][1]) << 16;
+                for (int i = 0; i < 4; ++i)
+                    pairs[i] = bitcast<u16>(values[i][0]) | (u32)bitcast<u16>(values[i][1]) << 16;
                 const int row = j + lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
                 const u32 to = buffer + row * 128 + ((chunk ^ (row & 7)) << 4);
-                asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                             "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
-                             : "memory");
+                asm volatile(
+                    "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                        to),
+                    "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                    : "memory");
             }
         }
         if constexpr (STORE_BY_TMA) {
@@ -143,12 +150,14 @@ __device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& m
 }
 
 extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
-sparse_linear(const __grid_constant__ TensorMap values_map, const __grid_constant__ TensorMap x_map,
-              const __grid_constant__ TensorMap y_map, const u8* mask, const __grid_constant__ Slots slots) {
+    sparse_linear(const __grid_constant__ TensorMap values_map,
+                  const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap y_map,
+                  const u8* mask, const __grid_constant__ Slots slots) {
     extern __shared__ u8 dynamic[];
     __shared__ alignas(8) u64 full[STAGES], empty[STAGES];
     const u32 base = (shared_address(dynamic) + 1023) & ~1023u;
-    const u32 x_tiles = base, values_tiles = x_tiles + STAGES * X_BYTES, stores = values_tiles + STAGES * VALUES_BYTES;
+    const u32 x_tiles = base, values_tiles = x_tiles + STAGES * X_BYTES,
+              stores = values_tiles + STAGES * VALUES_BYTES;
     const u32 filled = shared_address(full), freed = shared_address(empty);
     const int warpgroup = threadIdx.x / WARPGROUP;
     if (threadIdx.x == 0) {
@@ -163,7 +172,8 @@ sparse_linear(const __grid_constant__ TensorMap values_map, const __grid_constan
     // Weights are far away: they set out while the kernel before this one still runs.
     if (threadIdx.x == 0) {
         const Tile tile = tile_at(first);
-        for (int k = 0; k < (STAGES < TILES_K ? STAGES : TILES_K); ++k) ask_for(values_map, k * TILE_K / 2, tile.output, 0);
+        for (int k = 0; k < (STAGES < TILES_K ? STAGES : TILES_K); ++k)
+            ask_for(values_map, k * TILE_K / 2, tile.output, 0);
     }
     after_previous();
     if (warpgroup == 0) {
@@ -176,7 +186,8 @@ sparse_linear(const __grid_constant__ TensorMap values_map, const __grid_constan
                     barrier_wait(freed + stage * 8, parity);
                     const u32 barrier = filled + stage * 8;
                     barrier_expect(barrier, VALUES_BYTES + X_BYTES);
-                    copy_in(values_tiles + stage * VALUES_BYTES, values_map, barrier, k * TILE_K / 2, tile.output, 0);
+                    copy_in(values_tiles + stage * VALUES_BYTES, values_map, barrier,
+                            k * TILE_K / 2, tile.output, 0);
                     copy_in(x_tiles + stage * X_BYTES, x_map, barrier, k * TILE_K, tile.row, 0);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
@@ -208,9 +219,12 @@ sparse_linear(const __grid_constant__ TensorMap values_map, const __grid_constan
                 barrier_wait(filled + stage * 8, parity);
                 // Matrix descriptors (PTX ISA, "Matrix Descriptor Format"): values in lines of 64
                 // bytes, x in lines of 128.
-                const u32 values_at = values_tiles + stage * VALUES_BYTES + consumer * 4096, x_at = x_tiles + stage * X_BYTES;
-                const u64 values = 2ull << 62 | (u64)(64 * 8 / 16) << 32 | 1ull << 16 | (u64)((values_at & 0x3ffff) >> 4);
-                const u64 x = 1ull << 62 | (u64)(128 * 8 / 16) << 32 | 1ull << 16 | (u64)((x_at & 0x3ffff) >> 4);
+                const u32 values_at = values_tiles + stage * VALUES_BYTES + consumer * 4096,
+                          x_at = x_tiles + stage * X_BYTES;
+                const u64 values = 2ull << 62 | (u64)(64 * 8 / 16) << 32 | 1ull << 16 |
+                                   (u64)((values_at & 0x3ffff) >> 4);
+                const u64 x = 1ull << 62 | (u64)(128 * 8 / 16) << 32 | 1ull << 16 |
+                              (u64)((x_at & 0x3ffff) >> 4);
                 const u32(&of_window)[WINDOW] = meta[at / WINDOW];
                 constexpr int selector = at % WINDOW / 2, word = at % 2 * 2;
                 fence_sums(sums);

@@ -188,8 +188,10 @@ fn source(
 }
 
 /// What printed reads call.
-const CLAMPED: &str = "template <typename I> __device__ __forceinline__ i64 clamped(I x, i64 high) {
-    if constexpr (sizeof(I) == 4 && I(-1) < I(0)) return high < 0x7fffffff ? max(0, min(x, (i32)high)) : max(0, x);
+const CLAMPED: &str =
+    "template <typename I> __device__ __forceinline__ i64 clamped(I x, i64 high) {
+    if constexpr (sizeof(I) == 4 && I(-1) < I(0))
+        return high < 0x7fffffff ? max(0, min(x, (i32)high)) : max(0, x);
     else return max(0ll, min((i64)x, high));
 }
 ";

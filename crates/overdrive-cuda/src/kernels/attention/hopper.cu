@@ -22,7 +22,8 @@ constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
 constexpr int LINE = 128 / (int)sizeof(Element);
 constexpr int PARTS = (D + LINE - 1) / LINE, PARTS_V = (DV + LINE - 1) / LINE;
 constexpr int QUERY_BOX = QUERIES * 128, KEY_BOX = KEYS * 128;
-constexpr int QUERY_BYTES = QUERY_BOX * PARTS, KEY_BYTES = KEY_BOX * PARTS, VALUE_BYTES = KEY_BOX * PARTS_V;
+constexpr int QUERY_BYTES = QUERY_BOX * PARTS, KEY_BYTES = KEY_BOX * PARTS,
+              VALUE_BYTES = KEY_BOX * PARTS_V;
 // Outputs leave by the place of the queries.
 constexpr int QUERY_PLACE = QUERY_BOX * (PARTS > PARTS_V ? PARTS : PARTS_V);
 
@@ -30,10 +31,13 @@ constexpr int QUERY_PLACE = QUERY_BOX * (PARTS > PARTS_V ? PARTS : PARTS_V);
 // the next.
 constexpr u64 BY_CHANNEL = 1ull << 62 | 64ull << 32 | 1ull << 16;
 constexpr u64 BY_KEY = 1ull << 62 | 64ull << 32 | (u64)(KEY_BOX / 16) << 16;
-__device__ __forceinline__ u64 descriptor(u64 kind, u32 address) { return kind | (u64)((address & 0x3ffff) >> 4); }
+__device__ __forceinline__ u64 descriptor(u64 kind, u32 address) {
+    return kind | (u64)((address & 0x3ffff) >> 4);
+}
 
 struct Barriers {
-    u64 query_full[PLACES], query_empty[PLACES], key_full[STAGES], key_empty[STAGES], value_full[STAGES], value_empty[STAGES];
+    u64 query_full[PLACES], query_empty[PLACES], key_full[STAGES], key_empty[STAGES],
+        value_full[STAGES], value_empty[STAGES];
     // The task whose queries are in each place; negative: there are no more.
     i32 task[PLACES];
 };
@@ -53,23 +57,29 @@ struct Turn {
     }
 };
 
-__device__ __forceinline__ void copy_head(u32 to, const TensorMap& map, u32 barrier, int channel, int row, int head, int batch) {
+__device__ __forceinline__ void copy_head(u32 to, const TensorMap& map, u32 barrier, int channel,
+                                          int row, int head, int batch) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%3, %4, %5, %6}], [%2];" ::
             "r"(to),
         "l"(&map), "r"(barrier), "r"(channel), "r"(row), "r"(head), "r"(batch)
         : "memory");
 }
-__device__ __forceinline__ void copy_head_out(const TensorMap& map, u32 from, int channel, int row, int head, int batch) {
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map), "r"(from),
-                 "r"(channel), "r"(row), "r"(head), "r"(batch)
-                 : "memory");
+__device__ __forceinline__ void copy_head_out(const TensorMap& map, u32 from, int channel, int row,
+                                              int head, int batch) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+            &map),
+        "r"(from), "r"(channel), "r"(row), "r"(head), "r"(batch)
+        : "memory");
 }
 
 // Two values in one register, the first in the low half.
 __device__ __forceinline__ u32 pair(f32 low, f32 high) {
     u32 both;
-    if constexpr (same<Element, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    if constexpr (same<Element, bf16>)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
@@ -80,7 +90,9 @@ __device__ __forceinline__ f32 power_of_two(f32 x) {
 }
 
 // Ping-pong: a warpgroup multiplies after the one before it has.
-__device__ __forceinline__ void await_turn(int warpgroup) { named_sync<1>(warpgroup, CONSUMERS * WARPGROUP); }
+__device__ __forceinline__ void await_turn(int warpgroup) {
+    named_sync<1>(warpgroup, CONSUMERS * WARPGROUP);
+}
 __device__ __forceinline__ void pass_turn(int warpgroup) {
 #pragma unroll
     for (int i = 1; i < CONSUMERS; i++) {
@@ -157,7 +169,8 @@ __device__ __forceinline__ void issue_scores(Scores& scores, u64 queries, u64 ke
 #pragma unroll
     for (int c = 0; c < (D + 15) / 16; c++) {
         const u32 part = c * 16 / LINE, step = c * 16 % LINE / 8;
-        wgmma(scores, queries + part * (QUERY_BOX / 16) + step, keys + part * (KEY_BOX / 16) + step, c > 0);
+        wgmma(scores, queries + part * (QUERY_BOX / 16) + step, keys + part * (KEY_BOX / 16) + step,
+              c > 0);
     }
     products_commit();
 }
@@ -169,24 +182,31 @@ __device__ __forceinline__ void issue_values(Sums& sums, Weights& weights, u64 v
     products_begin();
 #pragma unroll
     for (int c = 0; c < KEYS / 16; c++) {
-        const u32 chunk[4] = {weights[4 * c], weights[4 * c + 1], weights[4 * c + 2], weights[4 * c + 3]};
+        const u32 chunk[4] = {weights[4 * c], weights[4 * c + 1], weights[4 * c + 2],
+                              weights[4 * c + 3]};
         wgmma_of_registers(sums, chunk, values + c * (16 * 128 / 16));
     }
     products_commit();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-          const __grid_constant__ TensorMap out, f32* lse, Counter* counter, const __grid_constant__ Shape s CAPTURES) {
+    attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+              const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap out, f32* lse,
+              Counter* counter, const __grid_constant__ Shape s CAPTURES) {
     extern __shared__ unsigned char bytes[];
     __shared__ Barriers barriers;
     const u32 query_place = (shared_address(bytes) + 1023) & ~1023u;
-    const u32 key_place = query_place + PLACES * QUERY_PLACE, value_place = key_place + STAGES * KEY_BYTES;
-    const u32 query_full = shared_address(barriers.query_full), query_empty = shared_address(barriers.query_empty);
-    const u32 key_full = shared_address(barriers.key_full), key_empty = shared_address(barriers.key_empty);
-    const u32 value_full = shared_address(barriers.value_full), value_empty = shared_address(barriers.value_empty);
+    const u32 key_place = query_place + PLACES * QUERY_PLACE,
+              value_place = key_place + STAGES * KEY_BYTES;
+    const u32 query_full = shared_address(barriers.query_full),
+              query_empty = shared_address(barriers.query_empty);
+    const u32 key_full = shared_address(barriers.key_full),
+              key_empty = shared_address(barriers.key_empty);
+    const u32 value_full = shared_address(barriers.value_full),
+              value_empty = shared_address(barriers.value_empty);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < PLACES; i++) barrier_init(query_full + 8 * i, 1), barrier_init(query_empty + 8 * i, CONSUMERS);
+        for (int i = 0; i < PLACES; i++)
+            barrier_init(query_full + 8 * i, 1), barrier_init(query_empty + 8 * i, CONSUMERS);
         for (int i = 0; i < STAGES; i++) {
             barrier_init(key_full + 8 * i, 1), barrier_init(key_empty + 8 * i, CONSUMERS);
             barrier_init(value_full + 8 * i, 1), barrier_init(value_empty + 8 * i, CONSUMERS);
@@ -202,11 +222,13 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
     if (warpgroup == CONSUMERS) {
         give_registers<CONSUMERS == 2 ? 24 : 32>();
         if (threadIdx.x == CONSUMERS * WARPGROUP) {
-            auto copy = [&](const TensorMap& map, u32 to, u32 full, u32 empty, Turn<STAGES>& turn, int parts, int row, int head, int batch) {
+            auto copy = [&](const TensorMap& map, u32 to, u32 full, u32 empty, Turn<STAGES>& turn,
+                            int parts, int row, int head, int batch) {
                 barrier_wait(empty + 8 * turn.stage, turn.parity ^ 1);
                 barrier_expect(full + 8 * turn.stage, parts * KEY_BOX);
                 for (int p = 0; p < parts; p++) {
-                    copy_head(to + (turn.stage * parts + p) * KEY_BOX, map, full + 8 * turn.stage, p * LINE, row, head, batch);
+                    copy_head(to + (turn.stage * parts + p) * KEY_BOX, map, full + 8 * turn.stage,
+                              p * LINE, row, head, batch);
                 }
                 turn.next();
             };
@@ -215,9 +237,12 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
                 const i32 following = gridDim.x + atomicAdd(&counter->taken, 1);
                 i32 matrix, tile;
                 s.task(index, tiles, matrix, tile);
-                const i32 b = matrix / s.heads, h = matrix % s.heads, first = tile * QUERIES, group = h / s.group;
+                const i32 b = matrix / s.heads, h = matrix % s.heads, first = tile * QUERIES,
+                          group = h / s.group;
                 const i32 steps = (s.seen(min(first + QUERIES, s.queries) - 1) + KEYS - 1) / KEYS;
-                if (steps > 0) copy(k, key_place, key_full, key_empty, key_turn, PARTS, (steps - 1) * KEYS, group, b);
+                if (steps > 0)
+                    copy(k, key_place, key_full, key_empty, key_turn, PARTS, (steps - 1) * KEYS,
+                         group, b);
                 barrier_wait(query_empty + 8 * turn.stage, turn.parity ^ 1);
                 barriers.task[turn.stage] = index;
                 barrier_expect(query_full + 8 * turn.stage, QUERY_BYTES);
@@ -227,8 +252,11 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
                 }
                 turn.next();
                 for (i32 step = steps - 1; step >= 0; step--) {
-                    if (step > 0) copy(k, key_place, key_full, key_empty, key_turn, PARTS, (step - 1) * KEYS, group, b);
-                    copy(v, value_place, value_full, value_empty, value_turn, PARTS_V, step * KEYS, group, b);
+                    if (step > 0)
+                        copy(k, key_place, key_full, key_empty, key_turn, PARTS, (step - 1) * KEYS,
+                             group, b);
+                    copy(v, value_place, value_full, value_empty, value_turn, PARTS_V, step * KEYS,
+                         group, b);
                 }
                 index = following;
             }
@@ -261,8 +289,10 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
             const u64 queries = descriptor(BY_CHANNEL, own);
             i32 matrix, tile;
             s.task(index, tiles, matrix, tile);
-            const i32 b = matrix / s.heads, h = matrix % s.heads, first = tile * QUERIES + warpgroup * OWN;
-            const i32 steps = (s.seen(min(tile * QUERIES + QUERIES, s.queries) - 1) + KEYS - 1) / KEYS;
+            const i32 b = matrix / s.heads, h = matrix % s.heads,
+                      first = tile * QUERIES + warpgroup * OWN;
+            const i32 steps =
+                (s.seen(min(tile * QUERIES + QUERIES, s.queries) - 1) + KEYS - 1) / KEYS;
             const i32 inside = s.seen(min(first, s.queries - 1));
             auto hide = [&](Scores& scores, i32 key) {
 #if !defined(SCORE) && !defined(MASK)
@@ -271,7 +301,8 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
 #endif
 #pragma unroll
                 for (int r = 0; r < 2; r++) {
-                    const i32 query = first + row + 8 * r, seen = query < s.queries ? s.seen(query) : 0;
+                    const i32 query = first + row + 8 * r,
+                              seen = query < s.queries ? s.seen(query) : 0;
 #pragma unroll
                     for (int i = 0; i < KEYS / 4; i++) {
                         const i32 at = key + i / 2 * 8 + lane % 4 * 2 + i % 2;
@@ -292,7 +323,8 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
                 Scores scores;
                 Weights weights;
                 barrier_wait(key_full + 8 * key_turn.stage, key_turn.parity);
-                issue_scores(scores, queries, descriptor(BY_CHANNEL, key_place + key_turn.stage * KEY_BYTES));
+                issue_scores(scores, queries,
+                             descriptor(BY_CHANNEL, key_place + key_turn.stage * KEY_BYTES));
                 products_wait<0>();
                 fence_sums(scores);
                 if (leads) barrier_arrive<1>(key_empty + 8 * key_turn.stage, 0);
@@ -303,9 +335,11 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
                 if (steps > 1) barrier_wait(key_full + 8 * key_turn.stage, key_turn.parity);
                 for (i32 step = steps - 2; step >= 0; step--) {
                     if (CONSUMERS > 1) await_turn(warpgroup);
-                    issue_scores(scores, queries, descriptor(BY_CHANNEL, key_place + key_turn.stage * KEY_BYTES));
+                    issue_scores(scores, queries,
+                                 descriptor(BY_CHANNEL, key_place + key_turn.stage * KEY_BYTES));
                     barrier_wait(value_full + 8 * value_turn.stage, value_turn.parity);
-                    issue_values(sums, weights, descriptor(BY_KEY, value_place + value_turn.stage * VALUE_BYTES));
+                    issue_values(sums, weights,
+                                 descriptor(BY_KEY, value_place + value_turn.stage * VALUE_BYTES));
                     if (CONSUMERS > 1) pass_turn(warpgroup);
                     products_wait<1>();
                     fence_sums(scores);
@@ -326,7 +360,8 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
                     round_weights(weights, scores);
                 }
                 barrier_wait(value_full + 8 * value_turn.stage, value_turn.parity);
-                issue_values(sums, weights, descriptor(BY_KEY, value_place + value_turn.stage * VALUE_BYTES));
+                issue_values(sums, weights,
+                             descriptor(BY_KEY, value_place + value_turn.stage * VALUE_BYTES));
                 products_wait<0>();
                 fence_sums(sums);
                 if (leads) barrier_arrive<1>(value_empty + 8 * value_turn.stage, 0);
@@ -346,7 +381,8 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
 #else
                     const f32 scaled = softmax.largest[r];
 #endif
-                    lse[b * s.lse[0] + h * s.lse[1] + query * s.lse[2]] = sum > 0.0f ? scaled + logf(sum) : -infinity(0.0f);
+                    lse[b * s.lse[0] + h * s.lse[1] + query * s.lse[2]] =
+                        sum > 0.0f ? scaled + logf(sum) : -infinity(0.0f);
                 }
             }
             // The queries were read by products that are over in every warp once all have come
@@ -357,16 +393,21 @@ attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap
             for (int c = 0; c < DV / 16; c++) {
                 const f32* from = &sums[8 * c];
                 const u32 unit = (c * 16 % LINE) / 8 + lane / 16;
-                const u32 to = own + c * 16 / LINE * QUERY_BOX + at_row * 128 + ((unit ^ at_row % 8) << 4);
-                asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                             "r"(pair(from[0] * inverse[0], from[1] * inverse[0])), "r"(pair(from[2] * inverse[1], from[3] * inverse[1])),
-                             "r"(pair(from[4] * inverse[0], from[5] * inverse[0])), "r"(pair(from[6] * inverse[1], from[7] * inverse[1]))
-                             : "memory");
+                const u32 to =
+                    own + c * 16 / LINE * QUERY_BOX + at_row * 128 + ((unit ^ at_row % 8) << 4);
+                asm volatile(
+                    "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                    "r"(pair(from[0] * inverse[0], from[1] * inverse[0])),
+                    "r"(pair(from[2] * inverse[1], from[3] * inverse[1])),
+                    "r"(pair(from[4] * inverse[0], from[5] * inverse[0])),
+                    "r"(pair(from[6] * inverse[1], from[7] * inverse[1]))
+                    : "memory");
             }
             fence_shared();
             named_sync<1 + CONSUMERS>(warpgroup, WARPGROUP);
             if (leads) {
-                for (int p = 0; p < PARTS_V; p++) copy_head_out(out, own + p * QUERY_BOX, p * LINE, first, h, b);
+                for (int p = 0; p < PARTS_V; p++)
+                    copy_head_out(out, own + p * QUERY_BOX, p * LINE, first, h, b);
                 asm volatile("cp.async.bulk.commit_group;" ::: "memory");
                 copies_have_read<0>();
                 barrier_arrive<1>(query_empty + 8 * turn.stage, 0);

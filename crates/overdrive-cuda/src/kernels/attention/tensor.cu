@@ -29,7 +29,8 @@ __device__ __forceinline__ u32 address(const void* at) { return (u32)__cvta_gene
 
 // Rows `first..` of a matrix; rows past `count` become zeros.
 template <int ROWS, int WIDTH>
-__device__ __forceinline__ void copy(Element (&to)[ROWS][WIDTH + SKEW], const Element* from, i64 stride, i32 first, i32 count) {
+__device__ __forceinline__ void copy(Element (&to)[ROWS][WIDTH + SKEW], const Element* from,
+                                     i64 stride, i32 first, i32 count) {
     constexpr int PARTS = WIDTH / 8;
 #pragma unroll
     for (int n = 0; n < (ROWS * PARTS + 127) / 128; n++) {
@@ -37,7 +38,9 @@ __device__ __forceinline__ void copy(Element (&to)[ROWS][WIDTH + SKEW], const El
         if (ROWS * PARTS % 128 != 0 && i >= ROWS * PARTS) break;
         const bool real = first + row < count;
         const Element* at = from + (real ? (first + row) * stride + part : 0);
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address(&to[row][part])), "l"(at), "r"(real ? 16 : 0) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address(&to[row][part])),
+                     "l"(at), "r"(real ? 16 : 0)
+                     : "memory");
     }
 }
 
@@ -51,10 +54,11 @@ __device__ __forceinline__ void load_transposed(u32 (&to)[4], const void* at) {
 }
 
 __device__ __forceinline__ void multiply(f32 (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#define MMA(type)                                                                                                        \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, " \
-                 "{%0,%1,%2,%3};"                                                                                      \
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                              \
+#define MMA(type)                                                         \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type   \
+                 ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "           \
+                 "{%0,%1,%2,%3};"                                         \
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
     if constexpr (same<Element, bf16>) MMA("bf16");
     else MMA("f16");
@@ -64,12 +68,15 @@ __device__ __forceinline__ void multiply(f32 (&sum)[4], const u32 (&a)[4], u32 b
 // Two values in one register, the first in the low half.
 __device__ __forceinline__ u32 pair(f32 low, f32 high) {
     u32 both;
-    if constexpr (same<Element, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    if constexpr (same<Element, bf16>)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
 
-extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, const Element* k, const Element* v, Element* out, f32* lse, Shape s CAPTURES) {
+extern "C" __global__ void __launch_bounds__(128)
+    attention(const Element* q, const Element* k, const Element* v, Element* out, f32* lse,
+              Shape s CAPTURES) {
     extern __shared__ __align__(128) unsigned char bytes[];
     after_previous();
     Queries& queries = *reinterpret_cast<Queries*>(bytes);
@@ -106,7 +113,8 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
             for (int m = 0; m < MF; m++) {
 #pragma unroll
                 for (int c = 0; c < D / 16; c++) {
-                    load(left[m][c], &queries.q[warp * 16 * MF + m * 16 + lane % 16][c * 16 + lane / 16 * 8]);
+                    load(left[m][c],
+                         &queries.q[warp * 16 * MF + m * 16 + lane % 16][c * 16 + lane / 16 * 8]);
                 }
             }
         }
@@ -149,7 +157,8 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
                     for (int j = 0; j < KEYS / 8; j++) {
 #pragma unroll
                         for (int e = 0; e < 2; e++) {
-                            if (key + 8 * j + lane % 4 * 2 + e >= seen) scores[m][j][2 * r + e] = -infinity(0.0f);
+                            if (key + 8 * j + lane % 4 * 2 + e >= seen)
+                                scores[m][j][2 * r + e] = -infinity(0.0f);
                         }
                     }
                 }
@@ -166,7 +175,8 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
                 }
 #endif
 #pragma unroll
-                for (int j = 0; j < KEYS / 8; j++) most = fmaxf(most, fmaxf(scores[m][j][2 * r], scores[m][j][2 * r + 1]));
+                for (int j = 0; j < KEYS / 8; j++)
+                    most = fmaxf(most, fmaxf(scores[m][j][2 * r], scores[m][j][2 * r + 1]));
                 most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
                 // A row that has seen no key has maximum -infinity, whose difference is NaN: any
@@ -197,7 +207,8 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
                 }
                 total[m][r] = total[m][r] * shrink + sum;
 #pragma unroll
-                for (int j = 0; j < DV / 8; j++) sums[m][j][2 * r] *= shrink, sums[m][j][2 * r + 1] *= shrink;
+                for (int j = 0; j < DV / 8; j++)
+                    sums[m][j][2 * r] *= shrink, sums[m][j][2 * r + 1] *= shrink;
             }
         }
 #pragma unroll
@@ -245,7 +256,8 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
 #else
                 const f32 scaled = largest[m][r];
 #endif
-                lse[b * s.lse[0] + h * s.lse[1] + (first + at) * s.lse[2]] = sum > 0.0f ? scaled + logf(sum) : -infinity(0.0f);
+                lse[b * s.lse[0] + h * s.lse[1] + (first + at) * s.lse[2]] =
+                    sum > 0.0f ? scaled + logf(sum) : -infinity(0.0f);
             }
         }
     }
@@ -253,17 +265,20 @@ extern "C" __global__ void __launch_bounds__(128) attention(const Element* q, co
     // A warp stores what it wrote itself.
     __syncwarp();
     out += b * s.out[0] + h * s.out[1];
-    if (s.out[3] == 1 && s.out[2] % 8 == 0 && s.out[1] % 8 == 0 && s.out[0] % 8 == 0 && (u64)out % 16 == 0) {
+    if (s.out[3] == 1 && s.out[2] % 8 == 0 && s.out[1] % 8 == 0 && s.out[0] % 8 == 0 &&
+        (u64)out % 16 == 0) {
         for (int i = lane; i < 16 * MF * (DV / 8); i += 32) {
             const i32 at = warp * 16 * MF + i / (DV / 8), part = i % (DV / 8) * 8;
             if (first + at < s.queries) {
-                *reinterpret_cast<uint4*>(&out[(first + at) * s.out[2] + part]) = *reinterpret_cast<const uint4*>(&queries.out[at][part]);
+                *reinterpret_cast<uint4*>(&out[(first + at) * s.out[2] + part]) =
+                    *reinterpret_cast<const uint4*>(&queries.out[at][part]);
             }
         }
     } else {
         for (int i = lane; i < 16 * MF * DV; i += 32) {
             const i32 at = warp * 16 * MF + i / DV, channel = i % DV;
-            if (first + at < s.queries) out[(first + at) * s.out[2] + channel * s.out[3]] = queries.out[at][channel];
+            if (first + at < s.queries)
+                out[(first + at) * s.out[2] + channel * s.out[3]] = queries.out[at][channel];
         }
     }
 }

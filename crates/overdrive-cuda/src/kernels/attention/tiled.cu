@@ -7,7 +7,8 @@
 // 8 bytes on sm_89: one address more than there are registers, once a block of keys.
 
 // Heads may have no channels; arrays have one.
-constexpr int WIDTH = D > 0 ? D : 1, VALUES = DV > 0 ? DV : 1, EACH = TILE / 16, COLUMNS = (VALUES + 15) / 16;
+constexpr int WIDTH = D > 0 ? D : 1, VALUES = DV > 0 ? DV : 1, EACH = TILE / 16,
+              COLUMNS = (VALUES + 15) / 16;
 
 struct Tiles {
     Sum q[WIDTH][TILE + 1];
@@ -17,14 +18,18 @@ struct Tiles {
 };
 
 // Rows `first..` of a matrix, transposed; rows past `count` are zeros.
-__device__ __forceinline__ void load(Sum (&to)[WIDTH][TILE + 1], const Element* from, const i64* strides, i32 first, i32 count) {
+__device__ __forceinline__ void load(Sum (&to)[WIDTH][TILE + 1], const Element* from,
+                                     const i64* strides, i32 first, i32 count) {
     for (int i = threadIdx.x; i < TILE * D; i += 256) {
         const i32 row = first + i / WIDTH, channel = i % WIDTH;
-        to[channel][i / WIDTH] = row < count ? convert<Sum>(from[row * strides[2] + channel * strides[3]]) : Sum(0);
+        to[channel][i / WIDTH] =
+            row < count ? convert<Sum>(from[row * strides[2] + channel * strides[3]]) : Sum(0);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) attention(const Element* q, const Element* k, const Element* v, Element* out, Sum* lse, Shape s CAPTURES) {
+extern "C" __global__ void __launch_bounds__(256)
+    attention(const Element* q, const Element* k, const Element* v, Element* out, Sum* lse,
+              Shape s CAPTURES) {
     extern __shared__ __align__(16) unsigned char bytes[];
     after_previous();
     Tiles& tiles = *reinterpret_cast<Tiles*>(bytes);
@@ -45,7 +50,8 @@ extern "C" __global__ void __launch_bounds__(256) attention(const Element* q, co
         load(tiles.k, k, s.k, key, s.keys);
         for (int i = threadIdx.x; i < TILE * DV; i += 256) {
             const i32 at = key + i / VALUES, channel = i % VALUES;
-            tiles.v[i / VALUES][channel] = at < s.keys ? convert<Sum>(v[at * s.v[2] + channel * s.v[3]]) : Sum(0);
+            tiles.v[i / VALUES][channel] =
+                at < s.keys ? convert<Sum>(v[at * s.v[2] + channel * s.v[3]]) : Sum(0);
         }
         __syncthreads();
         Sum scores[EACH][EACH] = {};
@@ -53,7 +59,8 @@ extern "C" __global__ void __launch_bounds__(256) attention(const Element* q, co
         for (int c = 0; c < D; c++) {
             Sum left[EACH], right[EACH];
 #pragma unroll
-            for (int i = 0; i < EACH; i++) left[i] = tiles.q[c][row + 16 * i], right[i] = tiles.k[c][column + 16 * i];
+            for (int i = 0; i < EACH; i++)
+                left[i] = tiles.q[c][row + 16 * i], right[i] = tiles.k[c][column + 16 * i];
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
 #pragma unroll
@@ -67,14 +74,18 @@ extern "C" __global__ void __launch_bounds__(256) attention(const Element* q, co
 #pragma unroll
             for (int j = 0; j < EACH; j++) {
                 const i32 at = key + column + 16 * j;
-                scores[i][j] = query < s.queries && at < s.keys
-                    ? refined(scores[i][j] * (Sum)s.factor, b, h, query, at, seen CAPTURED) : -infinity(Sum());
+                scores[i][j] =
+                    query < s.queries && at < s.keys
+                        ? refined(scores[i][j] * (Sum)s.factor, b, h, query, at, seen CAPTURED)
+                        : -infinity(Sum());
                 most = max(most, scores[i][j]);
             }
-            for (int lane = 8; lane > 0; lane /= 2) most = max(most, __shfl_xor_sync(~0u, most, lane));
+            for (int lane = 8; lane > 0; lane /= 2)
+                most = max(most, __shfl_xor_sync(~0u, most, lane));
             // A row that has seen no key has maximum -infinity, whose difference is NaN: any finite
             // shift will do there.
-            const Sum shift = most == -infinity(Sum()) ? Sum(0) : most, shrink = power(largest[i] - shift);
+            const Sum shift = most == -infinity(Sum()) ? Sum(0) : most,
+                      shrink = power(largest[i] - shift);
             largest[i] = most;
             Sum sum = 0;
 #pragma unroll
@@ -112,7 +123,8 @@ extern "C" __global__ void __launch_bounds__(256) attention(const Element* q, co
             for (int j = 0; j < COLUMNS; j++) {
                 const i32 channel = column + 16 * j;
                 if (channel >= DV) continue;
-                out[b * s.out[0] + h * s.out[1] + query * s.out[2] + channel * s.out[3]] = convert<Element>(sums[i][j] * inverse);
+                out[b * s.out[0] + h * s.out[1] + query * s.out[2] + channel * s.out[3]] =
+                    convert<Element>(sums[i][j] * inverse);
             }
         }
         if (lse && column == 0) {

@@ -34,9 +34,12 @@ constexpr int ROWS = 32;
 extern "C" __global__ void pack(const Element* weights, Staged* packed) {
     const u32 i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= (u32)GROUPS * STEPS * BK * PADDED_O) return;
-    const u32 o = i % PADDED_O, k = i / PADDED_O % (STEPS * BK), group = i / PADDED_O / (STEPS * BK);
+    const u32 o = i % PADDED_O, k = i / PADDED_O % (STEPS * BK),
+              group = i / PADDED_O / (STEPS * BK);
     const bool real = o < OUTPUTS && k < K;
-    packed[i] = real ? convert<Staged>(weights[weight(group * OUTPUTS + o, k % CHANNELS, k / CHANNELS)]) : Staged{};
+    packed[i] =
+        real ? convert<Staged>(weights[weight(group * OUTPUTS + o, k % CHANNELS, k / CHANNELS)])
+             : Staged{};
 }
 
 union Shared {
@@ -64,7 +67,8 @@ struct Columns {
                 const bool inside = source(pixels[p], at, from);
 #pragma unroll
                 for (int i = 0; i < LOADS; i++) {
-                    values[i][p] = inside ? input[from + (channel + 4 * i) * CHANNEL_STRIDE] : Element{};
+                    values[i][p] =
+                        inside ? input[from + (channel + 4 * i) * CHANNEL_STRIDE] : Element{};
                 }
             }
         } else {
@@ -98,16 +102,21 @@ struct Columns {
 };
 
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)),
+        "l"(from)
+        : "memory");
 }
 
 // Weights of a step; `packed` is at the tile's first channel.
-__device__ __forceinline__ void copy_weights(Staged (&to)[BK][BM + SKEW], const Staged* packed, int step) {
+__device__ __forceinline__ void copy_weights(Staged (&to)[BK][BM + SKEW], const Staged* packed,
+                                             int step) {
     constexpr int each = 16 / sizeof(Staged), row_parts = BM / each;
     static_assert(BK * row_parts % THREADS == 0, "threads have equal parts");
 #pragma unroll
     for (int part = 0; part < BK * row_parts / THREADS; part++) {
-        const int i = part * THREADS + threadIdx.x, row = i / row_parts, column = i % row_parts * each;
+        const int i = part * THREADS + threadIdx.x, row = i / row_parts,
+                  column = i % row_parts * each;
         copy_async(&to[row][column], packed + (i64)(step * BK + row) * PADDED_O + column);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -124,10 +133,11 @@ __device__ __forceinline__ void load_transposed(u32 (&to)[4], const void* at) {
 }
 
 __device__ __forceinline__ void multiply(f32 (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#define MMA(type)                                                                                                         \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "  \
-                 "{%0,%1,%2,%3};"                                                                                       \
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                               \
+#define MMA(type)                                                         \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type   \
+                 ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "           \
+                 "{%0,%1,%2,%3};"                                         \
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
     if constexpr (same<Element, bf16>) MMA("bf16");
     else MMA("f16");
@@ -137,7 +147,8 @@ __device__ __forceinline__ void multiply(f32 (&sum)[4], const u32 (&a)[4], u32 b
 struct Sums {
     f32 at[FM][FN][4] = {};
 
-    __device__ __forceinline__ void add(const Staged (&a)[BK][BM + SKEW], const Staged (&b)[BK][BN + SKEW]) {
+    __device__ __forceinline__ void add(const Staged (&a)[BK][BM + SKEW],
+                                        const Staged (&b)[BK][BN + SKEW]) {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         const int m = warp / 4 * WM, n = warp % 4 * WN;
 #pragma unroll
@@ -147,7 +158,8 @@ struct Sums {
             for (int i = 0; i < FM; i++) {
                 // Quarters (m, k), (m + 8, k), (m, k + 8), (m + 8, k + 8) of a fragment that is
                 // stored [k][m].
-                load_transposed(left[i], &a[k + lane % 8 + lane / 16 * 8][m + i * 16 + lane / 8 % 2 * 8]);
+                load_transposed(left[i],
+                                &a[k + lane % 8 + lane / 16 * 8][m + i * 16 + lane / 8 % 2 * 8]);
             }
 #pragma unroll
             for (int j = 0; j < FN / 2; j++) {
@@ -156,7 +168,9 @@ struct Sums {
 #pragma unroll
             for (int i = 0; i < FM; i++) {
 #pragma unroll
-                for (int j = 0; j < FN; j++) multiply(at[i][j], left[i], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+                for (int j = 0; j < FN; j++)
+                    multiply(at[i][j], left[i], right[j / 2][j % 2 * 2],
+                             right[j / 2][j % 2 * 2 + 1]);
             }
         }
     }
@@ -179,8 +193,10 @@ struct Sums {
             const f32(&from)[FN][4] = at[PASS * EACH + i];
 #pragma unroll
             for (int j = 0; j < FN; j++) {
-                *reinterpret_cast<float2*>(&to[row][column + j * 8]) = make_float2(from[j][0], from[j][1]);
-                *reinterpret_cast<float2*>(&to[row + 8][column + j * 8]) = make_float2(from[j][2], from[j][3]);
+                *reinterpret_cast<float2*>(&to[row][column + j * 8]) =
+                    make_float2(from[j][0], from[j][1]);
+                *reinterpret_cast<float2*>(&to[row + 8][column + j * 8]) =
+                    make_float2(from[j][2], from[j][3]);
             }
         }
     }
@@ -192,7 +208,8 @@ constexpr int FM = BM / 16, FN = BN / 16;
 struct Sums {
     Partial at[FM][FN] = {};
 
-    __device__ __forceinline__ void add(const Staged (&a)[BK][BM + SKEW], const Staged (&b)[BK][BN + SKEW]) {
+    __device__ __forceinline__ void add(const Staged (&a)[BK][BM + SKEW],
+                                        const Staged (&b)[BK][BN + SKEW]) {
         const int m = threadIdx.x / 16, n = threadIdx.x % 16;
 #pragma unroll 4
         for (int k = 0; k < BK; k++) {
@@ -229,7 +246,8 @@ struct Sums {
 template <int PASS>
 __device__ __forceinline__ void finish(const Sums& sums, Shared& shared, SLOTS) {
     if constexpr (PASS < Sums::PASSES) {
-        constexpr int ACROSS = BN / LANES, DOWN = THREADS / ACROSS, PART = 16 / sizeof(Partial), WIDE = LANES < PART ? LANES : PART;
+        constexpr int ACROSS = BN / LANES, DOWN = THREADS / ACROSS, PART = 16 / sizeof(Partial),
+                      WIDE = LANES < PART ? LANES : PART;
         __syncthreads();
         sums.put<PASS>(shared.sums);
         __syncthreads();
@@ -237,7 +255,8 @@ __device__ __forceinline__ void finish(const Sums& sums, Shared& shared, SLOTS) 
         const Offset n = (Offset)blockIdx.x * BN + column;
 #pragma unroll
         for (int i = 0; i < ROWS / DOWN; i++) {
-            const int row = threadIdx.x / ACROSS + i * DOWN, o = blockIdx.y * BM + Sums::channel(PASS, row);
+            const int row = threadIdx.x / ACROSS + i * DOWN,
+                      o = blockIdx.y * BM + Sums::channel(PASS, row);
             if (o >= OUTPUTS || n >= PIXELS) continue;
             Partial values[LANES];
             load<WIDE>(values, &shared.sums[row][column]);
@@ -247,13 +266,15 @@ __device__ __forceinline__ void finish(const Sums& sums, Shared& shared, SLOTS) 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BM == 64 ? 3 : 2) convolution(const Element* __restrict__ input, const Staged* __restrict__ packed, SLOTS) {
+extern "C" __global__ void __launch_bounds__(THREADS, BM == 64 ? 3 : 2)
+    convolution(const Element* __restrict__ input, const Staged* __restrict__ packed, SLOTS) {
     __shared__ __align__(16) unsigned char bytes[sizeof(Shared)];
     Shared& shared = *reinterpret_cast<Shared*>(bytes);
     input += (Offset)blockIdx.z * CHANNELS * CHANNEL_STRIDE;
     packed += (i64)blockIdx.z * STEPS * BK * PADDED_O + blockIdx.y * BM;
     Columns columns;
-    for (int p = 0; p < 2; p++) columns.pixels[p] = pixel((Offset)blockIdx.x * BN + threadIdx.x % 64 * 2 + p);
+    for (int p = 0; p < 2; p++)
+        columns.pixels[p] = pixel((Offset)blockIdx.x * BN + threadIdx.x % 64 * 2 + p);
     Sums sums;
     if (STEPS > 0) {
         copy_weights(shared.tiles.a[0], packed, 0);

@@ -73,7 +73,8 @@ impl<'a> Geometry<'a> {
     fn pixel(&self) -> String {
         let fields: String = self.spatial().map(|(d, _)| format!(" i32 at{d};")).collect();
         let mut text = format!("struct Pixel {{ bool exists; Offset base;{fields} }};\n");
-        text += "__device__ __forceinline__ Pixel pixel(Offset n) {\n    Pixel p;\n    p.exists = n < PIXELS;\n";
+        text += "__device__ __forceinline__ Pixel pixel(Offset n) {\n";
+        text += "    Pixel p;\n    p.exists = n < PIXELS;\n";
         text += "    Offset rest = n;\n";
         for (d, Dimension { stride, pad_low, .. }) in
             self.spatial().collect::<Vec<_>>().into_iter().rev()

@@ -84,7 +84,8 @@ constexpr u32 ONE = IS_BF16 ? 0x3f803f80u : 0x3c003c00u;
 __device__ __forceinline__ void numbers(const Words& words, int piece, u32 (&pairs)[4]) {
     if constexpr (same<CODE, i4>) {
         // The sign bit turned around makes the code one of 0 to 15. Pairs (i, i + 4).
-        constexpr u32 first = IS_BF16 ? 0x7e807e80u : 0x78007800u, second = IS_BF16 ? 0x7c807c80u : 0x68006800u;
+        constexpr u32 first = IS_BF16 ? 0x7e807e80u : 0x78007800u,
+                      second = IS_BF16 ? 0x7c807c80u : 0x68006800u;
         constexpr u32 less = IS_BF16 ? 0xbd80bd80u : 0xa400a400u;
         const u32 word = words.at[piece], high = word >> 8;
         pairs[0] = multiply_add(logic<0x6a>(word, 0x000f000fu, 0x00080008u), first, less);
@@ -108,7 +109,8 @@ __device__ __forceinline__ void numbers(const Words& words, int piece, u32 (&pai
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const u32 word = words.at[piece * 2 + i / 2] >> (i % 2 * 8);
-            pairs[i] = multiply_add(logic<0x6a>(word, 0x00ff00ffu, 0x00800080u), IS_BF16 ? 0x7e807e80u : 0x78007800u,
+            pairs[i] = multiply_add(logic<0x6a>(word, 0x00ff00ffu, 0x00800080u),
+                                    IS_BF16 ? 0x7e807e80u : 0x78007800u,
                                     IS_BF16 ? 0xbf80bf80u : 0xb400b400u);
         }
     }
@@ -134,29 +136,40 @@ __device__ __forceinline__ void arrange(u32 (&x)[4]) {
 }
 
 // d = a b + c
-__device__ __forceinline__ void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, const f32* c) {
+__device__ __forceinline__ void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1,
+                                         const f32* c) {
     if constexpr (IS_BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
-                     : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, "
+            "%7}, {%8, %9}, {%10, %11, %12, %13};"
+            : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]),
+              "f"(c[2]), "f"(c[3]));
     else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
-                     : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+            "{%8, %9}, {%10, %11, %12, %13};"
+            : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]),
+              "f"(c[2]), "f"(c[3]));
 }
 
 // What lies there, or zeros where nothing does.
 __device__ __forceinline__ Words read_shared(u32 from, bool there = true) {
     Words words;
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
-                 "@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-                 : "=&r"(words.at[0]), "=&r"(words.at[1]), "=&r"(words.at[2]), "=&r"(words.at[3])
-                 : "r"(from), "r"((u32)there));
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\n"
+        "mov.u32 %3, 0;\n"
+        "@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+        : "=&r"(words.at[0]), "=&r"(words.at[1]), "=&r"(words.at[2]), "=&r"(words.at[3])
+        : "r"(from), "r"((u32)there));
     return words;
 }
 // `there` or zeros.
 __device__ __forceinline__ void copy_in(u32 to, const void* from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(there ? 16 : 0)
+                 : "memory");
 }
 
 // Element `index` of scales or zero points.
@@ -179,16 +192,22 @@ struct alignas(64) TensorMap {
 
 // Where the bulk copy engine puts 16 bytes of a line, so that the same of other lines are in other
 // banks.
-__device__ __forceinline__ int turned(int row, int piece) { return HALVES == 2 ? piece ^ (row & 7) : piece ^ (row >> 1 & 3); }
+__device__ __forceinline__ int turned(int row, int piece) {
+    return HALVES == 2 ? piece ^ (row & 7) : piece ^ (row >> 1 & 3);
+}
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     asm volatile(
-        "{\n.reg .pred p;\nagain: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}" ::"r"(barrier), "r"(parity)
+        "{\n.reg .pred p;\nagain: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+        "@!p bra again;\n}" ::
+            "r"(barrier),
+        "r"(parity)
         : "memory");
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero, const f32* tensor_scale, X* y, i32 rows,
-               i64 y_step, const __grid_constant__ Rows at, const __grid_constant__ TensorMap map) {
+    quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero,
+                   const f32* tensor_scale, X* y, i32 rows, i64 y_step,
+                   const __grid_constant__ Rows at, const __grid_constant__ TensorMap map) {
     extern __shared__ __align__(1024) u8 dynamic[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int first = blockIdx.x * BLOCK_N;
@@ -201,17 +220,23 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
     const u32 x_offset = BARRIERS + WARPS * AHEAD * CODE_BYTES + warp * AHEAD * x_bytes;
 
     // Rows beyond the last are read as the last.
-    const auto row_of = [&](int local) { return N % BLOCK_N == 0 ? first + local : min(first + local, N - 1); };
+    const auto row_of = [&](int local) {
+        return N % BLOCK_N == 0 ? first + local : min(first + local, N - 1);
+    };
     const auto fetch_codes = [&](int step, int slot) {
         const int from = (step * WARPS + warp) * LINE_BYTES;
         const u32 to = ring + slot * CODE_BYTES;
 #if COPIES_IN_BULK
         if (lane == 0) {
             const u32 barrier = barriers + slot * 8;
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(CODE_BYTES) : "memory");
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+                         "r"(CODE_BYTES)
+                         : "memory");
             asm volatile(
-                "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
-                    "r"(to), "l"(&map), "r"(barrier), "r"(from), "r"(first), "r"(0)
+                "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                "[%0], [%1, {%3, %4, %5}], [%2];" ::
+                    "r"(to),
+                "l"(&map), "r"(barrier), "r"(from), "r"(first), "r"(0)
                 : "memory");
         }
 #else
@@ -235,9 +260,11 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
                 for (int half = 0; half < 2; ++half)
 #pragma unroll
                     for (int s = 0; s < SCALES; ++s) {
-                        const i64 from = (i64)row_of(m * 16 + half * 8 + own) * SCALE_ROW + k / GROUP + s;
+                        const i64 from =
+                            (i64)row_of(m * 16 + half * 8 + own) * SCALE_ROW + k / GROUP + s;
                         to.scale[h][m][half][s] = known ? raw_element(scale, from) : SCALE{};
-                        if constexpr (HAS_ZERO) to.zero[h][m][half][s] = known ? raw_element(zero, from) : ZERO{};
+                        if constexpr (HAS_ZERO)
+                            to.zero[h][m][half][s] = known ? raw_element(zero, from) : ZERO{};
                     }
         }
     };
@@ -247,7 +274,8 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
         const int first_k = (step * WARPS + warp) * CHUNK;
 #pragma unroll 1
         for (int i = lane; i < rows * in_row; i += 32) {
-            const int r = i / in_row, piece = i % in_row, k = first_k + piece * 8, owner = piece / PIECES;
+            const int r = i / in_row, piece = i % in_row, k = first_k + piece * 8,
+                      owner = piece / PIECES;
             const int turn = PIECES == 4 ? (owner >> 1 & 1) | (r & 1) << 1 : r & 1;
             const int to = x_offset + slot * x_bytes + r * CHUNK * 2 + (piece ^ turn) * 16;
             const X* const from = x + at.x[r] + (i64)k * X_STEP;
@@ -255,7 +283,9 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
                 copy_in(base + to, k < K ? from : x, k < K);
             } else {
 #pragma unroll
-                for (int e = 0; e < 8; ++e) reinterpret_cast<u16*>(dynamic + to)[e] = k < K ? from[e * X_STEP].code : (u16)0;
+                for (int e = 0; e < 8; ++e)
+                    reinterpret_cast<u16*>(dynamic + to)[e] =
+                        k < K ? from[e * X_STEP].code : (u16)0;
             }
         }
     };
@@ -264,7 +294,8 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
 #if COPIES_IN_BULK
     if (lane == 0) {
         for (int slot = 0; slot < AHEAD; ++slot)
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + slot * 8) : "memory");
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + slot * 8)
+                         : "memory");
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
@@ -283,9 +314,12 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
     }
 
     f32 totals[MTILES][TILES][4] = {};
-    const int from_x = g * CHUNK * 2 + t * PIECES * 16, turn = PIECES == 4 ? t >> 1 | (g & 1) << 1 : g & 1;
-    const auto read_x = [&](u32 slot, int h, int tile, int piece, u32 (&b)[4]) {
-        const Words words = read_shared(slot + from_x + h * 4 * PIECES * 16 + tile * 8 * CHUNK * 2 + ((piece ^ turn) * 16), tile * 8 + g < rows);
+    const int from_x = g * CHUNK * 2 + t * PIECES * 16,
+              turn = PIECES == 4 ? t >> 1 | (g & 1) << 1 : g & 1;
+    const auto read_x = [&](u32 slot, int h, int tile, int piece, u32(&b)[4]) {
+        const Words words = read_shared(
+            slot + from_x + h * 4 * PIECES * 16 + tile * 8 * CHUNK * 2 + ((piece ^ turn) * 16),
+            tile * 8 + g < rows);
 #pragma unroll
         for (int i = 0; i < 4; ++i) b[i] = words.at[i];
         arrange(b);
@@ -310,7 +344,8 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
 #pragma unroll
                 for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
-                    for (int piece = 0; piece < PIECES; ++piece) read_x(x_here, h, tile, piece, b[tile][piece]);
+                    for (int piece = 0; piece < PIECES; ++piece)
+                        read_x(x_here, h, tile, piece, b[tile][piece]);
             }
             if constexpr (AFTER && HAS_ZERO) {
                 const u32 a[4] = {ONE, ONE, ONE, ONE};
@@ -325,10 +360,12 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
                         multiply(x_sums[tile], a, from[2], from[3], x_sums[tile]);
                     }
             }
-            const u32 from_codes = ring + slot * CODE_BYTES + own * LINE_BYTES + turned(own, h * 4 + t) * 16;
+            const u32 from_codes =
+                ring + slot * CODE_BYTES + own * LINE_BYTES + turned(own, h * 4 + t) * 16;
 #pragma unroll
             for (int m = 0; m < MTILES; ++m) {
-                const Words words[2] = {read_shared(from_codes + m * 16 * LINE_BYTES), read_shared(from_codes + (m * 16 + 8) * LINE_BYTES)};
+                const Words words[2] = {read_shared(from_codes + m * 16 * LINE_BYTES),
+                                        read_shared(from_codes + (m * 16 + 8) * LINE_BYTES)};
                 f32 sums[TILES][4];
                 const f32 none[4] = {};
 #pragma unroll
@@ -341,17 +378,23 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
                             const int s = piece * SCALES / PIECES;
                             const f32 factor = convert<f32>(factors.scale[h][m][half][s]) * UNIT;
                             // Products that need no more digits than there are.
-                            constexpr bool exact = IS_BF16 && !HAS_ZERO && (same<SCALE, e8m0> || same<SCALE, f8e4m3>);
+                            constexpr bool exact =
+                                IS_BF16 && !HAS_ZERO && (same<SCALE, e8m0> || same<SCALE, f8e4m3>);
                             if constexpr (exact) {
                                 const u32 both = pack(factor, factor);
 #pragma unroll
-                                for (int i = 0; i < 4; ++i) pairs[half][i] = multiply_add(pairs[half][i], both, 0x80008000u);
+                                for (int i = 0; i < 4; ++i)
+                                    pairs[half][i] =
+                                        multiply_add(pairs[half][i], both, 0x80008000u);
                             } else {
-                                const f32 less = HAS_ZERO ? convert<f32>(factors.zero[h][m][half][s]) / UNIT : 0.0f;
+                                const f32 less =
+                                    HAS_ZERO ? convert<f32>(factors.zero[h][m][half][s]) / UNIT
+                                             : 0.0f;
 #pragma unroll
                                 for (int i = 0; i < 4; ++i) {
                                     const u32 pair = pairs[half][i];
-                                    pairs[half][i] = pack((low_of(pair) - less) * factor, (high_of(pair) - less) * factor);
+                                    pairs[half][i] = pack((low_of(pair) - less) * factor,
+                                                          (high_of(pair) - less) * factor);
                                 }
                             }
                         }
@@ -363,22 +406,28 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
                         const u32(&from)[4] = KEEPS_X ? b[KEEPS_X ? tile : 0][piece] : other;
 #pragma unroll
                         for (int i = 0; i < 2; ++i) {
-                            const u32 a[4] = {pairs[0][2 * i], pairs[1][2 * i], pairs[0][2 * i + 1], pairs[1][2 * i + 1]};
-                            multiply(sums[tile], a, from[2 * i], from[2 * i + 1], piece + i > 0 ? sums[tile] : none);
+                            const u32 a[4] = {pairs[0][2 * i], pairs[1][2 * i], pairs[0][2 * i + 1],
+                                              pairs[1][2 * i + 1]};
+                            multiply(sums[tile], a, from[2 * i], from[2 * i + 1],
+                                     piece + i > 0 ? sums[tile] : none);
                         }
                     }
                 }
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const f32 factor = AFTER ? convert<f32>(factors.scale[h][m][half][0]) * UNIT : 1.0f;
-                    const f32 less = AFTER && HAS_ZERO ? convert<f32>(factors.zero[h][m][half][0]) / UNIT : 0.0f;
+                    const f32 factor =
+                        AFTER ? convert<f32>(factors.scale[h][m][half][0]) * UNIT : 1.0f;
+                    const f32 less =
+                        AFTER && HAS_ZERO ? convert<f32>(factors.zero[h][m][half][0]) / UNIT : 0.0f;
 #pragma unroll
                     for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
                         for (int i = 2 * half; i < 2 * half + 2; ++i) {
                             f32 sum = sums[tile][i];
-                            if constexpr (AFTER && HAS_ZERO) sum = fmaf(-less, x_sums[tile][i], sum);
-                            totals[m][tile][i] = AFTER ? fmaf(factor, sum, totals[m][tile][i]) : totals[m][tile][i] + sum;
+                            if constexpr (AFTER && HAS_ZERO)
+                                sum = fmaf(-less, x_sums[tile][i], sum);
+                            totals[m][tile][i] = AFTER ? fmaf(factor, sum, totals[m][tile][i])
+                                                       : totals[m][tile][i] + sum;
                         }
                 }
             }
@@ -406,7 +455,8 @@ quantized_rows(const X* x, const u8* codes, const SCALE* scale, const ZERO* zero
 #pragma unroll
             for (int i = 0; i < 4; ++i)
                 if (tile * 8 + 2 * t + i % 2 < rows)
-                    all[(warp * COLUMNS + tile * 8 + 2 * t + i % 2) * LINE + m * 16 + own + i / 2 * 8] = totals[m][tile][i];
+                    all[(warp * COLUMNS + tile * 8 + 2 * t + i % 2) * LINE + m * 16 + own +
+                        i / 2 * 8] = totals[m][tile][i];
     __syncthreads();
     const f32 factor = HAS_TENSOR_SCALE ? *tensor_scale : 1.0f;
     for (int i = threadIdx.x; i < rows * BLOCK_N; i += THREADS) {

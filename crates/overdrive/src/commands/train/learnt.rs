@@ -164,7 +164,8 @@ fn provenance(
 ) -> Result<BTreeMap<String, serde_json::Value>, TrainError> {
     let (parts, recipe): (_, &Recipe) = (&task.parts, &task.recipe);
     let splits = serde_json::json!({
-        "train": parts.train.hash()?, "validation": parts.validation.hash()?, "test": parts.test.hash()?,
+        "train": parts.train.hash()?, "validation": parts.validation.hash()?,
+        "test": parts.test.hash()?,
     });
     let entries = [
         ("command", command_line().into()),
