@@ -157,17 +157,26 @@ impl BlockFormat {
         (code - grid.zero) * grid.scale
     }
 
-    /// Rounds a matrix `[N, K]` to nearest, each block by its own range.
+    /// Rows and groups of a row of a matrix `[N, K]` that can be held so.
     ///
     /// # Errors
     /// When blocks do not divide the matrix, or a value is not finite.
-    pub fn encode(&self, values: &[f64], shape: [usize; 2]) -> Result<Encoded, Mismatch> {
+    pub fn check(&self, values: &[f64], shape: [usize; 2]) -> Result<[usize; 2], Mismatch> {
         let counts = self.block.counts(shape)?;
         if let Some(at) = values.iter().position(|x| !x.is_finite()) {
             let found = format!("{} at element {at}", values[at]);
             return Err(Mismatch::new("finite values", found)
                 .remedy("mend the weights: nothing finite stands for these"));
         }
+        Ok(counts)
+    }
+
+    /// Rounds a matrix `[N, K]` to nearest, each block by its own range.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn encode(&self, values: &[f64], shape: [usize; 2]) -> Result<Encoded, Mismatch> {
+        let counts = self.check(values, shape)?;
         let tensor_scale = self.tensor_scale(values);
         let ranges = ranges(values, shape, counts);
         let grids: Vec<Grid> =

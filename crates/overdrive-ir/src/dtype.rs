@@ -144,6 +144,14 @@ impl DType {
         }
     }
 
+    /// The ends of the range of an integer type, as numbers.
+    pub(crate) const fn ends(self) -> [f64; 2] {
+        let signed = matches!(self, DType::I64 | DType::I32 | DType::I16 | DType::I8 | DType::I4);
+        // Twice a half, since 2^64 is no u64.
+        let half = (1u64 << (self.bits() - 1)) as f64;
+        if signed { [-half, half - 1.0] } else { [0.0, 2.0 * half - 1.0] }
+    }
+
     /// The format of a float of at most 16 bits.
     pub const fn float_format(self) -> Option<FloatFormat> {
         Some(match self {
@@ -196,7 +204,12 @@ impl DType {
             DType::Bool => (x != 0.0) as u8 as f64,
             _ => match (self.float_format(), self.int_range()) {
                 (Some(f), _) => f.decode(f.encode(x, overflow)),
-                (_, Some((lo, hi))) => (x.trunc() as i128).clamp(lo, hi) as f64,
+                // Both ends are exact in f64, or round to what a cast of the integer would.
+                _ if x.is_nan() => 0.0,
+                (_, Some(_)) => {
+                    let [low, high] = self.ends();
+                    x.trunc().clamp(low, high) + 0.0
+                }
                 _ => unreachable!("every type is a float or has an integer range"),
             },
         }

@@ -30,10 +30,20 @@ impl<'b> Expr<'b> {
 
 /// The code nearest to `quotient`, as a number.
 pub fn code(to: DType, quotient: f64, zero: f64) -> f64 {
-    match to.int_range() {
-        Some(_) => to.round(quotient.round_ties_even() + zero, Overflow::Saturate),
-        None => to.round(quotient, Overflow::Saturate),
+    if to.is_float() {
+        return to.round(quotient, Overflow::Saturate);
     }
+    // Models have billions of weights, and each is rounded many times while a scale is sought: no
+    // library call, no wide integer.
+    let [low, high] = to.ends();
+    let steps = nearest(quotient) + zero;
+    if steps.is_nan() { 0.0 } else { steps.trunc().clamp(low, high) + 0.0 }
+}
+
+/// The integer nearest to `x`, ties to even. Adding 2^52 leaves no bits for a fraction.
+fn nearest(x: f64) -> f64 {
+    const WHOLE: f64 = (1u64 << 52) as f64;
+    if x.abs() < WHOLE { ((x.abs() + WHOLE) - WHOLE).copysign(x) } else { x }
 }
 
 /// Errs unless `operands` are a tensor, a scale that covers it, and at most a zero point that

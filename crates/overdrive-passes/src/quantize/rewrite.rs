@@ -8,7 +8,7 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
     Block, BlockFormat, Builder, DType, Encoded, Expr, Graph, GraphError, Grid, Init, Mismatch,
-    Tensor,
+    Tensor, Value,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,6 +87,7 @@ pub(super) fn prepare(
     let (found, mut skipped) = layers(graph)?;
     let mut prepared = Vec::new();
     let mut simplified = Vec::new();
+    let mut factor = None;
     for layer in found {
         let Some(mut scheme) = quantization.of(&layer.name) else {
             skipped.push(Skipped {
@@ -114,8 +115,7 @@ pub(super) fn prepare(
             scheme.rounding = Rounding::Nearest;
         }
         let refused = |m: Mismatch| refused(&layer, m);
-        let rows = layer.rows(graph);
-        let encoded = round(&layer, &rows, &scheme, evidence).map_err(refused)?;
+        let encoded = round((graph, &layer), &scheme, evidence, &mut factor).map_err(refused)?;
         let input = match scheme.activations {
             Activations::Static(element) => {
                 let grid = input_grid(&layer, element, quantization, evidence).map_err(refused)?;
@@ -198,22 +198,50 @@ fn cannot_round(layer: &Layer, scheme: &Scheme) -> Option<String> {
     })
 }
 
+/// `U` of GPTQ, which layers that read one value share: queries, keys and values, a gate and what
+/// it gates.
+struct Factor {
+    of: Value,
+    values: Vec<f64>,
+}
+
+impl Factor {
+    /// That of a layer, which takes the place of the last one where it is another.
+    fn of<'f>(
+        last: &'f mut Option<Self>,
+        (graph, layer): (&Graph, &Layer),
+        evidence: &Evidence,
+    ) -> Result<&'f [f64], Mismatch> {
+        let of = graph.node(layer.parts[0].node).operands[0];
+        // The windows of two convolutions over one value are not the same.
+        let kept = last.take().filter(|last| layer.kind == LayerKind::Linear && last.of == of);
+        let factor = match kept {
+            Some(known) => known,
+            None => {
+                let gram = needed(layer, Statistic::Gram, evidence)?;
+                Self { of, values: gptq::factor(gram, layer.shape[1]) }
+            }
+        };
+        Ok(&last.insert(factor).values)
+    }
+}
+
 fn round(
-    layer: &Layer,
-    rows: &[f64],
+    (graph, layer): (&Graph, &Layer),
     scheme: &Scheme,
     evidence: &Evidence,
+    factor: &mut Option<Factor>,
 ) -> Result<Encoded, Mismatch> {
-    let format = &scheme.weights;
-    // Checks values and shape for every method.
-    let nearest = format.encode(rows, layer.shape)?;
+    let (format, rows) = (&scheme.weights, layer.rows(graph));
+    format.check(&rows, layer.shape)?;
     match scheme.rounding {
-        Rounding::Nearest => Ok(nearest),
+        Rounding::Nearest => format.encode(&rows, layer.shape),
         Rounding::Gptq => {
-            Ok(gptq::gptq(rows, layer.shape, format, needed(layer, Statistic::Gram, evidence)?))
+            let factor = Factor::of(factor, (graph, layer), evidence)?;
+            Ok(gptq::gptq(rows, layer.shape, format, factor))
         }
-        Rounding::Hqq => Ok(hqq::hqq(rows, layer.shape, format)),
-        Rounding::Learned => Ok(learned::start(rows, layer.shape, format)),
+        Rounding::Hqq => Ok(hqq::hqq(&rows, layer.shape, format)),
+        Rounding::Learned => Ok(learned::start(&rows, layer.shape, format)),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::quantize::{damped, factor_of_inverse};
 /// Prunes rows of `k`; `gram` is `[K, K]`.
 pub(super) fn prune(rows: &mut [f64], k: usize, gram: &[f64]) {
     let factor =
-        factor_of_inverse(&damped(gram, k), k).expect("a damped Gram matrix is positive definite");
+        factor_of_inverse(damped(gram, k), k).expect("a damped Gram matrix is positive definite");
     rows.chunks_mut(k).for_each(|row| prune_row(row, &factor));
 }
 
