@@ -11,6 +11,7 @@ mod config;
 mod file;
 mod k_blocks;
 mod names;
+mod rotary;
 mod tokenizer;
 
 use crate::huggingface::{Config, Tokenizer, Weights};

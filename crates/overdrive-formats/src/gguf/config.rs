@@ -1,9 +1,10 @@
 //! The header's keys as the fields of a config.json.
 
 use super::file::{File, Value};
+use super::rotary;
 use crate::FormatError;
 use crate::huggingface::Config;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 /// An architecture of GGUF that is known here.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -142,7 +143,7 @@ pub(super) fn config(file: &File, architecture: Architecture) -> Result<Config, 
         let scalar = if is_largest { width / heads.max(1) } else { depth };
         set("query_pre_attn_scalar", scalar.into());
     }
-    set("rope_theta", keys.find_positive("rope.freq_base")?.unwrap_or(10_000.0).into());
+    set("rope_theta", keys.find_positive("rope.freq_base")?.unwrap_or(rotary::BASE).into());
     if architecture == Gemma3 {
         let window = keys.find_positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
         set("rope_local_base_freq", window.into());
@@ -155,46 +156,10 @@ pub(super) fn config(file: &File, architecture: Architecture) -> Result<Config, 
     if turned != depth {
         set("partial_rotary_factor", (turned as f64 / depth as f64).into());
     }
-    if let Some(scaling) = scaling(&keys, context)? {
+    if let Some(scaling) = rotary::scaling(&keys, context)? {
         set("rope_scaling", scaling);
     }
     finished(file, fields)
-}
-
-/// How the angles of positions are stretched, if they are.
-fn scaling(keys: &Keys<'_>, context: u64) -> Result<Option<Json>, FormatError> {
-    let file = keys.file;
-    let original = keys.count("rope.scaling.original_context_length")?.unwrap_or(context);
-    let factor = keys.find_positive("rope.scaling.factor")?;
-    let gain = keys.find_positive("rope.scaling.attn_factor")?;
-    // One factor for each pair of channels; of Llama 3, and of the short sequences of Phi-3.
-    for (name, gain) in [("rope_freqs.weight", Some(1.0)), ("rope_factors_short.weight", gain)] {
-        if let Some(stored) = file.tensors.get(name) {
-            let factors = stored.kind.decoded(&stored.bytes);
-            let original = if name == "rope_freqs.weight" { context } else { original };
-            return Ok(Some(json!({
-                "rope_type": "longrope", "short_factor": factors, "attention_factor": gain,
-                "original_max_position_embeddings": original,
-            })));
-        }
-    }
-    let kind = match keys.find("rope.scaling.type") {
-        None => "none",
-        Some(Value::Text(kind)) => kind.as_str(),
-        Some(_) => "a number",
-    };
-    match (kind, factor) {
-        ("none", _) => Ok(None),
-        ("linear", Some(factor)) => Ok(Some(json!({ "rope_type": "linear", "factor": factor }))),
-        ("yarn", Some(factor)) => Ok(Some(json!({
-            "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original,
-        }))),
-        _ => {
-            let place = format!("{}.rope.scaling.type", keys.prefix);
-            let expected = "none, or linear or yarn with a factor, or factors as a tensor";
-            Err(file.wrong(&place, expected, kind))
-        }
-    }
 }
 
 /// What is said beside of texts, and all of it as a config.
@@ -211,17 +176,17 @@ fn finished(file: &File, mut fields: Map<String, Json>) -> Result<Config, Format
 }
 
 /// Keys of an architecture.
-struct Keys<'f> {
-    file: &'f File,
-    prefix: &'static str,
+pub(super) struct Keys<'f> {
+    pub(super) file: &'f File,
+    pub(super) prefix: &'static str,
 }
 
 impl<'f> Keys<'f> {
-    fn find(&self, name: &str) -> Option<&'f Value> {
+    pub(super) fn find(&self, name: &str) -> Option<&'f Value> {
         self.file.find(&format!("{}.{name}", self.prefix))
     }
 
-    fn count(&self, name: &str) -> Result<Option<u64>, FormatError> {
+    pub(super) fn count(&self, name: &str) -> Result<Option<u64>, FormatError> {
         match self.find(name) {
             None => Ok(None),
             Some(Value::Integer(n)) if (0..=i128::from(u32::MAX)).contains(n) => {
@@ -245,7 +210,7 @@ impl<'f> Keys<'f> {
         self.count(name)?.ok_or_else(|| self.file.wrong(&place, "a count", "no such key"))
     }
 
-    fn find_positive(&self, name: &str) -> Result<Option<f64>, FormatError> {
+    pub(super) fn find_positive(&self, name: &str) -> Result<Option<f64>, FormatError> {
         match self.find(name) {
             None => Ok(None),
             Some(Value::Float(x)) if x.is_finite() && *x > 0.0 => Ok(Some(*x)),
