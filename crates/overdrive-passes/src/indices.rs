@@ -10,8 +10,10 @@
 use crate::dce::dce;
 use crate::legalize::{expanded_from, model_scope, primitives, scope_of, types};
 use overdrive_ir::eval::eval_tensors;
-use overdrive_ir::{Builder, Caps, Expr, Graph, GraphError, Node, Operation, Prim, Tensor};
-use std::collections::BTreeSet;
+use overdrive_ir::{
+    Builder, Caps, Expr, Graph, GraphError, Node, Operation, Prim, Tensor, TensorType,
+};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The indices of a graph as functions of its integer inputs.
 #[derive(Debug)]
@@ -107,14 +109,41 @@ impl Indices {
     /// # Errors
     /// The first that does not.
     pub fn check(&self, inputs: &[Tensor]) -> Result<(), OutOfRange> {
-        let given: Vec<Tensor> = self.inputs.iter().map(|(at, _)| inputs[*at].clone()).collect();
-        let found = eval_tensors(&self.graph, &given);
+        self.exist(&self.inputs.iter().map(|(at, _)| inputs[*at].clone()).collect::<Vec<_>>())
+    }
+
+    /// The inputs that are indices, each with a bound: every element may be any number from 0 on
+    /// that is below it, while the other inputs are 0.
+    pub fn bounds(&self) -> BTreeMap<String, usize> {
+        let zeros: Vec<Tensor> =
+            self.graph.inputs().iter().map(|port| filled(self.graph.ty(port.value), 0)).collect();
+        let bound = |(input, (_, name)): (usize, &(usize, String))| {
+            let of_input = self.lookups.iter().filter(|lookup| lookup.from.contains(&input));
+            let most = of_input.flat_map(|lookup| &lookup.sizes).max()?;
+            let exists = |value: usize| {
+                let mut given = zeros.clone();
+                given[input] = filled(given[input].ty(), value as i128);
+                self.exist(&given).is_ok()
+            };
+            // What the model adds to an index takes from the end of its range.
+            let (mut known, mut beyond) = (exists(0).then_some(0)?, *most);
+            while known + 1 < beyond {
+                let middle = known.midpoint(beyond);
+                *(if exists(middle) { &mut known } else { &mut beyond }) = middle;
+            }
+            Some((name.clone(), known + 1))
+        };
+        self.inputs.iter().enumerate().filter_map(bound).collect()
+    }
+
+    fn exist(&self, given: &[Tensor]) -> Result<(), OutOfRange> {
+        let found = eval_tensors(&self.graph, given);
         for (lookup, indices) in self.lookups.iter().zip(&found) {
             let axes = lookup.sizes.len();
             for (at, &index) in indices.to_ints().iter().enumerate() {
                 let size = lookup.sizes[at % axes];
                 if index < 0 || index >= size as i128 {
-                    return Err(self.out_of_range(lookup, (at / axes, index, size), &given));
+                    return Err(self.out_of_range(lookup, (at / axes, index, size), given));
                 }
             }
         }
@@ -161,6 +190,11 @@ fn expanded(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
+/// A tensor of one number, wrapped to its type.
+fn filled(ty: &TensorType, value: i128) -> Tensor {
+    Tensor::from_ints(ty.dtype, ty.shape.clone(), &vec![value; ty.elements()])
+}
+
 fn indexed_axes(node: &Node) -> Option<&[usize]> {
     match node.op.prim()? {
         Prim::Gather { axes } | Prim::Scatter { axes, .. } => Some(axes),
@@ -188,7 +222,7 @@ fn is_of_integers(graph: &Graph, node: &Node) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overdrive_ir::{Compare, DType, Init, TensorType};
+    use overdrive_ir::{Compare, DType, Init};
 
     /// A lookup in a table of ten rows, of what `of` makes of the ids `[2, 3]`.
     fn lookup(of: impl for<'b> Fn(Expr<'b>) -> Expr<'b>) -> Graph {
@@ -233,6 +267,15 @@ mod tests {
         let moved = lookup(|ids| ids + ids.constant(2.0));
         assert_eq!(check(&moved, [-2, 7, 0, 0, 0, 0]), Ok(()));
         assert!(check(&moved, [8, 0, 0, 0, 0, 0]).unwrap_err().contains("the index 10"));
+    }
+
+    #[test]
+    fn the_range_of_an_input_is_that_of_the_indices_it_leads_to() {
+        let bounds = |graph: &Graph| Indices::of(graph).unwrap().bounds();
+        let ids = |below: usize| BTreeMap::from([("ids".to_owned(), below)]);
+        assert_eq!(bounds(&lookup(|ids| ids)), ids(10));
+        assert_eq!(bounds(&lookup(|ids| ids + ids.constant(3.0))), ids(7));
+        assert_eq!(bounds(&lookup(|ids| ids - ids.constant(1.0))), BTreeMap::new());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use overdrive_bench::record::{Items, Work};
 use overdrive_ir::eval::philox;
 use overdrive_ir::{Graph, GraphError, Port, Tensor};
 use overdrive_models::Model;
+use overdrive_passes::Indices;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -35,6 +36,8 @@ pub struct Workload {
     pub items: Option<Items>,
     /// Integer inputs are drawn below this.
     pub vocabulary: usize,
+    /// Those of other bounds, by name.
+    pub bounds: BTreeMap<String, usize>,
     /// Inputs by name that are the same for every seed.
     pub given: BTreeMap<String, Tensor>,
     /// The config.json of a published architecture whose graph this is, for whoever has it in an
@@ -83,6 +86,7 @@ impl Workload {
             graph,
             items: None,
             vocabulary: 2,
+            bounds: BTreeMap::new(),
             given,
             config: None,
             sampled: None,
@@ -158,7 +162,34 @@ impl Workload {
             sampled.map(|s| SampledRows { graph: of(&s.graph), picked: s.picked.clone(), ..*s });
         let (key, items, given) = (self.key.clone(), self.items.clone(), self.given.clone());
         let (config, probe) = (self.config.clone(), self.probe.as_ref().map(&of));
-        Self { key, graph: of(&self.graph), items, given, config, sampled, probe, ..*self }
+        let (graph, bounds) = (of(&self.graph), self.bounds.clone());
+        Self { key, graph, items, bounds, given, config, sampled, probe, ..*self }
+    }
+
+    /// The same with indices drawn from all of the range that the graph proves, where nothing says
+    /// what its integer inputs mean.
+    #[must_use]
+    pub fn with_proven_bounds(self) -> Self {
+        let bounds = Indices::of(&self.graph).map(|indices| indices.bounds()).unwrap_or_default();
+        Self { bounds, ..self }
+    }
+
+    /// What random inputs are, in words: `x normal, ids below 1000`.
+    pub fn drawn(&self) -> String {
+        let of = |port: &Port| {
+            let name = &port.name;
+            match self.below(name) {
+                _ if self.given.contains_key(name) => format!("`{name}` fixed"),
+                _ if self.graph.ty(port.value).dtype.is_float() => format!("`{name}` normal"),
+                2 => format!("`{name}` 0 or 1"),
+                below => format!("`{name}` below {below}"),
+            }
+        };
+        self.graph.inputs().iter().map(of).collect::<Vec<_>>().join(", ")
+    }
+
+    fn below(&self, input: &str) -> usize {
+        self.bounds.get(input).copied().unwrap_or(self.vocabulary)
     }
 
     /// FLOPs and compulsory bytes: inputs and states read once, outputs written once.
@@ -180,8 +211,7 @@ impl Workload {
             .fold(0, |sum: u64, value| sum.saturating_add(self.graph.ty(value).bytes() as u64))
     }
 
-    /// Inputs of a seed: what is given, else standard normal, integers uniform below the
-    /// vocabulary.
+    /// Inputs of a seed: what is given, else standard normal, integers uniform below their bound.
     pub fn inputs(&self, seed: u64) -> Vec<Tensor> {
         let draw = |(port, normal): (&Port, Tensor)| {
             let ty = self.graph.ty(port.value);
@@ -191,7 +221,8 @@ impl Workload {
             if ty.dtype.is_float() {
                 return normal;
             }
-            let below = |u: f64| (u * self.vocabulary as f64) as i128;
+            let bound = self.below(&port.name) as f64;
+            let below = |u: f64| (u * bound) as i128;
             let ids =
                 philox::uniforms(seed, philox::site_of(&port.name)).take(ty.elements()).map(below);
             Tensor::from_ints(ty.dtype, ty.shape.clone(), &ids.collect::<Vec<_>>())

@@ -74,24 +74,24 @@ pub(in crate::commands) fn samples<'a>(
         _ => {}
     }
     let workload = template.bind(&BTreeMap::new()).map_err(Failure::bad_input)?;
+    let workload = match template.vocabulary {
+        None => workload.with_proven_bounds(),
+        Some(_) => workload,
+    };
     match data.filter(|data| has_labels(data, &workload)) {
         Some(data) => labelled(asked, (backend, template), data),
         None => by_outputs(asked, (backend, template), data.map(Path::new), workload),
     }
 }
 
-/// Says what calibrates a model that reads more than text, and errs where that is a text.
+/// Errs where a model that reads more than text is given a text.
 fn of_other(model: &Pretrained, data: Option<&str>) -> Result<(), Failure> {
     match data {
         Some(data) if !holds_tensors(data) => Err(Failure::bad_input(format!(
             "--data: `{}` takes more than text: expected its inputs by name (.npz), found `{data}`",
             model.name
         ))),
-        Some(_) => Ok(()),
-        None => {
-            note!("note: calibrated and judged on random inputs; --data FILE.npz takes your own");
-            Ok(())
-        }
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -172,6 +172,11 @@ fn by_outputs<'a>(
             (seen, held_out, "held-out samples")
         }
         None => {
+            let workload = &workload;
+            note!(
+                "note: calibrated and judged on random inputs ({}); --data FILE.npz takes your own",
+                workload.drawn()
+            );
             let seed = asked.seed;
             let draw = |from: u64| {
                 (0..u64::from(asked.batches))
