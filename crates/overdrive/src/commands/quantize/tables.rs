@@ -1,70 +1,58 @@
-//! What `quantize` prints.
+//! What `quantize` prints, in lines of the terminal's width.
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use crate::terminal::width;
 use overdrive::bench::digits;
 use overdrive::bench::outcome::Outcome;
+use overdrive::bench::report::{Align, Table, terminal_table};
 use overdrive::ir::Graph;
 use overdrive::studies::quantization::{
     Agreement, Candidate, Estimate, Footprint, Metric, Rival, Scores, Sensitivity, Timed,
 };
 use std::collections::BTreeMap;
 
-fn table<const N: usize>(header: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header);
-    table
+/// A table whose first columns, so many, are words and the others numbers.
+fn table<const N: usize>(header: [&str; N], words: usize) -> Table {
+    let align = |column: usize| if column < words { Align::Left } else { Align::Right };
+    let columns = header.iter().enumerate().map(|(at, title)| ((*title).to_owned(), align(at)));
+    Table::new(&columns.collect::<Vec<_>>())
 }
 
-fn right(text: String) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
+fn drawn(table: &Table) -> String {
+    terminal_table(table, width())
 }
 
 /// Where the bytes are, before and after; at the end those that were written, and as what.
-pub(super) fn bytes(float: &Graph, after: &Footprint, (written, what): (u64, &str)) -> Table {
+pub(super) fn bytes(float: &Graph, after: &Footprint, (written, what): (u64, &str)) -> String {
     let before: u64 = float.states().iter().map(|state| float.ty(state.value).bytes() as u64).sum();
     let share = |part: u64, whole: u64| format!("{:.3}", part as f64 / whole.max(1) as f64);
-    let mut table = table(["bytes", "float", "quantized", "share"]);
+    let mut table = table(["bytes", "float", "quantized", "share"], 1);
     let quantized = after.codes + after.scales;
+    let known = |before: u64, after: u64| (digits::bytes(before), share(after, before));
+    let nothing = || (String::new(), String::new());
     let rows = [
-        (
-            "weights of quantized layers",
-            after.replaced,
-            after.codes,
-            share(after.codes, after.replaced),
-        ),
-        ("their scales", 0, after.scales, share(after.scales, after.replaced)),
-        ("both", after.replaced, quantized, share(quantized, after.replaced)),
-        ("unquantized", before - after.replaced, after.unquantized, String::new()),
-        ("all parameters", before, after.total(), share(after.total(), before)),
+        ("weights of quantized layers", known(after.replaced, after.codes), after.codes),
+        ("their scales", nothing(), after.scales),
+        ("both", known(after.replaced, quantized), quantized),
+        ("unquantized", (digits::bytes(before - after.replaced), String::new()), after.unquantized),
+        ("all parameters", known(before, after.total()), after.total()),
         // Less than the parameters take where 16-bit weights are kept as such in the file.
-        (what, 0, written, String::new()),
+        (what, nothing(), written),
     ];
-    for (name, float, quantized, share) in rows {
-        table.add_row([
-            Cell::new(name),
-            right(digits::bytes(float)),
-            right(digits::bytes(quantized)),
-            right(share),
-        ]);
+    for (name, (float, share), quantized) in rows {
+        table.push(vec![name.to_owned(), float, digits::bytes(quantized), share]);
     }
-    table
+    drawn(&table)
 }
 
 /// How near the outputs are.
-pub(super) fn likeness(agreement: &Agreement) -> Table {
-    let mut table = table(["outputs against the float model's", "mean", "95 %"]);
+pub(super) fn likeness(agreement: &Agreement) -> String {
+    let mut table = table(["outputs against the float model's", "mean", "95 %"], 1);
     let rows =
         [("cosine", agreement.cosine), ("error relative to their size", agreement.relative_error)];
     for (name, Estimate { value, low, high }) in rows {
-        table.add_row([
-            Cell::new(name),
-            right(format!("{value:.6}")),
-            right(format!("{low:.6} to {high:.6}")),
-        ]);
+        table.push(vec![name.to_owned(), format!("{value:.6}"), format!("{low:.6} to {high:.6}")]);
     }
-    table.add_row([Cell::new(format!("over {} rows", agreement.samples))]);
-    table
+    format!("{}\nover {} rows", drawn(&table), agreement.samples)
 }
 
 /// What is compared sample by sample.
@@ -86,8 +74,8 @@ impl Judged<'_> {
 }
 
 /// The measure before and after, and what was lost, paired.
-pub(super) fn quality(metric: Metric, judged: &Judged<'_>, source: &str) -> Table {
-    let mut table = table([metric.quantity(), "", "95 %"]);
+pub(super) fn quality(metric: Metric, judged: &Judged<'_>, source: &str) -> String {
+    let mut table = table([metric.quantity(), "", "95 %"], 1);
     let unit = metric.unit_of_loss();
     let name = |text: &str| text.to_owned();
     let mut rows = match judged.trained_as_long {
@@ -104,42 +92,37 @@ pub(super) fn quality(metric: Metric, judged: &Judged<'_>, source: &str) -> Tabl
         rows.push((format!("lost against the one given ({unit})"), lost));
     }
     for (name, Estimate { value, low, high }) in rows {
-        table.add_row([
-            Cell::new(name),
-            right(format!("{value:.4}")),
-            right(format!("{low:.4} to {high:.4}")),
-        ]);
+        table.push(vec![name, format!("{value:.4}"), format!("{low:.4} to {high:.4}")]);
     }
     let samples: usize = judged.quantized.iter().map(|scores| scores.samples.len()).sum();
-    table.add_row([Cell::new(format!("over {samples} {source}"))]);
-    table
+    format!("{}\nover {samples} {source}", drawn(&table))
 }
 
 /// What each layer costs alone, dearest first.
-pub(super) fn sensitivities(metric: Metric, scanned: &[Sensitivity]) -> Table {
+pub(super) fn sensitivities(metric: Metric, scanned: &[Sensitivity]) -> String {
     let lost = format!("{} lost ({})", metric.name(), metric.unit_of_loss());
-    let mut table = table(["layer, alone", "mode", &lost, "95 %", "bytes", "of"]);
+    let mut table = table(["layer, alone", "mode", &lost, "95 %", "bytes", "of"], 2);
     let mut rows: Vec<&Sensitivity> = scanned.iter().collect();
     rows.sort_by(|a, b| b.lost.value.total_cmp(&a.lost.value));
     for row in rows {
         let Estimate { value, low, high } = row.lost;
-        table.add_row([
-            Cell::new(&row.layer),
-            Cell::new(row.mode),
-            right(format!("{value:.4}")),
-            right(format!("{low:.4} to {high:.4}")),
-            right(digits::bytes(row.bytes)),
-            right(digits::bytes(row.float_bytes)),
+        table.push(vec![
+            row.layer.clone(),
+            row.mode.to_owned(),
+            format!("{value:.4}"),
+            format!("{low:.4} to {high:.4}"),
+            digits::bytes(row.bytes),
+            digits::bytes(row.float_bytes),
         ]);
     }
-    table
+    drawn(&table)
 }
 
 /// The models of a search, largest first.
-pub(super) fn front(metric: Metric, float: &Graph, found: &[Candidate]) -> Table {
+pub(super) fn front(metric: Metric, float: &Graph, found: &[Candidate]) -> String {
     let lost = format!("{} lost ({})", metric.name(), metric.unit_of_loss());
     let mut table =
-        table(["front", "layers", "parameters", "share", &lost, "95 %", "latency", "95 %"]);
+        table(["front", "layers", "parameters", "share", &lost, "95 %", "latency", "95 %"], 2);
     let whole: u64 = float.states().iter().map(|state| float.ty(state.value).bytes() as u64).sum();
     for candidate in found {
         let Estimate { value, low, high } = candidate.lost;
@@ -148,18 +131,18 @@ pub(super) fn front(metric: Metric, float: &Graph, found: &[Candidate]) -> Table
             Some(ns) => [time(ns.value), format!("{} to {}", time(ns.low), time(ns.high))],
             None => ["not measured".to_owned(), String::new()],
         };
-        table.add_row([
-            Cell::new(if candidate.on_front { "*" } else { "" }),
-            Cell::new(assignment(candidate)),
-            right(digits::bytes(candidate.bytes)),
-            right(format!("{:.3}", candidate.bytes as f64 / whole.max(1) as f64)),
-            right(format!("{value:.4}")),
-            right(format!("{low:.4} to {high:.4}")),
-            right(median),
-            right(interval),
+        table.push(vec![
+            if candidate.on_front { "*" } else { "" }.to_owned(),
+            assignment(candidate),
+            digits::bytes(candidate.bytes),
+            format!("{:.3}", candidate.bytes as f64 / whole.max(1) as f64),
+            format!("{value:.4}"),
+            format!("{low:.4} to {high:.4}"),
+            median,
+            interval,
         ]);
     }
-    table
+    drawn(&table)
 }
 
 /// How many layers have which mode.
@@ -171,29 +154,27 @@ pub(super) fn assignment(candidate: &Candidate) -> String {
 }
 
 /// Median latencies with their intervals, float first.
-pub(super) fn times(timed: &[Timed]) -> Table {
-    let mut table = table(["latency", "median", "interval", "share"]);
+pub(super) fn times(timed: &[Timed]) -> String {
+    let mut table = table(["latency", "median", "interval", "share"], 1);
     for (name, one) in ["float", "quantized"].iter().zip(timed) {
-        table.add_row(std::iter::once(Cell::new(name)).chain(time(one, timed).map(right)));
+        table.push([vec![(*name).to_owned()], time(one, timed).to_vec()].concat());
     }
-    table
+    drawn(&table)
 }
 
 /// The same of other frameworks' models, with how near their outputs are to those of our float
 /// model. Those that gave no time have no row.
-pub(super) fn rivals(rivals: &[Rival<'_>], timed: &[Timed]) -> Table {
-    let mut table = table(["beside", "median", "interval", "share", "cosine", "parameters"]);
+pub(super) fn rivals(rivals: &[Rival<'_>], timed: &[Timed]) -> String {
+    let mut table = table(["beside", "median", "interval", "share", "cosine", "parameters"], 1);
     let pairs = rivals.iter().zip(&timed[timed.len() - rivals.len()..]);
     for (rival, one) in pairs.filter(|(_, one)| one.outcome.measurement().is_some()) {
         let cosine =
             rival.agreement.map_or(String::new(), |found| format!("{:.6}", found.cosine.value));
         let bytes = rival.weight_bytes().map_or(String::new(), digits::bytes);
-        let rest = [cosine, bytes].map(right);
-        table.add_row(
-            std::iter::once(Cell::new(&rival.name)).chain(time(one, timed).map(right)).chain(rest),
-        );
+        let name = vec![rival.name.clone()];
+        table.push([name, time(one, timed).to_vec(), vec![cosine, bytes]].concat());
     }
-    table
+    drawn(&table)
 }
 
 /// Median, interval and share of the float model's time, which is the first; or why there is none.
