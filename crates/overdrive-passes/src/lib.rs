@@ -55,6 +55,6 @@ pub use quantize::{
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use rematerialize::{Rematerialize, rematerialize};
-pub use segments::segments;
+pub use segments::{block_ends, segments};
 pub use sparsify::{Pruning, Sparsified, compress, sparsify};
 pub use to_f64::{compute_in_f64, to_f64};

@@ -31,6 +31,7 @@ pub use awq::{awq, awq_folded};
 pub use calibration::{RangeRule, activation_range};
 pub use declare::declare;
 pub use held::{Held, Order};
+pub(crate) use layers::block;
 pub use layers::{Layer, LayerKind, Part, Skipped, layers};
 pub use learned::{Learning, learn};
 pub(crate) use linear_algebra::{damped, factor_of_inverse};

@@ -6,8 +6,9 @@
 //! that weights never pass from part to part. Invariant: the parts together give what the graph
 //! gives, and each declares only the states that it reads.
 
+use crate::quantize::block;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The parts of a graph that end behind these nodes, in order, and the rest.
 ///
@@ -27,6 +28,51 @@ pub fn segments(graph: &Graph, ends: &[NodeId]) -> Result<Vec<Graph>, GraphError
     let lives = Lives::new(graph);
     let starts = std::iter::once(0).chain(bounds.iter().copied());
     starts.zip(&bounds).map(|(start, &end)| part(graph, &lives, [start, end])).collect()
+}
+
+/// Where to cut a graph so that each part but the last reads at least so many bytes of states: each
+/// end is the last node of a numbered block that reads one. Of a graph that updates a state there
+/// is none.
+pub fn block_ends(graph: &Graph, bytes: u64) -> Vec<NodeId> {
+    if graph.states().iter().any(|state| state.update.is_some()) {
+        return vec![];
+    }
+    let lives = Lives::new(graph);
+    let (mut ends, mut seen, mut room) = (Vec::new(), BTreeSet::new(), 0);
+    // The block under way, with its last node.
+    let mut last: Option<(&str, NodeId)> = None;
+    for (index, node) in graph.nodes().iter().enumerate() {
+        if !node.results.iter().any(|v| lives.varies[v.0 as usize]) {
+            continue;
+        }
+        for state in node.operands.iter().filter_map(|v| state_behind(graph, &lives, *v)) {
+            let state = &graph.states()[state];
+            let own = block(&state.name);
+            if let Some((before, end)) = last
+                && before != own
+                && room >= bytes
+            {
+                ends.push(end);
+                room = 0;
+            }
+            last = Some((own, NodeId(index as u32)));
+            if seen.insert(&state.name) {
+                room += graph.ty(state.value).bytes() as u64;
+            }
+        }
+    }
+    ends
+}
+
+/// The state that a value is a view of, if it is one.
+fn state_behind(graph: &Graph, lives: &Lives, mut value: Value) -> Option<usize> {
+    while !lives.varies[value.0 as usize] {
+        match graph.origin(value) {
+            Origin::State(state) => return Some(state),
+            _ => value = *graph.producer(value)?.operands.first()?,
+        }
+    }
+    None
 }
 
 /// When values are made and last read.

@@ -28,6 +28,18 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
+    /// Adds what a judged graph gave for a batch, of which so many samples count.
+    pub fn add(&mut self, (batch, count): (&Batch, usize), outputs: &[Tensor]) {
+        self.positions = batch.labels.ty().elements() / batch.x.ty().sizes()[0];
+        let [losses, hits] = [0, 1].map(|output| outputs[output].to_f64());
+        let samples = losses.chunks(self.positions).zip(hits.chunks(self.positions));
+        for (losses, hits) in samples.take(count) {
+            self.losses.push(losses.iter().sum());
+            self.hits.push(hits.iter().sum::<f64>() as u32);
+        }
+        self.text_bytes.extend(batch.text_bytes.iter().take(count));
+    }
+
     fn total_positions(&self) -> f64 {
         (self.losses.len() * self.positions) as f64
     }
@@ -54,21 +66,21 @@ impl Evaluation {
     }
 }
 
-/// A compiled model that judges splits.
-pub struct Evaluator<'a> {
-    backend: &'a dyn Backend,
-    model: Compiled,
+/// A bound graph with input `x` `[B, ...]` and output `y` `[B, ..., classes]`, made to judge its
+/// logits by labels.
+pub struct Judged {
+    graph: Graph,
     batch: usize,
     /// The labels that fit the logits.
     labels: TensorType,
 }
 
-impl<'a> Evaluator<'a> {
-    /// Compiles a bound graph with input `x` `[B, ...]` and output `y` `[B, ..., classes]`.
+impl Judged {
+    /// The graph that judges.
     ///
     /// # Errors
-    /// When the graph is of another kind, or the back end cannot run it.
-    pub fn new(backend: &'a dyn Backend, graph: &Graph) -> Result<Self, TrainError> {
+    /// When it is of another kind.
+    pub fn new(graph: &Graph) -> Result<Self, TrainError> {
         let Some(x) = graph.inputs().iter().find(|port| port.name == "x") else {
             let names: Vec<&str> = graph.inputs().iter().map(|port| port.name.as_str()).collect();
             let remedy = "name the input `x` and the logits `y`";
@@ -80,42 +92,42 @@ impl<'a> Evaluator<'a> {
             ));
         };
         let batch = graph.ty(x.value).sizes()[0];
-        let judged = with_judgement(graph)?;
-        let labels = judged.inputs().iter().find(|port| port.name == "labels");
-        let labels = judged.ty(labels.expect("a judged graph takes labels").value).clone();
-        Ok(Self { backend, model: Compiled::new(backend, judged)?, batch, labels })
+        let graph = with_judgement(graph)?;
+        let labels = graph.inputs().iter().find(|port| port.name == "labels");
+        let labels = graph.ty(labels.expect("a judged graph takes labels").value).clone();
+        Ok(Self { graph, batch, labels })
     }
 
-    /// Judges every sample; `state` holds the parameters. The last batch is filled up with its
-    /// first sample, whose extra results are dropped.
+    /// The graph: from samples and their labels to a loss and a hit for each position.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// A split in batches, each with how many samples of it count: the last is filled up with its
+    /// first sample.
     ///
     /// # Errors
-    /// When samples cannot be read or do not fit the model, or the back end fails.
-    pub fn evaluate(
-        &mut self,
-        state: &mut State,
-        split: &dyn Split,
-    ) -> Result<Evaluation, TrainError> {
-        let mut evaluation = Evaluation::default();
+    /// When samples cannot be read, or do not fit the model.
+    pub fn batches<'s>(
+        &'s self,
+        split: &'s dyn Split,
+    ) -> impl Iterator<Item = Result<(Batch, usize), TrainError>> + 's {
         let numbers: Vec<u64> = (0..split.len()).collect();
-        for part in numbers.chunks(self.batch) {
+        let starts = (0..numbers.len()).step_by(self.batch);
+        starts.map(move |start| {
+            let part = &numbers[start..(start + self.batch).min(numbers.len())];
             let mut filled = part.to_vec();
             filled.resize(self.batch, part[0]);
             let batch = split.batch(&filled)?;
-            evaluation.positions = batch.labels.ty().elements() / self.batch;
             let labels = self.fitting(&batch)?;
-            let outputs =
-                self.model.run(self.backend, state, &[("x", &batch.x), ("labels", &labels)])?;
-            let [losses, hits] = [0, 1].map(|output| outputs[output].to_f64());
-            let samples =
-                losses.chunks(evaluation.positions).zip(hits.chunks(evaluation.positions));
-            for (losses, hits) in samples.take(part.len()) {
-                evaluation.losses.push(losses.iter().sum());
-                evaluation.hits.push(hits.iter().sum::<f64>() as u32);
-            }
-            evaluation.text_bytes.extend(batch.text_bytes.iter().take(part.len()));
-        }
-        Ok(evaluation)
+            Ok((Batch { labels, ..batch }, part.len()))
+        })
+    }
+
+    /// The inputs of a batch in the order of the graph.
+    pub fn inputs(&self, batch: &Batch) -> Vec<Tensor> {
+        let input = |name: &str| if name == "labels" { &batch.labels } else { &batch.x };
+        self.graph.inputs().iter().map(|port| input(&port.name).clone()).collect()
     }
 
     /// The labels of a batch in the shape that the logits ask for.
@@ -131,6 +143,42 @@ impl<'a> Evaluator<'a> {
         }
         let labels = Tensor::from_bytes(self.labels.clone(), batch.labels.bytes().to_vec());
         Ok(labels.expect("as many labels of the same type"))
+    }
+}
+
+/// A compiled model that judges splits.
+pub struct Evaluator<'a> {
+    backend: &'a dyn Backend,
+    judged: Judged,
+    model: Compiled,
+}
+
+impl<'a> Evaluator<'a> {
+    /// Compiles a bound graph with input `x` `[B, ...]` and output `y` `[B, ..., classes]`.
+    ///
+    /// # Errors
+    /// When the graph is of another kind, or the back end cannot run it.
+    pub fn new(backend: &'a dyn Backend, graph: &Graph) -> Result<Self, TrainError> {
+        let judged = Judged::new(graph)?;
+        Ok(Self { backend, model: Compiled::new(backend, judged.graph.clone())?, judged })
+    }
+
+    /// Judges every sample; `state` holds the parameters.
+    ///
+    /// # Errors
+    /// When samples cannot be read or do not fit the model, or the back end fails.
+    pub fn evaluate(
+        &mut self,
+        state: &mut State,
+        split: &dyn Split,
+    ) -> Result<Evaluation, TrainError> {
+        let mut evaluation = Evaluation::default();
+        for batch in self.judged.batches(split) {
+            let (batch, count) = batch?;
+            let inputs = [("x", &batch.x), ("labels", &batch.labels)];
+            evaluation.add((&batch, count), &self.model.run(self.backend, state, &inputs)?);
+        }
+        Ok(evaluation)
     }
 }
 

@@ -34,7 +34,7 @@ mod trainer;
 
 pub use checkpoint::{Checkpoint, Progress};
 pub use error::TrainError;
-pub use evaluate::{Evaluation, Evaluator, evaluate};
+pub use evaluate::{Evaluation, Evaluator, Judged, evaluate};
 pub use fit::{Ending, Fit, Fitted, Observer, batches, fit};
 pub use loss::with_loss;
 pub use optimizer::Optimizer;

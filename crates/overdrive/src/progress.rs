@@ -1,16 +1,17 @@
 //! How far long work is, and how long it may still take: on one line of a terminal; where standard
-//! error is no terminal a line every half minute; with `-q` nothing.
+//! error is no terminal a line every ten seconds; with `-q` nothing.
 
 use crate::terminal::{self, Volume};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
 use overdrive::studies::Progress;
 use std::cell::RefCell;
+use std::fmt;
 use std::io::{self, IsTerminal};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Between two lines of a log.
-const PAUSE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// How a bar looks: on a terminal, and as a line of a log.
 pub(crate) struct Looks {
@@ -28,7 +29,11 @@ pub(crate) fn seen(bar: ProgressBar, looks: &Looks) -> ProgressBar {
         _ => (ProgressDrawTarget::term_like_with_hz(Box::new(Log::default()), 1), looks.in_log),
     };
     bar.set_draw_target(target);
-    bar.set_style(ProgressStyle::with_template(template).expect("the template is fixed"));
+    let style = ProgressStyle::with_template(template).expect("the template is fixed");
+    bar.set_style(style.with_key("left", |state: &ProgressState, text: &mut dyn fmt::Write| {
+        let left = left(state.elapsed(), state.pos(), state.len());
+        text.write_str(&left).expect("a text takes every word");
+    }));
     bar.enable_steady_tick(if is_terminal {
         Duration::from_millis(120)
     } else {
@@ -38,12 +43,32 @@ pub(crate) fn seen(bar: ProgressBar, looks: &Looks) -> ProgressBar {
 }
 
 /// A bar over a number of things that is set later, with the time that is left.
-pub(crate) fn bar(things: &str) -> ProgressBar {
+fn bar(things: &str) -> ProgressBar {
     let looks = Looks {
-        on_terminal: "{prefix} {pos}/{len} {wide_bar} {elapsed_precise}, {eta} left",
-        in_log: "{prefix} {pos}/{len}, {elapsed_precise}, about {eta} left",
+        on_terminal: "{prefix} {pos}/{len} {wide_bar} {elapsed_precise}{left}",
+        in_log: "{prefix} {pos}/{len}, {elapsed_precise}{left}",
     };
     seen(ProgressBar::new(0).with_prefix(things.to_owned()), &looks)
+}
+
+/// `, about 4 min left`, by how long each thing took that is done; nothing before the first.
+fn left(elapsed: Duration, done: u64, all: Option<u64>) -> String {
+    let Some(more) = all.and_then(|all| all.checked_sub(done)).filter(|_| done > 0) else {
+        return String::new();
+    };
+    let each = elapsed.as_secs_f64() / done as f64;
+    format!(", about {} left", minutes(each * more as f64))
+}
+
+/// Runs work that tells how far it is, under a bar over these things.
+pub(crate) fn over<T>(things: &str, work: impl FnOnce(&mut dyn FnMut(usize, usize)) -> T) -> T {
+    let bar = bar(things);
+    let made = work(&mut |done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    made
 }
 
 /// The study and the workload under way.
@@ -73,12 +98,7 @@ impl Spinner {
     pub(crate) fn next(&self) {
         self.bar.inc(1);
         let (at, all) = (self.bar.position(), self.bar.length().unwrap_or(1));
-        let done = at.saturating_sub(1) as f64;
-        let each = self.bar.elapsed().as_secs_f64() / done.max(1.0);
-        let left = match done > 0.0 {
-            true => format!(", about {} left", minutes(each * (all as f64 - done))),
-            false => String::new(),
-        };
+        let left = left(self.bar.elapsed(), at.saturating_sub(1), Some(all));
         self.bar.set_prefix(if all > 1 { format!("{at}/{all}{left}: ") } else { String::new() });
     }
 
@@ -104,7 +124,7 @@ pub(crate) fn minutes(seconds: f64) -> String {
     if seconds < 120.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
 }
 
-/// A terminal that is a log: of all that is drawn on it, a line every half minute is kept.
+/// A terminal that is a log: of all that is drawn on it, a line every ten seconds is kept.
 #[derive(Debug)]
 struct Log {
     last: Mutex<Instant>,
@@ -157,5 +177,18 @@ impl TermLike for Log {
 
     fn flush(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_that_of_what_was_done() {
+        let left = |done, all| left(Duration::from_secs(60), done, Some(all));
+        assert_eq!(left(1, 17), ", about 16 min left");
+        assert_eq!(left(6, 9), ", about 30 s left");
+        assert_eq!(left(0, 17), "", "nothing is known before the first");
     }
 }

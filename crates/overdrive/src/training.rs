@@ -35,7 +35,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// A run that goes on from step `done`. A log has a line of it every half minute.
+    /// A run that goes on from step `done`. A log has a line of it every ten seconds.
     pub(crate) fn start(recipe: &Recipe, done: u64, stop: Stop) -> Self {
         let looks = Looks {
             on_terminal: "{elapsed_precise} {bar:30} {pos}/{len} {msg}, {eta} left",

@@ -65,15 +65,7 @@ impl Layer {
     /// The part of the model that it belongs to: its name up to the first numbered part with more
     /// behind it, as `block3` of `block3.ffn.expand`; a layer outside of any is a part of its own.
     pub fn block(&self) -> &str {
-        let numbered = |part: &str| part.ends_with(|c: char| c.is_ascii_digit());
-        let mut from = 0;
-        for (at, _) in self.name.match_indices('.') {
-            if numbered(&self.name[from..at]) {
-                return &self.name[..at];
-            }
-            from = at + 1;
-        }
-        &self.name
+        block(&self.name)
     }
 
     /// Its weight as rows of K, whatever the order in which the state has it.
@@ -100,6 +92,20 @@ impl Layer {
             .find(|s| s.name == self.weight)
             .expect("the layer was found in this graph")
     }
+}
+
+/// The first parts of a name, up to the first numbered one with more behind it; all of a name
+/// without one.
+pub(crate) fn block(name: &str) -> &str {
+    let numbered = |part: &str| part.ends_with(|c: char| c.is_ascii_digit());
+    let mut from = 0;
+    for (at, _) in name.match_indices('.') {
+        if numbered(&name[from..at]) {
+            return &name[..at];
+        }
+        from = at + 1;
+    }
+    name
 }
 
 /// Products with weights of one state.

@@ -1,32 +1,9 @@
-//! Runs a graph on batches, for its outputs and for the evidence that passes ask for.
+//! Runs a graph on batches for the evidence that passes ask for.
 
+use super::streamed::outputs;
 use overdrive_bench::outcome::Failure;
-use overdrive_ir::{Backend, Graph, Mode, State, Tensor, Tuning};
+use overdrive_ir::{Backend, Graph, Tensor};
 use overdrive_passes::{Evidence, Statistic, observe};
-
-/// The outputs of a bound graph on each batch, its states being what they begin as.
-///
-/// # Errors
-/// When the back end cannot run it.
-pub fn outputs(
-    backend: &dyn Backend,
-    graph: &Graph,
-    batches: &[Vec<Tensor>],
-) -> Result<Vec<Vec<Tensor>>, Failure> {
-    let mut executable = backend.compile(graph, Mode::Compile, &Tuning::default())?;
-    let mut state = State::initial(graph, backend)?;
-    let types = || graph.outputs().iter().map(|port| graph.ty(port.value));
-    let mut results = types().map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
-    let mut found = Vec::with_capacity(batches.len());
-    for batch in batches {
-        let inputs =
-            batch.iter().map(|tensor| backend.upload(tensor)).collect::<Result<Vec<_>, _>>()?;
-        executable.run(&mut state, &inputs, &mut results)?.wait()?;
-        found
-            .push(results.iter().map(|buffer| backend.download(buffer)).collect::<Result<_, _>>()?);
-    }
-    Ok(found)
-}
 
 /// What the contractions of a bound graph see on these batches.
 ///

@@ -6,8 +6,8 @@
 //! where its blocks see other roundings.
 
 use super::apply::apply;
-use super::calibrate::outputs;
 use super::judge::bound;
+use super::streamed::outputs;
 use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Init, Tensor};

@@ -1,15 +1,16 @@
 //! Judges graphs of one interface on the same held-out samples: by their labels, or by the float
 //! model's outputs.
 
-use super::calibrate::outputs;
 use super::cosines;
 use super::metric::{Metric, Scores};
-use super::task::{batch_of, calibration, evaluate};
+use super::streamed::{Done, outputs, outputs_told};
+use super::task::{batch_of, calibration};
 use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, Graph, Tensor};
 use overdrive_passes::bind;
 use overdrive_train::data::{Split, Subset};
+use overdrive_train::{Evaluation, Judged, TrainError};
 use std::sync::Arc;
 
 /// What graphs are judged on.
@@ -87,16 +88,39 @@ impl<'a> Judge<'a> {
     /// # Errors
     /// When the back end cannot run it.
     pub fn scores(&self, graph: &Graph) -> Result<Scores, Failure> {
+        self.scores_told(graph, &mut |_, _| {})
+    }
+
+    /// The same; `done` is told how far it is.
+    ///
+    /// # Errors
+    /// As [`Self::scores`].
+    pub fn scores_told(&self, graph: &Graph, done: &mut Done<'_>) -> Result<Scores, Failure> {
+        let graph = bound(self.template, graph)?;
         match &self.held_out {
-            HeldOut::Labelled(split) => Ok(self
-                .metric
-                .scores(0, &evaluate(self.backend, self.template, graph, split.as_ref())?)),
+            HeldOut::Labelled(split) => {
+                let judged = Judged::new(&graph).map_err(unable)?;
+                let batches: Result<Vec<_>, _> = judged.batches(split.as_ref()).collect();
+                let batches = batches.map_err(unable)?;
+                let inputs: Vec<_> =
+                    batches.iter().map(|(batch, _)| judged.inputs(batch)).collect();
+                let found = outputs_told(self.backend, judged.graph(), &inputs, done)?;
+                let mut evaluation = Evaluation::default();
+                for ((batch, count), found) in batches.iter().zip(&found) {
+                    evaluation.add((batch, *count), found);
+                }
+                Ok(self.metric.scores(0, &evaluation))
+            }
             HeldOut::Outputs(batches, float) => {
-                let found = outputs(self.backend, &bound(self.template, graph)?, batches)?;
+                let found = outputs_told(self.backend, &graph, batches, done)?;
                 Ok(Scores { fold: 0, samples: cosines(float, &found) })
             }
         }
     }
+}
+
+fn unable(error: TrainError) -> Failure {
+    Failure::failed(error.to_string())
 }
 
 /// A graph of the template's interface in its dimensions.

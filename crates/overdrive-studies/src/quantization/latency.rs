@@ -1,7 +1,7 @@
 //! Several graphs of the same interface timed in one session, in alternation.
 
-use super::calibrate::outputs;
 use super::rivals::Rival;
+use super::streamed::outputs;
 use overdrive_bench::clock::Clock;
 use overdrive_bench::executable::{Calls, Target};
 use overdrive_bench::oracle::{Oracle, Tolerance};

@@ -13,31 +13,32 @@ mod subject;
 mod tables;
 mod text;
 mod times;
+mod written;
 
 use crate::cli::Quantize;
 use crate::devices;
 use crate::failure::Failure;
-use crate::model::{self, Model};
+use crate::model;
+use crate::progress;
 use crate::terminal::{note, say, tell};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::rules::Rules;
 use overdrive::files::{Place, Request};
-use overdrive::formats::{ModelConfig, ModelFolder, huggingface};
+use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::{Backend, Block, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
 use overdrive::studies::pretrained::Task;
 use overdrive::studies::quantization::{
-    Footprint, Judge, Metric, Session, agreement, latency, outputs, trained_as_long, tune,
+    Footprint, Judge, Metric, Session, agreement, latency, outputs_told, trained_as_long, tune,
 };
-use overdrive::studies::{Peer, Template};
+use overdrive::studies::{Peer, Progress};
 use overdrive::train::{Recipe, tuning_of, tuning_of_published};
 use overdrive_process::Stop;
 pub(super) use samples::{Asked, Samples, samples};
-use serde_json::json;
-use std::collections::BTreeMap;
 use std::path::Path;
 pub(super) use subject::{Head, Subject};
+use written::Written;
 
 /// A mode, or a mix of modes, with the model that it made.
 struct Chosen {
@@ -140,13 +141,19 @@ fn finish(
     }
     let graph = bind(&made.graph, &template.dimensions).map_err(Failure::harness)?;
     let float_graph = bind(&template.graph, &template.dimensions).map_err(Failure::harness)?;
-    let run = |graph: &Graph| outputs(backend, graph, &samples.compared).map_err(harness);
-    let (float, found) = (run(&float_graph)?, run(&graph)?);
+    let float = compared(backend, ("float", &float_graph), &samples.compared)?;
+    let found = compared(backend, ("quantized", &graph), &samples.compared)?;
     let judge = &samples.judge;
-    let scores = |graph: &Graph| judge.scores(graph).map(|scores| [scores]).map_err(harness);
-    let given = scores(&template.graph)?;
-    let trained_as_long = chosen.trained_as_long.as_ref().map(scores).transpose()?;
-    let quantized = scores(&made.graph)?;
+    let scores = |name: &str, graph: &Graph| {
+        let scores = progress::over(&format!("judging the {name} model"), |done| {
+            judge.scores_told(graph, done)
+        });
+        scores.map(|scores| [scores]).map_err(harness)
+    };
+    let given = scores("float", &template.graph)?;
+    let trained = |graph: &Graph| scores("further trained", graph);
+    let trained_as_long = chosen.trained_as_long.as_ref().map(trained).transpose()?;
+    let quantized = scores("quantized", &made.graph)?;
     let judged = tables::Judged {
         given: &given,
         trained_as_long: trained_as_long.as_ref().map(|scores| &scores[..]),
@@ -201,7 +208,10 @@ fn finish(
     };
     let workload = asked.workload()?;
     let mut rivals = asked.of(peers, &workload, &*samples.draw);
+    let spinner = progress::Spinner::over(1);
+    Progress::study(&spinner, "timing both models in alternation");
     let timed = latency(backend, &[&float_graph, &graph], &mut rivals, &*samples.draw, session);
+    spinner.finish();
     if stop.is_requested() {
         let place = output.display();
         return Err(Failure::interrupted(format!(
@@ -230,43 +240,6 @@ fn finish(
     };
     say!("`{}` is a model: {commands} take it", output.display())?;
     Ok(Exit::Fine)
-}
-
-/// What is to be written.
-struct Written<'a> {
-    backend: &'a dyn Backend,
-    subject: &'a Subject,
-    samples: &'a Samples<'a>,
-    chosen: &'a Chosen,
-    /// What the float model gave, and the quantized one in memory.
-    outputs: [&'a [Vec<Tensor>]; 2],
-}
-
-impl Written<'_> {
-    /// Writes and checks the folder; gives the bytes of its files.
-    fn folder(&self, folder: &Path) -> Result<u64, Failure> {
-        let Self { backend, subject, samples, chosen, outputs } = *self;
-        match &subject.model {
-            Model::Pretrained(model) => published::write(folder, model, chosen)?,
-            Model::Template(_) | Model::Onnx(_) => write(folder, &subject.template, chosen)?,
-        }
-        if let Model::Onnx(_) = &subject.model {
-            self.file(Path::new(file::NAME), &folder.join(file::NAME))?;
-        }
-        check_written(backend, (folder, &subject.template), &samples.compared, outputs[1])?;
-        folder_bytes(folder)
-    }
-
-    /// Writes and checks the file, which errors call `shown`; gives its bytes.
-    fn file(&self, shown: &Path, path: &Path) -> Result<u64, Failure> {
-        let Self { backend, subject, samples, chosen, outputs } = *self;
-        let freed = file::encode(shown, subject, chosen)?;
-        freed.note();
-        std::fs::write(path, &freed.bytes).map_err(Failure::harness)?;
-        file::check(backend, (path, subject, chosen), &samples.compared, outputs)?;
-        tell!("`{}` takes {}", shown.display(), freed.said())?;
-        Ok(freed.bytes.len() as u64)
-    }
 }
 
 /// The modes that were asked for: one, or for a search those that layers may take.
@@ -334,43 +307,16 @@ fn harness(reason: overdrive::bench::outcome::Failure) -> Failure {
     Failure::harness(reason.reason)
 }
 
-/// Writes the model with its recipe.
-fn write(folder: &Path, template: &Template, chosen: &Chosen) -> Result<(), Failure> {
-    let Chosen { name, quantization, made, .. } = chosen;
-    let remarks = |of: &[overdrive::passes::Skipped]| -> BTreeMap<String, String> {
-        of.iter().map(|remark| (remark.layer.clone(), remark.reason.clone())).collect()
-    };
-    let (skipped, simplified) = (remarks(&made.skipped), remarks(&made.simplified));
-    let recipe = json!({
-        "mode": name, "quantization": quantization, "skipped": skipped, "simplified": simplified,
-    });
-    let config = ModelConfig {
-        name: template.name.clone(),
-        dimensions: template.dimensions.clone(),
-        vocabulary: template.vocabulary,
-        columns: template.columns.clone(),
-        recipe: BTreeMap::from([("quantization".to_owned(), recipe)]),
-    };
-    ModelFolder { config, graph: made.graph.clone() }.write(folder).map_err(Failure::bad_input)
-}
-
-/// Errs unless the folder, read back, gives these very outputs.
-fn check_written(
+/// The outputs of a model on held-out batches, with how far that is.
+fn compared(
     backend: &dyn Backend,
-    (folder, template): (&Path, &Template),
-    held_out: &[Vec<Tensor>],
-    found: &[Vec<Tensor>],
-) -> Result<(), Failure> {
-    let written = model::read(folder)?.template()?;
-    let graph = bind(&written.graph, &template.dimensions).map_err(Failure::harness)?;
-    let again = outputs(backend, &graph, held_out).map_err(harness)?;
-    let same =
-        again.iter().flatten().zip(found.iter().flatten()).all(|(a, b)| a.bytes() == b.bytes());
-    if same {
-        Ok(())
-    } else {
-        Err(Failure::harness("the model that was written gives other outputs"))
-    }
+    (name, graph): (&str, &Graph),
+    batches: &[Vec<Tensor>],
+) -> Result<Vec<Vec<Tensor>>, Failure> {
+    progress::over(&format!("outputs of the {name} model"), |done| {
+        outputs_told(backend, graph, batches, done)
+    })
+    .map_err(harness)
 }
 
 /// How many outputs are NaN or infinite, if any.
@@ -379,13 +325,4 @@ fn not_finite(outputs: &[Vec<Tensor>]) -> Option<usize> {
     let count =
         floats.map(|tensor| tensor.to_f64().iter().filter(|x| !x.is_finite()).count()).sum();
     (count > 0).then_some(count)
-}
-
-/// Bytes of all files of a folder.
-fn folder_bytes(folder: &Path) -> Result<u64, Failure> {
-    let entries = std::fs::read_dir(folder).map_err(Failure::harness)?;
-    entries
-        .map(|entry| entry.and_then(|entry| entry.metadata()).map(|file| file.len()))
-        .sum::<Result<u64, _>>()
-        .map_err(Failure::harness)
 }

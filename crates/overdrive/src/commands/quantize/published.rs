@@ -81,13 +81,7 @@ pub(super) fn apply(
     how: (Preparation, &Quantization),
     seen: &[Vec<Tensor>],
 ) -> Result<Quantized, Unable> {
-    let bar = progress::bar("blocks");
-    let made = apply_in_parts(backend, template, how, seen, &mut |done, all| {
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
-    });
-    bar.finish_and_clear();
-    made
+    progress::over("quantized blocks", |done| apply_in_parts(backend, template, how, seen, done))
 }
 
 /// Writes the folder.
