@@ -110,7 +110,7 @@ mod tests {
         let workload = template.bind(&BTreeMap::new()).unwrap();
         let backend = CpuBackend::new(Some(1)).unwrap();
         let batches: Vec<_> = (0..2).map(|seed| workload.inputs(seed)).collect();
-        let mut run = |part_bytes| {
+        let run = |part_bytes| {
             let mut last = (0, 0);
             let graph = &workload.graph;
             let told = &mut |done, all| last = (done, all);
