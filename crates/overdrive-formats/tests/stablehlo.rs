@@ -98,7 +98,7 @@ fn all_that_cannot_be_said_is_said_at_once() {
     let x = b.input("x", TensorType::new(DType::F32, [4usize]));
     let six = b.op1(Prim::Convert { to: DType::F6E2M3, overflow: Overflow::Saturate }, &[x]);
     b.output("six", six.convert(DType::F32));
-    let channel = Channel { id: 1, ranks: 2 };
+    let channel = Channel { id: 1, group: overdrive_ir::Mesh::new([("data", 2)]) };
     b.output("sum", b.op1(Prim::AllReduce { reducer: Reducer::Sum, channel }, &[x]));
     let error = stablehlo::text(&b.finish().unwrap()).unwrap_err();
     assert!(

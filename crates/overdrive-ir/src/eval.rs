@@ -21,7 +21,7 @@ pub type States = BTreeMap<String, Array>;
 /// absent) and holds the updated ones afterwards. Returns the outputs in order.
 pub fn eval(graph: &Graph, inputs: &[Array], states: &mut States) -> Vec<Array> {
     let mut ranks = [std::mem::take(states)];
-    let mut outputs = eval_ranks(graph, &[inputs.to_vec()], &mut ranks);
+    let mut outputs = eval_ranks(graph, &crate::Mesh::default(), &[inputs.to_vec()], &mut ranks);
     [*states] = ranks;
     outputs.pop().expect("one rank gives one set of outputs")
 }

@@ -15,6 +15,7 @@ pub mod eval;
 mod float_format;
 mod gradients;
 mod graph;
+mod mesh;
 mod op;
 pub mod ops;
 pub mod plan;
@@ -41,6 +42,7 @@ pub use graph::{
     Builder, Expr, Graph, GraphError, Init, Mark, Node, NodeId, Origin, Port, Replace, Scope,
     StateDecl, Value,
 };
+pub use mesh::{Axis, BadMesh, Mesh, Sharding};
 pub use op::{Cost, Gradient, Mismatch, Op, OpRef, Operation, Types};
 pub use plan::{Plan, SlotId};
 pub use prim::{

@@ -7,7 +7,7 @@
 //! Long because a closed set is read in one place.
 
 use crate::plan::Dimension;
-use crate::{DType, Overflow, Shape, Tensor};
+use crate::{Axis, DType, Mesh, Overflow, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// Elementwise functions of one operand.
@@ -170,8 +170,15 @@ pub struct Window {
 pub struct Channel {
     /// Unique in a graph; collectives issue in the order of the graph on every rank.
     pub id: u64,
-    /// Number of ranks; all ranks of the mesh take part.
-    pub ranks: usize,
+    /// The mesh axes over which it runs: ranks that differ in these alone take part together.
+    pub group: Mesh,
+}
+
+impl Channel {
+    /// Number of ranks of a group.
+    pub fn ranks(&self) -> usize {
+        self.group.ranks()
+    }
 }
 
 /// The primitives.
@@ -324,8 +331,11 @@ pub enum Prim {
         /// Upper bound of trips; needed where differentiated.
         max_trips: Option<usize>,
     },
-    /// `() -> i32` index of this rank.
-    RankIndex,
+    /// `() -> i32` position of this rank along an axis of the mesh.
+    RankIndex {
+        /// The axis of the mesh.
+        along: Axis,
+    },
     /// Sum (or other fold) over ranks.
     AllReduce {
         /// How values combine.
@@ -346,6 +356,15 @@ pub enum Prim {
         reducer: Reducer,
         /// The axis.
         axis: usize,
+        /// Who takes part.
+        channel: Channel,
+    },
+    /// Cuts the operand along `split`, sends part i to rank i, joins what arrives along `concat`.
+    AllToAll {
+        /// The axis that is cut.
+        split: usize,
+        /// The axis along which parts are joined, in the order of ranks.
+        concat: usize,
         /// Who takes part.
         channel: Channel,
     },
@@ -465,6 +484,7 @@ impl Prim {
             Prim::AllReduce { channel, .. }
             | Prim::AllGather { channel, .. }
             | Prim::ReduceScatter { channel, .. }
+            | Prim::AllToAll { channel, .. }
             | Prim::Permute { channel, .. } => Some(channel),
             _ => None,
         }

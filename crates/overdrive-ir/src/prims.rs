@@ -59,10 +59,11 @@ pub(crate) fn infer(prim: &Prim, types: &Types<'_>) -> Result<Vec<TensorType>, M
             Ok(vec![TensorType::new(DType::U32, shape.clone())])
         }
         Prim::If | Prim::While { .. } => control::infer(prim, types),
-        Prim::RankIndex
+        Prim::RankIndex { .. }
         | Prim::AllReduce { .. }
         | Prim::AllGather { .. }
         | Prim::ReduceScatter { .. }
+        | Prim::AllToAll { .. }
         | Prim::Permute { .. } => one(collectives::infer(prim, types)),
     }
 }
@@ -104,10 +105,11 @@ pub(crate) fn eval(prim: &Prim, args: &[Array], regions: &[Graph]) -> Vec<Array>
             crate::eval::eval_region(region, &args[1..])
         }
         Prim::While { .. }
-        | Prim::RankIndex
+        | Prim::RankIndex { .. }
         | Prim::AllReduce { .. }
         | Prim::AllGather { .. }
         | Prim::ReduceScatter { .. }
+        | Prim::AllToAll { .. }
         | Prim::Permute { .. } => unreachable!("`{}` is evaluated over ranks", prim.name()),
     }
 }

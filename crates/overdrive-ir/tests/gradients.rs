@@ -8,8 +8,8 @@
 use overdrive_ir::eval::{States, eval, eval_ranks, philox};
 use overdrive_ir::plan::Dimension;
 use overdrive_ir::{
-    Array, Binary, Builder, Channel, Convolution, DType, DotGeneral, Expr, Graph, Order, Overflow,
-    Pad, Precision, Prim, Reducer, Tensor, TensorType, Unary, Window, gradients, verify,
+    Array, Binary, Builder, Channel, Convolution, DType, DotGeneral, Expr, Graph, Mesh, Order,
+    Overflow, Pad, Precision, Prim, Reducer, Tensor, TensorType, Unary, Window, gradients, verify,
 };
 
 /// The loss `sum(f(x...) * weights)` for fixed random weights: every result element counts
@@ -418,9 +418,10 @@ fn what_cannot_be_differentiated_says_what_to_do() {
 
 #[test]
 fn collectives_return_cotangents_to_their_ranks() {
-    const RANKS: usize = 3;
+    let mesh = Mesh::new([("data", 2), ("tensor", 3)]);
+    const RANKS: usize = 6;
     type Collective = fn(Channel) -> Prim;
-    let cases: [(&str, Collective); 5] = [
+    let cases: [(&str, Collective); 6] = [
         ("all_reduce", |channel| Prim::AllReduce { reducer: Reducer::Sum, channel }),
         ("all_reduce max", |channel| Prim::AllReduce { reducer: Reducer::Max, channel }),
         ("all_gather", |channel| Prim::AllGather { axis: 0, channel }),
@@ -429,11 +430,12 @@ fn collectives_return_cotangents_to_their_ranks() {
             axis: 0,
             channel,
         }),
+        ("all_to_all", |channel| Prim::AllToAll { split: 0, concat: 0, channel }),
         ("permute", |channel| Prim::Permute { pairs: vec![(0, 2), (1, 0)], channel }),
     ];
     for (name, collective) in cases {
         let f: Function = Box::new(move |b, x| {
-            let channel = Channel { id: b.channel(), ranks: RANKS };
+            let channel = Channel { id: b.channel(), group: Mesh::new([("tensor", 3)]) };
             b.op1(collective(channel), &[x[0].exp()])
         });
         let graph = build(&[vec![6]], &f);
@@ -453,7 +455,10 @@ fn collectives_return_cotangents_to_their_ranks() {
             (0..RANKS as u64).map(|rank| directions(&graph, 50 + rank)).collect();
         let total = |graph: &Graph, point: &[Vec<Array>]| -> f64 {
             let mut states = vec![States::new(); RANKS];
-            eval_ranks(graph, point, &mut states).iter().map(|outputs| outputs[0].get(0)).sum()
+            eval_ranks(graph, &mesh, point, &mut states)
+                .iter()
+                .map(|outputs| outputs[0].get(0))
+                .sum()
         };
         let direction = directions(&graph, 5);
         let moved = |sign: f64| -> Vec<Vec<Array>> {

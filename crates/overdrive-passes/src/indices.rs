@@ -206,16 +206,9 @@ fn indexed_axes(node: &Node) -> Option<&[usize]> {
 /// rank.
 fn is_of_integers(graph: &Graph, node: &Node) -> bool {
     let Operation::Prim(prim) = &node.op else { return false };
-    let is_pure = !matches!(
-        prim,
-        Prim::RandomBits { .. }
-            | Prim::RankIndex
-            | Prim::AllReduce { .. }
-            | Prim::AllGather { .. }
-            | Prim::ReduceScatter { .. }
-            | Prim::Permute { .. }
-    );
+    let is_pure = !matches!(prim, Prim::RandomBits { .. } | Prim::RankIndex { .. });
     let mut values = node.operands.iter().chain(&node.results);
+    let is_pure = is_pure && prim.channel().is_none();
     is_pure && node.regions.is_empty() && values.all(|v| !graph.ty(*v).dtype.is_float())
 }
 

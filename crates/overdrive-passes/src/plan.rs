@@ -260,7 +260,7 @@ impl<'g> Planner<'g> {
             }
             Operation::Prim(Prim::Pad { pads }) => self.pad(node, pads),
             Operation::Prim(Prim::Concat { axis }) => self.concat(node, *axis),
-            Operation::Prim(prim) if prim.channel().is_some_and(|c| c.ranks > 1) => {
+            Operation::Prim(prim) if prim.channel().is_some_and(|c| c.ranks() > 1) => {
                 self.collective(node, prim)
             }
             op => self.kernel(node, op),

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::{
-    Binary, Builder, Channel, Compare, DType, Expr, Graph, Prim, Reducer, TensorType, verify,
+    Binary, Builder, Channel, Compare, DType, Expr, Graph, Mesh, Prim, Reducer, TensorType, verify,
 };
 use overdrive_passes::{cse, dce, fold};
 
@@ -100,7 +100,13 @@ fn equal_work_merges_but_draws_and_collectives_keep_their_identity() {
     let draw = |site: u64| b.op1(Prim::RandomBits { shape: [4usize].into(), site }, &[seed]);
     b.output("draws", b.concat(&[draw(1), draw(2), draw(1)], 0));
     let reduce = |id: u64| {
-        b.op1(Prim::AllReduce { reducer: Reducer::Sum, channel: Channel { id, ranks: 1 } }, &[x])
+        b.op1(
+            Prim::AllReduce {
+                reducer: Reducer::Sum,
+                channel: Channel { id, group: Mesh::default() },
+            },
+            &[x],
+        )
     };
     b.output("ranks", reduce(1) + reduce(2));
     let graph = b.finish().unwrap();

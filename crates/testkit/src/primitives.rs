@@ -62,10 +62,11 @@ pub fn family(prim: &Prim) -> Option<&'static str> {
         Prim::Sort { .. } => "sort",
         Prim::RandomBits { .. } => "random_bits",
         Prim::If | Prim::While { .. } => "if",
-        Prim::RankIndex
+        Prim::RankIndex { .. }
         | Prim::AllReduce { .. }
         | Prim::AllGather { .. }
         | Prim::ReduceScatter { .. }
+        | Prim::AllToAll { .. }
         | Prim::Permute { .. } => return None,
     })
 }

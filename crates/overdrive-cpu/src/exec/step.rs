@@ -76,7 +76,7 @@ fn compile_kind(plan: &Plan, step: &Step) -> Result<Box<dyn Runnable>, Unsupport
 /// Among one rank every collective but `permute` to nobody is the identity.
 fn alone(prim: &Prim) -> Result<(), Unsupported> {
     match prim.channel() {
-        Some(channel) if channel.ranks == 1 => Ok(()),
+        Some(channel) if channel.ranks() == 1 => Ok(()),
         _ => Err(Unsupported::new(
             "this back end is one rank; run ranks as processes on a device that communicates",
         )),

@@ -141,7 +141,7 @@ fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
 /// Among one rank every collective but `permute` to nobody is the identity.
 fn alone(prim: &Prim) -> Result<(), Refusal> {
     match prim.channel() {
-        Some(channel) if channel.ranks == 1 => Ok(()),
+        Some(channel) if channel.ranks() == 1 => Ok(()),
         _ => Err(Refusal::Unsupported("this executable is one rank of one process".to_owned())),
     }
 }

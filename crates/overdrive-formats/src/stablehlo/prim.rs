@@ -76,10 +76,11 @@ pub(super) fn write(
         Prim::While { carried, max_trips } => {
             return Ok(control::repeat(w, x, (*carried, *max_trips), regions));
         }
-        Prim::RankIndex
+        Prim::RankIndex { .. }
         | Prim::AllReduce { .. }
         | Prim::AllGather { .. }
         | Prim::ReduceScatter { .. }
+        | Prim::AllToAll { .. }
         | Prim::Permute { .. } => {
             return Err(Unsaid(
                 "the module is for one device: split the work among ranks elsewhere".into(),

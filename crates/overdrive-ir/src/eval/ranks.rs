@@ -3,11 +3,17 @@
 
 use super::{Array, States};
 use crate::prims::collectives;
-use crate::{Graph, Node, Operation, Prim};
+use crate::{DType, Graph, Mesh, Node, Operation, Prim};
 
-/// Evaluates a bound graph on `inputs.len()` ranks; `states[rank]` is read and updated. Returns the
+/// Evaluates a bound graph on every rank of a mesh; `states[rank]` is read and updated. Returns the
 /// outputs of each rank.
-pub fn eval_ranks(graph: &Graph, inputs: &[Vec<Array>], states: &mut [States]) -> Vec<Vec<Array>> {
+pub fn eval_ranks(
+    graph: &Graph,
+    mesh: &Mesh,
+    inputs: &[Vec<Array>],
+    states: &mut [States],
+) -> Vec<Vec<Array>> {
+    assert_eq!(inputs.len(), mesh.ranks(), "every rank of the mesh has inputs");
     assert_eq!(inputs.len(), states.len(), "every rank has inputs and states");
     let mut values: Vec<Vec<Option<Array>>> = vec![vec![None; graph.value_count()]; inputs.len()];
     for (rank, arguments) in inputs.iter().enumerate() {
@@ -40,7 +46,7 @@ pub fn eval_ranks(graph: &Graph, inputs: &[Vec<Array>], states: &mut [States]) -
                     .collect()
             })
             .collect();
-        let results = eval_node(node, &args);
+        let results = eval_node(node, mesh, &args);
         for (rank, results) in results.into_iter().enumerate() {
             for (value, result) in node.results.iter().zip(results) {
                 debug_assert_eq!(
@@ -78,13 +84,14 @@ pub fn eval_ranks(graph: &Graph, inputs: &[Vec<Array>], states: &mut [States]) -
         .collect()
 }
 
-fn eval_node(node: &Node, args: &[Vec<Array>]) -> Vec<Vec<Array>> {
+fn eval_node(node: &Node, mesh: &Mesh, args: &[Vec<Array>]) -> Vec<Vec<Array>> {
     match &node.op {
         Operation::Prim(Prim::If) if args.len() > 1 => {
             let taken = uniform(args.iter().map(|a| a[0].get(0) != 0.0));
             let captures: Vec<Vec<Array>> = args.iter().map(|a| a[1..].to_vec()).collect();
             eval_ranks(
                 &node.regions[!taken as usize],
+                mesh,
                 &captures,
                 &mut vec![States::new(); args.len()],
             )
@@ -94,11 +101,11 @@ fn eval_node(node: &Node, args: &[Vec<Array>]) -> Vec<Vec<Array>> {
             let (condition, body) = (&node.regions[0], &node.regions[1]);
             let mut trips = 0;
             while max_trips.is_none_or(|limit| trips < limit) {
-                let on = eval_ranks(condition, &state, &mut vec![States::new(); args.len()]);
+                let on = eval_ranks(condition, mesh, &state, &mut vec![States::new(); args.len()]);
                 if !uniform(on.iter().map(|r| r[0].get(0) != 0.0)) {
                     break;
                 }
-                let next = eval_ranks(body, &state, &mut vec![States::new(); args.len()]);
+                let next = eval_ranks(body, mesh, &state, &mut vec![States::new(); args.len()]);
                 for (state, next) in state.iter_mut().zip(next) {
                     state.splice(..*carried, next);
                 }
@@ -106,11 +113,20 @@ fn eval_node(node: &Node, args: &[Vec<Array>]) -> Vec<Vec<Array>> {
             }
             state.into_iter().map(|s| s[..*carried].to_vec()).collect()
         }
-        Operation::Prim(
-            prim @ (Prim::RankIndex | Prim::AllReduce { .. } | Prim::AllGather { .. }),
-        )
-        | Operation::Prim(prim @ (Prim::ReduceScatter { .. } | Prim::Permute { .. })) => {
-            collectives::eval(prim, args).into_iter().map(|result| vec![result]).collect()
+        Operation::Prim(Prim::RankIndex { along }) => {
+            let index = |rank| Array::int(DType::I32, &[], vec![mesh.position(rank, along) as _]);
+            (0..args.len()).map(|rank| vec![index(rank)]).collect()
+        }
+        Operation::Prim(prim) if prim.channel().is_some() => {
+            let channel = prim.channel().expect("asked above");
+            let mut results = vec![vec![]; args.len()];
+            for ranks in mesh.groups(&channel.group) {
+                let members: Vec<Vec<Array>> = ranks.iter().map(|&r| args[r].clone()).collect();
+                for (rank, result) in ranks.iter().zip(collectives::eval(prim, &members)) {
+                    results[*rank] = vec![result];
+                }
+            }
+            results
         }
         op => args.iter().map(|args| op.eval(args, &node.regions)).collect(),
     }

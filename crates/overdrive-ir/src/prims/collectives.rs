@@ -19,28 +19,38 @@ fn scaled(
 }
 
 pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismatch> {
-    if let Some(Channel { ranks: 0, .. }) = prim.channel() {
-        return Err(Mismatch::new("at least one rank", "0"));
+    if let Some(Channel { group, .. }) = prim.channel() {
+        let ranks = group.axes.iter().try_fold(1usize, |n, (_, size)| n.checked_mul(*size));
+        if ranks.is_none_or(|ranks| ranks == 0 || !group.has_group(group)) {
+            let expected = "distinct axes of at least one rank each";
+            return Err(Mismatch::new(expected, group.to_string()));
+        }
     }
-    if matches!(prim, Prim::RankIndex) {
+    if matches!(prim, Prim::RankIndex { .. }) {
         types.exactly::<0>()?;
         return Ok(TensorType::scalar(DType::I32));
     }
     let [a] = types.exactly()?;
     match prim {
         Prim::AllReduce { .. } => Ok(a.clone()),
-        Prim::AllGather { axis, channel } => scaled(a, *axis, |n| n.checked_mul(channel.ranks)),
+        Prim::AllGather { axis, channel } => scaled(a, *axis, |n| n.checked_mul(channel.ranks())),
         Prim::ReduceScatter { axis, channel, .. } => {
-            scaled(a, *axis, |n| n.is_multiple_of(channel.ranks).then(|| n / channel.ranks))
+            scaled(a, *axis, |n| n.is_multiple_of(channel.ranks()).then(|| n / channel.ranks()))
+        }
+        Prim::AllToAll { split, concat, channel } => {
+            let ranks = channel.ranks();
+            let cut = scaled(a, *split, |n| n.is_multiple_of(ranks).then(|| n / ranks))?;
+            scaled(&cut, *concat, |n| n.checked_mul(ranks))
         }
         Prim::Permute { pairs, channel } => {
             let once = |side: fn(&(usize, usize)) -> usize| {
                 let mut ranks: Vec<usize> = pairs.iter().map(side).collect();
                 ranks.sort_unstable();
-                ranks.windows(2).all(|w| w[0] != w[1]) && ranks.iter().all(|&r| r < channel.ranks)
+                ranks.windows(2).all(|w| w[0] != w[1]) && ranks.iter().all(|&r| r < channel.ranks())
             };
             if !once(|p| p.0) || !once(|p| p.1) {
-                let expected = format!("each of {} ranks at most once on each side", channel.ranks);
+                let expected =
+                    format!("each of {} ranks at most once on each side", channel.ranks());
                 return Err(Mismatch::new(expected, format!("{pairs:?}")));
             }
             Ok(a.clone())
@@ -49,16 +59,9 @@ pub(super) fn infer(prim: &Prim, types: &Types<'_>) -> Result<TensorType, Mismat
     }
 }
 
-/// Result of each rank from the operands of each rank.
+/// Result of each rank of a group from the operands of each rank, in the group's order.
 pub(crate) fn eval(prim: &Prim, args: &[Vec<Array>]) -> Vec<Array> {
-    if let Some(channel) = prim.channel() {
-        assert_eq!(
-            channel.ranks,
-            args.len(),
-            "channel {} names as many ranks as there are",
-            channel.id
-        );
-    }
+    let ranks = args.len();
     let fold = |reducer: Reducer| {
         let prim = Prim::Binary { kind: reducer.binary() };
         let mut operands = args.iter().map(|a| a[0].clone());
@@ -66,24 +69,20 @@ pub(crate) fn eval(prim: &Prim, args: &[Vec<Array>]) -> Vec<Array> {
         operands.fold(first, |sum, a| super::eval(&prim, &[sum, a], &[]).remove(0))
     };
     match prim {
-        Prim::RankIndex => {
-            (0..args.len()).map(|rank| Array::int(DType::I32, &[], vec![rank as i128])).collect()
-        }
-        Prim::AllReduce { reducer, .. } => vec![fold(*reducer); args.len()],
+        Prim::AllReduce { reducer, .. } => vec![fold(*reducer); ranks],
         Prim::AllGather { axis, .. } => {
             let parts: Vec<Array> = args.iter().map(|a| a[0].clone()).collect();
-            vec![movement::join(&parts, *axis); args.len()]
+            vec![movement::join(&parts, *axis); ranks]
         }
-        Prim::ReduceScatter { reducer, axis, channel } => {
+        Prim::ReduceScatter { reducer, axis, .. } => {
             let sum = fold(*reducer);
-            let part = sum.shape[*axis] / channel.ranks;
-            let slice = |rank: usize| {
-                let (mut start, mut limit) = (vec![0; sum.shape.len()], sum.shape.clone());
-                (start[*axis], limit[*axis]) = (rank * part, (rank + 1) * part);
-                let prim = Prim::Slice { start, limit, stride: vec![1; sum.shape.len()] };
-                super::eval(&prim, std::slice::from_ref(&sum), &[]).remove(0)
+            (0..ranks).map(|rank| part(&sum, *axis, (rank, ranks))).collect()
+        }
+        Prim::AllToAll { split, concat, .. } => {
+            let arrives = |rank: usize| -> Vec<Array> {
+                args.iter().map(|a| part(&a[0], *split, (rank, ranks))).collect()
             };
-            (0..args.len()).map(slice).collect()
+            (0..ranks).map(|rank| movement::join(&arrives(rank), *concat)).collect()
         }
         Prim::Permute { pairs, .. } => {
             let mut results: Vec<Array> = args
@@ -95,4 +94,13 @@ pub(crate) fn eval(prim: &Prim, args: &[Vec<Array>]) -> Vec<Array> {
         }
         _ => unreachable!("`{}` is not a collective", prim.name()),
     }
+}
+
+/// Part `index` of `count` along an axis.
+fn part(array: &Array, axis: usize, (index, count): (usize, usize)) -> Array {
+    let size = array.shape[axis] / count;
+    let (mut start, mut limit) = (vec![0; array.shape.len()], array.shape.clone());
+    (start[axis], limit[axis]) = (index * size, (index + 1) * size);
+    let prim = Prim::Slice { start, limit, stride: vec![1; array.shape.len()] };
+    super::eval(&prim, std::slice::from_ref(array), &[]).remove(0)
 }

@@ -50,6 +50,7 @@ pub(crate) fn grad<'b>(prim: &Prim, g: &Gradient<'b, '_>) -> Vec<Option<Expr<'b>
         Prim::AllReduce { .. }
         | Prim::AllGather { .. }
         | Prim::ReduceScatter { .. }
+        | Prim::AllToAll { .. }
         | Prim::Permute { .. } => {
             vec![collectives::grad(prim, g, dy)]
         }
@@ -59,7 +60,7 @@ pub(crate) fn grad<'b>(prim: &Prim, g: &Gradient<'b, '_>) -> Vec<Option<Expr<'b>
         | Prim::Bitcast { .. }
         | Prim::Iota { .. }
         | Prim::RandomBits { .. }
-        | Prim::RankIndex => vec![None; g.inputs.len()],
+        | Prim::RankIndex { .. } => vec![None; g.inputs.len()],
         Prim::If | Prim::While { .. } => unreachable!("control flow returned above"),
     }
 }

@@ -159,7 +159,7 @@ fn folded(reducer: Reducer, scalar: Array, count: usize) -> Option<Array> {
 fn is_foldable(op: &Operation) -> bool {
     match op.prim() {
         Some(prim) => {
-            let effect = matches!(prim, Prim::RankIndex | Prim::RandomBits { .. });
+            let effect = matches!(prim, Prim::RankIndex { .. } | Prim::RandomBits { .. });
             let control = matches!(prim, Prim::If | Prim::While { .. });
             prim.channel().is_none() && !effect && !control
         }

@@ -227,7 +227,7 @@ impl<'g> Matching<'g> {
 fn free(graph: &Graph) -> Vec<bool> {
     let mut free = vec![false; graph.value_count()];
     for node in graph.nodes() {
-        let pure = !matches!(node.op.prim(), Some(Prim::RankIndex));
+        let pure = !matches!(node.op.prim(), Some(Prim::RankIndex { .. }));
         let known = pure && node.operands.iter().all(|v| free[v.0 as usize]);
         node.results.iter().for_each(|v| free[v.0 as usize] = known);
     }

@@ -129,7 +129,7 @@ impl<'g> Known<'g> {
                 dims.iter().zip(&operands[0].array.shape).for_each(|(&to, &n)| compact[to] = n);
                 Some(Spread { array: operands[0].array.reshaped(&compact), shape })
             }
-            Prim::RankIndex | Prim::RandomBits { .. } => None,
+            Prim::RankIndex { .. } | Prim::RandomBits { .. } => None,
             _ if prim.channel().is_some() => None,
             _ if prim.is_elementwise() => {
                 let extent = |axis: usize| operands.iter().map(|x| x.array.shape[axis]).max();

@@ -105,10 +105,11 @@ pub(super) fn write(
         }
         Prim::RandomBits { .. } => Err(Unsaid("ONNX leaves its random numbers open".into())),
         Prim::If | Prim::While { .. } => Err(Unsaid("control flow is not written".into())),
-        Prim::RankIndex
+        Prim::RankIndex { .. }
         | Prim::AllReduce { .. }
         | Prim::AllGather { .. }
         | Prim::ReduceScatter { .. }
+        | Prim::AllToAll { .. }
         | Prim::Permute { .. } => Err(Unsaid("ONNX has no ranks".into())),
     }
 }

@@ -7,8 +7,8 @@ use crate::{Channel, Compare, Expr, Gradient, Prim, Reducer};
 
 pub(super) fn grad<'b>(prim: &Prim, g: &Gradient<'b, '_>, dy: Expr<'b>) -> Option<Expr<'b>> {
     let (x, y) = (g.inputs[0], g.outputs[0]);
-    let ranks = prim.channel().expect("collectives have a channel").ranks;
-    let fresh = || Channel { id: g.builder.channel(), ranks };
+    let group = &prim.channel().expect("collectives have a channel").group;
+    let fresh = || Channel { id: g.builder.channel(), group: group.clone() };
     let sum = |value: Expr<'b>| {
         g.builder.op1(Prim::AllReduce { reducer: Reducer::Sum, channel: fresh() }, &[value])
     };
@@ -25,6 +25,10 @@ pub(super) fn grad<'b>(prim: &Prim, g: &Gradient<'b, '_>, dy: Expr<'b>) -> Optio
         }
         Prim::ReduceScatter { reducer: Reducer::Sum, axis, .. } => {
             Some(g.builder.op1(Prim::AllGather { axis: *axis, channel: fresh() }, &[dy]))
+        }
+        Prim::AllToAll { split, concat, .. } => {
+            let back = Prim::AllToAll { split: *concat, concat: *split, channel: fresh() };
+            Some(g.builder.op1(back, &[dy]))
         }
         Prim::Permute { pairs, .. } => {
             let pairs = pairs.iter().map(|&(source, target)| (target, source)).collect();
