@@ -26,6 +26,7 @@ mod rebuild;
 mod recognise;
 mod rematerialize;
 mod segments;
+mod shard;
 mod sparsify;
 mod to_f64;
 mod unmask;
@@ -56,5 +57,6 @@ pub use quantize::{
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use rematerialize::{Rematerialize, rematerialize};
 pub use segments::{block_ends, segments};
+pub use shard::{ShardError, Sharded, shard};
 pub use sparsify::{Pruning, Sparsified, compress, sparsify};
 pub use to_f64::{compute_in_f64, to_f64};

@@ -1,0 +1,254 @@
+//! `shard`: the graph of one rank of a mesh, from the whole graph and a few shardings.
+//!
+//! Shardings of inputs, states and any other value are annotations; the rest follows from what each
+//! node does to each dimension, and collectives stand where two of them disagree
+//! (docs/decisions/0009). All ranks run the same graph. Differentiate first, shard second. The
+//! proof is a test: all ranks in lockstep give what the whole graph gives.
+
+mod layout;
+mod ranks;
+mod relation;
+
+use layout::Laid;
+use overdrive_ir::plan::Note;
+use overdrive_ir::{
+    Array, Builder, DType, Graph, GraphError, Init, Mesh, Prim, Sharding, Tensor, Value,
+};
+use ranks::Ranks;
+use std::collections::BTreeMap;
+
+/// Why a graph cannot be sharded as asked.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ShardError {
+    /// The ranks along an axis do not divide a dimension.
+    #[error(
+        "{value}: expected dimension {dim} to be a multiple of `{axis}` ({ranks}), found {size}; \
+         use a mesh whose `{axis}` is one of {divisors}, or leave that dimension whole"
+    )]
+    Undivided {
+        /// What is annotated.
+        value: String,
+        /// The dimension.
+        dim: usize,
+        /// Its size.
+        size: usize,
+        /// Name of the axis.
+        axis: String,
+        /// Ranks along it.
+        ranks: usize,
+        /// Numbers of ranks that would divide it.
+        divisors: String,
+    },
+    /// The annotation is none for this value or mesh.
+    #[error("{value}: expected {expected}, found {found}; {remedy}")]
+    Annotation {
+        /// What is annotated.
+        value: String,
+        /// What an annotation has.
+        expected: String,
+        /// What this one has.
+        found: String,
+        /// How to mend it.
+        remedy: String,
+    },
+    /// The graph is ill-formed.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// The graph of one rank, and how what crosses its border lies.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sharded {
+    /// The same on every rank. States that are split and not constant start as NaN: `at_rank` gives
+    /// them their part.
+    pub graph: Graph,
+    /// The mesh it was made for.
+    pub mesh: Mesh,
+    /// Of each input.
+    pub inputs: Vec<Sharding>,
+    /// Of each output; never partial.
+    pub outputs: Vec<Sharding>,
+    /// Of each state.
+    pub states: Vec<Sharding>,
+    /// What was expanded and what was gathered, and why.
+    pub notes: Vec<Note>,
+}
+
+impl Sharded {
+    /// The graph of one rank as it runs there: its positions are constants, and its states start as
+    /// its parts of those of `whole`.
+    pub fn at_rank(&self, whole: &Graph, rank: usize) -> Result<Graph, GraphError> {
+        let graph = self.graph.rewrite(&mut |b, node, _| match node.op.prim() {
+            Some(Prim::RankIndex { along }) => {
+                let position = self.mesh.position(rank, along) as i128;
+                Some(vec![b.constant(Tensor::from_ints(DType::I32, [0usize; 0], &[position]))])
+            }
+            _ => None,
+        })?;
+        let init = |name: &str, local: &overdrive_ir::TensorType| {
+            let index = whole.states().iter().position(|state| state.name == name);
+            let index = index.expect("a sharded graph has the states of the whole");
+            let (state, sharding) = (&whole.states()[index], &self.states[index]);
+            let ty = whole.ty(state.value);
+            match &state.init {
+                init if ty == local => init.clone(),
+                Init::Constant(value) => Init::Constant(*value),
+                init => Init::Value(self.part(&init.tensor(name, ty), sharding, rank)),
+            }
+        };
+        Ok(graph.with_initial_values(init))
+    }
+
+    /// The part of a whole tensor that a rank holds.
+    pub fn part(&self, whole: &Tensor, sharding: &Sharding, rank: usize) -> Tensor {
+        let mut array = Array::from(whole);
+        for (dim, axis) in sharding.split.iter().enumerate() {
+            let Some(axis) = axis else { continue };
+            let (mut start, mut limit) = (vec![0; array.shape.len()], array.shape.clone());
+            let size = array.shape[dim] / self.mesh.size(axis);
+            start[dim] = size * self.mesh.position(rank, axis);
+            limit[dim] = start[dim] + size;
+            let stride = vec![1; start.len()];
+            let slice = overdrive_ir::Operation::from(Prim::Slice { start, limit, stride });
+            array = slice.eval(&[array], &[]).remove(0);
+        }
+        array.to_tensor()
+    }
+
+    /// The whole tensor from the parts of all ranks.
+    pub fn join(&self, parts: &[Tensor], sharding: &Sharding) -> Tensor {
+        let first = &parts[0];
+        let sizes: Vec<usize> = first.ty().sizes();
+        let scale = |(n, axis): (&usize, &Option<overdrive_ir::Axis>)| {
+            n * axis.as_ref().map_or(1, |axis| self.mesh.size(axis))
+        };
+        let whole: Vec<usize> = sizes.iter().zip(&sharding.split).map(scale).collect();
+        let arrays: Vec<Array> = parts.iter().map(Array::from).collect();
+        let rank_of = |index: &[usize]| {
+            self.mesh.axes.iter().fold(0, |rank, (axis, size)| {
+                let position = sharding.dim_of(axis).map_or(0, |dim| index[dim] / sizes[dim]);
+                rank * size + position
+            })
+        };
+        let value = |index: &[usize]| {
+            let local: Vec<usize> = index.iter().zip(&sizes).map(|(i, n)| i % n).collect();
+            arrays[rank_of(index)].at(&local)
+        };
+        Array::build(first.ty().dtype, &whole, value).to_tensor()
+    }
+}
+
+/// Shards a bound graph. `shardings` annotates inputs, states and any other value; inputs and
+/// states without annotation are whole on every rank.
+///
+/// # Errors
+/// When an annotation does not fit its value or the mesh.
+pub fn shard(
+    graph: &Graph,
+    mesh: &Mesh,
+    shardings: &BTreeMap<Value, Sharding>,
+) -> Result<Sharded, ShardError> {
+    for (&value, sharding) in shardings {
+        check(graph, mesh, value, sharding)?;
+    }
+    let (mesh, shardings) = &apart(mesh, shardings);
+    let annotated = |value: Value| {
+        let whole = || Sharding::whole(graph.ty(value).rank());
+        shardings.get(&value).cloned().unwrap_or_else(whole)
+    };
+    let b = Builder::new(graph.name());
+    let mut known = BTreeMap::new();
+    let local = |value: Value| {
+        let (ty, sharding) = (graph.ty(value), annotated(value));
+        (ty.with_shape(sharding.local(&ty.sizes(), mesh)), sharding)
+    };
+    let mut inputs = vec![];
+    for port in graph.inputs() {
+        let (ty, sharding) = local(port.value);
+        let laid =
+            Laid::new(graph.ty(port.value).clone(), sharding.clone(), b.input(&port.name, ty));
+        known.insert(port.value, laid);
+        inputs.push(sharding);
+    }
+    let mut states = vec![];
+    for state in graph.states() {
+        let (ty, sharding) = local(state.value);
+        let init = match &state.init {
+            init if ty == *graph.ty(state.value) => init.clone(),
+            Init::Constant(value) => Init::Constant(*value),
+            _ => Init::Constant(f64::NAN),
+        };
+        let expr = b.state_named(&state.name, ty, init);
+        known.insert(state.value, Laid::new(graph.ty(state.value).clone(), sharding.clone(), expr));
+        states.push(sharding);
+    }
+    let mut ranks = Ranks { b: &b, mesh, notes: vec![] };
+    let known = ranks.graph(graph, known, shardings);
+    let notes = ranks.notes;
+    let mut outputs = vec![];
+    for port in graph.outputs() {
+        let laid = &known[&port.value];
+        let sharding = Sharding { partial: vec![], ..laid.sharding.clone() };
+        b.output(&port.name, laid.at(&b, mesh, &sharding));
+        outputs.push(sharding);
+    }
+    for state in graph.states() {
+        if let Some(update) = state.update {
+            b.update(&state.name, known[&update].at(&b, mesh, &annotated(state.value)));
+        }
+    }
+    let graph = crate::dce(&crate::cse(&b.finish()?)?)?;
+    Ok(Sharded { graph, mesh: mesh.clone(), inputs, outputs, states, notes })
+}
+
+/// The axes of more than one rank: the others split nothing.
+fn apart(mesh: &Mesh, shardings: &BTreeMap<Value, Sharding>) -> (Mesh, BTreeMap<Value, Sharding>) {
+    let axes = mesh.axes.iter().filter(|(_, ranks)| *ranks > 1).cloned().collect();
+    let mut shardings = shardings.clone();
+    let splits = shardings.values_mut().flat_map(|sharding| &mut sharding.split);
+    splits
+        .filter(|split| split.as_ref().is_some_and(|axis| mesh.size(axis) == 1))
+        .for_each(|split| *split = None);
+    (Mesh { axes }, shardings)
+}
+
+/// Errs unless an annotation fits its value and the mesh.
+fn check(graph: &Graph, mesh: &Mesh, value: Value, sharding: &Sharding) -> Result<(), ShardError> {
+    let ports = graph.inputs().iter().map(|p| (p.value, format!("input `{}`", p.name)));
+    let states = graph.states().iter().map(|s| (s.value, format!("state `{}`", s.name)));
+    let named = ports.chain(states).find(|(v, _)| *v == value).map(|(_, name)| name);
+    let name = named.unwrap_or_else(|| match graph.producer(value) {
+        Some(node) => format!("{} at {}", node.op.name(), node.scope),
+        None => format!("%{}", value.0),
+    });
+    let ty = graph.ty(value);
+    let wrong = |expected: &str, remedy: &str| ShardError::Annotation {
+        value: name.clone(),
+        expected: expected.to_owned(),
+        found: format!("{sharding} for {ty} on the mesh {mesh}"),
+        remedy: remedy.to_owned(),
+    };
+    if sharding.split.len() != ty.rank() {
+        return Err(wrong("an entry for each dimension", "write None for those that stay whole"));
+    }
+    if !sharding.partial.is_empty() {
+        return Err(wrong("no partial sums", "annotate the sum"));
+    }
+    for (dim, (axis, size)) in sharding.split.iter().zip(ty.sizes()).enumerate() {
+        let Some(axis) = axis else { continue };
+        if !mesh.axes.iter().any(|(name, _)| name == axis) {
+            return Err(wrong("axes of the mesh", "add the axis to the mesh"));
+        }
+        if sharding.dim_of(axis) != Some(dim) {
+            return Err(wrong("each axis once", "split each dimension along an axis of its own"));
+        }
+        let ranks = mesh.size(axis);
+        if !size.is_multiple_of(ranks) {
+            let divisors = (1..=size.min(4096)).filter(|d| size.is_multiple_of(*d));
+            let divisors: Vec<String> = divisors.map(|d| d.to_string()).collect();
+            let (axis, divisors) = (axis.to_string(), divisors.join(", "));
+            return Err(ShardError::Undivided { value: name, dim, size, axis, ranks, divisors });
+        }
+    }
+    Ok(())
+}
