@@ -195,8 +195,8 @@ fn finish(
         true => (place.fill(|path| written.file(&output, path))?, "the file"),
         false => (place.fill(|path| written.folder(path))?, "files of the folder"),
     };
-    tell!("{}", tables::bytes(&template.graph, &Footprint::of(made), written))?;
-    tell!("{}", tables::likeness(&agreement(&float, &found)))?;
+    tell!("\n{}", tables::bytes(&template.graph, &Footprint::of(made), written))?;
+    tell!("\n{}", tables::likeness(&agreement(&float, &found)))?;
     let clock = SystemClock::new();
     let session =
         Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
@@ -219,12 +219,12 @@ fn finish(
         )));
     }
     let timed = timed.map_err(Failure::harness)?;
-    tell!("{}", tables::times(&timed))?;
+    tell!("\n{}", tables::times(&timed))?;
     if let Some(found) = times::slowdown_of(&timed[..2]) {
         tell!("{}", found.against_float())?;
     }
     if !rivals.is_empty() {
-        tell!("{}", tables::rivals(&rivals, &timed))?;
+        tell!("\n{}", tables::rivals(&rivals, &timed))?;
     }
     for (rival, seen) in rivals.iter().zip(&timed[2..]) {
         if let Some(failure) = seen.outcome.failure() {

@@ -100,8 +100,7 @@ pub(super) fn quality(metric: Metric, judged: &Judged<'_>, source: &str) -> Stri
 
 /// What each layer costs alone, dearest first.
 pub(super) fn sensitivities(metric: Metric, scanned: &[Sensitivity]) -> String {
-    let lost = format!("{} lost ({})", metric.name(), metric.unit_of_loss());
-    let mut table = table(["layer, alone", "mode", &lost, "95 %", "bytes", "of"], 2);
+    let mut table = table(["layer", "mode", "lost", "95 %", "bytes", "of"], 2);
     let mut rows: Vec<&Sensitivity> = scanned.iter().collect();
     rows.sort_by(|a, b| b.lost.value.total_cmp(&a.lost.value));
     for row in rows {
@@ -109,20 +108,20 @@ pub(super) fn sensitivities(metric: Metric, scanned: &[Sensitivity]) -> String {
         table.push(vec![
             row.layer.clone(),
             row.mode.to_owned(),
-            format!("{value:.4}"),
-            format!("{low:.4} to {high:.4}"),
+            format!("{value:.3}"),
+            format!("{low:.3} to {high:.3}"),
             digits::bytes(row.bytes),
             digits::bytes(row.float_bytes),
         ]);
     }
-    drawn(&table)
+    let (name, unit) = (metric.name(), metric.unit_of_loss());
+    format!("{name} lost ({unit}) by each layer, alone:\n{}", drawn(&table))
 }
 
-/// The models of a search, largest first.
+/// The models of a search, largest first. The title stands above, since paragraphs have no header.
 pub(super) fn front(metric: Metric, float: &Graph, found: &[Candidate]) -> String {
-    let lost = format!("{} lost ({})", metric.name(), metric.unit_of_loss());
-    let mut table =
-        table(["front", "layers", "parameters", "share", &lost, "95 %", "latency", "95 %"], 2);
+    let header = ["", "layers", "parameters", "share", "lost", "95 %", "latency", "95 %"];
+    let mut table = table(header, 2);
     let whole: u64 = float.states().iter().map(|state| float.ty(state.value).bytes() as u64).sum();
     for candidate in found {
         let Estimate { value, low, high } = candidate.lost;
@@ -142,7 +141,8 @@ pub(super) fn front(metric: Metric, float: &Graph, found: &[Candidate]) -> Strin
             interval,
         ]);
     }
-    drawn(&table)
+    let (name, unit) = (metric.name(), metric.unit_of_loss());
+    format!("mixtures, with {name} lost ({unit}); * is on the front:\n{}", drawn(&table))
 }
 
 /// How many layers have which mode.
