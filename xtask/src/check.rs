@@ -1,7 +1,8 @@
 //! `cargo xtask check`: everything that a change must pass, in one command, cheapest first.
 //!
 //! Every step runs even where an earlier one failed, so that one run shows all there is to mend.
-//! The closing line is `N passed, N failed`, alone on its line, for scripts that read it.
+//! The closing line is `N passed, N failed, N skipped`, alone on its line, for scripts that read
+//! it; the reasons of what was skipped stand above.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -9,6 +10,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::step::{Tally, stream};
+use crate::skips::{self, Skips};
 use crate::workspace::Workspace;
 use crate::{add_op, container, generate, tidy};
 
@@ -79,6 +81,9 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
     let mut total = Tally::default();
     let mut summary = Vec::new();
     let mut first_failure = None;
+    if let Err(error) = skips::forget(workspace) {
+        first_failure = Some((&"skips", format!("{error:#}")));
+    }
     for (name, step) in QUICK.iter().chain(more) {
         println!("== {name}");
         let start = Instant::now();
@@ -109,7 +114,17 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
             lines[lines.len().saturating_sub(TAIL)..].join("\n")
         );
     }
-    println!("\n{} passed, {} failed", total.passed, total.failed);
+    let skips = Skips::read(workspace).unwrap_or_else(|error| {
+        println!("{error:#}");
+        first_failure.get_or_insert((&"skips", String::new()));
+        Skips::default()
+    });
+    if skips.count() > 0 {
+        println!("\nskipped:\n{}", skips.lines().join("\n"));
+    }
+    // A test that skips itself ends well, so that its harness counts it as passed.
+    let passed = total.passed.saturating_sub(skips.count());
+    println!("\n{passed} passed, {} failed, {} skipped", total.failed, skips.count());
     if first_failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -171,6 +186,7 @@ fn image(workspace: &Workspace) -> Result<Report> {
 fn cargo(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Report> {
     let mut command = workspace.command("cargo");
     command.args(args).envs(environment.iter().copied());
+    command.env(skips::VARIABLE, skips::list(workspace));
     let finished = stream(command)?;
     let failure = (!finished.success)
         .then(|| format!("{}\n`cargo {}` failed", finished.lines.join("\n"), args.join(" ")));

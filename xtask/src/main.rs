@@ -14,6 +14,7 @@ mod ops_page;
 mod pack_tests;
 mod protobuf;
 mod report_browser;
+mod skips;
 mod step;
 mod tidy;
 mod workspace;

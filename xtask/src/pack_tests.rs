@@ -46,6 +46,6 @@ pub(crate) fn run(workspace: &Workspace, packages: &[&str]) -> Result<()> {
         "  INSTA_WORKSPACE_ROOT=$PWD cargo-nextest nextest run --archive-file tests.tar.zst \
          --workspace-remap ."
     );
-    println!("OVERDRIVE_GPU=1 makes a GPU test that is skipped a failure");
+    println!("OVERDRIVE_REQUIRE=gpu,nvrtc makes a test that lacks either a failure");
     Ok(())
 }

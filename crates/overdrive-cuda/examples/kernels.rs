@@ -123,6 +123,7 @@ fn main() -> ExitCode {
         let used = match resources(source, *architecture) {
             Ok(used) => used,
             Err(missing @ Error::Missing { .. }) => {
+                testkit::require(testkit::Needs::Nvrtc, &missing);
                 println!("SKIPPED: {missing}");
                 return ExitCode::SUCCESS;
             }

@@ -12,8 +12,7 @@ fn every_kernel_compiles_for_its_architectures() {
             match compile(&source, architecture) {
                 Ok(code) => assert!(!code.is_empty()),
                 Err(missing @ Error::Missing { .. }) => {
-                    eprintln!("SKIPPED: {missing}");
-                    return;
+                    return testkit::skip(testkit::Needs::Nvrtc, missing);
                 }
                 Err(error) => panic!("{error}\n{}", source.text),
             }

@@ -10,13 +10,13 @@ use overdrive_cuda::{Error, kernels};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{mask_region, score_region};
 use overdrive_ir::{Builder, Caps, Compare, DType, Graph, Mode, TensorType, Tuning};
-use testkit::Case;
+use testkit::{Case, Needs};
 
-/// Panics where a source does not compile; says so where there is no compiler.
+/// Panics where a source does not compile; the test is skipped where there is no compiler.
 fn compiles(source: &Source, architecture: Architecture) {
     match compile(source, architecture) {
         Ok(code) => assert!(!code.is_empty()),
-        Err(missing @ Error::Missing { .. }) => eprintln!("SKIPPED: {missing}"),
+        Err(missing @ Error::Missing { .. }) => testkit::skip(Needs::Nvrtc, missing),
         Err(error) => panic!("{:?}: {error}\n{}", source.defines, source.text),
     }
 }
@@ -89,7 +89,7 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
                         regions.len()
                     );
                 }
-                Err(missing @ Error::Missing { .. }) => eprintln!("SKIPPED: {missing}"),
+                Err(missing @ Error::Missing { .. }) => testkit::skip(Needs::Nvrtc, missing),
                 Err(error) => panic!("{error}"),
             }
         }

@@ -159,8 +159,7 @@ fn pruned_layers_multiply_what_stays_where_that_gains_and_the_plan_says_so() {
 #[test]
 fn without_a_driver_opening_says_what_to_install() {
     if Library::Driver.is_present() {
-        eprintln!("SKIPPED: this machine has a driver");
-        return;
+        return testkit::skip(testkit::Needs::NoDriver, "this machine has a driver");
     }
     let error = Device::open(0).unwrap_err();
     assert!(matches!(error, Error::Missing { library: "libcuda.so.1", .. }), "{error}");

@@ -111,7 +111,7 @@ fn updates_of_many_parameters_are_one_launch() {
     for architecture in Architecture::DECLARED {
         match compile(&source, architecture) {
             Err(missing @ overdrive_cuda::Error::Missing { .. }) => {
-                return eprintln!("SKIPPED: {missing}");
+                return testkit::skip(testkit::Needs::Nvrtc, missing);
             }
             compiled => drop(compiled.unwrap_or_else(|e| panic!("{e}\n{}", source.text))),
         }

@@ -8,11 +8,11 @@ use overdrive_ir::{Backend, BackendError, DType, Mode};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use testkit::{Case, Disagreement, check_backend, derivative};
+use testkit::{Case, Disagreement, Needs, check_backend, derivative};
 
 fn backend() -> Option<XlaBackend> {
     let Ok(path) = std::env::var("OVERDRIVE_PJRT_PLUGIN") else {
-        eprintln!("SKIPPED: OVERDRIVE_PJRT_PLUGIN names no PJRT plugin");
+        testkit::skip(Needs::Pjrt, "OVERDRIVE_PJRT_PLUGIN names no PJRT plugin");
         return None;
     };
     Some(XlaBackend::new(Path::new(&path), 0).unwrap_or_else(|e| panic!("{e}")))

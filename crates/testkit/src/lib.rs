@@ -13,6 +13,7 @@ mod graphs;
 mod primitives;
 pub mod programs;
 pub mod rows;
+mod skip;
 mod specification;
 mod tolerance;
 
@@ -22,5 +23,6 @@ pub use definition::{Value, define};
 pub use gradient::{Gradients, derivative};
 pub use graphs::{random_graph, random_inputs};
 pub use primitives::{FAMILIES, family, prim_samples};
+pub use skip::{Needs, require, skip};
 pub use specification::check_expansion;
 pub use tolerance::{Tolerance, compare};

@@ -319,7 +319,7 @@ mod tests {
     fn calls_find_their_inputs_on_the_device_and_leave_their_outputs_there() {
         let library = match Library::load(&Places::default()) {
             Ok(library) => library,
-            Err(reason) => return eprintln!("SKIPPED: {reason}"),
+            Err(reason) => return testkit::skip(testkit::Needs::Engine, reason),
         };
         let device = Beside::default();
         let sessions = Sessions {

@@ -181,12 +181,24 @@ fn weights(
     };
     let group_size = (strategy == "group").then(|| columns / groups);
     let strategy = if op.weights == Weights::TwoLevel { "tensor_group" } else { strategy };
-    let arguments = json!({
+    let mut arguments = json!({
         "num_bits": codes.dtype.bits(), "type": kind(codes.dtype), "strategy": strategy,
         "group_size": group_size,
         "symmetric": op.weights != Weights::Asymmetric, "dynamic": false,
     });
+    if scale.dtype == DType::E8M0 {
+        microscaled(&mut arguments);
+    }
     Some((format, arguments))
+}
+
+/// Names the type of scales that are powers of two, by which readers tell a format of MX from any
+/// other with groups. They know it for groups of 32 alone.
+fn microscaled(arguments: &mut Json) {
+    if arguments["group_size"] == 32 {
+        arguments["scale_dtype"] = "torch.uint8".into();
+        arguments["zp_dtype"] = "torch.uint8".into();
+    }
 }
 
 fn activations(graph: &Graph, node: &Node, op: QuantizedLinear) -> Json {
@@ -208,6 +220,9 @@ fn activations(graph: &Graph, node: &Node, op: QuantizedLinear) -> Json {
             let mut found = arguments(dtype, "group", true);
             let (codes, scale) = (graph.ty(node.operands[1]), graph.ty(node.operands[2]));
             found["group_size"] = (codes.sizes()[1] / scale.sizes()[1].max(1)).into();
+            if scale.dtype == DType::E8M0 {
+                microscaled(&mut found);
+            }
             found
         }
     }

@@ -49,7 +49,8 @@ fn a_repository_for_triton_holds_against_the_server_s_schema() {
     match checked.as_ref().map(|output| output.status.code()) {
         Ok(Some(0)) => {}
         Ok(Some(77)) | Err(_) => {
-            eprintln!("SKIPPED: the schema needs python3 with tritonclient and protobuf")
+            let reason = "the schema needs python3 with tritonclient and protobuf";
+            testkit::skip(testkit::Needs::TritonSchema, reason)
         }
         _ => panic!("{:?}", checked.unwrap()),
     }

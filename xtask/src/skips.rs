@@ -1,0 +1,85 @@
+//! The tests that could not run on this machine, from the list that they wrote themselves
+//! (`testkit::skip`): one line a skip, with program, test, what it needs, and why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::workspace::Workspace;
+
+/// The variable that names the list.
+pub(crate) const VARIABLE: &str = "OVERDRIVE_SKIPS";
+
+/// Where the list is.
+pub(crate) fn list(workspace: &Workspace) -> PathBuf {
+    workspace.root().join("target/skips.txt")
+}
+
+/// Forgets the skips of an earlier check.
+pub(crate) fn forget(workspace: &Workspace) -> Result<()> {
+    let path = list(workspace);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The tests that were skipped, by reason.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Skips(BTreeMap<String, BTreeSet<String>>);
+
+impl Skips {
+    /// Those that the list holds; none where nobody wrote one.
+    pub(crate) fn read(workspace: &Workspace) -> Result<Self> {
+        let path = list(workspace);
+        match fs::read_to_string(&path) {
+            Ok(text) => Self::of(&text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
+    fn of(text: &str) -> Result<Self> {
+        let mut skips = Self::default();
+        for line in text.lines() {
+            let parts: Vec<&str> = line.splitn(4, '\t').collect();
+            let [program, test, needs, reason] = parts[..] else {
+                anyhow::bail!("expected program, test, need and reason in the skip `{line}`");
+            };
+            let tests = skips.0.entry(format!("{needs}: {reason}")).or_default();
+            tests.insert(format!("{program} {test}"));
+        }
+        Ok(skips)
+    }
+
+    /// How many tests were skipped, each once.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.values().flatten().collect::<BTreeSet<_>>().len() as u64
+    }
+
+    /// A line for each reason, the most frequent first.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut reasons: Vec<_> = self.0.iter().collect();
+        reasons.sort_by_key(|(_, tests)| std::cmp::Reverse(tests.len()));
+        reasons.iter().map(|(reason, tests)| format!("{:>5}  {reason}", tests.len())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_counts_once_and_reasons_are_listed() {
+        let text = "ops-1f\tone\tgpu\tno GPU\nops-1f\tone\tgpu\tno GPU\nops-1f\ttwo\tgpu\tno GPU\n\
+                    xla-2e\tone\tpjrt\tno plugin\n";
+        let skips = Skips::of(text).unwrap();
+        assert_eq!(skips.count(), 3);
+        assert_eq!(skips.lines(), ["    2  gpu: no GPU", "    1  pjrt: no plugin"]);
+        assert!(Skips::of("half a line").unwrap_err().to_string().contains("half a line"));
+    }
+}
