@@ -7,7 +7,7 @@ mod support;
 
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
-use overdrive_ir::ops::{Attention, Conv2d};
+use overdrive_ir::ops::{Attention, AttentionGrad, Conv2d};
 use overdrive_ir::{
     Array, Builder, Compare, DType, Expr, Graph, Mode, Order, Prim, Reducer, Window,
 };
@@ -256,6 +256,98 @@ fn attention_with_padding() {
                     }
                 };
                 vec![weights.convert(dtype).dot(x[2], &heads, &[(3, 2)])]
+            });
+        }
+    }
+}
+
+/// `[B, H, Hkv, Tq, Tk, D, Dv]` of gradients that Hopper has kernels for.
+const GRADIENTS_OF_HOPPER: [[usize; 7]; 7] = [
+    [1, 2, 2, 128, 128, 64, 64],
+    [2, 4, 1, 200, 333, 64, 64],
+    [1, 2, 1, 257, 96, 32, 48],
+    [1, 4, 2, 131, 205, 128, 128],
+    [1, 2, 1, 70, 300, 96, 128],
+    // Queries that see nothing; keys that no tile of queries is without.
+    [1, 2, 1, 400, 100, 80, 16],
+    [1, 1, 1, 64, 64, 112, 128],
+];
+
+/// The gradients of attention with the log-sum-exp and delta of its own forward.
+fn gradients<'b>(
+    b: &'b Builder,
+    [q, k, v, dout]: [Expr<'b>; 4],
+    attention: Attention,
+    (regions, captures): (&[Graph], &[Expr<'b>]),
+) -> Vec<Expr<'b>> {
+    let [out, lse] = q.attention_with([k, v], attention, regions.to_vec(), captures);
+    let delta = (dout.widen() * out.widen()).sum(&[3]);
+    let operands = [&[q, k, v, lse, dout, delta], captures].concat();
+    b.node(AttentionGrad { attention }, &operands, regions.to_vec())
+}
+
+fn gradient_inputs(dtype: DType, shape: [usize; 7]) -> Vec<Array> {
+    let [b, h, _, tq, .., dv] = shape;
+    let mut inputs = attention_inputs(dtype, shape);
+    inputs.push(random(dtype, &[b, h, tq, dv], 3));
+    inputs
+}
+
+#[test]
+fn gradients_of_attention() {
+    for dtype in [DType::BF16, DType::F16] {
+        for shape in GRADIENTS_OF_HOPPER {
+            for mask in [Mask::Full, Mask::Causal] {
+                let name = format!("gradients of attention of {dtype} {shape:?} {mask:?}");
+                check(&name, &gradient_inputs(dtype, shape), |b, x| {
+                    let attention = Attention { scale: None, mask };
+                    gradients(b, [x[0], x[1], x[2], x[3]], attention, (&[], &[]))
+                });
+            }
+        }
+    }
+    let shape = [2, 2, 1, 150, 170, 64, 64];
+    // Heads beside each other, results too; then dout of one number, which TMA cannot copy.
+    let inputs = [(150, 0), (170, 1), (170, 2), (150, 3)]
+        .map(|(t, site)| random(DType::BF16, &[2, t, 4, 64], site));
+    check("gradients of heads beside each other", &inputs, |b, x| {
+        let x = [0, 1, 2, 3].map(|i| x[i].transpose(&[0, 2, 1, 3]));
+        let results = gradients(b, x, Attention::CAUSAL, (&[], &[]));
+        results.into_iter().map(|y| y.transpose(&[0, 2, 1, 3])).collect()
+    });
+    check("gradients of a sum", &attention_inputs(DType::BF16, shape), |b, x| {
+        let ones = b.full(DType::BF16, [2, 2, 150, 64], 1.0);
+        gradients(b, [x[0], x[1], x[2], ones], Attention::FULL, (&[], &[]))
+    });
+    check("channels last but one", &gradient_inputs(DType::BF16, shape), |b, x| {
+        let turned = x[1].transpose(&[0, 1, 3, 2]).tanh().transpose(&[0, 1, 3, 2]);
+        let results = gradients(b, [x[0], turned, x[2], x[3]], Attention::FULL, (&[], &[]));
+        vec![results[0], results[1].transpose(&[0, 1, 3, 2])]
+    });
+    check("negative scale", &gradient_inputs(DType::BF16, shape), |b, x| {
+        let attention = Attention { scale: Some(-0.1), mask: Mask::Causal };
+        gradients(b, [x[0], x[1], x[2], x[3]], attention, (&[], &[]))
+    });
+}
+
+#[test]
+fn gradients_of_attention_with_mask_functions() {
+    for (dtype, shape) in [
+        (DType::BF16, [2, 4, 2, 150, 270, 128, 128]),
+        (DType::F16, [2, 2, 1, 200, 130, 64, 64]),
+        (DType::BF16, [2, 2, 2, 100, 100, 48, 96]),
+    ] {
+        // The second sequence is empty: none of its rows sees a key.
+        let length = Array::from_f64(DType::I32, &[2], vec![shape[4] as f64 / 2.0, 0.0]);
+        let captures = [length.ty()];
+        let mask = mask_region(&captures, |[b, _, _, k], captures| {
+            k.compare(Compare::Lt, captures[0].at(&[b]))
+        });
+        let regions = vec![mask.unwrap()];
+        let inputs = [gradient_inputs(dtype, shape), vec![length]].concat();
+        for attention in [Attention::FULL, Attention::CAUSAL] {
+            check(&format!("masked gradients in {dtype} {shape:?}"), &inputs, |b, x| {
+                gradients(b, [x[0], x[1], x[2], x[3]], attention, (&regions, &x[4..]))
             });
         }
     }

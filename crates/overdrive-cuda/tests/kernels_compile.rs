@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use overdrive_cuda::compiler::{Architecture, Source, compile, resources};
 use overdrive_cuda::{Error, kernels};
-use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{mask_region, score_region};
+use overdrive_ir::ops::{Attention, AttentionGrad};
 use overdrive_ir::{Builder, Caps, Compare, DType, Graph, Mode, TensorType, Tuning};
 use testkit::{Case, Needs};
 
@@ -30,12 +30,17 @@ fn every_kernel_compiles_for_every_declared_architecture() {
     }
 }
 
-/// A device that claims what this crate has kernels for.
+/// A Hopper that claims what this crate has kernels for.
 fn caps() -> Caps {
     Caps {
         device: "a GPU".to_owned(),
         memory_bytes: 1 << 40,
-        claims: kernels::CLAIMS.map(str::to_owned).into(),
+        claims: kernels::CLAIMS
+            .into_iter()
+            .chain(kernels::CLAIMS_OF_HOPPER)
+            .map(str::to_owned)
+            .collect(),
+        declines: Some(kernels::declines),
         contraction_dtypes: [DType::F64, DType::F32, DType::F16, DType::BF16].into(),
         loop_dtypes: DType::ALL.into(),
         ..Caps::default()
@@ -45,6 +50,18 @@ fn caps() -> Caps {
 fn sources_of(graph: &Graph) -> Vec<(Source, &'static [Architecture])> {
     let plan = overdrive_passes::plan(graph, Mode::Compile, &caps(), &Tuning::default()).unwrap();
     kernels::sources_of(&plan).unwrap_or_else(|refusal| panic!("`{}`: {refusal}", graph.name()))
+}
+
+/// Panics where a kernel for Hopper keeps anything in memory that it means to have in registers.
+fn spills_nothing(source: &Source, case: &str) {
+    match resources(source, Architecture::Sm90a) {
+        Ok(used) => {
+            let spilled: u32 = used.iter().map(|entry| entry.spilled_bytes).sum();
+            assert_eq!(spilled, 0, "{case}");
+        }
+        Err(missing @ Error::Missing { .. }) => testkit::skip(Needs::Nvrtc, missing),
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// Attention of Hopper's own kernel compiles for each of its tiles, and keeps all in registers.
@@ -79,19 +96,51 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
             let own =
                 sources.iter().find(|(_, architectures)| *architectures == [Architecture::Sm90a]);
             let (source, _) = own.expect("Hopper has a kernel of its own");
-            match resources(source, Architecture::Sm90a) {
-                Ok(used) => {
-                    let spilled: u32 = used.iter().map(|entry| entry.spilled_bytes).sum();
-                    assert_eq!(
-                        spilled,
-                        0,
-                        "{dtype} {queries} {keys} {d} {attention:?} {}",
-                        regions.len()
-                    );
-                }
-                Err(missing @ Error::Missing { .. }) => testkit::skip(Needs::Nvrtc, missing),
-                Err(error) => panic!("{error}"),
+            let case = format!("{dtype} {queries} {keys} {d} {attention:?} {}", regions.len());
+            spills_nothing(source, &case);
+        }
+    }
+}
+
+/// So do its gradients.
+#[test]
+fn gradients_of_attention_compile_for_hopper_and_spill_nothing() {
+    let captures = [TensorType::new(DType::I32, [2])];
+    let mask = mask_region(&captures, |[b, _, _, k], captures| {
+        k.compare(Compare::Lt, captures[0].at(&[b]))
+    });
+    let masks = [mask.unwrap()];
+    for (dtype, [d, values]) in [
+        (DType::BF16, [64, 64]),
+        (DType::F16, [64, 64]),
+        (DType::BF16, [128, 128]),
+        (DType::F16, [128, 128]),
+        (DType::BF16, [80, 112]),
+    ] {
+        for (attention, regions) in
+            [(Attention::FULL, &[][..]), (Attention::CAUSAL, &[]), (Attention::CAUSAL, &masks)]
+        {
+            let b = Builder::new("gradients");
+            let input = |name: &str, heads: usize, t, d| {
+                b.input(name, TensorType::new(dtype, [2, heads, t, d]))
+            };
+            let [q, k, v] =
+                [input("q", 4, 300, d), input("k", 2, 200, d), input("v", 2, 200, values)];
+            let row = TensorType::new(DType::F32, [2, 4, 300]);
+            let [lse, delta] = ["lse", "delta"].map(|name| b.input(name, row.clone()));
+            let mut operands = vec![q, k, v, lse, input("dout", 4, 300, values), delta];
+            if !regions.is_empty() {
+                operands.push(b.input("length", captures[0].clone()));
             }
+            let results = b.node(AttentionGrad { attention }, &operands, regions.to_vec());
+            for (result, name) in results.into_iter().zip(["dq", "dk", "dv"]) {
+                b.output(name, result);
+            }
+            let sources = sources_of(&b.finish().unwrap());
+            let [(source, architectures)] = &sources[..] else { panic!("one source, for Hopper") };
+            assert_eq!(*architectures, [Architecture::Sm90a]);
+            let case = format!("{dtype} {d} {values} {attention:?} {}", regions.len());
+            spills_nothing(source, &case);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The choice of a kernel by the name of its op.
 
-use overdrive_ir::ops::{Attention, CastTranspose, QuantizedLinear, SparseLinear};
+use overdrive_ir::ops::{Attention, AttentionGrad, CastTranspose, QuantizedLinear, SparseLinear};
 use overdrive_ir::plan::{KernelCall, KernelOp, View};
 use overdrive_ir::{OpRef, Prim, TensorType};
 
@@ -27,11 +27,21 @@ pub const CLAIMS: [&str; 10] = [
 ];
 
 /// Names of those that only Hopper's tensor cores have one for.
-pub const CLAIMS_OF_HOPPER: [&str; 2] = ["sparse_linear", "sparse_linear with epilogue"];
+pub const CLAIMS_OF_HOPPER: [&str; 4] = [
+    "attention_grad",
+    "attention_grad with regions",
+    "sparse_linear",
+    "sparse_linear with epilogue",
+];
 
 /// Why a claimed composite has no kernel for operands of these types; `None` where it has.
 pub fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
-    let declines = [quantized_linear::declines, cast_transpose::declines, sparse_linear::declines];
+    let declines = [
+        quantized_linear::declines,
+        cast_transpose::declines,
+        sparse_linear::declines,
+        attention::grad::declines,
+    ];
     declines.into_iter().find_map(|declines| declines(op, types))
 }
 
@@ -52,6 +62,9 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Launch>, Re
             }
             if op.downcast::<SparseLinear>().is_some() {
                 return sparse_linear::compile(site, call);
+            }
+            if let Some(op) = op.downcast::<AttentionGrad>() {
+                return attention::grad::compile(site, call, (op, regions));
             }
             let attention = op.downcast::<Attention>();
             let unknown =

@@ -2,7 +2,7 @@
 //! all others of a kernel, and those that a plan asks for.
 
 use overdrive_ir::Plan;
-use overdrive_ir::ops::Attention;
+use overdrive_ir::ops::{Attention, AttentionGrad};
 use overdrive_ir::plan::{KernelOp, StepKind};
 
 use super::source::source;
@@ -76,10 +76,13 @@ pub fn sources_of(plan: &Plan) -> Result<Vec<(Source, &'static [Architecture])>,
                 all.push((convolution::source_of(plan, call)?, &Architecture::DECLARED));
             }
             StepKind::Kernel(call) => {
-                if let KernelOp::Composite(op, regions) = &call.op
-                    && let Some(op) = op.downcast::<Attention>()
-                {
-                    all.extend(attention::sources_of(call, (op, regions))?);
+                if let KernelOp::Composite(op, regions) = &call.op {
+                    if let Some(op) = op.downcast::<Attention>() {
+                        all.extend(attention::sources_of(call, (op, regions))?);
+                    }
+                    if let Some(op) = op.downcast::<AttentionGrad>() {
+                        all.push(attention::grad::source_of(call, (op, regions))?);
+                    }
                 }
             }
             _ => {}

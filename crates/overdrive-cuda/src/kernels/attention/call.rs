@@ -24,20 +24,27 @@ const BUNCH_BYTES: usize = 24 << 20;
 
 /// `Shape` of `shape.cuh`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
-    heads: i32,
-    group: i32,
-    matrices: i32,
-    together: i32,
-    queries: i32,
-    keys: i32,
-    q: [i64; 4],
-    k: [i64; 4],
-    v: [i64; 4],
-    out: [i64; 4],
-    lse: [i64; 3],
-    factor: f64,
+    pub(super) heads: i32,
+    pub(super) group: i32,
+    pub(super) matrices: i32,
+    pub(super) together: i32,
+    pub(super) queries: i32,
+    pub(super) keys: i32,
+    pub(super) q: [i64; 4],
+    pub(super) k: [i64; 4],
+    pub(super) v: [i64; 4],
+    pub(super) out: [i64; 4],
+    pub(super) lse: [i64; 3],
+    pub(super) factor: f64,
+}
+
+/// Heads whose tiles are issued together, of so many that each read so many bytes for all tiles.
+pub(super) fn together(matrices: usize, head_bytes: usize) -> i32 {
+    let most = (BUNCH_BYTES / head_bytes.max(1)).clamp(1, matrices.max(1));
+    // Bunches of one size: a small last one would leave multiprocessors idle.
+    matrices.div_ceil(matrices.div_ceil(most).max(1)).max(1) as i32
 }
 
 impl Shape {
@@ -48,13 +55,11 @@ impl Shape {
         let strides = |view: &View| -> [i64; 4] { std::array::from_fn(|d| view.strides[d]) };
         let [out, lse] = [0, 1].map(|i| call.results[i].as_ref());
         let head_bytes = keys * (sizes[3] + v.ty.sizes()[3]) * q.ty.dtype.bits() / 8;
-        let most = (BUNCH_BYTES / head_bytes.max(1)).clamp(1, matrices.max(1));
         Self {
             heads: sizes[1] as i32,
             group: (sizes[1] / k.ty.sizes()[1].max(1)) as i32,
             matrices: matrices as i32,
-            // Bunches of one size: a small last one would leave multiprocessors idle.
-            together: matrices.div_ceil(matrices.div_ceil(most).max(1)).max(1) as i32,
+            together: together(matrices, head_bytes),
             queries: sizes[2] as i32,
             keys: keys as i32,
             q: strides(q),
@@ -166,15 +171,9 @@ fn source(
     design: Design,
 ) -> Result<Source, Refusal> {
     let dtype = call.operands[0].ty.dtype;
-    let [d, values] = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
-    let mut text = String::from("#include \"scalar.cuh\"\n");
-    text += &format!("typedef {dtype} Element;\ntypedef {} Sum;\n", dtype.accumulation());
-    text += &format!("constexpr int D = {d}, DV = {values};\n");
-    text += CLAMPED;
-    text += &region::print(regions, &call.operands[3..])?;
-    text += include_str!("shape.cuh");
-    text += &match design {
-        Design::Hopper(tile) => tile.text(dtype, values) + include_str!("hopper.cu"),
+    let values = call.operands[2].ty.sizes()[3];
+    let text = match design {
+        Design::Hopper(tile) => tile.text(dtype, values) + HEADS + include_str!("hopper.cu"),
         Design::Tensor { fragments } => {
             format!("constexpr int MF = {fragments}, KEYS = {KEYS};\n{}", include_str!("tensor.cu"))
         }
@@ -182,9 +181,32 @@ fn source(
             format!("constexpr int TILE = {tile};\n{}", include_str!("tiled.cu"))
         }
     };
+    specialised("attention", call, (attention, regions, &call.operands[3..]), &text)
+}
+
+/// What follows the text of a tile on Hopper.
+pub(super) const HEADS: &str = include_str!("heads.cuh");
+
+/// The source of a kernel: types and channels of q, k and v, functions that read `captures`, and
+/// the kernel's own text.
+pub(super) fn specialised(
+    name: &str,
+    call: &KernelCall,
+    (attention, regions, captures): (&Attention, &[Graph], &[View]),
+    own: &str,
+) -> Result<Source, Refusal> {
+    let dtype = call.operands[0].ty.dtype;
+    let [d, values] = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
+    let mut text = String::from("#include \"scalar.cuh\"\n");
+    text += &format!("typedef {dtype} Element;\ntypedef {} Sum;\n", dtype.accumulation());
+    text += &format!("constexpr int D = {d}, DV = {values};\n");
+    text += CLAMPED;
+    text += &region::print(regions, captures)?;
+    text += include_str!("shape.cuh");
+    text += own;
     let defines =
         if attention.mask == Mask::Causal { vec![("CAUSAL", String::new())] } else { vec![] };
-    Ok(Source { name: "attention".into(), text: text.into(), defines })
+    Ok(Source { name: name.to_owned().into(), text: text.into(), defines })
 }
 
 /// What printed reads call.

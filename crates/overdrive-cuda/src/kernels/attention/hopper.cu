@@ -12,28 +12,15 @@
 // Text before gives KEYS, CONSUMERS, STAGES, PLACES of queries, and the instructions `wgmma`
 // and `wgmma_of_registers`.
 
-#include "hopper.cuh"
-
-constexpr f32 LOG2E = 1.4426950408889634f;
-constexpr int OWN = 64;
 constexpr int QUERIES = OWN * CONSUMERS;
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
-// A box is 128 bytes of channels by all rows of a tile.
-constexpr int LINE = 128 / (int)sizeof(Element);
-constexpr int PARTS = (D + LINE - 1) / LINE, PARTS_V = (DV + LINE - 1) / LINE;
 constexpr int QUERY_BOX = QUERIES * 128, KEY_BOX = KEYS * 128;
 constexpr int QUERY_BYTES = QUERY_BOX * PARTS, KEY_BYTES = KEY_BOX * PARTS,
               VALUE_BYTES = KEY_BOX * PARTS_V;
 // Outputs leave by the place of the queries.
 constexpr int QUERY_PLACE = QUERY_BOX * (PARTS > PARTS_V ? PARTS : PARTS_V);
 
-// Matrix descriptors of 128-byte swizzle: eight lines to the next eight; for values also one box to
-// the next.
-constexpr u64 BY_CHANNEL = 1ull << 62 | 64ull << 32 | 1ull << 16;
-constexpr u64 BY_KEY = 1ull << 62 | 64ull << 32 | (u64)(KEY_BOX / 16) << 16;
-__device__ __forceinline__ u64 descriptor(u64 kind, u32 address) {
-    return kind | (u64)((address & 0x3ffff) >> 4);
-}
+constexpr u64 BY_KEY = by_row(KEY_BOX);
 
 struct Barriers {
     u64 query_full[PLACES], query_empty[PLACES], key_full[STAGES], key_empty[STAGES],
@@ -46,48 +33,6 @@ struct Barriers {
 struct Counter {
     u32 taken, done;
 };
-
-// A ring of stages: which one, and the parity of its turn.
-template <int Count>
-struct Turn {
-    int stage = 0;
-    u32 parity = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage == Count) stage = 0, parity ^= 1;
-    }
-};
-
-__device__ __forceinline__ void copy_head(u32 to, const TensorMap& map, u32 barrier, int channel,
-                                          int row, int head, int batch) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-        "[%1, {%3, %4, %5, %6}], [%2];" ::
-            "r"(to),
-        "l"(&map), "r"(barrier), "r"(channel), "r"(row), "r"(head), "r"(batch)
-        : "memory");
-}
-__device__ __forceinline__ void copy_head_out(const TensorMap& map, u32 from, int channel, int row,
-                                              int head, int batch) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
-            &map),
-        "r"(from), "r"(channel), "r"(row), "r"(head), "r"(batch)
-        : "memory");
-}
-
-// Two values in one register, the first in the low half.
-__device__ __forceinline__ u32 pair(f32 low, f32 high) {
-    u32 both;
-    if constexpr (same<Element, bf16>)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-__device__ __forceinline__ f32 power_of_two(f32 x) {
-    f32 result;
-    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
-}
 
 // Ping-pong: a warpgroup multiplies after the one before it has.
 __device__ __forceinline__ void await_turn(int warpgroup) {
@@ -156,12 +101,6 @@ __device__ __forceinline__ void round_weights(Weights& weights, const Scores& sc
 #pragma unroll
     for (int i = 0; i < KEYS / 4; i++) weights[i] = pair(scores[2 * i], scores[2 * i + 1]);
 }
-template <int Count>
-__device__ __forceinline__ void fence_sums(f32 (&sums)[Count]) {
-#pragma unroll
-    for (int i = 0; i < Count; i++) fence_sum(sums[i]);
-}
-
 // Issues the products of queries and a block of keys.
 __device__ __forceinline__ void issue_scores(Scores& scores, u64 queries, u64 keys) {
     fence_sums(scores);
@@ -388,21 +327,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             // The queries were read by products that are over in every warp once all have come
             // here.
             named_sync<1 + CONSUMERS>(warpgroup, WARPGROUP);
-            const u32 at_row = thread / 32 * 16 + lane % 16;
-#pragma unroll
-            for (int c = 0; c < DV / 16; c++) {
-                const f32* from = &sums[8 * c];
-                const u32 unit = (c * 16 % LINE) / 8 + lane / 16;
-                const u32 to =
-                    own + c * 16 / LINE * QUERY_BOX + at_row * 128 + ((unit ^ at_row % 8) << 4);
-                asm volatile(
-                    "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                    "r"(pair(from[0] * inverse[0], from[1] * inverse[0])),
-                    "r"(pair(from[2] * inverse[1], from[3] * inverse[1])),
-                    "r"(pair(from[4] * inverse[0], from[5] * inverse[0])),
-                    "r"(pair(from[6] * inverse[1], from[7] * inverse[1]))
-                    : "memory");
-            }
+            round_sums<DV, QUERY_BOX>(own, thread, sums, inverse);
             fence_shared();
             named_sync<1 + CONSUMERS>(warpgroup, WARPGROUP);
             if (leads) {

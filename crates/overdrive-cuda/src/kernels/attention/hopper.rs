@@ -21,14 +21,14 @@ use crate::memory::DeviceBytes;
 use crate::tensor_map::{Boxes, Extent, Maps};
 use crate::wgmma;
 
-/// Queries of a warpgroup.
-const OWN: usize = 64;
+/// Rows of a warpgroup: queries, or keys.
+pub(super) const OWN: usize = 64;
 /// Bytes of a line of shared memory, which a box has for each row.
-const LINE: usize = 128;
+pub(super) const LINE: usize = 128;
 /// Blocks of keys, and of values, in flight.
 const STAGES: usize = 2;
 /// For bringing the first tile to its alignment.
-const SLACK: usize = 1024;
+pub(super) const SLACK: usize = 1024;
 /// Fewest queries and keys.
 const FEWEST: [usize; 2] = [128, 256];
 /// From so many keys on, larger blocks of keys pay for a single place of queries.
@@ -50,7 +50,7 @@ pub(super) struct Tile {
 }
 
 /// Whether TMA can copy boxes of a view: rows are dense and apart by multiples of 16 bytes.
-fn is_copied(view: &View) -> bool {
+pub(super) fn is_copied(view: &View) -> bool {
     let outer = view.ty.sizes().into_iter().zip(&view.strides).take(3);
     let strides =
         outer.filter(|&(size, _)| size > 1).all(|(_, stride)| *stride > 0 && stride % 8 == 0);
@@ -108,7 +108,7 @@ impl Tile {
 }
 
 /// Boxes of so many rows of a [`B H T D`] view.
-fn boxes(view: &View, rows: usize) -> Boxes {
+pub(super) fn boxes(view: &View, rows: usize) -> Boxes {
     let sizes = view.ty.sizes();
     // A dimension of one index has any stride, and the driver asks for multiples of 16 bytes.
     let extent = |d: usize| Extent::new(sizes[d], if sizes[d] == 1 { 8 } else { view.strides[d] });
