@@ -1,6 +1,6 @@
 //! `CpuBackend`: the CPU as a device with a compiler for graphs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -100,6 +100,7 @@ fn caps(threads: usize) -> Caps {
         claims: kernels::CLAIMS.map(str::to_owned).into(),
         declines: Some(kernels::declined),
         contraction_dtypes: [DType::F64, DType::F32, DType::I8].into_iter().chain(halves).collect(),
+        native_halves: native_halves(),
         // Lanes are loaded by address: types that share bytes are not.
         loop_dtypes: DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8).collect(),
         flops_per_byte: FLOPS_PER_BYTE,
@@ -110,6 +111,15 @@ fn caps(threads: usize) -> Caps {
         chains: Some(kernels::convolution::takes_chain),
         peaks: peaks(threads),
     }
+}
+
+/// bf16 where there are instructions for its products; f16 has none here.
+fn native_halves() -> BTreeSet<DType> {
+    #[cfg(target_arch = "x86_64")]
+    let has_bf16 = InstructionSet::Avx512Bf16.is_usable() || InstructionSet::Amx.is_usable();
+    #[cfg(not(target_arch = "x86_64"))]
+    let has_bf16 = false;
+    has_bf16.then_some(DType::BF16).into_iter().collect()
 }
 
 /// How the right operand of a product is packed, where it never changes.

@@ -67,6 +67,8 @@ pub fn caps(properties: &Properties) -> Caps {
         claims,
         declines: Some(kernels::declines),
         contraction_dtypes: gemm::DTYPES.into(),
+        // Every architecture that runs here has them, from Ampere on.
+        native_halves: BTreeSet::from([DType::F16, DType::BF16]),
         loop_dtypes: BTreeSet::from(DType::ALL),
         flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),
         packings: None,

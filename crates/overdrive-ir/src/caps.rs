@@ -23,6 +23,9 @@ pub struct Caps {
     pub declines: Option<Declines>,
     /// Input types that contractions take natively; others are converted and the plan says so.
     pub contraction_dtypes: BTreeSet<DType>,
+    /// The 16-bit ones of those that are multiplied as they lie: a product that reads weights in
+    /// them reads half of the bytes. Others are widened first, which saves nothing.
+    pub native_halves: BTreeSet<DType>,
     /// Types that fused loops can load and store.
     pub loop_dtypes: BTreeSet<DType>,
     /// FLOPs per byte of memory traffic at which compute and memory balance, measured or nominal.

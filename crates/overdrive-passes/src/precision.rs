@@ -84,7 +84,8 @@ fn early(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
-/// A conversion of a view as a view of a conversion; `None` for everything else.
+/// A conversion of a view as a view of a conversion, and a value that was only widened and is
+/// narrowed again as what it was; `None` for everything else.
 fn before_views<'b>(graph: &Graph, place: &Place<'b, '_>) -> Option<Expr<'b>> {
     let Prim::Convert { to, overflow } = *place.node.op.prim()? else { return None };
     let viewed = |value: Value| {
@@ -97,17 +98,14 @@ fn before_views<'b>(graph: &Graph, place: &Place<'b, '_>) -> Option<Expr<'b>> {
         views.push(view);
         value = view.operands[0];
     }
-    if views.is_empty() {
-        return None;
-    }
     let widened = graph.producer(value).filter(|node| {
-        let from = graph.ty(node.operands[0]).dtype;
         matches!(node.op.prim(), Some(Prim::Convert { .. }))
-            && from == to
+            && graph.ty(node.operands[0]).dtype == to
             && graph.ty(value).dtype.bits() > to.bits()
     });
     let source = match widened {
         Some(node) => place.get(node.operands[0]),
+        None if views.is_empty() => return None,
         None => place.builder.op1(Prim::Convert { to, overflow }, &[place.get(value)]),
     };
     Some(views.into_iter().rev().fold(source, |x, view| {

@@ -3,7 +3,7 @@
 //! Invariant: inputs, states, outputs and updates keep their names and order; only nodes change. A
 //! pass therefore never has to clear up behind itself: the next one does not copy what became dead.
 
-use overdrive_ir::{Builder, Expr, Graph, GraphError, Init, Node, TensorType, Value};
+use overdrive_ir::{Builder, Expr, Graph, GraphError, Init, Node, StateDecl, TensorType, Value};
 
 /// A node about to be copied.
 pub(crate) struct Place<'b, 'a> {
@@ -39,13 +39,22 @@ pub(crate) fn rebuild(
     retype: &dyn Fn(&TensorType) -> TensorType,
     each: &mut Each<'_>,
 ) -> Result<Graph, GraphError> {
+    rebuild_states(graph, (retype, &|state| retype(graph.ty(state.value))), each)
+}
+
+/// The same with the types of inputs and of states given apart.
+pub(crate) fn rebuild_states(
+    graph: &Graph,
+    (inputs, states): (&dyn Fn(&TensorType) -> TensorType, &dyn Fn(&StateDecl) -> TensorType),
+    each: &mut Each<'_>,
+) -> Result<Graph, GraphError> {
     let b = Builder::new(graph.name());
     let mut map: Vec<Option<Expr<'_>>> = vec![None; graph.value_count()];
     for port in graph.inputs() {
-        map[port.value.0 as usize] = Some(b.input(&port.name, retype(graph.ty(port.value))));
+        map[port.value.0 as usize] = Some(b.input(&port.name, inputs(graph.ty(port.value))));
     }
     for state in graph.states() {
-        let ty = retype(graph.ty(state.value));
+        let ty = states(state);
         let init = match &state.init {
             Init::Value(tensor) if tensor.ty().dtype != ty.dtype => {
                 Init::Value(tensor.convert(ty.dtype))

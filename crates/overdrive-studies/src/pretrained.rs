@@ -3,8 +3,9 @@
 //!
 //! This is where what `formats` reads meets what `models` builds. The graphs name their states as
 //! the files do, and every difference is an error that lists it; what is renamed or left out by a
-//! rule is in `notes`. Weights stay as they are stored, and 16-bit ones become f32 as a graph is
-//! loaded, so that what is measured in f32 is f32 throughout. A folder that `quantize` wrote has
+//! rule is in `notes`. Weights stay as they are stored. 16-bit ones become f32 as a graph is
+//! loaded, so that what is measured in f32 is f32 throughout, or stay as they are where a decoder
+//! runs in their format. A folder that `quantize` wrote has
 //! codes in place of some weights. Invariant: a model that was read has every weight, each of the
 //! type that its graph declares, or of a narrower float type.
 
@@ -36,6 +37,7 @@ use overdrive_formats::huggingface::{Config, Tokenizer};
 use overdrive_formats::{Differences, FormatError, ParametersError, Tensors};
 use overdrive_ir::{DType, Graph, GraphError, Init};
 use overdrive_models::Span;
+use overdrive_passes::{Recipe, precision, store};
 use serde_json::Value;
 use source::Source;
 use std::collections::BTreeMap;
@@ -123,7 +125,10 @@ impl Pretrained {
         let narrow: Vec<String> =
             stored.stored.iter().filter(sixteen).map(DType::to_string).collect();
         if !narrow.is_empty() {
-            notes.push(format!("weights are stored as {} and kept in f32", narrow.join(" and ")));
+            notes.push(format!(
+                "weights are stored as {}; computing whole sequences widens them to f32",
+                narrow.join(" and ")
+            ));
         }
         let Fitted { mut tensors, renamed, left_out } =
             fit(&facts, &graph, stored.tensors, &mut notes);
@@ -213,8 +218,53 @@ impl Pretrained {
         graph.with_initial_values(|name, ty| match self.weights.get(name) {
             None => Init::ZEROS,
             Some(w) if w.ty() == ty => Init::Value(w.clone()),
+            Some(w) if w.ty().dtype.bits() > ty.dtype.bits() => Init::Value(w.convert(ty.dtype)),
             Some(w) => Init::Widened(w.clone()),
         })
+    }
+
+    /// The 16-bit format that most of the model's numbers are stored in, if one is; a model with
+    /// codes has none.
+    pub fn stored_half(&self) -> Option<DType> {
+        let numbers = |dtype: DType| -> usize {
+            let of_it = self.weights.values().filter(|w| w.ty().dtype == dtype);
+            of_it.map(|w| w.ty().elements()).sum()
+        };
+        let all: usize = self.weights.values().map(|w| w.ty().elements()).sum();
+        let halves = [DType::F16, DType::BF16].into_iter();
+        halves.filter(|_| self.coding.is_none()).find(|&half| 2 * numbers(half) > all)
+    }
+
+    /// [`Self::graph`] with its numbers in a format, as [`Self::unloaded_in`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn graph_in(&self, span: Span, format: DType) -> Result<Graph, GraphError> {
+        Ok(self.loaded(self.unloaded_in(span, format)?))
+    }
+
+    /// [`Self::unloaded`] with matrices and caches of keys and values stored in `format`, and
+    /// contractions on operands of it. Vectors (weights of norms, biases), sums, norms, softmax and
+    /// logits stay f32.
+    ///
+    /// # Errors
+    /// When the model is no decoder, or has codes and `format` is not f32.
+    pub fn unloaded_in(&self, span: Span, format: DType) -> Result<Graph, GraphError> {
+        let graph = self.unloaded(span)?;
+        if format == DType::F32 {
+            return Ok(graph);
+        }
+        if let Some(coding) = &self.coding {
+            return Err(GraphError {
+                op: "generate".into(),
+                scope: self.name.clone(),
+                expected: "weights without codes for a 16-bit format".into(),
+                found: format!("{} layers with codes ({})", coding.layers.len(), coding.mode),
+                remedy: "leave out `--dtype`, or use the folder that was quantized".into(),
+            });
+        }
+        let stored = store(&graph, &|_, ty| (ty.rank() > 1).then_some(format))?;
+        precision(&stored, &Recipe { contractions: format })
     }
 
     /// The model of whole sequences: dimensions `batch` and `tokens`.

@@ -468,9 +468,14 @@ pub(crate) struct Generate {
     /// Draws from the fewest likeliest tokens that make up this probability
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
     pub top_p: f64,
-    /// Execution mode
-    #[arg(long, default_value = "compile", value_name = "MODE")]
-    pub mode: ModeName,
+    /// Number format of weights, keys, values and operands of products: f32, bf16, f16; sums,
+    /// norms and logits stay f32 [default: the folder's where the device multiplies it as it lies,
+    /// or else f32]
+    #[arg(long, value_name = "DTYPE")]
+    pub dtype: Option<Precision>,
+    /// Execution mode [default: graph on a GPU, or else compile]
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<ModeName>,
     /// Text, tokens and times as JSON on standard output
     #[arg(long)]
     pub json: bool,

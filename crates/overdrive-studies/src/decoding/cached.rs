@@ -21,6 +21,7 @@ pub struct CachedDecoder<'a> {
     backend: &'a dyn Backend,
     mode: Mode,
     model: &'a Pretrained,
+    format: DType,
     state: State,
     capacity: usize,
     compiled: BTreeMap<Span, Compiled>,
@@ -41,32 +42,47 @@ fn bucket(tokens: usize, most: usize) -> usize {
 }
 
 impl<'a> CachedDecoder<'a> {
-    /// A decoder with room for `tokens`, prompt and answer together. The weights move to the
+    /// A decoder in f32 with room for `tokens`, prompt and answer together. The weights move to the
     /// device.
     ///
     /// # Errors
     /// When the model is no decoder or has a shorter context, or when the device refuses.
     pub fn new(
+        target: (&'a dyn Backend, Mode),
+        model: &'a Pretrained,
+        tokens: usize,
+    ) -> Result<Self, DecodeError> {
+        Self::in_format(target, model, tokens, DType::F32)
+    }
+
+    /// The same with weights, keys, values and operands of contractions in `format`: see
+    /// [`Pretrained::unloaded_in`].
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn in_format(
         (backend, mode): (&'a dyn Backend, Mode),
         model: &'a Pretrained,
         tokens: usize,
+        format: DType,
     ) -> Result<Self, DecodeError> {
         let context = model.architecture.context();
         let capacity = bucket(tokens.min(context), context);
         // Before the length is judged, so that a model that is no decoder is told so.
-        let graph = model.graph(Span::Step { capacity })?;
+        let graph = model.graph_in(Span::Step { capacity }, format)?;
         if tokens > context {
             return Err(DecodeError::Full { capacity: context, found: tokens });
         }
         let state = State::initial(&graph, backend)?;
-        Ok(Self { backend, mode, model, state, capacity, compiled: BTreeMap::new(), seen: 0 })
+        let compiled = BTreeMap::new();
+        Ok(Self { backend, mode, model, format, state, capacity, compiled, seen: 0 })
     }
 
     fn compile(&mut self, span: Span) -> Result<(), DecodeError> {
         if self.compiled.contains_key(&span) {
             return Ok(());
         }
-        let (backend, graph) = (self.backend, self.model.unloaded(span)?);
+        let (backend, graph) = (self.backend, self.model.unloaded_in(span, self.format)?);
         let executable = backend.compile(&graph, self.mode, &Tuning::default())?;
         let [x, position] = [0, 1].map(|i| backend.output(graph.ty(graph.inputs()[i].value)));
         let y = backend.output(graph.ty(graph.outputs()[0].value))?;

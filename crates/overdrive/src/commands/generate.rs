@@ -8,7 +8,7 @@ use crate::terminal::{self, note, say};
 use crate::text::{self, Stream};
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
-use overdrive::ir::Mode;
+use overdrive::ir::{Backend, DType, Mode};
 use overdrive::studies::decoding::{
     CachedDecoder, DecodeError, Decoder, Generated, Limits, Sampling, WindowDecoder,
     generate as decode,
@@ -21,12 +21,17 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
     let tokenizer = text::tokenizer(&model)?;
     let prompt = text::encode(tokenizer, &arguments.prompt)?;
     let opened = devices::open(&arguments.machine)?;
-    let target = (opened.backend.as_ref(), Mode::from(arguments.mode));
+    // A step is hundreds of short kernels: launched one by one, a GPU waits for the host.
+    let usual = if opened.described.is_some() { Mode::Graph } else { Mode::Compile };
+    let target = (opened.backend.as_ref(), arguments.mode.map_or(usual, Mode::from));
     let most = arguments.max_tokens as usize;
+    let format = format_of(&model, arguments, opened.backend.as_ref())?;
     let (mut decoder, ends): (Box<dyn Decoder>, &[u32]) = match &model {
         Model::Pretrained(pretrained) => {
             let room = prompt.len().saturating_add(most);
-            let decoder = CachedDecoder::new(target, pretrained, room).map_err(failure)?;
+            let decoder =
+                CachedDecoder::in_format(target, pretrained, room, format.unwrap_or(DType::F32))
+                    .map_err(failure)?;
             (Box::new(decoder), &pretrained.ends)
         }
         Model::Template(_) | Model::Onnx(_) => {
@@ -70,7 +75,7 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
     if arguments.json {
         let object = json!({
             "model": arguments.model, "device": opened.backend.name(), "threads": opened.threads,
-            "mode": target.1.name(),
+            "mode": target.1.name(), "dtype": format.map(|dtype| dtype.to_string()),
             "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text,
             "prepare_s": prepare_s,
             "first_token_s": made.first_token_s(), "tokens_per_second": made.tokens_per_second(),
@@ -78,7 +83,10 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
         say!("{object:#}")?;
     } else {
         say!("")?;
-        note!("{}", figures(&made, prompt.len(), prepare_s));
+        let codes = matches!(&model, Model::Pretrained(pretrained) if pretrained.coding.is_some());
+        let codes = if codes { "codes and " } else { "" };
+        let weights = format.map_or(String::new(), |dtype| format!("{codes}{dtype} weights: "));
+        note!("{weights}{}", figures(&made, prompt.len(), prepare_s));
     }
     if stop.is_requested() {
         return Err(Failure::interrupted(format!(
@@ -87,6 +95,36 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
         )));
     }
     Ok(Exit::Fine)
+}
+
+/// The number format that was asked for, or the folder's where the device multiplies it as it
+/// lies; says why a folder of 16 bits is widened. None for a model whose graph has formats of its
+/// own.
+fn format_of(
+    model: &Model,
+    arguments: &Generate,
+    backend: &dyn Backend,
+) -> Result<Option<DType>, Failure> {
+    let asked = arguments.dtype.map(DType::from);
+    let Model::Pretrained(pretrained) = model else {
+        return match asked {
+            None => Ok(None),
+            Some(found) => Err(Failure::bad_input(format!(
+                "`--dtype {found}`: expected a folder in Hugging Face's format, found `{}`, whose \
+                 graph has its own formats; leave out `--dtype`",
+                arguments.model
+            ))),
+        };
+    };
+    let stored = pretrained.stored_half();
+    let native = stored.filter(|half| backend.caps().native_halves.contains(half));
+    if let (None, Some(half), None) = (asked, stored, native) {
+        note!(
+            "note: {half} weights are widened to f32: this device has no instructions for products \
+             of {half}; `--dtype {half}` keeps them"
+        );
+    }
+    Ok(Some(asked.or(native).unwrap_or(DType::F32)))
 }
 
 /// One text is one sample: times are told as such, and no interval is.

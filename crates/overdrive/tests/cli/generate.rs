@@ -53,6 +53,25 @@ fn text_is_the_same_for_a_seed_and_its_figures_are_told() {
     );
 }
 
+/// The fixture `llama` is stored in bf16, for whose products `--isa portable` has no instructions.
+#[test]
+fn a_folder_of_16_bits_says_in_which_format_it_runs() {
+    let made =
+        |rest: &str| run("generate", "llama", &format!("--prompt hand --max-tokens 9 {rest}"));
+    let (wide, narrow) = (json(&made("--json --dtype f32")), json(&made("--json --dtype bf16")));
+    assert_eq!(wide["dtype"], "f32");
+    assert_eq!(narrow["dtype"], "bf16");
+    assert_eq!(wide["tokens"].as_array().unwrap().len(), 9);
+    assert_eq!(narrow["tokens"].as_array().unwrap().len(), 9);
+    made("--dtype bf16").ends(0, &["bf16 weights: 2 tokens read, 9 made"]);
+    let portable = made("--isa portable");
+    portable.ends(0, &["bf16 weights are widened to f32", "`--dtype bf16` keeps them"]);
+    portable.ends(0, &["f32 weights: 2 tokens read"]);
+    Folder::new()
+        .line("generate text-transformer --prompt a --max-tokens 1 --threads 1 --dtype bf16")
+        .ends(2, &["`--dtype bf16`: expected a folder"]);
+}
+
 #[test]
 fn a_built_in_model_of_bytes_generates_without_a_cache() {
     let folder = Folder::new();
