@@ -9,6 +9,7 @@ use crate::fuse::{groups, node_by_node};
 use crate::legalize::{legalize, share};
 use crate::multiply_codes::multiply_codes;
 use crate::plan::{PlanError, chains, place, steps, updates};
+use crate::rematerialize::{LOSS, Rematerialize, rematerialize};
 use crate::unmask::unmask;
 use crate::widen::widen;
 use overdrive_ir::plan::{Note, Plan};
@@ -49,6 +50,15 @@ pub static PASSES: &[Pass] = &[
         does: "products around a softmax become attention, where the device has a kernel for it",
         modes: FUSED,
         run: |draft| draft.rewrite(|graph, caps, _| attend(graph, caps)),
+    },
+    Pass {
+        name: "rematerialize",
+        does: "under a memory limit, values are computed again for the backward and not kept",
+        modes: ALL,
+        run: |draft| match draft.policy {
+            Rematerialize::None => Ok(()),
+            policy => draft.rewrite(|graph, _, notes| rematerialize(graph, LOSS, policy, notes)),
+        },
     },
     Pass {
         name: "unmask",
@@ -160,14 +170,20 @@ pub(crate) struct Draft<'a> {
     pub graph: Cow<'a, Graph>,
     /// What the device can do.
     pub caps: &'a Caps,
+    /// What is kept from the forward to the backward.
+    pub policy: Rematerialize,
     /// The notes so far; from `steps` on all of it.
     pub plan: Plan,
 }
 
 impl<'a> Draft<'a> {
-    pub(crate) fn new(asked: &'a Graph, mode: Mode, caps: &'a Caps) -> Self {
+    pub(crate) fn new(
+        asked: &'a Graph,
+        (mode, caps): (Mode, &'a Caps),
+        policy: Rematerialize,
+    ) -> Self {
         let plan = Plan { name: asked.name().to_owned(), mode, ..Plan::default() };
-        Self { asked, graph: Cow::Borrowed(asked), caps, plan }
+        Self { asked, graph: Cow::Borrowed(asked), caps, policy, plan }
     }
 
     /// Runs one pass of graphs.

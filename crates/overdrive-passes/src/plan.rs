@@ -21,6 +21,7 @@ use crate::fuse::is_cloned;
 use crate::legalize::{is_claimed, model_scope};
 use crate::lower::lower;
 use crate::pass::{Change, Draft, PASSES, Pass, Size};
+use crate::rematerialize::{Rematerialize, policies};
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{
     KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View,
@@ -49,9 +50,15 @@ pub fn explain(
     caps: &Caps,
     tuning: &Tuning,
 ) -> Result<(Plan, Vec<Change>), PlanError> {
-    let (mut changes, mut before) = (Vec::new(), Size { nodes: graph.nodes().len(), steps: 0 });
-    let mut noted = 0;
+    let asked = Size { nodes: graph.nodes().len(), steps: 0 };
+    let (mut changes, mut before, mut noted) = (Vec::new(), asked, 0);
+    let count = PASSES.iter().filter(|pass| pass.modes.contains(&mode)).count();
     let plan = run_passes(graph, (mode, caps, tuning), &mut |pass, draft| {
+        // The list begins again where the plan before exceeded the memory limit.
+        if changes.len() == count {
+            changes.clear();
+            (before, noted) = (asked, 0);
+        }
         let after = Size { nodes: draft.graph.nodes().len(), steps: draft.plan.steps.len() };
         let notes = draft.plan.notes[noted..].to_vec();
         changes.push(Change { pass, before, after, notes });
@@ -60,7 +67,8 @@ pub fn explain(
     Ok((plan, changes))
 }
 
-/// Runs the passes; `see` is shown each one with what it made.
+/// Runs the passes, and again with values recomputed while the plan exceeds the memory limit;
+/// `see` is shown each pass with what it made.
 fn run_passes(
     graph: &Graph,
     (mode, caps, tuning): (Mode, &Caps, &Tuning),
@@ -75,19 +83,32 @@ fn run_passes(
         let names = unbound.into_iter().collect();
         return Err(PlanError::Unbound { graph: graph.name().to_owned(), names });
     }
-    let mut draft = Draft::new(graph, mode, caps);
-    for pass in PASSES.iter().filter(|pass| pass.modes.contains(&mode)) {
-        (pass.run)(&mut draft)?;
-        see(pass, &draft);
-    }
-    let plan = draft.plan;
-    let needed = plan.arena_bytes.iter().map(|&bytes| bytes as u64).fold(0, u64::saturating_add);
-    match tuning.memory_limit {
-        Some(limit) if needed > limit => {
-            Err(PlanError::OverLimit { graph: graph.name().to_owned(), needed, limit })
+    let mut attempt = |policy| {
+        let mut draft = Draft::new(graph, (mode, caps), policy);
+        for pass in PASSES.iter().filter(|pass| pass.modes.contains(&mode)) {
+            (pass.run)(&mut draft)?;
+            see(pass, &draft);
         }
-        _ => Ok(plan),
+        Ok::<_, PlanError>(draft.plan)
+    };
+    let plan = attempt(Rematerialize::None)?;
+    let Some(limit) = tuning.memory_limit else { return Ok(plan) };
+    let bytes = |plan: &Plan| {
+        plan.arena_bytes.iter().map(|&bytes| bytes as u64).fold(0, u64::saturating_add)
+    };
+    let needed = bytes(&plan);
+    if needed <= limit {
+        return Ok(plan);
     }
+    let mut least = needed;
+    for policy in policies(graph)? {
+        let plan = attempt(policy)?;
+        if bytes(&plan) <= limit {
+            return Ok(plan);
+        }
+        least = least.min(bytes(&plan));
+    }
+    Err(PlanError::OverLimit { graph: graph.name().to_owned(), needed, least, limit })
 }
 
 /// Turns the nodes of a draft's graph into steps.

@@ -15,14 +15,17 @@ pub enum PlanError {
     },
     /// Transient memory exceeds `Tuning::memory_limit`.
     #[error(
-        "`{graph}` needs {needed} bytes of transient memory, the limit is {limit}: rematerialize \
-         under a smaller budget, use a smaller batch, or raise the limit"
+        "`{graph}` needs {needed} bytes of transient memory, the limit is {limit}; {}: use a \
+         smaller batch, or a limit of at least {least} bytes",
+        reached(*needed, *least)
     )]
     OverLimit {
         /// Name of the graph.
         graph: String,
         /// Bytes of the arena.
         needed: u64,
+        /// Bytes of the smallest arena that was found by computing values again.
+        least: u64,
         /// The limit.
         limit: u64,
     },
@@ -43,4 +46,12 @@ pub enum PlanError {
     /// A pass found the graph ill-formed.
     #[error(transparent)]
     Graph(#[from] GraphError),
+}
+
+/// How far computing values again got.
+fn reached(needed: u64, least: u64) -> String {
+    match least < needed {
+        true => format!("computing values again for the backward gets it down to {least}"),
+        false => "computing values again saves nothing".to_owned(),
+    }
 }
