@@ -123,6 +123,15 @@ pub enum Note {
         /// Why it was refused.
         reason: String,
     },
+    /// A value of the forward part that is computed again for the backward, to fit a memory limit.
+    Recomputed {
+        /// Name of the op that computes it.
+        op: String,
+        /// Scope it stands in.
+        scope: String,
+        /// What that saves.
+        reason: String,
+    },
     /// A cast that the device needed.
     Cast {
         /// Scope of the value.
@@ -157,7 +166,7 @@ pub struct Plan {
     /// The smallest maximum of live bytes that this order of steps allows: the bound for
     /// `arena_bytes`.
     pub live_bytes: usize,
-    /// What was expanded, declined, cast, and why.
+    /// What was expanded, declined, computed again, cast, and why.
     pub notes: Vec<Note>,
 }
 

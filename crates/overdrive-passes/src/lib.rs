@@ -45,9 +45,9 @@ pub use legalize::{legalize, to_primitives};
 pub use lora::Lora;
 pub use observe::{Evidence, HISTOGRAM_BITS, Site, Statistic, histogram_value, observe, sites};
 pub use overdrive_ir::gradients;
-pub use pass::{PASSES, Pass};
+pub use pass::{Change, PASSES, Pass, Size};
 pub use perturb::perturb;
-pub use plan::{PlanError, place, plan};
+pub use plan::{PlanError, explain, place, plan};
 pub use precision::{Recipe, precision};
 pub use quantize::{
     Additions, Held, Layer, LayerKind, Learning, MODES, Order, Part, Preparation, Quantization,

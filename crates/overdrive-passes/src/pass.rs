@@ -1,23 +1,197 @@
-//! `Pass`: a named step from graph to graph, for lists and command lines.
+//! `PASSES`: everything that happens between a bound graph and its plan, in order, as one list.
+//!
+//! A person reads the list, `plan` runs it, and `explain` says what each entry changed. Passes
+//! rewrite the graph up to `steps`, which turns nodes into steps; those after it rewrite the plan.
+//! Invariant: nothing changes a plan after the last pass.
 
-use crate::{cse, dce, fold, recognise, to_f64};
-use overdrive_ir::{Graph, GraphError};
+use crate::attend::attend;
+use crate::fuse::{groups, node_by_node};
+use crate::legalize::{legalize, share};
+use crate::multiply_codes::multiply_codes;
+use crate::plan::{PlanError, chains, place, steps, updates};
+use crate::rematerialize::{LOSS, Rematerialize, rematerialize};
+use crate::unmask::unmask;
+use crate::widen::widen;
+use overdrive_ir::plan::{Note, Plan};
+use overdrive_ir::{Caps, Graph, GraphError, Mode};
+use std::borrow::Cow;
+use std::fmt;
 
-/// A step that needs nothing but the graph.
-#[derive(Copy, Clone, Debug)]
+/// One entry of the list.
+#[derive(Copy, Clone)]
 pub struct Pass {
     /// Its one name.
     pub name: &'static str,
-    /// What it does.
-    pub run: fn(&Graph) -> Result<Graph, GraphError>,
+    /// What it does, in a sentence.
+    pub does: &'static str,
+    /// The modes in which it runs.
+    pub modes: &'static [Mode],
+    /// The pass itself.
+    pub(crate) run: fn(&mut Draft<'_>) -> Result<(), PlanError>,
 }
 
-/// The steps that need nothing but the graph, in the order in which they are usually run. The
-/// others take data: sizes, outputs, a recipe, a policy.
-pub const PASSES: &[Pass] = &[
-    Pass { name: "recognise", run: recognise },
-    Pass { name: "fold", run: fold },
-    Pass { name: "cse", run: cse },
-    Pass { name: "dce", run: dce },
-    Pass { name: "to_f64", run: to_f64 },
+impl fmt::Debug for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pass").field("name", &self.name).field("modes", &self.modes).finish()
+    }
+}
+
+/// Every mode.
+const ALL: &[Mode] = &[Mode::Eager, Mode::Jit, Mode::Compile, Mode::Graph];
+/// Modes that keep each op of the model one step.
+const SINGLE: &[Mode] = &[Mode::Eager, Mode::Jit];
+/// Modes that fuse.
+const FUSED: &[Mode] = &[Mode::Compile, Mode::Graph];
+
+/// The passes of every plan, in the order in which they run.
+pub static PASSES: &[Pass] = &[
+    Pass {
+        name: "attend",
+        does: "products around a softmax become attention, where the device has a kernel for it",
+        modes: FUSED,
+        run: |draft| draft.rewrite(|graph, caps, _| attend(graph, caps)),
+    },
+    Pass {
+        name: "rematerialize",
+        does: "under a memory limit, values are computed again for the backward and not kept",
+        modes: ALL,
+        run: |draft| match draft.policy {
+            Rematerialize::None => Ok(()),
+            policy => draft.rewrite(|graph, _, notes| rematerialize(graph, LOSS, policy, notes)),
+        },
+    },
+    Pass {
+        name: "unmask",
+        does: "masks of attention that hide nothing are dropped",
+        modes: ALL,
+        run: |draft| draft.rewrite(|graph, _, _| unmask(graph)),
+    },
+    Pass {
+        name: "multiply_codes",
+        does: "products of dequantized tensors become products of their codes",
+        modes: ALL,
+        run: |draft| draft.rewrite(multiply_codes),
+    },
+    Pass {
+        name: "widen",
+        does: "contractions on types that the device does not multiply run in a wider type",
+        modes: ALL,
+        run: |draft| draft.rewrite(widen),
+    },
+    Pass {
+        name: "node_by_node",
+        does: "each op stays one step where a loop nest or a contraction computes it",
+        modes: SINGLE,
+        run: |draft| draft.rewrite(node_by_node),
+    },
+    Pass {
+        name: "legalize",
+        does: "ops that the device has no kernel for are expanded into primitives",
+        modes: FUSED,
+        run: |draft| draft.rewrite(legalize),
+    },
+    Pass {
+        name: "share",
+        does: "expanded ops compute what several of them need only once",
+        modes: FUSED,
+        run: |draft| draft.rewrite(|graph, _, _| share(graph)),
+    },
+    Pass {
+        name: "groups",
+        does: "nodes are fused along their edges, as far as one step can compute them",
+        modes: FUSED,
+        run: |draft| draft.rewrite(groups),
+    },
+    Pass {
+        name: "steps",
+        does: "every node becomes steps over buffers; what never changes is computed once, ahead",
+        modes: ALL,
+        run: |draft| {
+            steps(draft);
+            Ok(())
+        },
+    },
+    Pass {
+        name: "chains",
+        does: "convolutions that read each other run band by band as one step",
+        modes: FUSED,
+        run: |draft| {
+            chains::join(&mut draft.plan, draft.caps);
+            Ok(())
+        },
+    },
+    Pass {
+        name: "in_place",
+        does: "new values of states take the place of the old ones",
+        modes: ALL,
+        run: |draft| {
+            updates::in_place(&mut draft.plan);
+            updates::copied_cache(draft.asked, &draft.plan).map_or(Ok(()), Err)
+        },
+    },
+    Pass {
+        name: "place",
+        does: "every buffer gets its place in the arena of its memory space",
+        modes: ALL,
+        run: |draft| {
+            place(&mut draft.plan);
+            Ok(())
+        },
+    },
 ];
+
+/// What there is of a plan between two passes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Size {
+    /// Nodes of the graph.
+    pub nodes: usize,
+    /// Steps of the plan; none before the pass `steps`.
+    pub steps: usize,
+}
+
+/// What one pass changed.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The pass.
+    pub pass: &'static Pass,
+    /// What it was given.
+    pub before: Size,
+    /// What it made.
+    pub after: Size,
+    /// The notes that it added: what it expanded, declined, cast.
+    pub notes: Vec<Note>,
+}
+
+/// A plan on its way through the list.
+pub(crate) struct Draft<'a> {
+    /// The graph that was asked for.
+    pub asked: &'a Graph,
+    /// The graph as far as it is rewritten.
+    pub graph: Cow<'a, Graph>,
+    /// What the device can do.
+    pub caps: &'a Caps,
+    /// What is kept from the forward to the backward.
+    pub policy: Rematerialize,
+    /// The notes so far; from `steps` on all of it.
+    pub plan: Plan,
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn new(
+        asked: &'a Graph,
+        (mode, caps): (Mode, &'a Caps),
+        policy: Rematerialize,
+    ) -> Self {
+        let plan = Plan { name: asked.name().to_owned(), mode, ..Plan::default() };
+        Self { asked, graph: Cow::Borrowed(asked), caps, policy, plan }
+    }
+
+    /// Runs one pass of graphs.
+    fn rewrite(
+        &mut self,
+        pass: impl FnOnce(&Graph, &Caps, &mut Vec<Note>) -> Result<Graph, GraphError>,
+    ) -> Result<(), PlanError> {
+        self.graph = Cow::Owned(pass(&self.graph, self.caps, &mut self.plan.notes)?);
+        Ok(())
+    }
+}

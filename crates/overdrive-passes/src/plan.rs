@@ -1,4 +1,4 @@
-//! Plan: the last pass; decides every step and every byte before anything runs.
+//! Plan: runs the list of passes; decides every step and every byte before anything runs.
 //!
 //! Pure: graph, capabilities and tuning in, `Plan` out. Mode `eager` and `jit` keep each op of the
 //! model one step; `compile` fuses first. Views never become steps unless a consumer cannot express
@@ -6,76 +6,74 @@
 //! Invariant: as `Plan` says.
 
 mod arena;
-mod chains;
+pub(crate) mod chains;
 mod contraction;
 mod convolution;
+mod error;
 mod locate;
 mod movement;
-mod updates;
+pub(crate) mod updates;
 
 pub use arena::place;
+pub use error::PlanError;
 
-use crate::attend::attend;
-use crate::fuse::{groups, is_cloned, node_by_node};
-use crate::legalize::{is_claimed, legalize, model_scope, share};
+use crate::fuse::is_cloned;
+use crate::legalize::{is_claimed, model_scope};
 use crate::lower::lower;
-use crate::multiply_codes::multiply_codes;
-use crate::unmask::unmask;
-use crate::widen::widen;
+use crate::pass::{Change, Draft, PASSES, Pass, Size};
+use crate::rematerialize::{Rematerialize, policies};
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{
     KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View,
 };
 use overdrive_ir::{
-    Caps, Cost, Graph, GraphError, Mode, Node, NodeId, Operation, Prim, TensorType, Tuning, Value,
+    Caps, Cost, Graph, Mode, Node, NodeId, Operation, Prim, TensorType, Tuning, Value,
 };
 use std::collections::{BTreeSet, HashMap};
 
-/// Why no plan could be made.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum PlanError {
-    /// A dimension is still a name.
-    #[error("graph `{graph}` has unbound dimensions: bind {} before planning", names.join(", "))]
-    Unbound {
-        /// Name of the graph.
-        graph: String,
-        /// The names.
-        names: Vec<String>,
-    },
-    /// Transient memory exceeds `Tuning::memory_limit`.
-    #[error(
-        "`{graph}` needs {needed} bytes of transient memory, the limit is {limit}: rematerialize \
-         under a smaller budget, use a smaller batch, or raise the limit"
-    )]
-    OverLimit {
-        /// Name of the graph.
-        graph: String,
-        /// Bytes of the arena.
-        needed: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// A state that `dynamic_update_slice` replaces is still read in its old form afterwards.
-    #[error(
-        "state `{state}` is updated by dynamic_update_slice at {scope} but {reader} needs its old \
-         value too, which would copy the whole state in every call: read the updated value \
-         instead, or read the old one before the update"
-    )]
-    CopiedState {
-        /// The state.
-        state: String,
-        /// Where it is updated.
-        scope: String,
-        /// The step that reads the old value.
-        reader: String,
-    },
-    /// A pass found the graph ill-formed.
-    #[error(transparent)]
-    Graph(#[from] GraphError),
+/// Plans a bound graph for a device: runs `PASSES`.
+///
+/// # Errors
+/// When the graph has unbound dimensions or is ill-formed, a cache would be copied in every call,
+/// or the plan exceeds `Tuning::memory_limit`.
+pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<Plan, PlanError> {
+    run_passes(graph, (mode, caps, tuning), &mut |_, _| ())
 }
 
-/// Plans a bound graph for a device.
-pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<Plan, PlanError> {
+/// The plan, and what each pass changed on the way to it.
+///
+/// # Errors
+/// As `plan`.
+pub fn explain(
+    graph: &Graph,
+    mode: Mode,
+    caps: &Caps,
+    tuning: &Tuning,
+) -> Result<(Plan, Vec<Change>), PlanError> {
+    let asked = Size { nodes: graph.nodes().len(), steps: 0 };
+    let (mut changes, mut before, mut noted) = (Vec::new(), asked, 0);
+    let count = PASSES.iter().filter(|pass| pass.modes.contains(&mode)).count();
+    let plan = run_passes(graph, (mode, caps, tuning), &mut |pass, draft| {
+        // The list begins again where the plan before exceeded the memory limit.
+        if changes.len() == count {
+            changes.clear();
+            (before, noted) = (asked, 0);
+        }
+        let after = Size { nodes: draft.graph.nodes().len(), steps: draft.plan.steps.len() };
+        let notes = draft.plan.notes[noted..].to_vec();
+        changes.push(Change { pass, before, after, notes });
+        (before, noted) = (after, draft.plan.notes.len());
+    })?;
+    Ok((plan, changes))
+}
+
+/// Runs the passes, and again with values recomputed while the plan exceeds the memory limit;
+/// `see` is shown each pass with what it made.
+fn run_passes(
+    graph: &Graph,
+    (mode, caps, tuning): (Mode, &Caps, &Tuning),
+    see: &mut dyn FnMut(&'static Pass, &Draft<'_>),
+) -> Result<Plan, PlanError> {
     let unbound: BTreeSet<String> = graph
         .values()
         .flat_map(|v| graph.ty(v).shape.0.clone())
@@ -85,41 +83,45 @@ pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<P
         let names = unbound.into_iter().collect();
         return Err(PlanError::Unbound { graph: graph.name().to_owned(), names });
     }
-    let mut notes = Vec::new();
-    let attended = match mode {
-        Mode::Eager | Mode::Jit => graph.clone(),
-        Mode::Compile | Mode::Graph => attend(graph, caps)?,
-    };
-    let native = widen(&multiply_codes(&unmask(&attended)?, caps, &mut notes)?, caps, &mut notes)?;
-    let fused = match mode {
-        Mode::Eager | Mode::Jit => node_by_node(&native, caps, &mut notes)?,
-        Mode::Compile | Mode::Graph => {
-            groups(&share(&legalize(&native, caps, &mut notes)?)?, caps, &mut notes)?
+    let mut attempt = |policy| {
+        let mut draft = Draft::new(graph, (mode, caps), policy);
+        for pass in PASSES.iter().filter(|pass| pass.modes.contains(&mode)) {
+            (pass.run)(&mut draft)?;
+            see(pass, &draft);
         }
+        Ok::<_, PlanError>(draft.plan)
     };
-    let mut planner = Planner::new(&fused, mode, caps);
-    planner.plan.notes = notes;
-    for index in 0..fused.nodes().len() as u32 {
+    let plan = attempt(Rematerialize::None)?;
+    let Some(limit) = tuning.memory_limit else { return Ok(plan) };
+    let bytes = |plan: &Plan| {
+        plan.arena_bytes.iter().map(|&bytes| bytes as u64).fold(0, u64::saturating_add)
+    };
+    let needed = bytes(&plan);
+    if needed <= limit {
+        return Ok(plan);
+    }
+    let mut least = needed;
+    for policy in policies(graph)? {
+        let plan = attempt(policy)?;
+        if bytes(&plan) <= limit {
+            return Ok(plan);
+        }
+        least = least.min(bytes(&plan));
+    }
+    Err(PlanError::OverLimit { graph: graph.name().to_owned(), needed, least, limit })
+}
+
+/// Turns the nodes of a draft's graph into steps.
+pub(crate) fn steps(draft: &mut Draft<'_>) {
+    let graph = &draft.graph;
+    let mut planner = Planner::new(graph, draft.plan.mode, draft.caps);
+    planner.plan.notes = std::mem::take(&mut draft.plan.notes);
+    for index in 0..graph.nodes().len() as u32 {
         planner.node(NodeId(index));
     }
     planner.finish();
     planner.settle_prepared();
-    let mut plan = planner.plan;
-    if matches!(mode, Mode::Compile | Mode::Graph) {
-        chains::join(&mut plan, caps);
-    }
-    updates::in_place(&mut plan);
-    if let Some(error) = updates::copied_cache(graph, &plan) {
-        return Err(error);
-    }
-    place(&mut plan);
-    let needed = plan.arena_bytes.iter().map(|&bytes| bytes as u64).fold(0, u64::saturating_add);
-    match tuning.memory_limit {
-        Some(limit) if needed > limit => {
-            Err(PlanError::OverLimit { graph: graph.name().to_owned(), needed, limit })
-        }
-        _ => Ok(plan),
-    }
+    draft.plan = planner.plan;
 }
 
 /// The state of planning.

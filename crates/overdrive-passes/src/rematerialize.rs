@@ -9,6 +9,7 @@
 //! the same operands (random draws keep their site), so every result is bit for bit what it was.
 //! Common subexpressions must be merged before this pass, never after.
 
+use overdrive_ir::plan::Note;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Value};
 use std::collections::{BTreeSet, HashMap};
 
@@ -28,12 +29,38 @@ pub enum Rematerialize {
     },
 }
 
+/// The output that divides forward from backward in training steps.
+pub(crate) const LOSS: &str = "loss";
+
+/// In how many parts the saved bytes are cut, to find out how many of them fit.
+const PARTS: u64 = 8;
+
+/// Policies that keep less and less, the one first that computes least again; none for a graph
+/// that is no training step.
+pub(crate) fn policies(graph: &Graph) -> Result<Vec<Rematerialize>, GraphError> {
+    let Some(loss) = graph.outputs().iter().find(|port| port.name == LOSS) else {
+        return Ok(Vec::new());
+    };
+    let saved = Step::new(graph, loss.value).saved;
+    let bytes: u64 = saved.iter().map(|&v| graph.ty(v).bytes() as u64).sum();
+    let budgets = (0..PARTS)
+        .map(|parts| Rematerialize::Budget { saved_bytes: (bytes / PARTS).saturating_mul(parts) });
+    let mut found = Vec::new();
+    for policy in budgets.chain([Rematerialize::EveryBlock]) {
+        let again = rematerialize(graph, LOSS, policy, &mut Vec::new())?;
+        found.push((again.cost().flops, policy));
+    }
+    found.sort_by_key(|(flops, _)| *flops);
+    Ok(found.into_iter().map(|(_, policy)| policy).collect())
+}
+
 /// Applies a policy to a bound training graph. `loss` names the output that divides forward from
-/// backward.
+/// backward. Each value that is computed again is a note.
 pub fn rematerialize(
     graph: &Graph,
     loss: &str,
     policy: Rematerialize,
+    notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
     let Some(port) = graph.outputs().iter().find(|o| o.name == loss) else {
         let names: Vec<&str> = graph.outputs().iter().map(|o| o.name.as_str()).collect();
@@ -51,6 +78,15 @@ pub fn rematerialize(
         Rematerialize::EveryBlock => step.between_blocks(),
         Rematerialize::Budget { saved_bytes } => step.dearest(saved_bytes),
     };
+    for &value in step.saved.difference(&kept) {
+        let (_, node) = step.producer(value).expect("saved values are computed");
+        let bytes = graph.ty(value).bytes();
+        notes.push(Note::Recomputed {
+            op: node.op.name(),
+            scope: node.scope.to_string(),
+            reason: format!("{bytes} bytes are not kept for the backward"),
+        });
+    }
     step.rebuild(&kept)
 }
 

@@ -9,7 +9,7 @@ use overdrive_ir::{
     Builder, Caps, Chains, DType, DotGeneral, Expr, Graph, Init, Mode, Plan, Prim, TensorType,
     Tuning,
 };
-use overdrive_passes::plan;
+use overdrive_passes::{PASSES, explain, plan};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn caps() -> Caps {
@@ -400,4 +400,35 @@ fn a_plan_over_the_memory_limit_errs_with_its_size() {
     let error =
         plan(&graph, Mode::Jit, &caps(), &tuning).expect_err("16 bytes are too few").to_string();
     assert!(error.contains("the limit is 16"), "{error}");
+}
+
+/// The list is what a plan is made by: each pass of the mode once, in order, and together their
+/// notes are those of the plan.
+#[test]
+fn an_explained_plan_is_the_plan_with_what_each_pass_of_its_mode_changed() {
+    let graph = model("wide", |_, x| x.relu().matmul(x.transpose(&[1, 0])).softmax(1));
+    for mode in Mode::ALL {
+        let (explained, changes) =
+            explain(&graph, mode, &caps(), &Tuning::default()).expect("plans");
+        assert_eq!(explained, plan(&graph, mode, &caps(), &Tuning::default()).expect("plans"));
+        let ran: Vec<&str> = changes.iter().map(|change| change.pass.name).collect();
+        let listed = PASSES.iter().filter(|pass| pass.modes.contains(&mode));
+        assert_eq!(ran, listed.map(|pass| pass.name).collect::<Vec<_>>());
+        let notes: Vec<_> = changes.iter().flat_map(|change| change.notes.clone()).collect();
+        assert_eq!(notes, explained.notes, "{mode}");
+        for pair in changes.windows(2) {
+            assert_eq!(pair[0].after, pair[1].before, "{mode}: {}", pair[1].pass.name);
+        }
+        let last = changes.last().expect("there are passes");
+        assert_eq!(
+            (changes[0].before.nodes, last.after.steps),
+            (graph.nodes().len(), explained.steps.len())
+        );
+        if mode == Mode::Compile {
+            let legalized = changes.iter().find(|change| change.pass.name == "legalize");
+            let legalized = legalized.expect("compile legalizes");
+            assert!(legalized.after.nodes > legalized.before.nodes, "softmax is expanded");
+            assert!(!legalized.notes.is_empty());
+        }
+    }
 }

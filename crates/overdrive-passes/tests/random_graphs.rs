@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval, philox};
-use overdrive_ir::{Array, Builder, DType, Graph, Node, Prim, Tensor, Value, gradients, verify};
-use overdrive_passes::{PASSES, Pass, Recipe, cse, dce, fold, precision, to_f64};
+use overdrive_ir::{
+    Array, Builder, DType, Graph, GraphError, Node, Prim, Tensor, Value, gradients, verify,
+};
+use overdrive_passes::{Recipe, cse, dce, fold, precision, to_f64};
 use testkit::{Tolerance, compare, random_graph, random_inputs};
 
 const SEEDS: u64 = 200;
@@ -30,14 +32,14 @@ fn same_meaning(name: &str, seed: u64, before: &Graph, after: &Graph, unit: DTyp
 
 #[test]
 fn simplifications_keep_the_meaning_and_never_add_nodes() {
-    let passes =
-        ["dce", "cse", "fold"].map(|name| *PASSES.iter().find(|pass| pass.name == name).unwrap());
+    type Simplify = fn(&Graph) -> Result<Graph, GraphError>;
+    let passes: [(&str, Simplify); 3] = [("dce", dce), ("cse", cse), ("fold", fold)];
     let mut removed = [0; 3];
     for seed in 0..SEEDS {
         let graph = random_graph(seed, DType::F64);
         verify(&graph).unwrap();
         let alive = dce(&graph).unwrap();
-        for (Pass { name, run }, removed) in passes.iter().zip(&mut removed) {
+        for ((name, run), removed) in passes.iter().zip(&mut removed) {
             let after = run(&graph).unwrap();
             same_meaning(name, seed, &graph, &after, DType::F64);
             assert_eq!(run(&after).unwrap(), after, "{name} is idempotent, seed {seed}");

@@ -3,10 +3,10 @@
 //! that somebody has to accept.
 
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::plan::StepKind;
+use overdrive_ir::plan::{Note, StepKind};
 use overdrive_ir::{Caps, DType, Graph, Mode, Plan, Tuning, Value};
 use overdrive_models::{MODELS, find};
-use overdrive_passes::{Rematerialize, bind, differentiate, plan, rematerialize};
+use overdrive_passes::{PlanError, Rematerialize, bind, differentiate, plan, rematerialize};
 use overdrive_train::with_loss;
 use std::fmt::Write;
 use testkit::random_inputs;
@@ -130,7 +130,7 @@ fn training_step(name: &str, batch: usize) -> Graph {
 #[test]
 fn rematerializing_gpt_350m_saves_most_of_the_peak_for_a_fifth_of_the_work() {
     let step = training_step("gpt-350m", 8);
-    let again = rematerialize(&step, "loss", Rematerialize::EveryBlock).unwrap();
+    let again = rematerialize(&step, "loss", Rematerialize::EveryBlock, &mut vec![]).unwrap();
     let [kept, recomputed] = [&step, &again].map(|graph| planned(graph, Mode::Compile));
     let peak = |plan: &Plan| plan.arena_bytes.iter().sum::<usize>() as f64;
     let (saved, extra) = (
@@ -153,7 +153,9 @@ fn rematerializing_changes_no_result() {
     let inputs = random_inputs(&step, 1);
     let expected = eval(&step, &inputs, &mut States::new());
     for saved_bytes in [u64::MAX, 4096, 0] {
-        let again = rematerialize(&step, "loss", Rematerialize::Budget { saved_bytes }).unwrap();
+        let (policy, mut notes) = (Rematerialize::Budget { saved_bytes }, vec![]);
+        let again = rematerialize(&step, "loss", policy, &mut notes).unwrap();
+        assert_eq!(notes.is_empty(), saved_bytes == u64::MAX, "{notes:?}");
         assert_eq!(eval(&again, &inputs, &mut States::new()), expected, "{saved_bytes}");
         assert_eq!(
             again.nodes().len() > step.nodes().len(),
@@ -161,4 +163,33 @@ fn rematerializing_changes_no_result() {
             "{saved_bytes}"
         );
     }
+}
+
+/// A limit below the peak is met by computing again as little as it takes; one that nothing meets
+/// is refused with the limit that would do.
+#[test]
+fn a_training_step_fits_a_memory_limit_by_computing_values_again() {
+    let step = training_step("text-transformer", 8);
+    let planned = |memory_limit| {
+        let tuning = Tuning { memory_limit, ..Tuning::default() };
+        plan(&step, Mode::Compile, &caps(), &tuning)
+    };
+    let peak = |plan: &Plan| plan.arena_bytes.iter().sum::<usize>() as u64;
+    let recomputed =
+        |plan: &Plan| plan.notes.iter().any(|note| matches!(note, Note::Recomputed { .. }));
+    let free = planned(None).unwrap();
+    let most = peak(&free);
+    assert_eq!(planned(Some(most)).unwrap(), free, "what fits is left alone");
+    let Err(PlanError::OverLimit { needed, least, .. }) = planned(Some(1)) else {
+        panic!("one byte holds no training step")
+    };
+    assert!(needed == most && least < most, "{needed} {least}");
+    let [some, all] = [(most + least) / 2, least].map(|limit| {
+        let plan = planned(Some(limit)).unwrap();
+        assert!(peak(&plan) <= limit && recomputed(&plan), "{limit}");
+        plan
+    });
+    assert_eq!(peak(&all), least, "the error says what fits");
+    let work = [&free, &some, &all].map(|plan| plan.cost().flops);
+    assert!(work[0] < work[1] && work[1] <= work[2], "{work:?}");
 }

@@ -139,6 +139,9 @@ impl Display for Note {
             Note::Declined { what, scope, reason } => {
                 write!(f, "declined {what} at {scope}: {reason}")
             }
+            Note::Recomputed { op, scope, reason } => {
+                write!(f, "recomputed {op} at {scope}: {reason}")
+            }
             Note::Cast { scope, reason } => write!(f, "cast at {scope}: {reason}"),
         }
     }

@@ -9,7 +9,7 @@ use overdrive_ir::Caps;
 use overdrive_ir::plan::{ConvolutionCall, Instr, Note, Place, Plan, SlotId, Step, StepKind};
 
 /// Joins steps of a plan whose buffers are not yet placed.
-pub(super) fn join(plan: &mut Plan, caps: &Caps) {
+pub(crate) fn join(plan: &mut Plan, caps: &Caps) {
     let Some(takes) = caps.chains else { return };
     let mut at = 0;
     while at < plan.steps.len() {

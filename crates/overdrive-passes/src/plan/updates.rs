@@ -6,7 +6,7 @@ use overdrive_ir::plan::{Instr, KernelOp, Place, Plan, SlotId, Step, StepKind};
 use overdrive_ir::{Graph, Prim};
 
 /// Lets new values take the place of their states where no byte is read after it is written.
-pub(super) fn in_place(plan: &mut Plan) {
+pub(crate) fn in_place(plan: &mut Plan) {
     for i in 0..plan.updates.len() {
         let (name, old, new) = plan.updates[i].clone();
         if !matches!(plan.slot(new).place, Place::Arena { .. }) {
@@ -67,7 +67,7 @@ fn depends(plan: &Plan, later: usize, earlier: usize) -> bool {
 /// The first state that a `dynamic_update_slice` replaces and that could not be updated where it
 /// is: keeping the old value would silently copy all of it in every call, a cache of a million
 /// tokens for one token.
-pub(super) fn copied_cache(graph: &Graph, plan: &Plan) -> Option<PlanError> {
+pub(crate) fn copied_cache(graph: &Graph, plan: &Plan) -> Option<PlanError> {
     graph.states().iter().find_map(|state| {
         let node = graph.producer(state.update?)?;
         let slice = matches!(node.op.prim(), Some(Prim::DynamicUpdateSlice))

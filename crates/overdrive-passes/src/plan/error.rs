@@ -1,0 +1,57 @@
+//! `PlanError`: why no plan could be made, and what to do about it.
+
+use overdrive_ir::GraphError;
+
+/// Why no plan could be made.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// A dimension is still a name.
+    #[error("graph `{graph}` has unbound dimensions: bind {} before planning", names.join(", "))]
+    Unbound {
+        /// Name of the graph.
+        graph: String,
+        /// The names.
+        names: Vec<String>,
+    },
+    /// Transient memory exceeds `Tuning::memory_limit`.
+    #[error(
+        "`{graph}` needs {needed} bytes of transient memory, the limit is {limit}; {}: use a \
+         smaller batch, or a limit of at least {least} bytes",
+        reached(*needed, *least)
+    )]
+    OverLimit {
+        /// Name of the graph.
+        graph: String,
+        /// Bytes of the arena.
+        needed: u64,
+        /// Bytes of the smallest arena that was found by computing values again.
+        least: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A state that `dynamic_update_slice` replaces is still read in its old form afterwards.
+    #[error(
+        "state `{state}` is updated by dynamic_update_slice at {scope} but {reader} needs its old \
+         value too, which would copy the whole state in every call: read the updated value \
+         instead, or read the old one before the update"
+    )]
+    CopiedState {
+        /// The state.
+        state: String,
+        /// Where it is updated.
+        scope: String,
+        /// The step that reads the old value.
+        reader: String,
+    },
+    /// A pass found the graph ill-formed.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// How far computing values again got.
+fn reached(needed: u64, least: u64) -> String {
+    match least < needed {
+        true => format!("computing values again for the backward gets it down to {least}"),
+        false => "computing values again saves nothing".to_owned(),
+    }
+}
