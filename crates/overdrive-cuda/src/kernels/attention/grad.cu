@@ -87,7 +87,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                         const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                         const __grid_constant__ TensorMap dk, const __grid_constant__ TensorMap dv,
                         const f32* lse, const f32* delta,
-                        const __grid_constant__ Shape s, const __grid_constant__ Strides by CAPTURES) {
+                        const __grid_constant__ Shape s,
+                        const __grid_constant__ Strides by CAPTURES) {
     extern __shared__ unsigned char bytes[];
     __shared__ Barriers barriers;
     __shared__ f32 shifts[STAGES][BLOCK_QUERIES], deltas[STAGES][BLOCK_QUERIES];
