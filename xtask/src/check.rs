@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::step::{Tally, stream};
 use crate::skips::{self, Skips};
+use crate::step::{Tally, stream};
 use crate::workspace::Workspace;
 use crate::{add_op, container, generate, tidy};
 

@@ -39,13 +39,14 @@ pub(crate) fn rebuild(
     retype: &dyn Fn(&TensorType) -> TensorType,
     each: &mut Each<'_>,
 ) -> Result<Graph, GraphError> {
-    rebuild_states(graph, (retype, &|state| retype(graph.ty(state.value))), each)
+    rebuild_states(graph, retype, &|state| retype(graph.ty(state.value)), each)
 }
 
 /// The same with the types of inputs and of states given apart.
 pub(crate) fn rebuild_states(
     graph: &Graph,
-    (inputs, states): (&dyn Fn(&TensorType) -> TensorType, &dyn Fn(&StateDecl) -> TensorType),
+    inputs: &dyn Fn(&TensorType) -> TensorType,
+    states: &dyn Fn(&StateDecl) -> TensorType,
     each: &mut Each<'_>,
 ) -> Result<Graph, GraphError> {
     let b = Builder::new(graph.name());

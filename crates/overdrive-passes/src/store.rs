@@ -30,7 +30,7 @@ pub fn store(
         let ty = graph.ty(state.value);
         format(state).map_or(ty.clone(), |low| ty.with_dtype(low))
     };
-    rebuild_states(graph, (&Clone::clone, &retype), &mut |place| {
+    rebuild_states(graph, &Clone::clone, &retype, &mut |place| {
         let regions = place.node.regions.clone();
         let before = graph.types(&place.node.operands);
         let now: Vec<TensorType> = place.operands.iter().map(|operand| operand.ty()).collect();

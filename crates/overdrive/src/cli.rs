@@ -3,9 +3,11 @@
 //! easiest to keep.
 
 mod examples;
+mod explain;
 mod quantize;
 mod train;
 
+pub(crate) use explain::{Explain, Subject};
 pub(crate) use quantize::{MetricName, Quantize};
 pub(crate) use train::Train;
 
@@ -64,6 +66,9 @@ pub(crate) enum Command {
     /// The model for other engines
     #[command(after_help = examples::EXPORT)]
     Export(Export),
+    /// How a model becomes a plan: what each pass changed, steps, memory, and what was declined
+    #[command(after_help = examples::EXPLAIN)]
+    Explain(Explain),
     /// Where the time goes: operators by self time, and a trace
     #[command(after_help = examples::PROFILE)]
     Profile(Profile),
@@ -413,20 +418,9 @@ pub(crate) struct Export {
 /// Arguments of `profile`.
 #[derive(Args, Debug)]
 pub(crate) struct Profile {
-    /// A built-in model, a folder that holds one, or an .onnx file
-    pub model: String,
-    /// Execution mode
-    #[arg(long, default_value = "compile", value_name = "MODE")]
-    pub mode: ModeName,
-    /// Number format of contractions: f32, bf16, f16
-    #[arg(long, default_value = "f32", value_name = "DTYPE")]
-    pub dtype: Precision,
-    /// Batch size [default: the model's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub batch: Option<u32>,
-    /// Size of a named dimension [default: the model's]
-    #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
-    pub shapes: Vec<(String, usize)>,
+    /// What is profiled.
+    #[command(flatten)]
+    pub subject: Subject,
     /// Calls to sum over
     #[arg(long, default_value_t = 20, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -440,9 +434,6 @@ pub(crate) struct Profile {
     /// The table as JSON on standard output
     #[arg(long)]
     pub json: bool,
-    /// Machine and seed.
-    #[command(flatten)]
-    pub machine: Machine,
 }
 
 /// Arguments of `generate`.

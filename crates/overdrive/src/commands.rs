@@ -3,6 +3,7 @@
 mod bench;
 mod compare;
 mod eval;
+mod explain;
 mod export;
 mod generate;
 mod history;
@@ -31,6 +32,7 @@ pub(crate) fn run(command: Command, stop: &Stop) -> Result<Exit, Failure> {
         Command::Bench(arguments) => bench::bench(&arguments, stop),
         Command::Eval(arguments) => eval::eval(&arguments, stop),
         Command::Export(arguments) => export::export(&arguments, stop),
+        Command::Explain(arguments) => explain::explain(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments, stop),
         Command::Generate(arguments) => generate::generate(&arguments, stop),
         Command::Train(arguments) => train::train(&arguments, stop),

@@ -15,6 +15,7 @@ mod memory;
 mod model;
 mod progress;
 mod signals;
+mod subject;
 mod terminal;
 mod text;
 mod training;

@@ -3,7 +3,7 @@
 use crate::cli::Profile as Arguments;
 use crate::devices;
 use crate::failure::Failure;
-use crate::model;
+use crate::subject;
 use crate::terminal::{say, tell, width};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::digits;
@@ -14,7 +14,6 @@ use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
 use overdrive::cpu::memory::available_bytes;
 use overdrive::files::{Place, Request};
 use overdrive::ir::{Backend, Mode, State, Tuning};
-use overdrive::passes::{Recipe, precision};
 use overdrive::studies::Workload;
 use overdrive_process::Stop;
 use serde_json::json;
@@ -22,28 +21,23 @@ use std::path::Path;
 
 pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failure> {
     let place = |path| {
-        let inputs = &[Path::new(&arguments.model)];
+        let inputs = &[Path::new(&arguments.subject.model)];
         let request =
             Request { path, option: "--trace", existing: arguments.replacing.into(), inputs };
         Place::file(request).map_err(Failure::bad_input)
     };
     let place = arguments.trace.as_deref().map(place).transpose()?;
-    let model = model::load(&arguments.model)?;
-    let batch = arguments.batch.map(|n| model.batch(n)).transpose()?;
-    let workload = model.bind(&arguments.shapes.iter().cloned().chain(batch).collect())?;
-    let opened = devices::open(&arguments.machine)?;
+    let (workload, graph, opened) = &subject::open(&arguments.subject)?;
     let backend = opened.backend.as_ref();
-    let mode: Mode = arguments.mode.into();
-    let recipe = Recipe { contractions: arguments.dtype.into() };
-    let graph = &precision(&workload.graph, &recipe).map_err(Failure::harness)?;
-    check_memory(&workload, backend)?;
+    let mode: Mode = arguments.subject.mode.into();
+    check_memory(workload, backend)?;
     // What is profiled is what a study would time.
     let mut tuning = Tuning::default();
     backend.tune(graph, mode, &mut tuning).map_err(devices::failure)?;
     let mut executable = backend.compile(graph, mode, &tuning).map_err(devices::failure)?;
     let mut state = State::initial(graph, backend).map_err(devices::failure)?;
     let target = Target { backend, executable: executable.as_mut(), state: &mut state };
-    let inputs = workload.inputs(arguments.machine.seed);
+    let inputs = workload.inputs(arguments.subject.machine.seed);
     let profile = Profile::take(target, &inputs, arguments.calls, &SystemClock::new());
     let profile = Profile { name: workload.key.name.clone(), ..profile.map_err(unmeasured)? };
     if let Some(place) = place {

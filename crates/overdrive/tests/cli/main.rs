@@ -9,6 +9,7 @@ mod book;
 mod damaged;
 mod engines;
 mod eval;
+mod explain;
 mod fine_tune;
 mod fuzz;
 mod generate;

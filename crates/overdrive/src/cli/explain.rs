@@ -1,0 +1,69 @@
+//! Arguments of `explain`, and those that say which graph is meant.
+
+use super::{Machine, ModeName, Precision, named_size};
+use clap::Args;
+
+/// One model at one size, as one mode runs it: of `explain` and `profile`.
+#[derive(Args, Debug)]
+pub(crate) struct Subject {
+    /// A built-in model, a folder that holds one, or an .onnx file
+    pub model: String,
+    /// Execution mode
+    #[arg(long, default_value = "compile", value_name = "MODE")]
+    pub mode: ModeName,
+    /// Number format of contractions: f32, bf16, f16
+    #[arg(long, default_value = "f32", value_name = "DTYPE")]
+    pub dtype: Precision,
+    /// Batch size [default: the model's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch: Option<u32>,
+    /// Size of a named dimension [default: the model's]
+    #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
+    pub shapes: Vec<(String, usize)>,
+    /// Machine and seed.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+/// Arguments of `explain`.
+#[derive(Args, Debug)]
+pub(crate) struct Explain {
+    /// What is explained.
+    #[command(flatten)]
+    pub subject: Subject,
+    /// The training step of the model instead of its forward pass
+    #[arg(long)]
+    pub training: bool,
+    /// Most memory that the plan may take beside inputs, outputs and states: `512MiB`, `2GiB`, or
+    /// bytes. A training step computes values again to fit it
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory_limit: Option<u64>,
+    /// Passes, steps, memory and notes as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Bytes, in binary units where one is named.
+fn size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+    let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (number, shift) = unit.unwrap_or((text, 0));
+    let bytes = number.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| {
+        "expected bytes, or a whole number of KiB, MiB, GiB or TiB, as in `2GiB`".to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_are_bytes_or_binary_units() {
+        let read = ["1", "64KiB", "3 MiB", "2GiB"].map(|text| size(text).unwrap());
+        assert_eq!(read, [1, 64 << 10, 3 << 20, 2 << 30]);
+        for text in ["", "0", "-1", "2GB", "1.5GiB", "99999999999TiB", "GiB"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

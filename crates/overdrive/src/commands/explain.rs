@@ -1,0 +1,216 @@
+//! `overdrive explain`: how a model becomes a plan, pass by pass, and the plan; nothing runs.
+
+use crate::cli::Explain;
+use crate::failure::Failure;
+use crate::subject;
+use crate::terminal::{note, say, tell, width};
+use overdrive::bench::digits;
+use overdrive::bench::exit::Exit;
+use overdrive::bench::report::{Align, Table, terminal_table};
+use overdrive::ir::plan::{Note, Place, Plan, Step};
+use overdrive::ir::{Mode, Tuning};
+use overdrive::passes::{Change, PASSES};
+use overdrive::train::{Recipe, recipe_of, training_step, with_loss};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
+    let (workload, forward, opened) = subject::open(&arguments.subject)?;
+    let name = &workload.key.name;
+    let graph = match arguments.training {
+        false => forward,
+        true => {
+            let precision = arguments.subject.dtype.into();
+            let recipe = Recipe { precision, ..recipe_of(name) };
+            let graph = with_loss(&workload.graph).map_err(Failure::bad_input)?;
+            training_step(&graph, &recipe).map_err(Failure::bad_input)?
+        }
+    };
+    let mode: Mode = arguments.subject.mode.into();
+    let caps = opened.backend.caps();
+    let is_gpu = opened.described.is_some();
+    if mode == Mode::Graph && !is_gpu {
+        return Err(Failure::bad_input(
+            "--mode graph: expected a GPU, whose launches are captured and replayed, found a CPU; \
+             use --mode compile",
+        ));
+    }
+    let tuning = Tuning { memory_limit: arguments.memory_limit, ..Tuning::default() };
+    // A plan that does not exist is the model's or the user's doing.
+    let (plan, changes) =
+        overdrive::passes::explain(&graph, mode, caps, &tuning).map_err(Failure::bad_input)?;
+    if arguments.json {
+        let json = json!({
+            "model": name,
+            "device": caps.device,
+            "mode": mode.name(),
+            "passes": PASSES.iter().map(|pass| pass_json(pass.name, pass.does, &changes))
+                .collect::<Vec<_>>(),
+            "steps": plan.steps.iter().map(|step| step_json(&plan, step)).collect::<Vec<_>>(),
+            "memory": {
+                "arena_bytes": plan.arena_bytes,
+                "live_bytes": plan.live_bytes,
+                "persistent_bytes": plan.persistent_bytes,
+            },
+            "notes": plan.notes.iter().map(note_json).collect::<Vec<_>>(),
+        });
+        say!("{}", serde_json::to_string_pretty(&json).expect("plain data"))?;
+        return Ok(Exit::Fine);
+    }
+    for table in [passes(mode, &changes), steps(&plan)] {
+        say!("{}\n", terminal_table(&table, width()))?;
+    }
+    if !plan.notes.is_empty() {
+        say!("{}\n", terminal_table(&notes(&plan), width()))?;
+    }
+    for (space, (arena, kept)) in plan.arena_bytes.iter().zip(&plan.persistent_bytes).enumerate() {
+        say!(
+            "memory space {space}: peak {} (live at once: {}), prepared {}",
+            digits::bytes(*arena as u64),
+            digits::bytes(plan.live_bytes as u64),
+            digits::bytes(*kept as u64),
+        )?;
+    }
+    let (count, cost) = (plan.steps.len(), plan.cost());
+    tell!("{name} {mode}: {count} steps, {}, {} moved", flops(cost.flops), moved(cost.bytes))?;
+    if is_gpu {
+        note!("note: a GPU may run some of these steps as one launch; that is not shown");
+    }
+    Ok(Exit::Fine)
+}
+
+fn passes(mode: Mode, changes: &[Change]) -> Table {
+    let titles = [
+        ("pass", Align::Left),
+        ("nodes", Align::Right),
+        ("steps", Align::Right),
+        ("notes", Align::Right),
+        ("what it does", Align::Left),
+    ];
+    let mut table = Table::new(&titles);
+    let range = |before: usize, after: usize| match before == after {
+        true => after.to_string(),
+        false => format!("{before} -> {after}"),
+    };
+    for pass in PASSES {
+        let cells = match changes.iter().find(|change| change.pass.name == pass.name) {
+            Some(Change { before, after, notes, .. }) => [
+                range(before.nodes, after.nodes),
+                range(before.steps, after.steps),
+                notes.len().to_string(),
+                pass.does.to_owned(),
+            ],
+            None => [
+                String::new(),
+                String::new(),
+                String::new(),
+                format!("(not in mode {mode}) {}", pass.does),
+            ],
+        };
+        table.push([vec![pass.name.to_owned()], cells.to_vec()].concat());
+    }
+    table
+}
+
+fn steps(plan: &Plan) -> Table {
+    let titles = [
+        ("step", Align::Left),
+        ("scope", Align::Left),
+        ("FLOP", Align::Right),
+        ("bytes", Align::Right),
+        ("writes to", Align::Left),
+    ];
+    let mut table = Table::new(&titles);
+    for step in &plan.steps {
+        let once = if step.prepare { " (once)" } else { "" };
+        table.push(vec![
+            format!("{}{once}", step.name),
+            step.scope.clone(),
+            flops(step.cost.flops),
+            moved(step.cost.bytes),
+            places(plan, step).join(", "),
+        ]);
+    }
+    table
+}
+
+/// What the plan says of itself; what it says of several scopes in the same words stands once.
+fn notes(plan: &Plan) -> Table {
+    let mut alike: BTreeMap<[&str; 3], Vec<&str>> = BTreeMap::new();
+    for note in &plan.notes {
+        let (kind, what, scope, reason) = parts(note);
+        alike.entry([kind, what, reason]).or_default().push(scope);
+    }
+    let titles = [
+        ("note", Align::Left),
+        ("of", Align::Left),
+        ("times", Align::Right),
+        ("first at", Align::Left),
+        ("why", Align::Left),
+    ];
+    let mut table = Table::new(&titles);
+    for ([kind, what, reason], scopes) in alike {
+        let (times, first) = (scopes.len().to_string(), scopes[0].to_owned());
+        table.push(vec![kind.to_owned(), what.to_owned(), times, first, reason.to_owned()]);
+    }
+    table
+}
+
+/// Kind, subject, scope and reason.
+fn parts(note: &Note) -> (&str, &str, &str, &str) {
+    match note {
+        Note::Expanded { op, scope, reason } => ("expanded", op, scope, reason),
+        Note::Declined { what, scope, reason } => ("declined", what, scope, reason),
+        Note::Recomputed { op, scope, reason } => ("recomputed", op, scope, reason),
+        Note::Cast { scope, reason } => ("cast", "contraction", scope, reason),
+    }
+}
+
+/// Where a step writes.
+fn places(plan: &Plan, step: &Step) -> Vec<String> {
+    let place = |place: &Place| match place {
+        Place::Input(number) => format!("input {number}"),
+        Place::Output(number) => format!("output {number}"),
+        Place::State(name) => format!("state {name}"),
+        Place::Constant(_) => "constant".to_owned(),
+        Place::Arena { space, offset } => format!("arena{}+{offset}", space.0),
+        Place::Persistent { space, offset } => format!("persistent{}+{offset}", space.0),
+    };
+    step.writes.iter().map(|slot| place(&plan.slot(*slot).place)).collect()
+}
+
+fn flops(count: u64) -> String {
+    digits::rate(count as f64, None, "FLOP").trim_end_matches("/s").to_owned()
+}
+
+fn moved(count: u64) -> String {
+    digits::bytes(count)
+}
+
+fn pass_json(name: &str, does: &str, changes: &[Change]) -> Value {
+    let change = changes.iter().find(|change| change.pass.name == name);
+    let mut json = json!({ "name": name, "does": does, "ran": change.is_some() });
+    if let Some(change) = change {
+        let pair = |before, after| json!({ "before": before, "after": after });
+        json["nodes"] = pair(change.before.nodes, change.after.nodes);
+        json["steps"] = pair(change.before.steps, change.after.steps);
+        json["notes"] = change.notes.iter().map(note_json).collect();
+    }
+    json
+}
+
+fn step_json(plan: &Plan, step: &Step) -> Value {
+    json!({
+        "name": step.name,
+        "scope": step.scope,
+        "flops": step.cost.flops,
+        "bytes": step.cost.bytes,
+        "writes": places(plan, step),
+        "prepare": step.prepare,
+    })
+}
+
+fn note_json(note: &Note) -> Value {
+    let (kind, what, scope, reason) = parts(note);
+    json!({ "kind": kind, "what": what, "scope": scope, "reason": reason })
+}

@@ -1,0 +1,74 @@
+//! `explain`: passes, steps, memory and notes of a plan, for people and for programs.
+
+use crate::invocation::Folder;
+use serde_json::Value;
+
+const LINE: &str = "explain digits-mlp --batch 2 --device cpu --threads 1";
+
+#[test]
+fn explain_prints_every_pass_step_and_note_in_80_columns() {
+    let folder = Folder::new();
+    for mode in ["eager", "jit", "compile"] {
+        let outcome = folder.line(&format!("{LINE} --mode {mode}"));
+        outcome.ends(0, &["attend", "legalize", "place", "writes to", "output 0", "peak"]);
+        let widest = outcome.stdout.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(80), "{}", outcome.stdout);
+        assert!(outcome.stdout.contains("(not in mode"), "no mode has all passes");
+    }
+    assert!(folder.files().is_empty());
+}
+
+#[test]
+fn the_json_of_explain_adds_up() {
+    let folder = Folder::new();
+    let outcome = folder.line(&format!("{LINE} --json"));
+    let plan: Value = serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap();
+    let list = |key: &str| plan[key].as_array().unwrap().clone();
+    let ran: Vec<Value> = list("passes").into_iter().filter(|pass| pass["ran"] == true).collect();
+    let names: Vec<&str> = ran.iter().map(|pass| pass["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"groups") && !names.contains(&"node_by_node"), "{names:?}");
+    assert_eq!(names.last(), Some(&"place"), "places are the last word");
+    for pair in ran.windows(2) {
+        assert_eq!(pair[0]["nodes"]["after"], pair[1]["nodes"]["before"], "{}", pair[1]["name"]);
+    }
+    let steps = list("steps");
+    assert_eq!(ran.last().unwrap()["steps"]["after"], steps.len());
+    assert!(steps.iter().any(|step| step["flops"].as_u64() > Some(0)), "{plan}");
+    let noted: usize = ran.iter().map(|pass| pass["notes"].as_array().unwrap().len()).sum();
+    assert_eq!(noted, list("notes").len());
+    assert!(plan["memory"]["arena_bytes"][0].as_u64() >= plan["memory"]["live_bytes"].as_u64());
+}
+
+#[test]
+fn explain_refuses_what_no_device_has() {
+    let folder = Folder::new();
+    folder.line("explain mlp --device cuda:999").ends(2, &["cuda:999", "`--device cpu`"]);
+    folder.line(&format!("{LINE} --mode graph")).ends(2, &["--mode graph", "--mode compile"]);
+    folder.line("explain transfomer").ends(2, &["did you mean `transformer`?"]);
+}
+
+#[test]
+fn a_training_step_is_explained_within_a_memory_limit() {
+    let folder = Folder::new();
+    let line = "explain text-transformer --training --batch 8 --device cpu --threads 1";
+    let plan = |limit: &str| -> Value {
+        let outcome = folder.line(&format!("{line} --json {limit}"));
+        serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap()
+    };
+    let recomputed = |plan: &Value| {
+        let notes = plan["notes"].as_array().unwrap();
+        notes.iter().filter(|note| note["kind"] == "recomputed").count()
+    };
+    let arena = |plan: &Value| plan["memory"]["arena_bytes"][0].as_u64().unwrap();
+    let free = plan("");
+    assert_eq!(recomputed(&free), 0);
+    let refused = folder.line(&format!("{line} --memory-limit 1KiB"));
+    let said = &refused.ends(2, &["the limit is 1024", "smaller batch"]).stderr;
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let at = words.windows(2).position(|pair| pair == ["at", "least"]).unwrap();
+    let least: u64 = words[at + 2].parse().unwrap();
+    assert!(least < arena(&free), "{said}");
+    let fitting = plan(&format!("--memory-limit {least}"));
+    assert!(recomputed(&fitting) > 0 && arena(&fitting) == least);
+    folder.line(&format!("{line} --memory-limit 2GB")).ends(2, &["--memory-limit", "GiB"]);
+}
