@@ -117,7 +117,8 @@ fn matrices_and_caches_are_stored_narrow_and_logits_are_wide() {
         assert_eq!(ty.dtype, expected, "{}", state.name);
     }
     assert_eq!(graph.ty(graph.outputs()[0].value).dtype, DType::F32);
-    // No weight and no cache is widened: the largest of what is, is a row of the feed-forward layer.
+    // No weight and no cache is widened. The largest widened value is a row of the feed-forward
+    // layer.
     let wide = graph.nodes().iter().flat_map(|node| &node.results).map(|&value| graph.ty(value));
     let largest = wide.filter(|ty| ty.dtype == DType::F32).map(TensorType::elements).max();
     assert!(largest.unwrap() <= 4 * CAPACITY, "{largest:?}");
