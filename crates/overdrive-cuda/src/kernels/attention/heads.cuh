@@ -48,14 +48,6 @@ __device__ __forceinline__ void copy_head_out(const TensorMap& map, u32 from, in
         : "memory");
 }
 
-// Two values in one register, the first in the low half.
-__device__ __forceinline__ u32 pair(f32 low, f32 high) {
-    u32 both;
-    if constexpr (same<Element, bf16>)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
 __device__ __forceinline__ f32 power_of_two(f32 x) {
     f32 result;
     asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));

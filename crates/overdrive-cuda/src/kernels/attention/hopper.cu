@@ -104,28 +104,7 @@ __device__ __forceinline__ void round_weights(Weights& weights, const Scores& sc
 // Issues the products of queries and a block of keys.
 __device__ __forceinline__ void issue_scores(Scores& scores, u64 queries, u64 keys) {
     fence_sums(scores);
-    products_begin();
-#pragma unroll
-    for (int c = 0; c < (D + 15) / 16; c++) {
-        const u32 part = c * 16 / LINE, step = c * 16 % LINE / 8;
-        wgmma(scores, queries + part * (QUERY_BOX / 16) + step, keys + part * (KEY_BOX / 16) + step,
-              c > 0);
-    }
-    products_commit();
-}
-// Issues the products of probabilities and a block of values.
-__device__ __forceinline__ void issue_values(Sums& sums, Weights& weights, u64 values) {
-    fence_sums(sums);
-#pragma unroll
-    for (int i = 0; i < KEYS / 4; i++) asm volatile("" : "+r"(weights[i])::"memory");
-    products_begin();
-#pragma unroll
-    for (int c = 0; c < KEYS / 16; c++) {
-        const u32 chunk[4] = {weights[4 * c], weights[4 * c + 1], weights[4 * c + 2],
-                              weights[4 * c + 3]};
-        wgmma_of_registers(sums, chunk, values + c * (16 * 128 / 16));
-    }
-    products_commit();
+    issue_by_channel<D, QUERY_BOX, KEY_BOX>(scores, queries, keys);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -277,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     issue_scores(scores, queries,
                                  descriptor(BY_CHANNEL, key_place + key_turn.stage * KEY_BYTES));
                     barrier_wait(value_full + 8 * value_turn.stage, value_turn.parity);
-                    issue_values(sums, weights,
+                    issue_by_row(sums, weights,
                                  descriptor(BY_KEY, value_place + value_turn.stage * VALUE_BYTES));
                     if (CONSUMERS > 1) pass_turn(warpgroup);
                     products_wait<1>();
@@ -299,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     round_weights(weights, scores);
                 }
                 barrier_wait(value_full + 8 * value_turn.stage, value_turn.parity);
-                issue_values(sums, weights,
+                issue_by_row(sums, weights,
                              descriptor(BY_KEY, value_place + value_turn.stage * VALUE_BYTES));
                 products_wait<0>();
                 fence_sums(sums);

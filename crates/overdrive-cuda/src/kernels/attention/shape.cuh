@@ -1,5 +1,5 @@
-// What both kernels of attention share: the shape (`Shape` in call.rs), and scores by the printed
-// functions.
+// What the kernels of attention share: the shape (`Shape` in call.rs), pairs of 16-bit floats, and
+// scores by the printed functions.
 //
 // Text before this file gives `Element`, `Sum`, CAPTURES (parameters of the captured tensors, after
 // a comma) and CAPTURED (their names), D and DV (channels of q and k, and of v), and, where the op
@@ -38,6 +38,15 @@ __device__ __forceinline__ f32 power(f32 x) { return expf(x); }
 __device__ __forceinline__ f64 power(f64 x) { return exp(x); }
 __device__ __forceinline__ f32 logarithm(f32 x) { return logf(x); }
 __device__ __forceinline__ f64 logarithm(f64 x) { return log(x); }
+
+// Two values of an `Element` of 16 bits in one register, the first in the low half.
+__device__ __forceinline__ u32 pair(f32 low, f32 high) {
+    u32 both;
+    if constexpr (same<Element, bf16>)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
 
 // The score of a pair from its scaled product, -infinity where it is hidden. Functions are
 // evaluated of hidden pairs too, since what they read is in range in any case: what several pairs

@@ -65,15 +65,6 @@ __device__ __forceinline__ void multiply(f32 (&sum)[4], const u32 (&a)[4], u32 b
 #undef MMA
 }
 
-// Two values in one register, the first in the low half.
-__device__ __forceinline__ u32 pair(f32 low, f32 high) {
-    u32 both;
-    if constexpr (same<Element, bf16>)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
 extern "C" __global__ void __launch_bounds__(128)
     attention(const Element* q, const Element* k, const Element* v, Element* out, f32* lse,
               Shape s CAPTURES) {
