@@ -3,11 +3,11 @@
 //!
 //! This is where what `formats` reads meets what `models` builds. The graphs name their states as
 //! the files do, and every difference is an error that lists it; what is renamed or left out by a
-//! rule is in `notes`. Weights stay as they are stored. 16-bit ones become f32 as a graph is
-//! loaded, so that what is measured in f32 is f32 throughout, or stay as they are where a decoder
-//! runs in their format. A folder that `quantize` wrote has
-//! codes in place of some weights. Invariant: a model that was read has every weight, each of the
-//! type that its graph declares, or of a narrower float type.
+//! rule is in `notes`. Weights stay as they are stored. As a graph is loaded, 16-bit ones become
+//! f32, so that what is measured in f32 is f32 throughout. A decoder that runs in their format
+//! keeps them. A folder that `quantize` wrote has codes in place of some weights. Invariant: a
+//! model that was read has every weight, each of the type that its graph declares, or of a narrower
+//! float type.
 
 mod adapter;
 mod architecture;

@@ -72,7 +72,11 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
         )?;
     }
     let (count, cost) = (plan.steps.len(), plan.cost());
-    tell!("{name} {mode}: {count} steps, {}, {} moved", flops(cost.flops), moved(cost.bytes))?;
+    tell!(
+        "{name} {mode}: {count} steps, {}, {} moved",
+        flops(cost.flops),
+        digits::bytes(cost.bytes)
+    )?;
     if is_gpu {
         note!("note: a GPU may run some of these steps as one launch; that is not shown");
     }
@@ -127,7 +131,7 @@ fn steps(plan: &Plan) -> Table {
             format!("{}{once}", step.name),
             step.scope.clone(),
             flops(step.cost.flops),
-            moved(step.cost.bytes),
+            digits::bytes(step.cost.bytes),
             places(plan, step).join(", "),
         ]);
     }
@@ -181,10 +185,6 @@ fn places(plan: &Plan, step: &Step) -> Vec<String> {
 
 fn flops(count: u64) -> String {
     digits::rate(count as f64, None, "FLOP").trim_end_matches("/s").to_owned()
-}
-
-fn moved(count: u64) -> String {
-    digits::bytes(count)
 }
 
 fn pass_json(name: &str, does: &str, changes: &[Change]) -> Value {
