@@ -57,7 +57,7 @@ pub use quantize::{
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use rematerialize::{Rematerialize, rematerialize};
-pub use segments::{block_ends, segments};
+pub use segments::{block_ends, distinct_blocks, segments};
 pub use shard::{ShardError, Sharded, shard};
 pub use sparsify::{Pruning, Sparsified, compress, sparsify};
 pub use store::store;

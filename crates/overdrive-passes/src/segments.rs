@@ -64,6 +64,41 @@ pub fn block_ends(graph: &Graph, bytes: u64) -> Vec<NodeId> {
     ends
 }
 
+/// The parts of a forward graph, a block each, without those that repeat an earlier one with other
+/// states: together they apply every operation of the graph at its sizes.
+///
+/// # Errors
+/// As [`segments`].
+pub fn distinct_blocks(graph: &Graph) -> Result<Vec<Graph>, GraphError> {
+    let ends = block_ends(graph, 1);
+    if ends.is_empty() {
+        return Ok(vec![graph.clone()]);
+    }
+    let mut distinct: Vec<Graph> = Vec::new();
+    for part in segments(graph, &ends)? {
+        if !distinct.iter().any(|known| is_same_work(known, &part)) {
+            distinct.push(part);
+        }
+    }
+    Ok(distinct)
+}
+
+/// Whether two graphs do the same to values of the same types, whatever the names.
+fn is_same_work(a: &Graph, b: &Graph) -> bool {
+    let values = |graph: &Graph| graph.outputs().iter().map(|port| port.value).collect::<Vec<_>>();
+    a.nodes().len() == b.nodes().len()
+        && a.value_count() == b.value_count()
+        && a.values().all(|value| a.ty(value) == b.ty(value) && a.origin(value) == b.origin(value))
+        && values(a) == values(b)
+        && a.nodes().iter().zip(b.nodes()).all(|(a, b)| {
+            let regions = a.regions.iter().zip(&b.regions);
+            a.op == b.op
+                && a.operands == b.operands
+                && a.regions.len() == b.regions.len()
+                && regions.into_iter().all(|(a, b)| is_same_work(a, b))
+        })
+}
+
 /// The state that a value is a view of, if it is one.
 fn state_behind(graph: &Graph, lives: &Lives, mut value: Value) -> Option<usize> {
     while !lives.varies[value.0 as usize] {

@@ -3,7 +3,7 @@
 
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::{Builder, DType, Init, Tensor, TensorType, Unary};
-use overdrive_passes::{layers, segments};
+use overdrive_passes::{distinct_blocks, layers, segments};
 use std::collections::BTreeMap;
 
 #[test]
@@ -46,4 +46,26 @@ fn parts_give_what_the_whole_gives() {
             assert!((found - expected).abs() < 1e-5, "{}: {found} and {expected}", port.name);
         }
     }
+}
+
+#[test]
+fn blocks_that_repeat_are_kept_once() {
+    let b = Builder::new("model");
+    let mut h = b.input("x", TensorType::new(DType::F32, [2usize, 8]));
+    for layer in 0..6 {
+        let _scope = b.scope(&format!("h.{layer}"));
+        let init = Init::Normal { std: 0.3, seed: layer };
+        let w = b.state("weight", TensorType::new(DType::F32, [8usize, 8]), init);
+        let made = h.linear(w.t(), None);
+        h = h + if layer == 4 { made.unary(Unary::Cos) } else { made };
+    }
+    b.output("y", h);
+    let graph = b.finish().unwrap();
+    let distinct = distinct_blocks(&graph).unwrap();
+    // A block ends at its product, so that the next one begins with the sum: the first has no sum
+    // before it, the second stands for three more, the last follows a cosine.
+    let texts: Vec<String> = distinct.iter().map(ToString::to_string).collect();
+    assert_eq!(distinct.len(), 3, "{texts:#?}");
+    let cosines = texts.iter().filter(|text| text.contains("cos")).count();
+    assert_eq!(cosines, 1, "{texts:#?}");
 }
