@@ -26,6 +26,17 @@ unsafe impl Send for Plugin {}
 // SAFETY: likewise.
 unsafe impl Sync for Plugin {}
 
+/// XLA writes tens of lines about its devices and memory to the terminal unless the environment
+/// says otherwise; a user who set the variable has her way.
+fn log_errors_only() {
+    const LEVEL: &str = "TF_CPP_MIN_LOG_LEVEL";
+    if std::env::var_os(LEVEL).is_none() {
+        // SAFETY: std's own readers hold a lock. Threads that run by now are workers of ours, which
+        // read no environment; no plugin is loaded yet.
+        unsafe { std::env::set_var(LEVEL, "2") };
+    }
+}
+
 /// A failure in the plugin's, or the loader's, own words.
 pub(super) fn failed(step: impl Into<String>, message: impl Into<String>) -> BackendError {
     BackendError::Device { step: step.into(), message: message.into() }
@@ -49,6 +60,7 @@ impl Plugin {
 
     fn open(path: &Path) -> Result<Self, BackendError> {
         let step = || format!("loading {}", path.display());
+        log_errors_only();
         // SAFETY: the initialisers of a library that the user chose are run; this is what loading
         // it means.
         let library = unsafe { Library::new(path) }.map_err(|e| failed(step(), e.to_string()))?;
