@@ -60,6 +60,22 @@ pub struct Configuration {
     pub variant: Option<String>,
 }
 
+impl Configuration {
+    /// As readers see it: a GPU of this machine is `cuda:0`, since its name stands once with the
+    /// environment, and the host's thread is no choice of anybody.
+    pub fn label(&self) -> String {
+        self.shown().to_string()
+    }
+
+    /// What a label says.
+    pub(crate) fn shown(&self) -> Self {
+        match self.backend.starts_with("cuda:") {
+            true => Self { device: self.backend.clone(), threads: 0, ..self.clone() },
+            false => self.clone(),
+        }
+    }
+}
+
 impl fmt::Display for Configuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.backend)?;

@@ -16,7 +16,7 @@ use crate::subject::Deviation;
 use compared::compared_values;
 
 pub use compared::{compared, compared_rows};
-pub use drawn::{normal_inputs, side_by_side};
+pub use drawn::normal_inputs;
 pub use sensitivity::Sensitivity;
 
 /// How far an output may be from its reference.

@@ -101,6 +101,7 @@ fn caps(threads: usize) -> Caps {
         declines: Some(kernels::declined),
         contraction_dtypes: [DType::F64, DType::F32, DType::I8].into_iter().chain(halves).collect(),
         native_halves: native_halves(),
+        replays: false,
         // Lanes are loaded by address: types that share bytes are not.
         loop_dtypes: DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8).collect(),
         flops_per_byte: FLOPS_PER_BYTE,
@@ -153,21 +154,20 @@ impl Backend for CpuBackend {
         mode: Mode,
         tuning: &Tuning,
     ) -> Result<Box<dyn Executable>, BackendError> {
-        let unsupported = |op: &str, reason: String| BackendError::Unsupported {
-            backend: "cpu".to_owned(),
-            op: op.to_owned(),
-            scope: graph.name().to_owned(),
-            reason,
-        };
         if mode == Mode::Graph {
             let reason = "a CPU has no launches to capture and replay; use mode `compile`";
-            return Err(unsupported("mode graph", reason.to_owned()));
+            return Err(BackendError::Unsupported {
+                backend: "cpu".to_owned(),
+                op: "mode graph".to_owned(),
+                scope: graph.name().to_owned(),
+                reason: reason.to_owned(),
+            });
         }
         let threads = tuning.threads.map_or(Ok(self.threads), at_least_one)?;
         let pool = self.pool(threads)?;
         self.set.during(|| {
             let plan = overdrive_passes::plan(graph, mode, &self.caps, tuning);
-            let plan = plan.map_err(|e| unsupported("plan", e.to_string()))?;
+            let plan = plan.map_err(|error| error.refused_by("cpu", graph.name()))?;
             let names = |ports: &[overdrive_ir::Port]| -> Vec<String> {
                 ports.iter().map(|p| p.name.clone()).collect()
             };

@@ -69,6 +69,7 @@ pub fn caps(properties: &Properties) -> Caps {
         contraction_dtypes: gemm::DTYPES.into(),
         // Every architecture that runs here has them, from Ampere on.
         native_halves: BTreeSet::from([DType::F16, DType::BF16]),
+        replays: true,
         loop_dtypes: BTreeSet::from(DType::ALL),
         flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),
         packings: None,
@@ -238,7 +239,7 @@ impl Backend for CudaBackend {
 impl CudaBackend {
     fn plan(&self, graph: &Graph, mode: Mode, tuning: &Tuning) -> Result<Plan, BackendError> {
         let plan = overdrive_passes::plan(graph, mode, &self.caps, tuning);
-        plan.map_err(|e| self.refused(Refusal::Unsupported(e.to_string()), ("plan", graph.name())))
+        plan.map_err(|error| error.refused_by(&self.name, graph.name()))
     }
 
     /// What is chosen under a key, if that is news: as an earlier process found, else as `time`

@@ -66,7 +66,7 @@ pub enum BackendError {
         reason: String,
     },
     /// The plan does not fit in memory.
-    #[error("the plan needs {needed} bytes, the device has {available}: {remedy}")]
+    #[error("the plan needs {needed} bytes, there are {available}: {remedy}")]
     OutOfMemory {
         /// Bytes that the plan needs.
         needed: u64,

@@ -2,7 +2,7 @@
 //! a device.
 
 use crate::plan::{ConvolutionCall, GemmCall};
-use crate::{Convolution, DType, OpRef, TensorType};
+use crate::{Convolution, DType, Mode, OpRef, TensorType};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,6 +28,8 @@ pub struct Caps {
     pub native_halves: BTreeSet<DType>,
     /// Types that fused loops can load and store.
     pub loop_dtypes: BTreeSet<DType>,
+    /// Whether a plan can be captured once and replayed as a whole ([`Mode::Graph`]).
+    pub replays: bool,
     /// FLOPs per byte of memory traffic at which compute and memory balance, measured or nominal.
     pub flops_per_byte: f64,
     /// How right operands of products that are states are packed ahead of time; `None` where none
@@ -46,6 +48,14 @@ pub struct Caps {
     pub chains: Option<Chains>,
     /// What no implementation can exceed; empty where the device does not tell.
     pub peaks: Peaks,
+}
+
+impl Caps {
+    /// The mode for work that is repeated. A step is hundreds of short kernels: launched one by
+    /// one, a GPU waits for the host.
+    pub fn fastest_mode(&self) -> Mode {
+        if self.replays { Mode::Graph } else { Mode::Compile }
+    }
 }
 
 /// The reason why a claimed composite is not run by its kernel on operands of these types; `None`

@@ -64,20 +64,46 @@ pub fn block_ends(graph: &Graph, bytes: u64) -> Vec<NodeId> {
     ends
 }
 
-/// The parts of a forward graph, a block each, without those that repeat an earlier one with other
-/// states: together they apply every operation of the graph at its sizes.
+/// A block of a model, as each of several graphs of that model has it.
+pub struct Block {
+    /// The part of their names that the states of its first occurrence share: `layers.0`.
+    pub name: String,
+    /// One for each graph.
+    pub parts: Vec<Graph>,
+    /// How often the model has a block that does the same with other states.
+    pub times: usize,
+}
+
+/// The distinct blocks of forward graphs of one model, which may differ in how they hold weights:
+/// together they apply every operation of the graphs at its sizes. Graphs that have no blocks, or
+/// not as many, are one block.
 ///
 /// # Errors
 /// As [`segments`].
-pub fn distinct_blocks(graph: &Graph) -> Result<Vec<Graph>, GraphError> {
-    let ends = block_ends(graph, 1);
-    if ends.is_empty() {
-        return Ok(vec![graph.clone()]);
-    }
-    let mut distinct: Vec<Graph> = Vec::new();
-    for part in segments(graph, &ends)? {
-        if !distinct.iter().any(|known| is_same_work(known, &part)) {
-            distinct.push(part);
+pub fn blocks(graphs: &[&Graph]) -> Result<Vec<Block>, GraphError> {
+    let whole = || graphs.iter().map(|&graph| vec![graph.clone()]).collect();
+    let ends: Vec<Vec<NodeId>> = graphs.iter().map(|graph| block_ends(graph, 1)).collect();
+    let are_alike = ends.iter().all(|e| !e.is_empty() && e.len() == ends[0].len());
+    let cut: Vec<Vec<Graph>> = match are_alike {
+        true => {
+            graphs.iter().zip(&ends).map(|(g, ends)| segments(g, ends)).collect::<Result<_, _>>()?
+        }
+        false => whole(),
+    };
+    let mut distinct: Vec<Block> = Vec::new();
+    for at in 0..cut.first().map_or(0, Vec::len) {
+        let parts: Vec<&Graph> = cut.iter().map(|parts| &parts[at]).collect();
+        let is_known = |known: &&mut Block| {
+            known.parts.iter().zip(&parts).all(|(known, part)| is_same_work(known, part))
+        };
+        match distinct.iter_mut().find(is_known) {
+            Some(known) => known.times += 1,
+            None => {
+                let first = parts[0].states().first();
+                let name = first.map_or(parts[0].name(), |state| block(&state.name)).to_owned();
+                let parts = parts.into_iter().cloned().collect();
+                distinct.push(Block { name, parts, times: 1 });
+            }
         }
     }
     Ok(distinct)

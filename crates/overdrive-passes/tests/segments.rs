@@ -3,7 +3,7 @@
 
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::{Builder, DType, Init, Tensor, TensorType, Unary};
-use overdrive_passes::{distinct_blocks, layers, segments};
+use overdrive_passes::{blocks, layers, segments};
 use std::collections::BTreeMap;
 
 #[test]
@@ -61,11 +61,23 @@ fn blocks_that_repeat_are_kept_once() {
     }
     b.output("y", h);
     let graph = b.finish().unwrap();
-    let distinct = distinct_blocks(&graph).unwrap();
+    let distinct = blocks(&[&graph]).unwrap();
     // A block ends at its product, so that the next one begins with the sum: the first has no sum
     // before it, the second stands for three more, the last follows a cosine.
-    let texts: Vec<String> = distinct.iter().map(ToString::to_string).collect();
+    let texts: Vec<String> = distinct.iter().map(|block| block.parts[0].to_string()).collect();
     assert_eq!(distinct.len(), 3, "{texts:#?}");
     let cosines = texts.iter().filter(|text| text.contains("cos")).count();
     assert_eq!(cosines, 1, "{texts:#?}");
+    let counted: Vec<(&str, usize)> =
+        distinct.iter().map(|block| (block.name.as_str(), block.times)).collect();
+    assert_eq!(counted, [("h.0", 1), ("h.1", 4), ("h.5", 1)]);
+    // Of graphs that are cut at other places, each is one block.
+    let b = Builder::new("other");
+    let x = b.input("x", TensorType::new(DType::F32, [2usize, 8]));
+    b.output("y", x.unary(Unary::Cos));
+    let other = b.finish().unwrap();
+    let whole = blocks(&[&graph, &other]).unwrap();
+    let nodes: Vec<usize> = whole[0].parts.iter().map(|part| part.nodes().len()).collect();
+    assert_eq!((whole.len(), whole[0].times), (1, 1));
+    assert_eq!(nodes, [graph.nodes().len(), 1]);
 }

@@ -106,6 +106,7 @@ fn tuned(backend: &dyn Backend, task: &Task, parts: &Parts, seed: u64) -> Result
         validation: parts.validation.as_ref(),
         resume: None,
         checkpoint: None,
+        memory_limit: None,
     };
     let parameters = fit(&run, &mut ())?.parameters;
     Ok(task

@@ -5,9 +5,8 @@
 //! Invariant: values are those of `Init::tensor`.
 
 use crate::Workload;
-use overdrive_bench::oracle::side_by_side;
-use overdrive_ir::eval::philox;
 use overdrive_ir::{Graph, Init, Tensor, TensorType};
+use overdrive_passes::draw;
 use std::cell::RefCell;
 
 /// The share of the host's memory that drawn parameters may take: they stay there beside the copies
@@ -41,33 +40,20 @@ impl Drawn {
         let mut states = graph.states().iter();
         graph.clone().with_initial_values(|name, ty| {
             let init = &states.next().expect("asked once for each state, in their order").init;
-            match *init {
-                Init::Normal { std, seed } => {
-                    Init::Value(self.value((name, ty), init, (std, seed)))
-                }
+            match init {
+                Init::Normal { .. } => Init::Value(self.value((name, ty), init)),
                 _ => init.clone(),
             }
         })
     }
 
-    fn value(
-        &self,
-        (name, ty): (&str, &TensorType),
-        init: &Init,
-        (std, seed): (f64, u64),
-    ) -> Tensor {
+    fn value(&self, (name, ty): (&str, &TensorType), init: &Init) -> Tensor {
         let known =
             |(n, t, i, _): &&(String, TensorType, Init, Tensor)| n == name && t == ty && i == init;
         if let Some((.., tensor)) = self.values.borrow().iter().find(known) {
             return tensor.clone();
         }
-        let site = philox::site_of(name);
-        let bytes = side_by_side((ty.dtype, ty.elements()), |start, length| {
-            let draws =
-                philox::normals_from(seed, site, start as u64 / 4).take(length).map(|z| z * std);
-            Tensor::from_f64(ty.dtype, [length], &draws.collect::<Vec<_>>())
-        });
-        let tensor = Tensor::sharing(ty.clone(), bytes.into()).expect("every element was drawn");
+        let tensor = draw(init, name, ty);
         self.values.borrow_mut().push((name.to_owned(), ty.clone(), init.clone(), tensor.clone()));
         tensor
     }

@@ -32,7 +32,7 @@ pub use estimate::{Estimate, mean};
 pub use footprint::Footprint;
 pub use in_parts::apply_in_parts;
 pub use judge::Judge;
-pub use latency::{Session, Timed, latency};
+pub use latency::{BlockTimes, Session, Timed, latency, latency_of_blocks};
 pub use metric::{Metric, Scores};
 pub use rivals::{Question, Rival, rivals};
 pub(crate) use rows::Quantization;

@@ -10,7 +10,7 @@ use crate::reference::{Place, Reference, SHARE};
 use overdrive_bench::oracle::normal_inputs;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, DType, Graph, Mode, Tuning};
-use overdrive_passes::{compute_in_f64, distinct_blocks, perturb};
+use overdrive_passes::{blocks, compute_in_f64, perturb};
 use std::cell::OnceCell;
 use std::fmt;
 use std::rc::Rc;
@@ -116,8 +116,8 @@ impl Chosen<'_> {
 /// run once: the host packs every weight in f64 before it multiplies a few rows by it, which took
 /// longer than all else for a model of a thousand million weights.
 fn agree(host: &dyn Backend, device: &dyn Backend, probe: &Graph) -> Result<(), Failure> {
-    let blocks = distinct_blocks(probe).map_err(|e| Failure::failed(e.to_string()))?;
-    blocks.iter().try_for_each(|block| agree_on(host, device, block))
+    let blocks = blocks(&[probe]).map_err(|e| Failure::failed(e.to_string()))?;
+    blocks.iter().try_for_each(|block| agree_on(host, device, &block.parts[0]))
 }
 
 /// Errs unless both give the same outputs of a graph on random inputs.

@@ -54,7 +54,9 @@ fn batch() -> Batch {
 fn trained(graph: &Graph, recipe: &Recipe, steps: usize) -> (Tensors, f64) {
     let backend = CpuBackend::new(Some(1)).unwrap();
     let initial = initial_parameters(graph, 1);
-    let mut trainer = Trainer::new(&backend, &with_loss(graph).unwrap(), recipe, &initial).unwrap();
+    let mut trainer =
+        Trainer::new(&backend, &with_loss(graph).unwrap(), recipe, &initial, &Tuning::default())
+            .unwrap();
     let losses: Vec<f64> = (0..steps).map(|_| trainer.step(&[batch()]).unwrap().loss).collect();
     (trainer.parameters().unwrap(), losses[0])
 }
@@ -107,8 +109,14 @@ fn adapters_alone_learn_and_hold_the_only_moments() {
         );
         let backend = CpuBackend::new(Some(1)).unwrap();
         let initial = initial_parameters(&adapted, 1);
-        let mut trainer =
-            Trainer::new(&backend, &with_loss(&adapted).unwrap(), &recipe, &initial).unwrap();
+        let mut trainer = Trainer::new(
+            &backend,
+            &with_loss(&adapted).unwrap(),
+            &recipe,
+            &initial,
+            &Tuning::default(),
+        )
+        .unwrap();
         let [first, second] = [0, 1].map(|_| trainer.step(&[batch()]).unwrap().loss);
         assert!(second < first, "{name}: {first}, then {second}");
         let frozen = |state: &String| initial.contains_key(state) && !Lora::is_adapter(state);
@@ -121,7 +129,14 @@ fn adapters_alone_learn_and_hold_the_only_moments() {
         }
         let whole = with_loss(&graph).unwrap();
         let all = Recipe { lora: None, ..recipe };
-        let full = Trainer::new(&backend, &whole, &all, &initial_parameters(&graph, 1)).unwrap();
+        let full = Trainer::new(
+            &backend,
+            &whole,
+            &all,
+            &initial_parameters(&graph, 1),
+            &Tuning::default(),
+        )
+        .unwrap();
         let [adapters, full] = [trainer.memory(), full.memory()];
         assert!(adapters.state_bytes < full.state_bytes / 2, "{name}: {adapters:?}, {full:?}");
         assert!(

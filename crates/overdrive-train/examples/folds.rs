@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             validation: parts.validation.as_ref(),
             resume: None,
             checkpoint: None,
+            memory_limit: None,
         };
         let fitted = fit(&run, &mut () as &mut dyn Observer)?;
         let seconds = start.elapsed().as_secs_f64();

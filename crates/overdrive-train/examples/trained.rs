@@ -55,6 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         validation: parts.validation.as_ref(),
         resume: None,
         checkpoint: None,
+        memory_limit: None,
     };
     let start = Instant::now();
     let fitted = fit(&run, &mut Log(start))?;

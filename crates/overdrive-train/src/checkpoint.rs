@@ -10,6 +10,7 @@ use crate::{Recipe, TrainError};
 use overdrive_formats::Tensors;
 use overdrive_ir::{DType, Tensor, TensorType};
 use std::path::Path;
+use std::thread::{self, JoinHandle};
 
 /// How far a run is.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -41,6 +42,47 @@ pub struct Checkpoint {
     pub recipe: Recipe,
     /// Hash of the samples that it is trained on, and of weights that it does not train.
     pub data: String,
+}
+
+/// Writes checkpoints while steps go on, one at a time.
+#[derive(Default)]
+pub(crate) struct Writer {
+    writing: Option<JoinHandle<Result<(), TrainError>>>,
+}
+
+impl Writer {
+    /// Starts to write one, when the one before is whole.
+    ///
+    /// # Errors
+    /// When the one before could not be written.
+    pub(crate) fn write(&mut self, checkpoint: Checkpoint, path: &Path) -> Result<(), TrainError> {
+        self.finish()?;
+        let path = path.to_owned();
+        self.writing = Some(thread::spawn(move || checkpoint.write(&path)));
+        Ok(())
+    }
+
+    /// Waits for the last one.
+    ///
+    /// # Errors
+    /// When it could not be written.
+    pub(crate) fn finish(&mut self) -> Result<(), TrainError> {
+        let join = |writing: JoinHandle<_>| match writing.join() {
+            Ok(written) => written,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        self.writing.take().map_or(Ok(()), join)
+    }
+}
+
+impl Drop for Writer {
+    /// A run that fails leaves its last checkpoint whole.
+    fn drop(&mut self) {
+        // The failure that ends the run is what its user is told.
+        if let Some(writing) = self.writing.take() {
+            let _ = writing.join();
+        }
+    }
 }
 
 const STATE: &str = "state/";

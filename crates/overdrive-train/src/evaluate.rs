@@ -10,7 +10,7 @@ use crate::data::{Batch, Split};
 use crate::loss::with_judgement;
 use crate::trainer::Compiled;
 use overdrive_formats::{Differences, ParametersError, Tensors};
-use overdrive_ir::{Backend, Graph, State, Tensor, TensorType};
+use overdrive_ir::{Backend, Graph, State, Tensor, TensorType, Tuning};
 use std::path::PathBuf;
 
 /// What a model made of each sample of a split, in the split's order.
@@ -160,7 +160,11 @@ impl<'a> Evaluator<'a> {
     /// When the graph is of another kind, or the back end cannot run it.
     pub fn new(backend: &'a dyn Backend, graph: &Graph) -> Result<Self, TrainError> {
         let judged = Judged::new(graph)?;
-        Ok(Self { backend, model: Compiled::new(backend, judged.graph.clone())?, judged })
+        Ok(Self {
+            backend,
+            model: Compiled::new(backend, judged.graph.clone(), &Tuning::default())?,
+            judged,
+        })
     }
 
     /// Judges every sample; `state` holds the parameters.

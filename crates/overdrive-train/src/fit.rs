@@ -1,5 +1,6 @@
 //! The loop around the step: batches, validation, early stop, checkpoints.
 
+use crate::checkpoint::Writer;
 use crate::data::{Batch, Shifted, Split, hex};
 use crate::{
     Augmentation, Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shuffle, StepReport,
@@ -8,7 +9,7 @@ use crate::{
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::eval::philox;
-use overdrive_ir::{Backend, Graph, GraphError};
+use overdrive_ir::{Backend, Graph, GraphError, Tuning};
 use overdrive_passes::{Lora, bind};
 use sha2::{Digest, Sha256};
 use std::ops::ControlFlow;
@@ -32,13 +33,16 @@ pub struct Fit<'a> {
     pub resume: Option<&'a Checkpoint>,
     /// The file of checkpoints, written at each look at the validation samples and at the end.
     pub checkpoint: Option<&'a Path>,
+    /// Most bytes that a step may take beside its inputs, outputs and states: values are computed
+    /// again to fit it.
+    pub memory_limit: Option<u64>,
 }
 
 /// Told how a run goes; may end it.
 pub trait Observer {
-    /// Before the first step: what the plans hold, states included.
-    fn planned(&mut self, memory: &MemoryReport) {
-        let _ = memory;
+    /// Before the first step: what the plans hold, states included, and the FLOPs of an update.
+    fn planned(&mut self, memory: &MemoryReport, flops: u64) {
+        let _ = (memory, flops);
     }
 
     /// After each step; `Break` ends the run with a checkpoint.
@@ -92,9 +96,10 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     }
     let initial = initial_parameters(&forward, recipe.seed);
     let origin = origin(run.train, recipe, &initial)?;
-    let mut trainer = Trainer::new(run.backend, &with_loss(&forward)?, recipe, &initial)?;
+    let tuning = Tuning { memory_limit: run.memory_limit, ..Tuning::default() };
+    let mut trainer = Trainer::new(run.backend, &with_loss(&forward)?, recipe, &initial, &tuning)?;
     drop(initial);
-    observer.planned(&trainer.memory());
+    observer.planned(&trainer.memory(), trainer.flops());
     let mut evaluator = Evaluator::new(run.backend, &forward)?;
     let (mut progress, mut best) = (Progress::default(), Tensors::new());
     if let Some(checkpoint) = run.resume {
@@ -107,10 +112,8 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         let best = if recipe.early_stop.is_some() { trainer.parameter_bytes() } else { 0 };
         overdrive_files::check_room(path, &[trainer.snapshot_bytes() + best; 2])?;
     }
-    let mut kept = match run.checkpoint {
-        Some(_) => Checkpoint { recipe: recipe.clone(), data: origin, ..Checkpoint::default() },
-        None => Checkpoint::default(),
-    };
+    let kept = Checkpoint { recipe: recipe.clone(), data: origin, ..Checkpoint::default() };
+    let mut writer = Writer::default();
     let shifted = match recipe.augmentation {
         Augmentation::None => None,
         Augmentation::Shift => Some(Shifted::new(run.train)?),
@@ -142,8 +145,8 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         let early =
             recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience));
         if let Some(path) = run.checkpoint.filter(|_| looks || early || !goes_on) {
-            kept = Checkpoint { state: trainer.snapshot()?, best: best.clone(), progress, ..kept };
-            kept.write(path)?;
+            let (state, best) = (trainer.snapshot()?, best.clone());
+            writer.write(Checkpoint { state, best, progress, ..kept.clone() }, path)?;
         }
         if !goes_on {
             ending = Ending::Interrupted;
@@ -154,6 +157,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
             break;
         }
     }
+    writer.finish()?;
     let parameters = if best.is_empty() { trainer.parameters()? } else { best };
     Ok(Fitted { parameters, progress, ending })
 }

@@ -45,4 +45,4 @@ pub use schedule::{Decay, Schedule};
 pub use shuffle::Shuffle;
 pub use step::{parameters, training_step};
 pub use trained::trained;
-pub use trainer::{StepReport, Trainer, initial_parameters};
+pub use trainer::{StepReport, Trainer, initial_parameter, initial_parameters};

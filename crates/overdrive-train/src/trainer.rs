@@ -6,9 +6,10 @@ use crate::{Recipe, TrainError, diagnose};
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Executable, Graph, Init, Mode, State, StateDecl, Tensor,
-    TensorType, Tuning,
+    Backend, BackendError, Buffer, Executable, Graph, Init, State, StateDecl, Tensor, TensorType,
+    Tuning,
 };
+use overdrive_passes::draw;
 
 /// What one update did.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -29,15 +30,45 @@ pub struct StepReport {
 
 /// The states of a model at the start of a run: its declared values, random ones drawn from `seed`.
 pub fn initial_parameters(graph: &Graph, seed: u64) -> Tensors {
-    let initial = |state: &StateDecl| {
-        let init = match state.init.clone() {
-            Init::Normal { std, .. } => Init::Normal { std, seed },
-            Init::Uniform { bound, .. } => Init::Uniform { bound, seed },
-            other => other,
-        };
-        (state.name.clone(), init.tensor(&state.name, graph.ty(state.value)))
+    let initial = |state: &StateDecl| initial_parameter(state, graph.ty(state.value), seed);
+    graph.states().iter().map(|state| (state.name.clone(), initial(state))).collect()
+}
+
+/// One of them, of this type.
+pub fn initial_parameter(state: &StateDecl, ty: &TensorType, seed: u64) -> Tensor {
+    let init = match state.init.clone() {
+        Init::Normal { std, .. } => Init::Normal { std, seed },
+        Init::Uniform { bound, .. } => Init::Uniform { bound, seed },
+        other => other,
     };
-    graph.states().iter().map(initial).collect()
+    draw(&init, &state.name, ty)
+}
+
+/// What a step of `model` starts from: the model's states as `initial` says, the optimizer's as the
+/// step declares them.
+fn initial_state(
+    backend: &dyn Backend,
+    model: &Graph,
+    step: &Graph,
+    initial: &Tensors,
+) -> Result<State, TrainError> {
+    let mut state = State::default();
+    for declared in step.states() {
+        let ty = step.ty(declared.value);
+        let is_models = model.states().iter().any(|known| known.name == declared.name);
+        let buffer = match initial.get(&declared.name) {
+            Some(tensor) if tensor.ty() == ty => backend.upload(tensor)?,
+            None if !is_models => backend.upload(&draw(&declared.init, &declared.name, ty))?,
+            other => {
+                let found = other.map_or("no tensor".to_owned(), |tensor| tensor.ty().to_string());
+                let expected = format!("`{}` {ty}", declared.name);
+                let remedy = "give every state of the model its value";
+                return Err(TrainError::invalid(model.name(), expected, found, remedy));
+            }
+        };
+        state.buffers.insert(declared.name.clone(), buffer);
+    }
+    Ok(state)
 }
 
 /// A compiled graph with buffers for its inputs and outputs.
@@ -49,8 +80,12 @@ pub(crate) struct Compiled {
 }
 
 impl Compiled {
-    pub(crate) fn new(backend: &dyn Backend, graph: Graph) -> Result<Self, BackendError> {
-        let executable = backend.compile(&graph, Mode::Compile, &Tuning::default())?;
+    pub(crate) fn new(
+        backend: &dyn Backend,
+        graph: Graph,
+        tuning: &Tuning,
+    ) -> Result<Self, BackendError> {
+        let executable = backend.compile(&graph, backend.caps().fastest_mode(), tuning)?;
         let types = |ports: &[overdrive_ir::Port]| -> Vec<TensorType> {
             ports.iter().map(|port| graph.ty(port.value).clone()).collect()
         };
@@ -105,8 +140,8 @@ pub struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    /// Compiles the step of `graph` (bound to the recipe's batch, with output `loss`); parameters
-    /// start as `initial` says.
+    /// Compiles the step of `graph` (bound to the recipe's batch, with output `loss`) with this
+    /// tuning; parameters start as `initial` says.
     ///
     /// # Errors
     /// When the recipe makes no sense, the graph has no loss, or the back end cannot run the step.
@@ -115,28 +150,16 @@ impl<'a> Trainer<'a> {
         graph: &Graph,
         recipe: &Recipe,
         initial: &Tensors,
+        tuning: &Tuning,
     ) -> Result<Self, TrainError> {
         recipe.check()?;
-        let step = Compiled::new(backend, graph_of(graph, recipe, Role::Update)?)?;
-        let accumulate = match recipe.accumulate {
-            1 => None,
-            _ => Some(Compiled::new(backend, graph_of(graph, recipe, Role::Accumulate)?)?),
+        let compiled = |role| {
+            let graph = graph_of(graph, recipe, role)?;
+            Ok::<_, TrainError>(Compiled::new(backend, graph, tuning)?)
         };
-        let mut state = State::initial(step.graph(), backend)?;
-        for declared in graph.states() {
-            let Some(tensor) = initial.get(&declared.name) else {
-                let (place, remedy) = (graph.name(), "give every state of the model its value");
-                return Err(TrainError::invalid(
-                    place,
-                    format!("`{}`", declared.name),
-                    "no tensor",
-                    remedy,
-                ));
-            };
-            let buffer =
-                state.buffers.get_mut(&declared.name).expect("the step keeps the model's states");
-            backend.write(buffer, tensor)?;
-        }
+        let step = compiled(Role::Update)?;
+        let accumulate = (recipe.accumulate > 1).then(|| compiled(Role::Accumulate)).transpose()?;
+        let state = initial_state(backend, graph, step.graph(), initial)?;
         let names = parameters(graph, recipe).map(|(name, _)| name.to_owned()).collect();
         let changing = step.graph().states().iter().filter(|state| state.update.is_some());
         let changing = changing.map(|state| state.name.clone()).collect();
@@ -227,6 +250,13 @@ impl<'a> Trainer<'a> {
             memory.workspace_bytes += other.workspace_bytes;
         }
         memory
+    }
+
+    /// FLOPs of the graphs of an update, before passes fuse them or compute values again.
+    pub fn flops(&self) -> u64 {
+        let earlier = self.accumulate.as_ref().map_or(0, |other| other.graph.cost().flops);
+        let batches = self.recipe.accumulate as u64;
+        earlier.saturating_mul(batches - 1).saturating_add(self.step.graph.cost().flops)
     }
 
     /// Bytes of what [`Self::snapshot`] gives.

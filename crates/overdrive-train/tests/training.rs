@@ -7,7 +7,7 @@
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::{Array, Builder, DType, Graph, Init, Tensor, TensorType};
+use overdrive_ir::{Array, Builder, DType, Graph, Init, Tensor, TensorType, Tuning};
 use overdrive_models::find;
 use overdrive_train::data::{Batch, Dataset, Parts, digits};
 use overdrive_train::{
@@ -49,6 +49,7 @@ fn run<'a>(
         validation: parts.validation.as_ref(),
         resume: None,
         checkpoint: None,
+        memory_limit: None,
     }
 }
 
@@ -97,7 +98,8 @@ fn sgd_follows_its_formula_with_momentum_decay_and_clipping() {
     let gradient = |w: &[f64]| [w[0] - 1.0, 2.0 * (2.0 * w[1] - 3.0)];
     let recipe = plain(Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 });
     let mut trainer =
-        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1), &Tuning::default())
+            .unwrap();
     let (mut w, mut m) = ([0.5, 0.5], [0.0, 0.0]);
     for _ in 0..4 {
         let report = trainer.step(std::slice::from_ref(&data)).unwrap();
@@ -113,8 +115,14 @@ fn sgd_follows_its_formula_with_momentum_decay_and_clipping() {
         clip_norm: Some(1.0),
         ..plain(Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 })
     };
-    let mut trainer =
-        Trainer::new(&backend, &graph, &clipped, &initial_parameters(&graph, 1)).unwrap();
+    let mut trainer = Trainer::new(
+        &backend,
+        &graph,
+        &clipped,
+        &initial_parameters(&graph, 1),
+        &Tuning::default(),
+    )
+    .unwrap();
     trainer.step(std::slice::from_ref(&data)).unwrap();
     let g = gradient(&[0.5, 0.5]);
     let norm = (g[0] * g[0] + g[1] * g[1]).sqrt() + 1e-6;
@@ -127,7 +135,8 @@ fn adamw_corrects_its_bias_and_decays_apart_from_the_gradient() {
     let data = batch([1.0, 0.0, 0.0, 2.0], [1, 3]);
     let recipe = plain(Optimizer::Adamw { betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 });
     let mut trainer =
-        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1), &Tuning::default())
+            .unwrap();
     let (mut w, mut m, mut v) = ([0.5f64, 0.5], [0.0; 2], [0.0; 2]);
     for t in 1..=5 {
         trainer.step(std::slice::from_ref(&data)).unwrap();
@@ -148,8 +157,14 @@ fn the_step_is_one_graph_that_the_evaluator_agrees_with() {
     let (backend, recipe, parts) = (backend(), recipe(4), parts());
     let forward = overdrive_passes::bind(&model(), &[("batch".to_owned(), 32)].into()).unwrap();
     let initial = initial_parameters(&forward, 3);
-    let mut trainer =
-        Trainer::new(&backend, &with_loss(&forward).unwrap(), &recipe, &initial).unwrap();
+    let mut trainer = Trainer::new(
+        &backend,
+        &with_loss(&forward).unwrap(),
+        &recipe,
+        &initial,
+        &Tuning::default(),
+    )
+    .unwrap();
     let graph = trainer.graph().clone();
     let mut states: States = graph
         .states()
@@ -197,7 +212,8 @@ fn accumulating_two_halves_is_the_whole_batch() {
     let halves = [batch([1.0, 0.0, 0.0, 2.0], [1, 3]), batch([0.0, 1.0, 1.0, 1.0], [0, 2])];
     let recipe = Recipe { accumulate: 2, ..sgd };
     let mut trainer =
-        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1), &Tuning::default())
+            .unwrap();
     let mut w = [0.5, 0.5];
     for _ in 0..2 {
         let first = [w[0] - 1.0, 2.0 * (2.0 * w[1] - 3.0)];
@@ -352,7 +368,8 @@ fn f16_lowers_the_scale_of_the_loss_until_gradients_fit_and_raises_it_again() {
     let sgd = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 };
     let recipe = Recipe { precision: DType::F16, ..plain(sgd) };
     let mut trainer =
-        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1), &Tuning::default())
+            .unwrap();
     let data = batch([1.0, 0.0, 0.0, 2.0], [1, 3]);
     let reports: Vec<StepReport> =
         (0..3).map(|_| trainer.step(std::slice::from_ref(&data)).unwrap()).collect();
@@ -382,7 +399,8 @@ fn the_first_op_that_is_not_finite_is_named_and_parameters_stay() {
     let (graph, backend) = (b.finish().unwrap(), backend());
     let recipe = plain(Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 });
     let mut trainer =
-        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1)).unwrap();
+        Trainer::new(&backend, &graph, &recipe, &initial_parameters(&graph, 1), &Tuning::default())
+            .unwrap();
     trainer.step(&[batch([1.0, 1.0, 1.0, 2.0], [1, 1])]).unwrap();
     let before = weights(&trainer);
     let error = trainer.step(&[batch([1.0, 1.0, -1.0, -2.0], [1, 1])]).unwrap_err();

@@ -52,7 +52,7 @@ fn bar(things: &str) -> ProgressBar {
 }
 
 /// `, about 4 min left`, by how long each thing took that is done; nothing before the first.
-fn left(elapsed: Duration, done: u64, all: Option<u64>) -> String {
+pub(crate) fn left(elapsed: Duration, done: u64, all: Option<u64>) -> String {
     let Some(more) = all.and_then(|all| all.checked_sub(done)).filter(|_| done > 0) else {
         return String::new();
     };

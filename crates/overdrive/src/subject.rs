@@ -4,9 +4,10 @@ use crate::cli::Subject;
 use crate::devices::{self, Opened};
 use crate::failure::Failure;
 use crate::model;
-use overdrive::ir::Graph;
+use overdrive::ir::{DType, Graph, Tensor};
 use overdrive::passes::{Recipe, precision};
 use overdrive::studies::Workload;
+use overdrive::train::{self, recipe_of, training_step, with_loss};
 
 /// The workload, its graph with contractions in the format asked for, and the device.
 pub(crate) fn open(subject: &Subject) -> Result<(Workload, Graph, Opened), Failure> {
@@ -14,7 +15,26 @@ pub(crate) fn open(subject: &Subject) -> Result<(Workload, Graph, Opened), Failu
     let batch = subject.batch.map(|n| model.batch(n)).transpose()?;
     let workload = model.bind(&subject.shapes.iter().cloned().chain(batch).collect())?;
     let opened = devices::open(&subject.machine)?;
+    if subject.training {
+        let workload = trained(workload, subject)?;
+        let graph = workload.graph.clone();
+        return Ok((workload, graph, opened));
+    }
     let recipe = Recipe { contractions: subject.dtype.into() };
     let graph = precision(&workload.graph, &recipe).map_err(Failure::harness)?;
     Ok((workload, graph, opened))
+}
+
+/// The step that trains a model by the recipe of its name, on labels drawn from its classes.
+fn trained(mut workload: Workload, subject: &Subject) -> Result<Workload, Failure> {
+    let precision = subject.dtype.into();
+    let recipe = train::Recipe { precision, ..recipe_of(&workload.key.name) };
+    let forward = with_loss(&workload.graph).map_err(Failure::bad_input)?;
+    let logits = forward.outputs().iter().find(|port| port.name == "y");
+    let classes = logits.and_then(|y| forward.ty(y.value).sizes().last().copied()).unwrap_or(1);
+    workload.graph = training_step(&forward, &recipe).map_err(Failure::bad_input)?;
+    workload.bounds.insert("labels".to_owned(), classes);
+    let rate = Tensor::scalar(DType::F32, recipe.schedule.peak);
+    workload.given.insert("lr".to_owned(), rate);
+    Ok(workload)
 }

@@ -1,7 +1,7 @@
 //! A training run as it is watched: a bar with loss and rate, and in the end a record.
 
 use crate::devices::Opened;
-use crate::progress::{Looks, seen};
+use crate::progress::{Looks, left, seen};
 use crate::terminal::note;
 use indicatif::ProgressBar;
 use overdrive::bench::case::{Case, Configuration, Workload};
@@ -13,7 +13,7 @@ use overdrive::train::{Evaluation, Fitted, Observer, Recipe, StepReport};
 use overdrive_process::Stop;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Points of a loss curve that a record keeps at most.
 const POINTS: u64 = 500;
@@ -32,16 +32,46 @@ pub(crate) struct Watch {
     skipped: u64,
     seconds: f64,
     last: Option<StepReport>,
+    /// FLOPs of an update, and those that the device does in a second at best.
+    flops: u64,
+    peak: Option<f64>,
+    pace: Pace,
+}
+
+/// How long steps take, without the first one, which prepares the device, and without looks at the
+/// validation samples.
+#[derive(Default)]
+struct Pace {
+    first: Option<Instant>,
+    /// The end of the step before, where nothing but a step has begun since.
+    since: Option<Instant>,
+    taken: Duration,
+    steps: u32,
+}
+
+impl Pace {
+    fn stepped(&mut self, now: Instant) {
+        if let Some(since) = self.since.replace(now) {
+            self.taken += now - since;
+            self.steps += 1;
+        }
+        self.first.get_or_insert(now);
+    }
+
+    /// Seconds of a step; `None` before two in a row.
+    fn seconds(&self) -> Option<f64> {
+        (self.steps > 0).then(|| self.taken.as_secs_f64() / f64::from(self.steps))
+    }
 }
 
 impl Watch {
     /// A run that goes on from step `done`. A log has a line of it every ten seconds.
-    pub(crate) fn start(recipe: &Recipe, done: u64, stop: Stop) -> Self {
+    pub(crate) fn start(opened: &Opened, recipe: &Recipe, done: u64, stop: Stop) -> Self {
         let looks = Looks {
-            on_terminal: "{elapsed_precise} {bar:30} {pos}/{len} {msg}, {eta} left",
-            in_log: "{elapsed_precise} {pos}/{len} steps, {msg}, about {eta} left",
+            on_terminal: "{elapsed_precise} {bar:30} {pos}/{len} {msg}",
+            in_log: "{elapsed_precise} {pos}/{len} steps, {msg}",
         };
-        let bar = seen(ProgressBar::new(recipe.steps), &looks);
+        let bar = seen(ProgressBar::new(recipe.steps).with_message("preparing"), &looks);
         bar.set_position(done);
         Self {
             bar,
@@ -55,6 +85,9 @@ impl Watch {
             skipped: 0,
             seconds: 0.0,
             last: None,
+            flops: 0,
+            peak: opened.backend.caps().peaks.flops_per_second.get(&recipe.precision).copied(),
+            pace: Pace::default(),
         }
     }
 
@@ -64,13 +97,32 @@ impl Watch {
         self.bar.finish_and_clear();
     }
 
-    fn samples_per_second(&self, done: u64, seconds: f64) -> f64 {
-        ((done - self.first) as f64 * self.samples as f64) / seconds.max(1e-9)
+    /// Samples, or tokens where a sample has several labels, that a second of stepping takes in.
+    fn rate(&self) -> Option<(f64, &'static str)> {
+        let positions = self.last.map_or(1, |report| report.positions);
+        let unit = if positions > 1 { "tokens" } else { "samples" };
+        let all = (self.samples * positions) as f64;
+        self.pace.seconds().map(|seconds| (all / seconds, unit))
+    }
+
+    /// How fast it went; `None` for a run too short to tell.
+    pub(crate) fn speed(&self) -> Option<String> {
+        let (rate, unit) = self.rate()?;
+        let share = self.share_of_peak();
+        let share = share.map_or(String::new(), |s| format!(" ({:.0} % of peak)", 100.0 * s));
+        let first = (self.pace.first? - self.started).as_secs_f64();
+        Some(format!("{rate:.0} {unit}/s{share}, the first step done after {first:.1} s"))
+    }
+
+    /// Share of the device's peak that the FLOPs of the graph come to, 0 to 1.
+    fn share_of_peak(&self) -> Option<f64> {
+        Some(self.flops as f64 / self.pace.seconds()? / self.peak?)
     }
 }
 
 impl Observer for Watch {
-    fn planned(&mut self, memory: &MemoryReport) {
+    fn planned(&mut self, memory: &MemoryReport, flops: u64) {
+        self.flops = flops;
         let states = digits::bytes(memory.state_bytes);
         let packed = match memory.persistent_bytes {
             0 => String::new(),
@@ -91,16 +143,24 @@ impl Observer for Watch {
             self.losses.push((report.step as f64, report.loss));
         }
         self.skipped += u64::from(!report.applied);
-        let rate = self.samples_per_second(done, self.started.elapsed().as_secs_f64());
-        let tokens = report.positions as f64 * rate;
-        let unit = if report.positions > 1 { "tokens" } else { "samples" };
-        self.bar.set_message(format!("loss {:.4}, {tokens:.0} {unit}/s", report.loss));
-        self.bar.set_position(done);
         self.last = Some(*report);
+        self.pace.stepped(Instant::now());
+        let rate =
+            self.rate().map_or(String::new(), |(rate, unit)| format!(", {rate:.0} {unit}/s"));
+        let share = self.share_of_peak();
+        let share =
+            share.map_or(String::new(), |share| format!(", {:.0} % of peak", 100.0 * share));
+        let left = self.pace.first.map_or(String::new(), |first| {
+            let after_first = self.bar.length().map(|all| all - self.first - 1);
+            left(first.elapsed(), done - self.first - 1, after_first)
+        });
+        self.bar.set_message(format!("loss {:.4}{rate}{share}{left}", report.loss));
+        self.bar.set_position(done);
         if self.stop.is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn evaluated(&mut self, done: u64, evaluation: &Evaluation) {
+        self.pace.since = None;
         self.validation.push((done as f64, evaluation.loss()));
         let seconds = self.started.elapsed().as_secs_f64();
         let loss = evaluation.loss();
@@ -130,8 +190,6 @@ pub(crate) fn record(
         },
     };
     let done = fitted.progress.done;
-    let positions = watch.last.map_or(1, |report| report.positions);
-    let rate = watch.samples_per_second(done, watch.seconds) * positions as f64;
     let mut quantities = BTreeMap::from([
         ("steps".to_owned(), done as f64),
         ("skipped_steps".to_owned(), watch.skipped as f64),
@@ -140,8 +198,16 @@ pub(crate) fn record(
         ("test_loss_nats".to_owned(), test.loss()),
         ("test_accuracy_percent".to_owned(), 100.0 * test.accuracy()),
     ]);
-    let unit = if positions > 1 { "tokens_per_second" } else { "samples_per_second" };
-    quantities.insert(unit.to_owned(), rate);
+    if let Some((rate, unit)) = watch.rate() {
+        quantities.insert(format!("{unit}_per_second"), rate);
+    }
+    if let Some(share) = watch.share_of_peak() {
+        quantities.insert("share_of_peak_percent".to_owned(), 100.0 * share);
+    }
+    if let Some(first) = watch.pace.first {
+        let seconds = (first - watch.started).as_secs_f64();
+        quantities.insert("seconds_to_first_step".to_owned(), seconds);
+    }
     if let Some(bits) = test.bits_per_byte() {
         quantities.insert("test_bits_per_byte".to_owned(), bits);
     }
@@ -163,5 +229,24 @@ pub(crate) fn record(
         seed: recipe.seed,
         command,
         outcome: Outcome::Ok(Box::new(measurement)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_counts_neither_the_first_step_nor_looks() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut pace = Pace::default();
+        pace.stepped(at(30));
+        assert_eq!(pace.seconds(), None);
+        pace.stepped(at(32));
+        pace.since = None;
+        pace.stepped(at(90));
+        pace.stepped(at(94));
+        assert_eq!((pace.seconds(), pace.first), (Some(3.0), Some(at(30))));
     }
 }

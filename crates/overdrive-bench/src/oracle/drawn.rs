@@ -39,7 +39,7 @@ fn normal(ty: &TensorType, seed: u64, site: u64) -> Tensor {
 
 /// The bytes of so many elements of a type, drawn in parts by every thread of this machine: `draw`
 /// gives those from an index on, which is a multiple of thousands, so many of them.
-pub fn side_by_side(
+fn side_by_side(
     (dtype, count): (DType, usize),
     draw: impl Fn(usize, usize) -> Tensor + Sync,
 ) -> Vec<u8> {

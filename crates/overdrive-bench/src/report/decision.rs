@@ -87,7 +87,7 @@ pub(super) fn decide(judged: &Judged<'_>) -> Decision {
 impl Card {
     /// A winner among `rows`.
     fn won(title: &'static str, winner: &Compared<'_>, figure: String) -> Self {
-        let winner = Some(winner.record.case.configuration.to_string());
+        let winner = Some(winner.record.case.configuration.label());
         Self { title, winner, ..Self::open(title, figure, String::new()) }
     }
 
@@ -145,7 +145,7 @@ impl Question<'_, '_> {
         if fastest.id == row.id || lead.alike.iter().any(|other| other.id == row.id) {
             return None;
         }
-        let name = &fastest.record.case.configuration;
+        let name = fastest.record.case.configuration.label();
         match Speedup::between(fastest.record, row.record) {
             Ok(gain) if gain.interval().high < 1.0 => {
                 Some(format!("time: {} the speed of `{name}`", gain.figure()))

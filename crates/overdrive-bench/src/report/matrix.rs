@@ -37,7 +37,7 @@ pub(super) fn table(files: &[&Judged<'_>], machines: &[String]) -> Option<Table>
     let mut table = Table { columns: left.into_iter().chain(right).collect(), rows: Vec::new() };
     for cells in shared {
         let case = &cells.iter().flatten().next().expect("a shared case has records").record.case;
-        let mut row = vec![case.workload.to_string(), case.configuration.to_string()];
+        let mut row = vec![case.workload.to_string(), case.configuration.label()];
         row.extend(cells.iter().map(|row| cell(row.map(figure))));
         table.push(row);
     }

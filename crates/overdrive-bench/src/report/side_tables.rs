@@ -38,7 +38,7 @@ pub(super) fn overhead(compared: &[&Compared<'_>]) -> Option<Captioned> {
             overhead.first_call_ns,
         ];
         let case = &row.record.case;
-        let mut cells = vec![case.workload.to_string(), case.configuration.to_string()];
+        let mut cells = vec![case.workload.to_string(), case.configuration.label()];
         cells.extend(stages.map(|stage| cell(stage.map(|ns| digits::time(ns as f64, None)))));
         cells.push(cell(pays_back(row).map(|calls| format!("{calls} calls"))));
         table.push(cells);
@@ -89,7 +89,7 @@ pub(super) fn memory(compared: &[&Compared<'_>]) -> Option<Captioned> {
         };
         table.push(vec![
             record.case.workload.to_string(),
-            record.case.configuration.to_string(),
+            record.case.configuration.label(),
             cell(memory.planned_arena_bytes.map(digits::bytes)),
             cell(peak(memory.heap)),
             cell(memory.allocations.map(|count| count.to_string())),
@@ -121,7 +121,7 @@ pub(super) fn copies(compared: &[&Compared<'_>]) -> Option<Captioned> {
             |bytes, ns| format!("{} in {}", digits::bytes(bytes), digits::time(ns as f64, None));
         table.push(vec![
             record.case.workload.to_string(),
-            record.case.configuration.to_string(),
+            record.case.configuration.label(),
             way(copies.in_bytes, copies.in_ns),
             way(copies.out_bytes, copies.out_ns),
         ]);
@@ -150,7 +150,7 @@ pub(super) fn energy(compared: &[&Compared<'_>]) -> Option<Captioned> {
         };
         table.push(vec![
             record.case.workload.to_string(),
-            record.case.configuration.to_string(),
+            record.case.configuration.label(),
             format!("{:.3e} J", energy.joules_per_call()),
             energy.calls.to_string(),
             format!("{:.1} W", energy.idle_watts),
@@ -178,7 +178,7 @@ pub(super) fn quantities(compared: &[&Compared<'_>]) -> Option<Captioned> {
             let (workload, configuration) = (&record.case.workload, &record.case.configuration);
             table.push(vec![
                 workload.to_string(),
-                configuration.to_string(),
+                configuration.label(),
                 name.clone(),
                 value.to_string(),
             ]);

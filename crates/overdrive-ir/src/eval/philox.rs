@@ -21,9 +21,13 @@ pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 /// The 32 random bits of element `index` at `site`: word `index % 4` of block `index / 4`.
 pub fn bits(seed: u64, site: u64, index: u64) -> u32 {
-    let block = index / 4;
+    words(seed, site, index / 4)[(index % 4) as usize]
+}
+
+/// The random bits of elements `4 * block` to `4 * block + 3` at `site`.
+fn words(seed: u64, site: u64, block: u64) -> [u32; 4] {
     let counter = [block as u32, (block >> 32) as u32, site as u32, (site >> 32) as u32];
-    philox4x32(counter, [seed as u32, (seed >> 32) as u32])[(index % 4) as usize]
+    philox4x32(counter, [seed as u32, (seed >> 32) as u32])
 }
 
 /// A site id for a name (FNV-1a).
@@ -34,7 +38,13 @@ pub fn site_of(name: &str) -> u64 {
 
 /// Uniform numbers in `[0, 1)` with 24 bits each.
 pub fn uniforms(seed: u64, site: u64) -> impl Iterator<Item = f64> {
-    (0u64..).map(move |i| (bits(seed, site, i) >> 8) as f64 / (1u64 << 24) as f64)
+    uniforms_from(seed, site, 0)
+}
+
+/// The same from element `4 * block` on, so that parts can be drawn side by side.
+pub fn uniforms_from(seed: u64, site: u64, block: u64) -> impl Iterator<Item = f64> {
+    let unit = |word: u32| (word >> 8) as f64 / (1u64 << 24) as f64;
+    (block..).flat_map(move |block| words(seed, site, block).map(unit))
 }
 
 /// Standard normal numbers (Box-Muller, both of each pair).
@@ -45,8 +55,7 @@ pub fn normals(seed: u64, site: u64) -> impl Iterator<Item = f64> {
 /// The same from element `4 * block` on, so that parts can be drawn side by side.
 pub fn normals_from(seed: u64, site: u64, block: u64) -> impl Iterator<Item = f64> {
     (block..).flat_map(move |block| {
-        let counter = [block as u32, (block >> 32) as u32, site as u32, (site >> 32) as u32];
-        let words = philox4x32(counter, [seed as u32, (seed >> 32) as u32]);
+        let words = words(seed, site, block);
         let unit = |w: u32| (w as f64 + 0.5) / (1u64 << 32) as f64;
         let pair = |a: u32, b: u32| {
             let (radius, angle) = ((-2.0 * unit(a).ln()).sqrt(), std::f64::consts::TAU * unit(b));

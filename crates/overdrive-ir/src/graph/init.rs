@@ -38,10 +38,12 @@ impl Init {
     /// All zeros.
     pub const ZEROS: Init = Init::Constant(0.0);
 
+    /// Elements of a [`part`](Self::part). A block of random bits and a byte each hold a whole
+    /// fraction of it.
+    pub const PART: usize = 1 << 16;
+
     /// The initial value of the state `name` of type `ty`, which must be bound.
     pub fn tensor(&self, name: &str, ty: &TensorType) -> Tensor {
-        let shape = || Shape::clone(&ty.shape);
-        let count = ty.elements();
         match self {
             Init::Value(tensor) => {
                 assert_eq!(
@@ -59,21 +61,45 @@ impl Init {
                 );
                 tensor.convert(ty.dtype)
             }
-            Init::Constant(c) => Tensor::from_f64(ty.dtype, shape(), &vec![*c; count]),
-            Init::Normal { std, seed } => {
-                let values: Vec<f64> = philox::normals(*seed, philox::site_of(name))
-                    .take(count)
-                    .map(|z| z * std)
-                    .collect();
-                Tensor::from_f64(ty.dtype, shape(), &values)
-            }
-            Init::Uniform { bound, seed } => {
-                let values: Vec<f64> = philox::uniforms(*seed, philox::site_of(name))
-                    .take(count)
-                    .map(|u| (2.0 * u - 1.0) * bound)
-                    .collect();
-                Tensor::from_f64(ty.dtype, shape(), &values)
+            Init::Constant(c) => constant(*c, ty),
+            Init::Normal { .. } | Init::Uniform { .. } => {
+                let mut bytes = Vec::with_capacity(ty.bytes());
+                for part in 0..ty.elements().div_ceil(Self::PART) {
+                    bytes.extend_from_slice(self.part(name, ty, part).bytes());
+                }
+                Tensor::from_bytes(ty.clone(), bytes).expect("every element was drawn")
             }
         }
     }
+
+    /// Elements `part * PART` up to the next part of a random state, so that several threads can
+    /// draw one state. It is the same part of what [`tensor`](Self::tensor) gives.
+    ///
+    /// # Panics
+    /// Where the state is not random.
+    pub fn part(&self, name: &str, ty: &TensorType, part: usize) -> Tensor {
+        let start = part * Self::PART;
+        let length = Self::PART.min(ty.elements() - start);
+        let (site, block) = (philox::site_of(name), start as u64 / 4);
+        let values: Vec<f64> = match *self {
+            Init::Normal { std, seed } => {
+                philox::normals_from(seed, site, block).take(length).map(|z| z * std).collect()
+            }
+            Init::Uniform { bound, seed } => {
+                let units = philox::uniforms_from(seed, site, block).take(length);
+                units.map(|u| (2.0 * u - 1.0) * bound).collect()
+            }
+            _ => panic!("the state `{name}` is not random"),
+        };
+        Tensor::from_f64(ty.dtype, [length], &values)
+    }
+}
+
+/// Zeros, of which models hold thousands of millions, are never written element by element.
+fn constant(c: f64, ty: &TensorType) -> Tensor {
+    let one = Tensor::from_f64(ty.dtype, [1usize], &[c]);
+    if one.bytes().iter().all(|&byte| byte == 0) {
+        return Tensor::from_bytes(ty.clone(), vec![0; ty.bytes()]).expect("a zero an element");
+    }
+    Tensor::from_f64(ty.dtype, Shape::clone(&ty.shape), &vec![c; ty.elements()])
 }

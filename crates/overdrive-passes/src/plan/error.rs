@@ -1,6 +1,6 @@
 //! `PlanError`: why no plan could be made, and what to do about it.
 
-use overdrive_ir::GraphError;
+use overdrive_ir::{BackendError, GraphError};
 
 /// Why no plan could be made.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -46,6 +46,28 @@ pub enum PlanError {
     /// A pass found the graph ill-formed.
     #[error(transparent)]
     Graph(#[from] GraphError),
+}
+
+impl PlanError {
+    /// What a back end says of a graph that it has no plan for.
+    pub fn refused_by(self, backend: &str, graph: &str) -> BackendError {
+        match self {
+            Self::OverLimit { needed, least, limit, .. } => BackendError::OutOfMemory {
+                needed,
+                available: limit,
+                remedy: format!(
+                    "{}; use a smaller batch, or a limit of at least {least} bytes",
+                    reached(needed, least)
+                ),
+            },
+            other => BackendError::Unsupported {
+                backend: backend.to_owned(),
+                op: "plan".to_owned(),
+                scope: graph.to_owned(),
+                reason: other.to_string(),
+            },
+        }
+    }
 }
 
 /// How far computing values again got.

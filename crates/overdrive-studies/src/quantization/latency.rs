@@ -5,13 +5,15 @@ use super::streamed::outputs;
 use crate::tolerance::tolerance;
 use overdrive_bench::clock::Clock;
 use overdrive_bench::executable::{Calls, Target};
-use overdrive_bench::oracle::Oracle;
+use overdrive_bench::oracle::{Oracle, normal_inputs};
 use overdrive_bench::outcome::{Failure, Outcome};
 use overdrive_bench::rules::Rules;
 use overdrive_bench::runner::{Runner, Stop};
 use overdrive_bench::subject::Subject;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{Backend, DType, Executable, Graph, Mode, State, Tensor, Tuning};
+use overdrive_passes::{Block, blocks};
+use std::collections::BTreeMap;
 
 /// How a session samples.
 #[derive(Clone)]
@@ -32,6 +34,47 @@ pub struct Timed {
     pub outcome: Outcome,
     /// Bytes that stay on the device between calls: states, and what was packed of them.
     pub resident_bytes: u64,
+}
+
+/// What a block takes in each graph.
+pub struct BlockTimes {
+    /// Its name in the first graph.
+    pub name: String,
+    /// How often the model has one that does the same.
+    pub times: usize,
+    /// One for each graph.
+    pub timed: Vec<Timed>,
+}
+
+/// What the blocks of graphs of one model take, each distinct one in a session of its own, so that
+/// of models larger than memory only a block's weights are on the device. `draw` gives the inputs
+/// of the whole; values between blocks are drawn from a normal distribution.
+///
+/// # Errors
+/// As [`latency`].
+pub fn latency_of_blocks(
+    backend: &dyn Backend,
+    graphs: &[&Graph],
+    draw: &dyn Fn(u64) -> Vec<Tensor>,
+    session: &Session<'_>,
+) -> Result<Vec<BlockTimes>, Failure> {
+    let inputs = |seed: u64| {
+        let names = graphs[0].inputs().iter().map(|port| port.name.clone());
+        names.zip(draw(seed)).collect::<BTreeMap<String, Tensor>>()
+    };
+    let timed = |block: Block| {
+        let first = &block.parts[0];
+        let drawn = |seed: u64| {
+            let given = inputs(seed);
+            let ports = first.inputs().iter().zip(normal_inputs(first, seed));
+            ports.map(|(port, own)| given.get(&port.name).cloned().unwrap_or(own)).collect()
+        };
+        let parts: Vec<&Graph> = block.parts.iter().collect();
+        let timed = latency(backend, &parts, &mut [], &drawn, session.clone())?;
+        Ok(BlockTimes { name: block.name, times: block.times, timed })
+    };
+    let blocks = blocks(graphs).map_err(|error| Failure::failed(error.to_string()))?;
+    blocks.into_iter().map(timed).collect()
 }
 
 /// What bound graphs take, in their order, and then what rivals take, each on the inputs that

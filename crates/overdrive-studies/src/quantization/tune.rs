@@ -77,7 +77,16 @@ fn run<'a>(
     parts: &'a Parts,
 ) -> Fit<'a> {
     let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
-    Fit { backend, model, recipe, train, validation, resume: None, checkpoint: None }
+    Fit {
+        backend,
+        model,
+        recipe,
+        train,
+        validation,
+        resume: None,
+        checkpoint: None,
+        memory_limit: None,
+    }
 }
 
 fn failure(error: TrainError) -> Failure {

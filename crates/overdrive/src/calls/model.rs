@@ -173,7 +173,16 @@ impl Model {
         let (backend, model, recipe) =
             (self.backend(), &self.template.graph, &recipe_of(&self.template.name));
         let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
-        let run = Fit { backend, model, recipe, train, validation, resume: None, checkpoint: None };
+        let run = Fit {
+            backend,
+            model,
+            recipe,
+            train,
+            validation,
+            resume: None,
+            checkpoint: None,
+            memory_limit: None,
+        };
         let weights = fit(&run, &mut ()).map_err(failed)?.parameters;
         self.with_graph(
             model.clone().with_initial_values(|name, _| Init::Value(weights[name].clone())),

@@ -17,6 +17,9 @@ pub(crate) struct Subject {
     /// Batch size [default: the model's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: Option<u32>,
+    /// The training step of the model instead of its forward pass
+    #[arg(long)]
+    pub training: bool,
     /// Size of a named dimension [default: the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
@@ -31,9 +34,6 @@ pub(crate) struct Explain {
     /// What is explained.
     #[command(flatten)]
     pub subject: Subject,
-    /// The training step of the model instead of its forward pass
-    #[arg(long)]
-    pub training: bool,
     /// Most memory that the plan may take beside inputs, outputs and states: `512MiB`, `2GiB`, or
     /// bytes. A training step computes values again to fit it
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -44,7 +44,7 @@ pub(crate) struct Explain {
 }
 
 /// Bytes, in binary units where one is named.
-fn size(text: &str) -> Result<u64, String> {
+pub(super) fn size(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
     let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
     let (number, shift) = unit.unwrap_or((text, 0));

@@ -1,5 +1,6 @@
 //! Arguments of `train`.
 
+use super::explain::size;
 use super::{Machine, Precision, Replacing};
 use clap::Args;
 use overdrive::passes::Lora;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub(crate) struct Train {
     /// A built-in model; a folder that `train` wrote, a folder in Hugging Face's format or a .gguf
-    /// file, to go on from its weights [default: one that is sized to the samples of --data]
+    /// file, whose training continues [default: one that is sized to the samples of --data]
     pub model: Option<String>,
     /// `digits`, `text`, or a file: .csv, .npz, IDX (*-images-idx3-ubyte), any other is UTF-8 text
     #[arg(long, value_name = "DATA")]
@@ -30,7 +31,7 @@ pub(crate) struct Train {
     /// What may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
-    /// Goes on from the checkpoint that an interrupted run of the same command left beside the
+    /// Continues from the checkpoint that an interrupted run of the same command left beside the
     /// folder
     #[arg(long)]
     pub resume: bool,
@@ -47,6 +48,10 @@ pub(crate) struct Train {
     /// Learning rate after the warm-up [default: the model's]
     #[arg(long, value_name = "X")]
     pub lr: Option<f64>,
+    /// Most memory that a step may take beside inputs, outputs and states: `512MiB`, `2GiB`, or
+    /// bytes. Values are computed again to fit it
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory_limit: Option<u64>,
     /// Stops when the validation loss has not fallen for this many looks, and keeps the best
     /// weights
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -10,26 +10,16 @@ use overdrive::bench::report::{Align, Table, terminal_table};
 use overdrive::ir::plan::{Note, Place, Plan, Step};
 use overdrive::ir::{Mode, Tuning};
 use overdrive::passes::{Change, PASSES};
-use overdrive::train::{Recipe, recipe_of, training_step, with_loss};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
-    let (workload, forward, opened) = subject::open(&arguments.subject)?;
+    let (workload, graph, opened) = subject::open(&arguments.subject)?;
     let name = &workload.key.name;
-    let graph = match arguments.training {
-        false => forward,
-        true => {
-            let precision = arguments.subject.dtype.into();
-            let recipe = Recipe { precision, ..recipe_of(name) };
-            let graph = with_loss(&workload.graph).map_err(Failure::bad_input)?;
-            training_step(&graph, &recipe).map_err(Failure::bad_input)?
-        }
-    };
     let mode: Mode = arguments.subject.mode.into();
     let caps = opened.backend.caps();
     let is_gpu = opened.described.is_some();
-    if mode == Mode::Graph && !is_gpu {
+    if mode == Mode::Graph && !caps.replays {
         return Err(Failure::bad_input(
             "--mode graph: expected a GPU, whose launches are captured and replayed, found a CPU; \
              use --mode compile",

@@ -21,8 +21,7 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
     let tokenizer = text::tokenizer(&model)?;
     let prompt = text::encode(tokenizer, &arguments.prompt)?;
     let opened = devices::open(&arguments.machine)?;
-    // A step is hundreds of short kernels: launched one by one, a GPU waits for the host.
-    let usual = if opened.described.is_some() { Mode::Graph } else { Mode::Compile };
+    let usual = opened.backend.caps().fastest_mode();
     let target = (opened.backend.as_ref(), arguments.mode.map_or(usual, Mode::from));
     let most = arguments.max_tokens as usize;
     let format = format_of(&model, arguments, opened.backend.as_ref())?;

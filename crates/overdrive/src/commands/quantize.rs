@@ -30,7 +30,8 @@ use overdrive::ir::{Backend, Block, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
 use overdrive::studies::pretrained::Task;
 use overdrive::studies::quantization::{
-    Footprint, Judge, Metric, Session, agreement, latency, outputs_told, trained_as_long, tune,
+    Footprint, Judge, Metric, Session, agreement, latency, latency_of_blocks, outputs_told,
+    trained_as_long, tune,
 };
 use overdrive::studies::{Peer, Progress};
 use overdrive::train::{Recipe, tuning_of, tuning_of_published};
@@ -38,6 +39,7 @@ use overdrive_process::Stop;
 pub(super) use samples::{Asked, Samples, samples};
 use std::path::Path;
 pub(super) use subject::{Head, Subject};
+use times::Found;
 use written::Written;
 
 /// A mode, or a mix of modes, with the model that it made.
@@ -210,7 +212,13 @@ fn finish(
     let mut rivals = asked.of(peers, &workload, &*samples.draw);
     let spinner = progress::Spinner::over(1);
     Progress::study(&spinner, "timing both models in alternation");
-    let timed = latency(backend, &[&float_graph, &graph], &mut rivals, &*samples.draw, session);
+    let graphs = [&float_graph, &graph];
+    // Peers have whole models only.
+    let by_block = rivals.is_empty() && !times::fit_together(backend, graphs);
+    let timed = match by_block {
+        true => latency_of_blocks(backend, &graphs, &*samples.draw, &session).map(Found::Blocks),
+        false => latency(backend, &graphs, &mut rivals, &*samples.draw, session).map(Found::Whole),
+    };
     spinner.finish();
     if stop.is_requested() {
         let place = output.display();
@@ -218,18 +226,26 @@ fn finish(
             "the model is whole in `{place}`, and was not timed"
         )));
     }
-    let timed = timed.map_err(Failure::harness)?;
-    tell!("\n{}", tables::times(&timed))?;
-    if let Some(found) = times::slowdown_of(&timed[..2]) {
-        tell!("{}", found.against_float())?;
-    }
-    if !rivals.is_empty() {
-        tell!("\n{}", tables::rivals(&rivals, &timed))?;
-    }
-    for (rival, seen) in rivals.iter().zip(&timed[2..]) {
-        if let Some(failure) = seen.outcome.failure() {
-            say!("note: {}: {}", rival.name, failure.reason)?;
+    let slowdown = match timed.map_err(Failure::harness)? {
+        Found::Blocks(blocks) => {
+            tell!("\n{}", tables::blocks(&blocks))?;
+            times::slowdown_of_blocks(&blocks)
         }
+        Found::Whole(timed) => {
+            tell!("\n{}", tables::times(&timed))?;
+            if !rivals.is_empty() {
+                tell!("\n{}", tables::rivals(&rivals, &timed))?;
+            }
+            for (rival, seen) in rivals.iter().zip(&timed[2..]) {
+                if let Some(failure) = seen.outcome.failure() {
+                    say!("note: {}: {}", rival.name, failure.reason)?;
+                }
+            }
+            times::slowdown_of(&timed[..2])
+        }
+    };
+    if let Some(found) = slowdown {
+        tell!("{}", found.against_float())?;
     }
     let generates =
         subject.published().is_some_and(|model| model.architecture.task() == Task::Decoder);

@@ -44,7 +44,7 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     let mut results = Results::begin(command_line(), arguments.machine.seed);
     devices::describe_all(&mut results.environment, [&opened], &arguments.machine);
     let done = earlier.as_ref().map_or(0, |checkpoint| checkpoint.progress.done);
-    let mut watch = Watch::start(recipe, done, stop.clone());
+    let mut watch = Watch::start(&opened, recipe, done, stop.clone());
     let backend = opened.backend.as_ref();
     let has_learnt = task.published.is_some();
     let before = has_learnt.then(|| score(&task, backend, &task.model)).transpose()?;
@@ -56,6 +56,7 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
         validation: parts.validation.as_ref(),
         resume: earlier.as_ref(),
         checkpoint: Some(&checkpoint),
+        memory_limit: arguments.memory_limit,
     };
     let mut fitted =
         fit(&run, &mut watch).map_err(|error| unkept(error, &checkpoint, arguments))?;
@@ -79,6 +80,9 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     })?;
     std::fs::remove_file(&checkpoint).map_err(Failure::harness)?;
     say!("{name} after {done} steps: {}", scores.said())?;
+    if let Some(speed) = watch.speed() {
+        say!("speed: {speed}")?;
+    }
     say!("model: {}", arguments.out.display())?;
     if arguments.adapter {
         say!("adapter: {}", arguments.out.join(ADAPTER).display())?;

@@ -53,3 +53,21 @@ fn outputs_that_cannot_be_as_expected_are_not_computed() {
     eval("ints.npz").ends(4, &["expected i32[1, 10]", "was not run"]);
     assert!(!folder.path("out.npz").exists());
 }
+
+#[test]
+fn a_limit_on_the_memory_of_a_step_changes_the_plan_and_no_weight() {
+    let folder = Folder::new();
+    let train = |rest: &str| {
+        let line = "train text-transformer --data text --batch 2 --steps 1 --device cpu";
+        folder.line(&format!("{line} --threads 1 {rest}"))
+    };
+    let refused = train("--memory-limit 1KiB -o none");
+    let said = &refused.ends(2, &["there are 1024", "smaller batch"]).stderr;
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let at = words.windows(2).position(|pair| pair == ["at", "least"]).unwrap();
+    train(&format!("--memory-limit {} -o tight", words[at + 2])).ends(0, &["text-transformer"]);
+    train("-o free").ends(0, &["text-transformer"]);
+    let weights = |name: &str| fs::read(folder.path(name).join("model.safetensors")).unwrap();
+    assert!(weights("tight") == weights("free"));
+    assert!(!folder.path("none").exists());
+}

@@ -114,6 +114,22 @@ fn a_profile_adds_up_and_its_trace_parses() {
 }
 
 #[test]
+fn a_training_step_is_profiled_with_its_optimizer() {
+    let folder = Folder::new();
+    let profiled = |rest: &str| -> Vec<String> {
+        let line = format!("profile digits-mlp --calls 1 --threads 1 --device cpu --json {rest}");
+        let profile: serde_json::Value =
+            serde_json::from_str(&folder.line(&line).ends(0, &[]).stdout).unwrap();
+        let operators = profile["table"]["operators"].as_array().unwrap();
+        operators.iter().map(|operator| operator["name"].to_string()).collect()
+    };
+    let has = |names: &[String], part: &str| names.iter().any(|name| name.contains(part));
+    let (forward, training) = (profiled(""), profiled("--training"));
+    assert!(training.len() > forward.len(), "{training:?}");
+    assert!(has(&training, "adamw") && !has(&forward, "adamw"), "{training:?}");
+}
+
+#[test]
 fn a_model_that_no_memory_holds_says_so_at_once() {
     let folder = Folder::new();
     let most = u32::MAX;

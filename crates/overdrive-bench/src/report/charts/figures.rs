@@ -18,16 +18,17 @@ pub(super) fn names(rows: &[&Compared<'_>]) -> Vec<String> {
         |c| if c.device == c.backend { String::new() } else { c.device.clone() },
         |c| c.mode.clone(),
         |c| c.dtype.clone(),
-        |c| format!("t{}", c.threads),
+        |c| if c.threads == 0 { String::new() } else { format!("t{}", c.threads) },
         |c| c.variant.clone().unwrap_or_default(),
     ];
-    let all: Vec<&Configuration> = rows.iter().map(|row| &row.record.case.configuration).collect();
+    let all: Vec<Configuration> =
+        rows.iter().map(|row| row.record.case.configuration.shown()).collect();
     let differs = |part: fn(&Configuration) -> String| {
-        all.iter().map(|c| part(c)).collect::<BTreeSet<_>>().len() > 1
+        all.iter().map(part).collect::<BTreeSet<_>>().len() > 1
     };
     let telling: Vec<_> = parts.into_iter().filter(|part| differs(*part)).collect();
     let telling = if telling.is_empty() { vec![parts[2]] } else { telling };
-    let name = |c: &&Configuration| {
+    let name = |c: &Configuration| {
         let words: Vec<String> =
             telling.iter().map(|part| part(c)).filter(|text| !text.is_empty()).collect();
         // Where the others have a variant and this one has none, its mode names it.
@@ -68,7 +69,7 @@ pub(super) fn time(series: &Series) -> String {
 /// Case, figure, gain, statuses.
 pub(super) fn tip(row: &Compared<'_>) -> String {
     let case = &row.record.case;
-    let mut lines = vec![case.workload.to_string(), case.configuration.to_string()];
+    let mut lines = vec![case.workload.to_string(), case.configuration.label()];
     lines.extend(series(row).map(|series| {
         let summary = &series.summary;
         let [low, high] = [summary.min_ns, summary.max_ns].map(|ns| digits::time(ns, None));
@@ -107,7 +108,7 @@ pub(super) fn summary(title: &str, rows: &[&Compared<'_>]) -> String {
         Some(format!(
             "{} {}: {}",
             row.record.case.workload,
-            row.record.case.configuration,
+            row.record.case.configuration.label(),
             time(series(row)?)
         ))
     });

@@ -69,7 +69,7 @@ pub(super) fn by_mode(
     let figures = drawn.iter().filter_map(|row| {
         Some(format!(
             "{}: {}",
-            row.record.case.configuration,
+            row.record.case.configuration.label(),
             metric.figure(&metric.read(row.measurement()?)?)
         ))
     });

@@ -95,7 +95,7 @@ fn bar(row: &Compared<'_>, measurement: &Measurement, name: String) -> Bar {
         tip: format!(
             "{}\n{}\n{}",
             row.record.case.workload,
-            row.record.case.configuration,
+            row.record.case.configuration.label(),
             words.join(", ")
         ),
     }

@@ -49,11 +49,11 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
     let shown: Vec<String> = alike
         .iter()
         .take(2)
-        .map(|row| format!("`{}` {}", row.record.case.configuration, figure(row)))
+        .map(|row| format!("`{}` {}", row.record.case.configuration.label(), figure(row)))
         .collect();
     let clear = match beaten.len() {
         0 => "nobody is clearly worse".to_owned(),
-        1 => format!("only `{}` is clearly worse", beaten[0].record.case.configuration),
+        1 => format!("only `{}` is clearly worse", beaten[0].record.case.configuration.label()),
         count => format!("{count} others are clearly worse"),
     };
     let answer = format!("{} of {} alike", alike.len(), rows.len());
@@ -79,7 +79,7 @@ fn by_agreement(question: &Question<'_, '_>) -> Card {
         );
     };
     let all = if checked.len() == ran { "all".to_owned() } else { format!("{} of", checked.len()) };
-    let name = |row: &Compared<'_>| row.record.case.configuration.to_string();
+    let name = |row: &Compared<'_>| row.record.case.configuration.label();
     let errors = if checked.len() == 1 {
         format!("largest error {:.1e}", error(first))
     } else {

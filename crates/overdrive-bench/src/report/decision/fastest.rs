@@ -75,7 +75,7 @@ fn undecided(candidates: &[&Compared<'_>]) -> Card {
     let shown: Vec<String> = sorted
         .iter()
         .take(2)
-        .map(|row| format!("`{}` {}", row.record.case.configuration, time(row)))
+        .map(|row| format!("`{}` {}", row.record.case.configuration.label(), time(row)))
         .collect();
     let why = "intervals do not tell them apart, or a ratio is not confirmed";
     Card::open(TITLE, "no winner shown", format!("{}; {why}", shown.join("; ")))
@@ -101,7 +101,7 @@ fn against(lead: &Lead<'_, '_>, candidates: &[&Compared<'_>]) -> String {
     let rival =
         others.min_by(by_ratio).filter(|(row, _)| first.is_none_or(|(one, _)| one.id != row.id));
     let over = |(row, gain): &(&Compared<'_>, Speedup)| {
-        format!("{} over `{}`", gain.figure(), row.record.case.configuration)
+        format!("{} over `{}`", gain.figure(), row.record.case.configuration.label())
     };
     first.into_iter().chain(rival).map(over).collect::<Vec<_>>().join("; ")
 }

@@ -92,5 +92,5 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
 }
 
 fn name(row: &Compared<'_>) -> String {
-    row.record.case.configuration.to_string()
+    row.record.case.configuration.label()
 }

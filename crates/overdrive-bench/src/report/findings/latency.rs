@@ -27,7 +27,7 @@ fn win<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
     let gain =
         winner.speedup().filter(|gain| candidates.iter().any(|row| row.id == gain.baseline()));
     if let (Some(gain), Some(baseline)) = (gain, winner.baseline) {
-        figure += &format!(", {gain}, over `{}`", baseline.case.configuration);
+        figure += &format!(", {gain}, over `{}`", baseline.case.configuration.label());
     }
     figure += &lead.doubt();
     let weight = gain.map_or(0.0, |gain| gain.ratio());

@@ -17,7 +17,10 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         let case = &row.record.case;
         let sentence = format!(
             "{}: `{}` is not compressed on `{}`: {bytes} B against {original} B of `{}`.",
-            case.study, case.configuration, case.workload, baseline.record.case.configuration
+            case.study,
+            case.configuration.label(),
+            case.workload,
+            baseline.record.case.configuration.label()
         );
         found.push(Finding::new(Topic::NotCompressed, sentence, [row, baseline]));
     }

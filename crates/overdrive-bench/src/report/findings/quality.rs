@@ -69,7 +69,9 @@ fn lost(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
         let course = metric.course(&reading(row)?, &reading(baseline)?);
         let text = format!(
             "`{}` on `{}`: {} {course}{doubt}",
-            case.configuration, case.workload, metric.title
+            case.configuration.label(),
+            case.workload,
+            metric.title
         );
         Some((baseline, text))
     };

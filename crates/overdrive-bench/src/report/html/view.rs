@@ -234,7 +234,7 @@ fn row(file: &File<'_>, index: usize, row: &Compared<'_>, scale: Option<Scale>) 
         index,
         study: case.study.clone(),
         workload: case.workload.to_string(),
-        configuration: case.configuration.to_string(),
+        configuration: case.configuration.label(),
         kind,
         time: known(measurement.and_then(section::time)),
         time_ns: series.map(|series| series.summary.median_ns),

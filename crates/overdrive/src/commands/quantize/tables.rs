@@ -1,14 +1,17 @@
 //! What `quantize` prints, in lines of the terminal's width.
 
+use super::times::{slowdown, sum_of_blocks};
 use crate::terminal::width;
 use overdrive::bench::digits;
 use overdrive::bench::outcome::Outcome;
 use overdrive::bench::report::{Align, Table, terminal_table};
 use overdrive::ir::Graph;
 use overdrive::studies::quantization::{
-    Agreement, Candidate, Estimate, Footprint, Metric, Rival, Scores, Sensitivity, Timed,
+    Agreement, BlockTimes, Candidate, Estimate, Footprint, Metric, Rival, Scores, Sensitivity,
+    Timed,
 };
 use std::collections::BTreeMap;
+use std::slice;
 
 /// A table whose first columns, so many, are words and the others numbers.
 fn table<const N: usize>(header: [&str; N], words: usize) -> Table {
@@ -160,6 +163,44 @@ pub(super) fn times(timed: &[Timed]) -> String {
         table.push([vec![(*name).to_owned()], time(one, timed).to_vec()].concat());
     }
     drawn(&table)
+}
+
+/// The same of each distinct block, and what the whole takes by it.
+pub(super) fn blocks(blocks: &[BlockTimes]) -> String {
+    let mut table = table(["latency of a block", "count", "float", "quantized", "share"], 1);
+    let mut row = |name: &str, count: usize, times: [Option<Estimate>; 2]| {
+        let cell = |time: &Option<Estimate>| {
+            time.map_or("not measured".to_owned(), |time| {
+                let [value, low, high] =
+                    [time.value, time.low, time.high].map(|ns| digits::time(ns, None));
+                format!("{value} [{low}, {high}]")
+            })
+        };
+        let share = slowdown(times[0], times[1]).map_or(String::new(), |share| share.to_string());
+        table.push(vec![
+            name.to_owned(),
+            count.to_string(),
+            cell(&times[0]),
+            cell(&times[1]),
+            share,
+        ]);
+    };
+    for block in blocks {
+        let one = slice::from_ref(block);
+        let per = |graph| {
+            let times = block.times as f64;
+            sum_of_blocks(one, graph).map(|sum| Estimate {
+                value: sum.value / times,
+                low: sum.low / times,
+                high: sum.high / times,
+            })
+        };
+        row(&block.name, block.times, [0, 1].map(per));
+    }
+    row("all, as their sum", 1, [0, 1].map(|graph| sum_of_blocks(blocks, graph)));
+    let reason = "Both models whole would take over a third of the memory: a block of each kind \
+                  is timed in alternation.";
+    format!("{}{reason}\n", drawn(&table))
 }
 
 /// The same of other frameworks' models, with how near their outputs are to those of our float

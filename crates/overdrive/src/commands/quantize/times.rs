@@ -1,7 +1,8 @@
 //! How long a quantized model takes beside the float one.
 
 use overdrive::bench::outcome::Outcome;
-use overdrive::studies::quantization::{Estimate, Timed};
+use overdrive::ir::{Backend, Graph};
+use overdrive::studies::quantization::{BlockTimes, Estimate, Timed};
 use std::fmt;
 
 /// The quotient of two medians, with ends that their intervals allow.
@@ -26,6 +27,42 @@ pub(super) fn slowdown(float: Option<Estimate>, quantized: Option<Estimate>) -> 
 pub(super) fn slowdown_of(timed: &[Timed]) -> Option<Slowdown> {
     let [float, quantized] = timed else { return None };
     slowdown(median(&float.outcome), median(&quantized.outcome))
+}
+
+/// What a session of both models saw.
+pub(super) enum Found {
+    Whole(Vec<Timed>),
+    Blocks(Vec<BlockTimes>),
+}
+
+/// Share of a device's memory that both models may take together while they are timed.
+const SHARE: u64 = 3;
+
+/// Whether both models are timed whole: their weights stay beside what is packed of them.
+pub(super) fn fit_together(backend: &dyn Backend, graphs: [&Graph; 2]) -> bool {
+    let states = |graph: &Graph| -> u64 {
+        graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum()
+    };
+    let needed: u64 = graphs.iter().map(|graph| 2 * states(graph)).sum();
+    needed <= backend.caps().memory_bytes / SHARE
+}
+
+/// The same of sessions of a block each. Ends add up as if all errors had one sign, which is wider
+/// than the interval of the sum.
+pub(super) fn slowdown_of_blocks(blocks: &[BlockTimes]) -> Option<Slowdown> {
+    slowdown(sum_of_blocks(blocks, 0), sum_of_blocks(blocks, 1))
+}
+
+/// What all blocks take in one of the graphs.
+pub(super) fn sum_of_blocks(blocks: &[BlockTimes], graph: usize) -> Option<Estimate> {
+    let mut sum = Estimate { value: 0.0, low: 0.0, high: 0.0 };
+    for block in blocks {
+        let (times, one) = (block.times as f64, median(&block.timed.get(graph)?.outcome)?);
+        sum.value += times * one.value;
+        sum.low += times * one.low;
+        sum.high += times * one.high;
+    }
+    Some(sum)
 }
 
 /// The median with its interval, or where there are too few samples for one, with the extremes.

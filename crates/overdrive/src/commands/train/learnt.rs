@@ -12,7 +12,9 @@ use overdrive::formats::{ModelConfig, ModelFolder, Tensors};
 use overdrive::ir::{Backend, Graph, Init};
 use overdrive::passes::{Lora, bind};
 use overdrive::studies::pretrained::Pretrained;
-use overdrive::train::{Evaluation, Recipe, TrainError, evaluate, initial_parameters};
+use overdrive::train::{
+    Evaluation, Recipe, TrainError, evaluate, initial_parameter, initial_parameters,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -50,10 +52,14 @@ impl Learnt {
             Some(published) => Form::Published(Box::new(published.retrained(weights))),
             None => {
                 // States that no step changes, tables of integers say, are what they were.
-                let mut states = initial_parameters(&task.template.graph, task.recipe.seed);
-                states.extend(weights.iter().map(|(name, tensor)| (name.clone(), tensor.clone())));
-                let begin = |name: &str| Init::Value(states[name].clone());
-                Form::Ours(task.template.graph.clone().with_initial_values(|name, _| begin(name)))
+                let (graph, seed) = (&task.template.graph, task.recipe.seed);
+                let mut states = graph.states().iter();
+                Form::Ours(graph.clone().with_initial_values(|name, ty| {
+                    let state = states.next().expect("asked once for each, in their order");
+                    let learnt = weights.get(name).cloned();
+                    // States that no step changes, tables of integers say, are what they were.
+                    Init::Value(learnt.unwrap_or_else(|| initial_parameter(state, ty, seed)))
+                }))
             }
         };
         Ok(Self { task, trained, model })
