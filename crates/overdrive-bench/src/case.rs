@@ -143,6 +143,22 @@ mod tests {
     }
 
     #[test]
+    fn a_label_names_a_gpu_by_its_place() {
+        let configuration = |backend: &str, device: &str| Configuration {
+            backend: backend.into(),
+            device: device.into(),
+            mode: "graph".into(),
+            dtype: "bf16".into(),
+            threads: 1,
+            variant: None,
+        };
+        let gpu = configuration("cuda:0", "NVIDIA H200");
+        assert_eq!(gpu.to_string(), "cuda:0@NVIDIA H200 graph bf16 t1");
+        assert_eq!(gpu.label(), "cuda:0 graph bf16");
+        assert_eq!(configuration("cpu", "cpu").label(), "cpu graph bf16 t1");
+    }
+
+    #[test]
     fn an_id_names_sizes_and_configuration() {
         let case = Case {
             study: "kernels".into(),

@@ -132,3 +132,31 @@ pub fn latency(
     );
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Template;
+    use overdrive_bench::clock::SystemClock;
+    use overdrive_cpu::CpuBackend;
+    use overdrive_models::find;
+
+    #[test]
+    fn each_distinct_block_is_timed_and_counted() {
+        let template = Template::built_in(find("text-transformer").unwrap()).unwrap();
+        let workload = template.bind(&BTreeMap::new()).unwrap();
+        let backend = CpuBackend::new(Some(1)).unwrap();
+        let (clock, stop) = (SystemClock::new(), Stop::default());
+        let rules = Rules::full().with_trials(1, 5);
+        let session = Session { clock: &clock, rules, seed: 1, stop: &stop };
+        let graphs = [&workload.graph; 2];
+        let draw = |seed| workload.inputs(seed);
+        let found = latency_of_blocks(&backend, &graphs, &draw, &session).unwrap();
+        let all: usize = found.iter().map(|block| block.times).sum();
+        assert!(found.len() < all, "blocks repeat: {} of {all}", found.len());
+        for block in &found {
+            let measured = block.timed.iter().filter(|one| one.outcome.measurement().is_some());
+            assert_eq!(measured.count(), 2, "{}", block.name);
+        }
+    }
+}

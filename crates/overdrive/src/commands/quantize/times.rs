@@ -97,6 +97,8 @@ impl fmt::Display for Slowdown {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overdrive::cpu::CpuBackend;
+    use overdrive::ir::{Builder, DType, Init, TensorType};
 
     #[test]
     fn a_slow_down_is_said_with_its_interval() {
@@ -108,5 +110,21 @@ mod tests {
         assert!(of(50.0).starts_with("faster"));
         assert!(of(105.0).starts_with("as fast"), "intervals that meet tell nothing apart");
         assert_eq!(slowdown(float, None), None);
+    }
+
+    #[test]
+    fn models_that_take_a_third_of_the_memory_are_timed_by_block() {
+        let graph = |rows: usize| {
+            let b = Builder::new("model");
+            let ty = TensorType::new(DType::F32, [rows, 1 << 20]);
+            b.output("y", b.state("w", ty, Init::ZEROS).sum(&[0]));
+            b.finish().unwrap()
+        };
+        let backend = CpuBackend::new(Some(1)).unwrap();
+        let mebibytes = (backend.caps().memory_bytes >> 20) as usize;
+        // Two models, each with what is packed of it: four times the states, of 4 MiB a row.
+        let [small, large] = [graph(1), graph(mebibytes / 40)];
+        assert!(fit_together(&backend, [&small, &small]));
+        assert!(!fit_together(&backend, [&large, &large]));
     }
 }
