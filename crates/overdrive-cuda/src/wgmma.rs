@@ -1,5 +1,5 @@
-//! Prints `wgmma` and its kin: one matrix instruction of a warpgroup, whose operand list has a place for every
-//! register.
+//! Prints `wgmma` and its kin: one matrix instruction of a warpgroup, whose operand list has a
+//! place for every register.
 
 use overdrive_ir::DType;
 
