@@ -1,11 +1,11 @@
-//! Prints `wgmma`: one matrix instruction of a warpgroup, whose operand list has a place for every
-//! register.
+//! Prints `wgmma` and its kin: one matrix instruction of a warpgroup, whose operand list has a
+//! place for every register.
 
 use overdrive_ir::DType;
 
-/// `wgmma(sums, left, right, accumulate)` for `columns` columns; operands that are not contiguous
+/// `name(sums, left, right, accumulate)` for `columns` columns; operands that are not contiguous
 /// along k are read transposed.
-pub(crate) fn print(columns: usize, dtypes: [DType; 2], by_k: [bool; 2]) -> String {
+pub(crate) fn print(name: &str, columns: usize, dtypes: [DType; 2], by_k: [bool; 2]) -> String {
     let registers = columns / 2;
     let list =
         |each: &dyn Fn(usize) -> String| (0..registers).map(each).collect::<Vec<_>>().join(", ");
@@ -22,7 +22,7 @@ pub(crate) fn print(columns: usize, dtypes: [DType; 2], by_k: [bool; 2]) -> Stri
     let factors = if whole { "" } else { ", 1, 1" };
     let (left, right, scale) = (registers, registers + 1, registers + 2);
     format!(
-        "__device__ __forceinline__ void wgmma({sum} (&d)[{registers}], u64 left, u64 right, int \
+        "__device__ __forceinline__ void {name}({sum} (&d)[{registers}], u64 left, u64 right, int \
          accumulate) {{
     asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{scale}, 0;\\n\"
         \"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{out}.{lhs}.{rhs} {{{places}}}, \

@@ -262,7 +262,7 @@ fn attention_with_padding() {
 }
 
 /// `[B, H, Hkv, Tq, Tk, D, Dv]` of gradients that Hopper has kernels for.
-const GRADIENTS_OF_HOPPER: [[usize; 7]; 7] = [
+const GRADIENTS_OF_HOPPER: [[usize; 7]; 10] = [
     [1, 2, 2, 128, 128, 64, 64],
     [2, 4, 1, 200, 333, 64, 64],
     [1, 2, 1, 257, 96, 32, 48],
@@ -271,6 +271,10 @@ const GRADIENTS_OF_HOPPER: [[usize; 7]; 7] = [
     // Queries that see nothing; keys that no tile of queries is without.
     [1, 2, 1, 400, 100, 80, 16],
     [1, 1, 1, 64, 64, 112, 128],
+    // Tiles that are split among several tasks, and more tasks than multiprocessors.
+    [1, 8, 1, 700, 130, 64, 64],
+    [1, 8, 2, 300, 150, 128, 48],
+    [9, 8, 4, 130, 500, 16, 32],
 ];
 
 /// The gradients of attention with the log-sum-exp and delta of its own forward.
@@ -336,6 +340,7 @@ fn gradients_of_attention_with_mask_functions() {
         (DType::BF16, [2, 4, 2, 150, 270, 128, 128]),
         (DType::F16, [2, 2, 1, 200, 130, 64, 64]),
         (DType::BF16, [2, 2, 2, 100, 100, 48, 96]),
+        (DType::BF16, [2, 8, 1, 300, 100, 64, 64]),
     ] {
         // The second sequence is empty: none of its rows sees a key.
         let length = Array::from_f64(DType::I32, &[2], vec![shape[4] as f64 / 2.0, 0.0]);

@@ -52,12 +52,12 @@ fn sources_of(graph: &Graph) -> Vec<(Source, &'static [Architecture])> {
     kernels::sources_of(&plan).unwrap_or_else(|refusal| panic!("`{}`: {refusal}", graph.name()))
 }
 
-/// Panics where a kernel for Hopper keeps anything in memory that it means to have in registers.
-fn spills_nothing(source: &Source, case: &str) {
+/// Panics where a kernel for Hopper keeps more bytes in memory that it means to have in registers.
+fn spills_at_most(bytes: u32, source: &Source, case: &str) {
     match resources(source, Architecture::Sm90a) {
         Ok(used) => {
             let spilled: u32 = used.iter().map(|entry| entry.spilled_bytes).sum();
-            assert_eq!(spilled, 0, "{case}");
+            assert!(spilled <= bytes, "{case}: {spilled} bytes spill");
         }
         Err(missing @ Error::Missing { .. }) => testkit::skip(Needs::Nvrtc, missing),
         Err(error) => panic!("{error}"),
@@ -97,14 +97,14 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
                 sources.iter().find(|(_, architectures)| *architectures == [Architecture::Sm90a]);
             let (source, _) = own.expect("Hopper has a kernel of its own");
             let case = format!("{dtype} {queries} {keys} {d} {attention:?} {}", regions.len());
-            spills_nothing(source, &case);
+            spills_at_most(0, source, &case);
         }
     }
 }
 
-/// So do its gradients.
+/// So do its gradients, but for what the warps that copy keep from task to task.
 #[test]
-fn gradients_of_attention_compile_for_hopper_and_spill_nothing() {
+fn gradients_of_attention_compile_for_hopper_and_spill_little() {
     let captures = [TensorType::new(DType::I32, [2])];
     let mask = mask_region(&captures, |[b, _, _, k], captures| {
         k.compare(Compare::Lt, captures[0].at(&[b]))
@@ -116,6 +116,8 @@ fn gradients_of_attention_compile_for_hopper_and_spill_nothing() {
         (DType::BF16, [128, 128]),
         (DType::F16, [128, 128]),
         (DType::BF16, [80, 112]),
+        (DType::F16, [32, 128]),
+        (DType::BF16, [16, 48]),
     ] {
         for (attention, regions) in
             [(Attention::FULL, &[][..]), (Attention::CAUSAL, &[]), (Attention::CAUSAL, &masks)]
@@ -140,7 +142,7 @@ fn gradients_of_attention_compile_for_hopper_and_spill_nothing() {
             let [(source, architectures)] = &sources[..] else { panic!("one source, for Hopper") };
             assert_eq!(*architectures, [Architecture::Sm90a]);
             let case = format!("{dtype} {d} {values} {attention:?} {}", regions.len());
-            spills_nothing(source, &case);
+            spills_at_most(16, source, &case);
         }
     }
 }

@@ -108,7 +108,8 @@ pub(super) fn source(call: &GemmCall, cut: &Cut, weights: Weights) -> Option<Sou
         ("RHS_BY_K", u8::from(fit.rhs.by_k).to_string()),
         ("SETTLED", u8::from(weights == Weights::Settled).to_string()),
     ]);
-    let instruction = wgmma(cut.columns, [call.rhs.dtype, call.lhs.dtype], [fit.rhs.by_k, true]);
+    let instruction =
+        wgmma("wgmma", cut.columns, [call.rhs.dtype, call.lhs.dtype], [fit.rhs.by_k, true]);
     let text = epilogue::print(call).text + &instruction + include_str!("kernels/few.cu");
     Some(epilogue::source("gemm_few", &defines, &text))
 }

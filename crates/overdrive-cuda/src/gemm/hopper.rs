@@ -212,7 +212,12 @@ pub(super) fn source(
         ("FOLDS", folds.to_string()),
         ("LEAN", flag(lean)),
     ]);
-    let wgmma = wgmma(tile.columns, [call.lhs.dtype, call.rhs.dtype], [fit.lhs.by_k, fit.rhs.by_k]);
+    let wgmma = wgmma(
+        "wgmma",
+        tile.columns,
+        [call.lhs.dtype, call.rhs.dtype],
+        [fit.lhs.by_k, fit.rhs.by_k],
+    );
     let source = epilogue::source(
         "gemm_hopper",
         &defines,

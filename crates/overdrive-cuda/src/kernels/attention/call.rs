@@ -41,8 +41,13 @@ pub(super) struct Shape {
 }
 
 /// Heads whose tiles are issued together, of so many that each read so many bytes for all tiles.
-pub(super) fn together(matrices: usize, head_bytes: usize) -> i32 {
-    let most = (BUNCH_BYTES / head_bytes.max(1)).clamp(1, matrices.max(1));
+fn together(matrices: usize, head_bytes: usize) -> i32 {
+    bunch(matrices, BUNCH_BYTES / head_bytes.max(1))
+}
+
+/// Heads of a bunch, at most so many of all.
+pub(super) fn bunch(matrices: usize, most: usize) -> i32 {
+    let most = most.clamp(1, matrices.max(1));
     // Bunches of one size: a small last one would leave multiprocessors idle.
     matrices.div_ceil(matrices.div_ceil(most).max(1)).max(1) as i32
 }

@@ -1,28 +1,44 @@
-// Gradients of attention of 16-bit floats on Hopper's tensor cores, in two kernels without atomic
-// additions: each sum belongs to one warpgroup, which adds in a fixed order, so that every launch
-// gives the same bits. Dao et al., arXiv:2205.14135, algorithm 4; Shah et al., arXiv:2407.08608.
+// Gradients of attention of 16-bit floats on Hopper's tensor cores, in one pass of five products.
+// Dao et al., arXiv:2205.14135, algorithm 4; Shah et al., arXiv:2407.08608.
 //
-// `attention_grad_keys` owns a tile of keys and walks over the queries that see it, of all query
-// heads of the key head. Scores are transposed (keys by queries), so that weights stay in registers
-// as the left operand of both sums. `attention_grad_queries` owns a tile of queries and walks over
-// keys. Scores and dweights are computed in both: seven products for five, in return for which
-// nothing is added up in memory.
+// A task is a tile of keys, which walks over the blocks of queries that see it, of all query heads
+// of the key head, from the last to the first. Scores and dweights are transposed (keys by
+// queries), so that weights and dscores stay in registers as left operands of dv and dk. For dq
+// the dscores go through shared memory, and both warpgroups multiply 64 channels of all keys of the
+// tile by them.
 //
-// While a warpgroup exponentiates, its tensor cores compute the dweights of this block and the last
-// sum of the block before. Channels past D and DV and rows past the end are zeros that TMA fills in
+// Sums of dq of several tiles of keys meet in memory as f32, by bulk additions of whole blocks. A
+// counter of each block says which tile's turn it is, so that they are added in the order of tiles
+// and every launch gives the same bits. Tasks begin in that order too, one per multiprocessor, and
+// all of a head walk the same way: a tile follows the one before by about a block, so that it
+// rarely waits. `attention_grad_round` rounds the sums.
+//
+// A warpgroup multiplies dq of the block before this one, so that it need not wait for the other's
+// dscores. Two warpgroups take turns (ping-pong): while one exponentiates, the other multiplies.
+//
+// Where there are few tiles, each is split among several tasks, whose dk and dv are added up by
+// `attention_grad_round`. Channels past D and DV and rows past the end are zeros that TMA fills in
 // and clips.
 //
-// Text before gives CONSUMERS, STAGES, BLOCK_QUERIES (of a step over queries), BLOCK_KEYS (of a
-// step over keys), and the instructions `wgmma` and `wgmma_of_registers`.
+// Text before gives QUERY_STAGES, BLOCK_QUERIES, and the instructions `wgmma` (of scores and
+// dweights), `wgmma_of_columns` (of dq) and `wgmma_of_registers` (of dk and dv).
 
+constexpr int CONSUMERS = 2;
 constexpr int TILE = OWN * CONSUMERS;
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
-constexpr int TILE_BOX = TILE * 128, QUERY_BOX = BLOCK_QUERIES * 128, KEY_BOX = BLOCK_KEYS * 128;
+constexpr int TILE_BOX = TILE * 128, QUERY_BOX = BLOCK_QUERIES * 128;
 // Each warp tells that it has read a stage.
 constexpr int READERS = CONSUMERS * 4;
+// Stages of dout, and of dscores.
+constexpr int STAGES = 2;
+// A warpgroup's share of dq is 64 channels of so many queries, in the order of its registers.
+constexpr int SUM_QUERIES = PARTS > 1 ? BLOCK_QUERIES : BLOCK_QUERIES / 2;
+constexpr int SUM = 64 * SUM_QUERIES;
 
-struct Strides {
-    i64 at[3];
+// `Grad` of grad.rs: strides of rows, tasks of a tile of keys, and tasks of all.
+struct Grad {
+    i64 delta[3], dk[3], dv[3];
+    i32 splits, tasks;
 };
 
 // What a row's exponent is less, in powers of two. A row that sees nothing has -infinity, and its
@@ -30,34 +46,6 @@ struct Strides {
 __device__ __forceinline__ f32 shift_of(f32 lse) {
     return lse == -infinity(0.0f) ? infinity(0.0f) : lse * LOG2E;
 }
-
-// What the stages of both kernels are told by: pairs of boxes, the first for scores, the second for
-// dweights.
-struct Barriers {
-    u64 own, full[2][STAGES], empty[2][STAGES];
-};
-
-struct Ring {
-    u32 own, full[2], empty[2];
-
-    __device__ __forceinline__ Ring(Barriers& barriers) {
-        own = shared_address(&barriers.own);
-        for (int i = 0; i < 2; i++) {
-            full[i] = shared_address(barriers.full[i]);
-            empty[i] = shared_address(barriers.empty[i]);
-        }
-    }
-    __device__ __forceinline__ void init() {
-        barrier_init(own, 1);
-        for (int i = 0; i < 2; i++) {
-            for (int stage = 0; stage < STAGES; stage++) {
-                barrier_init(full[i] + 8 * stage, 1);
-                barrier_init(empty[i] + 8 * stage, READERS);
-            }
-        }
-        barriers_are_set();
-    }
-};
 
 template <int Parts, int Box>
 __device__ __forceinline__ void copy_boxes(u32 to, const TensorMap& map, u32 barrier, int row,
@@ -82,326 +70,515 @@ __device__ __forceinline__ void store_sums(const TensorMap& map, u32 own, int th
     }
 }
 
+// Four numbers of each thread of a warpgroup beside each other.
+template <int Count>
+__device__ __forceinline__ float4* store_plain(float4* to, const f32 (&sums)[Count]) {
+#pragma unroll
+    for (int i = 0; i < Count / 4; i++, to += WARPGROUP)
+        *to = make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
+    return to;
+}
+
+// Blocks of queries.
+__device__ __forceinline__ i32 blocks_of(const Shape& s) {
+    return (s.queries + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
+}
+
+// A part of what a tile of keys of a head has to do: so many steps over blocks of queries, which
+// begin at one of query head `h` and go from block `last` to `begin` of each head. Negative steps:
+// there are no more tasks.
+struct Task {
+    i32 b, head, tile, key, part, last, begin, h, block, steps;
+};
+
+__device__ __forceinline__ void decode(volatile Task& to, const Shape& s, const Grad& g,
+                                       i32 index) {
+    const i32 tiles = (s.keys + TILE - 1) / TILE, part = index % g.splits;
+    i32 matrix, tile;
+    s.task(index / g.splits, tiles, matrix, tile);
+    // Under a causal mask the first keys are seen by most.
+    tile = tiles - 1 - tile;
+    const i32 b = matrix / s.heads, head = matrix % s.heads, last = blocks_of(s) - 1;
+    to.b = b, to.head = head, to.tile = tile, to.key = tile * TILE, to.part = part;
+    i32 begin = 0;
+#ifdef CAUSAL
+    begin = max(0, tile * TILE - (s.keys - s.queries)) / BLOCK_QUERIES;
+#endif
+    to.last = last, to.begin = begin;
+    // The host sees to it that no part is empty.
+    const i32 each = last + 1 - begin, all = each * s.group, more = all % g.splits,
+              from = all / g.splits * part + min(part, more);
+    to.h = head * s.group + from / each, to.block = last - from % each;
+    to.steps = all / g.splits + (part < more);
+}
+
+// The block of queries that a task is at.
+struct Place {
+    i32 h, block;
+
+    __device__ __forceinline__ Place(const volatile Task& t) : h(t.h), block(t.block) {}
+    __device__ __forceinline__ void next(const volatile Task& t) {
+        if (--block < t.begin) block = t.last, h++;
+    }
+};
+
+struct Barriers {
+    u64 key_full, value_full, own_empty, query_full[QUERY_STAGES], query_empty[QUERY_STAGES],
+        dout_full[STAGES], dout_empty[STAGES], dscores_full[STAGES], task_full[2], task_empty[2],
+        sum_full[CONSUMERS], sum_empty[CONSUMERS];
+    // Read anew wherever they are used, which is less than to keep them in registers.
+    volatile Task tasks[2];
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attention_grad_keys(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap dout,
-                        const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-                        const __grid_constant__ TensorMap dk, const __grid_constant__ TensorMap dv,
-                        const f32* lse, const f32* delta,
-                        const __grid_constant__ Shape s,
-                        const __grid_constant__ Strides by CAPTURES) {
-    extern __shared__ unsigned char bytes[];
+    attention_grad(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap dout,
+                   const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
+                   const __grid_constant__ TensorMap dk, const __grid_constant__ TensorMap dv,
+                   const f32* lse, const f32* delta, f32* sums, f32* partial, u32* counters,
+                   const __grid_constant__ Shape s, const __grid_constant__ Grad g CAPTURES) {
+    extern __shared__ __align__(1024) unsigned char bytes[];
     __shared__ Barriers barriers;
-    __shared__ f32 shifts[STAGES][BLOCK_QUERIES], deltas[STAGES][BLOCK_QUERIES];
-    const u32 key_place = (shared_address(bytes) + 1023) & ~1023u,
-              value_place = key_place + PARTS * TILE_BOX,
+    __shared__ f32 shifts[QUERY_STAGES][BLOCK_QUERIES], deltas[QUERY_STAGES][BLOCK_QUERIES];
+    // Constants, which take no registers.
+    const u32 key_place = shared_address(bytes), value_place = key_place + PARTS * TILE_BOX,
               query_place = value_place + PARTS_V * TILE_BOX,
-              dout_place = query_place + STAGES * PARTS * QUERY_BOX;
-    Ring ring(barriers);
-    if (threadIdx.x == 0) ring.init();
+              dout_place = query_place + QUERY_STAGES * PARTS * QUERY_BOX,
+              dscore_place = dout_place + STAGES * PARTS_V * QUERY_BOX,
+              sum_place = dscore_place + STAGES * CONSUMERS * QUERY_BOX;
+    const u32 key_full = shared_address(&barriers.key_full),
+              value_full = shared_address(&barriers.value_full),
+              own_empty = shared_address(&barriers.own_empty),
+              query_full = shared_address(barriers.query_full),
+              query_empty = shared_address(barriers.query_empty),
+              dout_full = shared_address(barriers.dout_full),
+              dout_empty = shared_address(barriers.dout_empty),
+              dscores_full = shared_address(barriers.dscores_full),
+              task_full = shared_address(barriers.task_full),
+              task_empty = shared_address(barriers.task_empty),
+              sum_full = shared_address(barriers.sum_full),
+              sum_empty = shared_address(barriers.sum_empty);
+    if (threadIdx.x == 0) {
+        // The swizzle of boxes is by address.
+        if (key_place % 1024 != 0) __trap();
+        barrier_init(key_full, 1), barrier_init(value_full, 1);
+        barrier_init(own_empty, CONSUMERS);
+        for (int i = 0; i < QUERY_STAGES; i++)
+            barrier_init(query_full + 8 * i, 2), barrier_init(query_empty + 8 * i, READERS);
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(dout_full + 8 * i, 1), barrier_init(dout_empty + 8 * i, READERS);
+            barrier_init(dscores_full + 8 * i, READERS);
+        }
+        for (int i = 0; i < 2; i++) {
+            barrier_init(task_full + 8 * i, 1);
+            barrier_init(task_empty + 8 * i, READERS + CONSUMERS + 1);
+        }
+        for (int i = 0; i < CONSUMERS; i++)
+            barrier_init(sum_full + 8 * i, 4), barrier_init(sum_empty + 8 * i, 1);
+        barriers_are_set();
+    }
     __syncthreads();
     after_previous();
-    // `Shape` counts key heads here.
-    const i32 tiles = (s.keys + TILE - 1) / TILE;
-    i32 matrix, tile;
-    s.task(blockIdx.x, tiles, matrix, tile);
-    // Under a causal mask the first keys are seen by most.
-    const i32 b = matrix / s.heads, head = matrix % s.heads, key = (tiles - 1 - tile) * TILE;
-#ifdef CAUSAL
-    // A query sees the keys up to so many past its own position.
-    const i32 ahead = s.keys - s.queries;
-    const i32 begin = max(0, key - ahead) / BLOCK_QUERIES * BLOCK_QUERIES;
-#else
-    const i32 begin = 0;
-#endif
-    const int warpgroup = threadIdx.x / WARPGROUP;
+    const int warpgroup = threadIdx.x / WARPGROUP, lane = threadIdx.x % 32;
+    // Tasks so far, and steps so far of all of them, which tell the stage and the parity of its
+    // turn.
+    u32 count = 0, n = 0;
     if (warpgroup == CONSUMERS) {
-        give_registers<CONSUMERS == 2 ? 24 : 32>();
-        const int lane = threadIdx.x % WARPGROUP;
-        if (lane < 32) {
-            if (lane == 0) {
-                barrier_expect(ring.own, (PARTS + PARTS_V) * TILE_BOX);
-                copy_boxes<PARTS, TILE_BOX>(key_place, k, ring.own, key, head, b);
-                copy_boxes<PARTS_V, TILE_BOX>(value_place, v, ring.own, key, head, b);
+        give_registers<24>();
+        const int warp = threadIdx.x % WARPGROUP / 32;
+        if (warp == 0 && lane == 0) {
+            for (i32 index = blockIdx.x;;) {
+                barrier_wait(task_empty + 8 * (count % 2), count / 2 % 2 ^ 1);
+                volatile Task& t = barriers.tasks[count % 2];
+                if (index < g.tasks) decode(t, s, g, index);
+                else t.steps = -1;
+                barrier_arrive<1>(task_full + 8 * (count % 2), 0);
+                count++;
+                if (index >= g.tasks) break;
+                Place at(t);
+                for (i32 left = t.steps; left > 0; left--, n++) {
+                    const i32 first = at.block * BLOCK_QUERIES;
+                    const u32 stage = n % QUERY_STAGES;
+                    barrier_wait(query_empty + 8 * stage, n / QUERY_STAGES % 2 ^ 1);
+                    u32 full = query_full + 8 * stage;
+                    barrier_expect(full, PARTS * QUERY_BOX);
+                    copy_boxes<PARTS, QUERY_BOX>(query_place + stage * PARTS * QUERY_BOX, q, full,
+                                                 first, at.h, t.b);
+                    barrier_wait(dout_empty + 8 * (n % 2), n / 2 % 2 ^ 1);
+                    full = dout_full + 8 * (n % 2);
+                    barrier_expect(full, PARTS_V * QUERY_BOX);
+                    copy_boxes<PARTS_V, QUERY_BOX>(dout_place + n % 2 * PARTS_V * QUERY_BOX, dout,
+                                                   full, first, at.h, t.b);
+                    // After the first queries, whose place is free earlier.
+                    if (left == t.steps) {
+                        barrier_wait(own_empty, count % 2);
+                        barrier_expect(key_full, PARTS * TILE_BOX);
+                        copy_boxes<PARTS, TILE_BOX>(key_place, k, key_full, t.key, t.head, t.b);
+                        barrier_expect(value_full, PARTS_V * TILE_BOX);
+                        copy_boxes<PARTS_V, TILE_BOX>(value_place, v, value_full, t.key, t.head,
+                                                      t.b);
+                    }
+                    at.next(t);
+                }
+                // As late as can be, so that tasks begin in order.
+                index = gridDim.x + atomicAdd(counters, 1);
             }
-            Turn<STAGES> turn;
-            for (i32 h = head * s.group; h < (head + 1) * s.group; h++) {
-                for (i32 first = begin; first < s.queries; first += BLOCK_QUERIES, turn.next()) {
+        } else if (warp == CONSUMERS + 1) {
+            for (;; count++) {
+                barrier_wait(task_full + 8 * (count % 2), count / 2 % 2);
+                const volatile Task& t = barriers.tasks[count % 2];
+                if (t.steps < 0) break;
+                Place at(t);
+                for (i32 left = t.steps; left > 0; left--, n++, at.next(t)) {
                     constexpr int EACH = (BLOCK_QUERIES + 31) / 32;
                     f32 shift[EACH], less[EACH];
 #pragma unroll
                     for (int i = 0; i < EACH; i++) {
-                        const i32 query = first + lane + 32 * i;
-                        const bool is_in = query < s.queries;
+                        const i32 query = at.block * BLOCK_QUERIES + lane + 32 * i;
                         shift[i] = infinity(0.0f), less[i] = 0.0f;
-                        if (is_in) {
+                        if (query < s.queries) {
                             shift[i] = shift_of(
-                                lse[b * s.lse[0] + h * s.lse[1] + query * s.lse[2]]);
-                            less[i] = delta[b * by.at[0] + h * by.at[1] + query * by.at[2]];
+                                lse[t.b * s.lse[0] + at.h * s.lse[1] + query * s.lse[2]]);
+                            less[i] =
+                                delta[t.b * g.delta[0] + at.h * g.delta[1] + query * g.delta[2]];
                         }
                     }
-                    barrier_wait(ring.empty[0] + 8 * turn.stage, turn.parity ^ 1);
+                    const u32 stage = n % QUERY_STAGES;
+                    barrier_wait(query_empty + 8 * stage, n / QUERY_STAGES % 2 ^ 1);
 #pragma unroll
                     for (int i = 0; i < EACH; i++) {
                         if (lane + 32 * i < BLOCK_QUERIES) {
-                            shifts[turn.stage][lane + 32 * i] = shift[i];
-                            deltas[turn.stage][lane + 32 * i] = less[i];
+                            shifts[stage][lane + 32 * i] = shift[i];
+                            deltas[stage][lane + 32 * i] = less[i];
                         }
                     }
                     __syncwarp();
-                    if (lane == 0) {
-                        u32 full = ring.full[0] + 8 * turn.stage;
-                        barrier_expect(full, PARTS * QUERY_BOX);
-                        copy_boxes<PARTS, QUERY_BOX>(
-                            query_place + turn.stage * PARTS * QUERY_BOX, q, full, first, h, b);
-                        full = ring.full[1] + 8 * turn.stage;
-                        barrier_wait(ring.empty[1] + 8 * turn.stage, turn.parity ^ 1);
-                        barrier_expect(full, PARTS_V * QUERY_BOX);
-                        copy_boxes<PARTS_V, QUERY_BOX>(
-                            dout_place + turn.stage * PARTS_V * QUERY_BOX, dout, full, first, h, b);
-                    }
+                    if (lane == 0) barrier_arrive<1>(query_full + 8 * stage, 0);
                 }
+                __syncwarp();
+                if (lane == 0) barrier_arrive<1>(task_empty + 8 * (count % 2), 0);
+            }
+        } else if (warp > 0 && lane == 0) {
+            const int own = warp - 1;
+            const u32 from = sum_place + own * SUM * 4;
+            for (;; count++) {
+                barrier_wait(task_full + 8 * (count % 2), count / 2 % 2);
+                const volatile Task& t = barriers.tasks[count % 2];
+                if (t.steps < 0) break;
+                Place at(t);
+                const i32 tile = t.tile;
+                for (i32 left = t.steps; left > 0; left--, n++, at.next(t)) {
+                    const i32 block = (t.b * s.heads * s.group + at.h) * blocks_of(s) + at.block,
+                              sum = block * CONSUMERS + own;
+                    f32* const to = sums + (i64)sum * SUM;
+                    u32* const turns = counters + 1 + sum;
+                    // All tiles before this one have blocks that this one has.
+                    u32 turn = tile;
+                    if (tile > 0) {
+                        do {
+                            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                                         : "=r"(turn)
+                                         : "l"(turns)
+                                         : "memory");
+                        } while (turn != tile);
+                    }
+                    barrier_wait(sum_full + 8 * own, n % 2);
+                    if (tile == 0) {
+                        asm volatile(
+                            "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                            "r"(from), "n"(SUM * 4)
+                            : "memory");
+                    } else {
+                        // From what was acquired to what the copy engine reads.
+                        asm volatile("fence.proxy.async.global;" ::: "memory");
+                        asm volatile(
+                            "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], "
+                            "[%1], %2;" ::"l"(to),
+                            "r"(from), "n"(SUM * 4)
+                            : "memory");
+                    }
+                    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+                    copies_have_read<0>();
+                    barrier_arrive<1>(sum_empty + 8 * own, 0);
+                    copies_are_done();
+                    asm volatile("fence.proxy.async.global;" ::: "memory");
+                    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(turns) : "memory");
+                }
+                barrier_arrive<1>(task_empty + 8 * (count % 2), 0);
             }
         }
     } else {
-        take_registers<CONSUMERS == 2 ? 240 : 160>();
-        const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
+        take_registers<240>();
+        const int thread = threadIdx.x % WARPGROUP;
         // Row r of the accumulators is key `thread / 32 * 16 + lane / 4 + 8 r`, columns are queries
         // (channels) `8 j + column` and the next.
-        const i32 column = lane % 4 * 2, own_key = key + warpgroup * OWN;
-        const f32 factor = (f32)s.factor, scale = factor * LOG2E;
-        const u32 own_k = key_place + warpgroup * OWN * 128,
-                  own_v = value_place + warpgroup * OWN * 128;
-        f32 dks[D / 2], dvs[DV / 2];
+        const i32 column = lane % 4 * 2;
+        const f32 scale = (f32)s.factor * LOG2E;
+        // Where a lane's line of four transposed matrices of 8 x 8 dscores goes.
+        const u32 own_dscore = dscore_place + warpgroup * QUERY_BOX +
+                               (lane / 16 * 8 + lane % 8) * 128 +
+                               (((thread / 32 * 2 + lane / 8 % 2) ^ lane % 8) << 4);
+        auto issue_sum = [&](f32(&dqs)[SUM_QUERIES / 2], u32 n) {
+            const u64 columns = descriptor(by_row(TILE_BOX),
+                                           key_place + (PARTS > 1 ? warpgroup * TILE_BOX : 0));
+            const u64 rows =
+                descriptor(BY_CHANNEL, dscore_place + n % 2 * CONSUMERS * QUERY_BOX +
+                                           (PARTS > 1 ? 0 : warpgroup * SUM_QUERIES * 128));
+            products_begin();
 #pragma unroll
-        for (int i = 0; i < D / 2; i++) dks[i] = 0.0f;
+            for (int c = 0; c < TILE / 16; c++) {
+                wgmma_of_columns(dqs, columns + c * (16 * 128 / 16),
+                                 rows + c / 4 * (QUERY_BOX / 16) + c % 4 * 2, c > 0);
+            }
+            products_commit();
+        };
+        auto hand_over = [&](f32(&dqs)[SUM_QUERIES / 2], u32 n) {
+            barrier_wait(sum_empty + 8 * warpgroup, n % 2 ^ 1);
+            const u32 to = sum_place + warpgroup * SUM * 4 + thread * 16;
 #pragma unroll
-        for (int i = 0; i < DV / 2; i++) dvs[i] = 0.0f;
-        const i32 blocks = max(0, s.queries - begin + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
-        barrier_wait(ring.own, 0);
-        if (blocks > 0) {
-            u32 weights[BLOCK_QUERIES / 4], dscores[BLOCK_QUERIES / 4];
-            const i32 steps = blocks * s.group;
-            i32 first = begin;
-#ifdef MASK
-            i32 h = head * s.group;
-#endif
-            Turn<STAGES> turn;
-            fence_sums(dks);
-            fence_sums(dvs);
-            for (i32 step = 0; step < steps; step++) {
-                const int stage = turn.stage;
-                const u32 queries = query_place + stage * PARTS * QUERY_BOX,
-                          douts = dout_place + stage * PARTS_V * QUERY_BOX;
-                f32 scores[BLOCK_QUERIES / 2], dweights[BLOCK_QUERIES / 2];
-                barrier_wait(ring.full[0] + 8 * stage, turn.parity);
-                issue_by_channel<D, TILE_BOX, QUERY_BOX>(scores, descriptor(BY_CHANNEL, own_k),
-                                                         descriptor(BY_CHANNEL, queries));
-                barrier_wait(ring.full[1] + 8 * stage, turn.parity);
-                issue_by_channel<DV, TILE_BOX, QUERY_BOX>(dweights, descriptor(BY_CHANNEL, own_v),
-                                                          descriptor(BY_CHANNEL, douts));
-                products_wait<1>();
-                fence_sums(scores);
-                fence_sums(dks);
-                // The sum of the block before is done too, so that its queries may go.
-                if (lane == 0 && step > 0)
-                    barrier_arrive<1>(ring.empty[0] + 8 * (stage == 0 ? STAGES - 1 : stage - 1), 0);
+            for (int j = 0; j < SUM_QUERIES / 8; j++) {
+                asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + j * 2048),
+                             "f"(dqs[4 * j]), "f"(dqs[4 * j + 1]), "f"(dqs[4 * j + 2]),
+                             "f"(dqs[4 * j + 3])
+                             : "memory");
+            }
+            fence_shared();
+            __syncwarp();
+            if (lane == 0) barrier_arrive<1>(sum_full + 8 * warpgroup, 0);
+        };
+        // Ping-pong: a warpgroup issues the sums of a step and the scores of the next after the
+        // other has.
+        auto await_turn = [&] { named_sync<4>(warpgroup, CONSUMERS * WARPGROUP); };
+        auto pass_turn = [&] { named_arrive<4>(warpgroup ^ 1, CONSUMERS * WARPGROUP); };
+        for (;; count++) {
+            barrier_wait(task_full + 8 * (count % 2), count / 2 % 2);
+            const volatile Task& t = barriers.tasks[count % 2];
+            if (t.steps < 0) break;
+            const u32 begin = n, end = n + t.steps;
+            f32 dks[D / 2], dvs[DV / 2];
 #pragma unroll
-                for (int j = 0; j < BLOCK_QUERIES / 8; j++) {
-                    const float2 shift = *(const float2*)&shifts[stage][8 * j + column];
+            for (int i = 0; i < D / 2; i++) dks[i] = 0.0f;
 #pragma unroll
-                    for (int r = 0; r < 2; r++) {
-                        f32* at = &scores[4 * j + 2 * r];
-                        at[0] = power_of_two(fmaf(at[0], scale, -shift.x));
-                        at[1] = power_of_two(fmaf(at[1], scale, -shift.y));
-                    }
-                }
-#if defined(CAUSAL) || defined(MASK)
-#ifndef MASK
-                // Not all of the warpgroup's keys are seen by all of the block's queries.
-                if (own_key + OWN - 1 > first + ahead)
-#endif
-                {
-#pragma unroll
-                    for (int i = 0; i < BLOCK_QUERIES / 2; i++) {
-                        const i32 query = first + i / 4 * 8 + column + i % 2,
-                                  at = own_key + thread / 32 * 16 + lane / 4 + i / 2 % 2 * 8;
-                        bool shown = true;
+            for (int i = 0; i < DV / 2; i++) dvs[i] = 0.0f;
+            {
+                Place place(t);
+                const i32 own_key = t.key + warpgroup * OWN, inside = s.keys - own_key;
 #ifdef CAUSAL
-                        shown = at <= query + ahead;
+                // A query sees the keys up to so many past its own position.
+                const i32 ahead = s.keys - s.queries - own_key;
 #endif
-#ifdef MASK
-                        shown &= visible(b, h, query, at CAPTURED);
-#endif
-                        scores[i] = shown ? scores[i] : 0.0f;
-                    }
-                }
-#endif
-#pragma unroll
-                for (int i = 0; i < BLOCK_QUERIES / 4; i++)
-                    weights[i] = pair(scores[2 * i], scores[2 * i + 1]);
-                issue_by_row(dvs, weights, descriptor(by_row(QUERY_BOX), douts));
-                // Weights and dscores at once do not fit in registers.
-                products_wait<0>();
-                fence_sums(dweights);
+                barrier_wait(key_full, count % 2);
+                barrier_wait(value_full, count % 2);
+                fence_sums(dks);
                 fence_sums(dvs);
-                if (lane == 0) barrier_arrive<1>(ring.empty[1] + 8 * stage, 0);
+                for (; n != end; n++) {
+                    const u32 stage = n % 2, query_stage = n % QUERY_STAGES;
+                    const u32 queries = query_place + query_stage * PARTS * QUERY_BOX,
+                              douts = dout_place + stage * PARTS_V * QUERY_BOX;
+                    u32 weights[BLOCK_QUERIES / 4], dscores[BLOCK_QUERIES / 4];
+                    f32 scores[BLOCK_QUERIES / 2], dweights[BLOCK_QUERIES / 2];
+                    barrier_wait(query_full + 8 * query_stage, n / QUERY_STAGES % 2);
+                    issue_by_channel<D, TILE_BOX, QUERY_BOX>(
+                        scores, descriptor(BY_CHANNEL, key_place + warpgroup * OWN * 128),
+                        descriptor(BY_CHANNEL, queries));
+                    barrier_wait(dout_full + 8 * stage, n / 2 % 2);
+                    issue_by_channel<DV, TILE_BOX, QUERY_BOX>(
+                        dweights, descriptor(BY_CHANNEL, value_place + warpgroup * OWN * 128),
+                        descriptor(BY_CHANNEL, douts));
+                    if (n != begin || warpgroup == 1) pass_turn();
+                    products_wait<1>();
+                    fence_sums(scores);
+                    fence_sums(dks);
+                    // The sum of the step before is done too, so that its queries may go.
+                    if (lane == 0 && n != begin)
+                        barrier_arrive<1>(query_empty + 8 * ((n - 1) % QUERY_STAGES), 0);
 #pragma unroll
-                for (int j = 0; j < BLOCK_QUERIES / 8; j++) {
-                    const float2 less = *(const float2*)&deltas[stage][8 * j + column];
+                    for (int j = 0; j < BLOCK_QUERIES / 8; j++) {
+                        const float2 shift = *(const float2*)&shifts[query_stage][8 * j + column];
 #pragma unroll
-                    for (int r = 0; r < 2; r++) {
-                        const int at = 4 * j + 2 * r;
-                        dscores[2 * j + r] = pair(scores[at] * (dweights[at] - less.x),
-                                                  scores[at + 1] * (dweights[at + 1] - less.y));
+                        for (int r = 0; r < 2; r++) {
+                            f32* at = &scores[4 * j + 2 * r];
+                            at[0] = power_of_two(fmaf(at[0], scale, -shift.x));
+                            at[1] = power_of_two(fmaf(at[1], scale, -shift.y));
+                        }
                     }
-                }
-                issue_by_row(dks, dscores, descriptor(by_row(QUERY_BOX), queries));
-                turn.next();
-                first += BLOCK_QUERIES;
-                if (first >= s.queries) {
-                    first = begin;
-#ifdef MASK
-                    h++;
+                    const i32 first = place.block * BLOCK_QUERIES;
+#ifndef MASK
+                    // Not all of the warpgroup's keys are there and seen by all of the block.
+                    bool is_partial = OWN > inside;
+#ifdef CAUSAL
+                    is_partial |= OWN - 1 > first + ahead;
 #endif
+                    if (is_partial)
+#endif
+                    {
+#pragma unroll
+                        for (int i = 0; i < BLOCK_QUERIES / 2; i++) {
+                            [[maybe_unused]] const i32 query = first + i / 4 * 8 + column + i % 2;
+                            const i32 at = thread / 32 * 16 + lane / 4 + i / 2 % 2 * 8;
+                            bool shown = at < inside;
+#ifdef CAUSAL
+                            shown &= at <= query + ahead;
+#endif
+#ifdef MASK
+                            shown &= visible(t.b, place.h, query, own_key + at CAPTURED);
+#endif
+                            scores[i] = shown ? scores[i] : 0.0f;
+                        }
+                    }
+#pragma unroll
+                    for (int i = 0; i < BLOCK_QUERIES / 4; i++)
+                        weights[i] = pair(scores[2 * i], scores[2 * i + 1]);
+                    issue_by_row(dvs, weights, descriptor(by_row(QUERY_BOX), douts));
+                    // Weights and dscores at once do not fit in registers.
+                    products_wait<0>();
+                    fence_sums(dweights);
+                    fence_sums(dvs);
+#pragma unroll
+                    for (int j = 0; j < BLOCK_QUERIES / 8; j++) {
+                        const float2 less = *(const float2*)&deltas[query_stage][8 * j + column];
+#pragma unroll
+                        for (int r = 0; r < 2; r++) {
+                            const int at = 4 * j + 2 * r;
+                            dscores[2 * j + r] = pair(scores[at] * (dweights[at] - less.x),
+                                                      scores[at + 1] * (dweights[at + 1] - less.y));
+                        }
+                    }
+                    // Of the other warpgroup; its place for this step's is free then as well.
+                    if (n != begin) barrier_wait(dscores_full + 8 * (stage ^ 1), (n - 1) / 2 % 2);
+#pragma unroll
+                    for (int j = 0; j < BLOCK_QUERIES / 16; j++) {
+                        asm volatile(
+                            "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, "
+                            "%4};" ::"r"(own_dscore + stage * CONSUMERS * QUERY_BOX + j * 2048),
+                            "r"(dscores[4 * j]), "r"(dscores[4 * j + 1]), "r"(dscores[4 * j + 2]),
+                            "r"(dscores[4 * j + 3])
+                            : "memory");
+                    }
+                    fence_shared();
+                    __syncwarp();
+                    await_turn();
+                    // The first step of a task multiplies what is there, and drops it: around a
+                    // branch the compiler would run all products one by one.
+                    f32 dqs[SUM_QUERIES / 2];
+                    issue_sum(dqs, n - 1);
+                    issue_by_row(dks, dscores, descriptor(by_row(QUERY_BOX), queries));
+                    products_wait<1>();
+                    fence_sums(dqs);
+                    if (lane == 0) {
+                        barrier_arrive<1>(dout_empty + 8 * stage, 0);
+                        // After the products of the step before, whose place is written next.
+                        barrier_arrive<1>(dscores_full + 8 * stage, 0);
+                    }
+                    if (n != begin) hand_over(dqs, n - 1);
+                    place.next(t);
                 }
             }
-            products_wait<0>();
-            fence_sums(dks);
+            {
+                f32 dqs[SUM_QUERIES / 2];
+                if (warpgroup == 0) pass_turn();
+                barrier_wait(dscores_full + 8 * ((n - 1) % 2), (n - 1) / 2 % 2);
+                issue_sum(dqs, n - 1);
+                products_wait<0>();
+                fence_sums(dks);
+                fence_sums(dqs);
+                if (lane == 0) barrier_arrive<1>(query_empty + 8 * ((n - 1) % QUERY_STAGES), 0);
+                hand_over(dqs, n - 1);
+            }
+            // No product of either warpgroup reads keys any more.
+            named_sync<3>(0, CONSUMERS * WARPGROUP);
+            const i32 b = t.b, head = t.head;
+            if (g.splits == 1) {
+                const i32 own_key = t.key + warpgroup * OWN;
+                store_sums<DV>(dv, value_place + warpgroup * OWN * 128, thread, dvs, 1.0f, own_key,
+                               head, b);
+                store_sums<D>(dk, key_place + warpgroup * OWN * 128, thread, dks, (f32)s.factor,
+                              own_key, head, b);
+                if (thread == 0) copies_have_read<0>();
+            } else {
+                const i32 tiles = (s.keys + TILE - 1) / TILE;
+                const i64 at = ((b * s.heads + head) * tiles + t.tile) * g.splits + t.part;
+                float4* to = (float4*)partial +
+                             (at * CONSUMERS + warpgroup) * ((D + DV) / 8 * WARPGROUP) + thread;
+                store_plain(store_plain(to, dks), dvs);
+            }
+            if (thread == 0) barrier_arrive<1>(own_empty, 0);
+            __syncwarp();
+            if (lane == 0) barrier_arrive<1>(task_empty + 8 * (count % 2), 0);
         }
-        // No warp of the warpgroup's products reads keys or values any more.
-        named_sync<1>(warpgroup, WARPGROUP);
-        store_sums<DV>(dv, own_v, thread, dvs, 1.0f, own_key, head, b);
-        store_sums<D>(dk, own_k, thread, dks, factor, own_key, head, b);
         if (thread == 0) copies_are_done();
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attention_grad_queries(const __grid_constant__ TensorMap q,
-                           const __grid_constant__ TensorMap dout,
-                           const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-                           const __grid_constant__ TensorMap dq, const f32* lse,
-                           const f32* delta, const __grid_constant__ Shape s,
-                           const __grid_constant__ Strides by CAPTURES) {
-    extern __shared__ unsigned char bytes[];
-    __shared__ Barriers barriers;
-    const u32 query_place = (shared_address(bytes) + 1023) & ~1023u,
-              dout_place = query_place + PARTS * TILE_BOX,
-              key_place = dout_place + PARTS_V * TILE_BOX,
-              value_place = key_place + STAGES * PARTS * KEY_BOX;
-    Ring ring(barriers);
-    if (threadIdx.x == 0) ring.init();
-    __syncthreads();
+// Rounds a block of sums of dq, or adds up what parts of a tile have of eight channels of dk or dv,
+// and leaves the counters as the next launch expects them.
+extern "C" __global__ void __launch_bounds__(CONSUMERS* WARPGROUP)
+    attention_grad_round(const f32* sums, const f32* partial, u32* counters, Element* dq,
+                         Element* dk, Element* dv, const __grid_constant__ Shape s,
+                         const __grid_constant__ Grad g) {
+    // Lines of a warp are banks apart.
+    constexpr int WIDTH = PARTS * LINE + 8;
+    __shared__ __align__(16) Element rows[BLOCK_QUERIES * WIDTH];
     after_previous();
-    const i32 tiles = (s.queries + TILE - 1) / TILE;
-    i32 matrix, tile;
-    s.task(blockIdx.x, tiles, matrix, tile);
-    const i32 b = matrix / s.heads, h = matrix % s.heads, head = h / s.group,
-              first = tile * TILE;
-    const i32 steps = (s.seen(min(first + TILE, s.queries) - 1) + BLOCK_KEYS - 1) / BLOCK_KEYS;
-    const int warpgroup = threadIdx.x / WARPGROUP;
-    if (warpgroup == CONSUMERS) {
-        give_registers<CONSUMERS == 2 ? 24 : 32>();
-        if (threadIdx.x == CONSUMERS * WARPGROUP) {
-            barrier_expect(ring.own, (PARTS + PARTS_V) * TILE_BOX);
-            copy_boxes<PARTS, TILE_BOX>(query_place, q, ring.own, first, h, b);
-            copy_boxes<PARTS_V, TILE_BOX>(dout_place, dout, ring.own, first, h, b);
-            Turn<STAGES> turn;
-            for (i32 step = 0; step < steps; step++, turn.next()) {
-                const u32 full = ring.full[0] + 8 * turn.stage;
-                barrier_wait(ring.empty[0] + 8 * turn.stage, turn.parity ^ 1);
-                barrier_expect(full, PARTS * KEY_BOX);
-                copy_boxes<PARTS, KEY_BOX>(key_place + turn.stage * PARTS * KEY_BOX, k, full,
-                                           step * BLOCK_KEYS, head, b);
-                const u32 full_v = ring.full[1] + 8 * turn.stage;
-                barrier_wait(ring.empty[1] + 8 * turn.stage, turn.parity ^ 1);
-                barrier_expect(full_v, PARTS_V * KEY_BOX);
-                copy_boxes<PARTS_V, KEY_BOX>(value_place + turn.stage * PARTS_V * KEY_BOX, v,
-                                             full_v, step * BLOCK_KEYS, head, b);
-            }
+    const i32 blocks = blocks_of(s), heads = s.heads * s.group;
+    const int own = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP, lane = thread % 32;
+    const f32 factor = (f32)s.factor;
+    const i32 part = (i32)blockIdx.x - s.matrices * s.group * blocks;
+    if (part >= 0) {
+        constexpr int EIGHTS = (D + DV) / 8;
+        const i32 tile = part / EIGHTS, eight = part % EIGHTS, tiles = (s.keys + TILE - 1) / TILE,
+                  matrix = tile / tiles,
+                  row = tile % tiles * TILE + own * OWN + thread / 32 * 16 + lane / 4;
+        const i64 first = ((i64)tile * g.splits * CONSUMERS + own) * EIGHTS + eight;
+        const float4* from = (const float4*)partial + first * WARPGROUP + thread;
+        float4 sum = {};
+#pragma unroll 4
+        for (i32 i = 0; i < g.splits; i++) {
+            const float4 x = from[(i64)i * CONSUMERS * EIGHTS * WARPGROUP];
+            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
         }
-    } else {
-        take_registers<CONSUMERS == 2 ? 240 : 160>();
-        const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
-        // Row r of the accumulators is query `row + 8 r`, columns are keys (channels) `8 j + 2
-        // (lane % 4)` and the next.
-        const i32 row = thread / 32 * 16 + lane / 4, column = lane % 4 * 2,
-                  own_query = first + warpgroup * OWN;
-        const f32 factor = (f32)s.factor, scale = factor * LOG2E;
-        const u32 own_q = query_place + warpgroup * OWN * 128,
-                  own_dout = dout_place + warpgroup * OWN * 128;
-        f32 shift[2], less[2];
+        const bool is_dk = eight < D / 8;
+        const i64* stride = is_dk ? g.dk : g.dv;
+        const f32 by = is_dk ? factor : 1.0f;
+        Element* to = (is_dk ? dk : dv) + matrix / s.heads * stride[0] +
+                      matrix % s.heads * stride[1] + row * stride[2] +
+                      (is_dk ? eight : eight - D / 8) * 8 + lane % 4 * 2;
+        if (row < s.keys) *(u32*)to = pair(sum.x * by, sum.y * by);
+        if (row + 8 < s.keys) *(u32*)(to + 8 * stride[2]) = pair(sum.z * by, sum.w * by);
+        return;
+    }
+    const i32 matrix = blockIdx.x / blocks, first = blockIdx.x % blocks * BLOCK_QUERIES;
+    const i64 b = matrix / heads, h = matrix % heads;
+    if (blockIdx.x == 0 && threadIdx.x == 0) *counters = 0;
+    if (thread == 0) counters[1 + blockIdx.x * CONSUMERS + own] = 0;
+    // Of a block that sees no key there are no sums.
+    const bool is_seen = s.seen(min(first + BLOCK_QUERIES, s.queries) - 1) > 0;
+    const float4* from =
+        (const float4*)(sums + ((i64)blockIdx.x * CONSUMERS + own) * SUM) + thread;
+    u32 halves[SUM_QUERIES / 4];
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const i32 query = own_query + row + 8 * r;
-            shift[r] = infinity(0.0f), less[r] = 0.0f;
-            if (query < s.queries) {
-                shift[r] = shift_of(lse[b * s.lse[0] + h * s.lse[1] + query * s.lse[2]]);
-                less[r] = delta[b * by.at[0] + h * by.at[1] + query * by.at[2]];
-            }
+    for (int j = 0; j < SUM_QUERIES / 8; j++) {
+        const float4 x = is_seen ? from[j * WARPGROUP] : float4{};
+        halves[2 * j] = pair(x.x * factor, x.y * factor);
+        halves[2 * j + 1] = pair(x.z * factor, x.w * factor);
+    }
+    const u32 to = shared_address(rows) +
+                   ((PARTS > 1 ? 0 : own * SUM_QUERIES) + lane / 16 * 8 + lane % 8) * WIDTH * 2 +
+                   (PARTS > 1 ? own * 128 : 0) + (thread / 32 * 2 + lane / 8 % 2) * 16;
+#pragma unroll
+    for (int j = 0; j < SUM_QUERIES / 16; j++) {
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                         to + j * 16 * WIDTH * 2),
+                     "r"(halves[4 * j]), "r"(halves[4 * j + 1]), "r"(halves[4 * j + 2]),
+                     "r"(halves[4 * j + 3])
+                     : "memory");
+    }
+    __syncthreads();
+    constexpr int UNITS = D / 8;
+    for (int i = threadIdx.x; i < BLOCK_QUERIES * UNITS; i += CONSUMERS * WARPGROUP) {
+        const i32 query = first + i / UNITS, channel = i % UNITS * 8;
+        if (query < s.queries) {
+            *(uint4*)&dq[b * s.q[0] + h * s.q[1] + query * s.q[2] + channel] =
+                *(const uint4*)&rows[i / UNITS * WIDTH + channel];
         }
-        f32 dqs[D / 2];
-#pragma unroll
-        for (int i = 0; i < D / 2; i++) dqs[i] = 0.0f;
-        barrier_wait(ring.own, 0);
-        if (steps > 0) {
-            u32 dscores[BLOCK_KEYS / 4];
-            const i32 inside = s.seen(min(own_query, s.queries - 1));
-            Turn<STAGES> turn;
-            fence_sums(dqs);
-            for (i32 step = 0; step < steps; step++) {
-                const int stage = turn.stage;
-                const u32 keys = key_place + stage * PARTS * KEY_BOX;
-                f32 scores[BLOCK_KEYS / 2], dweights[BLOCK_KEYS / 2];
-                barrier_wait(ring.full[0] + 8 * stage, turn.parity);
-                issue_by_channel<D, TILE_BOX, KEY_BOX>(scores, descriptor(BY_CHANNEL, own_q),
-                                                       descriptor(BY_CHANNEL, keys));
-                barrier_wait(ring.full[1] + 8 * stage, turn.parity);
-                issue_by_channel<DV, TILE_BOX, KEY_BOX>(
-                    dweights, descriptor(BY_CHANNEL, own_dout),
-                    descriptor(BY_CHANNEL, value_place + stage * PARTS_V * KEY_BOX));
-                products_wait<1>();
-                fence_sums(scores);
-                fence_sums(dqs);
-                // The sum of the block before is done too, so that its keys may go.
-                if (lane == 0 && step > 0)
-                    barrier_arrive<1>(ring.empty[0] + 8 * (stage == 0 ? STAGES - 1 : stage - 1), 0);
-#pragma unroll
-                for (int i = 0; i < BLOCK_KEYS / 2; i++)
-                    scores[i] = power_of_two(fmaf(scores[i], scale, -shift[i / 2 % 2]));
-#ifndef MASK
-                // Not all of the block's keys are seen by all of the warpgroup's queries.
-                if ((step + 1) * BLOCK_KEYS > inside)
-#endif
-                {
-#pragma unroll
-                    for (int i = 0; i < BLOCK_KEYS / 2; i++) {
-                        const i32 query = own_query + row + i / 2 % 2 * 8,
-                                  at = step * BLOCK_KEYS + i / 4 * 8 + column + i % 2;
-                        bool shown = at < s.seen(query);
-#ifdef MASK
-                        shown &= visible(b, h, query, at CAPTURED);
-#endif
-                        scores[i] = shown ? scores[i] : 0.0f;
-                    }
-                }
-                products_wait<0>();
-                fence_sums(dweights);
-                if (lane == 0) barrier_arrive<1>(ring.empty[1] + 8 * stage, 0);
-#pragma unroll
-                for (int i = 0; i < BLOCK_KEYS / 4; i++) {
-                    const f32 delta = less[i % 2];
-                    dscores[i] = pair(scores[2 * i] * (dweights[2 * i] - delta),
-                                      scores[2 * i + 1] * (dweights[2 * i + 1] - delta));
-                }
-                issue_by_row(dqs, dscores, descriptor(by_row(KEY_BOX), keys));
-                turn.next();
-            }
-            products_wait<0>();
-            fence_sums(dqs);
-        }
-        named_sync<1>(warpgroup, WARPGROUP);
-        store_sums<D>(dq, own_q, thread, dqs, factor, own_query, h, b);
-        if (thread == 0) copies_are_done();
     }
 }

@@ -28,7 +28,7 @@ pub(super) const LINE: usize = 128;
 /// Blocks of keys, and of values, in flight.
 const STAGES: usize = 2;
 /// For bringing the first tile to its alignment.
-pub(super) const SLACK: usize = 1024;
+const SLACK: usize = 1024;
 /// Fewest queries and keys.
 const FEWEST: [usize; 2] = [128, 256];
 /// From so many keys on, larger blocks of keys pay for a single place of queries.
@@ -101,7 +101,7 @@ impl Tile {
         format!(
             "constexpr int KEYS = {keys}, CONSUMERS = {consumers}, STAGES = {STAGES}, PLACES = \
              {places};\n{}{}",
-            wgmma::print(keys, [dtype; 2], [true; 2]),
+            wgmma::print("wgmma", keys, [dtype; 2], [true; 2]),
             wgmma::print_of_registers(values, dtype)
         )
     }
