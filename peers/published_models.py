@@ -7,8 +7,8 @@ from overdrive_peer import Unsupported
 
 
 class Outputs(torch.nn.Module):
-    """The model as a function of token ids and, for an encoder, the mask: logits, or the last
-    hidden state."""
+    """The model as a function of token ids and, for an encoder or a classifier, the mask: logits,
+    or the last hidden state."""
 
     def __init__(self, model, is_encoder):
         super().__init__()
@@ -16,7 +16,8 @@ class Outputs(torch.nn.Module):
 
     def forward(self, ids, mask=None):
         if self.is_encoder:
-            return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+            made = self.model(input_ids=ids, attention_mask=mask)
+            return made.logits if "logits" in made else made.last_hidden_state
         return self.model(input_ids=ids, use_cache=False).logits
 
 
@@ -31,9 +32,13 @@ def published(config, parameters, place):
     dtype, device = place
     kind = config["model_type"]
     is_encoder = kind in ("bert", "camembert", "distilbert", "roberta", "xlm-roberta")
+    named = config.get("architectures") or []
+    is_classifier = any(name.endswith("ForSequenceClassification") for name in named)
     config = transformers.AutoConfig.for_model(**config)
     with device:
-        if is_encoder:
+        if is_classifier:
+            model = transformers.AutoModelForSequenceClassification.from_config(config, dtype=dtype)
+        elif is_encoder:
             whole = {} if kind == "distilbert" else {"add_pooling_layer": False}
             model = transformers.AutoModel.from_config(config, dtype=dtype, **whole)
         else:

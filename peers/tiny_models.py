@@ -145,6 +145,18 @@ def write_encoder(folder, config, pooling):
     )
 
 
+def write_classifier(folder, config, kind):
+    kind = getattr(transformers, kind)
+    scattered(kind(config)).to(torch.float16).save_pretrained(folder)
+    word_piece_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
+    x = torch.randint(4, VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(2))
+    mask = torch.ones_like(x)
+    mask[1, 4:] = mask[2, 1:] = 0
+    x[mask == 0] = config.pad_token_id
+    y = read_exact(kind, folder)(x, attention_mask=mask).logits
+    write_expected(folder, x=x, mask=mask, y=y)
+
+
 def read_exact(kind, folder):
     return kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
 
@@ -330,6 +342,23 @@ def write_all(root, wanted):
             False,
         ),
     }
+    animals = {0: "ant", 1: "bee", 2: "cat"}
+    classifiers = {
+        "bert_classifier": (
+            transformers.BertConfig(**bert, id2label=animals), "BertForSequenceClassification"),
+        "roberta_classifier": (
+            transformers.RobertaConfig(
+                **bert, type_vocab_size=1, layer_norm_eps=1e-5, id2label=animals),
+            "RobertaForSequenceClassification",
+        ),
+        # One label: regression.
+        "distilbert_regression": (
+            transformers.DistilBertConfig(
+                vocab_size=VOCABULARY, dim=16, n_layers=2, n_heads=4, hidden_dim=24,
+                max_position_embeddings=32, num_labels=1),
+            "DistilBertForSequenceClassification",
+        ),
+    }
     blocks = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24)
     vit = dict(blocks, patch_size=4)
     towers = dict(
@@ -363,10 +392,9 @@ def write_all(root, wanted):
         decoder_start_token_id=1,
         begin_suppress_tokens=None,
     )
-    labels = {0: "ant", 1: "bee", 2: "cat"}
     others = {
         "vit": (write_vit, lambda: transformers.ViTConfig(
-            **vit, image_size=8, id2label=labels), "ViTForImageClassification"),
+            **vit, image_size=8, id2label=animals), "ViTForImageClassification"),
         "vit_hidden": (write_vit, lambda: transformers.ViTConfig(
             **vit, image_size=[8, 12], qkv_bias=False, hidden_act="relu"), "ViTModel"),
         "clip": (write_clip, lambda: transformers.CLIPConfig(**towers, projection_dim=12)),
@@ -381,6 +409,9 @@ def write_all(root, wanted):
     for name, (config, pooling) in encoders.items():
         if not wanted or name in wanted:
             write_encoder(root / name, config, pooling=pooling)
+    for name, (config, kind) in classifiers.items():
+        if not wanted or name in wanted:
+            write_classifier(root / name, config, kind)
     for name in ("pytorch", "pytorch_shards"):
         if not wanted or name in wanted:
             write_pytorch(root / name, root / "sentence", shards=name == "pytorch_shards")

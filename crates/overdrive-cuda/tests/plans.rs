@@ -78,6 +78,7 @@ fn padding_is_attention() {
         eps: 1e-12,
         pooling: Pooling::None,
         normalised: false,
+        classes: None,
     };
     let sizes = [("batch", 4), ("tokens", 32)].map(|(name, size)| (name.to_owned(), size));
     let graph = bind(&bert.build().unwrap(), &sizes.into()).unwrap();

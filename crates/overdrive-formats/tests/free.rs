@@ -102,6 +102,7 @@ fn a_transformer_is_written_for_any_batch_and_length() {
         eps: 1e-5,
         pooling: Pooling::Mean,
         normalised: true,
+        classes: None,
     };
     let graph = bert.build().unwrap();
     let bound = |sizes: &Sizes| overdrive_passes::bind(&graph, sizes).unwrap();

@@ -1,16 +1,18 @@
-//! BERT, RoBERTa, DistilBERT and the sentence encoders made of them: post-norm blocks that see both
-//! ways, and a pooled vector where wanted.
+//! BERT, RoBERTa, DistilBERT, the sentence encoders and the classifiers made of them: post-norm
+//! blocks that see both ways, and a pooled vector or a head where wanted.
 //!
 //! x is i32 token ids `[batch, T]`, `mask` i32 `[batch, T]`: 1 for tokens, 0 for what only fills a
-//! row up. y is the last hidden state `[batch, T, D]`, or a vector for each row `[batch, D]`. All
-//! tokens are of segment 0. Names and orientation of the weights are those of Hugging Face's
+//! row up. y is the last hidden state `[batch, T, D]`, a vector for each row `[batch, D]`, or of a
+//! classifier logits `[batch, classes]`, which its head makes of the first token. All tokens are of
+//! segment 0. Names and orientation of the weights are those of Hugging Face's
 //! checkpoints, so that loading is a check and no mapping. Sources: Devlin et al.,
 //! arXiv:1810.04805; Liu et al., "RoBERTa", arXiv:1907.11692; Sanh et al., "DistilBERT",
 //! arXiv:1910.01108; pooling: Reimers and Gurevych, "Sentence-BERT", arXiv:1908.10084.
 
 use crate::parameters::{Activation, Bias, NORMAL, f32s, layer_norm, projection};
+use crate::vit::first_token;
 use overdrive_ir::ops::Attention;
-use overdrive_ir::{Builder, Compare, DType, Dim, Expr, Graph, GraphError, TensorType};
+use overdrive_ir::{Builder, Compare, DType, Dim, Expr, Graph, GraphError, TensorType, Unary};
 
 /// Sizes of a BERT, and what becomes of its last hidden state.
 #[derive(Clone, PartialEq, Debug)]
@@ -37,6 +39,9 @@ pub struct Bert {
     pub pooling: Pooling,
     /// Whether a pooled vector is scaled to length 1.
     pub normalised: bool,
+    /// Outputs of the head of a classifier, which neither pools nor normalises. Its encoder has
+    /// [`Kin::prefix`] before all names, as files of such a class have.
+    pub classes: Option<usize>,
 }
 
 /// Models made like BERT: what differs between them.
@@ -57,6 +62,31 @@ pub enum Kin {
     },
     /// DistilBERT, which has no segments and other names.
     DistilBert,
+}
+
+impl Kin {
+    /// The name of the encoder in a model with a head.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Bert { .. } => "bert",
+            Self::Roberta { .. } => "roberta",
+            Self::DistilBert => "distilbert",
+        }
+    }
+
+    /// The two layers of a classifier's head, slashes between modules.
+    const fn head(self) -> [&'static str; 2] {
+        match self {
+            Self::Bert { .. } => ["bert/pooler/dense", "classifier"],
+            Self::Roberta { .. } => ["classifier/dense", "classifier/out_proj"],
+            Self::DistilBert => ["pre_classifier", "classifier"],
+        }
+    }
+
+    /// The names of these layers in files: the modules that a classifier has beside its encoder.
+    pub fn head_layers(self) -> [String; 2] {
+        self.head().map(|name| name.replace('/', "."))
+    }
 }
 
 /// What checkpoints call the parts of a block, slashes between modules.
@@ -112,6 +142,22 @@ impl Bert {
         let row = || TensorType::new(DType::I32, [batch.clone(), tokens.clone()]);
         let (ids, mask) = (b.input("x", row()), b.input("mask", row()));
         let visible = mask.compare(Compare::Ne, mask.constant(0.0));
+        let y = match self.classes {
+            Some(classes) => {
+                let scope = b.scope(self.kin.prefix());
+                let h = self.encoded(ids, visible);
+                drop(scope);
+                self.classified(first_token(h), classes)
+            }
+            None => self.pooled(self.encoded(ids, visible), visible),
+        };
+        b.output("y", y);
+        b.finish()
+    }
+
+    /// The last hidden state.
+    fn encoded<'b>(&self, ids: Expr<'b>, visible: Expr<'b>) -> Expr<'b> {
+        let b = ids.builder();
         let mut h = self.embedded(ids);
         let names = if self.kin == Kin::DistilBert { &DISTILBERT } else { &BERT };
         for layer in 0..self.layers {
@@ -120,8 +166,18 @@ impl Bert {
             h = self.norm(self.attention(h, visible, &names.attention) + h, after_attention);
             h = self.norm(self.ffn(h, &names.ffn) + h, after_ffn);
         }
-        b.output("y", self.pooled(h, visible));
-        b.finish()
+        h
+    }
+
+    /// Logits `[batch, classes]` from the state of the first token `[batch, D]`.
+    fn classified<'b>(&self, first: Expr<'b>, classes: usize) -> Expr<'b> {
+        let [dense, last] = self.kin.head();
+        let vector = projection(first, dense, [self.width; 2], Bias::Learnt);
+        let vector = match self.kin {
+            Kin::Bert { .. } | Kin::Roberta { .. } => vector.unary(Unary::Tanh),
+            Kin::DistilBert => vector.relu(),
+        };
+        projection(vector, last, [self.width, classes], Bias::Learnt)
     }
 
     /// The tokens of a row; the longest.
@@ -193,8 +249,7 @@ impl Bert {
         let _scope = b.scope("pooling");
         let vector = match self.pooling {
             Pooling::None => return h,
-            // Not a slice: the number of tokens is a name.
-            Pooling::First => h.gather(b.full(DType::I32, [1usize], 0.0), &[1]),
+            Pooling::First => first_token(h),
             Pooling::Mean => {
                 let weights = visible.select(h.constant(1.0), h.constant(0.0));
                 let weights = weights.reshape([Dim::from("batch"), "tokens".into(), 1.into()]);

@@ -17,6 +17,7 @@ mod coding;
 mod facts;
 mod fields;
 mod gpt2;
+mod labels;
 mod llama;
 mod names;
 mod phi;
@@ -30,6 +31,7 @@ mod writer;
 pub use architecture::Architecture;
 pub use coding::Coding;
 pub use facts::Task;
+pub use labels::{Labels, Problem};
 
 use crate::Template;
 use names::{Fitted, fit};
@@ -57,6 +59,8 @@ pub struct Pretrained {
     /// Its config.json, where the graph is all that it describes and no more: not of a sentence
     /// encoder, which pools.
     pub config: Option<Value>,
+    /// What its outputs mean, of a classifier of text.
+    pub labels: Option<Labels>,
     /// Its weights by the names of states, 16-bit ones as they are stored.
     pub weights: Tensors,
     /// Which of its layers have codes, where `quantize` wrote it.
@@ -113,6 +117,10 @@ impl Pretrained {
         let beside = source.folder.as_deref().unwrap_or(place);
         let architecture = Architecture::read(config, beside)?;
         let facts = architecture.facts();
+        let labels = match facts.task {
+            Task::Classifier => Labels::read(config)?,
+            Task::Decoder | Task::Encoder | Task::Other => None,
+        };
         let coding = Coding::read(config)?;
         let graph = declared(coding.as_ref(), architecture.whole()?)?;
         let mut notes = architecture.notes(config, beside)?;
@@ -136,6 +144,7 @@ impl Pretrained {
             notes.push(format!("{} layers have codes: {}", coding.layers.len(), coding.mode));
             tensors = coding.restored(&stored.path, &architecture.whole()?, &graph, tensors)?;
         }
+        check_head(&architecture, &graph, (&tensors, &stored.path))?;
         let differences = Differences::but_for_width(&graph, &tensors);
         if !differences.is_empty() {
             return Err(ParametersError::Different { path: stored.path, differences }.into());
@@ -158,6 +167,7 @@ impl Pretrained {
             architecture,
             config: is_plain.then(|| config.to_json()),
             described: config,
+            labels,
             weights: tensors,
             coding,
             renamed,
@@ -285,6 +295,29 @@ impl Pretrained {
             columns: None,
             config: self.config.clone(),
         })
+    }
+}
+
+/// Errs where the weights of a classifier's head are not there: the folder has its encoder alone.
+fn check_head(
+    architecture: &Architecture,
+    graph: &Graph,
+    (tensors, path): (&Tensors, &Path),
+) -> Result<(), FormatError> {
+    let layers = architecture.classifier();
+    let is_of_head = |name: &str| layers.iter().any(|layer| name.starts_with(&format!("{layer}.")));
+    let mut states = graph.states().iter().map(|state| state.name.as_str());
+    match states.find(|name| is_of_head(name) && !tensors.contains_key(*name)) {
+        None => Ok(()),
+        Some(name) => Err(FormatError::Invalid {
+            path: path.to_owned(),
+            place: name.to_owned(),
+            expected: "the head that `architectures` of config.json names".to_owned(),
+            found: "no such tensor".to_owned(),
+            remedy: "fetch the whole folder again, or name the class of the encoder there, \
+                     `BertModel` say, to read hidden states"
+                .to_owned(),
+        }),
     }
 }
 

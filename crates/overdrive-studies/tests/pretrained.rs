@@ -40,6 +40,7 @@ const DECODERS: [&str; 17] = [
     "yarn",
 ];
 const ENCODERS: [&str; 4] = ["bert", "distilbert", "roberta", "sentence"];
+const CLASSIFIERS: [&str; 3] = ["bert_classifier", "distilbert_regression", "roberta_classifier"];
 /// Models of images and of sound.
 const OTHERS: [&str; 4] = ["clip", "vit", "vit_hidden", "whisper"];
 
@@ -100,7 +101,7 @@ fn difference(a: &Tensor, b: &Tensor) -> f32 {
 
 #[test]
 fn outputs_are_those_of_transformers() {
-    for name in DECODERS.into_iter().chain(ENCODERS).chain(OTHERS) {
+    for name in DECODERS.into_iter().chain(ENCODERS).chain(CLASSIFIERS).chain(OTHERS) {
         let (model, expected) = (model(name), expected(name));
         for mode in [Mode::Jit, Mode::Compile] {
             for (output, found) in outputs(&model, &expected, mode) {
@@ -608,7 +609,7 @@ fn fields_that_are_wrong_are_named_with_what_was_expected() {
 /// What no field of a known name says may still change what a model computes: it is said.
 #[test]
 fn fields_that_are_not_known_are_named_in_a_note() {
-    let folders = DECODERS.into_iter().chain(ENCODERS).chain(OTHERS);
+    let folders = DECODERS.into_iter().chain(ENCODERS).chain(CLASSIFIERS).chain(OTHERS);
     for name in folders {
         let notes = model(name).notes.join("; ");
         assert!(!notes.contains("not known here"), "{name}: {notes}");

@@ -6,12 +6,13 @@
 
 use super::facts::{Facts, Task};
 use super::fields::note_on_unknown;
+use super::labels::Labels;
 use super::{bert, clip, gpt2, llama, phi, vit, whisper};
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::Config;
 use overdrive_ir::{Graph, GraphError};
 use overdrive_models::Span;
-use overdrive_models::bert::{Bert, Pooling};
+use overdrive_models::bert::{Bert, Kin, Pooling};
 use overdrive_models::clip::Clip;
 use overdrive_models::gpt2::Gpt2;
 use overdrive_models::llama::Llama;
@@ -104,7 +105,10 @@ impl Architecture {
             Self::Gpt2(gpt2) => gpt2.build(span),
             Self::Llama(llama, _) => llama.build(span),
             Self::Phi(phi) => phi.build(span),
-            Self::Bert(_) => Err(no_decoder("bert", "an encoder")),
+            Self::Bert(bert) => {
+                let found = if bert.classes.is_some() { "a classifier" } else { "an encoder" };
+                Err(no_decoder("bert", found))
+            }
             Self::Vit(_) => Err(no_decoder("vit", "a model of images")),
             Self::Clip(_) => Err(no_decoder("clip", "a model of images and texts")),
             Self::Whisper(_) => Err(no_decoder("whisper", "a decoder that needs sound")),
@@ -146,6 +150,22 @@ impl Architecture {
         tokens.and_then(|extent| extent.most).unwrap_or(0)
     }
 
+    /// The layers of the head of a classifier of text; none of any other model.
+    pub fn classifier(&self) -> Vec<String> {
+        match self {
+            Self::Bert(bert) if bert.classes.is_some() => bert.kin.head_layers().into(),
+            _ => vec![],
+        }
+    }
+
+    /// What fills the rows of a batch up behind shorter texts. The mask hides it.
+    pub fn filling(&self) -> u32 {
+        match self {
+            Self::Bert(Bert { kin: Kin::Roberta { filling, .. }, .. }) => *filling,
+            _ => 0,
+        }
+    }
+
     /// Whether hidden states become one vector at the end, which config.json does not tell.
     pub(super) fn pools(&self) -> bool {
         matches!(self, Self::Bert(bert) if bert.pooling != Pooling::None || bert.normalised)
@@ -168,7 +188,8 @@ impl Architecture {
     /// When a file about inputs is damaged.
     pub(super) fn notes(&self, config: &Config, folder: &Path) -> Result<Vec<String>, FormatError> {
         let of_kin = match self {
-            Self::Gpt2(_) | Self::Phi(_) | Self::Bert(_) => vec![],
+            Self::Gpt2(_) | Self::Phi(_) => vec![],
+            Self::Bert(_) => Labels::read(config)?.iter().map(Labels::said).collect(),
             Self::Llama(llama, context) => llama::notes(llama, *context, config),
             Self::Vit(vit) => vit::notes(vit, config, folder)?,
             Self::Clip(clip) => clip::notes(clip, folder)?,

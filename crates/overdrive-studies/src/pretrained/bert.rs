@@ -1,9 +1,10 @@
-//! config.json of BERT, RoBERTa and DistilBERT, and what modules.json of a sentence encoder makes
-//! of it.
+//! config.json of BERT, RoBERTa and DistilBERT: encoders, classifiers, and what modules.json of a
+//! sentence encoder makes of one.
 
 use super::architecture::Architecture;
 use super::facts::{Extent, Facts, Task};
 use super::fields::{activation, check_flag, check_heads, layers};
+use super::labels::Labels;
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::{Config, Otherwise};
 use overdrive_models::bert::{Bert, Kin, Pooling};
@@ -39,7 +40,11 @@ pub(super) fn read(
         }
         _ => Kin::Roberta { segments: segments()?, filling: filling(config, positions)? },
     };
-    let (pooling, normalised) = pooling(folder)?;
+    let classes = Labels::read(config)?.map(|labels| labels.names.len());
+    let (pooling, normalised) = match classes {
+        Some(_) => (Pooling::None, false),
+        None => pooling(folder)?,
+    };
     let eps = if is_distilled { None } else { config.find_positive(&["layer_norm_eps"])? };
     Ok(Architecture::Bert(Bert {
         vocabulary: config.count(&["vocab_size"])?,
@@ -57,6 +62,7 @@ pub(super) fn read(
         eps: eps.unwrap_or(1e-12),
         pooling,
         normalised,
+        classes,
     }))
 }
 
@@ -77,23 +83,35 @@ fn filling(config: &Config, positions: usize) -> Result<u32, FormatError> {
 }
 
 pub(super) fn facts(bert: &Bert) -> Facts {
-    let (prefix, other_heads): (_, &[&str]) = match bert.kin {
-        Kin::Bert { .. } => {
+    let is_classifier = bert.classes.is_some();
+    let (prefix, other_heads): (_, &[&str]) = match (bert.kin, is_classifier) {
+        (Kin::Bert { .. }, true) => ("bert.", &["cls.", "qa_outputs."]),
+        (Kin::Bert { .. }, false) => {
             ("bert.", &["cls.", "classifier.", "qa_outputs.", "pooler.", "bert.pooler."])
         }
-        Kin::Roberta { .. } => {
+        (Kin::Roberta { .. }, true) => {
+            ("roberta.", &["lm_head.", "qa_outputs.", "pooler.", "roberta.pooler."])
+        }
+        (Kin::Roberta { .. }, false) => {
             ("roberta.", &["lm_head.", "classifier.", "qa_outputs.", "pooler.", "roberta.pooler."])
         }
-        Kin::DistilBert => {
+        (Kin::DistilBert, true) => ("distilbert.", &["vocab_", "qa_outputs."]),
+        (Kin::DistilBert, false) => {
             ("distilbert.", &["vocab_", "pre_classifier.", "classifier.", "qa_outputs."])
         }
     };
+    let tokens = match (bert.kin, is_classifier) {
+        (_, false) => "embeddings.word_embeddings.weight",
+        (Kin::Bert { .. }, true) => "bert.embeddings.word_embeddings.weight",
+        (Kin::Roberta { .. }, true) => "roberta.embeddings.word_embeddings.weight",
+        (Kin::DistilBert, true) => "distilbert.embeddings.word_embeddings.weight",
+    };
     Facts {
-        task: Task::Encoder,
+        task: if is_classifier { Task::Classifier } else { Task::Encoder },
         extents: vec![Extent::BATCH, Extent::tokens(bert.context())],
         vocabulary: Some(bert.vocabulary),
         prefix,
-        tokens: Some("embeddings.word_embeddings.weight"),
+        tokens: Some(tokens),
         head: None,
         tied: false,
         buffers: &["embeddings.position_ids", "embeddings.token_type_ids"],

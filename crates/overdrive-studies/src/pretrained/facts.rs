@@ -10,6 +10,8 @@ pub enum Task {
     Decoder,
     /// Tokens to vectors.
     Encoder,
+    /// Tokens to the logits of classes, or to a quantity: labels judge it.
+    Classifier,
     /// Something else than tokens alone.
     Other,
 }

@@ -146,6 +146,10 @@ pub(super) fn classes(config: &Config) -> Result<Vec<String>, FormatError> {
         })?;
         names.insert(number, name.to_owned());
     }
+    if let Some((expected, found)) = (0..).zip(names.keys()).find(|(at, number)| at != *number) {
+        let expected = format!("the name of class {expected}, as classes are numbered from 0");
+        return Err(config.wrong("id2label", &expected, &format!("that of class {found}")));
+    }
     Ok(names.into_values().collect())
 }
 

@@ -3,6 +3,7 @@
 use super::architecture::Architecture;
 use super::facts::{Extent, Facts, Task};
 use super::fields::{activation, bias, check_heads, classes, image_patches, layers};
+use super::labels::logits;
 use super::preprocessing;
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::{Config, Otherwise};
@@ -62,16 +63,8 @@ pub(super) fn facts(vit: &Vit) -> Facts {
 
 /// What a user should know of its input and its output.
 pub(super) fn notes(vit: &Vit, config: &Config, folder: &Path) -> Result<Vec<String>, FormatError> {
-    const LISTED: usize = 4;
     let output = match vit.classes {
-        Some(count) => {
-            let names = classes(config)?;
-            let more = if count > LISTED { ", ..." } else { "" };
-            format!(
-                "y is the logits of {count} classes: {}{more}",
-                names[..count.min(LISTED)].join(", ")
-            )
-        }
+        Some(_) => logits(&classes(config)?),
         None => "y is the last hidden state, since `architectures` names no classifier".to_owned(),
     };
     let mut notes = vec![output];

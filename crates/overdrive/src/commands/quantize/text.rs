@@ -55,7 +55,7 @@ pub(super) fn samples<'a>(
         Task::Decoder => {
             decoder(asked, (backend, template), text.windows(tokens).map_err(Failure::bad_input)?)
         }
-        Task::Encoder | Task::Other => {
+        Task::Encoder | Task::Classifier | Task::Other => {
             if let Some(metric) = asked.metric.filter(|metric| *metric != MetricName::Cosine) {
                 return Err(Failure::bad_input(format!(
                     "--metric {}: `{}` gives vectors and no next token: expected cosine, or no \

@@ -101,6 +101,7 @@ impl Task {
         let found = match published.architecture.task() {
             Gives::Decoder => None,
             Gives::Encoder => Some("an encoder, which gives vectors"),
+            Gives::Classifier => Some("a classifier, which gives classes"),
             Gives::Other => Some("a model that reads more than text"),
         };
         if let Some(found) = found {
