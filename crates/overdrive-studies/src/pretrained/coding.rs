@@ -68,10 +68,10 @@ impl Coding {
         graph: &Graph,
         file: Tensors,
     ) -> Result<Tensors, PretrainedError> {
-        let turned = self.input_major(float)?;
+        let layout = self.layout(float)?;
         let in_file = |state: &StateDecl| {
             let ty = graph.ty(state.value);
-            filed(&turned, &state.name, ty).unwrap_or_else(|| ty.clone())
+            filed(&layout, &state.name, ty).unwrap_or_else(|| ty.clone())
         };
         let declared: Vec<(&str, TensorType)> =
             graph.states().iter().map(|state| (state.name.as_str(), in_file(state))).collect();
@@ -80,7 +80,7 @@ impl Coding {
         for state in graph.states() {
             let ty = graph.ty(state.value);
             if let (Some(tensor), Some(found)) =
-                (states.get_mut(&state.name), filed(&turned, &state.name, ty))
+                (states.get_mut(&state.name), filed(&layout, &state.name, ty))
                 && *tensor.ty() == found
             {
                 *tensor = unfiled(tensor, ty);
@@ -97,31 +97,51 @@ impl Coding {
         graph: &Graph,
         states: Tensors,
     ) -> Result<(Tensors, Option<Value>), GraphError> {
-        let turned = self.input_major(float)?;
+        let layout = self.layout(float)?;
         let file = states.into_iter().map(|(name, tensor)| {
-            let tensor = match filed(&turned, &name, tensor.ty()) {
+            let tensor = match filed(&layout, &name, tensor.ty()) {
                 Some(ty) => unfiled(&tensor, &ty),
                 None => tensor,
             };
             (name, tensor)
         });
-        let words = compressed_tensors::quantization_config(graph, &Words { input_major: &turned });
+        let words =
+            compressed_tensors::quantization_config(graph, &Words { input_major: &layout.turned });
         Ok((compressed_tensors::stored(file.collect()), words))
+    }
+
+    fn layout(&self, float: &Graph) -> Result<Layout, GraphError> {
+        let (found, _) = layers(float)?;
+        let single = found.into_iter().filter(|layer| layer.shape[0] == 1).map(|layer| layer.name);
+        Ok(Layout { turned: self.input_major(float)?, single: single.collect() })
     }
 }
 
+/// Layers whose states have other types in the file.
+struct Layout {
+    /// Those that the file holds as `[in, out]`.
+    turned: BTreeSet<String>,
+    /// Those with one output.
+    single: BTreeSet<String>,
+}
+
 /// The type under which the file holds a state in another layout than ours: a turned layer's
-/// matrices have their axes in the other order, square ones too; a scale of all is one element.
-fn filed(turned: &BTreeSet<String>, name: &str, ty: &TensorType) -> Option<TensorType> {
+/// matrices have their axes in the other order, square ones too; a scale of all is one element. The
+/// one scale of a layer with one output is a row's, as our words about it say.
+fn filed(layout: &Layout, name: &str, ty: &TensorType) -> Option<TensorType> {
     let part = PARTS.iter().find_map(|part| name.strip_suffix(part));
+    let of_all = |layer: &str| !layout.single.contains(layer);
     match ty.sizes()[..] {
-        [1, 1] if name.ends_with(".weight_scale") => Some(ty.with_shape([1usize])),
-        [rows, columns] if part.is_some_and(|layer| turned.contains(layer)) => {
+        [1, 1] if name.strip_suffix(SCALE).is_some_and(of_all) => Some(ty.with_shape([1usize])),
+        [rows, columns] if part.is_some_and(|layer| layout.turned.contains(layer)) => {
             Some(ty.with_shape([columns, rows]))
         }
         _ => None,
     }
 }
+
+/// A state of a layer that is its scales.
+const SCALE: &str = ".weight_scale";
 
 /// States of a layer that are matrices.
 const PARTS: [&str; 3] = [".weight", ".weight_scale", ".weight_zero_point"];
